@@ -1,0 +1,2 @@
+//! The `earrrl` binary.
+fn main() {}

@@ -1,0 +1,2 @@
+//! EARRRL.
+#![cfg_attr(not(feature = "std"), no_std)]
