@@ -1,0 +1,243 @@
+//! Exponential rate limiting: a moving average that counts rare requests in full.
+//!
+//! With `i` the time since the last request in periods, `r = (1-e^-i)·c/i + e^-i·R`, at least `c`;
+//! denied iff `r > L`. The first term is what `c` spread over the interval amounts to, so that fast
+//! requests count one by one, and steady ones by their rate.
+//!
+//! The source's wait, `p·ln(r/L)`, ignores what the retry itself adds: a client that obeys it is
+//! denied again. Here the wait solves for the moment at which the retry is really allowed.
+//!
+//! Source: Tony Finch, "Exponential Rate Limiting" (2024), and Exim's `ratelimit` ACL.
+
+use alloc::format;
+use core::time::Duration;
+
+use super::{Algorithm, Policy};
+use crate::arithmetic::{exp, exp_m1, ln, ln_1p};
+use crate::cost::Cost;
+use crate::decision::{Wait, duration_from_nanos};
+use crate::error::RuleError;
+use crate::parameter;
+use crate::time::Nanos;
+
+/// The shortest interval, in periods: what keeps `c/i` finite.
+const SHORTEST: f64 = 1e-10;
+/// A limit meant as whole is whole.
+const TOLERANCE: f64 = 1e-12;
+/// As good as new: the next request of cost 1 measures at most a hundredth more than its cost.
+const RESET: f64 = 1.01;
+
+/// At most `limit` per `period`, as an exponentially weighted average. Leaky.
+///
+/// ```
+/// use earrrl::{Cost, Exponential, Limit, Nanos, Store};
+/// use std::time::Duration;
+/// let limit = Limit::from(Exponential::new(Cost::from_units(60), Duration::from_secs(60))?);
+/// let (_, decision) = limit.decide(None, Nanos::ZERO, Cost::ONE, Store::ByPolicy);
+/// assert_eq!((decision.rate, decision.remaining), (Some(1.0 / 60.0), 59));
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Exponential {
+    limit: Cost,
+    period: u64,
+    policy: Policy,
+    /// `L(1 + 1e-12)`.
+    most: f64,
+}
+
+/// The last request that was stored, and the rate then, in cost per period.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// When it was stored.
+    pub at: Nanos,
+    /// The average then, cost units a period.
+    pub rate: f64,
+}
+
+impl Exponential {
+    /// `limit` (at most 10^9) in every `period` of 1 ms to ten years.
+    pub fn new(limit: Cost, period: Duration) -> Result<Self, RuleError> {
+        let limit = parameter::quota("limit", limit)?;
+        if limit > Cost::from_units(1_000_000_000) {
+            return Err(RuleError::new(format!("{limit} is above 1e9")).of("limit"));
+        }
+        let period = parameter::span("period", period)?;
+        Ok(Self { limit, period, policy: Policy::Leaky, most: limit.as_f64() * (1.0 + TOLERANCE) })
+    }
+
+    /// Denied attempts count, or do not (the default).
+    pub fn with_policy(self, policy: Policy) -> Self {
+        Self { policy, ..self }
+    }
+
+    /// The most cost a period.
+    pub fn quota(&self) -> Cost {
+        self.limit
+    }
+
+    /// The averaging period in nanoseconds.
+    pub fn period(&self) -> u64 {
+        self.period
+    }
+
+    fn period_secs(&self) -> f64 {
+        self.period as f64 / 1e9
+    }
+
+    /// Time since the state was stored, in periods.
+    fn periods_since(&self, state: &Measured, now: Nanos) -> f64 {
+        now.get().saturating_sub(state.at.get()) as f64 / self.period as f64
+    }
+
+    /// The rate that a request would measure, in cost per period.
+    fn measure(&self, before: Option<&Measured>, now: Nanos, cost: f64) -> f64 {
+        before.map_or(cost, |state| {
+            average(self.periods_since(state, now), cost, state.rate).max(cost)
+        })
+    }
+
+    /// The state under these parameters of a client whose rate was measured under `old`.
+    pub(super) fn convert(&self, old: &Self, state: Measured, now: Nanos) -> Measured {
+        let decayed = state.rate * exp(-old.periods_since(&state, now));
+        Measured { at: now, rate: decayed * (self.period as f64 / old.period as f64) }
+    }
+
+    /// Nanoseconds from `now` to the instant at which `x` periods have gone since `state`.
+    fn nanos_until(&self, x: f64, state: &Measured, now: Nanos) -> i128 {
+        let since = now.get().saturating_sub(state.at.get());
+        let until = x * self.period as f64;
+        let whole = until as i128;
+        whole + i128::from(until > whole as f64) - i128::from(since)
+    }
+}
+
+/// `(1-e^-x)·c/x + e^-x·R`: a request of cost `c`, `x` periods after the average was `R`.
+fn average(x: f64, cost: f64, rate: f64) -> f64 {
+    let x = x.max(SHORTEST);
+    -exp_m1(-x) * cost / x + exp(-x) * rate
+}
+
+/// The least x with `average(x, cost, rate) ≤ most`, for cost ≤ most: Newton kept inside a bracket.
+fn least_wait(cost: f64, rate: f64, most: f64) -> f64 {
+    let over = |x: f64| average(x, cost, rate) - most;
+    if over(0.0) <= 0.0 {
+        return 0.0;
+    }
+    let (mut low, mut high) = (0.0, 1.0);
+    while over(high) > 0.0 && high < 1e30 {
+        (low, high) = (high, high * 2.0);
+    }
+    let mut x = ln(rate / most).clamp(low, high);
+    for _ in 0..200 {
+        let excess = over(x);
+        if excess > 0.0 {
+            low = x
+        } else {
+            high = x
+        }
+        let newton = x - excess / slope(x.max(SHORTEST), cost, rate);
+        let next = if newton > low && newton < high { newton } else { low + (high - low) / 2.0 };
+        if next == x || next <= low || next >= high {
+            break;
+        }
+        x = next;
+    }
+    high
+}
+
+/// The derivative of [`average`] in x.
+fn slope(x: f64, cost: f64, rate: f64) -> f64 {
+    let e = exp(-x);
+    let spread = if x < 1e-4 { -0.5 + x / 3.0 } else { (e * (x + 1.0) - 1.0) / (x * x) };
+    cost * spread - rate * e
+}
+
+impl Algorithm for Exponential {
+    type State = Measured;
+
+    fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    fn limit(&self) -> f64 {
+        self.limit.as_f64() / self.period_secs()
+    }
+
+    fn advance(&self, state: Option<Measured>, _now: Nanos) -> Option<Measured> {
+        state
+    }
+
+    fn allows(&self, before: Option<&Measured>, now: Nanos, cost: Cost) -> bool {
+        self.measure(before, now, cost.as_f64()) <= self.most
+    }
+
+    fn charge(&self, before: Option<Measured>, now: Nanos, cost: Cost) -> Measured {
+        let rate = self.measure(before.as_ref(), now, cost.as_f64());
+        Measured { at: before.map_or(now, |state| state.at.max(now)), rate }
+    }
+
+    /// Approximate: what the request added by now is not known any more. Never below zero.
+    fn refund(&self, s: Measured, _now: Nanos, charged_at: Nanos, cost: Cost) -> Option<Measured> {
+        let decay = s.at.get().saturating_sub(charged_at.get()) as f64 / self.period as f64;
+        let rate = s.rate - cost.as_f64() * exp(-decay);
+        (rate > 0.0).then_some(Measured { rate, ..s })
+    }
+
+    fn estimate(&self, before: Option<&Measured>, now: Nanos, cost: Cost) -> Option<f64> {
+        Some(self.measure(before, now, cost.as_f64()) / self.period_secs())
+    }
+
+    /// At one instant each request finds `r' = c·(1-ε/2) + r·(1-ε)`: solved for how many fit.
+    fn remaining(&self, after: Option<&Measured>, now: Nanos) -> u64 {
+        let first = self.measure(after, now, 1.0);
+        if first > self.most {
+            return 0;
+        }
+        let more = (ln_1p(-SHORTEST * first) - ln_1p(-SHORTEST * self.most)) / SHORTEST;
+        1 + more as u64
+    }
+
+    fn retry_after(&self, after: Option<&Measured>, now: Nanos, cost: Cost) -> Wait {
+        let cost = cost.as_f64();
+        if cost > self.most {
+            return Wait::Never;
+        }
+        let Some(state) = after.filter(|_| self.measure(after, now, cost) > self.most) else {
+            return Wait::NONE;
+        };
+        let wait = self.nanos_until(least_wait(cost, state.rate, self.most), state, now);
+        Wait::from_nanos(self.settle(state, now, cost, wait.max(1)))
+    }
+
+    fn reset_after(&self, after: Option<&Measured>, now: Nanos) -> Duration {
+        duration_from_nanos(
+            after.map_or(0, |state| {
+                self.nanos_until(least_wait(1.0, state.rate, RESET), state, now)
+            }),
+        )
+    }
+}
+
+impl Exponential {
+    /// The least wait at which the measure itself allows: the solution, but for the last digits.
+    fn settle(&self, state: &Measured, now: Nanos, cost: f64, wait: i128) -> i128 {
+        let allows = |wait: i128| {
+            let at = now + duration_from_nanos(wait);
+            self.measure(Some(state), at, cost) <= self.most
+        };
+        let (mut low, mut high, mut step) = (wait, wait, 1);
+        while !allows(high) && step < 1 << 60 {
+            (low, high, step) = (high, high + step, step * 2);
+        }
+        step = 1;
+        while low > 0 && allows(low) {
+            (low, high, step) = ((low - step).max(0), low, step * 2);
+        }
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if allows(middle) { high = middle } else { low = middle }
+        }
+        high
+    }
+}

@@ -1,0 +1,232 @@
+//! Any limit, any state: the only dispatch over the algorithms.
+
+use super::{
+    Algorithm, Exponential, FixedWindow, Moment, Policy, RecentAverage, SlidingCounter, SlidingLog,
+    SlidingWindow, Store, Tally, TokenBucket, decide, exponential, fixed_window, sliding_counter,
+};
+use crate::cost::Cost;
+use crate::decision::{Decision, Report};
+use crate::time::Nanos;
+
+/// One of the algorithms with its parameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Limit {
+    /// Estimated average recent request rate.
+    RecentAverage(RecentAverage),
+    /// Exponential rate limiting.
+    Exponential(Exponential),
+    /// Token bucket, credit pool, gcra.
+    TokenBucket(TokenBucket),
+    /// Fixed window.
+    FixedWindow(FixedWindow),
+    /// Sliding window log.
+    SlidingLog(SlidingLog),
+    /// Hybrid sliding window.
+    SlidingWindow(SlidingWindow),
+    /// Two-window sliding counter.
+    SlidingCounter(SlidingCounter),
+}
+
+/// The state of one client under one limit.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum State {
+    /// The time at which the count will have decayed to 1.
+    RecentAverage(Moment),
+    /// The last request and the rate then.
+    Exponential(exponential::Measured),
+    /// The time at which the pool is full.
+    TokenBucket(Moment),
+    /// A window's count.
+    FixedWindow(fixed_window::Count),
+    /// The requests of the last window.
+    SlidingLog(Tally),
+    /// The counts of the last sub-windows.
+    SlidingWindow(Tally),
+    /// The counts of two windows.
+    SlidingCounter(sliding_counter::Counts),
+}
+
+/// Conversions between a state and [`State`]; a state of another algorithm is no state.
+macro_rules! states {
+    ($($algorithm:ident),*) => {$(
+        impl From<$algorithm> for Limit {
+            fn from(limit: $algorithm) -> Self {
+                Self::$algorithm(limit)
+            }
+        }
+        impl Stored for $algorithm {
+            fn wrap(state: Self::State) -> State {
+                State::$algorithm(state)
+            }
+            fn open(state: State) -> Option<Self::State> {
+                match state {
+                    State::$algorithm(state) => Some(state),
+                    _ => None,
+                }
+            }
+        }
+    )*};
+}
+
+states!(
+    RecentAverage,
+    Exponential,
+    TokenBucket,
+    FixedWindow,
+    SlidingLog,
+    SlidingWindow,
+    SlidingCounter
+);
+
+/// An algorithm whose state has its place in [`State`].
+trait Stored: Algorithm {
+    fn wrap(state: Self::State) -> State;
+    fn open(state: State) -> Option<Self::State>;
+}
+
+impl Limit {
+    /// Judges a request, and stores it as `store` says. The whole of a rate limiter, as a function.
+    ///
+    /// ```
+    /// use earrrl::{Cost, Limit, Nanos, Rule, Store};
+    /// let rule: Rule = "fixed-window 1/1m".parse()?;
+    /// let (state, first) = rule.limit().decide(None, Nanos::ZERO, Cost::ONE, Store::ByPolicy);
+    /// let (_, second) = rule.limit().decide(state, Nanos::ZERO, Cost::ONE, Store::ByPolicy);
+    /// assert!(first.allowed && !second.allowed);
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
+    pub fn decide(
+        &self,
+        state: Option<State>,
+        now: Nanos,
+        cost: Cost,
+        store: Store,
+    ) -> (Option<State>, Decision) {
+        let (state, allowed, report) = self.step(state, now, cost, store);
+        (state, Decision::single(allowed, report))
+    }
+
+    /// As [`Limit::decide`]: the state, the verdict, and the figures whatever the verdict.
+    pub fn step(
+        &self,
+        state: Option<State>,
+        now: Nanos,
+        cost: Cost,
+        store: Store,
+    ) -> (Option<State>, bool, Report) {
+        match self {
+            Self::RecentAverage(limit) => step(limit, state, now, cost, store),
+            Self::Exponential(limit) => step(limit, state, now, cost, store),
+            Self::TokenBucket(limit) => step(limit, state, now, cost, store),
+            Self::FixedWindow(limit) => step(limit, state, now, cost, store),
+            Self::SlidingLog(limit) => step(limit, state, now, cost, store),
+            Self::SlidingWindow(limit) => step(limit, state, now, cost, store),
+            Self::SlidingCounter(limit) => step(limit, state, now, cost, store),
+        }
+    }
+
+    /// Takes a request that was stored at `charged_at` out of the state again; never below empty.
+    /// Exact, but for exponential, which can only approximate it.
+    pub fn refund(
+        &self,
+        state: Option<State>,
+        now: Nanos,
+        charged_at: Nanos,
+        cost: Cost,
+    ) -> Option<State> {
+        match self {
+            Self::RecentAverage(limit) => refund(limit, state?, now, charged_at, cost),
+            Self::Exponential(limit) => refund(limit, state?, now, charged_at, cost),
+            Self::TokenBucket(limit) => refund(limit, state?, now, charged_at, cost),
+            Self::FixedWindow(limit) => refund(limit, state?, now, charged_at, cost),
+            Self::SlidingLog(limit) => refund(limit, state?, now, charged_at, cost),
+            Self::SlidingWindow(limit) => refund(limit, state?, now, charged_at, cost),
+            Self::SlidingCounter(limit) => refund(limit, state?, now, charged_at, cost),
+        }
+    }
+
+    /// The state under this limit of a client that had `state` under `old`: its history, with the
+    /// present rate or balance kept where half-life, period, refill or capacity change. None where
+    /// the algorithm is another.
+    pub fn convert(&self, old: &Self, state: State, now: Nanos) -> Option<State> {
+        match (self, old, state) {
+            (Self::RecentAverage(new), Self::RecentAverage(old), State::RecentAverage(state)) => {
+                new.convert(old, state, now).map(State::RecentAverage)
+            }
+            (Self::Exponential(new), Self::Exponential(old), State::Exponential(state)) => {
+                Some(State::Exponential(new.convert(old, state, now)))
+            }
+            (Self::TokenBucket(new), Self::TokenBucket(old), State::TokenBucket(state)) => {
+                new.convert(old, state, now).map(State::TokenBucket)
+            }
+            (Self::FixedWindow(new), Self::FixedWindow(old), State::FixedWindow(state)) => {
+                new.convert(old, state, now).map(State::FixedWindow)
+            }
+            (Self::SlidingLog(new), Self::SlidingLog(_), State::SlidingLog(state)) => {
+                new.advance(Some(state), now).map(State::SlidingLog)
+            }
+            (Self::SlidingWindow(new), Self::SlidingWindow(old), State::SlidingWindow(state)) => {
+                new.convert(old, state, now).map(State::SlidingWindow)
+            }
+            (
+                Self::SlidingCounter(new),
+                Self::SlidingCounter(old),
+                State::SlidingCounter(state),
+            ) => new.convert(old, state, now).map(State::SlidingCounter),
+            _ => None,
+        }
+    }
+
+    /// Whether denied attempts count.
+    pub fn policy(&self) -> Policy {
+        match self {
+            Self::RecentAverage(limit) => limit.policy(),
+            Self::Exponential(limit) => limit.policy(),
+            Self::TokenBucket(limit) => limit.policy(),
+            Self::FixedWindow(limit) => limit.policy(),
+            Self::SlidingLog(limit) => limit.policy(),
+            Self::SlidingWindow(limit) => limit.policy(),
+            Self::SlidingCounter(limit) => limit.policy(),
+        }
+    }
+
+    /// Whether a request can be held back until it is allowed: where the wait is known before it is
+    /// stored, and storing it queues the next one behind it.
+    pub fn can_delay(&self) -> bool {
+        matches!(self, Self::RecentAverage(_) | Self::TokenBucket(_))
+    }
+}
+
+fn step<A: Stored>(
+    limit: &A,
+    state: Option<State>,
+    now: Nanos,
+    cost: Cost,
+    store: Store,
+) -> (Option<State>, bool, Report) {
+    let (state, allowed, report) = decide(limit, state.and_then(A::open), now, cost, store);
+    (state.map(A::wrap), allowed, report)
+}
+
+fn refund<A: Stored>(
+    limit: &A,
+    state: State,
+    now: Nanos,
+    charged_at: Nanos,
+    cost: Cost,
+) -> Option<State> {
+    limit.refund(A::open(state)?, now, charged_at, cost).map(A::wrap)
+}
+
+impl State {
+    /// Bytes that the state takes, with what it has on the heap.
+    pub fn bytes(&self) -> usize {
+        let heap = match self {
+            Self::SlidingLog(tally) | Self::SlidingWindow(tally) => tally.heap_bytes(),
+            _ => 0,
+        };
+        size_of::<Self>() + heap
+    }
+}

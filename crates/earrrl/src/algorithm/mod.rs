@@ -1,0 +1,139 @@
+//! The algorithms: pure functions of (limit, state, now, cost), one file each.
+//!
+//! A file holds the parameters of a limit (validated when built), the state of one client, and an
+//! [`Algorithm`]: what is allowed, what a request adds, what can be said afterwards. What is common
+//! to all of them, judging first and then storing, is written once, in [`Limit::decide`].
+//!
+//! Time must not go back between calls on one state; see [`crate::Clock`].
+
+use core::time::Duration;
+
+use crate::cost::Cost;
+use crate::decision::{Report, Wait};
+use crate::time::Nanos;
+
+pub mod exponential;
+pub mod fixed_window;
+mod limit;
+pub mod recent_average;
+pub mod sliding_counter;
+pub mod sliding_log;
+pub mod sliding_window;
+mod tally;
+pub mod token_bucket;
+
+pub use exponential::Exponential;
+pub use fixed_window::FixedWindow;
+pub use limit::{Limit, State};
+pub use recent_average::RecentAverage;
+pub use sliding_counter::SlidingCounter;
+pub use sliding_log::SlidingLog;
+pub use sliding_window::SlidingWindow;
+pub use tally::Tally;
+pub use token_bucket::TokenBucket;
+
+/// A state that is one time, in ticks since the Unix epoch.
+///
+/// How long a tick is depends on the limit: 2^-20 ns for recent-average, about as little for
+/// token-bucket. All of them fit 88 bits for 4000 years. Under one limit the order of clients by
+/// this number is their order by how much they recently sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(pub i128);
+
+/// Whether denied attempts count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// Every attempt is stored: who keeps hammering stays out.
+    Strict,
+    /// Only what was allowed is stored.
+    Leaky,
+}
+
+/// When a request is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// As the limit's [`Policy`] says: strict always, leaky if allowed.
+    ByPolicy,
+    /// Whatever the verdict.
+    Always,
+    /// Not at all: a peek.
+    Never,
+}
+
+/// One algorithm with its parameters. Every function is pure; `before` and `after` are the states
+/// before and after the request was stored.
+pub trait Algorithm {
+    /// What is kept of one client. "No state" is `None`, never a stored zero.
+    type State;
+
+    /// Whether denied attempts count.
+    fn policy(&self) -> Policy;
+
+    /// The rate allowed, in cost units per second.
+    fn limit(&self) -> f64;
+
+    /// Drops what `now` has put out of reach, so that the other functions see only what counts.
+    fn advance(&self, state: Option<Self::State>, now: Nanos) -> Option<Self::State>;
+
+    /// Whether a request is allowed.
+    fn allows(&self, before: Option<&Self::State>, now: Nanos, cost: Cost) -> bool;
+
+    /// The state with the request stored in it. The cost is above zero.
+    fn charge(&self, before: Option<Self::State>, now: Nanos, cost: Cost) -> Self::State;
+
+    /// The state with a request of `charged_at` taken out of it again; never below empty.
+    fn refund(
+        &self,
+        state: Self::State,
+        now: Nanos,
+        charged_at: Nanos,
+        cost: Cost,
+    ) -> Option<Self::State>;
+
+    /// The estimate that is compared with the limit, where the algorithm measures one.
+    fn estimate(&self, _before: Option<&Self::State>, _now: Nanos, _cost: Cost) -> Option<f64> {
+        None
+    }
+
+    /// The cost counted after the decision, per second, where the algorithm counts one.
+    fn counted(&self, _after: Option<&Self::State>, _now: Nanos) -> Option<f64> {
+        None
+    }
+
+    /// How many requests of cost 1 would be allowed now, one after the other.
+    fn remaining(&self, after: Option<&Self::State>, now: Nanos) -> u64;
+
+    /// The least wait from which on `cost` is allowed, if nothing else is sent.
+    fn retry_after(&self, after: Option<&Self::State>, now: Nanos, cost: Cost) -> Wait;
+
+    /// The wait until the client is as good as new.
+    fn reset_after(&self, after: Option<&Self::State>, now: Nanos) -> Duration;
+}
+
+/// Judges, then stores: the frame of every decision.
+fn decide<A: Algorithm>(
+    algorithm: &A,
+    state: Option<A::State>,
+    now: Nanos,
+    cost: Cost,
+    store: Store,
+) -> (Option<A::State>, bool, Report) {
+    let before = algorithm.advance(state, now);
+    let allowed = algorithm.allows(before.as_ref(), now, cost);
+    let estimate = algorithm.estimate(before.as_ref(), now, cost);
+    let stores = match store {
+        Store::ByPolicy => allowed || algorithm.policy() == Policy::Strict,
+        Store::Always => true,
+        Store::Never => false,
+    };
+    let after =
+        if stores && !cost.is_zero() { Some(algorithm.charge(before, now, cost)) } else { before };
+    let report = Report {
+        rate: estimate.or_else(|| algorithm.counted(after.as_ref(), now)),
+        limit: algorithm.limit(),
+        remaining: algorithm.remaining(after.as_ref(), now),
+        retry_after: algorithm.retry_after(after.as_ref(), now, cost),
+        reset_after: algorithm.reset_after(after.as_ref(), now),
+    };
+    (after, allowed, report)
+}

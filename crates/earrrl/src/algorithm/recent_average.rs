@@ -1,0 +1,233 @@
+//! Recent average: the estimated average recent request rate (EARRRL).
+//!
+//! A client's rate is its past requests, each weighted by how long ago it was:
+//! `r = λ·Σ cᵢ·e^(-λ(now-tᵢ))`, with `λ = ln 2 / half-life`. Because an exponential decays all of
+//! the past alike, one decayed count `N` at one time `T` carries everything; and because `N` decays
+//! exponentially too, one time does: the `V = T + ln(N)/λ` at which it will have decayed to 1.
+//!
+//! * deny iff `N > B`, with `B = L/λ`: one comparison, `V > now + ln(B)/λ`;
+//! * a request is the state `now + ln(c)/λ`, and storing it merges two states,
+//!   `V = max + ln(1 + e^(-λ|V₁-V₂|))/λ`, which needs no clock. So do counts of several nodes.
+//!
+//! Source: "EARRRL – the Estimated Average Recent Request Rate Limiter" and its companion
+//! "Teaching abusive users a lesson with recent average rate limiters" (CEWMA).
+
+use core::time::Duration;
+
+use super::{Algorithm, Moment, Policy};
+use crate::arithmetic::{div_ceil, exp, ln, ln_1p, softplus, ticks_as_f64};
+use crate::cost::Cost;
+use crate::decision::{Wait, duration_from_nanos};
+use crate::error::RuleError;
+use crate::parameter::{self, Rate};
+use crate::time::Nanos;
+
+/// Ticks of a nanosecond. Whole nanoseconds would be too coarse: a request moves the state by
+/// about `c/r` seconds, and what is rounded away adds up over `r/λ` requests.
+const TICKS_PER_NANO: i128 = 1 << 20;
+const TICKS_PER_SEC: f64 = 1e9 * TICKS_PER_NANO as f64;
+/// A limit meant as whole is whole: floating comparisons carry this much, relative.
+const TOLERANCE: f64 = 1e-9;
+
+/// At most `rate`, averaged over the recent past.
+///
+/// ```
+/// use earrrl::{RecentAverage, Rate, Limit, Store, Cost, Nanos};
+/// use std::time::Duration;
+/// let limit = Limit::from(RecentAverage::with_half_life(Rate::per_second(1)?, Duration::from_secs(10))?);
+/// let (state, first) = limit.decide(None, Nanos::from_secs(0), Cost::ONE, Store::ByPolicy);
+/// assert!(first.allowed);
+/// assert_eq!(first.rate, Some(0.0)); // measured before this request was counted
+/// assert_eq!(first.remaining, 14);   // 10 s / ln 2 = 14.4 at once, and the one that goes over
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RecentAverage {
+    rate: Rate,
+    averaging: Averaging,
+    policy: Policy,
+    /// The e-folding time `1/λ`, in ticks and in seconds.
+    period_ticks: f64,
+    period_secs: f64,
+    /// `B(1 + 1e-9)`, the greatest count that is allowed.
+    most: f64,
+    /// `θ = ln(most)/λ`, in ticks.
+    threshold: i128,
+    /// From where the count has decayed to 1 to where the rate is a hundredth of the limit.
+    reset: i128,
+}
+
+/// How the averaging time was given, in nanoseconds: `period = half-life / ln 2`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Averaging {
+    /// The time in which the past comes to count half.
+    HalfLife(u64),
+    /// The e-folding time.
+    Period(u64),
+}
+
+impl RecentAverage {
+    /// With the time in which the past counts half: 1 ms to 10 years. Strict.
+    pub fn with_half_life(rate: Rate, half_life: Duration) -> Result<Self, RuleError> {
+        Self::new(rate, Averaging::HalfLife(parameter::span("half-life", half_life)?))
+    }
+
+    /// With the averaging period, `half-life / ln 2`: 1 ms to 10 years. Strict.
+    pub fn with_period(rate: Rate, period: Duration) -> Result<Self, RuleError> {
+        Self::new(rate, Averaging::Period(parameter::span("period", period)?))
+    }
+
+    fn new(rate: Rate, averaging: Averaging) -> Result<Self, RuleError> {
+        let period_secs = match averaging {
+            Averaging::HalfLife(nanos) => nanos as f64 / 1e9 / core::f64::consts::LN_2,
+            Averaging::Period(nanos) => nanos as f64 / 1e9,
+        };
+        let limit = parameter::rate("rate", rate)?.per_second_f64();
+        let most = limit * period_secs * (1.0 + TOLERANCE);
+        let period_ticks = period_secs * TICKS_PER_SEC;
+        Ok(Self {
+            rate,
+            averaging,
+            policy: Policy::Strict,
+            period_ticks,
+            period_secs,
+            most,
+            threshold: (ln(most) * period_ticks) as i128,
+            reset: (ln(100.0 / (period_secs * limit)) * period_ticks) as i128,
+        })
+    }
+
+    /// Denied attempts count (the default) or do not.
+    pub fn with_policy(self, policy: Policy) -> Self {
+        Self { policy, ..self }
+    }
+
+    /// The rate allowed.
+    pub fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// The averaging time, as it was given.
+    pub fn averaging(&self) -> Averaging {
+        self.averaging
+    }
+
+    /// The e-folding time `1/λ` in seconds: half-life / ln 2.
+    pub fn period_secs(&self) -> f64 {
+        self.period_secs
+    }
+
+    /// How many requests of cost 1 pass at once from idle, less one: `B = L/λ`.
+    pub fn burst(&self) -> f64 {
+        self.rate.per_second_f64() * self.period_secs
+    }
+
+    /// One state that holds what two hold: counts of several nodes add up exactly.
+    #[inline]
+    pub fn merge(&self, a: Moment, b: Moment) -> Moment {
+        let (low, high) = if a < b { (a.0, b.0) } else { (b.0, a.0) };
+        let apart = ticks_as_f64(high - low) / self.period_ticks;
+        Moment(high + round_to_ticks(softplus(apart) * self.period_ticks))
+    }
+
+    /// The state of a client that sent `cost` at `now` and nothing else.
+    #[inline]
+    fn alone(&self, now: Nanos, cost: Cost) -> Moment {
+        let now = ticks(now);
+        if cost == Cost::ONE {
+            return Moment(now);
+        }
+        Moment(now + (ln(cost.as_f64()) * self.period_ticks) as i128)
+    }
+
+    /// The state in which a client's count is `count` at `now`; none at or below 0.
+    pub fn state_with_count(&self, count: f64, now: Nanos) -> Option<Moment> {
+        (count > 0.0).then(|| Moment(ticks(now) + (ln(count) * self.period_ticks) as i128))
+    }
+
+    /// The decayed count `N` at `now`.
+    pub fn count(&self, state: Option<&Moment>, now: Nanos) -> f64 {
+        state.map_or(0.0, |v| exp(ticks_as_f64(v.0 - ticks(now)) / self.period_ticks))
+    }
+
+    #[inline]
+    fn is_over(&self, state: Option<&Moment>, now: Nanos) -> bool {
+        state.is_some_and(|v| v.0 - ticks(now) > self.threshold)
+    }
+}
+
+#[inline]
+fn ticks(now: Nanos) -> i128 {
+    i128::from(now.get()) * TICKS_PER_NANO
+}
+
+/// To the nearest tick. One request moves a state by at most ln 2 periods, but for costs of many
+/// units: those go the long way.
+#[inline]
+fn round_to_ticks(increment: f64) -> i128 {
+    if increment < 9e18 { (increment + 0.5) as i64 as i128 } else { increment as i128 }
+}
+
+impl Algorithm for RecentAverage {
+    type State = Moment;
+
+    fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    fn limit(&self) -> f64 {
+        self.rate.per_second_f64()
+    }
+
+    #[inline]
+    fn advance(&self, state: Option<Moment>, _now: Nanos) -> Option<Moment> {
+        state
+    }
+
+    #[inline]
+    fn allows(&self, before: Option<&Moment>, now: Nanos, _cost: Cost) -> bool {
+        !self.is_over(before, now)
+    }
+
+    #[inline]
+    fn charge(&self, before: Option<Moment>, now: Nanos, cost: Cost) -> Moment {
+        let alone = self.alone(now, cost);
+        before.map_or(alone, |before| self.merge(before, alone))
+    }
+
+    /// `n ← n - c·e^(-λ(now-t₀))`, which is the same whatever the present time.
+    fn refund(&self, v: Moment, now: Nanos, charged_at: Nanos, cost: Cost) -> Option<Moment> {
+        let apart = ticks_as_f64(v.0 - ticks(charged_at.min(now))) / self.period_ticks;
+        let share = cost.as_f64() * exp(-apart);
+        (share < 1.0 - 1e-12).then(|| Moment(v.0 + (ln_1p(-share) * self.period_ticks) as i128))
+    }
+
+    fn estimate(&self, before: Option<&Moment>, now: Nanos, _cost: Cost) -> Option<f64> {
+        Some(self.count(before, now) / self.period_secs)
+    }
+
+    fn remaining(&self, after: Option<&Moment>, now: Nanos) -> u64 {
+        if self.is_over(after, now) {
+            return 0;
+        }
+        ((self.most - self.count(after, now)).max(0.0) as u64).saturating_add(1)
+    }
+
+    fn retry_after(&self, after: Option<&Moment>, now: Nanos, _cost: Cost) -> Wait {
+        let over = after.map_or(0, |v| v.0 - self.threshold - ticks(now));
+        Wait::from_nanos(div_ceil(over, TICKS_PER_NANO))
+    }
+
+    fn reset_after(&self, after: Option<&Moment>, now: Nanos) -> Duration {
+        let left = after.map_or(0, |v| v.0 + self.reset - ticks(now));
+        duration_from_nanos(div_ceil(left, TICKS_PER_NANO))
+    }
+}
+
+impl RecentAverage {
+    /// The state under these parameters of a client whose present rate was measured under `old`.
+    pub(super) fn convert(&self, old: &Self, v: Moment, now: Nanos) -> Option<Moment> {
+        let rate = old.count(Some(&v), now) / old.period_secs;
+        self.state_with_count(rate * self.period_secs, now)
+    }
+}

@@ -1,0 +1,115 @@
+//! Counts by time, the oldest first, with their running sum: what logs and sub-windows keep.
+
+use alloc::collections::VecDeque;
+
+/// A queue of (slot, cost) with ascending slots. A slot is an instant in nanoseconds (log) or the
+/// index of a sub-window; costs are billionths of a unit. The sum is kept, not recounted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    entries: VecDeque<(u64, u128)>,
+    sum: u128,
+}
+
+impl Tally {
+    /// A tally of entries in ascending order of slots.
+    pub fn from_entries(entries: impl IntoIterator<Item = (u64, u128)>) -> Self {
+        let mut tally = Self::default();
+        for (slot, cost) in entries {
+            tally.add(slot, cost);
+        }
+        tally
+    }
+
+    /// Its entries, the oldest first.
+    pub fn entries(&self) -> impl ExactSizeIterator<Item = (u64, u128)> + '_ {
+        self.entries.iter().copied()
+    }
+
+    /// The cost of all entries.
+    pub fn sum(&self) -> u128 {
+        self.sum
+    }
+
+    /// The latest slot.
+    pub fn newest(&self) -> Option<u64> {
+        self.entries.back().map(|(slot, _)| *slot)
+    }
+
+    /// Bytes on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<(u64, u128)>()
+    }
+
+    /// Adds to `slot`, or to the newest if that is later: time does not go back.
+    pub(super) fn add(&mut self, slot: u64, cost: u128) {
+        self.sum = self.sum.saturating_add(cost);
+        match self.entries.back_mut() {
+            Some((newest, counted)) if *newest >= slot => *counted = counted.saturating_add(cost),
+            _ => self.entries.push_back((slot, cost)),
+        }
+    }
+
+    /// Takes up to `cost` out of `slot` again; nothing if that is gone.
+    pub(super) fn subtract(&mut self, slot: u64, cost: u128) {
+        let Ok(place) = self.entries.binary_search_by_key(&slot, |(slot, _)| *slot) else {
+            return;
+        };
+        let counted = self.entries[place].1;
+        let taken = cost.min(counted);
+        self.sum -= taken;
+        if taken == counted {
+            self.entries.remove(place);
+        } else {
+            self.entries[place].1 -= taken;
+        }
+    }
+
+    /// Drops the entries before `slot`; `None` when nothing is left.
+    pub(super) fn since(mut self, slot: u64) -> Option<Self> {
+        while let Some((oldest, cost)) = self.entries.front().copied() {
+            if oldest >= slot {
+                break;
+            }
+            self.entries.pop_front();
+            self.sum -= cost;
+        }
+        (!self.entries.is_empty()).then_some(self)
+    }
+
+    /// Drops the oldest while those after it sum to more than `quota` alone.
+    pub(super) fn drop_outweighed(&mut self, quota: u128) {
+        while let Some((_, oldest)) = self.entries.front().copied() {
+            if self.sum - oldest <= quota {
+                break;
+            }
+            self.entries.pop_front();
+            self.sum -= oldest;
+        }
+    }
+
+    /// Merges the oldest entries, at the later's time, until there are at most `most`.
+    pub(super) fn merge_oldest(&mut self, most: usize) {
+        while self.entries.len() > most.max(1) {
+            if let Some((_, oldest)) = self.entries.pop_front()
+                && let Some((_, next)) = self.entries.front_mut()
+            {
+                *next += oldest;
+            }
+        }
+    }
+
+    /// The slot whose leaving, with all before it, brings the sum to `at_most`; none if it is there.
+    pub(super) fn slot_to_leave(&self, at_most: u128) -> Option<u64> {
+        let mut left = self.sum;
+        for (slot, cost) in &self.entries {
+            if left <= at_most {
+                return None;
+            }
+            left -= cost;
+            if left <= at_most {
+                return Some(*slot);
+            }
+        }
+        None
+    }
+}

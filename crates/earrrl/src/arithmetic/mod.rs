@@ -1,0 +1,26 @@
+//! Arithmetic that the algorithms share: elementary functions, wide integers, one fast logarithm.
+
+mod float;
+mod softplus;
+mod wide;
+
+pub(crate) use float::{exp, exp_m1, ln, ln_1p};
+pub(crate) use softplus::softplus;
+pub(crate) use wide::{mul_div_ceil, mul_div_floor, product_at_most};
+
+/// Rounds a time in ticks up to whole nanoseconds.
+#[inline]
+pub(crate) const fn div_ceil(ticks: i128, ticks_per_nano: i128) -> i128 {
+    let floor = ticks.div_euclid(ticks_per_nano);
+    if ticks.rem_euclid(ticks_per_nano) == 0 { floor } else { floor + 1 }
+}
+
+/// A count of ticks as a double. Exact to 2^-53 for anything that fits 87 bits, and several times
+/// faster than the compiler's 128-bit conversion.
+#[inline]
+pub(crate) fn ticks_as_f64(ticks: i128) -> f64 {
+    const LOW: u32 = 40;
+    let high = (ticks >> LOW) as i64 as f64;
+    let low = (ticks as u64 & ((1 << LOW) - 1)) as i64 as f64;
+    high * (1u64 << LOW) as f64 + low
+}

@@ -1,0 +1,148 @@
+//! Costs, quotas and balances: whole multiples of a billionth of a unit, so that sums are exact.
+
+use alloc::format;
+use core::fmt;
+use core::str::FromStr;
+
+use crate::decimal;
+use crate::error::RuleError;
+
+/// An amount of cost: a whole number of billionths of a unit, at most 10^18 units.
+///
+/// ```
+/// use earrrl::Cost;
+/// let tenth: Cost = "0.1".parse()?;
+/// assert_eq!(tenth + tenth + tenth, "0.3".parse()?);
+/// assert!(Cost::try_from(f64::NAN).is_err());
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Cost(u128);
+
+impl Cost {
+    /// Nothing: such a request is judged, and stores nothing.
+    pub const ZERO: Self = Self(0);
+    /// What a plain request costs.
+    pub const ONE: Self = Self::from_units(1);
+    /// 10^18 units.
+    pub const MAX: Self = Self::from_units(1_000_000_000_000_000_000);
+
+    /// So many whole units; above [`Cost::MAX`] it is that.
+    pub const fn from_units(units: u64) -> Self {
+        const GREATEST: u64 = 1_000_000_000_000_000_000;
+        let units = if units > GREATEST { GREATEST } else { units };
+        Self(units as u128 * 1_000_000_000)
+    }
+
+    /// So many billionths of a unit; above [`Cost::MAX`] it is that.
+    pub const fn from_billionths(billionths: u128) -> Self {
+        if billionths > Self::MAX.0 { Self::MAX } else { Self(billionths) }
+    }
+
+    /// Billionths of a unit.
+    #[inline]
+    pub const fn billionths(self) -> u128 {
+        self.0
+    }
+
+    /// Units, as the nearest double.
+    #[inline]
+    pub fn as_f64(self) -> f64 {
+        if self.0 == Self::ONE.0 { 1.0 } else { self.0 as f64 / 1e9 }
+    }
+
+    /// Whether it is nothing.
+    #[inline]
+    pub const fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl core::ops::Add for Cost {
+    type Output = Self;
+    /// Saturates at [`Cost::MAX`].
+    fn add(self, other: Self) -> Self {
+        Self::from_billionths(self.0.saturating_add(other.0))
+    }
+}
+
+impl FromStr for Cost {
+    type Err = RuleError;
+
+    /// A decimal, with an optional fraction and exponent; exact.
+    fn from_str(text: &str) -> Result<Self, RuleError> {
+        let billionths = decimal::parse(text)
+            .ok_or_else(|| RuleError::new(format!("`{text}` is not a decimal number ≥ 0")))?
+            .scaled(9)
+            .ok_or_else(|| RuleError::new(format!("`{text}` is not a whole multiple of 1e-9")))?;
+        if billionths > Self::MAX.0 {
+            return Err(RuleError::new(format!("`{text}` is too large: at most 1e18")));
+        }
+        Ok(Self(billionths))
+    }
+}
+
+impl TryFrom<f64> for Cost {
+    type Error = RuleError;
+
+    /// The nearest whole number of billionths.
+    fn try_from(units: f64) -> Result<Self, RuleError> {
+        if !(0.0..=1e18).contains(&units) {
+            return Err(RuleError::new(format!("`{units}` is not a number from 0 to 1e18")));
+        }
+        Ok(Self::from_billionths((units * 1e9 + 0.5) as u128))
+    }
+}
+
+impl fmt::Display for Cost {
+    /// The shortest exact decimal, without an exponent.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, fraction) = (self.0 / 1_000_000_000, self.0 % 1_000_000_000);
+        if fraction == 0 {
+            return write!(f, "{whole}");
+        }
+        let digits = format!("{fraction:09}");
+        write!(f, "{whole}.{}", digits.trim_end_matches('0'))
+    }
+}
+
+impl fmt::Debug for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn decimals_are_exact_and_printed_back() {
+        for (text, billionths, printed) in [
+            ("1", 1_000_000_000, "1"),
+            ("0.1", 100_000_000, "0.1"),
+            ("1e-9", 1, "0.000000001"),
+            ("12.50", 12_500_000_000, "12.5"),
+            ("1e15", 1_000_000_000_000_000_000_000_000, "1000000000000000"),
+            ("0", 0, "0"),
+        ] {
+            let cost: Cost = text.parse().unwrap();
+            assert_eq!(cost.billionths(), billionths, "{text}");
+            assert_eq!(cost.to_string(), printed);
+        }
+    }
+
+    #[test]
+    fn what_is_no_cost_is_refused() {
+        for text in
+            ["", "-1", "NaN", "inf", "1e-10", "1e19", "0x10", "1,5", ".", "1e", "1e999999999"]
+        {
+            assert!(text.parse::<Cost>().is_err(), "{text}");
+        }
+        for number in [-1.0, f64::NAN, f64::INFINITY, 1e19] {
+            assert!(Cost::try_from(number).is_err(), "{number}");
+        }
+        assert_eq!(Cost::try_from(0.3).unwrap(), "0.3".parse().unwrap());
+    }
+}

@@ -1,0 +1,50 @@
+//! Exact decimals: digits and a power of ten, nothing rounded.
+
+/// The value `digits` · 10^`exponent`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Decimal {
+    digits: u128,
+    exponent: i32,
+}
+
+/// Reads `12`, `0.5`, `1e-3`; no sign before the number, no blanks, at most 38 digits that matter.
+pub(crate) fn parse(text: &str) -> Option<Decimal> {
+    let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, exponent_of(exponent)?),
+        None => (text, 0),
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let blank = whole.is_empty() || (fraction.is_empty() && mantissa.contains('.'));
+    if blank || text.len() > 64 {
+        return None;
+    }
+    let fraction = fraction.trim_end_matches('0');
+    let mut digits = 0u128;
+    for byte in whole.bytes().chain(fraction.bytes()) {
+        let digit = byte.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        digits = digits.checked_mul(10)?.checked_add(u128::from(digit))?;
+    }
+    Some(Decimal { digits, exponent: exponent - fraction.len() as i32 })
+}
+
+fn exponent_of(text: &str) -> Option<i32> {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if digits.is_empty() || digits.len() > 4 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    text.parse().ok()
+}
+
+impl Decimal {
+    /// The value · 10^`places`, if that is a whole number that fits.
+    pub(crate) fn scaled(self, places: i32) -> Option<u128> {
+        let exponent = self.exponent + places;
+        let power = 10u128.checked_pow(exponent.unsigned_abs());
+        match (self.digits, power, exponent >= 0) {
+            (0, ..) => Some(0),
+            (digits, Some(power), true) => digits.checked_mul(power),
+            (digits, Some(power), false) if digits % power == 0 => Some(digits / power),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! What every decision answers, whatever the algorithm, the engine or the protocol.
+
+use core::time::Duration;
+
+/// How long to wait: a time, or a wait that no time ends.
+///
+/// ```
+/// use earrrl::Wait;
+/// use std::time::Duration;
+/// assert_eq!(Wait::For(Duration::from_secs(2)).duration(), Some(Duration::from_secs(2)));
+/// assert_eq!(Wait::Never.duration(), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wait {
+    /// This long from now on; zero for "at once".
+    For(Duration),
+    /// No wait helps: the cost is more than the rule ever admits.
+    Never,
+}
+
+impl Wait {
+    /// No wait at all.
+    pub const NONE: Self = Self::For(Duration::ZERO);
+
+    /// The wait, or `None` for never.
+    pub const fn duration(self) -> Option<Duration> {
+        match self {
+            Self::For(duration) => Some(duration),
+            Self::Never => None,
+        }
+    }
+
+    /// A wait of so many nanoseconds; less than none is none.
+    pub(crate) fn from_nanos(nanos: i128) -> Self {
+        Self::For(duration_from_nanos(nanos))
+    }
+}
+
+/// Nanoseconds to a `Duration`: below zero is zero, above its range its greatest.
+pub(crate) fn duration_from_nanos(nanos: i128) -> Duration {
+    let nanos = u128::try_from(nanos).unwrap_or(0);
+    match u64::try_from(nanos / 1_000_000_000) {
+        Ok(secs) => Duration::new(secs, (nanos % 1_000_000_000) as u32),
+        Err(_) => Duration::MAX,
+    }
+}
+
+/// What is done with a request that a rule does not allow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Action {
+    /// It is refused.
+    #[default]
+    Deny,
+    /// It is answered as if allowed, and flagged: the application drops the work silently.
+    ShadowBan,
+    /// It is allowed, and flagged.
+    Quarantine,
+    /// It is held back for as long as the rule asks, and refused where that is longer than `max`.
+    Delay {
+        /// The longest hold.
+        max: Duration,
+    },
+    /// It is allowed, counted and logged: a dry run.
+    Observe,
+}
+
+impl Action {
+    /// Whether a request over the limit is stopped. `Quarantine` and `Observe` only flag it.
+    pub const fn enforces(self) -> bool {
+        matches!(self, Self::Deny | Self::ShadowBan | Self::Delay { .. })
+    }
+}
+
+/// What became of a request: the `action` of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// Within every rule.
+    Allow,
+    /// Over a dry-run rule's limit, and allowed.
+    Observe,
+    /// Over a quarantining rule's limit: allowed and flagged.
+    Quarantine,
+    /// Allowed after the hold in [`Decision::delay`].
+    Delay,
+    /// Answered as allowed; to be dropped silently.
+    ShadowBan,
+    /// Refused.
+    Deny,
+}
+
+impl Outcome {
+    /// Its name in configuration and on the wire.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Observe => "observe",
+            Self::Quarantine => "quarantine",
+            Self::Delay => "delay",
+            Self::ShadowBan => "shadow-ban",
+            Self::Deny => "deny",
+        }
+    }
+}
+
+/// The answer to a request: flat, plain data.
+///
+/// Rates are in cost units per second, waits in whole nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Decision {
+    /// Whether the request is answered as allowed. Only [`Outcome::Deny`] is not.
+    pub allowed: bool,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// Which of the charges the figures below come from, by its place; 0 where there is one.
+    pub rule: usize,
+    /// The measured rate; `None` for token-bucket and gcra, which measure none.
+    pub rate: Option<f64>,
+    /// The rate that the rule allows.
+    pub limit: f64,
+    /// How many requests of cost 1 would be allowed now, one after the other.
+    pub remaining: u64,
+    /// The least wait from which on the same request is allowed if nothing else is sent.
+    /// [`Wait::NONE`] when allowed.
+    pub retry_after: Wait,
+    /// The wait until the client is as good as new, if nothing else is sent.
+    pub reset_after: Duration,
+    /// How long to hold the request before serving it; zero unless the outcome is
+    /// [`Outcome::Delay`].
+    pub delay: Duration,
+    /// One bit a charge, the first the lowest: those that their own rule did not allow.
+    pub over: u64,
+}
+
+impl Decision {
+    /// The answer of a single rule that denies what it does not allow.
+    pub(crate) fn single(allowed: bool, report: Report) -> Self {
+        Self {
+            allowed,
+            outcome: if allowed { Outcome::Allow } else { Outcome::Deny },
+            rule: 0,
+            rate: report.rate,
+            limit: report.limit,
+            remaining: report.remaining,
+            retry_after: if allowed { Wait::NONE } else { report.retry_after },
+            reset_after: report.reset_after,
+            delay: Duration::ZERO,
+            over: u64::from(!allowed),
+        }
+    }
+}
+
+/// The figures of one rule after a decision, before any action on them.
+///
+/// `retry_after` is the wait for the same cost whether or not it was allowed: several rules on one
+/// request need it of a rule that allowed while another denied.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Report {
+    /// As [`Decision::rate`].
+    pub rate: Option<f64>,
+    /// As [`Decision::limit`].
+    pub limit: f64,
+    /// As [`Decision::remaining`].
+    pub remaining: u64,
+    /// The least wait from which on the same cost is allowed.
+    pub retry_after: Wait,
+    /// As [`Decision::reset_after`].
+    pub reset_after: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn never_is_longer_than_any_wait() {
+        assert!(Wait::Never > Wait::For(Duration::MAX));
+        assert_eq!(Wait::from_nanos(-5), Wait::NONE);
+        assert_eq!(duration_from_nanos(i128::MAX), Duration::MAX);
+    }
+}

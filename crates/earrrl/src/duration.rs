@@ -1,0 +1,94 @@
+//! Durations as the rule grammar writes them: `250ms`, `30s`, `1m30s`, `1.5h`.
+
+use core::fmt;
+
+use crate::decimal;
+
+/// The units, the largest first, in nanoseconds.
+const UNITS: [(&str, u64); 7] = [
+    ("d", 86_400_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("m", 60_000_000_000),
+    ("s", 1_000_000_000),
+    ("ms", 1_000_000),
+    ("us", 1_000),
+    ("ns", 1),
+];
+
+/// Nanoseconds of a unit alone: `s`, `m`, `h`, `d`.
+pub(crate) fn parse_unit(text: &str) -> Option<u64> {
+    UNITS.iter().take(4).find(|(name, _)| *name == text).map(|(_, nanos)| *nanos)
+}
+
+/// Nanoseconds of a sequence of numbers with units; whole in the end, each unit once, largest first.
+pub(crate) fn parse(text: &str) -> Option<u64> {
+    let (mut rest, mut total, mut units) = (text, 0u64, &UNITS[..]);
+    while !rest.is_empty() {
+        let number_end = rest.find(|c: char| !(c.is_ascii_digit() || c == '.'))?;
+        let (number, tail) = rest.split_at(number_end);
+        let unit_end = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(unit_end);
+        let place = units.iter().position(|(name, _)| *name == unit)?;
+        total = total.checked_add(nanos(number, units[place].1)?)?;
+        units = &units[place + 1..];
+        rest = tail;
+    }
+    (!text.is_empty()).then_some(total)
+}
+
+fn nanos(number: &str, unit: u64) -> Option<u64> {
+    let billionths = decimal::parse(number)?.scaled(9)?.checked_mul(u128::from(unit))?;
+    let whole = billionths % 1_000_000_000 == 0;
+    whole.then(|| u64::try_from(billionths / 1_000_000_000).ok()).flatten()
+}
+
+/// Nanoseconds, printed so that [`parse`] reads them back.
+pub(crate) struct Text(pub(crate) u64);
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = self.0;
+        if rest == 0 {
+            return f.write_str("0s");
+        }
+        for (name, nanos) in UNITS {
+            if rest >= nanos {
+                write!(f, "{}{name}", rest / nanos)?;
+                rest %= nanos;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn durations_round_trip() {
+        for (text, nanos) in [
+            ("250ms", 250_000_000),
+            ("30s", 30_000_000_000),
+            ("1m30s", 90_000_000_000),
+            ("1h", 3_600_000_000_000),
+            ("1d", 86_400_000_000_000),
+            ("1us5ns", 1_005),
+        ] {
+            assert_eq!(parse(text), Some(nanos), "{text}");
+            assert_eq!(Text(nanos).to_string(), text);
+        }
+        assert_eq!(parse("1.5s"), Some(1_500_000_000));
+        assert_eq!(parse("0.0000000005s"), None);
+    }
+
+    #[test]
+    fn what_is_no_duration_is_refused() {
+        for text in
+            ["", "s", "10", "1s1s", "1s1m", "1x", "-1s", "1e3s", "1 s", "99999999999d", "1.s"]
+        {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The seam to whatever keeps the states: plain data in, a decision out.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::future::Future;
+
+use crate::cost::Cost;
+use crate::decision::Decision;
+use crate::error::RuleError;
+use crate::rule::Rule;
+use crate::time::Nanos;
+
+/// One request is charged to at most so many rules.
+pub const MAX_CHARGES: usize = 64;
+
+/// A rule that an engine has prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RuleId(pub u32);
+
+/// What a request asks of one client's share of one rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charge<'a> {
+    /// The rule.
+    pub rule: RuleId,
+    /// The client: any bytes.
+    pub key: &'a [u8],
+    /// What the request costs.
+    pub cost: Cost,
+}
+
+/// Keeps the clients of prepared rules, and decides.
+///
+/// `now: None` means the engine's own clock. Time never goes back: an earlier `now` than the latest
+/// one used is taken as that. The conformance suite, [`crate::conformance`], says the rest.
+pub trait Engine {
+    /// The answer to a request.
+    type Decide: Future<Output = Result<Decision, EngineError>> + Send + 'static;
+    /// The end of a change.
+    type Done: Future<Output = Result<(), EngineError>> + Send + 'static;
+
+    /// Makes a rule known under a name; once, not on every request. A name that is known already
+    /// keeps its id and its clients' history, and gets the new rule.
+    fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError>;
+
+    /// Decides a request that is charged to one or several rules: all or nothing.
+    fn decide(&self, charges: &[Charge<'_>], now: Option<Nanos>) -> Self::Decide;
+
+    /// What [`Engine::decide`] would answer; nothing is stored.
+    fn peek(&self, charges: &[Charge<'_>], now: Option<Nanos>) -> Self::Decide;
+
+    /// Takes back what was charged at `charged_at`, or now where that is `None`.
+    fn refund(
+        &self,
+        charge: &Charge<'_>,
+        charged_at: Option<Nanos>,
+        now: Option<Nanos>,
+    ) -> Self::Done;
+
+    /// Forgets a client.
+    fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done;
+}
+
+/// Why an engine could not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The rule is none of this engine's.
+    UnknownRule(RuleId),
+    /// No charge, or more than [`MAX_CHARGES`].
+    Charges(usize),
+    /// A rule, a name or a cost that can't be.
+    Invalid(RuleError),
+    /// What keeps the states can't be reached.
+    Unavailable(String),
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownRule(RuleId(id)) => write!(f, "rule {id} is not prepared"),
+            Self::Charges(count) => write!(f, "{count} charges; expected 1 to {MAX_CHARGES}"),
+            Self::Invalid(error) => fmt::Display::fmt(error, f),
+            Self::Unavailable(why) => write!(f, "the engine is unavailable: {why}"),
+        }
+    }
+}
+
+impl core::error::Error for EngineError {}
+
+impl From<RuleError> for EngineError {
+    fn from(error: RuleError) -> Self {
+        Self::Invalid(error)
+    }
+}
+
+/// Checks a rule's name: `[a-z0-9][a-z0-9_-]{0,63}`.
+pub fn check_name(name: &str) -> Result<(), RuleError> {
+    let starts = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
+    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-';
+    if starts && name.len() <= 64 && name.bytes().all(allowed) {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(70).flat_map(char::escape_debug).collect();
+    Err(RuleError::new(format!("`{shown}` is not 1 to 64 of a-z 0-9 _ -, a letter or digit first"))
+        .of("name"))
+}
+
+/// The charges with those of one rule and key added up, each with its place in `charges`, and
+/// every cost checked against its rule's `max_cost`.
+pub fn merge_charges<'a, 'r>(
+    charges: &[Charge<'a>],
+    rule: impl Fn(RuleId) -> Option<&'r Rule>,
+) -> Result<Vec<(usize, Charge<'a>)>, EngineError> {
+    if charges.is_empty() || charges.len() > MAX_CHARGES {
+        return Err(EngineError::Charges(charges.len()));
+    }
+    let mut merged: Vec<(usize, Charge<'a>)> = Vec::with_capacity(charges.len());
+    for (place, charge) in charges.iter().enumerate() {
+        let known = rule(charge.rule).ok_or(EngineError::UnknownRule(charge.rule))?;
+        known.accept(charge.cost)?;
+        match merged.iter_mut().find(|(_, m)| m.rule == charge.rule && m.key == charge.key) {
+            Some((_, same)) => same.cost = same.cost + charge.cost,
+            None => merged.push((place, *charge)),
+        }
+    }
+    Ok(merged)
+}
+
+/// Puts the places of merged charges back to those of the request.
+pub fn restore_places(decision: &mut Decision, merged: &[(usize, Charge<'_>)]) {
+    let place = |index: usize| merged.get(index).map_or(0, |(place, _)| *place);
+    let bits = (0..merged.len()).filter(|index| decision.over >> index & 1 == 1);
+    decision.over = bits.fold(0, |over, index| over | 1 << place(index));
+    decision.rule = place(decision.rule);
+}

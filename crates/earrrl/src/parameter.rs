@@ -1,0 +1,137 @@
+//! Parameters of rules, with their bounds: what is built here is valid for good.
+
+use alloc::format;
+use core::fmt;
+use core::time::Duration;
+
+use crate::cost::Cost;
+use crate::error::RuleError;
+
+/// Ten years, leap days and all: the longest span, and the slowest rate.
+const LONGEST: Duration = Duration::from_secs(3660 * 86_400);
+/// The shortest half-life, period or window.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// A rate: so much cost in so much time. `60/1m` and `1/s` are equal rates.
+///
+/// ```
+/// use earrrl::Rate;
+/// assert_eq!(Rate::per_minute(60)?.per_second_f64(), 1.0);
+/// assert!(Rate::per_second(0).is_err());
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    amount: Cost,
+    per: u64,
+}
+
+impl Rate {
+    /// `amount` in every `per`: from one in ten years to 10^9 a second.
+    pub fn new(amount: Cost, per: Duration) -> Result<Self, RuleError> {
+        let nanos = u64::try_from(per.as_nanos()).unwrap_or(u64::MAX);
+        if nanos == 0 || per > LONGEST {
+            return Err(RuleError::new(format!("{per:?} is not a time from 1ns to 3660d")));
+        }
+        let rate = Self { amount, per: nanos };
+        let per_second = rate.per_second_f64();
+        if !(1.0 / LONGEST.as_secs_f64()..=1e9).contains(&per_second) {
+            let problem =
+                format!("{amount} per {per:?} is not from 1 in ten years to 1e9 a second");
+            return Err(RuleError::new(problem));
+        }
+        Ok(rate)
+    }
+
+    /// So many whole units a second.
+    pub fn per_second(units: u64) -> Result<Self, RuleError> {
+        Self::new(Cost::from_units(units), Duration::from_secs(1))
+    }
+
+    /// So many whole units a minute.
+    pub fn per_minute(units: u64) -> Result<Self, RuleError> {
+        Self::new(Cost::from_units(units), Duration::from_secs(60))
+    }
+
+    /// So many whole units an hour.
+    pub fn per_hour(units: u64) -> Result<Self, RuleError> {
+        Self::new(Cost::from_units(units), Duration::from_secs(3600))
+    }
+
+    /// Cost units a second.
+    pub fn per_second_f64(self) -> f64 {
+        self.amount.as_f64() / (self.per as f64 / 1e9)
+    }
+
+    /// As it was given: the amount, and the time in which it is allowed, in nanoseconds.
+    pub fn parts(self) -> (Cost, u64) {
+        (self.amount, self.per)
+    }
+
+    /// `N/D` in lowest terms: N units every D nanoseconds.
+    pub(crate) fn lowest_terms(self) -> (u128, u128) {
+        let (n, d) = (self.amount.billionths(), u128::from(self.per) * 1_000_000_000);
+        let common = greatest_common_divisor(n, d);
+        (n / common, d / common)
+    }
+}
+
+impl PartialEq for Rate {
+    fn eq(&self, other: &Self) -> bool {
+        self.lowest_terms() == other.lowest_terms()
+    }
+}
+
+fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+impl fmt::Display for Rate {
+    /// As the rule grammar writes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/", self.amount)?;
+        match self.per {
+            1_000_000_000 => f.write_str("s"),
+            60_000_000_000 => f.write_str("m"),
+            3_600_000_000_000 => f.write_str("h"),
+            86_400_000_000_000 => f.write_str("d"),
+            other => crate::duration::Text(other).fmt(f),
+        }
+    }
+}
+
+/// A rate that [`Rate::new`] made: valid already, named where it is not.
+pub(crate) fn rate(field: &str, rate: Rate) -> Result<Rate, RuleError> {
+    Rate::new(rate.amount, Duration::from_nanos(rate.per)).map_err(|error| error.of(field))
+}
+
+/// A half-life, a period or a window, in nanoseconds.
+pub(crate) fn span(field: &str, span: Duration) -> Result<u64, RuleError> {
+    if span < SHORTEST || span > LONGEST {
+        return Err(
+            RuleError::new(format!("{span:?} is not from 1ms to ten years (3660d)")).of(field)
+        );
+    }
+    Ok(span.as_nanos() as u64)
+}
+
+/// A quota, a burst or a capacity: above zero.
+pub(crate) fn quota(field: &str, quota: Cost) -> Result<Cost, RuleError> {
+    if quota.is_zero() {
+        return Err(RuleError::new(format!("{quota} is not above 0")).of(field));
+    }
+    Ok(quota)
+}
+
+/// A count over a window, in units a second.
+pub(crate) fn per_second(billionths: u128, window: u64) -> f64 {
+    billionths as f64 / window as f64
+}
+
+/// Whole units in so many billionths.
+pub(crate) fn whole_units(billionths: u128) -> u64 {
+    u64::try_from(billionths / 1_000_000_000).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,139 @@
+//! The reference engine: one map under one lock, unbounded, the pure functions and nothing else.
+//! Every other engine is compared with it.
+
+use std::collections::HashMap;
+use std::future::{Ready, ready};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::vec::Vec;
+
+use crate::algorithm::State;
+use crate::cost::Cost;
+use crate::decision::Decision;
+use crate::engine::{
+    Charge, Engine, EngineError, RuleId, check_name, merge_charges, restore_places,
+};
+use crate::rule::Rule;
+use crate::rules::decide_all;
+use crate::time::{Clock, Nanos};
+
+/// See the module. It grows with the number of clients: for tests.
+pub struct ReferenceEngine {
+    clock: Arc<dyn Clock>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    rules: Vec<(std::string::String, Rule)>,
+    states: HashMap<(RuleId, Vec<u8>), State>,
+    latest: Nanos,
+}
+
+impl ReferenceEngine {
+    /// An engine without rules.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, inner: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(
+        &self,
+        charges: &[Charge<'_>],
+        now: Option<Nanos>,
+        peek: bool,
+    ) -> Result<Decision, EngineError> {
+        let mut inner = self.lock();
+        let now = inner.advance(now.unwrap_or_else(|| self.clock.now()));
+        let merged = merge_charges(charges, |id| inner.rule(id))?;
+        let keys: Vec<_> = merged.iter().map(|(_, c)| (c.rule, c.key.to_vec())).collect();
+        let mut states: Vec<_> = keys.iter().map(|key| inner.states.remove(key)).collect();
+        let rules: Vec<(&Rule, Cost)> =
+            merged.iter().filter_map(|(_, c)| Some((inner.rule(c.rule)?, c.cost))).collect();
+        let mut decision = decide_all(&rules, &mut states, now, peek);
+        let kept = keys.into_iter().zip(states).filter_map(|(key, state)| Some((key, state?)));
+        inner.states.extend(kept);
+        restore_places(&mut decision, &merged);
+        Ok(decision)
+    }
+}
+
+impl Inner {
+    fn advance(&mut self, now: Nanos) -> Nanos {
+        self.latest = self.latest.max(now);
+        self.latest
+    }
+
+    fn rule(&self, id: RuleId) -> Option<&Rule> {
+        self.rules.get(id.0 as usize).map(|(_, rule)| rule)
+    }
+
+    /// Gives a known rule its new parameters, and its clients the states that follow.
+    fn replace(&mut self, id: RuleId, rule: &Rule, now: Nanos) {
+        let Some((_, slot)) = self.rules.get_mut(id.0 as usize) else { return };
+        let old = std::mem::replace(slot, rule.clone());
+        if old.limit() == rule.limit() {
+            return;
+        }
+        let states = std::mem::take(&mut self.states).into_iter();
+        self.states = states
+            .filter_map(|(key, state)| {
+                let kept = key.0 != id;
+                let state =
+                    if kept { Some(state) } else { rule.limit().convert(old.limit(), state, now) };
+                Some((key, state?))
+            })
+            .collect();
+    }
+}
+
+impl Engine for ReferenceEngine {
+    type Decide = Ready<Result<Decision, EngineError>>;
+    type Done = Ready<Result<(), EngineError>>;
+
+    fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
+        check_name(name)?;
+        let mut inner = self.lock();
+        if let Some(place) = inner.rules.iter().position(|(known, _)| known == name) {
+            let (id, now) = (RuleId(place as u32), inner.advance(self.clock.now()));
+            inner.replace(id, rule, now);
+            return Ok(id);
+        }
+        inner.rules.push((name.into(), rule.clone()));
+        Ok(RuleId(inner.rules.len() as u32 - 1))
+    }
+
+    fn decide(&self, charges: &[Charge<'_>], now: Option<Nanos>) -> Self::Decide {
+        ready(self.run(charges, now, false))
+    }
+
+    fn peek(&self, charges: &[Charge<'_>], now: Option<Nanos>) -> Self::Decide {
+        ready(self.run(charges, now, true))
+    }
+
+    fn refund(
+        &self,
+        charge: &Charge<'_>,
+        charged_at: Option<Nanos>,
+        now: Option<Nanos>,
+    ) -> Self::Done {
+        let mut inner = self.lock();
+        let now = inner.advance(now.unwrap_or_else(|| self.clock.now()));
+        let Some(limit) = inner.rule(charge.rule).map(|rule| *rule.limit()) else {
+            return ready(Err(EngineError::UnknownRule(charge.rule)));
+        };
+        let key = (charge.rule, charge.key.to_vec());
+        let state = inner.states.remove(&key);
+        if let Some(state) = limit.refund(state, now, charged_at.unwrap_or(now), charge.cost) {
+            inner.states.insert(key, state);
+        }
+        ready(Ok(()))
+    }
+
+    fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done {
+        self.lock().states.remove(&(rule, key.to_vec()));
+        ready(Ok(()))
+    }
+}

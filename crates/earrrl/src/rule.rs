@@ -1,0 +1,106 @@
+//! A rule: a limit, what is done over it, and the text it was written in.
+
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::{String, ToString};
+use core::fmt;
+use core::str::FromStr;
+
+use crate::algorithm::Limit;
+use crate::cost::Cost;
+use crate::decision::Action;
+use crate::error::RuleError;
+use crate::grammar;
+
+/// A limit with its action. An invalid one can't be built.
+///
+/// ```
+/// use earrrl::{Action, Rule};
+/// let rule: Rule = "recent-average 1/s half-life=10s strict".parse()?;
+/// assert_eq!(rule.to_string(), "recent-average 1/s half-life=10s strict");
+/// assert_eq!(rule.action(), Action::Deny);
+///
+/// let error = "recent-average 1/s half-life=0s".parse::<Rule>().unwrap_err();
+/// assert_eq!(error.to_string(), "column 30: half-life: 0ns is not from 1ms to ten years (3660d)");
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Rule {
+    limit: Limit,
+    action: Action,
+    max_cost: Cost,
+    text: String,
+}
+
+impl Rule {
+    /// The limit.
+    pub fn limit(&self) -> &Limit {
+        &self.limit
+    }
+
+    /// What is done with a request over the limit: [`Action::Deny`] unless said otherwise.
+    pub fn action(&self) -> Action {
+        self.action
+    }
+
+    /// The most that one request may cost: [`Cost::MAX`] unless said otherwise.
+    pub fn max_cost(&self) -> Cost {
+        self.max_cost
+    }
+
+    /// With another action. `Delay` needs token-bucket, gcra or recent-average.
+    pub fn with_action(self, action: Action) -> Result<Self, RuleError> {
+        if matches!(action, Action::Delay { .. }) && !self.limit.can_delay() {
+            let problem =
+                format!("`{self}` can't delay: token-bucket, gcra and recent-average can");
+            return Err(RuleError::new(problem).of("action"));
+        }
+        Ok(Self { action, ..self })
+    }
+
+    /// With a bound on what one request may cost (and so on how long it can lock its client out).
+    pub fn with_max_cost(self, max_cost: Cost) -> Result<Self, RuleError> {
+        if max_cost.is_zero() {
+            return Err(RuleError::new("0 is not above 0".to_owned()).of("max_cost"));
+        }
+        Ok(Self { max_cost, ..self })
+    }
+
+    /// The cost, if the rule accepts one so large.
+    pub fn accept(&self, cost: Cost) -> Result<Cost, RuleError> {
+        if cost > self.max_cost {
+            let problem = format!("{cost} is above the rule's max_cost of {}", self.max_cost);
+            return Err(RuleError::new(problem).of("cost"));
+        }
+        Ok(cost)
+    }
+}
+
+impl From<Limit> for Rule {
+    fn from(limit: Limit) -> Self {
+        Self { limit, action: Action::Deny, max_cost: Cost::MAX, text: grammar::write(&limit) }
+    }
+}
+
+impl FromStr for Rule {
+    type Err = RuleError;
+
+    fn from_str(text: &str) -> Result<Self, RuleError> {
+        let limit = grammar::read(text)?;
+        Ok(Self { text: text.trim().to_string(), ..Self::from(limit) })
+    }
+}
+
+impl fmt::Display for Rule {
+    /// The rule's text, as it was written.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.text)
+    }
+}
+
+impl PartialEq for Rule {
+    /// The same decisions, however they are written.
+    fn eq(&self, other: &Self) -> bool {
+        (self.limit, self.action, self.max_cost) == (other.limit, other.action, other.max_cost)
+    }
+}

@@ -1,0 +1,141 @@
+//! Several rules on one request: all are judged, then all store what their policy says.
+//!
+//! A request passes iff every enforcing rule lets it pass. Strict rules then store it whatever the
+//! verdict; a leaky rule stores it iff it allowed it and the whole passed, so that a request denied
+//! by one rule never drains another.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::algorithm::{Policy, State, Store};
+use crate::cost::Cost;
+use crate::decision::{Action, Decision, Outcome, Report, Wait};
+use crate::rule::Rule;
+use crate::time::Nanos;
+
+/// What one rule says of a request, before anything is stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Judgement {
+    /// The verdict of the limit.
+    pub allowed: bool,
+    /// The hold after which the request is served, where the action is to delay it.
+    pub hold: Option<Duration>,
+    enforces: bool,
+    policy: Policy,
+}
+
+impl Judgement {
+    /// Judges a request of `cost` on the state before it; `wait` is asked only where the action is
+    /// to delay, and tells how long the limit would have it wait.
+    #[inline]
+    pub fn new(rule: &Rule, allowed: bool, wait: impl FnOnce() -> Wait) -> Self {
+        let hold = match rule.action() {
+            Action::Delay { max } if !allowed => wait().duration().filter(|hold| *hold <= max),
+            _ => None,
+        };
+        Self { allowed, hold, enforces: rule.action().enforces(), policy: rule.limit().policy() }
+    }
+
+    /// Whether the rule lets the request pass, for all that it is over the limit.
+    pub fn passes(&self) -> bool {
+        self.allowed || self.hold.is_some() || !self.enforces
+    }
+
+    /// What to store, once it is known whether the request passes every rule.
+    pub fn store(&self, all_pass: bool) -> Store {
+        let leaky = all_pass && (self.allowed || self.hold.is_some());
+        if self.policy == Policy::Strict || leaky { Store::Always } else { Store::Never }
+    }
+}
+
+/// Judges and stores one request under all of `charges`, given the states of each, in order.
+/// The same rule and key must not come twice.
+pub fn decide_all(
+    charges: &[(&Rule, Cost)],
+    states: &mut [Option<State>],
+    now: Nanos,
+    peek: bool,
+) -> Decision {
+    let judge = |(&(rule, cost), state): (&(&Rule, Cost), &Option<State>)| {
+        let (_, allowed, report) = rule.limit().step(state.clone(), now, cost, Store::Never);
+        Judgement::new(rule, allowed, || report.retry_after)
+    };
+    let judgements: Vec<Judgement> = charges.iter().zip(states.iter()).map(judge).collect();
+    let all_pass = judgements.iter().all(Judgement::passes);
+    let mut judged = Vec::with_capacity(charges.len());
+    for ((&(rule, cost), state), judgement) in charges.iter().zip(states).zip(judgements) {
+        let store = if peek { Store::Never } else { judgement.store(all_pass) };
+        let (after, _, report) = rule.limit().step(state.take(), now, cost, store);
+        *state = after;
+        judged.push((rule, judgement, report));
+    }
+    combine(judged.iter().map(|(rule, judgement, report)| (*rule, judgement, report)))
+}
+
+/// The one answer of several rules: their judgements, and their figures after storing.
+pub fn combine<'a>(
+    judged: impl Iterator<Item = (&'a Rule, &'a Judgement, &'a Report)> + Clone,
+) -> Decision {
+    let all_pass = judged.clone().all(|(_, judgement, _)| judgement.passes());
+    let mut answer = Decision {
+        allowed: true,
+        outcome: Outcome::Allow,
+        rule: 0,
+        rate: None,
+        limit: 0.0,
+        remaining: u64::MAX,
+        retry_after: Wait::NONE,
+        reset_after: Duration::ZERO,
+        delay: Duration::ZERO,
+        over: 0,
+    };
+    let mut chosen: Option<Wait> = None;
+    for (place, (rule, judgement, report)) in judged.enumerate() {
+        let wait = wait_of(rule, report);
+        let chooses = match (all_pass, judgement.passes()) {
+            (true, _) => place == 0 || report.remaining < answer.remaining,
+            (false, true) => false,
+            (false, false) => chosen.is_none_or(|longest| wait > longest),
+        };
+        if chooses {
+            chosen = Some(wait);
+            (answer.rule, answer.rate, answer.limit) = (place, report.rate, report.limit);
+            answer.reset_after = report.reset_after;
+        }
+        answer.over |= u64::from(!judgement.allowed) << (place & 63);
+        answer.remaining = answer.remaining.min(report.remaining);
+        answer.outcome = worse(answer.outcome, outcome_of(rule, judgement, all_pass));
+        answer.delay = answer.delay.max(judgement.hold.filter(|_| all_pass).unwrap_or_default());
+        if !all_pass && rule.action().enforces() {
+            answer.retry_after = answer.retry_after.max(wait);
+        }
+    }
+    answer.allowed = answer.outcome != Outcome::Deny;
+    answer
+}
+
+/// The wait until the rule lets such a request pass: where it would hold it, until it would.
+fn wait_of(rule: &Rule, report: &Report) -> Wait {
+    match (rule.action(), report.retry_after) {
+        (Action::Delay { max }, Wait::For(wait)) => Wait::For(wait.saturating_sub(max)),
+        (_, wait) => wait,
+    }
+}
+
+fn outcome_of(rule: &Rule, judgement: &Judgement, all_pass: bool) -> Outcome {
+    if judgement.allowed {
+        return Outcome::Allow;
+    }
+    match rule.action() {
+        Action::Observe => Outcome::Observe,
+        Action::Quarantine => Outcome::Quarantine,
+        Action::ShadowBan => Outcome::ShadowBan,
+        Action::Delay { .. } if judgement.hold.is_some() && all_pass => Outcome::Delay,
+        Action::Delay { .. } if judgement.hold.is_some() => Outcome::Allow,
+        Action::Delay { .. } | Action::Deny => Outcome::Deny,
+    }
+}
+
+fn worse(one: Outcome, other: Outcome) -> Outcome {
+    if one as u8 >= other as u8 { one } else { other }
+}
