@@ -51,7 +51,9 @@ pub(crate) fn read(text: &str) -> Result<Limit, RuleError> {
         "sliding-window" => sliding_window(&mut words)?,
         "sliding-counter" => sliding_counter(&mut words)?,
         _ => {
-            return Err(name.error(format!("unknown algorithm {}; expected {NAMES}", name.quoted())));
+            return Err(
+                name.error(format!("unknown algorithm {}; expected {NAMES}", name.quoted()))
+            );
         }
     };
     words.finish()?;

@@ -16,6 +16,8 @@ mod error;
 mod grammar;
 mod parameter;
 #[cfg(feature = "testing")]
+pub mod random;
+#[cfg(feature = "testing")]
 mod reference;
 mod rule;
 pub mod rules;

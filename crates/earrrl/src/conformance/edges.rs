@@ -1,0 +1,201 @@
+//! What an engine must do at its edges: keys, time, errors, changed rules, extremes.
+
+use std::format;
+use std::time::Duration;
+use std::vec::Vec;
+
+use super::{Lockstep, Mismatch, Operation, Profile};
+use crate::cost::Cost;
+use crate::engine::{Charge, Engine, EngineError, MAX_CHARGES, RuleId};
+use crate::rule::Rule;
+use crate::time::Nanos;
+
+const START: Nanos = Nanos::from_secs(1_800_000_000);
+
+pub(super) async fn run<E: Engine>(
+    make: &impl AsyncFn() -> E,
+    profile: &Profile,
+) -> Result<usize, Mismatch> {
+    let mut compared = keys_are_bytes(make().await, profile).await?;
+    compared += time_never_goes_back(make().await, profile).await?;
+    compared += same_rule_and_key_twice_add_up(make().await, profile).await?;
+    compared += a_changed_limit_keeps_histories(make().await, profile).await?;
+    compared += far_apart_in_time(make().await, profile).await?;
+    compared += the_largest_quota_is_exact(make().await, profile).await?;
+    compared += what_is_wrong_is_refused(make().await, profile).await?;
+    Ok(compared)
+}
+
+fn rules(texts: &[&str]) -> Result<Vec<Rule>, Mismatch> {
+    texts.iter().map(|text| text.parse().map_err(|error| Mismatch::new(text, error))).collect()
+}
+
+async fn keys_are_bytes<E: Engine>(engine: E, profile: &Profile) -> Result<usize, Mismatch> {
+    let long = [b'x'; 4096];
+    let keys: [&[u8]; 12] = [
+        b"",
+        b"a",
+        b"A",
+        b"a\0",
+        b"\xff\xfe",
+        b"a:b",
+        b"{a}",
+        b"a}b{",
+        b"\r\n",
+        b"a b",
+        "é".as_bytes(),
+        &long,
+    ];
+    let rules =
+        rules(&["gcra 1/s burst=2", "fixed-window 2/1m", "recent-average 1/s half-life=1s"])?;
+    let mut lockstep = Lockstep::new("keys are bytes", engine, &rules, profile)?;
+    for _ in 0..4 {
+        for (rule, key) in (0..rules.len()).flat_map(|rule| keys.map(|key| (rule, key))) {
+            lockstep.ask(Operation::Check, &[(rule, key, Cost::ONE)], START).await?;
+        }
+    }
+    Ok(lockstep.compared)
+}
+
+async fn time_never_goes_back<E: Engine>(engine: E, profile: &Profile) -> Result<usize, Mismatch> {
+    let rules =
+        rules(&["gcra 1/s burst=2", "sliding-log 2/10s", "recent-average 1/s half-life=1s"])?;
+    let mut lockstep = Lockstep::new("time never goes back", engine, &rules, profile)?;
+    for seconds in [10, 3, 0, 11, 5, 12, 12, 1] {
+        for rule in 0..rules.len() {
+            let now = START + Duration::from_secs(seconds);
+            lockstep.ask(Operation::Check, &[(rule, b"k", Cost::ONE)], now).await?;
+        }
+    }
+    Ok(lockstep.compared)
+}
+
+async fn same_rule_and_key_twice_add_up<E: Engine>(
+    engine: E,
+    profile: &Profile,
+) -> Result<usize, Mismatch> {
+    let rules = rules(&["gcra 1/s burst=5", "fixed-window 5/1m"])?;
+    let mut lockstep = Lockstep::new("the same rule and key twice", engine, &rules, profile)?;
+    let (one, two) = (Cost::ONE, Cost::from_units(2));
+    for _ in 0..4 {
+        let twice: [(usize, &[u8], Cost); 4] =
+            [(1, b"k", one), (0, b"k", one), (0, b"other", one), (0, b"k", two)];
+        lockstep.ask(Operation::Check, &twice, START).await?;
+    }
+    Ok(lockstep.compared)
+}
+
+async fn a_changed_limit_keeps_histories<E: Engine>(
+    engine: E,
+    profile: &Profile,
+) -> Result<usize, Mismatch> {
+    let texts = [
+        "recent-average 1/s half-life=10s",
+        "recent-average 2/s half-life=10s",
+        "recent-average 2/s half-life=40s",
+        "gcra 2/s burst=8",
+        "gcra 4/s burst=8",
+        "gcra 4/s burst=20",
+        "exponential 10/1m",
+        "exponential 10/2m",
+        "fixed-window 10/1m",
+        "fixed-window 12/1m",
+        "sliding-log 10/1m",
+        "sliding-log 10/2m",
+        "sliding-window 10/1m",
+        "sliding-window 12/1m",
+        "sliding-counter 10/1m",
+        "sliding-counter 12/1m",
+    ];
+    let first = rules(&texts[..1])?;
+    let mut lockstep = Lockstep::new("a changed limit", engine, &first, profile)?;
+    for (turn, text) in texts.iter().enumerate() {
+        lockstep.prepare(0, &rules(&[text])?[0])?;
+        for request in 0..6 {
+            let now = START + Duration::from_millis(turn as u64 * 3_000 + request * 250);
+            lockstep.ask(Operation::Check, &[(0, b"k", Cost::ONE)], now).await?;
+        }
+    }
+    Ok(lockstep.compared)
+}
+
+async fn far_apart_in_time<E: Engine>(engine: E, profile: &Profile) -> Result<usize, Mismatch> {
+    let rules = rules(&[
+        "recent-average 1/3650d half-life=3650d",
+        "recent-average 1000000000/s half-life=1ms",
+        "gcra 1/3650d burst=3",
+        "exponential 3/3650d strict",
+        "fixed-window 3/3650d",
+        "sliding-log 3/3650d",
+        "sliding-window 3/3650d",
+        "sliding-counter 3/3650d",
+    ])?;
+    let mut lockstep = Lockstep::new("far apart in time", engine, &rules, profile)?;
+    let year = 31_557_600;
+    for seconds in [1, 2, year, 9 * year, 30 * year, 130 * year, 230 * year, 230 * year + 1] {
+        for rule in (0..rules.len()).flat_map(|rule| [rule; 3]) {
+            let now = Nanos::from_secs(seconds);
+            lockstep.ask(Operation::Check, &[(rule, b"k", Cost::ONE)], now).await?;
+        }
+    }
+    Ok(lockstep.compared)
+}
+
+async fn the_largest_quota_is_exact<E: Engine>(
+    engine: E,
+    profile: &Profile,
+) -> Result<usize, Mismatch> {
+    let scene = "the largest quota, to a billionth";
+    let quota = profile.largest_quota.min(Cost::from_units(9_000_000));
+    let texts = [
+        format!("fixed-window {quota}/1h"),
+        format!("sliding-log {quota}/1h"),
+        format!("sliding-window {quota}/1h"),
+        format!("sliding-counter {quota}/1h"),
+        format!("gcra 1000/s burst={quota}"),
+    ];
+    let rules = rules(&texts.each_ref().map(|text| text.as_str()))?;
+    let mut lockstep = Lockstep::new(scene, engine, &rules, profile)?;
+    let least = Cost::from_billionths(1);
+    let most = Cost::from_billionths(quota.billionths() - 1);
+    for (rule, expected) in (0..rules.len()).flat_map(|rule| [(rule, true), (rule, false)]) {
+        let first = if expected { most } else { Cost::ZERO };
+        lockstep.ask(Operation::Check, &[(rule, b"k", first)], START).await?;
+        let answer = lockstep.ask(Operation::Check, &[(rule, b"k", least)], START).await?;
+        if answer.is_none_or(|answer| answer.allowed != expected) {
+            return Err(Mismatch::new(scene, format!("{}: {answer:?}", texts[rule])));
+        }
+    }
+    Ok(lockstep.compared)
+}
+
+async fn what_is_wrong_is_refused<E: Engine>(
+    engine: E,
+    profile: &Profile,
+) -> Result<usize, Mismatch> {
+    let scene = "what is wrong is refused";
+    let invalid = |error| Mismatch::new(scene, error);
+    let rule = rules(&["gcra 1/s burst=5"])?.remove(0);
+    let rule = rule.with_max_cost(Cost::from_units(3)).map_err(invalid)?;
+    let lockstep = Lockstep::new(scene, engine, std::slice::from_ref(&rule), profile)?;
+    let (engine, id) = (&lockstep.engine, lockstep.id(0));
+    let charge = |rule, cost| Charge { rule, key: b"k", cost };
+    let too_many = [charge(id, Cost::ONE); MAX_CHARGES + 1];
+    let unknown = RuleId(u32::MAX);
+    let dear = charge(id, Cost::from_units(4));
+    for (what, charges) in [
+        ("no charge", &[][..]),
+        ("too many charges", &too_many[..]),
+        ("an unknown rule", &[charge(unknown, Cost::ONE)][..]),
+        ("a cost above max_cost", &[dear][..]),
+    ] {
+        if let Ok(answer) = engine.decide(charges, Some(START)).await {
+            return Err(Mismatch::new(scene, format!("{what} was answered: {answer:?}")));
+        }
+    }
+    let last = engine.decide(&[charge(id, Cost::ONE)], Some(START)).await;
+    match (last, engine.prepare("No Name!", &rule)) {
+        (Ok(answer), Err(EngineError::Invalid(_))) if answer.remaining == 4 => Ok(6),
+        other => Err(Mismatch::new(scene, format!("a mistake left a mark: {other:?}"))),
+    }
+}

@@ -1,0 +1,214 @@
+//! An engine and the reference, asked the same, answer by answer.
+
+use std::format;
+use std::string::String;
+use std::sync::Arc;
+use std::time::Duration;
+use std::vec::Vec;
+
+use super::{Mismatch, Profile};
+use crate::algorithm::Limit;
+use crate::cost::Cost;
+use crate::decision::{Decision, Wait};
+use crate::engine::{Charge, Engine, EngineError, RuleId};
+use crate::reference::ReferenceEngine;
+use crate::rule::Rule;
+use crate::time::{Clock, ManualClock, Nanos};
+
+/// What is asked of both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Decide and store.
+    Check,
+    /// Decide, store nothing.
+    Peek,
+    /// Take back what was charged then.
+    Refund(Nanos),
+    /// Forget the client.
+    Reset,
+}
+
+/// The place of a rule, a client, a cost.
+pub type Asked<'a> = (usize, &'a [u8], Cost);
+
+/// A rule, and its id in both engines.
+struct Prepared {
+    rule: Rule,
+    engine: RuleId,
+    reference: RuleId,
+}
+
+/// One engine beside the reference, with the same rules.
+pub struct Lockstep<'a, E> {
+    /// The engine under test.
+    pub engine: E,
+    reference: ReferenceEngine,
+    clock: Arc<ManualClock>,
+    rules: Vec<Prepared>,
+    profile: &'a Profile,
+    scene: String,
+    /// Answers compared so far.
+    pub compared: usize,
+}
+
+impl<'a, E: Engine> Lockstep<'a, E> {
+    /// Both engines with the rules prepared, named `rule-0`, `rule-1`, ….
+    pub fn new(
+        scene: &str,
+        engine: E,
+        rules: &[Rule],
+        profile: &'a Profile,
+    ) -> Result<Self, Mismatch> {
+        let clock = Arc::new(ManualClock::new(Nanos::ZERO));
+        let reference = ReferenceEngine::new(clock.clone());
+        let mut lockstep = Self {
+            engine,
+            reference,
+            clock,
+            rules: Vec::new(),
+            profile,
+            scene: scene.into(),
+            compared: 0,
+        };
+        for (place, rule) in rules.iter().enumerate() {
+            lockstep.prepare(place, rule)?;
+        }
+        Ok(lockstep)
+    }
+
+    /// Prepares the rule at a place, anew where one is there.
+    pub fn prepare(&mut self, place: usize, rule: &Rule) -> Result<(), Mismatch> {
+        let name = format!("rule-{place}");
+        let failed = |error: EngineError| Mismatch::new(&self.scene, format!("prepare: {error}"));
+        let engine = self.engine.prepare(&name, rule).map_err(failed)?;
+        let reference = self.reference.prepare(&name, rule).map_err(failed)?;
+        self.rules.truncate(place);
+        self.rules.push(Prepared { rule: rule.clone(), engine, reference });
+        Ok(())
+    }
+
+    /// The engine's id of the rule at a place.
+    pub fn id(&self, place: usize) -> RuleId {
+        self.rules[place].engine
+    }
+
+    /// The instant to use: a multiple of the engine's step.
+    pub fn rounded(&self, at: Nanos) -> Nanos {
+        let step = self.profile.step.as_nanos() as u64;
+        Nanos::new(at.get() / step * step)
+    }
+
+    /// Asks both; answers what the engine answered, or `None` for a change.
+    pub async fn ask(
+        &mut self,
+        operation: Operation,
+        charges: &[Asked<'_>],
+        now: Nanos,
+    ) -> Result<Option<Decision>, Mismatch> {
+        self.clock.set(now);
+        let charge = |id: fn(&Prepared) -> RuleId| -> Vec<Charge<'_>> {
+            let each = charges.iter();
+            each.map(|&(rule, key, cost)| Charge { rule: id(&self.rules[rule]), key, cost })
+                .collect()
+        };
+        let (mine, theirs) = (charge(|rule| rule.engine), charge(|rule| rule.reference));
+        let got = apply(&self.engine, operation, &mine, now).await;
+        let expected = apply(&self.reference, operation, &theirs, self.clock.now()).await;
+        self.compared += 1;
+        let problem = match (&got, &expected) {
+            (Ok(got), Ok(expected)) => self.difference(got.as_ref(), expected.as_ref(), charges),
+            (Err(_), Err(_)) => None,
+            _ => Some("one failed".into()),
+        };
+        match problem {
+            None => Ok(got.ok().flatten()),
+            Some(field) => Err(Mismatch::new(
+                &self.scene,
+                format!(
+                    "answer {}, {operation:?} of {charges:?} at {now:?} under {}: {field} differs\n  \
+                     got      {got:?}\n  expected {expected:?}",
+                    self.compared, self.rules[charges[0].0].rule
+                ),
+            )),
+        }
+    }
+
+    /// The first field in which two answers differ by more than the engine's profile allows.
+    fn difference(
+        &self,
+        got: Option<&Decision>,
+        expected: Option<&Decision>,
+        charges: &[Asked<'_>],
+    ) -> Option<String> {
+        let (Some(got), Some(expected)) = (got, expected) else {
+            return (got.is_some() != expected.is_some()).then(|| "the kind of answer".into());
+        };
+        let estimated =
+            charges.iter().any(|(rule, ..)| is_estimate(self.rules[*rule].rule.limit()));
+        let fields = [
+            ("allowed", got.allowed == expected.allowed),
+            ("outcome", got.outcome == expected.outcome),
+            ("rule", got.rule == expected.rule),
+            ("over", got.over == expected.over),
+            ("rate", self.same_rate(got.rate, expected.rate)),
+            ("limit", close(got.limit, expected.limit, 1e-12)),
+            ("remaining", self.same_remaining(got.remaining, expected.remaining, estimated)),
+            ("retry_after", self.same_wait(got.retry_after, expected.retry_after)),
+            ("reset_after", self.same_time(got.reset_after, expected.reset_after)),
+            ("delay", self.same_time(got.delay, expected.delay)),
+        ];
+        fields.into_iter().find(|(_, same)| !same).map(|(name, _)| name.into())
+    }
+
+    fn same_rate(&self, got: Option<f64>, expected: Option<f64>) -> bool {
+        match (got, expected) {
+            (Some(got), Some(expected)) => close(got, expected, self.profile.rate_tolerance),
+            (got, expected) => got.is_none() && expected.is_none(),
+        }
+    }
+
+    /// What is rounded down from an estimate may be one off where the engine is not exact.
+    fn same_remaining(&self, got: u64, expected: u64, estimated: bool) -> bool {
+        let exact = !estimated || self.profile.rate_tolerance <= 1e-9;
+        let slack = if exact { 0 } else { 1 + (expected as f64 * 1e-6) as u64 };
+        got.abs_diff(expected) <= slack
+    }
+
+    fn same_wait(&self, got: Wait, expected: Wait) -> bool {
+        match (got, expected) {
+            (Wait::For(got), Wait::For(expected)) => self.same_time(got, expected),
+            (got, expected) => got == expected,
+        }
+    }
+
+    fn same_time(&self, got: Duration, expected: Duration) -> bool {
+        let slack = self.profile.step + expected.mul_f64(self.profile.rate_tolerance);
+        got.abs_diff(expected) <= slack
+    }
+}
+
+fn is_estimate(limit: &Limit) -> bool {
+    matches!(limit, Limit::RecentAverage(_) | Limit::Exponential(_))
+}
+
+fn close(got: f64, expected: f64, tolerance: f64) -> bool {
+    got == expected || (got - expected).abs() <= tolerance * expected.abs() + f64::MIN_POSITIVE
+}
+
+async fn apply<E: Engine>(
+    engine: &E,
+    operation: Operation,
+    charges: &[Charge<'_>],
+    now: Nanos,
+) -> Result<Option<Decision>, EngineError> {
+    let first = charges.first().ok_or(EngineError::Charges(0));
+    match operation {
+        Operation::Check => engine.decide(charges, Some(now)).await.map(Some),
+        Operation::Peek => engine.peek(charges, Some(now)).await.map(Some),
+        Operation::Refund(at) => engine.refund(first?, Some(at), Some(now)).await.map(|()| None),
+        Operation::Reset => {
+            let charge = first?;
+            engine.reset(charge.rule, charge.key).await.map(|()| None)
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Seeded traffic under every algorithm and action, alone and several at once.
+
+use std::format;
+use std::time::Duration;
+use std::vec::Vec;
+
+use super::lockstep::Asked;
+use super::{Lockstep, Mismatch, Operation, Profile};
+use crate::algorithm::Limit;
+use crate::cost::Cost;
+use crate::decision::Action;
+use crate::engine::Engine;
+use crate::random::Random;
+use crate::rule::Rule;
+use crate::time::Nanos;
+
+/// Every algorithm, policy and edge, at small and large, fast and slow parameters.
+const RULES: &[&str] = &[
+    "recent-average 1/s half-life=10s strict",
+    "recent-average 1/s half-life=10s leaky",
+    "recent-average 0.2/s period=5m strict",
+    "recent-average 1000/s half-life=1ms leaky",
+    "recent-average 20/1m half-life=400d strict",
+    "exponential 10/1m leaky",
+    "exponential 10/1m strict",
+    "exponential 600/1h leaky",
+    "exponential 0.5/1s strict",
+    "token-bucket 60 refill=1/s",
+    "credit-pool 100 refill=7/m",
+    "credit-pool 2.5 refill=0.3/s",
+    "gcra 3/s burst=10",
+    "gcra 600000007/s burst=40",
+    "fixed-window 5/1s leaky",
+    "fixed-window 20/1m strict",
+    "sliding-log 5/1s leaky",
+    "sliding-log 20/1m strict",
+    "sliding-window 20/1m sub-windows=60 harsh leaky",
+    "sliding-window 20/1m sub-windows=7 lenient strict",
+    "sliding-window 5/1s",
+    "sliding-counter 5/1s leaky",
+    "sliding-counter 20/1m strict",
+    "sliding-counter 8500000/1h leaky",
+];
+
+const COSTS: &[&str] =
+    &["1", "1", "1", "1", "1", "1", "0", "2", "5", "0.25", "0.000000001", "30", "1000000"];
+
+const KEYS: &[&[u8]] = &[b"alice", b"bob", b"192.0.2.7"];
+
+/// Requests of one stream.
+const LENGTH: usize = 600;
+
+pub(super) async fn run<E: Engine>(
+    make: &impl AsyncFn() -> E,
+    profile: &Profile,
+) -> Result<usize, Mismatch> {
+    let mut compared = 0;
+    for (seed, text) in RULES.iter().enumerate() {
+        let rule = parse(text)?;
+        compared += stream(make().await, text, &[rule], seed as u64, profile).await?;
+    }
+    for seed in 0..24 {
+        let rules = several(&mut Random::new(seed))?;
+        let scene = format!("several rules, seed {seed}");
+        compared += stream(make().await, &scene, &rules, 1000 + seed, profile).await?;
+    }
+    Ok(compared)
+}
+
+fn parse(text: &str) -> Result<Rule, Mismatch> {
+    text.parse().map_err(|error| Mismatch::new(text, error))
+}
+
+/// Two to four rules with actions of every kind.
+fn several(random: &mut Random) -> Result<Vec<Rule>, Mismatch> {
+    let mut rules = Vec::new();
+    for _ in 0..2 + random.below(3) {
+        let rule = parse(random.pick::<&str>(RULES))?;
+        let max = Duration::from_millis(random.below(8_000));
+        let action = match random.below(8) {
+            0 => Action::ShadowBan,
+            1 => Action::Quarantine,
+            2 => Action::Observe,
+            3 | 4 if rule.limit().can_delay() => Action::Delay { max },
+            _ => Action::Deny,
+        };
+        rules.push(rule.with_action(action).map_err(|error| Mismatch::new("action", error))?);
+    }
+    Ok(rules)
+}
+
+async fn stream<E: Engine>(
+    engine: E,
+    scene: &str,
+    rules: &[Rule],
+    seed: u64,
+    profile: &Profile,
+) -> Result<usize, Mismatch> {
+    let mut random = Random::new(seed);
+    let mut lockstep = Lockstep::new(scene, engine, rules, profile)?;
+    let (mut now, mut last) = (Nanos::from_secs(1_800_000_000), Nanos::from_secs(1_800_000_000));
+    let pace = pace(rules[0].limit());
+    for _ in 0..LENGTH {
+        now = lockstep.rounded(now + gap(&mut random, pace));
+        let key = *random.pick(KEYS);
+        let (operation, charges) = match random.below(20) {
+            0 => (
+                Operation::Reset,
+                Vec::from([(random.below(rules.len() as u64) as usize, key, Cost::ONE)]),
+            ),
+            1 => (Operation::Refund(last), Vec::from([(0, key, cost(&mut random)?)])),
+            2 | 3 => (Operation::Peek, charges(rules.len(), key, &mut random)?),
+            _ => (Operation::Check, charges(rules.len(), key, &mut random)?),
+        };
+        lockstep.ask(operation, &charges, now).await?;
+        last = if operation == Operation::Check { now } else { last };
+    }
+    Ok(lockstep.compared)
+}
+
+fn charges<'k>(
+    rules: usize,
+    key: &'k [u8],
+    random: &mut Random,
+) -> Result<Vec<Asked<'k>>, Mismatch> {
+    (0..rules).map(|rule| Ok((rule, key, cost(random)?))).collect()
+}
+
+fn cost(random: &mut Random) -> Result<Cost, Mismatch> {
+    let text = random.pick(COSTS);
+    text.parse().map_err(|error| Mismatch::new(text, error))
+}
+
+/// The time in which a rule lets about one request pass.
+fn pace(limit: &Limit) -> Duration {
+    let per_second = match limit {
+        Limit::RecentAverage(limit) => limit.rate().per_second_f64(),
+        Limit::TokenBucket(limit) => limit.refill().per_second_f64(),
+        Limit::Exponential(limit) => limit.quota().as_f64() / (limit.period() as f64 / 1e9),
+        Limit::FixedWindow(limit) => limit.quota().as_f64() / (limit.window() as f64 / 1e9),
+        Limit::SlidingLog(limit) => limit.quota().as_f64() / (limit.window() as f64 / 1e9),
+        Limit::SlidingWindow(limit) => limit.quota().as_f64() / (limit.window() as f64 / 1e9),
+        Limit::SlidingCounter(limit) => limit.quota().as_f64() / (limit.window() as f64 / 1e9),
+    };
+    Duration::from_secs_f64(1.0 / per_second.max(1e-6))
+}
+
+/// Bursts at one instant, steady stretches around the limit, and long silences.
+fn gap(random: &mut Random, pace: Duration) -> Duration {
+    match random.below(10) {
+        0..=3 => Duration::ZERO,
+        4..=8 => pace.mul_f64(random.unit()),
+        _ => pace.mul_f64(30.0 * random.unit()),
+    }
+}

@@ -1,0 +1,165 @@
+//! Known sequences, with every field of every answer written out.
+
+use std::format;
+use std::time::Duration;
+
+use super::{Lockstep, Mismatch, Operation, Profile};
+use crate::cost::Cost;
+use crate::decision::{Outcome, Wait};
+use crate::engine::Engine;
+use crate::rule::Rule;
+use crate::time::Nanos;
+
+/// A request at `ms` and its answer; times in milliseconds, a retry of -1 for never.
+struct Row {
+    ms: u64,
+    cost: &'static str,
+    outcome: Outcome,
+    rate: Option<f64>,
+    remaining: u64,
+    retry_ms: i64,
+    reset_ms: u64,
+}
+
+const fn row(
+    ms: u64,
+    cost: &'static str,
+    allowed: bool,
+    rate: Option<f64>,
+    remaining: u64,
+    retry_ms: i64,
+    reset_ms: u64,
+) -> Row {
+    let outcome = if allowed { Outcome::Allow } else { Outcome::Deny };
+    Row { ms, cost, outcome, rate, remaining, retry_ms, reset_ms }
+}
+
+/// A rule, its limit per second, and what one client meets under it.
+type Table = (&'static str, f64, &'static [Row]);
+
+const TABLES: &[Table] = &[
+    (
+        "gcra 1/s burst=5", // throttled's and redis-cell's own sequence
+        1.0,
+        &[
+            row(0, "6", false, None, 5, -1, 0),
+            row(0, "1", true, None, 4, 0, 1000),
+            row(0, "1", true, None, 3, 0, 2000),
+            row(0, "1", true, None, 2, 0, 3000),
+            row(0, "1", true, None, 1, 0, 4000),
+            row(0, "1", true, None, 0, 0, 5000),
+            row(0, "1", false, None, 0, 1000, 5000),
+            row(3000, "1", true, None, 2, 0, 3000),
+            row(3100, "1", true, None, 1, 0, 3900),
+            row(4000, "1", true, None, 1, 0, 4000),
+            row(8000, "1", true, None, 4, 0, 1000),
+            row(9500, "1", true, None, 4, 0, 1000),
+            row(9500, "0", true, None, 4, 0, 1000),
+            row(9500, "2", true, None, 2, 0, 3000),
+            row(9500, "5", false, None, 2, 3000, 3000),
+        ],
+    ),
+    (
+        "token-bucket 0.3 refill=0.1/s", // three tenths are three tenths
+        0.1,
+        &[
+            row(0, "0.1", true, None, 0, 0, 1000),
+            row(0, "0.1", true, None, 0, 0, 2000),
+            row(0, "0.1", true, None, 0, 0, 3000),
+            row(0, "0.1", false, None, 0, 1000, 3000),
+            row(1000, "0.1", true, None, 0, 0, 3000),
+        ],
+    ),
+    (
+        "fixed-window 3/1m",
+        0.05,
+        &[
+            row(59_000, "2", true, Some(2.0 / 60.0), 1, 0, 1000),
+            row(59_000, "2", false, Some(2.0 / 60.0), 1, 1000, 1000),
+            row(59_999, "1", true, Some(3.0 / 60.0), 0, 0, 1),
+            row(60_000, "3", true, Some(3.0 / 60.0), 0, 0, 60_000),
+            row(60_000, "4", false, Some(3.0 / 60.0), 0, -1, 60_000),
+        ],
+    ),
+    (
+        "sliding-log 2/1m strict",
+        2.0 / 60.0,
+        &[
+            row(0, "1", true, Some(1.0 / 60.0), 1, 0, 60_000),
+            row(30_000, "1", true, Some(2.0 / 60.0), 0, 0, 60_000),
+            row(59_999, "1", false, Some(3.0 / 60.0), 0, 30_001, 60_000),
+            row(90_000, "1", true, Some(2.0 / 60.0), 0, 0, 60_000),
+        ],
+    ),
+    (
+        "sliding-window 2/1m sub-windows=6 harsh",
+        2.0 / 60.0,
+        &[
+            row(5_000, "1", true, Some(1.0 / 60.0), 1, 0, 65_000),
+            row(15_000, "1", true, Some(2.0 / 60.0), 0, 0, 65_000),
+            row(69_999, "1", false, Some(2.0 / 60.0), 0, 1, 10_001),
+            row(70_000, "1", true, Some(2.0 / 60.0), 0, 0, 70_000),
+        ],
+    ),
+    (
+        "sliding-window 2/1m sub-windows=6 lenient",
+        2.0 / 60.0,
+        &[
+            row(5_000, "1", true, Some(1.0 / 60.0), 1, 0, 55_000),
+            row(15_000, "1", true, Some(2.0 / 60.0), 0, 0, 55_000),
+            row(59_999, "1", false, Some(2.0 / 60.0), 0, 1, 10_001),
+            row(60_000, "1", true, Some(2.0 / 60.0), 0, 0, 60_000),
+        ],
+    ),
+    (
+        "sliding-counter 4/1m",
+        4.0 / 60.0,
+        &[
+            row(30_000, "4", true, Some(4.0 / 60.0), 0, 0, 90_000),
+            row(59_000, "1", false, Some(4.0 / 60.0), 0, 16_000, 61_000),
+            row(75_000, "1", true, Some(4.0 / 60.0), 0, 0, 105_000),
+            row(75_000, "1", false, Some(4.0 / 60.0), 0, 15_000, 105_000),
+            row(90_000, "5", false, Some(3.0 / 60.0), 1, -1, 90_000),
+        ],
+    ),
+];
+
+/// The first instant of every table: whole days, so that windows start there.
+const START: u64 = 20_000 * 86_400_000;
+
+pub(super) async fn run<E: Engine>(
+    make: &impl AsyncFn() -> E,
+    profile: &Profile,
+) -> Result<usize, Mismatch> {
+    let mut compared = 0;
+    for table in TABLES {
+        compared += play(make().await, table, profile).await?;
+    }
+    Ok(compared)
+}
+
+async fn play<E: Engine>(engine: E, table: &Table, profile: &Profile) -> Result<usize, Mismatch> {
+    let (text, limit, rows) = table;
+    let invalid = |error| Mismatch::new(text, error);
+    let rule: Rule = text.parse().map_err(invalid)?;
+    let mut lockstep = Lockstep::new(text, engine, &[rule], profile)?;
+    for (place, row) in rows.iter().enumerate() {
+        let cost: Cost = row.cost.parse().map_err(invalid)?;
+        let now = Nanos::new((START + row.ms) * 1_000_000);
+        let charges = [(0, b"client".as_slice(), cost)];
+        let answer = lockstep.ask(Operation::Check, &charges, now).await?;
+        let Some(got) = answer else { continue };
+        let retry = u64::try_from(row.retry_ms).map(|ms| Wait::For(Duration::from_millis(ms)));
+        let same = got.outcome == row.outcome
+            && got.rate.is_some() == row.rate.is_some()
+            && got.rate.zip(row.rate).is_none_or(|(a, b)| (a - b).abs() < 1e-6)
+            && (got.limit - limit).abs() < 1e-9
+            && got.remaining == row.remaining
+            && got.retry_after == retry.unwrap_or(Wait::Never)
+            && got.reset_after == Duration::from_millis(row.reset_ms);
+        if !same {
+            return Err(Mismatch::new(text, format!("row {place} is not as written: {got:?}")));
+        }
+    }
+    Ok(lockstep.compared)
+}
