@@ -18,9 +18,10 @@ use crate::arithmetic::{div_ceil, mul_div_ceil, mul_div_floor};
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
-use crate::parameter::{self, Rate};
+use crate::parameter::{self, Rate, greatest_common_divisor};
 use crate::time::Nanos;
 
+const BILLION: u128 = 1_000_000_000;
 /// At most so many ticks a nanosecond.
 const FINEST: u128 = 1 << 20;
 /// The longest time to full that is accepted, in nanoseconds: 2000 years.
@@ -61,12 +62,17 @@ impl TokenBucket {
         let capacity = parameter::quota("capacity", capacity)?;
         let refill = parameter::rate("refill", refill)?;
         let (n, d) = refill.lowest_terms();
-        // With a numerator of up to 2^20, N·m ticks a nanosecond make D·m of them whole a unit.
+        // With a numerator of up to 2^20, N·m ticks a nanosecond make D·m of them a unit, and where
+        // there is a fitting m a whole number of them a billionth of a unit too.
         let (ticks_per_nano, unit) = match FINEST / n {
             0 => (FINEST, (d * FINEST, n)),
-            m => (n * m, (d * m, 1)),
+            m => {
+                let divisor = BILLION / greatest_common_divisor(d, BILLION);
+                let m = if divisor <= m { m - m % divisor } else { m };
+                (n * m, (d * m, 1))
+            }
         };
-        let full = mul_div_floor(capacity.billionths(), unit.0, unit.1 * 1_000_000_000)
+        let full = mul_div_floor(capacity.billionths(), unit.0, unit.1 * BILLION)
             .filter(|full| full / ticks_per_nano <= SLOWEST)
             .ok_or_else(|| {
                 RuleError::new(format!("{capacity} at {refill} takes over 2000 years to fill"))
@@ -101,7 +107,7 @@ impl TokenBucket {
 
     /// Ticks that `cost` takes to refill, rounded up; what does not fit is more than any capacity.
     fn ticks_of(&self, cost: Cost) -> i128 {
-        let ticks = mul_div_ceil(cost.billionths(), self.unit.0, self.unit.1 * 1_000_000_000);
+        let ticks = mul_div_ceil(cost.billionths(), self.unit.0, self.unit.1 * BILLION);
         ticks.and_then(|ticks| i128::try_from(ticks).ok()).unwrap_or(i128::MAX / 4)
     }
 
