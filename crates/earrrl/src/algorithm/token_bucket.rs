@@ -26,6 +26,8 @@ const BILLION: u128 = 1_000_000_000;
 const FINEST: u128 = 1 << 20;
 /// The longest time to full that is accepted, in nanoseconds: 2000 years.
 const SLOWEST: u128 = 2000 * 366 * 86_400 * 1_000_000_000;
+/// States saturate here, where every request is denied: [`Moment`] has 88 bits.
+const LATEST: i128 = (1 << 87) - 1;
 
 /// A pool of `capacity` credits, refilled at `refill`. Denied requests change nothing.
 ///
@@ -105,10 +107,13 @@ impl TokenBucket {
         self.capacity.as_f64() / self.refill.per_second_f64()
     }
 
-    /// Ticks that `cost` takes to refill, rounded up; what does not fit is more than any capacity.
+    /// Ticks that `cost` takes to refill, rounded up, but that a full pool always pays for its
+    /// whole capacity; what does not fit is more than any capacity.
     fn ticks_of(&self, cost: Cost) -> i128 {
         let ticks = mul_div_ceil(cost.billionths(), self.unit.0, self.unit.1 * BILLION);
-        ticks.and_then(|ticks| i128::try_from(ticks).ok()).unwrap_or(i128::MAX / 4)
+        let ticks = ticks.and_then(|ticks| i128::try_from(ticks).ok());
+        let ticks = ticks.map_or(LATEST, |ticks| ticks.min(LATEST));
+        if cost <= self.capacity { ticks.min(self.full) } else { ticks }
     }
 
     #[inline]
@@ -138,7 +143,7 @@ impl TokenBucket {
         let balance = old.balance(Some(&state), now).min(self.capacity.as_f64());
         let missing =
             (self.capacity.as_f64() - balance) * (self.unit.0 as f64 / self.unit.1 as f64);
-        Some(Moment(self.ticks(now) + missing as i128))
+        Some(Moment(self.ticks(now) + (missing as i128).min(LATEST >> 1)))
     }
 
     fn wait(&self, ticks: i128) -> i128 {
@@ -169,7 +174,8 @@ impl Algorithm for TokenBucket {
 
     #[inline]
     fn charge(&self, before: Option<Moment>, now: Nanos, cost: Cost) -> Moment {
-        Moment(self.ticks(now) + self.missing(before.as_ref(), now) + self.price(cost))
+        let full_at = self.ticks(now) + self.missing(before.as_ref(), now) + self.price(cost);
+        Moment(full_at.min(LATEST))
     }
 
     fn refund(&self, full_at: Moment, now: Nanos, _at: Nanos, cost: Cost) -> Option<Moment> {
