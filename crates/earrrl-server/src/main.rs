@@ -1,2 +1,6 @@
 //! The `earrrl` binary.
+
+mod address;
+mod replay;
+
 fn main() {}

@@ -29,8 +29,9 @@ impl FromStr for CostRule {
             };
         }
         if let Some(rule) = text.strip_prefix("path:") {
-            let (path, cost) =
-                rule.rsplit_once('=').ok_or("expected `path:/some/path=COST` or `path:/some/*=COST`")?;
+            let (path, cost) = rule
+                .rsplit_once('=')
+                .ok_or("expected `path:/some/path=COST` or `path:/some/*=COST`")?;
             let cost = cost.parse().map_err(|error| format!("{error}"))?;
             let prefix = path.ends_with('*');
             return Ok(Self::Path { path: path.trim_end_matches('*').into(), prefix, cost });
@@ -109,7 +110,8 @@ mod tests {
     fn cost(rules: &[&str], path: &str, bytes: &str) -> Result<String, Skip> {
         let costs: Costs = rules.iter().map(|rule| rule.parse::<CostRule>().unwrap()).collect();
         let mut parser = Parser::new(Format::Common, &Hints::default(), UNIX_EPOCH);
-        let line = format!(r#"a - - [17/May/2015:10:05:03 +0000] "GET {path} HTTP/1.1" 200 {bytes}"#);
+        let line =
+            format!(r#"a - - [17/May/2015:10:05:03 +0000] "GET {path} HTTP/1.1" 200 {bytes}"#);
         let record = parser.parse(line.as_bytes())?.unwrap();
         costs.of(&record).map(|cost| cost.to_string())
     }

@@ -11,7 +11,11 @@ impl Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {
             for c in chunk.valid().chars() {
-                if c.is_control() { write!(f, "\\x{:02x}", u32::from(c))? } else { f.write_char(c)? }
+                if c.is_control() {
+                    write!(f, "\\x{:02x}", u32::from(c))?
+                } else {
+                    f.write_char(c)?
+                }
             }
             for byte in chunk.invalid() {
                 write!(f, "\\x{byte:02x}")?;

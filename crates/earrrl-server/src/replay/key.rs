@@ -40,7 +40,11 @@ impl KeyMaker {
     /// Parts of a compound key stand behind each other with commas between them; a comma or
     /// backslash in a part has a backslash before it, so different parts never make the same key.
     #[inline]
-    pub(crate) fn with<T>(&mut self, record: &Record<'_>, take: impl FnOnce(&[u8]) -> T) -> Option<T> {
+    pub(crate) fn with<T>(
+        &mut self,
+        record: &Record<'_>,
+        take: impl FnOnce(&[u8]) -> T,
+    ) -> Option<T> {
         if let [field] = &self.key.fields[..] {
             let part = record.get(field)?;
             if *field == Field::Client && record.has_addresses() {

@@ -42,7 +42,8 @@ impl Ordered {
     /// The events in order.
     pub(crate) fn into_iter(mut self) -> impl Iterator<Item = Event> {
         self.close();
-        let heads = self.runs.iter().enumerate().map(|(run, events)| Reverse((events[0].time, run)));
+        let heads =
+            self.runs.iter().enumerate().map(|(run, events)| Reverse((events[0].time, run)));
         let mut heads: BinaryHeap<_> = heads.collect();
         let mut next = vec![0; self.runs.len()];
         std::iter::from_fn(move || {

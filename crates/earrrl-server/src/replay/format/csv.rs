@@ -147,9 +147,8 @@ mod tests {
 
     fn rows(lines: &[&str]) -> Vec<Result<Option<Row>, Skip>> {
         let mut parser = Parser::new(&Hints::default());
-        let text = |value: Option<Cow<'_, [u8]>>| {
-            value.map(|v| String::from_utf8_lossy(&v).into_owned())
-        };
+        let text =
+            |value: Option<Cow<'_, [u8]>>| value.map(|v| String::from_utf8_lossy(&v).into_owned());
         let mut row = |line: &&str| {
             let record = parser.parse(line.as_bytes())?;
             Ok(record.map(|r| (r.time, text(r.get(&Field::Client)), text(r.cost()))))

@@ -10,7 +10,8 @@ const LINES: usize = 200;
 /// The format that most of the first lines are in, if any are.
 pub(crate) fn detect(start: &[u8], hints: &Hints) -> Option<Format> {
     let lines = || {
-        let lines = start.split(|&b| b == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+        let lines =
+            start.split(|&b| b == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
         lines.filter(|line| !line.trim_ascii().is_empty()).take(LINES)
     };
     if csv::is_header(lines().next()?, hints) {
