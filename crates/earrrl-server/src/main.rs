@@ -1,6 +1,11 @@
 //! The `earrrl` binary.
 
 mod address;
+mod cli;
 mod replay;
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::run()
+}

@@ -88,7 +88,7 @@ impl Reader {
         &mut self,
         path: &Path,
         watch: impl FnOnce(Box<dyn Read>) -> Box<dyn Read>,
-        take: &mut impl FnMut(Request) -> io::Result<()>,
+        take: &mut impl FnMut(&Clients, Request) -> io::Result<()>,
     ) -> Result<(), ReadError> {
         let about = |error: io::Error| {
             ReadError::Input(format!(
@@ -127,7 +127,7 @@ impl Reader {
         mut number: u64,
         lines: &mut Lines<Box<dyn Read>>,
         parser: &mut Parser,
-        take: &mut impl FnMut(Request) -> io::Result<()>,
+        take: &mut impl FnMut(&Clients, Request) -> io::Result<()>,
     ) -> Result<(), ReadError> {
         let mut problem = None;
         loop {
@@ -151,7 +151,7 @@ impl Reader {
             match outcome {
                 Ok(Some(request)) => {
                     self.lines += 1;
-                    take(request).map_err(ReadError::Output)?;
+                    take(&self.clients, request).map_err(ReadError::Output)?;
                 }
                 Ok(None) => {}
                 Err(skip) => {
@@ -191,7 +191,7 @@ impl Reader {
             }
             let first = memchr::memchr(b'\n', ahead).unwrap_or(ahead.len());
             if first <= MAX_LINE {
-                return Err(about(&unknown_format(ahead)));
+                return Err(about(&unknown_format(ahead, self.hints.private)));
             }
             if let Ok(Some(Line::TooLong(text))) = lines.next() {
                 self.lines += 1;
@@ -211,7 +211,7 @@ pub(crate) enum ReadError {
 }
 
 /// Why no format was found, with an example.
-fn unknown_format(ahead: &[u8]) -> String {
+fn unknown_format(ahead: &[u8], private: bool) -> String {
     if ahead.contains(&0) {
         return "is a binary file, not a log".into();
     }
@@ -220,7 +220,8 @@ fn unknown_format(ahead: &[u8]) -> String {
         return "is blank".into();
     };
     let first = Escaped(&first[..first.len().min(80)]);
-    format!("no log format fits its first lines (`{first}`); --format says which it is")
+    let example = if private { String::new() } else { format!(" (`{first}`)") };
+    format!("no log format fits its first lines{example}; --format says which it is")
 }
 
 /// A system's error without its number.

@@ -16,23 +16,27 @@ pub(crate) use detect::detect;
 use super::skips::Skip;
 
 /// What a log is written in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// Apache's and nginx's usual one: client, user, time, request, status, size, referrer, agent
+    /// Apache's and nginx's usual one: client, user, time, request, status, size, referrer, agent.
     Combined,
-    /// As combined, without referrer and agent
+    /// As combined, without referrer and agent.
     Common,
-    /// As combined, behind the virtual host
+    /// As combined, behind the virtual host.
     Vhost,
-    /// An object a line, as nginx, Caddy and most collectors write
+    /// An object a line, as nginx, Caddy and most collectors write.
     Json,
-    /// A header `time,key[,cost]`, then a line a request
+    /// A header `time,key[,cost]`, then a line a request.
     Csv,
-    /// The ssh daemon's lines in a syslog
+    /// The ssh daemon's lines in a syslog.
     Sshd,
 }
 
 impl Format {
+    /// Every format.
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Combined, Self::Common, Self::Vhost, Self::Json, Self::Csv, Self::Sshd];
+
     /// Its name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -80,6 +84,8 @@ pub(crate) struct Hints {
     pub(crate) key_field: Option<String>,
     /// The year of the first syslog line.
     pub(crate) year: Option<u32>,
+    /// Whether lines must not be shown.
+    pub(crate) private: bool,
 }
 
 /// Reads the lines of one format.
