@@ -2,7 +2,8 @@
 
 use super::{
     Algorithm, Exponential, FixedWindow, Moment, Policy, RecentAverage, SlidingCounter, SlidingLog,
-    SlidingWindow, Store, Tally, TokenBucket, decide, exponential, fixed_window, sliding_counter,
+    SlidingWindow, Store, Tally, TokenBucket, decide, exponential, fixed_window, judge,
+    sliding_counter,
 };
 use crate::cost::Cost;
 use crate::decision::{Decision, Report};
@@ -127,6 +128,25 @@ impl Limit {
         }
     }
 
+    /// As [`Limit::decide`], the verdict only: for who asks nothing else, several times as fast.
+    pub fn judge(
+        &self,
+        state: Option<State>,
+        now: Nanos,
+        cost: Cost,
+        store: Store,
+    ) -> (Option<State>, bool) {
+        match self {
+            Self::RecentAverage(limit) => judged(limit, state, now, cost, store),
+            Self::Exponential(limit) => judged(limit, state, now, cost, store),
+            Self::TokenBucket(limit) => judged(limit, state, now, cost, store),
+            Self::FixedWindow(limit) => judged(limit, state, now, cost, store),
+            Self::SlidingLog(limit) => judged(limit, state, now, cost, store),
+            Self::SlidingWindow(limit) => judged(limit, state, now, cost, store),
+            Self::SlidingCounter(limit) => judged(limit, state, now, cost, store),
+        }
+    }
+
     /// Takes a request that was stored at `charged_at` out of the state again; never below empty.
     /// Exact, but for exponential, which can only approximate it.
     pub fn refund(
@@ -208,6 +228,17 @@ fn step<A: Stored>(
 ) -> (Option<State>, bool, Report) {
     let (state, allowed, report) = decide(limit, state.and_then(A::open), now, cost, store);
     (state.map(A::wrap), allowed, report)
+}
+
+fn judged<A: Stored>(
+    limit: &A,
+    state: Option<State>,
+    now: Nanos,
+    cost: Cost,
+    store: Store,
+) -> (Option<State>, bool) {
+    let (state, allowed) = judge(limit, state.and_then(A::open), now, cost, store, |_| ());
+    (state.map(A::wrap), allowed)
 }
 
 fn refund<A: Stored>(
