@@ -25,7 +25,9 @@ proptest! {
         (gap, delay) in (0u64..2_000_000_000, prop_oneof![Just(0.0), 0.0..2.0]),
         cost in costs(),
     ) {
-        prop_assume!(!matches!(client.limit, Limit::Exponential(_)) && !forgets(&client.limit));
+        if matches!(client.limit, Limit::Exponential(_)) || forgets(&client.limit) {
+            return Ok(());
+        }
         let now = Nanos::new(last.get() + gap);
         let later = Nanos::new(now.get() + (delay * memory(&client.limit) as f64) as u64);
         let mut undone = client.clone();

@@ -16,7 +16,7 @@ fn haze(limit: &Limit) -> u64 {
 }
 
 /// Checks a wait of `client` for requests of `cost` from `now` on.
-pub fn check_wait(
+pub(crate) fn check_wait(
     client: &Client,
     now: Nanos,
     cost: Cost,

@@ -13,54 +13,54 @@ use proptest::sample::select;
 use crate::client::{Client, cost};
 
 /// Cases of a property: more of them where `EARRRL_LONG` is set.
-pub fn cases(usual: u32) -> ProptestConfig {
+pub(crate) fn cases(usual: u32) -> ProptestConfig {
     let times = if std::env::var_os("EARRRL_LONG").is_some() { 50 } else { 1 };
     ProptestConfig { cases: usual * times, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-pub fn rates() -> impl Strategy<Value = Rate> {
+pub(crate) fn rates() -> impl Strategy<Value = Rate> {
     let amounts = select(vec!["0.1", "0.5", "1", "2", "3", "7", "60", "600", "1000", "1234.5"]);
     (amounts, spans()).prop_map(|(amount, per)| Rate::new(cost(amount), per).unwrap())
 }
 
-pub fn spans() -> impl Strategy<Value = Duration> {
+pub(crate) fn spans() -> impl Strategy<Value = Duration> {
     let millis = [1, 10, 250, 1_000, 10_000, 60_000, 90_000, 3_600_000, 86_400_000];
     select(millis.map(Duration::from_millis).to_vec())
 }
 
-pub fn quotas() -> impl Strategy<Value = Cost> {
+pub(crate) fn quotas() -> impl Strategy<Value = Cost> {
     let few = select(vec!["0.3", "1", "2", "3", "5", "5.5", "10", "60", "100"]).prop_map(cost);
     prop_oneof![few, (1u64..1_000_000_000_000).prop_map(|b| Cost::from_billionths(b.into()))]
 }
 
-pub fn policies() -> impl Strategy<Value = Policy> {
+pub(crate) fn policies() -> impl Strategy<Value = Policy> {
     select(vec![Policy::Strict, Policy::Leaky])
 }
 
-pub fn recent_averages() -> impl Strategy<Value = RecentAverage> {
+pub(crate) fn recent_averages() -> impl Strategy<Value = RecentAverage> {
     (rates(), spans(), any::<bool>(), policies()).prop_map(|(rate, span, half, policy)| {
         let build = if half { RecentAverage::with_half_life } else { RecentAverage::with_period };
         build(rate, span).unwrap().with_policy(policy)
     })
 }
 
-pub fn exponentials() -> impl Strategy<Value = Exponential> {
+pub(crate) fn exponentials() -> impl Strategy<Value = Exponential> {
     (quotas(), spans(), policies()).prop_map(|(quota, span, policy)| {
         Exponential::new(quota, span).unwrap().with_policy(policy)
     })
 }
 
-pub fn token_buckets() -> impl Strategy<Value = TokenBucket> {
+pub(crate) fn token_buckets() -> impl Strategy<Value = TokenBucket> {
     (quotas(), rates()).prop_map(|(capacity, refill)| TokenBucket::new(capacity, refill).unwrap())
 }
 
-pub fn fixed_windows() -> impl Strategy<Value = FixedWindow> {
+pub(crate) fn fixed_windows() -> impl Strategy<Value = FixedWindow> {
     (quotas(), spans(), policies()).prop_map(|(quota, span, policy)| {
         FixedWindow::new(quota, span).unwrap().with_policy(policy)
     })
 }
 
-pub fn sliding_logs() -> impl Strategy<Value = SlidingLog> {
+pub(crate) fn sliding_logs() -> impl Strategy<Value = SlidingLog> {
     (quotas(), spans(), policies(), select(vec![1, 3, 10_000])).prop_map(
         |(quota, span, policy, entries)| {
             let log = SlidingLog::new(quota, span).unwrap();
@@ -69,7 +69,7 @@ pub fn sliding_logs() -> impl Strategy<Value = SlidingLog> {
     )
 }
 
-pub fn sliding_windows() -> impl Strategy<Value = SlidingWindow> {
+pub(crate) fn sliding_windows() -> impl Strategy<Value = SlidingWindow> {
     let edges = select(vec![Edge::Harsh, Edge::Lenient]);
     (quotas(), spans(), policies(), edges, proptest::option::of(1u64..100)).prop_map(
         |(quota, span, policy, edge, parts)| {
@@ -80,14 +80,14 @@ pub fn sliding_windows() -> impl Strategy<Value = SlidingWindow> {
     )
 }
 
-pub fn sliding_counters() -> impl Strategy<Value = SlidingCounter> {
+pub(crate) fn sliding_counters() -> impl Strategy<Value = SlidingCounter> {
     (quotas(), spans(), policies()).prop_map(|(quota, span, policy)| {
         SlidingCounter::new(quota, span).unwrap().with_policy(policy)
     })
 }
 
 /// Any limit.
-pub fn limits() -> impl Strategy<Value = Limit> {
+pub(crate) fn limits() -> impl Strategy<Value = Limit> {
     prop_oneof![
         recent_averages().prop_map(Limit::from),
         exponentials().prop_map(Limit::from),
@@ -99,7 +99,7 @@ pub fn limits() -> impl Strategy<Value = Limit> {
     ]
 }
 
-pub fn costs() -> impl Strategy<Value = Cost> {
+pub(crate) fn costs() -> impl Strategy<Value = Cost> {
     prop_oneof![
         4 => Just(Cost::ONE),
         2 => select(vec!["0.1", "0.5", "2", "5", "0.000000001"]).prop_map(cost),
@@ -108,12 +108,12 @@ pub fn costs() -> impl Strategy<Value = Cost> {
 }
 
 /// The time that one unit of cost takes at the limit's rate, in nanoseconds.
-pub fn unit_time(limit: &Limit) -> f64 {
+pub(crate) fn unit_time(limit: &Limit) -> f64 {
     1e9 / limit.step(None, Nanos::ZERO, Cost::ZERO, Store::Never).2.limit
 }
 
 /// The time in which a client's past stops to count, in nanoseconds.
-pub fn memory(limit: &Limit) -> u64 {
+pub(crate) fn memory(limit: &Limit) -> u64 {
     match limit {
         Limit::RecentAverage(limit) => (limit.period_secs() * 1e9) as u64,
         Limit::Exponential(limit) => limit.period(),
@@ -129,9 +129,9 @@ pub fn memory(limit: &Limit) -> u64 {
 /// Requests of a client: how long after the one before (as a share of the time that its cost takes
 /// at the rate allowed, or of the time that the past counts), and the cost.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub(crate) struct Request {
     gap: Gap,
-    pub cost: Cost,
+    pub(crate) cost: Cost,
 }
 
 #[derive(Clone, Debug)]
@@ -141,7 +141,7 @@ enum Gap {
     OfMemory(f64),
 }
 
-pub fn requests(most: usize) -> impl Strategy<Value = Vec<Request>> {
+pub(crate) fn requests(most: usize) -> impl Strategy<Value = Vec<Request>> {
     let gap = prop_oneof![
         2 => Just(Gap::None),
         4 => (0.0..2.0).prop_map(Gap::OfUnit),
@@ -164,13 +164,13 @@ impl Request {
         gap.min(315_360_000_000_000_000)
     }
 
-    pub fn after(&self, now: Nanos, limit: &Limit) -> Nanos {
+    pub(crate) fn after(&self, now: Nanos, limit: &Limit) -> Nanos {
         Nanos::new(now.get().saturating_add(self.gap(limit)))
     }
 }
 
 /// Some instant of our time, not on any boundary in particular.
-pub fn starts() -> impl Strategy<Value = Nanos> {
+pub(crate) fn starts() -> impl Strategy<Value = Nanos> {
     prop_oneof![
         Just(Nanos::from_secs(1_700_000_000)),
         (0u64..10_000_000_000).prop_map(Nanos::new),
@@ -179,7 +179,7 @@ pub fn starts() -> impl Strategy<Value = Nanos> {
 }
 
 /// A client after some requests, and the time of the last.
-pub fn histories() -> impl Strategy<Value = (Client, Nanos)> {
+pub(crate) fn histories() -> impl Strategy<Value = (Client, Nanos)> {
     (limits(), starts(), requests(30)).prop_map(|(limit, start, requests)| {
         let (mut client, mut now) = (Client::new(limit), start);
         for request in requests {
