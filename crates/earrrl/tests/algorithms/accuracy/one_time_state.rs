@@ -27,7 +27,7 @@ impl Arrivals {
         match self {
             Self::Steady => mean as u64,
             Self::Random => (-(1.0 - random.unit()).ln() * mean) as u64,
-            Self::Bursty if request % 100 == 0 => (100.0 * mean) as u64,
+            Self::Bursty if request.is_multiple_of(100) => (100.0 * mean) as u64,
             Self::Bursty => 0,
         }
     }
@@ -72,7 +72,7 @@ fn worst_error(rate: f64, half_life: u64, arrivals: Arrivals, updates: u64) -> f
         now = Nanos::new(now.get() + gap);
         state = limit.charge(Some(state), now, Cost::ONE);
         reference.charge(gap, Cost::ONE);
-        if request % 64 == 0 {
+        if request.is_multiple_of(64) {
             let exact = reference.count.to_f64();
             worst = worst.max((limit.count(Some(&state), now) / exact - 1.0).abs());
         }
