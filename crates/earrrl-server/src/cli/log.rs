@@ -41,7 +41,7 @@ pub(crate) struct LogArgs {
 
     /// What a request costs: a number, field:NAME, or path:/some/path=COST, where a * at the end of
     /// the path stands for anything; may be given several times, the first path that fits counts
-    #[arg(long = "cost", value_name = "COST")]
+    #[arg(long = "cost", value_name = "COST", allow_hyphen_values = true)]
     costs: Vec<CostRule>,
 
     /// How many bits of an IPv4 address make a client
