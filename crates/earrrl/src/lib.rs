@@ -7,6 +7,8 @@ pub mod algorithm;
 mod arithmetic;
 #[cfg(feature = "testing")]
 pub mod conformance;
+#[cfg(feature = "std")]
+mod clock;
 mod cost;
 mod decimal;
 mod decision;
@@ -40,5 +42,5 @@ pub use parameter::Rate;
 pub use reference::ReferenceEngine;
 pub use rule::Rule;
 #[cfg(feature = "std")]
-pub use time::SystemClock;
+pub use clock::{SystemClock, TickingClock};
 pub use time::{Clock, ManualClock, Nanos};
