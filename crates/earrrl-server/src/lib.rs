@@ -1,0 +1,3 @@
+//! The parts of the `earrrl` binary, as a library so that its tests and fuzz targets reach them.
+
+pub mod protocol;

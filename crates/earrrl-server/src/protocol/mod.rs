@@ -1,0 +1,3 @@
+//! How clients ask: each protocol keeps its codec (pure bytes) apart from its sockets.
+
+pub mod resp;

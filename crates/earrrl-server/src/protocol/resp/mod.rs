@@ -1,0 +1,4 @@
+//! RESP2 and RESP3, the protocol of Redis clients.
+
+pub mod codec;
+pub mod reply;
