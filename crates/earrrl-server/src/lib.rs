@@ -1,3 +1,4 @@
 //! The parts of the `earrrl` binary, as a library so that its tests and fuzz targets reach them.
 
 pub mod protocol;
+pub mod serve;

@@ -2,3 +2,5 @@
 
 pub mod codec;
 pub mod reply;
+pub mod serve;
+pub mod session;
