@@ -29,6 +29,7 @@ pub use algorithm::{
 };
 pub use cost::Cost;
 pub use decision::{Action, Decision, Outcome, Report, Wait};
+pub use duration::parse_duration;
 pub use engine::{
     Charge, Engine, EngineError, MAX_CHARGES, RuleId, check_name, merge_charges, restore_places,
 };

@@ -193,7 +193,9 @@ fn cost_source(field: &file::Field<toml::Value>, problems: &mut Problems) -> Cos
         toml::Value::String(text) => match text.strip_prefix("attribute:") {
             Some(name) if !name.is_empty() => CostSource::Attribute(name.to_owned()),
             _ => {
-                problem("cost: expected a number, \"attribute:NAME\" or a table by path".to_owned());
+                problem(
+                    "cost: expected a number, \"attribute:NAME\" or a table by path".to_owned(),
+                );
                 CostSource::Fixed(Cost::ONE)
             }
         },

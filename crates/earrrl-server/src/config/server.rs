@@ -98,9 +98,10 @@ impl ServerConfig {
             http: address("http", file.http.as_ref(), default.http, problems),
             resp: address("resp", file.resp.as_ref(), default.resp, problems),
             allow_remote: file.allow_remote,
-            threads: file.threads.as_ref().map(|threads| {
-                number("threads", Some(threads), 1, 1..=1024, problems) as usize
-            }),
+            threads: file
+                .threads
+                .as_ref()
+                .map(|threads| number("threads", Some(threads), 1, 1..=1024, problems) as usize),
             limits: limits(file, default.limits, problems),
             max_body: number(
                 "max_body",
@@ -135,7 +136,8 @@ impl ServerConfig {
         if self.allow_remote || self.tokens.any() {
             return None;
         }
-        let remote = [self.http, self.resp].into_iter().flatten().find(|a| !a.ip().is_loopback())?;
+        let remote =
+            [self.http, self.resp].into_iter().flatten().find(|a| !a.ip().is_loopback())?;
         Some(format!(
             "{remote} can be reached by other machines: set check_token and admin_token, \
              or allow it with --allow-remote"
@@ -180,7 +182,8 @@ fn address(
     }
     let parsed = field.get_ref().parse();
     if parsed.is_err() {
-        let want = "expected an address and port, as \"127.0.0.1:8080\" or \"[::1]:8080\", or \"off\"";
+        let want =
+            "expected an address and port, as \"127.0.0.1:8080\" or \"[::1]:8080\", or \"off\"";
         problems.add(field.span(), format!("{name}: {want}"));
     }
     parsed.ok()

@@ -10,7 +10,8 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
 /// The field that is nearest to the one in serde's words for an unknown field: the wrong name in
 /// back quotes, then each known one in back quotes.
 pub(super) fn did_you_mean(message: &str) -> Option<&str> {
-    let named = message.strip_prefix("unknown field `").or(message.strip_prefix("unknown variant `"))?;
+    let named =
+        message.strip_prefix("unknown field `").or(message.strip_prefix("unknown variant `"))?;
     let mut quoted = named.split('`').step_by(2);
     let wrong = quoted.next()?;
     nearest(wrong, quoted.filter(|name| !name.is_empty()))

@@ -71,11 +71,7 @@ pub(super) fn duration(
 }
 
 /// A cost: a number of at most nine decimals.
-pub(super) fn cost(
-    name: &str,
-    value: &toml::Value,
-    problem: impl FnOnce(String),
-) -> Option<Cost> {
+pub(super) fn cost(name: &str, value: &toml::Value, problem: impl FnOnce(String)) -> Option<Cost> {
     let parsed = match value {
         toml::Value::Integer(units) => {
             u64::try_from(*units).ok().map(|units| Ok(Cost::from_units(units)))

@@ -119,7 +119,21 @@ fn any_requests() -> impl Strategy<Value = Vec<Words>> {
 
 fn nearly_resp() -> impl Strategy<Value = Vec<u8>> {
     let token = prop::sample::select(vec![
-        "*", "$", "\r\n", "\r", "\n", "0", "1", "2", "3", "9", "-", "a", " ", "\"", "$1\r\na\r\n",
+        "*",
+        "$",
+        "\r\n",
+        "\r",
+        "\n",
+        "0",
+        "1",
+        "2",
+        "3",
+        "9",
+        "-",
+        "a",
+        " ",
+        "\"",
+        "$1\r\na\r\n",
     ]);
     prop::collection::vec(token, 0..40).prop_map(|tokens| tokens.concat().into_bytes())
 }
