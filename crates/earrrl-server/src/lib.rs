@@ -1,5 +1,10 @@
-//! The parts of the `earrrl` binary, as a library so that its tests and fuzz targets reach them.
+//! The server part of the `earrrl` binary, as a library so that its tests and fuzz targets reach it.
+#![cfg(feature = "serve")]
 
 pub mod config;
+pub mod engine;
+pub mod metrics;
 pub mod protocol;
+pub mod quota;
 pub mod serve;
+pub mod service;

@@ -1,2 +1,11 @@
 //! The `earrrl` binary.
-fn main() {}
+
+mod address;
+mod cli;
+mod replay;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::run()
+}

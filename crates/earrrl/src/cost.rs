@@ -71,14 +71,12 @@ impl FromStr for Cost {
 
     /// A decimal, with an optional fraction and exponent; exact.
     fn from_str(text: &str) -> Result<Self, RuleError> {
-        let billionths = decimal::parse(text)
-            .ok_or_else(|| RuleError::new(format!("`{text}` is not a decimal number ≥ 0")))?
-            .scaled(9)
-            .ok_or_else(|| RuleError::new(format!("`{text}` is not a whole multiple of 1e-9")))?;
-        if billionths > Self::MAX.0 {
-            return Err(RuleError::new(format!("`{text}` is too large: at most 1e18")));
-        }
-        Ok(Self(billionths))
+        let decimal = decimal::parse(text)
+            .ok_or_else(|| RuleError::new(format!("`{text}` is not a decimal number ≥ 0")))?;
+        let billionths = decimal.scaled(9).filter(|billionths| *billionths <= Self::MAX.0);
+        billionths.map(Self).ok_or_else(|| {
+            RuleError::new(format!("`{text}` is not a whole multiple of 1e-9 up to 1e18"))
+        })
     }
 }
 

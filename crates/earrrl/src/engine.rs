@@ -108,7 +108,7 @@ pub fn check_name(name: &str) -> Result<(), RuleError> {
 }
 
 /// The charges with those of one rule and key added up, each with its place in `charges`, and
-/// every cost checked against its rule's `max_cost`.
+/// every sum checked against its rule's `max_cost`.
 pub fn merge_charges<'a, 'r>(
     charges: &[Charge<'a>],
     rule: impl Fn(RuleId) -> Option<&'r Rule>,
@@ -119,9 +119,12 @@ pub fn merge_charges<'a, 'r>(
     let mut merged: Vec<(usize, Charge<'a>)> = Vec::with_capacity(charges.len());
     for (place, charge) in charges.iter().enumerate() {
         let known = rule(charge.rule).ok_or(EngineError::UnknownRule(charge.rule))?;
-        known.accept(charge.cost)?;
-        match merged.iter_mut().find(|(_, m)| m.rule == charge.rule && m.key == charge.key) {
-            Some((_, same)) => same.cost = same.cost + charge.cost,
+        let same = |(_, m): &(usize, Charge<'_>)| m.rule == charge.rule && m.key == charge.key;
+        let before = merged.iter().position(same).unwrap_or(merged.len());
+        let sum = merged.get(before).map_or(Cost::ZERO, |(_, m)| m.cost) + charge.cost;
+        known.accept(sum)?;
+        match merged.get_mut(before) {
+            Some((_, m)) => m.cost = sum,
             None => merged.push((place, *charge)),
         }
     }

@@ -122,8 +122,9 @@ fn sliding_window(words: &mut Words<'_>) -> Result<Limit, RuleError> {
     let (word, quota, window) = words.quota()?;
     let mut limit = SlidingWindow::new(quota, window).map_err(|error| error.at(word.column))?;
     if let Some(word) = words.option("sub-windows")? {
-        let count = word.text.parse();
-        let count = count.map_err(|_| word.expected("a whole number from 1 to 10000"))?;
+        let digits = word.text.bytes().all(|byte| byte.is_ascii_digit());
+        let count = word.text.parse().ok().filter(|_| digits);
+        let count = count.ok_or_else(|| word.expected("a whole number from 1 to 10000"))?;
         limit = limit.with_sub_windows(count).map_err(|error| error.at(word.column))?;
     }
     let lenient = words.flag(&["harsh", "lenient"])?.is_some_and(|word| word.text == "lenient");

@@ -33,14 +33,14 @@ impl Rate {
         if nanos == 0 || per > LONGEST {
             return Err(RuleError::new(format!("{per:?} is not a time from 1ns to 3660d")));
         }
-        let rate = Self { amount, per: nanos };
-        let per_second = rate.per_second_f64();
-        if !(1.0 / LONGEST.as_secs_f64()..=1e9).contains(&per_second) {
+        // Billionths a nanosecond are units a second.
+        let (n, d) = (amount.billionths(), u128::from(nanos));
+        if n > d * 1_000_000_000 || n * u128::from(LONGEST.as_secs()) < d {
             let problem =
                 format!("{amount} per {per:?} is not from 1 in ten years to 1e9 a second");
             return Err(RuleError::new(problem));
         }
-        Ok(rate)
+        Ok(Self { amount, per: nanos })
     }
 
     /// So many whole units a second.
@@ -60,7 +60,7 @@ impl Rate {
 
     /// Cost units a second.
     pub fn per_second_f64(self) -> f64 {
-        self.amount.as_f64() / (self.per as f64 / 1e9)
+        per_second(self.amount.billionths(), self.per)
     }
 
     /// As it was given: the amount, and the time in which it is allowed, in nanoseconds.
@@ -82,7 +82,7 @@ impl PartialEq for Rate {
     }
 }
 
-fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
+pub(crate) fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
     while b != 0 {
         (a, b) = (b, a % b);
     }

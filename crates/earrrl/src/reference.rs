@@ -133,7 +133,11 @@ impl Engine for ReferenceEngine {
     }
 
     fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done {
-        self.lock().states.remove(&(rule, key.to_vec()));
+        let mut inner = self.lock();
+        if inner.rule(rule).is_none() {
+            return ready(Err(EngineError::UnknownRule(rule)));
+        }
+        inner.states.remove(&(rule, key.to_vec()));
         ready(Ok(()))
     }
 }

@@ -222,9 +222,10 @@ impl Algorithm for Exponential {
 impl Exponential {
     /// The least wait at which the measure itself allows: the solution, but for the last digits.
     fn settle(&self, state: &Measured, now: Nanos, cost: f64, wait: i128) -> i128 {
+        let since = i128::from(now.get().saturating_sub(state.at.get()));
         let allows = |wait: i128| {
-            let at = now + duration_from_nanos(wait);
-            self.measure(Some(state), at, cost) <= self.most
+            let periods = (since + wait) as f64 / self.period as f64;
+            average(periods, cost, state.rate) <= self.most
         };
         let (mut low, mut high, mut step) = (wait, wait, 1);
         while !allows(high) && step < 1 << 60 {

@@ -2,7 +2,8 @@
 
 use super::{
     Algorithm, Exponential, FixedWindow, Moment, Policy, RecentAverage, SlidingCounter, SlidingLog,
-    SlidingWindow, Store, Tally, TokenBucket, decide, exponential, fixed_window, sliding_counter,
+    SlidingWindow, Store, Tally, TokenBucket, decide, exponential, fixed_window, judge,
+    sliding_counter,
 };
 use crate::cost::Cost;
 use crate::decision::{Decision, Report};
@@ -127,6 +128,25 @@ impl Limit {
         }
     }
 
+    /// As [`Limit::decide`], the verdict only: for who asks nothing else, several times as fast.
+    pub fn judge(
+        &self,
+        state: Option<State>,
+        now: Nanos,
+        cost: Cost,
+        store: Store,
+    ) -> (Option<State>, bool) {
+        match self {
+            Self::RecentAverage(limit) => judged(limit, state, now, cost, store),
+            Self::Exponential(limit) => judged(limit, state, now, cost, store),
+            Self::TokenBucket(limit) => judged(limit, state, now, cost, store),
+            Self::FixedWindow(limit) => judged(limit, state, now, cost, store),
+            Self::SlidingLog(limit) => judged(limit, state, now, cost, store),
+            Self::SlidingWindow(limit) => judged(limit, state, now, cost, store),
+            Self::SlidingCounter(limit) => judged(limit, state, now, cost, store),
+        }
+    }
+
     /// Takes a request that was stored at `charged_at` out of the state again; never below empty.
     /// Exact, but for exponential, which can only approximate it.
     pub fn refund(
@@ -153,7 +173,7 @@ impl Limit {
     pub fn convert(&self, old: &Self, state: State, now: Nanos) -> Option<State> {
         match (self, old, state) {
             (Self::RecentAverage(new), Self::RecentAverage(old), State::RecentAverage(state)) => {
-                new.convert(old, state, now).map(State::RecentAverage)
+                Some(State::RecentAverage(new.convert(old, state, now)))
             }
             (Self::Exponential(new), Self::Exponential(old), State::Exponential(state)) => {
                 Some(State::Exponential(new.convert(old, state, now)))
@@ -208,6 +228,17 @@ fn step<A: Stored>(
 ) -> (Option<State>, bool, Report) {
     let (state, allowed, report) = decide(limit, state.and_then(A::open), now, cost, store);
     (state.map(A::wrap), allowed, report)
+}
+
+fn judged<A: Stored>(
+    limit: &A,
+    state: Option<State>,
+    now: Nanos,
+    cost: Cost,
+    store: Store,
+) -> (Option<State>, bool) {
+    let (state, allowed) = judge(limit, state.and_then(A::open), now, cost, store, |_| ());
+    (state.map(A::wrap), allowed)
 }
 
 fn refund<A: Stored>(

@@ -110,7 +110,29 @@ pub trait Algorithm {
     fn reset_after(&self, after: Option<&Self::State>, now: Nanos) -> Duration;
 }
 
-/// Judges, then stores: the frame of every decision.
+/// Judges, then stores: the frame of every decision. `seen` is shown the state in between.
+#[inline]
+fn judge<A: Algorithm>(
+    algorithm: &A,
+    state: Option<A::State>,
+    now: Nanos,
+    cost: Cost,
+    store: Store,
+    seen: impl FnOnce(Option<&A::State>),
+) -> (Option<A::State>, bool) {
+    let before = algorithm.advance(state, now);
+    let allowed = algorithm.allows(before.as_ref(), now, cost);
+    seen(before.as_ref());
+    let stores = match store {
+        Store::ByPolicy => allowed || algorithm.policy() == Policy::Strict,
+        Store::Always => true,
+        Store::Never => false,
+    };
+    let stores = stores && !cost.is_zero();
+    (if stores { Some(algorithm.charge(before, now, cost)) } else { before }, allowed)
+}
+
+/// As [`judge`], and everything there is to say about it.
 fn decide<A: Algorithm>(
     algorithm: &A,
     state: Option<A::State>,
@@ -118,16 +140,10 @@ fn decide<A: Algorithm>(
     cost: Cost,
     store: Store,
 ) -> (Option<A::State>, bool, Report) {
-    let before = algorithm.advance(state, now);
-    let allowed = algorithm.allows(before.as_ref(), now, cost);
-    let estimate = algorithm.estimate(before.as_ref(), now, cost);
-    let stores = match store {
-        Store::ByPolicy => allowed || algorithm.policy() == Policy::Strict,
-        Store::Always => true,
-        Store::Never => false,
-    };
-    let after =
-        if stores && !cost.is_zero() { Some(algorithm.charge(before, now, cost)) } else { before };
+    let mut estimate = None;
+    let (after, allowed) = judge(algorithm, state, now, cost, store, |before| {
+        estimate = algorithm.estimate(before, now, cost);
+    });
     let report = Report {
         rate: estimate.or_else(|| algorithm.counted(after.as_ref(), now)),
         limit: algorithm.limit(),

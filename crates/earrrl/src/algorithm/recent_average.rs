@@ -46,7 +46,8 @@ pub struct RecentAverage {
     rate: Rate,
     averaging: Averaging,
     policy: Policy,
-    /// The e-folding time `1/λ`, in ticks and in seconds.
+    /// `λ`, and the e-folding time `1/λ`, in ticks and in seconds.
+    lambda: f64,
     period_ticks: f64,
     period_secs: f64,
     /// `B(1 + 1e-9)`, the greatest count that is allowed.
@@ -89,6 +90,7 @@ impl RecentAverage {
             rate,
             averaging,
             policy: Policy::Strict,
+            lambda: 1.0 / period_ticks,
             period_ticks,
             period_secs,
             most,
@@ -126,7 +128,7 @@ impl RecentAverage {
     #[inline]
     pub fn merge(&self, a: Moment, b: Moment) -> Moment {
         let (low, high) = if a < b { (a.0, b.0) } else { (b.0, a.0) };
-        let apart = ticks_as_f64(high - low) / self.period_ticks;
+        let apart = ticks_as_f64(high - low) * self.lambda;
         Moment(high + round_to_ticks(softplus(apart) * self.period_ticks))
     }
 
@@ -147,7 +149,7 @@ impl RecentAverage {
 
     /// The decayed count `N` at `now`.
     pub fn count(&self, state: Option<&Moment>, now: Nanos) -> f64 {
-        state.map_or(0.0, |v| exp(ticks_as_f64(v.0 - ticks(now)) / self.period_ticks))
+        state.map_or(0.0, |v| exp(ticks_as_f64(v.0 - ticks(now)) * self.lambda))
     }
 
     #[inline]
@@ -197,7 +199,7 @@ impl Algorithm for RecentAverage {
 
     /// `n ← n - c·e^(-λ(now-t₀))`, which is the same whatever the present time.
     fn refund(&self, v: Moment, now: Nanos, charged_at: Nanos, cost: Cost) -> Option<Moment> {
-        let apart = ticks_as_f64(v.0 - ticks(charged_at.min(now))) / self.period_ticks;
+        let apart = ticks_as_f64(v.0 - ticks(charged_at.min(now))) * self.lambda;
         let share = cost.as_f64() * exp(-apart);
         (share < 1.0 - 1e-12).then(|| Moment(v.0 + (ln_1p(-share) * self.period_ticks) as i128))
     }
@@ -225,9 +227,11 @@ impl Algorithm for RecentAverage {
 }
 
 impl RecentAverage {
-    /// The state under these parameters of a client whose present rate was measured under `old`.
-    pub(super) fn convert(&self, old: &Self, v: Moment, now: Nanos) -> Option<Moment> {
-        let rate = old.count(Some(&v), now) / old.period_secs;
-        self.state_with_count(rate * self.period_secs, now)
+    /// The state under these parameters of a client whose present rate was measured under `old`:
+    /// `n/p` stays, so `ln n` grows by the logarithm of the ratio of the periods.
+    pub(super) fn convert(&self, old: &Self, v: Moment, now: Nanos) -> Moment {
+        let before = ticks_as_f64(v.0 - ticks(now)) / old.period_ticks;
+        let after = before + ln(self.period_ticks / old.period_ticks);
+        Moment(ticks(now) + (after * self.period_ticks) as i128)
     }
 }

@@ -110,16 +110,18 @@ impl SlidingWindow {
 
     /// Time until a sub-window is no longer counted.
     fn until_left(&self, slot: u64, now: Nanos) -> i128 {
-        let left = u128::from(slot) + u128::from(self.lifetime());
-        let at = (left * u128::from(self.window)).div_ceil(u128::from(self.sub_windows));
-        at as i128 - i128::from(now.get())
+        self.start(slot + self.lifetime()) as i128 - i128::from(now.get())
     }
 
-    /// The state under these parameters: each count goes where its sub-window began.
+    /// The first instant of a sub-window: the least that `slot` sends there.
+    fn start(&self, slot: u64) -> u128 {
+        (u128::from(slot) * u128::from(self.window)).div_ceil(u128::from(self.sub_windows))
+    }
+
+    /// The state under these parameters: each count goes where its sub-window ended, if it did.
     pub(super) fn convert(&self, old: &Self, state: Tally, now: Nanos) -> Option<Tally> {
-        let (width, parts) = (u128::from(old.window), u128::from(old.sub_windows));
-        let start = |slot: u64| Nanos::new((u128::from(slot) * width).div_ceil(parts) as u64);
-        let moved = state.entries().map(|(slot, cost)| (self.slot(start(slot)), cost));
+        let end = |slot| (old.start(slot + 1) - 1).min(now.get().into()) as u64;
+        let moved = state.entries().map(|(slot, cost)| (self.slot(Nanos::new(end(slot))), cost));
         self.advance(Some(Tally::from_entries(moved)), now)
     }
 }

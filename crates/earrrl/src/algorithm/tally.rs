@@ -56,7 +56,7 @@ impl Tally {
         };
         let counted = self.entries[place].1;
         let taken = cost.min(counted);
-        self.sum -= taken;
+        self.sum = self.sum.saturating_sub(taken);
         if taken == counted {
             self.entries.remove(place);
         } else {
@@ -71,7 +71,7 @@ impl Tally {
                 break;
             }
             self.entries.pop_front();
-            self.sum -= cost;
+            self.sum = self.sum.saturating_sub(cost);
         }
         (!self.entries.is_empty()).then_some(self)
     }
@@ -79,11 +79,12 @@ impl Tally {
     /// Drops the oldest while those after it sum to more than `quota` alone.
     pub(super) fn drop_outweighed(&mut self, quota: u128) {
         while let Some((_, oldest)) = self.entries.front().copied() {
-            if self.sum - oldest <= quota {
+            let newer = self.sum.saturating_sub(oldest);
+            if newer <= quota {
                 break;
             }
             self.entries.pop_front();
-            self.sum -= oldest;
+            self.sum = newer;
         }
     }
 
@@ -93,7 +94,7 @@ impl Tally {
             if let Some((_, oldest)) = self.entries.pop_front()
                 && let Some((_, next)) = self.entries.front_mut()
             {
-                *next += oldest;
+                *next = next.saturating_add(oldest);
             }
         }
     }
@@ -105,7 +106,7 @@ impl Tally {
             if left <= at_most {
                 return None;
             }
-            left -= cost;
+            left = left.saturating_sub(*cost);
             if left <= at_most {
                 return Some(*slot);
             }

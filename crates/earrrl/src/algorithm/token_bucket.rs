@@ -18,13 +18,16 @@ use crate::arithmetic::{div_ceil, mul_div_ceil, mul_div_floor};
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
-use crate::parameter::{self, Rate};
+use crate::parameter::{self, Rate, greatest_common_divisor};
 use crate::time::Nanos;
 
+const BILLION: u128 = 1_000_000_000;
 /// At most so many ticks a nanosecond.
 const FINEST: u128 = 1 << 20;
 /// The longest time to full that is accepted, in nanoseconds: 2000 years.
 const SLOWEST: u128 = 2000 * 366 * 86_400 * 1_000_000_000;
+/// States saturate here, where every request is denied: [`Moment`] has 88 bits.
+const LATEST: i128 = (1 << 87) - 1;
 
 /// A pool of `capacity` credits, refilled at `refill`. Denied requests change nothing.
 ///
@@ -61,12 +64,17 @@ impl TokenBucket {
         let capacity = parameter::quota("capacity", capacity)?;
         let refill = parameter::rate("refill", refill)?;
         let (n, d) = refill.lowest_terms();
-        // With a numerator of up to 2^20, N·m ticks a nanosecond make D·m of them whole a unit.
+        // With a numerator of up to 2^20, N·m ticks a nanosecond make D·m of them a unit, and where
+        // there is a fitting m a whole number of them a billionth of a unit too.
         let (ticks_per_nano, unit) = match FINEST / n {
             0 => (FINEST, (d * FINEST, n)),
-            m => (n * m, (d * m, 1)),
+            m => {
+                let divisor = BILLION / greatest_common_divisor(d, BILLION);
+                let m = if divisor <= m { m - m % divisor } else { m };
+                (n * m, (d * m, 1))
+            }
         };
-        let full = mul_div_floor(capacity.billionths(), unit.0, unit.1 * 1_000_000_000)
+        let full = mul_div_floor(capacity.billionths(), unit.0, unit.1 * BILLION)
             .filter(|full| full / ticks_per_nano <= SLOWEST)
             .ok_or_else(|| {
                 RuleError::new(format!("{capacity} at {refill} takes over 2000 years to fill"))
@@ -99,10 +107,13 @@ impl TokenBucket {
         self.capacity.as_f64() / self.refill.per_second_f64()
     }
 
-    /// Ticks that `cost` takes to refill, rounded up; what does not fit is more than any capacity.
+    /// Ticks that `cost` takes to refill, rounded up, but that a full pool always pays for its
+    /// whole capacity; what does not fit is more than any capacity.
     fn ticks_of(&self, cost: Cost) -> i128 {
-        let ticks = mul_div_ceil(cost.billionths(), self.unit.0, self.unit.1 * 1_000_000_000);
-        ticks.and_then(|ticks| i128::try_from(ticks).ok()).unwrap_or(i128::MAX / 4)
+        let ticks = mul_div_ceil(cost.billionths(), self.unit.0, self.unit.1 * BILLION);
+        let ticks = ticks.and_then(|ticks| i128::try_from(ticks).ok());
+        let ticks = ticks.map_or(LATEST, |ticks| ticks.min(LATEST));
+        if cost <= self.capacity { ticks.min(self.full) } else { ticks }
     }
 
     #[inline]
@@ -132,7 +143,7 @@ impl TokenBucket {
         let balance = old.balance(Some(&state), now).min(self.capacity.as_f64());
         let missing =
             (self.capacity.as_f64() - balance) * (self.unit.0 as f64 / self.unit.1 as f64);
-        Some(Moment(self.ticks(now) + missing as i128))
+        Some(Moment(self.ticks(now) + (missing as i128).min(LATEST >> 1)))
     }
 
     fn wait(&self, ticks: i128) -> i128 {
@@ -163,7 +174,8 @@ impl Algorithm for TokenBucket {
 
     #[inline]
     fn charge(&self, before: Option<Moment>, now: Nanos, cost: Cost) -> Moment {
-        Moment(self.ticks(now) + self.missing(before.as_ref(), now) + self.price(cost))
+        let full_at = self.ticks(now) + self.missing(before.as_ref(), now) + self.price(cost);
+        Moment(full_at.min(LATEST))
     }
 
     fn refund(&self, full_at: Moment, now: Nanos, _at: Nanos, cost: Cost) -> Option<Moment> {

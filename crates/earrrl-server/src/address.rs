@@ -1,0 +1,99 @@
+//! Client addresses, cut to the prefix that counts as one client.
+
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// How many leading bits of an address make a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Prefixes {
+    /// Of an IPv4 address, at most 32.
+    pub(crate) ipv4: u8,
+    /// Of an IPv6 address, at most 128.
+    pub(crate) ipv6: u8,
+}
+
+impl Default for Prefixes {
+    /// Whoever has one IPv6 address has a /64 of them.
+    fn default() -> Self {
+        Self { ipv4: 32, ipv6: 64 }
+    }
+}
+
+impl Prefixes {
+    /// The client that an address belongs to, as text: `192.0.2.7`, `2001:db8:0:1::/64`.
+    ///
+    /// A port is left out, an IPv4 address written as IPv6 is taken as IPv4; what is no address, a
+    /// host name say, stays as it is.
+    #[inline]
+    pub(crate) fn client<'a>(self, text: &'a [u8], buffer: &'a mut Vec<u8>) -> &'a [u8] {
+        // An IPv4 address that stays whole needs no look at its parts.
+        if self.ipv4 == 32 && memchr::memchr(b':', text).is_none() {
+            return text;
+        }
+        let Some(address) = parse(text) else { return text };
+        buffer.clear();
+        self.write(address, buffer);
+        buffer
+    }
+
+    fn write(self, address: IpAddr, buffer: &mut Vec<u8>) {
+        // Writing to a vector can't fail.
+        let _ = match address {
+            IpAddr::V4(address) => {
+                let kept = u32::MAX.checked_shl(32 - u32::from(self.ipv4)).unwrap_or(0);
+                let network = Ipv4Addr::from(u32::from(address) & kept);
+                if self.ipv4 < 32 {
+                    write!(buffer, "{network}/{}", self.ipv4)
+                } else {
+                    write!(buffer, "{network}")
+                }
+            }
+            IpAddr::V6(address) => {
+                let kept = u128::MAX.checked_shl(128 - u32::from(self.ipv6)).unwrap_or(0);
+                let network = Ipv6Addr::from(u128::from(address) & kept);
+                if self.ipv6 < 128 {
+                    write!(buffer, "{network}/{}", self.ipv6)
+                } else {
+                    write!(buffer, "{network}")
+                }
+            }
+        };
+    }
+}
+
+/// An address, with or without a port.
+fn parse(text: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(text).ok()?;
+    let address = text.parse::<IpAddr>().ok();
+    let address = address.or_else(|| text.parse::<SocketAddr>().ok().map(|socket| socket.ip()))?;
+    Some(address.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_cut_to_their_prefix() {
+        let cases = [
+            (32, 64, "192.0.2.7", "192.0.2.7"),
+            (32, 64, "192.0.2.7:8080", "192.0.2.7"),
+            (24, 64, "192.0.2.7", "192.0.2.0/24"),
+            (0, 0, "192.0.2.7", "0.0.0.0/0"),
+            (32, 64, "2001:db8:0:1:2:3:4:5", "2001:db8:0:1::/64"),
+            (32, 128, "2001:DB8::0:1", "2001:db8::1"),
+            (32, 0, "2001:db8::1", "::/0"),
+            (32, 48, "[2001:db8:7:1::2]:443", "2001:db8:7::/48"),
+            (32, 64, "::ffff:192.0.2.7", "192.0.2.7"),
+            (24, 64, "host.example.org", "host.example.org"),
+            (24, 64, "host:with:colons", "host:with:colons"),
+            (24, 64, "", ""),
+        ];
+        for (ipv4, ipv6, address, client) in cases {
+            let prefixes = Prefixes { ipv4, ipv6 };
+            let mut buffer = Vec::new();
+            let found = prefixes.client(address.as_bytes(), &mut buffer);
+            assert_eq!(std::str::from_utf8(found), Ok(client), "{address}");
+        }
+    }
+}

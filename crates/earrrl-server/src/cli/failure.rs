@@ -1,0 +1,70 @@
+//! How a command ends that can't go on: one line on standard error, exit status 2.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+/// The exit status of every error.
+pub(crate) const ERROR: u8 = 2;
+
+/// Why a command ended.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Something to tell, in one line.
+    Message(String),
+    /// It has been told already.
+    Told,
+    /// Nobody reads the output any more (`| head`): not an error.
+    Closed,
+}
+
+impl Failure {
+    /// A failure with something to tell.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self::Message(message.into())
+    }
+
+    /// Ends the command.
+    pub(crate) fn tell(self) -> ExitCode {
+        match self {
+            Self::Message(message) => {
+                warn(&message);
+                ExitCode::from(ERROR)
+            }
+            Self::Told => ExitCode::from(ERROR),
+            Self::Closed => ExitCode::SUCCESS,
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    /// Of writing the output.
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::Closed,
+            _ => Self::Message(format!("can't write the output: {error}")),
+        }
+    }
+}
+
+/// One line on standard error.
+pub(crate) fn warn(message: &str) {
+    // Where standard error is closed there is nobody to tell.
+    let _ = writeln!(io::stderr(), "earrrl: {message}");
+}
+
+/// Help as it is; a mistake in one line.
+pub(super) fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr()
+        || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    {
+        let _ = error.print();
+        return if error.use_stderr() { ExitCode::from(ERROR) } else { ExitCode::SUCCESS };
+    }
+    let text = error.to_string();
+    let told = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let told: Vec<&str> = told.filter(|line| !line.is_empty()).collect();
+    let message = told.join(" ");
+    let message = message.strip_prefix("error: ").unwrap_or(&message);
+    warn(message.split(" For more information, try").next().unwrap_or(message));
+    ExitCode::from(ERROR)
+}

@@ -1,0 +1,150 @@
+//! What the commands that read logs have in common.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::address::Prefixes;
+use crate::replay::{Clients, CostRule, Format, Hints, Key, ReadError, Reader, Request, Selection};
+
+use super::Failure;
+use super::failure::warn;
+use super::progress::Progress;
+
+/// Which logs, and what of them.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Logs, plain or compressed; - or nothing for standard input
+    #[arg(value_name = "FILE", default_value = "-")]
+    pub(crate) files: Vec<PathBuf>,
+
+    /// What identifies a client: client, user, path or any field of the log; several with commas
+    /// between them make a compound key
+    #[arg(long, value_name = "FIELD,…", default_value = "client")]
+    key: Key,
+
+    /// The format of the logs; auto finds it out for each of them
+    #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = format)]
+    format: FormatArg,
+
+    /// The JSON field (dotted, where nested) or CSV column with the time
+    #[arg(long, value_name = "FIELD")]
+    time_field: Option<String>,
+
+    /// The JSON field (dotted, where nested) or CSV column with the client
+    #[arg(long, value_name = "FIELD")]
+    key_field: Option<String>,
+
+    /// The year of the first sshd line, which carries none; without it, the latest that puts no
+    /// line after the file's last modification
+    #[arg(long, value_name = "YEAR", value_parser = clap::value_parser!(u32).range(1970..=2499))]
+    year: Option<u32>,
+
+    /// What a request costs: a number, field:NAME, or path:/some/path=COST, where a * at the end of
+    /// the path stands for anything; may be given several times, the first path that fits counts
+    #[arg(long = "cost", value_name = "COST")]
+    costs: Vec<CostRule>,
+
+    /// How many bits of an IPv4 address make a client
+    #[arg(long, value_name = "BITS", default_value_t = 32, value_parser = clap::value_parser!(u8).range(0..=32))]
+    ipv4_prefix: u8,
+
+    /// How many bits of an IPv6 address make a client
+    #[arg(long, value_name = "BITS", default_value_t = 64, value_parser = clap::value_parser!(u8).range(0..=128))]
+    ipv6_prefix: u8,
+
+    /// Replace clients by pseudonyms, which only this run can make
+    #[arg(long)]
+    pub(crate) anonymize: bool,
+}
+
+/// A format, or none for `auto`.
+type FormatArg = Option<Format>;
+
+fn format(name: &str) -> Result<FormatArg, String> {
+    if name == "auto" {
+        return Ok(None);
+    }
+    Format::ALL.into_iter().find(|format| format.name() == name).map(Some).ok_or_else(|| {
+        let names: Vec<_> = Format::ALL.iter().map(|format| format.name()).collect();
+        format!("expected auto, {}", names.join(", "))
+    })
+}
+
+impl Args {
+    /// What of the lines is used, and how.
+    pub(crate) fn selection(&self) -> Selection {
+        Selection {
+            format: self.format,
+            hints: Hints {
+                time_field: self.time_field.clone(),
+                key_field: self.key_field.clone(),
+                year: self.year,
+                private: self.anonymize,
+            },
+            key: self.key.clone(),
+            prefixes: Prefixes { ipv4: self.ipv4_prefix, ipv6: self.ipv6_prefix },
+            costs: self.costs.iter().cloned().collect(),
+        }
+    }
+}
+
+/// Reads all logs; false where one of them could not be read, or not to its end.
+///
+/// # Errors
+/// Where nothing could be read at all, or `take` can't go on.
+pub(crate) fn read(
+    args: &Args,
+    reader: &mut Reader,
+    progress: &Progress,
+    mut take: impl FnMut(&Clients, Request) -> io::Result<()>,
+) -> Result<bool, Failure> {
+    let mut whole = true;
+    for file in &args.files {
+        match reader.read(file, |source| progress.watch(source), &mut take) {
+            Ok(()) => {}
+            Err(ReadError::Input(problem)) => {
+                whole = false;
+                progress.suspend(|| warn(&problem));
+            }
+            Err(ReadError::Output(error)) => return Err(error.into()),
+        }
+    }
+    match (reader.used(), whole) {
+        (0, false) => Err(Failure::Told),
+        (0, true) => Err(Failure::new(nothing(reader, args.anonymize))),
+        _ => Ok(whole),
+    }
+}
+
+/// Why not a single line could be used.
+fn nothing(reader: &Reader, private: bool) -> String {
+    match reader.lines {
+        0 => "the log is empty".into(),
+        lines => format!("none of {lines} lines is usable: {}", skipped(reader, private)),
+    }
+}
+
+/// Tells how many lines were skipped and why, if any were.
+pub(crate) fn tell_skipped(reader: &Reader, private: bool) {
+    let (skipped_lines, lines) = (reader.skips.lines(), reader.lines);
+    if skipped_lines > 0 {
+        let used = reader.used();
+        warn(&format!(
+            "{lines} lines read, {used} used, {skipped_lines} skipped: {}",
+            skipped(reader, private)
+        ));
+    }
+}
+
+/// Every reason for skipping lines, with an example.
+fn skipped(reader: &Reader, private: bool) -> String {
+    let reasons = reader.skips.by_reason().map(|(skip, lines, examples)| {
+        let example = match examples.first() {
+            Some(example) if private => format!(" ({})", example.place),
+            Some(example) => format!(" ({}: `{}`)", example.place, example.text),
+            None => String::new(),
+        };
+        format!("{lines} {}{example}", skip.reason())
+    });
+    reasons.collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,40 @@
+//! The command line: a file a command.
+
+mod failure;
+mod log;
+mod progress;
+mod replay;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+pub(crate) use failure::Failure;
+
+/// Estimated average recent request rate limiter: stops clients that abuse an API, and only those.
+#[derive(Debug, Parser)]
+#[command(name = "earrrl", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Replay(Box<replay::Args>),
+}
+
+/// Runs the command that the arguments name.
+pub(crate) fn run() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return failure::usage(&error),
+    };
+    let result = match cli.command {
+        Command::Replay(args) => replay::run(*args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(failure) => failure.tell(),
+    }
+}

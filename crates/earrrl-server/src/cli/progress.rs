@@ -1,0 +1,40 @@
+//! A progress bar, on a terminal only.
+
+use std::io::{IsTerminal as _, Read};
+use std::path::PathBuf;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// How far the reading has come, in bytes as they are stored.
+pub(crate) struct Progress(ProgressBar);
+
+impl Progress {
+    /// A bar for these files; for standard input, whose length nobody knows, it only counts.
+    pub(crate) fn of(files: &[PathBuf]) -> Self {
+        if !std::io::stderr().is_terminal() {
+            return Self(ProgressBar::hidden());
+        }
+        let length = |path: &PathBuf| path.metadata().map_or(0, |metadata| metadata.len());
+        let length = files.iter().map(length).sum();
+        let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
+        let style = "{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+        Self(bar.with_style(
+            ProgressStyle::with_template(style).unwrap_or(ProgressStyle::default_bar()),
+        ))
+    }
+
+    /// Watches a file being read.
+    pub(crate) fn watch(&self, source: Box<dyn Read>) -> Box<dyn Read> {
+        if self.0.is_hidden() { source } else { Box::new(self.0.wrap_read(source)) }
+    }
+
+    /// Tells something beside the bar.
+    pub(crate) fn suspend(&self, tell: impl FnOnce()) {
+        self.0.suspend(tell);
+    }
+
+    /// Takes the bar off the screen.
+    pub(crate) fn clear(&self) {
+        self.0.finish_and_clear();
+    }
+}

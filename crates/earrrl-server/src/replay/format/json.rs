@@ -1,0 +1,245 @@
+//! An object a line, as nginx, Caddy and most collectors write.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::{Field, Hints, target, without_query};
+use crate::replay::skips::Skip;
+use crate::replay::time;
+
+/// Where the time usually is.
+const TIMES: [&str; 8] =
+    ["time", "time_iso8601", "@timestamp", "timestamp", "ts", "msec", "time_local", "datetime"];
+
+/// Where the client usually is. What a proxy has worked out goes before its peer's address.
+const CLIENTS: [&str; 12] = [
+    "client_ip",
+    "remote_addr",
+    "remote",
+    "remote_ip",
+    "request.client_ip",
+    "request.remote_ip",
+    "request.remote_addr",
+    "client.ip",
+    "source.ip",
+    "clientip",
+    "ip",
+    "client",
+];
+
+const USERS: [&str; 5] = ["user", "remote_user", "user_id", "user.name", "username"];
+
+const PATHS: [&str; 6] = ["path", "uri", "request_uri", "request.uri", "url", "url.path"];
+
+/// Reads such lines.
+pub(crate) struct Parser {
+    time_field: Option<String>,
+    key_field: Option<String>,
+    /// A line made valid.
+    mended: String,
+}
+
+/// A line's object.
+pub(crate) struct Record<'a> {
+    /// Nanoseconds since the epoch.
+    pub(crate) time: u64,
+    object: Object<'a>,
+    key_field: Option<&'a str>,
+}
+
+impl Parser {
+    /// A parser that looks in the fields of `hints` only, where those are given.
+    pub(crate) fn new(hints: &Hints) -> Self {
+        Self {
+            time_field: hints.time_field.clone(),
+            key_field: hints.key_field.clone(),
+            mended: String::new(),
+        }
+    }
+
+    /// Takes a line apart.
+    pub(crate) fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Record<'a>, Skip> {
+        let object = match serde_json::from_slice(line) {
+            Ok(object) => object,
+            Err(_) => {
+                // A client must not hide by sending what spoils its own line: nginx without
+                // `escape=json` writes `\x22`, and bytes that are not UTF-8 as they come.
+                self.mended = String::from_utf8_lossy(line).replace("\\x", "\\u00");
+                serde_json::from_str(&self.mended).map_err(|_| Skip::Malformed)?
+            }
+        };
+        let time = match &self.time_field {
+            Some(name) => find(&object, name),
+            None => TIMES.iter().find_map(|name| find(&object, name)),
+        };
+        let time = time.and_then(|text| parse_time(&text)).ok_or(Skip::Time)?;
+        Ok(Record { time, object, key_field: self.key_field.as_deref() })
+    }
+}
+
+impl<'a> Record<'a> {
+    /// What the line says in a field.
+    pub(crate) fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
+        let first = |names: &[&str]| names.iter().find_map(|name| find(&self.object, name));
+        let value = match field {
+            Field::Client => match self.key_field {
+                Some(name) => find(&self.object, name),
+                None => first(&CLIENTS),
+            },
+            Field::User => first(&USERS),
+            Field::Path => return self.path(first(&PATHS)),
+            Field::Named(name) => find(&self.object, name),
+        }?;
+        Some(bytes(value)).filter(|v| !matches!(v[..], [] | [b'-']))
+    }
+
+    /// The path, from a field of its own or from the request line.
+    fn path(&self, target_field: Option<Cow<'a, str>>) -> Option<Cow<'a, [u8]>> {
+        if let Some(found) = target_field {
+            return Some(Cow::Owned(without_query(found.as_bytes()).to_vec()));
+        }
+        let request = find(&self.object, "request")?;
+        Some(Cow::Owned(without_query(target(request.as_bytes())?).to_vec()))
+    }
+}
+
+/// A time in any of the notations that logs use.
+fn parse_time(text: &str) -> Option<u64> {
+    let text = text.as_bytes();
+    time::parse_epoch(text).or_else(|| time::parse_iso(text)).or_else(|| time::parse_common(text))
+}
+
+fn bytes(text: Cow<'_, str>) -> Cow<'_, [u8]> {
+    match text {
+        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+    }
+}
+
+/// The members of an object, their values not looked at yet.
+struct Object<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+/// A string that is borrowed where it holds no escapes.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Object<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+        impl<'de> Visitor<'de> for Members {
+            type Value = Object<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::with_capacity(24);
+                while let Some((Text(name), value)) = map.next_entry()? {
+                    members.push((name, value));
+                }
+                Ok(Object(members))
+            }
+        }
+        deserializer.deserialize_map(Members)
+    }
+}
+
+/// The text of the member at a dotted path. A name with dots in it goes before a nested one.
+fn find<'a>(object: &Object<'a>, path: &str) -> Option<Cow<'a, str>> {
+    let member = |name: &str| object.0.iter().find(|(n, _)| n == name).map(|&(_, value)| value);
+    if let Some(found) = member(path).and_then(text) {
+        return Some(found);
+    }
+    path.match_indices('.').find_map(|(dot, _)| {
+        let inner: Object<'a> = serde_json::from_str(member(&path[..dot])?.get()).ok()?;
+        find(&inner, &path[dot + 1..])
+    })
+}
+
+/// The text of a string, a number, a truth value, or of the first of an array's.
+fn text(value: &RawValue) -> Option<Cow<'_, str>> {
+    let raw = value.get();
+    match raw.as_bytes().first()? {
+        b'"' => serde_json::from_str::<Text<'_>>(raw).ok().map(|Text(text)| text),
+        b'[' => {
+            let items: Vec<&RawValue> = serde_json::from_str(raw).ok()?;
+            items.first().filter(|item| !item.get().starts_with('[')).copied().and_then(text)
+        }
+        b'{' | b'n' => None,
+        _ => Some(Cow::Borrowed(raw)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NGINX: &str = r#"{"time":"2015-05-17T10:05:03+00:00","remote_addr":"192.0.2.7","remote_user":"-","request":"GET /a?b HTTP/1.1","status":200}"#;
+    const CADDY: &str = r#"{"level":"info","ts":1431857103.5241025,"request":{"remote_ip":"192.0.2.1","client_ip":"192.0.2.7","method":"GET","uri":"/a?b","headers":{"X-Key":["k1"]}},"user_id":"ann"}"#;
+
+    fn get(line: &str, hints: &Hints, name: &str) -> Result<(u64, Option<String>), Skip> {
+        let mut parser = Parser::new(hints);
+        let record = parser.parse(line.as_bytes())?;
+        let value = record.get(&Field::new(name)).map(|v| String::from_utf8(v.to_vec()).unwrap());
+        Ok((record.time, value))
+    }
+
+    #[test]
+    fn usual_fields_are_found() {
+        let cases = [
+            (NGINX, "client", Some("192.0.2.7")),
+            (NGINX, "user", None),
+            (NGINX, "path", Some("/a")),
+            (NGINX, "status", Some("200")),
+            (CADDY, "client", Some("192.0.2.7")),
+            (CADDY, "user", Some("ann")),
+            (CADDY, "path", Some("/a")),
+            (CADDY, "request.headers.X-Key", Some("k1")),
+            (CADDY, "request.method", Some("GET")),
+            (CADDY, "request", None),
+            (CADDY, "request.none.deeper", None),
+        ];
+        for (line, name, value) in cases {
+            let (_, found) = get(line, &Hints::default(), name).unwrap();
+            assert_eq!(found.as_deref(), value, "{name}");
+        }
+    }
+
+    #[test]
+    fn times_are_exact() {
+        let time = |line| get(line, &Hints::default(), "client").map(|(time, _)| time);
+        assert_eq!(time(NGINX), Ok(1_431_857_103_000_000_000));
+        assert_eq!(time(CADDY), Ok(1_431_857_103_524_102_500));
+        assert_eq!(time(r#"{"msec":"1431857103.123456789"}"#), Ok(1_431_857_103_123_456_789));
+        assert_eq!(time(r#"{"time_local":"17/May/2015:10:05:03 +0000"}"#), time(NGINX));
+        assert_eq!(time(r#"{"time":null,"ts":1431857103}"#), time(NGINX));
+        assert_eq!(time(r#"{"time":"yesterday"}"#), Err(Skip::Time));
+        assert_eq!(time(r#"["time"]"#), Err(Skip::Malformed));
+    }
+
+    #[test]
+    fn fields_can_be_named() {
+        let hints = Hints {
+            time_field: Some("a.t".into()),
+            key_field: Some("a.b.c".into()),
+            ..Hints::default()
+        };
+        let line = r#"{"a.t":7,"a":{"b":{"c":"x"}},"client_ip":"192.0.2.7","time":1}"#;
+        assert_eq!(get(line, &hints, "client"), Ok((7_000_000_000, Some("x".into()))));
+    }
+
+    #[test]
+    fn a_client_cannot_spoil_its_line() {
+        let line = b"{\"ts\":1,\"client_ip\":\"192.0.2.7\",\"uri\":\"/\\x22\xff\"}";
+        let mut parser = Parser::new(&Hints::default());
+        let record = parser.parse(line).ok().unwrap();
+        assert_eq!(record.get(&Field::Client).as_deref(), Some(&b"192.0.2.7"[..]));
+        let deep = format!("{{\"ts\":1,\"ip\":{}1{}}}", "[".repeat(60_000), "]".repeat(60_000));
+        assert_eq!(get(&deep, &Hints::default(), "client"), Ok((1_000_000_000, None)));
+    }
+}

@@ -1,0 +1,62 @@
+//! Opens what is to be read: files, standard input, compressed or not.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::time::SystemTime;
+
+use flate2::read::MultiGzDecoder;
+
+/// Bytes that tell how a stream is compressed.
+const MAGIC: usize = 4;
+
+/// The largest window of a `.zst` that is accepted, as a power of two: bounds the memory.
+const ZSTD_WINDOW_LOG: u32 = 27;
+
+/// A log, decompressed.
+pub(crate) struct Input {
+    /// As the user named it.
+    pub(crate) name: String,
+    /// When it was last written to; now for standard input.
+    pub(crate) modified: SystemTime,
+    /// Its bytes.
+    pub(crate) source: Box<dyn Read>,
+}
+
+/// Opens `path`, or standard input for `-`; `watch` sees the raw stream pass by.
+///
+/// # Errors
+/// What the system says, or that it is a directory.
+pub(crate) fn open(
+    path: &Path,
+    watch: impl FnOnce(Box<dyn Read>) -> Box<dyn Read>,
+) -> io::Result<Input> {
+    if path == Path::new("-") {
+        let source = decompressed(watch(Box::new(io::stdin())))?;
+        return Ok(Input { name: "standard input".into(), modified: SystemTime::now(), source });
+    }
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::IsADirectory, "is a directory, not a log"));
+    }
+    let modified = metadata.modified().unwrap_or_else(|_| SystemTime::now());
+    let source = decompressed(watch(Box::new(file)))?;
+    Ok(Input { name: path.display().to_string(), modified, source })
+}
+
+/// Looks at the first bytes, not at the name: standard input may be compressed, too.
+fn decompressed(mut source: Box<dyn Read>) -> io::Result<Box<dyn Read>> {
+    let mut magic = Vec::with_capacity(MAGIC);
+    source.by_ref().take(MAGIC as u64).read_to_end(&mut magic)?;
+    let whole = io::Cursor::new(magic.clone()).chain(source);
+    Ok(match magic[..] {
+        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(whole)),
+        [0x28, 0xb5, 0x2f, 0xfd] => {
+            let mut decoder = zstd::Decoder::new(whole)?;
+            decoder.window_log_max(ZSTD_WINDOW_LOG)?;
+            Box::new(decoder)
+        }
+        _ => Box::new(whole),
+    })
+}

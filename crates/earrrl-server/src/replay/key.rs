@@ -1,0 +1,115 @@
+//! What identifies a client: `--key`.
+
+use std::convert::Infallible;
+use std::str::FromStr;
+
+use super::format::{Field, Record};
+use crate::address::Prefixes;
+
+/// One field of a request, or several that make a compound key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Key {
+    fields: Vec<Field>,
+}
+
+impl FromStr for Key {
+    type Err = Infallible;
+
+    /// Field names with commas between them.
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self { fields: text.split(',').map(|name| Field::new(name.trim())).collect() })
+    }
+}
+
+/// Makes keys of records, in memory of its own.
+pub(crate) struct KeyMaker {
+    key: Key,
+    prefixes: Prefixes,
+    address: Vec<u8>,
+    compound: Vec<u8>,
+}
+
+impl KeyMaker {
+    /// Makes such keys, addresses cut to these prefixes.
+    pub(crate) fn new(key: Key, prefixes: Prefixes) -> Self {
+        Self { key, prefixes, address: Vec::new(), compound: Vec::new() }
+    }
+
+    /// Hands the record's key to `take`; `None` where a part is missing.
+    ///
+    /// Parts of a compound key stand behind each other with commas between them; a comma or
+    /// backslash in a part has a backslash before it, so different parts never make the same key.
+    #[inline]
+    pub(crate) fn with<T>(
+        &mut self,
+        record: &Record<'_>,
+        take: impl FnOnce(&[u8]) -> T,
+    ) -> Option<T> {
+        if let [field] = &self.key.fields[..] {
+            let part = record.get(field)?;
+            if *field == Field::Client && record.has_addresses() {
+                return Some(take(self.prefixes.client(&part, &mut self.address)));
+            }
+            return Some(take(&part));
+        }
+        self.compound.clear();
+        for (place, field) in self.key.fields.iter().enumerate() {
+            let part = record.get(field)?;
+            let part = if *field == Field::Client && record.has_addresses() {
+                self.prefixes.client(&part, &mut self.address)
+            } else {
+                &part
+            };
+            if place > 0 {
+                self.compound.push(b',');
+            }
+            append_escaped(part, &mut self.compound);
+        }
+        Some(take(&self.compound))
+    }
+}
+
+fn append_escaped(part: &[u8], out: &mut Vec<u8>) {
+    for &byte in part {
+        if matches!(byte, b',' | b'\\') {
+            out.push(b'\\');
+        }
+        out.push(byte);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+    use crate::replay::format::{Format, Hints, Parser};
+
+    fn key(names: &str, format: Format, lines: &[&str]) -> Option<String> {
+        let mut parser = Parser::new(format, &Hints::default(), UNIX_EPOCH);
+        let mut maker = KeyMaker::new(names.parse().unwrap(), Prefixes::default());
+        let mut found = None;
+        for line in lines {
+            if let Some(record) = parser.parse(line.as_bytes()).ok()? {
+                found = maker.with(&record, |key| String::from_utf8_lossy(key).into_owned());
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn one_field_or_several() {
+        let line = r#"2001:db8::1 - a,b\ [17/May/2015:10:05:03 +0000] "GET /x HTTP/1.1" 200 5"#;
+        let get = |names| key(names, Format::Common, &[line]);
+        assert_eq!(get("client").as_deref(), Some("2001:db8::/64"));
+        assert_eq!(get("user").as_deref(), Some(r"a,b\"));
+        assert_eq!(get("client, user,path").as_deref(), Some(r"2001:db8::/64,a\,b\\,/x"));
+        assert_eq!(get("client,agent"), None);
+    }
+
+    #[test]
+    fn prefixes_never_apply_to_csv() {
+        let lines = ["time,key", "1,2001:db8::1"];
+        assert_eq!(key("client", Format::Csv, &lines).as_deref(), Some("2001:db8::1"));
+    }
+}

@@ -1,0 +1,32 @@
+//! Logs to requests.
+//!
+//! [`input`] opens a file, [`lines`] cuts it, [`format`] takes a line apart, [`key`] and [`cost`]
+//! say whose request it was and what it cost, [`order`] sorts. [`reader`] runs the first of these
+//! over many files and accounts for every line.
+
+mod clients;
+mod cost;
+mod decimal;
+mod escape;
+mod format;
+mod input;
+mod key;
+mod lines;
+mod names;
+mod order;
+mod reader;
+pub(crate) mod report;
+mod run;
+mod skips;
+mod time;
+mod trial;
+
+pub(crate) use clients::Clients;
+pub(crate) use cost::CostRule;
+pub(crate) use escape::Escaped;
+pub(crate) use format::{Format, Hints};
+pub(crate) use key::Key;
+pub(crate) use names::Names;
+pub(crate) use order::{Event, Ordered};
+pub(crate) use reader::{ReadError, Reader, Request, Selection};
+pub(crate) use run::{Held, Replay};

@@ -1,0 +1,47 @@
+//! What clients are called in the output.
+
+use std::borrow::Cow;
+use std::hash::{BuildHasher as _, RandomState};
+
+use super::{Clients, Escaped};
+
+/// Keys as they are, or pseudonyms.
+pub(crate) struct Names {
+    /// SipHash under a key that is drawn anew for each run and kept nowhere, so nobody can try
+    /// addresses until the pseudonym comes out.
+    mask: Option<RandomState>,
+}
+
+impl Names {
+    /// Keys, or pseudonyms where `anonymize` is set.
+    pub(crate) fn new(anonymize: bool) -> Self {
+        Self { mask: anonymize.then(RandomState::new) }
+    }
+
+    /// Whether clients must not be recognized.
+    pub(crate) fn are_hidden(&self) -> bool {
+        self.mask.is_some()
+    }
+
+    /// A client's name, fit to print.
+    pub(crate) fn printable(&self, clients: &Clients, client: u32) -> String {
+        self.pseudonym(clients, client).unwrap_or_else(|| Escaped(clients.key(client)).to_string())
+    }
+
+    /// A client's name for data: the key unchanged where it is text.
+    pub(crate) fn exact<'a>(&self, clients: &'a Clients, client: u32) -> Cow<'a, str> {
+        if let Some(name) = self.pseudonym(clients, client) {
+            return Cow::Owned(name);
+        }
+        let key = clients.key(client);
+        match std::str::from_utf8(key) {
+            Ok(key) => Cow::Borrowed(key),
+            Err(_) => Cow::Owned(Escaped(key).to_string()),
+        }
+    }
+
+    fn pseudonym(&self, clients: &Clients, client: u32) -> Option<String> {
+        let hash = self.mask.as_ref()?.hash_one(clients.key(client));
+        Some(format!("client-{hash:016x}"))
+    }
+}

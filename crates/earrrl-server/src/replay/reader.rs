@@ -1,0 +1,232 @@
+//! Many files, one stream of requests, and an account of every line.
+
+use std::io::{self, Read};
+use std::path::Path;
+
+use earrrl::Cost;
+
+use super::clients::Clients;
+use super::cost::Costs;
+use super::escape::Escaped;
+use super::format::{Format, Hints, Parser, Record, detect};
+use super::input::{self, Input};
+use super::key::{Key, KeyMaker};
+use super::lines::{Line, Lines, MAX_LINE};
+use super::skips::{Skip, Skips};
+use crate::address::Prefixes;
+
+/// What of the lines is used, and how.
+pub(crate) struct Selection {
+    /// The format; found out for each file where it is not given.
+    pub(crate) format: Option<Format>,
+    /// Where to look in a line.
+    pub(crate) hints: Hints,
+    /// What identifies a client.
+    pub(crate) key: Key,
+    /// How much of an address counts.
+    pub(crate) prefixes: Prefixes,
+    /// What a request costs.
+    pub(crate) costs: Costs,
+}
+
+/// One request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Request {
+    /// Nanoseconds since the epoch.
+    pub(crate) time: u64,
+    /// The client's number.
+    pub(crate) client: u32,
+    /// What it costs.
+    pub(crate) cost: Cost,
+}
+
+/// Reads logs.
+pub(crate) struct Reader {
+    format: Option<Format>,
+    hints: Hints,
+    keys: KeyMaker,
+    costs: Costs,
+    /// The parser of the file before, for what goes on from one file to the next.
+    last_parser: Option<Parser>,
+    /// Every client met.
+    pub(crate) clients: Clients,
+    /// Every line that was no request.
+    pub(crate) skips: Skips,
+    /// How many lines were read, headers apart.
+    pub(crate) lines: u64,
+    /// The formats found, in order.
+    pub(crate) formats: Vec<Format>,
+}
+
+impl Reader {
+    /// A reader that has read nothing.
+    pub(crate) fn new(selection: Selection) -> Self {
+        let Selection { format, hints, key, prefixes, costs } = selection;
+        Self {
+            format,
+            hints,
+            keys: KeyMaker::new(key, prefixes),
+            costs,
+            last_parser: None,
+            clients: Clients::new(),
+            skips: Skips::default(),
+            lines: 0,
+            formats: Vec::new(),
+        }
+    }
+
+    /// How many lines became requests.
+    pub(crate) fn used(&self) -> u64 {
+        self.lines - self.skips.lines()
+    }
+
+    /// Hands every request of a file to `take`, in the order of the lines.
+    ///
+    /// # Errors
+    /// In one line, what kept the file from being read, or read to its end.
+    pub(crate) fn read(
+        &mut self,
+        path: &Path,
+        watch: impl FnOnce(Box<dyn Read>) -> Box<dyn Read>,
+        take: &mut impl FnMut(&Clients, Request) -> io::Result<()>,
+    ) -> Result<(), ReadError> {
+        let about = |error: io::Error| {
+            ReadError::Input(format!(
+                "{}: {}",
+                Escaped(path.as_os_str().as_encoded_bytes()),
+                plain(&error)
+            ))
+        };
+        let Input { name, modified, source } = input::open(path, watch).map_err(about)?;
+        let mut lines = Lines::new(source);
+        let before = self.lines;
+        let format = match self.format {
+            Some(format) => format,
+            None => self.find_format(&name, &mut lines)?,
+        };
+        let number = self.lines - before;
+        if !self.formats.contains(&format) {
+            self.formats.push(format);
+        }
+        let mut parser = match self.last_parser.take() {
+            Some(parser @ Parser::Sshd(_))
+                if format == Format::Sshd && self.hints.year.is_some() =>
+            {
+                parser
+            }
+            _ => Parser::new(format, &self.hints, modified),
+        };
+        let result = self.read_lines(&name, number, &mut lines, &mut parser, take);
+        self.last_parser = Some(parser);
+        result
+    }
+
+    fn read_lines(
+        &mut self,
+        name: &str,
+        mut number: u64,
+        lines: &mut Lines<Box<dyn Read>>,
+        parser: &mut Parser,
+        take: &mut impl FnMut(&Clients, Request) -> io::Result<()>,
+    ) -> Result<(), ReadError> {
+        let mut problem = None;
+        loop {
+            let line = match lines.next() {
+                Ok(Some(line)) => line,
+                Ok(None) => break,
+                Err(error) => {
+                    problem = Some(ReadError::Input(format!(
+                        "{name}: {} behind line {number}; what came before it is used",
+                        plain(&error)
+                    )));
+                    continue;
+                }
+            };
+            number += 1;
+            let (text, outcome) = match line {
+                Line::Whole(text) => (text, parser.parse(text)),
+                Line::TooLong(text) => (text, Err(Skip::TooLong)),
+            };
+            let outcome = outcome.and_then(|record| record.map(|r| self.request(&r)).transpose());
+            match outcome {
+                Ok(Some(request)) => {
+                    self.lines += 1;
+                    take(&self.clients, request).map_err(ReadError::Output)?;
+                }
+                Ok(None) => {}
+                Err(skip) => {
+                    self.lines += 1;
+                    let blank = text.trim_ascii().is_empty();
+                    self.skips.add(if blank { Skip::Blank } else { skip }, name, number, text);
+                }
+            }
+        }
+        problem.map_or(Ok(()), Err)
+    }
+
+    /// Whose request it is and what it costs.
+    #[inline]
+    fn request(&mut self, record: &Record<'_>) -> Result<Request, Skip> {
+        let cost = self.costs.of(record)?;
+        let clients = &mut self.clients;
+        let number = self.keys.with(record, |key| clients.number(key)).ok_or(Skip::Key)?;
+        let client = number.ok_or(Skip::TooManyClients)?;
+        Ok(Request { time: record.time(), client, cost })
+    }
+
+    /// Looks at the first lines; those too long to be looked at are passed over.
+    fn find_format(
+        &mut self,
+        name: &str,
+        lines: &mut Lines<Box<dyn Read>>,
+    ) -> Result<Format, ReadError> {
+        let about = |problem: &str| ReadError::Input(format!("{name}: {problem}"));
+        loop {
+            let ahead = lines.peek().map_err(|error| about(&plain(&error)))?;
+            if let Some(format) = detect(ahead, &self.hints) {
+                return Ok(format);
+            }
+            if ahead.is_empty() {
+                return Err(about("is empty, or has only lines that are too long"));
+            }
+            let first = memchr::memchr(b'\n', ahead).unwrap_or(ahead.len());
+            if first <= MAX_LINE {
+                return Err(about(&unknown_format(ahead, self.hints.private)));
+            }
+            if let Ok(Some(Line::TooLong(text))) = lines.next() {
+                self.lines += 1;
+                self.skips.add(Skip::TooLong, name, self.lines, text);
+            }
+        }
+    }
+}
+
+/// What ended the reading of a file.
+#[derive(Debug)]
+pub(crate) enum ReadError {
+    /// The file can't be read, or not to its end; others can.
+    Input(String),
+    /// What takes the requests can't go on.
+    Output(io::Error),
+}
+
+/// Why no format was found, with an example.
+fn unknown_format(ahead: &[u8], private: bool) -> String {
+    if ahead.contains(&0) {
+        return "is a binary file, not a log".into();
+    }
+    let mut lines = ahead.split(|&b| b == b'\n').map(<[u8]>::trim_ascii);
+    let Some(first) = lines.find(|line| !line.is_empty()) else {
+        return "is blank".into();
+    };
+    let first = Escaped(&first[..first.len().min(80)]);
+    let example = if private { String::new() } else { format!(" (`{first}`)") };
+    format!("no log format fits its first lines{example}; --format says which it is")
+}
+
+/// A system's error without its number.
+fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    let end = text.find(" (os error").unwrap_or(text.len());
+    text[..end].to_lowercase()
+}

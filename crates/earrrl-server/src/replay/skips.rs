@@ -1,0 +1,105 @@
+//! Lines that are no requests: counted by reason, and the first few shown.
+
+use super::escape::Escaped;
+
+/// Examples kept of each reason.
+const EXAMPLES: usize = 3;
+
+/// Bytes shown of an example.
+const SHOWN: usize = 120;
+
+/// Why a line was skipped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Skip {
+    /// Nothing on it.
+    Blank,
+    /// Longer than any line that is looked at.
+    TooLong,
+    /// Not as the format has it.
+    Malformed,
+    /// No time where it belongs, or one before 1970 or after 2499.
+    Time,
+    /// What `--key` asks for is not on the line.
+    Key,
+    /// What `--cost` asks for is not on the line, or is no cost.
+    Cost,
+    /// A line of the daemon's that names no client.
+    NoClient,
+    /// There are more clients than can be told apart.
+    TooManyClients,
+}
+
+impl Skip {
+    const ALL: [Self; 8] = [
+        Self::Blank,
+        Self::TooLong,
+        Self::Malformed,
+        Self::Time,
+        Self::Key,
+        Self::Cost,
+        Self::NoClient,
+        Self::TooManyClients,
+    ];
+
+    /// In words.
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Self::Blank => "blank",
+            Self::TooLong => "longer than 64 KiB",
+            Self::Malformed => "not a line of this format",
+            Self::Time => "no usable time",
+            Self::Key => "without the key",
+            Self::Cost => "without a usable cost",
+            Self::NoClient => "without a client address",
+            Self::TooManyClients => "over 4294967296 clients",
+        }
+    }
+}
+
+/// A skipped line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Example {
+    /// Where it is: `access.log:17`.
+    pub(crate) place: String,
+    /// How it starts, made printable.
+    pub(crate) text: String,
+}
+
+/// One reason and its lines.
+#[derive(Debug, Clone, Default)]
+struct Group {
+    lines: u64,
+    examples: Vec<Example>,
+}
+
+/// All skipped lines.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Skips {
+    groups: [Group; Skip::ALL.len()],
+}
+
+impl Skips {
+    /// Counts a line.
+    #[cold]
+    pub(crate) fn add(&mut self, skip: Skip, file: &str, number: u64, line: &[u8]) {
+        let group = &mut self.groups[skip as usize];
+        group.lines += 1;
+        if group.examples.len() < EXAMPLES && skip != Skip::Blank {
+            let text = Escaped(&line[..line.len().min(SHOWN)]).to_string();
+            let more = if line.len() > SHOWN { "…" } else { "" };
+            let place = format!("{file}:{number}");
+            group.examples.push(Example { place, text: text + more });
+        }
+    }
+
+    /// How many lines were skipped.
+    pub(crate) fn lines(&self) -> u64 {
+        self.groups.iter().map(|group| group.lines).sum()
+    }
+
+    /// Every reason that occurred, its lines and the first few of them.
+    pub(crate) fn by_reason(&self) -> impl Iterator<Item = (Skip, u64, &[Example])> {
+        let groups = Skip::ALL.into_iter().zip(&self.groups);
+        groups.filter(|(_, g)| g.lines > 0).map(|(skip, g)| (skip, g.lines, &g.examples[..]))
+    }
+}
