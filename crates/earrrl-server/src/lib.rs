@@ -5,6 +5,5 @@ pub mod config;
 pub mod engine;
 pub mod metrics;
 pub mod protocol;
-pub mod quota;
 pub mod serve;
 pub mod service;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use earrrl::Outcome;
 
@@ -62,7 +62,11 @@ fn cell() -> usize {
 
 /// How often one rule said what.
 #[derive(Debug, Default)]
-pub struct RuleOutcomes([OutcomeCells; CELLS]);
+pub struct RuleOutcomes {
+    cells: [OutcomeCells; CELLS],
+    /// The second in which a dry run was last logged.
+    logged: AtomicU64,
+}
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
@@ -80,13 +84,24 @@ impl RuleOutcomes {
             Outcome::ShadowBan => 4,
             _ => 5,
         };
-        self.0[cell()].0[place].fetch_add(1, Relaxed);
+        self.cells[cell()].0[place].fetch_add(1, Relaxed);
     }
 
     /// How many of this outcome.
     pub fn get(&self, outcome: Outcome) -> u64 {
         let place = OUTCOMES.iter().position(|known| *known == outcome);
-        place.map_or(0, |place| self.0.iter().map(|cell| cell.0[place].load(Relaxed)).sum())
+        place.map_or(0, |place| self.cells.iter().map(|cell| cell.0[place].load(Relaxed)).sum())
+    }
+}
+
+impl RuleOutcomes {
+    /// Logs a request that a dry run would have denied; at most one a second, the counts have all.
+    pub fn log_observed(&self, rule: &str, key: &[u8]) {
+        let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        if self.logged.swap(second, Relaxed) != second {
+            let observed = self.get(Outcome::Observe);
+            tracing::info!(rule, key = %key.escape_ascii(), observed, "over the limit, not enforced");
+        }
     }
 }
 

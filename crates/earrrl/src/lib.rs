@@ -15,6 +15,7 @@ mod engine;
 mod error;
 mod grammar;
 mod parameter;
+mod quota;
 #[cfg(feature = "testing")]
 pub mod random;
 #[cfg(feature = "testing")]
@@ -35,9 +36,12 @@ pub use engine::{
 };
 pub use error::RuleError;
 pub use parameter::Rate;
+pub use quota::Quota;
 #[cfg(feature = "testing")]
 pub use reference::ReferenceEngine;
 pub use rule::Rule;
 #[cfg(feature = "std")]
 pub use time::SystemClock;
 pub use time::{Clock, ManualClock, Nanos};
+#[cfg(feature = "std")]
+pub mod table;

@@ -226,10 +226,9 @@ impl Service {
             charged.push((rule, limit));
             keyed.push((key, cost));
         }
-        let each = charged.iter().zip(&keyed);
-        let charges: SmallVec<[Charge<'_>; 4]> = each
-            .map(|((_, limit): &(_, &Prepared), (key, cost))| Charge { rule: limit.id, key, cost: *cost })
-            .collect();
+        let limits = charged.iter().map(|(_, limit): &(_, &Prepared)| limit.id);
+        let each = limits.zip(&keyed).map(|(rule, (key, cost))| Charge { rule, key, cost: *cost });
+        let charges: SmallVec<[Charge<'_>; 4]> = each.collect();
         self.charge(charged, &charges, mode).await
     }
 

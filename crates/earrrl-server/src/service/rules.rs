@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use earrrl::{Cost, EngineError, Rule, RuleId};
+use earrrl::{Cost, EngineError, Quota, Rule, RuleId};
 
 use super::attributes::Attributes;
 use super::key::{Key, join, split};
@@ -13,7 +13,6 @@ use crate::config::rule::{CostSource, RuleConfig};
 use crate::config::server::ClientAddress;
 use crate::engine::Engine;
 use crate::metrics::{Outcomes, RuleOutcomes};
-use crate::quota::Quota;
 
 /// Clients that an override's table is meant for, at most.
 const OVERRIDE_CAPACITY: usize = 100_000;

@@ -1,8 +1,16 @@
 //! What a limit is called in headers: so many units in so many seconds.
 
-use earrrl::Limit;
+use crate::algorithm::Limit;
 
-/// A quota and its window, rounded as headers want them.
+/// A quota and its window, rounded as the `RateLimit` headers want them.
+///
+/// ```
+/// use earrrl::{Quota, Rule};
+/// let rule: Rule = "gcra 1/s burst=60".parse()?;
+/// let quota = Quota::of(rule.limit());
+/// assert_eq!((quota.units, quota.window), (60, Some(60)));
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     /// Whole units.
@@ -23,10 +31,10 @@ impl Quota {
             Limit::SlidingWindow(limit) => (limit.quota().as_f64(), seconds(limit.window())),
             Limit::SlidingCounter(limit) => (limit.quota().as_f64(), seconds(limit.window())),
         };
-        // Rounding: 60/1 in doubles may come out a billionth above or below the whole.
-        let units = (units * (1.0 + 1e-12)).floor() as u64;
-        let window = (seconds >= 1.0).then(|| (seconds * (1.0 - 1e-12)).ceil() as u64);
-        Self { units, window }
+        // What is whole must stay so, though it may come out of a division a little off.
+        let units = (units * (1.0 + 1e-12)) as u64;
+        let below = (seconds * (1.0 - 1e-12)) as u64;
+        Self { units, window: (seconds >= 1.0).then_some(below + 1) }
     }
 }
 
@@ -36,9 +44,8 @@ fn seconds(nanos: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use earrrl::Rule;
-
     use super::*;
+    use crate::rule::Rule;
 
     #[test]
     fn every_algorithm_has_its_quota() {

@@ -1,0 +1,140 @@
+//! What one slot of the table holds, as 128 bits: fingerprint (40), state (88).
+//!
+//! The state is a [`Word`] plus 2^87, so that as an unsigned number it sorts as the word does. The
+//! topmost 1/256 of that range is never a word: there it is a *claim*, numbered, of a slot that
+//! somebody is about to fill. A whole slot of zeroes is empty.
+
+/// A client's state: a time, in whatever unit the algorithm counts, of at most 88 bits.
+///
+/// A smaller word always means a lower current rate, so the smallest is the first to be forgotten.
+pub type Word = i128;
+
+/// The smallest storable word; smaller ones are stored as this.
+pub const MIN_WORD: Word = -(1 << 87);
+/// The largest storable word; larger ones are stored as this.
+pub const MAX_WORD: Word = (1 << 87) - (1 << 80) - 1;
+
+pub(super) const FINGERPRINT_BITS: u32 = 40;
+pub(super) const FINGERPRINT_MASK: u64 = (1 << FINGERPRINT_BITS) - 1;
+const TOP_BITS: u32 = 64 - FINGERPRINT_BITS;
+const TOP_MASK: u64 = (1 << TOP_BITS) - 1;
+const BIAS: i64 = 1 << (TOP_BITS - 1);
+/// The least top of a state that marks a claim.
+const CLAIM: u64 = 0xFF << (TOP_BITS - 8);
+
+/// The two halves of a slot's content. The high one is enough to tell whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// Fingerprint, and the top 24 bits of the state.
+    pub(super) high: u64,
+    /// The other 64 bits of the state.
+    pub(super) low: u64,
+}
+
+impl Entry {
+    pub(super) const EMPTY: Self = Self { high: 0, low: 0 };
+
+    #[inline(always)]
+    pub(super) fn new(fingerprint: u64, word: Word) -> Self {
+        let top = (word >> 64) as i64;
+        let biased = top.wrapping_add(BIAS) as u64;
+        if biased >= CLAIM {
+            return Self::new(fingerprint, saturate(top));
+        }
+        Self { high: (fingerprint << TOP_BITS) | biased, low: word as u64 }
+    }
+
+    /// A claim of a slot; `number` makes it different from every other claim of this key.
+    pub(super) fn claim(fingerprint: u64, number: u64) -> Self {
+        Self { high: (fingerprint << TOP_BITS) | CLAIM, low: number }
+    }
+
+    #[inline(always)]
+    pub(super) fn word(self) -> Word {
+        let top = (self.high & TOP_MASK) as i64 - BIAS;
+        (Word::from(top) << 64) | Word::from(self.low)
+    }
+
+    #[inline(always)]
+    pub(super) fn fingerprint(self) -> u64 {
+        fingerprint(self.high)
+    }
+
+    #[inline(always)]
+    pub(super) fn is_claim(self) -> bool {
+        is_claim(self.high)
+    }
+
+    #[inline(always)]
+    pub(super) fn to_bits(self) -> u128 {
+        (u128::from(self.high) << 64) | u128::from(self.low)
+    }
+
+    #[inline(always)]
+    pub(super) fn from_bits(bits: u128) -> Self {
+        Self { high: (bits >> 64) as u64, low: bits as u64 }
+    }
+}
+
+/// Whose entry it is, by its high half.
+#[inline(always)]
+pub(super) fn fingerprint(high: u64) -> u64 {
+    high >> TOP_BITS
+}
+
+/// Whether it is a claim, by its high half.
+#[inline(always)]
+pub(super) fn is_claim(high: u64) -> bool {
+    high & TOP_MASK >= CLAIM
+}
+
+#[cold]
+fn saturate(top: i64) -> Word {
+    if top < 0 { MIN_WORD } else { MAX_WORD }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn words_outside_the_range_saturate() {
+        for (word, stored) in [
+            (MAX_WORD, MAX_WORD),
+            (MAX_WORD + 1, MAX_WORD),
+            (Word::MAX, MAX_WORD),
+            (MIN_WORD, MIN_WORD),
+            (MIN_WORD - 1, MIN_WORD),
+            (Word::MIN, MIN_WORD),
+        ] {
+            assert_eq!(Entry::new(1, word).word(), stored, "{word}");
+        }
+    }
+
+    #[test]
+    fn claims_are_neither_words_nor_empty() {
+        let claim = Entry::claim(1, u64::MAX);
+        assert!(claim.is_claim() && claim != Entry::EMPTY);
+        assert_eq!(claim.fingerprint(), 1);
+        assert!(!Entry::new(FINGERPRINT_MASK, MAX_WORD).is_claim());
+        assert!(Entry::new(1, MIN_WORD) != Entry::EMPTY);
+    }
+
+    proptest! {
+        #[test]
+        fn an_entry_keeps_what_it_is_given(
+            fingerprint in 1..=FINGERPRINT_MASK,
+            word in MIN_WORD..=MAX_WORD,
+            other in MIN_WORD..=MAX_WORD,
+        ) {
+            let entry = Entry::new(fingerprint, word);
+            prop_assert_eq!(entry.fingerprint(), fingerprint);
+            prop_assert_eq!(entry.word(), word);
+            prop_assert_eq!(Entry::from_bits(entry.to_bits()), entry);
+            prop_assert!(!entry.is_claim());
+            let below = entry.to_bits() < Entry::new(fingerprint, other).to_bits();
+            prop_assert_eq!(below, word < other);
+        }
+    }
+}

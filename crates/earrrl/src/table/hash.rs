@@ -1,0 +1,111 @@
+//! Keys are hashed with SipHash-1-3 under a random key, so nobody who chooses client keys can aim
+//! at another client's place. Only the hash is ever stored.
+
+use core::hash::{Hash, Hasher};
+
+use siphasher::sip::SipHasher13;
+
+/// What the table knows of a key: 64 bits of its keyed hash.
+///
+/// The top bits choose the two sets an entry may live in, the low 40 bits are its fingerprint. Two
+/// keys are taken for one only when their fingerprints agree and they share a set: with ten
+/// million clients that happens to fewer than one in a thousand tables, and then to one pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KeyHash(u64);
+
+impl KeyHash {
+    /// Takes over a hash that was computed elsewhere. All 64 bits must be uniformly distributed.
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// The whole hash.
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// The low 40 bits; never 0, which marks an empty slot.
+    #[inline(always)]
+    pub(super) fn fingerprint(self) -> u64 {
+        (self.0 & super::entry::FINGERPRINT_MASK).max(1)
+    }
+
+    /// A number below `lines`, from the top bits: where the search begins.
+    #[inline(always)]
+    pub(super) fn first_line(self, lines: usize) -> usize {
+        scale(self.0, lines)
+    }
+
+    /// A number below `lines` that depends on every bit of the hash: where it continues.
+    #[inline(always)]
+    pub(super) fn second_line(self, lines: usize) -> usize {
+        scale(self.0.rotate_left(32).wrapping_mul(0x9E37_79B9_7F4A_7C15), lines)
+    }
+}
+
+/// `hash / 2^64 * below`, by one multiplication.
+#[inline(always)]
+fn scale(hash: u64, below: usize) -> usize {
+    ((u128::from(hash) * below as u128) >> 64) as usize
+}
+
+/// Hashes keys of any hashable type.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyHasher {
+    keyed: SipHasher13,
+}
+
+impl KeyHasher {
+    /// A hasher with a random key from the operating system.
+    ///
+    /// # Errors
+    /// When the operating system has no randomness to give.
+    pub fn random() -> Result<Self, getrandom::Error> {
+        let mut key = [0; 16];
+        getrandom::fill(&mut key)?;
+        Ok(Self::with_key(&key))
+    }
+
+    /// A hasher with a given key, for tests and for tables that several processes share.
+    #[must_use]
+    pub fn with_key(key: &[u8; 16]) -> Self {
+        Self { keyed: SipHasher13::new_with_key(key) }
+    }
+
+    /// Hashes a key.
+    #[inline]
+    pub fn hash<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
+        let mut hasher = self.keyed;
+        key.hash(&mut hasher);
+        KeyHash(hasher.finish())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_decides_the_hash() {
+        let one = KeyHasher::with_key(&[1; 16]);
+        let two = KeyHasher::with_key(&[2; 16]);
+        assert_eq!(one.hash("alice"), one.hash("alice"));
+        assert_ne!(one.hash("alice"), one.hash("bob"));
+        assert_ne!(one.hash("alice"), two.hash("alice"));
+        let random = KeyHasher::random().unwrap();
+        assert_ne!(random.hash("alice"), KeyHasher::random().unwrap().hash("alice"));
+    }
+
+    #[test]
+    fn lines_are_in_range_and_fingerprints_are_never_zero() {
+        for bits in [0, 1, u64::MAX, 1 << 40, 0x8000_0000_0000_0000] {
+            for lines in [8, 12, 1 << 20] {
+                assert!(KeyHash(bits).first_line(lines) < lines);
+                assert!(KeyHash(bits).second_line(lines) < lines);
+            }
+            assert_ne!(KeyHash(bits).fingerprint(), 0);
+        }
+    }
+}

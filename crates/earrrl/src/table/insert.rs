@@ -1,0 +1,102 @@
+//! How an absent key gets a slot, and why it never gets two.
+//!
+//! 1. **Claim.** Swap a victim for a claim: the key's fingerprint and a number that no other claim
+//!    of this key has. A claim counts as no state.
+//! 2. **Rescan.** Read every other candidate slot of the key. If one holds the key's state, or a
+//!    claim of it at a lower place, withdraw the own claim and start over. Swap claims at higher
+//!    places for empty slots.
+//! 3. **Commit.** Swap the claim, exactly as it was seen, for the state. If somebody was faster,
+//!    start over.
+//!
+//! *Never two.* Suppose two claims of one key, at places `a < b`, both come to be committed and
+//! stay. All swaps and loads are sequentially consistent. A committed claim stood untouched from
+//! step 1 to step 3, since its number never recurs, and its committer's rescan lies between.
+//! Consider the instant at which the committer of `b` read `a`, after `b` was claimed. If it saw
+//! the claim or the state there, it withdrew `b`. So `a` was claimed after that instant, hence
+//! after `b` was, and the rescan of `a` came later still: it found `b` claimed, and emptied it so
+//! that its commit failed; or committed, and withdrew `a`; or gone. Either way not both. The step
+//! that ensures it is the rescan: without it the model checker finds a key in two slots.
+//!
+//! *Killed in between.* A claim whose owner died is harmless: whoever meets one of its own key
+//! takes it over with steps 2 and 3, which ask for nothing but the claim as it was seen, and a
+//! claim that many later ones of its shard have overtaken is evicted like an empty slot.
+//!
+//! *Progress.* Of several claims of a key, the lowest is withdrawn only if the key's state is
+//! found, and any thread can commit it, so somebody always gets on.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use super::entry::{Entry, Word};
+use super::hash::KeyHash;
+use super::raw::RawTable;
+use super::slot::Slot;
+use super::victim::{Seen, Set, rank, victim};
+
+/// A claim is stale once so many later ones were made in its shard: its owner is long dead, or so
+/// slow that starting over costs it nothing.
+const STALE: u64 = 1 << 16;
+
+impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
+    /// Stores the first word of an absent key. False when another thread interfered and the caller
+    /// has to look again.
+    pub(super) fn insert(&self, key: KeyHash, word: Word, idle: Word) -> bool {
+        self.claim(key, word, idle)
+            .filter(|claim| !S::RESCANS || self.rescan(key, claim))
+            .is_some_and(|claim| {
+                let committed = Entry::new(key.fingerprint(), word);
+                self.lines.slot(claim.place).swap(claim.entry, committed).is_ok()
+            })
+    }
+
+    /// Step 1. A claim of the key that is already there is taken over.
+    fn claim(&self, key: KeyHash, word: Word, idle: Word) -> Option<Seen> {
+        let mut sets = [Set::new(word, idle), Set::new(word, idle)];
+        for (nth, place) in self.lines.candidates(key).enumerate() {
+            let seen = self.look(place);
+            if seen.entry.fingerprint() == key.fingerprint() {
+                return seen.entry.is_claim().then_some(seen);
+            }
+            let in_set = nth % (LINE * LINES);
+            sets[nth / (LINE * LINES)].add(seen, in_set < LINE);
+        }
+        self.claim_slot(key.fingerprint(), victim(sets)?, idle)
+    }
+
+    fn look(&self, place: usize) -> Seen {
+        let entry = self.lines.slot(place).load();
+        let rank = if self.is_stale_claim(entry) { 0 } else { rank(entry) };
+        Seen { place, entry, rank }
+    }
+
+    fn is_stale_claim(&self, entry: Entry) -> bool {
+        let made = || self.shard(entry.fingerprint()).claims.load(Relaxed);
+        entry.is_claim() && made().wrapping_sub(entry.low) > STALE
+    }
+
+    fn claim_slot(&self, fingerprint: u64, victim: Seen, idle: Word) -> Option<Seen> {
+        let shard = self.shard(fingerprint);
+        let entry = Entry::claim(fingerprint, shard.claims.fetch_add(1, Relaxed));
+        self.lines.slot(victim.place).swap(victim.entry, entry).ok()?;
+        if victim.rank > rank(Entry::new(fingerprint, idle)) && !victim.entry.is_claim() {
+            shard.displaced.fetch_add(1, Relaxed);
+        }
+        Some(Seen { entry, ..victim })
+    }
+
+    /// Step 2. Whether the claim is the only trace of its key.
+    fn rescan(&self, key: KeyHash, claim: &Seen) -> bool {
+        for place in self.lines.candidates(key).filter(|place| *place != claim.place) {
+            let slot = self.lines.slot(place);
+            let mut entry = slot.load();
+            while entry.fingerprint() == key.fingerprint() {
+                if !entry.is_claim() || place < claim.place {
+                    // Whoever changed it meanwhile has seen to it.
+                    let _ = self.lines.slot(claim.place).swap(claim.entry, Entry::EMPTY);
+                    return false;
+                }
+                entry = slot.swap(entry, Entry::EMPTY).err().unwrap_or(Entry::EMPTY);
+            }
+        }
+        true
+    }
+}

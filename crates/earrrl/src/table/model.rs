@@ -1,0 +1,229 @@
+//! The protocol under a model checker: every interleaving, up to a number of preemptions, of
+//! threads that insert, update, evict and reset. And the proof that the model would notice: with
+//! the rescan left out, it finds a key in two slots.
+
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+
+use super::Change;
+use super::entry::{Entry, MIN_WORD, Word};
+use super::hash::KeyHash;
+use super::raw::RawTable;
+use super::slot::Slot;
+
+/// A slot that the model checker watches. Each half is read by a step of its own.
+struct ModelSlot<const RESCANS: bool>(Mutex<Entry>);
+
+impl<const RESCANS: bool> Slot for ModelSlot<RESCANS> {
+    const RESCANS: bool = RESCANS;
+
+    fn vacant() -> Self {
+        Self(Mutex::new(Entry::EMPTY))
+    }
+
+    fn high(&self) -> u64 {
+        self.load().high
+    }
+
+    fn low(&self) -> u64 {
+        self.load().low
+    }
+
+    fn load(&self) -> Entry {
+        *self.0.lock().unwrap()
+    }
+
+    fn swap(&self, seen: Entry, new: Entry) -> Result<(), Entry> {
+        let mut slot = self.0.lock().unwrap();
+        if *slot != seen {
+            return Err(*slot);
+        }
+        *slot = new;
+        Ok(())
+    }
+}
+
+/// Two sets of one slot each: every key may be in either, and two keys fill the table.
+type Model<const RESCANS: bool> = RawTable<ModelSlot<RESCANS>, 1, 1>;
+
+/// Lower than every word the tests store.
+const IDLE: Word = MIN_WORD;
+
+/// A key whose search begins in the set of that number.
+fn key(fingerprint: u64, set: u64) -> KeyHash {
+    KeyHash::from_bits(fingerprint | (set << 63))
+}
+
+fn count<const R: bool>(table: &Model<R>, key: KeyHash) -> Word {
+    table.update(key, IDLE, |word| {
+        let count = word.unwrap_or(0) + 1;
+        (Change::Store(count), count)
+    })
+}
+
+/// Every committed word of a key; more than one is the error all this is about.
+fn words<const R: bool>(table: &Model<R>, key: KeyHash) -> Vec<Word> {
+    table
+        .entries(0..table.lines.slots())
+        .filter(|entry| entry.fingerprint() == key.fingerprint())
+        .map(Entry::word)
+        .collect()
+}
+
+fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}
+
+/// A table in which other clients hold both slots.
+fn full_table<const R: bool>(first: Word, second: Word) -> Arc<Model<R>> {
+    let table = Arc::new(Model::new(2).unwrap());
+    for (fingerprint, word) in [(101, first), (102, second)] {
+        table.update(key(fingerprint, 0), IDLE, |_| (Change::Store(word), ()));
+    }
+    table
+}
+
+/// Runs each of the operations in a thread of its own.
+fn race<const R: bool, T: Send + 'static>(
+    table: &Arc<Model<R>>,
+    operations: Vec<Box<dyn FnOnce(&Model<R>) -> T + Send>>,
+) -> Vec<T> {
+    let threads: Vec<_> = operations
+        .into_iter()
+        .map(|operation| {
+            let table = Arc::clone(table);
+            thread::spawn(move || operation(&table))
+        })
+        .collect();
+    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+}
+
+fn counting<const R: bool>(key: KeyHash) -> Box<dyn FnOnce(&Model<R>) -> Word + Send> {
+    Box::new(move |table| count(table, key))
+}
+
+/// The slot that the key's search finds first is freed between the two searches, so the threads
+/// choose different victims.
+fn a_slot_is_freed_while_two_threads_claim<const R: bool>() {
+    let table = full_table::<R>(10, 20);
+    let (other, newcomer) = (key(102, 0), key(7, 0));
+    let freeing: Box<dyn FnOnce(&Model<R>) -> Word + Send> =
+        Box::new(move |table| table.update(other, IDLE, |_| (Change::Remove, 0)));
+    race(&table, vec![freeing, counting(newcomer), counting(newcomer)]);
+    assert_eq!(words(&table, newcomer), [2]);
+}
+
+#[test]
+fn an_absent_key_is_counted_once() {
+    explore(3, || {
+        let table = Arc::new(Model::<true>::new(2).unwrap());
+        let key = key(7, 0);
+        race(&table, vec![counting(key), counting(key)]);
+        assert_eq!(words(&table, key), [2]);
+    });
+}
+
+#[test]
+fn three_threads_meet_an_absent_key() {
+    explore(2, || {
+        let table = Arc::new(Model::<true>::new(2).unwrap());
+        let key = key(7, 1);
+        race(&table, vec![counting(key), counting(key), counting(key)]);
+        assert_eq!(words(&table, key), [3]);
+    });
+}
+
+#[test]
+fn a_newcomer_to_a_full_table_is_counted_once() {
+    explore(3, || {
+        let table = full_table::<true>(10, 20);
+        let key = key(7, 0);
+        race(&table, vec![counting(key), counting(key)]);
+        assert_eq!(words(&table, key), [2]);
+    });
+}
+
+#[test]
+fn a_freed_slot_does_not_divide_a_key() {
+    explore(2, a_slot_is_freed_while_two_threads_claim::<true>);
+}
+
+#[test]
+#[should_panic(expected = "left: [1, 1]")]
+fn without_the_rescan_the_model_finds_a_key_in_two_slots() {
+    explore(2, a_slot_is_freed_while_two_threads_claim::<false>);
+}
+
+#[test]
+fn updates_of_a_present_key_are_all_counted() {
+    explore(3, || {
+        let table = Arc::new(Model::<true>::new(2).unwrap());
+        let key = key(7, 0);
+        count(&table, key);
+        race(&table, vec![counting(key), counting(key)]);
+        assert_eq!(words(&table, key), [3]);
+    });
+}
+
+/// Three keys compete for two slots: each ends in at most one, and nobody is turned away.
+#[test]
+fn evictions_leave_no_key_twice() {
+    explore(2, || {
+        let table = Arc::new(Model::<true>::new(2).unwrap());
+        let keys = [key(7, 0), key(8, 1), key(9, 0)];
+        let counts = race(&table, keys.map(|key| counting(key)).into());
+        assert_eq!(counts, [1, 1, 1]);
+        assert!(keys.iter().all(|key| words(&table, *key).len() <= 1));
+        assert!(keys.iter().any(|key| words(&table, *key) == [1]));
+    });
+}
+
+#[test]
+fn a_reset_forgets_what_was_counted_before_it() {
+    explore(3, || {
+        let table = Arc::new(Model::<true>::new(2).unwrap());
+        let key = key(7, 0);
+        count(&table, key);
+        let reset: Box<dyn FnOnce(&Model<true>) -> Word + Send> = Box::new(move |table| {
+            table.update(key, IDLE, |word| (Change::Remove, word.unwrap_or(0)))
+        });
+        let answers = race(&table, vec![reset, counting(key)]);
+        let left = words(&table, key).iter().sum::<Word>();
+        // What the reset took and what is left make up everything that was counted.
+        assert_eq!(answers[0] + left, 2);
+    });
+}
+
+/// A word whose halves both change is never seen as one half of each.
+#[test]
+fn a_reader_sees_no_half_changed_word() {
+    explore(3, || {
+        let (before, after) = (1, (1 << 64) + 2);
+        let table = Arc::new(Model::<true>::new(2).unwrap());
+        let key = key(7, 0);
+        let store = move |word| {
+            move |table: &Model<true>| table.update(key, IDLE, |_| (Change::Store(word), None))
+        };
+        store(before)(&table);
+        let reading =
+            move |table: &Model<true>| table.update(key, IDLE, |word| (Change::Keep, word));
+        let seen = race(&table, vec![Box::new(store(after)), Box::new(reading)]);
+        assert!([Some(before), Some(after)].contains(&seen[1]), "{seen:?}");
+    });
+}
+
+/// A claim that was left behind, as by a killed process, is taken over.
+#[test]
+fn an_abandoned_claim_is_finished_by_whoever_meets_it() {
+    explore(3, || {
+        let table = Arc::new(Model::<true>::new(2).unwrap());
+        let key = key(7, 0);
+        let abandoned = Entry::claim(key.fingerprint(), 1 << 40);
+        table.lines.slot(1).swap(Entry::EMPTY, abandoned).unwrap();
+        race(&table, vec![counting(key), counting(key)]);
+        assert_eq!(words(&table, key), [2]);
+        assert!((0..2).all(|place| !table.lines.slot(place).load().is_claim()));
+    });
+}

@@ -1,0 +1,220 @@
+//! One slot of the table: 128 bits that are read in halves and changed as a whole.
+//!
+//! This is the only module with `unsafe` code. It exists because no portable type reads half of a
+//! 128-bit atomic: the processor's own instructions do, and a scan of a cache line needs only the
+//! high halves. On x86-64 every access to a slot is one such instruction; elsewhere, and under
+//! Miri, `portable_atomic` serves. The model checker brings a [`Slot`] of its own.
+#![allow(unsafe_code)]
+
+use super::entry::Entry;
+
+/// All that the table asks of its memory. Every operation is sequentially consistent.
+pub(super) trait Slot: Sync {
+    /// Whether inserting rescans. Only a model that shows what goes wrong without says no.
+    const RESCANS: bool = true;
+
+    fn vacant() -> Self;
+
+    /// The high half alone.
+    fn high(&self) -> u64;
+
+    /// The low half alone. Together with an earlier [`high`](Self::high) it may be a pair that
+    /// never existed: only a swap or a [`load`](Self::load) tells.
+    fn low(&self) -> u64;
+
+    /// Both halves at one instant.
+    fn load(&self) -> Entry;
+
+    /// Replaces `seen` by `new`, or answers what is there instead.
+    fn swap(&self, seen: Entry, new: Entry) -> Result<(), Entry>;
+}
+
+/// Whether this processor can do all that without a lock.
+pub(super) fn is_lock_free() -> bool {
+    portable_atomic::AtomicU128::is_lock_free()
+}
+
+/// Asks for huge pages, which save a second miss per look-up in large tables. Only a hint.
+pub(super) fn prefer_huge_pages<T>(spare: &mut [core::mem::MaybeUninit<T>]) {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    {
+        const PAGE: usize = 4096;
+        let bytes = core::mem::size_of_val(spare);
+        let start = spare.as_mut_ptr().cast::<u8>();
+        let skipped = start.align_offset(PAGE);
+        if bytes >= skipped.saturating_add(2 << 20) {
+            // SAFETY: the range lies inside `spare`, and MADV_HUGEPAGE changes no byte of it.
+            unsafe {
+                libc::madvise(start.add(skipped).cast(), bytes - skipped, libc::MADV_HUGEPAGE);
+            }
+        }
+    }
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    let _ = spare;
+}
+
+/// Fetches the cache line of `target`, meaning to write to it.
+#[inline(always)]
+pub(super) fn prefetch<T>(target: &T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch has no effect that a program could observe.
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) core::ptr::from_ref(target),
+            options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = target;
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod native {
+    use core::arch::asm;
+    use core::cell::UnsafeCell;
+
+    use super::{Entry, Slot};
+
+    /// A slot in ordinary memory. Little-endian: the low half comes first.
+    #[repr(C, align(16))]
+    pub(in super::super) struct AtomicSlot(UnsafeCell<[u64; 2]>);
+
+    // SAFETY: the cell is reached only by the instructions below, each of which is atomic.
+    unsafe impl Sync for AtomicSlot {}
+
+    impl AtomicSlot {
+        #[inline(always)]
+        fn half<const INDEX: usize>(&self) -> u64 {
+            let half;
+            // SAFETY: an aligned 64-bit load inside the cell; the processor makes it atomic.
+            unsafe {
+                asm!("mov {}, qword ptr [{} + {}]", out(reg) half, in(reg) self.0.get(),
+                    const INDEX * 8, options(nostack, preserves_flags, readonly));
+            }
+            half
+        }
+
+        /// `lock cmpxchg16b`: whether it was replaced, and what was there.
+        #[inline(always)]
+        fn compare_exchange(&self, seen: Entry, new: Entry) -> (bool, Entry) {
+            let (low, high): (u64, u64);
+            let replaced: u64;
+            // SAFETY: the cell is 16 bytes, aligned to 16. `is_lock_free` has answered that the
+            // processor has the instruction. rbx, which it needs, may not be named as an operand,
+            // hence the exchange with rsi.
+            unsafe {
+                asm!(
+                    "xchg rsi, rbx",
+                    "lock cmpxchg16b xmmword ptr [rdi]",
+                    "sete cl",
+                    "mov rbx, rsi",
+                    in("rdi") self.0.get(),
+                    inout("rsi") new.low => _,
+                    inout("rcx") new.high => replaced,
+                    inout("rax") seen.low => low,
+                    inout("rdx") seen.high => high,
+                    options(nostack),
+                );
+            }
+            (replaced as u8 != 0, Entry { high, low })
+        }
+    }
+
+    impl Slot for AtomicSlot {
+        fn vacant() -> Self {
+            Self(UnsafeCell::new([0; 2]))
+        }
+
+        #[inline(always)]
+        fn high(&self) -> u64 {
+            self.half::<1>()
+        }
+
+        #[inline(always)]
+        fn low(&self) -> u64 {
+            self.half::<0>()
+        }
+
+        /// Processors with AVX promise that an aligned 16-byte load is atomic; to others a swap of
+        /// nothing for nothing tells the content.
+        #[inline]
+        fn load(&self) -> Entry {
+            if !std::arch::is_x86_feature_detected!("avx") {
+                return self.compare_exchange(Entry::EMPTY, Entry::EMPTY).1;
+            }
+            let both: core::arch::x86_64::__m128i;
+            // SAFETY: an aligned 16-byte load of the cell.
+            unsafe {
+                asm!("movdqa {}, xmmword ptr [{}]", out(xmm_reg) both, in(reg) self.0.get(),
+                    options(nostack, preserves_flags, readonly));
+                Entry::from_bits(core::mem::transmute::<core::arch::x86_64::__m128i, u128>(both))
+            }
+        }
+
+        #[inline(always)]
+        fn swap(&self, seen: Entry, new: Entry) -> Result<(), Entry> {
+            let (replaced, found) = self.compare_exchange(seen, new);
+            if replaced { Ok(()) } else { Err(found) }
+        }
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+mod native {
+    use core::sync::atomic::Ordering::SeqCst;
+
+    use portable_atomic::AtomicU128;
+
+    use super::{Entry, Slot};
+
+    /// A slot in ordinary memory.
+    pub(in super::super) struct AtomicSlot(AtomicU128);
+
+    impl Slot for AtomicSlot {
+        fn vacant() -> Self {
+            Self(AtomicU128::new(0))
+        }
+
+        #[inline]
+        fn high(&self) -> u64 {
+            self.load().high
+        }
+
+        #[inline]
+        fn low(&self) -> u64 {
+            self.load().low
+        }
+
+        #[inline]
+        fn load(&self) -> Entry {
+            Entry::from_bits(self.0.load(SeqCst))
+        }
+
+        #[inline]
+        fn swap(&self, seen: Entry, new: Entry) -> Result<(), Entry> {
+            match self.0.compare_exchange(seen.to_bits(), new.to_bits(), SeqCst, SeqCst) {
+                Ok(_) => Ok(()),
+                Err(found) => Err(Entry::from_bits(found)),
+            }
+        }
+    }
+}
+
+pub(super) use native::AtomicSlot;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_swapped_only_from_what_it_holds() {
+        let slot = AtomicSlot::vacant();
+        let one = Entry { high: 1 << 63, low: 2 };
+        let two = Entry { high: 3, low: u64::MAX };
+        assert_eq!(slot.swap(one, two), Err(Entry::EMPTY));
+        assert_eq!(slot.swap(Entry::EMPTY, one), Ok(()));
+        assert_eq!((slot.high(), slot.low()), (1 << 63, 2));
+        assert_eq!(slot.swap(one, two), Ok(()));
+        assert_eq!(slot.load(), two);
+        assert_eq!(core::mem::size_of::<AtomicSlot>(), 16);
+        assert_eq!(core::mem::align_of::<AtomicSlot>(), 16);
+    }
+}

@@ -1,0 +1,291 @@
+use std::collections::HashMap;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Lower than every word the tests store.
+const IDLE: Word = MIN_WORD;
+
+fn hasher() -> KeyHasher {
+    KeyHasher::with_key(b"a key for tests!")
+}
+
+fn key(name: u64) -> KeyHash {
+    hasher().hash(&name)
+}
+
+fn store(table: &Table, name: u64, word: Word) {
+    table.update(key(name), IDLE, |_| (Change::Store(word), ()));
+}
+
+/// Counts up to `quota`; true if this one was within it.
+fn admit(table: &Table, key: KeyHash, quota: Word) -> bool {
+    table.update(key, IDLE, |word| match word.unwrap_or(0) {
+        count if count < quota => (Change::Store(count + 1), true),
+        _ => (Change::Keep, false),
+    })
+}
+
+/// Fewer repetitions under Miri, which is a thousand times slower.
+fn times(usual: usize) -> usize {
+    if cfg!(miri) { usual.div_ceil(1000) } else { usual }
+}
+
+#[test]
+fn impossible_capacities_are_refused() {
+    let refused = |capacity| Table::new(capacity).unwrap_err();
+    assert_eq!(refused(0), TableError::NoCapacity);
+    assert_eq!(refused(usize::MAX), TableError::TooLarge { capacity: usize::MAX });
+    assert_eq!(refused(1 << 58), TableError::TooLarge { capacity: 1 << 58 });
+    assert_eq!(refused(0).to_string(), "capacity: 0 clients, must be at least 1");
+}
+
+#[test]
+fn a_client_is_stored_changed_and_forgotten() {
+    let table = Table::new(1).unwrap();
+    assert_eq!(table.get(key(1)), None);
+    assert!(table.is_empty());
+    store(&table, 1, -5);
+    store(&table, 2, 7);
+    assert_eq!((table.get(key(1)), table.get(key(2)), table.len()), (Some(-5), Some(7), 2));
+    let mut words: Vec<_> = table.iter().map(|client| client.word).collect();
+    words.sort_unstable();
+    assert_eq!(words, [-5, 7]);
+    assert!(table.reset(key(1)));
+    assert!(!table.reset(key(1)));
+    assert_eq!((table.get(key(1)), table.len(), table.displaced()), (None, 1, 0));
+}
+
+#[test]
+fn keeping_an_absent_client_stores_nothing() {
+    let table = Table::new(1).unwrap();
+    assert_eq!(table.update(key(1), IDLE, |word| (Change::Keep, word)), None);
+    assert!(table.is_empty());
+}
+
+#[test]
+fn twenty_two_bytes_a_client() {
+    let table = Table::new(times(1_000_000)).unwrap();
+    assert!(cfg!(miri) || table.bytes() <= 22_000_000, "{}", table.bytes());
+}
+
+#[test]
+fn a_newcomer_displaces_the_lowest_even_among_offenders() {
+    let table = Table::new(1).unwrap();
+    for name in 0..32 {
+        store(&table, name, 1000 + Word::from(name));
+    }
+    assert_eq!((table.len(), table.displaced()), (32, 0));
+    store(&table, 99, 1);
+    assert_eq!((table.get(key(99)), table.get(key(0))), (Some(1), None));
+    assert_eq!((table.len(), table.displaced()), (32, 1));
+    assert!((1..32).all(|name| table.get(key(name)).is_some()));
+}
+
+#[test]
+fn idle_clients_make_room_without_being_counted_as_displaced() {
+    let table = Table::new(1).unwrap();
+    for name in 0..32 {
+        store(&table, name, Word::from(name));
+    }
+    for name in 100..120 {
+        table.update(key(name), 19, |_| (Change::Store(1000), ()));
+    }
+    assert_eq!(table.displaced(), 0);
+    assert!((20..32).all(|name| table.get(key(name)).is_some()));
+}
+
+/// After ten times as many dead keys as it is meant for, a table holds all its live clients.
+#[test]
+fn live_clients_outlast_the_dead() {
+    let clients = times(120_000) as u64;
+    let table = Table::new(clients as usize).unwrap();
+    let mut now = 0;
+    let mut visit = |name, idle: Word| {
+        now += 1;
+        table.update(key(name), now - idle, |_| (Change::Store(now), ()));
+    };
+    for name in 0..10 * clients {
+        visit(u64::MAX - name, 0);
+    }
+    for name in 0..clients {
+        visit(name, clients.into());
+    }
+    let lost = (0..clients).filter(|name| table.get(key(*name)).is_none()).count();
+    assert!(lost as f64 <= clients as f64 / 10_000.0, "{lost} of {clients} lost");
+}
+
+#[test]
+fn threads_admit_exactly_the_quota() {
+    for threads in [1, 2, 8] {
+        admits_exactly(threads, 1, &Table::new(1).unwrap());
+        admits_exactly(threads, 50, &Table::new(1000).unwrap());
+    }
+}
+
+#[test]
+fn threads_admit_exactly_the_quota_in_full_sets() {
+    for threads in [1, 2, 8] {
+        admits_exactly(threads, 1, &full_table(1, MAX_WORD));
+        admits_exactly(threads, 50, &full_table(1000, -1));
+    }
+}
+
+/// A table without an empty slot, all of its clients at the same word.
+fn full_table(capacity: usize, word: Word) -> Table {
+    let table = Table::new(capacity).unwrap();
+    for name in 0..4 * capacity.max(32) as u64 {
+        store(&table, u64::MAX - name, word);
+    }
+    assert_eq!(table.len() * 16, table.raw.lines.bytes());
+    table
+}
+
+/// All threads at once ask for all names, in different orders, beginning with absent clients.
+fn admits_exactly(threads: u64, names: u64, table: &Table) {
+    let quota = 100;
+    let admitted: Vec<_> = (0..names).map(|_| AtomicUsize::new(0)).collect();
+    let start = Barrier::new(threads as usize);
+    thread::scope(|scope| {
+        for thread in 0..threads {
+            let (admitted, start) = (&admitted, &start);
+            scope.spawn(move || {
+                start.wait();
+                for nth in 0..names * 200 {
+                    let name = (nth + thread * 7) % names;
+                    if admit(table, key(name), quota) {
+                        admitted[name as usize].fetch_add(1, Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    for count in admitted {
+        assert_eq!(count.into_inner(), quota as usize, "{threads} threads, {names} names");
+    }
+}
+
+#[test]
+fn first_requests_that_race_are_all_counted() {
+    let hashes: Vec<_> = (0..times(20_000) as u64).map(key).collect();
+    let table = Table::new(2 * hashes.len()).unwrap();
+    let start = Barrier::new(4);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                start.wait();
+                for hash in &hashes {
+                    table.update(*hash, IDLE, |word| (Change::Store(word.unwrap_or(0) + 1), ()));
+                }
+            });
+        }
+    });
+    assert!(hashes.iter().all(|hash| table.get(*hash) == Some(4)));
+    assert_eq!(table.iter().count(), hashes.len());
+}
+
+#[test]
+fn no_word_is_seen_half_changed() {
+    let both = |half: Word| (half << 64) | half;
+    let table = Table::new(1).unwrap();
+    let writes = times(200_000) as Word;
+    store(&table, 1, both(0));
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for nth in 0..writes {
+                    table.update(key(1), IDLE, |_| (Change::Store(both(nth % 64)), ()));
+                }
+            });
+        }
+        scope.spawn(|| {
+            for _ in 0..writes {
+                let word = table.get(key(1)).unwrap();
+                assert_eq!(word >> 64, word & Word::from(u64::MAX));
+            }
+        });
+    });
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Store(u64, Word),
+    Add(u64, Word),
+    Remove(u64),
+    Keep(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (name, word) = (0..64_u64, -1000..1000_i128);
+    prop_oneof![
+        (name.clone(), word.clone()).prop_map(|(name, word)| Step::Store(name, word)),
+        (name.clone(), word).prop_map(|(name, word)| Step::Add(name, word)),
+        name.clone().prop_map(Step::Remove),
+        name.prop_map(Step::Keep),
+    ]
+}
+
+fn config() -> ProptestConfig {
+    ProptestConfig {
+        cases: if cfg!(miri) { 2 } else { 256 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// With room enough, a table is a map.
+    #[test]
+    fn a_table_is_a_map(steps in prop::collection::vec(step(), 0..300)) {
+        let table = Table::new(1000).unwrap();
+        let mut map = HashMap::new();
+        for step in steps {
+            let (name, change): (u64, Box<dyn Fn(Option<Word>) -> Change>) = match step {
+                Step::Store(name, word) => (name, Box::new(move |_| Change::Store(word))),
+                Step::Add(name, by) =>
+                    (name, Box::new(move |word| Change::Store(word.unwrap_or(0) + by))),
+                Step::Remove(name) => (name, Box::new(|_| Change::Remove)),
+                Step::Keep(name) => (name, Box::new(|_| Change::Keep)),
+            };
+            let seen = table.update(key(name), IDLE, |word| (change(word), word));
+            prop_assert_eq!(seen, map.get(&name).copied());
+            match change(seen) {
+                Change::Store(word) => { map.insert(name, word); }
+                Change::Remove => { map.remove(&name); }
+                Change::Keep => {}
+            }
+            prop_assert_eq!(table.len(), map.len());
+        }
+        let mut words: Vec<_> = table.iter().map(|client| client.word).collect();
+        let mut expected: Vec<_> = map.into_values().collect();
+        words.sort_unstable();
+        expected.sort_unstable();
+        prop_assert_eq!(words, expected);
+    }
+
+    /// A newcomer always gets a slot, and nobody with a higher rate has to go while there is
+    /// anybody with a lower one.
+    #[test]
+    fn only_lower_rates_are_displaced(words in prop::collection::vec(0..1000_i128, 33..200)) {
+        let table = Table::new(1).unwrap();
+        let mut stored: HashMap<u64, Word> = HashMap::new();
+        for (name, word) in words.into_iter().enumerate() {
+            let name = name as u64;
+            store(&table, name, word);
+            prop_assert_eq!(table.get(key(name)), Some(word));
+            let lowest = stored.values().min().copied();
+            for (displaced, rate) in stored.extract_if(|name, _| table.get(key(*name)).is_none()) {
+                let justified = rate < word || Some(rate) == lowest;
+                prop_assert!(justified, "{displaced} of {rate} had to go for {word}");
+            }
+            stored.insert(name, word);
+            prop_assert_eq!(table.len(), stored.len());
+        }
+    }
+}
