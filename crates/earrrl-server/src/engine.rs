@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use earrrl::{Charge, Clock, Decision, Engine as _, EngineError, Nanos, ReferenceEngine, Rule, RuleId};
+use earrrl::{
+    Charge, Clock, Decision, Engine as _, EngineError, Nanos, ReferenceEngine, Rule, RuleId,
+};
 
 /// The server's engine.
 pub enum Engine {
@@ -21,7 +23,12 @@ impl Engine {
     ///
     /// # Errors
     /// As there.
-    pub fn prepare(&self, name: &str, rule: &Rule, _capacity: usize) -> Result<RuleId, EngineError> {
+    pub fn prepare(
+        &self,
+        name: &str,
+        rule: &Rule,
+        _capacity: usize,
+    ) -> Result<RuleId, EngineError> {
         match self {
             Self::Memory(engine) => engine.prepare(name, rule),
         }

@@ -23,7 +23,8 @@ const OUTCOMES: [Outcome; 6] = [
     Outcome::Deny,
 ];
 /// Upper bounds of the histogram, in microseconds.
-const BOUNDS: [u64; 12] = [10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 100_000, 1_000_000];
+const BOUNDS: [u64; 12] =
+    [10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 100_000, 1_000_000];
 
 /// A number that only grows, cheap to count from any thread.
 #[derive(Debug, Default)]

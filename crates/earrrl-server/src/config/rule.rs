@@ -125,6 +125,17 @@ fn action(file: &file::Rule, problems: &mut Problems) -> Action {
     }
 }
 
+/// An action's word.
+pub fn action_name(action: Action) -> &'static str {
+    match action {
+        Action::ShadowBan => "shadow-ban",
+        Action::Quarantine => "quarantine",
+        Action::Delay { .. } => "delay",
+        Action::Observe => "observe",
+        _ => "deny",
+    }
+}
+
 fn unknown_action(name: &str) -> String {
     let suggestion = nearest(name, ACTIONS).map(|name| format!("; did you mean `{name}`?"));
     format!(

@@ -125,7 +125,10 @@ fn every_mistake_shows_with_its_place() {
         (rule("max_cost = 0"), "3:9: max_cost: 0 is not above 0"),
         (rule("capacity = 0"), "4:12: capacity: 0 is not from 1"),
         ("[[rule]]\nname = \"A\"\nlimit = \"gcra 1/s burst=1\"".to_owned(), "2:8: name: `A`"),
-        ("[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=0\"".to_owned(), "3:25: limit: capacity: 0 is not"),
+        (
+            "[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=0\"".to_owned(),
+            "3:25: limit: capacity: 0 is not",
+        ),
         ("[[rule]]\nname = \"a\"".to_owned(), "1:1: missing field `limit`"),
         (rule("") + &rule(""), "6:8: name: another rule has it"),
         ("[server]\nhttp = \"localhost\"".to_owned(), "2:8: http: expected an address"),

@@ -13,6 +13,9 @@ use atomic_waker::AtomicWaker;
 use slab::Slab;
 use tokio::sync::Notify;
 
+/// How long a silent connection is kept when the server stops, in seconds.
+const LAST_MOMENT: u32 = 1;
+
 /// What connections may use. Times are whole seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -162,6 +165,11 @@ impl Connections {
         }
     }
 
+    /// Whether [`Connections::stop`] was called.
+    pub fn are_stopping(&self) -> bool {
+        self.stopping.load(Relaxed)
+    }
+
     /// Waits until nobody is connected.
     pub async fn gone(&self) {
         loop {
@@ -198,6 +206,11 @@ impl Connection {
     /// From here on what it is doing, sending a request or fetching an answer, has the request time.
     pub fn busy(&self) {
         self.entry.deadline.store(self.all.deadline(self.all.limits.request), Relaxed);
+    }
+
+    /// From here on it may be silent for a moment, then it is closed.
+    pub fn leave(&self) {
+        self.entry.deadline.store(self.all.deadline(LAST_MOMENT), Relaxed);
     }
 
     /// To be called whenever the connection's task is about to wait.

@@ -85,7 +85,8 @@ impl ClientAddress {
     /// appends its own peer. Only what trusted proxies appended is believed, so the header is read
     /// from the right, and never beyond the first address that is not trusted.
     pub fn resolve(&self, peer: IpAddr, forwarded: &str) -> IpAddr {
-        let trusted = |address: &IpAddr| self.trusted_proxies.iter().any(|net| net.contains(address));
+        let trusted =
+            |address: &IpAddr| self.trusted_proxies.iter().any(|net| net.contains(address));
         let mut client = peer;
         for (hop, entry) in forwarded.rsplit(',').enumerate() {
             let goes_on = if self.hops > 0 { hop < self.hops } else { trusted(&client) };
@@ -134,7 +135,12 @@ mod tests {
             (settings(&[], 0), "192.0.2.7", "198.51.100.1", "192.0.2.7"),
             (settings(&["10.0.0.0/8"], 0), "10.0.0.1", "198.51.100.1", "198.51.100.1"),
             (settings(&["10.0.0.0/8"], 0), "192.0.2.7", "198.51.100.1", "192.0.2.7"),
-            (settings(&["10.0.0.0/8"], 0), "10.0.0.1", "6.6.6.6, 198.51.100.1, 10.0.0.2", "198.51.100.1"),
+            (
+                settings(&["10.0.0.0/8"], 0),
+                "10.0.0.1",
+                "6.6.6.6, 198.51.100.1, 10.0.0.2",
+                "198.51.100.1",
+            ),
             (settings(&["10.0.0.0/8"], 0), "10.0.0.1", "6.6.6.6, junk, 10.0.0.2", "10.0.0.2"),
             (settings(&["10.0.0.0/8"], 0), "10.0.0.1", "", "10.0.0.1"),
             (settings(&[], 1), "10.0.0.1", "6.6.6.6, 198.51.100.1", "198.51.100.1"),
@@ -142,7 +148,8 @@ mod tests {
             (settings(&[], 3), "10.0.0.1", "198.51.100.1", "198.51.100.1"),
         ];
         for (settings, peer, forwarded, client) in cases {
-            let found = attributes(&[("client", peer), ("header:X-Forwarded-For", forwarded)], &settings);
+            let found =
+                attributes(&[("client", peer), ("header:X-Forwarded-For", forwarded)], &settings);
             assert_eq!(found.get("client"), Some(client), "{peer} {forwarded}");
         }
     }

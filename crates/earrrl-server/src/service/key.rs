@@ -63,7 +63,9 @@ mod tests {
 
     #[test]
     fn what_was_not_joined_is_not_split() {
-        for key in ["alice", "5:alice", "5:alice,", "6:alice,0:,", "x:a,0:,", "99999999999:a,", "-1:,0:,"] {
+        for key in
+            ["alice", "5:alice", "5:alice,", "6:alice,0:,", "x:a,0:,", "99999999999:a,", "-1:,0:,"]
+        {
             assert_eq!(split(key.as_bytes(), 2), None, "{key}");
         }
     }

@@ -97,7 +97,11 @@ impl fmt::Display for AskError {
                 "rule: expected a rule's name; rule texts need the server's --allow-inline-rules",
             ),
             Self::TooManyInlineRules => {
-                write!(f, "rule: {} texts are in use already, and no more may be", inline::MAX_TEXTS)
+                write!(
+                    f,
+                    "rule: {} texts are in use already, and no more may be",
+                    inline::MAX_TEXTS
+                )
             }
             Self::Invalid(why) => f.write_str(why),
             Self::Engine(error) => error.fmt(f),

@@ -9,7 +9,7 @@ use earrrl::{Cost, EngineError, Quota, Rule, RuleId};
 use super::attributes::Attributes;
 use super::key::{Key, join, split};
 use crate::config::attribute::{Condition, Part};
-use crate::config::rule::{CostSource, RuleConfig};
+use crate::config::rule::{CostSource, RuleConfig, action_name};
 use crate::config::server::ClientAddress;
 use crate::engine::Engine;
 use crate::metrics::{Outcomes, RuleOutcomes};
@@ -159,6 +159,16 @@ impl ActiveRule {
         })
     }
 
+    /// What makes two requests the same client's.
+    pub fn key_parts(&self) -> &[Part] {
+        &self.key
+    }
+
+    /// What is done over the limit, in the configuration's word.
+    pub fn action_name(&self) -> &'static str {
+        action_name(self.own.rule.action())
+    }
+
     /// Whether the rule is for this request.
     pub fn matches(&self, request: &Attributes<'_>) -> bool {
         self.conditions.iter().all(|condition| request.meet(condition))
@@ -182,9 +192,9 @@ impl ActiveRule {
             }
             CostSource::Attribute(name) => match request.get(name) {
                 None => Ok(Cost::ONE),
-                Some(text) => {
-                    text.parse().map_err(|error| format!("attribute {}: {error}", name.escape_debug()))
-                }
+                Some(text) => text
+                    .parse()
+                    .map_err(|error| format!("attribute {}: {error}", name.escape_debug())),
             },
         }
     }
@@ -216,7 +226,8 @@ impl ActiveRule {
     fn special_limit(&self, key: &[u8]) -> Option<&Prepared> {
         let Some(values) = split(key, self.key.len()) else { return Some(&self.own) };
         let meets = |condition: &Condition| {
-            let named = |part: &Part| matches!(part, Part::Attribute(n) if *n == condition.attribute);
+            let named =
+                |part: &Part| matches!(part, Part::Attribute(n) if *n == condition.attribute);
             let place = self.key.iter().position(named);
             place.is_some_and(|place| condition.holds(values[place]))
         };

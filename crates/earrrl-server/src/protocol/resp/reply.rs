@@ -1,5 +1,9 @@
 //! Replies to bytes, in RESP2 and RESP3.
 
+use std::time::Duration;
+
+use crate::protocol::seconds::SecondsText;
+
 /// The version a connection speaks; `HELLO 3` switches it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Version {
@@ -107,11 +111,25 @@ impl<'a> Writer<'a> {
         self.number(text.strip_suffix(".0").unwrap_or(text).as_bytes());
     }
 
+    /// A count: an integer, or in RESP2 a bulk string.
+    pub fn count(&mut self, value: u64) {
+        match self.version {
+            Version::V2 => self.bulk(itoa::Buffer::new().format(value).as_bytes()),
+            Version::V3 => self.integer(i64::try_from(value).unwrap_or(i64::MAX)),
+        }
+    }
+
     /// A duration as a number of seconds, to the nanosecond.
-    pub fn seconds(&mut self, nanos: u64) {
-        let mut text = [0; 30];
-        let len = format_seconds(nanos, &mut text);
-        self.number(&text[..len]);
+    #[inline]
+    pub fn seconds(&mut self, duration: Duration) {
+        let mut text = SecondsText::default();
+        self.number(text.format(duration));
+    }
+
+    /// What is encoded already.
+    #[inline]
+    pub fn raw(&mut self, encoded: &[u8]) {
+        self.out.extend_from_slice(encoded);
     }
 
     fn number(&mut self, text: &[u8]) {
@@ -138,25 +156,6 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Writes whole seconds and, if any, the fraction without trailing zeros. Returns the length.
-fn format_seconds(nanos: u64, text: &mut [u8; 30]) -> usize {
-    let mut integer = itoa::Buffer::new();
-    let whole = integer.format(nanos / 1_000_000_000).as_bytes();
-    text[..whole.len()].copy_from_slice(whole);
-    let mut fraction = nanos % 1_000_000_000;
-    if fraction == 0 {
-        return whole.len();
-    }
-    text[whole.len()] = b'.';
-    let digits = &mut text[whole.len() + 1..whole.len() + 10];
-    for digit in digits.iter_mut().rev() {
-        *digit = b'0' + (fraction % 10) as u8;
-        fraction /= 10;
-    }
-    let zeros = digits.iter().rev().take_while(|&&digit| digit == b'0').count();
-    whole.len() + 10 - zeros
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,20 +171,6 @@ mod tests {
         for value in [0, 7, 9, 10, -1, i64::MAX, i64::MIN] {
             assert_eq!(written(Version::V2, |w| w.integer(value)), format!(":{value}\r\n"));
         }
-    }
-
-    #[test]
-    fn seconds_are_exact_and_short() {
-        for (nanos, text) in [
-            (0, "0"),
-            (1, "0.000000001"),
-            (12_300_000_000, "12.3"),
-            (60_000_000_000, "60"),
-            (u64::MAX, "18446744073.709551615"),
-        ] {
-            assert_eq!(written(Version::V3, |w| w.seconds(nanos)), format!(",{text}\r\n"));
-        }
-        assert_eq!(written(Version::V2, |w| w.seconds(1_500_000_000)), "$3\r\n1.5\r\n");
     }
 
     #[test]

@@ -3,13 +3,15 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::codec::Decoder;
-use super::reply::{Version, Writer};
+use super::reply::Writer;
 use super::session::{Next, Session};
 use crate::serve::buffers::{Buffers, OUTPUT_HIGH_WATER};
 use crate::serve::connections::{Connection, Standing};
@@ -22,11 +24,22 @@ pub async fn serve(stream: TcpStream, connection: Connection, session: Session) 
         session,
         decoder: Decoder::default(),
         unfinished: Box::default(),
+        leaving: false,
     };
     match client.requests().await {
         Ok(()) => client.linger().await,
-        Err(error) => tracing::debug!(%error, "connection ended"),
+        Err(error) => client.lost(&error),
     }
+}
+
+/// Why a batch of requests ended.
+enum Ended {
+    /// There is no whole request left.
+    Starved,
+    /// The connection is to be closed.
+    Closing,
+    /// Its answers have to be written first.
+    Full,
 }
 
 struct Client {
@@ -36,6 +49,9 @@ struct Client {
     decoder: Decoder,
     /// The beginning of a request whose end has not come.
     unfinished: Box<[u8]>,
+    /// The server is stopping, and this client has been given a last moment to ask: a connection is
+    /// best closed right behind an answer, when no request is under way.
+    leaving: bool,
 }
 
 impl Client {
@@ -44,7 +60,8 @@ impl Client {
         loop {
             let was_partial = self.decoder.is_partial();
             let buffers = self.read().await?;
-            if buffers.input.len() == self.unfinished.len() {
+            if buffers.input.len() <= self.unfinished.len() {
+                buffers.give_back();
                 return Ok(());
             }
             self.unfinished = Box::default();
@@ -56,12 +73,22 @@ impl Client {
                 self.unfinished = buffers.input[consumed..].into();
             }
             if !self.connection.hold(self.unfinished.len()) {
-                Writer::new(&mut buffers.output, Version::V2).error("server overloaded");
+                Writer::new(&mut buffers.output, self.session.version()).error("server overloaded");
                 return self.flush(buffers).await;
             }
             self.flush(buffers).await?;
+            if self.session.server.connections.are_stopping() && self.unfinished.is_empty() {
+                return Ok(());
+            }
             self.set_deadline(was_partial && consumed == 0);
         }
+    }
+
+    fn lost(&self, error: &io::Error) {
+        if matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::OutOfMemory) {
+            self.session.server.service.metrics.shed.increment();
+        }
+        tracing::debug!(%error, "connection ended");
     }
 
     /// A request that trickles in keeps the deadline it began with.
@@ -78,23 +105,41 @@ impl Client {
     async fn answer(&mut self, mut buffers: Buffers) -> io::Result<(Buffers, Option<usize>)> {
         let mut consumed = 0;
         loop {
-            let request = match self.decoder.decode(&buffers.input[consumed..]) {
-                Ok(Some(request)) => request,
-                Ok(None) => return Ok((buffers, Some(consumed))),
-                Err(malformed) => {
-                    let mut reply = Writer::new(&mut buffers.output, self.session.version());
-                    reply.error(&format!("Protocol error: {malformed}"));
-                    return Ok((buffers, None));
-                }
-            };
-            consumed += request.consumed();
-            if self.session.answer(request, &mut buffers.output) == Next::Close {
-                return Ok((buffers, None));
-            }
-            if buffers.output.len() >= OUTPUT_HIGH_WATER {
-                buffers = self.drain(buffers, &mut consumed).await?;
+            match self.answer_batch(&mut buffers, &mut consumed).await {
+                Ended::Starved => return Ok((buffers, Some(consumed))),
+                Ended::Closing => return Ok((buffers, None)),
+                Ended::Full => buffers = self.drain(buffers, &mut consumed).await?,
             }
         }
+    }
+
+    async fn answer_batch(&mut self, buffers: &mut Buffers, consumed: &mut usize) -> Ended {
+        let server = Arc::clone(&self.session.server);
+        let rules = server.service.rules();
+        let (started, mut requests) = (Instant::now(), 0);
+        let ended = loop {
+            if buffers.output.len() >= OUTPUT_HIGH_WATER {
+                break Ended::Full;
+            }
+            let request = match self.decoder.decode(&buffers.input[*consumed..]) {
+                Ok(Some(request)) => request,
+                Ok(None) => break Ended::Starved,
+                Err(malformed) => {
+                    server.service.metrics.malformed.increment();
+                    let mut reply = Writer::new(&mut buffers.output, self.session.version());
+                    reply.error(&format!("Protocol error: {malformed}"));
+                    break Ended::Closing;
+                }
+            };
+            *consumed += request.consumed();
+            requests += 1;
+            if self.session.answer(request, &rules, &mut buffers.output).await == Next::Close {
+                break Ended::Closing;
+            }
+        };
+        server.service.metrics.resp_requests.add(requests);
+        server.service.metrics.resp_batch.record(started.elapsed());
+        ended
     }
 
     /// Waits for bytes. Without any to read, no buffer is held.
@@ -105,21 +150,24 @@ impl Client {
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Buffers>> {
         let standing = self.connection.standing(context);
         if standing == Standing::Overdue {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            let overdue = Err(io::ErrorKind::TimedOut.into());
+            return Poll::Ready(if self.leaving { Ok(Buffers::take()) } else { overdue });
         }
         let mut buffers = Buffers::take();
         buffers.input.extend_from_slice(&self.unfinished);
         match pin!(self.stream.read_buf(&mut buffers.input)).poll(context) {
             Poll::Ready(Ok(_)) => Poll::Ready(Ok(buffers)),
-            // All that had arrived is answered: now it may end.
-            Poll::Pending if standing == Standing::Stopping => Poll::Ready(Ok(buffers)),
-            Poll::Pending => {
-                buffers.give_back();
-                Poll::Pending
-            }
             Poll::Ready(Err(error)) => {
                 buffers.give_back();
                 Poll::Ready(Err(error))
+            }
+            Poll::Pending => {
+                buffers.give_back();
+                if standing == Standing::Stopping && !self.leaving {
+                    self.leaving = true;
+                    self.connection.leave();
+                }
+                Poll::Pending
             }
         }
     }
