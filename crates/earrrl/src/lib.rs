@@ -22,6 +22,8 @@ pub mod random;
 mod reference;
 mod rule;
 pub mod rules;
+#[cfg(feature = "std")]
+pub mod table;
 mod time;
 
 pub use algorithm::{

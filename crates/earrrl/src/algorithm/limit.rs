@@ -148,7 +148,8 @@ impl Limit {
     }
 
     /// Takes a request that was stored at `charged_at` out of the state again; never below empty.
-    /// Exact, but for exponential, which can only approximate it.
+    /// Exact, but for exponential, which can only approximate it, and for a log that has forgotten
+    /// what the request outweighed.
     pub fn refund(
         &self,
         state: Option<State>,

@@ -1,0 +1,13 @@
+//! What holds for every algorithm, policy and history.
+
+mod equivalence;
+mod merging;
+mod never;
+mod peek;
+mod refund;
+mod remaining;
+mod retry_after;
+mod round_trip;
+mod several_rules;
+mod strategies;
+mod windows;

@@ -1,0 +1,110 @@
+//! Text to rule to text.
+
+use earrrl::{Cost, Rule};
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+
+use super::strategies::{cases, limits};
+
+proptest! {
+    #![proptest_config(cases(2000))]
+    #[test]
+    fn limits_print_as_rules_that_read_as_the_same_limit(limit in limits()) {
+        // `max_entries` has no text.
+        let limit = match limit {
+            earrrl::Limit::SlidingLog(log) => log.with_max_entries(10_000).into(),
+            limit => limit,
+        };
+        let text = Rule::from(limit).to_string();
+        let rule: Rule = text.parse().unwrap();
+        prop_assert_eq!(rule.limit(), &limit);
+        prop_assert_eq!(rule.to_string(), text);
+    }
+
+    #[test]
+    fn rules_print_as_they_were_written(
+        head in select(vec![
+            "recent-average 1/s half-life=10s", "recent-average 0.5/s period=1m30s",
+            "recent-average 1e3/250ms half-life=1.5h",
+            "exponential 60/1m", "fixed-window 60/m", "sliding-log 1.25e1/1h", "sliding-counter 60/d",
+        ]),
+        policy in select(vec!["", "strict", "leaky"]),
+        blanks in select(vec![" ", "  ", "\t"]),
+    ) {
+        let text = [head, policy].join(blanks);
+        let text = text.trim();
+        let rule: Rule = text.parse().unwrap();
+        prop_assert_eq!(rule.to_string(), text);
+        prop_assert_eq!(rule.to_string().parse::<Rule>().unwrap(), rule.clone());
+        prop_assert_eq!(Rule::from(*rule.limit()), rule);
+    }
+
+    #[test]
+    fn options_come_in_any_order(
+        options in subsequence(vec!["sub-windows=60", "lenient", "strict"], 0..=3).prop_shuffle(),
+    ) {
+        let written: Rule = format!("sliding-window 600/1h {}", options.join(" ")).parse().unwrap();
+        let mut sorted = options;
+        sorted.sort_unstable();
+        let ordered: Rule = format!("sliding-window 600/1h {}", sorted.join(" ")).parse().unwrap();
+        prop_assert_eq!(written, ordered);
+    }
+
+    #[test]
+    fn costs_print_as_they_read(billionths in 0u128..=Cost::MAX.billionths()) {
+        let cost = Cost::from_billionths(billionths);
+        prop_assert_eq!(cost.to_string().parse::<Cost>().unwrap(), cost);
+    }
+
+    /// Whatever is typed: an answer, and a column within the text.
+    #[test]
+    fn any_text_is_read_or_refused(text in "\\PC{0,60}|[a-z0-9=/. -]{0,80}") {
+        if let Err(error) = text.parse::<Rule>() {
+            let column = error.column().unwrap_or(1);
+            prop_assert!((1..=text.chars().count() + 1).contains(&column), "{error}");
+            prop_assert!(!error.to_string().contains('\n'));
+        }
+    }
+}
+
+#[test]
+fn equal_rules_are_equal_however_they_are_written() {
+    for (one, other) in [
+        ("gcra 1/s burst=60", "token-bucket 60 refill=60/1m"),
+        ("token-bucket 60 refill=7/m", "credit-pool 6e1 refill=0.7/6s"),
+        ("recent-average 7/1m half-life=10s", "recent-average 0.7/6s half-life=10000ms strict"),
+        ("fixed-window 60/m", "fixed-window 60/1m leaky"),
+        ("sliding-window 60/1s", "sliding-window 60/1s sub-windows=50 harsh leaky"),
+    ] {
+        assert_eq!(one.parse::<Rule>().unwrap(), other.parse().unwrap(), "{one}");
+    }
+}
+
+#[test]
+fn errors_name_the_column_the_value_and_what_would_be_right() {
+    for (text, error) in [
+        ("", "column 1: expected recent-average"),
+        ("leaky-bucket 1/s", "column 1: unknown algorithm `leaky-bucket`; expected recent-average"),
+        ("recent-average", "column 15: expected a rate such as 1/s"),
+        ("recent-average 1", "column 16: `1` is not N/D, such as 60/1m"),
+        ("recent-average 0/s half-life=1s", "column 16: 0 per 1s is not from 1 in ten years"),
+        ("recent-average -1/s half-life=1s", "column 16: `-1` is not a decimal number"),
+        ("recent-average NaN/s half-life=1s", "column 16: `NaN` is not a decimal number"),
+        ("recent-average 1/s", "column 19: expected half-life=10s or period=10s"),
+        ("recent-average 1/s half-life=1s period=1s", "column 40: expected either"),
+        ("recent-average 1/s half-life=1s half-life=2s", "column 33: `half-life` is given twice"),
+        ("recent-average 1/s half-life=1us", "column 30: half-life: 1µs is not from 1ms"),
+        ("recent-average 2e9/s half-life=1s", "column 16: 2000000000 per 1s is not from"),
+        ("gcra 1/s burst=60 strict", "column 19: a token bucket can't be strict"),
+        ("gcra 1/s burst=0", "column 16: capacity: 0 is not above 0"),
+        ("exponential 2e9/1m", "column 13: limit: 2000000000 is above 1e9"),
+        ("sliding-window 60/1m sub-windows=0", "column 34: sub-windows: 0 is not from 1 to"),
+        ("sliding-window 60/1m sub-windows=+5", "column 34: `+5` is not a whole number"),
+        ("fixed-window 60/1m lenient", "column 20: unexpected `lenient`; known here: strict"),
+        ("fixed-window 60/1m leaky strict", "column 26: `strict` is one too many"),
+        ("fixed-window 1e30/1m", "column 14: `1e30` is not a whole multiple of 1e-9 up to 1e18"),
+    ] {
+        let found = text.parse::<Rule>().unwrap_err().to_string();
+        assert!(found.starts_with(error), "`{text}`: {found}");
+    }
+}
