@@ -45,5 +45,3 @@ pub use rule::Rule;
 #[cfg(feature = "std")]
 pub use time::SystemClock;
 pub use time::{Clock, ManualClock, Nanos};
-#[cfg(feature = "std")]
-pub mod table;
