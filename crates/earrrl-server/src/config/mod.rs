@@ -89,8 +89,9 @@ impl Config {
         }
         let server = ServerConfig::validate(&file.server, problems);
         let client_address = ClientAddress::validate(&file.client_address, problems);
-        let capacity = value::capacity(file.engine.capacity.as_ref(), DEFAULT_CAPACITY, problems);
-        let rules = rule::validate_all(&file.rule, capacity, problems);
+        let capacity = value::capacity(file.engine.capacity.as_ref(), problems);
+        let capacity = capacity.unwrap_or(DEFAULT_CAPACITY);
+        let rules = rule::validate_all(&file.rule, problems);
         Some(Self { server: server?, capacity, client_address: client_address?, rules })
     }
 }

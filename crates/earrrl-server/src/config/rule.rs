@@ -28,8 +28,8 @@ pub struct RuleConfig {
     pub conditions: Vec<Condition>,
     /// What a request costs.
     pub cost: CostSource,
-    /// Live clients it is meant for.
-    pub capacity: usize,
+    /// Live clients it is meant for, where that is its own.
+    pub capacity: Option<usize>,
     /// Whom it leaves alone: any is enough.
     pub exempt: Vec<Condition>,
     /// Other limits for some clients; the first whose conditions all hold.
@@ -59,7 +59,6 @@ pub enum CostSource {
 
 pub(super) fn validate_all(
     rules: &[Spanned<file::Rule>],
-    capacity: usize,
     problems: &mut Problems,
 ) -> Vec<RuleConfig> {
     if let Some(excess) = rules.get(MAX_RULES) {
@@ -72,12 +71,12 @@ pub(super) fn validate_all(
         if names.insert(name.get_ref(), ()).is_some() {
             problems.add(name.span(), "name: another rule has it already");
         }
-        valid.extend(validate(rule.get_ref(), capacity, problems));
+        valid.extend(validate(rule.get_ref(), problems));
     }
     valid
 }
 
-fn validate(file: &file::Rule, capacity: usize, problems: &mut Problems) -> Option<RuleConfig> {
+fn validate(file: &file::Rule, problems: &mut Problems) -> Option<RuleConfig> {
     if let Err(error) = check_name(file.name.get_ref()) {
         problems.add(file.name.span(), error);
     }
@@ -91,7 +90,7 @@ fn validate(file: &file::Rule, capacity: usize, problems: &mut Problems) -> Opti
         key: key(&file.key, problems),
         conditions: conditions("match", &file.matching, problems),
         cost: cost_source(&file.cost, problems),
-        capacity: value::capacity(file.capacity.as_ref(), capacity, problems),
+        capacity: value::capacity(file.capacity.as_ref(), problems),
         exempt: conditions("exempt", &file.exempt, problems),
         overrides: overrides(file, action, max_cost, problems),
         rule: rule?,

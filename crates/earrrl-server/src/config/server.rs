@@ -13,7 +13,7 @@ use super::value::{number, seconds};
 use crate::serve::connections::Limits;
 
 /// The `[server]` table.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerConfig {
     /// Where HTTP is served; `None` for nowhere.
@@ -41,7 +41,7 @@ pub struct ServerConfig {
 }
 
 /// The tokens. Once one is set, asking needs either and changing needs the admin token.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
     /// Lets its bearer ask.
     pub check: Option<Token>,

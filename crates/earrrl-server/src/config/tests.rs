@@ -71,7 +71,8 @@ fn a_whole_file() {
     assert_eq!(login.rule.max_cost(), Cost::from_units(1000));
     assert_eq!(login.key[2], Part::Literal("login".to_owned()));
     assert_eq!(login.cost, CostSource::Attribute("cost".to_owned()));
-    assert_eq!((login.capacity, api.capacity), (1_000_000, 5000));
+    assert_eq!((login.capacity, api.capacity), (Some(1_000_000), None));
+    assert_eq!(config.capacity, 5000);
     assert_eq!(api.key, [Part::Attribute("client".to_owned())]);
     assert_eq!(api.rule.action(), Action::Delay { max: Duration::from_secs(90) });
     assert!(login.exempt[0].holds(b"10.1.255.7") && !login.exempt[0].holds(b"10.2.0.1"));

@@ -26,13 +26,10 @@ pub(super) fn number(
     value
 }
 
-/// Clients a table is meant for.
-pub(super) fn capacity(
-    field: Option<&Spanned<u64>>,
-    default: usize,
-    problems: &mut Problems,
-) -> usize {
-    number("capacity", field, default as u64, 1..=10_000_000_000, problems) as usize
+/// Clients a table is meant for, if that was said.
+pub(super) fn capacity(field: Option<&Spanned<u64>>, problems: &mut Problems) -> Option<usize> {
+    let field = field?;
+    Some(number("capacity", Some(field), 1, 1..=10_000_000_000, problems) as usize)
 }
 
 /// A duration of whole seconds within `bounds`, or the default.

@@ -4,5 +4,7 @@ pub mod accept;
 pub mod access;
 pub mod buffers;
 pub mod connections;
+pub mod descriptors;
+pub mod run;
 pub mod server;
 pub mod workers;

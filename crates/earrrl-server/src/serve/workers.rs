@@ -9,7 +9,7 @@ use std::io;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 use tokio::net::TcpStream as Stream;
 use tokio::runtime;
@@ -38,7 +38,6 @@ pub struct Workers<P> {
 struct Worker<P> {
     sender: UnboundedSender<Accepted<P>>,
     load: Arc<AtomicUsize>,
-    thread: JoinHandle<()>,
 }
 
 impl<P: Send + 'static> Workers<P> {
@@ -64,15 +63,6 @@ impl<P: Send + 'static> Workers<P> {
             let _ = worker.sender.send(accepted);
         }
     }
-
-    /// Waits for the threads to end; those that still serve after the connections were told to
-    /// stop and were waited for end with the process.
-    pub fn join(self) {
-        for Worker { sender, thread, .. } in self.workers {
-            drop(sender);
-            let _ = thread.join();
-        }
-    }
 }
 
 impl<P: Send + 'static> Worker<P> {
@@ -85,10 +75,10 @@ impl<P: Send + 'static> Worker<P> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let load = Arc::new(AtomicUsize::new(0));
         let of_thread = Arc::clone(&load);
-        let thread = thread::Builder::new()
+        thread::Builder::new()
             .name(format!("serve-{index}"))
             .spawn(move || runtime.block_on(receive(receiver, of_thread, serve)))?;
-        Ok(Self { sender, load, thread })
+        Ok(Self { sender, load })
     }
 }
 

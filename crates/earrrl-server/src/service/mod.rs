@@ -134,8 +134,7 @@ impl Service {
     pub fn new(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         let engine = Engine::memory(Arc::clone(&clock));
         let metrics = Metrics::default();
-        let client_address = config.client_address.clone();
-        let rules = RuleSet::new(&config.rules, client_address, &engine, &metrics.outcomes)?;
+        let rules = RuleSet::new(config, &engine, &metrics.outcomes)?;
         Ok(Self {
             metrics,
             throttle: Throttle::new(config.capacity, clock)?,
@@ -150,9 +149,7 @@ impl Service {
     /// # Errors
     /// As [`Service::new`]; the rules stay as they are.
     pub fn reload(&self, config: &Config) -> Result<(), EngineError> {
-        let client_address = config.client_address.clone();
-        let outcomes = &self.metrics.outcomes;
-        let rules = RuleSet::new(&config.rules, client_address, &self.engine, outcomes)?;
+        let rules = RuleSet::new(config, &self.engine, &self.metrics.outcomes)?;
         self.rules.store(Arc::new(rules));
         Ok(())
     }

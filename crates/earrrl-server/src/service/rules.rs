@@ -8,6 +8,7 @@ use earrrl::{Cost, EngineError, Quota, Rule, RuleId};
 
 use super::attributes::Attributes;
 use super::key::{Key, join, split};
+use crate::config::Config;
 use crate::config::attribute::{Condition, Part};
 use crate::config::rule::{CostSource, RuleConfig, action_name};
 use crate::config::server::ClientAddress;
@@ -65,17 +66,19 @@ impl RuleSet {
     ///
     /// # Errors
     /// When there is not enough memory for a table, say.
-    pub fn new(
-        rules: &[RuleConfig],
-        client_address: ClientAddress,
-        engine: &Engine,
-        outcomes: &Outcomes,
-    ) -> Result<Self, EngineError> {
-        let names: HashSet<&str> = rules.iter().map(|rule| rule.name.as_str()).collect();
-        let active = rules.iter().map(|rule| ActiveRule::new(rule, engine, outcomes, &names));
+    pub fn new(config: &Config, engine: &Engine, outcomes: &Outcomes) -> Result<Self, EngineError> {
+        let names: HashSet<&str> = config.rules.iter().map(|rule| rule.name.as_str()).collect();
+        let active = config.rules.iter().map(|rule| {
+            let capacity = rule.capacity.unwrap_or(config.capacity);
+            ActiveRule::new(rule, capacity, engine, outcomes, &names)
+        });
         let rules = active.map(|rule| rule.map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
         let by_name = rules.iter().enumerate().map(|(index, rule)| (rule.name.clone(), index));
-        Ok(Self { by_name: by_name.collect(), rules, client_address })
+        Ok(Self {
+            by_name: by_name.collect(),
+            rules,
+            client_address: config.client_address.clone(),
+        })
     }
 
     /// The rules, in the order of the configuration.
@@ -113,20 +116,21 @@ impl RuleSet {
 impl ActiveRule {
     fn new(
         config: &RuleConfig,
+        capacity: usize,
         engine: &Engine,
         outcomes: &Outcomes,
         names: &HashSet<&str>,
     ) -> Result<Self, EngineError> {
         let overrides = config.overrides.iter().map(|entry| {
             let name = hidden_name(names, &(&config.name, format!("{:?}", entry.conditions)));
-            let capacity = config.capacity.min(OVERRIDE_CAPACITY);
+            let capacity = capacity.min(OVERRIDE_CAPACITY);
             let prepared = Prepared::new(engine, &name, &entry.rule, capacity)?;
             Ok((entry.conditions.clone(), prepared))
         });
         Ok(Self {
             name: config.name.clone(),
             overrides: overrides.collect::<Result<_, EngineError>>()?,
-            own: Prepared::new(engine, &config.name, &config.rule, config.capacity)?,
+            own: Prepared::new(engine, &config.name, &config.rule, capacity)?,
             outcomes: outcomes.of_rule(&config.name),
             key: config.key.clone(),
             conditions: config.conditions.clone(),
