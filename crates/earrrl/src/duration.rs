@@ -1,6 +1,7 @@
 //! Durations as the rule grammar writes them: `250ms`, `30s`, `1m30s`, `1.5h`.
 
 use core::fmt;
+use core::time::Duration;
 
 use crate::decimal;
 
@@ -18,6 +19,18 @@ const UNITS: [(&str, u64); 7] = [
 /// Nanoseconds of a unit alone: `s`, `m`, `h`, `d`.
 pub(crate) fn parse_unit(text: &str) -> Option<u64> {
     UNITS.iter().take(4).find(|(name, _)| *name == text).map(|(_, nanos)| *nanos)
+}
+
+/// A duration as the rule grammar writes it: numbers with the units `d h m s ms us ns`, each unit
+/// once, the largest first; `m` is a minute. `None` for anything else.
+///
+/// ```
+/// use std::time::Duration;
+/// assert_eq!(earrrl::parse_duration("1m30s"), Some(Duration::from_secs(90)));
+/// assert_eq!(earrrl::parse_duration("90"), None);
+/// ```
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    parse(text).map(Duration::from_nanos)
 }
 
 /// Nanoseconds of a sequence of numbers with units; whole in the end, each unit once, largest first.

@@ -17,6 +17,7 @@ mod engine;
 mod error;
 mod grammar;
 mod parameter;
+mod quota;
 #[cfg(feature = "testing")]
 pub mod random;
 #[cfg(feature = "testing")]
@@ -33,11 +34,13 @@ pub use algorithm::{
 };
 pub use cost::Cost;
 pub use decision::{Action, Decision, Outcome, Report, Wait};
+pub use duration::parse_duration;
 pub use engine::{
     Charge, Engine, EngineError, MAX_CHARGES, RuleId, check_name, merge_charges, restore_places,
 };
 pub use error::RuleError;
 pub use parameter::Rate;
+pub use quota::Quota;
 #[cfg(feature = "testing")]
 pub use reference::ReferenceEngine;
 pub use rule::Rule;

@@ -52,6 +52,12 @@ pub(crate) fn warn(message: &str) {
     let _ = writeln!(io::stderr(), "earrrl: {message}");
 }
 
+/// Tells several mistakes, each on its line.
+pub(super) fn lines(text: &str) -> Failure {
+    text.lines().for_each(warn);
+    Failure::Told
+}
+
 /// Help as it is; a mistake in one line.
 pub(super) fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr()

@@ -1,9 +1,16 @@
 //! The command line: a file a command.
 
+#[cfg(feature = "serve")]
+mod check;
+mod completions;
+#[cfg(feature = "serve")]
+mod config;
 mod failure;
 mod log;
 mod progress;
 mod replay;
+#[cfg(feature = "serve")]
+mod serve;
 
 use std::process::ExitCode;
 
@@ -22,6 +29,13 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Replay(Box<replay::Args>),
+    #[cfg(feature = "serve")]
+    Serve(Box<serve::Args>),
+    #[cfg(feature = "serve")]
+    Check(check::Args),
+    #[cfg(feature = "serve")]
+    Config(config::Args),
+    Completions(completions::Args),
 }
 
 /// Runs the command that the arguments name.
@@ -32,6 +46,13 @@ pub(crate) fn run() -> ExitCode {
     };
     let result = match cli.command {
         Command::Replay(args) => replay::run(*args),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => serve::run(*args),
+        #[cfg(feature = "serve")]
+        Command::Check(args) => check::run(args),
+        #[cfg(feature = "serve")]
+        Command::Config(args) => config::run(args),
+        Command::Completions(args) => completions::run(args),
     };
     match result {
         Ok(code) => code,

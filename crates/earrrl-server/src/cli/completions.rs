@@ -1,0 +1,23 @@
+//! `earrrl completions`.
+
+use std::process::ExitCode;
+
+use clap::CommandFactory as _;
+use clap_complete::Shell;
+
+use super::{Cli, Failure};
+
+/// Print a shell's completion script.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  earrrl completions bash > /etc/bash_completion.d/earrrl")]
+pub(super) struct Args {
+    /// The shell.
+    shell: Shell,
+}
+
+pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "earrrl", &mut script);
+    std::io::Write::write_all(&mut std::io::stdout(), &script)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,165 @@
+//! What is known of a request: its attributes, as rules name and match them.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::file;
+use super::problem::Problems;
+use super::server::network;
+use super::suggest::nearest;
+
+/// The attributes that need no prefix, in the order they are listed in errors.
+const PLAIN: [&str; 4] = ["client", "user", "path", "method"];
+/// Most parts of a key, conditions of a rule, or values of a condition.
+const MAX_LEN: usize = 64;
+
+/// One part of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The value of the attribute of this name; of a missing one, nothing.
+    Attribute(String),
+    /// This text.
+    Literal(String),
+}
+
+/// What an attribute must be: any of the patterns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// The attribute's name.
+    pub attribute: String,
+    patterns: Vec<Pattern>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Pattern {
+    Exact(String),
+    Prefix(String),
+    Network(IpNet),
+}
+
+impl Condition {
+    /// A single path, or with `*` at its end all that begin so.
+    pub(super) fn path(text: &str) -> Result<Self, String> {
+        Ok(Self { attribute: "path".to_owned(), patterns: vec![Pattern::new("path", text)?] })
+    }
+
+    /// Whether the value is one of those wanted.
+    pub fn holds(&self, value: &[u8]) -> bool {
+        self.patterns.iter().any(|pattern| pattern.matches(value))
+    }
+}
+
+impl Pattern {
+    fn new(attribute: &str, text: &str) -> Result<Self, String> {
+        if attribute == "client"
+            && let Some(network) = network(text)
+        {
+            return Ok(Self::Network(network));
+        }
+        match text.split_once('*') {
+            None => Ok(Self::Exact(text.to_owned())),
+            Some((prefix, "")) => Ok(Self::Prefix(prefix.to_owned())),
+            Some(_) => Err(format!("`{}`: `*` may stand at the end only", text.escape_debug())),
+        }
+    }
+
+    fn matches(&self, value: &[u8]) -> bool {
+        match self {
+            Self::Exact(text) => text.as_bytes() == value,
+            Self::Prefix(prefix) => value.starts_with(prefix.as_bytes()),
+            Self::Network(network) => {
+                let address = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+                address.is_some_and(|address: IpAddr| network.contains(&address.to_canonical()))
+            }
+        }
+    }
+}
+
+/// The name under which a request brings the attribute: `attribute:plan` is `plan`, and the name of
+/// a header is in lower case.
+fn attribute_name(text: &str) -> Result<String, String> {
+    let (kind, name) = text.split_once(':').unwrap_or((text, ""));
+    match kind {
+        "header" if !name.is_empty() => Ok(format!("header:{}", name.to_ascii_lowercase())),
+        "attribute" if !name.is_empty() => Ok(name.to_owned()),
+        _ if PLAIN.contains(&text) => Ok(text.to_owned()),
+        _ => Err(unknown(text)),
+    }
+}
+
+fn unknown(text: &str) -> String {
+    let suggestion: Cow<'_, str> = match nearest(text, PLAIN) {
+        Some(name) => format!("; did you mean `{name}`?").into(),
+        None => "".into(),
+    };
+    format!(
+        "unknown attribute `{}`, expected client, user, path, method, header:NAME or \
+         attribute:NAME{suggestion}",
+        text.escape_debug()
+    )
+}
+
+impl Part {
+    fn new(text: &str) -> Result<Self, String> {
+        for quote in ['\'', '"'] {
+            if let Some(rest) = text.strip_prefix(quote) {
+                return match rest.strip_suffix(quote) {
+                    Some(literal) => Ok(Self::Literal(literal.to_owned())),
+                    None => Err(format!("`{}` lacks its closing quote", text.escape_debug())),
+                };
+            }
+        }
+        attribute_name(text).map(Self::Attribute)
+    }
+}
+
+/// The parts of a key; `client` unless said otherwise.
+pub(super) fn key(field: &file::Field<file::OneOrMany>, problems: &mut Problems) -> Vec<Part> {
+    let Some(field) = field else { return vec![Part::Attribute("client".to_owned())] };
+    let texts = field.get_ref().as_slice();
+    if texts.is_empty() || texts.len() > MAX_LEN {
+        problems.add(field.span(), format!("key: {} parts; expected 1 to {MAX_LEN}", texts.len()));
+    }
+    let mut parts = Vec::with_capacity(texts.len());
+    for text in texts {
+        match Part::new(text) {
+            Ok(part) => parts.push(part),
+            Err(why) => problems.add(field.span(), format!("key: {why}")),
+        }
+    }
+    parts
+}
+
+/// Conditions on attributes, as `match`, `exempt` and an override's `key` have them.
+pub(super) fn conditions(
+    field_name: &str,
+    attributes: &file::Attributes,
+    problems: &mut Problems,
+) -> Vec<Condition> {
+    let mut conditions = Vec::with_capacity(attributes.len());
+    for (name, values) in attributes {
+        let attribute = match attribute_name(name.get_ref()) {
+            Ok(attribute) => attribute,
+            Err(why) => {
+                problems.add(name.span(), format!("{field_name}: {why}"));
+                continue;
+            }
+        };
+        let texts = values.get_ref().as_slice();
+        if texts.is_empty() || texts.len() > 1000 {
+            let problem = format!("{field_name}: {} values; expected 1 to 1000", texts.len());
+            problems.add(values.span(), problem);
+        }
+        let mut patterns = Vec::with_capacity(texts.len());
+        for text in texts {
+            match Pattern::new(&attribute, text) {
+                Ok(pattern) => patterns.push(pattern),
+                Err(why) => problems.add(values.span(), format!("{field_name}: {why}")),
+            }
+        }
+        conditions.push(Condition { attribute, patterns });
+    }
+    conditions
+}

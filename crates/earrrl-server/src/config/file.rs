@@ -1,0 +1,102 @@
+//! The configuration as it is written.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+/// A field with its place in the file.
+pub(super) type Field<T> = Option<Spanned<T>>;
+/// Attributes, each with one value or a list.
+pub(super) type Attributes = BTreeMap<Spanned<String>, Spanned<OneOrMany>>;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct File {
+    pub(super) version: Field<u64>,
+    pub(super) server: Server,
+    pub(super) engine: Engine,
+    pub(super) client_address: ClientAddress,
+    pub(super) rule: Vec<Spanned<Rule>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Server {
+    pub(super) http: Field<String>,
+    pub(super) resp: Field<String>,
+    pub(super) allow_remote: bool,
+    pub(super) threads: Field<u64>,
+    pub(super) max_connections: Field<u64>,
+    pub(super) max_connections_per_address: Field<u64>,
+    pub(super) max_body: Field<u64>,
+    pub(super) max_held_memory: Field<u64>,
+    pub(super) idle_timeout: Field<String>,
+    pub(super) request_timeout: Field<String>,
+    pub(super) shutdown_delay: Field<String>,
+    pub(super) shutdown_timeout: Field<String>,
+    pub(super) check_token: Field<String>,
+    pub(super) check_token_file: Field<String>,
+    pub(super) admin_token: Field<String>,
+    pub(super) admin_token_file: Field<String>,
+    pub(super) allow_inline_rules: bool,
+    pub(super) x_ratelimit_headers: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Engine {
+    pub(super) capacity: Field<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct ClientAddress {
+    pub(super) trusted_proxies: Vec<Spanned<String>>,
+    pub(super) hops: Field<u64>,
+    pub(super) ipv4_prefix: Field<u64>,
+    pub(super) ipv6_prefix: Field<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Rule {
+    pub(super) name: Spanned<String>,
+    pub(super) limit: Spanned<String>,
+    #[serde(default)]
+    pub(super) key: Field<OneOrMany>,
+    #[serde(default, rename = "match")]
+    pub(super) matching: Attributes,
+    pub(super) cost: Field<toml::Value>,
+    pub(super) max_cost: Field<toml::Value>,
+    pub(super) action: Field<String>,
+    pub(super) max_delay: Field<String>,
+    pub(super) capacity: Field<u64>,
+    #[serde(default)]
+    pub(super) exempt: Attributes,
+    #[serde(default, rename = "override")]
+    pub(super) overrides: Vec<Override>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Override {
+    pub(super) key: Spanned<Attributes>,
+    pub(super) limit: Spanned<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a string or a list of strings")]
+pub(super) enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl OneOrMany {
+    pub(super) fn as_slice(&self) -> &[String] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Many(many) => many,
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The configuration: one TOML file, validated whole before any of it is used.
+//!
+//! `file` has the shapes as they are written, `server`, `rule` and `attribute` what they mean.
+
+pub mod attribute;
+mod file;
+mod problem;
+pub mod rule;
+pub mod server;
+pub mod suggest;
+mod value;
+
+use std::path::Path;
+
+pub use problem::{ConfigError, Problem};
+pub use rule::RuleConfig;
+pub use server::ServerConfig;
+
+use problem::Problems;
+use server::ClientAddress;
+
+/// Live clients a rule is meant for, unless the configuration says otherwise.
+pub const DEFAULT_CAPACITY: usize = 1_000_000;
+/// Most rules in a file.
+pub const MAX_RULES: usize = 1000;
+/// Largest configuration file, in bytes.
+pub const MAX_FILE_LEN: u64 = 1024 * 1024;
+
+/// A valid configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Addresses, limits, tokens.
+    pub server: ServerConfig,
+    /// Clients that a rule without a capacity of its own is meant for, and `CL.THROTTLE`.
+    pub capacity: usize,
+    /// How a client's address is told.
+    pub client_address: ClientAddress,
+    /// In the order of the file.
+    pub rules: Vec<RuleConfig>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            server: ServerConfig::default(),
+            capacity: DEFAULT_CAPACITY,
+            client_address: ClientAddress::default(),
+            rules: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Reads and validates a file.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, each with its line and column.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let name = path.display().to_string();
+        let unreadable = |why: String| ConfigError::unreadable(&name, why);
+        let length = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
+        if length > MAX_FILE_LEN {
+            return Err(unreadable(format!("{length} bytes; at most {MAX_FILE_LEN}")));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
+        Self::parse(&text, &name)
+    }
+
+    /// Validates a configuration's text; errors call it `name`.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
+        let file: file::File =
+            toml::from_str(text).map_err(|error| ConfigError::syntax(name, text, &error))?;
+        let mut problems = Problems::default();
+        let config = Self::validate(&file, &mut problems);
+        match config {
+            Some(config) if problems.is_empty() => Ok(config),
+            _ => Err(problems.into_error(name, text)),
+        }
+    }
+
+    fn validate(file: &file::File, problems: &mut Problems) -> Option<Self> {
+        if let Some(version) = &file.version
+            && *version.get_ref() != 1
+        {
+            problems.add(version.span(), "this version reads configurations of version 1");
+        }
+        let server = ServerConfig::validate(&file.server, problems);
+        let client_address = ClientAddress::validate(&file.client_address, problems);
+        let capacity = value::capacity(file.engine.capacity.as_ref(), problems);
+        let capacity = capacity.unwrap_or(DEFAULT_CAPACITY);
+        let rules = rule::validate_all(&file.rule, problems);
+        Some(Self { server: server?, capacity, client_address: client_address?, rules })
+    }
+}
+
+#[cfg(test)]
+mod tests;

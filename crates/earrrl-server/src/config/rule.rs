@@ -1,0 +1,231 @@
+//! The `[[rule]]` tables.
+
+use std::collections::HashMap;
+
+use earrrl::{Action, Cost, Rule, check_name};
+use toml::Spanned;
+
+use super::attribute::{Condition, Part, conditions, key};
+use super::problem::Problems;
+use super::suggest::nearest;
+use super::{MAX_RULES, file, value};
+
+/// Most overrides of a rule.
+const MAX_OVERRIDES: usize = 1000;
+const ACTIONS: [&str; 5] = ["deny", "shadow-ban", "quarantine", "delay", "observe"];
+
+/// A rule of the configuration.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RuleConfig {
+    /// Its name.
+    pub name: String,
+    /// Its limit, action and greatest cost.
+    pub rule: Rule,
+    /// What makes two requests the same client's.
+    pub key: Vec<Part>,
+    /// Which requests it is for: all must hold.
+    pub conditions: Vec<Condition>,
+    /// What a request costs.
+    pub cost: CostSource,
+    /// Live clients it is meant for, where that is its own.
+    pub capacity: Option<usize>,
+    /// Whom it leaves alone: any is enough.
+    pub exempt: Vec<Condition>,
+    /// Other limits for some clients; the first whose conditions all hold.
+    pub overrides: Vec<Override>,
+}
+
+/// Another limit for some clients.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Override {
+    /// Which clients: all must hold.
+    pub conditions: Vec<Condition>,
+    /// The limit, with the rule's own action and greatest cost.
+    pub rule: Rule,
+}
+
+/// Where a request's cost comes from when the request does not say.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CostSource {
+    /// The same for all.
+    Fixed(Cost),
+    /// By path: the first that matches, else 1.
+    ByPath(Vec<(Condition, Cost)>),
+    /// The attribute of this name; 1 without it.
+    Attribute(String),
+}
+
+pub(super) fn validate_all(
+    rules: &[Spanned<file::Rule>],
+    problems: &mut Problems,
+) -> Vec<RuleConfig> {
+    if let Some(excess) = rules.get(MAX_RULES) {
+        problems.add(excess.span(), format!("{} rules; at most {MAX_RULES}", rules.len()));
+    }
+    let mut names = HashMap::new();
+    let mut valid = Vec::with_capacity(rules.len());
+    for rule in rules {
+        let name = &rule.get_ref().name;
+        if names.insert(name.get_ref(), ()).is_some() {
+            problems.add(name.span(), "name: another rule has it already");
+        }
+        valid.extend(validate(rule.get_ref(), problems));
+    }
+    valid
+}
+
+fn validate(file: &file::Rule, problems: &mut Problems) -> Option<RuleConfig> {
+    if let Err(error) = check_name(file.name.get_ref()) {
+        problems.add(file.name.span(), error);
+    }
+    let action = action(file, problems);
+    let max_cost = file.max_cost.as_ref().and_then(|field| {
+        value::cost("max_cost", field.get_ref(), |problem| problems.add(field.span(), problem))
+    });
+    let rule = limit(&file.limit, action, max_cost, problems);
+    Some(RuleConfig {
+        name: file.name.get_ref().clone(),
+        key: key(&file.key, problems),
+        conditions: conditions("match", &file.matching, problems),
+        cost: cost_source(&file.cost, problems),
+        capacity: value::capacity(file.capacity.as_ref(), problems),
+        exempt: conditions("exempt", &file.exempt, problems),
+        overrides: overrides(file, action, max_cost, problems),
+        rule: rule?,
+    })
+}
+
+fn action(file: &file::Rule, problems: &mut Problems) -> Action {
+    let name = file.action.as_ref().map_or("deny", |field| field.get_ref());
+    if let (Some(max_delay), false) = (&file.max_delay, name == "delay") {
+        problems.add(max_delay.span(), "max_delay: only for action = \"delay\"");
+    }
+    match name {
+        "deny" => Action::Deny,
+        "shadow-ban" => Action::ShadowBan,
+        "quarantine" => Action::Quarantine,
+        "observe" => Action::Observe,
+        "delay" => {
+            let max = file.max_delay.as_ref();
+            let max = max.and_then(|field| value::duration("max_delay", field, problems));
+            if let (None, Some(action)) = (&file.max_delay, &file.action) {
+                problems.add(action.span(), "action: delay needs max_delay, the longest hold");
+            }
+            Action::Delay { max: max.unwrap_or_default() }
+        }
+        _ => {
+            if let Some(field) = &file.action {
+                problems.add(field.span(), unknown_action(name));
+            }
+            Action::Deny
+        }
+    }
+}
+
+/// An action's word.
+pub fn action_name(action: Action) -> &'static str {
+    match action {
+        Action::ShadowBan => "shadow-ban",
+        Action::Quarantine => "quarantine",
+        Action::Delay { .. } => "delay",
+        Action::Observe => "observe",
+        _ => "deny",
+    }
+}
+
+fn unknown_action(name: &str) -> String {
+    let suggestion = nearest(name, ACTIONS).map(|name| format!("; did you mean `{name}`?"));
+    format!(
+        "action: `{}` is none of {}{}",
+        name.escape_debug(),
+        ACTIONS.join(", "),
+        suggestion.unwrap_or_default()
+    )
+}
+
+fn limit(
+    field: &Spanned<String>,
+    action: Action,
+    max_cost: Option<Cost>,
+    problems: &mut Problems,
+) -> Option<Rule> {
+    let rule = field.get_ref().parse::<Rule>().map_err(|error| {
+        // The column of the rule's text, moved to where that text stands in the file.
+        let start = field.span().start + error.column().unwrap_or(1);
+        (start, format!("limit: {}", error.message()))
+    });
+    let rule = rule.and_then(|rule| {
+        let start = field.span().start;
+        let rule = rule.with_action(action).map_err(|error| (start, error.to_string()))?;
+        match max_cost {
+            Some(max_cost) => rule.with_max_cost(max_cost).map_err(|e| (start, e.to_string())),
+            None => Ok(rule),
+        }
+    });
+    match rule {
+        Ok(rule) => Some(rule),
+        Err((start, problem)) => {
+            problems.add(start..field.span().end, problem);
+            None
+        }
+    }
+}
+
+fn overrides(
+    file: &file::Rule,
+    action: Action,
+    max_cost: Option<Cost>,
+    problems: &mut Problems,
+) -> Vec<Override> {
+    if let Some(excess) = file.overrides.get(MAX_OVERRIDES) {
+        let count = file.overrides.len();
+        problems.add(excess.key.span(), format!("{count} overrides; at most {MAX_OVERRIDES}"));
+    }
+    let mut valid = Vec::with_capacity(file.overrides.len());
+    for entry in &file.overrides {
+        let conditions = conditions("override", entry.key.get_ref(), problems);
+        if entry.key.get_ref().is_empty() {
+            problems.add(entry.key.span(), "override: key says for whom, as { user = \"alice\" }");
+        }
+        if let Some(rule) = limit(&entry.limit, action, max_cost, problems) {
+            valid.push(Override { conditions, rule });
+        }
+    }
+    valid
+}
+
+fn cost_source(field: &file::Field<toml::Value>, problems: &mut Problems) -> CostSource {
+    let Some(field) = field else { return CostSource::Fixed(Cost::ONE) };
+    let mut problem = |message: String| problems.add(field.span(), message);
+    match field.get_ref() {
+        toml::Value::String(text) => match text.strip_prefix("attribute:") {
+            Some(name) if !name.is_empty() => CostSource::Attribute(name.to_owned()),
+            _ => {
+                problem(
+                    "cost: expected a number, \"attribute:NAME\" or a table by path".to_owned(),
+                );
+                CostSource::Fixed(Cost::ONE)
+            }
+        },
+        toml::Value::Table(paths) => CostSource::ByPath(by_path(paths, &mut problem)),
+        number => CostSource::Fixed(value::cost("cost", number, problem).unwrap_or(Cost::ONE)),
+    }
+}
+
+/// The longest pattern first, so that the nearest wins.
+fn by_path(paths: &toml::Table, problem: &mut dyn FnMut(String)) -> Vec<(Condition, Cost)> {
+    let mut costs = Vec::with_capacity(paths.len());
+    for (path, number) in paths {
+        let condition = Condition::path(path);
+        let cost = value::cost("cost", number, &mut *problem);
+        match (condition, cost) {
+            (Ok(condition), Some(cost)) => costs.push((path.len(), condition, cost)),
+            (Err(why), _) => problem(format!("cost: {why}")),
+            (Ok(_), None) => {}
+        }
+    }
+    costs.sort_by_key(|(length, ..)| std::cmp::Reverse(*length));
+    costs.into_iter().map(|(_, condition, cost)| (condition, cost)).collect()
+}

@@ -1,0 +1,169 @@
+use std::time::Duration;
+
+use earrrl::{Action, Cost};
+
+use super::attribute::Part;
+use super::rule::CostSource;
+use super::*;
+
+const WHOLE: &str = r#"
+version = 1
+
+[server]
+http = "127.0.0.1:9000"
+resp = "off"
+threads = 2
+max_connections = 100
+idle_timeout = "1m"
+check_token = "check-token-of-sixteen"
+
+[engine]
+capacity = 5000
+
+[client_address]
+trusted_proxies = ["10.0.0.0/8", "::1"]
+ipv6_prefix = 56
+
+[[rule]]
+name = "login"
+limit = "recent-average 0.2/s half-life=5m strict"
+key = ["client", "user", "'login'"]
+match = { path = "/login", method = ["POST", "PUT"] }
+cost = "attribute:cost"
+max_cost = 1000
+action = "deny"
+capacity = 1_000_000
+exempt = { client = ["10.1.0.0/16"] }
+[[rule.override]]
+key = { user = "partner-7" }
+limit = "recent-average 50/s half-life=5m"
+
+[[rule]]
+name = "api"
+limit = "gcra 1/s burst=60"
+match = { path = "/api/*" }
+cost = { "/api/*" = 2, "/api/search" = 5.5 }
+action = "delay"
+max_delay = "1m30s"
+"#;
+
+fn problems(text: &str) -> Vec<String> {
+    let error = Config::parse(text, "f").unwrap_err();
+    error.to_string().lines().map(str::to_owned).collect()
+}
+
+fn rule(fields: &str) -> String {
+    format!("[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=60\"\n{fields}\n")
+}
+
+#[test]
+fn a_whole_file() {
+    let config = Config::parse(WHOLE, "f").unwrap();
+    assert_eq!(config.server.http, Some("127.0.0.1:9000".parse().unwrap()));
+    assert_eq!((config.server.resp, config.server.threads), (None, Some(2)));
+    assert_eq!((config.server.limits.connections, config.server.limits.idle), (100, 60));
+    assert!(config.server.tokens.check.as_ref().unwrap().is(b"check-token-of-sixteen"));
+    assert_eq!(config.client_address.ipv6_prefix, 56);
+    assert_eq!(config.client_address.trusted_proxies.len(), 2);
+
+    let [login, api] = &config.rules[..] else { panic!("two rules") };
+    assert_eq!(login.rule.to_string(), "recent-average 0.2/s half-life=5m strict");
+    assert_eq!(login.rule.max_cost(), Cost::from_units(1000));
+    assert_eq!(login.key[2], Part::Literal("login".to_owned()));
+    assert_eq!(login.cost, CostSource::Attribute("cost".to_owned()));
+    assert_eq!((login.capacity, api.capacity), (Some(1_000_000), None));
+    assert_eq!(config.capacity, 5000);
+    assert_eq!(api.key, [Part::Attribute("client".to_owned())]);
+    assert_eq!(api.rule.action(), Action::Delay { max: Duration::from_secs(90) });
+    assert!(login.exempt[0].holds(b"10.1.255.7") && !login.exempt[0].holds(b"10.2.0.1"));
+    assert!(login.overrides[0].conditions[0].holds(b"partner-7"));
+}
+
+#[test]
+fn the_nearest_path_has_its_cost() {
+    let config = Config::parse(WHOLE, "f").unwrap();
+    let CostSource::ByPath(costs) = &config.rules[1].cost else { panic!("by path") };
+    let cost = |path: &[u8]| costs.iter().find(|(c, _)| c.holds(path)).map(|(_, cost)| *cost);
+    assert_eq!(cost(b"/api/search"), Some("5.5".parse().unwrap()));
+    assert_eq!(cost(b"/api/searches"), Some(Cost::from_units(2)));
+    assert_eq!(cost(b"/api"), None);
+}
+
+#[test]
+fn an_empty_file_has_the_defaults() {
+    let config = Config::parse("", "f").unwrap();
+    assert_eq!(config.server.http, Some("127.0.0.1:8080".parse().unwrap()));
+    assert_eq!(config.server.resp, Some("127.0.0.1:6380".parse().unwrap()));
+    assert!(config.rules.is_empty() && config.server.exposed().is_none());
+}
+
+#[test]
+fn unknown_fields_show_where_and_what_was_meant() {
+    for (text, expected) in [
+        ("[server]\nhttpp = \"x\"", "f:2:1: unknown field `httpp`"),
+        ("[[rule]]\nname = \"a\"\nlimt = \"x\"", "f:3:1: unknown field `limt`"),
+        ("[servr]\n", "f:1:2: unknown field `servr`"),
+    ] {
+        let found = problems(text);
+        assert!(found[0].starts_with(expected), "{found:?}");
+        assert!(found[0].contains("; did you mean `"), "{found:?}");
+    }
+}
+
+#[test]
+fn every_mistake_shows_with_its_place() {
+    for (text, expected) in [
+        (rule("action = \"deyn\""), "4:10: action: `deyn` is none of"),
+        (rule("action = \"delay\""), "4:10: action: delay needs max_delay"),
+        (rule("max_delay = \"1s\""), "4:13: max_delay: only for action"),
+        (rule("key = [\"usr\"]"), "4:7: key: unknown attribute `usr`"),
+        (rule("key = []"), "4:7: key: 0 parts"),
+        (rule("match = { pth = \"/\" }"), "4:11: match: unknown attribute `pth`"),
+        (rule("match = { path = \"/*/a\" }"), "4:18: match: `/*/a`"),
+        (rule("match = { path = 5 }"), "4:18: expected a string or a list"),
+        (rule("cost = -1"), "4:8: cost: expected a number"),
+        (rule("cost = nan"), "4:8: cost: `NaN`"),
+        (rule("max_cost = 0"), "3:9: max_cost: 0 is not above 0"),
+        (rule("capacity = 0"), "4:12: capacity: 0 is not from 1"),
+        ("[[rule]]\nname = \"A\"\nlimit = \"gcra 1/s burst=1\"".to_owned(), "2:8: name: `A`"),
+        (
+            "[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=0\"".to_owned(),
+            "3:25: limit: capacity: 0 is not",
+        ),
+        ("[[rule]]\nname = \"a\"".to_owned(), "1:1: missing field `limit`"),
+        (rule("") + &rule(""), "6:8: name: another rule has it"),
+        ("[server]\nhttp = \"localhost\"".to_owned(), "2:8: http: expected an address"),
+        ("[server]\nidle_timeout = \"0s\"".to_owned(), "2:16: idle_timeout: expected whole"),
+        ("[server]\ncheck_token = \"short\"".to_owned(), "2:15: check_token: 5 bytes"),
+        ("[client_address]\nipv6_prefix = 129".to_owned(), "2:15: ipv6_prefix: 129 is not"),
+        ("version = 2".to_owned(), "1:11: this version reads"),
+        ("[server".to_owned(), "1:8:"),
+    ] {
+        let found = problems(&text);
+        assert!(found[0].starts_with(&format!("f:{expected}")), "{expected}: {found:?}");
+        assert_eq!(found.len(), 1, "{found:?}");
+    }
+}
+
+#[test]
+fn all_mistakes_show_at_once() {
+    let found =
+        problems("[server]\nhttp = \"x\"\nthreads = 0\n[[rule]]\nname = \"a\"\nlimit = \"x\"");
+    assert_eq!(found.len(), 3, "{found:?}");
+}
+
+#[test]
+fn other_machines_need_a_token_or_permission() {
+    let config = |extra: &str| {
+        Config::parse(&format!("[server]\nhttp = \"0.0.0.0:80\"\n{extra}"), "f").unwrap()
+    };
+    assert!(config("").server.exposed().unwrap().contains("0.0.0.0:80"));
+    assert_eq!(config("allow_remote = true").server.exposed(), None);
+    assert_eq!(config("check_token = \"0123456789abcdef\"").server.exposed(), None);
+}
+
+#[test]
+fn tokens_are_never_printed() {
+    let config = Config::parse("[server]\nadmin_token = \"0123456789abcdef\"", "f").unwrap();
+    assert!(!format!("{config:?}").contains("0123456789abcdef"));
+}

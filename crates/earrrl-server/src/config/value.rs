@@ -1,0 +1,89 @@
+//! Plain values with their bounds.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use earrrl::Cost;
+use toml::Spanned;
+
+use super::problem::Problems;
+
+/// A whole number within `bounds`, or the default.
+pub(super) fn number(
+    name: &str,
+    field: Option<&Spanned<u64>>,
+    default: u64,
+    bounds: RangeInclusive<u64>,
+    problems: &mut Problems,
+) -> u64 {
+    let Some(field) = field else { return default };
+    let value = *field.get_ref();
+    if !bounds.contains(&value) {
+        let (least, most) = bounds.into_inner();
+        problems.add(field.span(), format!("{name}: {value} is not from {least} to {most}"));
+    }
+    value
+}
+
+/// Clients a table is meant for, if that was said.
+pub(super) fn capacity(field: Option<&Spanned<u64>>, problems: &mut Problems) -> Option<usize> {
+    let field = field?;
+    Some(number("capacity", Some(field), 1, 1..=10_000_000_000, problems) as usize)
+}
+
+/// A duration of whole seconds within `bounds`, or the default.
+pub(super) fn seconds(
+    name: &str,
+    field: Option<&Spanned<String>>,
+    default: u32,
+    bounds: RangeInclusive<u32>,
+    problems: &mut Problems,
+) -> u32 {
+    let Some(field) = field else { return default };
+    let parsed = earrrl::parse_duration(field.get_ref());
+    let whole = parsed.filter(|duration| duration.subsec_nanos() == 0).map(|d| d.as_secs());
+    match whole.and_then(|secs| u32::try_from(secs).ok()).filter(|secs| bounds.contains(secs)) {
+        Some(secs) => secs,
+        None => {
+            let (least, most) = bounds.into_inner();
+            let want = format!("whole seconds from {least}s to {most}s, as \"30s\" or \"5m\"");
+            problems.add(field.span(), format!("{name}: expected {want}"));
+            default
+        }
+    }
+}
+
+/// A duration above zero.
+pub(super) fn duration(
+    name: &str,
+    field: &Spanned<String>,
+    problems: &mut Problems,
+) -> Option<Duration> {
+    let parsed = earrrl::parse_duration(field.get_ref()).filter(|duration| !duration.is_zero());
+    if parsed.is_none() {
+        problems.add(field.span(), format!("{name}: expected a duration, as \"250ms\" or \"2s\""));
+    }
+    parsed
+}
+
+/// A cost: a number of at most nine decimals.
+pub(super) fn cost(name: &str, value: &toml::Value, problem: impl FnOnce(String)) -> Option<Cost> {
+    let parsed = match value {
+        toml::Value::Integer(units) => {
+            u64::try_from(*units).ok().map(|units| Ok(Cost::from_units(units)))
+        }
+        toml::Value::Float(units) => Some(Cost::try_from(*units)),
+        _ => None,
+    };
+    match parsed {
+        Some(Ok(cost)) => Some(cost),
+        Some(Err(error)) => refuse(problem, name, &error),
+        None => refuse(problem, name, &"expected a number ≥ 0"),
+    }
+}
+
+fn refuse<T>(problem: impl FnOnce(String), name: &str, why: &dyn fmt::Display) -> Option<T> {
+    problem(format!("{name}: {why}"));
+    None
+}

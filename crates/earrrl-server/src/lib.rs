@@ -1,0 +1,9 @@
+//! The server part of the `earrrl` binary, as a library so that its tests and fuzz targets reach it.
+#![cfg(feature = "serve")]
+
+pub mod config;
+pub mod engine;
+pub mod metrics;
+pub mod protocol;
+pub mod serve;
+pub mod service;

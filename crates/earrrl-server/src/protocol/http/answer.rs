@@ -1,0 +1,169 @@
+//! Decisions as JSON and as responses.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+use earrrl::{Decision, Outcome, Policy, Wait};
+
+use super::headers;
+use super::problem::PROBLEM_JSON;
+use crate::protocol::seconds::SecondsText;
+use crate::service::Answer;
+
+/// The status a decision is answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Status {
+    /// 200 when allowed, 429 when not.
+    ByVerdict,
+    /// 200.
+    Ok,
+}
+
+/// The response to a check or a peek. `several` charges were asked for.
+pub(super) fn respond(
+    answer: &Answer<'_>,
+    several: bool,
+    status: Status,
+    x_rate_limit: bool,
+) -> Response {
+    let denied = answer.decision.as_ref().is_some_and(|decision| !decision.allowed);
+    let refused = denied && status == Status::ByVerdict;
+    let mut body = Vec::with_capacity(320);
+    body.push(b'{');
+    if refused {
+        write_problem(answer, &mut body);
+    }
+    write_members(answer, several, &mut body);
+    body.push(b'}');
+    let mut response = Response::new(Body::from(body));
+    let json = HeaderValue::from_static("application/json");
+    let kind = if refused { PROBLEM_JSON } else { json };
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    headers::current::write(answer, response.headers_mut());
+    if refused {
+        *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+        headers::retry_after(answer, response.headers_mut());
+    }
+    if x_rate_limit {
+        headers::x_rate_limit(answer, response.headers_mut());
+    }
+    response
+}
+
+/// The decision as a JSON object.
+pub(super) fn write_object(answer: &Answer<'_>, several: bool, body: &mut Vec<u8>) {
+    body.push(b'{');
+    write_members(answer, several, body);
+    body.push(b'}');
+}
+
+/// RFC 9457's members; the decision's own follow as extensions.
+fn write_problem(answer: &Answer<'_>, body: &mut Vec<u8>) {
+    let strict = answer.rule().is_some_and(|(_, l)| l.rule.limit().policy() == Policy::Strict);
+    let kind = if strict { "abnormal-usage-detected" } else { "quota-exceeded" };
+    body.extend_from_slice(b"\"type\":\"https://iana.org/assignments/http-problem-types#");
+    body.extend_from_slice(kind.as_bytes());
+    body.extend_from_slice(
+        b"\",\"title\":\"Too Many Requests\",\"status\":429,\"violated-policies\":",
+    );
+    write_over(answer, body);
+    body.push(b',');
+}
+
+/// The names of the rules that were over their limit.
+fn write_over(answer: &Answer<'_>, body: &mut Vec<u8>) {
+    let over = answer.decision.as_ref().map_or(0, |decision| decision.over);
+    let places =
+        answer.charged.iter().enumerate().filter(|(place, _)| over >> (place & 63) & 1 == 1);
+    body.push(b'[');
+    for (index, (_, (rule, _))) in places.enumerate() {
+        if index > 0 {
+            body.push(b',');
+        }
+        write_name(&rule.name, body);
+    }
+    body.push(b']');
+}
+
+fn write_members(answer: &Answer<'_>, several: bool, body: &mut Vec<u8>) {
+    let Some(decision) = &answer.decision else {
+        body.extend_from_slice(
+            b"\"allowed\":true,\"action\":\"allow\",\"rule\":null,\"rate\":null,\"limit\":null,\
+              \"remaining\":null,\"retry_after\":0,\"reset_after\":0,\"delay\":0",
+        );
+        return;
+    };
+    write_verdict(answer, decision, body);
+    body.extend_from_slice(b",\"remaining\":");
+    body.extend_from_slice(itoa::Buffer::new().format(decision.remaining).as_bytes());
+    body.extend_from_slice(b",\"retry_after\":");
+    match decision.retry_after {
+        Wait::For(wait) => write_seconds(wait, body),
+        Wait::Never => body.extend_from_slice(b"null"),
+    }
+    body.extend_from_slice(b",\"reset_after\":");
+    write_seconds(decision.reset_after, body);
+    body.extend_from_slice(b",\"delay\":");
+    write_seconds(decision.delay, body);
+    if several {
+        write_places(answer, decision, body);
+    }
+}
+
+fn write_verdict(answer: &Answer<'_>, decision: &Decision, body: &mut Vec<u8>) {
+    let outcome: Outcome = decision.outcome;
+    body.extend_from_slice(b"\"allowed\":");
+    body.extend_from_slice(if decision.allowed { b"true" } else { b"false" });
+    body.extend_from_slice(b",\"action\":\"");
+    body.extend_from_slice(outcome.name().as_bytes());
+    body.extend_from_slice(b"\",\"rule\":");
+    match answer.rule() {
+        Some((rule, _)) => write_name(&rule.name, body),
+        None => body.extend_from_slice(b"null"),
+    }
+    body.extend_from_slice(b",\"rate\":");
+    match decision.rate {
+        Some(rate) => write_double(rate, body),
+        None => body.extend_from_slice(b"null"),
+    }
+    body.extend_from_slice(b",\"limit\":");
+    write_double(decision.limit, body);
+}
+
+/// Of several charges: which one the figures are of, and which were over their limit.
+fn write_places(answer: &Answer<'_>, decision: &Decision, body: &mut Vec<u8>) {
+    body.extend_from_slice(b",\"charge\":");
+    body.extend_from_slice(itoa::Buffer::new().format(decision.rule).as_bytes());
+    body.extend_from_slice(b",\"over\":");
+    write_over(answer, body);
+    body.extend_from_slice(b",\"over_charges\":[");
+    let mut separator: &[u8] = b"";
+    for place in (0..u64::BITS).filter(|place| decision.over >> place & 1 == 1) {
+        body.extend_from_slice(separator);
+        body.extend_from_slice(itoa::Buffer::new().format(place).as_bytes());
+        separator = b",";
+    }
+    body.push(b']');
+}
+
+/// Names of rules, and rules' texts: neither has a character that JSON would escape.
+fn write_name(name: &str, body: &mut Vec<u8>) {
+    body.push(b'"');
+    body.extend(name.bytes().filter(|byte| !matches!(byte, b'"' | b'\\' | ..b' ')));
+    body.push(b'"');
+}
+
+fn write_double(value: f64, body: &mut Vec<u8>) {
+    if !value.is_finite() {
+        return body.extend_from_slice(b"null");
+    }
+    let mut buffer = zmij::Buffer::new();
+    let text = buffer.format_finite(value);
+    body.extend_from_slice(text.strip_suffix(".0").unwrap_or(text).as_bytes());
+}
+
+fn write_seconds(duration: Duration, body: &mut Vec<u8>) {
+    body.extend_from_slice(SecondsText::default().format(duration));
+}

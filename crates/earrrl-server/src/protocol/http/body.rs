@@ -1,0 +1,320 @@
+//! The JSON of requests. Text is borrowed from the body where it holds no escapes, and numbers are
+//! read as the decimals they are written as.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use earrrl::{Cost, MAX_CHARGES, Nanos};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::service::AskError;
+use crate::service::attributes::MAX_ATTRIBUTES;
+use crate::service::key::{Key, join};
+
+/// Most checks in a batch.
+pub(super) const MAX_BATCH: usize = 1000;
+
+/// What is asked: a rule and key, several, or every rule that matches.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Check<'a> {
+    #[serde(borrow, default)]
+    pub(super) rule: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    pub(super) key: Option<KeyText<'a>>,
+    #[serde(borrow, default)]
+    pub(super) key_b64: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    pub(super) cost: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(super) rules: Option<Vec<Charge<'a>>>,
+    #[serde(borrow, default)]
+    pub(super) attributes: Option<Pairs<'a>>,
+}
+
+/// One of several charges.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Charge<'a> {
+    #[serde(borrow)]
+    pub(super) rule: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) key: Option<KeyText<'a>>,
+    #[serde(borrow, default)]
+    pub(super) key_b64: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    pub(super) cost: Option<&'a RawValue>,
+}
+
+/// What is taken back.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Refund<'a> {
+    #[serde(flatten, borrow)]
+    pub(super) charge: Charge<'a>,
+    #[serde(borrow, default)]
+    pub(super) t0: Option<&'a RawValue>,
+}
+
+/// Several checks.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Batch<'a> {
+    #[serde(borrow)]
+    pub(super) checks: Vec<Check<'a>>,
+}
+
+/// What a check asks for, once it is known to ask for one thing.
+#[derive(Debug)]
+pub(super) enum Wanted<'a> {
+    One(Named<'a>),
+    Several(Vec<Named<'a>>),
+    Matching(Vec<(Cow<'a, str>, Cow<'a, str>)>),
+}
+
+/// A rule, a key and a cost.
+#[derive(Debug)]
+pub(super) struct Named<'a> {
+    pub(super) rule: Cow<'a, str>,
+    pub(super) key: Bytes<'a>,
+    pub(super) cost: Option<Cost>,
+}
+
+/// A key: text as it came, or bytes that had to be made.
+#[derive(Debug)]
+pub(super) enum Bytes<'a> {
+    Text(Cow<'a, str>),
+    Made(Key),
+}
+
+impl Bytes<'_> {
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Text(text) => text.as_bytes(),
+            Self::Made(bytes) => bytes,
+        }
+    }
+}
+
+impl<'a> Check<'a> {
+    /// What is asked.
+    pub(super) fn wanted(self) -> Result<Wanted<'a>, AskError> {
+        match (self.rule, self.rules, self.attributes) {
+            (Some(rule), None, None) => {
+                let charge = Charge { rule, key: self.key, key_b64: self.key_b64, cost: self.cost };
+                Ok(Wanted::One(charge.named()?))
+            }
+            (None, rules, attributes)
+                if self.key.is_none() && self.key_b64.is_none() && self.cost.is_none() =>
+            {
+                match (rules, attributes) {
+                    (Some(rules), None) => Ok(Wanted::Several(several(rules)?)),
+                    (None, Some(attributes)) => Ok(Wanted::Matching(attributes.0)),
+                    _ => Err(one_of()),
+                }
+            }
+            _ => Err(one_of()),
+        }
+    }
+}
+
+fn one_of() -> AskError {
+    AskError::Invalid("expected one of: rule with key, rules, attributes".to_owned())
+}
+
+fn several(rules: Vec<Charge<'_>>) -> Result<Vec<Named<'_>>, AskError> {
+    if rules.is_empty() || rules.len() > MAX_CHARGES {
+        let why = format!("rules: {} charges; expected 1 to {MAX_CHARGES}", rules.len());
+        return Err(AskError::Invalid(why));
+    }
+    rules.into_iter().map(Charge::named).collect()
+}
+
+impl<'a> Charge<'a> {
+    pub(super) fn named(self) -> Result<Named<'a>, AskError> {
+        let key = match (self.key, self.key_b64) {
+            (Some(KeyText(key)), None) => key,
+            (None, Some(text)) => {
+                let bytes = STANDARD.decode(text.0.as_bytes());
+                let bytes = bytes.map_err(|error| invalid("key_b64", &error))?;
+                Bytes::Made(Key::from_vec(bytes))
+            }
+            _ => return Err(AskError::Invalid("expected one of: key, key_b64".to_owned())),
+        };
+        Ok(Named { rule: self.rule.0, key, cost: self.cost.map(cost).transpose()? })
+    }
+}
+
+impl Refund<'_> {
+    /// When it was charged.
+    pub(super) fn charged_at(&self) -> Result<Option<Nanos>, AskError> {
+        let Some(t0) = self.t0 else { return Ok(None) };
+        // A cost's decimals are exact to 1e-9, just as nanoseconds are.
+        let seconds: Cost = t0.get().parse().map_err(|error| invalid("t0", &error))?;
+        let nanos = u64::try_from(seconds.billionths());
+        nanos.map(|nanos| Some(Nanos::new(nanos))).map_err(|error| invalid("t0", &error))
+    }
+}
+
+/// The error of a body that is not what was expected, on one line.
+pub(super) fn shown(error: &serde_json::Error) -> String {
+    error.to_string().escape_debug().to_string()
+}
+
+fn cost(number: &RawValue) -> Result<Cost, AskError> {
+    number.get().parse().map_err(|error| invalid("cost", &error))
+}
+
+fn invalid(field: &str, error: &dyn fmt::Display) -> AskError {
+    AskError::Invalid(format!("{field}: {error}"))
+}
+
+/// Borrowed text, which serde takes from an `Option` only in a shape of its own.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
+
+/// A key, as text or as a list of the parts that make it up.
+#[derive(Debug)]
+pub(super) struct KeyText<'a>(Bytes<'a>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for KeyText<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Keys;
+        impl<'de> Visitor<'de> for Keys {
+            type Value = Bytes<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string, or a list of strings")
+            }
+            fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Bytes::Text(Cow::Borrowed(text)))
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Bytes::Text(Cow::Owned(text.to_owned())))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+                let mut parts: Vec<Text<'de>> = Vec::new();
+                while let Some(part) = list.next_element()? {
+                    parts.push(part);
+                }
+                Ok(Bytes::Made(join(parts.iter().map(|part| part.0.as_bytes()))))
+            }
+        }
+        deserializer.deserialize_any(Keys).map(KeyText)
+    }
+}
+
+/// Attributes: texts, numbers and truth values, all as text.
+#[derive(Debug)]
+pub(super) struct Pairs<'a>(pub(super) Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Pairs<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of strings and numbers")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some((name, value)) = map.next_entry::<Text<'de>, &'de RawValue>()? {
+                    if pairs.len() == MAX_ATTRIBUTES {
+                        return Err(A::Error::custom(format!("more than {MAX_ATTRIBUTES}")));
+                    }
+                    pairs.push((name.0, scalar(value.get()).map_err(A::Error::custom)?));
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+fn scalar(json: &str) -> Result<Cow<'_, str>, String> {
+    match json.as_bytes().first() {
+        Some(b'"') => {
+            serde_json::from_str::<Text<'_>>(json).map(|text| text.0).map_err(|e| e.to_string())
+        }
+        Some(b'[' | b'{' | b'n') | None => Err("expected a string or a number".to_owned()),
+        Some(_) => Ok(Cow::Borrowed(json)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(json: &str) -> Result<Wanted<'_>, String> {
+        let check: Check<'_> = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        check.wanted().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_rule_and_key() {
+        let Ok(Wanted::One(named)) = wanted(r#"{"rule":"login","key":"alice","cost":0.1}"#) else {
+            panic!("one")
+        };
+        assert!(matches!(named.rule, Cow::Borrowed("login")));
+        assert_eq!(named.key.as_bytes(), b"alice");
+        assert_eq!(named.cost, Some("0.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn keys_of_any_bytes_and_several_parts() {
+        let key = |json: &str| match wanted(json) {
+            Ok(Wanted::One(named)) => named.key.as_bytes().to_vec(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(key(r#"{"rule":"a","key":"\u00e9\n"}"#), "é\n".as_bytes());
+        assert_eq!(key(r#"{"rule":"a","key_b64":"//4="}"#), b"\xff\xfe");
+        assert_eq!(key(r#"{"rule":"a","key":["192.0.2.7","bob"]}"#), b"9:192.0.2.7,3:bob,");
+    }
+
+    #[test]
+    fn attributes_are_scalars() {
+        let json = r#"{"attributes":{"client":"192.0.2.7","cost":5,"vip":true}}"#;
+        let Ok(Wanted::Matching(pairs)) = wanted(json) else { panic!("matching") };
+        assert_eq!(pairs[1], ("cost".into(), "5".into()));
+        assert_eq!(pairs[2].1, "true");
+    }
+
+    #[test]
+    fn what_is_not_one_thing_is_refused() {
+        for json in [
+            "{}",
+            r#"{"rule":"a"}"#,
+            r#"{"rule":"a","key":"k","key_b64":"aw=="}"#,
+            r#"{"rule":"a","key":"k","rules":[]}"#,
+            r#"{"rules":[]}"#,
+            r#"{"rules":[{"rule":"a","key":"k"}],"cost":1}"#,
+            r#"{"rule":"a","key":"k","cost":-1}"#,
+            r#"{"rule":"a","key":"k","cost":"1"}"#,
+            r#"{"rule":"a","key":"k","costs":1}"#,
+            r#"{"rule":"a","key_b64":"!"}"#,
+            r#"{"rule":"a","key":7}"#,
+            r#"{"attributes":{"a":{}}}"#,
+            r#"{"attributes":{"a":null}}"#,
+            "[]",
+            "",
+        ] {
+            assert!(wanted(json).is_err(), "{json}");
+        }
+    }
+
+    #[test]
+    fn refunds_say_when_to_the_nanosecond() {
+        let json = r#"{"rule":"a","key":"k","cost":2,"t0":1800000000.123456789}"#;
+        let refund: Refund<'_> = serde_json::from_str(json).unwrap();
+        assert_eq!(refund.charged_at(), Ok(Some(Nanos::new(1_800_000_000_123_456_789))));
+        for t0 in ["-1", "\"1\"", "1e30"] {
+            let json = format!(r#"{{"rule":"a","key":"k","cost":2,"t0":{t0}}}"#);
+            let refund: Refund<'_> = serde_json::from_str(&json).unwrap();
+            assert!(refund.charged_at().is_err(), "{t0}");
+        }
+    }
+}

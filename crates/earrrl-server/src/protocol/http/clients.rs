@@ -1,0 +1,68 @@
+//! One client under one rule: explained, or forgotten; and what a rule is.
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::Response;
+use percent_encoding::percent_decode;
+use serde_json::{Value, json};
+
+use super::answer::{self, Status};
+use super::problem::Problem;
+use super::routes::{Shared, authorize};
+use crate::config::attribute::Part;
+use crate::serve::access::Access;
+use crate::service::rules::ActiveRule;
+use crate::service::{Ask, AskError, Mode};
+
+/// `GET /v1/clients/{rule}/{key}`: what a request would be answered now. Nothing is stored.
+pub(super) async fn explain(
+    State(server): Shared,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    authorize(&server, &headers, Access::Ask)?;
+    let (name, key) = client(&uri)?;
+    let rules = server.service.rules();
+    let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;
+    let answer = server.service.ask(Ask { rule, key: &key, cost: None }, Mode::Peek).await?;
+    Ok(answer::respond(&answer, false, Status::Ok, server.config.x_ratelimit_headers))
+}
+
+/// `DELETE /v1/clients/{rule}/{key}`.
+pub(super) async fn reset(
+    State(server): Shared,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<StatusCode, Problem> {
+    authorize(&server, &headers, Access::Change)?;
+    let (name, key) = client(&uri)?;
+    let rules = server.service.rules();
+    let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;
+    server.service.reset(rule, &key).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The rule and the key of a path. The key is any bytes, so it is not taken for UTF-8.
+fn client(uri: &Uri) -> Result<(&str, Vec<u8>), Problem> {
+    let rest = uri.path().strip_prefix("/v1/clients/").and_then(|rest| rest.split_once('/'));
+    match rest {
+        Some((rule, key)) => Ok((rule, percent_decode(key.as_bytes()).collect())),
+        None => Err(Problem::new(StatusCode::NOT_FOUND, "expected /v1/clients/{rule}/{key}")),
+    }
+}
+
+/// A rule, as `GET /v1/rules` lists it.
+pub(super) fn describe(rule: &ActiveRule) -> Value {
+    let part = |part: &Part| match part {
+        Part::Attribute(name) => name.clone(),
+        Part::Literal(text) => format!("'{text}'"),
+    };
+    json!({
+        "name": rule.name,
+        "limit": rule.own.rule.to_string(),
+        "action": rule.action_name(),
+        "key": rule.key_parts().iter().map(part).collect::<Vec<_>>(),
+        "quota": rule.own.quota.units,
+        "window": rule.own.quota.window,
+    })
+}

@@ -1,0 +1,250 @@
+//! The routes.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::answer::{self, Status};
+use super::body::{self, Batch, Check, MAX_BATCH, Named, Refund, Wanted};
+use super::clients;
+use super::problem::Problem;
+use crate::serve::access::Access;
+use crate::serve::server::Server;
+use crate::service::attributes::Attributes;
+use crate::service::rules::{ActiveRule, RuleSet};
+use crate::service::{Answer, Ask, AskError, Mode};
+
+pub(super) type Shared = State<Arc<Server>>;
+
+const OPENAPI: &str = include_str!("openapi.json");
+
+/// All routes.
+pub fn router(server: Arc<Server>) -> Router {
+    let max_body = server.config.max_body;
+    Router::new()
+        .route("/v1/check", post(check))
+        .route("/v1/check/batch", post(batch))
+        .route("/v1/peek", post(peek))
+        .route("/v1/refund", post(refund))
+        .route("/v1/clients/{rule}/{*key}", get(clients::explain).delete(clients::reset))
+        .route("/v1/rules", get(rules))
+        .route("/openapi.json", get(openapi))
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .fallback(async || Problem::new(StatusCode::NOT_FOUND, "no such route; see /openapi.json"))
+        .method_not_allowed_fallback(async || {
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "see /openapi.json for the methods")
+        })
+        .layer(DefaultBodyLimit::max(max_body))
+        .with_state(server)
+}
+
+async fn check(server: Shared, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
+    let started = Instant::now();
+    let response = ask(&server, &headers, &body?, Mode::Check, Status::ByVerdict).await;
+    server.service.metrics.http_request.record(started.elapsed());
+    response
+}
+
+async fn peek(server: Shared, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
+    ask(&server, &headers, &body?, Mode::Peek, Status::Ok).await
+}
+
+async fn ask(
+    server: &Server,
+    headers: &HeaderMap,
+    body: &[u8],
+    mode: Mode,
+    status: Status,
+) -> Result<Response, Problem> {
+    authorize(server, headers, Access::Ask)?;
+    let check: Check<'_> = parse(server, headers, body)?;
+    let x_rate_limit = server.config.x_ratelimit_headers;
+    let respond =
+        |answer: &Answer<'_>, several| answer::respond(answer, several, status, x_rate_limit);
+    Ok(decide(server, check, mode, respond).await?)
+}
+
+/// Decides one check, and does with the answer what `then` says: the answer borrows from the rules
+/// in force.
+async fn decide<T>(
+    server: &Server,
+    check: Check<'_>,
+    mode: Mode,
+    then: impl FnOnce(&Answer<'_>, bool) -> T,
+) -> Result<T, AskError> {
+    let service = &server.service;
+    let rules = service.rules();
+    match check.wanted()? {
+        Wanted::One(named) => {
+            let rule = find(server, &rules, &named)?;
+            let ask = Ask { rule: rule.get(), key: named.key.as_bytes(), cost: named.cost };
+            Ok(then(&service.ask(ask, mode).await?, false))
+        }
+        Wanted::Several(list) => {
+            let found: Vec<Found<'_>> =
+                list.iter().map(|named| find(server, &rules, named)).collect::<Result<_, _>>()?;
+            let each = found.iter().zip(&list);
+            let asks: Vec<Ask<'_>> = each
+                .map(|(rule, named)| Ask {
+                    rule: rule.get(),
+                    key: named.key.as_bytes(),
+                    cost: named.cost,
+                })
+                .collect();
+            Ok(then(&service.ask_all(&asks, mode).await?, true))
+        }
+        Wanted::Matching(pairs) => {
+            let request = Attributes::new(pairs, &rules.client_address);
+            Ok(then(&service.ask_matching(&rules, &request, mode).await?, true))
+        }
+    }
+}
+
+/// A rule of the configuration, or one that came as text.
+enum Found<'a> {
+    Named(&'a ActiveRule),
+    Inline(Arc<ActiveRule>),
+}
+
+impl Found<'_> {
+    fn get(&self) -> &ActiveRule {
+        match self {
+            Self::Named(rule) => rule,
+            Self::Inline(rule) => rule,
+        }
+    }
+}
+
+fn find<'a>(server: &Server, rules: &'a RuleSet, named: &Named<'_>) -> Result<Found<'a>, AskError> {
+    match rules.get(named.rule.as_bytes()) {
+        Some(rule) => Ok(Found::Named(rule)),
+        None if named.rule.contains(' ') => {
+            server.service.inline_rule(&named.rule).map(Found::Inline)
+        }
+        None => Err(AskError::UnknownRule),
+    }
+}
+
+async fn batch(server: Shared, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
+    authorize(&server, &headers, Access::Ask)?;
+    let body = body?;
+    let batch: Batch<'_> = parse(&server, &headers, &body)?;
+    if batch.checks.len() > MAX_BATCH {
+        let detail = format!("checks: {}; at most {MAX_BATCH}", batch.checks.len());
+        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
+    }
+    let mut out = Vec::with_capacity(256 * batch.checks.len() + 16);
+    out.extend_from_slice(b"{\"decisions\":[");
+    for (index, check) in batch.checks.into_iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        let write = |answer: &Answer<'_>, several| answer::write_object(answer, several, &mut out);
+        if let Err(error) = decide(&server, check, Mode::Check, write).await {
+            out.extend_from_slice(Problem::from(error).to_json().to_string().as_bytes());
+        }
+    }
+    out.extend_from_slice(b"]}");
+    Ok(([(header::CONTENT_TYPE, "application/json")], out).into_response())
+}
+
+async fn refund(server: Shared, headers: HeaderMap, body: Body) -> Result<StatusCode, Problem> {
+    authorize(&server, &headers, Access::Change)?;
+    let body = body?;
+    let refund: Refund<'_> = parse(&server, &headers, &body)?;
+    let charged_at = refund.charged_at()?;
+    let named = refund.charge.named()?;
+    let rules = server.service.rules();
+    let rule = find(&server, &rules, &named)?;
+    let ask = Ask { rule: rule.get(), key: named.key.as_bytes(), cost: named.cost };
+    server.service.refund(ask, charged_at).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn rules(server: Shared, headers: HeaderMap) -> Result<Response, Problem> {
+    authorize(&server, &headers, Access::Ask)?;
+    let rules = server.service.rules();
+    let list: Vec<_> = rules.iter().map(clients::describe).collect();
+    Ok(Json(json!({ "rules": list })).into_response())
+}
+
+async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
+}
+
+async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// Ready until it is going. A reload that was refused is told, but takes nobody out of service: the
+/// rules before it are in force.
+async fn readyz(server: Shared) -> Response {
+    let stopping = server.is_stopping();
+    let status = if stopping { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+    let word = if stopping { "stopping" } else { "ready" };
+    (status, Json(json!({ "status": word, "reload_error": server.reload_error() }))).into_response()
+}
+
+async fn metrics(server: Shared) -> Response {
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], server.metrics()).into_response()
+}
+
+/// A body, or why it was not read: too long, say.
+type Body = Result<Bytes, BytesRejection>;
+
+impl From<BytesRejection> for Problem {
+    fn from(rejection: BytesRejection) -> Self {
+        Self::new(rejection.status(), rejection.body_text())
+    }
+}
+
+/// Whether the request's token is good for it.
+pub(super) fn authorize(
+    server: &Server,
+    headers: &HeaderMap,
+    needed: Access,
+) -> Result<(), Problem> {
+    let tokens = &server.config.tokens;
+    let bearer = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    let bearer = bearer
+        .and_then(|value| value.split_at_checked(7))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
+    let access = bearer.map_or_else(|| tokens.without(), |(_, token)| tokens.with(token));
+    match access {
+        access if access >= needed => Ok(()),
+        Access::Nothing => {
+            Err(Problem::new(StatusCode::UNAUTHORIZED, "expected Authorization: Bearer TOKEN"))
+        }
+        _ => Err(Problem::new(StatusCode::FORBIDDEN, "this needs the admin token")),
+    }
+}
+
+/// The body's JSON. Its type must be said: a web page can't send it to another site unasked then.
+fn parse<'a, T: Deserialize<'a>>(
+    server: &Server,
+    headers: &HeaderMap,
+    body: &'a [u8],
+) -> Result<T, Problem> {
+    server.service.metrics.http_requests.increment();
+    let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    if !kind.get(..16).is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/json")) {
+        let detail = "expected Content-Type: application/json";
+        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
+    }
+    serde_json::from_slice(body).map_err(|error| {
+        server.service.metrics.malformed.increment();
+        Problem::new(StatusCode::BAD_REQUEST, format!("JSON: {}", body::shown(&error)))
+    })
+}

@@ -1,0 +1,5 @@
+//! How clients ask: each protocol keeps its codec (pure bytes) apart from its sockets.
+
+pub mod http;
+pub mod resp;
+pub mod seconds;

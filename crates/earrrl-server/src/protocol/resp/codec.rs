@@ -1,0 +1,353 @@
+//! Bytes to requests: arrays of bulk strings, and inline commands. Pure, bounded, incremental.
+//!
+//! The decoder holds offsets into a buffer that its caller owns, so a request costs no copy and no
+//! allocation, and a byte that was seen is never looked at again: when a request arrives in pieces,
+//! decoding goes on where it stopped. All sizes are checked when announced, before anything is
+//! stored for them.
+
+use std::fmt;
+use std::ops::Range;
+
+/// Most words a request may have.
+pub const MAX_WORDS: usize = 64;
+/// Longest word of a request, in bytes.
+pub const MAX_WORD_LEN: usize = 16 * 1024;
+/// Longest request, in bytes, its framing included.
+pub const MAX_REQUEST_LEN: usize = 64 * 1024;
+
+/// Input that no further byte can make right. Its text never repeats the input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Malformed {
+    /// The count of an array is not a number from 0 to [`MAX_WORDS`].
+    WordCount,
+    /// The length of a bulk string is not a number from 0 to [`MAX_WORD_LEN`].
+    WordLength,
+    /// An element of a request's array is not a bulk string.
+    NotABulkString,
+    /// A line or a bulk string does not end in CRLF.
+    LineEnd,
+    /// The request is longer than [`MAX_REQUEST_LEN`].
+    TooLong,
+    /// An inline command with a quote or a control character.
+    Inline,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WordCount => write!(f, "invalid multibulk length, want 0 to {MAX_WORDS}"),
+            Self::WordLength => write!(f, "invalid bulk length, want 0 to {MAX_WORD_LEN} bytes"),
+            Self::NotABulkString => write!(f, "expected '$' and a bulk string"),
+            Self::LineEnd => write!(f, "expected CRLF"),
+            Self::TooLong => write!(f, "request longer than {MAX_REQUEST_LEN} bytes"),
+            Self::Inline => {
+                write!(f, "quotes and control characters need the array form of a request")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// Where a word lies, counted from the request's first byte.
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
+    start: u32,
+    end: u32,
+}
+
+impl Span {
+    fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+}
+
+/// A whole request: its words, borrowed from the caller's buffer.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    bytes: &'a [u8],
+    words: &'a [Span],
+    inline: bool,
+}
+
+impl<'a> Request<'a> {
+    /// Bytes the request took; the next one starts there.
+    pub fn consumed(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Number of words: 0 for an empty array or a blank line.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// The word at `index`.
+    pub fn word(&self, index: usize) -> Option<&'a [u8]> {
+        self.words.get(index).and_then(|span| self.bytes.get(span.range()))
+    }
+
+    /// All words, in order.
+    pub fn words(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let bytes = self.bytes;
+        self.words.iter().map(move |span| &bytes[span.range()])
+    }
+
+    /// Whether it came as an inline command.
+    pub fn is_inline(&self) -> bool {
+        self.inline
+    }
+}
+
+impl fmt::Debug for Request<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.words()).finish()
+    }
+}
+
+/// What the next byte belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Start,
+    Count,
+    Dollar,
+    Length,
+    /// Within a bulk string that ends, before its CRLF, at this offset.
+    Body(u32),
+    Inline,
+}
+
+/// The part of a header line `digits CRLF` that was seen so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Number {
+    value: u32,
+    digits: u8,
+    carriage_return: bool,
+}
+
+/// A decoder for one connection. It keeps its place between calls.
+#[derive(Debug)]
+pub struct Decoder {
+    phase: Phase,
+    number: Number,
+    /// Bytes of the present request that were seen.
+    seen: usize,
+    /// Words still announced.
+    missing: u32,
+    filled: usize,
+    words: [Span; MAX_WORDS],
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self {
+            phase: Phase::Start,
+            number: Number::default(),
+            seen: 0,
+            missing: 0,
+            filled: 0,
+            words: [Span::default(); MAX_WORDS],
+        }
+    }
+}
+
+impl Decoder {
+    /// Decodes on. `input` starts at the present request's first byte and holds at least what the
+    /// last call saw. `None` means that more bytes are needed; after a request, the caller passes
+    /// `input` from [`Request::consumed`] on.
+    ///
+    /// # Errors
+    /// [`Malformed`] when the input can't become a request; the connection can't go on.
+    pub fn decode<'a>(&'a mut self, input: &'a [u8]) -> Result<Option<Request<'a>>, Malformed> {
+        let inline = loop {
+            match self.phase {
+                Phase::Start => {
+                    let Some(&first) = input.first() else { return Ok(None) };
+                    self.start(first);
+                }
+                Phase::Inline => {
+                    if !self.inline(input)? {
+                        return Ok(None);
+                    }
+                    break true;
+                }
+                _ => match self.array_step(input)? {
+                    Step::More => {}
+                    Step::Starved => return self.starved(),
+                    Step::Done => break false,
+                },
+            }
+        };
+        self.phase = Phase::Start;
+        let bytes = &input[..self.seen];
+        Ok(Some(Request { bytes, words: &self.words[..self.filled], inline }))
+    }
+
+    /// Whether part of a request was seen, and its end was not.
+    pub fn is_partial(&self) -> bool {
+        self.phase != Phase::Start
+    }
+
+    fn start(&mut self, first: u8) {
+        self.filled = 0;
+        self.number = Number::default();
+        if first == b'*' {
+            self.seen = 1;
+            self.phase = Phase::Count;
+        } else {
+            self.seen = 0;
+            self.phase = Phase::Inline;
+        }
+    }
+
+    fn starved(&self) -> Result<Option<Request<'_>>, Malformed> {
+        let end = if let Phase::Body(end) = self.phase { end as usize + 2 } else { self.seen };
+        if end > MAX_REQUEST_LEN { Err(Malformed::TooLong) } else { Ok(None) }
+    }
+
+    #[inline]
+    fn array_step(&mut self, input: &[u8]) -> Result<Step, Malformed> {
+        match self.phase {
+            Phase::Count => {
+                let Some(count) = self.number(input, Malformed::WordCount)? else {
+                    return Ok(Step::Starved);
+                };
+                if count as usize > MAX_WORDS {
+                    return Err(Malformed::WordCount);
+                }
+                self.missing = count;
+                self.next_word()
+            }
+            Phase::Dollar => match input.get(self.seen) {
+                None => Ok(Step::Starved),
+                Some(b'$') => {
+                    self.seen += 1;
+                    self.phase = Phase::Length;
+                    Ok(Step::More)
+                }
+                Some(_) => Err(Malformed::NotABulkString),
+            },
+            Phase::Length => {
+                let Some(length) = self.number(input, Malformed::WordLength)? else {
+                    return Ok(Step::Starved);
+                };
+                if length as usize > MAX_WORD_LEN {
+                    return Err(Malformed::WordLength);
+                }
+                // Fits: `seen` is at most a request and a word long.
+                self.phase = Phase::Body(self.seen as u32 + length);
+                Ok(Step::More)
+            }
+            Phase::Body(end) => self.body(input, end),
+            Phase::Start | Phase::Inline => Ok(Step::More),
+        }
+    }
+
+    #[inline]
+    fn body(&mut self, input: &[u8], end: u32) -> Result<Step, Malformed> {
+        let after = end as usize + 2;
+        if after > MAX_REQUEST_LEN {
+            return Err(Malformed::TooLong);
+        }
+        let Some(line_end) = input.get(end as usize..after) else { return Ok(Step::Starved) };
+        if line_end != b"\r\n" {
+            return Err(Malformed::LineEnd);
+        }
+        self.words[self.filled] = Span { start: self.seen as u32, end };
+        self.filled += 1;
+        self.seen = after;
+        self.missing -= 1;
+        self.next_word()
+    }
+
+    #[inline]
+    fn next_word(&mut self) -> Result<Step, Malformed> {
+        if self.missing == 0 {
+            return Ok(Step::Done);
+        }
+        self.phase = Phase::Dollar;
+        Ok(Step::More)
+    }
+
+    /// Reads on in a header line. `None` when its end is not there yet.
+    #[inline]
+    fn number(&mut self, input: &[u8], error: Malformed) -> Result<Option<u32>, Malformed> {
+        let mut number = self.number;
+        for (at, &byte) in input.iter().enumerate().skip(self.seen) {
+            match byte {
+                b'\n' if number.carriage_return => {
+                    self.number = Number::default();
+                    self.seen = at + 1;
+                    return Ok(Some(number.value));
+                }
+                b'\r' if number.digits > 0 && !number.carriage_return => {
+                    number.carriage_return = true;
+                }
+                // Nine digits are more than any bound needs and can't overflow.
+                b'0'..=b'9' if number.digits < 9 && !number.carriage_return => {
+                    number.value = number.value * 10 + u32::from(byte - b'0');
+                    number.digits += 1;
+                }
+                _ if number.carriage_return => return Err(Malformed::LineEnd),
+                _ => return Err(error),
+            }
+        }
+        self.number = number;
+        self.seen = input.len();
+        Ok(None)
+    }
+
+    /// Reads on in an inline command. `true` when its end was seen.
+    fn inline(&mut self, input: &[u8]) -> Result<bool, Malformed> {
+        let newline = memchr::memchr(b'\n', &input[self.seen..]);
+        let end = newline.map_or(input.len(), |at| self.seen + at + 1);
+        if end > MAX_REQUEST_LEN {
+            return Err(Malformed::TooLong);
+        }
+        self.seen = end;
+        if newline.is_none() {
+            return Ok(false);
+        }
+        let line = &input[..end - 1];
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        self.split(line)?;
+        Ok(true)
+    }
+
+    fn split(&mut self, line: &[u8]) -> Result<(), Malformed> {
+        let mut start = 0;
+        for (at, byte) in line.iter().copied().chain([b' ']).enumerate() {
+            if byte == b'"' || byte == b'\'' || (byte.is_ascii_control() && byte != b'\t') {
+                return Err(Malformed::Inline);
+            }
+            if byte == b' ' || byte == b'\t' {
+                self.push_inline(start, at)?;
+                start = at + 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn push_inline(&mut self, start: usize, end: usize) -> Result<(), Malformed> {
+        if start == end {
+            return Ok(());
+        }
+        if end - start > MAX_WORD_LEN {
+            return Err(Malformed::WordLength);
+        }
+        let slot = self.words.get_mut(self.filled).ok_or(Malformed::WordCount)?;
+        *slot = Span { start: start as u32, end: end as u32 };
+        self.filled += 1;
+        Ok(())
+    }
+}
+
+enum Step {
+    More,
+    Starved,
+    Done,
+}
+
+#[cfg(test)]
+mod tests;

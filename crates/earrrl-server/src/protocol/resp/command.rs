@@ -1,0 +1,233 @@
+//! The commands that Redis clients send besides asking: greetings, tokens, questions about us.
+
+use super::codec::Request;
+use super::reply::{Version, Writer};
+use super::session::{Refusal, Session};
+use crate::serve::access::Access;
+
+/// Our commands: name, and number of words as Redis writes it, negative for "at least".
+const COMMANDS: [(&str, i64); 16] = [
+    ("auth", -2),
+    ("cl.throttle", -5),
+    ("client", -2),
+    ("command", -1),
+    ("earrrl.check", -3),
+    ("earrrl.peek", -3),
+    ("earrrl.refund", -4),
+    ("earrrl.reset", 3),
+    ("earrrl.rules", 1),
+    ("echo", 2),
+    ("hello", -1),
+    ("info", -1),
+    ("ping", -1),
+    ("quit", -1),
+    ("reset", 1),
+    ("select", 2),
+];
+
+pub(super) fn ping(request: Request<'_>, reply: &mut Writer<'_>) -> Result<(), Refusal> {
+    match (request.len(), request.word(1)) {
+        (1, _) => reply.simple("PONG"),
+        (2, Some(message)) => reply.bulk(message),
+        _ => return Err(Refusal::WordCount),
+    }
+    Ok(())
+}
+
+pub(super) fn echo(request: Request<'_>, reply: &mut Writer<'_>) -> Result<(), Refusal> {
+    match (request.len(), request.word(1)) {
+        (2, Some(message)) => reply.bulk(message),
+        _ => return Err(Refusal::WordCount),
+    }
+    Ok(())
+}
+
+/// `HELLO [2|3 [AUTH user password] [SETNAME name]]`.
+pub(super) fn hello(
+    session: &mut Session,
+    request: Request<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), Refusal> {
+    let version = match request.word(1) {
+        None => session.version,
+        Some(b"2") => Version::V2,
+        Some(b"3") => Version::V3,
+        Some(_) => {
+            Writer::new(out, session.version).error_code("NOPROTO", "unsupported protocol version");
+            return Ok(());
+        }
+    };
+    let mut words = request.words().skip(2);
+    while let Some(option) = words.next() {
+        if option.eq_ignore_ascii_case(b"AUTH") {
+            let (_user, token) = (words.next(), words.next());
+            if !authenticate(session, token.ok_or(Refusal::WordCount)?) {
+                wrong_token(&mut Writer::new(out, session.version));
+                return Ok(());
+            }
+        } else if option.eq_ignore_ascii_case(b"SETNAME") {
+            words.next().ok_or(Refusal::WordCount)?;
+        } else {
+            return Err(Refusal::Error("HELLO: expected AUTH user token or SETNAME name".into()));
+        }
+    }
+    session.may(Access::Ask)?;
+    session.version = version;
+    greet(session, &mut Writer::new(out, version));
+    Ok(())
+}
+
+fn greet(session: &Session, reply: &mut Writer<'_>) {
+    reply.map(7);
+    for (name, value) in [("server", "earrrl"), ("version", env!("CARGO_PKG_VERSION"))] {
+        reply.bulk(name.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    reply.bulk(b"proto");
+    reply.integer(if reply.version() == Version::V3 { 3 } else { 2 });
+    reply.bulk(b"id");
+    reply.integer(session.id as i64);
+    for (name, value) in [("mode", "standalone"), ("role", "master")] {
+        reply.bulk(name.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    reply.bulk(b"modules");
+    reply.array(0);
+}
+
+/// `AUTH [user] token`; the user's name is not looked at.
+pub(super) fn auth(
+    session: &mut Session,
+    request: Request<'_>,
+    reply: &mut Writer<'_>,
+) -> Result<(), Refusal> {
+    let token = match request.len() {
+        2 => request.word(1),
+        3 => request.word(2),
+        _ => None,
+    };
+    let token = token.ok_or(Refusal::WordCount)?;
+    if !session.server.config.tokens.any() {
+        return Err(Refusal::Error("AUTH: this server is configured without tokens".to_owned()));
+    }
+    if authenticate(session, token) {
+        reply.simple("OK");
+    } else {
+        wrong_token(reply);
+    }
+    Ok(())
+}
+
+/// A wrong token leaves what an earlier one opened, as with Redis.
+fn authenticate(session: &mut Session, token: &[u8]) -> bool {
+    let access = session.server.config.tokens.with(token);
+    if access > Access::Nothing {
+        session.access = access;
+    }
+    access > Access::Nothing
+}
+
+fn wrong_token(reply: &mut Writer<'_>) {
+    reply.error_code("WRONGPASS", "invalid token");
+}
+
+/// Back to how the connection began.
+pub(super) fn reset(session: &mut Session, out: &mut Vec<u8>) {
+    session.version = Version::V2;
+    session.access = session.server.config.tokens.without();
+    Writer::new(out, session.version).simple("RESET");
+}
+
+/// There is one database.
+pub(super) fn select(request: Request<'_>, reply: &mut Writer<'_>) -> Result<(), Refusal> {
+    match (request.len(), request.word(1)) {
+        (2, Some(b"0")) => reply.simple("OK"),
+        (2, _) => return Err(Refusal::Error("DB index is out of range".to_owned())),
+        _ => return Err(Refusal::WordCount),
+    }
+    Ok(())
+}
+
+/// What clients say of themselves is accepted and not kept.
+pub(super) fn client(
+    session: &Session,
+    request: Request<'_>,
+    reply: &mut Writer<'_>,
+) -> Result<(), Refusal> {
+    let subcommand = request.word(1).ok_or(Refusal::WordCount)?.to_ascii_uppercase();
+    match &subcommand[..] {
+        b"SETNAME" | b"SETINFO" | b"NO-EVICT" | b"NO-TOUCH" => reply.simple("OK"),
+        b"GETNAME" => reply.nil(),
+        b"ID" => reply.integer(session.id as i64),
+        _ => return Err(Refusal::Error("CLIENT: unknown subcommand".to_owned())),
+    }
+    Ok(())
+}
+
+pub(super) fn command(request: Request<'_>, reply: &mut Writer<'_>) -> Result<(), Refusal> {
+    match request.word(1).map(<[u8]>::to_ascii_uppercase).as_deref() {
+        None => {
+            reply.array(COMMANDS.len());
+            for (name, words) in COMMANDS {
+                describe(name, words, reply);
+            }
+        }
+        Some(b"COUNT") => reply.integer(COMMANDS.len() as i64),
+        Some(b"DOCS") => reply.map(0),
+        Some(b"LIST") => {
+            reply.array(COMMANDS.len());
+            for (name, _) in COMMANDS {
+                reply.bulk(name.as_bytes());
+            }
+        }
+        Some(b"INFO") => {
+            reply.array(request.len() - 2);
+            for wanted in request.words().skip(2) {
+                let found =
+                    COMMANDS.iter().find(|(n, _)| wanted.eq_ignore_ascii_case(n.as_bytes()));
+                match found {
+                    Some((name, words)) => describe(name, *words, reply),
+                    None => reply.nil(),
+                }
+            }
+        }
+        Some(_) => return Err(Refusal::Error("COMMAND: unknown subcommand".to_owned())),
+    }
+    Ok(())
+}
+
+/// Name, words, flags, and where the key is: second in `CL.THROTTLE`, third in ours.
+fn describe(name: &str, words: i64, reply: &mut Writer<'_>) {
+    let key = match name {
+        "cl.throttle" => 1,
+        "earrrl.rules" => 0,
+        name if name.starts_with("earrrl.") => 2,
+        _ => 0,
+    };
+    reply.array(6);
+    reply.bulk(name.as_bytes());
+    reply.integer(words);
+    reply.array(1);
+    reply.simple("fast");
+    for value in [key, key, i64::from(key > 0)] {
+        reply.integer(value);
+    }
+}
+
+/// A few lines as Redis has them; clients look for `loading`.
+pub(super) fn info(session: &Session, reply: &mut Writer<'_>) -> Result<(), Refusal> {
+    session.may(Access::Ask)?;
+    let server = &session.server;
+    let text = format!(
+        "# Server\r\nserver_name:earrrl\r\nearrrl_version:{}\r\nuptime_in_seconds:{}\r\n\
+         # Clients\r\nconnected_clients:{}\r\n# Persistence\r\nloading:0\r\n\
+         # Rules\r\nrules:{}\r\nthrottle_keys:{}\r\n",
+        env!("CARGO_PKG_VERSION"),
+        server.uptime(),
+        server.connections.len(),
+        server.service.rules().len(),
+        server.service.throttle.table().len(),
+    );
+    reply.bulk(text.as_bytes());
+    Ok(())
+}

@@ -1,0 +1,295 @@
+//! The commands that ask and change: `CL.THROTTLE` and `EARRRL.*`.
+
+use earrrl::{Cost, MAX_CHARGES, Nanos, Outcome, Wait};
+use smallvec::SmallVec;
+
+use super::codec::Request;
+use super::reply::Writer;
+use super::session::{Refusal, Session};
+use crate::serve::access::Access;
+use crate::service::rules::{ActiveRule, RuleSet};
+use crate::service::throttle::Call;
+use crate::service::{Answer, Ask, AskError, Mode};
+
+/// `CL.THROTTLE key max_burst count period [quantity]`.
+#[inline]
+pub(super) fn throttle(
+    session: &Session,
+    request: Request<'_>,
+    reply: &mut Writer<'_>,
+) -> Result<(), Refusal> {
+    session.may(Access::Ask)?;
+    let (5..=6, Some(key)) = (request.len(), request.word(1)) else {
+        return Err(Refusal::WordCount);
+    };
+    let number = |place, name| match request.word(place) {
+        Some(text) => integer(text).ok_or_else(|| not_whole(name)),
+        None => Ok(1),
+    };
+    let (max_burst, count) = (number(2, "max_burst")?, number(3, "count")?);
+    let (period, quantity) = (number(4, "period")?, number(5, "quantity")?);
+    let call = Call::new(max_burst, count, period, quantity)
+        .map_err(|error| Refusal::Error(error.to_string()))?;
+    let throttled = session.server.service.throttle.throttle(key, call);
+    reply.array(5);
+    reply.integer(throttled.limited.into());
+    reply.integer(throttled.limit);
+    reply.integer(throttled.remaining);
+    reply.integer(throttled.retry_after);
+    reply.integer(throttled.reset_after);
+    Ok(())
+}
+
+/// A decimal integer as Redis takes it: no sign but a minus, no spaces.
+#[inline]
+fn integer(text: &[u8]) -> Option<i64> {
+    // Up to 18 digits can't overflow; nearly all numbers are such.
+    if matches!(text.len(), 1..=18) && text.iter().all(u8::is_ascii_digit) {
+        return Some(text.iter().fold(0, |value, digit| value * 10 + i64::from(digit - b'0')));
+    }
+    if text.first() == Some(&b'+') {
+        return None;
+    }
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+#[cold]
+fn not_whole(name: &str) -> Refusal {
+    Refusal::Error(format!("{name}: expected a whole number"))
+}
+
+/// `EARRRL.CHECK rule key [COST c] [AND rule key [COST c] …]`.
+#[inline]
+pub(super) async fn check(
+    session: &mut Session,
+    request: Request<'_>,
+    rules: &RuleSet,
+    out: &mut Vec<u8>,
+) -> Result<(), Refusal> {
+    ask(session, request, rules, Mode::Check, out).await
+}
+
+/// As [`check`], but nothing is stored.
+pub(super) async fn peek(
+    session: &mut Session,
+    request: Request<'_>,
+    rules: &RuleSet,
+    out: &mut Vec<u8>,
+) -> Result<(), Refusal> {
+    ask(session, request, rules, Mode::Peek, out).await
+}
+
+#[inline]
+async fn ask(
+    session: &mut Session,
+    request: Request<'_>,
+    rules: &RuleSet,
+    mode: Mode,
+    out: &mut Vec<u8>,
+) -> Result<(), Refusal> {
+    session.may(Access::Ask)?;
+    if let (3, Some(name), Some(key)) = (request.len(), request.word(1), request.word(2))
+        && let Some(rule) = remembered(session, rules, name)
+    {
+        let ask = Ask { rule, key, cost: None };
+        let answer = session.server.service.ask(ask, mode).await.map_err(refusal)?;
+        write_answer(&answer, 0, &mut Writer::new(out, session.version));
+        return Ok(());
+    }
+    ask_in_words(session, request, rules, mode, out).await
+}
+
+/// The rule of this name, looked for first where the client's last rule was.
+#[inline]
+fn remembered<'r>(
+    session: &mut Session,
+    rules: &'r RuleSet,
+    name: &[u8],
+) -> Option<&'r ActiveRule> {
+    if let Some(rule) = rules.at(session.last_rule, name) {
+        return Some(rule);
+    }
+    session.last_rule = rules.position(name)?;
+    rules.at(session.last_rule, name)
+}
+
+async fn ask_in_words(
+    session: &mut Session,
+    request: Request<'_>,
+    rules: &RuleSet,
+    mode: Mode,
+    out: &mut Vec<u8>,
+) -> Result<(), Refusal> {
+    let service = &session.server.service;
+    let parsed = parse_asks(request)?;
+    if let [(name, key, cost)] = parsed[..]
+        && rules.position(name).is_none()
+    {
+        let text = std::str::from_utf8(name).unwrap_or_default();
+        let rule = match text.contains(' ') {
+            true => service.inline_rule(text).map_err(refusal)?,
+            false => return Err(refusal(AskError::UnknownRule)),
+        };
+        let answer = service.ask(Ask { rule: &rule, key, cost }, mode).await.map_err(refusal)?;
+        write_answer(&answer, 0, &mut Writer::new(out, session.version));
+        return Ok(());
+    }
+    let mut asks: SmallVec<[Ask<'_>; 4]> = SmallVec::with_capacity(parsed.len());
+    for (name, key, cost) in parsed {
+        let rule = rules.get(name).ok_or_else(|| refusal(AskError::UnknownRule))?;
+        asks.push(Ask { rule, key, cost });
+    }
+    let answer = match asks[..] {
+        [ask] => service.ask(ask, mode).await,
+        _ => service.ask_all(&asks, mode).await,
+    };
+    let answer = answer.map_err(refusal)?;
+    write_answer(&answer, asks.len(), &mut Writer::new(out, session.version));
+    Ok(())
+}
+
+type Asked<'a> = (&'a [u8], &'a [u8], Option<Cost>);
+
+/// `rule key [COST c] [AND rule key [COST c] …]`.
+fn parse_asks(request: Request<'_>) -> Result<SmallVec<[Asked<'_>; 4]>, Refusal> {
+    let mut words = request.words().skip(1).peekable();
+    let mut asks = SmallVec::new();
+    loop {
+        let (Some(rule), Some(key)) = (words.next(), words.next()) else {
+            return Err(Refusal::WordCount);
+        };
+        let cost = match words.next_if(|word| word.eq_ignore_ascii_case(b"COST")) {
+            Some(_) => Some(cost(words.next().ok_or(Refusal::WordCount)?)?),
+            None => None,
+        };
+        asks.push((rule, key, cost));
+        match words.next() {
+            None => return Ok(asks),
+            Some(word) if word.eq_ignore_ascii_case(b"AND") && asks.len() < MAX_CHARGES => {}
+            Some(_) => return Err(Refusal::Error("expected COST, AND or nothing more".to_owned())),
+        }
+    }
+}
+
+fn cost(text: &[u8]) -> Result<Cost, Refusal> {
+    let cost = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    cost.ok_or_else(|| {
+        Refusal::Error("cost: expected a number from 0 to 1e18, a multiple of 1e-9".to_owned())
+    })
+}
+
+/// `EARRRL.REFUND rule key cost [T0 seconds]`.
+pub(super) async fn refund(
+    session: &Session,
+    request: Request<'_>,
+    rules: &RuleSet,
+    reply: &mut Writer<'_>,
+) -> Result<(), Refusal> {
+    session.may(Access::Change)?;
+    let words = (request.word(1), request.word(2), request.word(3));
+    let (Some(name), Some(key), Some(amount)) = words else { return Err(Refusal::WordCount) };
+    let charged_at = match (request.len(), request.word(4), request.word(5)) {
+        (4, ..) => None,
+        (6, Some(word), Some(time)) if word.eq_ignore_ascii_case(b"T0") => Some(instant(time)?),
+        _ => return Err(Refusal::WordCount),
+    };
+    let rule = rules.get(name).ok_or_else(|| refusal(AskError::UnknownRule))?;
+    let ask = Ask { rule, key, cost: Some(cost(amount)?) };
+    session.server.service.refund(ask, charged_at).await.map_err(refusal)?;
+    reply.simple("OK");
+    Ok(())
+}
+
+/// Seconds since the Unix epoch. A cost's decimals are exact to 1e-9, just as nanoseconds are.
+fn instant(text: &[u8]) -> Result<Nanos, Refusal> {
+    let seconds: Option<Cost> = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    let nanos = seconds.and_then(|seconds| u64::try_from(seconds.billionths()).ok());
+    nanos.map(Nanos::new).ok_or_else(|| {
+        Refusal::Error("t0: expected seconds since the Unix epoch, to the nanosecond".to_owned())
+    })
+}
+
+/// `EARRRL.RESET rule key`.
+pub(super) async fn reset(
+    session: &Session,
+    request: Request<'_>,
+    rules: &RuleSet,
+    reply: &mut Writer<'_>,
+) -> Result<(), Refusal> {
+    session.may(Access::Change)?;
+    let (3, Some(name), Some(key)) = (request.len(), request.word(1), request.word(2)) else {
+        return Err(Refusal::WordCount);
+    };
+    let rule = rules.get(name).ok_or_else(|| refusal(AskError::UnknownRule))?;
+    session.server.service.reset(rule, key).await.map_err(refusal)?;
+    reply.simple("OK");
+    Ok(())
+}
+
+/// `EARRRL.RULES`: each rule's name and text.
+pub(super) fn rules(
+    session: &Session,
+    rules: &RuleSet,
+    reply: &mut Writer<'_>,
+) -> Result<(), Refusal> {
+    session.may(Access::Ask)?;
+    reply.map(rules.len());
+    for rule in rules.iter() {
+        reply.bulk(rule.name.as_bytes());
+        reply.bulk(rule.own.rule.to_string().as_bytes());
+    }
+    Ok(())
+}
+
+#[cold]
+fn refusal(error: AskError) -> Refusal {
+    Refusal::Error(error.to_string())
+}
+
+/// The decision as pairs. Of several charges (`asked`), also which one the figures are of, and
+/// which were over their limit.
+#[inline]
+fn write_answer(answer: &Answer<'_>, asked: usize, reply: &mut Writer<'_>) {
+    let several = asked > 1 && answer.decision.is_some();
+    reply.map(if several { 10 } else { 8 });
+    let decision = answer.decision.as_ref();
+    reply.raw(b"$7\r\nallowed\r\n");
+    reply.boolean(decision.is_none_or(|decision| decision.allowed));
+    reply.raw(b"$6\r\naction\r\n");
+    reply.bulk(decision.map_or(Outcome::Allow, |decision| decision.outcome).name().as_bytes());
+    reply.raw(b"$4\r\nrate\r\n");
+    optional(reply, decision.and_then(|decision| decision.rate));
+    reply.raw(b"$5\r\nlimit\r\n");
+    optional(reply, decision.map(|decision| decision.limit));
+    reply.raw(b"$9\r\nremaining\r\n");
+    match decision {
+        Some(decision) => reply.count(decision.remaining),
+        None => reply.nil(),
+    }
+    reply.raw(b"$11\r\nretry_after\r\n");
+    match decision.map_or(Wait::NONE, |decision| decision.retry_after) {
+        Wait::For(wait) => reply.seconds(wait),
+        Wait::Never => reply.nil(),
+    }
+    reply.raw(b"$11\r\nreset_after\r\n");
+    reply.seconds(decision.map(|decision| decision.reset_after).unwrap_or_default());
+    reply.raw(b"$5\r\ndelay\r\n");
+    reply.seconds(decision.map(|decision| decision.delay).unwrap_or_default());
+    if let (true, Some(decision)) = (several, decision) {
+        reply.raw(b"$6\r\ncharge\r\n");
+        reply.integer(decision.rule as i64);
+        reply.raw(b"$4\r\nover\r\n");
+        reply.array(decision.over.count_ones() as usize);
+        for place in (0..u64::BITS).filter(|place| decision.over >> place & 1 == 1) {
+            reply.integer(place.into());
+        }
+    }
+}
+
+#[inline]
+fn optional(reply: &mut Writer<'_>, value: Option<f64>) {
+    match value {
+        Some(value) => reply.double(value),
+        None => reply.nil(),
+    }
+}

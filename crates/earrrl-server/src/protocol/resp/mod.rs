@@ -1,0 +1,8 @@
+//! RESP2 and RESP3, the protocol of Redis clients.
+
+pub mod codec;
+mod command;
+mod decide;
+pub mod reply;
+pub mod serve;
+pub mod session;

@@ -1,0 +1,195 @@
+//! Replies to bytes, in RESP2 and RESP3.
+
+use std::time::Duration;
+
+use crate::protocol::seconds::SecondsText;
+
+/// The version a connection speaks; `HELLO 3` switches it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Version {
+    /// RESP2: no maps, no doubles.
+    #[default]
+    V2,
+    /// RESP3.
+    V3,
+}
+
+/// Appends replies to a buffer.
+#[derive(Debug)]
+pub struct Writer<'a> {
+    out: &'a mut Vec<u8>,
+    version: Version,
+}
+
+impl<'a> Writer<'a> {
+    /// A writer that appends to `out`.
+    pub fn new(out: &'a mut Vec<u8>, version: Version) -> Self {
+        Self { out, version }
+    }
+
+    /// The version being written.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// `+text`; `text` must hold no line break.
+    pub fn simple(&mut self, text: &str) {
+        self.out.push(b'+');
+        self.out.extend_from_slice(text.as_bytes());
+        self.line_end();
+    }
+
+    /// `-ERR text`. Whatever could end the line early is replaced.
+    pub fn error(&mut self, text: &str) {
+        self.error_code("ERR", text);
+    }
+
+    /// `-CODE text`, for the codes that clients know: `NOAUTH`, `NOPROTO`, `WRONGPASS`.
+    pub fn error_code(&mut self, code: &str, text: &str) {
+        self.out.push(b'-');
+        self.out.extend_from_slice(code.as_bytes());
+        self.out.push(b' ');
+        self.out.extend(text.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
+        self.line_end();
+    }
+
+    /// `:value`.
+    #[inline]
+    pub fn integer(&mut self, value: i64) {
+        // Most integers of a decision have one digit.
+        if let digit @ 0..=9 = value {
+            self.out.extend_from_slice(&[b':', b'0' + digit as u8, b'\r', b'\n']);
+        } else {
+            self.header(b':', value);
+        }
+    }
+
+    /// The head of an array of `len` elements.
+    #[inline]
+    pub fn array(&mut self, len: usize) {
+        self.header(b'*', len as i64);
+    }
+
+    /// The head of `pairs` keys and values: a map, or in RESP2 a flat array.
+    pub fn map(&mut self, pairs: usize) {
+        match self.version {
+            Version::V2 => self.array(pairs * 2),
+            Version::V3 => self.header(b'%', pairs as i64),
+        }
+    }
+
+    /// A bulk string of any bytes.
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        self.header(b'$', bytes.len() as i64);
+        self.out.extend_from_slice(bytes);
+        self.line_end();
+    }
+
+    /// Nothing.
+    pub fn nil(&mut self) {
+        self.out.extend_from_slice(match self.version {
+            Version::V2 => b"$-1\r\n".as_slice(),
+            Version::V3 => b"_\r\n",
+        });
+    }
+
+    /// A truth value: in RESP2 the integer 1 or 0.
+    pub fn boolean(&mut self, value: bool) {
+        match self.version {
+            Version::V2 => self.integer(i64::from(value)),
+            Version::V3 => self.out.extend_from_slice(if value { b"#t\r\n" } else { b"#f\r\n" }),
+        }
+    }
+
+    /// A number: a double, or in RESP2 a bulk string. Infinite and NaN become nil.
+    pub fn double(&mut self, value: f64) {
+        if !value.is_finite() {
+            return self.nil();
+        }
+        let mut buffer = zmij::Buffer::new();
+        let text = buffer.format_finite(value);
+        self.number(text.strip_suffix(".0").unwrap_or(text).as_bytes());
+    }
+
+    /// A count: an integer, or in RESP2 a bulk string.
+    pub fn count(&mut self, value: u64) {
+        match self.version {
+            Version::V2 => self.bulk(itoa::Buffer::new().format(value).as_bytes()),
+            Version::V3 => self.integer(i64::try_from(value).unwrap_or(i64::MAX)),
+        }
+    }
+
+    /// A duration as a number of seconds, to the nanosecond.
+    #[inline]
+    pub fn seconds(&mut self, duration: Duration) {
+        let mut text = SecondsText::default();
+        self.number(text.format(duration));
+    }
+
+    /// What is encoded already.
+    #[inline]
+    pub fn raw(&mut self, encoded: &[u8]) {
+        self.out.extend_from_slice(encoded);
+    }
+
+    fn number(&mut self, text: &[u8]) {
+        match self.version {
+            Version::V2 => self.bulk(text),
+            Version::V3 => {
+                self.out.push(b',');
+                self.out.extend_from_slice(text);
+                self.line_end();
+            }
+        }
+    }
+
+    #[inline]
+    fn header(&mut self, kind: u8, value: i64) {
+        self.out.push(kind);
+        self.out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+        self.line_end();
+    }
+
+    #[inline]
+    fn line_end(&mut self) {
+        self.out.extend_from_slice(b"\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(version: Version, write: impl Fn(&mut Writer<'_>)) -> String {
+        let mut out = Vec::new();
+        write(&mut Writer::new(&mut out, version));
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn integers() {
+        for value in [0, 7, 9, 10, -1, i64::MAX, i64::MIN] {
+            assert_eq!(written(Version::V2, |w| w.integer(value)), format!(":{value}\r\n"));
+        }
+    }
+
+    #[test]
+    fn doubles() {
+        for (value, text) in [(1.0, "1"), (0.41, "0.41"), (1e300, "1e+300"), (0.0, "0")] {
+            assert_eq!(written(Version::V3, |w| w.double(value)), format!(",{text}\r\n"));
+        }
+        assert_eq!(written(Version::V3, |w| w.double(f64::NAN)), "_\r\n");
+        assert_eq!(written(Version::V2, |w| w.double(f64::INFINITY)), "$-1\r\n");
+    }
+
+    #[test]
+    fn an_error_is_one_line() {
+        assert_eq!(written(Version::V2, |w| w.error("a\r\n+OK")), "-ERR a  +OK\r\n");
+    }
+
+    #[test]
+    fn maps_flatten_in_resp2() {
+        assert_eq!(written(Version::V2, |w| w.map(2)), "*4\r\n");
+        assert_eq!(written(Version::V3, |w| w.map(2)), "%2\r\n");
+    }
+}

@@ -1,0 +1,50 @@
+//! Read and write buffers, held only while a connection has something to read or write.
+//!
+//! A connection takes a pair when bytes arrive and gives it back before it waits, so a thread needs
+//! one pair for all its idle connections together.
+
+use std::cell::RefCell;
+
+use crate::protocol::resp::codec::MAX_REQUEST_LEN;
+
+/// Bytes read at once. Beside the longest unfinished request there is always room to read.
+const INPUT_LEN: usize = MAX_REQUEST_LEN + 8 * 1024;
+/// Replies are written out once this many bytes have gathered.
+pub const OUTPUT_HIGH_WATER: usize = 64 * 1024;
+/// Pairs that a thread keeps for later.
+const SPARE: usize = 4;
+
+/// What a connection reads into and writes from.
+#[derive(Debug)]
+pub struct Buffers {
+    /// Bytes that were read; no longer than its capacity.
+    pub input: Vec<u8>,
+    /// Replies not yet written.
+    pub output: Vec<u8>,
+}
+
+thread_local! {
+    static POOL: RefCell<Vec<Buffers>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Buffers {
+    /// An empty pair, the thread's own if there is one.
+    pub fn take() -> Self {
+        POOL.with_borrow_mut(Vec::pop).unwrap_or_else(|| Self {
+            input: Vec::with_capacity(INPUT_LEN),
+            output: Vec::with_capacity(OUTPUT_HIGH_WATER),
+        })
+    }
+
+    /// Hands the pair to the thread's next taker.
+    pub fn give_back(mut self) {
+        self.input.clear();
+        self.output.clear();
+        self.output.shrink_to(2 * OUTPUT_HIGH_WATER);
+        POOL.with_borrow_mut(|pool| {
+            if pool.len() < SPARE {
+                pool.push(self);
+            }
+        });
+    }
+}

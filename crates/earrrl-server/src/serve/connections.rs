@@ -1,0 +1,334 @@
+//! Who is connected: limits in all and by address, deadlines, and the way to end them all.
+//!
+//! A connection's deadline is a number that it sets in passing; once a second [`Connections::tick`]
+//! wakes those that are past theirs. No timer is touched on the way of a request.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Context;
+
+use atomic_waker::AtomicWaker;
+use slab::Slab;
+use tokio::sync::Notify;
+
+/// How long a silent connection is kept when the server stops, in seconds.
+const LAST_MOMENT: u32 = 1;
+
+/// What connections may use. Times are whole seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections in all.
+    pub connections: usize,
+    /// Connections from one address.
+    pub connections_by_address: usize,
+    /// How long a connection may be silent between requests.
+    pub idle: u32,
+    /// How long a request may take to arrive, and its answer to be fetched.
+    pub request: u32,
+    /// Bytes held for connections that sent half a request or don't read their answers.
+    pub held_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 16_384,
+            connections_by_address: 16_384,
+            idle: 300,
+            request: 10,
+            held_bytes: 64 * 1024 * 1024,
+        }
+    }
+}
+
+/// Why a connection was not admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// As many are connected as may be.
+    Full,
+    /// As many are connected from this address as may be.
+    AddressFull,
+    /// The server is stopping.
+    Stopping,
+}
+
+/// All connections of a server.
+#[derive(Debug)]
+pub struct Connections {
+    limits: Limits,
+    /// Seconds since the start, moved on by [`Connections::tick`].
+    now: AtomicU32,
+    stopping: AtomicBool,
+    held: AtomicUsize,
+    table: Mutex<Table>,
+    all_gone: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    entries: Slab<Arc<Entry>>,
+    by_address: HashMap<IpAddr, usize>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    deadline: AtomicU32,
+    waker: AtomicWaker,
+}
+
+/// One admitted connection; dropping it frees its place.
+#[derive(Debug)]
+pub struct Connection {
+    all: Arc<Connections>,
+    entry: Arc<Entry>,
+    index: usize,
+    address: IpAddr,
+    held: usize,
+}
+
+/// Whether a connection may go on waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It may.
+    Good,
+    /// The server is stopping: answer what has arrived, then close.
+    Stopping,
+    /// Its deadline has passed.
+    Overdue,
+}
+
+impl Connections {
+    /// Nobody connected yet.
+    pub fn new(limits: Limits) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            now: AtomicU32::new(0),
+            stopping: AtomicBool::new(false),
+            held: AtomicUsize::new(0),
+            table: Mutex::default(),
+            all_gone: Notify::new(),
+        })
+    }
+
+    /// Admits a connection from `address`.
+    ///
+    /// # Errors
+    /// [`Refused`] when a limit is reached or the server is stopping.
+    pub fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Connection, Refused> {
+        let address = subscriber(address);
+        let mut table = self.table();
+        if self.stopping.load(Relaxed) {
+            return Err(Refused::Stopping);
+        }
+        if table.entries.len() >= self.limits.connections {
+            return Err(Refused::Full);
+        }
+        let of_address = table.by_address.entry(address).or_default();
+        if *of_address >= self.limits.connections_by_address {
+            return Err(Refused::AddressFull);
+        }
+        *of_address += 1;
+        let deadline = AtomicU32::new(self.deadline(self.limits.idle));
+        let entry = Arc::new(Entry { deadline, waker: AtomicWaker::new() });
+        let index = table.entries.insert(Arc::clone(&entry));
+        Ok(Connection { all: Arc::clone(self), entry, index, address, held: 0 })
+    }
+
+    /// Number of connections.
+    pub fn len(&self) -> usize {
+        self.table().entries.len()
+    }
+
+    /// Whether nobody is connected.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A second has passed: wakes the connections that are past their deadlines.
+    pub fn tick(&self) {
+        let now = self.now.fetch_add(1, Relaxed) + 1;
+        for (_, entry) in &self.table().entries {
+            if entry.deadline.load(Relaxed) <= now {
+                entry.waker.wake();
+            }
+        }
+    }
+
+    /// Admits nobody any more and asks every connection to finish.
+    pub fn stop(&self) {
+        let table = self.table();
+        self.stopping.store(true, Relaxed);
+        for (_, entry) in &table.entries {
+            entry.waker.wake();
+        }
+    }
+
+    /// Whether [`Connections::stop`] was called.
+    pub fn are_stopping(&self) -> bool {
+        self.stopping.load(Relaxed)
+    }
+
+    /// Waits until nobody is connected.
+    pub async fn gone(&self) {
+        loop {
+            let notified = self.all_gone.notified();
+            if self.is_empty() {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    fn deadline(&self, seconds: u32) -> u32 {
+        // One more, since the present second has partly passed.
+        self.now.load(Relaxed).saturating_add(seconds).saturating_add(1)
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // Every change is a single insert or remove, so a panic leaves nothing half done.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Connection {
+    /// A number that no other present connection has.
+    pub fn id(&self) -> usize {
+        self.index
+    }
+
+    /// From here on it may be silent for the idle time.
+    pub fn idle(&self) {
+        self.entry.deadline.store(self.all.deadline(self.all.limits.idle), Relaxed);
+    }
+
+    /// From here on what it is doing, sending a request or fetching an answer, has the request time.
+    pub fn busy(&self) {
+        self.entry.deadline.store(self.all.deadline(self.all.limits.request), Relaxed);
+    }
+
+    /// From here on it may be silent for a moment, then it is closed.
+    pub fn leave(&self) {
+        self.entry.deadline.store(self.all.deadline(LAST_MOMENT), Relaxed);
+    }
+
+    /// To be called whenever the connection's task is about to wait.
+    pub fn standing(&self, context: &Context<'_>) -> Standing {
+        self.entry.waker.register(context.waker());
+        if self.entry.deadline.load(Relaxed) <= self.all.now.load(Relaxed) {
+            Standing::Overdue
+        } else if self.all.stopping.load(Relaxed) {
+            Standing::Stopping
+        } else {
+            Standing::Good
+        }
+    }
+
+    /// Accounts for the bytes that are kept for this connection while it waits. `false` when all
+    /// connections together hold too much, and this one has to go.
+    pub fn hold(&mut self, bytes: usize) -> bool {
+        if bytes == self.held {
+            return true;
+        }
+        self.all.held.fetch_add(bytes, Relaxed);
+        let held = self.all.held.fetch_sub(self.held, Relaxed) - self.held;
+        self.held = bytes;
+        bytes == 0 || held <= self.all.limits.held_bytes
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.hold(0);
+        let mut table = self.all.table();
+        table.entries.try_remove(self.index);
+        if let Some(count) = table.by_address.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                table.by_address.remove(&self.address);
+            }
+        }
+        if table.entries.is_empty() {
+            self.all.all_gone.notify_waiters();
+        }
+    }
+}
+
+/// The address that limits count: for IPv6 the network of 64 bits that one subscriber has.
+fn subscriber(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((u128::from(address) >> 64 << 64).into()),
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        Ipv4Addr::new(127, 0, 0, last).into()
+    }
+
+    fn standing(connection: &Connection) -> Standing {
+        connection.standing(&Context::from_waker(std::task::Waker::noop()))
+    }
+
+    #[test]
+    fn limits_in_all_and_by_address() {
+        let limits = Limits { connections: 3, connections_by_address: 2, ..Limits::default() };
+        let all = Connections::new(limits);
+        let first = all.admit(address(1)).unwrap();
+        let _second = all.admit(address(1)).unwrap();
+        assert_eq!(all.admit(address(1)).unwrap_err(), Refused::AddressFull);
+        let _third = all.admit(address(2)).unwrap();
+        assert_eq!(all.admit(address(3)).unwrap_err(), Refused::Full);
+        drop(first);
+        assert!(all.admit(address(1)).is_ok());
+    }
+
+    #[test]
+    fn an_ipv6_subscriber_is_a_network() {
+        let of = |text: &str| subscriber(text.parse().unwrap()).to_string();
+        assert_eq!(of("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+        assert_eq!(of("::ffff:192.0.2.7"), "192.0.2.7");
+    }
+
+    #[test]
+    fn a_deadline_passes_not_early() {
+        let all = Connections::new(Limits { idle: 5, request: 2, ..Limits::default() });
+        let connection = all.admit(address(1)).unwrap();
+        connection.busy();
+        for _ in 0..2 {
+            all.tick();
+            assert_eq!(standing(&connection), Standing::Good);
+        }
+        all.tick();
+        assert_eq!(standing(&connection), Standing::Overdue);
+        connection.idle();
+        assert_eq!(standing(&connection), Standing::Good);
+    }
+
+    #[test]
+    fn held_bytes_are_bounded_together() {
+        let all = Connections::new(Limits { held_bytes: 100, ..Limits::default() });
+        let mut first = all.admit(address(1)).unwrap();
+        let mut second = all.admit(address(1)).unwrap();
+        assert!(first.hold(60) && second.hold(40) && !second.hold(41));
+        assert!(second.hold(0) && first.hold(100));
+        drop(first);
+        assert!(second.hold(100));
+    }
+
+    #[test]
+    fn stopping_admits_nobody() {
+        let all = Connections::new(Limits::default());
+        let connection = all.admit(address(1)).unwrap();
+        all.stop();
+        assert_eq!(standing(&connection), Standing::Stopping);
+        assert_eq!(all.admit(address(1)).unwrap_err(), Refused::Stopping);
+    }
+}

@@ -1,0 +1,94 @@
+//! What all connections of a server share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use earrrl::{Clock, EngineError};
+
+use super::connections::Connections;
+use crate::config::{Config, ServerConfig};
+use crate::metrics::Gauge;
+use crate::service::Service;
+
+/// A server's shared parts.
+#[derive(Debug)]
+pub struct Server {
+    /// What it does.
+    pub service: Service,
+    /// Who is connected.
+    pub connections: Arc<Connections>,
+    /// Addresses, limits and tokens, as it was started; a reload exchanges the rules only.
+    pub config: ServerConfig,
+    started: Instant,
+    stopping: AtomicBool,
+    reload_error: Mutex<Option<String>>,
+}
+
+impl Server {
+    /// A server with a configuration's rules in force; it does not listen yet.
+    ///
+    /// # Errors
+    /// When there is not enough memory for the tables, say.
+    pub fn new(config: &Config, clock: Arc<dyn Clock>) -> Result<Arc<Self>, EngineError> {
+        Ok(Arc::new(Self {
+            service: Service::new(config, clock)?,
+            connections: Connections::new(config.server.limits),
+            config: config.server.clone(),
+            started: Instant::now(),
+            stopping: AtomicBool::new(false),
+            reload_error: Mutex::default(),
+        }))
+    }
+
+    /// Puts another configuration's rules in force, or leaves those that are and remembers why.
+    ///
+    /// # Errors
+    /// Why it was refused; `/readyz` tells it until a reload succeeds.
+    pub fn reload(&self, config: Result<Config, String>) -> Result<(), String> {
+        let result = config
+            .and_then(|config| self.service.reload(&config).map_err(|error| error.to_string()));
+        let metrics = &self.service.metrics;
+        let counter = if result.is_ok() { &metrics.reloads } else { &metrics.failed_reloads };
+        counter.increment();
+        *self.reload_error.lock().unwrap_or_else(PoisonError::into_inner) = result.clone().err();
+        result
+    }
+
+    /// Why the last reload was refused, if it was.
+    pub fn reload_error(&self) -> Option<String> {
+        self.reload_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From here on `/readyz` says that the server is going.
+    pub fn announce_stop(&self) {
+        self.stopping.store(true, Relaxed);
+    }
+
+    /// Whether the server is going.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Relaxed)
+    }
+
+    /// Whole seconds since it was started.
+    pub fn uptime(&self) -> u64 {
+        self.started.elapsed().as_secs()
+    }
+
+    /// The metrics in the Prometheus text format.
+    pub fn metrics(&self) -> String {
+        let table = self.service.throttle.table();
+        let failed = self.reload_error().is_some();
+        let gauges: [Gauge<'_>; 7] = [
+            ("earrrl_connections", "Connections.", self.connections.len() as f64),
+            ("earrrl_rules", "Rules in force.", self.service.rules().len() as f64),
+            ("earrrl_uptime_seconds", "Time since the start.", self.uptime() as f64),
+            ("earrrl_reload_failed", "1 while the last reload was refused.", f64::from(failed)),
+            ("earrrl_throttle_keys", "Keys of CL.THROTTLE, about.", table.len() as f64),
+            ("earrrl_throttle_capacity", "Live keys it is meant for.", table.capacity() as f64),
+            ("earrrl_throttle_displaced", "Live keys that had to go.", table.displaced() as f64),
+        ];
+        self.service.metrics.render(&gauges)
+    }
+}

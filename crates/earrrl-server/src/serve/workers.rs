@@ -1,0 +1,115 @@
+//! The threads that serve: one current-thread runtime each, and connections dealt out evenly.
+//!
+//! One listener deals to all of them. With a listener each (SO_REUSEPORT) the kernel would deal by
+//! hash, 50 connections as 20 and 30, say, and a second server on the same port would start without
+//! an error and take half the clients.
+
+use std::future::Future;
+use std::io;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
+
+use tokio::net::TcpStream as Stream;
+use tokio::runtime;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+
+use super::connections::Connection;
+
+/// A connection on its way to the thread that will serve it.
+#[derive(Debug)]
+pub struct Accepted<P> {
+    /// Which protocol it is to be served.
+    pub protocol: P,
+    /// The socket, non-blocking.
+    pub stream: TcpStream,
+    /// Its place among all connections.
+    pub connection: Connection,
+}
+
+/// The serving threads. They end once this is dropped and their connections are done.
+#[derive(Debug)]
+pub struct Workers<P> {
+    workers: Vec<Worker<P>>,
+}
+
+#[derive(Debug)]
+struct Worker<P> {
+    sender: UnboundedSender<Accepted<P>>,
+    load: Arc<AtomicUsize>,
+}
+
+impl<P: Send + 'static> Workers<P> {
+    /// Starts `count` threads that serve each connection with `serve`.
+    ///
+    /// # Errors
+    /// When the system gives no thread or no event queue.
+    pub fn start<F, S>(count: usize, serve: S) -> io::Result<Self>
+    where
+        S: Fn(P, Stream, Connection) -> F + Clone + Send + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let workers = (0..count.max(1)).map(|index| Worker::start(index, serve.clone()));
+        Ok(Self { workers: workers.collect::<io::Result<_>>()? })
+    }
+
+    /// Hands a connection to the thread that has the fewest.
+    pub fn serve(&self, accepted: Accepted<P>) {
+        let least = self.workers.iter().min_by_key(|worker| worker.load.load(Relaxed));
+        if let Some(worker) = least {
+            worker.load.fetch_add(1, Relaxed);
+            // A thread that is gone drops the connection, which closes it.
+            let _ = worker.sender.send(accepted);
+        }
+    }
+}
+
+impl<P: Send + 'static> Worker<P> {
+    fn start<F, S>(index: usize, serve: S) -> io::Result<Self>
+    where
+        S: Fn(P, Stream, Connection) -> F + Send + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let load = Arc::new(AtomicUsize::new(0));
+        let of_thread = Arc::clone(&load);
+        thread::Builder::new()
+            .name(format!("serve-{index}"))
+            .spawn(move || runtime.block_on(receive(receiver, of_thread, serve)))?;
+        Ok(Self { sender, load })
+    }
+}
+
+async fn receive<P, F, S>(
+    mut receiver: UnboundedReceiver<Accepted<P>>,
+    load: Arc<AtomicUsize>,
+    serve: S,
+) where
+    S: Fn(P, Stream, Connection) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
+    while let Some(Accepted { protocol, stream, connection }) = receiver.recv().await {
+        let place = Place(Arc::clone(&load));
+        match Stream::from_std(stream) {
+            Ok(stream) => {
+                let served = serve(protocol, stream, connection);
+                tokio::spawn(async move {
+                    let _place = place;
+                    served.await;
+                });
+            }
+            Err(error) => tracing::warn!(%error, "a connection could not be registered"),
+        }
+    }
+}
+
+/// One connection's part of a thread's load.
+struct Place(Arc<AtomicUsize>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}

@@ -1,0 +1,179 @@
+//! What one request brings: its attributes, and whose it is.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use smallvec::SmallVec;
+
+use crate::config::attribute::{Condition, Part};
+use crate::config::server::ClientAddress;
+
+/// Most attributes of a request.
+pub const MAX_ATTRIBUTES: usize = 64;
+
+/// A request's attributes. `client` is the address that the proxies' header tells, if they are
+/// trusted; as part of a key it is cut to the prefix that makes a client.
+#[derive(Debug, Default)]
+pub struct Attributes<'a> {
+    pairs: SmallVec<[(Cow<'a, str>, Cow<'a, str>); 8]>,
+    client_key: Option<String>,
+}
+
+impl<'a> Attributes<'a> {
+    /// The attributes, with the client's address worked out.
+    pub fn new(
+        pairs: impl IntoIterator<Item = (Cow<'a, str>, Cow<'a, str>)>,
+        settings: &ClientAddress,
+    ) -> Self {
+        let mut attributes = Self { pairs: pairs.into_iter().collect(), client_key: None };
+        for (name, _) in &mut attributes.pairs {
+            if name.starts_with("header:") && name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+                name.to_mut().make_ascii_lowercase();
+            }
+        }
+        attributes.resolve_client(settings);
+        attributes
+    }
+
+    /// The value of an attribute; paths without their query.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let (_, value) = self.pairs.iter().find(|(known, _)| known == name)?;
+        let value: &str = value;
+        Some(if name == "path" { value.split('?').next().unwrap_or(value) } else { value })
+    }
+
+    /// Whether a condition holds; of a missing attribute, none does.
+    pub fn meet(&self, condition: &Condition) -> bool {
+        self.get(&condition.attribute).is_some_and(|value| condition.holds(value.as_bytes()))
+    }
+
+    /// A part of a key. A missing attribute is an empty part: all who lack it are one client, so
+    /// that leaving it out is no way round a limit.
+    pub fn part<'s>(&'s self, part: &'s Part) -> &'s [u8] {
+        match part {
+            Part::Literal(text) => text.as_bytes(),
+            Part::Attribute(name) if name == "client" && self.client_key.is_some() => {
+                self.client_key.as_deref().unwrap_or_default().as_bytes()
+            }
+            Part::Attribute(name) => self.get(name).unwrap_or_default().as_bytes(),
+        }
+    }
+
+    fn resolve_client(&mut self, settings: &ClientAddress) {
+        let Some(peer) = self.get("client").and_then(address) else { return };
+        let forwarded = self.get("header:x-forwarded-for").unwrap_or_default();
+        let client = settings.resolve(peer, forwarded);
+        self.client_key = Some(settings.key(client));
+        if let Some((_, value)) = self.pairs.iter_mut().find(|(name, _)| name == "client") {
+            *value = Cow::Owned(client.to_string());
+        }
+    }
+}
+
+/// An address, with or without a port; an IPv4 address written as IPv6 is taken as IPv4.
+fn address(text: &str) -> Option<IpAddr> {
+    let text = text.trim();
+    let address = text.parse().ok();
+    let address = address.or_else(|| text.parse::<SocketAddr>().ok().map(|socket| socket.ip()));
+    address.map(|address: IpAddr| address.to_canonical())
+}
+
+impl ClientAddress {
+    /// The client's address, given the peer's and the `X-Forwarded-For` header, to which each proxy
+    /// appends its own peer. Only what trusted proxies appended is believed, so the header is read
+    /// from the right, and never beyond the first address that is not trusted.
+    pub fn resolve(&self, peer: IpAddr, forwarded: &str) -> IpAddr {
+        let trusted =
+            |address: &IpAddr| self.trusted_proxies.iter().any(|net| net.contains(address));
+        let mut client = peer;
+        for (hop, entry) in forwarded.rsplit(',').enumerate() {
+            let goes_on = if self.hops > 0 { hop < self.hops } else { trusted(&client) };
+            match address(entry) {
+                Some(before) if goes_on => client = before,
+                _ => break,
+            }
+        }
+        client
+    }
+
+    /// The address as a client's key: `192.0.2.7`, `2001:db8:0:1::/64`.
+    pub fn key(&self, address: IpAddr) -> String {
+        let (prefix, whole) = match address {
+            IpAddr::V4(_) => (self.ipv4_prefix, 32),
+            IpAddr::V6(_) => (self.ipv6_prefix, 128),
+        };
+        let network = IpNet::new(address, prefix).unwrap_or(IpNet::from(address)).trunc();
+        let mut text = network.addr().to_string();
+        if prefix < whole {
+            // Writing to memory can't fail.
+            let _ = write!(text, "/{prefix}");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attributes<'a>(pairs: &[(&'a str, &'a str)], settings: &ClientAddress) -> Attributes<'a> {
+        Attributes::new(pairs.iter().map(|(n, v)| ((*n).into(), (*v).into())), settings)
+    }
+
+    fn settings(proxies: &[&str], hops: usize) -> ClientAddress {
+        let mut settings = ClientAddress::default();
+        settings.trusted_proxies = proxies.iter().map(|net| net.parse().unwrap()).collect();
+        settings.hops = hops;
+        settings
+    }
+
+    #[test]
+    fn only_trusted_proxies_are_believed() {
+        let cases = [
+            (settings(&[], 0), "192.0.2.7", "198.51.100.1", "192.0.2.7"),
+            (settings(&["10.0.0.0/8"], 0), "10.0.0.1", "198.51.100.1", "198.51.100.1"),
+            (settings(&["10.0.0.0/8"], 0), "192.0.2.7", "198.51.100.1", "192.0.2.7"),
+            (
+                settings(&["10.0.0.0/8"], 0),
+                "10.0.0.1",
+                "6.6.6.6, 198.51.100.1, 10.0.0.2",
+                "198.51.100.1",
+            ),
+            (settings(&["10.0.0.0/8"], 0), "10.0.0.1", "6.6.6.6, junk, 10.0.0.2", "10.0.0.2"),
+            (settings(&["10.0.0.0/8"], 0), "10.0.0.1", "", "10.0.0.1"),
+            (settings(&[], 1), "10.0.0.1", "6.6.6.6, 198.51.100.1", "198.51.100.1"),
+            (settings(&[], 2), "10.0.0.1", "6.6.6.6, 198.51.100.1, 10.0.0.2", "198.51.100.1"),
+            (settings(&[], 3), "10.0.0.1", "198.51.100.1", "198.51.100.1"),
+        ];
+        for (settings, peer, forwarded, client) in cases {
+            let found =
+                attributes(&[("client", peer), ("header:X-Forwarded-For", forwarded)], &settings);
+            assert_eq!(found.get("client"), Some(client), "{peer} {forwarded}");
+        }
+    }
+
+    #[test]
+    fn a_client_is_a_prefix() {
+        let part = Part::Attribute("client".to_owned());
+        for (client, key) in [
+            ("192.0.2.7", "192.0.2.7"),
+            ("192.0.2.7:4711", "192.0.2.7"),
+            ("2001:db8:0:1:2:3:4:5", "2001:db8:0:1::/64"),
+            ("[2001:db8::1]:443", "2001:db8::/64"),
+            ("::ffff:192.0.2.7", "192.0.2.7"),
+            ("not an address", "not an address"),
+        ] {
+            let found = attributes(&[("client", client)], &ClientAddress::default());
+            assert_eq!(found.part(&part), key.as_bytes(), "{client}");
+        }
+    }
+
+    #[test]
+    fn missing_attributes_make_one_client() {
+        let found = attributes(&[("path", "/a?b=c")], &ClientAddress::default());
+        assert_eq!(found.part(&Part::Attribute("user".to_owned())), b"");
+        assert_eq!(found.get("path"), Some("/a"));
+    }
+}

@@ -1,0 +1,310 @@
+//! What the server does, whatever the protocol: ask, peek, refund, reset.
+
+pub mod attributes;
+mod inline;
+pub mod key;
+pub mod rules;
+pub mod throttle;
+
+use std::fmt;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use earrrl::{Charge, Clock, Cost, Decision, EngineError, MAX_CHARGES, Nanos, Outcome, RuleError};
+use smallvec::SmallVec;
+
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::metrics::Metrics;
+use attributes::Attributes;
+use inline::InlineRules;
+use key::Key;
+use rules::{ActiveRule, Prepared, RuleSet};
+use throttle::Throttle;
+
+/// Longest key, in bytes.
+pub const MAX_KEY_LEN: usize = 4096;
+
+/// The rules in force and what keeps their clients.
+#[derive(Debug)]
+pub struct Service {
+    /// The counters.
+    pub metrics: Metrics,
+    /// `CL.THROTTLE`'s clients.
+    pub throttle: Throttle,
+    engine: Engine,
+    rules: ArcSwap<RuleSet>,
+    inline: InlineRules,
+}
+
+/// A request's share of one rule.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// The rule.
+    pub rule: &'a ActiveRule,
+    /// The client.
+    pub key: &'a [u8],
+    /// What it costs; `None` for what the rule says.
+    pub cost: Option<Cost>,
+}
+
+/// Whether an answer is also stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// It is.
+    Check,
+    /// It is not.
+    Peek,
+}
+
+/// The answer to a request.
+#[derive(Clone, Debug)]
+pub struct Answer<'a> {
+    /// `None` when no rule applies: the request is allowed, and there is nothing to tell.
+    pub decision: Option<Decision>,
+    /// The rules that were charged, in order.
+    pub charged: SmallVec<[(&'a ActiveRule, &'a Prepared); 2]>,
+}
+
+impl<'a> Answer<'a> {
+    /// The rule the figures come from.
+    pub fn rule(&self) -> Option<(&'a ActiveRule, &'a Prepared)> {
+        self.charged.get(self.decision.as_ref()?.rule).copied()
+    }
+}
+
+/// Why a request got no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AskError {
+    /// No rule has this name.
+    UnknownRule,
+    /// Rules by their text are not allowed here.
+    InlineRulesOff,
+    /// As many rules came as text as may be.
+    TooManyInlineRules,
+    /// A rule's text, a cost or an attribute that can't be.
+    Invalid(String),
+    /// The engine failed.
+    Engine(EngineError),
+}
+
+impl fmt::Display for AskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownRule => f.write_str("rule: none has this name; see the list of rules"),
+            Self::InlineRulesOff => f.write_str(
+                "rule: expected a rule's name; rule texts need the server's --allow-inline-rules",
+            ),
+            Self::TooManyInlineRules => {
+                write!(
+                    f,
+                    "rule: {} texts are in use already, and no more may be",
+                    inline::MAX_TEXTS
+                )
+            }
+            Self::Invalid(why) => f.write_str(why),
+            Self::Engine(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for AskError {}
+
+impl From<EngineError> for AskError {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Invalid(error) => error.into(),
+            error => Self::Engine(error),
+        }
+    }
+}
+
+impl From<RuleError> for AskError {
+    fn from(error: RuleError) -> Self {
+        Self::Invalid(error.to_string())
+    }
+}
+
+impl Service {
+    /// Puts a configuration's rules in force.
+    ///
+    /// # Errors
+    /// When there is not enough memory for the tables, say.
+    pub fn new(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
+        let engine = Engine::memory(Arc::clone(&clock));
+        let metrics = Metrics::default();
+        let rules = RuleSet::new(config, &engine, &metrics.outcomes)?;
+        Ok(Self {
+            metrics,
+            throttle: Throttle::new(config.capacity, clock)?,
+            engine,
+            rules: ArcSwap::from_pointee(rules),
+            inline: InlineRules::new(config.server.allow_inline_rules, config.capacity),
+        })
+    }
+
+    /// Exchanges the rules. Those that keep their name keep their clients' history.
+    ///
+    /// # Errors
+    /// As [`Service::new`]; the rules stay as they are.
+    pub fn reload(&self, config: &Config) -> Result<(), EngineError> {
+        let rules = RuleSet::new(config, &self.engine, &self.metrics.outcomes)?;
+        self.rules.store(Arc::new(rules));
+        Ok(())
+    }
+
+    /// The rules in force; to be asked for once for each batch of requests.
+    pub fn rules(&self) -> arc_swap::Guard<Arc<RuleSet>> {
+        self.rules.load()
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The rule that a client brought as text.
+    ///
+    /// # Errors
+    /// When that is not allowed, the text is no rule, or there are too many.
+    pub fn inline_rule(&self, text: &str) -> Result<Arc<ActiveRule>, AskError> {
+        self.inline.get(text, &self.engine, &self.metrics.outcomes)
+    }
+
+    /// Asks one rule.
+    ///
+    /// # Errors
+    /// [`AskError`]; nothing is stored then.
+    #[inline]
+    pub async fn ask<'a>(&self, ask: Ask<'a>, mode: Mode) -> Result<Answer<'a>, AskError> {
+        check_key(ask.key)?;
+        let Some(limit) = ask.rule.limit_for_key(ask.key) else {
+            return Ok(self.exempt(ask.rule));
+        };
+        let cost = ask.cost.unwrap_or_else(|| ask.rule.plain_cost());
+        let charge = Charge { rule: limit.id, key: ask.key, cost };
+        self.charge(SmallVec::from_slice(&[(ask.rule, limit)]), &[charge], mode).await
+    }
+
+    /// Asks several rules: all or nothing.
+    ///
+    /// # Errors
+    /// [`AskError`]; nothing is stored then.
+    pub async fn ask_all<'a>(&self, asks: &[Ask<'a>], mode: Mode) -> Result<Answer<'a>, AskError> {
+        if asks.len() > MAX_CHARGES {
+            return Err(EngineError::Charges(asks.len()).into());
+        }
+        let mut charged = SmallVec::with_capacity(asks.len());
+        let mut charges: SmallVec<[Charge<'a>; 4]> = SmallVec::with_capacity(asks.len());
+        for ask in asks {
+            check_key(ask.key)?;
+            if let Some(limit) = ask.rule.limit_for_key(ask.key) {
+                let cost = ask.cost.unwrap_or_else(|| ask.rule.plain_cost());
+                charged.push((ask.rule, limit));
+                charges.push(Charge { rule: limit.id, key: ask.key, cost });
+            }
+        }
+        self.charge(charged, &charges, mode).await
+    }
+
+    /// Asks every rule that matches a request.
+    ///
+    /// # Errors
+    /// [`AskError`]; nothing is stored then.
+    pub async fn ask_matching<'a>(
+        &self,
+        rules: &'a RuleSet,
+        request: &Attributes<'_>,
+        mode: Mode,
+    ) -> Result<Answer<'a>, AskError> {
+        let mut charged = SmallVec::new();
+        let mut keyed: SmallVec<[(Key, Cost); 4]> = SmallVec::new();
+        for rule in rules.iter().filter(|rule| rule.matches(request)) {
+            let Some(limit) = rule.limit_for(request) else { continue };
+            let (key, cost) = (rule.key(request), rule.cost(request).map_err(AskError::Invalid)?);
+            check_key(&key)?;
+            charged.push((rule, limit));
+            keyed.push((key, cost));
+        }
+        let limits = charged.iter().map(|(_, limit): &(_, &Prepared)| limit.id);
+        let each = limits.zip(&keyed).map(|(rule, (key, cost))| Charge { rule, key, cost: *cost });
+        let charges: SmallVec<[Charge<'_>; 4]> = each.collect();
+        self.charge(charged, &charges, mode).await
+    }
+
+    /// Takes back a charge.
+    ///
+    /// # Errors
+    /// [`AskError`].
+    pub async fn refund(&self, ask: Ask<'_>, charged_at: Option<Nanos>) -> Result<(), AskError> {
+        check_key(ask.key)?;
+        let Some(limit) = ask.rule.limit_for_key(ask.key) else { return Ok(()) };
+        let cost = ask.cost.unwrap_or_else(|| ask.rule.plain_cost());
+        let charge = Charge { rule: limit.id, key: ask.key, cost };
+        Ok(self.engine.refund(&charge, charged_at).await?)
+    }
+
+    /// Forgets a client under one rule.
+    ///
+    /// # Errors
+    /// [`AskError`].
+    pub async fn reset(&self, rule: &ActiveRule, key: &[u8]) -> Result<(), AskError> {
+        check_key(key)?;
+        let Some(limit) = rule.limit_for_key(key) else { return Ok(()) };
+        Ok(self.engine.reset(limit.id, key).await?)
+    }
+
+    #[inline]
+    async fn charge<'a>(
+        &self,
+        charged: SmallVec<[(&'a ActiveRule, &'a Prepared); 2]>,
+        charges: &[Charge<'_>],
+        mode: Mode,
+    ) -> Result<Answer<'a>, AskError> {
+        if charges.is_empty() {
+            return Ok(Answer { decision: None, charged });
+        }
+        let decision = match mode {
+            Mode::Check => self.engine.decide(charges).await?,
+            Mode::Peek => self.engine.peek(charges).await?,
+        };
+        if mode == Mode::Check {
+            for (place, (rule, limit)) in charged.iter().enumerate() {
+                let outcome = outcome(&decision, place, limit);
+                rule.outcomes.count(outcome);
+                if outcome == Outcome::Observe {
+                    rule.outcomes.log_observed(&rule.name, charges[place].key);
+                }
+            }
+        }
+        Ok(Answer { decision: Some(decision), charged })
+    }
+
+    fn exempt<'a>(&self, rule: &ActiveRule) -> Answer<'a> {
+        rule.outcomes.count(Outcome::Allow);
+        Answer { decision: None, charged: SmallVec::new() }
+    }
+}
+
+/// What one of the charged rules said by itself.
+fn outcome(decision: &Decision, place: usize, limit: &Prepared) -> Outcome {
+    use earrrl::Action;
+    if decision.over >> (place & 63) & 1 == 0 {
+        return Outcome::Allow;
+    }
+    match limit.rule.action() {
+        Action::Observe => Outcome::Observe,
+        Action::Quarantine => Outcome::Quarantine,
+        Action::ShadowBan => Outcome::ShadowBan,
+        Action::Delay { .. } if decision.outcome == Outcome::Delay => Outcome::Delay,
+        _ => Outcome::Deny,
+    }
+}
+
+fn check_key(key: &[u8]) -> Result<(), AskError> {
+    if key.len() <= MAX_KEY_LEN {
+        return Ok(());
+    }
+    Err(AskError::Invalid(format!("key: {} bytes; at most {MAX_KEY_LEN}", key.len())))
+}

@@ -1,0 +1,256 @@
+//! The rules in force, prepared so that a decision has nothing to work out again.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use earrrl::{Cost, EngineError, Quota, Rule, RuleId};
+
+use super::attributes::Attributes;
+use super::key::{Key, join, split};
+use crate::config::Config;
+use crate::config::attribute::{Condition, Part};
+use crate::config::rule::{CostSource, RuleConfig, action_name};
+use crate::config::server::ClientAddress;
+use crate::engine::Engine;
+use crate::metrics::{Outcomes, RuleOutcomes};
+
+/// Clients that an override's table is meant for, at most.
+const OVERRIDE_CAPACITY: usize = 100_000;
+
+/// All rules in force. A reload makes a new set and exchanges the whole.
+#[derive(Debug)]
+pub struct RuleSet {
+    rules: Vec<Arc<ActiveRule>>,
+    by_name: HashMap<String, usize>,
+    /// How a client's address is told.
+    pub client_address: ClientAddress,
+}
+
+/// One rule in force.
+#[derive(Debug)]
+pub struct ActiveRule {
+    /// Its name.
+    pub name: String,
+    /// Its own limit.
+    pub own: Prepared,
+    /// How often it said what.
+    pub outcomes: Arc<RuleOutcomes>,
+    key: Vec<Part>,
+    conditions: Vec<Condition>,
+    cost: CostSource,
+    exempt: Vec<Condition>,
+    overrides: Vec<(Vec<Condition>, Prepared)>,
+}
+
+/// A limit that the engine knows.
+#[derive(Debug)]
+pub struct Prepared {
+    /// Its id in the engine.
+    pub id: RuleId,
+    /// The limit.
+    pub rule: Rule,
+    /// What the `RateLimit-Policy` header says of it.
+    pub quota: Quota,
+}
+
+impl Prepared {
+    fn new(engine: &Engine, name: &str, rule: &Rule, capacity: usize) -> Result<Self, EngineError> {
+        let id = engine.prepare(name, rule, capacity)?;
+        Ok(Self { id, quota: Quota::of(rule.limit()), rule: rule.clone() })
+    }
+}
+
+impl RuleSet {
+    /// Prepares the rules. Those whose name is known keep their clients' history.
+    ///
+    /// # Errors
+    /// When there is not enough memory for a table, say.
+    pub fn new(config: &Config, engine: &Engine, outcomes: &Outcomes) -> Result<Self, EngineError> {
+        let names: HashSet<&str> = config.rules.iter().map(|rule| rule.name.as_str()).collect();
+        let active = config.rules.iter().map(|rule| {
+            let capacity = rule.capacity.unwrap_or(config.capacity);
+            ActiveRule::new(rule, capacity, engine, outcomes, &names)
+        });
+        let rules = active.map(|rule| rule.map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
+        let by_name = rules.iter().enumerate().map(|(index, rule)| (rule.name.clone(), index));
+        Ok(Self {
+            by_name: by_name.collect(),
+            rules,
+            client_address: config.client_address.clone(),
+        })
+    }
+
+    /// The rules, in the order of the configuration.
+    pub fn iter(&self) -> impl Iterator<Item = &ActiveRule> {
+        self.rules.iter().map(Arc::as_ref)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// The rule at `index`, if it still has this name: connections remember where they found theirs.
+    #[inline]
+    pub fn at(&self, index: usize, name: &[u8]) -> Option<&ActiveRule> {
+        self.rules.get(index).map(Arc::as_ref).filter(|rule| rule.name.as_bytes() == name)
+    }
+
+    /// Where the rule of this name is.
+    pub fn position(&self, name: &[u8]) -> Option<usize> {
+        self.by_name.get(std::str::from_utf8(name).ok()?).copied()
+    }
+
+    /// The rule of this name.
+    pub fn get(&self, name: &[u8]) -> Option<&ActiveRule> {
+        self.rules.get(self.position(name)?).map(Arc::as_ref)
+    }
+}
+
+impl ActiveRule {
+    fn new(
+        config: &RuleConfig,
+        capacity: usize,
+        engine: &Engine,
+        outcomes: &Outcomes,
+        names: &HashSet<&str>,
+    ) -> Result<Self, EngineError> {
+        let overrides = config.overrides.iter().map(|entry| {
+            let name = hidden_name(names, &(&config.name, format!("{:?}", entry.conditions)));
+            let capacity = capacity.min(OVERRIDE_CAPACITY);
+            let prepared = Prepared::new(engine, &name, &entry.rule, capacity)?;
+            Ok((entry.conditions.clone(), prepared))
+        });
+        Ok(Self {
+            name: config.name.clone(),
+            overrides: overrides.collect::<Result<_, EngineError>>()?,
+            own: Prepared::new(engine, &config.name, &config.rule, capacity)?,
+            outcomes: outcomes.of_rule(&config.name),
+            key: config.key.clone(),
+            conditions: config.conditions.clone(),
+            cost: config.cost.clone(),
+            exempt: config.exempt.clone(),
+        })
+    }
+
+    /// A rule that a client brought as text.
+    ///
+    /// # Errors
+    /// As [`RuleSet::new`].
+    pub fn inline(
+        rule: &Rule,
+        capacity: usize,
+        engine: &Engine,
+        outcomes: &Outcomes,
+    ) -> Result<Self, EngineError> {
+        let text = rule.to_string();
+        let name = hidden_name(&HashSet::new(), &text);
+        Ok(Self {
+            own: Prepared::new(engine, &name, rule, capacity)?,
+            name: text,
+            outcomes: outcomes.of_rule("inline"),
+            key: vec![Part::Attribute("client".to_owned())],
+            conditions: Vec::new(),
+            cost: CostSource::Fixed(Cost::ONE),
+            exempt: Vec::new(),
+            overrides: Vec::new(),
+        })
+    }
+
+    /// What makes two requests the same client's.
+    pub fn key_parts(&self) -> &[Part] {
+        &self.key
+    }
+
+    /// What is done over the limit, in the configuration's word.
+    pub fn action_name(&self) -> &'static str {
+        action_name(self.own.rule.action())
+    }
+
+    /// Whether the rule is for this request.
+    pub fn matches(&self, request: &Attributes<'_>) -> bool {
+        self.conditions.iter().all(|condition| request.meet(condition))
+    }
+
+    /// The request's key under this rule.
+    pub fn key(&self, request: &Attributes<'_>) -> Key {
+        join(self.key.iter().map(|part| request.part(part)))
+    }
+
+    /// The request's cost under this rule.
+    ///
+    /// # Errors
+    /// When the attribute that says it is no cost.
+    pub fn cost(&self, request: &Attributes<'_>) -> Result<Cost, String> {
+        match &self.cost {
+            CostSource::Fixed(cost) => Ok(*cost),
+            CostSource::ByPath(costs) => {
+                let found = costs.iter().find(|(condition, _)| request.meet(condition));
+                Ok(found.map_or(Cost::ONE, |(_, cost)| *cost))
+            }
+            CostSource::Attribute(name) => match request.get(name) {
+                None => Ok(Cost::ONE),
+                Some(text) => text
+                    .parse()
+                    .map_err(|error| format!("attribute {}: {error}", name.escape_debug())),
+            },
+        }
+    }
+
+    /// What a request costs that names the rule and does not say.
+    pub fn plain_cost(&self) -> Cost {
+        if let CostSource::Fixed(cost) = self.cost { cost } else { Cost::ONE }
+    }
+
+    /// The limit for this request; `None` where the rule leaves it alone.
+    pub fn limit_for(&self, request: &Attributes<'_>) -> Option<&Prepared> {
+        if self.exempt.iter().any(|condition| request.meet(condition)) {
+            return None;
+        }
+        let meets = |conditions: &[Condition]| conditions.iter().all(|c| request.meet(c));
+        let special = self.overrides.iter().find(|(conditions, _)| meets(conditions));
+        Some(special.map_or(&self.own, |(_, prepared)| prepared))
+    }
+
+    /// The limit for a client that is known by its key only.
+    #[inline]
+    pub fn limit_for_key(&self, key: &[u8]) -> Option<&Prepared> {
+        if self.exempt.is_empty() && self.overrides.is_empty() {
+            return Some(&self.own);
+        }
+        self.special_limit(key)
+    }
+
+    fn special_limit(&self, key: &[u8]) -> Option<&Prepared> {
+        let Some(values) = split(key, self.key.len()) else { return Some(&self.own) };
+        let meets = |condition: &Condition| {
+            let named =
+                |part: &Part| matches!(part, Part::Attribute(n) if *n == condition.attribute);
+            let place = self.key.iter().position(named);
+            place.is_some_and(|place| condition.holds(values[place]))
+        };
+        if self.exempt.iter().any(meets) {
+            return None;
+        }
+        let special = self.overrides.iter().find(|(conditions, _)| conditions.iter().all(meets));
+        Some(special.map_or(&self.own, |(_, prepared)| prepared))
+    }
+}
+
+/// A name in the engine for what has none in the configuration. It depends on what it stands for
+/// only, so that a reload finds the same history.
+fn hidden_name(taken: &HashSet<&str>, what: &impl Hash) -> String {
+    let mut hasher = DefaultHasher::new();
+    what.hash(&mut hasher);
+    let mut name = format!("hidden-{:016x}", hasher.finish());
+    while taken.contains(name.as_str()) {
+        name.push('_');
+    }
+    name
+}

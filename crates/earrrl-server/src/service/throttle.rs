@@ -1,0 +1,263 @@
+//! `CL.THROTTLE`, as redis-cell answers it: the parameters belong to the call, the state to the key.
+//!
+//! The state is GCRA's theoretical arrival time, the time at which the key's bucket is full again.
+//! It is counted in the same unit whatever the call's parameters, 2^-16 of a nanosecond since the
+//! Unix epoch, so that calls may change them as they like.
+
+use std::fmt;
+use std::sync::Arc;
+
+use earrrl::table::{Change, KeyHasher, Table, Word};
+use earrrl::{Clock, EngineError};
+
+/// Units of a nanosecond.
+const UNITS_SHIFT: u32 = 16;
+/// Units of a second.
+const SECOND: i128 = 1_000_000_000 << UNITS_SHIFT;
+/// The longest time to full: 2000 years.
+const SLOWEST: i128 = 2000 * 366 * 86_400 * SECOND;
+
+/// The parameters of one call, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Units between two requests of a steady client.
+    interval: i128,
+    /// Requests at once: max_burst and one.
+    limit: i64,
+    /// Requests this call is for.
+    quantity: i64,
+}
+
+/// The five integers of the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Throttled {
+    /// Whether it is limited.
+    pub limited: bool,
+    /// max_burst and one.
+    pub limit: i64,
+    /// Requests that would still pass at once.
+    pub remaining: i64,
+    /// Whole seconds, rounded up; -1 when it was not limited, or no wait helps.
+    pub retry_after: i64,
+    /// Whole seconds, rounded up, until the bucket is full again.
+    pub reset_after: i64,
+}
+
+/// A parameter that can't be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallError {
+    /// The parameter of this name is not a whole number within these bounds.
+    Parameter(&'static str, i64, i64),
+    /// The bucket would take over 2000 years to fill.
+    Slow,
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Parameter(name, least, most) => {
+                write!(f, "{name}: expected a whole number from {least} to {most}")
+            }
+            Self::Slow => f.write_str("max_burst, count, period: takes over 2000 years to fill"),
+        }
+    }
+}
+
+impl std::error::Error for CallError {}
+
+impl Call {
+    /// Checks the parameters of a call. `period` is in seconds.
+    ///
+    /// # Errors
+    /// [`CallError`]; zero rates among them.
+    #[inline]
+    pub fn new(max_burst: i64, count: i64, period: i64, quantity: i64) -> Result<Self, CallError> {
+        within("max_burst", max_burst, 0, i64::MAX - 1)?;
+        within("count", count, 1, i64::MAX)?;
+        within("period", period, 1, i64::MAX)?;
+        within("quantity", quantity, 0, i64::MAX)?;
+        let limit = max_burst + 1;
+        let interval = interval(count, period).ok_or(CallError::Slow)?;
+        let full = interval.checked_mul(limit.into()).ok_or(CallError::Slow)?;
+        if full > SLOWEST { Err(CallError::Slow) } else { Ok(Self { interval, limit, quantity }) }
+    }
+
+    /// Judges a call: what becomes of the state, and the answer.
+    #[inline]
+    fn judge(self, now: Word, full_at: Option<Word>) -> (Change, Throttled) {
+        let full = self.interval * Word::from(self.limit);
+        let full_at = full_at.map_or(now, |full_at| full_at.max(now));
+        // More than a whole bucket never passes; so much of it is enough to say so.
+        let quantity = self.quantity.min(self.limit.saturating_add(1));
+        let after = full_at + self.interval * Word::from(quantity);
+        let limited = self.quantity > 0 && after > now + full;
+        let (change, left_at) = match limited || self.quantity == 0 {
+            true => (Change::Keep, full_at),
+            false => (Change::Store(after), after),
+        };
+        let never = self.quantity > self.limit;
+        let throttled = Throttled {
+            limited,
+            limit: self.limit,
+            remaining: ((full - (left_at - now)).max(0) / self.interval) as i64,
+            retry_after: if limited && !never { seconds(after - now - full) } else { -1 },
+            reset_after: seconds(left_at - now),
+        };
+        (change, throttled)
+    }
+}
+
+/// Units between two requests, rounded up.
+#[inline]
+fn interval(count: i64, period: i64) -> Option<i128> {
+    // A whole period fits in 64 bits for any rate that is not absurd; wide division is slow.
+    match u64::try_from(Word::from(period).checked_mul(SECOND)?) {
+        Ok(period) => Some(period.div_ceil(count.unsigned_abs()).into()),
+        Err(_) => {
+            let period = Word::from(period) * SECOND;
+            let count = Word::from(count);
+            Some(period / count + Word::from(period % count != 0))
+        }
+    }
+}
+
+#[inline]
+fn within(name: &'static str, value: i64, least: i64, most: i64) -> Result<(), CallError> {
+    let good = (least..=most).contains(&value);
+    if good { Ok(()) } else { Err(CallError::Parameter(name, least, most)) }
+}
+
+/// Whole seconds, rounded up.
+#[inline]
+fn seconds(units: Word) -> i64 {
+    ((units + (SECOND - 1)) / SECOND) as i64
+}
+
+/// The keys of `CL.THROTTLE`: a bounded table of their own.
+pub struct Throttle {
+    table: Table,
+    hasher: KeyHasher,
+    clock: Arc<dyn Clock>,
+}
+
+impl Throttle {
+    /// A table for so many live keys.
+    ///
+    /// # Errors
+    /// When there is not enough memory, or no randomness.
+    pub fn new(capacity: usize, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
+        let unavailable = |why: &dyn fmt::Display| EngineError::Unavailable(why.to_string());
+        Ok(Self {
+            table: Table::new(capacity).map_err(|error| unavailable(&error))?,
+            hasher: KeyHasher::random().map_err(|error| unavailable(&error))?,
+            clock,
+        })
+    }
+
+    /// Answers one call.
+    #[inline]
+    pub fn throttle(&self, key: &[u8], call: Call) -> Throttled {
+        let now = Word::from(self.clock.now().get()) << UNITS_SHIFT;
+        self.table.update(self.hasher.hash(key), now, |full_at| call.judge(now, full_at))
+    }
+
+    /// The table, for its figures.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+}
+
+impl fmt::Debug for Throttle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.table.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use earrrl::{ManualClock, Nanos};
+
+    use super::*;
+
+    fn throttle() -> (Throttle, Arc<ManualClock>) {
+        let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
+        (Throttle::new(100, clock.clone()).unwrap(), clock)
+    }
+
+    fn answer(t: &Throttle, call: (i64, i64, i64, i64)) -> [i64; 5] {
+        let call = Call::new(call.0, call.1, call.2, call.3).unwrap();
+        let got = t.throttle(b"k", call);
+        [got.limited.into(), got.limit, got.remaining, got.retry_after, got.reset_after]
+    }
+
+    /// The sequence of throttled's and redis-cell's own tests, `(ms, quantity)`; 5 at once, 1 a second.
+    #[test]
+    fn redis_cells_sequence() {
+        let (throttle, clock) = throttle();
+        let rows: [(u64, i64, [i64; 5]); 16] = [
+            (0, 6, [1, 5, 5, -1, 0]),
+            (0, 1, [0, 5, 4, -1, 1]),
+            (0, 1, [0, 5, 3, -1, 2]),
+            (0, 1, [0, 5, 2, -1, 3]),
+            (0, 1, [0, 5, 1, -1, 4]),
+            (0, 1, [0, 5, 0, -1, 5]),
+            (0, 1, [1, 5, 0, 1, 5]),
+            (3000, 1, [0, 5, 2, -1, 3]),
+            (3100, 1, [0, 5, 1, -1, 4]),
+            (4000, 1, [0, 5, 1, -1, 4]),
+            (8000, 1, [0, 5, 4, -1, 1]),
+            (9500, 1, [0, 5, 4, -1, 1]),
+            (9500, 0, [0, 5, 4, -1, 1]),
+            (9500, 2, [0, 5, 2, -1, 3]),
+            (9500, 5, [1, 5, 2, 3, 3]),
+            (15_000, 6, [1, 5, 5, -1, 0]),
+        ];
+        for (ms, quantity, expected) in rows {
+            clock.set(Nanos::from_secs(1_800_000_000) + Duration::from_millis(ms));
+            assert_eq!(answer(&throttle, (4, 1, 1, quantity)), expected, "{ms} {quantity}");
+        }
+    }
+
+    #[test]
+    fn parameters_belong_to_the_call() {
+        let (throttle, _) = throttle();
+        assert_eq!(answer(&throttle, (0, 1, 2, 1)), [0, 1, 0, -1, 2]);
+        assert_eq!(answer(&throttle, (0, 1, 2, 1)), [1, 1, 0, 2, 2]);
+        assert_eq!(answer(&throttle, (9, 1, 1, 1)), [0, 10, 7, -1, 3]);
+        assert_eq!(answer(&throttle, (0, 1, 2, 0)), [0, 1, 0, -1, 3]);
+    }
+
+    #[test]
+    fn uneven_rates_admit_the_whole_burst() {
+        let (throttle, clock) = throttle();
+        for left in (0..60).rev() {
+            assert_eq!(answer(&throttle, (59, 3, 1, 1))[..3], [0, 60, left]);
+        }
+        assert_eq!(answer(&throttle, (59, 3, 1, 1)), [1, 60, 0, 1, 20 + 1]);
+        clock.advance(Duration::from_nanos(333_333_334));
+        assert_eq!(answer(&throttle, (59, 3, 1, 1))[0], 0);
+    }
+
+    #[test]
+    fn absurd_parameters_are_refused_and_large_ones_work() {
+        for (call, error) in [
+            ((-1, 1, 1, 1), CallError::Parameter("max_burst", 0, i64::MAX - 1)),
+            ((i64::MAX, 1, 1, 1), CallError::Parameter("max_burst", 0, i64::MAX - 1)),
+            ((1, 0, 1, 1), CallError::Parameter("count", 1, i64::MAX)),
+            ((1, 1, 0, 1), CallError::Parameter("period", 1, i64::MAX)),
+            ((1, 1, -5, 1), CallError::Parameter("period", 1, i64::MAX)),
+            ((1, 1, 1, -1), CallError::Parameter("quantity", 0, i64::MAX)),
+            ((4_294_967_295, 1, i64::MAX, 1), CallError::Slow),
+            ((i64::MAX - 1, 1, i64::MAX, 1), CallError::Slow),
+        ] {
+            assert_eq!(Call::new(call.0, call.1, call.2, call.3), Err(error), "{call:?}");
+        }
+        let (throttle, _) = throttle();
+        let many = i64::MAX - 1;
+        assert_eq!(answer(&throttle, (many, i64::MAX, 1, 1))[..2], [0, i64::MAX]);
+        assert_eq!(answer(&throttle, (many, i64::MAX, 1, i64::MAX))[0], 1);
+        assert_eq!(answer(&throttle, (100_000, 1_000_000, 1, 100_001))[0], 0);
+    }
+}

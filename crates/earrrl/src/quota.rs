@@ -1,0 +1,68 @@
+//! What a limit is called in headers: so many units in so many seconds.
+
+use crate::algorithm::Limit;
+
+/// A quota and its window, rounded as the `RateLimit` headers want them.
+///
+/// ```
+/// use earrrl::{Quota, Rule};
+/// let rule: Rule = "gcra 1/s burst=60".parse()?;
+/// let quota = Quota::of(rule.limit());
+/// assert_eq!((quota.units, quota.window), (60, Some(60)));
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Whole units.
+    pub units: u64,
+    /// Whole seconds; `None` for less than one.
+    pub window: Option<u64>,
+}
+
+impl Quota {
+    /// The quota of a limit.
+    pub fn of(limit: &Limit) -> Self {
+        let (units, seconds) = match limit {
+            Limit::RecentAverage(limit) => (limit.burst().max(1.0), limit.period_secs()),
+            Limit::Exponential(limit) => (limit.quota().as_f64(), seconds(limit.period())),
+            Limit::TokenBucket(limit) => (limit.capacity().as_f64(), limit.fill_secs()),
+            Limit::FixedWindow(limit) => (limit.quota().as_f64(), seconds(limit.window())),
+            Limit::SlidingLog(limit) => (limit.quota().as_f64(), seconds(limit.window())),
+            Limit::SlidingWindow(limit) => (limit.quota().as_f64(), seconds(limit.window())),
+            Limit::SlidingCounter(limit) => (limit.quota().as_f64(), seconds(limit.window())),
+        };
+        // What is whole must stay so, though it may come out of a division a little off.
+        let units = (units * (1.0 + 1e-12)) as u64;
+        let below = (seconds * (1.0 - 1e-12)) as u64;
+        Self { units, window: (seconds >= 1.0).then_some(below + 1) }
+    }
+}
+
+fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rule::Rule;
+
+    #[test]
+    fn every_algorithm_has_its_quota() {
+        for (text, units, window) in [
+            ("recent-average 1/s period=60s", 60, Some(60)),
+            ("recent-average 0.01/s half-life=1s", 1, Some(2)),
+            ("exponential 2.5/1m", 2, Some(60)),
+            ("token-bucket 60 refill=1/s", 60, Some(60)),
+            ("gcra 10/s burst=5", 5, None),
+            ("gcra 3/s burst=10", 10, Some(4)),
+            ("fixed-window 60/1m", 60, Some(60)),
+            ("sliding-log 60/500ms", 60, None),
+            ("sliding-window 600/1h", 600, Some(3600)),
+            ("sliding-counter 60/90s", 60, Some(90)),
+        ] {
+            let rule: Rule = text.parse().unwrap();
+            assert_eq!(Quota::of(rule.limit()), Quota { units, window }, "{text}");
+        }
+    }
+}
