@@ -21,6 +21,8 @@ pub mod random;
 mod reference;
 mod rule;
 pub mod rules;
+#[cfg(feature = "testing")]
+pub mod sim;
 #[cfg(feature = "std")]
 pub mod table;
 mod time;
@@ -31,6 +33,7 @@ pub use algorithm::{
 };
 pub use cost::Cost;
 pub use decision::{Action, Decision, Outcome, Report, Wait};
+pub use duration::parse_duration;
 pub use engine::{
     Charge, Engine, EngineError, MAX_CHARGES, RuleId, check_name, merge_charges, restore_places,
 };
