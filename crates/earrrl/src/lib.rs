@@ -32,6 +32,8 @@ pub mod random;
 mod reference;
 mod rule;
 pub mod rules;
+#[cfg(feature = "testing")]
+pub mod sim;
 #[cfg(feature = "std")]
 mod states;
 #[cfg(feature = "std")]
