@@ -222,8 +222,12 @@ impl<'a> Words<'a> {
         Ok(self.words.remove(0))
     }
 
+    /// What is missing, at the option that may have been meant for it, or at the end.
     fn missing(&self, what: &str) -> RuleError {
-        RuleError::new(format!("expected {what}")).at(self.end)
+        match self.words.iter().find(|word| word.text.contains('=')) {
+            Some(word) => word.error(format!("expected {what}, got {}", word.quoted())),
+            None => RuleError::new(format!("expected {what}")).at(self.end),
+        }
     }
 
     /// `Q/W` by place.

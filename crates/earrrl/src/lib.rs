@@ -7,6 +7,8 @@ pub mod algorithm;
 mod arithmetic;
 #[cfg(feature = "testing")]
 pub mod conformance;
+#[cfg(feature = "std")]
+mod clock;
 mod cost;
 mod decimal;
 mod decision;
@@ -43,5 +45,5 @@ pub use quota::Quota;
 pub use reference::ReferenceEngine;
 pub use rule::Rule;
 #[cfg(feature = "std")]
-pub use time::SystemClock;
+pub use clock::{SystemClock, TickingClock};
 pub use time::{Clock, ManualClock, Nanos};

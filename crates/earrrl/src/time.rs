@@ -91,39 +91,6 @@ impl Clock for ManualClock {
     }
 }
 
-/// The machine's clock: monotonic, anchored to wall time once, when it is made.
-///
-/// A step of the wall clock afterwards changes nothing, so it can't prolong or shorten a ban.
-#[cfg(feature = "std")]
-#[derive(Clone, Copy, Debug)]
-pub struct SystemClock {
-    anchor: Nanos,
-    started: std::time::Instant,
-}
-
-#[cfg(feature = "std")]
-impl SystemClock {
-    /// A clock anchored to the present wall time.
-    pub fn new() -> Self {
-        let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        Self { anchor: Nanos::ZERO + wall.unwrap_or_default(), started: std::time::Instant::now() }
-    }
-}
-
-#[cfg(feature = "std")]
-impl Default for SystemClock {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-#[cfg(feature = "std")]
-impl Clock for SystemClock {
-    fn now(&self) -> Nanos {
-        self.anchor + self.started.elapsed()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

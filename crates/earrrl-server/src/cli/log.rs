@@ -12,7 +12,7 @@ use super::progress::Progress;
 
 /// Which logs, and what of them.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct LogArgs {
     /// Logs, plain or compressed; - or nothing for standard input
     #[arg(value_name = "FILE", default_value = "-")]
     pub(crate) files: Vec<PathBuf>,
@@ -41,7 +41,7 @@ pub(crate) struct Args {
 
     /// What a request costs: a number, field:NAME, or path:/some/path=COST, where a * at the end of
     /// the path stands for anything; may be given several times, the first path that fits counts
-    #[arg(long = "cost", value_name = "COST")]
+    #[arg(long = "cost", value_name = "COST", allow_hyphen_values = true)]
     costs: Vec<CostRule>,
 
     /// How many bits of an IPv4 address make a client
@@ -70,7 +70,7 @@ fn format(name: &str) -> Result<FormatArg, String> {
     })
 }
 
-impl Args {
+impl LogArgs {
     /// What of the lines is used, and how.
     pub(crate) fn selection(&self) -> Selection {
         Selection {
@@ -93,7 +93,7 @@ impl Args {
 /// # Errors
 /// Where nothing could be read at all, or `take` can't go on.
 pub(crate) fn read(
-    args: &Args,
+    args: &LogArgs,
     reader: &mut Reader,
     progress: &Progress,
     mut take: impl FnMut(&Clients, Request) -> io::Result<()>,

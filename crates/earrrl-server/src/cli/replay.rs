@@ -20,7 +20,7 @@ use crate::replay::{Clients, Held, Names, Reader, Replay, Request};
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
     #[command(flatten)]
-    log: log::Args,
+    log: log::LogArgs,
 
     /// A rule to try; may be given several times
     #[arg(long = "rule", value_name = "RULE", required = true)]

@@ -24,7 +24,7 @@ pub(crate) enum Line<'a> {
 
 /// Splits a stream into lines.
 ///
-/// After an error the lines read before it can still be taken.
+/// An error of the stream comes where it stands: behind the lines read before it.
 pub(crate) struct Lines<R> {
     source: R,
     buffer: Box<[u8]>,
@@ -32,6 +32,7 @@ pub(crate) struct Lines<R> {
     end: usize,
     begun: bool,
     ended: bool,
+    error: Option<io::Error>,
     sample: Vec<u8>,
 }
 
@@ -45,17 +46,23 @@ impl<R: Read> Lines<R> {
             end: 0,
             begun: false,
             ended: false,
+            error: None,
             sample: Vec::new(),
         }
     }
 
     /// The bytes ahead: more than a maximal line of them, unless the stream ends before.
-    pub(crate) fn peek(&mut self) -> io::Result<&[u8]> {
-        self.begin()?;
+    pub(crate) fn peek(&mut self) -> &[u8] {
+        self.begin();
         while !self.ended && self.ahead().len() <= MAX_LINE {
-            self.fill()?;
+            self.fill();
         }
-        Ok(self.ahead())
+        self.ahead()
+    }
+
+    /// The error ahead, if the stream ended in one.
+    pub(crate) fn take_error(&mut self) -> Option<io::Error> {
+        self.error.take()
     }
 
     /// The next line; `None` at the end.
@@ -70,15 +77,15 @@ impl<R: Read> Lines<R> {
     /// A line that is not whole in the buffer yet, or too long.
     #[cold]
     fn next_slow(&mut self) -> io::Result<Option<Line<'_>>> {
-        self.begin()?;
+        self.begin();
         loop {
             let ahead = self.ahead();
             match memchr::memchr(b'\n', ahead) {
                 Some(len) if len <= MAX_LINE => return Ok(Some(self.take(len, 1))),
-                None if ahead.len() <= MAX_LINE && !self.ended => self.fill()?,
-                None if ahead.is_empty() => return Ok(None),
+                None if ahead.len() <= MAX_LINE && !self.ended => self.fill(),
+                None if ahead.is_empty() => return self.error.take().map_or(Ok(None), Err),
                 None if ahead.len() <= MAX_LINE => return Ok(Some(self.take(ahead.len(), 0))),
-                _ => return self.pass_over().map(Some),
+                _ => return Ok(Some(self.pass_over())),
             }
         }
     }
@@ -96,7 +103,7 @@ impl<R: Read> Lines<R> {
     }
 
     /// Drops a line that is too long, but for its start.
-    fn pass_over(&mut self) -> io::Result<Line<'_>> {
+    fn pass_over(&mut self) -> Line<'_> {
         let kept = self.start + SAMPLE.min(self.end - self.start);
         self.sample.clear();
         self.sample.extend_from_slice(&self.buffer[self.start..kept]);
@@ -109,13 +116,13 @@ impl<R: Read> Lines<R> {
             if self.ended {
                 break;
             }
-            self.fill()?;
+            self.fill();
         }
-        Ok(Line::TooLong(&self.sample))
+        Line::TooLong(&self.sample)
     }
 
     /// Passes over a byte order mark, once.
-    fn begin(&mut self) -> io::Result<()> {
+    fn begin(&mut self) {
         while !self.begun {
             if self.ended || self.ahead().len() >= BYTE_ORDER_MARK.len() {
                 self.begun = true;
@@ -123,14 +130,13 @@ impl<R: Read> Lines<R> {
                     self.start += BYTE_ORDER_MARK.len();
                 }
             } else {
-                self.fill()?;
+                self.fill();
             }
         }
-        Ok(())
     }
 
     /// Moves what is left to the front and reads once more behind it.
-    fn fill(&mut self) -> io::Result<()> {
+    fn fill(&mut self) {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
@@ -141,10 +147,10 @@ impl<R: Read> Lines<R> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => {
                     self.ended = true;
-                    return Err(error);
+                    self.error = Some(error);
                 }
             }
-            return Ok(());
+            return;
         }
     }
 }
@@ -207,15 +213,15 @@ mod tests {
     fn lines_before_an_error_are_not_lost() {
         let mut lines = Lines::new(Drip(b"one\ntw", 100, true));
         assert_eq!(lines.next().unwrap(), Some(Line::Whole(b"one")));
-        assert!(lines.next().is_err());
         assert_eq!(lines.next().unwrap(), Some(Line::Whole(b"tw")));
+        assert!(lines.next().is_err());
         assert_eq!(lines.next().unwrap(), None);
     }
 
     #[test]
     fn peeking_takes_nothing() {
         let mut lines = Lines::new(&b"\xef\xbb\xbfone\ntwo"[..]);
-        assert_eq!(lines.peek().unwrap(), b"one\ntwo");
+        assert_eq!(lines.peek(), b"one\ntwo");
         assert_eq!(lines.next().unwrap(), Some(Line::Whole(b"one")));
     }
 }

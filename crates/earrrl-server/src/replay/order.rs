@@ -34,11 +34,6 @@ impl Ordered {
         self.open.push(event);
     }
 
-    /// How many events there are.
-    pub(crate) fn len(&self) -> usize {
-        self.runs.iter().map(Vec::len).sum::<usize>() + self.open.len()
-    }
-
     /// The events in order.
     pub(crate) fn into_iter(mut self) -> impl Iterator<Item = Event> {
         self.close();
@@ -94,7 +89,6 @@ mod tests {
         }
         let mut ordered = Ordered::default();
         events.iter().for_each(|&event| ordered.push(event));
-        assert_eq!(ordered.len(), events.len());
         events.sort_by_key(|event| event.time);
         assert!(ordered.into_iter().eq(events));
     }

@@ -182,20 +182,21 @@ impl Reader {
     ) -> Result<Format, ReadError> {
         let about = |problem: &str| ReadError::Input(format!("{name}: {problem}"));
         loop {
-            let ahead = lines.peek().map_err(|error| about(&plain(&error)))?;
+            let ahead = lines.peek();
             if let Some(format) = detect(ahead, &self.hints) {
                 return Ok(format);
             }
-            if ahead.is_empty() {
-                return Err(about("is empty, or has only lines that are too long"));
-            }
             let first = memchr::memchr(b'\n', ahead).unwrap_or(ahead.len());
-            if first <= MAX_LINE {
-                return Err(about(&unknown_format(ahead, self.hints.private)));
+            if first <= MAX_LINE && !ahead.is_empty() {
+                let unknown = unknown_format(ahead, self.hints.private);
+                return Err(about(&lines.take_error().map_or(unknown, |error| plain(&error))));
             }
-            if let Ok(Some(Line::TooLong(text))) = lines.next() {
-                self.lines += 1;
-                self.skips.add(Skip::TooLong, name, self.lines, text);
+            match lines.next().map_err(|error| about(&plain(&error)))? {
+                Some(Line::TooLong(text) | Line::Whole(text)) => {
+                    self.lines += 1;
+                    self.skips.add(Skip::TooLong, name, self.lines, text);
+                }
+                None => return Err(about("is empty, or has only lines that are too long")),
             }
         }
     }

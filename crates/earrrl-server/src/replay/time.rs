@@ -89,9 +89,9 @@ pub(crate) fn parse_seconds(text: &[u8]) -> Option<u64> {
 pub(crate) fn parse_epoch(text: &[u8]) -> Option<u64> {
     let nanos = decimal::parse(text, 9)?;
     let unit = match nanos / i128::from(SECOND) {
-        ..100_000_000_000 => 1,
-        ..100_000_000_000_000 => 1_000,
-        ..100_000_000_000_000_000 => 1_000_000,
+        seconds if seconds < 100_000_000_000 => 1,
+        millis if millis < 100_000_000_000_000 => 1_000,
+        micros if micros < 100_000_000_000_000_000 => 1_000_000,
         _ => 1_000_000_000,
     };
     u64::try_from(nanos / unit).ok().filter(|&t| t < END_SECONDS * SECOND)

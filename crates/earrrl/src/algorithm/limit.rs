@@ -174,7 +174,7 @@ impl Limit {
     pub fn convert(&self, old: &Self, state: State, now: Nanos) -> Option<State> {
         match (self, old, state) {
             (Self::RecentAverage(new), Self::RecentAverage(old), State::RecentAverage(state)) => {
-                Some(State::RecentAverage(new.convert(old, state, now)))
+                new.convert(old, state, now).map(State::RecentAverage)
             }
             (Self::Exponential(new), Self::Exponential(old), State::Exponential(state)) => {
                 Some(State::Exponential(new.convert(old, state, now)))

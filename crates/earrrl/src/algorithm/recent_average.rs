@@ -227,11 +227,10 @@ impl Algorithm for RecentAverage {
 }
 
 impl RecentAverage {
-    /// The state under these parameters of a client whose present rate was measured under `old`:
-    /// `n/p` stays, so `ln n` grows by the logarithm of the ratio of the periods.
-    pub(super) fn convert(&self, old: &Self, v: Moment, now: Nanos) -> Moment {
-        let before = ticks_as_f64(v.0 - ticks(now)) / old.period_ticks;
-        let after = before + ln(self.period_ticks / old.period_ticks);
-        Moment(ticks(now) + (after * self.period_ticks) as i128)
+    /// The state under these parameters of a client whose present rate was measured under `old`;
+    /// none where nothing is left of it.
+    pub(super) fn convert(&self, old: &Self, v: Moment, now: Nanos) -> Option<Moment> {
+        let rate = old.count(Some(&v), now) / old.period_secs;
+        self.state_with_count(rate * self.period_secs, now)
     }
 }

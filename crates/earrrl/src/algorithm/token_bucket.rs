@@ -6,7 +6,8 @@
 //! algorithm of ATM, whose theoretical arrival time `F` is.
 //!
 //! Times are counted in ticks of which a whole number makes one unit's refill wherever the rate's
-//! numerator allows it, so that decisions are those of exact rational arithmetic.
+//! numerator allows it, so that decisions are those of exact rational arithmetic. Elsewhere prices
+//! round up and the pool rounds down; but a full pool pays its whole capacity.
 //!
 //! Source: Matt Nunogawa, "Weighted Credit Pools for API Rate Limiting"; ITU-T I.371.
 
@@ -107,13 +108,11 @@ impl TokenBucket {
         self.capacity.as_f64() / self.refill.per_second_f64()
     }
 
-    /// Ticks that `cost` takes to refill, rounded up, but that a full pool always pays for its
-    /// whole capacity; what does not fit is more than any capacity.
+    /// Ticks that `cost` takes to refill, rounded up; what does not fit is more than any capacity.
     fn ticks_of(&self, cost: Cost) -> i128 {
         let ticks = mul_div_ceil(cost.billionths(), self.unit.0, self.unit.1 * BILLION);
         let ticks = ticks.and_then(|ticks| i128::try_from(ticks).ok());
-        let ticks = ticks.map_or(LATEST, |ticks| ticks.min(LATEST));
-        if cost <= self.capacity { ticks.min(self.full) } else { ticks }
+        ticks.map_or(LATEST, |ticks| ticks.min(LATEST))
     }
 
     #[inline]
@@ -169,7 +168,8 @@ impl Algorithm for TokenBucket {
 
     #[inline]
     fn allows(&self, before: Option<&Moment>, now: Nanos, cost: Cost) -> bool {
-        self.missing(before, now) + self.price(cost) <= self.full
+        let missing = self.missing(before, now);
+        missing + self.price(cost) <= self.full || (missing == 0 && cost <= self.capacity)
     }
 
     #[inline]
@@ -184,15 +184,17 @@ impl Algorithm for TokenBucket {
     }
 
     fn remaining(&self, after: Option<&Moment>, now: Nanos) -> u64 {
-        let left = (self.full - self.missing(after, now)).max(0) / self.one;
-        u64::try_from(left).unwrap_or(u64::MAX)
+        let missing = self.missing(after, now);
+        let left = (self.full - missing).max(0) / self.one;
+        let whole = missing == 0 && Cost::ONE <= self.capacity;
+        u64::try_from(left).unwrap_or(u64::MAX).max(u64::from(whole))
     }
 
     fn retry_after(&self, after: Option<&Moment>, now: Nanos, cost: Cost) -> Wait {
-        let price = self.price(cost);
-        if price > self.full {
+        if cost > self.capacity {
             return Wait::Never;
         }
+        let price = self.price(cost).min(self.full);
         Wait::from_nanos(self.wait(self.missing(after, now) + price - self.full))
     }
 

@@ -25,7 +25,8 @@ mod entry;
 mod hash;
 mod insert;
 mod lines;
-#[cfg(all(test, not(miri)))]
+#[cfg(test)]
+#[cfg(not(miri))]
 mod model;
 mod raw;
 mod slot;

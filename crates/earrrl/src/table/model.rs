@@ -46,6 +46,9 @@ impl<const RESCANS: bool> Slot for ModelSlot<RESCANS> {
 /// Two sets of one slot each: every key may be in either, and two keys fill the table.
 type Model<const RESCANS: bool> = RawTable<ModelSlot<RESCANS>, 1, 1>;
 
+/// What one thread of a model does.
+type Operation<const RESCANS: bool, T> = Box<dyn FnOnce(&Model<RESCANS>) -> T + Send>;
+
 /// Lower than every word the tests store.
 const IDLE: Word = MIN_WORD;
 
@@ -88,7 +91,7 @@ fn full_table<const R: bool>(first: Word, second: Word) -> Arc<Model<R>> {
 /// Runs each of the operations in a thread of its own.
 fn race<const R: bool, T: Send + 'static>(
     table: &Arc<Model<R>>,
-    operations: Vec<Box<dyn FnOnce(&Model<R>) -> T + Send>>,
+    operations: Vec<Operation<R, T>>,
 ) -> Vec<T> {
     let threads: Vec<_> = operations
         .into_iter()
@@ -100,7 +103,7 @@ fn race<const R: bool, T: Send + 'static>(
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
-fn counting<const R: bool>(key: KeyHash) -> Box<dyn FnOnce(&Model<R>) -> Word + Send> {
+fn counting<const R: bool>(key: KeyHash) -> Operation<R, Word> {
     Box::new(move |table| count(table, key))
 }
 
@@ -109,7 +112,7 @@ fn counting<const R: bool>(key: KeyHash) -> Box<dyn FnOnce(&Model<R>) -> Word + 
 fn a_slot_is_freed_while_two_threads_claim<const R: bool>() {
     let table = full_table::<R>(10, 20);
     let (other, newcomer) = (key(102, 0), key(7, 0));
-    let freeing: Box<dyn FnOnce(&Model<R>) -> Word + Send> =
+    let freeing: Operation<R, Word> =
         Box::new(move |table| table.update(other, IDLE, |_| (Change::Remove, 0)));
     race(&table, vec![freeing, counting(newcomer), counting(newcomer)]);
     assert_eq!(words(&table, newcomer), [2]);
@@ -186,7 +189,7 @@ fn a_reset_forgets_what_was_counted_before_it() {
         let table = Arc::new(Model::<true>::new(2).unwrap());
         let key = key(7, 0);
         count(&table, key);
-        let reset: Box<dyn FnOnce(&Model<true>) -> Word + Send> = Box::new(move |table| {
+        let reset: Operation<true, Word> = Box::new(move |table| {
             table.update(key, IDLE, |word| (Change::Remove, word.unwrap_or(0)))
         });
         let answers = race(&table, vec![reset, counting(key)]);

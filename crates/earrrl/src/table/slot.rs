@@ -43,10 +43,14 @@ pub(super) fn prefer_huge_pages<T>(spare: &mut [core::mem::MaybeUninit<T>]) {
         let start = spare.as_mut_ptr().cast::<u8>();
         let skipped = start.align_offset(PAGE);
         if bytes >= skipped.saturating_add(2 << 20) {
-            // SAFETY: the range lies inside `spare`, and MADV_HUGEPAGE changes no byte of it.
-            unsafe {
-                libc::madvise(start.add(skipped).cast(), bytes - skipped, libc::MADV_HUGEPAGE);
-            }
+            // SAFETY: the range lies inside `spare`, and the advice changes no byte of it.
+            let _ = unsafe {
+                rustix::mm::madvise(
+                    start.add(skipped).cast(),
+                    bytes - skipped,
+                    rustix::mm::Advice::LinuxHugepage,
+                )
+            };
         }
     }
     #[cfg(not(all(target_os = "linux", not(miri))))]

@@ -1,1 +1,5 @@
+//! How far states and verdicts are from exact arithmetic.
 
+mod credit_pool;
+pub(crate) mod double_double;
+mod one_time_state;

@@ -1,0 +1,293 @@
+//! `earrrl replay` from the outside: the same answer however the log is written, and one clear line
+//! where there is none.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod command;
+
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use command::{Outcome, earrrl, earrrl_fed, logs, within_memory};
+use serde_json::Value;
+
+const RULES: [&str; 6] = [
+    "--rule",
+    "recent-average 1/s half-life=10s strict",
+    "--rule",
+    "fixed-window 60/1m",
+    "--rule",
+    "gcra 1/s burst=10",
+];
+
+/// Denied requests under each of the rules, counted by another program.
+const DENIED: [u64; 3] = [195, 109, 169];
+
+fn replay(arguments: &[&str]) -> Outcome {
+    earrrl(&[&["replay", "--year", "2023"], &RULES[..], arguments].concat())
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let outcome = replay(&[&["--output", "json"], arguments].concat());
+    serde_json::from_str(&outcome.out).unwrap_or_else(|error| panic!("{error}: {outcome:?}"))
+}
+
+fn denied(summary: &Value) -> Vec<u64> {
+    summary["rules"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|rule| rule["denied"].as_u64().unwrap())
+        .collect()
+}
+
+fn log(name: &str) -> String {
+    logs().join(name).to_str().unwrap().to_owned()
+}
+
+/// A file with this content, in a directory that lives as long as the first.
+fn file(name: &str, content: &[u8]) -> (tempfile::TempDir, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let path: PathBuf = directory.path().join(name);
+    fs::write(&path, content).unwrap();
+    let path = path.to_str().unwrap().to_owned();
+    (directory, path)
+}
+
+fn gz(content: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(content).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn every_format_gives_the_same_decisions() {
+    let formats = [
+        ("access.log", "combined"),
+        ("common.log", "common"),
+        ("vhost.log", "vhost"),
+        ("access.jsonl", "json"),
+        ("access.csv", "csv"),
+        ("sshd.log", "sshd"),
+    ];
+    for (name, format) in formats {
+        let found = json(&[&log(name)]);
+        assert_eq!(found["formats"], serde_json::json!([format]));
+        assert_eq!(denied(&found), DENIED, "{name}");
+        assert_eq!(found["rules"][0]["clients_limited"], 2);
+        assert_eq!(found["rules"][0]["top"][0]["key"], "203.0.113.99");
+        assert_eq!(found["rules"][0]["top"][0]["denied"], 154);
+        assert_eq!(json(&["--format", format, &log(name)])["rules"], found["rules"], "{name}");
+    }
+}
+
+#[test]
+fn compressed_or_in_pieces_or_from_standard_input() {
+    let text = fs::read(log("access.log")).unwrap();
+    let expected = replay(&[&log("access.log")]).out;
+    let cut = text.len() / 2;
+    let members = [gz(&text[..cut]), gz(&text[cut..])].concat();
+    let frames =
+        [&text[..cut], &text[cut..]].map(|part| zstd::encode_all(part, 1).unwrap()).concat();
+    for content in [&text, &members, &frames] {
+        let (_directory, path) = file("log", content);
+        assert_eq!(replay(&[&path]).out, expected);
+        let arguments = [&["replay"], &RULES[..], &["-"]].concat();
+        assert_eq!(earrrl_fed(&arguments, content).out, expected);
+    }
+    let lines = text.iter().enumerate().filter(|(_, b)| **b == b'\n').map(|(at, _)| at + 1);
+    let cut = lines.clone().nth(lines.count() / 2).unwrap();
+    let (_first, first) = file("a", &text[..cut]);
+    let (_second, second) = file("b", &text[cut..]);
+    assert_eq!(replay(&[&second, &first]).out, expected);
+}
+
+#[test]
+fn sorted_or_not() {
+    let text = fs::read_to_string(log("access.log")).unwrap();
+    let mut lines: Vec<&str> = text.lines().collect();
+    let sorted = json(&[&log("access.log")]);
+    assert_eq!(json(&["--assume-sorted", &log("access.log")]), sorted);
+    let half = lines.len() / 2;
+    lines.rotate_left(half);
+    let (_directory, path) = file("log", lines.join("\r\n").as_bytes());
+    assert_eq!(denied(&json(&[&path])), DENIED);
+    // Out of order, an earlier request counts as of the latest time.
+    assert_ne!(denied(&json(&["--assume-sorted", &path])), DENIED);
+}
+
+#[test]
+fn a_line_an_event_and_rule() {
+    let outcome = replay(&["--output", "jsonl", &log("access.csv")]);
+    let lines: Vec<Value> =
+        outcome.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 400 * 3);
+    for (number, line) in lines.iter().enumerate() {
+        let fields: Vec<&String> = line.as_object().unwrap().keys().collect();
+        let expected = [
+            "allowed",
+            "cost",
+            "key",
+            "rate",
+            "remaining",
+            "reset_after",
+            "retry_after",
+            "rule",
+            "t",
+        ];
+        assert_eq!(fields, expected);
+        assert_eq!(line["rule"], number % 3);
+        assert_eq!(line["rate"].is_null(), number % 3 == 2);
+    }
+    assert!(lines.is_sorted_by_key(|line| line["t"].as_u64()));
+    let denied = |rule| lines.iter().filter(|l| l["rule"] == rule && l["allowed"] == false).count();
+    assert_eq!([0, 1, 2].map(denied), DENIED.map(|n| n as usize));
+}
+
+#[test]
+fn keys_are_opaque_in_csv_and_costs_count() {
+    let text =
+        b"time,key,cost\n1111111111.5,\"a \"\"b\"\"\",3\n1111111112.000000001,2001:db8::1,0.5\n";
+    let rule = ["--rule", "token-bucket 5 refill=1/s", "--output", "jsonl"];
+    let arguments = [&["replay"], &rule[..], &["-"]].concat();
+    let expected = r#"{"t":1111111111.5,"key":"a \"b\"","rule":0,"cost":3,"allowed":true,"rate":null,"remaining":2,"retry_after":0,"reset_after":3}
+{"t":1111111112.000000001,"key":"2001:db8::1","rule":0,"cost":0.5,"allowed":true,"rate":null,"remaining":4,"retry_after":0,"reset_after":0.5}
+"#;
+    assert_eq!(earrrl_fed(&arguments, text).out, expected);
+    let options = ["--cost", "path:/login=5", "--key", "path,client", "--ipv4-prefix", "8"];
+    let found = json(&[&options[..], &[&log("access.log")]].concat());
+    assert_eq!(found["rules"][2]["top"][0]["key"], "/login,203.0.0.0/8");
+}
+
+#[test]
+fn untidy_lines_are_accounted_for() {
+    let line = r#"192.0.2.7 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5"#;
+    let long = format!("{line}{}", "x".repeat(70_000));
+    let eight = format!("{line} {}", "y".repeat(8_000));
+    let lines = [
+        line,
+        &format!("\"{line}\""),
+        "",
+        "\u{1}\u{2}\0 control",
+        &long,
+        &eight,
+        r#"- - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5"#,
+        r#"2001:db8::1 - - [16/May/2015:12:05:03 +0200] "GET / HTTP/1.1" 200 5"#,
+        r#"192.0.2.7 - - [31/May/1215:10:05:03 +0000] "GET / HTTP/1.1" 200 5"#,
+        "192.0.2.7 - - [17/May/2015:10:05",
+    ];
+    let (_directory, path) = file("log", lines.join("\n").as_bytes());
+    let found = json(&[&path]);
+    assert_eq!(found["lines"]["read"], 10);
+    assert_eq!(found["lines"]["used"], 4);
+    assert_eq!(found["lines"]["skipped"], 6);
+    assert_eq!(found["events"], 4);
+    assert_eq!(found["clients"], 2);
+    let reasons = found["lines"]["skipped_by_reason"].as_array().unwrap();
+    let counted: u64 = reasons.iter().map(|reason| reason["lines"].as_u64().unwrap()).sum();
+    assert_eq!(counted, 6);
+    let outcome = replay(&[&path]);
+    assert_eq!((outcome.code, outcome.err.lines().count()), (Some(0), 1));
+    assert!(outcome.err.contains("10 lines read, 4 used, 6 skipped"), "{}", outcome.err);
+    assert!(!outcome.err.contains(['\u{1}', '\0']));
+}
+
+#[test]
+fn what_cannot_be_read_is_told_in_one_line() {
+    let gz_cut = gz(&fs::read(log("access.log")).unwrap());
+    let cases: [(&[u8], &str); 8] = [
+        (b"", "is empty"),
+        (b"\n\n", "is blank"),
+        (b"\x7fELF\0\0\0\x01", "is a binary file"),
+        (b"no log\nat all\n", "no log format fits its first lines (`no log`)"),
+        (b"time,key\n", "the log is empty"),
+        (b"time,key\nx,y\n", "none of 1 lines is usable: 1 no usable time"),
+        (&gz_cut[..20], "incomplete"),
+        (b"\x28\xb5\x2f\xfd\x00", "incomplete"),
+    ];
+    for (content, expected) in cases {
+        let (_directory, path) = file("log", content);
+        let outcome = replay(&[&path]);
+        assert_eq!((outcome.code, outcome.out.as_str()), (Some(2), ""), "{outcome:?}");
+        assert_eq!(outcome.err.lines().count(), 1, "{outcome:?}");
+        assert!(outcome.err.contains(expected), "{outcome:?}");
+    }
+    for (arguments, expected) in [
+        (&["replay", "/nowhere.log", "--rule", "gcra 1/s burst=1"][..], "no such file"),
+        (&["replay", "/", "--rule", "gcra 1/s burst=1"], "is a directory"),
+        (&["replay", "x.log", "--rule", "gcra 1/s burst=x"], "column 1"),
+        (&["replay", "x.log"], "--rule"),
+        (&["replay", "x.log", "--rule", "gcra 1/s burst=1", "--cost", "-1"], "--cost"),
+        (&["replay", "x.log", "--rule", "gcra 1/s burst=1", "--format", "xml"], "expected auto"),
+    ] {
+        let outcome = earrrl(arguments);
+        assert_eq!((outcome.code, outcome.out.as_str()), (Some(2), ""), "{outcome:?}");
+        assert_eq!(outcome.err.lines().count(), 1, "{outcome:?}");
+        assert!(outcome.err.contains(expected), "{outcome:?}");
+    }
+}
+
+#[test]
+fn what_can_be_read_is_used() {
+    let text = fs::read(log("access.log")).unwrap();
+    let whole = gz(&text);
+    let (_directory, cut) = file("log.gz", &whole[..whole.len() / 2]);
+    let outcome = replay(&[&cut]);
+    assert_eq!(outcome.code, Some(2));
+    assert!(outcome.out.contains("most denied"), "{outcome:?}");
+    assert!(outcome.err.contains("what came before it is used"), "{outcome:?}");
+    let both = replay(&["/nowhere.log", &log("access.log")]);
+    assert_eq!((both.code, both.err.lines().count()), (Some(2), 1));
+    assert_eq!(both.out, replay(&[&log("access.log")]).out);
+}
+
+#[test]
+fn memory_is_bounded() {
+    let line = fs::read_to_string(log("access.log")).unwrap();
+    let line = line.lines().next().unwrap().to_owned() + "\n";
+    let endless = vec![b'x'; 100_000_000];
+    let bomb = gz(&vec![0; 300_000_000]);
+    let expected = "1 lines read, 0 used";
+    for (content, used) in [
+        (endless.clone(), false),
+        (bomb, false),
+        ([line.as_bytes(), &endless, b"\n", line.as_bytes()].concat(), true),
+    ] {
+        let (_directory, path) = file("log", &content);
+        let arguments = [&["replay"], &RULES[..2], &[&path]].concat();
+        let outcome = within_memory(64_000, &arguments);
+        assert_eq!(outcome.code, Some(if used { 0 } else { 2 }), "{outcome:?}");
+        assert_eq!(outcome.err.lines().count(), 1, "{outcome:?}");
+        assert!(used || outcome.err.contains("too long") || outcome.err.contains(expected));
+    }
+}
+
+#[test]
+fn nobody_is_recognized_when_anonymous() {
+    let line = "203.0.113.99 is no log line\n";
+    let text = line.to_owned() + &fs::read_to_string(log("access.log")).unwrap();
+    let (_directory, path) = file("log", text.as_bytes());
+    for output in ["table", "json", "jsonl"] {
+        let outcome = replay(&["--anonymize", "--output", output, &path]);
+        assert_eq!(outcome.code, Some(0));
+        let told = outcome.out + &outcome.err;
+        assert!(told.contains("client-"));
+        assert!(!told.contains("203.0.113") && !told.contains("10.0."), "{told}");
+    }
+    let (_directory, path) = file("log", line.as_bytes());
+    assert!(!replay(&["--anonymize", &path]).err.contains("203.0.113"));
+}
+
+#[test]
+fn a_closed_pipe_ends_quietly() {
+    let outcome = command::earrrl_unread(&["replay", &log("access.log"), RULES[0], RULES[1]]);
+    assert_eq!((outcome.code, outcome.err.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn help_has_an_example() {
+    let outcome = earrrl(&["replay", "--help"]);
+    assert_eq!(outcome.code, Some(0));
+    assert!(outcome.out.contains("Example:\n  earrrl replay"));
+}

@@ -1,0 +1,151 @@
+//! Each algorithm's definition once more, in arithmetic that can't overflow or lose digits, beside
+//! whole histories instead of states. Slow, and obviously right.
+
+use earrrl::algorithm::sliding_window::Edge;
+use earrrl::{Cost, Exponential, Limit, Nanos, Policy, RecentAverage, SlidingWindow, TokenBucket};
+use num_bigint::BigUint;
+
+use crate::accuracy::double_double::DoubleDouble;
+
+/// How a verdict stands to the exact one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exact {
+    Allow,
+    Deny,
+    /// Within the stated error: either verdict is right.
+    Either,
+}
+
+/// The requests that an algorithm stored.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct History {
+    stored: Vec<(Nanos, Cost)>,
+}
+
+impl History {
+    pub(crate) fn store(&mut self, now: Nanos, cost: Cost) {
+        if !cost.is_zero() {
+            self.stored.push((now, cost));
+        }
+    }
+
+    /// The exact verdict on a request.
+    pub(crate) fn verdict(&self, limit: &Limit, now: Nanos, cost: Cost) -> Exact {
+        match limit {
+            Limit::RecentAverage(limit) => self.recent_average(limit, now),
+            Limit::Exponential(limit) => self.exponential(limit, now, cost),
+            Limit::TokenBucket(limit) => self.token_bucket(limit, now, cost),
+            Limit::FixedWindow(limit) => {
+                let start = now.get() - now.get() % limit.window();
+                self.fits(|t| t >= start, cost, limit.quota())
+            }
+            Limit::SlidingLog(limit) => {
+                let age = |t: u64| now.get() - t;
+                self.fits(|t| age(t) < limit.window(), cost, limit.quota())
+            }
+            Limit::SlidingWindow(limit) => {
+                let first = slot(limit, now.get()).saturating_sub(lifetime(limit) - 1);
+                self.fits(|t| slot(limit, t) >= first, cost, limit.quota())
+            }
+            Limit::SlidingCounter(limit) => {
+                let (w, window) = (limit.window(), now.get() / limit.window());
+                let current = self.sum(|t| t / w == window) + cost.billionths();
+                let previous = self.sum(|t| window > 0 && t / w == window - 1);
+                let left = w - now.get() % w;
+                let sum = BigUint::from(previous) * left + BigUint::from(current) * w;
+                exactly(sum <= BigUint::from(limit.quota().billionths()) * w)
+            }
+            _ => Exact::Either,
+        }
+    }
+
+    fn sum(&self, counts: impl Fn(u64) -> bool) -> u128 {
+        let counted = self.stored.iter().filter(|(t, _)| counts(t.get()));
+        counted.map(|(_, cost)| cost.billionths()).sum()
+    }
+
+    fn fits(&self, counts: impl Fn(u64) -> bool, cost: Cost, quota: Cost) -> Exact {
+        exactly(self.sum(counts) + cost.billionths() <= quota.billionths())
+    }
+
+    /// `Σ c·e^-λt` against `B`, the error of an estimate on either side.
+    fn recent_average(&self, limit: &RecentAverage, now: Nanos) -> Exact {
+        let period = DoubleDouble::of(limit.period_secs() * 1e9);
+        let mut count = DoubleDouble::ZERO;
+        for (t, cost) in &self.stored {
+            let age = DoubleDouble::whole((now.get() - t.get()).into());
+            let cost = DoubleDouble::whole(cost.billionths()) / DoubleDouble::of(1e9);
+            count = count + cost * (age / period).exp_of_minus();
+        }
+        let most = DoubleDouble::of(limit.burst());
+        if count.is_above(most * DoubleDouble::of(1.0 + 2e-6)) {
+            Exact::Deny
+        } else if most.is_above(count) {
+            Exact::Allow
+        } else {
+            Exact::Either
+        }
+    }
+
+    /// The recurrence of the source, from the first request on.
+    fn exponential(&self, limit: &Exponential, now: Nanos, cost: Cost) -> Exact {
+        let period = limit.period() as f64;
+        let measure = |last: Option<(Nanos, f64)>, t: Nanos, cost: f64| match last {
+            None => cost,
+            Some((before, rate)) => {
+                let i = ((t.get() - before.get()) as f64 / period).max(1e-10);
+                (-(-i).exp_m1() * cost / i + (-i).exp() * rate).max(cost)
+            }
+        };
+        let last = self
+            .stored
+            .iter()
+            .fold(None, |last, (t, cost)| Some((*t, measure(last, *t, cost.as_f64()))));
+        let (r, most) = (measure(last, now, cost.as_f64()), limit.quota().as_f64());
+        match r / most {
+            over if over > 1.0 + 1e-9 => Exact::Deny,
+            over if over <= 1.0 => Exact::Allow,
+            _ => Exact::Either,
+        }
+    }
+
+    /// Balances in billionths of a unit times the nanoseconds of the refill.
+    fn token_bucket(&self, limit: &TokenBucket, now: Nanos, cost: Cost) -> Exact {
+        let (amount, per) = limit.refill().parts();
+        let amount = BigUint::from(amount.billionths());
+        let price = |cost: Cost| BigUint::from(cost.billionths()) * per;
+        let full = price(limit.capacity());
+        let refilled = |balance: BigUint, since: u64| full.clone().min(balance + &amount * since);
+        let (mut balance, mut last) = (full.clone(), 0);
+        for (t, cost) in &self.stored {
+            balance = refilled(balance, t.get() - last) - price(*cost);
+            last = t.get();
+        }
+        balance = refilled(balance, now.get() - last);
+        let error = (self.stored.len() + 1) * BigUint::from(per).max((amount >> 16) + 1u8);
+        if balance < price(cost) {
+            Exact::Deny
+        } else if balance >= price(cost) + error {
+            Exact::Allow
+        } else {
+            Exact::Either
+        }
+    }
+
+    /// What a strict log forgets and merges counts on the deny side.
+    pub(crate) fn is_bounded(limit: &Limit) -> bool {
+        matches!(limit, Limit::SlidingLog(_)) && limit.policy() == Policy::Strict
+    }
+}
+
+fn exactly(fits: bool) -> Exact {
+    if fits { Exact::Allow } else { Exact::Deny }
+}
+
+fn slot(limit: &SlidingWindow, t: u64) -> u64 {
+    (u128::from(t) * u128::from(limit.sub_windows()) / u128::from(limit.window())) as u64
+}
+
+fn lifetime(limit: &SlidingWindow) -> u64 {
+    limit.sub_windows() + u64::from(limit.edge() == Edge::Harsh)
+}
