@@ -13,8 +13,8 @@ use base64::engine::general_purpose::STANDARD;
 use earrrl::conformance::{Profile, block_on, run};
 use earrrl::random::Random;
 use earrrl::{
-    Charge, Clock, Cost, Decision, Engine, EngineError, ManualClock, Nanos, Outcome,
-    ReferenceEngine, Rule, RuleError, RuleId, Wait, check_name,
+    Charge, Cost, Decision, Engine, EngineError, ManualClock, Nanos, Outcome,
+    ReferenceEngine, Rule, RuleId, Wait, check_name,
 };
 use earrrl_server::config::{Config, RuleConfig};
 use serde::Deserialize;
@@ -137,8 +137,10 @@ struct Json<'a> {
     allowed: bool,
     action: &'a str,
     rule: &'a str,
-    rate: Option<f64>,
-    limit: f64,
+    #[serde(borrow)]
+    rate: Option<&'a RawValue>,
+    #[serde(borrow)]
+    limit: &'a RawValue,
     remaining: u64,
     #[serde(borrow)]
     retry_after: Option<&'a RawValue>,
@@ -157,7 +159,9 @@ impl Json<'_> {
         decision.outcome = outcome(self.action);
         decision.rule = self.charge.unwrap_or(0);
         assert_eq!(self.rule, charges[decision.rule].rule);
-        (decision.rate, decision.limit) = (self.rate, self.limit);
+        // serde_json's own doubles may be off by the last bit.
+        let double = |raw: &RawValue| raw.get().parse().unwrap();
+        (decision.rate, decision.limit) = (self.rate.map(double), double(self.limit));
         decision.remaining = self.remaining;
         let wait = |raw: &RawValue| duration(raw.get());
         decision.retry_after = self.retry_after.map_or(Wait::Never, |raw| Wait::For(wait(raw)));
@@ -248,7 +252,12 @@ fn resp_words(charges: &[Named<'_>], peek: bool) -> Vec<Vec<u8>> {
             words.push(b"AND".to_vec());
         }
         let cost = charge.cost.to_string().into_bytes();
-        words.extend([charge.rule.as_bytes().to_vec(), charge.key.to_vec(), b"COST".to_vec(), cost]);
+        words.extend([
+            charge.rule.as_bytes().to_vec(),
+            charge.key.to_vec(),
+            b"COST".to_vec(),
+            cost,
+        ]);
     }
     words
 }
@@ -270,7 +279,8 @@ fn resp_decision(reply: Reply) -> Result<Decision, String> {
     }
     let pairs = reply.pairs();
     let names: Vec<&str> = pairs.iter().map(|(name, _)| name.as_str()).collect();
-    let expected = ["allowed", "action", "rate", "limit", "remaining", "retry_after", "reset_after"];
+    let expected =
+        ["allowed", "action", "rate", "limit", "remaining", "retry_after", "reset_after"];
     assert_eq!(names[..7], expected);
     let value = |place: usize| text(&pairs[place].1);
     let mut decision = blank();
@@ -330,4 +340,125 @@ fn resp2_conforms() {
 fn resp3_conforms() {
     let make = async || Remote::new(|server| Box::new(Resp::new(server, "3")));
     block_on(run(make, &Profile::EXACT)).unwrap();
+}
+
+/// The rules of the long stream; a request is charged to one to three of them.
+const STREAM_RULES: [&str; 4] = [
+    "recent-average 5/s half-life=10s strict",
+    "gcra 3/s burst=10",
+    "sliding-window 20/10s leaky",
+    "exponential 30/10s leaky",
+];
+const STREAM_LEN: usize = 100_000;
+/// Requests that are sent together, at one instant.
+const TOGETHER: usize = 500;
+
+/// A request of the long stream: key and charges as (rule, cost).
+type Streamed = (String, Vec<(usize, Cost)>);
+
+fn stream() -> Vec<Streamed> {
+    let mut random = Random::new(5);
+    let mut request = |_| {
+        let key = format!("client-{}", random.below(300));
+        let first = random.below(STREAM_RULES.len() as u64) as usize;
+        let count = if random.below(4) == 0 { 3 } else { 1 };
+        let charge = |nth| ((first + nth) % STREAM_RULES.len(), Cost::from_units(random.below(3)));
+        (key, (0..count).map(charge).collect())
+    };
+    (0..STREAM_LEN).map(&mut request).collect()
+}
+
+fn rule_name(place: usize) -> String {
+    format!("rule-{place}")
+}
+
+fn stream_server() -> (TestServer, Arc<ManualClock>) {
+    let rule = |(place, text)| format!("[[rule]]\nname = \"rule-{place}\"\nlimit = \"{text}\"\n");
+    TestServer::manual(&STREAM_RULES.iter().enumerate().map(rule).collect::<String>())
+}
+
+fn named(request: &Streamed) -> Vec<Named<'_>> {
+    let (key, charges) = request;
+    let each = charges.iter();
+    each.map(|(rule, cost)| Named { rule: rule_name(*rule), key: key.as_bytes(), cost: *cost })
+        .collect()
+}
+
+/// Each 500 requests, with the clock moved on in between.
+fn in_steps(
+    clock: &ManualClock,
+    mut answer: impl FnMut(&[Streamed]) -> Vec<Decision>,
+) -> Vec<Decision> {
+    let steps = stream();
+    let steps = steps.chunks(TOGETHER).flat_map(|requests| {
+        clock.advance(Duration::from_nanos(123_456_789));
+        answer(requests)
+    });
+    steps.collect()
+}
+
+fn stream_in_process() -> Vec<Decision> {
+    let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
+    let engine = ReferenceEngine::new(clock.clone());
+    let prepare = |(place, text): (usize, &&str)| {
+        engine.prepare(&rule_name(place), &text.parse().unwrap()).unwrap()
+    };
+    let ids: Vec<RuleId> = STREAM_RULES.iter().enumerate().map(prepare).collect();
+    let decide = |(key, charges): &Streamed| {
+        let charge = |(rule, cost): &(usize, Cost)| Charge {
+            rule: ids[*rule],
+            key: key.as_bytes(),
+            cost: *cost,
+        };
+        let charges: Vec<_> = charges.iter().map(charge).collect();
+        block_on(engine.decide(&charges, None)).unwrap()
+    };
+    in_steps(&clock, |requests| requests.iter().map(decide).collect())
+}
+
+fn stream_over_http() -> Vec<Decision> {
+    let (server, clock) = stream_server();
+    let mut client = server.http();
+    in_steps(&clock, |requests| {
+        let named: Vec<_> = requests.iter().map(named).collect();
+        let checks: Vec<_> = named.iter().map(|charges| check_json(charges)).collect();
+        let body = format!("{{\"checks\":[{}]}}", checks.join(","));
+        let response = client.post("/v1/check/batch", &body);
+        #[derive(Deserialize)]
+        struct Decisions<'a> {
+            #[serde(borrow)]
+            decisions: Vec<Json<'a>>,
+        }
+        let answers: Decisions<'_> = serde_json::from_str(&response.body).unwrap();
+        answers.decisions.iter().zip(&named).map(|(json, named)| json.decision(named)).collect()
+    })
+}
+
+fn stream_over_resp(version: &str) -> Vec<Decision> {
+    let (server, clock) = stream_server();
+    let mut client = server.resp();
+    client.line(&format!("HELLO {version}"));
+    in_steps(&clock, |requests| {
+        let encode = |request: &Streamed| {
+            let words = resp_words(&named(request), false);
+            let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+            support::resp::encode(&words)
+        };
+        client.send(&requests.iter().flat_map(encode).collect::<Vec<u8>>());
+        requests.iter().map(|_| resp_decision(client.reply()).unwrap()).collect()
+    })
+}
+
+#[test]
+fn a_long_stream_is_answered_alike_everywhere() {
+    let expected = stream_in_process();
+    assert_eq!(expected.len(), STREAM_LEN);
+    assert!(expected.iter().filter(|decision| !decision.allowed).count() > STREAM_LEN / 10);
+    for (place, got) in
+        [stream_over_http(), stream_over_resp("2"), stream_over_resp("3")].iter().enumerate()
+    {
+        for (nth, (got, expected)) in got.iter().zip(&expected).enumerate() {
+            assert_eq!(got, expected, "{place}: request {nth}");
+        }
+    }
 }

@@ -33,7 +33,9 @@ impl Reply {
             other => panic!("not a name: {other:?}"),
         };
         match self {
-            Self::Map(pairs) => pairs.into_iter().map(|(name, value)| (text(name), value)).collect(),
+            Self::Map(pairs) => {
+                pairs.into_iter().map(|(name, value)| (text(name), value)).collect()
+            }
             Self::Array(flat) => {
                 flat.chunks(2).map(|pair| (text(pair[0].clone()), pair[1].clone())).collect()
             }
