@@ -36,6 +36,22 @@ pub struct RuleConfig {
     pub overrides: Vec<Override>,
 }
 
+impl RuleConfig {
+    /// A rule for all requests, keyed by client.
+    pub fn new(name: &str, rule: Rule) -> Self {
+        Self {
+            name: name.to_owned(),
+            rule,
+            key: vec![Part::Attribute("client".to_owned())],
+            conditions: Vec::new(),
+            cost: CostSource::Fixed(Cost::ONE),
+            capacity: None,
+            exempt: Vec::new(),
+            overrides: Vec::new(),
+        }
+    }
+}
+
 /// Another limit for some clients.
 #[derive(Clone, Debug)]
 #[non_exhaustive]

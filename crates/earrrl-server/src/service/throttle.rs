@@ -99,7 +99,7 @@ impl Call {
         let throttled = Throttled {
             limited,
             limit: self.limit,
-            remaining: ((full - (left_at - now)).max(0) / self.interval) as i64,
+            remaining: quotient((full - (left_at - now)).max(0), self.interval),
             retry_after: if limited && !never { seconds(after - now - full) } else { -1 },
             reset_after: seconds(left_at - now),
         };
@@ -130,7 +130,16 @@ fn within(name: &'static str, value: i64, least: i64, most: i64) -> Result<(), C
 /// Whole seconds, rounded up.
 #[inline]
 fn seconds(units: Word) -> i64 {
-    ((units + (SECOND - 1)) / SECOND) as i64
+    quotient(units + (SECOND - 1), SECOND)
+}
+
+/// Division, by half as wide a word where that does: it is several times faster.
+#[inline]
+fn quotient(dividend: Word, divisor: Word) -> i64 {
+    match (u64::try_from(dividend), u64::try_from(divisor)) {
+        (Ok(dividend), Ok(divisor)) if divisor > 0 => (dividend / divisor) as i64,
+        _ => (dividend / divisor) as i64,
+    }
 }
 
 /// The keys of `CL.THROTTLE`: a bounded table of their own.
@@ -258,6 +267,7 @@ mod tests {
         let many = i64::MAX - 1;
         assert_eq!(answer(&throttle, (many, i64::MAX, 1, 1))[..2], [0, i64::MAX]);
         assert_eq!(answer(&throttle, (many, i64::MAX, 1, i64::MAX))[0], 1);
-        assert_eq!(answer(&throttle, (100_000, 1_000_000, 1, 100_001))[0], 0);
+        let (throttle, _) = self::throttle();
+        assert_eq!(answer(&throttle, (100_000, 1_000_000, 1, 100_001))[..3], [0, 100_001, 0]);
     }
 }

@@ -54,8 +54,14 @@ pub(super) struct Charge<'a> {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Refund<'a> {
-    #[serde(flatten, borrow)]
-    pub(super) charge: Charge<'a>,
+    #[serde(borrow)]
+    pub(super) rule: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) key: Option<KeyText<'a>>,
+    #[serde(borrow, default)]
+    pub(super) key_b64: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    pub(super) cost: Option<&'a RawValue>,
     #[serde(borrow, default)]
     pub(super) t0: Option<&'a RawValue>,
 }
@@ -149,7 +155,13 @@ impl<'a> Charge<'a> {
     }
 }
 
-impl Refund<'_> {
+impl<'a> Refund<'a> {
+    /// What was charged.
+    pub(super) fn named(self) -> Result<Named<'a>, AskError> {
+        let Self { rule, key, key_b64, cost, .. } = self;
+        Charge { rule, key, key_b64, cost }.named()
+    }
+
     /// When it was charged.
     pub(super) fn charged_at(&self) -> Result<Option<Nanos>, AskError> {
         let Some(t0) = self.t0 else { return Ok(None) };

@@ -164,7 +164,7 @@ async fn refund(server: Shared, headers: HeaderMap, body: Body) -> Result<Status
     let body = body?;
     let refund: Refund<'_> = parse(&server, &headers, &body)?;
     let charged_at = refund.charged_at()?;
-    let named = refund.charge.named()?;
+    let named = refund.named()?;
     let rules = server.service.rules();
     let rule = find(&server, &rules, &named)?;
     let ask = Ask { rule: rule.get(), key: named.key.as_bytes(), cost: named.cost };

@@ -9,7 +9,9 @@ use std::fmt;
 use std::ops::Range;
 
 /// Most words a request may have.
-pub const MAX_WORDS: usize = 64;
+pub const MAX_WORDS: usize = 512;
+/// Offsets kept from one request to the next: enough for all but a request to many rules.
+const KEPT_WORDS: usize = 16;
 /// Longest word of a request, in bytes.
 pub const MAX_WORD_LEN: usize = 16 * 1024;
 /// Longest request, in bytes, its framing included.
@@ -135,8 +137,7 @@ pub struct Decoder {
     seen: usize,
     /// Words still announced.
     missing: u32,
-    filled: usize,
-    words: [Span; MAX_WORDS],
+    words: Vec<Span>,
 }
 
 impl Default for Decoder {
@@ -146,8 +147,7 @@ impl Default for Decoder {
             number: Number::default(),
             seen: 0,
             missing: 0,
-            filled: 0,
-            words: [Span::default(); MAX_WORDS],
+            words: Vec::new(),
         }
     }
 }
@@ -181,7 +181,7 @@ impl Decoder {
         };
         self.phase = Phase::Start;
         let bytes = &input[..self.seen];
-        Ok(Some(Request { bytes, words: &self.words[..self.filled], inline }))
+        Ok(Some(Request { bytes, words: &self.words, inline }))
     }
 
     /// Whether part of a request was seen, and its end was not.
@@ -190,7 +190,10 @@ impl Decoder {
     }
 
     fn start(&mut self, first: u8) {
-        self.filled = 0;
+        self.words.clear();
+        if self.words.capacity() > KEPT_WORDS {
+            self.words.shrink_to(KEPT_WORDS);
+        }
         self.number = Number::default();
         if first == b'*' {
             self.seen = 1;
@@ -254,8 +257,7 @@ impl Decoder {
         if line_end != b"\r\n" {
             return Err(Malformed::LineEnd);
         }
-        self.words[self.filled] = Span { start: self.seen as u32, end };
-        self.filled += 1;
+        self.words.push(Span { start: self.seen as u32, end });
         self.seen = after;
         self.missing -= 1;
         self.next_word()
@@ -336,9 +338,10 @@ impl Decoder {
         if end - start > MAX_WORD_LEN {
             return Err(Malformed::WordLength);
         }
-        let slot = self.words.get_mut(self.filled).ok_or(Malformed::WordCount)?;
-        *slot = Span { start: start as u32, end: end as u32 };
-        self.filled += 1;
+        if self.words.len() == MAX_WORDS {
+            return Err(Malformed::WordCount);
+        }
+        self.words.push(Span { start: start as u32, end: end as u32 });
         Ok(())
     }
 }

@@ -57,7 +57,7 @@ fn arrays_and_inline_commands_mix() {
 fn malformed_input_is_refused_where_it_shows() {
     let cases: [(&[u8], Malformed); 20] = [
         (b"*-1\r\n", Malformed::WordCount),
-        (b"*65\r\n", Malformed::WordCount),
+        (b"*513\r\n", Malformed::WordCount),
         (b"*\r\n", Malformed::WordCount),
         (b"*4294967297\r\n", Malformed::WordCount),
         (b"*9999999999", Malformed::WordCount),

@@ -1,0 +1,464 @@
+//! The conformance suite over both protocols: what is answered in process is answered over them,
+//! every field of it.
+#![cfg(feature = "serve")]
+
+mod support;
+
+use std::future::{Ready, ready};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use earrrl::conformance::{Profile, block_on, run};
+use earrrl::random::Random;
+use earrrl::{
+    Charge, Cost, Decision, Engine, EngineError, ManualClock, Nanos, Outcome,
+    ReferenceEngine, Rule, RuleId, Wait, check_name,
+};
+use earrrl_server::config::{Config, RuleConfig};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use support::TestServer;
+use support::resp::Reply;
+
+/// How an engine's questions get to the server.
+trait Wire: Send {
+    fn ask(&mut self, charges: &[Named<'_>], peek: bool) -> Result<Decision, String>;
+    fn refund(&mut self, charge: &Named<'_>, at: Option<Nanos>) -> Result<(), String>;
+    fn reset(&mut self, charge: &Named<'_>) -> Result<(), String>;
+}
+
+/// A charge whose rule has its name.
+struct Named<'a> {
+    rule: String,
+    key: &'a [u8],
+    cost: Cost,
+}
+
+/// An engine on the other side of a socket. Its clock is moved by hand, in this process.
+struct Remote {
+    wire: Mutex<Box<dyn Wire>>,
+    server: TestServer,
+    clock: Arc<ManualClock>,
+    rules: Mutex<Vec<RuleConfig>>,
+}
+
+impl Remote {
+    fn new(wire: impl Fn(&TestServer) -> Box<dyn Wire>) -> Self {
+        let clock = Arc::new(ManualClock::new(Nanos::ZERO));
+        let server = TestServer::with_clock(support::parse(""), clock.clone());
+        Self { wire: Mutex::new(wire(&server)), server, clock, rules: Mutex::default() }
+    }
+
+    fn named<'a>(&self, charge: &Charge<'a>) -> Named<'a> {
+        let rules = self.rules.lock().unwrap();
+        let rule = rules.get(charge.rule.0 as usize).map(|rule| rule.name.clone());
+        Named { rule: rule.unwrap_or("unknown".into()), key: charge.key, cost: charge.cost }
+    }
+
+    fn ask(
+        &self,
+        charges: &[Charge<'_>],
+        now: Option<Nanos>,
+        peek: bool,
+    ) -> Ready<Result<Decision, EngineError>> {
+        self.clock.set(now.unwrap_or_default());
+        let named: Vec<_> = charges.iter().map(|charge| self.named(charge)).collect();
+        ready(self.wire.lock().unwrap().ask(&named, peek).map_err(EngineError::Unavailable))
+    }
+}
+
+impl Engine for Remote {
+    type Decide = Ready<Result<Decision, EngineError>>;
+    type Done = Ready<Result<(), EngineError>>;
+
+    fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
+        check_name(name)?;
+        let mut rules = self.rules.lock().unwrap();
+        let place = rules.iter().position(|known| known.name == name).unwrap_or(rules.len());
+        rules.truncate(place);
+        rules.push(RuleConfig::new(name, rule.clone()));
+        let mut config = Config::default();
+        config.rules = rules.clone();
+        config.capacity = 1000;
+        self.server.server.reload(Ok(config)).map_err(EngineError::Unavailable)?;
+        Ok(RuleId(place as u32))
+    }
+
+    fn decide(&self, charges: &[Charge<'_>], now: Option<Nanos>) -> Self::Decide {
+        self.ask(charges, now, false)
+    }
+
+    fn peek(&self, charges: &[Charge<'_>], now: Option<Nanos>) -> Self::Decide {
+        self.ask(charges, now, true)
+    }
+
+    fn refund(&self, charge: &Charge<'_>, at: Option<Nanos>, now: Option<Nanos>) -> Self::Done {
+        self.clock.set(now.unwrap_or_default());
+        let named = self.named(charge);
+        ready(self.wire.lock().unwrap().refund(&named, at).map_err(EngineError::Unavailable))
+    }
+
+    fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done {
+        let named = self.named(&Charge { rule, key, cost: Cost::ONE });
+        ready(self.wire.lock().unwrap().reset(&named).map_err(EngineError::Unavailable))
+    }
+}
+
+/// Any decision, to be filled in: they can't be made outside their crate.
+fn blank() -> Decision {
+    let engine = ReferenceEngine::new(Arc::new(ManualClock::new(Nanos::ZERO)));
+    let rule = engine.prepare("blank", &"gcra 1/s burst=1".parse().unwrap()).unwrap();
+    let charge = Charge { rule, key: b"", cost: Cost::ONE };
+    block_on(engine.decide(&[charge], Some(Nanos::ZERO))).unwrap()
+}
+
+fn outcome(name: &str) -> Outcome {
+    use Outcome::{Allow, Delay, Deny, Observe, Quarantine, ShadowBan};
+    let all = [Allow, Observe, Quarantine, Delay, ShadowBan, Deny];
+    all.into_iter().find(|outcome| outcome.name() == name).unwrap()
+}
+
+/// Seconds as they are written, exactly.
+fn duration(text: &str) -> Duration {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    Duration::new(whole.parse().unwrap(), format!("{fraction:0<9}").parse().unwrap())
+}
+
+fn seconds(at: Nanos) -> String {
+    format!("{}.{:09}", at.get() / 1_000_000_000, at.get() % 1_000_000_000)
+}
+
+struct Http(support::http::Client);
+
+#[derive(Deserialize)]
+struct Json<'a> {
+    allowed: bool,
+    action: &'a str,
+    rule: &'a str,
+    #[serde(borrow)]
+    rate: Option<&'a RawValue>,
+    #[serde(borrow)]
+    limit: &'a RawValue,
+    remaining: u64,
+    #[serde(borrow)]
+    retry_after: Option<&'a RawValue>,
+    #[serde(borrow)]
+    reset_after: &'a RawValue,
+    #[serde(borrow)]
+    delay: &'a RawValue,
+    charge: Option<usize>,
+    over_charges: Option<Vec<u64>>,
+}
+
+impl Json<'_> {
+    fn decision(&self, charges: &[Named<'_>]) -> Decision {
+        let mut decision = blank();
+        decision.allowed = self.allowed;
+        decision.outcome = outcome(self.action);
+        decision.rule = self.charge.unwrap_or(0);
+        assert_eq!(self.rule, charges[decision.rule].rule);
+        // serde_json's own doubles may be off by the last bit.
+        let double = |raw: &RawValue| raw.get().parse().unwrap();
+        (decision.rate, decision.limit) = (self.rate.map(double), double(self.limit));
+        decision.remaining = self.remaining;
+        let wait = |raw: &RawValue| duration(raw.get());
+        decision.retry_after = self.retry_after.map_or(Wait::Never, |raw| Wait::For(wait(raw)));
+        decision.reset_after = wait(self.reset_after);
+        decision.delay = wait(self.delay);
+        let places = self.over_charges.as_ref();
+        let over = places.map(|places| places.iter().fold(0, |over, place| over | 1 << place));
+        decision.over = over.unwrap_or(u64::from(decision.outcome != Outcome::Allow));
+        decision
+    }
+}
+
+fn charge_json(charge: &Named<'_>) -> String {
+    let Named { rule, key, cost } = charge;
+    match std::str::from_utf8(key) {
+        Ok(text) => {
+            let key = serde_json::to_string(text).unwrap();
+            format!("{{\"rule\":\"{rule}\",\"key\":{key},\"cost\":{cost}}}")
+        }
+        Err(_) => {
+            let key = STANDARD.encode(key);
+            format!("{{\"rule\":\"{rule}\",\"key_b64\":\"{key}\",\"cost\":{cost}}}")
+        }
+    }
+}
+
+fn check_json(charges: &[Named<'_>]) -> String {
+    let list: Vec<_> = charges.iter().map(charge_json).collect();
+    match &list[..] {
+        [one] => one.clone(),
+        several => format!("{{\"rules\":[{}]}}", several.join(",")),
+    }
+}
+
+impl Wire for Http {
+    fn ask(&mut self, charges: &[Named<'_>], peek: bool) -> Result<Decision, String> {
+        let path = if peek { "/v1/peek" } else { "/v1/check" };
+        let response = self.0.post(path, &check_json(charges));
+        match response.status {
+            200 | 429 => {
+                let json: Json<'_> = serde_json::from_str(&response.body).unwrap();
+                assert_eq!(response.status == 200, peek || json.allowed);
+                Ok(json.decision(charges))
+            }
+            _ => Err(response.body),
+        }
+    }
+
+    fn refund(&mut self, charge: &Named<'_>, at: Option<Nanos>) -> Result<(), String> {
+        let mut json = charge_json(charge);
+        if let Some(at) = at {
+            json.truncate(json.len() - 1);
+            json += &format!(",\"t0\":{}}}", seconds(at));
+        }
+        let response = self.0.post("/v1/refund", &json);
+        if response.status == 204 { Ok(()) } else { Err(response.body) }
+    }
+
+    fn reset(&mut self, charge: &Named<'_>) -> Result<(), String> {
+        let key: String = charge.key.iter().map(|byte| format!("%{byte:02X}")).collect();
+        let path = format!("/v1/clients/{}/{key}", charge.rule);
+        let response = self.0.request("DELETE", &path, "", b"");
+        if response.status == 204 { Ok(()) } else { Err(response.body) }
+    }
+}
+
+struct Resp(support::resp::Client);
+
+impl Resp {
+    fn new(server: &TestServer, version: &str) -> Self {
+        let mut client = server.resp();
+        client.line(&format!("HELLO {version}"));
+        Self(client)
+    }
+
+    fn done(&mut self, words: &[&[u8]]) -> Result<(), String> {
+        match self.0.call(words) {
+            Reply::Simple(ok) if ok == "OK" => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    }
+}
+
+fn resp_words(charges: &[Named<'_>], peek: bool) -> Vec<Vec<u8>> {
+    let mut words = vec![if peek { b"EARRRL.PEEK".to_vec() } else { b"earrrl.check".to_vec() }];
+    for (place, charge) in charges.iter().enumerate() {
+        if place > 0 {
+            words.push(b"AND".to_vec());
+        }
+        let cost = charge.cost.to_string().into_bytes();
+        words.extend([
+            charge.rule.as_bytes().to_vec(),
+            charge.key.to_vec(),
+            b"COST".to_vec(),
+            cost,
+        ]);
+    }
+    words
+}
+
+fn text(reply: &Reply) -> Option<String> {
+    match reply {
+        Reply::Nil => None,
+        Reply::Bulk(bytes) => Some(String::from_utf8(bytes.clone()).unwrap()),
+        Reply::Double(text) => Some(text.clone()),
+        Reply::Integer(value) => Some(value.to_string()),
+        Reply::Boolean(value) => Some(i64::from(*value).to_string()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn resp_decision(reply: Reply) -> Result<Decision, String> {
+    if let Reply::Error(error) = reply {
+        return Err(error);
+    }
+    let pairs = reply.pairs();
+    let names: Vec<&str> = pairs.iter().map(|(name, _)| name.as_str()).collect();
+    let expected =
+        ["allowed", "action", "rate", "limit", "remaining", "retry_after", "reset_after"];
+    assert_eq!(names[..7], expected);
+    let value = |place: usize| text(&pairs[place].1);
+    let mut decision = blank();
+    decision.allowed = value(0).unwrap() == "1";
+    decision.outcome = outcome(&value(1).unwrap());
+    decision.rate = value(2).map(|rate| rate.parse().unwrap());
+    decision.limit = value(3).unwrap().parse().unwrap();
+    decision.remaining = value(4).unwrap().parse().unwrap();
+    decision.retry_after = value(5).map_or(Wait::Never, |wait| Wait::For(duration(&wait)));
+    decision.reset_after = duration(&value(6).unwrap());
+    decision.delay = duration(&value(7).unwrap());
+    decision.rule = 0;
+    decision.over = u64::from(decision.outcome != Outcome::Allow);
+    if let [(charge, Reply::Integer(rule)), (over, Reply::Array(places))] = &pairs[8..] {
+        assert_eq!((charge.as_str(), over.as_str()), ("charge", "over"));
+        decision.rule = *rule as usize;
+        let place = |reply: &Reply| text(reply).unwrap().parse::<u32>().unwrap();
+        decision.over = places.iter().fold(0, |over, reply| over | 1 << place(reply));
+    }
+    Ok(decision)
+}
+
+impl Wire for Resp {
+    fn ask(&mut self, charges: &[Named<'_>], peek: bool) -> Result<Decision, String> {
+        let words = resp_words(charges, peek);
+        let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+        resp_decision(self.0.call(&words))
+    }
+
+    fn refund(&mut self, charge: &Named<'_>, at: Option<Nanos>) -> Result<(), String> {
+        let (cost, at) = (charge.cost.to_string(), at.map(seconds));
+        let mut words = vec![b"EARRRL.REFUND", charge.rule.as_bytes(), charge.key, cost.as_bytes()];
+        if let Some(at) = &at {
+            words.extend([b"T0".as_slice(), at.as_bytes()]);
+        }
+        self.done(&words)
+    }
+
+    fn reset(&mut self, charge: &Named<'_>) -> Result<(), String> {
+        self.done(&[b"EARRRL.RESET", charge.rule.as_bytes(), charge.key])
+    }
+}
+
+#[test]
+fn http_conforms() {
+    let make = async || Remote::new(|server| Box::new(Http(server.http())));
+    block_on(run(make, &Profile::EXACT)).unwrap();
+}
+
+#[test]
+fn resp2_conforms() {
+    let make = async || Remote::new(|server| Box::new(Resp::new(server, "2")));
+    block_on(run(make, &Profile::EXACT)).unwrap();
+}
+
+#[test]
+fn resp3_conforms() {
+    let make = async || Remote::new(|server| Box::new(Resp::new(server, "3")));
+    block_on(run(make, &Profile::EXACT)).unwrap();
+}
+
+/// The rules of the long stream; a request is charged to one to three of them.
+const STREAM_RULES: [&str; 4] = [
+    "recent-average 5/s half-life=10s strict",
+    "gcra 3/s burst=10",
+    "sliding-window 20/10s leaky",
+    "exponential 30/10s leaky",
+];
+const STREAM_LEN: usize = 100_000;
+/// Requests that are sent together, at one instant.
+const TOGETHER: usize = 500;
+
+/// A request of the long stream: key and charges as (rule, cost).
+type Streamed = (String, Vec<(usize, Cost)>);
+
+fn stream() -> Vec<Streamed> {
+    let mut random = Random::new(5);
+    let mut request = |_| {
+        let key = format!("client-{}", random.below(300));
+        let first = random.below(STREAM_RULES.len() as u64) as usize;
+        let count = if random.below(4) == 0 { 3 } else { 1 };
+        let charge = |nth| ((first + nth) % STREAM_RULES.len(), Cost::from_units(random.below(3)));
+        (key, (0..count).map(charge).collect())
+    };
+    (0..STREAM_LEN).map(&mut request).collect()
+}
+
+fn rule_name(place: usize) -> String {
+    format!("rule-{place}")
+}
+
+fn stream_server() -> (TestServer, Arc<ManualClock>) {
+    let rule = |(place, text)| format!("[[rule]]\nname = \"rule-{place}\"\nlimit = \"{text}\"\n");
+    TestServer::manual(&STREAM_RULES.iter().enumerate().map(rule).collect::<String>())
+}
+
+fn named(request: &Streamed) -> Vec<Named<'_>> {
+    let (key, charges) = request;
+    let each = charges.iter();
+    each.map(|(rule, cost)| Named { rule: rule_name(*rule), key: key.as_bytes(), cost: *cost })
+        .collect()
+}
+
+/// Each 500 requests, with the clock moved on in between.
+fn in_steps(
+    clock: &ManualClock,
+    mut answer: impl FnMut(&[Streamed]) -> Vec<Decision>,
+) -> Vec<Decision> {
+    let steps = stream();
+    let steps = steps.chunks(TOGETHER).flat_map(|requests| {
+        clock.advance(Duration::from_nanos(123_456_789));
+        answer(requests)
+    });
+    steps.collect()
+}
+
+fn stream_in_process() -> Vec<Decision> {
+    let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
+    let engine = ReferenceEngine::new(clock.clone());
+    let prepare = |(place, text): (usize, &&str)| {
+        engine.prepare(&rule_name(place), &text.parse().unwrap()).unwrap()
+    };
+    let ids: Vec<RuleId> = STREAM_RULES.iter().enumerate().map(prepare).collect();
+    let decide = |(key, charges): &Streamed| {
+        let charge = |(rule, cost): &(usize, Cost)| Charge {
+            rule: ids[*rule],
+            key: key.as_bytes(),
+            cost: *cost,
+        };
+        let charges: Vec<_> = charges.iter().map(charge).collect();
+        block_on(engine.decide(&charges, None)).unwrap()
+    };
+    in_steps(&clock, |requests| requests.iter().map(decide).collect())
+}
+
+fn stream_over_http() -> Vec<Decision> {
+    let (server, clock) = stream_server();
+    let mut client = server.http();
+    in_steps(&clock, |requests| {
+        let named: Vec<_> = requests.iter().map(named).collect();
+        let checks: Vec<_> = named.iter().map(|charges| check_json(charges)).collect();
+        let body = format!("{{\"checks\":[{}]}}", checks.join(","));
+        let response = client.post("/v1/check/batch", &body);
+        #[derive(Deserialize)]
+        struct Decisions<'a> {
+            #[serde(borrow)]
+            decisions: Vec<Json<'a>>,
+        }
+        let answers: Decisions<'_> = serde_json::from_str(&response.body).unwrap();
+        answers.decisions.iter().zip(&named).map(|(json, named)| json.decision(named)).collect()
+    })
+}
+
+fn stream_over_resp(version: &str) -> Vec<Decision> {
+    let (server, clock) = stream_server();
+    let mut client = server.resp();
+    client.line(&format!("HELLO {version}"));
+    in_steps(&clock, |requests| {
+        let encode = |request: &Streamed| {
+            let words = resp_words(&named(request), false);
+            let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+            support::resp::encode(&words)
+        };
+        client.send(&requests.iter().flat_map(encode).collect::<Vec<u8>>());
+        requests.iter().map(|_| resp_decision(client.reply()).unwrap()).collect()
+    })
+}
+
+#[test]
+fn a_long_stream_is_answered_alike_everywhere() {
+    let expected = stream_in_process();
+    assert_eq!(expected.len(), STREAM_LEN);
+    assert!(expected.iter().filter(|decision| !decision.allowed).count() > STREAM_LEN / 10);
+    for (place, got) in
+        [stream_over_http(), stream_over_resp("2"), stream_over_resp("3")].iter().enumerate()
+    {
+        for (nth, (got, expected)) in got.iter().zip(&expected).enumerate() {
+            assert_eq!(got, expected, "{place}: request {nth}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! A server in this process, and plain clients that see every byte.
+#![allow(dead_code, unreachable_pub, missing_docs)]
+
+pub mod http;
+pub mod resp;
+
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use earrrl::{Clock, ManualClock, Nanos, SystemClock};
+use earrrl_server::config::Config;
+use earrrl_server::serve::run::Running;
+use earrrl_server::serve::server::Server;
+use tokio::sync::oneshot;
+
+/// How long a test waits for what must come.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server on free ports, which stops when this is dropped.
+pub struct TestServer {
+    pub server: Arc<Server>,
+    pub http: SocketAddr,
+    pub resp: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl TestServer {
+    /// Serves a configuration by the machine's clock.
+    pub fn start(config: &str) -> Self {
+        Self::with_clock(parse(config), Arc::new(SystemClock::new()))
+    }
+
+    /// Serves a configuration by a clock that stands at 1 800 000 000 s until it is moved.
+    pub fn manual(config: &str) -> (Self, Arc<ManualClock>) {
+        let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
+        (Self::with_clock(parse(config), clock.clone()), clock)
+    }
+
+    pub fn with_clock(mut config: Config, clock: Arc<dyn Clock>) -> Self {
+        let free = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+        (config.server.http, config.server.resp) = (free, free);
+        let (started, wait) = std::sync::mpsc::channel();
+        let (stop, stopped) = oneshot::channel();
+        let thread = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let running = Running::start(&config, clock).unwrap();
+                let addresses = (running.http.unwrap(), running.resp.unwrap());
+                started.send((Arc::clone(&running.server), addresses)).unwrap();
+                running.until(async { drop(stopped.await) }).await;
+            });
+        });
+        let (server, (http, resp)) = wait.recv().unwrap();
+        Self { server, http, resp, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Tells it to stop.
+    pub fn stop(&mut self) {
+        drop(self.stop.take());
+    }
+
+    /// Waits until it has stopped.
+    pub fn join(mut self) {
+        self.stop();
+        self.thread.take().unwrap().join().unwrap();
+    }
+
+    pub fn http(&self) -> http::Client {
+        http::Client::connect(self.http)
+    }
+
+    pub fn resp(&self) -> resp::Client {
+        resp::Client::connect(self.resp)
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A configuration for tests: small tables, one thread.
+pub fn parse(config: &str) -> Config {
+    let mut config = Config::parse(config, "test").unwrap();
+    config.capacity = config.capacity.min(10_000);
+    config.server.threads = config.server.threads.or(Some(1));
+    config
+}
+
+pub fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
