@@ -4,6 +4,8 @@ mod failure;
 mod log;
 mod progress;
 mod replay;
+mod simulate;
+mod suggest;
 
 use std::process::ExitCode;
 
@@ -22,6 +24,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Replay(Box<replay::Args>),
+    Suggest(Box<suggest::Args>),
+    Simulate(Box<simulate::Args>),
 }
 
 /// A file to draw to; its ending says how.
@@ -42,6 +46,8 @@ pub(crate) fn run() -> ExitCode {
     };
     let result = match cli.command {
         Command::Replay(args) => replay::run(*args),
+        Command::Suggest(args) => suggest::run(*args),
+        Command::Simulate(args) => simulate::run(*args),
     };
     match result {
         Ok(code) => code,
