@@ -24,6 +24,9 @@ const COLOURS: [RGBColor; 7] = [
 /// What is plainly there, before any rule: grey.
 pub(crate) const GREY: usize = 6;
 
+/// Drawn so much larger than shown: points are placed on whole pixels, which would be too coarse.
+const GRAIN: u32 = 4;
+
 /// The font of all figures.
 const FONT: &[u8] = include_bytes!("../assets/roboto-subset.ttf");
 
@@ -113,12 +116,19 @@ pub(crate) fn save(figure: &Figure, path: &Path) -> Result<(), String> {
 }
 
 /// A figure as SVG; without a background the page's shines through.
+///
+/// # Errors
+/// In one line.
 pub(crate) fn svg(figure: &Figure, background: Option<&RGBColor>) -> Result<String, String> {
+    let (width, height) = figure.size;
+    let fine = (width * GRAIN, height * GRAIN);
     let mut text = String::new();
-    let area = SVGBackend::with_string(&mut text, figure.size).into_drawing_area();
+    let area = SVGBackend::with_string(&mut text, fine).into_drawing_area();
     draw(&area, figure, background).map_err(|error| format!("the figure: {error}"))?;
     drop(area);
-    Ok(text)
+    // The view box stays large, the picture is shown in its size.
+    let drawn = format!(r#"width="{}" height="{}""#, fine.0, fine.1);
+    Ok(text.replacen(&drawn, &format!(r#"width="{width}" height="{height}""#), 1))
 }
 
 /// A figure as PNG: its SVG, painted at twice the size, for screens as sharp as paper.
@@ -152,11 +162,8 @@ fn draw<DB: DrawingBackend<ErrorType: 'static>>(
     if let Some(background) = background {
         area.fill(background)?;
     }
-    let area = if figure.title.is_empty() {
-        area.clone()
-    } else {
-        area.titled(&figure.title, ("sans-serif", 20).into_font())?
-    };
+    let area =
+        if figure.title.is_empty() { area.clone() } else { area.titled(&figure.title, font(20))? };
     let panels = area.split_evenly((figure.panels.len().max(1), 1));
     for (place, (panel, area)) in figure.panels.iter().zip(&panels).enumerate() {
         let x_label = if place + 1 == figure.panels.len() { &figure.x_label } else { "" };
@@ -178,10 +185,10 @@ fn draw_panel<DB: DrawingBackend<ErrorType: 'static>>(
     let x_range = x.0..x.1.max(x.0 + 1.0);
     let mut builder = ChartBuilder::on(area);
     builder
-        .margin(8)
-        .margin_right(20)
-        .x_label_area_size(if x_label.is_empty() { 24 } else { 42 })
-        .y_label_area_size(62);
+        .margin(8 * GRAIN)
+        .margin_right(20 * GRAIN)
+        .x_label_area_size(if x_label.is_empty() { 24 } else { 42 } * GRAIN)
+        .y_label_area_size(62 * GRAIN);
     match panel.log_from {
         Some(bottom) => {
             let range = (bottom..top.max(bottom * 10.0)).log_scale();
@@ -210,10 +217,11 @@ where
         .configure_mesh()
         .disable_x_mesh()
         .light_line_style(TRANSPARENT)
-        .bold_line_style(BLACK.mix(0.12))
-        .axis_style(BLACK.mix(0.6))
-        .label_style(("sans-serif", 14))
-        .axis_desc_style(("sans-serif", 15))
+        .bold_line_style(BLACK.mix(0.12).stroke_width(GRAIN))
+        .axis_style(BLACK.mix(0.6).stroke_width(GRAIN))
+        .set_all_tick_mark_size(4 * GRAIN)
+        .label_style(font(14))
+        .axis_desc_style(font(15))
         .x_desc(x_label)
         .y_desc(&panel.y_label)
         .x_label_formatter(&|value| short(*value))
@@ -227,9 +235,9 @@ where
         chart
             .configure_series_labels()
             .position(SeriesLabelPosition::UpperLeft)
-            .label_font(("sans-serif", 14))
-            .legend_area_size(26)
-            .margin(6)
+            .label_font(font(14))
+            .legend_area_size(26 * GRAIN)
+            .margin(6 * GRAIN)
             .draw()?;
     }
     Ok(())
@@ -245,12 +253,14 @@ where
     Y: Ranged<ValueType = f64>,
 {
     let colour = COLOURS[series.colour % COLOURS.len()];
-    let style = colour.stroke_width(2);
+    let style = colour.stroke_width(2 * GRAIN);
     let points = series.points.iter().map(|&(x, y)| (x, y.max(bottom)));
     let dashed = series.stroke == Stroke::Dashed;
     let drawn = match series.stroke {
         Stroke::Solid => chart.draw_series(LineSeries::new(points, style))?,
-        Stroke::Dashed => chart.draw_series(DashedLineSeries::new(points, 7, 5, style))?,
+        Stroke::Dashed => {
+            chart.draw_series(DashedLineSeries::new(points, 7 * GRAIN, 5 * GRAIN, style))?
+        }
         Stroke::Filled => {
             let area = AreaSeries::new(points, bottom, colour.mix(0.2)).border_style(style);
             chart.draw_series(area)?
@@ -258,9 +268,12 @@ where
     };
     if !series.name.is_empty() {
         drawn.label(&series.name).legend(move |(x, y)| {
-            let gap = if dashed { 4 } else { 0 };
-            let dash = |from, to| PathElement::new(vec![(x + from, y), (x + to, y)], style);
-            EmptyElement::at((0, 0)) + dash(0, 10 - gap / 2) + dash(10 + gap / 2, 20)
+            let gap = if dashed { 2 } else { 0 };
+            let dash = |from: i32, to: i32| {
+                let ends = [x + from * GRAIN as i32, x + to * GRAIN as i32];
+                PathElement::new(ends.map(|x| (x, y)).to_vec(), style)
+            };
+            EmptyElement::at((0, 0)) + dash(0, 10 - gap) + dash(10 + gap, 20)
         });
     }
     Ok(())
@@ -276,13 +289,19 @@ where
     Y: Ranged<ValueType = f64>,
 {
     for &Mark { at, height, text } in marks {
-        let style = BLACK.mix(0.45).stroke_width(1);
+        let style = BLACK.mix(0.45).stroke_width(GRAIN);
         let line = [(at, bottom), (at, top)].into_iter();
-        chart.draw_series(DashedLineSeries::new(line, 2, 3, style))?;
-        let text = Text::new(format!(" {text}"), (at, top * height), ("sans-serif", 14));
+        chart.draw_series(DashedLineSeries::new(line, 2 * GRAIN, 3 * GRAIN, style))?;
+        let beside = (5 * GRAIN as i32, 0);
+        let text = EmptyElement::at((at, top * height)) + Text::new(text, beside, font(14));
         chart.draw_series(std::iter::once(text))?;
     }
     Ok(())
+}
+
+/// The font at a size.
+fn font(size: u32) -> FontDesc<'static> {
+    ("sans-serif", size * GRAIN).into_font()
 }
 
 /// A tick's number without digits that say nothing.

@@ -53,7 +53,7 @@ fn tracking(half_life: u32) -> Result<Figure, RuleError> {
         let estimate = Series::new(format!("sends {rate}"), place, estimates(&rule, client)?);
         let marks = match (place, half_life) {
             (0, 10) => {
-                let half = |at| Mark { at, height: 0.5, text: "half after 10 s" };
+                let half = |at| Mark { at, height: 0.35, text: "half after 10 s" };
                 vec![half(SENDS.0 + 10.0), half(SENDS.1 + 10.0)]
             }
             _ => Vec::new(),
