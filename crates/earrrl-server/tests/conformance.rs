@@ -13,8 +13,8 @@ use base64::engine::general_purpose::STANDARD;
 use earrrl::conformance::{Profile, block_on, run};
 use earrrl::random::Random;
 use earrrl::{
-    Charge, Cost, Decision, Engine, EngineError, ManualClock, Nanos, Outcome,
-    ReferenceEngine, Rule, RuleId, Wait, check_name,
+    Charge, Cost, Decision, Engine, EngineError, ManualClock, Nanos, Outcome, ReferenceEngine,
+    Rule, RuleId, Wait, check_name,
 };
 use earrrl_server::config::{Config, RuleConfig};
 use serde::Deserialize;
