@@ -6,3 +6,15 @@ default:
 # everything that must pass before a commit lands
 test:
     scripts/test
+
+# the properties, extremes and accuracy at length: 50 times the cases, 10 million updates (5 minutes)
+long:
+    EARRRL_LONG=1 cargo test -p earrrl --test algorithms
+
+# nanoseconds a decision, algorithm by algorithm
+bench:
+    cargo bench -p earrrl --bench algorithms
+
+# instructions a decision, beside the tracked counts
+instructions:
+    bench/instructions.sh

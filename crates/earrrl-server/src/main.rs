@@ -2,6 +2,8 @@
 
 mod address;
 mod cli;
+#[cfg(feature = "plot")]
+mod plot;
 mod replay;
 
 use std::process::ExitCode;

@@ -118,7 +118,9 @@ impl TickingClock {
         let clock = SystemClock::new();
         let now = Arc::new(AtomicU64::new(clock.now().get()));
         let word = Arc::downgrade(&now);
-        thread::Builder::new().name("earrrl-clock".into()).spawn(move || tick(&clock, &word, step))?;
+        thread::Builder::new()
+            .name("earrrl-clock".into())
+            .spawn(move || tick(&clock, &word, step))?;
         Ok(Self(now))
     }
 }

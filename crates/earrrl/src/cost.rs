@@ -4,6 +4,7 @@ use alloc::format;
 use core::fmt;
 use core::str::FromStr;
 
+use crate::arithmetic::count_as_f64;
 use crate::decimal;
 use crate::error::RuleError;
 
@@ -48,7 +49,7 @@ impl Cost {
     /// Units, as the nearest double.
     #[inline]
     pub fn as_f64(self) -> f64 {
-        if self.0 == Self::ONE.0 { 1.0 } else { self.0 as f64 / 1e9 }
+        if self.0 == Self::ONE.0 { 1.0 } else { count_as_f64(self.0) / 1e9 }
     }
 
     /// Whether it is nothing.

@@ -1,9 +1,11 @@
 //! Durations as the rule grammar writes them: `250ms`, `30s`, `1m30s`, `1.5h`.
 
+use alloc::format;
 use core::fmt;
 use core::time::Duration;
 
 use crate::decimal;
+use crate::error::RuleError;
 
 /// The units, the largest first, in nanoseconds.
 const UNITS: [(&str, u64); 7] = [
@@ -21,16 +23,24 @@ pub(crate) fn parse_unit(text: &str) -> Option<u64> {
     UNITS.iter().take(4).find(|(name, _)| *name == text).map(|(_, nanos)| *nanos)
 }
 
-/// A duration as the rule grammar writes it: numbers with the units `d h m s ms us ns`, each unit
-/// once, the largest first; `m` is a minute. `None` for anything else.
+/// Reads a duration as rules write it: `250ms`, `30s`, `1m30s`, `1.5h`, `1d`.
 ///
 /// ```
 /// use std::time::Duration;
-/// assert_eq!(earrrl::parse_duration("1m30s"), Some(Duration::from_secs(90)));
-/// assert_eq!(earrrl::parse_duration("90"), None);
+/// assert_eq!(earrrl::parse_duration("1m30s")?, Duration::from_secs(90));
+/// assert!(earrrl::parse_duration("90").is_err());
+/// # Ok::<(), earrrl::RuleError>(())
 /// ```
-pub fn parse_duration(text: &str) -> Option<Duration> {
-    parse(text).map(Duration::from_nanos)
+///
+/// # Errors
+/// Anything else, with an example of what would be right.
+pub fn parse_duration(text: &str) -> Result<Duration, RuleError> {
+    let wrong = || {
+        let shown: alloc::string::String =
+            text.chars().take(40).flat_map(char::escape_debug).collect();
+        RuleError::new(format!("`{shown}` is not a duration such as 250ms, 30s, 1m30s, 1h, 1d"))
+    };
+    parse(text).map(Duration::from_nanos).ok_or_else(wrong)
 }
 
 /// Nanoseconds of a sequence of numbers with units; whole in the end, each unit once, largest first.

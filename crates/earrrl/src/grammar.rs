@@ -142,11 +142,8 @@ fn read_cost(word: &Word<'_>) -> Result<Cost, RuleError> {
     word.text.parse().map_err(|error: RuleError| error.at(word.column))
 }
 
-fn read_duration(word: &Word<'_>) -> Result<Duration, RuleError> {
-    let nanos = duration::parse(word.text);
-    let nanos =
-        nanos.ok_or_else(|| word.expected("a duration such as 250ms, 30s, 1m30s, 1h, 1d"))?;
-    Ok(Duration::from_nanos(nanos))
+pub(crate) fn read_duration(word: &Word<'_>) -> Result<Duration, RuleError> {
+    duration::parse_duration(word.text).map_err(|error| error.at(word.column))
 }
 
 /// `N/D`: the amount, and a unit or a duration.
@@ -159,29 +156,29 @@ fn read_quotient(word: &Word<'_>) -> Result<(Cost, Duration), RuleError> {
     Ok((read_cost(&amount)?, time))
 }
 
-fn read_rate(word: &Word<'_>) -> Result<Rate, RuleError> {
+pub(crate) fn read_rate(word: &Word<'_>) -> Result<Rate, RuleError> {
     let (amount, per) = read_quotient(word)?;
     Rate::new(amount, per).map_err(|error| error.at(word.column))
 }
 
 /// A word of the rule's text, and the column it starts at.
 #[derive(Clone, Copy)]
-struct Word<'a> {
-    text: &'a str,
-    column: usize,
+pub(crate) struct Word<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) column: usize,
 }
 
 impl<'a> Word<'a> {
-    fn error(&self, message: String) -> RuleError {
+    pub(crate) fn error(&self, message: String) -> RuleError {
         RuleError::new(message).at(self.column)
     }
 
-    fn expected(&self, what: &str) -> RuleError {
+    pub(crate) fn expected(&self, what: &str) -> RuleError {
         self.error(format!("{} is not {what}", self.quoted()))
     }
 
     /// The word for a message: short, and with nothing that a terminal would act on.
-    fn quoted(&self) -> String {
+    pub(crate) fn quoted(&self) -> String {
         let shown: String = self.text.chars().take(40).flat_map(char::escape_debug).collect();
         format!("`{shown}`")
     }
@@ -194,14 +191,14 @@ impl<'a> Word<'a> {
 }
 
 /// The words not yet used. Options come in any order, once each.
-struct Words<'a> {
+pub(crate) struct Words<'a> {
     words: Vec<Word<'a>>,
     used: Vec<&'a str>,
     end: usize,
 }
 
 impl<'a> Words<'a> {
-    fn new(text: &'a str) -> Self {
+    pub(crate) fn new(text: &'a str) -> Self {
         let mut words = Vec::new();
         let mut rest = text;
         while !rest.trim_start().is_empty() {
@@ -215,7 +212,7 @@ impl<'a> Words<'a> {
     }
 
     /// The next word by place.
-    fn next(&mut self, expected: &str) -> Result<Word<'a>, RuleError> {
+    pub(crate) fn next(&mut self, expected: &str) -> Result<Word<'a>, RuleError> {
         if self.words.is_empty() {
             return Err(RuleError::new(expected.into()).at(self.end));
         }
@@ -238,7 +235,7 @@ impl<'a> Words<'a> {
     }
 
     /// The value of `name=value`, where it is given.
-    fn option(&mut self, name: &'static str) -> Result<Option<Word<'a>>, RuleError> {
+    pub(crate) fn option(&mut self, name: &'static str) -> Result<Option<Word<'a>>, RuleError> {
         self.used.push(name);
         let is_it = |word: &Word<'a>| word.split('=').is_some_and(|(key, _)| key.text == name);
         let Some(place) = self.words.iter().position(is_it) else { return Ok(None) };
@@ -250,7 +247,7 @@ impl<'a> Words<'a> {
     }
 
     /// One of several bare words, where one is given.
-    fn flag(&mut self, names: &[&'static str]) -> Result<Option<Word<'a>>, RuleError> {
+    pub(crate) fn flag(&mut self, names: &[&'static str]) -> Result<Option<Word<'a>>, RuleError> {
         self.used.extend(names);
         let is_it = |word: &Word<'a>| names.contains(&word.text);
         let Some(place) = self.words.iter().position(is_it) else { return Ok(None) };
@@ -274,7 +271,7 @@ impl<'a> Words<'a> {
     }
 
     /// Nothing may be left over.
-    fn finish(self) -> Result<(), RuleError> {
+    pub(crate) fn finish(self) -> Result<(), RuleError> {
         match self.words.first() {
             Some(word) => {
                 let known = self.used.join(", ");

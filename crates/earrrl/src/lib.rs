@@ -5,10 +5,14 @@ extern crate alloc;
 
 pub mod algorithm;
 mod arithmetic;
-#[cfg(feature = "testing")]
-pub mod conformance;
+#[cfg(feature = "std")]
+mod atomic;
+#[cfg(feature = "std")]
+mod clients;
 #[cfg(feature = "std")]
 mod clock;
+#[cfg(feature = "testing")]
+pub mod conformance;
 mod cost;
 mod decimal;
 mod decision;
@@ -16,6 +20,10 @@ mod duration;
 mod engine;
 mod error;
 mod grammar;
+#[cfg(feature = "std")]
+mod limiter;
+#[cfg(feature = "std")]
+mod memory;
 mod parameter;
 mod quota;
 #[cfg(feature = "testing")]
@@ -24,6 +32,10 @@ pub mod random;
 mod reference;
 mod rule;
 pub mod rules;
+#[cfg(feature = "testing")]
+pub mod sim;
+#[cfg(feature = "std")]
+mod states;
 #[cfg(feature = "std")]
 pub mod table;
 mod time;
@@ -32,6 +44,10 @@ pub use algorithm::{
     Algorithm, Exponential, FixedWindow, Limit, Moment, Policy, RecentAverage, SlidingCounter,
     SlidingLog, SlidingWindow, State, Store, TokenBucket,
 };
+#[cfg(feature = "std")]
+pub use clients::BuildError;
+#[cfg(feature = "std")]
+pub use clock::{SystemClock, TickingClock};
 pub use cost::Cost;
 pub use decision::{Action, Decision, Outcome, Report, Wait};
 pub use duration::parse_duration;
@@ -39,11 +55,13 @@ pub use engine::{
     Charge, Engine, EngineError, MAX_CHARGES, RuleId, check_name, merge_charges, restore_places,
 };
 pub use error::RuleError;
+#[cfg(feature = "std")]
+pub use limiter::{Builder, Limiter, SingleLimiter, Verdict};
+#[cfg(feature = "std")]
+pub use memory::MemoryEngine;
 pub use parameter::Rate;
 pub use quota::Quota;
 #[cfg(feature = "testing")]
 pub use reference::ReferenceEngine;
 pub use rule::Rule;
-#[cfg(feature = "std")]
-pub use clock::{SystemClock, TickingClock};
 pub use time::{Clock, ManualClock, Nanos};

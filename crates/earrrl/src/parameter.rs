@@ -4,6 +4,7 @@ use alloc::format;
 use core::fmt;
 use core::time::Duration;
 
+use crate::arithmetic::count_as_f64;
 use crate::cost::Cost;
 use crate::error::RuleError;
 
@@ -128,7 +129,7 @@ pub(crate) fn quota(field: &str, quota: Cost) -> Result<Cost, RuleError> {
 
 /// A count over a window, in units a second.
 pub(crate) fn per_second(billionths: u128, window: u64) -> f64 {
-    billionths as f64 / window as f64
+    count_as_f64(billionths) / window as f64
 }
 
 /// Whole units in so many billionths.

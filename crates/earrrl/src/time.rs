@@ -64,6 +64,13 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Nanos;
 }
 
+impl<C: Clock + ?Sized> Clock for alloc::sync::Arc<C> {
+    #[inline]
+    fn now(&self) -> Nanos {
+        (**self).now()
+    }
+}
+
 /// A clock moved by hand, for tests and replays. It refuses to go back.
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicU64);

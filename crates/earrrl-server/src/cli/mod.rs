@@ -38,6 +38,16 @@ enum Command {
     Completions(completions::Args),
 }
 
+/// A file to draw to; its ending says how.
+#[cfg(feature = "plot")]
+fn figure_file(name: &str) -> Result<std::path::PathBuf, String> {
+    let path = std::path::PathBuf::from(name);
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("svg" | "png") => Ok(path),
+        _ => Err("expected a name that ends in .svg or .png".into()),
+    }
+}
+
 /// Runs the command that the arguments name.
 pub(crate) fn run() -> ExitCode {
     let cli = match Cli::try_parse() {

@@ -30,6 +30,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FORM", default_value = "table")]
     output: Output,
 
+    /// Draw what was asked and permitted over time: a file that ends in .svg or .png
+    #[cfg(feature = "plot")]
+    #[arg(long, value_name = "FILE", value_parser = super::figure_file)]
+    plot: Option<std::path::PathBuf>,
+
     /// The log is in the order of its times: hold nothing, in memory that grows with clients only
     #[arg(long)]
     assume_sorted: bool,
@@ -49,35 +54,80 @@ enum Output {
     Json,
     /// A line an event and rule, in the order of their times
     Jsonl,
+    /// A page with figures, to be opened in a browser
+    #[cfg(feature = "plot")]
+    Html,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let mut reader = Reader::new(args.log.selection());
     let mut run = Run {
-        replay: Replay::new(args.rules),
+        replay: args.replay(),
         names: Names::new(args.log.anonymize),
         output: args.output,
         out: BufWriter::with_capacity(1 << 16, io::stdout().lock()),
     };
     let progress = Progress::of(&args.log.files);
-    let whole = if args.assume_sorted {
+    let mut held = Held::default();
+    let whole = if args.streams()? {
         log::read(&args.log, &mut reader, &progress, |clients, request| run.take(clients, request))?
     } else {
-        let mut held = Held::default();
         let whole = log::read(&args.log, &mut reader, &progress, |_, request| {
             held.push(request);
             Ok(())
         })?;
-        for request in held.into_requests() {
+        held.sort();
+        for request in held.requests() {
             run.take(&reader.clients, request)?;
         }
         whole
     };
     progress.clear();
-    run.finish(&reader)?;
+    run.finish(&reader, &held)?;
+    args.draw(&run.replay)?;
     log::tell_skipped(&reader, args.log.anonymize);
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(ERROR) })
+}
+
+#[cfg(feature = "plot")]
+impl Args {
+    fn replay(&self) -> Replay {
+        let replay = Replay::new(self.rules.iter().cloned());
+        let shows_time = self.plot.is_some() || self.output == Output::Html;
+        if shows_time { replay.with_timeline() } else { replay }
+    }
+
+    /// Whether nothing is held.
+    fn streams(&self) -> Result<bool, Failure> {
+        if self.assume_sorted && self.output == Output::Html {
+            return Err(Failure::new("html goes through the log twice: leave out --assume-sorted"));
+        }
+        Ok(self.assume_sorted)
+    }
+
+    fn draw(&self, replay: &Replay) -> Result<(), Failure> {
+        let (Some(path), Some(timeline)) = (&self.plot, &replay.timeline) else { return Ok(()) };
+        let rules: Vec<usize> = (0..replay.trials.len()).collect();
+        let axis = report::Axis::new(timeline);
+        let figure = report::asked_and_permitted(&axis, replay, &rules, (960, 480));
+        crate::plot::save(&figure, path).map_err(Failure::new)
+    }
+}
+
+#[cfg(not(feature = "plot"))]
+impl Args {
+    fn replay(&self) -> Replay {
+        Replay::new(self.rules.iter().cloned())
+    }
+
+    fn streams(&self) -> Result<bool, Failure> {
+        Ok(self.assume_sorted)
+    }
+
+    fn draw(&self, _replay: &Replay) -> Result<(), Failure> {
+        Ok(())
+    }
 }
 
 /// The rules being tried, and where the decisions go.
@@ -106,12 +156,19 @@ impl<W: Write> Run<W> {
         })
     }
 
-    fn finish(&mut self, reader: &Reader) -> io::Result<()> {
+    #[cfg_attr(not(feature = "plot"), expect(unused_variables, reason = "for html only"))]
+    fn finish(&mut self, reader: &Reader, held: &Held) -> io::Result<()> {
         let summary = Summary { reader, replay: &self.replay, names: &self.names };
         match self.output {
             Output::Table => report::write_table(&mut self.out, &summary)?,
             Output::Json => report::write_json(&mut self.out, &summary)?,
             Output::Jsonl => {}
+            #[cfg(feature = "plot")]
+            Output::Html => {
+                if let Some(timeline) = &self.replay.timeline {
+                    report::write_html(&mut self.out, &summary, timeline, held)?;
+                }
+            }
         }
         self.out.flush()
     }

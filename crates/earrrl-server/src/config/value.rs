@@ -41,7 +41,7 @@ pub(super) fn seconds(
     problems: &mut Problems,
 ) -> u32 {
     let Some(field) = field else { return default };
-    let parsed = earrrl::parse_duration(field.get_ref());
+    let parsed = earrrl::parse_duration(field.get_ref()).ok();
     let whole = parsed.filter(|duration| duration.subsec_nanos() == 0).map(|d| d.as_secs());
     match whole.and_then(|secs| u32::try_from(secs).ok()).filter(|secs| bounds.contains(secs)) {
         Some(secs) => secs,
@@ -60,7 +60,7 @@ pub(super) fn duration(
     field: &Spanned<String>,
     problems: &mut Problems,
 ) -> Option<Duration> {
-    let parsed = earrrl::parse_duration(field.get_ref()).filter(|duration| !duration.is_zero());
+    let parsed = earrrl::parse_duration(field.get_ref()).ok().filter(|d| !d.is_zero());
     if parsed.is_none() {
         problems.add(field.span(), format!("{name}: expected a duration, as \"250ms\" or \"2s\""));
     }

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 
 /// Events sorted at a time. Sorting takes half as much again, but only of one run.
 const RUN: usize = 1 << 20;
@@ -29,17 +30,26 @@ impl Ordered {
     /// Adds an event behind all others of its time.
     pub(crate) fn push(&mut self, event: Event) {
         if self.open.len() == RUN {
-            self.close();
+            self.sort();
+            self.open.reserve_exact(RUN);
         }
         self.open.push(event);
     }
 
+    /// Puts the events in order; to be called before [`Ordered::iter`].
+    pub(crate) fn sort(&mut self) {
+        if self.open.is_empty() {
+            return;
+        }
+        // The standard stable sort takes time only for what is out of order.
+        self.open.sort_by_key(|event| event.time);
+        self.runs.push(std::mem::take(&mut self.open));
+    }
+
     /// The events in order.
-    pub(crate) fn into_iter(mut self) -> impl Iterator<Item = Event> {
-        self.close();
-        let heads =
-            self.runs.iter().enumerate().map(|(run, events)| Reverse((events[0].time, run)));
-        let mut heads: BinaryHeap<_> = heads.collect();
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Event> {
+        let head = |(run, events): (usize, &Vec<Event>)| Reverse((events[0].time, run));
+        let mut heads: BinaryHeap<_> = self.runs.iter().enumerate().map(head).collect();
         let mut next = vec![0; self.runs.len()];
         std::iter::from_fn(move || {
             let mut head = heads.peek_mut()?;
@@ -49,23 +59,11 @@ impl Ordered {
             match self.runs[run].get(next[run]) {
                 Some(following) => head.0.0 = following.time,
                 None => {
-                    std::collections::binary_heap::PeekMut::pop(head);
-                    self.runs[run] = Vec::new();
+                    PeekMut::pop(head);
                 }
             }
             Some(event)
         })
-    }
-
-    fn close(&mut self) {
-        if self.open.is_empty() {
-            return;
-        }
-        // The standard stable sort takes time only for what is out of order.
-        self.open.sort_by_key(|event| event.time);
-        let room = if self.open.len() == RUN { RUN } else { 0 };
-        let run = std::mem::replace(&mut self.open, Vec::with_capacity(room));
-        self.runs.push(run);
     }
 }
 
@@ -90,11 +88,13 @@ mod tests {
         let mut ordered = Ordered::default();
         events.iter().for_each(|&event| ordered.push(event));
         events.sort_by_key(|event| event.time);
-        assert!(ordered.into_iter().eq(events));
+        ordered.sort();
+        assert!(ordered.iter().eq(events.iter().copied()));
+        assert!(ordered.iter().eq(events));
     }
 
     #[test]
     fn nothing() {
-        assert_eq!(Ordered::default().into_iter().next(), None);
+        assert_eq!(Ordered::default().iter().next(), None);
     }
 }

@@ -1,8 +1,9 @@
 //! Requests through rules: all of them at once, in the order of their times.
 
-use earrrl::{Cost, Decision, Nanos, Rule};
+use earrrl::{Decision, Nanos, Rule};
 
 use super::reader::Request;
+use super::timeline::Timeline;
 use super::trial::Trial;
 
 /// All rules, the clock that they share, and what the log asked for.
@@ -15,6 +16,8 @@ pub(crate) struct Replay {
     pub(crate) from: Option<Nanos>,
     /// The latest time used.
     pub(crate) now: Nanos,
+    /// What was asked and permitted when, if that is to be shown.
+    pub(crate) timeline: Option<Timeline>,
     /// Requests by client's number.
     requests: Vec<u64>,
 }
@@ -23,15 +26,34 @@ impl Replay {
     /// Nothing replayed yet.
     pub(crate) fn new(rules: impl IntoIterator<Item = Rule>) -> Self {
         let trials = rules.into_iter().map(Trial::new).collect();
-        Self { trials, events: 0, from: None, now: Nanos::ZERO, requests: Vec::new() }
+        Self {
+            trials,
+            events: 0,
+            from: None,
+            now: Nanos::ZERO,
+            timeline: None,
+            requests: Vec::new(),
+        }
+    }
+
+    /// Counts by time, too.
+    pub(crate) fn with_timeline(self) -> Self {
+        Self { timeline: Some(Timeline::new(self.trials.len())), ..self }
     }
 
     /// Judges one request under every rule.
     #[inline]
     pub(crate) fn judge(&mut self, request: Request) {
         let now = self.count(&request);
-        for trial in &mut self.trials {
-            trial.judge(request.client, now, request.cost);
+        let mut counts = self.timeline.as_mut().map(|timeline| timeline.at(now.get()));
+        if let Some(counts) = &mut counts {
+            counts[0] += 1;
+        }
+        for (place, trial) in self.trials.iter_mut().enumerate() {
+            let allowed = trial.judge(request.client, now, request.cost);
+            if let Some(counts) = &mut counts {
+                counts[place + 1] += u64::from(allowed);
+            }
         }
     }
 
@@ -42,8 +64,16 @@ impl Replay {
         mut tell: impl FnMut(usize, Decision) -> Result<(), E>,
     ) -> Result<(), E> {
         let now = self.count(&request);
+        let mut counts = self.timeline.as_mut().map(|timeline| timeline.at(now.get()));
+        if let Some(counts) = &mut counts {
+            counts[0] += 1;
+        }
         for (place, trial) in self.trials.iter_mut().enumerate() {
-            tell(place, trial.decide(request.client, now, request.cost))?;
+            let decision = trial.decide(request.client, now, request.cost);
+            if let Some(counts) = &mut counts {
+                counts[place + 1] += u64::from(decision.allowed);
+            }
+            tell(place, decision)?;
         }
         Ok(())
     }
@@ -66,39 +96,5 @@ impl Replay {
         self.from.get_or_insert(time);
         self.now = self.now.max(time);
         self.now
-    }
-}
-
-/// Requests held back to be put in order, their costs under small numbers.
-#[derive(Default)]
-pub(crate) struct Held {
-    events: super::Ordered,
-    costs: Vec<Cost>,
-    numbers: hashbrown::HashMap<Cost, u32, foldhash::fast::RandomState>,
-}
-
-impl Held {
-    /// Holds a request behind all others of its time.
-    pub(crate) fn push(&mut self, Request { time, client, cost }: Request) {
-        let cost = match self.costs.last() {
-            // Most logs have one cost only.
-            Some(&last) if last == cost => self.costs.len() as u32 - 1,
-            _ => *self.numbers.entry(cost).or_insert_with(|| {
-                self.costs.push(cost);
-                self.costs.len() as u32 - 1
-            }),
-        };
-        self.events.push(super::Event { time, client, cost });
-    }
-
-    /// The requests in order.
-    pub(crate) fn into_requests(self) -> impl Iterator<Item = Request> {
-        let costs = self.costs;
-        let request = move |event: super::Event| Request {
-            time: event.time,
-            client: event.client,
-            cost: costs[event.cost as usize],
-        };
-        self.events.into_iter().map(request)
     }
 }

@@ -119,6 +119,18 @@ pub(crate) fn year_of(time: u64) -> u32 {
     (guess.saturating_sub(2)..=guess).rev().find(|&y| start_of(y) <= days).unwrap_or(guess)
 }
 
+/// A time as people read it: `2015-05-17 10:05:03`, in UTC.
+pub(crate) fn written(time: u64) -> String {
+    let (days, second) = (time / SECOND / 86_400, time / SECOND % 86_400);
+    let year = year_of(time);
+    let of_year = u32::try_from(days - start_of(year)).unwrap_or(0);
+    let start = |month| civil(year, month, 1).map_or(0, |s| s / 86_400 - start_of(year) as i64);
+    let starts = (1..=12).map(|month| (month, u32::try_from(start(month)).unwrap_or(0)));
+    let (month, first) = starts.rev().find(|(_, first)| *first <= of_year).unwrap_or((1, 0));
+    let (day, minute) = (of_year - first + 1, second / 60);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02}:{:02}", minute / 60, minute % 60, second % 60)
+}
+
 /// Days from the epoch to the first of January.
 fn start_of(year: u32) -> u64 {
     civil(year, 1, 1).map_or(u64::MAX, |seconds| u64::try_from(seconds / 86_400).unwrap_or(0))
@@ -255,7 +267,9 @@ mod tests {
     #[test]
     fn years() {
         for (year, month, day) in [(1970, 1, 1), (2000, 2, 29), (2016, 12, 31), (2499, 12, 31)] {
-            assert_eq!(year_of(at(year, month, day, 86_399).unwrap()), year);
+            let time = at(year, month, day, 86_399).unwrap();
+            assert_eq!(year_of(time), year);
+            assert_eq!(written(time), format!("{year}-{month:02}-{day:02} 23:59:59"));
         }
     }
 }

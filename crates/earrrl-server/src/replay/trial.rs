@@ -56,6 +56,13 @@ impl Trial {
         decision
     }
 
+    /// Whether the rule measures a rate.
+    #[cfg(feature = "plot")]
+    pub(crate) fn measures(&self) -> bool {
+        let (_, decision) = self.rule.limit().decide(None, Nanos::ZERO, Cost::ONE, Store::Never);
+        decision.rate.is_some()
+    }
+
     /// How many clients were denied at least once.
     pub(crate) fn clients_limited(&self) -> usize {
         self.clients.iter().filter(|client| client.denied > 0).count()

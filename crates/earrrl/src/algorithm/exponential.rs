@@ -118,32 +118,18 @@ fn average(x: f64, cost: f64, rate: f64) -> f64 {
     -exp_m1(-x) * cost / x + exp(-x) * rate
 }
 
-/// The least x with `average(x, cost, rate) ≤ most`, for cost ≤ most: Newton kept inside a bracket.
+/// The least x with `average(x, cost, rate) ≤ most`, for cost ≤ most. The average falls and is convex:
+/// Newton's steps from the left come ever closer, and never pass.
 fn least_wait(cost: f64, rate: f64, most: f64) -> f64 {
-    let over = |x: f64| average(x, cost, rate) - most;
-    if over(0.0) <= 0.0 {
-        return 0.0;
-    }
-    let (mut low, mut high) = (0.0, 1.0);
-    while over(high) > 0.0 && high < 1e30 {
-        (low, high) = (high, high * 2.0);
-    }
-    let mut x = ln(rate / most).clamp(low, high);
-    for _ in 0..200 {
-        let excess = over(x);
-        if excess > 0.0 {
-            low = x
-        } else {
-            high = x
-        }
-        let newton = x - excess / slope(x.max(SHORTEST), cost, rate);
-        let next = if newton > low && newton < high { newton } else { low + (high - low) / 2.0 };
-        if next == x || next <= low || next >= high {
+    let mut x = ln(rate / most).max(0.0);
+    for _ in 0..100 {
+        let step = (most - average(x, cost, rate)) / slope(x.max(SHORTEST), cost, rate);
+        if step.is_nan() || step <= x * f64::EPSILON {
             break;
         }
-        x = next;
+        x += step;
     }
-    high
+    x
 }
 
 /// The derivative of [`average`] in x.

@@ -1,8 +1,8 @@
 //! Any limit, any state: the only dispatch over the algorithms.
 
 use super::{
-    Algorithm, Exponential, FixedWindow, Moment, Policy, RecentAverage, SlidingCounter, SlidingLog,
-    SlidingWindow, Store, Tally, TokenBucket, decide, exponential, fixed_window, judge,
+    Algorithm, Exponential, FixedWindow, Moment, OneTime, Policy, RecentAverage, SlidingCounter,
+    SlidingLog, SlidingWindow, Store, Tally, TokenBucket, decide, exponential, fixed_window, judge,
     sliding_counter,
 };
 use crate::cost::Cost;
@@ -213,6 +213,39 @@ impl Limit {
         }
     }
 
+    /// Whether a client's state is one time, and so fits the bounded table.
+    pub fn is_one_time(&self) -> bool {
+        matches!(self, Self::RecentAverage(_) | Self::TokenBucket(_))
+    }
+
+    /// The state that a word of the table stands for.
+    pub(crate) fn state_of(&self, word: i128) -> Option<State> {
+        match self {
+            Self::RecentAverage(_) => Some(State::RecentAverage(Moment(word))),
+            Self::TokenBucket(_) => Some(State::TokenBucket(Moment(word))),
+            _ => None,
+        }
+    }
+
+    /// The word up to which a client is as good as new.
+    pub(crate) fn idle(&self, now: Nanos) -> i128 {
+        match self {
+            Self::RecentAverage(limit) => limit.idle(now).0,
+            Self::TokenBucket(limit) => limit.idle(now).0,
+            _ => i128::MIN,
+        }
+    }
+
+    /// The most bytes that a busy client's state takes, with what it has on the heap.
+    pub fn state_bytes(&self) -> usize {
+        let entries = match self {
+            Self::SlidingLog(limit) => limit.most_entries(),
+            Self::SlidingWindow(limit) => limit.sub_windows() as usize + 2,
+            _ => 0,
+        };
+        size_of::<State>() + Tally::bytes_of(entries)
+    }
+
     /// Whether a request can be held back until it is allowed: where the wait is known before it is
     /// stored, and storing it queues the next one behind it.
     pub fn can_delay(&self) -> bool {
@@ -253,6 +286,14 @@ fn refund<A: Stored>(
 }
 
 impl State {
+    /// The state as a word of the table, where it is one time.
+    pub(crate) fn word(&self) -> Option<i128> {
+        match self {
+            Self::RecentAverage(moment) | Self::TokenBucket(moment) => Some(moment.0),
+            _ => None,
+        }
+    }
+
     /// Bytes that the state takes, with what it has on the heap.
     pub fn bytes(&self) -> usize {
         let heap = match self {

@@ -110,9 +110,15 @@ pub trait Algorithm {
     fn reset_after(&self, after: Option<&Self::State>, now: Nanos) -> Duration;
 }
 
+/// An algorithm whose state is one time: such states fit the bounded [`table`](crate::table).
+pub trait OneTime: Algorithm<State = Moment> {
+    /// The latest state of a client that is as good as new at `now`.
+    fn idle(&self, now: Nanos) -> Moment;
+}
+
 /// Judges, then stores: the frame of every decision. `seen` is shown the state in between.
 #[inline]
-fn judge<A: Algorithm>(
+pub(crate) fn judge<A: Algorithm>(
     algorithm: &A,
     state: Option<A::State>,
     now: Nanos,
@@ -144,12 +150,23 @@ fn decide<A: Algorithm>(
     let (after, allowed) = judge(algorithm, state, now, cost, store, |before| {
         estimate = algorithm.estimate(before, now, cost);
     });
-    let report = Report {
-        rate: estimate.or_else(|| algorithm.counted(after.as_ref(), now)),
-        limit: algorithm.limit(),
-        remaining: algorithm.remaining(after.as_ref(), now),
-        retry_after: algorithm.retry_after(after.as_ref(), now, cost),
-        reset_after: algorithm.reset_after(after.as_ref(), now),
-    };
+    let report = report(algorithm, estimate, after.as_ref(), now, cost);
     (after, allowed, report)
+}
+
+/// What there is to say of a decision, given the estimate before it and the state after it.
+pub(crate) fn report<A: Algorithm>(
+    algorithm: &A,
+    estimate: Option<f64>,
+    after: Option<&A::State>,
+    now: Nanos,
+    cost: Cost,
+) -> Report {
+    Report {
+        rate: estimate.or_else(|| algorithm.counted(after, now)),
+        limit: algorithm.limit(),
+        remaining: algorithm.remaining(after, now),
+        retry_after: algorithm.retry_after(after, now, cost),
+        reset_after: algorithm.reset_after(after, now),
+    }
 }

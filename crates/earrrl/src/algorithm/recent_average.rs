@@ -14,7 +14,7 @@
 
 use core::time::Duration;
 
-use super::{Algorithm, Moment, Policy};
+use super::{Algorithm, Moment, OneTime, Policy};
 use crate::arithmetic::{div_ceil, exp, ln, ln_1p, softplus, ticks_as_f64};
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
@@ -223,6 +223,14 @@ impl Algorithm for RecentAverage {
     fn reset_after(&self, after: Option<&Moment>, now: Nanos) -> Duration {
         let left = after.map_or(0, |v| v.0 + self.reset - ticks(now));
         duration_from_nanos(div_ceil(left, TICKS_PER_NANO))
+    }
+}
+
+impl OneTime for RecentAverage {
+    /// Where the rate is a hundredth of the limit.
+    #[inline]
+    fn idle(&self, now: Nanos) -> Moment {
+        Moment(ticks(now) - self.reset)
     }
 }
 

@@ -64,6 +64,12 @@ impl SlidingLog {
         self.window
     }
 
+    /// How many entries a client of requests of cost 1 can have.
+    pub(super) fn most_entries(&self) -> usize {
+        let quota = parameter::whole_units(self.quota.billionths());
+        self.max_entries.min(usize::try_from(quota).unwrap_or(usize::MAX).saturating_add(2))
+    }
+
     /// The first instant that still counts at `now`: the window is open at its start.
     fn start(&self, now: Nanos) -> u64 {
         now.get().saturating_add(1).saturating_sub(self.window)

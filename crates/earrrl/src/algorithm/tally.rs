@@ -35,6 +35,14 @@ impl Tally {
         self.entries.back().map(|(slot, _)| *slot)
     }
 
+    /// Bytes on the heap of a tally that has grown to so many entries.
+    pub(super) fn bytes_of(entries: usize) -> usize {
+        match entries {
+            0 => 0,
+            _ => entries.next_power_of_two() * size_of::<(u64, u128)>(),
+        }
+    }
+
     /// Bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<(u64, u128)>()

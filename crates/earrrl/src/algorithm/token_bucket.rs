@@ -14,7 +14,7 @@
 use alloc::format;
 use core::time::Duration;
 
-use super::{Algorithm, Moment, Policy};
+use super::{Algorithm, Moment, OneTime, Policy};
 use crate::arithmetic::{div_ceil, mul_div_ceil, mul_div_floor};
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
@@ -200,5 +200,13 @@ impl Algorithm for TokenBucket {
 
     fn reset_after(&self, after: Option<&Moment>, now: Nanos) -> Duration {
         duration_from_nanos(self.wait(self.missing(after, now)))
+    }
+}
+
+impl OneTime for TokenBucket {
+    /// Full by now.
+    #[inline]
+    fn idle(&self, now: Nanos) -> Moment {
+        Moment(self.ticks(now))
     }
 }

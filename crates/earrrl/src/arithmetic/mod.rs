@@ -12,7 +12,13 @@ pub(crate) use wide::{mul_div_ceil, mul_div_floor, product_at_most};
 #[inline]
 pub(crate) const fn div_ceil(ticks: i128, ticks_per_nano: i128) -> i128 {
     let floor = ticks.div_euclid(ticks_per_nano);
-    if ticks.rem_euclid(ticks_per_nano) == 0 { floor } else { floor + 1 }
+    floor + (floor * ticks_per_nano != ticks) as i128
+}
+
+/// A count as a double: the compiler's 128-bit conversion only where 64 bits are not enough.
+#[inline]
+pub(crate) fn count_as_f64(count: u128) -> f64 {
+    u64::try_from(count).map_or(count as f64, |count| count as f64)
 }
 
 /// A count of ticks as a double, exact to 2^-53 for anything that fits 103 bits; several times

@@ -178,6 +178,14 @@ impl Table {
         self.raw.prefetch(key);
     }
 
+    /// Gives every client the state that `convert` makes of its own, or forgets it. Nobody else may
+    /// be deciding meanwhile: an entry changed by another thread could be converted twice.
+    pub fn convert(&self, mut convert: impl FnMut(Word) -> Option<Word>) {
+        self.raw.convert(|entry| {
+            convert(entry.word()).map_or(Entry::EMPTY, |word| Entry::new(entry.fingerprint(), word))
+        });
+    }
+
     /// All clients, in no order. Those that come or go meanwhile may be missed.
     pub fn iter(&self) -> impl Iterator<Item = Client> + '_ {
         self.raw.entries(0..self.raw.lines.slots()).map(Client::from)

@@ -1,5 +1,7 @@
 //! The table over any kind of slot: finding a key, changing its state, walking over all of them.
 
+use std::boxed::Box;
+
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -23,12 +25,12 @@ const SHARDS: usize = 16;
 
 pub(super) struct RawTable<S, const LINE: usize, const LINES: usize> {
     pub(super) lines: Lines<S, LINE, LINES>,
-    shards: [Shard; SHARDS],
+    shards: Box<[Shard; SHARDS]>,
 }
 
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     pub(super) fn new(sets: usize) -> Option<Self> {
-        Some(Self { lines: Lines::new(sets)?, shards: Default::default() })
+        Some(Self { lines: Lines::new(sets)?, shards: Box::default() })
     }
 
     pub(super) fn shard(&self, fingerprint: u64) -> &Shard {
@@ -101,6 +103,20 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     #[inline(always)]
     pub(super) fn prefetch(&self, key: KeyHash) {
         prefetch(self.lines.home(key));
+    }
+
+    /// Replaces every committed entry.
+    pub(super) fn convert(&self, mut convert: impl FnMut(Entry) -> Entry) {
+        for place in 0..self.lines.slots() {
+            let slot = self.lines.slot(place);
+            let mut entry = slot.load();
+            while entry != Entry::EMPTY && !entry.is_claim() {
+                match slot.swap(entry, convert(entry)) {
+                    Ok(()) => break,
+                    Err(found) => entry = found,
+                }
+            }
+        }
     }
 
     /// The committed entries among the slots of some places.

@@ -1,5 +1,9 @@
 //! What came out, in the form that was asked for.
 
+#[cfg(feature = "plot")]
+mod figures;
+#[cfg(feature = "plot")]
+mod html;
 mod json;
 mod jsonl;
 mod table;
@@ -21,17 +25,21 @@ pub(crate) struct Summary<'a> {
     pub(crate) names: &'a Names,
 }
 
+#[cfg(feature = "plot")]
+pub(crate) use figures::{Axis, asked_and_permitted};
+#[cfg(feature = "plot")]
+pub(crate) use html::write as write_html;
 pub(crate) use json::write as write_json;
 pub(crate) use jsonl::write as write_jsonl;
 pub(crate) use table::write as write_table;
 
-/// A share in percent, with as many digits as tell it from nothing and from all.
+/// A share in percent, with more digits where it is close to nothing or to all.
 fn percent(part: u64, whole: u64) -> String {
     let share = if whole == 0 { 0.0 } else { part as f64 / whole as f64 * 100.0 };
     match share {
         _ if part == 0 || part == whole => format!("{share:.0} %"),
-        0.05..99.95 => format!("{share:.1} %"),
-        ..0.05 => format!("{share:.2e} %"),
-        _ => "> 99.9 %".into(),
+        0.1..99.9 => format!("{share:.1} %"),
+        _ if share < 0.1 => format!("{share:.4} %"),
+        _ => format!("{share:.3} %"),
     }
 }

@@ -91,7 +91,7 @@ fn assert_within(tolerance: f64, rates: &[f64], half_lives: &[u64]) {
         for arrivals in [Arrivals::Steady, Arrivals::Random, Arrivals::Bursty] {
             let worst = worst_error(rate, half_life, arrivals, updates);
             let half_life = Duration::from_nanos(half_life);
-            println!("{rate:e}/s, half-life {half_life:?}, {arrivals:?}: {worst:.1e}");
+            eprintln!("{rate:e}/s, half-life {half_life:?}, {arrivals:?}: {worst:.1e}");
             assert!(worst <= tolerance, "{worst:e}: {rate}/s, {half_life:?}, {arrivals:?}");
         }
     }

@@ -4,7 +4,7 @@ use earrrl::{Cost, Limit, Nanos, Wait};
 use proptest::prelude::*;
 
 use super::strategies::{cases, costs, histories, memory};
-use crate::client::{Client, nanos};
+use crate::client::{Client, before, nanos};
 
 /// Nanoseconds around the wait within which exponential's doubles can't tell the difference: an
 /// error of 4e-15 in the measure, over long periods.
@@ -65,6 +65,7 @@ proptest! {
         check_wait(&client, now, cost, report.retry_after, &shares)?;
     }
 
+    /// And not a nanosecond earlier, as far as that can be told.
     #[test]
     fn from_reset_after_on_a_client_is_as_good_as_new(
         (client, last) in histories(),
@@ -76,17 +77,29 @@ proptest! {
         let (then, new) = (client.report(later, Cost::ZERO), Client::new(client.limit));
         let fresh = new.report(later, Cost::ZERO);
         prop_assert_eq!(then.reset_after.as_nanos(), 0);
+        let mut almost = before(later, 1 + haze(&client.limit));
         match client.limit {
             Limit::RecentAverage(_) => {
-                let rate = then.rate.unwrap_or_default();
-                prop_assert!(rate <= 0.01 * then.limit * (1.0 + 1e-9), "{rate}");
+                let rate = |now| client.report(now, Cost::ZERO).rate.unwrap_or_default();
+                let good = 0.01 * then.limit;
+                prop_assert!(rate(later) <= good * (1.0 + 1e-12), "{}", rate(later));
+                prop_assert!(reset == 0 || rate(almost) > good * (1.0 - 1e-12), "{}", rate(almost));
             }
             Limit::Exponential(limit) => {
-                let measured = client.report(later, Cost::ONE).rate.unwrap_or_default();
-                let per_period = measured * limit.period() as f64 / 1e9;
-                prop_assert!(per_period <= 1.01 + 1e-9, "{per_period}");
+                // Where the last digits of 1.01 stand for many nanoseconds.
+                almost = before(almost, (limit.period() as f64 * 1e-14) as u64);
+                let measured = |now| {
+                    let rate = client.report(now, Cost::ONE).rate.unwrap_or_default();
+                    rate * limit.period() as f64 / 1e9
+                };
+                prop_assert!(measured(later) <= 1.01 * (1.0 + 1e-12), "{}", measured(later));
+                prop_assert!(reset == 0 || measured(almost) > 1.01 * (1.0 - 1e-12), "{reset}");
             }
-            _ => prop_assert_eq!(then, fresh),
+            _ => {
+                prop_assert_eq!(then, fresh);
+                let last = client.report(almost, Cost::ZERO).reset_after;
+                prop_assert!(reset == 0 || last.as_nanos() == 1);
+            }
         }
     }
 }

@@ -1,0 +1,180 @@
+//! Where the states of one rule's clients are: words in the table, everything else in the map.
+
+use std::string::String;
+use std::{fmt, format};
+
+use crate::algorithm::{Limit, State};
+use crate::error::RuleError;
+use crate::states::States;
+use crate::table::{Change, KeyHash, Table, TableError};
+use crate::time::Nanos;
+
+pub(crate) enum Clients {
+    Words(Table),
+    States(States),
+}
+
+/// Why a limiter can't be built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The table can't be: capacity 0, or beyond memory, or the wrong processor.
+    Table(TableError),
+    /// The rule can't be used so.
+    Rule(RuleError),
+    /// The operating system gives no randomness for the key of the hash.
+    NoRandomness(String),
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Table(error) => error.fmt(f),
+            Self::Rule(error) => error.fmt(f),
+            Self::NoRandomness(why) => write!(f, "no randomness for the hash: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for BuildError {}
+
+impl From<TableError> for BuildError {
+    fn from(error: TableError) -> Self {
+        Self::Table(error)
+    }
+}
+
+impl From<RuleError> for BuildError {
+    fn from(error: RuleError) -> Self {
+        Self::Rule(error)
+    }
+}
+
+impl From<getrandom::Error> for BuildError {
+    fn from(error: getrandom::Error) -> Self {
+        Self::NoRandomness(format!("{error}"))
+    }
+}
+
+impl Clients {
+    /// Room for `capacity` clients of the limit; for states of several words in at most
+    /// `most_bytes`, or what so many clients can come to need.
+    pub(crate) fn new(
+        limit: &Limit,
+        capacity: usize,
+        most_bytes: Option<usize>,
+    ) -> Result<Self, BuildError> {
+        if limit.is_one_time() {
+            return Ok(Self::Words(Table::new(capacity)?));
+        }
+        if capacity == 0 {
+            return Err(TableError::NoCapacity.into());
+        }
+        let most = most_bytes.or_else(|| States::bytes_of(capacity, limit.state_bytes()));
+        let most = most.ok_or(TableError::TooLarge { capacity })?;
+        Ok(Self::States(States::new(capacity, most)))
+    }
+
+    /// Reads, judges and changes a client's state as one indivisible step. `decide` may be called
+    /// several times; only its last answer counts.
+    pub(crate) fn update<R>(
+        &self,
+        key: KeyHash,
+        limit: &Limit,
+        now: Nanos,
+        mut decide: impl FnMut(Option<State>) -> (Option<State>, R),
+    ) -> R {
+        match self {
+            Self::Words(table) => table.update(key, limit.idle(now), |word| {
+                let (after, answer) = decide(word.and_then(|word| limit.state_of(word)));
+                let after = after.as_ref().and_then(State::word);
+                let change = match after {
+                    _ if after == word => Change::Keep,
+                    Some(after) => Change::Store(after),
+                    None => Change::Remove,
+                };
+                (change, answer)
+            }),
+            Self::States(states) => states.lock(States::shard_of(key)).update(key, decide),
+        }
+    }
+
+    /// Fetches from memory what a decision will need.
+    #[inline]
+    pub(crate) fn prefetch(&self, key: KeyHash) {
+        if let Self::Words(table) = self {
+            table.prefetch(key);
+        }
+    }
+
+    /// A copy of a client's state.
+    pub(crate) fn peek(&self, key: KeyHash, limit: &Limit) -> Option<State> {
+        match self {
+            Self::Words(table) => limit.state_of(table.get(key)?),
+            Self::States(states) => states.lock(States::shard_of(key)).peek(key),
+        }
+    }
+
+    /// Takes back what was charged; see [`Limit::refund`].
+    pub(crate) fn refund(
+        &self,
+        key: KeyHash,
+        limit: &Limit,
+        now: Nanos,
+        charged_at: Nanos,
+        cost: crate::Cost,
+    ) {
+        self.update(key, limit, now, |state| (limit.refund(state, now, charged_at, cost), ()));
+    }
+
+    /// Forgets a client.
+    pub(crate) fn reset(&self, key: KeyHash) {
+        match self {
+            Self::Words(table) => drop(table.reset(key)),
+            Self::States(states) => {
+                states.lock(States::shard_of(key)).update(key, |_| (None, ()));
+            }
+        }
+    }
+
+    /// Whether states under `limit` can be kept here.
+    pub(crate) fn fits(&self, limit: &Limit) -> bool {
+        matches!(self, Self::Words(_)) == limit.is_one_time()
+    }
+
+    /// Gives every client the state under `new` that follows from its own under `old`; nobody else
+    /// may be deciding meanwhile.
+    pub(crate) fn convert(&self, old: &Limit, new: &Limit, now: Nanos) {
+        match self {
+            Self::Words(table) => {
+                table.convert(|word| new.convert(old, old.state_of(word)?, now)?.word());
+            }
+            Self::States(states) => {
+                for mut shard in states.each() {
+                    shard.convert(|state| new.convert(old, state, now));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Words(table) => table.len(),
+            Self::States(states) => states.each().map(|shard| shard.len()).sum(),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Words(table) => table.bytes(),
+            Self::States(states) => states.each().map(|shard| shard.bytes()).sum(),
+        }
+    }
+
+    pub(crate) fn displaced(&self) -> u64 {
+        match self {
+            Self::Words(table) => table.displaced(),
+            Self::States(states) => states.each().map(|shard| shard.displaced()).sum(),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+use crate::clients::{BuildError, Clients};
+use crate::clock::SystemClock;
+use crate::cost::Cost;
+use crate::error::RuleError;
+use crate::rule::Rule;
+use crate::table::KeyHasher;
+use crate::time::Clock;
+
+use super::{Limiter, SingleLimiter, Time};
+
+const DEFAULT_CAPACITY: usize = 100_000;
+
+/// What a limiter is to be; see [`Limiter::builder`].
+#[derive(Clone, Debug)]
+pub struct Builder<F = fn() -> SystemClock> {
+    rule: Rule,
+    capacity: usize,
+    most_bytes: Option<usize>,
+    hasher: Option<KeyHasher>,
+    clock: F,
+}
+
+impl Builder {
+    pub(super) fn new(rule: Rule) -> Self {
+        let (capacity, clock) = (DEFAULT_CAPACITY, SystemClock::new as fn() -> SystemClock);
+        Self { rule, capacity, most_bytes: None, hasher: None, clock }
+    }
+}
+
+impl<C: Clock, F: FnOnce() -> C> Builder<F> {
+    /// For so many live clients: 22 bytes each where the rule's state is one time.
+    #[must_use]
+    pub fn capacity(self, clients: usize) -> Self {
+        Self { capacity: clients, ..self }
+    }
+
+    /// Bounds the bytes of states that are more than one time (exponential, windows, logs); they
+    /// may otherwise take what `capacity` busy clients need.
+    #[must_use]
+    pub fn max_bytes(self, bytes: usize) -> Self {
+        Self { most_bytes: Some(bytes), ..self }
+    }
+
+    /// Another clock.
+    #[must_use]
+    pub fn clock<D: Clock>(self, clock: D) -> Builder<impl FnOnce() -> D> {
+        Builder {
+            rule: self.rule,
+            capacity: self.capacity,
+            most_bytes: self.most_bytes,
+            hasher: self.hasher,
+            clock: move || clock,
+        }
+    }
+
+    /// A hash with a known key, for tests. Without, it is random, and nobody who chooses client
+    /// keys can choose their places.
+    #[must_use]
+    pub fn hasher(self, hasher: KeyHasher) -> Self {
+        Self { hasher: Some(hasher), ..self }
+    }
+
+    /// The limiter.
+    ///
+    /// # Errors
+    /// When the capacity is 0 or beyond memory, the processor has no 128-bit compare-and-swap, or
+    /// the rule's `max_cost` is below 1.
+    pub fn build(self) -> Result<Limiter<C>, BuildError> {
+        check(&self.rule)?;
+        Ok(Limiter {
+            clients: Clients::new(self.rule.limit(), self.capacity, self.most_bytes)?,
+            hasher: self.hasher.map_or_else(KeyHasher::random, Ok)?,
+            clock: Time::new((self.clock)()),
+            rule: self.rule,
+            capacity: self.capacity,
+            most_bytes: self.most_bytes,
+        })
+    }
+
+    /// A limiter without keys: everything it decides counts as one client's.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub fn build_single(self) -> Result<SingleLimiter<C>, BuildError> {
+        self.capacity(1).build().map(SingleLimiter)
+    }
+}
+
+/// A rule whose `max_cost` refuses plain requests is a mistake.
+pub(super) fn check(rule: &Rule) -> Result<(), RuleError> {
+    rule.accept(Cost::ONE).map(drop)
+}

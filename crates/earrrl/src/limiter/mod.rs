@@ -1,0 +1,274 @@
+//! The keyed limiter: one rule, many clients, shared by any number of threads.
+
+mod builder;
+mod single;
+#[cfg(test)]
+mod tests;
+mod verdict;
+
+use core::fmt;
+use core::hash::Hash;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+pub use builder::Builder;
+pub use single::SingleLimiter;
+use verdict::Details;
+pub use verdict::Verdict;
+
+use crate::algorithm::{Limit, Moment, OneTime, Store, judge};
+use crate::atomic::{self, Part};
+use crate::clients::{BuildError, Clients};
+use crate::clock::SystemClock;
+use crate::cost::Cost;
+use crate::decision::Action;
+use crate::error::RuleError;
+use crate::rule::Rule;
+use crate::table::{Change, KeyHash, KeyHasher, Table};
+use crate::time::{Clock, Nanos};
+
+/// So many keys of a batch are fetched from memory together.
+const BATCH: usize = 16;
+
+/// Decides requests under one rule, for a fixed number of clients.
+///
+/// Clients are told apart by their keys, which may be of any hashable type; the same client must
+/// always come as the same type. Nothing is stored of a key but its hash. All methods that decide
+/// take `&self`, take no lock where the rule's state is one time (recent-average, token-bucket,
+/// gcra), and never wait for another thread.
+///
+/// ```
+/// use earrrl::{Limiter, Rule};
+///
+/// let rule: Rule = "gcra 1/s burst=2".parse()?;
+/// let limiter = Limiter::builder(rule).capacity(10_000).build()?;
+/// assert!(limiter.check("alice").is_allowed());
+/// assert!(limiter.check("alice").is_allowed());
+/// let denied = limiter.check("alice");
+/// assert!(!denied.is_allowed());
+/// assert!(denied.retry_after().duration().is_some_and(|wait| wait.as_millis() <= 1000));
+/// assert!(limiter.check("bob").is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Limiter<C = SystemClock> {
+    rule: Rule,
+    clients: Clients,
+    hasher: KeyHasher,
+    clock: Time<C>,
+    capacity: usize,
+    most_bytes: Option<usize>,
+}
+
+impl Limiter {
+    /// Begins a limiter of the rule: for 100 000 clients, on the system's clock, unless said
+    /// otherwise.
+    pub fn builder(rule: Rule) -> Builder {
+        Builder::new(rule)
+    }
+}
+
+impl<C: Clock> Limiter<C> {
+    /// Decides a request of cost 1.
+    #[inline]
+    pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Verdict<'_> {
+        self.decide(self.hasher.hash(key), Cost::ONE, self.clock.now(), Store::ByPolicy)
+    }
+
+    /// Decides a request.
+    ///
+    /// # Errors
+    /// When it costs more than the rule's `max_cost`.
+    #[inline]
+    pub fn check_cost<K: Hash + ?Sized>(
+        &self,
+        key: &K,
+        cost: Cost,
+    ) -> Result<Verdict<'_>, RuleError> {
+        let cost = self.rule.accept(cost)?;
+        Ok(self.decide(self.hasher.hash(key), cost, self.clock.now(), Store::ByPolicy))
+    }
+
+    /// Decides a request of some instant; one before the latest that was used is taken as that.
+    ///
+    /// # Errors
+    /// When it costs more than the rule's `max_cost`.
+    #[inline]
+    pub fn check_at<K: Hash + ?Sized>(
+        &self,
+        key: &K,
+        cost: Cost,
+        now: Nanos,
+    ) -> Result<Verdict<'_>, RuleError> {
+        let cost = self.rule.accept(cost)?;
+        let now = self.clock.at(now);
+        Ok(self.decide(self.hasher.hash(key), cost, now, Store::ByPolicy))
+    }
+
+    /// What [`check_cost`](Self::check_cost) would answer; nothing is stored.
+    ///
+    /// # Errors
+    /// When it costs more than the rule's `max_cost`.
+    pub fn peek<K: Hash + ?Sized>(&self, key: &K, cost: Cost) -> Result<Verdict<'_>, RuleError> {
+        let cost = self.rule.accept(cost)?;
+        Ok(self.decide(self.hasher.hash(key), cost, self.clock.now(), Store::Never))
+    }
+
+    /// Decides requests of cost 1 of many keys, in order: several times as fast as one by one
+    /// where the clients don't fit the processor's cache. The verdicts are made as they are asked
+    /// for, sixteen at a time.
+    pub fn check_batch<'a, K: Hash>(
+        &'a self,
+        keys: &'a [K],
+    ) -> impl Iterator<Item = Verdict<'a>> + 'a {
+        keys.chunks(BATCH).flat_map(move |keys| {
+            let mut hashes = [KeyHash::from_bits(0); BATCH];
+            for (hash, key) in hashes.iter_mut().zip(keys) {
+                *hash = self.hasher.hash(key);
+                self.clients.prefetch(*hash);
+            }
+            let now = self.clock.now();
+            let hashes = hashes.into_iter().take(keys.len());
+            hashes.map(move |hash| self.decide(hash, Cost::ONE, now, Store::ByPolicy))
+        })
+    }
+
+    /// Takes back a request that was charged at that instant ([`Verdict::decided_at`]), or now.
+    pub fn refund<K: Hash + ?Sized>(&self, key: &K, cost: Cost, charged_at: Option<Nanos>) {
+        let (limit, now) = (self.rule.limit(), self.clock.now());
+        let charged_at = charged_at.unwrap_or(now);
+        self.clients.refund(self.hasher.hash(key), limit, now, charged_at, cost);
+    }
+
+    /// Forgets a client.
+    pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
+        self.clients.reset(self.hasher.hash(key));
+    }
+
+    /// Gives the clients another rule, and keeps their histories: a changed limit leaves them as
+    /// they are, and another half-life, refill or capacity converts each so that its present rate
+    /// or balance stays. Only another algorithm begins anew.
+    ///
+    /// # Errors
+    /// As [`Builder::build`]; the old rule then stays.
+    pub fn change(&mut self, rule: Rule) -> Result<(), BuildError> {
+        builder::check(&rule)?;
+        if self.clients.fits(rule.limit()) {
+            self.clients.convert(self.rule.limit(), rule.limit(), self.clock.now());
+        } else {
+            self.clients = Clients::new(rule.limit(), self.capacity, self.most_bytes)?;
+        }
+        self.rule = rule;
+        Ok(())
+    }
+
+    /// The rule.
+    pub fn rule(&self) -> &Rule {
+        &self.rule
+    }
+
+    /// How many clients are stored, idle ones included: an estimate where there are many.
+    pub fn len(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Whether no client is stored, as far as [`len`](Self::len) tells.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes that the clients take: fixed where the rule's state is one time.
+    pub fn bytes(&self) -> usize {
+        self.clients.bytes()
+    }
+
+    /// How many clients that were not idle had to go to make room. When it grows steadily, the
+    /// capacity is too small.
+    pub fn displaced(&self) -> u64 {
+        self.clients.displaced()
+    }
+
+    #[inline]
+    fn decide(&self, key: KeyHash, cost: Cost, now: Nanos, store: Store) -> Verdict<'_> {
+        match (&self.clients, self.rule.limit(), self.rule.action()) {
+            (Clients::Words(table), Limit::TokenBucket(limit), Action::Deny) => {
+                self.step(table, limit, key, cost, now, store)
+            }
+            (Clients::Words(table), Limit::RecentAverage(limit), Action::Deny) => {
+                self.step(table, limit, key, cost, now, store)
+            }
+            _ => self.decide_any(key, cost, now, store),
+        }
+    }
+
+    /// The hot path: one state, one compare-and-swap, and no figures until they are asked for.
+    #[inline]
+    fn step<A: OneTime>(
+        &self,
+        table: &Table,
+        limit: &A,
+        key: KeyHash,
+        cost: Cost,
+        now: Nanos,
+        store: Store,
+    ) -> Verdict<'_> {
+        table.update(key, limit.idle(now).0, |word| {
+            let before = word.map(Moment);
+            let (after, allowed) = judge(limit, before, now, cost, store, |_| ());
+            let change = match after {
+                Some(after) if Some(after) != before => Change::Store(after.0),
+                _ => Change::Keep,
+            };
+            let details = Details::Moments { before, after };
+            (change, Verdict { rule: &self.rule, now, cost, allowed, details })
+        })
+    }
+
+    #[inline(never)]
+    fn decide_any(&self, key: KeyHash, cost: Cost, now: Nanos, store: Store) -> Verdict<'_> {
+        let part = Part { rule: &self.rule, clients: &self.clients, key, cost };
+        let decision = atomic::decide(&[part], now, store == Store::Never);
+        let (allowed, details) = (decision.allowed, Details::Whole(decision));
+        Verdict { rule: &self.rule, now, cost, allowed, details }
+    }
+}
+
+impl<C> fmt::Debug for Limiter<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limiter")
+            .field("rule", &self.rule.to_string())
+            .field("capacity", &self.capacity)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A clock, and the latest instants that were used: time never goes back.
+pub(crate) struct Time<C> {
+    clock: C,
+    /// The latest instant that somebody gave.
+    given: AtomicU64,
+    /// Whether the clock itself was used; then every given instant is at least its present one.
+    /// One flag, written once, in place of a word that every request would write.
+    used: AtomicBool,
+}
+
+impl<C: Clock> Time<C> {
+    pub(crate) fn new(clock: C) -> Self {
+        Self { clock, given: AtomicU64::new(0), used: AtomicBool::new(false) }
+    }
+
+    /// The present instant.
+    #[inline]
+    pub(crate) fn now(&self) -> Nanos {
+        if !self.used.load(Relaxed) {
+            self.used.store(true, Relaxed);
+        }
+        self.clock.now().max(Nanos::new(self.given.load(Relaxed)))
+    }
+
+    /// A given instant, or the latest one used if that is later.
+    #[inline]
+    pub(crate) fn at(&self, given: Nanos) -> Nanos {
+        let before = Nanos::new(self.given.fetch_max(given.get(), Relaxed));
+        let floor = if self.used.load(Relaxed) { self.clock.now() } else { Nanos::ZERO };
+        given.max(before).max(floor)
+    }
+}

@@ -1,0 +1,110 @@
+use core::fmt;
+use core::time::Duration;
+
+use crate::algorithm::{Algorithm, Limit, Moment, report};
+use crate::cost::Cost;
+use crate::decision::{Decision, Outcome, Report, Wait};
+use crate::rule::Rule;
+use crate::time::Nanos;
+
+/// The answer to a request. Whether it is allowed is known; everything else is worked out when it
+/// is asked for.
+#[derive(Clone, Copy)]
+#[must_use]
+pub struct Verdict<'a> {
+    pub(super) rule: &'a Rule,
+    pub(super) now: Nanos,
+    pub(super) cost: Cost,
+    pub(super) allowed: bool,
+    pub(super) details: Details,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Details {
+    /// The states before and after; the rule denies what it does not allow.
+    Moments {
+        before: Option<Moment>,
+        after: Option<Moment>,
+    },
+    Whole(Decision),
+}
+
+impl Verdict<'_> {
+    /// Whether the request is answered as allowed: all but those that [`Outcome::Deny`] refuses.
+    #[inline]
+    pub fn is_allowed(&self) -> bool {
+        self.allowed
+    }
+
+    /// The instant it was decided at; a refund wants to know.
+    pub fn decided_at(&self) -> Nanos {
+        self.now
+    }
+
+    /// What was charged if it was stored.
+    pub fn cost(&self) -> Cost {
+        self.cost
+    }
+
+    /// What became of the request.
+    pub fn outcome(&self) -> Outcome {
+        self.decision().outcome
+    }
+
+    /// The measured rate in cost units a second; `None` for token-bucket and gcra.
+    pub fn rate(&self) -> Option<f64> {
+        self.decision().rate
+    }
+
+    /// How many requests of cost 1 would be allowed now, one after the other.
+    pub fn remaining(&self) -> u64 {
+        self.decision().remaining
+    }
+
+    /// The least wait from which on the same request is allowed if nothing else is sent.
+    pub fn retry_after(&self) -> Wait {
+        self.decision().retry_after
+    }
+
+    /// The wait until the client is as good as new, if nothing else is sent.
+    pub fn reset_after(&self) -> Duration {
+        self.decision().reset_after
+    }
+
+    /// Everything there is to say.
+    #[cold]
+    pub fn decision(&self) -> Decision {
+        match (&self.details, self.rule.limit()) {
+            (Details::Whole(decision), _) => *decision,
+            (Details::Moments { before, after }, Limit::RecentAverage(limit)) => {
+                self.single(self.report(limit, before.as_ref(), after.as_ref()))
+            }
+            (Details::Moments { before, after }, Limit::TokenBucket(limit)) => {
+                self.single(self.report(limit, before.as_ref(), after.as_ref()))
+            }
+            (Details::Moments { after, .. }, limit) => {
+                let state = after.and_then(|after| limit.state_of(after.0));
+                limit.decide(state, self.now, self.cost, crate::Store::Never).1
+            }
+        }
+    }
+
+    fn report<A: Algorithm<State = Moment>>(
+        &self,
+        limit: &A,
+        before: Option<&Moment>,
+        after: Option<&Moment>,
+    ) -> Report {
+        report(limit, limit.estimate(before, self.now, self.cost), after, self.now, self.cost)
+    }
+
+    fn single(&self, report: Report) -> Decision {
+        Decision::single(self.allowed, report)
+    }
+}
+
+impl fmt::Debug for Verdict<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.decision().fmt(f)
+    }
+}

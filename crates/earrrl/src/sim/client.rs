@@ -1,0 +1,159 @@
+//! What a client does, and the text that says so.
+
+use alloc::format;
+use alloc::string::String;
+use core::str::FromStr;
+use core::time::Duration;
+
+use crate::cost::Cost;
+use crate::error::RuleError;
+use crate::grammar::{Word, Words, read_duration, read_rate};
+use crate::parameter::Rate;
+
+/// A simulated client.
+///
+/// ```
+/// use earrrl::sim::{Client, Pattern};
+/// let client: Client = "crawler bursty 20 every=30s gap=10ms from=1m until=5m retry=500ms".parse()?;
+/// assert!(matches!(client.pattern, Pattern::Bursty { size: 20, .. }));
+/// assert!("crawler hourly 3".parse::<Client>().is_err());
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Client {
+    /// What it is called.
+    pub name: String,
+    /// When it wants to send.
+    pub pattern: Pattern,
+    /// When it starts.
+    pub from: Duration,
+    /// When it stops: it sends before this only.
+    pub until: Option<Duration>,
+    /// What each request costs.
+    pub cost: Cost,
+    /// What it does when it is denied.
+    pub reaction: Reaction,
+}
+
+/// When a client wants to send.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pattern {
+    /// Evenly: `steady 10/s`.
+    Steady(Rate),
+    /// At random, so often on average, each request independent of all others: `random 10/s`.
+    Random(Rate),
+    /// So many, `gap` apart, at each multiple of `every`: `bursty 20 every=30s gap=10ms`.
+    Bursty {
+        /// Requests a burst.
+        size: u32,
+        /// From one burst's start to the next.
+        every: Duration,
+        /// From one request of a burst to the next.
+        gap: Duration,
+    },
+}
+
+/// What a client does when it is denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reaction {
+    /// Goes on as if nothing had happened.
+    Ignore,
+    /// Sends the same again after this long, until it is allowed; what it wanted to send meanwhile
+    /// is dropped: `retry=500ms`.
+    Retry(Duration),
+    /// As [`Reaction::Retry`], after what `retry_after` says; stops on never: `obey`.
+    Obey,
+}
+
+impl FromStr for Client {
+    type Err = RuleError;
+
+    /// Reads `NAME PATTERN [from=T] [until=T] [cost=C] [retry=T|obey]`.
+    fn from_str(text: &str) -> Result<Self, RuleError> {
+        let mut words = Words::new(text);
+        let name = words.next("expected a name, then steady, random or bursty")?.text.into();
+        let pattern = pattern(&mut words)?;
+        let time = |word: Option<Word<'_>>| word.as_ref().map(read_duration).transpose();
+        let from = time(words.option("from")?)?.unwrap_or_default();
+        let until = time(words.option("until")?)?;
+        let cost = match words.option("cost")? {
+            Some(word) => word.text.parse().map_err(|error: RuleError| error.at(word.column))?,
+            None => Cost::ONE,
+        };
+        let reaction = reaction(&mut words)?;
+        words.finish()?;
+        Ok(Self { name, pattern, from, until, cost, reaction })
+    }
+}
+
+fn pattern(words: &mut Words<'_>) -> Result<Pattern, RuleError> {
+    let name = words.next("expected steady, random or bursty")?;
+    match name.text {
+        "steady" => Ok(Pattern::Steady(read_rate(&words.next("expected a rate such as 10/s")?)?)),
+        "random" => Ok(Pattern::Random(read_rate(&words.next("expected a rate such as 10/s")?)?)),
+        "bursty" => bursty(words),
+        _ => Err(name.expected("steady, random or bursty")),
+    }
+}
+
+fn bursty(words: &mut Words<'_>) -> Result<Pattern, RuleError> {
+    let size = words.next("expected how many requests a burst has")?;
+    let count = size.text.parse().ok().filter(|count| (1..=1_000_000).contains(count));
+    let every = words.option("every")?;
+    let every = every.as_ref().map(read_duration).transpose()?.filter(|every| !every.is_zero());
+    let gap = words.option("gap")?.as_ref().map(read_duration).transpose()?.unwrap_or_default();
+    let (Some(count), Some(every)) = (count, every) else {
+        return Err(size.error(format!(
+            "expected 1 to 1000000 requests and the time between bursts, such as 20 every=30s; \
+             found {}",
+            size.quoted()
+        )));
+    };
+    if gap.saturating_mul(count) > every {
+        return Err(
+            size.error(format!("{count} requests {gap:?} apart take longer than {every:?}"))
+        );
+    }
+    Ok(Pattern::Bursty { size: count, every, gap })
+}
+
+fn reaction(words: &mut Words<'_>) -> Result<Reaction, RuleError> {
+    let obey = words.flag(&["obey"])?;
+    match (words.option("retry")?, obey) {
+        (None, None) => Ok(Reaction::Ignore),
+        (None, Some(_)) => Ok(Reaction::Obey),
+        (Some(word), None) => match read_duration(&word)? {
+            Duration::ZERO => Err(word.expected("a time above 0")),
+            wait => Ok(Reaction::Retry(wait)),
+        },
+        (Some(_), Some(word)) => {
+            Err(word.error("expected either retry=T or obey, not both".into()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistakes_are_told_with_their_column() {
+        for (text, column, message) in [
+            ("", 1, "expected a name"),
+            ("a", 2, "expected steady, random or bursty"),
+            ("a steadily 1/s", 3, "`steadily` is not steady"),
+            ("a steady 1", 10, "is not N/D"),
+            ("a bursty 0 every=1s", 10, "expected 1 to 1000000"),
+            ("a bursty 5", 10, "every=30s"),
+            ("a bursty 5 every=1s gap=300ms", 10, "take longer than 1s"),
+            ("a steady 1/s retry=0s", 20, "is not a time above 0"),
+            ("a steady 1/s obey retry=1s", 14, "not both"),
+            ("a steady 1/s cost=x", 19, "is not a decimal number"),
+            ("a steady 1/s sometimes", 14, "sometimes"),
+        ] {
+            let error = text.parse::<Client>().unwrap_err();
+            assert_eq!(error.column(), Some(column), "{text}: {error}");
+            assert!(error.message().contains(message), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Clients through a rule.
+
+use alloc::collections::BinaryHeap;
+use alloc::format;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+use core::time::Duration;
+
+use super::schedule::Schedule;
+use super::{Client, Reaction};
+use crate::algorithm::{State, Store};
+use crate::decision::Decision;
+use crate::error::RuleError;
+use crate::rule::Rule;
+use crate::time::Nanos;
+
+/// The most requests a simulation may have.
+pub const MAX_ATTEMPTS: u64 = 20_000_000;
+
+/// One request of a simulated client.
+#[derive(Clone, Copy, Debug)]
+pub struct Attempt<'a> {
+    /// When, since the start.
+    pub time: Nanos,
+    /// Whose, by place among the clients.
+    pub client: usize,
+    /// What the rule said.
+    pub decision: &'a Decision,
+    /// The client's state after it.
+    pub state: Option<&'a State>,
+}
+
+/// Puts what the clients send before `duration` through `rule`, in the order of the times; at equal
+/// times in the order of the clients. `each` sees every request.
+///
+/// # Errors
+/// More than [`MAX_ATTEMPTS`] requests.
+pub fn run(
+    rule: &Rule,
+    clients: &[Client],
+    seed: u64,
+    duration: Duration,
+    mut each: impl FnMut(&Attempt<'_>),
+) -> Result<(), RuleError> {
+    let end = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    let schedule = |(place, client)| Schedule::new(client, seed.wrapping_add(place));
+    let mut schedules: Vec<_> = (0u64..).zip(clients).map(schedule).collect();
+    let mut states: Vec<Option<State>> = clients.iter().map(|_| None).collect();
+    let first =
+        schedules.iter_mut().enumerate().filter_map(|(c, s)| Some(Reverse((s.after(None)?, c))));
+    let mut due: BinaryHeap<_> = first.collect();
+    let mut attempts = 0;
+    while let Some(Reverse((time, client))) = due.pop() {
+        if time >= end {
+            break;
+        }
+        attempts += 1;
+        if attempts > MAX_ATTEMPTS {
+            return Err(RuleError::new(format!("more than {MAX_ATTEMPTS} requests to simulate")));
+        }
+        let now = Nanos::new(time);
+        let cost = clients[client].cost;
+        let (state, decision) =
+            rule.limit().decide(states[client].take(), now, cost, Store::ByPolicy);
+        each(&Attempt { time: now, client, decision: &decision, state: state.as_ref() });
+        states[client] = state;
+        let wish = next(&clients[client], &mut schedules[client], time, &decision);
+        due.extend(wish.map(|at| Reverse((at, client))));
+    }
+    Ok(())
+}
+
+/// When a client sends next, after what became of its request at `now`.
+fn next(
+    client: &Client,
+    schedule: &mut Schedule<'_>,
+    now: u64,
+    decision: &Decision,
+) -> Option<u64> {
+    let wait = match client.reaction {
+        Reaction::Ignore => return schedule.after(None),
+        _ if decision.allowed => return schedule.after(Some(now)),
+        Reaction::Retry(wait) => wait,
+        Reaction::Obey => decision.retry_after.duration()?,
+    };
+    let at = Duration::from_nanos(now).checked_add(wait)?;
+    let ended = client.until.is_some_and(|until| at >= until);
+    if ended { None } else { u64::try_from(at.as_nanos()).ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The times in seconds at which a client sends, and whether it was allowed.
+    fn attempts(rule: &str, client: &str, seconds: u64) -> Vec<(f64, bool)> {
+        let (rule, client): (Rule, Client) = (rule.parse().unwrap(), client.parse().unwrap());
+        let mut found = Vec::new();
+        run(&rule, &[client], 7, Duration::from_secs(seconds), |attempt| {
+            found.push((attempt.time.get() as f64 / 1e9, attempt.decision.allowed));
+        })
+        .unwrap();
+        found
+    }
+
+    #[test]
+    fn patterns() {
+        let times = |client| attempts("fixed-window 1000/1h", client, 10).into_iter().map(|a| a.0);
+        assert!(times("a steady 5/3s from=7s").eq([7.0, 7.6, 8.2, 8.8, 9.4]));
+        assert!(times("a steady 1/s until=3s").eq([0.0, 1.0, 2.0]));
+        assert!(times("a bursty 2 every=4s gap=500ms").eq([0.0, 0.5, 4.0, 4.5, 8.0, 8.5]));
+        let random: Vec<f64> = times("a random 40/s").collect();
+        assert!((340..460).contains(&random.len()), "{}", random.len());
+        assert!(random.is_sorted());
+        assert!(times("a random 40/s").eq(random));
+    }
+
+    #[test]
+    fn reactions() {
+        let rule = "fixed-window 1/4s";
+        let ignoring = [(0.0, true), (1.0, false), (2.0, false), (3.0, false), (4.0, true)];
+        assert_eq!(attempts(rule, "a steady 1/s", 5), ignoring);
+        let retrying =
+            [(0.0, true), (1.0, false), (2.5, false), (4.0, true), (4.0, false), (5.5, false)];
+        assert_eq!(attempts(rule, "a steady 1/s retry=1500ms", 6), retrying);
+        let obeying =
+            [(0.0, true), (1.0, false), (4.0, true), (4.0, false), (8.0, true), (8.0, false)];
+        assert_eq!(attempts(rule, "a steady 1/s obey", 9), obeying);
+        assert_eq!(attempts(rule, "a steady 1/s cost=2 obey", 9), [(0.0, false)]);
+    }
+
+    #[test]
+    fn endless_simulations_are_refused() {
+        let (rule, client) =
+            ("gcra 1/s burst=1".parse().unwrap(), "a steady 1e9/s".parse().unwrap());
+        assert!(run(&rule, &[client], 1, Duration::MAX, |_| ()).is_err());
+    }
+}

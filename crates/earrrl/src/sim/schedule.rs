@@ -1,0 +1,56 @@
+//! The instants at which a client wants to send.
+
+use core::time::Duration;
+
+use super::{Client, Pattern};
+use crate::arithmetic::ln;
+use crate::random::Random;
+
+/// One client's wishes, in order; times in nanoseconds since the start of the simulation.
+pub(super) struct Schedule<'a> {
+    client: &'a Client,
+    random: Random,
+    sent: u64,
+    /// Of a random client, the last one; elsewhere each instant follows from its number.
+    last: f64,
+}
+
+impl<'a> Schedule<'a> {
+    /// The schedule of a client; `seed` matters to random ones only.
+    pub(super) fn new(client: &'a Client, seed: u64) -> Self {
+        Self { client, random: Random::new(seed), sent: 0, last: 0.0 }
+    }
+
+    /// The next instant after `now`, which is where the client's last request was let through.
+    pub(super) fn after(&mut self, now: Option<u64>) -> Option<u64> {
+        loop {
+            let at = self.next()?;
+            if now.is_none_or(|now| at >= now) {
+                return Some(at);
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<u64> {
+        let number = u128::from(self.sent);
+        self.sent += 1;
+        let offset = match self.client.pattern {
+            Pattern::Steady(rate) => {
+                // Exact, so that 5/3s is a gap of 0.6 s however long it lasts.
+                let (amount, per) = rate.parts();
+                number.checked_mul(u128::from(per) * 1_000_000_000)? / amount.billionths()
+            }
+            Pattern::Random(rate) => {
+                self.last -= ln(1.0 - self.random.unit()) / rate.per_second_f64() * 1e9;
+                self.last as u128
+            }
+            Pattern::Bursty { size, every, gap } => {
+                let (burst, place) = (number / u128::from(size), number % u128::from(size));
+                burst * every.as_nanos() + place * gap.as_nanos()
+            }
+        };
+        let at = Duration::from_nanos(u64::try_from(offset).ok()?).checked_add(self.client.from)?;
+        let ended = self.client.until.is_some_and(|until| at >= until);
+        if ended { None } else { u64::try_from(at.as_nanos()).ok() }
+    }
+}
