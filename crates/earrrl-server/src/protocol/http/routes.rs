@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use hyper::body::Body as _;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -49,15 +49,15 @@ pub fn router(server: Arc<Server>) -> Router {
         .with_state(server)
 }
 
-async fn check(server: Shared, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
+async fn check(server: Shared, headers: HeaderMap, Body(body): Body) -> Result<Response, Problem> {
     let started = Instant::now();
-    let response = ask(&server, &headers, &body?, Mode::Check, Status::ByVerdict).await;
+    let response = ask(&server, &headers, &body, Mode::Check, Status::ByVerdict).await;
     server.service.metrics.http_request.record(started.elapsed());
     response
 }
 
-async fn peek(server: Shared, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
-    ask(&server, &headers, &body?, Mode::Peek, Status::Ok).await
+async fn peek(server: Shared, headers: HeaderMap, Body(body): Body) -> Result<Response, Problem> {
+    ask(&server, &headers, &body, Mode::Peek, Status::Ok).await
 }
 
 async fn ask(
@@ -136,9 +136,8 @@ fn find<'a>(server: &Server, rules: &'a RuleSet, named: &Named<'_>) -> Result<Fo
     }
 }
 
-async fn batch(server: Shared, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
+async fn batch(server: Shared, headers: HeaderMap, Body(body): Body) -> Result<Response, Problem> {
     authorize(&server, &headers, Access::Ask)?;
-    let body = body?;
     let batch: Batch<'_> = parse(&server, &headers, &body)?;
     if batch.checks.len() > MAX_BATCH {
         let detail = format!("checks: {}; at most {MAX_BATCH}", batch.checks.len());
@@ -159,9 +158,12 @@ async fn batch(server: Shared, headers: HeaderMap, body: Body) -> Result<Respons
     Ok(([(header::CONTENT_TYPE, "application/json")], out).into_response())
 }
 
-async fn refund(server: Shared, headers: HeaderMap, body: Body) -> Result<StatusCode, Problem> {
+async fn refund(
+    server: Shared,
+    headers: HeaderMap,
+    Body(body): Body,
+) -> Result<StatusCode, Problem> {
     authorize(&server, &headers, Access::Change)?;
-    let body = body?;
     let refund: Refund<'_> = parse(&server, &headers, &body)?;
     let charged_at = refund.charged_at()?;
     let named = refund.named()?;
@@ -201,12 +203,20 @@ async fn metrics(server: Shared) -> Response {
     ([(header::CONTENT_TYPE, kind)], server.metrics()).into_response()
 }
 
-/// A body, or why it was not read: too long, say.
-type Body = Result<Bytes, BytesRejection>;
+/// A whole body. One that is announced as too long is refused before any of it is read.
+struct Body(Bytes);
 
-impl From<BytesRejection> for Problem {
-    fn from(rejection: BytesRejection) -> Self {
-        Self::new(rejection.status(), rejection.body_text())
+impl FromRequest<Arc<Server>> for Body {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, server: &Arc<Server>) -> Result<Self, Problem> {
+        let announced = request.body().size_hint().lower();
+        if announced > server.config.max_body as u64 {
+            let detail = format!("{announced} bytes; at most {}", server.config.max_body);
+            return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail));
+        }
+        let body = Bytes::from_request(request, server).await;
+        body.map(Self).map_err(|error| Problem::new(error.status(), error.body_text()))
     }
 }
 

@@ -21,6 +21,8 @@ pub const MAX_REQUEST_LEN: usize = 64 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Malformed {
+    /// The first byte begins neither an array nor a command.
+    Start,
     /// The count of an array is not a number from 0 to [`MAX_WORDS`].
     WordCount,
     /// The length of a bulk string is not a number from 0 to [`MAX_WORD_LEN`].
@@ -38,6 +40,7 @@ pub enum Malformed {
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Start => write!(f, "expected '*' or a command"),
             Self::WordCount => write!(f, "invalid multibulk length, want 0 to {MAX_WORDS}"),
             Self::WordLength => write!(f, "invalid bulk length, want 0 to {MAX_WORD_LEN} bytes"),
             Self::NotABulkString => write!(f, "expected '$' and a bulk string"),
@@ -164,7 +167,7 @@ impl Decoder {
             match self.phase {
                 Phase::Start => {
                     let Some(&first) = input.first() else { return Ok(None) };
-                    self.start(first);
+                    self.start(first)?;
                 }
                 Phase::Inline => {
                     if !self.inline(input)? {
@@ -189,7 +192,7 @@ impl Decoder {
         self.phase != Phase::Start
     }
 
-    fn start(&mut self, first: u8) {
+    fn start(&mut self, first: u8) -> Result<(), Malformed> {
         self.words.clear();
         if self.words.capacity() > KEPT_WORDS {
             self.words.shrink_to(KEPT_WORDS);
@@ -198,10 +201,13 @@ impl Decoder {
         if first == b'*' {
             self.seen = 1;
             self.phase = Phase::Count;
-        } else {
+        } else if first.is_ascii_alphabetic() || first.is_ascii_whitespace() {
             self.seen = 0;
             self.phase = Phase::Inline;
+        } else {
+            return Err(Malformed::Start);
         }
+        Ok(())
     }
 
     fn starved(&self) -> Result<Option<Request<'_>>, Malformed> {

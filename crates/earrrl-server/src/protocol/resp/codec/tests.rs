@@ -55,7 +55,10 @@ fn arrays_and_inline_commands_mix() {
 
 #[test]
 fn malformed_input_is_refused_where_it_shows() {
-    let cases: [(&[u8], Malformed); 20] = [
+    let cases: [(&[u8], Malformed); 23] = [
+        (b"+OK\r\n", Malformed::Start),
+        (b"%1\r\n", Malformed::Start),
+        (b"\x16\x03\x01", Malformed::Start),
         (b"*-1\r\n", Malformed::WordCount),
         (b"*513\r\n", Malformed::WordCount),
         (b"*\r\n", Malformed::WordCount),
@@ -75,7 +78,7 @@ fn malformed_input_is_refused_where_it_shows() {
         (b"PING \"a b\"\r\n", Malformed::Inline),
         (b"PING \x00\r\n", Malformed::Inline),
         (b"PING\rPING\r\n", Malformed::Inline),
-        (b"+OK\x7f\r\n", Malformed::Inline),
+        (b"OK\x7f\r\n", Malformed::Inline),
     ];
     for (input, malformed) in cases {
         let shown = input.escape_ascii();
@@ -101,6 +104,7 @@ fn endless_input_is_cut_off() {
 #[test]
 fn messages_never_hold_a_line_break() {
     for malformed in [
+        Malformed::Start,
         Malformed::WordCount,
         Malformed::WordLength,
         Malformed::NotABulkString,

@@ -1,0 +1,315 @@
+//! How peers break, and that this server does not: against a server in this process.
+#![cfg(feature = "serve")]
+
+mod support;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+
+use support::TestServer;
+use support::resp::{Client, Reply, encode};
+
+const QUICK: &str = "[server]\nrequest_timeout = \"1s\"\nidle_timeout = \"2s\"\n";
+const RULE: &str = "[[rule]]\nname = \"api\"\nlimit = \"gcra 1/s burst=5\"\n";
+
+fn is_alive(server: &TestServer) {
+    assert_eq!(server.resp().line("PING"), Reply::Simple("PONG".into()));
+}
+
+fn shed(server: &TestServer) -> u64 {
+    server.server.service.metrics.shed.get()
+}
+
+/// Until the server closes; a reset is a close, too.
+fn until_closed(mut stream: &TcpStream) -> Vec<u8> {
+    let (mut all, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        match stream.read(&mut piece) {
+            Ok(0) => return all,
+            Ok(read) => all.extend_from_slice(&piece[..read]),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return all,
+            Err(error) => panic!("not closed: {error}"),
+        }
+    }
+}
+
+#[test]
+fn absurd_throttle_parameters_stop_nothing() {
+    let (server, _clock) = TestServer::manual("");
+    let mut client = server.resp();
+    for line in [
+        "CL.THROTTLE a 4294967295 1 9223372036854775807",
+        "CL.THROTTLE a 9223372036854775807 1 1",
+        "CL.THROTTLE a 9223372036854775806 1 9223372036854775807 9223372036854775807",
+        "CL.THROTTLE a 0 0 0 0",
+        "CL.THROTTLE a -9223372036854775808 1 1",
+    ] {
+        assert!(matches!(client.line(line), Reply::Error(_)), "{line}");
+    }
+    assert_eq!(client.line("CL.THROTTLE a 0 1 60"), Reply::integers(&[0, 1, 0, -1, 60]));
+    assert_eq!(client.line("CL.THROTTLE a 0 1 60"), Reply::integers(&[1, 1, 0, 60, 60]));
+}
+
+#[test]
+fn a_cost_that_is_not_given_is_one() {
+    let (server, _clock) = TestServer::manual(RULE);
+    let (mut http, mut resp) = (server.http(), server.resp());
+    for _ in 0..3 {
+        assert_eq!(http.post("/v1/check", r#"{"rule":"api","key":"k"}"#).status, 200);
+    }
+    for _ in 0..2 {
+        resp.line("EARRRL.CHECK api k");
+    }
+    assert_eq!(http.post("/v1/check", r#"{"rule":"api","key":"k"}"#).status, 429);
+}
+
+#[test]
+fn unknown_rules_are_errors_not_permissions() {
+    let server = TestServer::start(RULE);
+    assert_eq!(server.http().post("/v1/check", r#"{"rule":"apu","key":"k"}"#).status, 404);
+    assert!(matches!(server.resp().line("EARRRL.CHECK apu k"), Reply::Error(_)));
+}
+
+#[test]
+fn names_are_never_echoed_raw() {
+    let server = TestServer::start("");
+    for name in [&b"GET\r\n+OK"[..], b"\xff\x00", b"a b", &[b'x'; 5000]] {
+        let mut client = server.resp();
+        assert_eq!(client.call(&[name]), Reply::Error("ERR unknown command".into()));
+        assert_eq!(client.line("PING"), Reply::Simple("PONG".into()), "in step");
+    }
+}
+
+#[test]
+fn malformed_requests_get_one_error_and_the_end() {
+    let server = TestServer::start("");
+    let mut bystander = server.resp();
+    let megabyte = vec![b'x'; 1024 * 1024];
+    let big_key = encode(&[b"CL.THROTTLE", &megabyte, b"1", b"1", b"1"]);
+    let cases: Vec<(&str, Vec<u8>)> = vec![
+        ("a bulk of 2 GiB", b"*2\r\n$4\r\nECHO\r\n$2147483648\r\n".to_vec()),
+        ("a bulk of 2 GiB less one", b"*2\r\n$4\r\nECHO\r\n$2147483647\r\n".to_vec()),
+        ("nested arrays", b"*1\r\n".repeat(10_000)),
+        ("nested huge arrays", b"*1048576\r\n".repeat(100)),
+        ("a key of 1 MB", big_key),
+        ("an endless line", vec![b'a'; 1024 * 1024]),
+        ("an endless number", b"*00000000000000000000000000".to_vec()),
+        ("a negative count", b"*-2147483648\r\n".to_vec()),
+        ("a wrong end", b"*1\r\n$4\r\nPINGxx".to_vec()),
+        ("RESP3 kinds", b"%1\r\n+a\r\n:1\r\n".to_vec()),
+        ("TLS", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n".to_vec()),
+        ("HTTP", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec()),
+    ];
+    for (what, bytes) in cases {
+        let stream = support::connect(server.resp);
+        // The server may have closed before it was all sent.
+        let _ = (&stream).write_all(&bytes);
+        let answer = String::from_utf8(until_closed(&stream)).unwrap();
+        let one_error = answer.starts_with("-ERR ") && answer.matches("\r\n").count() == 1;
+        assert!(one_error, "{what}: {answer:?}");
+        assert_eq!(bystander.line("PING"), Reply::Simple("PONG".into()), "{what}");
+    }
+}
+
+#[test]
+fn keys_are_any_bytes() {
+    let (server, _clock) = TestServer::manual("");
+    let mut client = server.resp();
+    let long = [b'k'; 4096];
+    for key in [&b""[..], b"\r\n", b"\0", b"\xff\xfe", b"*1\r\n$4\r\nPING\r\n", &long] {
+        for remaining in [1, 0] {
+            let reply = client.call(&[b"CL.THROTTLE", key, b"1", b"1", b"60"]);
+            assert_eq!(reply, Reply::integers(&[0, 2, remaining, -1, 60 * (2 - remaining)]));
+        }
+    }
+}
+
+#[test]
+fn partial_requests_are_closed_in_seconds() {
+    let server = TestServer::start(QUICK);
+    let mut streams = Vec::new();
+    for bytes in [&b"*"[..], b"*2\r\n$4\r\nEC", b"PIN", b"*1\r\n$4\r\nPING\r\n*1\r\n$"] {
+        let mut stream = support::connect(server.resp);
+        stream.write_all(bytes).unwrap();
+        streams.push(stream);
+    }
+    for bytes in [&b"POST /v1/che"[..], b"POST /v1/check HTTP/1.1\r\nContent-Length: 9\r\n\r\nab"] {
+        let mut stream = support::connect(server.http);
+        stream.write_all(bytes).unwrap();
+        streams.push(stream);
+    }
+    for stream in &streams {
+        until_closed(stream);
+    }
+    is_alive(&server);
+}
+
+#[test]
+fn trickling_does_not_prolong() {
+    let server = TestServer::start(QUICK);
+    let mut slow = support::connect(server.resp);
+    slow.write_all(b"*1\r\n$16000\r\n").unwrap();
+    slow.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
+    let mut piece = [0; 16];
+    // A byte each time the read gives up; far fewer than the word has, since the server closes.
+    let trickled = (0..600).take_while(|_| {
+        let _ = slow.write_all(b"x");
+        matches!(slow.read(&mut piece), Err(error) if error.kind() == ErrorKind::WouldBlock)
+    });
+    assert!(trickled.count() < 600);
+    assert_eq!(shed(&server), 1);
+}
+
+#[test]
+fn silent_connections_are_closed() {
+    let server = TestServer::start(QUICK);
+    let (mut resp, mut http) = (server.resp(), server.http());
+    resp.line("PING");
+    http.get("/healthz");
+    assert_eq!((resp.rest(), http.rest()), (vec![], vec![]));
+}
+
+#[test]
+fn pipelines_that_are_never_read_stop_being_read() {
+    let server = TestServer::start(&format!("{QUICK}threads = 1\n"));
+    let greedy = support::connect(server.resp);
+    greedy.set_nonblocking(true).unwrap();
+    let requests = b"EARRRL.RULES\r\nCOMMAND\r\n".repeat(1000);
+    let mut sent = 0;
+    while shed(&server) == 0 {
+        match (&greedy).write(&requests) {
+            Ok(written) => sent += written,
+            // Others are served meanwhile, by the same thread.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => is_alive(&server),
+            Err(_) => break,
+        }
+        assert!(sent < 100_000_000, "all of it is read, and none of the answers is");
+    }
+    is_alive(&server);
+}
+
+#[test]
+fn memory_held_for_slow_clients_is_bounded_together() {
+    let config = "[server]\nmax_held_memory = 1048576\nrequest_timeout = \"1h\"\n";
+    let server = TestServer::start(config);
+    let heavy = || {
+        let mut stream = support::connect(server.resp);
+        let word = [b'x'; 16_000];
+        let mut bytes = encode(&[&word, &word, &word, b"y"]);
+        bytes.truncate(bytes.len() - 2);
+        stream.write_all(&bytes).unwrap();
+        stream
+    };
+    let streams: Vec<TcpStream> = (0..40).map(|_| heavy()).collect();
+    let refused = |stream: &&TcpStream| {
+        stream.set_read_timeout(Some(std::time::Duration::from_millis(200))).unwrap();
+        let mut answer = [0; 64];
+        (&mut &**stream)
+            .read(&mut answer)
+            .is_ok_and(|read| answer[..read].starts_with(b"-ERR server overloaded"))
+    };
+    let refused = streams.iter().filter(refused).count();
+    assert!((10..35).contains(&refused), "{refused}");
+    is_alive(&server);
+}
+
+#[test]
+fn connections_are_limited_and_told_so() {
+    let server = TestServer::start("[server]\nmax_connections = 3\n");
+    let mut served: Vec<Client> = (0..3).map(|_| server.resp()).collect();
+    for client in &mut served {
+        client.line("PING");
+    }
+    assert_eq!(server.resp().rest(), b"-ERR max number of clients reached\r\n");
+    assert!(server.http().rest().starts_with(b"HTTP/1.1 503"));
+    assert_eq!(server.server.service.metrics.refused.get(), 2);
+    served.clear();
+    while server.server.connections.len() > 0 {
+        std::thread::yield_now();
+    }
+    is_alive(&server);
+}
+
+#[test]
+fn every_depth_of_pipeline_is_answered() {
+    let (server, _clock) = TestServer::manual("");
+    let mut client = server.resp();
+    for depth in 1..=1024 {
+        let requests = encode(&[b"CL.THROTTLE", b"k", b"9", b"1", b"1", b"0"]).repeat(depth);
+        client.send(&requests);
+        for _ in 0..depth {
+            assert_eq!(client.reply(), Reply::integers(&[0, 10, 10, -1, 0]));
+        }
+    }
+}
+
+#[test]
+fn memory_does_not_grow_with_keys() {
+    let (server, _clock) = TestServer::manual("[engine]\ncapacity = 1000\n");
+    let mut client = server.resp();
+    for batch in 0..100 {
+        let request = |key: i32| {
+            encode(&[b"CL.THROTTLE", format!("{batch}-{key}").as_bytes(), b"9", b"1", b"60"])
+        };
+        client.send(&(0..1000).flat_map(request).collect::<Vec<u8>>());
+        for _ in 0..1000 {
+            assert!(matches!(client.reply(), Reply::Array(_)));
+        }
+    }
+    assert!(server.server.service.throttle.table().len() < 2000);
+}
+
+#[test]
+fn stopping_answers_what_has_arrived() {
+    let server = TestServer::start(RULE);
+    let (mut resp, mut http) = (server.resp(), server.http());
+    resp.line("PING");
+    http.get("/healthz");
+    server.server.announce_stop();
+    assert_eq!(http.get("/readyz").status, 503);
+    server.server.connections.stop();
+    resp.send(&b"*1\r\n$4\r\nPING\r\n".repeat(100));
+    assert_eq!(resp.rest(), b"+PONG\r\n".repeat(100));
+    let last = http.post("/v1/check", r#"{"rule":"api","key":"k"}"#);
+    assert_eq!((last.status, last.header("connection")), (200, Some("close")));
+    assert_eq!(http.rest(), b"");
+    server.join();
+}
+
+#[test]
+fn a_bad_configuration_changes_nothing() {
+    let (server, _clock) = TestServer::manual(RULE);
+    let mut client = server.resp();
+    client.line("EARRRL.CHECK api k COST 5");
+    let garbage = earrrl_server::config::Config::parse("[[rule]]\nname = 5", "f");
+    assert!(server.server.reload(garbage.map_err(|error| error.to_string())).is_err());
+    let peek = server.http().post("/v1/peek", r#"{"rule":"api","key":"k"}"#).json();
+    assert_eq!(peek["allowed"], false);
+    let ready = server.http().get("/readyz");
+    assert_eq!(ready.status, 200);
+    assert!(ready.json()["reload_error"].as_str().unwrap().starts_with("f:2:8:"));
+    assert!(server.http().get("/metrics").body.contains("\nearrrl_reload_failures_total 1\n"));
+
+    let changed = "[[rule]]\nname = \"api\"\nlimit = \"gcra 1/s burst=9\"\n";
+    server.server.reload(Ok(support::parse(changed))).unwrap();
+    assert_eq!(server.http().get("/readyz").json()["reload_error"], serde_json::Value::Null);
+    let peek = server.http().post("/v1/peek", r#"{"rule":"api","key":"k"}"#).json();
+    assert!(peek["allowed"] == (peek["remaining"] != 0), "{peek}");
+}
+
+#[test]
+fn inline_rules_are_few() {
+    let server = TestServer::start("[server]\nallow_inline_rules = true\n");
+    let mut client = server.http();
+    let mut check = |burst: u32| {
+        let body = format!(r#"{{"rule":"gcra 1/s burst={burst}","key":"k"}}"#);
+        client.post("/v1/check", &body)
+    };
+    for burst in 1..=64 {
+        assert_eq!(check(burst).status, 200, "{burst}");
+    }
+    let refused = check(65);
+    assert_eq!(refused.status, 409);
+    assert!(refused.json()["detail"].as_str().unwrap().contains("64"));
+    assert_eq!(check(64).status, 200, "those before still work");
+}
