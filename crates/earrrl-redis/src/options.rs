@@ -20,6 +20,39 @@ pub enum WhenGone {
     Deny,
 }
 
+/// Certificates for TLS, in PEM.
+#[cfg(feature = "tls")]
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub struct Certificates {
+    /// The authority that signed Redis's certificate; the platform's authorities where it is `None`.
+    pub authority: Option<Vec<u8>>,
+    /// This client's own certificate and key, where Redis asks for them.
+    pub client: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+#[cfg(feature = "tls")]
+impl Certificates {
+    pub(crate) fn to_redis(&self) -> redis::TlsCertificates {
+        let client = self.client.clone();
+        redis::TlsCertificates {
+            client_tls: client.map(|(client_cert, client_key)| redis::ClientTlsConfig {
+                client_cert,
+                client_key,
+            }),
+            root_cert: self.authority.clone(),
+        }
+    }
+}
+
+#[cfg(feature = "tls")]
+impl std::fmt::Debug for Certificates {
+    /// Without the key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Certificates(…)")
+    }
+}
+
 /// Where Redis is, and how it is used.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -29,6 +62,9 @@ pub struct Options {
     pub urls: Vec<String>,
     /// Whether the addresses are of a Cluster.
     pub cluster: bool,
+    /// Certificates for `rediss://`, where the platform's are not the ones to trust.
+    #[cfg(feature = "tls")]
+    pub certificates: Option<Certificates>,
     /// What every key starts with; without braces. The version of the records follows it.
     pub prefix: String,
     /// How clients are written in keys.
@@ -53,6 +89,8 @@ impl Options {
         Self {
             urls: vec![url.to_owned()],
             cluster: false,
+            #[cfg(feature = "tls")]
+            certificates: None,
             prefix: "earrrl".to_owned(),
             clients: ClientKeys::Escaped,
             deadline: Duration::from_millis(5),
@@ -79,10 +117,16 @@ impl Options {
         let plain = |b: u8| b.is_ascii_graphic() && b != b'{' && b != b'}';
         if self.prefix.len() > 64 || !self.prefix.bytes().all(plain) {
             let shown: String = self.prefix.chars().take(70).flat_map(char::escape_debug).collect();
-            return wrong("prefix", format!("`{shown}` is not at most 64 printing characters without braces"));
+            return wrong(
+                "prefix",
+                format!("`{shown}` is not at most 64 printing characters without braces"),
+            );
         }
         if self.deadline.is_zero() || self.deadline > Duration::from_secs(60) {
-            return wrong("deadline", format!("{:?} is not above 0 and at most 60s", self.deadline));
+            return wrong(
+                "deadline",
+                format!("{:?} is not above 0 and at most 60s", self.deadline),
+            );
         }
         if self.linger > Duration::from_secs(366 * 86_400) {
             return wrong("linger", format!("{:?} is not at most a year", self.linger));

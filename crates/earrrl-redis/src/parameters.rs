@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use earrrl::{
-    Action, Cost, Exponential, FixedWindow, Limit, Policy, RecentAverage, Rule, RuleError,
-    SlidingCounter, SlidingLog, SlidingWindow, TokenBucket, algorithm::sliding_window::Edge,
+    Action, Cost, Limit, Policy, Rule, RuleError, SlidingWindow, TokenBucket,
+    algorithm::sliding_window::Edge,
 };
 
 use crate::script::Kind;
@@ -129,7 +129,12 @@ pub(crate) fn tag(limit: &Limit) -> u32 {
             let (amount, per) = limit.refill().parts();
             let rate = amount.billionths() as f64 / per as f64;
             let capacity = limit.capacity().billionths();
-            [rate.to_bits(), limit.ticks_per_nano() as u64, capacity as u64, (capacity >> 64) as u64]
+            [
+                rate.to_bits(),
+                limit.ticks_per_nano() as u64,
+                capacity as u64,
+                (capacity >> 64) as u64,
+            ]
         }
         Limit::FixedWindow(limit) => [limit.window(), 0, 0, 0],
         Limit::SlidingCounter(limit) => [limit.window(), 0, 0, 0],

@@ -46,6 +46,13 @@ pub(crate) fn decode(limit: &Limit, record: &[u8], now: Nanos) -> Option<State> 
     })
 }
 
+/// When an average was stored: its past before that is not known any more.
+pub(crate) fn stored_at(limit: &Limit, record: &[u8]) -> Option<Nanos> {
+    let average = matches!(limit, Limit::RecentAverage(_) | Limit::Exponential(_));
+    let mut fields = Fields(record.get(12..).filter(|_| average)?);
+    fields.number().map(nanos)
+}
+
 /// The record of a state at `now`, with its tag.
 pub(crate) fn encode(limit: &Limit, tag: u32, state: &State, now: Nanos) -> Option<Vec<u8>> {
     let numbers = |numbers: &[f64]| {

@@ -26,6 +26,14 @@ pub(crate) struct Seen {
     pub(crate) verdict: Verdict,
     /// The record before, or the summary of a tally after.
     pub(crate) state: Vec<u8>,
+    /// Stored, and taken back again.
+    pub(crate) undone: bool,
+}
+
+impl Seen {
+    fn new(verdict: Verdict, state: &[u8]) -> Self {
+        Self { verdict, state: state.into(), undone: false }
+    }
 }
 
 /// A script's answer.
@@ -38,10 +46,7 @@ pub(crate) enum Reply {
         seen: Vec<Seen>,
     },
     /// Nothing was done: the record of this charge is of other parameters.
-    Foreign {
-        time: Option<Nanos>,
-        place: usize,
-    },
+    Foreign { time: Option<Nanos>, place: usize },
 }
 
 /// The answer of `single.lua`: verdict, time, a space, state.
@@ -50,7 +55,7 @@ pub(crate) fn single(bytes: &[u8]) -> Option<Reply> {
     let (time, state) = split_time(rest)?;
     Some(match verdict {
         b'3' => Reply::Foreign { time, place: 0 },
-        _ => Reply::Decided { time, seen: vec![Seen { verdict: read(verdict)?, state: state.into() }] },
+        _ => Reply::Decided { time, seen: vec![Seen::new(read(verdict)?, state)] },
     })
 }
 
@@ -63,7 +68,7 @@ pub(crate) fn several(bytes: &[u8]) -> Option<Reply> {
             return Some(Reply::Foreign { time, place: length.into() });
         }
         let (state, more) = more.split_at_checked(length.into())?;
-        seen.push(Seen { verdict: read(verdict)?, state: state.into() });
+        seen.push(Seen::new(read(verdict)?, state));
         rest = more;
     }
     rest.is_empty().then_some(Reply::Decided { time, seen })
@@ -93,10 +98,14 @@ fn split_time(bytes: &[u8]) -> Option<(Option<Nanos>, &[u8])> {
 
 /// The decision that follows from what was seen.
 pub(crate) fn decide(charges: &[(&Rule, Cost)], seen: &[Seen], now: Nanos, peek: bool) -> Decision {
-    let each: Vec<Charged<'_>> =
-        charges.iter().zip(seen).map(|(&(rule, cost), seen)| Charged::new(rule, cost, seen, now)).collect();
+    let each: Vec<Charged<'_>> = charges
+        .iter()
+        .zip(seen)
+        .map(|(&(rule, cost), seen)| Charged::new(rule, cost, seen, now))
+        .collect();
     let all_pass = each.iter().all(|charged| charged.judgement.passes());
-    let reports: Vec<Report> = each.iter().map(|charged| charged.report(now, all_pass, peek)).collect();
+    let reports: Vec<Report> =
+        each.iter().map(|charged| charged.report(now, all_pass, peek)).collect();
     let judged = each.iter().zip(&reports);
     combine(judged.map(|(charged, report)| (charged.rule, &charged.judgement, report)))
 }
@@ -115,6 +124,8 @@ impl<'a> Charged<'a> {
         let limit = rule.limit();
         let after = matches!(limit, Limit::SlidingLog(_) | Limit::SlidingWindow(_));
         let state = match after {
+            true if seen.undone => record::decode_summary(limit, &seen.state)
+                .and_then(|state| limit.refund(Some(state), now, now, cost)),
             true => record::decode_summary(limit, &seen.state),
             false => record::decode(limit, &seen.state, now),
         };
@@ -125,8 +136,7 @@ impl<'a> Charged<'a> {
 
     /// The figures after the decision.
     fn report(&self, now: Nanos, all_pass: bool, peek: bool) -> Report {
-        let store =
-            if peek || self.after { Store::Never } else { self.judgement.store(all_pass) };
+        let store = if peek || self.after { Store::Never } else { self.judgement.store(all_pass) };
         self.rule.limit().step(self.state.clone(), now, self.cost, store).2
     }
 }
@@ -137,7 +147,7 @@ mod tests {
 
     #[test]
     fn answers_are_read() {
-        let seen = |verdict, state: &[u8]| Seen { verdict, state: state.into() };
+        let seen = Seen::new;
         let time = Some(Nanos::new(1_700_000_000_000_007_000));
         assert_eq!(
             single(b"01700000000.7 ab c"),

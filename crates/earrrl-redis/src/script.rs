@@ -7,7 +7,20 @@
 use std::fmt::Write;
 
 use earrrl::Limit;
-use redis::Script;
+
+/// A script, and the name that Redis gives it.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) code: String,
+    pub(crate) hash: String,
+}
+
+impl Script {
+    fn new(code: &str) -> Self {
+        let hash = redis::Script::new(code).get_hash().to_owned();
+        Self { code: code.to_owned(), hash }
+    }
+}
 
 /// The algorithms, by the number that `several.lua` knows them by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
