@@ -210,7 +210,8 @@ impl<C: Clock> Limiter<C> {
         now: Nanos,
         store: Store,
     ) -> Verdict<'_> {
-        table.update(key, limit.idle(now).0, |word| {
+        let rule = &self.rule;
+        table.update(key, limit.idle(now).0, move |word| {
             let before = word.map(Moment);
             let (after, allowed) = judge(limit, before, now, cost, store, |_| ());
             let change = match after {
@@ -218,7 +219,7 @@ impl<C: Clock> Limiter<C> {
                 _ => Change::Keep,
             };
             let details = Details::Moments { before, after };
-            (change, Verdict { rule: &self.rule, now, cost, allowed, details })
+            (change, Verdict { rule, now, cost, allowed, details })
         })
     }
 
