@@ -186,7 +186,7 @@ impl<C: Clock> Limiter<C> {
         self.clients.displaced()
     }
 
-    #[inline]
+    #[inline(always)]
     fn decide(&self, key: KeyHash, cost: Cost, now: Nanos, store: Store) -> Verdict<'_> {
         match (&self.clients, self.rule.limit(), self.rule.action()) {
             (Clients::Words(table), Limit::TokenBucket(limit), Action::Deny) => {
@@ -200,7 +200,7 @@ impl<C: Clock> Limiter<C> {
     }
 
     /// The hot path: one state, one compare-and-swap, and no figures until they are asked for.
-    #[inline]
+    #[inline(always)]
     fn step<A: OneTime>(
         &self,
         table: &Table,
