@@ -5,6 +5,7 @@ mod single;
 #[cfg(test)]
 mod tests;
 mod verdict;
+mod wait;
 
 use core::fmt;
 use core::hash::Hash;
@@ -14,6 +15,7 @@ pub use builder::Builder;
 pub use single::SingleLimiter;
 use verdict::Details;
 pub use verdict::Verdict;
+pub use wait::{Patience, Reservation, WaitError};
 
 use crate::algorithm::{Limit, Moment, OneTime, Store, judge};
 use crate::atomic::{self, Part};
