@@ -128,7 +128,8 @@ pub(crate) fn svg(figure: &Figure, background: Option<&RGBColor>) -> Result<Stri
     drop(area);
     // The view box stays large, the picture is shown in its size.
     let drawn = format!(r#"width="{}" height="{}""#, fine.0, fine.1);
-    Ok(text.replacen(&drawn, &format!(r#"width="{width}" height="{height}""#), 1))
+    let shown = format!(r#"width="{width}" height="{height}" stroke-linejoin="round""#);
+    Ok(text.replacen(&drawn, &shown, 1))
 }
 
 /// A figure as PNG: its SVG, painted at twice the size, for screens as sharp as paper.

@@ -53,8 +53,8 @@ fn tracking(half_life: u32) -> Result<Figure, RuleError> {
         let estimate = Series::new(format!("sends {rate}"), place, estimates(&rule, client)?);
         let marks = match (place, half_life) {
             (0, 10) => {
-                let half = |at| Mark { at, height: 0.35, text: "half after 10 s" };
-                vec![half(SENDS.0 + 10.0), half(SENDS.1 + 10.0)]
+                let half = |at, height| Mark { at, height, text: "half after 10 s" };
+                vec![half(SENDS.0 + 10.0, 0.35), half(SENDS.1 + 10.0, 0.55)]
             }
             _ => Vec::new(),
         };
