@@ -116,6 +116,14 @@ impl Outcomes {
         Arc::clone(self.lock().entry(name.to_owned()).or_default())
     }
 
+    /// Decisions in all.
+    pub fn total(&self) -> u64 {
+        let of = |rule: &Arc<RuleOutcomes>| {
+            OUTCOMES.map(|outcome| rule.get(outcome)).iter().sum::<u64>()
+        };
+        self.lock().values().map(of).sum()
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<RuleOutcomes>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
