@@ -4,33 +4,40 @@
 use std::sync::Arc;
 
 use earrrl::{
-    Charge, Clock, Decision, Engine as _, EngineError, Nanos, ReferenceEngine, Rule, RuleId,
+    Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Nanos, Rule, RuleId,
 };
 
 /// The server's engine.
 pub enum Engine {
     /// This process's own memory.
-    Memory(ReferenceEngine),
+    Memory(MemoryEngine<Arc<dyn Clock>>),
 }
 
 impl Engine {
     /// An engine in this process's memory.
-    pub fn memory(clock: Arc<dyn Clock>) -> Self {
-        Self::Memory(ReferenceEngine::new(clock))
+    ///
+    /// # Errors
+    /// When the operating system has no randomness for the hash.
+    pub fn memory(clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
+        // Every rule says its own capacity when it is prepared.
+        let engine = MemoryEngine::with_clock(1, clock);
+        engine.map(Self::Memory).map_err(|error| EngineError::Unavailable(error.to_string()))
     }
 
     /// As [`earrrl::Engine::prepare`], for so many live clients.
     ///
     /// # Errors
     /// As there.
-    pub fn prepare(
-        &self,
-        name: &str,
-        rule: &Rule,
-        _capacity: usize,
-    ) -> Result<RuleId, EngineError> {
+    pub fn prepare(&self, name: &str, rule: &Rule, capacity: usize) -> Result<RuleId, EngineError> {
         match self {
-            Self::Memory(engine) => engine.prepare(name, rule),
+            Self::Memory(engine) => engine.prepare_with(name, rule, capacity),
+        }
+    }
+
+    /// How many clients of a rule are stored, and how many that were not idle had to go.
+    pub fn usage(&self, rule: RuleId) -> Option<(usize, u64)> {
+        match self {
+            Self::Memory(engine) => engine.usage(rule),
         }
     }
 

@@ -116,6 +116,14 @@ impl Outcomes {
         Arc::clone(self.lock().entry(name.to_owned()).or_default())
     }
 
+    /// Decisions in all.
+    pub fn total(&self) -> u64 {
+        let of = |rule: &Arc<RuleOutcomes>| {
+            OUTCOMES.map(|outcome| rule.get(outcome)).iter().sum::<u64>()
+        };
+        self.lock().values().map(of).sum()
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<RuleOutcomes>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -166,12 +174,27 @@ pub struct Metrics {
     pub failed_reloads: Counter,
 }
 
-/// A gauge's name, its help and its value.
-pub type Gauge<'a> = (&'a str, &'a str, f64);
+/// A number that is kept elsewhere and looked at when asked for.
+#[derive(Debug)]
+pub struct Gauge {
+    /// Its name.
+    pub name: &'static str,
+    /// What it tells.
+    pub help: &'static str,
+    /// Its values, each with the rule it is of, or of none.
+    pub values: Vec<(Option<String>, f64)>,
+}
+
+impl Gauge {
+    /// A gauge of a single value.
+    pub fn single(name: &'static str, help: &'static str, value: f64) -> Self {
+        Self { name, help, values: vec![(None, value)] }
+    }
+}
 
 impl Metrics {
     /// All of it in the Prometheus text format, with gauges that others keep.
-    pub fn render(&self, gauges: &[Gauge<'_>]) -> String {
+    pub fn render(&self, gauges: &[Gauge]) -> String {
         let mut text = String::with_capacity(4096);
         head(&mut text, "earrrl_decisions_total", "Decisions by rule and outcome.", "counter");
         for (rule, outcomes) in &*self.outcomes.lock() {
@@ -188,9 +211,12 @@ impl Metrics {
         head(&mut text, name, "Time from a request's bytes to its answer's.", "histogram");
         histogram(&mut text, name, "resp", &self.resp_batch);
         histogram(&mut text, name, "http", &self.http_request);
-        for (name, help, value) in gauges {
+        for Gauge { name, help, values } in gauges {
             head(&mut text, name, help, "gauge");
-            sample(&mut text, name, "", value);
+            for (rule, value) in values {
+                let labels = rule.as_ref().map(|rule| format!("{{rule=\"{rule}\"}}"));
+                sample(&mut text, name, &labels.unwrap_or_default(), value);
+            }
         }
         text
     }
@@ -243,7 +269,7 @@ mod tests {
         metrics.outcomes.of_rule("login").count(Outcome::Deny);
         metrics.resp_batch.record(Duration::from_micros(30));
         metrics.resp_batch.record(Duration::from_secs(2));
-        let text = metrics.render(&[("earrrl_connections", "Connections.", 3.0)]);
+        let text = metrics.render(&[Gauge::single("earrrl_connections", "Connections.", 3.0)]);
         for line in [
             "earrrl_decisions_total{rule=\"login\",outcome=\"deny\"} 2",
             "earrrl_decisions_total{rule=\"login\",outcome=\"allow\"} 0",

@@ -1,5 +1,6 @@
 //! How peers break, and that this server does not: against a server in this process.
 #![cfg(feature = "serve")]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;
 
@@ -224,7 +225,7 @@ fn connections_are_limited_and_told_so() {
     assert!(server.http().rest().starts_with(b"HTTP/1.1 503"));
     assert_eq!(server.server.service.metrics.refused.get(), 2);
     served.clear();
-    while server.server.connections.len() > 0 {
+    while !server.server.connections.is_empty() {
         std::thread::yield_now();
     }
     is_alive(&server);

@@ -3,6 +3,7 @@
 //!
 //! `EARRRL_BLESS=1` writes what comes back into the files.
 #![cfg(feature = "serve")]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;
 

@@ -133,7 +133,7 @@ impl Running {
             tracing::warn!(connections = server.connections.len(), "still open; closing them");
         }
         ticking.abort();
-        tracing::info!("stopped");
+        tracing::info!(decisions = server.service.metrics.outcomes.total(), "stopped");
     }
 }
 

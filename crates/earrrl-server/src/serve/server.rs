@@ -78,17 +78,40 @@ impl Server {
 
     /// The metrics in the Prometheus text format.
     pub fn metrics(&self) -> String {
-        let table = self.service.throttle.table();
-        let failed = self.reload_error().is_some();
-        let gauges: [Gauge<'_>; 7] = [
-            ("earrrl_connections", "Connections.", self.connections.len() as f64),
-            ("earrrl_rules", "Rules in force.", self.service.rules().len() as f64),
-            ("earrrl_uptime_seconds", "Time since the start.", self.uptime() as f64),
-            ("earrrl_reload_failed", "1 while the last reload was refused.", f64::from(failed)),
-            ("earrrl_throttle_keys", "Keys of CL.THROTTLE, about.", table.len() as f64),
-            ("earrrl_throttle_capacity", "Live keys it is meant for.", table.capacity() as f64),
-            ("earrrl_throttle_displaced", "Live keys that had to go.", table.displaced() as f64),
+        let failed = f64::from(self.reload_error().is_some());
+        let mut gauges = vec![
+            Gauge::single("earrrl_connections", "Connections.", self.connections.len() as f64),
+            Gauge::single("earrrl_uptime_seconds", "Time since the start.", self.uptime() as f64),
+            Gauge::single("earrrl_reload_failed", "1 while the last reload was refused.", failed),
         ];
+        gauges.extend(self.table_gauges());
         self.service.metrics.render(&gauges)
+    }
+
+    /// How full the tables are: one for each rule, and one for `CL.THROTTLE`.
+    fn table_gauges(&self) -> [Gauge; 3] {
+        let (mut clients, mut capacity, mut displaced) = (Vec::new(), Vec::new(), Vec::new());
+        let mut add = |name: &str, of: (usize, u64), room: usize| {
+            clients.push((Some(name.to_owned()), of.0 as f64));
+            displaced.push((Some(name.to_owned()), of.1 as f64));
+            capacity.push((Some(name.to_owned()), room as f64));
+        };
+        let table = self.service.throttle.table();
+        add("CL.THROTTLE", (table.len(), table.displaced()), table.capacity());
+        for rule in self.service.rules().iter() {
+            if let Some(usage) = self.service.engine().usage(rule.own.id) {
+                add(&rule.name, usage, rule.capacity);
+            }
+        }
+        let gauge = |name, help, values| Gauge { name, help, values };
+        [
+            gauge("earrrl_clients", "Clients stored, about, idle ones included.", clients),
+            gauge("earrrl_clients_capacity", "Live clients the table is meant for.", capacity),
+            gauge(
+                "earrrl_clients_displaced",
+                "Clients that were not idle and had to go.",
+                displaced,
+            ),
+        ]
     }
 }

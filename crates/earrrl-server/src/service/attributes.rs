@@ -123,10 +123,8 @@ mod tests {
     }
 
     fn settings(proxies: &[&str], hops: usize) -> ClientAddress {
-        let mut settings = ClientAddress::default();
-        settings.trusted_proxies = proxies.iter().map(|net| net.parse().unwrap()).collect();
-        settings.hops = hops;
-        settings
+        let trusted_proxies = proxies.iter().map(|net| net.parse().unwrap()).collect();
+        ClientAddress { trusted_proxies, hops, ..ClientAddress::default() }
     }
 
     #[test]

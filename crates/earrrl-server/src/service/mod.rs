@@ -132,7 +132,7 @@ impl Service {
     /// # Errors
     /// When there is not enough memory for the tables, say.
     pub fn new(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
-        let engine = Engine::memory(Arc::clone(&clock));
+        let engine = Engine::memory(Arc::clone(&clock))?;
         let metrics = Metrics::default();
         let rules = RuleSet::new(config, &engine, &metrics.outcomes)?;
         Ok(Self {

@@ -34,6 +34,8 @@ pub struct ActiveRule {
     pub name: String,
     /// Its own limit.
     pub own: Prepared,
+    /// Live clients its table is meant for.
+    pub capacity: usize,
     /// How often it said what.
     pub outcomes: Arc<RuleOutcomes>,
     key: Vec<Part>,
@@ -132,6 +134,7 @@ impl ActiveRule {
             overrides: overrides.collect::<Result<_, EngineError>>()?,
             own: Prepared::new(engine, &config.name, &config.rule, capacity)?,
             outcomes: outcomes.of_rule(&config.name),
+            capacity,
             key: config.key.clone(),
             conditions: config.conditions.clone(),
             cost: config.cost.clone(),
@@ -155,6 +158,7 @@ impl ActiveRule {
             own: Prepared::new(engine, &name, rule, capacity)?,
             name: text,
             outcomes: outcomes.of_rule("inline"),
+            capacity,
             key: vec![Part::Attribute("client".to_owned())],
             conditions: Vec::new(),
             cost: CostSource::Fixed(Cost::ONE),

@@ -1,7 +1,6 @@
 //! The commands that ask and change: `CL.THROTTLE` and `EARRRL.*`.
 
 use earrrl::{Cost, MAX_CHARGES, Nanos, Outcome, Wait};
-use smallvec::SmallVec;
 
 use super::codec::Request;
 use super::reply::Writer;
@@ -88,15 +87,21 @@ async fn ask(
     out: &mut Vec<u8>,
 ) -> Result<(), Refusal> {
     session.may(Access::Ask)?;
-    if let (3, Some(name), Some(key)) = (request.len(), request.word(1), request.word(2))
-        && let Some(rule) = remembered(session, rules, name)
-    {
-        let ask = Ask { rule, key, cost: None };
-        let answer = session.server.service.ask(ask, mode).await.map_err(refusal)?;
-        write_answer(&answer, 0, &mut Writer::new(out, session.version));
-        return Ok(());
-    }
-    ask_in_words(session, request, rules, mode, out).await
+    let cost = match (request.len(), request.word(3), request.word(4)) {
+        (3, ..) => None,
+        (5, Some(word), Some(text)) if word.eq_ignore_ascii_case(b"COST") => Some(cost(text)?),
+        // Boxed, so that what is seldom asked takes no room in every connection.
+        _ => return Box::pin(ask_several(session, request, rules, mode, out)).await,
+    };
+    let (Some(name), Some(key)) = (request.word(1), request.word(2)) else {
+        return Err(Refusal::WordCount);
+    };
+    let Some(rule) = remembered(session, rules, name) else {
+        return Box::pin(ask_inline(session, (name, key, cost), mode, out)).await;
+    };
+    let answer = session.server.service.ask(Ask { rule, key, cost }, mode).await;
+    write_answer(&answer.map_err(refusal)?, false, &mut Writer::new(out, session.version));
+    Ok(())
 }
 
 /// The rule of this name, looked for first where the client's last rule was.
@@ -113,47 +118,47 @@ fn remembered<'r>(
     rules.at(session.last_rule, name)
 }
 
-async fn ask_in_words(
-    session: &mut Session,
+async fn ask_several(
+    session: &Session,
     request: Request<'_>,
     rules: &RuleSet,
     mode: Mode,
     out: &mut Vec<u8>,
 ) -> Result<(), Refusal> {
-    let service = &session.server.service;
-    let parsed = parse_asks(request)?;
-    if let [(name, key, cost)] = parsed[..]
-        && rules.position(name).is_none()
-    {
-        let text = std::str::from_utf8(name).unwrap_or_default();
-        let rule = match text.contains(' ') {
-            true => service.inline_rule(text).map_err(refusal)?,
-            false => return Err(refusal(AskError::UnknownRule)),
-        };
-        let answer = service.ask(Ask { rule: &rule, key, cost }, mode).await.map_err(refusal)?;
-        write_answer(&answer, 0, &mut Writer::new(out, session.version));
-        return Ok(());
-    }
-    let mut asks: SmallVec<[Ask<'_>; 4]> = SmallVec::with_capacity(parsed.len());
-    for (name, key, cost) in parsed {
+    let mut asks = Vec::new();
+    for (name, key, cost) in parse_asks(request)? {
         let rule = rules.get(name).ok_or_else(|| refusal(AskError::UnknownRule))?;
         asks.push(Ask { rule, key, cost });
     }
-    let answer = match asks[..] {
-        [ask] => service.ask(ask, mode).await,
-        _ => service.ask_all(&asks, mode).await,
-    };
-    let answer = answer.map_err(refusal)?;
-    write_answer(&answer, asks.len(), &mut Writer::new(out, session.version));
+    let answer = session.server.service.ask_all(&asks, mode).await.map_err(refusal)?;
+    write_answer(&answer, true, &mut Writer::new(out, session.version));
+    Ok(())
+}
+
+/// Asks a rule that came as text.
+async fn ask_inline(
+    session: &Session,
+    (name, key, cost): Asked<'_>,
+    mode: Mode,
+    out: &mut Vec<u8>,
+) -> Result<(), Refusal> {
+    let text = std::str::from_utf8(name).unwrap_or_default();
+    if !text.contains(' ') {
+        return Err(refusal(AskError::UnknownRule));
+    }
+    let service = &session.server.service;
+    let rule = service.inline_rule(text).map_err(refusal)?;
+    let answer = service.ask(Ask { rule: &rule, key, cost }, mode).await.map_err(refusal)?;
+    write_answer(&answer, false, &mut Writer::new(out, session.version));
     Ok(())
 }
 
 type Asked<'a> = (&'a [u8], &'a [u8], Option<Cost>);
 
 /// `rule key [COST c] [AND rule key [COST c] …]`.
-fn parse_asks(request: Request<'_>) -> Result<SmallVec<[Asked<'_>; 4]>, Refusal> {
+fn parse_asks(request: Request<'_>) -> Result<Vec<Asked<'_>>, Refusal> {
     let mut words = request.words().skip(1).peekable();
-    let mut asks = SmallVec::new();
+    let mut asks = Vec::new();
     loop {
         let (Some(rule), Some(key)) = (words.next(), words.next()) else {
             return Err(Refusal::WordCount);
@@ -246,11 +251,11 @@ fn refusal(error: AskError) -> Refusal {
     Refusal::Error(error.to_string())
 }
 
-/// The decision as pairs. Of several charges (`asked`), also which one the figures are of, and
+/// The decision as pairs. Of several charges, also which one the figures are of, and
 /// which were over their limit.
 #[inline]
-fn write_answer(answer: &Answer<'_>, asked: usize, reply: &mut Writer<'_>) {
-    let several = asked > 1 && answer.decision.is_some();
+fn write_answer(answer: &Answer<'_>, several: bool, reply: &mut Writer<'_>) {
+    let several = several && answer.decision.is_some();
     reply.map(if several { 10 } else { 8 });
     let decision = answer.decision.as_ref();
     reply.raw(b"$7\r\nallowed\r\n");

@@ -1,0 +1,102 @@
+//! The OpenAPI document describes what is there: every route and every answer of the golden
+//! exchanges.
+#![cfg(feature = "serve")]
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use serde_json::Value;
+use support::TestServer;
+
+const RULE: &str = "[[rule]]\nname = \"api\"\nlimit = \"recent-average 1/s half-life=10s\"\n";
+
+fn document(server: &TestServer) -> Value {
+    let response = server.http().get("/openapi.json");
+    assert_eq!((response.status, response.header("content-type")), (200, Some("application/json")));
+    response.json()
+}
+
+/// The schema itself where this is a reference to it.
+fn resolve<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
+    match schema["$ref"].as_str() {
+        Some(path) => resolve(document, document.pointer(&path[1..]).unwrap()),
+        None => schema,
+    }
+}
+
+/// Every property of an answer is described, and every required one is there.
+fn conforms(document: &Value, schema: &Value, answer: &Value) {
+    let schema = resolve(document, schema);
+    let mut parts = vec![schema];
+    if let Some(all) = schema["allOf"].as_array() {
+        parts = all.iter().map(|part| resolve(document, part)).collect();
+    }
+    for part in &parts {
+        for name in part["required"].as_array().unwrap() {
+            assert!(answer.get(name.as_str().unwrap()).is_some(), "{name} is missing: {answer}");
+        }
+    }
+    for name in answer.as_object().unwrap().keys() {
+        assert!(
+            parts.iter().any(|part| part["properties"].get(name).is_some()),
+            "{name}: {answer}"
+        );
+    }
+}
+
+#[test]
+fn every_documented_route_answers_as_documented() {
+    let server = TestServer::start(RULE);
+    let document = document(&server);
+    let mut client = server.http();
+    let json = "Content-Type: application/json\r\n";
+    let one = r#"{"rule":"api","key":"k","cost":1}"#;
+    let all = r#"{"rules":[{"rule":"api","key":"k","cost":100}]}"#;
+    let requests = [
+        ("/v1/check", "post", "/v1/check", one),
+        ("/v1/check", "post", "/v1/check", all),
+        ("/v1/check", "post", "/v1/check", all),
+        ("/v1/check", "post", "/v1/check", r#"{"rule":"apu","key":"k"}"#),
+        ("/v1/check", "post", "/v1/check", r#"{"attributes":{"client":"192.0.2.7"}}"#),
+        ("/v1/check/batch", "post", "/v1/check/batch", r#"{"checks":[]}"#),
+        ("/v1/peek", "post", "/v1/peek", one),
+        ("/v1/refund", "post", "/v1/refund", one),
+        ("/v1/refund", "post", "/v1/refund", "[]"),
+        ("/v1/clients/{rule}/{key}", "get", "/v1/clients/api/k", ""),
+        ("/v1/clients/{rule}/{key}", "delete", "/v1/clients/api/k", ""),
+        ("/v1/rules", "get", "/v1/rules", ""),
+        ("/openapi.json", "get", "/openapi.json", ""),
+        ("/healthz", "get", "/healthz", ""),
+        ("/readyz", "get", "/readyz", ""),
+        ("/metrics", "get", "/metrics", ""),
+    ];
+    for (route, method, path, body) in requests {
+        let response = client.request(&method.to_uppercase(), path, json, body.as_bytes());
+        let answers = &document["paths"][route][method]["responses"];
+        let answer = &answers[response.status.to_string()];
+        assert!(!answer.is_null(), "{method} {path}: {} is not documented", response.status);
+        let Some(kind) = response.header("content-type") else { continue };
+        let schema = &answer["content"][kind.split(';').next().unwrap()]["schema"];
+        assert!(!schema.is_null(), "{method} {path}: {kind} is not documented");
+        if kind.ends_with("json") && route != "/openapi.json" {
+            conforms(&document, schema, &response.json());
+        }
+    }
+    let documented = document["paths"].as_object().unwrap();
+    let missing = documented.keys().find(|path| !requests.iter().any(|(route, ..)| route == path));
+    assert_eq!(missing, None, "documented and not tried");
+}
+
+#[test]
+fn every_reference_leads_somewhere() {
+    let document = document(&TestServer::start(""));
+    fn walk(document: &Value, value: &Value) {
+        resolve(document, value);
+        match value {
+            Value::Object(members) => members.values().for_each(|member| walk(document, member)),
+            Value::Array(items) => items.iter().for_each(|item| walk(document, item)),
+            _ => {}
+        }
+    }
+    walk(&document, &document);
+}
