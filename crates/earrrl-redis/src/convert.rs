@@ -13,9 +13,9 @@ use redis::Value;
 
 use crate::asked::Asked;
 use crate::link::{Fault, Link};
-use crate::record;
 use crate::shared::Shared;
 use crate::status::count;
+use crate::{parameters, record};
 
 /// Replaces the record of a charge by one of its rule's present parameters.
 pub(crate) async fn convert(
@@ -27,14 +27,10 @@ pub(crate) async fn convert(
     let mut get = redis::cmd("GET");
     get.arg(&asked.key);
     let Value::BulkString(old) = link.send(&get).await? else { return Ok(()) };
-    let tag = old.first_chunk().map(|tag| u32::from_le_bytes(*tag));
-    if tag == Some(asked.rule.tag) && record::decode(asked.rule.rule.limit(), &old, now).is_some() {
+    if record::is_of(asked.rule.rule.limit(), asked.rule.tag, &old) {
         return Ok(());
     }
-    let limit = match tag {
-        Some(tag) => limit_of(shared, link, asked, tag).await,
-        None => None,
-    };
+    let limit = limit_of(shared, link, asked, &old).await;
     if limit.is_none() {
         tracing::warn!(rule = asked.rule.name, "a record of unknown parameters is dropped");
     }
@@ -47,16 +43,21 @@ pub(crate) async fn convert(
     Ok(())
 }
 
-/// The parameters of a tag.
-async fn limit_of(shared: &Shared, link: &mut Link, asked: &Asked, tag: u32) -> Option<Limit> {
-    if let Some((_, limit)) = asked.rule.earlier.iter().find(|(earlier, _)| *earlier == tag) {
+/// The parameters that a record was written under.
+async fn limit_of(shared: &Shared, link: &mut Link, asked: &Asked, old: &[u8]) -> Option<Limit> {
+    let known = asked.rule.earlier.iter().find(|(tag, limit)| record::is_of(limit, *tag, old));
+    if let Some((_, limit)) = known {
         return Some(*limit);
     }
-    let mut get = redis::cmd("HGET");
-    get.arg(shared.keys.history(&asked.rule.name)).arg(tag);
-    let Ok(Value::BulkString(text)) = link.send(&get).await else { return None };
-    let rule: Rule = std::str::from_utf8(&text).ok()?.parse().ok()?;
-    (crate::parameters::tag(rule.limit()) == tag).then(|| *rule.limit())
+    let mut get = redis::cmd("HVALS");
+    get.arg(shared.keys.history(&asked.rule.name));
+    let Ok(Value::Array(texts)) = link.send(&get).await else { return None };
+    let rules = texts.iter().filter_map(|text| match text {
+        Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse::<Rule>().ok(),
+        _ => None,
+    });
+    let limits: Vec<Limit> = rules.map(|rule| *rule.limit()).collect();
+    limits.into_iter().find(|limit| record::is_of(limit, parameters::tag(limit), old))
 }
 
 /// The record under the present parameters, and how long it must live.
@@ -68,7 +69,7 @@ fn converted(
     now: Nanos,
 ) -> Option<(Vec<u8>, Duration)> {
     let state = record::decode(old, bytes, now)?;
-    let stored = record::stored_at(old, bytes).unwrap_or(Nanos::ZERO);
+    let stored = record::stored_at(old, bytes, now).unwrap_or(Nanos::ZERO);
     let at = shared.conversion_time(asked, now).max(stored.min(now));
     let new = asked.rule.rule.limit();
     let state = new.convert(old, state, at)?;

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use earrrl::{
-    Action, Cost, Limit, Policy, Rule, RuleError, SlidingWindow, TokenBucket,
+    Action, Cost, Limit, Policy, RecentAverage, Rule, RuleError, SlidingWindow, TokenBucket,
     algorithm::sliding_window::Edge,
 };
 
@@ -20,17 +20,20 @@ const EXPONENTIAL_TOLERANCE: f64 = 1e-12;
 const FORGOTTEN: f64 = 1e-9;
 /// Averages of up to so many times the limit are forgotten within the same time.
 const MANY: f64 = 100.0;
+/// The time of a recent average's record, in microseconds, is told modulo this.
+pub(crate) const TURN: f64 = 281_474_976_710_656.0;
+pub(crate) const WIDE_TURN: f64 = TURN * 256.0;
 const MOST_EXACT: f64 = 9_007_199_254_740_992.0;
 
 const STORES: u8 = 1;
 const STRICT: u8 = 2;
 const ENFORCES: u8 = 4;
 
-/// Begins with `flags`, the tag of the rule's records, and then its parameters with `cost`;
-/// `sign` is -1 to take back.
+/// Begins with the tag of the rule's records, and goes on with its parameters and `cost`; `sign` is -1
+/// to take back.
 pub(crate) fn pack(rule: &Rule, tag: u32, cost: Cost, sign: f64, linger: Duration) -> Vec<u8> {
     let mut packed = Vec::with_capacity(96);
-    packed.extend(tag.to_le_bytes());
+    packed.extend(tag_bytes(rule.limit(), tag));
     let mut numbers = |numbers: &[f64]| {
         numbers.iter().for_each(|number| packed.extend(number.to_le_bytes()));
     };
@@ -43,6 +46,7 @@ pub(crate) fn pack(rule: &Rule, tag: u32, cost: Cost, sign: f64, linger: Duratio
             let held = hold(rule).map_or(-1.0, |max| most * (micros(max) / period).exp());
             let Life { step, lives } = life(period, linger_ms);
             numbers(&[period, most, held, units, step, lives, MANY * most]);
+            packed.push(u8::from(is_wide(limit)));
         }
         Limit::Exponential(limit) => {
             let period = limit.period() as f64 / 1e3;
@@ -82,6 +86,18 @@ pub(crate) fn pack(rule: &Rule, tag: u32, cost: Cost, sign: f64, linger: Duratio
         _ => {}
     }
     packed
+}
+
+/// A tag as records of this limit begin with it: one byte where every byte counts.
+pub(crate) fn tag_bytes(limit: &Limit, tag: u32) -> Vec<u8> {
+    let bytes = tag.to_le_bytes();
+    let small = matches!(limit, Limit::RecentAverage(_) | Limit::TokenBucket(_));
+    if small { vec![bytes[0]] } else { bytes.to_vec() }
+}
+
+/// Whether records of this limit may live so long that their times need a byte more.
+pub(crate) fn is_wide(limit: &RecentAverage) -> bool {
+    life(limit.period_secs() * 1e6, 0.0).lives * 1e3 > TURN / 2.0
 }
 
 /// The flags of a charge. Cost 0 is judged and stores nothing, as a peek does.

@@ -8,27 +8,33 @@ use earrrl::algorithm::sliding_counter::Counts;
 use earrrl::algorithm::{Moment, Tally};
 use earrrl::{Cost, Limit, Nanos, State, Store};
 
-use crate::parameters::{in_two, ticks_per_micro};
+use crate::parameters::{TURN, WIDE_TURN, in_two, is_wide, tag_bytes, ticks_per_micro};
 
+/// A recent average is told as the logarithm of its count: so much more, in so many steps of 1.
+const POWER_OFFSET: f64 = 64.0;
+const POWERS: f64 = 8_589_934_592.0;
 /// Where a tally's entries start, and the size of one: as in `tally.lua`.
 const TALLY_HEADER: usize = 36;
 const TALLY_ENTRY: usize = 16;
 
 /// The state that a record of this limit holds at `now`; `None` for a record that holds none.
 pub(crate) fn decode(limit: &Limit, record: &[u8], now: Nanos) -> Option<State> {
-    let mut fields = Fields(record.get(4..)?);
+    let mut fields = Fields(record.get(tag_bytes(limit, 0).len()..)?);
     Some(match limit {
         Limit::RecentAverage(limit) => {
-            let (count, time) = (fields.number()?, fields.number()?);
-            State::RecentAverage(limit.state_with_count(count, nanos(time).min(now))?)
+            let wide = is_wide(limit);
+            let (time, power) = (fields.whole(6 + usize::from(wide))?, fields.whole(5)?);
+            let count = (power as f64 / POWERS - POWER_OFFSET).exp();
+            let stored = unturned(time, wide, now);
+            State::RecentAverage(limit.state_with_count(count, stored)?)
         }
         Limit::Exponential(_) => {
             let (rate, time) = (fields.number()?, fields.number()?);
             State::Exponential(Measured { at: nanos(time), rate })
         }
         Limit::TokenBucket(limit) => {
-            let (time, rest) = (fields.number()?, fields.small()?);
-            let ticks = time as i128 * ticks_per_micro(limit) + i128::from(rest);
+            let (time, rest) = (fields.whole(7)?, fields.whole(4)?);
+            let ticks = i128::from(time) * ticks_per_micro(limit) + i128::from(rest);
             State::TokenBucket(Moment(ticks))
         }
         Limit::FixedWindow(_) => {
@@ -46,31 +52,65 @@ pub(crate) fn decode(limit: &Limit, record: &[u8], now: Nanos) -> Option<State> 
     })
 }
 
+/// Whether a record is one of this limit: by its tag, and by its size where that is fixed.
+pub(crate) fn is_of(limit: &Limit, tag: u32, record: &[u8]) -> bool {
+    let size = match limit {
+        Limit::RecentAverage(limit) => 12 + usize::from(is_wide(limit)),
+        Limit::TokenBucket(_) => 12,
+        Limit::FixedWindow(_) | Limit::Exponential(_) => 20,
+        Limit::SlidingCounter(_) => 28,
+        _ => record.len().max(TALLY_HEADER),
+    };
+    record.len() == size && record.starts_with(&tag_bytes(limit, tag))
+}
+
 /// When an average was stored: its past before that is not known any more.
-pub(crate) fn stored_at(limit: &Limit, record: &[u8]) -> Option<Nanos> {
-    let average = matches!(limit, Limit::RecentAverage(_) | Limit::Exponential(_));
-    let mut fields = Fields(record.get(12..).filter(|_| average)?);
-    fields.number().map(nanos)
+pub(crate) fn stored_at(limit: &Limit, record: &[u8], now: Nanos) -> Option<Nanos> {
+    match limit {
+        Limit::RecentAverage(limit) => {
+            let wide = is_wide(limit);
+            let time = Fields(record.get(1..)?).whole(6 + usize::from(wide))?;
+            Some(unturned(time, wide, now))
+        }
+        Limit::Exponential(_) => Fields(record.get(12..)?).number().map(nanos),
+        _ => None,
+    }
+}
+
+/// The instant, at most `now`, that a recent average's record tells modulo its turn; one that is
+/// ahead of a clock which has gone back is `now`.
+fn unturned(time: u64, wide: bool, now: Nanos) -> Nanos {
+    let turn = if wide { WIDE_TURN } else { TURN } as u64;
+    let now = now.get() / 1000;
+    let age = (now % turn + turn - time % turn) % turn;
+    let age = if age > turn / 16 * 15 { 0 } else { age };
+    Nanos::new(now.saturating_sub(age) * 1000)
 }
 
 /// The record of a state at `now`, with its tag.
 pub(crate) fn encode(limit: &Limit, tag: u32, state: &State, now: Nanos) -> Option<Vec<u8>> {
     let numbers = |numbers: &[f64]| {
-        let mut record = tag.to_le_bytes().to_vec();
+        let mut record = tag_bytes(limit, tag);
         numbers.iter().for_each(|number| record.extend(number.to_le_bytes()));
         record
     };
     Some(match (limit, state) {
         (Limit::RecentAverage(limit), State::RecentAverage(moment)) => {
-            let now = Nanos::new(now.get() / 1000 * 1000);
-            numbers(&[limit.count(Some(moment), now), micros(now)])
+            let (wide, micro) = (is_wide(limit), now.get() / 1000);
+            let count = limit.count(Some(moment), Nanos::new(micro * 1000)).min(1e27);
+            let power = ((count.ln() + POWER_OFFSET).max(0.0) * POWERS + 0.5) as u64;
+            let mut record = numbers(&[]);
+            record.extend(&micro.to_le_bytes()[..6 + usize::from(wide)]);
+            record.extend(&power.to_le_bytes()[..5]);
+            record
         }
         (Limit::Exponential(_), State::Exponential(state)) => {
             numbers(&[state.rate, micros(state.at)])
         }
         (Limit::TokenBucket(limit), State::TokenBucket(moment)) => {
-            let (whole, rest) = in_two(moment.0, limit);
-            let mut record = numbers(&[whole]);
+            let (whole, rest) = in_two(moment.0.max(0), limit);
+            let mut record = numbers(&[]);
+            record.extend(&(whole as u64).to_le_bytes()[..7]);
             record.extend((rest as u32).to_le_bytes());
             record
         }
@@ -162,6 +202,13 @@ impl Fields<'_> {
         let (field, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(f64::from_le_bytes(*field)).filter(|number| *number >= 0.0)
+    }
+
+    /// An unsigned number of so many bytes.
+    fn whole(&mut self, bytes: usize) -> Option<u64> {
+        let (field, rest) = self.0.split_at_checked(bytes)?;
+        self.0 = rest;
+        Some(field.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }
 
     fn small(&mut self) -> Option<u32> {

@@ -86,7 +86,7 @@ impl Kind {
     }
 }
 
-const PARTS: [&str; 4] = ["judge", "charge", "answer", "adjust"];
+const PARTS: [&str; 5] = ["parameters", "judge", "charge", "answer", "adjust"];
 
 /// Every script that the engine calls.
 pub(crate) struct Scripts {
@@ -102,7 +102,7 @@ impl Scripts {
     pub(crate) fn new() -> Self {
         let each = |frame: fn(Kind) -> String| KINDS.map(|k| Script::new(&frame(k))).into();
         Self {
-            single: each(|kind| in_frame(include_str!("scripts/single.lua"), kind)),
+            single: each(single),
             adjust: each(|kind| in_frame(include_str!("scripts/adjust.lua"), kind)),
             several: (0..1 << KINDS.len()).map(|_| Default::default()).collect(),
             swap: Script::new(include_str!("scripts/swap.lua")),
@@ -139,14 +139,23 @@ fn in_frame(frame: &str, kind: Kind) -> String {
     text
 }
 
+/// The frame of one rule reads what stands before the parameters in the same call.
+fn single(kind: Kind) -> String {
+    let whole = strip(kind.part("parameters"))
+        .replacen("local ", "local now, flags, ", 1)
+        .replacen("unpack('<", "unpack('<dB", 1)
+        .replacen("args, at", "ARGV[1]", 1);
+    in_frame(&include_str!("scripts/single.lua").replace("--[[ parameters ]]", &whole), kind)
+}
+
 fn several(set: usize) -> String {
     let kinds = KINDS.into_iter().filter(|kind| set >> *kind as usize & 1 == 1);
     let mut algorithms = String::new();
     for kind in kinds.clone() {
-        let [judge, charge, answer, _] = PARTS.map(|part| strip(kind.part(part)));
+        let [parameters, judge, charge, answer, _] = PARTS.map(|part| strip(kind.part(part)));
         let _ = write!(
             algorithms,
-            "judge[{}] = function(key, now, args, at, flags)\nlocal verdict, state\n{judge}\
+            "judge[{}] = function(key, now, args, at, flags)\nlocal verdict, state\n{parameters}{judge}\
              return verdict, function()\n{charge}end, function()\n{answer}return state\nend\nend\n",
             kind as u8,
         );
@@ -173,7 +182,7 @@ mod tests {
     #[test]
     fn every_algorithm_has_its_parts() {
         for kind in KINDS {
-            for part in ["judge", "charge", "adjust"] {
+            for part in ["parameters", "judge", "charge", "adjust"] {
                 assert!(!kind.part(part).is_empty(), "{kind:?}: {part}");
             }
             assert_eq!(kind.part("answer").is_empty(), !kind.is_tally(), "{kind:?}");
@@ -182,9 +191,17 @@ mod tests {
 
     #[test]
     fn frames_are_filled() {
-        let texts = KINDS.map(|kind| in_frame(include_str!("scripts/single.lua"), kind));
+        let texts = KINDS.map(single);
         for text in texts.into_iter().chain([several(1), several(127)]) {
             assert!(!text.contains("--"), "{text}");
         }
+    }
+}
+
+#[cfg(test)]
+#[test]
+fn dump() {
+    for kind in KINDS {
+        std::fs::write(format!("/tmp/s_{kind:?}.lua"), single(kind)).unwrap();
     }
 }

@@ -13,6 +13,7 @@ if now < 0 then
 end
 if when < 0 then when = now end
 local verdict, state
+--[[ parameters ]]
 --[[ judge ]]
 if verdict ~= FOREIGN then
   --[[ adjust ]]

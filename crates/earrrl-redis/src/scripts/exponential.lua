@@ -2,8 +2,10 @@
 --
 -- Record: tag, rate in cost a period, time.
 
--- judge
+-- parameters
 local tag, period, most, cost, step, lives, many = unpack('<I4dddddd', args, at)
+
+-- judge
 local record, rate, last, stored = call('GET', key), cost
 verdict, state = ALLOWED, record or ''
 if record then

@@ -3,8 +3,10 @@
 -- Record: tag, number, count. The window after the present one is believed, where a clock went back
 -- a little; later ones are not.
 
--- judge
+-- parameters
 local tag, window, quota, cost, linger = unpack('<I4dddd', args, at)
+
+-- judge
 local number = math.floor(now / window)
 local record, count, counted_in, counted = call('GET', key), 0
 verdict, state = ALLOWED, record or ''

@@ -27,7 +27,7 @@ for place, args in ipairs(ARGV) do
 end
 local answer = { time .. ' ' }
 for i, verdict in ipairs(verdicts) do
-  if stores[i] and (strict[i] or passes and verdict < OVER) then charges[i]() end
+  if stores[i] and (strict[i] or passes and verdict ~= OVER) then charges[i]() end
   local state = answers[i]()
   answer[i + 1] = verdict .. string.char(#state) .. state
 end

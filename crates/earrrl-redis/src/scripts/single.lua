@@ -1,16 +1,15 @@
 -- One request under one rule: KEYS[1] its client's record, ARGV[1] the time, if it is not Redis's,
 -- flags and parameters. Answers the verdict, the time, and the state.
 
-local key, args, at = KEYS[1], ARGV[1], 10
-local now, flags = unpack('<dB', args)
-local time, verdict, state
+local key, time, verdict, state = KEYS[1]
+--[[ parameters ]]
 if now < 0 then
   time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
 --[[ judge ]]
 -- Flags: 1 may store, 2 strict.
-if flags % 2 == 1 and (verdict < OVER or flags % 4 >= 2 and verdict == OVER) then
+if flags % 2 == 1 and verdict ~= FOREIGN and (verdict ~= OVER or flags % 4 >= 2) then
   --[[ charge ]]
 end
 --[[ answer ]]

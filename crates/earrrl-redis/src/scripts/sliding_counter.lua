@@ -2,8 +2,10 @@
 --
 -- Record: tag, the window's number since 1970, its count, the count before.
 
--- judge
+-- parameters
 local tag, window, quota, cost, linger = unpack('<I4dddd', args, at)
+
+-- judge
 local number = math.floor(now / window)
 local record, current, previous, counted_in, counted, before = call('GET', key), 0, 0
 verdict, state = ALLOWED, record or ''

@@ -1,7 +1,9 @@
 -- Sliding window log: every request of the last window. The slots of its tally are instants.
 
--- judge
+-- parameters
 local tag, window, quota, cost, most, lives = unpack('<I4ddddd', args, at)
+
+-- judge
 local tally = read(key, tag)
 verdict = FOREIGN
 if tally then

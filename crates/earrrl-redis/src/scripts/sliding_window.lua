@@ -1,9 +1,11 @@
 -- Hybrid sliding window: counts in sub-windows. The slots of its tally are their numbers since 1970.
 
--- judge
+-- parameters
 -- A window of `window` microseconds has `parts`; so have `parts` shares of `width`, in lowest terms.
 local tag, window, parts, share, width, lifetime, quota, cost, lives =
   unpack('<I4dddddddd', args, at)
+
+-- judge
 local function slot_of(time)
   local into = time % window
   return (time - into) / window * parts + math.floor(into * share / width)

@@ -2,16 +2,18 @@
 --
 -- That time is whole microseconds and a rest in ticks, of which `ticks` make a microsecond; so is
 -- every span. Both are whole numbers: the arithmetic of token_bucket.rs, in two words.
--- Record: tag, microseconds, ticks.
+-- Record, 12 bytes so that Redis keeps it within its smallest object: tag, microseconds, ticks.
+
+-- parameters
+local tag, ticks, full, full_rest, held, held_rest, price, price_rest, step, linger =
+  unpack('<I1ddddddddd', args, at)
 
 -- judge
-local tag, ticks, full, full_rest, held, held_rest, price, price_rest, step, linger =
-  unpack('<I4ddddddddd', args, at)
 local record, at_full, rest, stored, stored_rest = call('GET', key), now, 0
 verdict, state = OVER, record or ''
 if record then
   local known
-  if #record == 16 then known, stored, stored_rest = unpack('<I4dI4', record) end
+  if #record == 12 then known, stored, stored_rest = unpack('<I1I7I4', record) end
   if known ~= tag then
     verdict = FOREIGN
   elseif stored >= now then
@@ -35,10 +37,10 @@ end
 -- The expiry is the end of a `step`, and moves only when the pool will be full in a later one.
 local cell = at_full - at_full % step
 if record and stored - stored % step == cell then
-  call('SETRANGE', key, '0', pack('<I4dI4', tag, at_full, rest))
+  call('SETRANGE', key, '0', pack('<I1I7I4', tag, at_full, rest))
 else
   local lives = math.ceil((cell + step - now) / 1000) + linger
-  call('SET', key, pack('<I4dI4', tag, at_full, rest), 'PX', lives)
+  call('SET', key, pack('<I1I7I4', tag, at_full, rest), 'PX', lives)
 end
 
 -- adjust
@@ -57,7 +59,7 @@ else
 end
 if full_at > now or full_at == now and left > 0 then
   local lives = math.ceil((full_at + step - now) / 1000) + linger
-  call('SET', key, pack('<I4dI4', tag, full_at, left), 'PX', lives)
+  call('SET', key, pack('<I1I7I4', tag, full_at, left), 'PX', lives)
 elseif record then
   call('DEL', key)
 end
