@@ -5,6 +5,9 @@ mod cli;
 #[cfg(feature = "plot")]
 mod plot;
 mod replay;
+mod simulate;
+mod suggest;
+mod text;
 
 use std::process::ExitCode;
 

@@ -5,7 +5,10 @@ use std::path::Path;
 use std::sync::Once;
 
 use plotters::coord::Shift;
+use plotters::coord::ranged1d::ValueFormatter;
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
+use resvg::{tiny_skia, usvg};
 
 /// Colours that people with any colour vision tell apart (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
@@ -20,6 +23,9 @@ const COLOURS: [RGBColor; 7] = [
 
 /// What is plainly there, before any rule: grey.
 pub(crate) const GREY: usize = 6;
+
+/// Drawn so much larger than shown: points are placed on whole pixels, which would be too coarse.
+const GRAIN: u32 = 4;
 
 /// The font of all figures.
 const FONT: &[u8] = include_bytes!("../assets/roboto-subset.ttf");
@@ -44,8 +50,20 @@ pub(crate) struct Panel {
     pub(crate) y_label: String,
     /// What is drawn, the first at the bottom.
     pub(crate) series: Vec<Series>,
-    /// Instants worth a word: a dotted line and its text.
-    pub(crate) marks: Vec<(f64, String)>,
+    /// Instants worth a word.
+    pub(crate) marks: Vec<Mark>,
+    /// The lower end of a logarithmic axis, or none for one from 0.
+    pub(crate) log_from: Option<f64>,
+}
+
+/// A dotted line at an instant, and its text.
+pub(crate) struct Mark {
+    /// Where on the horizontal axis.
+    pub(crate) at: f64,
+    /// How far up the text is, as a share of the axis: out of the way of what is drawn.
+    pub(crate) height: f64,
+    /// The text.
+    pub(crate) text: &'static str,
 }
 
 /// One line.
@@ -98,36 +116,45 @@ pub(crate) fn save(figure: &Figure, path: &Path) -> Result<(), String> {
 }
 
 /// A figure as SVG; without a background the page's shines through.
+///
+/// # Errors
+/// In one line.
 pub(crate) fn svg(figure: &Figure, background: Option<&RGBColor>) -> Result<String, String> {
+    let (width, height) = figure.size;
+    let fine = (width * GRAIN, height * GRAIN);
     let mut text = String::new();
-    let area = SVGBackend::with_string(&mut text, figure.size).into_drawing_area();
+    let area = SVGBackend::with_string(&mut text, fine).into_drawing_area();
     draw(&area, figure, background).map_err(|error| format!("the figure: {error}"))?;
     drop(area);
-    Ok(text)
+    // The view box stays large, the picture is shown in its size.
+    let drawn = format!(r#"width="{}" height="{}""#, fine.0, fine.1);
+    let shown = format!(r#"width="{width}" height="{height}" stroke-linejoin="round""#);
+    Ok(text.replacen(&drawn, &shown, 1))
 }
 
+/// A figure as PNG: its SVG, painted at twice the size, for screens as sharp as paper.
 fn png(figure: &Figure) -> Result<Vec<u8>, String> {
-    let (width, height) = figure.size;
-    let mut pixels = vec![255; width as usize * height as usize * 3];
-    let area = BitMapBackend::with_buffer(&mut pixels, figure.size).into_drawing_area();
-    draw(&area, figure, Some(&WHITE)).map_err(|error| format!("the figure: {error}"))?;
-    drop(area);
-    let mut content = Vec::new();
-    let mut encoder = png::Encoder::new(&mut content, width, height);
-    encoder.set_color(png::ColorType::Rgb);
-    let written = encoder.write_header().and_then(|mut image| image.write_image_data(&pixels));
-    written.map_err(|error| format!("the figure: {error}"))?;
-    Ok(content)
+    const SCALE: u32 = 2;
+
+    let told = |error: &dyn std::fmt::Display| format!("the figure: {error}");
+    let mut options = usvg::Options::default();
+    let fonts = options.fontdb_mut();
+    fonts.load_font_data(FONT.to_vec());
+    fonts.set_sans_serif_family("Roboto");
+    let tree = usvg::Tree::from_str(&svg(figure, Some(&WHITE))?, &options);
+    let tree = tree.map_err(|error| told(&error))?;
+    let (width, height) = (figure.size.0 * SCALE, figure.size.1 * SCALE);
+    let mut pixels = tiny_skia::Pixmap::new(width, height).ok_or_else(|| told(&"no size"))?;
+    let scale = tiny_skia::Transform::from_scale(SCALE as f32, SCALE as f32);
+    resvg::render(&tree, scale, &mut pixels.as_mut());
+    pixels.encode_png().map_err(|error| told(&error))
 }
 
-fn draw<DB: DrawingBackend>(
+fn draw<DB: DrawingBackend<ErrorType: 'static>>(
     area: &DrawingArea<DB, Shift>,
     figure: &Figure,
     background: Option<&RGBColor>,
-) -> Result<(), Box<dyn Error>>
-where
-    DB::ErrorType: 'static,
-{
+) -> Result<(), Box<dyn Error>> {
     static FONTS: Once = Once::new();
     FONTS.call_once(|| {
         // It is a font: the file comes with the program.
@@ -136,11 +163,8 @@ where
     if let Some(background) = background {
         area.fill(background)?;
     }
-    let area = if figure.title.is_empty() {
-        area.clone()
-    } else {
-        area.titled(&figure.title, ("sans-serif", 20).into_font())?
-    };
+    let area =
+        if figure.title.is_empty() { area.clone() } else { area.titled(&figure.title, font(20))? };
     let panels = area.split_evenly((figure.panels.len().max(1), 1));
     for (place, (panel, area)) in figure.panels.iter().zip(&panels).enumerate() {
         let x_label = if place + 1 == figure.panels.len() { &figure.x_label } else { "" };
@@ -150,82 +174,142 @@ where
     Ok(())
 }
 
-fn draw_panel<DB: DrawingBackend>(
+fn draw_panel<DB: DrawingBackend<ErrorType: 'static>>(
     area: &DrawingArea<DB, Shift>,
     panel: &Panel,
     x: (f64, f64),
     x_label: &str,
-) -> Result<(), Box<dyn Error>>
-where
-    DB::ErrorType: 'static,
-{
+) -> Result<(), Box<dyn Error>> {
     let points = panel.series.iter().flat_map(|series| &series.points);
     let top = points.map(|point| point.1).fold(0.0, f64::max);
     let top = if top > 0.0 { top * 1.12 } else { 1.0 };
-    let mut chart = ChartBuilder::on(area)
-        .margin(8)
-        .margin_right(20)
-        .x_label_area_size(if x_label.is_empty() { 24 } else { 42 })
-        .y_label_area_size(62)
-        .build_cartesian_2d(x.0..x.1.max(x.0 + 1e-9), 0.0..top)?;
+    let x_range = x.0..x.1.max(x.0 + 1.0);
+    let mut builder = ChartBuilder::on(area);
+    builder
+        .margin(8 * GRAIN)
+        .margin_right(20 * GRAIN)
+        .x_label_area_size(if x_label.is_empty() { 24 } else { 42 } * GRAIN)
+        .y_label_area_size(62 * GRAIN);
+    match panel.log_from {
+        Some(bottom) => {
+            let range = (bottom..top.max(bottom * 10.0)).log_scale();
+            fill_panel(builder.build_cartesian_2d(x_range, range)?, panel, x_label, (bottom, top))
+        }
+        None => {
+            fill_panel(builder.build_cartesian_2d(x_range, 0.0..top)?, panel, x_label, (0.0, top))
+        }
+    }
+}
+
+/// A panel's axes, linear across; linear or logarithmic upwards.
+type Axes<'a, DB, Y> = ChartContext<'a, DB, Cartesian2d<RangedCoordf64, Y>>;
+
+fn fill_panel<'a, DB, Y>(
+    mut chart: Axes<'a, DB, Y>,
+    panel: &Panel,
+    x_label: &str,
+    ends: (f64, f64),
+) -> Result<(), Box<dyn Error>>
+where
+    DB: DrawingBackend<ErrorType: 'static> + 'a,
+    Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
     chart
         .configure_mesh()
         .disable_x_mesh()
         .light_line_style(TRANSPARENT)
-        .bold_line_style(BLACK.mix(0.12))
-        .axis_style(BLACK.mix(0.6))
-        .label_style(("sans-serif", 14))
-        .axis_desc_style(("sans-serif", 15))
+        .bold_line_style(BLACK.mix(0.12).stroke_width(GRAIN))
+        .axis_style(BLACK.mix(0.6).stroke_width(GRAIN))
+        .set_all_tick_mark_size(4 * GRAIN)
+        .label_style(font(14))
+        .axis_desc_style(font(15))
         .x_desc(x_label)
         .y_desc(&panel.y_label)
         .x_label_formatter(&|value| short(*value))
         .y_label_formatter(&|value| short(*value))
         .draw()?;
     for series in &panel.series {
-        let colour = COLOURS[series.colour % COLOURS.len()];
-        let style = colour.stroke_width(2);
-        let points = series.points.iter().copied();
-        let drawn = match series.stroke {
-            Stroke::Solid => chart.draw_series(LineSeries::new(points, style))?,
-            Stroke::Dashed => chart.draw_series(DashedLineSeries::new(points, 7, 5, style))?,
-            Stroke::Filled => {
-                let area = AreaSeries::new(points, 0.0, colour.mix(0.2)).border_style(style);
-                chart.draw_series(area)?
-            }
-        };
-        if !series.name.is_empty() {
-            let dashed = series.stroke == Stroke::Dashed;
-            drawn.label(&series.name).legend(move |(x, y)| {
-                let ends = if dashed { [(x, y), (x + 8, y)] } else { [(x, y), (x + 20, y)] };
-                let rest = if dashed { [(x + 12, y), (x + 20, y)] } else { [(x, y), (x, y)] };
-                let path = |points: [(i32, i32); 2]| PathElement::new(points.to_vec(), style);
-                EmptyElement::at((0, 0)) + path(ends) + path(rest)
-            });
-        }
+        draw_series(&mut chart, series, ends.0)?;
     }
-    for (place, (at, text)) in panel.marks.iter().enumerate() {
-        let style = BLACK.mix(0.45).stroke_width(1);
-        let line = [(*at, 0.0), (*at, top)].into_iter();
-        chart.draw_series(DashedLineSeries::new(line, 2, 3, style))?;
-        // Neighbours stand at different heights, so that they don't run into each other.
-        let height = top * (0.97 - 0.09 * (place % 2) as f64);
-        let text = Text::new(format!(" {text}"), (*at, height), ("sans-serif", 14));
-        chart.draw_series(std::iter::once(text))?;
-    }
+    draw_marks(&mut chart, &panel.marks, ends)?;
     if panel.series.iter().any(|series| !series.name.is_empty()) {
         chart
             .configure_series_labels()
             .position(SeriesLabelPosition::UpperLeft)
-            .label_font(("sans-serif", 14))
-            .legend_area_size(26)
-            .margin(6)
+            .label_font(font(14))
+            .legend_area_size(26 * GRAIN)
+            .margin(6 * GRAIN)
             .draw()?;
     }
     Ok(())
 }
 
+fn draw_series<'a, DB, Y>(
+    chart: &mut Axes<'a, DB, Y>,
+    series: &Series,
+    bottom: f64,
+) -> Result<(), Box<dyn Error>>
+where
+    DB: DrawingBackend<ErrorType: 'static> + 'a,
+    Y: Ranged<ValueType = f64>,
+{
+    let colour = COLOURS[series.colour % COLOURS.len()];
+    let style = colour.stroke_width(2 * GRAIN);
+    let points = series.points.iter().map(|&(x, y)| (x, y.max(bottom)));
+    let dashed = series.stroke == Stroke::Dashed;
+    let drawn = match series.stroke {
+        Stroke::Solid => chart.draw_series(LineSeries::new(points, style))?,
+        Stroke::Dashed => {
+            chart.draw_series(DashedLineSeries::new(points, 7 * GRAIN, 5 * GRAIN, style))?
+        }
+        Stroke::Filled => {
+            let area = AreaSeries::new(points, bottom, colour.mix(0.2)).border_style(style);
+            chart.draw_series(area)?
+        }
+    };
+    if !series.name.is_empty() {
+        drawn.label(&series.name).legend(move |(x, y)| {
+            let gap = if dashed { 2 } else { 0 };
+            let dash = |from: i32, to: i32| {
+                let ends = [x + from * GRAIN as i32, x + to * GRAIN as i32];
+                PathElement::new(ends.map(|x| (x, y)).to_vec(), style)
+            };
+            EmptyElement::at((0, 0)) + dash(0, 10 - gap) + dash(10 + gap, 20)
+        });
+    }
+    Ok(())
+}
+
+fn draw_marks<'a, DB, Y>(
+    chart: &mut Axes<'a, DB, Y>,
+    marks: &[Mark],
+    (bottom, top): (f64, f64),
+) -> Result<(), Box<dyn Error>>
+where
+    DB: DrawingBackend<ErrorType: 'static> + 'a,
+    Y: Ranged<ValueType = f64>,
+{
+    for &Mark { at, height, text } in marks {
+        let style = BLACK.mix(0.45).stroke_width(GRAIN);
+        let line = [(at, bottom), (at, top)].into_iter();
+        chart.draw_series(DashedLineSeries::new(line, 2 * GRAIN, 3 * GRAIN, style))?;
+        let beside = (5 * GRAIN as i32, 0);
+        let text = EmptyElement::at((at, top * height)) + Text::new(text, beside, font(14));
+        chart.draw_series(std::iter::once(text))?;
+    }
+    Ok(())
+}
+
+/// The font at a size.
+fn font(size: u32) -> FontDesc<'static> {
+    ("sans-serif", size * GRAIN).into_font()
+}
+
 /// A tick's number without digits that say nothing.
 fn short(value: f64) -> String {
+    if value != 0.0 && value.abs() < 1e-3 {
+        return format!("{value:.0e}");
+    }
     let text = format!("{value:.4}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     if text == "-0" { "0".into() } else { text.into() }
@@ -239,9 +323,10 @@ mod tests {
         let line =
             |stroke| Series::new("rate", 1, vec![(0.0, 1.0), (5.0, 3.0)]).with_stroke(stroke);
         let series = [Stroke::Solid, Stroke::Dashed, Stroke::Filled].map(line).into();
-        let marks = vec![(2.0, "here".to_owned())];
-        let panel = Panel { y_label: "requests a second".into(), series, marks };
-        let empty = Panel { y_label: String::new(), series: vec![], marks: vec![] };
+        let marks = vec![Mark { at: 2.0, height: 0.5, text: "here" }];
+        let label = "requests a second".to_owned();
+        let panel = Panel { y_label: label, series, marks, log_from: Some(0.1) };
+        let empty = Panel { y_label: String::new(), series: vec![], marks: vec![], log_from: None };
         let panels = vec![panel, empty];
         Figure {
             title: "A & B".into(),
@@ -269,7 +354,8 @@ mod tests {
 
     #[test]
     fn ticks_are_short() {
-        for (value, text) in [(0.0, "0"), (-0.0, "0"), (0.25, "0.25"), (100.0, "100"), (1e-9, "0")]
+        for (value, text) in
+            [(0.0, "0"), (-0.0, "0"), (0.25, "0.25"), (100.0, "100"), (1e-9, "1e-9")]
         {
             assert_eq!(short(value), text);
         }

@@ -82,19 +82,22 @@ impl Clients {
         key: KeyHash,
         limit: &Limit,
         now: Nanos,
-        mut decide: impl FnMut(Option<State>) -> (Option<State>, R),
+        decide: impl Fn(Option<State>) -> (Option<State>, R),
     ) -> R {
         match self {
-            Self::Words(table) => table.update(key, limit.idle(now), |word| {
-                let (after, answer) = decide(word.and_then(|word| limit.state_of(word)));
-                let after = after.as_ref().and_then(State::word);
-                let change = match after {
-                    _ if after == word => Change::Keep,
-                    Some(after) => Change::Store(after),
-                    None => Change::Remove,
-                };
-                (change, answer)
-            }),
+            Self::Words(table) => {
+                let decide = &decide;
+                table.update(key, limit.idle(now), move |word| {
+                    let (after, answer) = decide(word.and_then(|word| limit.state_of(word)));
+                    let after = after.as_ref().and_then(State::word);
+                    let change = match after {
+                        _ if after == word => Change::Keep,
+                        Some(after) => Change::Store(after),
+                        None => Change::Remove,
+                    };
+                    (change, answer)
+                })
+            }
             Self::States(states) => states.lock(States::shard_of(key)).update(key, decide),
         }
     }

@@ -123,7 +123,8 @@ pub struct Decision {
     /// How many requests of cost 1 would be allowed now, one after the other.
     pub remaining: u64,
     /// The least wait from which on the same request is allowed if nothing else is sent.
-    /// [`Wait::NONE`] when allowed.
+    /// [`Wait::NONE`] when every enforcing rule allows it (a shadow ban has a wait, though it is
+    /// answered as allowed).
     pub retry_after: Wait,
     /// The wait until the client is as good as new, if nothing else is sent.
     pub reset_after: Duration,

@@ -11,7 +11,8 @@ pub struct RuleError {
 }
 
 impl RuleError {
-    pub(crate) fn new(message: String) -> Self {
+    /// An error of an engine's own: what was wrong, and what would be right, on one line.
+    pub fn new(message: String) -> Self {
         Self { column: None, message }
     }
 
@@ -21,7 +22,7 @@ impl RuleError {
     }
 
     /// The same error, of the named field.
-    pub(crate) fn of(self, field: &str) -> Self {
+    pub fn of(self, field: &str) -> Self {
         Self { message: alloc::format!("{field}: {}", self.message), ..self }
     }
 

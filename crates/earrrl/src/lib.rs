@@ -31,6 +31,8 @@ pub mod random;
 #[cfg(feature = "testing")]
 mod reference;
 mod rule;
+#[cfg(feature = "std")]
+mod rule_set;
 pub mod rules;
 #[cfg(feature = "testing")]
 pub mod sim;
@@ -56,7 +58,7 @@ pub use engine::{
 };
 pub use error::RuleError;
 #[cfg(feature = "std")]
-pub use limiter::{Builder, Limiter, SingleLimiter, Verdict};
+pub use limiter::{Builder, Limiter, Patience, Reservation, SingleLimiter, Verdict, WaitError};
 #[cfg(feature = "std")]
 pub use memory::MemoryEngine;
 pub use parameter::Rate;
@@ -64,4 +66,6 @@ pub use quota::Quota;
 #[cfg(feature = "testing")]
 pub use reference::ReferenceEngine;
 pub use rule::Rule;
+#[cfg(feature = "std")]
+pub use rule_set::{Request, RuleSet, RuleSetBuilder};
 pub use time::{Clock, ManualClock, Nanos};

@@ -11,6 +11,8 @@ mod progress;
 mod replay;
 #[cfg(feature = "serve")]
 mod serve;
+mod simulate;
+mod suggest;
 
 use std::process::ExitCode;
 
@@ -36,6 +38,8 @@ enum Command {
     #[cfg(feature = "serve")]
     Config(config::Args),
     Completions(completions::Args),
+    Suggest(Box<suggest::Args>),
+    Simulate(Box<simulate::Args>),
 }
 
 /// A file to draw to; its ending says how.
@@ -63,6 +67,8 @@ pub(crate) fn run() -> ExitCode {
         #[cfg(feature = "serve")]
         Command::Config(args) => config::run(args),
         Command::Completions(args) => completions::run(args),
+        Command::Suggest(args) => suggest::run(*args),
+        Command::Simulate(args) => simulate::run(*args),
     };
     match result {
         Ok(code) => code,

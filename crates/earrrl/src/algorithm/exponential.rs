@@ -115,7 +115,10 @@ impl Exponential {
 /// `(1-e^-x)·c/x + e^-x·R`: a request of cost `c`, `x` periods after the average was `R`.
 fn average(x: f64, cost: f64, rate: f64) -> f64 {
     let x = x.max(SHORTEST);
-    -exp_m1(-x) * cost / x + exp(-x) * rate
+    let gone = -exp_m1(-x);
+    // Of small x the double next to e^-x knows less than 1 - e^-x does, and always errs alike.
+    let kept = if x < 0.5 { rate - gone * rate } else { exp(-x) * rate };
+    gone * cost / x + kept
 }
 
 /// The least x with `average(x, cost, rate) ≤ most`, for cost ≤ most. The average falls and is convex:

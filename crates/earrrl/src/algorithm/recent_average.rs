@@ -142,9 +142,10 @@ impl RecentAverage {
         Moment(now + (ln(cost.as_f64()) * self.period_ticks) as i128)
     }
 
-    /// The state in which a client's count is `count` at `now`; none at or below 0.
+    /// The state in which a client's count is `count` at `now`: none at or below 0, 1e30 at most.
     pub fn state_with_count(&self, count: f64, now: Nanos) -> Option<Moment> {
-        (count > 0.0).then(|| Moment(ticks(now) + (ln(count) * self.period_ticks) as i128))
+        let age = || (ln(count.min(1e30)) * self.period_ticks) as i128;
+        (count > 0.0).then(|| Moment(ticks(now) + age()))
     }
 
     /// The decayed count `N` at `now`.

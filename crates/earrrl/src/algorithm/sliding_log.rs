@@ -70,6 +70,11 @@ impl SlidingLog {
         self.max_entries.min(usize::try_from(quota).unwrap_or(usize::MAX).saturating_add(2))
     }
 
+    /// Entries a client, at the most.
+    pub fn max_entries(&self) -> usize {
+        self.max_entries
+    }
+
     /// The first instant that still counts at `now`: the window is open at its start.
     fn start(&self, now: Nanos) -> u64 {
         now.get().saturating_add(1).saturating_sub(self.window)

@@ -110,17 +110,17 @@ impl SlidingWindow {
 
     /// Time until a sub-window is no longer counted.
     fn until_left(&self, slot: u64, now: Nanos) -> i128 {
-        self.start(slot + self.lifetime()) as i128 - i128::from(now.get())
+        self.start(u128::from(slot) + u128::from(self.lifetime())) as i128 - i128::from(now.get())
     }
 
     /// The first instant of a sub-window: the least that `slot` sends there.
-    fn start(&self, slot: u64) -> u128 {
-        (u128::from(slot) * u128::from(self.window)).div_ceil(u128::from(self.sub_windows))
+    fn start(&self, slot: u128) -> u128 {
+        (slot * u128::from(self.window)).div_ceil(u128::from(self.sub_windows))
     }
 
     /// The state under these parameters: each count goes where its sub-window ended, if it did.
     pub(super) fn convert(&self, old: &Self, state: Tally, now: Nanos) -> Option<Tally> {
-        let end = |slot| (old.start(slot + 1) - 1).min(now.get().into()) as u64;
+        let end = |slot| (old.start(u128::from(slot) + 1) - 1).min(now.get().into()) as u64;
         let moved = state.entries().map(|(slot, cost)| (self.slot(Nanos::new(end(slot))), cost));
         self.advance(Some(Tally::from_entries(moved)), now)
     }

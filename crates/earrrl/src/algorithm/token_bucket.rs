@@ -103,6 +103,16 @@ impl TokenBucket {
         self.refill
     }
 
+    /// Ticks a nanosecond, the unit of a [`Moment`]; see the module.
+    pub fn ticks_per_nano(&self) -> i128 {
+        self.ticks_per_nano
+    }
+
+    /// Ticks from empty to full.
+    pub fn full_ticks(&self) -> i128 {
+        self.full
+    }
+
     /// The time to fill up from empty, in seconds.
     pub fn fill_secs(&self) -> f64 {
         self.capacity.as_f64() / self.refill.per_second_f64()
@@ -115,8 +125,9 @@ impl TokenBucket {
         ticks.map_or(LATEST, |ticks| ticks.min(LATEST))
     }
 
+    /// Ticks that `cost` takes to refill.
     #[inline]
-    fn price(&self, cost: Cost) -> i128 {
+    pub fn price(&self, cost: Cost) -> i128 {
         if cost == Cost::ONE { self.one } else { self.ticks_of(cost) }
     }
 

@@ -5,6 +5,7 @@ mod single;
 #[cfg(test)]
 mod tests;
 mod verdict;
+mod wait;
 
 use core::fmt;
 use core::hash::Hash;
@@ -14,6 +15,7 @@ pub use builder::Builder;
 pub use single::SingleLimiter;
 use verdict::Details;
 pub use verdict::Verdict;
+pub use wait::{Patience, Reservation, WaitError};
 
 use crate::algorithm::{Limit, Moment, OneTime, Store, judge};
 use crate::atomic::{self, Part};
@@ -186,7 +188,7 @@ impl<C: Clock> Limiter<C> {
         self.clients.displaced()
     }
 
-    #[inline]
+    #[inline(always)]
     fn decide(&self, key: KeyHash, cost: Cost, now: Nanos, store: Store) -> Verdict<'_> {
         match (&self.clients, self.rule.limit(), self.rule.action()) {
             (Clients::Words(table), Limit::TokenBucket(limit), Action::Deny) => {
@@ -200,7 +202,7 @@ impl<C: Clock> Limiter<C> {
     }
 
     /// The hot path: one state, one compare-and-swap, and no figures until they are asked for.
-    #[inline]
+    #[inline(always)]
     fn step<A: OneTime>(
         &self,
         table: &Table,
@@ -210,7 +212,8 @@ impl<C: Clock> Limiter<C> {
         now: Nanos,
         store: Store,
     ) -> Verdict<'_> {
-        table.update(key, limit.idle(now).0, |word| {
+        let rule = &self.rule;
+        table.update(key, limit.idle(now).0, move |word| {
             let before = word.map(Moment);
             let (after, allowed) = judge(limit, before, now, cost, store, |_| ());
             let change = match after {
@@ -218,7 +221,7 @@ impl<C: Clock> Limiter<C> {
                 _ => Change::Keep,
             };
             let details = Details::Moments { before, after };
-            (change, Verdict { rule: &self.rule, now, cost, allowed, details })
+            (change, Verdict { rule, now, cost, allowed, details })
         })
     }
 

@@ -1,1 +1,319 @@
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+use std::{vec, vec::Vec};
 
+use proptest::prelude::*;
+
+use super::*;
+use crate::table::TableError;
+use crate::time::ManualClock;
+use crate::{Decision, Outcome, RuleSet, State, Wait};
+
+const RULES: [&str; 8] = [
+    "recent-average 2/s half-life=5s strict",
+    "recent-average 2/s half-life=5s leaky",
+    "gcra 2/s burst=7",
+    "exponential 20/10s leaky",
+    "fixed-window 20/10s",
+    "sliding-log 20/10s",
+    "sliding-window 20/10s",
+    "sliding-counter 20/10s",
+];
+
+fn rule(text: &str) -> Rule {
+    text.parse().unwrap()
+}
+
+fn at(millis: u64) -> Nanos {
+    Nanos::from_secs(1_800_000_000) + Duration::from_millis(millis)
+}
+
+fn manual(text: &str) -> (Limiter<Arc<ManualClock>>, Arc<ManualClock>) {
+    let clock = Arc::new(ManualClock::new(at(0)));
+    let limiter = Limiter::builder(rule(text)).capacity(1000).clock(clock.clone());
+    (limiter.build().unwrap(), clock)
+}
+
+fn allowed_of(limiter: &Limiter<Arc<ManualClock>>, key: &str, requests: usize) -> usize {
+    (0..requests).filter(|_| limiter.check(key).is_allowed()).count()
+}
+
+proptest! {
+    /// The pure functions over a map, and the limiter: every field of every answer.
+    #[test]
+    fn it_decides_as_the_pure_functions_do(
+        requests in prop::collection::vec((0..4_u64, 0..4000_u64, 0..3_u64), 1..60),
+    ) {
+        for text in RULES {
+            let (limiter, rule) = (manual(text).0, rule(text));
+            let mut states: HashMap<u64, State> = HashMap::new();
+            let mut now = at(0);
+            for (key, wait, cost) in &requests {
+                now = now + Duration::from_millis(*wait);
+                let cost = Cost::from_units(*cost);
+                let (after, expected) =
+                    rule.limit().decide(states.remove(key), now, cost, Store::ByPolicy);
+                states.extend(after.map(|state| (*key, state)));
+                let verdict = limiter.check_at(key, cost, now).unwrap();
+                prop_assert_eq!(verdict.is_allowed(), expected.allowed);
+                prop_assert_eq!(verdict.decision(), expected, "{}", text);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_built_is_refused() {
+    let error = |text: &str, capacity| {
+        let built = Limiter::builder(rule(text)).capacity(capacity).build();
+        built.map(drop).unwrap_err()
+    };
+    for text in RULES {
+        assert_eq!(error(text, 0), BuildError::Table(TableError::NoCapacity), "{text}");
+        let capacity = usize::MAX;
+        assert_eq!(error(text, capacity), BuildError::Table(TableError::TooLarge { capacity }));
+    }
+    let half = rule("gcra 1/s burst=5").with_max_cost("0.5".parse().unwrap()).unwrap();
+    assert!(matches!(Limiter::builder(half).build(), Err(BuildError::Rule(_))));
+}
+
+#[test]
+fn a_cost_above_max_cost_is_an_error_and_stores_nothing() {
+    let cheap = rule("gcra 1/s burst=5").with_max_cost(Cost::from_units(2)).unwrap();
+    let limiter = Limiter::builder(cheap).build().unwrap();
+    assert!(limiter.check_cost("k", Cost::from_units(3)).is_err());
+    assert!(limiter.peek("k", Cost::from_units(3)).is_err());
+    assert_eq!(limiter.peek("k", Cost::ONE).unwrap().remaining(), 5);
+}
+
+#[test]
+fn a_peek_stores_nothing_and_a_reset_forgets() {
+    for text in RULES {
+        let (limiter, _) = manual(text);
+        let first = limiter.peek("k", Cost::ONE).unwrap().decision();
+        assert_eq!(limiter.peek("k", Cost::ONE).unwrap().decision(), first, "{text}");
+        assert!(limiter.is_empty(), "{text}");
+        let whole = allowed_of(&limiter, "k", 100);
+        assert!((1..100).contains(&whole) && !limiter.check("k").is_allowed(), "{text}");
+        limiter.reset("k");
+        assert_eq!(allowed_of(&limiter, "k", 100), whole, "{text}");
+        assert_eq!((limiter.len(), limiter.displaced()), (1, 0), "{text}");
+    }
+}
+
+#[test]
+fn a_refund_gives_back_what_was_charged() {
+    for text in RULES {
+        let (limiter, clock) = manual(text);
+        let before = limiter.peek("k", Cost::ONE).unwrap().remaining();
+        let charged_at = limiter.check_cost("k", Cost::from_units(3)).unwrap().decided_at();
+        clock.advance(Duration::from_millis(1));
+        limiter.refund("k", Cost::from_units(3), Some(charged_at));
+        let after = limiter.peek("k", Cost::ONE).unwrap().remaining();
+        assert!(before - after <= 1, "{text}: {before} {after}");
+    }
+}
+
+#[test]
+fn a_batch_decides_as_one_by_one() {
+    for text in RULES {
+        let (one, many) = (manual(text).0, manual(text).0);
+        let keys: Vec<u64> = (0..1000).map(|nth| nth * nth % 37).collect();
+        let batch: Vec<Decision> = many.check_batch(&keys).map(|v| v.decision()).collect();
+        let single: Vec<Decision> = keys.iter().map(|key| one.check(key).decision()).collect();
+        assert_eq!(batch, single, "{text}");
+    }
+}
+
+#[test]
+fn an_earlier_instant_counts_as_the_latest_used() {
+    let (limiter, clock) = manual("gcra 1/s burst=1");
+    let check = |millis| limiter.check_at("k", Cost::ONE, at(millis)).unwrap().decided_at();
+    assert_eq!((check(5000), check(2000), check(6000)), (at(5000), at(5000), at(6000)));
+    assert_eq!(limiter.check("k").decided_at(), at(6000));
+    clock.set(at(9000));
+    assert_eq!(limiter.check("k").decided_at(), at(9000));
+    assert_eq!(check(7000), at(9000));
+}
+
+#[test]
+fn a_changed_limit_keeps_histories_and_another_algorithm_begins_anew() {
+    let (mut limiter, _) = manual("gcra 1/s burst=10");
+    assert_eq!(allowed_of(&limiter, "k", 4), 4);
+    limiter.change(rule("gcra 2/s burst=10")).unwrap();
+    assert_eq!(limiter.peek("k", Cost::ONE).unwrap().remaining(), 6);
+    limiter.change(rule("fixed-window 10/1m")).unwrap();
+    assert_eq!(limiter.peek("k", Cost::ONE).unwrap().remaining(), 10);
+    assert_eq!(allowed_of(&limiter, "k", 4), 4);
+    limiter.change(rule("fixed-window 8/1m")).unwrap();
+    assert_eq!(limiter.peek("k", Cost::ONE).unwrap().remaining(), 4);
+    limiter.change(rule("sliding-log 8/1m")).unwrap();
+    assert_eq!(limiter.peek("k", Cost::ONE).unwrap().remaining(), 8);
+}
+
+#[test]
+fn actions_change_the_answer_and_not_the_state() {
+    for (action, outcome) in [
+        (Action::Observe, Outcome::Observe),
+        (Action::Quarantine, Outcome::Quarantine),
+        (Action::ShadowBan, Outcome::ShadowBan),
+        (Action::Delay { max: Duration::from_secs(1) }, Outcome::Delay),
+        (Action::Deny, Outcome::Deny),
+    ] {
+        let rule = rule("gcra 1/s burst=1").with_action(action).unwrap();
+        let clock = ManualClock::new(at(0));
+        let limiter = Limiter::builder(rule).clock(clock).build_single().unwrap();
+        assert_eq!(limiter.check().outcome(), Outcome::Allow);
+        assert_eq!(limiter.check().outcome(), outcome);
+        assert_eq!(
+            limiter.peek(Cost::ONE).unwrap().is_allowed(),
+            action != Action::Deny && !matches!(action, Action::Delay { .. })
+        );
+    }
+}
+
+/// All threads ask at one instant; exactly what one thread would be allowed is allowed.
+#[test]
+fn threads_together_are_allowed_what_one_is() {
+    for text in RULES {
+        let alone = allowed_of(&manual(text).0, "k", 400);
+        for threads in [2, 8] {
+            let (limiter, _) = manual(text);
+            let (allowed, start) = (AtomicUsize::new(0), Barrier::new(threads));
+            thread::scope(|scope| {
+                for _ in 0..threads {
+                    scope.spawn(|| {
+                        start.wait();
+                        allowed.fetch_add(allowed_of(&limiter, "k", 400 / threads), Relaxed);
+                    });
+                }
+            });
+            assert_eq!(allowed.into_inner(), alone, "{text}, {threads} threads");
+        }
+    }
+}
+
+/// One rule for each client and one that all share: the shared one is never over-admitted, and what
+/// it denies is charged to no client.
+#[test]
+fn a_denied_request_leaves_no_charge_behind() {
+    for (own, shared) in [
+        ("gcra 1/s burst=100", "gcra 1/s burst=50"),
+        ("gcra 1/s burst=100", "fixed-window 50/1h"),
+        ("fixed-window 100/1h", "gcra 1/s burst=50"),
+        ("sliding-log 100/1h", "sliding-window 50/1h"),
+        ("recent-average 1/s half-life=1m leaky", "gcra 1/s burst=50"),
+    ] {
+        let builder = RuleSet::builder().rule(rule(own), 100).rule(rule(shared), 1);
+        let set = builder.build_with_clock(ManualClock::new(at(0))).unwrap();
+        let (set, start) = (&set, &Barrier::new(4));
+        let left = |client: u64| set.request().charge(&client).charge("all").peek().unwrap();
+        let allowed: Vec<usize> = thread::scope(|scope| {
+            let ask = |client: u64| {
+                move || {
+                    start.wait();
+                    let one = || set.request().charge(&client).charge("all").decide().unwrap();
+                    (0..60).filter(|_| one().allowed).count()
+                }
+            };
+            let threads: Vec<_> = (0..4).map(|client| scope.spawn(ask(client))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(allowed.iter().sum::<usize>() <= 50, "{own}, {shared}: {allowed:?}");
+        assert_eq!(left(0).rule, 1);
+        set.reset(1, "all");
+        for (client, allowed) in allowed.iter().enumerate() {
+            let remaining = left(client as u64);
+            let expected = own_remaining(own, *allowed).min(50);
+            assert_eq!(remaining.remaining, expected, "{own}, {shared}");
+        }
+    }
+}
+
+/// What a client of the rule has left after so many requests at once.
+fn own_remaining(text: &str, requests: usize) -> u64 {
+    let (limiter, _) = manual(text);
+    allowed_of(&limiter, "k", requests);
+    limiter.peek("k", Cost::ONE).unwrap().remaining()
+}
+
+#[test]
+fn a_rule_set_wants_one_charge_a_rule() {
+    assert!(matches!(RuleSet::builder().build(), Err(BuildError::Rule(_))));
+    let set = RuleSet::builder().rule(rule("gcra 1/s burst=1"), 1).build().unwrap();
+    assert!(set.request().decide().is_err());
+    assert!(set.request().charge("a").charge("b").decide().is_err());
+}
+
+#[test]
+fn turns_come_in_the_order_of_arrival() {
+    let (limiter, clock) = manual("gcra 2/s burst=1");
+    let reserve = || limiter.reserve("k", Cost::ONE, Patience::default()).unwrap();
+    let waits: Vec<Duration> = (0..4)
+        .map(|_| {
+            let turn = reserve();
+            let wait = turn.wait();
+            turn.keep();
+            wait
+        })
+        .collect();
+    assert_eq!(waits, [0, 500, 1000, 1500].map(Duration::from_millis));
+    clock.advance(Duration::from_millis(1750));
+    assert_eq!(reserve().wait(), Duration::from_millis(250));
+    assert_eq!(reserve().wait(), Duration::from_millis(250), "the last one was dropped");
+}
+
+#[test]
+fn the_queue_is_bounded_and_impossible_turns_are_refused() {
+    let (limiter, _) = manual("gcra 1/s burst=2");
+    let patience = Patience::default().max_wait(Duration::from_secs(3));
+    let kept = (0..100)
+        .map_while(|_| limiter.reserve("k", Cost::ONE, patience).ok())
+        .map(Reservation::keep)
+        .count();
+    assert_eq!(kept, 2 + 3);
+    let refused = |cost| limiter.reserve("k", Cost::from_units(cost), patience).unwrap_err();
+    assert_eq!(refused(1), WaitError::TooLong(Wait::For(Duration::from_secs(4))));
+    assert_eq!(refused(3), WaitError::TooLong(Wait::Never));
+    let (other, _) = manual("fixed-window 1/1s");
+    assert!(matches!(other.reserve("k", Cost::ONE, patience), Err(WaitError::Rule(_))));
+}
+
+#[test]
+fn jitter_only_ever_adds() {
+    let (limiter, _) = manual("gcra 1/s burst=1");
+    limiter.reserve("k", Cost::ONE, Patience::default()).unwrap().keep();
+    let patience = Patience::default().jitter(Duration::from_millis(100));
+    let waits: Vec<Duration> =
+        (0..50).map(|_| limiter.reserve("k", Cost::ONE, patience).unwrap().wait()).collect();
+    assert!(waits.iter().all(|wait| (1000..=1100).contains(&wait.as_millis())), "{waits:?}");
+    assert!(waits.iter().any(|wait| *wait != waits[0]));
+}
+
+#[test]
+fn waiting_sleeps_once_and_giving_up_refunds() {
+    let (limiter, _) = manual("gcra 1/s burst=1");
+    let slept = std::sync::Mutex::new(vec![]);
+    let sleep = |wait: Duration| {
+        slept.lock().unwrap().push(wait);
+        core::future::ready(())
+    };
+    let turn = || limiter.until_ready_with("k", Cost::ONE, Patience::default(), sleep);
+    let poll = |future: &mut core::pin::Pin<Box<dyn Future<Output = Result<(), WaitError>>>>| {
+        future.as_mut().poll(&mut core::task::Context::from_waker(core::task::Waker::noop()))
+    };
+    assert!(poll(&mut (Box::pin(turn()) as _)).is_ready());
+    assert!(poll(&mut (Box::pin(turn()) as _)).is_ready());
+    assert_eq!(*slept.lock().unwrap(), [Duration::from_secs(1)]);
+    let never = |_| core::future::pending::<()>();
+    let mut waiting: core::pin::Pin<Box<dyn Future<Output = Result<(), WaitError>>>> =
+        Box::pin(limiter.until_ready_with("k", Cost::ONE, Patience::default(), never));
+    assert!(poll(&mut waiting).is_pending());
+    let next = || limiter.reserve("k", Cost::ONE, Patience::default()).unwrap().wait();
+    assert_eq!(next(), Duration::from_secs(3));
+    drop(waiting);
+    assert_eq!(next(), Duration::from_secs(2));
+}

@@ -9,6 +9,7 @@ use core::time::Duration;
 use super::schedule::Schedule;
 use super::{Client, Reaction};
 use crate::algorithm::{State, Store};
+use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::error::RuleError;
 use crate::rule::Rule;
@@ -22,8 +23,10 @@ pub const MAX_ATTEMPTS: u64 = 20_000_000;
 pub struct Attempt<'a> {
     /// When, since the start.
     pub time: Nanos,
-    /// Whose, by place among the clients.
+    /// Whose: the place of the first client of that name.
     pub client: usize,
+    /// What it costs.
+    pub cost: Cost,
     /// What the rule said.
     pub decision: &'a Decision,
     /// The client's state after it.
@@ -31,7 +34,8 @@ pub struct Attempt<'a> {
 }
 
 /// Puts what the clients send before `duration` through `rule`, in the order of the times; at equal
-/// times in the order of the clients. `each` sees every request.
+/// times in the order of the clients. `each` sees every request. Clients of one name are one to the
+/// rule: that is how a client changes its mind.
 ///
 /// # Errors
 /// More than [`MAX_ATTEMPTS`] requests.
@@ -45,6 +49,8 @@ pub fn run(
     let end = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let schedule = |(place, client)| Schedule::new(client, seed.wrapping_add(place));
     let mut schedules: Vec<_> = (0u64..).zip(clients).map(schedule).collect();
+    let first_named = |client: &Client| clients.iter().position(|c| c.name == client.name);
+    let whose: Vec<usize> = clients.iter().filter_map(first_named).collect();
     let mut states: Vec<Option<State>> = clients.iter().map(|_| None).collect();
     let first =
         schedules.iter_mut().enumerate().filter_map(|(c, s)| Some(Reverse((s.after(None)?, c))));
@@ -59,11 +65,12 @@ pub fn run(
             return Err(RuleError::new(format!("more than {MAX_ATTEMPTS} requests to simulate")));
         }
         let now = Nanos::new(time);
-        let cost = clients[client].cost;
+        let (cost, place) = (clients[client].cost, whose[client]);
         let (state, decision) =
-            rule.limit().decide(states[client].take(), now, cost, Store::ByPolicy);
-        each(&Attempt { time: now, client, decision: &decision, state: state.as_ref() });
-        states[client] = state;
+            rule.limit().decide(states[place].take(), now, cost, Store::ByPolicy);
+        let state_after = state.as_ref();
+        each(&Attempt { time: now, client: place, cost, decision: &decision, state: state_after });
+        states[place] = state;
         let wish = next(&clients[client], &mut schedules[client], time, &decision);
         due.extend(wish.map(|at| Reverse((at, client))));
     }
@@ -127,6 +134,19 @@ mod tests {
             [(0.0, true), (1.0, false), (4.0, true), (4.0, false), (8.0, true), (8.0, false)];
         assert_eq!(attempts(rule, "a steady 1/s obey", 9), obeying);
         assert_eq!(attempts(rule, "a steady 1/s cost=2 obey", 9), [(0.0, false)]);
+    }
+
+    #[test]
+    fn clients_of_one_name_are_one_to_the_rule() {
+        let rule = "fixed-window 2/1m".parse().unwrap();
+        let clients = ["a steady 1/s until=2s", "b steady 1/s until=2s", "a steady 1/s from=2s"]
+            .map(|client| client.parse().unwrap());
+        let mut denied = Vec::new();
+        run(&rule, &clients, 1, Duration::from_secs(4), |attempt| {
+            denied.extend((!attempt.decision.allowed).then_some(attempt.client));
+        })
+        .unwrap();
+        assert_eq!(denied, [0, 0]);
     }
 
     #[test]

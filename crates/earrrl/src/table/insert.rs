@@ -30,11 +30,15 @@ use super::entry::{Entry, Word};
 use super::hash::KeyHash;
 use super::raw::RawTable;
 use super::slot::Slot;
-use super::victim::{Seen, Set, rank, victim};
+use super::victim::{Rank, Seen, rank, victim};
 
 /// A claim is stale once so many later ones were made in its shard: its owner is long dead, or so
 /// slow that starting over costs it nothing.
 const STALE: u64 = 1 << 16;
+
+/// Slots of both sets, at most.
+const MOST_CANDIDATES: usize = 32;
+const UNSEEN: Seen = Seen { place: 0, entry: Entry::EMPTY, rank: 0 };
 
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     /// Stores the first word of an absent key. False when another thread interfered and the caller
@@ -50,16 +54,20 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
 
     /// Step 1. A claim of the key that is already there is taken over.
     fn claim(&self, key: KeyHash, word: Word, idle: Word) -> Option<Seen> {
-        let mut sets = [Set::new(word, idle), Set::new(word, idle)];
-        for (nth, place) in self.lines.candidates(key).enumerate() {
-            let seen = self.look(place);
-            if seen.entry.fingerprint() == key.fingerprint() {
-                return seen.entry.is_claim().then_some(seen);
+        let mut slots = [UNSEEN; MOST_CANDIDATES];
+        let mut seen = 0;
+        for (slot, place) in slots.iter_mut().zip(self.lines.candidates(key)) {
+            *slot = self.look(place);
+            if slot.entry.fingerprint() == key.fingerprint() {
+                return slot.entry.is_claim().then_some(*slot);
             }
-            let in_set = nth % (LINE * LINES);
-            sets[nth / (LINE * LINES)].add(seen, in_set < LINE);
+            seen += 1;
         }
-        self.claim_slot(key.fingerprint(), victim(sets)?, idle)
+        let (first, second) = slots.get(..seen)?.split_at(seen / 2);
+        let rank_of = |word| rank(Entry::new(key.fingerprint(), word));
+        let idle = rank_of(idle);
+        let victim = victim([first, second], LINE, rank_of(word), idle)?;
+        self.claim_slot(key.fingerprint(), victim, idle)
     }
 
     fn look(&self, place: usize) -> Seen {
@@ -73,11 +81,11 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         entry.is_claim() && made().wrapping_sub(entry.low) > STALE
     }
 
-    fn claim_slot(&self, fingerprint: u64, victim: Seen, idle: Word) -> Option<Seen> {
+    fn claim_slot(&self, fingerprint: u64, victim: Seen, idle: Rank) -> Option<Seen> {
         let shard = self.shard(fingerprint);
         let entry = Entry::claim(fingerprint, shard.claims.fetch_add(1, Relaxed));
         self.lines.slot(victim.place).swap(victim.entry, entry).ok()?;
-        if victim.rank > rank(Entry::new(fingerprint, idle)) && !victim.entry.is_claim() {
+        if victim.rank > idle && !victim.entry.is_claim() {
             shard.displaced.fetch_add(1, Relaxed);
         }
         Some(Seen { entry, ..victim })

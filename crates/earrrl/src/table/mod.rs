@@ -3,13 +3,13 @@
 //! # Layout
 //! An entry is 128 bits: 40 of the key's hash, its fingerprint, and 88 of state. Four fill a cache
 //! line, four lines are a set, sets are one flat array without pointers. A key may live in two
-//! sets and prefers one line of the first, its home line: 85 % of look-ups in a table of which
-//! three quarters are live touch that one cache line, 93 % only the first set. An entry never
+//! sets and prefers one line of the first, its home line: 83 % of look-ups in a table of which
+//! three quarters are live touch that one cache line, 90 % only the first set. An entry never
 //! moves, since no processor can move it atomically.
 //!
 //! # Who stays
-//! When a newcomer finds no free slot, the client with the lowest current rate goes: that is the
-//! entry with the smallest word. A flood of one-hit keys displaces itself, never an offender. A
+//! When a newcomer finds no empty slot, a client with one of the lowest current rates goes, and a
+//! small word means a low rate. A flood of one-hit keys displaces itself, never an offender. A
 //! newcomer always gets a slot, else it would never be counted.
 //!
 //! # Concurrency
@@ -149,14 +149,14 @@ impl Table {
     ///
     /// `decide` gets the state, or `None` for a client that is not there, and answers what becomes
     /// of it and what to return. It may be called several times when threads interfere, only its
-    /// last answer counts; it must not depend on the earlier calls. Words of at most `idle` are as
-    /// good as no state: their clients make room first.
+    /// last answer counts. Clients whose words are at most `idle` are as good as new: they make room
+    /// before others, and are not counted as [`displaced`](Self::displaced).
     #[inline(always)]
     pub fn update<R>(
         &self,
         key: KeyHash,
         idle: Word,
-        decide: impl FnMut(Option<Word>) -> (Change, R),
+        decide: impl Fn(Option<Word>) -> (Change, R) + Copy,
     ) -> R {
         self.raw.update(key, idle, decide)
     }

@@ -217,6 +217,25 @@ fn a_reader_sees_no_half_changed_word() {
     });
 }
 
+/// How not to do it, as in the source notes of the sliding window: one step reads, another writes.
+fn read_then_write(table: &Model<true>, key: KeyHash) -> Word {
+    let count = table.update(key, IDLE, |word| (Change::Keep, word.unwrap_or(0))) + 1;
+    table.update(key, IDLE, move |_| (Change::Store(count), count))
+}
+
+#[test]
+#[should_panic(expected = "left: [1, 1]")]
+fn the_model_finds_that_reading_and_then_writing_loses_a_request() {
+    explore(2, || {
+        let table = Arc::new(Model::<true>::new(2).unwrap());
+        let key = key(7, 0);
+        let racing = || -> Operation<true, Word> { Box::new(move |t| read_then_write(t, key)) };
+        let mut counts = race(&table, vec![racing(), racing()]);
+        counts.sort_unstable();
+        assert_eq!(counts, [1, 2]);
+    });
+}
+
 /// A claim that was left behind, as by a killed process, is taken over.
 #[test]
 fn an_abandoned_claim_is_finished_by_whoever_meets_it() {

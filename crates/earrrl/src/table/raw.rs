@@ -47,14 +47,13 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         &self,
         key: KeyHash,
         idle: Word,
-        mut decide: impl FnMut(Option<Word>) -> (Change, R),
+        decide: impl Fn(Option<Word>) -> (Change, R) + Copy,
     ) -> R {
         loop {
-            let answer = match self.find(key) {
-                Some((slot, seen)) => update_slot(slot, seen, &mut decide),
-                None => self.update_absent(key, idle, &mut decide),
-            };
-            if let Some(answer) = answer {
+            if let Some(answer) = self.find(key).and_then(|slot| update_slot(slot, key, decide)) {
+                return answer;
+            }
+            if let Some(answer) = self.update_absent(key, idle, decide) {
                 return answer;
             }
         }
@@ -66,7 +65,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         &self,
         key: KeyHash,
         idle: Word,
-        decide: &mut impl FnMut(Option<Word>) -> (Change, R),
+        decide: impl Fn(Option<Word>) -> (Change, R),
     ) -> Option<R> {
         let (change, answer) = decide(None);
         match change {
@@ -75,29 +74,19 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         }
     }
 
-    /// The key's slot and what was seen there, perhaps half-changed.
+    /// A slot where the key is, or is being claimed, or was a moment ago.
     #[inline(always)]
-    fn find(&self, key: KeyHash) -> Option<(&S, Entry)> {
+    fn find(&self, key: KeyHash) -> Option<&S> {
         let home = self.lines.home(key);
-        let matches = matches(home, key.fingerprint());
-        if matches == 0 {
-            return self.find_further(key);
-        }
-        committed(home, matches, key)
+        first_match(home, key.fingerprint()).or_else(|| self.find_further(key))
     }
 
     /// The same in the lines after the home line.
     #[inline(never)]
-    fn find_further(&self, key: KeyHash) -> Option<(&S, Entry)> {
+    fn find_further(&self, key: KeyHash) -> Option<&S> {
         let wanted = key.fingerprint();
-        for line in self.lines.candidate_lines(key).skip(1) {
-            let line = self.lines.line(line);
-            let matches = matches(line, wanted);
-            if matches != 0 {
-                return committed(line, matches, key);
-            }
-        }
-        None
+        let lines = self.lines.candidate_lines(key).skip(1);
+        lines.map(|line| self.lines.line(line)).find_map(|line| first_match(line, wanted))
     }
 
     #[inline(always)]
@@ -130,44 +119,36 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     }
 }
 
-/// Which slots of a line hold the fingerprint, as a bit set: where in its line a key lies can't be
-/// predicted, so this has no branches.
+/// The first slot of a line that holds the fingerprint. Where in its line a key lies can't be
+/// predicted, so the only branch is on whether it is there at all.
 #[inline(always)]
-fn matches<S: Slot, const LINE: usize>(line: &[S; LINE], wanted: u64) -> u32 {
+fn first_match<S: Slot, const LINE: usize>(line: &[S; LINE], wanted: u64) -> Option<&S> {
     let mut found = 0;
     for (nth, slot) in line.iter().enumerate() {
         found |= u32::from(fingerprint(slot.high()) == wanted) << nth;
     }
-    found
+    (found != 0).then(|| &line[found.trailing_zeros() as usize % LINE])
 }
 
-/// The first match, unless it is a claim or has become another key's meanwhile.
-#[inline(always)]
-fn committed<S: Slot, const LINE: usize>(
-    line: &[S; LINE],
-    matches: u32,
-    key: KeyHash,
-) -> Option<(&S, Entry)> {
-    let slot = &line[matches.trailing_zeros() as usize % LINE];
-    let seen = Entry { high: slot.high(), low: slot.low() };
-    (seen.fingerprint() == key.fingerprint() && !seen.is_claim()).then_some((slot, seen))
-}
-
-/// Decides on what was seen until that is still there, or the slot is no longer the key's.
+/// Decides on what is there until that is still there afterwards. None if it is a claim, or no
+/// longer the key's.
 #[inline(always)]
 fn update_slot<S: Slot, R>(
     slot: &S,
-    mut seen: Entry,
-    decide: &mut impl FnMut(Option<Word>) -> (Change, R),
+    key: KeyHash,
+    decide: impl Fn(Option<Word>) -> (Change, R),
 ) -> Option<R> {
-    loop {
+    let high = slot.high();
+    // Perhaps a pair that never was: the swap tells.
+    let mut seen = Entry { high, low: slot.low() };
+    while seen.fingerprint() == key.fingerprint() && !seen.is_claim() {
         let (change, answer) = decide(Some(seen.word()));
-        let Err(found) = apply(slot, seen, change) else { return Some(answer) };
-        if found.fingerprint() != seen.fingerprint() || found.is_claim() {
-            return None;
+        match apply(slot, seen, change) {
+            Ok(()) => return Some(answer),
+            Err(found) => seen = found,
         }
-        seen = found;
     }
+    None
 }
 
 #[inline(always)]

@@ -71,6 +71,7 @@ pub(crate) fn asked_and_permitted(
             y_label: "requests a second".into(),
             series: std::iter::once(asked).chain(permitted).collect(),
             marks: Vec::new(),
+            log_from: None,
         }],
         size,
     }
@@ -96,6 +97,7 @@ pub(crate) fn rate_and_limit(
             y_label: "cost a second".into(),
             series: vec![rate, limit],
             marks: Vec::new(),
+            log_from: None,
         }],
         size,
     }

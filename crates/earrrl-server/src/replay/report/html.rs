@@ -4,12 +4,13 @@ use std::fmt::{self, Display};
 use std::io::{self, Write};
 
 use super::figures::{Axis, asked_and_permitted, rate_and_limit, rates};
-use super::{Summary, TOP, percent};
+use super::{Summary, TOP};
 use crate::plot::{self, Figure};
 use crate::replay::Held;
 use crate::replay::time;
 use crate::replay::timeline::Timeline;
 use crate::replay::trial::{Offender, Trial};
+use crate::text::percent;
 
 const STYLE: &str = include_str!("../../../assets/report.css");
 

@@ -32,14 +32,3 @@ pub(crate) use html::write as write_html;
 pub(crate) use json::write as write_json;
 pub(crate) use jsonl::write as write_jsonl;
 pub(crate) use table::write as write_table;
-
-/// A share in percent, with more digits where it is close to nothing or to all.
-fn percent(part: u64, whole: u64) -> String {
-    let share = if whole == 0 { 0.0 } else { part as f64 / whole as f64 * 100.0 };
-    match share {
-        _ if part == 0 || part == whole => format!("{share:.0} %"),
-        0.1..99.9 => format!("{share:.1} %"),
-        _ if share < 0.1 => format!("{share:.4} %"),
-        _ => format!("{share:.3} %"),
-    }
-}

@@ -2,8 +2,9 @@
 
 use std::io::{self, Write};
 
-use super::{Summary, TOP, percent};
+use super::{Summary, TOP};
 use crate::replay::trial::Trial;
+use crate::text::{percent, write_rows};
 
 /// Writes the summary.
 pub(crate) fn write(out: &mut impl Write, summary: &Summary<'_>) -> io::Result<()> {
@@ -45,22 +46,4 @@ fn write_offenders(out: &mut impl Write, summary: &Summary<'_>, trial: &Trial) -
         ]);
     }
     write_rows(out, "  ", &rows)
-}
-
-/// Columns flush right, the last one flush left.
-fn write_rows<const N: usize>(
-    out: &mut impl Write,
-    indent: &str,
-    rows: &[[String; N]],
-) -> io::Result<()> {
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths: [usize; N] = std::array::from_fn(width);
-    for row in rows {
-        write!(out, "{indent}")?;
-        for (cell, width) in row.iter().zip(widths).take(N - 1) {
-            write!(out, "{cell:>width$}  ")?;
-        }
-        writeln!(out, "{}", row[N - 1])?;
-    }
-    Ok(())
 }

@@ -3,7 +3,10 @@
 use earrrl::{Cost, Limit, Nanos, Policy};
 use proptest::prelude::*;
 
-use super::strategies::{cases, costs, exponentials, histories, memory};
+use super::strategies::{
+    cases, costs, exponentials, fixed_windows, histories, memory, sliding_counters,
+    sliding_windows, starts,
+};
 use crate::client::{Client, close};
 
 /// A strict log forgets what newer requests outweigh, and a log at its `max_entries` merges: that
@@ -46,6 +49,26 @@ proptest! {
             prop_assert_eq!(found.retry_after, expected.retry_after);
             prop_assert_eq!(found.reset_after, expected.reset_after);
         }
+    }
+
+    /// Counts of windows know their time: what was sent since does not matter.
+    #[test]
+    fn undoes_what_is_not_the_last_request_of_a_window(
+        limit in prop_oneof![
+            fixed_windows().prop_map(Limit::from),
+            sliding_windows().prop_map(Limit::from),
+            sliding_counters().prop_map(Limit::from),
+        ],
+        (start, delay) in (starts(), 0.0..2.0),
+        (refunded, other) in (costs(), costs()),
+    ) {
+        let later = Nanos::new(start.get() + (delay * memory(&limit) as f64) as u64);
+        let (mut with, mut without) = (Client::new(limit), Client::new(limit));
+        with.charge(start, refunded);
+        with.charge(later, other);
+        without.charge(later, other);
+        with.refund(later, start, refunded);
+        prop_assert_eq!(with.report(later, other), without.report(later, other));
     }
 
     #[test]

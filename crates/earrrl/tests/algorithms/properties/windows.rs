@@ -62,7 +62,10 @@ proptest! {
             now = request.after(now, &client.limit);
             let cost = request.cost.billionths();
             let recent = attempts.iter().filter(|(t, _)| now.get() - t < limit.window());
-            let fits = recent.map(|(_, cost)| cost).sum::<u128>() + cost <= limit.quota().billionths();
+            let sum = recent.map(|(_, cost)| cost).sum::<u128>();
+            let fits = sum + cost <= limit.quota().billionths();
+            let full = sum <= limit.quota().billionths();
+            prop_assert_eq!(client.peek(now, Cost::ZERO).allowed, full);
             prop_assert_eq!(client.ask(now, request.cost).allowed, fits);
             if fits || client.limit.policy() == Policy::Strict {
                 attempts.push((now.get(), cost));

@@ -1,0 +1,167 @@
+//! Ours and other rate limiters, side by side, in one run: medians and ratios as Markdown.
+//!
+//! `cargo run --release --manifest-path bench/Cargo.toml [-- --rounds N] [--sizes 1,10000,…]`
+
+mod contender;
+mod floors;
+mod ours;
+mod peers;
+mod report;
+
+use std::alloc::System;
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use rand_distr::{Distribution, Uniform, Zipf};
+
+use contender::{Key, Mode, Runner};
+use report::Report;
+
+/// Counts what a contender allocates.
+#[global_allocator]
+static MEMORY: cap::Cap<System> = cap::Cap::new(System, usize::MAX);
+
+/// Whether nearly all requests are allowed, or nearly all denied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Load {
+    Allowed,
+    Denied,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Popularity {
+    Uniform,
+    Zipf,
+}
+
+/// One column group of a table.
+#[derive(Clone, Copy)]
+pub struct Setting {
+    pub clients: usize,
+    pub load: Load,
+    popularity: Popularity,
+}
+
+struct Options {
+    rounds: usize,
+    sizes: Vec<usize>,
+}
+
+fn options() -> Options {
+    let mut options = Options { rounds: 5, sizes: vec![1, 10_000, 1_000_000, 10_000_000] };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let value = args.next().unwrap_or_default();
+        match arg.as_str() {
+            "--rounds" => options.rounds = value.parse().expect("a number of rounds"),
+            "--sizes" => {
+                let sizes = value.split(',').map(|size| size.parse().expect("numbers of clients"));
+                options.sizes = sizes.collect();
+            }
+            _ => panic!("unknown option {arg}"),
+        }
+    }
+    options
+}
+
+/// What to run, and what it is called.
+type Named<K> = (&'static str, Box<dyn Runner<K>>);
+type Make<K> = (&'static str, fn(&Setting) -> Box<dyn Runner<K>>);
+
+fn common<K: Key>() -> Vec<Make<K>> {
+    vec![
+        ("earrrl gcra", |s| Box::new(ours::system("gcra", s))),
+        ("earrrl recent-average strict", |s| Box::new(ours::system("recent-average", s))),
+        ("earrrl gcra, ticking clock", |s| Box::new(ours::ticking("gcra", s))),
+        ("governor", |s| Box::new(peers::governor(s))),
+        ("governor, foldhash", |s| Box::new(peers::governor_foldhash(s))),
+        ("governor, foldhash, ticking clock", |s| Box::new(peers::governor_tuned(s))),
+        ("ratelimit in a DashMap", |s| Box::new(peers::ratelimiters(s))),
+        ("pingora-limits (observes only)", |s| Box::new(peers::pingora(s))),
+    ]
+}
+
+fn numbers() -> Vec<Make<u64>> {
+    let mut all = common::<u64>();
+    all.push(("floor: compare-and-swap", |s| Box::new(floors::floor(s, false))));
+    all.push(("floor: compare-and-swap and clock", |s| Box::new(floors::floor(s, true))));
+    all
+}
+
+fn strings() -> Vec<Make<String>> {
+    let mut all = common::<String>();
+    all.push(("throttlecrab in a Mutex", |s| Box::new(peers::throttlecrab(s))));
+    all
+}
+
+fn sequence<K: Key>(setting: &Setting, length: usize, seed: u64) -> Vec<K> {
+    let mut random = SmallRng::seed_from_u64(seed);
+    let clients = setting.clients as u64;
+    match setting.popularity {
+        Popularity::Uniform => {
+            let uniform = Uniform::new(0, clients).expect("a range");
+            (0..length).map(|_| K::of(uniform.sample(&mut random))).collect()
+        }
+        Popularity::Zipf => {
+            let zipf = Zipf::new(clients as f64, 0.99).expect("a distribution");
+            // Popular clients must not lie next to each other.
+            let scattered = |rank: f64| (rank as u64).wrapping_mul(0x9E37_79B9) % clients;
+            (0..length).map(|_| K::of(scattered(zipf.sample(&mut random)))).collect()
+        }
+    }
+}
+
+/// Builds every contender, fills it with its clients, and measures all of them in turns.
+fn group<K: Key>(make: &[Make<K>], setting: &Setting, kind: &str, rounds: usize, to: &mut Report) {
+    let contenders: Vec<Named<K>> = make
+        .iter()
+        .map(|(name, make)| {
+            let before = MEMORY.allocated();
+            let contender = make(setting);
+            for client in 0..setting.clients as u64 {
+                contender.visit(&K::of(client));
+            }
+            let bytes = MEMORY.allocated().saturating_sub(before);
+            to.bytes(name, kind, setting, bytes as f64 / setting.clients as f64);
+            (*name, contender)
+        })
+        .collect();
+    let length = 1_000_000;
+    let sequences: [Vec<K>; 2] = [sequence(setting, length, 1), sequence(setting, length, 2)];
+    let [first, second] = sequences.each_ref().map(Vec::as_slice);
+    let ways: [(&str, &[&[K]], Mode); 4] = [
+        ("1 thread", &[first], Mode::Single),
+        ("2 threads", &[first, second], Mode::Single),
+        ("1 thread, batches of 16", &[first], Mode::Batches),
+        ("1 thread, each after the other", &[&first[..length / 4]], Mode::Chained),
+    ];
+    for round in 0..=rounds {
+        for (way, sequences, mode) in ways {
+            for (name, contender) in &contenders {
+                let time = contender.round(sequences, mode);
+                if round > 0 {
+                    to.time(name, kind, setting, way, time);
+                }
+            }
+        }
+    }
+}
+
+fn main() {
+    let options = options();
+    let mut report = Report::default();
+    for &clients in &options.sizes {
+        let allowed = Setting { clients, load: Load::Allowed, popularity: Popularity::Uniform };
+        group(&numbers(), &allowed, "u64", options.rounds, &mut report);
+        group(&strings(), &allowed, "20-byte strings", options.rounds, &mut report);
+        if clients == 1_000_000 {
+            let zipf = Setting { popularity: Popularity::Zipf, ..allowed };
+            group(&numbers(), &zipf, "u64, Zipf 0.99", options.rounds, &mut report);
+        }
+        if clients == 10_000 || clients == 1_000_000 {
+            let denied = Setting { load: Load::Denied, ..allowed };
+            group(&numbers(), &denied, "u64, denied", options.rounds, &mut report);
+        }
+    }
+    report.print();
+}

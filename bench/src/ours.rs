@@ -1,0 +1,41 @@
+//! This library, with the settings that anybody gets.
+
+use std::time::Duration;
+
+use earrrl::{Clock, Limiter, Rule, SystemClock, TickingClock};
+
+use crate::contender::{Contender, Key};
+use crate::{Load, Setting};
+
+pub struct Ours<C>(Limiter<C>);
+
+fn rule(algorithm: &str, load: Load) -> Rule {
+    let text = match (algorithm, load) {
+        ("gcra", Load::Allowed) => "gcra 1000000000/s burst=1000000000",
+        ("gcra", Load::Denied) => "gcra 1/d burst=1",
+        (_, Load::Allowed) => "recent-average 1000000000/s half-life=10s strict",
+        (_, Load::Denied) => "recent-average 0.000001/s half-life=1h strict",
+    };
+    text.parse().expect("a valid rule")
+}
+
+pub fn system(algorithm: &str, setting: &Setting) -> Ours<SystemClock> {
+    let limiter = Limiter::builder(rule(algorithm, setting.load)).capacity(setting.clients);
+    Ours(limiter.build().expect("enough memory"))
+}
+
+pub fn ticking(algorithm: &str, setting: &Setting) -> Ours<TickingClock> {
+    let clock = TickingClock::new(Duration::from_millis(1)).expect("a thread");
+    let limiter = Limiter::builder(rule(algorithm, setting.load)).capacity(setting.clients);
+    Ours(limiter.clock(clock).build().expect("enough memory"))
+}
+
+impl<K: Key, C: Clock> Contender<K> for Ours<C> {
+    fn decide(&self, key: &K) -> bool {
+        self.0.check(key).is_allowed()
+    }
+
+    fn decide_batch(&self, keys: &[K]) -> usize {
+        self.0.check_batch(keys).filter(|verdict| verdict.is_allowed()).count()
+    }
+}

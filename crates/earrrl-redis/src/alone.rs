@@ -1,0 +1,134 @@
+//! Decisions without Redis, and what is owed to it afterwards.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use earrrl::rules::{Judgement, combine};
+use earrrl::{
+    Action, Charge, Cost, Decision, Engine, EngineError, Nanos, Outcome, Report, Store, Wait,
+};
+
+use crate::asked::{Asked, Request};
+use crate::engine::unavailable;
+use crate::exchange::{Late, Missed, stored, take_back};
+use crate::link::Fault;
+use crate::options::WhenGone;
+use crate::shared::Shared;
+
+/// How long a late answer is waited for before it is taken as never to come.
+const LATEST: Duration = Duration::from_secs(60);
+/// The wait that a denial tells while Redis is gone and the policy is to deny.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Decides by the policy for a Redis that is gone.
+pub(crate) async fn decide(
+    shared: &Arc<Shared>,
+    request: &Arc<Request>,
+    missed: Missed,
+) -> Result<Decision, EngineError> {
+    let now = shared.now(request.now);
+    let (decision, noted) = match shared.options.when_gone {
+        WhenGone::Local => locally(shared, request, now).await?,
+        WhenGone::Allow => (by_fiat(request, now, true), 0),
+        WhenGone::Deny => (by_fiat(request, now, false), 0),
+    };
+    let denied = !passed(&decision);
+    for late in missed.late {
+        tokio::spawn(settle(shared.clone(), request.clone(), late, now, noted, denied));
+    }
+    Ok(decision)
+}
+
+fn passed(decision: &Decision) -> bool {
+    !matches!(decision.outcome, Outcome::Deny | Outcome::ShadowBan)
+}
+
+/// By this node's own table; answers also which charges were noted for Redis, one bit each.
+async fn locally(
+    shared: &Shared,
+    request: &Request,
+    now: Nanos,
+) -> Result<(Decision, u64), EngineError> {
+    let charge = |asked: &Asked| (asked.rule.local, asked.cost);
+    let charges: Vec<Charge<'_>> = request
+        .asked
+        .iter()
+        .map(|asked| (asked, charge(asked)))
+        .map(|(asked, (rule, cost))| Charge { rule, key: &asked.client, cost })
+        .collect();
+    if request.peek {
+        return Ok((shared.local.peek(&charges, Some(now)).await?, 0));
+    }
+    let decision = shared.local.decide(&charges, Some(now)).await?;
+    let mut noted = 0;
+    for (place, asked) in request.asked.iter().enumerate() {
+        let over = decision.over >> place & 1 == 1;
+        // An enforcing rule that was over while all passed has held the request.
+        let held = over && matches!(asked.rule.rule.action(), Action::Delay { .. });
+        let leaky = passed(&decision) && (!over || held);
+        let stores = !asked.cost.is_zero() && (request.is_strict(place) || leaky);
+        if stores && shared.ledger.add(&asked.rule, &asked.client, asked.cost, now) {
+            noted |= 1 << place;
+        }
+    }
+    Ok((decision, noted))
+}
+
+/// Whatever was asked.
+fn by_fiat(request: &Request, now: Nanos, allowed: bool) -> Decision {
+    let judged: Vec<(Judgement, Report)> = request
+        .asked
+        .iter()
+        .map(|asked| {
+            let limit = asked.rule.rule.limit();
+            let (_, _, mut report) = limit.step(None, now, Cost::ZERO, Store::Never);
+            report.retry_after = if allowed { Wait::NONE } else { Wait::For(RETRY) };
+            (Judgement::new(&asked.rule.rule, allowed, || Wait::Never), report)
+        })
+        .collect();
+    let each = request.asked.iter().zip(&judged);
+    combine(each.map(|(asked, (judgement, report))| (&asked.rule.rule, judgement, report)))
+}
+
+/// Waits for an answer that is late. What Redis turns out to have stored is not handed over as well,
+/// and taken back where the request was denied here under a leaky rule.
+async fn settle(
+    shared: Arc<Shared>,
+    request: Arc<Request>,
+    late: Late,
+    decided_at: Nanos,
+    noted: u64,
+    denied: bool,
+) {
+    let Ok(Ok((time, seen))) = tokio::time::timeout(LATEST, late.call).await else { return };
+    let verdicts: Vec<_> = late.places.iter().copied().zip(seen).collect();
+    let verdict =
+        |place| verdicts.iter().find(|(at, _)| *at == place).map(|(_, seen)| seen.verdict);
+    for place in stored(&request, &late.places, verdict) {
+        let asked = &request.asked[place];
+        if noted >> place & 1 == 1 {
+            shared.ledger.take_back(&asked.rule, &asked.client, asked.cost, decided_at);
+        } else if denied && !request.is_strict(place) {
+            take_back(shared.clone(), request.clone(), place, time).await;
+        }
+    }
+}
+
+/// Takes a request back that was decided without Redis; an error where it was decided by Redis.
+pub(crate) fn refund(
+    shared: &Shared,
+    asked: &Asked,
+    charged_at: Option<Nanos>,
+    now: Option<Nanos>,
+    fault: Fault,
+) -> Result<(), EngineError> {
+    let (now, rule) = (shared.now(now), &asked.rule);
+    let at = charged_at.unwrap_or(now);
+    if !shared.ledger.take_back(rule, &asked.client, asked.cost, at) {
+        return Err(unavailable(fault));
+    }
+    let charge = Charge { rule: rule.local, key: &asked.client, cost: asked.cost };
+    // The local engine answers at once.
+    drop(shared.local.refund(&charge, Some(at), Some(now)));
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! A request as it goes to Redis: owned, checked, its keys written.
+
+use std::sync::Arc;
+
+use earrrl::{Charge, Cost, Nanos, Policy, Rule};
+
+use crate::parameters;
+use crate::prepared::Prepared;
+use crate::record::micros;
+use crate::shared::Shared;
+use crate::slot::slot;
+
+/// One charge.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) rule: Arc<Prepared>,
+    pub(crate) client: Vec<u8>,
+    pub(crate) cost: Cost,
+    /// Its place in the caller's request.
+    pub(crate) place: usize,
+    pub(crate) key: Vec<u8>,
+    /// Where Cluster keeps it, and the breaker of that.
+    pub(crate) slot: u16,
+    pub(crate) group: usize,
+}
+
+/// A request under one or several rules, equal ones merged.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) asked: Vec<Asked>,
+    /// The caller's own time, in whole microseconds.
+    pub(crate) now: Option<Nanos>,
+    pub(crate) peek: bool,
+}
+
+impl Asked {
+    pub(crate) fn new(
+        shared: &Shared,
+        rule: Arc<Prepared>,
+        charge: &Charge<'_>,
+        place: usize,
+    ) -> Self {
+        let key = shared.keys.record(charge.key, &rule.name);
+        let slot = if shared.options.cluster { slot(&key) } else { 0 };
+        let group = shared.breakers.group(slot);
+        Self { rule, client: charge.key.into(), cost: charge.cost, place, key, slot, group }
+    }
+
+    /// The parameters of the rule and of this cost, `sign` -1 to take it back.
+    pub(crate) fn parameters(&self, shared: &Shared, sign: f64) -> Vec<u8> {
+        parameters::pack(&self.rule.rule, self.rule.tag, self.cost, sign, shared.options.linger)
+    }
+}
+
+impl Request {
+    pub(crate) fn rules(&self) -> Vec<(&Rule, Cost)> {
+        self.asked.iter().map(|asked| (&asked.rule.rule, asked.cost)).collect()
+    }
+
+    /// The charges with their places, as [`earrrl::restore_places`] takes them.
+    pub(crate) fn places(&self) -> Vec<(usize, Charge<'_>)> {
+        let charge = |asked: &Asked| (asked.rule.id, asked.cost);
+        let each = self.asked.iter().map(|asked| (asked, charge(asked)));
+        each.map(|(asked, (rule, cost))| (asked.place, Charge { rule, key: &asked.client, cost }))
+            .collect()
+    }
+
+    /// Whether denied attempts count under the rule of a charge.
+    pub(crate) fn is_strict(&self, place: usize) -> bool {
+        self.asked[place].rule.rule.limit().policy() == Policy::Strict
+    }
+
+    /// The charges of each slot, by their places in `asked`; all in one where there are no slots.
+    pub(crate) fn by_slot(&self) -> Vec<Vec<usize>> {
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        for (place, asked) in self.asked.iter().enumerate() {
+            let same = |group: &&mut Vec<usize>| self.asked[group[0]].slot == asked.slot;
+            match groups.iter_mut().find(same) {
+                Some(group) => group.push(place),
+                None => groups.push(vec![place]),
+            }
+        }
+        groups
+    }
+}
+
+/// The caller's time for a script: below zero asks for Redis's own.
+pub(crate) fn time_argument(now: Option<Nanos>) -> [u8; 8] {
+    now.map_or(-1.0, micros).to_le_bytes()
+}

@@ -1,0 +1,78 @@
+//! Records written under other parameters of the same rule.
+//!
+//! A record begins with the tag of its parameters. Where that is another, the script does nothing and
+//! says so, and the record is converted here, by the same function as in every engine, and put back
+//! if it has not changed meanwhile: two more round trips, once a client and change of a rule. The
+//! parameters of a tag come from this engine's own past or from a hash in Redis, where every engine
+//! writes down its rules; a record of nobody's parameters counts as none.
+
+use std::time::Duration;
+
+use earrrl::{Limit, Nanos, Rule};
+use redis::Value;
+
+use crate::asked::Asked;
+use crate::link::{Fault, Link};
+use crate::shared::Shared;
+use crate::status::count;
+use crate::{parameters, record};
+
+/// Replaces the record of a charge by one of its rule's present parameters.
+pub(crate) async fn convert(
+    shared: &Shared,
+    link: &mut Link,
+    asked: &Asked,
+    now: Nanos,
+) -> Result<(), Fault> {
+    let mut get = redis::cmd("GET");
+    get.arg(&asked.key);
+    let Value::BulkString(old) = link.send(&get).await? else { return Ok(()) };
+    if record::is_of(asked.rule.rule.limit(), asked.rule.tag, &old) {
+        return Ok(());
+    }
+    let limit = limit_of(shared, link, asked, &old).await;
+    if limit.is_none() {
+        tracing::warn!(rule = asked.rule.name, "a record of unknown parameters is dropped");
+    }
+    let new = limit.and_then(|limit| converted(shared, asked, &limit, &old, now));
+    let (new, life) = new.unwrap_or_default();
+    let life = (life + shared.options.linger).as_millis() as u64 + 1;
+    let args = [old, new, life.to_string().into_bytes()];
+    link.call(&shared.scripts.swap, std::slice::from_ref(&asked.key), &args).await?;
+    count(&shared.counters.converted);
+    Ok(())
+}
+
+/// The parameters that a record was written under.
+async fn limit_of(shared: &Shared, link: &mut Link, asked: &Asked, old: &[u8]) -> Option<Limit> {
+    let known = asked.rule.earlier.iter().find(|(tag, limit)| record::is_of(limit, *tag, old));
+    if let Some((_, limit)) = known {
+        return Some(*limit);
+    }
+    let mut get = redis::cmd("HVALS");
+    get.arg(shared.keys.history(&asked.rule.name));
+    let Ok(Value::Array(texts)) = link.send(&get).await else { return None };
+    let rules = texts.iter().filter_map(|text| match text {
+        Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse::<Rule>().ok(),
+        _ => None,
+    });
+    let limits: Vec<Limit> = rules.map(|rule| *rule.limit()).collect();
+    limits.into_iter().find(|limit| record::is_of(limit, parameters::tag(limit), old))
+}
+
+/// The record under the present parameters, and how long it must live.
+fn converted(
+    shared: &Shared,
+    asked: &Asked,
+    old: &Limit,
+    bytes: &[u8],
+    now: Nanos,
+) -> Option<(Vec<u8>, Duration)> {
+    let state = record::decode(old, bytes, now)?;
+    let stored = record::stored_at(old, bytes, now).unwrap_or(Nanos::ZERO);
+    let at = shared.conversion_time(asked, now).max(stored.min(now));
+    let new = asked.rule.rule.limit();
+    let state = new.convert(old, state, at)?;
+    let record = record::encode(new, asked.rule.tag, &state, at)?;
+    Some((record, record::life(new, &state, now)))
+}

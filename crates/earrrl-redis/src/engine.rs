@@ -1,0 +1,178 @@
+//! [`RedisEngine`]: the seam, and what a decision goes through.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use earrrl::{
+    Charge, Clock, Cost, Decision, Engine, EngineError, Nanos, Rule, RuleId, SystemClock,
+    merge_charges, restore_places,
+};
+use tokio::task::JoinHandle;
+
+use crate::asked::{Asked, Request};
+use crate::ledger::Adjustment;
+use crate::link::Fault;
+use crate::options::Options;
+use crate::shared::Shared;
+use crate::status::{Status, count};
+use crate::{alone, reply, supervisor};
+
+/// An answer under way.
+type Answer<T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send>>;
+
+/// Rules whose clients' records are kept in Redis or Valkey, for every process that uses it alike.
+///
+/// See the crate's documentation.
+#[derive(Debug)]
+pub struct RedisEngine {
+    shared: Arc<Shared>,
+    supervisor: JoinHandle<()>,
+}
+
+impl RedisEngine {
+    /// An engine that begins to connect now, in a task of the present tokio runtime, and goes on
+    /// trying for as long as it lives.
+    ///
+    /// # Errors
+    /// An option that can't be; that Redis is not there is none.
+    pub fn new(options: Options) -> Result<Self, EngineError> {
+        Self::with_clock(options, Arc::new(SystemClock::new()))
+    }
+
+    /// As [`RedisEngine::new`], with another clock for the time while Redis is gone.
+    ///
+    /// # Errors
+    /// An option that can't be.
+    pub fn with_clock(options: Options, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
+        options.check()?;
+        let shared = Arc::new(Shared::new(options, clock));
+        let supervisor = tokio::spawn(supervisor::run(shared.clone()));
+        Ok(Self { shared, supervisor })
+    }
+
+    /// As [`RedisEngine::new`], and waits until Redis decides, or for `patience`.
+    ///
+    /// # Errors
+    /// An option that can't be.
+    pub async fn connect(options: Options, patience: Duration) -> Result<Self, EngineError> {
+        let engine = Self::new(options)?;
+        engine.ready(patience).await;
+        Ok(engine)
+    }
+
+    /// Waits until Redis decides, for at most `patience`; answers whether it does.
+    pub async fn ready(&self, patience: Duration) -> bool {
+        let mut settled = self.shared.settled.subscribe();
+        tokio::time::timeout(patience, settled.wait_for(|settled| *settled)).await.is_ok()
+    }
+
+    /// How decisions are made at present, and what has happened so far.
+    pub fn status(&self) -> Status {
+        self.shared.status()
+    }
+
+    /// Other addresses, or the same with another user or password, from the next connection on.
+    pub fn set_urls(&self, urls: Vec<String>) {
+        self.shared.set_urls(urls);
+    }
+
+    fn request(
+        &self,
+        charges: &[Charge<'_>],
+        now: Option<Nanos>,
+        peek: bool,
+    ) -> Result<Request, EngineError> {
+        let rules: Vec<_> = charges.iter().filter_map(|c| self.shared.rules.get(c.rule)).collect();
+        let rule = |id| rules.iter().find(|known| known.id == id).map(|known| &known.rule);
+        let merged = merge_charges(charges, rule)?;
+        let asked = merged.iter().filter_map(|(place, charge)| {
+            let rule = rules.iter().find(|known| known.id == charge.rule)?.clone();
+            Some(Asked::new(&self.shared, rule, charge, *place))
+        });
+        Ok(Request { asked: asked.collect(), now: self.shared.given(now), peek })
+    }
+
+    fn run(&self, charges: &[Charge<'_>], now: Option<Nanos>, peek: bool) -> Answer<Decision> {
+        match self.request(charges, now, peek) {
+            Ok(request) => Box::pin(decide(self.shared.clone(), Arc::new(request))),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
+    }
+}
+
+impl Drop for RedisEngine {
+    fn drop(&mut self) {
+        self.supervisor.abort();
+    }
+}
+
+/// Asks Redis within the deadline, or decides without it.
+async fn decide(shared: Arc<Shared>, request: Arc<Request>) -> Result<Decision, EngineError> {
+    let mut decision = match shared.ask(&request).await {
+        Ok((now, seen)) => {
+            count(&shared.counters.shared);
+            reply::decide(&request.rules(), &seen, now, request.peek)
+        }
+        Err(missed) => {
+            count(&shared.counters.alone);
+            alone::decide(&shared, &request, missed).await?
+        }
+    };
+    restore_places(&mut decision, &request.places());
+    Ok(decision)
+}
+
+impl Engine for RedisEngine {
+    type Decide = Answer<Decision>;
+    type Done = Answer<()>;
+
+    fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
+        self.shared.prepare(name, rule)
+    }
+
+    fn decide(&self, charges: &[Charge<'_>], now: Option<Nanos>) -> Self::Decide {
+        self.run(charges, now, false)
+    }
+
+    fn peek(&self, charges: &[Charge<'_>], now: Option<Nanos>) -> Self::Decide {
+        self.run(charges, now, true)
+    }
+
+    fn refund(
+        &self,
+        charge: &Charge<'_>,
+        charged_at: Option<Nanos>,
+        now: Option<Nanos>,
+    ) -> Self::Done {
+        let Some(rule) = self.shared.rules.get(charge.rule) else {
+            return Box::pin(std::future::ready(Err(EngineError::UnknownRule(charge.rule))));
+        };
+        let asked = Asked::new(&self.shared, rule, charge, 0);
+        let (shared, now) = (self.shared.clone(), self.shared.given(now));
+        Box::pin(async move {
+            let when = charged_at.map_or(-1.0, crate::record::micros);
+            let back = Adjustment { back: true, when, alone: (0.0, 0.0), cost: asked.cost };
+            match shared.adjust(&asked, back, now).await {
+                Ok(()) => Ok(()),
+                Err(fault) => alone::refund(&shared, &asked, charged_at, now, fault),
+            }
+        })
+    }
+
+    fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done {
+        let Some(known) = self.shared.rules.get(rule) else {
+            return Box::pin(std::future::ready(Err(EngineError::UnknownRule(rule))));
+        };
+        let charge = Charge { rule, key, cost: Cost::ZERO };
+        let asked = Asked::new(&self.shared, known, &charge, 0);
+        let shared = self.shared.clone();
+        Box::pin(async move { shared.reset(&asked).await.map_err(unavailable) })
+    }
+}
+
+/// A change that Redis alone can make, and did not.
+pub(crate) fn unavailable(fault: Fault) -> EngineError {
+    EngineError::Unavailable(format!("{}: {}", fault.name(), fault.detail()))
+}

@@ -1,0 +1,121 @@
+//! Keys: `prefix:{client}:rule`.
+//!
+//! The braces are Cluster's hash tag, so all of a client's records share a slot; `prefix` carries
+//! the version of the records. Clients are any bytes, so braces, `%` and what does not print are
+//! escaped as `%7B`; or a client is replaced by a keyed hash, where its name must not be in Redis.
+
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+
+/// The version of the records: changed whenever an old reader would misread a new record.
+const VERSION: &str = "1";
+
+/// How a client is written in a key.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub enum ClientKeys {
+    /// As it is, escaped: keys can be read and listed.
+    #[default]
+    Escaped,
+    /// As 128 bits of HMAC-SHA-256 under this secret: names, addresses and tokens stay out of Redis.
+    Hashed(Vec<u8>),
+}
+
+impl std::fmt::Debug for ClientKeys {
+    /// Without the secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Escaped => "Escaped",
+            Self::Hashed(_) => "Hashed(…)",
+        })
+    }
+}
+
+/// Writes keys.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    prefix: String,
+    clients: ClientKeys,
+}
+
+impl Keys {
+    pub(crate) fn new(prefix: &str, clients: ClientKeys) -> Self {
+        Self { prefix: format!("{prefix}{VERSION}:"), clients }
+    }
+
+    /// The key of a client's record under a rule.
+    pub(crate) fn record(&self, client: &[u8], rule: &str) -> Vec<u8> {
+        let mut key = Vec::with_capacity(self.prefix.len() + client.len() + rule.len() + 3);
+        key.extend(self.prefix.as_bytes());
+        key.push(b'{');
+        match &self.clients {
+            ClientKeys::Escaped => escape(client, &mut key),
+            ClientKeys::Hashed(secret) => hash(secret, client, &mut key),
+        }
+        key.extend(b"}:");
+        key.extend(rule.as_bytes());
+        key
+    }
+
+    /// The key of the hash in which a rule's earlier parameters are kept.
+    pub(crate) fn history(&self, rule: &str) -> String {
+        format!("{}rules:{rule}", self.prefix)
+    }
+
+    /// A key of the engine's own, to try whether Redis takes a write.
+    pub(crate) fn probe(&self, number: u32) -> String {
+        format!("{}probe:{{{number}}}", self.prefix)
+    }
+}
+
+/// An empty tag would hash the whole key, so the empty client is a lone `%`.
+fn escape(client: &[u8], key: &mut Vec<u8>) {
+    if client.is_empty() {
+        key.push(b'%');
+    }
+    for &byte in client {
+        if byte.is_ascii_graphic() && !b"{}%".contains(&byte) {
+            key.push(byte);
+        } else {
+            key.extend([b'%', hex(byte >> 4), hex(byte & 15)]);
+        }
+    }
+}
+
+fn hash(secret: &[u8], client: &[u8], key: &mut Vec<u8>) {
+    if let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret) {
+        mac.update(client);
+        let digest = mac.finalize().into_bytes();
+        key.extend(digest[..16].iter().flat_map(|byte| [hex(byte >> 4), hex(byte & 15)]));
+    }
+}
+
+fn hex(digit: u8) -> u8 {
+    b"0123456789ABCDEF"[usize::from(digit & 15)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(client: &[u8]) -> String {
+        String::from_utf8(Keys::new("earrrl", ClientKeys::Escaped).record(client, "login")).unwrap()
+    }
+
+    #[test]
+    fn clients_are_escaped_and_never_end_the_tag() {
+        assert_eq!(key(b"192.0.2.7"), "earrrl1:{192.0.2.7}:login");
+        assert_eq!(key(b"a}b{%\n"), "earrrl1:{a%7Db%7B%25%0A}:login");
+        assert_eq!(key(b""), "earrrl1:{%}:login");
+        assert_ne!(key(b"%"), key(b""));
+    }
+
+    #[test]
+    fn hashed_clients_don_t_show() {
+        let keys = Keys::new("earrrl", ClientKeys::Hashed(b"secret".to_vec()));
+        let key = String::from_utf8(keys.record(b"alice", "login")).unwrap();
+        assert!(!key.contains("alice") && key.len() == "earrrl1:{}:login".len() + 32);
+        let other = Keys::new("earrrl", ClientKeys::Hashed(b"other".to_vec()));
+        assert_ne!(key.as_bytes(), other.record(b"alice", "login"));
+    }
+}

@@ -1,0 +1,149 @@
+//! What was counted here while Redis was gone, to be added to its records when it is back.
+//!
+//! It keeps a state of this node's own charges alone, by the pure functions. States of recent-average
+//! and of windows add up. A bucket's follow from two figures, the sum of what was charged and the time
+//! at which a pool would be full that had seen nothing else: `full = max(full + sum, alone)`, exactly
+//! as if all had been charged in one place. An exponential average does not add, and is not kept.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use earrrl::{Cost, Limit, Nanos, RuleId, State, Store};
+
+use crate::parameters::in_two;
+use crate::prepared::Prepared;
+use crate::record::micros;
+use crate::script::Kind;
+
+/// What a client was charged here.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) rule: RuleId,
+    pub(crate) client: Vec<u8>,
+    pub(crate) tag: u32,
+    state: Option<State>,
+    sum: Cost,
+}
+
+/// One call of `adjust.lua`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Adjustment {
+    /// Taken back, not added.
+    pub(crate) back: bool,
+    /// The microsecond of the request, or below zero for now.
+    pub(crate) when: f64,
+    /// For a bucket: when it would be full for this alone.
+    pub(crate) alone: (f64, f64),
+    pub(crate) cost: Cost,
+}
+
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    capacity: usize,
+    entries: Mutex<HashMap<(RuleId, Vec<u8>), Entry>>,
+}
+
+impl Ledger {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self { capacity, entries: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(RuleId, Vec<u8>), Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a charge; answers whether there was room and sense for it.
+    pub(crate) fn add(&self, rule: &Prepared, client: &[u8], cost: Cost, now: Nanos) -> bool {
+        let mut entries = self.lock();
+        let key = (rule.id, client.to_vec());
+        if rule.kind == Kind::Exponential
+            || entries.len() >= self.capacity && !entries.contains_key(&key)
+        {
+            return false;
+        }
+        let fresh = Entry {
+            rule: rule.id,
+            client: key.1.clone(),
+            tag: rule.tag,
+            state: None,
+            sum: Cost::ZERO,
+        };
+        let entry = entries.entry(key).or_insert_with(|| fresh.clone());
+        if entry.tag != rule.tag {
+            *entry = fresh;
+        }
+        entry.state = rule.rule.limit().step(entry.state.take(), now, cost, Store::Always).0;
+        entry.sum = entry.sum + cost;
+        true
+    }
+
+    /// Takes a charge out again, which Redis turned out to have stored; answers whether it was there.
+    pub(crate) fn take_back(&self, rule: &Prepared, client: &[u8], cost: Cost, at: Nanos) -> bool {
+        let mut entries = self.lock();
+        let key = (rule.id, client.to_vec());
+        let Some(entry) = entries.get_mut(&key).filter(|entry| entry.tag == rule.tag) else {
+            return false;
+        };
+        entry.state = rule.rule.limit().refund(entry.state.take(), at, at, cost);
+        let left = entry.sum.billionths().saturating_sub(cost.billionths());
+        entry.sum = Cost::from_billionths(left);
+        if entry.state.is_none() {
+            entries.remove(&key);
+        }
+        true
+    }
+
+    /// Forgets a client.
+    pub(crate) fn forget(&self, rule: RuleId, client: &[u8]) {
+        self.lock().remove(&(rule, client.to_vec()));
+    }
+
+    /// Everything, leaving nothing.
+    pub(crate) fn drain(&self) -> Vec<Entry> {
+        std::mem::take(&mut *self.lock()).into_values().collect()
+    }
+}
+
+impl Entry {
+    /// The calls that add this to the client's record.
+    pub(crate) fn adjustments(&self, limit: &Limit, now: Nanos) -> Vec<Adjustment> {
+        let add = |when: f64, billionths: u128| {
+            let cost = Cost::from_billionths(billionths);
+            Adjustment { back: false, when, alone: (0.0, 0.0), cost }
+        };
+        match (limit, &self.state) {
+            (Limit::RecentAverage(limit), Some(State::RecentAverage(moment))) => {
+                let count = limit.count(Some(moment), now);
+                vec![add(-1.0, (count * 1e9) as u128)]
+            }
+            (Limit::TokenBucket(limit), Some(State::TokenBucket(full_at))) => {
+                vec![Adjustment {
+                    alone: in_two(full_at.0, limit),
+                    ..add(-1.0, self.sum.billionths())
+                }]
+            }
+            (Limit::FixedWindow(limit), Some(State::FixedWindow(state))) => {
+                vec![add(start(state.window, limit.window()), state.count)]
+            }
+            (Limit::SlidingCounter(limit), Some(State::SlidingCounter(state))) => {
+                let window = |index: u64| start(index, limit.window());
+                let earlier = add(window(state.window.saturating_sub(1)), state.previous);
+                vec![earlier, add(window(state.window), state.current)]
+            }
+            (Limit::SlidingLog(_), Some(State::SlidingLog(tally))) => {
+                tally.entries().map(|(slot, cost)| add(micros(Nanos::new(slot)), cost)).collect()
+            }
+            (Limit::SlidingWindow(limit), Some(State::SlidingWindow(tally))) => {
+                let (window, parts) = (u128::from(limit.window()), u128::from(limit.sub_windows()));
+                let begins = |slot: u64| (u128::from(slot) * window).div_ceil(parts * 1000) as f64;
+                tally.entries().map(|(slot, cost)| add(begins(slot), cost)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// The microsecond in which a window begins.
+fn start(index: u64, window: u64) -> f64 {
+    (u128::from(index) * u128::from(window) / 1000) as f64
+}

@@ -1,0 +1,54 @@
+//! Shared rate limits across machines: EARRRL's rules on Redis or Valkey, one atomic script a decision.
+//!
+//! ```no_run
+//! use earrrl::{Charge, Cost, Engine};
+//! use earrrl_redis::{Options, RedisEngine};
+//! use std::time::Duration;
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let options = Options::new("redis://127.0.0.1:6379");
+//! let engine = RedisEngine::connect(options, Duration::from_secs(1)).await?;
+//! let login = engine.prepare("login", &"recent-average 0.2/s half-life=5m".parse()?)?;
+//! let charge = Charge { rule: login, key: b"192.0.2.7", cost: Cost::ONE };
+//! let decision = engine.decide(&[charge], None).await?;
+//! println!("{} {:?}", decision.allowed, decision.rate);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - **One round trip a decision**, whatever the algorithm and however many rules: a Lua script judges
+//!   and stores. It tells what it saw, and the figures of the answer are computed here, by the pure
+//!   functions that every engine uses.
+//! - **Redis's clock** is the one that counts, in whole microseconds: machines need not agree on time.
+//! - **A Redis that is slow or gone** costs accuracy, not availability: a decision waits for
+//!   [`Options::deadline`] at most, and is then made by [`Options::when_gone`]; after a few failures
+//!   Redis is left alone, tried again in the background, and given what was counted meanwhile.
+//!
+//! `docs/distributed.md` has sizing, failure modes, clocks and eviction.
+
+mod alone;
+mod asked;
+mod breaker;
+mod convert;
+mod engine;
+mod exchange;
+mod key;
+mod ledger;
+mod link;
+mod local;
+mod options;
+mod parameters;
+mod prepared;
+mod record;
+mod reply;
+mod script;
+mod shared;
+mod slot;
+mod status;
+mod supervisor;
+
+pub use engine::RedisEngine;
+pub use key::ClientKeys;
+#[cfg(feature = "tls")]
+pub use options::Certificates;
+pub use options::{Options, WhenGone};
+pub use status::{Counts, Mode, Status};

@@ -1,0 +1,142 @@
+//! A connection to Redis or to a Cluster, and calls of scripts over it.
+//!
+//! Both kinds are multiplexed: any number of calls are under way on one connection, written together
+//! and answered in order.
+
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::cluster::ClusterClientBuilder;
+use redis::cluster_async::ClusterConnection;
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value,
+};
+
+use crate::options::Options;
+use crate::script::Script;
+
+/// How long a connection may take to come about, and the longest that any answer is waited for:
+/// longer than any decision's deadline, which is kept elsewhere.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Calls that may wait for the socket.
+const BUFFER: usize = 4096;
+
+#[derive(Clone)]
+pub(crate) enum Link {
+    Single(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+impl Link {
+    pub(crate) async fn connect(options: &Options) -> RedisResult<Self> {
+        if options.cluster {
+            let builder = ClusterClientBuilder::new(options.urls.iter().map(String::as_str));
+            let builder = builder.connection_timeout(PATIENCE).response_timeout(PATIENCE);
+            let builder = builder.retries(2).min_retry_wait(1).max_retry_wait(20);
+            #[cfg(feature = "tls")]
+            let builder = match &options.certificates {
+                Some(certificates) => builder.certs(certificates.to_redis()),
+                None => builder,
+            };
+            return Ok(Self::Cluster(builder.build()?.get_async_connection().await?));
+        }
+        let url = options.urls.first().map_or("", String::as_str);
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(BUFFER);
+        let client = open(url, options)?;
+        Ok(Self::Single(client.get_multiplexed_async_connection_with_config(&config).await?))
+    }
+
+    pub(crate) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
+        let answer = match self {
+            Self::Single(connection) => connection.req_packed_command(command).await,
+            Self::Cluster(connection) => connection.req_packed_command(command).await,
+        };
+        answer?.extract_error()
+    }
+
+    /// Calls a script by its name, or where Redis has lost it, by its text.
+    pub(crate) async fn call(
+        &mut self,
+        script: &Script,
+        keys: &[Vec<u8>],
+        args: &[Vec<u8>],
+    ) -> RedisResult<Value> {
+        let command = |verb: &str, script: &str| {
+            let mut command = redis::cmd(verb);
+            command.arg(script).arg(keys.len()).arg(keys).arg(args);
+            command
+        };
+        match self.send(&command("EVALSHA", &script.hash)).await {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                self.send(&command("EVAL", &script.code)).await
+            }
+            answer => answer,
+        }
+    }
+}
+
+#[cfg(feature = "tls")]
+fn open(url: &str, options: &Options) -> RedisResult<Client> {
+    match &options.certificates {
+        Some(certificates) => Client::build_with_tls(url, certificates.to_redis()),
+        None => Client::open(url),
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+fn open(url: &str, _: &Options) -> RedisResult<Client> {
+    Client::open(url)
+}
+
+/// Why a call was not answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Not in time.
+    Late,
+    /// The connection is gone, or was never there.
+    Lost(String),
+    /// Redis is there and refuses: out of memory, read-only, loading, a wrong password.
+    Refused(String),
+    /// This record can't be used: another type under its key, or an answer that makes no sense.
+    Record(String),
+    /// Redis was not asked, since it failed just now.
+    Left,
+}
+
+impl Fault {
+    /// A short name, for metrics and logs.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Late => "late",
+            Self::Lost(_) => "lost",
+            Self::Refused(_) => "refused",
+            Self::Record(_) => "record",
+            Self::Left => "left alone",
+        }
+    }
+
+    pub(crate) fn detail(&self) -> &str {
+        match self {
+            Self::Late => "no answer within the deadline",
+            Self::Left => "not asked",
+            Self::Lost(why) | Self::Refused(why) | Self::Record(why) => why,
+        }
+    }
+}
+
+impl From<RedisError> for Fault {
+    fn from(error: RedisError) -> Self {
+        let text = error.to_string();
+        if error.is_timeout() {
+            return Self::Late;
+        }
+        if error.is_io_error() || error.is_unrecoverable_error() {
+            return Self::Lost(text);
+        }
+        let of_record = text.contains("WRONGTYPE") || error.code() == Some("ERR");
+        if of_record { Self::Record(text) } else { Self::Refused(text) }
+    }
+}

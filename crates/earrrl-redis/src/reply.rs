@@ -1,0 +1,176 @@
+//! Answers of the scripts, and the decision rebuilt from them.
+//!
+//! A script tells what it saw, not what follows from it: verdicts, the time, and each record as it
+//! was before the request. Rates, waits and what remains come from the pure functions that every
+//! other engine uses, so that Rust and Lua can't drift apart in them.
+
+use earrrl::rules::{Judgement, combine};
+use earrrl::{Cost, Decision, Limit, Nanos, Report, Rule, State, Store};
+
+use crate::record;
+
+/// What Lua said of one charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Within the limit.
+    Allowed,
+    /// Over it, but for no longer than it may be held.
+    Held,
+    /// Over it.
+    Over,
+}
+
+/// A charge as the script saw it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Seen {
+    pub(crate) verdict: Verdict,
+    /// The record before, or the summary of a tally after.
+    pub(crate) state: Vec<u8>,
+    /// Stored, and taken back again.
+    pub(crate) undone: bool,
+}
+
+impl Seen {
+    fn new(verdict: Verdict, state: &[u8]) -> Self {
+        Self { verdict, state: state.into(), undone: false }
+    }
+}
+
+/// A script's answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Reply {
+    /// All charges were judged, and stored as their policies say.
+    Decided {
+        /// Redis's time, where it was asked for.
+        time: Option<Nanos>,
+        seen: Vec<Seen>,
+    },
+    /// Nothing was done: the record of this charge is of other parameters.
+    Foreign { time: Option<Nanos>, place: usize },
+}
+
+/// The answer of `single.lua`: verdict, time, a space, state.
+pub(crate) fn single(bytes: &[u8]) -> Option<Reply> {
+    let (&verdict, rest) = bytes.split_first()?;
+    let (time, state) = split_time(rest)?;
+    Some(match verdict {
+        b'3' => Reply::Foreign { time, place: 0 },
+        _ => Reply::Decided { time, seen: vec![Seen::new(read(verdict)?, state)] },
+    })
+}
+
+/// The answer of `several.lua`: time, a space, then verdict, length and state of each.
+pub(crate) fn several(bytes: &[u8]) -> Option<Reply> {
+    let (time, mut rest) = split_time(bytes)?;
+    let mut seen = Vec::new();
+    while let Some((&[verdict, length], more)) = rest.split_first_chunk() {
+        if verdict == b'3' {
+            return Some(Reply::Foreign { time, place: length.into() });
+        }
+        let (state, more) = more.split_at_checked(length.into())?;
+        seen.push(Seen::new(read(verdict)?, state));
+        rest = more;
+    }
+    rest.is_empty().then_some(Reply::Decided { time, seen })
+}
+
+fn read(verdict: u8) -> Option<Verdict> {
+    match verdict {
+        b'0' => Some(Verdict::Allowed),
+        b'1' => Some(Verdict::Held),
+        b'2' => Some(Verdict::Over),
+        _ => None,
+    }
+}
+
+/// `seconds.microseconds` up to a space; nothing before it where Redis was not asked.
+fn split_time(bytes: &[u8]) -> Option<(Option<Nanos>, &[u8])> {
+    let end = bytes.iter().position(|byte| *byte == b' ')?;
+    let (time, rest) = (std::str::from_utf8(&bytes[..end]).ok()?, &bytes[end + 1..]);
+    if time.is_empty() {
+        return Some((None, rest));
+    }
+    let (secs, micros) = time.split_once('.')?;
+    let (secs, micros): (u64, u64) = (secs.parse().ok()?, micros.parse().ok()?);
+    let nanos = secs.checked_mul(1_000_000)?.checked_add(micros)?.checked_mul(1000)?;
+    Some((Some(Nanos::new(nanos)), rest))
+}
+
+/// The decision that follows from what was seen.
+pub(crate) fn decide(charges: &[(&Rule, Cost)], seen: &[Seen], now: Nanos, peek: bool) -> Decision {
+    let each: Vec<Charged<'_>> = charges
+        .iter()
+        .zip(seen)
+        .map(|(&(rule, cost), seen)| Charged::new(rule, cost, seen, now))
+        .collect();
+    let all_pass = each.iter().all(|charged| charged.judgement.passes());
+    let reports: Vec<Report> =
+        each.iter().map(|charged| charged.report(now, all_pass, peek)).collect();
+    let judged = each.iter().zip(&reports);
+    combine(judged.map(|(charged, report)| (charged.rule, &charged.judgement, report)))
+}
+
+struct Charged<'a> {
+    rule: &'a Rule,
+    cost: Cost,
+    judgement: Judgement,
+    state: Option<State>,
+    /// Whether the state has the request in it already.
+    after: bool,
+}
+
+impl<'a> Charged<'a> {
+    fn new(rule: &'a Rule, cost: Cost, seen: &Seen, now: Nanos) -> Self {
+        let limit = rule.limit();
+        let after = matches!(limit, Limit::SlidingLog(_) | Limit::SlidingWindow(_));
+        let state = match after {
+            true if seen.undone => record::decode_summary(limit, &seen.state)
+                .and_then(|state| limit.refund(Some(state), now, now, cost)),
+            true => record::decode_summary(limit, &seen.state),
+            false => record::decode(limit, &seen.state, now),
+        };
+        let wait = || limit.step(state.clone(), now, cost, Store::Never).2.retry_after;
+        let judgement = Judgement::new(rule, seen.verdict == Verdict::Allowed, wait);
+        Self { rule, cost, judgement, state, after }
+    }
+
+    /// The figures after the decision.
+    fn report(&self, now: Nanos, all_pass: bool, peek: bool) -> Report {
+        let store = if peek || self.after { Store::Never } else { self.judgement.store(all_pass) };
+        self.rule.limit().step(self.state.clone(), now, self.cost, store).2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_read() {
+        let seen = Seen::new;
+        let time = Some(Nanos::new(1_700_000_000_000_007_000));
+        assert_eq!(
+            single(b"01700000000.7 ab c"),
+            Some(Reply::Decided { time, seen: vec![seen(Verdict::Allowed, b"ab c")] })
+        );
+        assert_eq!(single(b"3 "), Some(Reply::Foreign { time: None, place: 0 }));
+        assert_eq!(
+            several(b" 2\x02ab1\x00"),
+            Some(Reply::Decided {
+                time: None,
+                seen: vec![seen(Verdict::Over, b"ab"), seen(Verdict::Held, b"")]
+            })
+        );
+        assert_eq!(several(b"1700000000.7 3\x04"), Some(Reply::Foreign { time, place: 4 }));
+    }
+
+    #[test]
+    fn what_no_script_of_ours_answers_is_none() {
+        for bytes in [&b""[..], b"0", b"9 ", b"017.x ", b"099999999999999999999.0 ", b"0-1.0 "] {
+            assert_eq!(single(bytes), None, "{bytes:?}");
+        }
+        for bytes in [&b""[..], b" 0\x05ab", b" 7\x00", b" 0"] {
+            assert_eq!(several(bytes), None, "{bytes:?}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The Lua scripts, put together from the parts of the algorithms' files.
+//!
+//! An algorithm's arithmetic is written once, in `scripts/<algorithm>.lua`, and set into three
+//! frames: one request under one rule (straight-line code: a closure less is a tenth of a
+//! microsecond of Redis's), one request under several, and a correction.
+
+use std::fmt::Write;
+
+use earrrl::Limit;
+
+/// A script, and the name that Redis gives it.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) code: String,
+    pub(crate) hash: String,
+}
+
+impl Script {
+    fn new(code: &str) -> Self {
+        let hash = redis::Script::new(code).get_hash().to_owned();
+        Self { code: code.to_owned(), hash }
+    }
+}
+
+/// The algorithms, by the number that `several.lua` knows them by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    RecentAverage,
+    Exponential,
+    TokenBucket,
+    FixedWindow,
+    SlidingLog,
+    SlidingWindow,
+    SlidingCounter,
+}
+
+const KINDS: [Kind; 7] = [
+    Kind::RecentAverage,
+    Kind::Exponential,
+    Kind::TokenBucket,
+    Kind::FixedWindow,
+    Kind::SlidingLog,
+    Kind::SlidingWindow,
+    Kind::SlidingCounter,
+];
+
+impl Kind {
+    /// The algorithm of a limit, if this crate knows it.
+    pub(crate) fn of(limit: &Limit) -> Option<Self> {
+        Some(match limit {
+            Limit::RecentAverage(_) => Self::RecentAverage,
+            Limit::Exponential(_) => Self::Exponential,
+            Limit::TokenBucket(_) => Self::TokenBucket,
+            Limit::FixedWindow(_) => Self::FixedWindow,
+            Limit::SlidingLog(_) => Self::SlidingLog,
+            Limit::SlidingWindow(_) => Self::SlidingWindow,
+            Limit::SlidingCounter(_) => Self::SlidingCounter,
+            _ => return None,
+        })
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::RecentAverage => include_str!("scripts/recent_average.lua"),
+            Self::Exponential => include_str!("scripts/exponential.lua"),
+            Self::TokenBucket => include_str!("scripts/token_bucket.lua"),
+            Self::FixedWindow => include_str!("scripts/fixed_window.lua"),
+            Self::SlidingLog => include_str!("scripts/sliding_log.lua"),
+            Self::SlidingWindow => include_str!("scripts/sliding_window.lua"),
+            Self::SlidingCounter => include_str!("scripts/sliding_counter.lua"),
+        }
+    }
+
+    /// Whether its record is a tally, which needs `tally.lua`.
+    pub(crate) fn is_tally(self) -> bool {
+        matches!(self, Self::SlidingLog | Self::SlidingWindow)
+    }
+
+    /// What stands under `-- part` in the algorithm's file, up to the next part.
+    fn part(self, part: &str) -> &'static str {
+        let header = format!("\n-- {part}\n");
+        let rest = self.text().split_once(&header).map_or("", |(_, rest)| rest);
+        let ends = PARTS.iter().filter_map(|next| rest.find(&format!("\n-- {next}\n")));
+        &rest[..ends.min().unwrap_or(rest.len())]
+    }
+}
+
+const PARTS: [&str; 5] = ["parameters", "judge", "charge", "answer", "adjust"];
+
+/// Every script that the engine calls.
+pub(crate) struct Scripts {
+    single: Vec<Script>,
+    adjust: Vec<Script>,
+    /// By the set of algorithms, one bit each.
+    several: Vec<std::sync::OnceLock<Script>>,
+    /// Replaces a record by a converted one.
+    pub(crate) swap: Script,
+}
+
+impl Scripts {
+    pub(crate) fn new() -> Self {
+        let each = |frame: fn(Kind) -> String| KINDS.map(|k| Script::new(&frame(k))).into();
+        Self {
+            single: each(single),
+            adjust: each(|kind| in_frame(include_str!("scripts/adjust.lua"), kind)),
+            several: (0..1 << KINDS.len()).map(|_| Default::default()).collect(),
+            swap: Script::new(include_str!("scripts/swap.lua")),
+        }
+    }
+
+    /// Decides a request under one rule.
+    pub(crate) fn single(&self, kind: Kind) -> &Script {
+        &self.single[kind as usize]
+    }
+
+    /// Takes a request back, or adds one.
+    pub(crate) fn adjust(&self, kind: Kind) -> &Script {
+        &self.adjust[kind as usize]
+    }
+
+    /// Decides a request under several rules, of these algorithms.
+    pub(crate) fn several(&self, kinds: impl Iterator<Item = Kind>) -> &Script {
+        let set = kinds.fold(0, |set, kind| set | 1 << kind as usize);
+        self.several[set].get_or_init(|| Script::new(&several(set)))
+    }
+}
+
+fn prelude(tally: bool) -> String {
+    let tally = if tally { include_str!("scripts/tally.lua") } else { "" };
+    strip(&format!("{}{tally}", include_str!("scripts/prelude.lua")))
+}
+
+fn in_frame(frame: &str, kind: Kind) -> String {
+    let mut text = prelude(kind.is_tally()) + &strip(frame);
+    for part in PARTS {
+        text = text.replace(&format!("--[[ {part} ]]"), &strip(kind.part(part)));
+    }
+    text
+}
+
+/// The frame of one rule reads what stands before the parameters in the same call.
+fn single(kind: Kind) -> String {
+    let whole = strip(kind.part("parameters"))
+        .replacen("local ", "local now, flags, ", 1)
+        .replacen("unpack('<", "unpack('<dB", 1)
+        .replacen("args, at", "ARGV[1]", 1);
+    in_frame(&include_str!("scripts/single.lua").replace("--[[ parameters ]]", &whole), kind)
+}
+
+fn several(set: usize) -> String {
+    let kinds = KINDS.into_iter().filter(|kind| set >> *kind as usize & 1 == 1);
+    let mut algorithms = String::new();
+    for kind in kinds.clone() {
+        let [parameters, judge, charge, answer, _] = PARTS.map(|part| strip(kind.part(part)));
+        let _ = write!(
+            algorithms,
+            "judge[{}] = function(key, now, args, at, flags)\nlocal verdict, state\n{parameters}{judge}\
+             return verdict, function()\n{charge}end, function()\n{answer}return state\nend\nend\n",
+            kind as u8,
+        );
+    }
+    let frame = strip(include_str!("scripts/several.lua"));
+    prelude(kinds.clone().any(Kind::is_tally)) + &frame.replace("--[[ algorithms ]]", &algorithms)
+}
+
+/// The text without comments and empty lines: Redis keeps a copy of every script.
+fn strip(text: &str) -> String {
+    let lines = text.lines().map(str::trim);
+    let kept = lines.filter(|line| !line.is_empty() && (!line.starts_with("--") || is_slot(line)));
+    kept.fold(String::new(), |text, line| text + line + "\n")
+}
+
+fn is_slot(line: &str) -> bool {
+    line.starts_with("--[[")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_algorithm_has_its_parts() {
+        for kind in KINDS {
+            for part in ["parameters", "judge", "charge", "adjust"] {
+                assert!(!kind.part(part).is_empty(), "{kind:?}: {part}");
+            }
+            assert_eq!(kind.part("answer").is_empty(), !kind.is_tally(), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn frames_are_filled() {
+        let texts = KINDS.map(single);
+        for text in texts.into_iter().chain([several(1), several(127)]) {
+            assert!(!text.contains("--"), "{text}");
+        }
+    }
+}
+
+#[cfg(test)]
+#[test]
+fn dump() {
+    for kind in KINDS {
+        std::fs::write(format!("/tmp/s_{kind:?}.lua"), single(kind)).unwrap();
+    }
+}

@@ -1,0 +1,41 @@
+-- Exponential rate limiting: the last rate, and its time.
+--
+-- Record: tag, rate in cost a period, time.
+
+-- parameters
+local tag, period, most, cost, step, lives, many = unpack('<I4dddddd', args, at)
+
+-- judge
+local record, rate, last, stored = call('GET', key), cost
+verdict, state = ALLOWED, record or ''
+if record then
+  local known
+  if #record == 20 then known, last, stored = unpack('<I4dd', record) end
+  if known ~= tag then
+    verdict = FOREIGN
+  else
+    local x = math.max((now - stored) / period, 1e-10)
+    local left = math.exp(-x)
+    -- tanh(x/2)·(1 + e^-x) is 1 - e^-x, with no digits lost where x is small.
+    rate = math.max(math.tanh(x / 2) * (1 + left) * cost / x + left * last, cost)
+  end
+end
+if verdict ~= FOREIGN and rate > most then verdict = OVER end
+
+-- charge
+if record and rate <= many and stored - stored % step == now - now % step then
+  call('SETRANGE', key, '0', pack('<I4dd', tag, rate, now))
+else
+  local more = rate > many and period * math.log(rate / many) / 1000 or 0
+  call('SET', key, pack('<I4dd', tag, rate, now), 'PX', math.ceil(lives + more))
+end
+
+-- adjust
+if record then
+  local after = last + cost * math.exp(math.min(when - stored, 0) / period)
+  if after > 0 then
+    call('SET', key, pack('<I4dd', tag, after, stored), 'KEEPTTL')
+  else
+    call('DEL', key)
+  end
+end

@@ -1,0 +1,49 @@
+-- Recent average: the logarithm of a decayed count, and the time it had decayed to.
+--
+-- Record, 12 bytes so that Redis keeps it within its smallest object: tag, time in microseconds modulo
+-- 2^48 (nine years; 2^56 where `wide`, as a record may live longer), and ln(count) + 64 in steps of
+-- 2^-33. Where the clock went back, nothing has decayed, and time goes on from there.
+
+-- parameters
+local tag, period, most, held, cost, step, lives, many, wide =
+  unpack('<I1dddddddB', args, at)
+
+-- judge
+local layout, turn = '<I1I6I5', 281474976710656
+if wide == 1 then layout, turn = '<I1I7I5', 72057594037927936 end
+local record, count, stored, age = call('GET', key), 0
+verdict, state = ALLOWED, record or ''
+if record then
+  local known, power
+  if #record == 12 + wide then known, stored, power = unpack(layout, record) end
+  if known ~= tag then
+    verdict = FOREIGN
+  else
+    age = (now - stored) % turn
+    if age > turn * 0.9375 then age = 0 end
+    count = math.exp(power / 8589934592 - 64 - age / period)
+    if count > most then verdict = count <= held and HELD or OVER end
+  end
+end
+
+-- charge
+-- A count of up to `many` is forgotten within `lives` milliseconds, which allows for one `step`: so
+-- most writes leave the expiry alone.
+local after = math.min(count + cost, 1e27)
+local new = pack(layout, tag, now % turn, (math.log(after) + 64) * 8589934592 + 0.5)
+if record and after <= many and now % step >= age then
+  call('SET', key, new, 'KEEPTTL')
+else
+  local more = after > many and period * math.log(after / many) / 1000 or 0
+  call('SET', key, new, 'PX', math.ceil(lives + more))
+end
+
+-- adjust
+local after = math.min(count + cost * math.exp((math.min(when, now) - now) / period), 1e27)
+if after > count * 1e-12 then
+  local more = after > many and period * math.log(after / many) / 1000 or 0
+  local new = pack(layout, tag, now % turn, (math.log(after) + 64) * 8589934592 + 0.5)
+  call('SET', key, new, 'PX', math.ceil(lives + more))
+elseif record then
+  call('DEL', key)
+end

@@ -1,0 +1,56 @@
+-- Two-window sliding counter: the counts of a window and of the one before it.
+--
+-- Record: tag, the window's number since 1970, its count, the count before.
+
+-- parameters
+local tag, window, quota, cost, linger = unpack('<I4dddd', args, at)
+
+-- judge
+local number = math.floor(now / window)
+local record, current, previous, counted_in, counted, before = call('GET', key), 0, 0
+verdict, state = ALLOWED, record or ''
+if record then
+  local known
+  if #record == 28 then known, counted_in, counted, before = unpack('<I4ddd', record) end
+  if known ~= tag then
+    verdict = FOREIGN
+  elseif counted_in == number or counted_in == number + 1 then
+    number, current, previous = counted_in, counted, before
+  elseif counted_in == number - 1 then
+    previous = counted
+  end
+end
+-- previous·left ≤ room·window as a comparison of quotients, by whole parts and then by what
+-- remains, upside down: exact, as the products would not be.
+local room, left = quota - current - cost, window - now % window
+local a, b, c, d = previous, window, room, left
+if verdict ~= FOREIGN and room < 0 then verdict = OVER end
+while verdict == ALLOWED do
+  local p, q = math.fmod(a, b), math.fmod(c, d)
+  local whole, other = (a - p) / b, (c - q) / d
+  if whole > other or whole == other and q == 0 and p > 0 then
+    verdict = OVER
+  elseif whole < other or p == 0 then
+    break
+  end
+  a, b, c, d = d, q, b, p
+end
+
+-- charge
+if record and counted_in == number then
+  call('SETRANGE', key, '12', pack('<d', current + cost))
+else
+  local lives = math.ceil(((number + 2) * window - now) / 1000) + linger
+  call('SET', key, pack('<I4ddd', tag, number, current + cost, previous), 'PX', lives)
+end
+
+-- adjust
+local age = number - math.floor(when / window)
+if age == 0 then current = math.max(current + cost, 0) end
+if age == 1 then previous = math.max(previous + cost, 0) end
+if current > 0 or previous > 0 then
+  local lives = math.ceil(((number + 2) * window - now) / 1000) + linger
+  call('SET', key, pack('<I4ddd', tag, number, current, previous), 'PX', lives)
+elseif record then
+  call('DEL', key)
+end

@@ -1,0 +1,33 @@
+-- Hybrid sliding window: counts in sub-windows. The slots of its tally are their numbers since 1970.
+
+-- parameters
+-- A window of `window` microseconds has `parts`; so have `parts` shares of `width`, in lowest terms.
+local tag, window, parts, share, width, lifetime, quota, cost, lives =
+  unpack('<I4dddddddd', args, at)
+
+-- judge
+local function slot_of(time)
+  local into = time % window
+  return (time - into) / window * parts + math.floor(into * share / width)
+end
+local slot, tally = slot_of(now), read(key, tag)
+verdict = FOREIGN
+if tally then
+  drop_until(key, tally, slot - lifetime)
+  verdict = tally.sum + cost <= quota and ALLOWED or OVER
+end
+
+-- charge
+add(key, tally, slot, cost)
+write(key, tally, lives)
+
+-- answer
+state = tally and summary(key, tally, quota - cost) or ''
+
+-- adjust
+add_past(key, tally, slot_of(when), cost)
+if tally.sum > 0 then
+  write(key, tally, lives)
+elseif tally.there then
+  call('DEL', key)
+end

@@ -1,0 +1,65 @@
+-- Token bucket, credit pool, gcra: the time at which the pool is full again.
+--
+-- That time is whole microseconds and a rest in ticks, of which `ticks` make a microsecond; so is
+-- every span. Both are whole numbers: the arithmetic of token_bucket.rs, in two words.
+-- Record, 12 bytes so that Redis keeps it within its smallest object: tag, microseconds, ticks.
+
+-- parameters
+local tag, ticks, full, full_rest, held, held_rest, price, price_rest, step, linger =
+  unpack('<I1ddddddddd', args, at)
+
+-- judge
+local record, at_full, rest, stored, stored_rest = call('GET', key), now, 0
+verdict, state = OVER, record or ''
+if record then
+  local known
+  if #record == 12 then known, stored, stored_rest = unpack('<I1I7I4', record) end
+  if known ~= tag then
+    verdict = FOREIGN
+  elseif stored >= now then
+    at_full, rest = stored, stored_rest
+  end
+end
+-- A time further off than any request leaves it was told by a clock that has gone back since.
+if at_full - now > math.max(full, held) then at_full, rest = now + math.max(full, held), 0 end
+at_full, rest = at_full + price, rest + price_rest
+if rest >= ticks then at_full, rest = at_full + 1, rest - ticks end
+local missing = at_full - now
+if verdict ~= FOREIGN then
+  if missing < full or missing == full and rest <= full_rest then
+    verdict = ALLOWED
+  elseif missing < held or missing == held and rest <= held_rest then
+    verdict = HELD
+  end
+end
+
+-- charge
+-- The expiry is the end of a `step`, and moves only when the pool will be full in a later one.
+local cell = at_full - at_full % step
+if record and stored - stored % step == cell then
+  call('SETRANGE', key, '0', pack('<I1I7I4', tag, at_full, rest))
+else
+  local lives = math.ceil((cell + step - now) / 1000) + linger
+  call('SET', key, pack('<I1I7I4', tag, at_full, rest), 'PX', lives)
+end
+
+-- adjust
+-- Back: the pool is full earlier by the price. Added: later by it, and no earlier than the time
+-- at which a pool would be full that had seen these requests alone.
+local full_at, left = stored or 0, stored_rest or 0
+if back then
+  full_at, left = full_at - price, left - price_rest
+  if left < 0 then full_at, left = full_at - 1, left + ticks end
+else
+  full_at, left = full_at + price, left + price_rest
+  if left >= ticks then full_at, left = full_at + 1, left - ticks end
+  if full_at < alone or full_at == alone and left < alone_rest then
+    full_at, left = alone, alone_rest
+  end
+end
+if full_at > now or full_at == now and left > 0 then
+  local lives = math.ceil((full_at + step - now) / 1000) + linger
+  call('SET', key, pack('<I1I7I4', tag, full_at, left), 'PX', lives)
+elseif record then
+  call('DEL', key)
+end

@@ -1,0 +1,238 @@
+//! What a decision, the supervisor and what runs on in the background share.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use earrrl::{Clock, Engine, EngineError, Nanos, Rule, RuleId};
+use redis::Value;
+use tokio::sync::{Notify, watch};
+
+use crate::asked::{Asked, time_argument};
+use crate::breaker::Breakers;
+use crate::convert::convert;
+use crate::key::Keys;
+use crate::ledger::{Adjustment, Ledger};
+use crate::link::{Fault, Link};
+use crate::local::LocalEngine;
+use crate::options::Options;
+use crate::prepared::Rules;
+use crate::script::Scripts;
+use crate::status::{Counters, Mode, Status, count};
+
+/// Conversions that one call may meet: other nodes may convert the same record back meanwhile.
+pub(crate) const CONVERSIONS: usize = 4;
+
+pub(crate) struct Shared {
+    pub(crate) options: Options,
+    pub(crate) keys: Keys,
+    pub(crate) rules: Rules,
+    pub(crate) scripts: Scripts,
+    pub(crate) breakers: Breakers,
+    pub(crate) local: LocalEngine,
+    pub(crate) ledger: Ledger,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) counters: Counters,
+    /// Told when there is something for the supervisor to do.
+    pub(crate) trouble: Notify,
+    /// Whether Redis decides everything.
+    pub(crate) settled: watch::Sender<bool>,
+    urls: Mutex<Vec<String>>,
+    link: RwLock<Option<Link>>,
+    last_failure: Mutex<Option<String>>,
+    /// The latest microsecond that a caller gave.
+    latest: AtomicU64,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("status", &self.status()).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(options: Options, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            keys: Keys::new(&options.prefix, options.clients.clone()),
+            rules: Rules::default(),
+            scripts: Scripts::new(),
+            breakers: Breakers::new(options.cluster, options.failures),
+            local: LocalEngine::new(clock.clone(), options.local_capacity),
+            ledger: Ledger::new(options.local_capacity),
+            clock,
+            counters: Counters::default(),
+            trouble: Notify::new(),
+            settled: watch::Sender::new(false),
+            urls: Mutex::new(options.urls.clone()),
+            link: RwLock::default(),
+            last_failure: Mutex::default(),
+            latest: AtomicU64::new(0),
+            options,
+        }
+    }
+
+    pub(crate) fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
+        let latest = self.latest.load(Ordering::Acquire);
+        let since = if latest == 0 { self.clock.now() } else { Nanos::new(latest) };
+        let id = self.rules.prepare(name, rule, since, || self.local.prepare(name, rule))?;
+        self.trouble.notify_one();
+        Ok(id)
+    }
+
+    /// A caller's time in whole microseconds, never before the latest one that was given.
+    pub(crate) fn given(&self, now: Option<Nanos>) -> Option<Nanos> {
+        let now = now?.get() / 1000 * 1000;
+        Some(Nanos::new(self.latest.fetch_max(now, Ordering::AcqRel).max(now)))
+    }
+
+    /// The time to use where Redis can't be asked.
+    pub(crate) fn now(&self, given: Option<Nanos>) -> Nanos {
+        given.unwrap_or_else(|| self.clock.now())
+    }
+
+    /// The connection to use for a group of slots, unless that is left alone.
+    pub(crate) fn link(&self, group: usize) -> Result<Link, Fault> {
+        if self.breakers.is_open(group) {
+            return Err(Fault::Left);
+        }
+        self.any_link().ok_or(Fault::Left)
+    }
+
+    /// The connection, also while it is not trusted.
+    pub(crate) fn any_link(&self) -> Option<Link> {
+        self.link.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_link(&self, link: Link) {
+        *self.link.write().unwrap_or_else(PoisonError::into_inner) = Some(link);
+    }
+
+    pub(crate) fn urls(&self) -> Vec<String> {
+        self.urls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_urls(&self, urls: Vec<String>) {
+        *self.urls.lock().unwrap_or_else(PoisonError::into_inner) = urls;
+    }
+
+    /// Counts a failure, and leaves the group alone if that was one too many.
+    pub(crate) fn failed(&self, group: usize, fault: &Fault) {
+        let counters = &self.counters;
+        count(match fault {
+            Fault::Late => &counters.late,
+            Fault::Lost(_) => &counters.lost,
+            Fault::Refused(_) => &counters.refused,
+            Fault::Record(_) => &counters.unusable,
+            Fault::Left => return,
+        });
+        self.note(fault);
+        if matches!(fault, Fault::Record(_)) {
+            tracing::warn!(why = fault.detail(), "a record in Redis can't be used");
+            return;
+        }
+        if self.breakers.failed(group, matches!(fault, Fault::Lost(_))) {
+            count(&counters.opened);
+            self.settled.send_replace(false);
+            self.trouble.notify_one();
+            tracing::warn!(
+                fault = fault.name(),
+                why = fault.detail(),
+                group,
+                "Redis is left alone"
+            );
+        }
+    }
+
+    /// Keeps a failure for people to read.
+    pub(crate) fn note(&self, fault: &Fault) {
+        let text = format!("{}: {}", fault.name(), fault.detail());
+        *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        let open = self.breakers.open_groups();
+        let mode = match (self.any_link().is_some(), open) {
+            (false, _) => Mode::Connecting,
+            (true, 0) => Mode::Shared,
+            (true, open) if open < self.breakers.groups().len() => Mode::Partly,
+            (true, _) => Mode::Alone,
+        };
+        let last_failure = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Status { mode, last_failure, counts: self.counters.read() }
+    }
+
+    /// Takes a request back or adds one, atomically, within the deadline.
+    pub(crate) async fn adjust(
+        self: &Arc<Self>,
+        asked: &Asked,
+        adjustment: Adjustment,
+        now: Option<Nanos>,
+    ) -> Result<(), Fault> {
+        let link = self.link(asked.group)?;
+        let call = self.adjust_over(link, asked, adjustment, now);
+        self.within(self.options.deadline, asked.group, call).await
+    }
+
+    /// As [`Shared::adjust`], over a given connection and without a deadline.
+    pub(crate) async fn adjust_over(
+        &self,
+        mut link: Link,
+        asked: &Asked,
+        adjustment: Adjustment,
+        now: Option<Nanos>,
+    ) -> Result<(), Fault> {
+        let sign = if adjustment.back { -1.0 } else { 1.0 };
+        let mut argument = vec![u8::from(adjustment.back)];
+        argument.extend(time_argument(now));
+        for number in [adjustment.when, adjustment.alone.0, adjustment.alone.1] {
+            argument.extend(number.to_le_bytes());
+        }
+        let adjusted = Asked { cost: adjustment.cost, ..asked.clone() };
+        let price_sign =
+            if asked.rule.kind == crate::script::Kind::TokenBucket { 1.0 } else { sign };
+        argument.extend(adjusted.parameters(self, price_sign));
+        let script = self.scripts.adjust(asked.rule.kind);
+        for _ in 0..CONVERSIONS {
+            let keys = std::slice::from_ref(&asked.key);
+            match link.call(script, keys, std::slice::from_ref(&argument)).await? {
+                Value::BulkString(verdict) if verdict == b"3" => {
+                    convert(self, &mut link, asked, self.now(now)).await?;
+                }
+                _ => return Ok(()),
+            }
+        }
+        Err(Fault::Record("converted over and over".to_owned()))
+    }
+
+    /// Forgets a client.
+    pub(crate) async fn reset(self: &Arc<Self>, asked: &Asked) -> Result<(), Fault> {
+        self.local.reset(asked.rule.local, &asked.client).await.ok();
+        self.ledger.forget(asked.rule.id, &asked.client);
+        let mut link = self.link(asked.group)?;
+        let mut command = redis::cmd("DEL");
+        command.arg(&asked.key);
+        let call = async { link.send(&command).await.map(drop).map_err(Fault::from) };
+        self.within(self.options.deadline, asked.group, call).await
+    }
+
+    /// Waits for a call, and tells the breaker how it went.
+    async fn within(
+        &self,
+        patience: Duration,
+        group: usize,
+        call: impl Future<Output = Result<(), Fault>>,
+    ) -> Result<(), Fault> {
+        let answer = tokio::time::timeout(patience, call).await.unwrap_or(Err(Fault::Late));
+        match &answer {
+            Ok(()) => self.breakers.succeeded(group),
+            Err(fault) => self.failed(group, fault),
+        }
+        answer
+    }
+
+    /// The microsecond to convert records at: when this rule became known here, or the present one.
+    pub(crate) fn conversion_time(&self, asked: &Asked, now: Nanos) -> Nanos {
+        Nanos::new(asked.rule.since.min(now).get() / 1000 * 1000)
+    }
+}

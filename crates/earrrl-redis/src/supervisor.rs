@@ -1,0 +1,197 @@
+//! The one task that connects, tries Redis again after an outage, lets it back in, and hands over
+//! what was counted meanwhile. Decisions never wait for it.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::asked::Asked;
+use crate::ledger::Entry;
+use crate::link::{Fault, Link};
+use crate::options::Options;
+use crate::shared::Shared;
+use crate::slot::slot;
+use crate::status::count;
+
+/// How long a connection, or a try of it, may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The same for a try over a connection that worked until now.
+const PROBE: Duration = Duration::from_millis(100);
+/// Tries that may fail before the connection is given up.
+const TRIES: u32 = 3;
+const SHORTEST_BACKOFF: Duration = Duration::from_millis(10);
+/// Clients handed over at a time.
+const AT_ONCE: usize = 64;
+/// How long earlier parameters of a rule are kept: longer than any record lives.
+const HISTORY: Duration = Duration::from_secs(400 * 366 * 86_400);
+
+pub(crate) async fn run(shared: Arc<Shared>) {
+    let mut backoff = Backoff::new(shared.options.longest_backoff);
+    let probes = probes(&shared);
+    shared.breakers.groups().for_each(|group| {
+        shared.breakers.failed(group, true);
+    });
+    loop {
+        if let Some(link) = connect(&shared).await {
+            shared.set_link(link.clone());
+            serve(&shared, link, &probes, &mut backoff).await;
+        }
+        backoff.wait().await;
+    }
+}
+
+async fn connect(shared: &Shared) -> Option<Link> {
+    let options = Options { urls: shared.urls(), ..shared.options.clone() };
+    let link = timeout(PATIENCE, Link::connect(&options)).await;
+    let link =
+        link.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()));
+    match link {
+        Ok(link) => {
+            count(&shared.counters.connected);
+            Some(link)
+        }
+        Err(error) => {
+            let fault = Fault::from(error);
+            shared.note(&fault);
+            tracing::warn!(why = fault.detail(), "Redis can't be reached");
+            None
+        }
+    }
+}
+
+/// Lets groups back in over this connection as they answer, and waits for trouble, until the
+/// connection has to be given up.
+async fn serve(shared: &Arc<Shared>, link: Link, probes: &[String], backoff: &mut Backoff) {
+    let mut tries = 0;
+    loop {
+        match mend(shared, &link, probes).await {
+            Ok(()) => {
+                (tries, *backoff) = (0, Backoff::new(shared.options.longest_backoff));
+                write_rules_down(shared, link.clone()).await;
+                hand_over(shared, &link).await;
+                shared.settled.send_replace(true);
+                shared.trouble.notified().await;
+            }
+            Err(Fault::Lost(_)) => return,
+            Err(_) if tries >= TRIES => return,
+            Err(_) => {
+                tries += 1;
+                backoff.wait().await;
+            }
+        }
+    }
+}
+
+/// Tries every group that is left alone, and lets it back in if it takes a write.
+async fn mend(shared: &Shared, link: &Link, probes: &[String]) -> Result<(), Fault> {
+    let mut worst = Ok(());
+    for group in shared.breakers.groups().filter(|group| shared.breakers.is_open(*group)) {
+        match timeout(PROBE, probe(link.clone(), &probes[group])).await.unwrap_or(Err(Fault::Late))
+        {
+            Ok(()) => {
+                shared.breakers.close(group);
+                count(&shared.counters.closed);
+                tracing::info!(group, "Redis decides");
+            }
+            Err(fault) => {
+                shared.note(&fault);
+                let lost = matches!(fault, Fault::Lost(_)) && !shared.options.cluster;
+                worst = Err(fault);
+                if lost {
+                    break;
+                }
+            }
+        }
+    }
+    worst
+}
+
+/// A write, since a Redis that is out of memory or read-only answers everything else.
+async fn probe(mut link: Link, key: &str) -> Result<(), Fault> {
+    let mut set = redis::cmd("SET");
+    set.arg(key).arg(1).arg("PX").arg(1000);
+    link.send(&set).await?;
+    Ok(())
+}
+
+/// A key for each group.
+fn probes(shared: &Shared) -> Vec<String> {
+    let keys = |group| {
+        (0u32..).map(|number| shared.keys.probe(number)).find(|key| {
+            !shared.options.cluster || shared.breakers.group(slot(key.as_bytes())) == group
+        })
+    };
+    shared.breakers.groups().filter_map(keys).collect()
+}
+
+/// Writes down the parameters of every rule, for engines to come that meet their records.
+async fn write_rules_down(shared: &Shared, mut link: Link) {
+    for rule in shared.rules.all() {
+        let key = shared.keys.history(&rule.name);
+        let mut set = redis::cmd("HSET");
+        set.arg(&key).arg(rule.tag).arg(rule.rule.to_string());
+        let mut expire = redis::cmd("PEXPIRE");
+        expire.arg(&key).arg(HISTORY.as_millis() as u64);
+        for command in [set, expire] {
+            if let Err(error) = link.send(&command).await {
+                tracing::warn!(%error, rule = rule.name, "a rule could not be written down");
+                return;
+            }
+        }
+    }
+}
+
+/// Adds what was counted here to the records, each contribution once at the most.
+async fn hand_over(shared: &Arc<Shared>, link: &Link) {
+    let entries = shared.ledger.drain();
+    if entries.is_empty() {
+        return;
+    }
+    tracing::info!(clients = entries.len(), "handing over what was counted here");
+    let mut tasks = JoinSet::new();
+    for entry in entries {
+        if tasks.len() >= AT_ONCE {
+            tasks.join_next().await;
+        }
+        tasks.spawn(hand_over_one(shared.clone(), link.clone(), entry));
+    }
+    while tasks.join_next().await.is_some() {}
+}
+
+async fn hand_over_one(shared: Arc<Shared>, link: Link, entry: Entry) {
+    let rule = shared.rules.get(entry.rule).filter(|rule| rule.tag == entry.tag);
+    let Some(rule) = rule else { return count(&shared.counters.not_handed_over) };
+    let charge = earrrl::Charge { rule: rule.id, key: &entry.client, cost: earrrl::Cost::ZERO };
+    let adjustments = entry.adjustments(rule.rule.limit(), shared.clock.now());
+    let asked = Asked::new(&shared, rule, &charge, 0);
+    for adjustment in adjustments.into_iter().filter(|adjustment| !adjustment.cost.is_zero()) {
+        let call = shared.adjust_over(link.clone(), &asked, adjustment, None);
+        if let Err(fault) = timeout(PATIENCE, call).await.unwrap_or(Err(Fault::Late)) {
+            tracing::warn!(why = fault.detail(), "counts could not be handed over");
+            return count(&shared.counters.not_handed_over);
+        }
+    }
+    count(&shared.counters.handed_over);
+}
+
+/// Ever longer waits, each anywhere in its upper half, so that a fleet does not come back in step.
+struct Backoff {
+    next: Duration,
+    longest: Duration,
+}
+
+impl Backoff {
+    fn new(longest: Duration) -> Self {
+        Self { next: SHORTEST_BACKOFF.min(longest), longest }
+    }
+
+    async fn wait(&mut self) {
+        let share = RandomState::new().hash_one(()) as f64 / u64::MAX as f64;
+        sleep(self.next.mul_f64(0.5 + share / 2.0)).await;
+        self.next = (self.next * 2).min(self.longest);
+    }
+}

@@ -1,0 +1,44 @@
+//! The conformance suite over a real Redis, and over a real Cluster.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use earrrl::conformance::{Profile, run};
+use earrrl_redis::{Options, RedisEngine, WhenGone};
+
+use support::cluster::Cluster;
+use support::{PATIENCE, Server};
+
+/// Runs the suite with every scene's keys to itself. Its times are virtual, so records must not go
+/// while the test takes its time, and a slow machine is no outage.
+async fn conforms(options: &Options) {
+    let scene = AtomicU32::new(0);
+    let make = async || {
+        let mut options = options.clone();
+        options.prefix = format!("scene{}-", scene.fetch_add(1, Ordering::Relaxed));
+        options.linger = Duration::from_secs(3600);
+        options.deadline = PATIENCE;
+        options.when_gone = WhenGone::Deny;
+        let engine = RedisEngine::connect(options, PATIENCE).await.unwrap();
+        assert!(engine.ready(PATIENCE).await, "{:?}", engine.status());
+        engine
+    };
+    let compared = run(make, &Profile::REDIS).await.unwrap_or_else(|error| panic!("{error}"));
+    assert!(compared > 10_000);
+}
+
+#[tokio::test]
+async fn a_single_redis_conforms() {
+    let server = Server::start(&[]).await;
+    conforms(&Options::new(&server.url())).await;
+}
+
+#[tokio::test]
+async fn a_cluster_conforms() {
+    let cluster = Cluster::start().await;
+    let urls = cluster.urls();
+    conforms(&Options::cluster(urls.iter().map(String::as_str))).await;
+}

@@ -1,0 +1,98 @@
+//! A Cluster of three masters and three replicas on loopback.
+
+use std::time::Duration;
+
+use super::{PATIENCE, Server, command, until};
+
+const MASTERS: usize = 3;
+
+/// Six servers; the first three begin as masters.
+pub struct Cluster {
+    pub nodes: Vec<Server>,
+}
+
+impl Cluster {
+    pub async fn start() -> Self {
+        let mut nodes = Vec::new();
+        for _ in 0..2 * MASTERS {
+            let options = [
+                "--cluster-enabled",
+                "yes",
+                "--cluster-node-timeout",
+                "1000",
+                "--cluster-replica-validity-factor",
+                "0",
+            ];
+            nodes.push(Server::start(&options).await);
+        }
+        let cluster = Self { nodes };
+        cluster.form();
+        until("the Cluster is whole", || cluster.is_whole()).await;
+        cluster
+    }
+
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(Server::url).collect()
+    }
+
+    fn form(&self) {
+        let addresses: Vec<_> =
+            self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect();
+        let created = std::process::Command::new("redis-cli")
+            .args(["--cluster", "create"])
+            .args(&addresses)
+            .args(["--cluster-replicas", "1", "--cluster-yes"])
+            .output()
+            .expect("redis-cli is installed (apt-get install redis-tools)");
+        assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stdout));
+    }
+
+    /// Every node sees all slots served and every replica in step.
+    fn is_whole(&self) -> bool {
+        self.nodes.iter().all(|node| {
+            let info: String = node.command(&["CLUSTER", "INFO"]).unwrap_or_default();
+            let replication: String = node.command(&["INFO", "replication"]).unwrap_or_default();
+            let in_step = replication.contains("role:master")
+                || replication.contains("master_link_status:up");
+            info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:6") && in_step
+        })
+    }
+
+    /// The place of the master that serves a slot.
+    pub fn master_of(&self, slot: u16) -> usize {
+        let serves = |node: &Server| {
+            let nodes: String = node.command(&["CLUSTER", "NODES"]).unwrap_or_default();
+            let myself = nodes.lines().find(|line| line.contains("myself,master"));
+            let ranges = myself.into_iter().flat_map(|line| line.split(' ').skip(8));
+            ranges.filter_map(range).any(|(low, high)| (low..=high).contains(&slot))
+        };
+        self.nodes.iter().position(serves).unwrap()
+    }
+
+    /// Waits until some other node serves the slot.
+    pub async fn fails_over(&self, slot: u16, dead: usize) {
+        let alive = || self.nodes.iter().enumerate().filter(|(place, _)| *place != dead);
+        until("a replica takes over", || {
+            alive().any(|(_, node)| {
+                let nodes: String = node.command(&["CLUSTER", "NODES"]).unwrap_or_default();
+                let myself = nodes.lines().find(|line| line.contains("myself,master"));
+                let ranges = myself.into_iter().flat_map(|line| line.split(' ').skip(8));
+                ranges.filter_map(range).any(|(low, high)| (low..=high).contains(&slot))
+            })
+        })
+        .await;
+    }
+}
+
+fn range(text: &str) -> Option<(u16, u16)> {
+    let (low, high) = text.split_once('-').unwrap_or((text, text));
+    Some((low.parse().ok()?, high.parse().ok()?))
+}
+
+/// A connection may need a moment to learn of new masters.
+pub const SETTLING: Duration = PATIENCE;
+
+/// Whether a URL answers at all.
+pub fn answers(url: &str) -> bool {
+    command::<String>(url, &["PING"]).is_ok()
+}

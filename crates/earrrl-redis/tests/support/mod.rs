@@ -1,0 +1,147 @@
+//! Redis servers of the tests' own, on free ports: real ones, never mocks. A test without an installed
+//! `redis-server` fails.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
+
+pub mod cluster;
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use redis::{FromRedisValue, RedisResult};
+
+/// How long anything may take to come about.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A directory that goes with its owner.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new() -> Self {
+        let unique = format!("earrrl-redis-{}-{}", std::process::id(), free_port());
+        let path = std::env::temp_dir().join(unique);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// A `redis-server`, stopped with its owner.
+pub struct Server {
+    pub port: u16,
+    pub folder: Folder,
+    options: Vec<String>,
+    process: Child,
+}
+
+impl Server {
+    pub async fn start(options: &[&str]) -> Self {
+        // With RUST_LOG set, what the engine says is seen.
+        let log = tracing_subscriber::fmt()
+            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env());
+        log.with_test_writer().try_init().ok();
+        let (port, folder) = (free_port(), Folder::new());
+        let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
+        let process = launch(port, folder.path(), &options);
+        let server = Self { port, folder, options, process };
+        server.answers().await;
+        server
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("redis.sock")
+    }
+
+    /// A command over a connection of its own.
+    pub fn command<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
+        command(&self.url(), words)
+    }
+
+    pub fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    pub async fn restart(&mut self) {
+        self.kill();
+        self.process = launch(self.port, self.folder.path(), &self.options);
+        self.answers().await;
+    }
+
+    /// Sends it a signal, such as STOP or CONT.
+    pub fn signal(&self, signal: &str) {
+        let pid = self.process.id().to_string();
+        assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());
+    }
+
+    async fn answers(&self) {
+        let socket = format!("redis+unix://{}", self.socket().display());
+        until("redis-server answers", || {
+            matches!(command::<String>(&socket, &["PING"]), Ok(_))
+                || command::<String>(&socket, &["PING"])
+                    .is_err_and(|error| error.to_string().contains("NOAUTH"))
+        })
+        .await;
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+fn launch(port: u16, folder: &Path, options: &[String]) -> Child {
+    let socket = folder.join("redis.sock");
+    Command::new("redis-server")
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+        .args(["--dir", &folder.display().to_string()])
+        .args(["--unixsocket", &socket.display().to_string()])
+        .args(["--enable-debug-command", "local", "--loglevel", "warning"])
+        .args(options)
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("redis-server is installed (apt-get install redis-server)")
+}
+
+pub fn command<T: FromRedisValue>(url: &str, words: &[&str]) -> RedisResult<T> {
+    let client = redis::Client::open(url)?;
+    let mut connection = client.get_connection_with_timeout(Duration::from_secs(2))?;
+    let mut command = redis::cmd(words[0]);
+    command.arg(&words[1..]);
+    command.query(&mut connection)
+}
+
+pub fn free_port() -> u16 {
+    // Cluster buses listen 10 000 above their ports.
+    loop {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        if port < 50_000 && TcpListener::bind(("127.0.0.1", port + 10_000)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Waits until something holds.
+pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(tokio::time::Instant::now() < deadline, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,126 @@
+//! `earrrl simulate`: made-up clients through rules.
+
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use earrrl::Rule;
+use earrrl::sim::Client;
+
+use super::Failure;
+use crate::simulate::{Outcome, Scenario, write_csv, write_table};
+
+/// The longest scenario file.
+const MAX_SCENARIO: u64 = 1 << 20;
+
+/// Puts made-up clients through rules
+///
+/// The same seed gives the same requests. Clients of one name are one client that changes its mind.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    /// A file with a `name = value` a line: rule, client, duration, seed
+    #[arg(value_name = "SCENARIO")]
+    scenario: Option<PathBuf>,
+
+    /// A rule; may be given several times, each is tried on its own
+    #[arg(long = "rule", value_name = "RULE")]
+    rules: Vec<Rule>,
+
+    /// A client: NAME, then steady RATE, random RATE or bursty N every=T [gap=T], then [from=T]
+    /// [until=T] [cost=C] [retry=T | obey]; may be given several times
+    #[arg(long = "client", value_name = "CLIENT")]
+    clients: Vec<Client>,
+
+    /// How long to simulate; 300s unless said otherwise
+    #[arg(long, value_name = "TIME", value_parser = earrrl::parse_duration)]
+    duration: Option<Duration>,
+
+    /// What random clients are drawn from; 1 unless said otherwise
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+
+    /// What to print
+    #[arg(long, value_name = "FORM", default_value = "table")]
+    output: Output,
+
+    /// Draw requests asked and permitted: a file that ends in .svg or .png
+    #[cfg(feature = "plot")]
+    #[arg(long, value_name = "FILE", value_parser = super::figure_file)]
+    plot: Option<PathBuf>,
+
+    /// Draw a figure of the article that describes recent-average instead; needs --plot
+    #[cfg(feature = "plot")]
+    #[arg(long, value_name = "NAME", requires = "plot", conflicts_with_all = ["scenario", "rules", "clients"])]
+    figure: Option<crate::simulate::Name>,
+}
+
+const EXAMPLE: &str = "\
+Example:
+  earrrl simulate --rule 'recent-average 1/s half-life=20s strict' --rule 'fixed-window 60/1m' \\
+                  --client 'greedy steady 5/3s until=150s' --client 'greedy steady 1/s from=150s'
+  earrrl simulate --figure windowed-vs-recent --plot figure.svg";
+
+/// What to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// A row a rule and client
+    Table,
+    /// A line an attempt
+    Csv,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
+    let wrong = |error: earrrl::RuleError| Failure::new(error.to_string());
+    #[cfg(feature = "plot")]
+    if let (Some(name), Some(path)) = (args.figure, &args.plot) {
+        let figure = crate::simulate::draw(name).map_err(wrong)?;
+        crate::plot::save(&figure, path).map_err(Failure::new)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let scenario = args.scenario()?;
+    let outcomes = Outcome::of(&scenario).map_err(wrong)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    match args.output {
+        Output::Table => write_table(&mut out, &scenario, &outcomes)?,
+        Output::Csv => write_csv(&mut out, &scenario)?,
+    }
+    out.flush()?;
+    #[cfg(feature = "plot")]
+    if let Some(path) = &args.plot {
+        let figure = crate::simulate::figure(&scenario, &outcomes);
+        crate::plot::save(&figure, path).map_err(Failure::new)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Args {
+    /// What the file says, and then the flags.
+    fn scenario(&self) -> Result<Scenario, Failure> {
+        let file = self.scenario.as_deref().map(read).transpose()?.unwrap_or_default();
+        let scenario = file.with(Scenario {
+            rules: self.rules.clone(),
+            clients: self.clients.clone(),
+            duration: self.duration,
+            seed: self.seed,
+        });
+        if scenario.rules.is_empty() || scenario.clients.is_empty() {
+            return Err(Failure::new("expected at least one --rule and one --client"));
+        }
+        Ok(scenario)
+    }
+}
+
+fn read(path: &std::path::Path) -> Result<Scenario, Failure> {
+    let about =
+        |error: &dyn std::fmt::Display| Failure::new(format!("{}: {error}", path.display()));
+    let length = path.metadata().map_err(|error| about(&error))?.len();
+    if length > MAX_SCENARIO {
+        return Err(about(&format!("a scenario has at most {MAX_SCENARIO} bytes")));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| about(&error))?;
+    text.parse().map_err(|error: String| about(&error))
+}

@@ -1,0 +1,182 @@
+//! Limits worth a look, and whom they would touch.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use earrrl::{Cost, Limit, Rate, RecentAverage, Rule, RuleError};
+
+use super::Peaks;
+use crate::replay::Request;
+
+/// Most rows of the table of limits.
+const MOST: usize = 16;
+
+/// Units of a rate, and their seconds.
+const UNITS: [u64; 4] = [1, 60, 3600, 86_400];
+
+/// A share of clients: `0.1%` or `0.001`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Share(f64);
+
+impl Share {
+    /// In percent.
+    pub(crate) fn percent(self) -> f64 {
+        self.0 * 100.0
+    }
+
+    /// So many of these, at most.
+    pub(crate) fn of(self, count: usize) -> usize {
+        (self.0 * count as f64 + 1e-9) as usize
+    }
+}
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, whole) = match text.strip_suffix('%') {
+            Some(number) => (number.trim_end(), 100.0),
+            None => (text, 1.0),
+        };
+        let share = number.parse::<f64>().ok().map(|number| number / whole);
+        let share = share.filter(|share| (0.0..1.0).contains(share)).map(Self);
+        share.ok_or_else(|| "expected a share such as 0.1% or 0.001, below all".into())
+    }
+}
+
+/// A limit and whom it would have touched.
+pub(crate) struct Judged {
+    /// The rule to copy.
+    pub(crate) rule: Rule,
+    /// The limit, in cost units a second.
+    pub(crate) limit: f64,
+    /// The limit as the rule has it.
+    pub(crate) rate: Rate,
+    /// The requests that pass at once from idle.
+    pub(crate) at_once: u64,
+    /// Clients denied at least once.
+    pub(crate) clients: usize,
+    /// Requests denied.
+    pub(crate) requests: u64,
+}
+
+/// Round limits from where most clients are to above the worst, and last the one that is suggested:
+/// the least of two digits that touches no more than `share` of the clients.
+///
+/// # Errors
+/// A limit that no rule can have.
+pub(crate) fn judge(
+    peaks: &Peaks,
+    half_life: Duration,
+    share: Share,
+    requests: impl Iterator<Item = Request>,
+) -> Result<Vec<Judged>, RuleError> {
+    let descending = peaks.descending();
+    let spared = descending.get(share.of(descending.len())).copied().unwrap_or(0.0);
+    let least = if spared > 0.0 { spared } else { peaks.of_one_request() };
+    let mut rates: Vec<Rate> = round_limits(&descending, peaks.of_one_request())
+        .map(|limit| rate(limit, false))
+        .collect::<Result<_, _>>()?;
+    rates.push(rate(least, true)?);
+    let mut judged: Vec<Judged> = rates
+        .into_iter()
+        .map(|rate| candidate(rate, half_life, &descending))
+        .collect::<Result<_, _>>()?;
+    let mut again = Peaks::new(half_life)?;
+    for request in requests {
+        let found = again.add(request);
+        judged.iter_mut().for_each(|judged| judged.requests += u64::from(found > judged.limit));
+    }
+    Ok(judged)
+}
+
+fn candidate(rate: Rate, half_life: Duration, descending: &[f64]) -> Result<Judged, RuleError> {
+    let limit = RecentAverage::with_half_life(rate, half_life)?;
+    // A rule's own tolerance, so that this is what `replay` would find.
+    let threshold = rate.per_second_f64() * (1.0 + 1e-9);
+    Ok(Judged {
+        rule: Rule::from(Limit::from(limit)),
+        limit: threshold,
+        rate,
+        at_once: (limit.burst() * (1.0 + 1e-9)) as u64 + 1,
+        clients: descending.partition_point(|&peak| peak > threshold),
+        requests: 0,
+    })
+}
+
+/// 1, 2, 5, 10 and so on: the last is the first that touches nobody.
+fn round_limits(descending: &[f64], least: f64) -> impl Iterator<Item = f64> {
+    let greatest = descending.first().copied().unwrap_or(0.0);
+    let median = descending.get(descending.len() / 2).copied().unwrap_or(0.0).max(least);
+    let start = (median.log10().floor() as i32) * 3;
+    let limits =
+        (start..).map(|n| [1.0, 2.0, 5.0][n.rem_euclid(3) as usize] * 10f64.powi(n.div_euclid(3)));
+    let mut above = false;
+    let row: Vec<f64> = limits
+        .skip_while(|&limit| limit < median)
+        .take_while(|&limit| !std::mem::replace(&mut above, limit >= greatest))
+        .collect();
+    let skipped = row.len().saturating_sub(MOST);
+    row.into_iter().skip(skipped)
+}
+
+/// A limit of at most two digits, in the unit that suits it; rounded up, or to the nearest.
+fn rate(limit: f64, up: bool) -> Result<Rate, RuleError> {
+    let unit = UNITS.into_iter().find(|&unit| limit * unit as f64 >= 0.995);
+    let unit = unit.unwrap_or(UNITS[3]);
+    let value = limit * unit as f64;
+    let digits = 1 - value.log10().floor() as i32;
+    let scaled = value * 10f64.powi(digits);
+    // The least bit over would make it a digit more.
+    let scaled = if up { (scaled * (1.0 - 1e-12)).ceil() } else { scaled.round() };
+    let text = format!("{scaled:.0}e{}", -digits);
+    Rate::new(text.parse::<Cost>()?, Duration::from_secs(unit))
+}
+
+/// A rate as people read it.
+pub(super) fn written(rate_per_second: f64) -> String {
+    let rate = (rate_per_second > 0.0).then(|| rate(rate_per_second, true).ok()).flatten();
+    rate.map_or_else(|| "0".into(), |rate| rate.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_two_digits_in_the_unit_that_suits() {
+        for (limit, up, text) in [
+            (1.0, true, "1/s"),
+            (1.001, true, "1.1/s"),
+            (1.001, false, "1/s"),
+            (12_345.0, true, "13000/s"),
+            (0.5, true, "30/m"),
+            (0.5 + 1e-9, true, "31/m"),
+            (1.0 / 3600.0, true, "1/h"),
+            (1.0 / 86_400.0, true, "1/d"),
+            (1e-7, true, "0.0087/d"),
+        ] {
+            assert_eq!(rate(limit, up).unwrap().to_string(), text, "{limit}");
+        }
+    }
+
+    #[test]
+    fn limits_are_round_and_end_above_the_worst() {
+        let limits = |peaks: &[f64], least| round_limits(peaks, least).collect::<Vec<_>>();
+        assert_eq!(limits(&[30.0, 2.0, 1.0], 0.1), [2.0, 5.0, 10.0, 20.0, 50.0]);
+        assert_eq!(limits(&[0.0, 0.0], 0.05).len(), 1);
+        assert_eq!(limits(&[], 0.05).len(), 1);
+        assert_eq!(limits(&[1e9, 0.0], 1e-6).len(), MOST);
+    }
+
+    #[test]
+    fn shares() {
+        for (text, share) in [("0.1%", Some(0.001)), ("0.001", Some(0.001)), ("0", Some(0.0))] {
+            assert_eq!(text.parse().ok(), share.map(Share));
+        }
+        for text in ["100%", "-1%", "x", "NaN", ""] {
+            assert!(text.parse::<Share>().is_err(), "{text}");
+        }
+        assert_eq!("3%".parse::<Share>().unwrap().of(100), 3);
+    }
+}

@@ -1,0 +1,11 @@
+//! From a log to a limit: every client's peak rate, and whom a limit would touch.
+
+mod candidates;
+mod peaks;
+mod report;
+
+pub(crate) use candidates::{Judged, Share, judge};
+pub(crate) use peaks::Peaks;
+#[cfg(feature = "plot")]
+pub(crate) use report::figure;
+pub(crate) use report::write;

@@ -1,0 +1,60 @@
+//! Numbers and tables as people read them.
+
+use std::io::{self, Write};
+
+/// A share in percent, with more digits where it is close to nothing or to all.
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    let share = if whole == 0 { 0.0 } else { part as f64 / whole as f64 * 100.0 };
+    match share {
+        _ if part == 0 || part == whole => format!("{share:.0} %"),
+        0.1..99.9 => format!("{share:.1} %"),
+        _ if share < 0.1 => format!("{share:.4} %"),
+        _ => format!("{share:.3} %"),
+    }
+}
+
+/// Columns flush right, the last one flush left.
+pub(crate) fn write_rows<const N: usize>(
+    out: &mut impl Write,
+    indent: &str,
+    rows: &[[String; N]],
+) -> io::Result<()> {
+    let width =
+        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    for row in rows {
+        write!(out, "{indent}")?;
+        for (cell, width) in row.iter().zip(widths).take(N - 1) {
+            write!(out, "{cell:>width$}  ")?;
+        }
+        writeln!(out, "{}", row[N - 1])?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_have_more_digits_at_the_ends() {
+        for (part, whole, text) in [
+            (0, 0, "0 %"),
+            (0, 7, "0 %"),
+            (7, 7, "100 %"),
+            (1, 3, "33.3 %"),
+            (1, 100_000, "0.0010 %"),
+            (9_999, 10_000, "99.990 %"),
+        ] {
+            assert_eq!(percent(part, whole), text);
+        }
+    }
+
+    #[test]
+    fn columns_are_flush() {
+        let rows = [["a", "≤", "x"], ["10", "2", "yy"]].map(|row| row.map(str::to_owned));
+        let mut out = Vec::new();
+        write_rows(&mut out, " ", &rows).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "  a  ≤  x\n 10  2  yy\n");
+    }
+}

@@ -1,0 +1,198 @@
+//! Several rules on one request, in process: all or nothing.
+
+use core::fmt;
+use core::hash::Hash;
+use std::string::ToString;
+use std::vec::Vec;
+
+use crate::atomic::{self, Part};
+use crate::clients::{BuildError, Clients};
+use crate::clock::SystemClock;
+use crate::cost::Cost;
+use crate::decision::Decision;
+use crate::engine::MAX_CHARGES;
+use crate::error::RuleError;
+use crate::limiter::Time;
+use crate::rule::Rule;
+use crate::table::{KeyHash, KeyHasher};
+use crate::time::{Clock, Nanos};
+
+/// Rules that are decided together: a request that one of them denies is charged to no leaky one.
+///
+/// ```
+/// use earrrl::{Rule, RuleSet};
+///
+/// let address: Rule = "gcra 10/s burst=100".parse()?;
+/// let user: Rule = "fixed-window 2/1d".parse()?;
+/// let rules = RuleSet::builder().rule(address, 10_000).rule(user, 10_000).build()?;
+///
+/// let ask = || rules.request().charge("192.0.2.7").charge("alice").decide();
+/// assert!(ask()?.allowed);
+/// assert!(ask()?.allowed);
+/// let denied = ask()?;
+/// assert_eq!((denied.allowed, denied.rule), (false, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct RuleSet<C = SystemClock> {
+    rules: Vec<(Rule, Clients)>,
+    hasher: KeyHasher,
+    clock: Time<C>,
+}
+
+/// What a rule set is to be; see [`RuleSet::builder`].
+#[derive(Clone, Debug, Default)]
+pub struct RuleSetBuilder {
+    rules: Vec<(Rule, usize)>,
+}
+
+impl RuleSet {
+    /// Begins a set of rules.
+    pub fn builder() -> RuleSetBuilder {
+        RuleSetBuilder::default()
+    }
+}
+
+impl RuleSetBuilder {
+    /// Adds a rule, with room for so many live clients.
+    #[must_use]
+    pub fn rule(mut self, rule: Rule, capacity: usize) -> Self {
+        self.rules.push((rule, capacity));
+        self
+    }
+
+    /// The set, on the system's clock.
+    ///
+    /// # Errors
+    /// When there are none or over 64 rules, or one can't be as [`Builder::build`] says.
+    ///
+    /// [`Builder::build`]: crate::Builder::build
+    pub fn build(self) -> Result<RuleSet, BuildError> {
+        self.build_with_clock(SystemClock::new())
+    }
+
+    /// The set, on another clock.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub fn build_with_clock<C: Clock>(self, clock: C) -> Result<RuleSet<C>, BuildError> {
+        if self.rules.is_empty() || self.rules.len() > MAX_CHARGES {
+            let count = self.rules.len();
+            let problem = std::format!("{count} rules; expected 1 to {MAX_CHARGES}");
+            return Err(RuleError::new(problem).into());
+        }
+        let keep = |(rule, capacity): (Rule, usize)| {
+            let clients = Clients::new(rule.limit(), capacity, None)?;
+            Ok((rule, clients))
+        };
+        Ok(RuleSet {
+            rules: self.rules.into_iter().map(keep).collect::<Result<_, BuildError>>()?,
+            hasher: KeyHasher::random()?,
+            clock: Time::new(clock),
+        })
+    }
+}
+
+/// A request being put together: one charge for each rule, in their order.
+#[must_use]
+pub struct Request<'a, C> {
+    set: &'a RuleSet<C>,
+    charges: Vec<(KeyHash, Cost)>,
+}
+
+impl<C: Clock> RuleSet<C> {
+    /// A request. It is charged to the rules in the order in which they were added.
+    pub fn request(&self) -> Request<'_, C> {
+        Request { set: self, charges: Vec::with_capacity(self.rules.len()) }
+    }
+
+    /// The rules, in order.
+    pub fn rules(&self) -> impl ExactSizeIterator<Item = &Rule> {
+        self.rules.iter().map(|(rule, _)| rule)
+    }
+
+    /// Takes back what was charged to the rule at a place, at that instant or now.
+    pub fn refund<K: Hash + ?Sized>(
+        &self,
+        place: usize,
+        key: &K,
+        cost: Cost,
+        charged_at: Option<Nanos>,
+    ) {
+        if let Some((rule, clients)) = self.rules.get(place) {
+            let now = self.clock.now();
+            let charged_at = charged_at.unwrap_or(now);
+            clients.refund(self.hasher.hash(key), rule.limit(), now, charged_at, cost);
+        }
+    }
+
+    /// Forgets a client of the rule at a place.
+    pub fn reset<K: Hash + ?Sized>(&self, place: usize, key: &K) {
+        if let Some((_, clients)) = self.rules.get(place) {
+            clients.reset(self.hasher.hash(key));
+        }
+    }
+}
+
+impl<C: Clock> Request<'_, C> {
+    /// Charges 1 to the next rule, under a client's key.
+    pub fn charge<K: Hash + ?Sized>(self, key: &K) -> Self {
+        self.charge_cost(key, Cost::ONE)
+    }
+
+    /// Charges the next rule, under a client's key.
+    pub fn charge_cost<K: Hash + ?Sized>(mut self, key: &K, cost: Cost) -> Self {
+        self.charges.push((self.set.hasher.hash(key), cost));
+        self
+    }
+
+    /// Decides it.
+    ///
+    /// # Errors
+    /// When there is not one charge for each rule, or one costs more than its rule's `max_cost`.
+    pub fn decide(self) -> Result<Decision, RuleError> {
+        let now = self.set.clock.now();
+        Ok(atomic::decide(&self.parts()?, now, false))
+    }
+
+    /// Decides it at some instant; one before the latest that was used is taken as that.
+    ///
+    /// # Errors
+    /// As [`decide`](Self::decide).
+    pub fn decide_at(self, now: Nanos) -> Result<Decision, RuleError> {
+        let parts = self.parts()?;
+        Ok(atomic::decide(&parts, self.set.clock.at(now), false))
+    }
+
+    /// What [`decide`](Self::decide) would answer; nothing is stored.
+    ///
+    /// # Errors
+    /// As [`decide`](Self::decide).
+    pub fn peek(self) -> Result<Decision, RuleError> {
+        let now = self.set.clock.now();
+        Ok(atomic::decide(&self.parts()?, now, true))
+    }
+
+    fn parts(&self) -> Result<Vec<Part<'_>>, RuleError> {
+        let (charges, rules) = (self.charges.len(), self.set.rules.len());
+        if charges != rules {
+            return Err(RuleError::new(std::format!("{charges} charges for {rules} rules")));
+        }
+        let each = self.set.rules.iter().zip(&self.charges);
+        each.map(|((rule, clients), (key, cost))| {
+            Ok(Part { rule, clients, key: *key, cost: rule.accept(*cost)? })
+        })
+        .collect()
+    }
+}
+
+impl<C> fmt::Debug for RuleSet<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.rules.iter().map(|(rule, _)| rule.to_string())).finish()
+    }
+}
+
+impl<C> fmt::Debug for Request<'_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request").field("charges", &self.charges.len()).finish_non_exhaustive()
+    }
+}
