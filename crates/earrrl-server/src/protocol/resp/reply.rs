@@ -56,12 +56,7 @@ impl<'a> Writer<'a> {
     /// `:value`.
     #[inline]
     pub fn integer(&mut self, value: i64) {
-        // Most integers of a decision have one digit.
-        if let digit @ 0..=9 = value {
-            self.out.extend_from_slice(&[b':', b'0' + digit as u8, b'\r', b'\n']);
-        } else {
-            self.header(b':', value);
-        }
+        self.header(b':', value);
     }
 
     /// The head of an array of `len` elements.
@@ -145,9 +140,19 @@ impl<'a> Writer<'a> {
 
     #[inline]
     fn header(&mut self, kind: u8, value: i64) {
-        self.out.push(kind);
-        self.out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
-        self.line_end();
+        // Most counts and lengths have one digit or two.
+        match value {
+            0..=9 => self.raw(&[kind, b'0' + value as u8, b'\r', b'\n']),
+            10..=99 => {
+                let (tens, ones) = (value as u8 / 10, value as u8 % 10);
+                self.raw(&[kind, b'0' + tens, b'0' + ones, b'\r', b'\n']);
+            }
+            _ => {
+                self.out.push(kind);
+                self.out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+                self.line_end();
+            }
+        }
     }
 
     #[inline]
