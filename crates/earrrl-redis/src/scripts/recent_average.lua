@@ -32,7 +32,7 @@ end
 local after = math.min(count + cost, 1e27)
 local new = pack(layout, tag, now % turn, (math.log(after) + 64) * 8589934592 + 0.5)
 if record and after <= many and now % step >= age then
-  call('SET', key, new, 'KEEPTTL')
+  call('SETRANGE', key, '0', new)
 else
   local more = after > many and period * math.log(after / many) / 1000 or 0
   call('SET', key, new, 'PX', math.ceil(lives + more))
