@@ -68,8 +68,7 @@ fn flood<C: earrrl::Clock>(
             let verdict = limiter.check_at(&offender, Cost::ONE, now)?;
             let state = reference.entry(offender).or_default();
             let limit = limiter.rule().limit();
-            let (after, allowed) = limit.judge(state.take(), now, Cost::ONE, Store::ByPolicy);
-            *state = after;
+            let allowed = limit.judge(state, now, Cost::ONE, Store::ByPolicy);
             tally.reference_denied += u64::from(!allowed);
             tally.offences_denied += u64::from(!allowed && !verdict.is_allowed());
         }
