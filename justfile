@@ -10,6 +10,7 @@ test:
 # the properties, extremes and accuracy at length: 50 times the cases, 10 million updates (5 minutes)
 long:
     EARRRL_LONG=1 cargo test -p earrrl --test algorithms
+    cargo run --release -p earrrl --example flood
 
 # nanoseconds a decision, algorithm by algorithm
 bench:
@@ -18,3 +19,11 @@ bench:
 # instructions a decision, beside the tracked counts
 instructions:
     bench/instructions.sh
+
+# nanoseconds and bytes beside other limiters and the floors, as Markdown (half an hour)
+compare:
+    cargo run --release --manifest-path bench/Cargo.toml
+
+# the table under Miri
+miri:
+    RUSTFLAGS="-Ctarget-feature=+cmpxchg16b" MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=1 cargo +nightly miri test -p earrrl --lib table::
