@@ -68,7 +68,8 @@ fn what_is_suggested_touches_no_more_than_it_may() {
         let replayed = earrrl(&["replay", &log(), "--rule", rule, "--output", "json"]).out;
         let replayed: serde_json::Value = serde_json::from_str(&replayed).unwrap();
         assert_eq!(replayed["rules"][0]["clients_limited"], clients, "{touch}: {rule}");
-        let told = found.out.contains(&format!("({clients}) are touched by this limit: {clients} "));
+        let told =
+            found.out.contains(&format!("({clients}) are touched by this limit: {clients} "));
         assert!(told, "{}", found.out);
     }
     for (option, value) in [("--half-life", "10"), ("--half-life", "1us"), ("--touch", "100%")] {
@@ -118,7 +119,8 @@ fn a_scenario_from_a_file_or_from_flags() {
     };
     assert_eq!(random("7"), random("7"));
     assert_ne!(random("7"), random("8"));
-    for arguments in [&["simulate"][..], &["simulate", "/nowhere"], &["simulate", "--figure", "x"]] {
+    for arguments in [&["simulate"][..], &["simulate", "/nowhere"], &["simulate", "--figure", "x"]]
+    {
         let outcome = earrrl(arguments);
         assert_eq!((outcome.code, outcome.err.lines().count()), (Some(2), 1), "{outcome:?}");
     }
