@@ -14,6 +14,7 @@ use crate::exchange::{Late, Missed, stored, take_back};
 use crate::link::Fault;
 use crate::options::WhenGone;
 use crate::shared::Shared;
+use crate::status::count;
 
 /// How long a late answer is waited for before it is taken as never to come.
 const LATEST: Duration = Duration::from_secs(60);
@@ -67,9 +68,18 @@ async fn locally(
         let held = over && matches!(asked.rule.rule.action(), Action::Delay { .. });
         let leaky = passed(&decision) && (!over || held);
         let stores = !asked.cost.is_zero() && (request.is_strict(place) || leaky);
-        if stores && shared.ledger.add(&asked.rule, &asked.client, asked.cost, now) {
-            noted |= 1 << place;
+        if !stores {
+            continue;
         }
+        if shared.ledger.add(&asked.rule, &asked.client, asked.cost, now) {
+            noted |= 1 << place;
+        } else {
+            count(&shared.counters.not_handed_over);
+        }
+    }
+    if noted != 0 && shared.breakers.open_groups() == 0 {
+        // One failure is no outage, and nobody else would call the supervisor.
+        shared.trouble.notify_one();
     }
     Ok((decision, noted))
 }
@@ -106,9 +116,14 @@ async fn settle(
         |place| verdicts.iter().find(|(at, _)| *at == place).map(|(_, seen)| seen.verdict);
     for place in stored(&request, &late.places, verdict) {
         let asked = &request.asked[place];
-        if noted >> place & 1 == 1 {
-            shared.ledger.take_back(&asked.rule, &asked.client, asked.cost, decided_at);
-        } else if denied && !request.is_strict(place) {
+        let noted = noted >> place & 1 == 1;
+        if noted && shared.ledger.take_back(&asked.rule, &asked.client, asked.cost, decided_at) {
+            continue;
+        }
+        // Handed over already, or not counted here at all.
+        if noted || denied && !request.is_strict(place) {
+            let mut settled = shared.settled.subscribe();
+            tokio::time::timeout(LATEST, settled.wait_for(|settled| *settled)).await.ok();
             take_back(shared.clone(), request.clone(), place, time).await;
         }
     }

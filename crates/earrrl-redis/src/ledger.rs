@@ -6,6 +6,7 @@
 //! as if all had been charged in one place. An exponential average does not add, and is not kept.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use earrrl::{Cost, Limit, Nanos, RuleId, State, Store};
@@ -41,11 +42,19 @@ pub(crate) struct Adjustment {
 pub(crate) struct Ledger {
     capacity: usize,
     entries: Mutex<HashMap<(RuleId, Vec<u8>), Entry>>,
+    /// Entries on their way, and those that came back.
+    under_way: AtomicUsize,
+    returned: Mutex<Vec<Entry>>,
 }
 
 impl Ledger {
     pub(crate) fn new(capacity: usize) -> Self {
-        Self { capacity, entries: Mutex::default() }
+        Self {
+            capacity,
+            entries: Mutex::default(),
+            under_way: AtomicUsize::new(0),
+            returned: Mutex::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<(RuleId, Vec<u8>), Entry>> {
@@ -98,9 +107,34 @@ impl Ledger {
         self.lock().remove(&(rule, client.to_vec()));
     }
 
-    /// Everything, leaving nothing.
+    /// Everything, to be handed over; each entry is then [`Ledger::done`] or comes back.
     pub(crate) fn drain(&self) -> Vec<Entry> {
-        std::mem::take(&mut *self.lock()).into_values().collect()
+        let mut entries = self.lock();
+        let mut all: Vec<Entry> = std::mem::take(&mut *entries).into_values().collect();
+        all.append(&mut self.returned());
+        self.under_way.fetch_add(all.len(), Ordering::AcqRel);
+        all
+    }
+
+    /// One of the drained entries needs no more care.
+    pub(crate) fn done(&self) {
+        self.under_way.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// One of the drained entries could not be handed over yet.
+    pub(crate) fn put_back(&self, entry: Entry) {
+        self.returned().push(entry);
+        self.done();
+    }
+
+    /// Clients whose counts Redis does not have yet.
+    pub(crate) fn owed(&self) -> usize {
+        let entries = self.lock();
+        entries.len() + self.returned().len() + self.under_way.load(Ordering::Acquire)
+    }
+
+    fn returned(&self) -> MutexGuard<'_, Vec<Entry>> {
+        self.returned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -197,11 +197,3 @@ mod tests {
         }
     }
 }
-
-#[cfg(test)]
-#[test]
-fn dump() {
-    for kind in KINDS {
-        std::fs::write(format!("/tmp/s_{kind:?}.lua"), single(kind)).unwrap();
-    }
-}

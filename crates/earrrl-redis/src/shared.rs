@@ -159,7 +159,7 @@ impl Shared {
             (true, _) => Mode::Alone,
         };
         let last_failure = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Status { mode, last_failure, counts: self.counters.read() }
+        Status { mode, last_failure, owed: self.ledger.owed(), counts: self.counters.read() }
     }
 
     /// Takes a request back or adds one, atomically, within the deadline.

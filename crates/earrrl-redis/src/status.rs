@@ -36,6 +36,8 @@ pub struct Status {
     pub mode: Mode,
     /// The last failure, if there was one: for people.
     pub last_failure: Option<String>,
+    /// Clients whose counts wait to be handed over.
+    pub owed: usize,
     /// The counts.
     pub counts: Counts,
 }

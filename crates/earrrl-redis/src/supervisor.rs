@@ -66,14 +66,12 @@ async fn connect(shared: &Shared) -> Option<Link> {
 /// Lets groups back in over this connection as they answer, and waits for trouble, until the
 /// connection has to be given up.
 async fn serve(shared: &Arc<Shared>, link: Link, probes: &[String], backoff: &mut Backoff) {
-    let mut tries = 0;
+    let (mut tries, mut written) = (0, Vec::new());
     loop {
-        match mend(shared, &link, probes).await {
+        match repair(shared, &link, probes, &mut written).await {
             Ok(()) => {
                 (tries, *backoff) = (0, Backoff::new(shared.options.longest_backoff));
-                write_rules_down(shared, link.clone()).await;
-                hand_over(shared, &link).await;
-                shared.settled.send_replace(true);
+                shared.settled.send_replace(shared.breakers.open_groups() == 0);
                 shared.trouble.notified().await;
             }
             Err(Fault::Lost(_)) => return,
@@ -84,6 +82,17 @@ async fn serve(shared: &Arc<Shared>, link: Link, probes: &[String], backoff: &mu
             }
         }
     }
+}
+
+async fn repair(
+    shared: &Arc<Shared>,
+    link: &Link,
+    probes: &[String],
+    written: &mut Vec<(String, u32)>,
+) -> Result<(), Fault> {
+    mend(shared, link, probes).await?;
+    write_rules_down(shared, link.clone(), written).await?;
+    hand_over(shared, link).await
 }
 
 /// Tries every group that is left alone, and lets it back in if it takes a write.
@@ -129,53 +138,89 @@ fn probes(shared: &Shared) -> Vec<String> {
 }
 
 /// Writes down the parameters of every rule, for engines to come that meet their records.
-async fn write_rules_down(shared: &Shared, mut link: Link) {
+async fn write_rules_down(
+    shared: &Shared,
+    mut link: Link,
+    written: &mut Vec<(String, u32)>,
+) -> Result<(), Fault> {
     for rule in shared.rules.all() {
+        let parameters = (rule.name.clone(), rule.tag);
+        if written.contains(&parameters) {
+            continue;
+        }
         let key = shared.keys.history(&rule.name);
         let mut set = redis::cmd("HSET");
         set.arg(&key).arg(rule.tag).arg(rule.rule.to_string());
         let mut expire = redis::cmd("PEXPIRE");
         expire.arg(&key).arg(HISTORY.as_millis() as u64);
-        for command in [set, expire] {
-            if let Err(error) = link.send(&command).await {
-                tracing::warn!(%error, rule = rule.name, "a rule could not be written down");
-                return;
-            }
-        }
+        timeout(PATIENCE, async {
+            link.send(&set).await?;
+            link.send(&expire).await.map_err(Fault::from)
+        })
+        .await
+        .unwrap_or(Err(Fault::Late))?;
+        written.push(parameters);
     }
+    Ok(())
 }
 
-/// Adds what was counted here to the records, each contribution once at the most.
-async fn hand_over(shared: &Arc<Shared>, link: &Link) {
+/// Adds what was counted here to the records.
+async fn hand_over(shared: &Arc<Shared>, link: &Link) -> Result<(), Fault> {
     let entries = shared.ledger.drain();
-    if entries.is_empty() {
-        return;
-    }
-    tracing::info!(clients = entries.len(), "handing over what was counted here");
-    let mut tasks = JoinSet::new();
+    let (clients, mut tasks, mut failed) = (entries.len(), JoinSet::new(), None);
     for entry in entries {
         if tasks.len() >= AT_ONCE {
-            tasks.join_next().await;
+            failed = tasks.join_next().await.and_then(fault_of).or(failed);
         }
         tasks.spawn(hand_over_one(shared.clone(), link.clone(), entry));
     }
-    while tasks.join_next().await.is_some() {}
+    while let Some(task) = tasks.join_next().await {
+        failed = fault_of(task).or(failed);
+    }
+    match failed {
+        None if clients == 0 => {}
+        None => tracing::info!(clients, "what was counted here is handed over"),
+        Some(ref fault) => {
+            tracing::warn!(clients, why = fault.detail(), "not everything could be handed over");
+        }
+    }
+    match failed {
+        Some(fault) if !matches!(fault, Fault::Record(_)) => Err(fault),
+        _ => Ok(()),
+    }
 }
 
-async fn hand_over_one(shared: Arc<Shared>, link: Link, entry: Entry) {
+fn fault_of(task: Result<Result<(), Fault>, tokio::task::JoinError>) -> Option<Fault> {
+    task.ok()?.err()
+}
+
+async fn hand_over_one(shared: Arc<Shared>, link: Link, entry: Entry) -> Result<(), Fault> {
     let rule = shared.rules.get(entry.rule).filter(|rule| rule.tag == entry.tag);
-    let Some(rule) = rule else { return count(&shared.counters.not_handed_over) };
+    let Some(rule) = rule else {
+        count(&shared.counters.not_handed_over);
+        shared.ledger.done();
+        return Ok(());
+    };
     let charge = earrrl::Charge { rule: rule.id, key: &entry.client, cost: earrrl::Cost::ZERO };
     let adjustments = entry.adjustments(rule.rule.limit(), shared.clock.now());
     let asked = Asked::new(&shared, rule, &charge, 0);
-    for adjustment in adjustments.into_iter().filter(|adjustment| !adjustment.cost.is_zero()) {
+    let adjustments = adjustments.into_iter().filter(|adjustment| !adjustment.cost.is_zero());
+    for (done, adjustment) in adjustments.enumerate() {
         let call = shared.adjust_over(link.clone(), &asked, adjustment, None);
         if let Err(fault) = timeout(PATIENCE, call).await.unwrap_or(Err(Fault::Late)) {
-            tracing::warn!(why = fault.detail(), "counts could not be handed over");
-            return count(&shared.counters.not_handed_over);
+            if done == 0 && !matches!(fault, Fault::Record(_)) {
+                // Redis may have taken it all the same: then it counts twice, never not at all.
+                shared.ledger.put_back(entry);
+            } else {
+                count(&shared.counters.not_handed_over);
+                shared.ledger.done();
+            }
+            return Err(fault);
         }
     }
     count(&shared.counters.handed_over);
+    shared.ledger.done();
+    Ok(())
 }
 
 /// Ever longer waits, each anywhere in its upper half, so that a fleet does not come back in step.

@@ -39,6 +39,12 @@ impl Prefixes {
     fn write(self, address: IpAddr, buffer: &mut Vec<u8>) {
         // Writing to a vector can't fail.
         let _ = match address {
+            IpAddr::V6(address) if (1..=64).contains(&self.ipv6) => {
+                let kept = u128::MAX << (128 - u32::from(self.ipv6));
+                let network = ((u128::from(address) & kept) >> 64) as u64;
+                write_upper_half(network, buffer);
+                write!(buffer, "/{}", self.ipv6)
+            }
             IpAddr::V4(address) => {
                 let kept = u32::MAX.checked_shl(32 - u32::from(self.ipv4)).unwrap_or(0);
                 let network = Ipv4Addr::from(u32::from(address) & kept);
@@ -61,6 +67,23 @@ impl Prefixes {
     }
 }
 
+/// An address whose lower half is zero. Those zeros are the longest run, so they are what `::` stands
+/// for; this is several times as fast as the standard library's formatting, which matters in a log.
+fn write_upper_half(network: u64, buffer: &mut Vec<u8>) {
+    let groups = 4 - network.trailing_zeros().min(64) / 16;
+    for place in 0..groups {
+        let group = (network >> (48 - 16 * place)) as u16;
+        if place > 0 {
+            buffer.push(b':');
+        }
+        let digits = 4 - (group | 1).leading_zeros() / 4;
+        for digit in (0..digits).rev() {
+            buffer.push(b"0123456789abcdef"[usize::from(group >> (4 * digit) & 15)]);
+        }
+    }
+    buffer.extend_from_slice(b"::");
+}
+
 /// An address, with or without a port.
 fn parse(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?;
@@ -74,6 +97,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn networks_are_written_as_the_standard_library_does() {
+        let mut network = 1u64;
+        for _ in 0..10_000 {
+            network = network.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            // Groups that are zero, or short, come often.
+            let masked = network & (network << 13) & u64::MAX << (network % 64);
+            let mut written = Vec::new();
+            write_upper_half(masked, &mut written);
+            let expected = Ipv6Addr::from(u128::from(masked) << 64).to_string();
+            assert_eq!(String::from_utf8(written), Ok(expected));
+        }
+    }
+
+    #[test]
     fn addresses_are_cut_to_their_prefix() {
         let cases = [
             (32, 64, "192.0.2.7", "192.0.2.7"),
@@ -84,6 +121,10 @@ mod tests {
             (32, 128, "2001:DB8::0:1", "2001:db8::1"),
             (32, 0, "2001:db8::1", "::/0"),
             (32, 48, "[2001:db8:7:1::2]:443", "2001:db8:7::/48"),
+            (32, 64, "0:0:0:1::2", "0:0:0:1::/64"),
+            (32, 64, "::1", "::/64"),
+            (32, 33, "2001:db8:8000:1::1", "2001:db8:8000::/33"),
+            (32, 65, "2001:db8::8000:0:0:1", "2001:db8:0:0:8000::/65"),
             (32, 64, "::ffff:192.0.2.7", "192.0.2.7"),
             (24, 64, "host.example.org", "host.example.org"),
             (24, 64, "host:with:colons", "host:with:colons"),

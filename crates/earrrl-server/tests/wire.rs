@@ -123,7 +123,7 @@ fn play(path: &Path) -> String {
         match line.split_at_checked(2) {
             Some(("> ", bytes)) => sending.extend(unescape(bytes)),
             Some(("< ", _)) => continue,
-            Some(("@ ", step)) if step == "reconnect" => wire.stream = connect(),
+            Some(("@ ", "reconnect")) => wire.stream = connect(),
             Some(("@ ", step)) => {
                 let step = earrrl::parse_duration(step.trim_start_matches('+')).unwrap();
                 wire.clock.advance(Duration::from_nanos(step.as_nanos() as u64));

@@ -26,7 +26,7 @@ mod limiter;
 mod memory;
 mod parameter;
 mod quota;
-#[cfg(feature = "testing")]
+#[cfg(feature = "sim")]
 pub mod random;
 #[cfg(feature = "testing")]
 mod reference;
@@ -34,7 +34,7 @@ mod rule;
 #[cfg(feature = "std")]
 mod rule_set;
 pub mod rules;
-#[cfg(feature = "testing")]
+#[cfg(feature = "sim")]
 pub mod sim;
 #[cfg(feature = "std")]
 mod states;

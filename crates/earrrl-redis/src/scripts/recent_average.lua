@@ -11,10 +11,10 @@ local tag, period, most, held, cost, step, lives, many, wide =
 -- judge
 local layout, turn = '<I1I6I5', 281474976710656
 if wide == 1 then layout, turn = '<I1I7I5', 72057594037927936 end
-local record, count, stored, age = call('GET', key), 0
+local record, count, stored, age, power = call('GET', key), 0
 verdict, state = ALLOWED, record or ''
 if record then
-  local known, power
+  local known
   if #record == 12 + wide then known, stored, power = unpack(layout, record) end
   if known ~= tag then
     verdict = FOREIGN
@@ -32,17 +32,23 @@ end
 local after = math.min(count + cost, 1e27)
 local new = pack(layout, tag, now % turn, (math.log(after) + 64) * 8589934592 + 0.5)
 if record and after <= many and now % step >= age then
-  call('SET', key, new, 'KEEPTTL')
+  call('SETRANGE', key, '0', new)
 else
   local more = after > many and period * math.log(after / many) / 1000 or 0
   call('SET', key, new, 'PX', math.ceil(lives + more))
 end
 
 -- adjust
-local after = math.min(count + cost * math.exp((math.min(when, now) - now) / period), 1e27)
-if after > count * 1e-12 then
+-- What is taken back leaves the rest at its time: it may have decayed to next to nothing since. A
+-- billionth of the count is rounding.
+local time = now
+if back and record then
+  time, count = now - age, math.exp(power / 8589934592 - 64)
+end
+local after = math.min(count + cost * math.exp((math.min(when, now) - time) / period), 1e27)
+if after > count * 1e-9 and after > 1e-27 then
   local more = after > many and period * math.log(after / many) / 1000 or 0
-  local new = pack(layout, tag, now % turn, (math.log(after) + 64) * 8589934592 + 0.5)
+  local new = pack(layout, tag, time % turn, (math.log(after) + 64) * 8589934592 + 0.5)
   call('SET', key, new, 'PX', math.ceil(lives + more))
 elseif record then
   call('DEL', key)

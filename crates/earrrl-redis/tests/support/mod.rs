@@ -3,6 +3,8 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
 pub mod cluster;
+pub mod load;
+pub mod proxy;
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

@@ -37,9 +37,7 @@ impl Trial {
     #[inline]
     pub(crate) fn judge(&mut self, client: u32, now: Nanos, cost: Cost) -> bool {
         let client = slot(&mut self.clients, client);
-        let state = client.state.take();
-        let (state, allowed) = self.rule.limit().judge(state, now, cost, Store::ByPolicy);
-        client.state = state;
+        let allowed = self.rule.limit().judge(&mut client.state, now, cost, Store::ByPolicy);
         client.denied += u64::from(!allowed);
         self.denied += u64::from(!allowed);
         allowed

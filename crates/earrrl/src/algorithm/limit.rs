@@ -128,14 +128,10 @@ impl Limit {
         }
     }
 
-    /// As [`Limit::decide`], the verdict only: for who asks nothing else, several times as fast.
-    pub fn judge(
-        &self,
-        state: Option<State>,
-        now: Nanos,
-        cost: Cost,
-        store: Store,
-    ) -> (Option<State>, bool) {
+    /// As [`Limit::decide`] on a state in its place, the verdict only: for who asks nothing else,
+    /// several times as fast.
+    #[inline]
+    pub fn judge(&self, state: &mut Option<State>, now: Nanos, cost: Cost, store: Store) -> bool {
         match self {
             Self::RecentAverage(limit) => judged(limit, state, now, cost, store),
             Self::Exponential(limit) => judged(limit, state, now, cost, store),
@@ -266,13 +262,15 @@ fn step<A: Stored>(
 
 fn judged<A: Stored>(
     limit: &A,
-    state: Option<State>,
+    state: &mut Option<State>,
     now: Nanos,
     cost: Cost,
     store: Store,
-) -> (Option<State>, bool) {
-    let (state, allowed) = judge(limit, state.and_then(A::open), now, cost, store, |_| ());
-    (state.map(A::wrap), allowed)
+) -> bool {
+    let before = state.take().and_then(A::open);
+    let (after, allowed) = judge(limit, before, now, cost, store, |_| ());
+    *state = after.map(A::wrap);
+    allowed
 }
 
 fn refund<A: Stored>(

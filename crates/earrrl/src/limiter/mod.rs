@@ -72,7 +72,10 @@ impl<C: Clock> Limiter<C> {
     /// Decides a request of cost 1.
     #[inline]
     pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Verdict<'_> {
-        self.decide(self.hasher.hash(key), Cost::ONE, self.clock.now(), Store::ByPolicy)
+        let key = self.hasher.hash(key);
+        // A clock that waits for what is under way must not wait with the next step.
+        self.clients.prefetch(key);
+        self.decide(key, Cost::ONE, self.clock.now(), Store::ByPolicy)
     }
 
     /// Decides a request.

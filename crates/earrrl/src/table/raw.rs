@@ -78,15 +78,21 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     #[inline(always)]
     fn find(&self, key: KeyHash) -> Option<&S> {
         let home = self.lines.home(key);
-        first_match(home, key.fingerprint()).or_else(|| self.find_further(key))
+        let matches = S::matches(home, key.fingerprint());
+        if matches == 0 {
+            return self.find_from(key, 1);
+        }
+        let slot = &home[matches.trailing_zeros() as usize % LINE];
+        if holds(slot, key) { Some(slot) } else { self.find_from(key, 0) }
     }
 
-    /// The same in the lines after the home line.
+    /// The same, from a line on in the order of the search.
     #[inline(never)]
-    fn find_further(&self, key: KeyHash) -> Option<&S> {
-        let wanted = key.fingerprint();
-        let lines = self.lines.candidate_lines(key).skip(1);
-        lines.map(|line| self.lines.line(line)).find_map(|line| first_match(line, wanted))
+    fn find_from(&self, key: KeyHash, first: usize) -> Option<&S> {
+        let lines = self.lines.candidate_lines(key).skip(first).map(|line| self.lines.line(line));
+        lines
+            .filter(|line| S::matches(line, key.fingerprint()) != 0)
+            .find_map(|line| line.iter().find(|slot| holds(*slot, key)))
     }
 
     #[inline(always)]
@@ -119,15 +125,9 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     }
 }
 
-/// The first slot of a line that holds the fingerprint. Where in its line a key lies can't be
-/// predicted, so the only branch is on whether it is there at all.
 #[inline(always)]
-fn first_match<S: Slot, const LINE: usize>(line: &[S; LINE], wanted: u64) -> Option<&S> {
-    let mut found = 0;
-    for (nth, slot) in line.iter().enumerate() {
-        found |= u32::from(fingerprint(slot.high()) == wanted) << nth;
-    }
-    (found != 0).then(|| &line[found.trailing_zeros() as usize % LINE])
+fn holds<S: Slot>(slot: &S, key: KeyHash) -> bool {
+    fingerprint(slot.high()) == key.fingerprint()
 }
 
 /// Decides on what is there until that is still there afterwards. None if it is a claim, or no

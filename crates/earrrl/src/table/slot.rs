@@ -6,7 +6,7 @@
 //! Miri, `portable_atomic` serves. The model checker brings a [`Slot`] of its own.
 #![allow(unsafe_code)]
 
-use super::entry::Entry;
+use super::entry::{Entry, fingerprint};
 
 /// All that the table asks of its memory. Every operation is sequentially consistent.
 pub(super) trait Slot: Sync {
@@ -27,6 +27,17 @@ pub(super) trait Slot: Sync {
 
     /// Replaces `seen` by `new`, or answers what is there instead.
     fn swap(&self, seen: Entry, new: Entry) -> Result<(), Entry>;
+
+    /// Which slots of a line may hold the fingerprint, as a bit set: none that does is missing. Where
+    /// in its line a key lies can't be predicted, so this has no branches.
+    #[inline(always)]
+    fn matches<const LINE: usize>(line: &[Self; LINE], wanted: u64) -> u32
+    where
+        Self: Sized,
+    {
+        let is_match = |slot: &Self| u32::from(fingerprint(slot.high()) == wanted);
+        line.iter().enumerate().fold(0, |found, (nth, slot)| found | is_match(slot) << nth)
+    }
 }
 
 /// Whether this processor can do all that without a lock.
@@ -157,6 +168,36 @@ mod native {
         fn swap(&self, seen: Entry, new: Entry) -> Result<(), Entry> {
             let (replaced, found) = self.compare_exchange(seen, new);
             if replaced { Ok(()) } else { Err(found) }
+        }
+
+        /// A line of four at once, by the topmost 32 bits of the fingerprint.
+        #[inline(always)]
+        fn matches<const LINE: usize>(line: &[Self; LINE], wanted: u64) -> u32 {
+            const { assert!(LINE == 4) };
+            let found: u32;
+            // SAFETY: aligned loads of the four slots of the line. Of each only the topmost 32 bits
+            // are used, and those are loaded whole.
+            unsafe {
+                asm!(
+                    "movd {wanted}, {top:e}",
+                    "pshufd {wanted}, {wanted}, 0",
+                    "movdqa {a}, xmmword ptr [{line}]",
+                    "movdqa {b}, xmmword ptr [{line} + 32]",
+                    "punpckhdq {a}, xmmword ptr [{line} + 16]",
+                    "punpckhdq {b}, xmmword ptr [{line} + 48]",
+                    "punpckhqdq {a}, {b}",
+                    "pcmpeqd {a}, {wanted}",
+                    "movmskps {found:e}, {a}",
+                    line = in(reg) line.as_ptr(),
+                    top = in(reg) (wanted >> 8) as u32,
+                    wanted = out(xmm_reg) _,
+                    a = out(xmm_reg) _,
+                    b = out(xmm_reg) _,
+                    found = out(reg) found,
+                    options(nostack, preserves_flags, readonly),
+                );
+            }
+            found
         }
     }
 }

@@ -1,0 +1,161 @@
+//! Rust and Lua, decision by decision, over random rules, costs and times: 2 000 requests of every
+//! algorithm, and a million with `EARRRL_LONG=1`.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use std::time::Duration;
+
+use earrrl::conformance::{Lockstep, Operation, Profile};
+use earrrl::random::Random;
+use earrrl::{Action, Cost, Nanos, Rule};
+use earrrl_redis::{Options, RedisEngine, WhenGone};
+
+use support::{PATIENCE, Server};
+
+/// Requests under one rule before the next is made up.
+const STRETCH: usize = 500;
+
+fn requests() -> usize {
+    if std::env::var_os("EARRRL_LONG").is_some() { 1_000_000 } else { 2_000 }
+}
+
+/// A number of two or three digits, anywhere from a thousandth to many thousands.
+fn number(random: &mut Random, powers: i32) -> f64 {
+    let power = random.below(2 * powers as u64 + 1) as i32 - powers;
+    (1 + random.below(999)) as f64 * 10f64.powi(power - 1)
+}
+
+fn whole(random: &mut Random) -> u64 {
+    1 + random.below(*random.clone().pick(&[5, 20, 1000, 9_000_000]))
+}
+
+/// A span of the grammar, and its seconds.
+fn span(random: &mut Random) -> (&'static str, f64) {
+    *random.pick(&[
+        ("1ms", 1e-3),
+        ("250ms", 0.25),
+        ("1s", 1.0),
+        ("7s", 7.0),
+        ("1m", 60.0),
+        ("1h", 3600.0),
+        ("30d", 2.592e6),
+        ("400d", 3.456e7),
+    ])
+}
+
+/// A random rule of an algorithm, and seconds in which it lets about one request pass.
+fn rule(algorithm: &str, random: &mut Random) -> (Rule, f64) {
+    let (span, secs) = span(random);
+    let policy = *random.pick(&["strict", "leaky"]);
+    let quota = whole(random);
+    let (text, pace) = match algorithm {
+        "recent-average" => {
+            let rate = number(random, 2);
+            (format!("recent-average {rate:.5}/1s half-life={span} {policy}"), 1.0 / rate)
+        }
+        "exponential" => (format!("exponential {quota}/{span} {policy}"), secs / quota as f64),
+        "token-bucket" => {
+            let rate = whole(random);
+            (format!("token-bucket {quota} refill={rate}/{span}"), secs / rate as f64)
+        }
+        "sliding-window" => {
+            let parts = 1 + random.below(70);
+            let edge = *random.pick(&["harsh", "lenient"]);
+            let text = format!("sliding-window {quota}/{span} sub-windows={parts} {edge} {policy}");
+            (text, secs / quota as f64)
+        }
+        "sliding-log" => {
+            let quota = quota.min(1000);
+            (format!("sliding-log {quota}/{span} {policy}"), secs / quota as f64)
+        }
+        other => (format!("{other} {quota}/{span} {policy}"), secs / quota as f64),
+    };
+    // Some pools would take thousands of years to fill: another, then.
+    let Ok(rule) = text.parse::<Rule>() else { return self::rule(algorithm, random) };
+    let max = Duration::from_secs_f64(pace * random.below(10) as f64);
+    match rule.clone().with_action(Action::Delay { max }) {
+        Ok(delayed) if random.below(4) == 0 => (delayed, pace),
+        _ => (rule, pace),
+    }
+}
+
+fn cost(random: &mut Random) -> Cost {
+    let text = random.pick(&["1", "1", "1", "1", "1", "0", "2", "3", "0.1", "0.000000001", "50"]);
+    text.parse().unwrap()
+}
+
+/// What is taken back. A recent average's record tells its count to 1e-10, and so what a refund leaves
+/// of it: a millionth of that is known only where it is more than a ten-thousandth of what was.
+fn refund(algorithm: &str, random: &mut Random) -> Cost {
+    if algorithm == "recent-average" { "0.01".parse().unwrap() } else { cost(random) }
+}
+
+/// At one instant, about as fast as is allowed, or much later.
+fn gap(random: &mut Random, pace: f64) -> Duration {
+    let paces = match random.below(10) {
+        0..=3 => 0.0,
+        4..=7 => random.unit(),
+        8 => 2.0,
+        _ => 40.0 * random.unit(),
+    };
+    Duration::from_secs_f64((pace * paces).min(3e6))
+}
+
+async fn agree(algorithm: &str, seed: u64) {
+    let server = Server::start(&[]).await;
+    let mut random = Random::new(seed);
+    let mut compared = 0;
+    while compared < requests() {
+        let mut options = Options::new(&server.url());
+        options.prefix = format!("stretch{compared}-");
+        options.linger = Duration::from_secs(3600);
+        options.deadline = PATIENCE;
+        options.when_gone = WhenGone::Deny;
+        let engine = RedisEngine::connect(options, PATIENCE).await.unwrap();
+        assert!(engine.ready(PATIENCE).await);
+        let (rule, pace) = rule(algorithm, &mut random);
+        let scene = rule.to_string();
+        let mut lockstep =
+            Lockstep::new(&scene, engine, std::slice::from_ref(&rule), &Profile::REDIS).unwrap();
+        let mut now = Nanos::from_secs(1_700_000_000 + random.below(100_000_000));
+        let mut last = now;
+        for _ in 0..STRETCH {
+            now = lockstep.rounded(now + gap(&mut random, pace));
+            let operation = match random.below(20) {
+                0 => Operation::Refund(last),
+                1 => Operation::Peek,
+                _ => Operation::Check,
+            };
+            let amount = match operation {
+                Operation::Refund(_) => refund(algorithm, &mut random),
+                _ => cost(&mut random),
+            };
+            let charge = (0, random.pick(&[&b"a"[..], b"b"]).to_owned(), amount);
+            let asked = lockstep.ask(operation, &[charge], now).await;
+            asked.unwrap_or_else(|error| panic!("{error}"));
+            last = if operation == Operation::Check { now } else { last };
+        }
+        compared += lockstep.compared;
+        server.command::<String>(&["FLUSHALL", "ASYNC"]).unwrap();
+    }
+}
+
+macro_rules! algorithms {
+    ($($name:ident $algorithm:literal $seed:literal)*) => {$(
+        #[tokio::test]
+        async fn $name() {
+            agree($algorithm, $seed).await;
+        }
+    )*};
+}
+
+algorithms! {
+    recent_average "recent-average" 1
+    exponential "exponential" 2
+    token_bucket "token-bucket" 3
+    fixed_window "fixed-window" 4
+    sliding_log "sliding-log" 5
+    sliding_window "sliding-window" 6
+    sliding_counter "sliding-counter" 7
+}

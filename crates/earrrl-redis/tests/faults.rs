@@ -1,0 +1,246 @@
+//! Redis breaks under load, in every way that it does. No decision is lost or fails.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use earrrl::{Charge, Cost, Engine, RuleId};
+use earrrl_redis::{Mode, Options, RedisEngine, WhenGone};
+
+use support::load::{Load, becomes};
+use support::proxy::Proxy;
+use support::{PATIENCE, Server, command, until};
+
+/// A rule that never denies, so that every request is counted, and one count is one request.
+const WIDE: &str = "fixed-window 9000000/3650d";
+
+/// A deadline that a busy machine keeps, so that only what a test breaks is broken.
+const DEADLINE: Duration = Duration::from_millis(100);
+
+async fn engine(mut options: Options) -> (Arc<RedisEngine>, RuleId) {
+    options.deadline = DEADLINE;
+    let engine = RedisEngine::connect(options, PATIENCE).await.unwrap();
+    assert!(engine.ready(PATIENCE).await, "{:?}", engine.status());
+    let rule = engine.prepare("wide", &WIDE.parse().unwrap()).unwrap();
+    (Arc::new(engine), rule)
+}
+
+/// What Redis has counted of a client.
+async fn counted(engine: &RedisEngine, rule: RuleId, client: &str) -> u64 {
+    let charge = Charge { rule, key: client.as_bytes(), cost: Cost::ONE };
+    9_000_000 - engine.peek(&[charge], None).await.unwrap().remaining
+}
+
+/// All that was sent is in Redis: no less, and no more than `twice` of the requests, those whose fate
+/// nobody can know, since the connection broke under them.
+async fn nothing_is_lost(engine: &RedisEngine, rule: RuleId, load: Load, twice: u64) {
+    let sent = load.stop().await;
+    assert!(engine.ready(PATIENCE).await);
+    until("counts are handed over", || engine.status().owed == 0).await;
+    let (mut all, mut found) = (0, 0);
+    for (client, sent) in sent {
+        let counted = counted(engine, rule, &client).await;
+        assert!(counted >= sent, "{client} sent {sent}, {counted} are counted");
+        (all, found) = (all + sent, found + counted);
+    }
+    assert!(found - all <= twice, "{found} of {all} are counted");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_and_restarted() {
+    let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let (engine, rule) = engine(Options::new(&server.url())).await;
+    let load = Load::start(&engine, rule);
+    load.goes_on(500).await;
+    server.kill();
+    becomes(&engine, Mode::Alone).await;
+    load.goes_on(500).await;
+    server.restart().await;
+    becomes(&engine, Mode::Shared).await;
+    load.goes_on(500).await;
+    nothing_is_lost(&engine, rule, load, 64).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stopped_for_a_while() {
+    let server = Server::start(&[]).await;
+    let (engine, rule) = engine(Options::new(&server.url())).await;
+    let load = Load::start(&engine, rule);
+    load.goes_on(500).await;
+    server.signal("STOP");
+    becomes(&engine, Mode::Alone).await;
+    load.goes_on(500).await;
+    server.signal("CONT");
+    becomes(&engine, Mode::Shared).await;
+    load.goes_on(500).await;
+    nothing_is_lost(&engine, rule, load, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_swallowed() {
+    let server = Server::start(&[]).await;
+    let proxy = Proxy::start(server.port).await;
+    let (engine, rule) = engine(Options::new(&proxy.url())).await;
+    let load = Load::start(&engine, rule);
+    load.goes_on(500).await;
+    proxy.swallow();
+    becomes(&engine, Mode::Alone).await;
+    load.goes_on(500).await;
+    becomes(&engine, Mode::Shared).await;
+    load.goes_on(500).await;
+    // Requests may have reached Redis whose answers were swallowed.
+    nothing_is_lost(&engine, rule, load, 64).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripts_flushed() {
+    let server = Server::start(&[]).await;
+    let (engine, rule) = engine(Options::new(&server.url())).await;
+    let load = Load::start(&engine, rule);
+    for _ in 0..20 {
+        load.goes_on(50).await;
+        server.command::<String>(&["SCRIPT", "FLUSH"]).unwrap();
+    }
+    nothing_is_lost(&engine, rule, load, 0).await;
+    assert_eq!(engine.status().counts.unusable, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_type_under_our_key() {
+    let server = Server::start(&[]).await;
+    let (engine, rule) = engine(Options::new(&server.url())).await;
+    let key = "earrrl1:{client-0-0}:wide";
+    server.command::<i64>(&["LPUSH", key, "not ours"]).unwrap();
+    let load = Load::start(&engine, rule);
+    load.goes_on(1000).await;
+    assert_eq!(engine.status().mode, Mode::Shared, "one record is no outage");
+    assert!(engine.status().counts.unusable > 0);
+    load.stop().await;
+    assert_eq!(server.command::<String>(&["TYPE", key]).unwrap(), "list", "and is left alone");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_makes_no_sense() {
+    let server = Server::start(&[]).await;
+    let (engine, rule) = engine(Options::new(&server.url())).await;
+    for (client, garbage) in
+        [("a", ""), ("b", "x"), ("c", "twelve bytes"), ("d", &"y".repeat(5000))]
+    {
+        let key = format!("earrrl1:{{{client}}}:wide");
+        server.command::<String>(&["SET", &key, garbage]).unwrap();
+        let charge = Charge { rule, key: client.as_bytes(), cost: Cost::ONE };
+        assert!(engine.decide(&[charge], None).await.unwrap().allowed);
+        assert_eq!(counted(&engine, rule, client).await, 1, "{garbage}");
+    }
+    assert_eq!(engine.status().counts.alone, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn out_of_memory() {
+    let server = Server::start(&["--maxmemory-policy", "noeviction"]).await;
+    let (engine, rule) = engine(Options::new(&server.url())).await;
+    let load = Load::start(&engine, rule);
+    load.goes_on(500).await;
+    server.command::<String>(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
+    becomes(&engine, Mode::Alone).await;
+    load.goes_on(500).await;
+    assert!(engine.status().last_failure.unwrap().contains("OOM"));
+    server.command::<String>(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
+    becomes(&engine, Mode::Shared).await;
+    nothing_is_lost(&engine, rule, load, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_only_reads() {
+    let (server, other) = (Server::start(&[]).await, Server::start(&[]).await);
+    let (engine, rule) = engine(Options::new(&server.url())).await;
+    let load = Load::start(&engine, rule);
+    load.goes_on(500).await;
+    server.command::<String>(&["REPLICAOF", "127.0.0.1", &other.port.to_string()]).unwrap();
+    becomes(&engine, Mode::Alone).await;
+    load.goes_on(500).await;
+    server.command::<String>(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    becomes(&engine, Mode::Shared).await;
+    // What Redis had before went when it became the other's replica.
+    load.stop().await;
+    assert!(engine.status().counts.handed_over > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_password_changed() {
+    let server = Server::start(&[]).await;
+    let user = |password: &str| {
+        let password = format!(">{password}");
+        let words =
+            ["ACL", "SETUSER", "earrrl", "on", "resetpass", &password, "~earrrl1:*", "+@all"];
+        server.command::<String>(&words).unwrap();
+    };
+    let url = |password: &str| format!("redis://earrrl:{password}@127.0.0.1:{}", server.port);
+    user("old");
+    let (engine, rule) = engine(Options::new(&url("old"))).await;
+    let load = Load::start(&engine, rule);
+    load.goes_on(500).await;
+    user("new");
+    server.command::<i64>(&["CLIENT", "KILL", "USER", "earrrl"]).unwrap();
+    becomes(&engine, Mode::Alone).await;
+    load.goes_on(500).await;
+    until("the refusal is told", || {
+        engine
+            .status()
+            .last_failure
+            .is_some_and(|why| why.contains("WRONGPASS") || why.contains("uthentication"))
+    })
+    .await;
+    engine.set_urls(vec![url("new")]);
+    becomes(&engine, Mode::Shared).await;
+    nothing_is_lost(&engine, rule, load, 64).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn never_there_at_all() {
+    let options = Options::new("redis://127.0.0.1:1");
+    let engine = Arc::new(RedisEngine::new(options).unwrap());
+    let rule = engine.prepare("wide", &WIDE.parse().unwrap()).unwrap();
+    let load = Load::start(&engine, rule);
+    load.goes_on(500).await;
+    assert_eq!(engine.status().mode, Mode::Connecting);
+    load.stop().await;
+}
+
+#[tokio::test]
+async fn the_policy_says_what_is_decided_alone() {
+    for (when_gone, allowed) in [(WhenGone::Allow, true), (WhenGone::Deny, false)] {
+        let mut options = Options::new("redis://127.0.0.1:1");
+        options.when_gone = when_gone;
+        let engine = RedisEngine::new(options).unwrap();
+        let rule = engine.prepare("narrow", &"fixed-window 1/1m".parse().unwrap()).unwrap();
+        for _ in 0..3 {
+            let charge = Charge { rule, key: b"client", cost: Cost::ONE };
+            let decision = engine.decide(&[charge], None).await.unwrap();
+            assert_eq!(decision.allowed, allowed);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_of_the_cluster_killed() {
+    let mut cluster = support::cluster::Cluster::start().await;
+    let urls = cluster.urls();
+    let (engine, rule) = engine(Options::cluster(urls.iter().map(String::as_str))).await;
+    let load = Load::start(&engine, rule);
+    load.goes_on(1000).await;
+    let slot = 100;
+    let dead = cluster.master_of(slot);
+    cluster.nodes[dead].kill();
+    becomes(&engine, Mode::Partly).await;
+    load.goes_on(500).await;
+    cluster.fails_over(slot, dead).await;
+    becomes(&engine, Mode::Shared).await;
+    load.goes_on(500).await;
+    let alive = cluster.urls().into_iter().find(|url| command::<String>(url, &["PING"]).is_ok());
+    assert!(alive.is_some());
+    load.stop().await;
+    assert!(engine.status().counts.handed_over > 0);
+}

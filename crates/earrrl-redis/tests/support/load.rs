@@ -1,0 +1,74 @@
+//! Requests without a pause, while something breaks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use earrrl::{Charge, Cost, Engine, RuleId};
+use earrrl_redis::{Mode, RedisEngine};
+use tokio::task::JoinHandle;
+
+use super::until;
+
+/// Tasks that ask, each for clients of its own.
+const TASKS: u64 = 8;
+const CLIENTS: u64 = 50;
+
+pub struct Load {
+    stop: Arc<AtomicBool>,
+    decided: Arc<AtomicU64>,
+    tasks: Vec<JoinHandle<Vec<u64>>>,
+}
+
+impl Load {
+    /// Every decision must succeed, and be allowed: the rule must be a wide one.
+    pub fn start(engine: &Arc<RedisEngine>, rule: RuleId) -> Self {
+        let (stop, decided) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let tasks = (0..TASKS).map(|task| {
+            let (engine, stop, decided) = (engine.clone(), stop.clone(), decided.clone());
+            tokio::spawn(async move {
+                let mut sent = vec![0; CLIENTS as usize];
+                for turn in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let key = client(task, turn % CLIENTS);
+                    let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
+                    let decision = engine.decide(&[charge], None).await.unwrap();
+                    assert!(decision.allowed);
+                    sent[(turn % CLIENTS) as usize] += 1;
+                    decided.fetch_add(1, Ordering::Relaxed);
+                    tokio::task::yield_now().await;
+                }
+                sent
+            })
+        });
+        let tasks = tasks.collect();
+        Self { stop, decided, tasks }
+    }
+
+    /// Waits until so many more decisions were made.
+    pub async fn goes_on(&self, more: u64) {
+        let from = self.decided.load(Ordering::Relaxed);
+        until("decisions go on", || self.decided.load(Ordering::Relaxed) >= from + more).await;
+    }
+
+    /// Stops, and answers what every client sent.
+    pub async fn stop(self) -> Vec<(String, u64)> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut sent = Vec::new();
+        for (task, counts) in (0..).zip(self.tasks) {
+            let counts = counts.await.unwrap();
+            sent.extend((0..).zip(counts).map(|(number, count)| (client(task, number), count)));
+        }
+        sent
+    }
+}
+
+fn client(task: u64, number: u64) -> String {
+    format!("client-{task}-{number}")
+}
+
+/// Waits until the engine decides in a mode.
+pub async fn becomes(engine: &RedisEngine, mode: Mode) {
+    until(&format!("the engine is {}", mode.name()), || engine.status().mode == mode).await;
+}
