@@ -2,7 +2,7 @@
 //!
 //! Those that are not installed are left out and named; with `EARRRL_CLIENTS=1` that is an error.
 #![cfg(feature = "serve")]
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod support;
 

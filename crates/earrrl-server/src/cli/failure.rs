@@ -53,6 +53,7 @@ pub(crate) fn warn(message: &str) {
 }
 
 /// Tells several mistakes, each on its line.
+#[cfg(feature = "serve")]
 pub(super) fn lines(text: &str) -> Failure {
     text.lines().for_each(warn);
     Failure::Told
