@@ -6,6 +6,7 @@ Needs: cargo, redis-server, redis-benchmark, wrk; throttlecrab-server on the PAT
 in the table (`cargo install throttlecrab-server`). Keep the machine idle otherwise.
 """
 
+import argparse
 import os
 import re
 import shutil
@@ -162,8 +163,17 @@ def depth_table(earrrl):
 
 
 def main():
-    build(f"{ROOT}/Cargo.toml", "-p", "earrrl-server")
-    build(f"{HERE}/Cargo.toml")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a fifth of the requests, one round")
+    parser.add_argument("--no-build", action="store_true", help="what is built already")
+    options = parser.parse_args()
+    if options.quick:
+        global ROUNDS
+        ROUNDS = 1
+        DEPTHS.update({depth: requests // 5 for depth, requests in DEPTHS.items()})
+    if not options.no_build:
+        build(f"{ROOT}/Cargo.toml", "-p", "earrrl-server")
+        build(f"{HERE}/Cargo.toml")
     earrrl = [f"{ROOT}/target/release/earrrl", "serve", "--resp", "127.0.0.1:{port}", "--http", "127.0.0.1:{http}"]
     resp_table(earrrl)
     http_table(earrrl)
