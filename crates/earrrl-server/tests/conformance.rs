@@ -80,9 +80,7 @@ impl Engine for Remote {
         let place = rules.iter().position(|known| known.name == name).unwrap_or(rules.len());
         rules.truncate(place);
         rules.push(RuleConfig::new(name, rule.clone()));
-        let mut config = Config::default();
-        config.rules = rules.clone();
-        config.capacity = 1000;
+        let config = Config { rules: rules.clone(), capacity: 1000, ..Config::default() };
         self.server.server.reload(Ok(config)).map_err(EngineError::Unavailable)?;
         Ok(RuleId(place as u32))
     }

@@ -4,79 +4,18 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use earrrl_server::serve::descriptors;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
+use support::process::{BINARY, Process};
 use support::resp::{Client, Reply, encode};
 use support::{connect, http};
-
-const BINARY: &str = env!("CARGO_BIN_EXE_earrrl");
-
-/// `earrrl serve` on free ports; killed when this is dropped.
-struct Process {
-    child: Child,
-    http: SocketAddr,
-    resp: SocketAddr,
-    log: BufReader<Box<dyn Read + Send>>,
-}
-
-impl Process {
-    fn start(arguments: &[&str]) -> Self {
-        let mut command = Command::new(BINARY);
-        Self::spawn(command.arg("serve").args(arguments))
-    }
-
-    fn spawn(command: &mut Command) -> Self {
-        let free = ["--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--log-json"];
-        let mut child = command.args(free).stderr(Stdio::piped()).spawn().unwrap();
-        let stderr: Box<dyn Read + Send> = Box::new(child.stderr.take().unwrap());
-        let mut process = Self {
-            child,
-            http: SocketAddr::from(([127, 0, 0, 1], 0)),
-            resp: SocketAddr::from(([127, 0, 0, 1], 0)),
-            log: BufReader::new(stderr),
-        };
-        let serving = process.until_logged("serving");
-        let address = |name: &str| serving["fields"][name].as_str().unwrap().parse().unwrap();
-        (process.http, process.resp) = (address("http"), address("resp"));
-        process
-    }
-
-    /// The next line of the log with this message.
-    fn until_logged(&mut self, message: &str) -> serde_json::Value {
-        loop {
-            let mut line = String::new();
-            assert!(self.log.read_line(&mut line).unwrap() > 0, "never logged {message:?}");
-            let json: serde_json::Value = serde_json::from_str(&line).unwrap();
-            if json["fields"]["message"].as_str().is_some_and(|text| text.starts_with(message)) {
-                return json;
-            }
-        }
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-
-    fn resident_kib(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse().unwrap()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(BINARY).args(arguments).output().unwrap()

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use earrrl::SystemClock;
 use earrrl_server::config::{Config, ConfigError};
 use earrrl_server::serve::descriptors;
-use earrrl_server::serve::run::{ConfigSource, Running};
+use earrrl_server::serve::run::{ConfigSource, Running, Signals};
 use tracing_subscriber::EnvFilter;
 
 use super::{Failure, failure};
@@ -78,6 +78,8 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 async fn serve(args: Args, config: &Config) -> Result<(), Failure> {
+    let signals = Signals::catch()
+        .map_err(|error| Failure::new(format!("can't receive signals: {error}")))?;
     let running = Running::start(config, Arc::new(SystemClock::new()))
         .map_err(|error| Failure::new(error.to_string()))?;
     announce(&args, &running, config);
@@ -85,10 +87,8 @@ async fn serve(args: Args, config: &Config) -> Result<(), Failure> {
         let load = Box::new(move || args.load());
         ConfigSource { path, load }
     });
-    running
-        .until_signal(source)
-        .await
-        .map_err(|error| Failure::new(format!("can't receive signals: {error}")))
+    running.until_signal(signals, source).await;
+    Ok(())
 }
 
 fn announce(args: &Args, running: &Running, config: &Config) {

@@ -41,6 +41,29 @@ pub struct Running {
     workers: Workers<Protocol>,
 }
 
+/// The signals that a server heeds. They are caught from here on, so this comes before anybody is
+/// told that it serves.
+#[derive(Debug)]
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    /// Catches them.
+    ///
+    /// # Errors
+    /// When they can't be.
+    pub fn catch() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+}
+
 /// The file that a server's configuration comes from.
 pub struct ConfigSource {
     /// Where it is.
@@ -90,13 +113,8 @@ impl Running {
     }
 
     /// Serves until SIGTERM or SIGINT; reloads the file on SIGHUP and when it changes.
-    ///
-    /// # Errors
-    /// When signals can't be received.
-    pub async fn until_signal(self, source: Option<ConfigSource>) -> io::Result<()> {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let hangup = signal(SignalKind::hangup())?;
+    pub async fn until_signal(self, signals: Signals, source: Option<ConfigSource>) {
+        let Signals { mut terminate, mut interrupt, hangup } = signals;
         let reloading = tokio::spawn(reload_forever(Arc::clone(&self.server), source, hangup));
         let stop = async {
             tokio::select! {
@@ -106,7 +124,6 @@ impl Running {
         };
         self.until(stop).await;
         reloading.abort();
-        Ok(())
     }
 
     /// Serves until `stop`, then answers what is under way.
@@ -214,7 +231,8 @@ fn each_second() -> Interval {
 
 /// Reloads on SIGHUP and when the file has changed. It is looked at once a second: that sees a file
 /// that is replaced, a symbolic link that is turned (as Kubernetes does) and network file systems,
-/// where notifications see one of these or none.
+/// where notifications see one of these or none. A change counts once it has stood for a second: a
+/// file that is being written is empty for a moment, and an empty one has no rules.
 async fn reload_forever(server: Arc<Server>, source: Option<ConfigSource>, mut hangup: Signal) {
     let Some(source) = source else {
         while hangup.recv().await.is_some() {
@@ -223,17 +241,21 @@ async fn reload_forever(server: Arc<Server>, source: Option<ConfigSource>, mut h
         return;
     };
     let mut seconds = each_second();
-    let mut seen = stamp(&source.path);
+    let mut loaded = stamp(&source.path);
+    let mut last = loaded;
     loop {
         tokio::select! {
             _ = hangup.recv() => {}
             _ = seconds.tick() => {
-                if stamp(&source.path) == seen {
+                let now = stamp(&source.path);
+                let settled = now == last;
+                last = now;
+                if now == loaded || !settled {
                     continue;
                 }
             }
         }
-        seen = stamp(&source.path);
+        loaded = stamp(&source.path);
         reload(&server, (source.load)());
     }
 }

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used, clippy::panic)]
 
 pub mod http;
+pub mod process;
 pub mod resp;
 
 use std::net::{SocketAddr, TcpStream};

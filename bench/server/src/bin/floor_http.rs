@@ -1,0 +1,64 @@
+//! A bare axum route that parses the check's JSON and answers JSON of the decision's size. One
+//! current-thread runtime for each core, as the server has.
+
+use std::net::SocketAddr;
+
+use axum::routing::post;
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+
+#[derive(Deserialize)]
+struct Check {
+    rule: String,
+    key: String,
+}
+
+#[derive(Serialize)]
+struct Decision {
+    allowed: bool,
+    action: &'static str,
+    rule: String,
+    rate: f64,
+    limit: f64,
+    remaining: u64,
+    retry_after: f64,
+    reset_after: f64,
+    delay: f64,
+}
+
+async fn check(Json(check): Json<Check>) -> Json<Decision> {
+    Json(Decision {
+        allowed: check.key.len() < 1000,
+        action: "allow",
+        rule: check.rule,
+        rate: 0.069_177_106_542_358_06,
+        limit: 1.0,
+        remaining: 13,
+        retry_after: 0.0,
+        reset_after: 27.931_617_22,
+        delay: 0.0,
+    })
+}
+
+fn main() {
+    let address: SocketAddr = std::env::args().nth(1).expect("an address").parse().expect("an address");
+    let listener = std::net::TcpListener::bind(address).expect("the address is free");
+    listener.set_nonblocking(true).expect("non-blocking");
+    let threads = std::thread::available_parallelism().map_or(1, Into::into);
+    let threads: Vec<_> = (0..threads)
+        .map(|_| {
+            let listener = listener.try_clone().expect("a descriptor");
+            std::thread::spawn(move || serve(listener))
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+}
+
+fn serve(listener: std::net::TcpListener) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+        let router = Router::new().route("/v1/check", post(check));
+        axum::serve(listener, router).await.expect("serves");
+    });
+}

@@ -1,0 +1,69 @@
+//! The binary, serving.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+pub const BINARY: &str = env!("CARGO_BIN_EXE_earrrl");
+
+/// `earrrl serve` on free ports; killed when this is dropped.
+pub struct Process {
+    pub child: Child,
+    pub http: SocketAddr,
+    pub resp: SocketAddr,
+    log: BufReader<Box<dyn Read + Send>>,
+}
+
+impl Process {
+    pub fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(BINARY);
+        Self::spawn(command.arg("serve").args(arguments))
+    }
+
+    pub fn spawn(command: &mut Command) -> Self {
+        let free = ["--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--log-json"];
+        let mut child = command.args(free).stderr(Stdio::piped()).spawn().unwrap();
+        let stderr: Box<dyn Read + Send> = Box::new(child.stderr.take().unwrap());
+        let mut process = Self {
+            child,
+            http: SocketAddr::from(([127, 0, 0, 1], 0)),
+            resp: SocketAddr::from(([127, 0, 0, 1], 0)),
+            log: BufReader::new(stderr),
+        };
+        let serving = process.until_logged("serving");
+        let address = |name: &str| serving["fields"][name].as_str().unwrap().parse().unwrap();
+        (process.http, process.resp) = (address("http"), address("resp"));
+        process
+    }
+
+    /// The next line of the log with this message.
+    pub fn until_logged(&mut self, message: &str) -> serde_json::Value {
+        loop {
+            let mut line = String::new();
+            assert!(self.log.read_line(&mut line).unwrap() > 0, "never logged {message:?}");
+            let json: serde_json::Value = serde_json::from_str(&line).unwrap();
+            if json["fields"]["message"].as_str().is_some_and(|text| text.starts_with(message)) {
+                return json;
+            }
+        }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    pub fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
