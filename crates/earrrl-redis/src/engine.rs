@@ -47,7 +47,7 @@ impl RedisEngine {
     /// An option that can't be.
     pub fn with_clock(options: Options, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         options.check()?;
-        let shared = Arc::new(Shared::new(options, clock));
+        let shared = Arc::new(Shared::new(options, clock)?);
         let supervisor = tokio::spawn(supervisor::run(shared.clone()));
         Ok(Self { shared, supervisor })
     }

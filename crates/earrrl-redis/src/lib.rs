@@ -34,7 +34,6 @@ mod exchange;
 mod key;
 mod ledger;
 mod link;
-mod local;
 mod options;
 mod parameters;
 mod prepared;

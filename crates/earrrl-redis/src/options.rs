@@ -75,7 +75,7 @@ pub struct Options {
     pub when_gone: WhenGone,
     /// How long a record is kept after nothing that could change a decision is left in it.
     pub linger: Duration,
-    /// Clients that this node's own table keeps, and that it hands over, at most.
+    /// Clients that this node's own table keeps of each rule, and that it hands over in all, at most.
     pub local_capacity: usize,
     /// Decisions in a row that must fail before Redis is left alone for a while.
     pub failures: u32,
@@ -128,8 +128,8 @@ impl Options {
                 format!("{:?} is not above 0 and at most 60s", self.deadline),
             );
         }
-        if self.linger > Duration::from_secs(366 * 86_400) {
-            return wrong("linger", format!("{:?} is not at most a year", self.linger));
+        if self.linger > Duration::from_secs(5 * 86_400) {
+            return wrong("linger", format!("{:?} is not at most five days", self.linger));
         }
         if self.local_capacity == 0 {
             return wrong("local_capacity", "0 is not above 0".to_owned());

@@ -21,8 +21,8 @@ const FORGOTTEN: f64 = 1e-9;
 /// Averages of up to so many times the limit are forgotten within the same time.
 const MANY: f64 = 100.0;
 /// The time of a recent average's record, in microseconds, is told modulo this.
-pub(crate) const TURN: f64 = 281_474_976_710_656.0;
-pub(crate) const WIDE_TURN: f64 = TURN * 256.0;
+pub(crate) const TURN: f64 = 1_099_511_627_776.0;
+pub(crate) const WIDE_TURN: f64 = TURN * 65_536.0;
 const MOST_EXACT: f64 = 9_007_199_254_740_992.0;
 
 const STORES: u8 = 1;
@@ -95,7 +95,7 @@ pub(crate) fn tag_bytes(limit: &Limit, tag: u32) -> Vec<u8> {
     if small { vec![bytes[0]] } else { bytes.to_vec() }
 }
 
-/// Whether records of this limit may live so long that their times need a byte more.
+/// Whether records of this limit may live so long that their times need more bytes.
 pub(crate) fn is_wide(limit: &RecentAverage) -> bool {
     life(limit.period_secs() * 1e6, 0.0).lives * 1e3 > TURN / 2.0
 }
@@ -190,8 +190,11 @@ fn life(period: f64, linger_ms: f64) -> Life {
 
 /// Capacity, the most that may be missing for a request that is held, and the price.
 fn spans(limit: &TokenBucket, rule: &Rule, cost: Cost) -> [(f64, f64); 3] {
-    let (full, price) = (limit.full_ticks(), limit.price(cost));
-    let held = hold(rule).filter(|_| price <= full).map_or((-1.0, 0.0), |max| {
+    let price = limit.price(cost);
+    // A full pool pays for its whole capacity, though the price may be rounded up by a tick.
+    let fits = cost <= limit.capacity();
+    let full = if fits { limit.full_ticks().max(price) } else { limit.full_ticks() };
+    let held = hold(rule).filter(|_| fits).map_or((-1.0, 0.0), |max| {
         let ticks = i128::try_from(max.as_nanos()).unwrap_or(i128::MAX);
         in_two(ticks.saturating_mul(limit.ticks_per_nano()).saturating_add(full), limit)
     });

@@ -12,7 +12,7 @@ use crate::parameters::{TURN, WIDE_TURN, in_two, is_wide, tag_bytes, ticks_per_m
 
 /// A recent average is told as the logarithm of its count: so much more, in so many steps of 1.
 const POWER_OFFSET: f64 = 64.0;
-const POWERS: f64 = 8_589_934_592.0;
+const POWERS: f64 = 2_199_023_255_552.0;
 /// Where a tally's entries start, and the size of one: as in `tally.lua`.
 const TALLY_HEADER: usize = 36;
 const TALLY_ENTRY: usize = 16;
@@ -23,8 +23,9 @@ pub(crate) fn decode(limit: &Limit, record: &[u8], now: Nanos) -> Option<State> 
     Some(match limit {
         Limit::RecentAverage(limit) => {
             let wide = is_wide(limit);
-            let (time, power) = (fields.whole(6 + usize::from(wide))?, fields.whole(5)?);
-            let count = (power as f64 / POWERS - POWER_OFFSET).exp();
+            let time = fields.whole(if wide { 7 } else { 5 })?;
+            let power = if wide { fields.number()? } else { fields.whole(6)? as f64 / POWERS };
+            let count = (power - POWER_OFFSET).exp();
             let stored = unturned(time, wide, now);
             State::RecentAverage(limit.state_with_count(count, stored)?)
         }
@@ -55,7 +56,7 @@ pub(crate) fn decode(limit: &Limit, record: &[u8], now: Nanos) -> Option<State> 
 /// Whether a record is one of this limit: by its tag, and by its size where that is fixed.
 pub(crate) fn is_of(limit: &Limit, tag: u32, record: &[u8]) -> bool {
     let size = match limit {
-        Limit::RecentAverage(limit) => 12 + usize::from(is_wide(limit)),
+        Limit::RecentAverage(limit) => 12 + 4 * usize::from(is_wide(limit)),
         Limit::TokenBucket(_) => 12,
         Limit::FixedWindow(_) | Limit::Exponential(_) => 20,
         Limit::SlidingCounter(_) => 28,
@@ -69,7 +70,7 @@ pub(crate) fn stored_at(limit: &Limit, record: &[u8], now: Nanos) -> Option<Nano
     match limit {
         Limit::RecentAverage(limit) => {
             let wide = is_wide(limit);
-            let time = Fields(record.get(1..)?).whole(6 + usize::from(wide))?;
+            let time = Fields(record.get(1..)?).whole(if wide { 7 } else { 5 })?;
             Some(unturned(time, wide, now))
         }
         Limit::Exponential(_) => Fields(record.get(12..)?).number().map(nanos),
@@ -98,10 +99,15 @@ pub(crate) fn encode(limit: &Limit, tag: u32, state: &State, now: Nanos) -> Opti
         (Limit::RecentAverage(limit), State::RecentAverage(moment)) => {
             let (wide, micro) = (is_wide(limit), now.get() / 1000);
             let count = limit.count(Some(moment), Nanos::new(micro * 1000)).min(1e27);
-            let power = ((count.ln() + POWER_OFFSET).max(0.0) * POWERS + 0.5) as u64;
+            let power = (count.ln() + POWER_OFFSET).max(0.0);
             let mut record = numbers(&[]);
-            record.extend(&micro.to_le_bytes()[..6 + usize::from(wide)]);
-            record.extend(&power.to_le_bytes()[..5]);
+            if wide {
+                record.extend(&micro.to_le_bytes()[..7]);
+                record.extend(power.to_le_bytes());
+            } else {
+                record.extend(&micro.to_le_bytes()[..5]);
+                record.extend(&((power * POWERS + 0.5) as u64).to_le_bytes()[..6]);
+            }
             record
         }
         (Limit::Exponential(_), State::Exponential(state)) => {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use earrrl::{Clock, Engine, EngineError, Nanos, Rule, RuleId};
+use earrrl::{Clock, Engine, EngineError, MemoryEngine, Nanos, Rule, RuleId};
 use redis::Value;
 use tokio::sync::{Notify, watch};
 
@@ -15,7 +15,6 @@ use crate::convert::convert;
 use crate::key::Keys;
 use crate::ledger::{Adjustment, Ledger};
 use crate::link::{Fault, Link};
-use crate::local::LocalEngine;
 use crate::options::Options;
 use crate::prepared::Rules;
 use crate::script::Scripts;
@@ -30,7 +29,7 @@ pub(crate) struct Shared {
     pub(crate) rules: Rules,
     pub(crate) scripts: Scripts,
     pub(crate) breakers: Breakers,
-    pub(crate) local: LocalEngine,
+    pub(crate) local: MemoryEngine<Arc<dyn Clock>>,
     pub(crate) ledger: Ledger,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) counters: Counters,
@@ -52,13 +51,14 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(options: Options, clock: Arc<dyn Clock>) -> Self {
-        Self {
+    pub(crate) fn new(options: Options, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
+        let local = MemoryEngine::with_clock(options.local_capacity, clock.clone());
+        Ok(Self {
             keys: Keys::new(&options.prefix, options.clients.clone()),
             rules: Rules::default(),
             scripts: Scripts::new(),
             breakers: Breakers::new(options.cluster, options.failures),
-            local: LocalEngine::new(clock.clone(), options.local_capacity),
+            local: local.map_err(|error| EngineError::Unavailable(error.to_string()))?,
             ledger: Ledger::new(options.local_capacity),
             clock,
             counters: Counters::default(),
@@ -69,7 +69,7 @@ impl Shared {
             last_failure: Mutex::default(),
             latest: AtomicU64::new(0),
             options,
-        }
+        })
     }
 
     pub(crate) fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {

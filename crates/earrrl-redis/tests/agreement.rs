@@ -85,8 +85,8 @@ fn cost(random: &mut Random) -> Cost {
     text.parse().unwrap()
 }
 
-/// What is taken back. A recent average's record tells its count to 1e-10, and so what a refund leaves
-/// of it: a millionth of that is known only where it is more than a ten-thousandth of what was.
+/// What is taken back. A recent average's record tells its count to 1e-12, and what a refund leaves of it
+/// is known to a millionth only where it is more than a millionth of what was.
 fn refund(algorithm: &str, random: &mut Random) -> Cost {
     if algorithm == "recent-average" { "0.01".parse().unwrap() } else { cost(random) }
 }

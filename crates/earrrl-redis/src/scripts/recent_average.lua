@@ -1,27 +1,28 @@
 -- Recent average: the logarithm of a decayed count, and the time it had decayed to.
 --
 -- Record, 12 bytes so that Redis keeps it within its smallest object: tag, time in microseconds modulo
--- 2^48 (nine years; 2^56 where `wide`, as a record may live longer), and ln(count) + 64 in steps of
--- 2^-33. Where the clock went back, nothing has decayed, and time goes on from there.
+-- 2^40 (twelve days), and ln(count) + 64 in steps of 2^-41. Where a record may live longer (`wide`), 16
+-- bytes: the time modulo 2^56, the logarithm a double. Where the clock went back, nothing has decayed,
+-- and time goes on from there.
 
 -- parameters
 local tag, period, most, held, cost, step, lives, many, wide =
   unpack('<I1dddddddB', args, at)
 
 -- judge
-local layout, turn = '<I1I6I5', 281474976710656
-if wide == 1 then layout, turn = '<I1I7I5', 72057594037927936 end
+local layout, turn, steps, half = '<I1I5I6', 1099511627776, 2199023255552, 0.5
+if wide == 1 then layout, turn, steps, half = '<I1I7d', 72057594037927936, 1, 0 end
 local record, count, stored, age, power = call('GET', key), 0
 verdict, state = ALLOWED, record or ''
 if record then
   local known
-  if #record == 12 + wide then known, stored, power = unpack(layout, record) end
+  if #record == 12 + 4 * wide then known, stored, power = unpack(layout, record) end
   if known ~= tag then
     verdict = FOREIGN
   else
     age = (now - stored) % turn
     if age > turn * 0.9375 then age = 0 end
-    count = math.exp(power / 8589934592 - 64 - age / period)
+    count = math.exp(power / steps - 64 - age / period)
     if count > most then verdict = count <= held and HELD or OVER end
   end
 end
@@ -30,7 +31,7 @@ end
 -- A count of up to `many` is forgotten within `lives` milliseconds, which allows for one `step`: so
 -- most writes leave the expiry alone.
 local after = math.min(count + cost, 1e27)
-local new = pack(layout, tag, now % turn, (math.log(after) + 64) * 8589934592 + 0.5)
+local new = pack(layout, tag, now % turn, (math.log(after) + 64) * steps + half)
 if record and after <= many and now % step >= age then
   call('SETRANGE', key, '0', new)
 else
@@ -43,12 +44,12 @@ end
 -- billionth of the count is rounding.
 local time = now
 if back and record then
-  time, count = now - age, math.exp(power / 8589934592 - 64)
+  time, count = now - age, math.exp(power / steps - 64)
 end
 local after = math.min(count + cost * math.exp((math.min(when, now) - time) / period), 1e27)
-if after > count * 1e-9 and after > 1e-27 then
+if after > count * 1e-11 and after > 1e-27 then
   local more = after > many and period * math.log(after / many) / 1000 or 0
-  local new = pack(layout, tag, time % turn, (math.log(after) + 64) * 8589934592 + 0.5)
+  local new = pack(layout, tag, time % turn, (math.log(after) + 64) * steps + half)
   call('SET', key, new, 'PX', math.ceil(lives + more))
 elseif record then
   call('DEL', key)

@@ -1,0 +1,267 @@
+//! What many processes share: one count, one clock, one answer.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use earrrl::{Charge, Cost, Decision, Engine, Nanos, RuleId};
+use earrrl_redis::{ClientKeys, Options, RedisEngine};
+
+use support::cluster::Cluster;
+use support::{PATIENCE, Server};
+
+const PROCESSES: usize = 8;
+/// Rules, and how many requests of cost 1 each admits at one instant from idle.
+const BURSTS: [(&str, usize); 7] = [
+    ("recent-average 1/s half-life=1h leaky", 5194),
+    ("exponential 300/1h", 300),
+    ("gcra 1/1h burst=300", 300),
+    ("fixed-window 300/3650d", 300),
+    ("sliding-log 300/3650d", 300),
+    ("sliding-window 300/3650d", 300),
+    ("sliding-counter 300/3650d", 300),
+];
+/// Where a worker finds its server, and which rule it is to use.
+const WORK: &str = "EARRRL_REDIS_TEST_WORK";
+
+fn patient(url: &str) -> Options {
+    let mut options = Options::new(url);
+    options.deadline = PATIENCE;
+    options
+}
+
+async fn connect(options: Options) -> RedisEngine {
+    let engine = RedisEngine::connect(options, PATIENCE).await.unwrap();
+    assert!(engine.ready(PATIENCE).await, "{:?}", engine.status());
+    engine
+}
+
+async fn ask(engine: &RedisEngine, rule: RuleId, key: &[u8], now: Option<Nanos>) -> Decision {
+    engine.decide(&[Charge { rule, key, cost: Cost::ONE }], now).await.unwrap()
+}
+
+/// Not a test of its own: one of the processes of the test below.
+#[tokio::test]
+async fn worker() {
+    let Ok(work) = std::env::var(WORK) else { return };
+    let (url, place) = work.split_once(' ').unwrap();
+    let (text, burst) = BURSTS[place.parse::<usize>().unwrap()];
+    let engine = connect(patient(url)).await;
+    let rule = engine.prepare("shared", &text.parse().unwrap()).unwrap();
+    let now = Some(Nanos::from_secs(1_700_000_000));
+    let mut allowed = 0;
+    for _ in 0..burst / 2 {
+        allowed += usize::from(ask(&engine, rule, b"one key", now).await.allowed);
+    }
+    println!("allowed {allowed}");
+}
+
+#[tokio::test]
+async fn eight_processes_admit_what_one_would() {
+    for (place, (text, burst)) in BURSTS.iter().enumerate() {
+        let server = Server::start(&[]).await;
+        let start = |_| {
+            Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "worker", "--nocapture"])
+                .env(WORK, format!("{} {place}", server.url()))
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap()
+        };
+        let processes: Vec<_> = (0..PROCESSES).map(start).collect();
+        let mut allowed = 0;
+        for process in processes {
+            let output = String::from_utf8(process.wait_with_output().unwrap().stdout).unwrap();
+            let line = output.lines().find_map(|line| line.split_once("allowed "));
+            allowed += line.unwrap().1.trim().parse::<usize>().unwrap();
+        }
+        assert_eq!(allowed, *burst, "{text}");
+    }
+}
+
+/// The article's experiment: a request about every second, at the gaps that its printed run implies.
+#[tokio::test]
+async fn the_article_s_run_gives_its_printed_estimates() {
+    let server = Server::start(&[]).await;
+    let engine = connect(patient(&server.url())).await;
+    let text = "recent-average 0.5/s half-life=10s strict";
+    let rule = engine.prepare("article", &text.parse().unwrap()).unwrap();
+    let run = std::fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../testdata/vectors/redis_run.json"
+    ));
+    let run: serde_json::Value = serde_json::from_str(&run.unwrap()).unwrap();
+    let mut seconds = 0.0;
+    let at = |seconds: f64| Some(Nanos::new(1_700_000_000_000_000_000 + (seconds * 1e9) as u64));
+    for request in 0..=70_usize {
+        if request > 0 {
+            let gap = run["gaps_s"][request - 1].as_f64();
+            seconds += gap.unwrap_or(run["gap_to_70_s"].as_f64().unwrap());
+        }
+        let decision = ask(&engine, rule, b"user_id_123", at(seconds)).await;
+        if let Some(printed) = run["printed"][request.to_string()].as_f64() {
+            let rate = decision.rate.unwrap();
+            let tolerance = if request < 70 { 1e-7 } else { 1e-4 };
+            assert!((rate - printed).abs() < tolerance, "request {request}: {rate}, not {printed}");
+            assert_eq!(decision.allowed, request < 11, "request {request}");
+        }
+    }
+    seconds += run["last_sleep_s"].as_f64().unwrap();
+    let rate = ask(&engine, rule, b"user_id_123", at(seconds)).await.rate.unwrap();
+    assert!((rate - run["printed"]["70+10s"].as_f64().unwrap()).abs() < 1e-4);
+}
+
+/// Without a time of the caller's, Redis's own counts.
+#[tokio::test]
+async fn redis_tells_the_time() {
+    let server = Server::start(&[]).await;
+    let engine = connect(patient(&server.url())).await;
+    let rule = engine.prepare("clock", &"gcra 1/1h burst=2".parse().unwrap()).unwrap();
+    let answers = [
+        ask(&engine, rule, b"k", None).await,
+        ask(&engine, rule, b"k", None).await,
+        ask(&engine, rule, b"k", None).await,
+    ];
+    assert_eq!(answers.map(|answer| answer.allowed), [true, true, false]);
+    let time: Vec<u64> = server.command(&["TIME"]).unwrap();
+    let record: Vec<u8> = server.command(&["GET", "earrrl1:{k}:clock"]).unwrap();
+    let full_at = record[1..8].iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
+    assert!((full_at / 1_000_000).abs_diff(time[0] + 7200) <= PATIENCE.as_secs());
+}
+
+/// A record lives until nothing that could change a decision is left in it, and no longer.
+#[tokio::test]
+async fn records_expire_when_they_say_nothing_any_more() {
+    let server = Server::start(&[]).await;
+    // An average comes down from a hundred times the limit to a billionth in 25.3 periods, and its
+    // expiry moves in steps of two; the others are as good as new at `reset_after`.
+    let period = 10.0 / std::f64::consts::LN_2;
+    for (text, least, most) in [
+        ("recent-average 1/s half-life=10s", 25.3 * period, 27.5 * period),
+        ("exponential 60/1m", 25.3 * 60.0, 27.5 * 60.0),
+        ("gcra 1/s burst=60", 1.0, 17.1),
+        ("fixed-window 5/1h", 0.0, 3601.1),
+        ("sliding-counter 5/1h", 3600.0, 7201.1),
+        ("sliding-log 5/1h", 3599.0, 3601.1),
+        ("sliding-window 5/1h sub-windows=60", 3599.0, 3661.1),
+    ] {
+        let name = text.split(' ').next().unwrap();
+        let engine = connect(patient(&server.url())).await;
+        let rule = engine.prepare(name, &text.parse().unwrap()).unwrap();
+        let now = Some(Nanos::from_secs(1_700_000_000));
+        let life = |when: &str| {
+            let left: i64 = server.command(&["PTTL", &format!("earrrl1:{{k}}:{name}")]).unwrap();
+            let left = left as f64 / 1e3;
+            assert!(
+                (least..=most).contains(&left),
+                "{text}, {when}: {left} s, not {least} to {most}"
+            );
+        };
+        ask(&engine, rule, b"k", now).await;
+        life("new");
+        for second in 0..50 {
+            let now = Some(Nanos::from_secs(1_700_000_000 + second * 10));
+            ask(&engine, rule, b"k", now).await;
+        }
+        life("used");
+    }
+}
+
+/// A node that never knew the old limit keeps the clients' history: the parameters are in Redis.
+#[tokio::test]
+async fn a_changed_limit_is_converted_by_a_node_that_is_new() {
+    let server = Server::start(&[]).await;
+    let now = |secs: u64| Some(Nanos::from_secs(1_700_000_000 + secs));
+    let old = connect(patient(&server.url())).await;
+    let rule = old.prepare("pool", &"gcra 1/1h burst=10".parse().unwrap()).unwrap();
+    for _ in 0..6 {
+        ask(&old, rule, b"k", now(0)).await;
+    }
+    let written = || server.command::<i64>(&["HLEN", "earrrl1:rules:pool"]).unwrap_or(0);
+    support::until("the rule is written down", || written() == 1).await;
+    drop(old);
+    let new = connect(patient(&server.url())).await;
+    let rule = new.prepare("pool", &"gcra 1/1h burst=20".parse().unwrap()).unwrap();
+    assert_eq!(ask(&new, rule, b"k", now(0)).await.remaining, 3);
+    assert_eq!(new.status().counts.converted, 1);
+}
+
+/// Clients in several slots of a Cluster, at once: a denied request leaves nothing in any.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_or_nothing_over_slots() {
+    let cluster = Cluster::start().await;
+    let urls = cluster.urls();
+    let mut options = Options::cluster(urls.iter().map(String::as_str));
+    options.deadline = PATIENCE;
+    let engine = connect(options).await;
+    let texts = ["gcra 1/1h burst=3", "fixed-window 2/3650d", "sliding-log 2/3650d"];
+    let now = Some(Nanos::from_secs(1_700_000_000));
+    for text in texts {
+        let name = text.split(' ').next().unwrap();
+        let narrow = engine.prepare(&format!("narrow-{name}"), &text.parse().unwrap()).unwrap();
+        let strict = "recent-average 1/s half-life=1h strict".parse().unwrap();
+        let strict = engine.prepare(&format!("strict-{name}"), &strict).unwrap();
+        let wide =
+            engine.prepare(&format!("wide-{name}"), &text.replace("/", "00/").parse().unwrap());
+        let wide = wide.unwrap();
+        let charge = |rule, key| Charge { rule, key, cost: Cost::ONE };
+        let charges = [charge(narrow, b"a"), charge(wide, b"b"), charge(strict, b"c")];
+        let mut allowed = 0;
+        for _ in 0..6 {
+            allowed += u64::from(engine.decide(&charges, now).await.unwrap().allowed);
+        }
+        assert_eq!(allowed, if name == "gcra" { 3 } else { 2 });
+        let peek = async |charge| engine.peek(&[charge], now).await.unwrap();
+        let fresh = peek(charge(wide, b"nobody")).await.remaining;
+        assert_eq!(peek(charge(wide, b"b")).await.remaining, fresh - allowed, "{text}");
+        let count =
+            peek(charge(strict, b"c")).await.rate.unwrap() * 3600.0 / std::f64::consts::LN_2;
+        assert!((count - 6.0).abs() < 1e-6, "denied attempts count under strict: {count}");
+    }
+}
+
+#[tokio::test]
+async fn over_a_unix_socket_as_an_acl_user_with_hashed_clients() {
+    let server = Server::start(&[]).await;
+    let words = "ACL SETUSER limiter on >secret ~rate1:* -@all +eval +evalsha +get +set +setrange \
+                 +getrange +del +pexpire +time +hset +hvals +ping +select";
+    let words: Vec<&str> = words.split_whitespace().collect();
+    server.command::<String>(&words).unwrap();
+    let socket = server.socket();
+    let mut options =
+        patient(&format!("redis+unix://{}?user=limiter&pass=secret", socket.display()));
+    options.prefix = "rate".into();
+    options.clients = ClientKeys::Hashed(b"a secret of the fleet".to_vec());
+    let engine = connect(options).await;
+    for (text, burst) in BURSTS {
+        let name = text.split(' ').next().unwrap();
+        let rule = engine.prepare(name, &text.parse().unwrap()).unwrap();
+        assert_eq!(ask(&engine, rule, b"alice", None).await.remaining, burst as u64 - 1, "{text}");
+        let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
+        engine.refund(&charge, None, None).await.unwrap();
+        engine.reset(rule, b"alice").await.unwrap();
+    }
+    assert_eq!(engine.status().counts.alone, 0, "{:?}", engine.status());
+    let keys: Vec<String> = server.command(&["KEYS", "*"]).unwrap();
+    assert!(keys.iter().all(|key| !key.contains("alice")), "{keys:?}");
+}
+
+#[tokio::test]
+async fn options_that_can_t_be_are_refused() {
+    let wrong = |change: fn(&mut Options)| {
+        let mut options = Options::new("redis://127.0.0.1:1");
+        change(&mut options);
+        RedisEngine::new(options).unwrap_err().to_string()
+    };
+    assert!(wrong(|options| options.prefix = "{a}".into()).contains("prefix"));
+    assert!(wrong(|options| options.deadline = Duration::ZERO).contains("deadline"));
+    assert!(wrong(|options| options.urls.clear()).contains("urls"));
+    let engine = RedisEngine::new(Options::new("redis://127.0.0.1:1")).unwrap();
+    let mut window = earrrl::FixedWindow::new(Cost::ONE, Duration::from_nanos(1_000_001));
+    let error = engine.prepare("w", &earrrl::Limit::from(window.unwrap()).into()).unwrap_err();
+    assert!(error.to_string().contains("microseconds"), "{error}");
+    window = earrrl::FixedWindow::new(Cost::ONE, Duration::from_millis(1));
+    assert!(engine.prepare("w", &earrrl::Limit::from(window.unwrap()).into()).is_ok());
+}
