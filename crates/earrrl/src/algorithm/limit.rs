@@ -215,6 +215,7 @@ impl Limit {
     }
 
     /// The state that a word of the table stands for.
+    #[cfg(feature = "std")]
     pub(crate) fn state_of(&self, word: i128) -> Option<State> {
         match self {
             Self::RecentAverage(_) => Some(State::RecentAverage(Moment(word))),
@@ -224,6 +225,7 @@ impl Limit {
     }
 
     /// The word up to which a client is as good as new.
+    #[cfg(feature = "std")]
     pub(crate) fn idle(&self, now: Nanos) -> i128 {
         match self {
             Self::RecentAverage(limit) => limit.idle(now).0,
@@ -285,6 +287,7 @@ fn refund<A: Stored>(
 
 impl State {
     /// The state as a word of the table, where it is one time.
+    #[cfg(feature = "std")]
     pub(crate) fn word(&self) -> Option<i128> {
         match self {
             Self::RecentAverage(moment) | Self::TokenBucket(moment) => Some(moment.0),

@@ -48,10 +48,10 @@ pub(crate) fn write(
 }
 
 fn write_comparison(out: &mut impl Write, summary: &Summary<'_>) -> io::Result<()> {
-    write!(
+    writeln!(
         out,
         "<div class=\"scroll\"><table><thead><tr><th>rule</th><th>denied</th><th>share denied</th>\
-         <th>clients limited</th></tr></thead><tbody>\n"
+         <th>clients limited</th></tr></thead><tbody>"
     )?;
     let events = summary.replay.events;
     for trial in &summary.replay.trials {
