@@ -69,3 +69,8 @@ pub use rule::Rule;
 #[cfg(feature = "std")]
 pub use rule_set::{Request, RuleSet, RuleSetBuilder};
 pub use time::{Clock, ManualClock, Nanos};
+
+/// The README's examples, run as doctests.
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -1,8 +1,10 @@
 //! Any limit, any state: the only dispatch over the algorithms.
 
+#[cfg(feature = "std")]
+use super::OneTime;
 use super::{
-    Algorithm, Exponential, FixedWindow, Moment, OneTime, Policy, RecentAverage, SlidingCounter,
-    SlidingLog, SlidingWindow, Store, Tally, TokenBucket, decide, exponential, fixed_window, judge,
+    Algorithm, Exponential, FixedWindow, Moment, Policy, RecentAverage, SlidingCounter, SlidingLog,
+    SlidingWindow, Store, Tally, TokenBucket, decide, exponential, fixed_window, judge,
     sliding_counter,
 };
 use crate::cost::Cost;

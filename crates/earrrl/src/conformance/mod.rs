@@ -2,7 +2,7 @@
 //! between.
 //!
 //! Tables say what known sequences answer, field by field; everything else is compared, answer by
-//! answer, with the [`ReferenceEngine`]. It is run against this crate's own engines, Redis, and the
+//! answer, with the [`ReferenceEngine`](crate::ReferenceEngine). It is run against this crate's own engines, Redis, and the
 //! server over HTTP and RESP; an engine of your own runs it the same way:
 //!
 //! ```
