@@ -29,6 +29,10 @@ pub(crate) enum Link {
 
 impl Link {
     pub(crate) async fn connect(options: &Options) -> RedisResult<Self> {
+        #[cfg(feature = "tls")]
+        if rustls::crypto::CryptoProvider::get_default().is_none() {
+            rustls::crypto::ring::default_provider().install_default().ok();
+        }
         if options.cluster {
             let builder = ClusterClientBuilder::new(options.urls.iter().map(String::as_str));
             let builder = builder.connection_timeout(PATIENCE).response_timeout(PATIENCE);

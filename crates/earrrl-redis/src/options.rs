@@ -33,6 +33,11 @@ pub struct Certificates {
 
 #[cfg(feature = "tls")]
 impl Certificates {
+    /// Trust in one authority, and no certificate of this client's own.
+    pub fn trusting(authority: Vec<u8>) -> Self {
+        Self { authority: Some(authority), client: None }
+    }
+
     pub(crate) fn to_redis(&self) -> redis::TlsCertificates {
         let client = self.client.clone();
         redis::TlsCertificates {

@@ -1,0 +1,19 @@
+//! What a decision on Redis costs, beside other scripts; and how long one takes while Redis breaks.
+//!
+//! `cargo run --release -- cost [clients]` and `cargo run --release -- faults`.
+
+mod cost;
+mod faults;
+#[path = "../../../crates/earrrl-redis/tests/support/mod.rs"]
+mod support;
+
+#[tokio::main(worker_threads = 2)]
+async fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["cost"] => cost::run(1_000_000).await,
+        ["cost", clients] => cost::run(clients.parse().expect("a number of clients")).await,
+        ["faults"] => faults::run().await,
+        _ => eprintln!("expected `cost [clients]` or `faults`"),
+    }
+}
