@@ -32,7 +32,7 @@ impl Breakers {
         usize::from(slot / SLOTS_A_GROUP) % self.groups.len()
     }
 
-    /// Any slot of a group.
+    /// All of them.
     pub(crate) fn groups(&self) -> std::ops::Range<usize> {
         0..self.groups.len()
     }

@@ -89,11 +89,13 @@ pub struct Options {
 }
 
 impl Options {
-    /// Redis, or Valkey, at one address, and everything else as is usual.
+    /// Redis, or Valkey, at one address, or nodes of a Cluster at several with commas between them, and
+    /// everything else as is usual.
     pub fn new(url: &str) -> Self {
+        let urls: Vec<String> = url.split(',').map(|url| url.trim().to_owned()).collect();
         Self {
-            urls: vec![url.to_owned()],
-            cluster: false,
+            cluster: urls.len() > 1,
+            urls,
             #[cfg(feature = "tls")]
             certificates: None,
             prefix: "earrrl".to_owned(),

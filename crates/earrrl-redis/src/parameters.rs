@@ -70,8 +70,9 @@ pub(crate) fn pack(rule: &Rule, tag: u32, cost: Cost, sign: f64, linger: Duratio
         }
         Limit::SlidingLog(limit) => {
             let (window, quota) = (whole_micros(limit.window()), limit.quota().billionths() as f64);
-            let lives = window / 1e3 + linger_ms;
-            numbers(&[window, quota, billionths, limit.max_entries() as f64, lives.ceil()]);
+            let (most, step) = (limit.max_entries() as f64, (window / 4.0).ceil());
+            let lives = (window + step) / 1e3 + linger_ms;
+            numbers(&[window, quota, billionths, most, step, lives.ceil()]);
         }
         Limit::SlidingWindow(limit) => {
             let (window, quota) = (whole_micros(limit.window()), limit.quota().billionths() as f64);

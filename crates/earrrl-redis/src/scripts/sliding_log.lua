@@ -1,21 +1,23 @@
 -- Sliding window log: every request of the last window. The slots of its tally are instants.
 
 -- parameters
-local tag, window, quota, cost, most, lives = unpack('<I4ddddd', args, at)
+local tag, window, quota, cost, most, step, lives = unpack('<I4dddddd', args, at)
 
 -- judge
 local tally = read(key, tag)
 verdict = FOREIGN
 if tally then
-  drop_until(key, tally, now - window)
+  drop_until(key, tally, now - window, flags)
   verdict = tally.sum + cost <= quota and ALLOWED or OVER
 end
 
 -- charge
+-- The expiry moves once a `step`, for which `lives` allows.
+local moves = tally.newest - tally.newest % step ~= now - now % step
 add(key, tally, now, cost)
 drop_outweighed(key, tally, quota)
 merge_oldest(key, tally, most)
-write(key, tally, lives)
+write(key, tally, moves and lives)
 
 -- answer
 state = tally and summary(key, tally, quota - cost) or ''

@@ -13,13 +13,15 @@ end
 local slot, tally = slot_of(now), read(key, tag)
 verdict = FOREIGN
 if tally then
-  drop_until(key, tally, slot - lifetime)
+  drop_until(key, tally, slot - lifetime, flags)
   verdict = tally.sum + cost <= quota and ALLOWED or OVER
 end
 
 -- charge
+-- The expiry moves with the newest sub-window.
+local moves = tally.newest < slot
 add(key, tally, slot, cost)
-write(key, tally, lives)
+write(key, tally, moves and lives)
 
 -- answer
 state = tally and summary(key, tally, quota - cost) or ''

@@ -42,12 +42,19 @@ local function drop(key, tally, gone)
   tally.sum = tally.cost
 end
 
--- Drops what is not after `edge`.
-local function drop_until(key, tally, edge)
-  if tally.newest > edge then
-    return drop(key, tally, function(slot) return slot <= edge end)
+-- Drops what is not after `edge`. Where that was much, it is written down even if the request will not
+-- be stored, so that a client that is denied over and over is not cleaned up after every time.
+local function drop_until(key, tally, edge, flags)
+  if tally.newest <= edge then
+    tally.stale = tally.last > 0
+    tally.oldest, tally.last, tally.sum, tally.newest, tally.cost = 0, 0, 0, 0, 0
+    return
   end
-  tally.oldest, tally.last, tally.sum, tally.newest, tally.cost = 0, 0, 0, 0, 0
+  local oldest = tally.oldest
+  drop(key, tally, function(slot) return slot <= edge end)
+  if tally.oldest - oldest > 4 * CHUNK and flags % 2 == 1 then
+    call('SETRANGE', key, '0', header_of(tally))
+  end
 end
 
 -- Drops the oldest while those after it sum to more than `quota` alone.
@@ -79,17 +86,17 @@ local function add(key, tally, slot, cost)
   tally.sum = tally.sum + cost
 end
 
+-- Stores it, and has it live for so many milliseconds from now, if that is said.
 local function write(key, tally, lives)
   local live = tally.last - tally.oldest
-  if tally.oldest > math.max(CHUNK, live) then
+  if tally.stale or tally.oldest > math.max(CHUNK, live) then
     local kept = live > 0 and entries(key, tally.oldest, live) or ''
     tally.oldest, tally.last = 0, live
-    call('SET', key, header_of(tally) .. kept)
-    call('PEXPIRE', key, lives)
-    return
+    call('SET', key, header_of(tally) .. kept, 'KEEPTTL')
+  else
+    call('SETRANGE', key, '0', header_of(tally))
   end
-  call('SETRANGE', key, '0', header_of(tally))
-  call('PEXPIRE', key, lives)
+  if lives then call('PEXPIRE', key, lives) end
 end
 
 -- The first entry with a slot of `slot` or later: its place, slot and cost; nothing if there is none.

@@ -1,8 +1,6 @@
 //! A Cluster of three masters and three replicas on loopback.
 
-use std::time::Duration;
-
-use super::{PATIENCE, Server, command, until};
+use super::{Server, until};
 
 const MASTERS: usize = 3;
 
@@ -60,39 +58,28 @@ impl Cluster {
 
     /// The place of the master that serves a slot.
     pub fn master_of(&self, slot: u16) -> usize {
-        let serves = |node: &Server| {
-            let nodes: String = node.command(&["CLUSTER", "NODES"]).unwrap_or_default();
-            let myself = nodes.lines().find(|line| line.contains("myself,master"));
-            let ranges = myself.into_iter().flat_map(|line| line.split(' ').skip(8));
-            ranges.filter_map(range).any(|(low, high)| (low..=high).contains(&slot))
-        };
-        self.nodes.iter().position(serves).unwrap()
+        self.nodes.iter().position(|node| serves(node, slot)).unwrap()
     }
 
     /// Waits until some other node serves the slot.
     pub async fn fails_over(&self, slot: u16, dead: usize) {
-        let alive = || self.nodes.iter().enumerate().filter(|(place, _)| *place != dead);
         until("a replica takes over", || {
-            alive().any(|(_, node)| {
-                let nodes: String = node.command(&["CLUSTER", "NODES"]).unwrap_or_default();
-                let myself = nodes.lines().find(|line| line.contains("myself,master"));
-                let ranges = myself.into_iter().flat_map(|line| line.split(' ').skip(8));
-                ranges.filter_map(range).any(|(low, high)| (low..=high).contains(&slot))
-            })
+            let alive = self.nodes.iter().enumerate().filter(|(place, _)| *place != dead);
+            alive.map(|(_, node)| node).any(|node| serves(node, slot))
         })
         .await;
     }
 }
 
+/// Whether a node is the master of a slot, as it sees it.
+fn serves(node: &Server, slot: u16) -> bool {
+    let nodes: String = node.command(&["CLUSTER", "NODES"]).unwrap_or_default();
+    let myself = nodes.lines().find(|line| line.contains("myself,master"));
+    let ranges = myself.into_iter().flat_map(|line| line.split(' ').skip(8));
+    ranges.filter_map(range).any(|(low, high)| (low..=high).contains(&slot))
+}
+
 fn range(text: &str) -> Option<(u16, u16)> {
     let (low, high) = text.split_once('-').unwrap_or((text, text));
     Some((low.parse().ok()?, high.parse().ok()?))
-}
-
-/// A connection may need a moment to learn of new masters.
-pub const SETTLING: Duration = PATIENCE;
-
-/// Whether a URL answers at all.
-pub fn answers(url: &str) -> bool {
-    command::<String>(url, &["PING"]).is_ok()
 }
