@@ -4,7 +4,9 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::address::Prefixes;
-use crate::replay::{Clients, CostRule, Format, Hints, Key, ReadError, Reader, Request, Selection};
+use crate::replay::{
+    Clients, CostRule, Format, Hints, Key, ReadError, Reader, Request, Selection, Skip,
+};
 
 use super::Failure;
 use super::failure::warn;
@@ -111,40 +113,41 @@ pub(crate) fn read(
     }
     match (reader.used(), whole) {
         (0, false) => Err(Failure::Told),
-        (0, true) => Err(Failure::new(nothing(reader, args.anonymize))),
+        (0, true) => Err(Failure::new(nothing(reader, args))),
         _ => Ok(whole),
     }
 }
 
 /// Why not a single line could be used.
-fn nothing(reader: &Reader, private: bool) -> String {
+fn nothing(reader: &Reader, args: &LogArgs) -> String {
     match reader.lines {
         0 => "the log is empty".into(),
-        lines => format!("none of {lines} lines is usable: {}", skipped(reader, private)),
+        lines => format!("none of {lines} lines is usable: {}", skipped(reader, args)),
     }
 }
 
 /// Tells how many lines were skipped and why, if any were.
-pub(crate) fn tell_skipped(reader: &Reader, private: bool) {
+pub(crate) fn tell_skipped(reader: &Reader, args: &LogArgs) {
     let (skipped_lines, lines) = (reader.skips.lines(), reader.lines);
     if skipped_lines > 0 {
         let used = reader.used();
         warn(&format!(
             "{lines} lines read, {used} used, {skipped_lines} skipped: {}",
-            skipped(reader, private)
+            skipped(reader, args)
         ));
     }
 }
 
 /// Every reason for skipping lines, with an example.
-fn skipped(reader: &Reader, private: bool) -> String {
+fn skipped(reader: &Reader, args: &LogArgs) -> String {
     let reasons = reader.skips.by_reason().map(|(skip, lines, examples)| {
         let example = match examples.first() {
-            Some(example) if private => format!(" ({})", example.place),
+            Some(example) if args.anonymize => format!(" ({})", example.place),
             Some(example) => format!(" ({}: `{}`)", example.place, example.text),
             None => String::new(),
         };
-        format!("{lines} {}{example}", skip.reason())
+        let key = if skip == Skip::Key { format!(" {}", args.key) } else { String::new() };
+        format!("{lines} {}{key}{example}", skip.reason())
     });
     reasons.collect::<Vec<_>>().join("; ")
 }

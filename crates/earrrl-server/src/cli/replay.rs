@@ -86,7 +86,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     progress.clear();
     run.finish(&reader, &held)?;
     args.draw(&run.replay)?;
-    log::tell_skipped(&reader, args.log.anonymize);
+    log::tell_skipped(&reader, &args.log);
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(ERROR) })
 }
 

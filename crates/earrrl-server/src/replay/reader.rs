@@ -102,8 +102,12 @@ impl Reader {
         let before = self.lines;
         let format = match self.format {
             Some(format) => format,
-            None => self.find_format(&name, &mut lines)?,
+            None => match self.find_format(&name, &mut lines)? {
+                Some(format) => format,
+                None => return Ok(()),
+            },
         };
+        self.check(format).map_err(|problem| ReadError::Input(format!("{name}: {problem}")))?;
         let number = self.lines - before;
         if !self.formats.contains(&format) {
             self.formats.push(format);
@@ -119,6 +123,26 @@ impl Reader {
         let result = self.read_lines(&name, number, &mut lines, &mut parser, take);
         self.last_parser = Some(parser);
         result
+    }
+
+    /// Whether a format has what the flags ask for.
+    fn check(&self, format: Format) -> Result<(), String> {
+        let Some(known) = format.fields() else { return Ok(()) };
+        let format = format.name();
+        if self.hints.time_field.is_some() || self.hints.key_field.is_some() {
+            return Err(format!(
+                "is {format}; --time-field and --key-field are for json and csv, --key for all"
+            ));
+        }
+        let mut asked = self.keys.fields().iter().chain(&self.costs.field);
+        match asked.find(|field| !known.contains(&field.name())) {
+            None => Ok(()),
+            Some(field) => Err(format!(
+                "is {format}, which has no field `{}`; it has {}",
+                field.name(),
+                known.join(", ")
+            )),
+        }
     }
 
     fn read_lines(
@@ -144,7 +168,10 @@ impl Reader {
             };
             number += 1;
             let (text, outcome) = match line {
-                Line::Whole(text) => (text, parser.parse(text)),
+                Line::Whole(text) => {
+                    let text = without_hole(text);
+                    (text, parser.parse(text))
+                }
                 Line::TooLong(text) => (text, Err(Skip::TooLong)),
             };
             let outcome = outcome.and_then(|record| record.map(|r| self.request(&r)).transpose());
@@ -174,17 +201,19 @@ impl Reader {
         Ok(Request { time: record.time(), client, cost })
     }
 
-    /// Looks at the first lines; those too long to be looked at are passed over.
+    /// Looks at the first lines; those too long to be looked at are passed over. `None` where there
+    /// are no lines at all.
     fn find_format(
         &mut self,
         name: &str,
         lines: &mut Lines<Box<dyn Read>>,
-    ) -> Result<Format, ReadError> {
+    ) -> Result<Option<Format>, ReadError> {
         let about = |problem: &str| ReadError::Input(format!("{name}: {problem}"));
+        let mut passed = 0;
         loop {
             let ahead = lines.peek();
             if let Some(format) = detect(ahead, &self.hints) {
-                return Ok(format);
+                return Ok(Some(format));
             }
             let first = memchr::memchr(b'\n', ahead).unwrap_or(ahead.len());
             if first <= MAX_LINE && !ahead.is_empty() {
@@ -194,9 +223,11 @@ impl Reader {
             match lines.next().map_err(|error| about(&plain(&error)))? {
                 Some(Line::TooLong(text) | Line::Whole(text)) => {
                     self.lines += 1;
-                    self.skips.add(Skip::TooLong, name, self.lines, text);
+                    passed += 1;
+                    self.skips.add(Skip::TooLong, name, passed, text);
                 }
-                None => return Err(about("is empty, or has only lines that are too long")),
+                None if passed == 0 => return Ok(None),
+                None => return Err(about("has only lines longer than 64 KiB, so is no log")),
             }
         }
     }
@@ -223,6 +254,16 @@ fn unknown_format(ahead: &[u8], private: bool) -> String {
     let first = Escaped(&first[..first.len().min(80)]);
     let example = if private { String::new() } else { format!(" (`{first}`)") };
     format!("no log format fits its first lines{example}; --format says which it is")
+}
+
+/// A log that was cut to nothing while being written to goes on behind a hole of zeros.
+#[inline]
+fn without_hole(line: &[u8]) -> &[u8] {
+    if line.first() != Some(&0) {
+        return line;
+    }
+    let start = line.iter().position(|&b| b != 0).unwrap_or(line.len());
+    &line[start..]
 }
 
 /// A system's error without its number.

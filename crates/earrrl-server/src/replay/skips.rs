@@ -47,7 +47,7 @@ impl Skip {
             Self::Blank => "blank",
             Self::TooLong => "longer than 64 KiB",
             Self::Malformed => "not a line of this format",
-            Self::Time => "no usable time",
+            Self::Time => "without a usable time",
             Self::Key => "without the key",
             Self::Cost => "without a usable cost",
             Self::NoClient => "without a client address",

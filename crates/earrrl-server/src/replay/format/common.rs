@@ -6,6 +6,24 @@ use super::{Field, target, without_query};
 use crate::replay::skips::Skip;
 use crate::replay::time::{self, CommonTime};
 
+/// What such lines say.
+pub(super) const FIELDS: [&str; 14] = [
+    "client",
+    "user",
+    "path",
+    "method",
+    "request",
+    "status",
+    "bytes",
+    "referer",
+    "agent",
+    "ident",
+    "host",
+    "vhost",
+    "referrer",
+    "user_agent",
+];
+
 /// Reads such lines; client and time must be there, the rest is looked at when asked for.
 pub(crate) struct Parser {
     vhost: bool,
@@ -169,6 +187,16 @@ mod tests {
         ];
         for (name, value) in cases {
             assert_eq!(get(LINE, false, name).as_deref(), value, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_field_is_there() {
+        let line = [b"example.org ", LINE].concat();
+        let line =
+            String::from_utf8(line).unwrap().replace("\"-\"", "\"r\"").replace(" - ann", " i ann");
+        for name in FIELDS {
+            assert!(get(line.as_bytes(), true, name).is_some(), "{name}");
         }
     }
 
