@@ -24,7 +24,8 @@ pub(crate) struct LogArgs {
     #[arg(long, value_name = "FIELD,…", default_value = "client")]
     key: Key,
 
-    /// The format of the logs; auto finds it out for each of them
+    /// The format of the logs: combined, common, vhost, json, csv or sshd; auto finds it out for
+    /// each of them
     #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = format)]
     format: FormatArg,
 

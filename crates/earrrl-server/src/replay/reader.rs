@@ -14,6 +14,7 @@ use super::key::{Key, KeyMaker};
 use super::lines::{Line, Lines, MAX_LINE};
 use super::skips::{Skip, Skips};
 use crate::address::Prefixes;
+use crate::text::plain;
 
 /// What of the lines is used, and how.
 pub(crate) struct Selection {
@@ -264,11 +265,4 @@ fn without_hole(line: &[u8]) -> &[u8] {
     }
     let start = line.iter().position(|&b| b != 0).unwrap_or(line.len());
     &line[start..]
-}
-
-/// A system's error without its number.
-fn plain(error: &io::Error) -> String {
-    let text = error.to_string();
-    let end = text.find(" (os error").unwrap_or(text.len());
-    text[..end].to_lowercase()
 }
