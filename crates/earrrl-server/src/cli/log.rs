@@ -74,6 +74,14 @@ fn format(name: &str) -> Result<FormatArg, String> {
 }
 
 impl LogArgs {
+    /// What identifies a client, as the flags name it.
+    fn key_name(&self) -> String {
+        match (self.key.to_string(), &self.key_field) {
+            (key, Some(field)) if key == "client" => field.clone(),
+            (key, _) => key,
+        }
+    }
+
     /// What of the lines is used, and how.
     pub(crate) fn selection(&self) -> Selection {
         Selection {
@@ -147,7 +155,7 @@ fn skipped(reader: &Reader, args: &LogArgs) -> String {
             Some(example) => format!(" ({}: `{}`)", example.place, example.text),
             None => String::new(),
         };
-        let key = if skip == Skip::Key { format!(" {}", args.key) } else { String::new() };
+        let key = if skip == Skip::Key { format!(" {}", args.key_name()) } else { String::new() };
         format!("{lines} {}{key}{example}", skip.reason())
     });
     reasons.collect::<Vec<_>>().join("; ")

@@ -35,7 +35,7 @@ impl FromStr for CostRule {
             let cost = cost.parse().map_err(|error| format!("{error}"))?;
             let (path, prefix) = path.strip_suffix('*').map_or((path, false), |path| (path, true));
             if path.contains('*') || path.is_empty() && !prefix {
-                return Err(format!("`{path}`: expected a path, with a * at its end only"));
+                return Err("expected a path, with a * at its end only".into());
             }
             return Ok(Self::Path { path: path.into(), prefix, cost });
         }

@@ -218,7 +218,7 @@ impl Reader {
             }
             let first = memchr::memchr(b'\n', ahead).unwrap_or(ahead.len());
             if first <= MAX_LINE && !ahead.is_empty() {
-                let unknown = unknown_format(ahead, self.hints.private);
+                let unknown = unknown_format(ahead, &self.hints);
                 return Err(about(&lines.take_error().map_or(unknown, |error| plain(&error))));
             }
             match lines.next().map_err(|error| about(&plain(&error)))? {
@@ -244,7 +244,7 @@ pub(crate) enum ReadError {
 }
 
 /// Why no format was found, with an example.
-fn unknown_format(ahead: &[u8], private: bool) -> String {
+fn unknown_format(ahead: &[u8], hints: &Hints) -> String {
     if ahead.contains(&0) {
         return "is a binary file, not a log".into();
     }
@@ -253,8 +253,12 @@ fn unknown_format(ahead: &[u8], private: bool) -> String {
         return "is blank".into();
     };
     let first = Escaped(&first[..first.len().min(80)]);
-    let example = if private { String::new() } else { format!(" (`{first}`)") };
-    format!("no log format fits its first lines{example}; --format says which it is")
+    let example = if hints.private { String::new() } else { format!(" (`{first}`)") };
+    let hint = match &hints.time_field {
+        Some(field) => format!("--time-field says that a field `{field}` has the time"),
+        None => "--format says which it is".into(),
+    };
+    format!("no log format fits its first lines{example}; {hint}")
 }
 
 /// A log that was cut to nothing while being written to goes on behind a hole of zeros.
