@@ -63,8 +63,8 @@ impl Parser {
         let (who, stamp) = match line.split_at_checked(5) {
             Some((b"- - [", stamp)) => (&line[..3], stamp),
             _ => match memchr::memmem::find(line, b" [") {
-                Some(at) => (&line[..at], &line[at + 2..]),
-                None => return Err(Skip::Malformed),
+                Some(at) if !has_host(&line[..at]) => (&line[..at], &line[at + 2..]),
+                _ => return Err(Skip::Malformed),
             },
         };
         if let Some(time) = self.time.parse(stamp) {
@@ -131,6 +131,13 @@ impl<'a> Record<'a> {
 fn unquoted(line: &[u8]) -> &[u8] {
     let inner = line.strip_prefix(b"\"").and_then(|line| line.trim_ascii_end().strip_suffix(b"\""));
     inner.unwrap_or(line)
+}
+
+/// Whether this is no identity and user, but a client before them: behind a virtual host, which would
+/// pass for the client.
+fn has_host(who: &[u8]) -> bool {
+    let mut words = who.split(|&b| b == b' ');
+    words.next() != Some(b"-") && words.next() == Some(b"-") && words.next().is_some()
 }
 
 /// Splits at the first blank; a word has at least one byte.
@@ -215,7 +222,8 @@ mod tests {
 
     #[test]
     fn broken_lines() {
-        let cases: [(&[u8], Skip); 6] = [
+        let cases: [(&[u8], Skip); 7] = [
+            (b"a.example 192.0.2.7 - - [17/May/2015:10:05:03 +0000]", Skip::Malformed),
             (b"", Skip::Malformed),
             (b" - - [17/May/2015:10:05:03 +0000]", Skip::Malformed),
             (b"192.0.2.7", Skip::Malformed),
