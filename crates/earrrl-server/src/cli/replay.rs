@@ -12,7 +12,7 @@ use super::{Failure, log};
 use crate::replay::report::{self, Summary};
 use crate::replay::{Clients, Held, Names, Reader, Replay, Request};
 
-/// Shows who would have been limited, under every rule side by side
+/// Show who would have been limited, under every rule side by side
 ///
 /// Reads web servers' logs (common, combined, with virtual host, JSON lines), CSV and the ssh
 /// daemon's syslog, plain, .gz or .zst, and puts each request through each rule.

@@ -16,7 +16,7 @@ use crate::text::plain;
 /// The longest scenario file.
 const MAX_SCENARIO: u64 = 1 << 20;
 
-/// Puts made-up clients through rules
+/// Put made-up clients through rules
 ///
 /// The same seed gives the same requests. Clients of one name are one client that changes its mind.
 #[derive(Debug, clap::Args)]

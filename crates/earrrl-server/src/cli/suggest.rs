@@ -10,7 +10,7 @@ use super::{Failure, log};
 use crate::replay::{Held, Reader};
 use crate::suggest::{Peaks, Share, judge, write};
 
-/// Finds the limit that would touch only the worst clients
+/// Find the limit that would touch only the worst clients
 ///
 /// Takes every client's recent average rate through the log and keeps its peak. A limit above a
 /// client's peak never touches that client.

@@ -60,6 +60,7 @@ impl Parser {
             (host, line) = word(line)?;
         }
         let (client, line) = word(line)?;
+        let client = client.strip_suffix(b"\"").unwrap_or(client);
         let (who, stamp) = match line.split_at_checked(5) {
             Some((b"- - [", stamp)) => (&line[..3], stamp),
             _ => match memchr::memmem::find(line, b" [") {
@@ -126,9 +127,13 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Some exporters wrap a whole line in quotes, with or without doubling those inside.
+/// Some exporters wrap a whole line in quotes, with or without doubling those inside; others only
+/// its first word, whose closing quote is left.
 #[cold]
 fn unquoted(line: &[u8]) -> &[u8] {
+    if word(line).is_ok_and(|(first, _)| first.len() > 1 && first.ends_with(b"\"")) {
+        return &line[1..];
+    }
     let inner = line.strip_prefix(b"\"").and_then(|line| line.trim_ascii_end().strip_suffix(b"\""));
     inner.unwrap_or(line)
 }
@@ -212,6 +217,9 @@ mod tests {
         let quoted = [b"\"", LINE, b"\""].concat();
         assert_eq!(get(&quoted, false, "client").as_deref(), Some("192.0.2.7"));
         assert_eq!(get(&quoted, false, "status").as_deref(), Some("200"));
+        let client = [b"\"192.0.2.7\"", &LINE[9..]].concat();
+        assert_eq!(get(&client, false, "client").as_deref(), Some("192.0.2.7"));
+        assert_eq!(get(&client, false, "agent").as_deref(), Some("curl 8"));
         let vhost = [b"example.org:443 ", LINE].concat();
         assert_eq!(get(&vhost, true, "host").as_deref(), Some("example.org:443"));
         assert_eq!(get(&vhost, true, "agent").as_deref(), Some("curl 8"));
