@@ -76,8 +76,11 @@ fn flood<C: earrrl::Clock>(
     Ok(tally)
 }
 
-/// Pages of this process in memory; 0 where nobody tells.
+/// Pages of this process in memory, without those of its program file, which come as its functions
+/// are first called; 0 where nobody tells.
 fn resident_pages() -> Result<u64, Box<dyn std::error::Error>> {
     let Ok(text) = std::fs::read_to_string("/proc/self/statm") else { return Ok(0) };
-    Ok(text.split_whitespace().nth(1).unwrap_or("0").parse()?)
+    let mut fields = text.split_whitespace().skip(1).map(str::parse::<u64>);
+    let (resident, of_files) = (fields.next().unwrap_or(Ok(0))?, fields.next().unwrap_or(Ok(0))?);
+    Ok(resident.saturating_sub(of_files))
 }
