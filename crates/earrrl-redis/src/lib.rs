@@ -49,5 +49,5 @@ pub use engine::RedisEngine;
 pub use key::ClientKeys;
 #[cfg(feature = "tls")]
 pub use options::Certificates;
-pub use options::{Options, WhenGone};
+pub use options::{Options, WhenGone, check_prefix, check_rule, check_url, without_credentials};
 pub use status::{Counts, Mode, Status};

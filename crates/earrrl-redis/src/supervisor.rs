@@ -56,8 +56,15 @@ async fn connect(shared: &Shared) -> Option<Link> {
         }
         Err(error) => {
             let fault = Fault::from(error);
-            shared.note(&fault);
-            tracing::warn!(why = fault.detail(), "Redis can't be reached");
+            // Once for each reason, not once a second for as long as it lasts.
+            if shared.note(&fault) {
+                let policy = shared.options.when_gone.name();
+                tracing::warn!(
+                    why = fault.detail(),
+                    policy,
+                    "Redis can't be reached; the policy decides"
+                );
+            }
             None
         }
     }

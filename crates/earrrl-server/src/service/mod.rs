@@ -132,7 +132,7 @@ impl Service {
     /// # Errors
     /// When there is not enough memory for the tables, say.
     pub fn new(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
-        let engine = Engine::memory(Arc::clone(&clock))?;
+        let engine = Engine::new(&config.engine, Arc::clone(&clock))?;
         let metrics = Metrics::default();
         let rules = RuleSet::new(config, &engine, &metrics.outcomes)?;
         Ok(Self {
@@ -147,9 +147,11 @@ impl Service {
     /// Exchanges the rules. Those that keep their name keep their clients' history.
     ///
     /// # Errors
-    /// As [`Service::new`]; the rules stay as they are.
-    pub fn reload(&self, config: &Config) -> Result<(), EngineError> {
-        let rules = RuleSet::new(config, &self.engine, &self.metrics.outcomes)?;
+    /// As [`Service::new`], and when another engine is asked for; the rules stay as they are.
+    pub fn reload(&self, config: &Config) -> Result<(), String> {
+        self.engine.reload(&config.engine)?;
+        let rules = RuleSet::new(config, &self.engine, &self.metrics.outcomes);
+        let rules = rules.map_err(|error| error.to_string())?;
         self.rules.store(Arc::new(rules));
         Ok(())
     }

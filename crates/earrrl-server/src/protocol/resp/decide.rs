@@ -1,5 +1,7 @@
 //! The commands that ask and change: `CL.THROTTLE` and `EARRRL.*`.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use earrrl::{Cost, MAX_CHARGES, Nanos, Outcome, Wait};
 
 use super::codec::Request;
@@ -57,30 +59,10 @@ fn not_whole(name: &str) -> Refusal {
     Refusal::Error(format!("{name}: expected a whole number"))
 }
 
-/// `EARRRL.CHECK rule key [COST c] [AND rule key [COST c] …]`.
+/// `EARRRL.CHECK rule key [COST c] [AND rule key [COST c] …]`, and the same with `EARRRL.PEEK`.
 #[inline]
-pub(super) async fn check(
-    session: &mut Session,
-    request: Request<'_>,
-    rules: &RuleSet,
-    out: &mut Vec<u8>,
-) -> Result<(), Refusal> {
-    ask(session, request, rules, Mode::Check, out).await
-}
-
-/// As [`check`], but nothing is stored.
-pub(super) async fn peek(
-    session: &mut Session,
-    request: Request<'_>,
-    rules: &RuleSet,
-    out: &mut Vec<u8>,
-) -> Result<(), Refusal> {
-    ask(session, request, rules, Mode::Peek, out).await
-}
-
-#[inline]
-async fn ask(
-    session: &mut Session,
+pub(super) async fn ask(
+    session: &Session,
     request: Request<'_>,
     rules: &RuleSet,
     mode: Mode,
@@ -106,16 +88,13 @@ async fn ask(
 
 /// The rule of this name, looked for first where the client's last rule was.
 #[inline]
-fn remembered<'r>(
-    session: &mut Session,
-    rules: &'r RuleSet,
-    name: &[u8],
-) -> Option<&'r ActiveRule> {
-    if let Some(rule) = rules.at(session.last_rule, name) {
+fn remembered<'r>(session: &Session, rules: &'r RuleSet, name: &[u8]) -> Option<&'r ActiveRule> {
+    if let Some(rule) = rules.at(session.last_rule.load(Relaxed), name) {
         return Some(rule);
     }
-    session.last_rule = rules.position(name)?;
-    rules.at(session.last_rule, name)
+    let place = rules.position(name)?;
+    session.last_rule.store(place, Relaxed);
+    rules.at(place, name)
 }
 
 async fn ask_several(

@@ -1,0 +1,190 @@
+//! The server over a real Redis: shared by two servers, killed and restarted under load, never there.
+#![cfg(feature = "redis")]
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+
+use earrrl_server::config::Config;
+use serde_json::Value;
+use support::redis::{Redis, free_address};
+use support::resp::{Reply, encode};
+use support::{TestServer, until};
+
+const RULES: &str = "[[rule]]\nname = \"api\"\nlimit = \"gcra 1/1h burst=1000\"\n\
+                     [[rule]]\nname = \"average\"\nlimit = \"recent-average 1000/s half-life=1h\"\n";
+
+fn config(url: &str, more: &str) -> String {
+    format!("[engine]\nredis = \"{url}\"\ncapacity = 1000\n{more}\n{RULES}")
+}
+
+fn engine(server: &TestServer) -> Value {
+    let ready = server.http().get("/readyz");
+    assert_eq!(ready.status, 200);
+    ready.json()["engine"].clone()
+}
+
+fn remaining(server: &TestServer, key: &str) -> u64 {
+    let body = format!("{{\"rule\":\"api\",\"key\":\"{key}\"}}");
+    server.http().post("/v1/check", &body).json()["remaining"].as_u64().unwrap()
+}
+
+/// The value of a metric, with its labels.
+fn metric(server: &TestServer, name: &str) -> f64 {
+    let text = server.http().get("/metrics").body;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("{name} is not in {text}")).parse().unwrap()
+}
+
+#[test]
+fn two_servers_share_their_limits() {
+    let redis = Redis::start();
+    let servers = [(), ()].map(|()| TestServer::start(&config(&redis.url(), "")));
+    assert_eq!(remaining(&servers[0], "alice"), 999);
+    assert_eq!(remaining(&servers[1], "alice"), 998);
+    assert_eq!(engine(&servers[0])["mode"], "redis");
+    assert_eq!(engine(&servers[0])["trouble"], Value::Null);
+    assert_eq!(metric(&servers[0], "earrrl_engine_mode{mode=\"redis\"}"), 1.0);
+    assert_eq!(metric(&servers[0], "earrrl_engine_decisions_total{by=\"redis\"}"), 1.0);
+
+    let mut resp = servers[1].resp();
+    assert_eq!(resp.line("EARRRL.REFUND api alice 1"), Reply::Simple("OK".into()));
+    assert_eq!(remaining(&servers[0], "alice"), 998);
+    assert_eq!(servers[0].http().request("DELETE", "/v1/clients/api/alice", "", b"").status, 204);
+    assert_eq!(remaining(&servers[1], "alice"), 999);
+}
+
+#[test]
+fn clients_can_be_kept_out_of_redis() {
+    let redis = Redis::start();
+    let server =
+        TestServer::start(&config(&redis.url(), "prefix = \"p\"\nhmac_key = \"0123456789abcdef\""));
+    remaining(&server, "alice");
+    let Reply::Array(keys) = redis.client().line("KEYS p1:{*}:api") else { panic!("no list") };
+    let [Reply::Bulk(key)] = &keys[..] else { panic!("{keys:?}") };
+    assert_eq!(key.len(), "p1:{}:api".len() + 32, "{key:?}");
+}
+
+#[test]
+fn a_pipeline_is_answered_in_order_whatever_stands_in_it() {
+    let redis = Redis::start();
+    let server = TestServer::start(&config(&redis.url(), ""));
+    let mut client = server.resp();
+    let mut pipeline = Vec::new();
+    for nth in 0..1000 {
+        pipeline.extend(encode(&[b"EARRRL.CHECK", b"api", b"alice"]));
+        match nth % 100 {
+            50 => pipeline.extend(encode(&[b"ECHO", nth.to_string().as_bytes()])),
+            99 => pipeline.extend(encode(&[b"EARRRL.RESET", b"api", b"alice"])),
+            _ => {}
+        }
+    }
+    client.send(&pipeline);
+    for nth in 0..1000 {
+        let pairs = client.reply().pairs();
+        let left = (999 - nth % 100).to_string();
+        assert_eq!(pairs[4], ("remaining".to_owned(), Reply::bulk(&left)), "{nth}");
+        match nth % 100 {
+            50 => assert_eq!(client.reply(), Reply::bulk(&nth.to_string())),
+            99 => assert_eq!(client.reply(), Reply::Simple("OK".into())),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_batch_is_decided_in_order() {
+    let redis = Redis::start();
+    let server = TestServer::start(&config(&redis.url(), ""));
+    let checks = vec!["{\"rule\":\"api\",\"key\":\"alice\"}"; 500].join(",");
+    let answer = server.http().post("/v1/check/batch", &format!("{{\"checks\":[{checks}]}}"));
+    let answer = answer.json();
+    let left = answer["decisions"].as_array().unwrap().iter().map(|d| d["remaining"].as_u64());
+    assert!(left.eq((500..1000).rev().map(Some)));
+}
+
+#[test]
+fn killed_and_restarted_under_load_no_request_fails() {
+    let mut redis = Redis::start();
+    let server = TestServer::start(&config(&redis.url(), ""));
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = server.http();
+            while !stop.load(Relaxed) {
+                let check = client.post("/v1/check", "{\"rule\":\"average\",\"key\":\"bob\"}");
+                assert_eq!(check.status, 200, "{}", check.body);
+            }
+        });
+        scope.spawn(|| {
+            let mut client = server.resp();
+            let pipeline = encode(&[b"EARRRL.CHECK", b"average", b"carol"]).repeat(20);
+            while !stop.load(Relaxed) {
+                client.send(&pipeline);
+                for _ in 0..20 {
+                    assert_eq!(client.reply().pairs()[0].1, Reply::Integer(1));
+                }
+            }
+        });
+        for _ in 0..3 {
+            let before = metric(&server, "earrrl_engine_decisions_total{by=\"local\"}");
+            redis.kill();
+            until("the policy decides", || engine(&server)["mode"] == "local");
+            assert!(engine(&server)["trouble"].is_string());
+            assert_eq!(metric(&server, "earrrl_engine_mode{mode=\"local\"}"), 1.0);
+            until("decisions are made here", || {
+                metric(&server, "earrrl_engine_decisions_total{by=\"local\"}") > before
+            });
+            redis.restart();
+            until("Redis decides again", || engine(&server)["mode"] == "redis");
+            until("it has what was counted meanwhile", || engine(&server)["owed_clients"] == 0);
+        }
+        stop.store(true, Relaxed);
+    });
+    assert!(metric(&server, "earrrl_redis_events_total{event=\"handed_over\"}") > 0.0);
+}
+
+#[test]
+fn a_redis_that_is_not_there_at_the_start_is_waited_for() {
+    for (policy, status) in [("local", 200), ("allow", 200), ("deny", 429)] {
+        let url = format!("redis://{}", free_address());
+        let server = TestServer::start(&config(&url, &format!("policy = \"{policy}\"")));
+        let state = engine(&server);
+        assert_eq!(state["mode"], policy);
+        assert!(state["trouble"].as_str().unwrap().contains("refused"), "{state}");
+        let check = server.http().post("/v1/check", "{\"rule\":\"api\",\"key\":\"k\"}");
+        assert_eq!(check.status, status, "{policy}: {}", check.body);
+        assert_eq!(metric(&server, &format!("earrrl_engine_mode{{mode=\"{policy}\"}}")), 1.0);
+    }
+}
+
+#[test]
+fn rules_are_reloaded_and_keep_their_histories() {
+    let redis = Redis::start();
+    let old = config(&redis.url(), "");
+    let server = TestServer::start(&old);
+    for _ in 0..500 {
+        remaining(&server, "alice");
+    }
+    let reload = |text: &str| server.server.reload(Ok(Config::parse(text, "f").unwrap()));
+    let larger = old.replace("burst=1000", "burst=2000");
+    reload(&larger).unwrap();
+    // A larger pool keeps its present balance.
+    assert_eq!(remaining(&server, "alice"), 499);
+
+    let moved = old.replace(&redis.url(), "redis://10.0.0.1");
+    let prefix = old.replace("capacity", "prefix = \"p\"\ncapacity");
+    for changed in [&moved, &prefix, RULES] {
+        let error = reload(changed).unwrap_err();
+        assert!(error.starts_with("[engine] has changed") && error.contains("restart"), "{error}");
+        assert_eq!(server.http().get("/readyz").json()["reload_error"], error);
+        let rules = server.http().get("/v1/rules").json();
+        assert_eq!(rules["rules"][0]["limit"], "gcra 1/1h burst=2000");
+    }
+    assert_eq!(remaining(&server, "alice"), 498);
+    let user = redis.url().replace("//", "//default:secret@");
+    reload(&larger.replace(&redis.url(), &user)).unwrap();
+    assert_eq!(remaining(&server, "alice"), 497);
+}
