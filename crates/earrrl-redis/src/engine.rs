@@ -96,6 +96,10 @@ impl RedisEngine {
         self.shared.set_urls(urls);
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     fn request(
         &self,
         charges: &[Charge<'_>],

@@ -228,15 +228,15 @@ impl Shared {
     }
 
     /// Waits for a call, and tells the breaker how it went.
-    async fn within(
+    pub(crate) async fn within<T>(
         &self,
         patience: Duration,
         group: usize,
-        call: impl Future<Output = Result<(), Fault>>,
-    ) -> Result<(), Fault> {
+        call: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
         let answer = tokio::time::timeout(patience, call).await.unwrap_or(Err(Fault::Late));
         match &answer {
-            Ok(()) => self.breakers.succeeded(group),
+            Ok(_) => self.breakers.succeeded(group),
             Err(fault) => self.failed(group, fault),
         }
         answer

@@ -6,13 +6,14 @@ use std::thread;
 use std::time::Duration;
 
 use earrrl::{Charge, Clock, Decision, Engine as _, EngineError, Nanos, Rule, RuleId};
-use earrrl_redis::{Mode, Options, RedisEngine, without_credentials};
+use earrrl_redis::{Mode, Options, RedisEngine, Shift, WhenGone, without_credentials};
 use tokio::runtime;
 use tokio::sync::oneshot;
 
 use crate::config::engine::RedisConfig;
 use crate::engine::State;
 use crate::metrics::Family;
+use crate::service::throttle::{Call, Throttle, Throttled};
 
 /// Modes, in the words of `/readyz` and metrics. `partly`: some shards of a Cluster are left alone.
 const MODES: [&str; 5] = ["redis", "partly", "local", "allow", "deny"];
@@ -77,6 +78,25 @@ impl Redis {
 
     pub(crate) async fn reset(&self, rule: RuleId, key: &[u8]) -> Result<(), EngineError> {
         self.engine.reset(rule, key).await
+    }
+
+    /// Answers a call of `CL.THROTTLE`; by the policy, and `local`, while Redis is gone.
+    pub(crate) async fn throttle(
+        &self,
+        key: &[u8],
+        call: Call,
+        local: &Throttle,
+    ) -> Result<Throttled, EngineError> {
+        let (by, most) = call.shift();
+        match self.engine.shift(key, Shift { by, most }, self.now()).await {
+            Ok(seen) => Ok(call.answer(seen.now, seen.before)),
+            Err(EngineError::Unavailable(_)) => Ok(match self.engine.options().when_gone {
+                WhenGone::Allow => call.answer_by_fiat(true),
+                WhenGone::Deny => call.answer_by_fiat(false),
+                _ => local.throttle(key, call),
+            }),
+            Err(error) => Err(error),
+        }
     }
 
     /// Waits until Redis decides, for at most `patience`, and says which it is.

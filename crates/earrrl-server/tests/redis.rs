@@ -4,10 +4,14 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
+use std::time::Duration;
 
-use earrrl_server::config::Config;
+use earrrl::random::Random;
+use earrrl::{ManualClock, Nanos};
+use earrrl_server::config::{Config, EngineConfig};
 use serde_json::Value;
 use support::redis::{Redis, free_address};
 use support::resp::{Reply, encode};
@@ -54,6 +58,10 @@ fn two_servers_share_their_limits() {
     assert_eq!(remaining(&servers[0], "alice"), 998);
     assert_eq!(servers[0].http().request("DELETE", "/v1/clients/api/alice", "", b"").status, 204);
     assert_eq!(remaining(&servers[1], "alice"), 999);
+
+    assert_eq!(resp.line("CL.THROTTLE k 9 1 60"), Reply::integers(&[0, 10, 9, -1, 60]));
+    let mut other = servers[0].resp();
+    assert_eq!(other.line("CL.THROTTLE k 9 1 60"), Reply::integers(&[0, 10, 8, -1, 120]));
 }
 
 #[test]
@@ -92,6 +100,44 @@ fn a_pipeline_is_answered_in_order_whatever_stands_in_it() {
             _ => {}
         }
     }
+}
+
+/// Random calls, each answered by both servers at one instant: in memory and over Redis.
+#[test]
+fn throttle_answers_as_it_does_in_memory() {
+    let redis = Redis::start();
+    let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
+    let mut shared = support::parse(&config(&redis.url(), "deadline = \"10s\""));
+    let EngineConfig::Redis(engine) = &mut shared.engine else { panic!("another engine") };
+    engine.own_clock = true;
+    engine.options.linger = Duration::from_secs(3600);
+    let servers = [
+        TestServer::with_clock(support::parse(RULES), clock.clone()),
+        TestServer::with_clock(shared, clock.clone()),
+    ];
+    let mut clients = servers.each_ref().map(TestServer::resp);
+    let mut random = Random::new(7);
+    let (mut limited, mut sent) = (0, 0);
+    for _ in 0..100 {
+        clock.advance(Duration::from_micros(random.below(1_000_000)));
+        let call = |_| {
+            let (key, burst, count) = (random.below(5), random.below(6), 1 + random.below(7));
+            let (period, quantity) = (1 + random.below(9), random.below(5));
+            format!("CL.THROTTLE k{key} {burst} {count} {period} {quantity}\r\n")
+        };
+        let pipeline: Vec<String> = (0..50).map(call).collect();
+        clients.iter_mut().for_each(|client| client.send(pipeline.concat().as_bytes()));
+        for call in &pipeline {
+            let [expected, got] = clients.each_mut().map(support::resp::Client::reply);
+            assert_eq!(got, expected, "{call}");
+            let Reply::Array(integers) = got else { panic!("{call}: {got:?}") };
+            limited += u32::from(integers[0] == Reply::Integer(1));
+            sent += 1;
+        }
+    }
+    assert!((sent / 5..sent).contains(&limited), "{limited} of {sent}");
+    let absurd = clients[1].line("CL.THROTTLE k 1000000 1 5000");
+    assert!(matches!(absurd, Reply::Error(text) if text.contains("hundred years")));
 }
 
 #[test]
@@ -154,6 +200,9 @@ fn a_redis_that_is_not_there_at_the_start_is_waited_for() {
         let state = engine(&server);
         assert_eq!(state["mode"], policy);
         assert!(state["trouble"].as_str().unwrap().contains("refused"), "{state}");
+        let limited = i64::from(policy == "deny");
+        let Reply::Array(throttled) = server.resp().line("CL.THROTTLE k 9 1 1") else { panic!() };
+        assert_eq!(throttled[..2], [Reply::Integer(limited), Reply::Integer(10)], "{policy}");
         let check = server.http().post("/v1/check", "{\"rule\":\"api\",\"key\":\"k\"}");
         assert_eq!(check.status, status, "{policy}: {}", check.body);
         assert_eq!(metric(&server, &format!("earrrl_engine_mode{{mode=\"{policy}\"}}")), 1.0);

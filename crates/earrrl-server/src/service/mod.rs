@@ -20,7 +20,7 @@ use attributes::Attributes;
 use inline::InlineRules;
 use key::Key;
 use rules::{ActiveRule, Prepared, RuleSet};
-use throttle::Throttle;
+use throttle::{Call, Throttle, Throttled};
 
 /// Longest key, in bytes.
 pub const MAX_KEY_LEN: usize = 4096;
@@ -172,6 +172,18 @@ impl Service {
     /// When that is not allowed, the text is no rule, or there are too many.
     pub fn inline_rule(&self, text: &str) -> Result<Arc<ActiveRule>, AskError> {
         self.inline.get(text, &self.engine, &self.metrics.outcomes)
+    }
+
+    /// Answers a call of `CL.THROTTLE`, by the state that all servers share where there is one.
+    ///
+    /// # Errors
+    /// Parameters that can't be counted exactly there.
+    pub async fn throttle(&self, key: &[u8], call: Call) -> Result<Throttled, AskError> {
+        match &self.engine {
+            Engine::Memory(_) => Ok(self.throttle.throttle(key, call)),
+            #[cfg(feature = "redis")]
+            Engine::Redis(engine) => Ok(engine.throttle(key, call, &self.throttle).await?),
+        }
     }
 
     /// Asks one rule.

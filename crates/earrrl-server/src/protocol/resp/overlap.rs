@@ -2,7 +2,8 @@
 //! about together, and answered in order.
 //!
 //! They are sent in order, too, over the engine's one connection, so requests about one key are
-//! decided in the order in which they came. Only checks and peeks overlap; every other command waits
+//! decided in the order in which they came. Only checks, peeks and
+//! `CL.THROTTLE` overlap; every other command waits
 //! for those before it, and those after it wait for it.
 
 use std::io;

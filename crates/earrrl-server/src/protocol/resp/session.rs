@@ -67,7 +67,7 @@ impl Session {
     ) -> Next {
         let Some(name) = request.word(0) else { return Next::Go };
         let length = out.len();
-        let result = if name.eq_ignore_ascii_case(b"CL.THROTTLE") {
+        let result = if is_throttle(name) {
             decide::throttle(self, request, &mut Writer::new(out, self.version))
         } else if name.eq_ignore_ascii_case(b"EARRRL.CHECK") {
             decide::ask(self, request, rules, Mode::Check, out).await
@@ -87,13 +87,16 @@ impl Session {
 
     /// Whether a request changes nothing but what it asks about.
     pub(super) fn overlaps(request: Request<'_>) -> bool {
-        request.word(0).and_then(mode).is_some()
+        request.word(0).is_some_and(|name| mode(name).is_some() || is_throttle(name))
     }
 
     /// Answers a request that [`Session::overlaps`].
     pub(super) async fn question(&self, request: Request<'_>, rules: &RuleSet, out: &mut Vec<u8>) {
-        let Some(mode) = request.word(0).and_then(mode) else { return };
-        if let Err(refusal) = decide::ask(self, request, rules, mode, out).await {
+        let answer = match request.word(0).and_then(mode) {
+            Some(mode) => decide::ask(self, request, rules, mode, out).await,
+            None => decide::throttle_shared(self, request, out).await,
+        };
+        if let Err(refusal) = answer {
             out.clear();
             refuse(&refusal, &mut Writer::new(out, self.version));
         }
@@ -145,6 +148,11 @@ impl Session {
             _ => Err(Refusal::Forbidden),
         }
     }
+}
+
+#[inline]
+fn is_throttle(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"CL.THROTTLE")
 }
 
 /// What a command asks, if it asks.
