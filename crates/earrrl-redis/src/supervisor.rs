@@ -21,6 +21,8 @@ use crate::status::count;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The same for a try over a connection that worked until now.
 const PROBE: Duration = Duration::from_millis(100);
+/// How often a Redis at work is tried.
+const CHECKED_EVERY: Duration = Duration::from_secs(1);
 /// Tries that may fail before the connection is given up.
 const TRIES: u32 = 3;
 const SHORTEST_BACKOFF: Duration = Duration::from_millis(10);
@@ -79,7 +81,7 @@ async fn serve(shared: &Arc<Shared>, link: Link, probes: &[String], backoff: &mu
             Ok(()) => {
                 (tries, *backoff) = (0, Backoff::new(shared.options.longest_backoff));
                 shared.settled.send_replace(shared.breakers.open_groups() == 0);
-                shared.trouble.notified().await;
+                watch(shared, &link, probes).await;
             }
             Err(Fault::Lost(_)) => return,
             Err(_) if tries >= TRIES => return,
@@ -87,6 +89,18 @@ async fn serve(shared: &Arc<Shared>, link: Link, probes: &[String], backoff: &mu
                 tries += 1;
                 backoff.wait().await;
             }
+        }
+    }
+}
+
+/// Waits for trouble. A single Redis is tried now and then, so that it is seen to be gone although
+/// nobody asks for a decision.
+async fn watch(shared: &Shared, link: &Link, probes: &[String]) {
+    while let Err(_elapsed) = timeout(CHECKED_EVERY, shared.trouble.notified()).await {
+        let Some(key) = probes.first().filter(|_| !shared.options.cluster) else { continue };
+        let answer = timeout(PROBE, probe(link.clone(), key)).await.unwrap_or(Err(Fault::Late));
+        if let Err(fault) = answer {
+            shared.failed(0, &fault);
         }
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use earrrl::random::Random;
 use earrrl::{ManualClock, Nanos};
 use earrrl_server::config::{Config, EngineConfig};
+use rustix::process::Signal;
 use serde_json::Value;
 use support::redis::{Redis, free_address};
 use support::resp::{Reply, encode};
@@ -190,6 +191,46 @@ fn killed_and_restarted_under_load_no_request_fails() {
         stop.store(true, Relaxed);
     });
     assert!(metric(&server, "earrrl_redis_events_total{event=\"handed_over\"}") > 0.0);
+}
+
+#[test]
+fn a_redis_that_goes_while_nobody_asks_is_noticed() {
+    let mut redis = Redis::start();
+    let server = TestServer::start(&config(&redis.url(), ""));
+    until("Redis decides", || engine(&server)["mode"] == "redis");
+    redis.kill();
+    until("it is noticed", || engine(&server)["mode"] == "local");
+    assert_eq!(metric(&server, "earrrl_engine_decisions_total{by=\"local\"}"), 0.0);
+}
+
+/// More connections wait for a Redis that is stuck than there is memory for: some are told so and
+/// closed, the others are answered when it goes on.
+#[test]
+fn waiting_takes_bounded_memory() {
+    let redis = Redis::start();
+    let text = config(&redis.url(), "deadline = \"10s\"");
+    let server = TestServer::start(&format!("[server]\nmax_held_memory = 1048576\n{text}"));
+    until("Redis decides", || engine(&server)["mode"] == "redis");
+    let mut clients: Vec<_> = (0..600).map(|_| server.resp()).collect();
+    redis.signal(Signal::STOP);
+    for client in &mut clients {
+        client.send(&encode(&[b"EARRRL.CHECK", b"api", b"alice"]));
+        client.stream().set_nonblocking(true).unwrap();
+    }
+    until("one is told to go", || clients.iter().any(|c| c.stream().peek(&mut [0]).is_ok()));
+    redis.signal(Signal::CONT);
+    let mut told_to_go = 0;
+    for client in &mut clients {
+        client.stream().set_nonblocking(false).unwrap();
+        match client.reply() {
+            Reply::Error(text) => {
+                assert_eq!(text, "ERR server overloaded");
+                told_to_go += 1;
+            }
+            answer => assert_eq!(answer.pairs()[0].1, Reply::Integer(1)),
+        }
+    }
+    assert!((1..300).contains(&told_to_go), "{told_to_go}");
 }
 
 #[test]

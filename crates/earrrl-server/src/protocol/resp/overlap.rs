@@ -63,14 +63,16 @@ impl Client {
         consumed: &mut usize,
     ) -> io::Result<bool> {
         loop {
-            let Some(most) = self.room(input.len() + output.len()) else {
+            let (started, server) = (Instant::now(), Arc::clone(&self.session.server));
+            let (questions, then) = self.gather(input, consumed);
+            let Some(at_once) = self.room(input.len() + output.len(), questions.len()) else {
                 Writer::new(output, self.session.version()).error("server overloaded");
                 return Ok(false);
             };
-            let (started, server) = (Instant::now(), Arc::clone(&self.session.server));
-            let (questions, then) = self.gather(input, consumed, most);
             let rules = server.service.rules();
-            answer_questions(&self.session, &questions, input, &rules, output).await;
+            for together in questions.chunks(at_once) {
+                answer_questions(&self.session, together, input, &rules, output).await;
+            }
             let metrics = &server.service.metrics;
             metrics.resp_requests.add(questions.len() as u64);
             metrics.resp_batch.record(started.elapsed());
@@ -96,15 +98,19 @@ impl Client {
         }
     }
 
-    /// How many requests may be under way: one at least, or none if memory is short even for that.
-    fn room(&mut self, held: usize) -> Option<usize> {
-        [AT_ONCE, 1].into_iter().find(|count| self.connection.hold(held + count * TAKES))
+    /// How many of `count` requests may be under way together: one at least, or `None` where memory
+    /// is short even for that.
+    fn room(&mut self, held: usize, count: usize) -> Option<usize> {
+        if self.connection.hold(held + count * TAKES) {
+            return Some(count.max(1));
+        }
+        (count > 1 && self.connection.hold(held + TAKES)).then_some(1)
     }
 
     /// The next requests that may overlap, and what follows them.
-    fn gather(&mut self, input: &[u8], consumed: &mut usize, most: usize) -> (Questions, Then) {
+    fn gather(&mut self, input: &[u8], consumed: &mut usize) -> (Questions, Then) {
         let mut questions = Questions::new();
-        while questions.len() < most {
+        while questions.len() < AT_ONCE {
             let start = *consumed;
             let request = match self.decoder.decode(&input[start..]) {
                 Ok(Some(request)) => request,
@@ -124,7 +130,7 @@ impl Client {
 
 async fn answer_questions(
     session: &Session,
-    questions: &Questions,
+    questions: &[(usize, Kept)],
     input: &[u8],
     rules: &RuleSet,
     output: &mut Vec<u8>,
