@@ -98,8 +98,9 @@ async fn serve(shared: &Arc<Shared>, link: Link, probes: &[String], backoff: &mu
 async fn watch(shared: &Shared, link: &Link, probes: &[String]) {
     while let Err(_elapsed) = timeout(CHECKED_EVERY, shared.trouble.notified()).await {
         let Some(key) = probes.first().filter(|_| !shared.options.cluster) else { continue };
-        let answer = timeout(PROBE, probe(link.clone(), key)).await.unwrap_or(Err(Fault::Late));
-        if let Err(fault) = answer {
+        let patience = PROBE.max(shared.options.deadline);
+        let answer = timeout(patience, probe(link.clone(), key)).await;
+        if let Err(fault) = answer.unwrap_or(Err(Fault::Late)) {
             shared.failed(0, &fault);
         }
     }

@@ -21,8 +21,20 @@ use support::{TestServer, until};
 const RULES: &str = "[[rule]]\nname = \"api\"\nlimit = \"gcra 1/1h burst=1000\"\n\
                      [[rule]]\nname = \"average\"\nlimit = \"recent-average 1000/s half-life=1h\"\n";
 
+/// With a deadline that a slow machine keeps, too.
 fn config(url: &str, more: &str) -> String {
-    format!("[engine]\nredis = \"{url}\"\ncapacity = 1000\n{more}\n{RULES}")
+    let engine = format!("[engine]\nredis = \"{url}\"\ncapacity = 1000\ndeadline = \"10s\"");
+    format!("{engine}\n{more}\n{RULES}")
+}
+
+/// A server over this Redis, at work.
+fn start(redis: &Redis, more: &str) -> TestServer {
+    at_work(TestServer::start(&config(&redis.url(), more)))
+}
+
+fn at_work(server: TestServer) -> TestServer {
+    until("Redis decides", || engine(&server)["mode"] == "redis");
+    server
 }
 
 fn engine(server: &TestServer) -> Value {
@@ -46,7 +58,7 @@ fn metric(server: &TestServer, name: &str) -> f64 {
 #[test]
 fn two_servers_share_their_limits() {
     let redis = Redis::start();
-    let servers = [(), ()].map(|()| TestServer::start(&config(&redis.url(), "")));
+    let servers = [(), ()].map(|()| start(&redis, ""));
     assert_eq!(remaining(&servers[0], "alice"), 999);
     assert_eq!(remaining(&servers[1], "alice"), 998);
     assert_eq!(engine(&servers[0])["mode"], "redis");
@@ -68,8 +80,7 @@ fn two_servers_share_their_limits() {
 #[test]
 fn clients_can_be_kept_out_of_redis() {
     let redis = Redis::start();
-    let server =
-        TestServer::start(&config(&redis.url(), "prefix = \"p\"\nhmac_key = \"0123456789abcdef\""));
+    let server = start(&redis, "prefix = \"p\"\nhmac_key = \"0123456789abcdef\"");
     remaining(&server, "alice");
     let Reply::Array(keys) = redis.client().line("KEYS p1:{*}:api") else { panic!("no list") };
     let [Reply::Bulk(key)] = &keys[..] else { panic!("{keys:?}") };
@@ -79,7 +90,7 @@ fn clients_can_be_kept_out_of_redis() {
 #[test]
 fn a_pipeline_is_answered_in_order_whatever_stands_in_it() {
     let redis = Redis::start();
-    let server = TestServer::start(&config(&redis.url(), ""));
+    let server = start(&redis, "");
     let mut client = server.resp();
     let mut pipeline = Vec::new();
     for nth in 0..1000 {
@@ -108,13 +119,13 @@ fn a_pipeline_is_answered_in_order_whatever_stands_in_it() {
 fn throttle_answers_as_it_does_in_memory() {
     let redis = Redis::start();
     let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
-    let mut shared = support::parse(&config(&redis.url(), "deadline = \"10s\""));
+    let mut shared = support::parse(&config(&redis.url(), ""));
     let EngineConfig::Redis(engine) = &mut shared.engine else { panic!("another engine") };
     engine.own_clock = true;
     engine.options.linger = Duration::from_secs(3600);
     let servers = [
         TestServer::with_clock(support::parse(RULES), clock.clone()),
-        TestServer::with_clock(shared, clock.clone()),
+        at_work(TestServer::with_clock(shared, clock.clone())),
     ];
     let mut clients = servers.each_ref().map(TestServer::resp);
     let mut random = Random::new(7);
@@ -144,7 +155,7 @@ fn throttle_answers_as_it_does_in_memory() {
 #[test]
 fn a_batch_is_decided_in_order() {
     let redis = Redis::start();
-    let server = TestServer::start(&config(&redis.url(), ""));
+    let server = start(&redis, "");
     let checks = vec!["{\"rule\":\"api\",\"key\":\"alice\"}"; 500].join(",");
     let answer = server.http().post("/v1/check/batch", &format!("{{\"checks\":[{checks}]}}"));
     let answer = answer.json();
@@ -155,7 +166,7 @@ fn a_batch_is_decided_in_order() {
 #[test]
 fn killed_and_restarted_under_load_no_request_fails() {
     let mut redis = Redis::start();
-    let server = TestServer::start(&config(&redis.url(), ""));
+    let server = start(&redis, "");
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -196,8 +207,7 @@ fn killed_and_restarted_under_load_no_request_fails() {
 #[test]
 fn a_redis_that_goes_while_nobody_asks_is_noticed() {
     let mut redis = Redis::start();
-    let server = TestServer::start(&config(&redis.url(), ""));
-    until("Redis decides", || engine(&server)["mode"] == "redis");
+    let server = start(&redis, "");
     redis.kill();
     until("it is noticed", || engine(&server)["mode"] == "local");
     assert_eq!(metric(&server, "earrrl_engine_decisions_total{by=\"local\"}"), 0.0);
@@ -208,9 +218,9 @@ fn a_redis_that_goes_while_nobody_asks_is_noticed() {
 #[test]
 fn waiting_takes_bounded_memory() {
     let redis = Redis::start();
-    let text = config(&redis.url(), "deadline = \"10s\"");
-    let server = TestServer::start(&format!("[server]\nmax_held_memory = 1048576\n{text}"));
-    until("Redis decides", || engine(&server)["mode"] == "redis");
+    let text = config(&redis.url(), "");
+    let text = format!("[server]\nmax_held_memory = 1048576\n{text}");
+    let server = at_work(TestServer::start(&text));
     let mut clients: Vec<_> = (0..600).map(|_| server.resp()).collect();
     redis.signal(Signal::STOP);
     for client in &mut clients {
@@ -254,7 +264,7 @@ fn a_redis_that_is_not_there_at_the_start_is_waited_for() {
 fn rules_are_reloaded_and_keep_their_histories() {
     let redis = Redis::start();
     let old = config(&redis.url(), "");
-    let server = TestServer::start(&old);
+    let server = start(&redis, "");
     for _ in 0..500 {
         remaining(&server, "alice");
     }
