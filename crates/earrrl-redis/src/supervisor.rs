@@ -119,14 +119,14 @@ async fn repair(
 
 /// Tries every group that is left alone, and lets it back in if it takes a write.
 async fn mend(shared: &Shared, link: &Link, probes: &[String]) -> Result<(), Fault> {
-    let mut worst = Ok(());
+    let (mut worst, mut closed) = (Ok(()), 0);
     for group in shared.breakers.groups().filter(|group| shared.breakers.is_open(*group)) {
         match timeout(PROBE, probe(link.clone(), &probes[group])).await.unwrap_or(Err(Fault::Late))
         {
             Ok(()) => {
                 shared.breakers.close(group);
                 count(&shared.counters.closed);
-                tracing::info!(group, "Redis decides");
+                closed += 1;
             }
             Err(fault) => {
                 shared.note(&fault);
@@ -137,6 +137,14 @@ async fn mend(shared: &Shared, link: &Link, probes: &[String]) -> Result<(), Fau
                 }
             }
         }
+    }
+    match closed {
+        0 => {}
+        _ if shared.options.cluster => {
+            let of = shared.breakers.groups().len();
+            tracing::info!(groups = closed, of, "Redis decides again for these groups of slots");
+        }
+        _ => tracing::info!("Redis decides"),
     }
     worst
 }
