@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::asked::Asked;
 use crate::ledger::Entry;
@@ -79,9 +79,16 @@ async fn serve(shared: &Arc<Shared>, link: Link, probes: &[String], backoff: &mu
     loop {
         match repair(shared, &link, probes, &mut written).await {
             Ok(()) => {
-                (tries, *backoff) = (0, Backoff::new(shared.options.longest_backoff));
+                tries = 0;
                 shared.settled.send_replace(shared.breakers.open_groups() == 0);
+                let since = Instant::now();
                 watch(shared, &link, probes).await;
+                // Trouble again so soon: a Redis with too much to do is left alone for longer.
+                if since.elapsed() < shared.options.longest_backoff {
+                    backoff.wait().await;
+                } else {
+                    *backoff = Backoff::new(shared.options.longest_backoff);
+                }
             }
             Err(Fault::Lost(_)) => return,
             Err(_) if tries >= TRIES => return,
