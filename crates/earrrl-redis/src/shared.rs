@@ -135,9 +135,12 @@ impl Shared {
             Fault::Record(_) => &counters.unusable,
             Fault::Left => return,
         });
-        self.note(fault);
+        let is_new = self.note(fault);
         if matches!(fault, Fault::Record(_)) {
-            tracing::warn!(why = fault.detail(), "a record in Redis can't be used");
+            // Its client may come often; the counter has all.
+            if is_new {
+                tracing::warn!(why = fault.detail(), "a record in Redis can't be used");
+            }
             return;
         }
         if self.breakers.failed(group, matches!(fault, Fault::Lost(_))) {

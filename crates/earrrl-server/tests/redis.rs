@@ -256,6 +256,9 @@ fn a_redis_that_is_not_there_at_the_start_is_waited_for() {
         assert_eq!(throttled[..2], [Reply::Integer(limited), Reply::Integer(10)], "{policy}");
         let check = server.http().post("/v1/check", "{\"rule\":\"api\",\"key\":\"k\"}");
         assert_eq!(check.status, status, "{policy}: {}", check.body);
+        // What was counted there can't be forgotten now, and that is said.
+        let reset = server.http().request("DELETE", "/v1/clients/api/k", "", b"");
+        assert_eq!(reset.status, 503, "{}", reset.body);
         assert_eq!(metric(&server, &format!("earrrl_engine_mode{{mode=\"{policy}\"}}")), 1.0);
     }
 }
