@@ -1,5 +1,7 @@
 //! Figures: line charts in panels one above the other, as SVG or PNG.
 
+mod legend;
+
 use std::error::Error;
 use std::path::Path;
 use std::sync::Once;
@@ -9,6 +11,8 @@ use plotters::coord::ranged1d::ValueFormatter;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use resvg::{tiny_skia, usvg};
+
+use crate::text::plain;
 
 /// Colours that people with any colour vision tell apart (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
@@ -26,6 +30,18 @@ pub(crate) const GREY: usize = 6;
 
 /// Drawn so much larger than shown: points are placed on whole pixels, which would be too coarse.
 const GRAIN: u32 = 4;
+
+/// Where the axes start, with their numbers and labels to the left.
+const LEFT: u32 = 70;
+
+/// Right of the axes.
+const MARGIN_RIGHT: u32 = 20;
+
+/// Room for a number on the axis across, and on the one upwards.
+const TICK: (u32, u32) = (64, 22);
+
+/// Points a pixel from which on lines are drawn thin.
+const DENSE: f64 = 1.5;
 
 /// The font of all figures.
 const FONT: &[u8] = include_bytes!("../assets/roboto-subset.ttf");
@@ -112,7 +128,7 @@ pub(crate) fn save(figure: &Figure, path: &Path) -> Result<(), String> {
         Some("png") => png(figure)?,
         _ => return Err(format!("{}: expected a name that ends in .svg or .png", path.display())),
     };
-    std::fs::write(path, content).map_err(|error| format!("{}: {error}", path.display()))
+    std::fs::write(path, content).map_err(|error| format!("{}: {}", path.display(), plain(&error)))
 }
 
 /// A figure as SVG; without a background the page's shines through.
@@ -163,8 +179,11 @@ fn draw<DB: DrawingBackend<ErrorType: 'static>>(
     if let Some(background) = background {
         area.fill(background)?;
     }
-    let area =
-        if figure.title.is_empty() { area.clone() } else { area.titled(&figure.title, font(20))? };
+    let area = if figure.title.is_empty() {
+        area.clone()
+    } else {
+        area.margin(8 * GRAIN, 0, 0, 0).titled(&figure.title, font(20))?
+    };
     let panels = area.split_evenly((figure.panels.len().max(1), 1));
     for (place, (panel, area)) in figure.panels.iter().zip(&panels).enumerate() {
         let x_label = if place + 1 == figure.panels.len() { &figure.x_label } else { "" };
@@ -184,12 +203,13 @@ fn draw_panel<DB: DrawingBackend<ErrorType: 'static>>(
     let top = points.map(|point| point.1).fold(0.0, f64::max);
     let top = if top > 0.0 { top * 1.12 } else { 1.0 };
     let x_range = x.0..x.1.max(x.0 + 1.0);
-    let mut builder = ChartBuilder::on(area);
+    let area = legend::draw(area, &panel.series, LEFT)?;
+    let mut builder = ChartBuilder::on(&area);
     builder
         .margin(8 * GRAIN)
-        .margin_right(20 * GRAIN)
+        .margin_right(MARGIN_RIGHT * GRAIN)
         .x_label_area_size(if x_label.is_empty() { 24 } else { 42 } * GRAIN)
-        .y_label_area_size(62 * GRAIN);
+        .y_label_area_size((LEFT - 8) * GRAIN);
     match panel.log_from {
         Some(bottom) => {
             let range = (bottom..top.max(bottom * 10.0)).log_scale();
@@ -214,8 +234,11 @@ where
     DB: DrawingBackend<ErrorType: 'static> + 'a,
     Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
 {
+    let (width, height) = chart.plotting_area().dim_in_pixel();
     chart
         .configure_mesh()
+        .x_labels((width / GRAIN / TICK.0) as usize)
+        .y_labels((height / GRAIN / TICK.1) as usize)
         .disable_x_mesh()
         .light_line_style(TRANSPARENT)
         .bold_line_style(BLACK.mix(0.12).stroke_width(GRAIN))
@@ -228,36 +251,29 @@ where
         .x_label_formatter(&|value| short(*value))
         .y_label_formatter(&|value| short(*value))
         .draw()?;
+    let points = panel.series.iter().map(|series| series.points.len()).max().unwrap_or(0);
+    let dense = points as f64 > DENSE * f64::from(width / GRAIN);
+    let thickness = if dense { 3 * GRAIN / 2 } else { 2 * GRAIN };
     for series in &panel.series {
-        draw_series(&mut chart, series, ends.0)?;
+        draw_series(&mut chart, series, thickness, ends.0)?;
     }
-    draw_marks(&mut chart, &panel.marks, ends)?;
-    if panel.series.iter().any(|series| !series.name.is_empty()) {
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .label_font(font(14))
-            .legend_area_size(26 * GRAIN)
-            .margin(6 * GRAIN)
-            .draw()?;
-    }
-    Ok(())
+    draw_marks(&mut chart, &panel.marks, ends)
 }
 
 fn draw_series<'a, DB, Y>(
     chart: &mut Axes<'a, DB, Y>,
     series: &Series,
+    thickness: u32,
     bottom: f64,
 ) -> Result<(), Box<dyn Error>>
 where
     DB: DrawingBackend<ErrorType: 'static> + 'a,
     Y: Ranged<ValueType = f64>,
 {
-    let colour = COLOURS[series.colour % COLOURS.len()];
-    let style = colour.stroke_width(2 * GRAIN);
+    let colour = colour(series);
+    let style = colour.stroke_width(thickness);
     let points = series.points.iter().map(|&(x, y)| (x, y.max(bottom)));
-    let dashed = series.stroke == Stroke::Dashed;
-    let drawn = match series.stroke {
+    match series.stroke {
         Stroke::Solid => chart.draw_series(LineSeries::new(points, style))?,
         Stroke::Dashed => {
             chart.draw_series(DashedLineSeries::new(points, 7 * GRAIN, 5 * GRAIN, style))?
@@ -267,16 +283,6 @@ where
             chart.draw_series(area)?
         }
     };
-    if !series.name.is_empty() {
-        drawn.label(&series.name).legend(move |(x, y)| {
-            let gap = if dashed { 2 } else { 0 };
-            let dash = |from: i32, to: i32| {
-                let ends = [x + from * GRAIN as i32, x + to * GRAIN as i32];
-                PathElement::new(ends.map(|x| (x, y)).to_vec(), style)
-            };
-            EmptyElement::at((0, 0)) + dash(0, 10 - gap) + dash(10 + gap, 20)
-        });
-    }
     Ok(())
 }
 
@@ -298,6 +304,10 @@ where
         chart.draw_series(std::iter::once(text))?;
     }
     Ok(())
+}
+
+fn colour(series: &Series) -> RGBColor {
+    COLOURS[series.colour % COLOURS.len()]
 }
 
 /// The font at a size.

@@ -13,6 +13,18 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
     }
 }
 
+/// `1 client`, `2 clients`.
+pub(crate) fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// A system's error without its number.
+pub(crate) fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    let end = text.find(" (os error").unwrap_or(text.len());
+    text[..end].to_lowercase()
+}
+
 /// Columns flush right, the last one flush left.
 pub(crate) fn write_rows<const N: usize>(
     out: &mut impl Write,
@@ -23,11 +35,12 @@ pub(crate) fn write_rows<const N: usize>(
         |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; N] = std::array::from_fn(width);
     for row in rows {
-        write!(out, "{indent}")?;
+        let mut line = String::from(indent);
         for (cell, width) in row.iter().zip(widths).take(N - 1) {
-            write!(out, "{cell:>width$}  ")?;
+            line += &format!("{cell:>width$}  ");
         }
-        writeln!(out, "{}", row[N - 1])?;
+        line += &row[N - 1];
+        writeln!(out, "{}", line.trim_end())?;
     }
     Ok(())
 }
@@ -52,9 +65,9 @@ mod tests {
 
     #[test]
     fn columns_are_flush() {
-        let rows = [["a", "≤", "x"], ["10", "2", "yy"]].map(|row| row.map(str::to_owned));
+        let rows = [["a", "≤", "x"], ["10", "2", "yy"], ["5", "", ""]];
         let mut out = Vec::new();
-        write_rows(&mut out, " ", &rows).unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "  a  ≤  x\n 10  2  yy\n");
+        write_rows(&mut out, " ", &rows.map(|row| row.map(str::to_owned))).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "  a  ≤  x\n 10  2  yy\n  5\n");
     }
 }

@@ -29,6 +29,9 @@ fn the_report_stands_alone() {
     assert_eq!(addresses, page.matches("http://www.w3.org/2000/svg").count() + 1, "and http-equiv");
     assert!(!page.contains("url(") && !page.contains("src="));
     assert_eq!(page.matches("<svg").count(), 4);
+    let long = fs::read_to_string(path).unwrap().replace("<script>", &"long".repeat(2000));
+    fs::write(path, long).unwrap();
+    assert!(earrrl(&arguments).out.contains(&format!("<h3>{}…</h3>", "long".repeat(50))));
     let sorted = earrrl(&[&arguments[..], &["--assume-sorted"]].concat());
     assert_eq!((sorted.code, sorted.err.lines().count()), (Some(2), 1));
     let hidden = earrrl(&["replay", &log(), "--output", "html", "--anonymize", rules[0], rules[1]]);
@@ -54,8 +57,10 @@ fn figures_are_written() {
         assert!(plotted(arguments, &svg).starts_with(b"<svg"));
         assert!(plotted(arguments, &png).starts_with(b"\x89PNG"));
     }
-    let wrong = earrrl(&[&simulate[..], &["--plot", "a.gif"]].concat());
-    assert_eq!((wrong.code, wrong.err.lines().count()), (Some(2), 1));
+    for wrong in ["a.gif", "/nowhere/a.svg"] {
+        let wrong = earrrl(&[&simulate[..], &["--plot", wrong]].concat());
+        assert_eq!((wrong.code, wrong.err.lines().count()), (Some(2), 1));
+    }
 }
 
 #[test]
@@ -119,9 +124,9 @@ fn a_scenario_from_a_file_or_from_flags() {
     };
     assert_eq!(random("7"), random("7"));
     assert_ne!(random("7"), random("8"));
-    for arguments in [&["simulate"][..], &["simulate", "/nowhere"], &["simulate", "--figure", "x"]]
-    {
-        let outcome = earrrl(arguments);
+    let mistakes = [&["simulate"][..], &["simulate", "/nowhere"], &["simulate", "--figure", "x"]];
+    for arguments in mistakes.into_iter().chain([&["simulate", "/dev/zero"][..]]) {
+        let outcome = command::within_memory(100_000, arguments);
         assert_eq!((outcome.code, outcome.err.lines().count()), (Some(2), 1), "{outcome:?}");
     }
 }

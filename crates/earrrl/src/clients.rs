@@ -87,16 +87,20 @@ impl Clients {
         match self {
             Self::Words(table) => {
                 let decide = &decide;
-                table.update(key, limit.idle(now), move |word| {
-                    let (after, answer) = decide(word.and_then(|word| limit.state_of(word)));
-                    let after = after.as_ref().and_then(State::word);
-                    let change = match after {
-                        _ if after == word => Change::Keep,
-                        Some(after) => Change::Store(after),
-                        None => Change::Remove,
-                    };
-                    (change, answer)
-                })
+                table.update(
+                    key,
+                    || limit.idle(now),
+                    move |word| {
+                        let (after, answer) = decide(word.and_then(|word| limit.state_of(word)));
+                        let after = after.as_ref().and_then(State::word);
+                        let change = match after {
+                            _ if after == word => Change::Keep,
+                            Some(after) => Change::Store(after),
+                            None => Change::Remove,
+                        };
+                        (change, answer)
+                    },
+                )
             }
             Self::States(states) => states.lock(States::shard_of(key)).update(key, decide),
         }
@@ -106,7 +110,7 @@ impl Clients {
     #[inline]
     pub(crate) fn prefetch(&self, key: KeyHash) {
         if let Self::Words(table) = self {
-            table.prefetch(key);
+            let _ = table.place(key);
         }
     }
 

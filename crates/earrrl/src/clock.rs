@@ -13,6 +13,8 @@ const CHECK_EVERY: u64 = 100_000_000;
 /// The counter is read slow by 2^-12, more than its calibration errs: so it lags, by at most
 /// 25 microseconds between two comparisons, and every correction is a step forward.
 const SLOW: u32 = 12;
+/// Fractional bits of a count's nanoseconds.
+const FRACTION: u32 = 32;
 
 /// The machine's clock: the processor's counter, held to boot time (which goes on while the machine
 /// sleeps), and anchored to wall time once, when it is made.
@@ -22,6 +24,8 @@ const SLOW: u32 = 12;
 /// 200 ms, for calibration.
 pub struct SystemClock {
     counter: quanta::Clock,
+    /// The nanoseconds of one count, times 2^32.
+    a_count: u64,
     /// What the counter, boot time and wall time showed when it was made.
     started: u64,
     boot: u64,
@@ -36,10 +40,13 @@ impl SystemClock {
     /// A clock anchored to the present wall time.
     pub fn new() -> Self {
         let counter = quanta::Clock::new();
+        let elapsed = counter.delta_as_nanos(0, 1 << 40);
+        let a_count = (u128::from(elapsed) << FRACTION >> 40) as u64;
         let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Self {
             started: counter.raw(),
             counter,
+            a_count: a_count - (a_count >> SLOW),
             boot: since_boot(),
             anchor: nanos(wall.unwrap_or_default()),
             lag: AtomicU64::new(0),
@@ -49,8 +56,8 @@ impl SystemClock {
 
     #[inline]
     fn counted(&self) -> u64 {
-        let counted = self.counter.delta_as_nanos(self.started, self.counter.raw());
-        counted - (counted >> SLOW)
+        let counted = self.counter.raw().saturating_sub(self.started);
+        ((u128::from(counted) * u128::from(self.a_count)) >> FRACTION) as u64
     }
 
     #[cold]

@@ -3,6 +3,8 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use crate::text::plain;
+
 /// The exit status of every error.
 pub(crate) const ERROR: u8 = 2;
 
@@ -37,11 +39,12 @@ impl Failure {
 }
 
 impl From<io::Error> for Failure {
-    /// Of writing the output.
+    /// Of writing the output, or of holding what it is made of.
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::Closed,
-            _ => Self::Message(format!("can't write the output: {error}")),
+            io::ErrorKind::OutOfMemory => Self::Message(error.to_string()),
+            _ => Self::Message(format!("can't write the output: {}", plain(&error))),
         }
     }
 }

@@ -4,7 +4,9 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::address::Prefixes;
-use crate::replay::{Clients, CostRule, Format, Hints, Key, ReadError, Reader, Request, Selection};
+use crate::replay::{
+    Clients, CostRule, Format, Hints, Key, ReadError, Reader, Request, Selection, Skip,
+};
 
 use super::Failure;
 use super::failure::warn;
@@ -22,7 +24,8 @@ pub(crate) struct LogArgs {
     #[arg(long, value_name = "FIELD,…", default_value = "client")]
     key: Key,
 
-    /// The format of the logs; auto finds it out for each of them
+    /// The format of the logs: combined, common, vhost, json, csv or sshd; auto finds it out for
+    /// each of them
     #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = format)]
     format: FormatArg,
 
@@ -71,6 +74,14 @@ fn format(name: &str) -> Result<FormatArg, String> {
 }
 
 impl LogArgs {
+    /// What identifies a client, as the flags name it.
+    fn key_name(&self) -> String {
+        match (self.key.to_string(), &self.key_field) {
+            (key, Some(field)) if key == "client" => field.clone(),
+            (key, _) => key,
+        }
+    }
+
     /// What of the lines is used, and how.
     pub(crate) fn selection(&self) -> Selection {
         Selection {
@@ -111,40 +122,41 @@ pub(crate) fn read(
     }
     match (reader.used(), whole) {
         (0, false) => Err(Failure::Told),
-        (0, true) => Err(Failure::new(nothing(reader, args.anonymize))),
+        (0, true) => Err(Failure::new(nothing(reader, args))),
         _ => Ok(whole),
     }
 }
 
 /// Why not a single line could be used.
-fn nothing(reader: &Reader, private: bool) -> String {
+fn nothing(reader: &Reader, args: &LogArgs) -> String {
     match reader.lines {
         0 => "the log is empty".into(),
-        lines => format!("none of {lines} lines is usable: {}", skipped(reader, private)),
+        lines => format!("none of {lines} lines is usable: {}", skipped(reader, args)),
     }
 }
 
 /// Tells how many lines were skipped and why, if any were.
-pub(crate) fn tell_skipped(reader: &Reader, private: bool) {
+pub(crate) fn tell_skipped(reader: &Reader, args: &LogArgs) {
     let (skipped_lines, lines) = (reader.skips.lines(), reader.lines);
     if skipped_lines > 0 {
         let used = reader.used();
         warn(&format!(
             "{lines} lines read, {used} used, {skipped_lines} skipped: {}",
-            skipped(reader, private)
+            skipped(reader, args)
         ));
     }
 }
 
 /// Every reason for skipping lines, with an example.
-fn skipped(reader: &Reader, private: bool) -> String {
+fn skipped(reader: &Reader, args: &LogArgs) -> String {
     let reasons = reader.skips.by_reason().map(|(skip, lines, examples)| {
         let example = match examples.first() {
-            Some(example) if private => format!(" ({})", example.place),
+            Some(example) if args.anonymize => format!(" ({})", example.place),
             Some(example) => format!(" ({}: `{}`)", example.place, example.text),
             None => String::new(),
         };
-        format!("{lines} {}{example}", skip.reason())
+        let key = if skip == Skip::Key { format!(" {}", args.key_name()) } else { String::new() };
+        format!("{lines} {}{key}{example}", skip.reason())
     });
     reasons.collect::<Vec<_>>().join("; ")
 }

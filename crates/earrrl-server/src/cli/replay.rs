@@ -12,7 +12,7 @@ use super::{Failure, log};
 use crate::replay::report::{self, Summary};
 use crate::replay::{Clients, Held, Names, Reader, Replay, Request};
 
-/// Shows who would have been limited, under every rule side by side
+/// Show who would have been limited, under every rule side by side
 ///
 /// Reads web servers' logs (common, combined, with virtual host, JSON lines), CSV and the ssh
 /// daemon's syslog, plain, .gz or .zst, and puts each request through each rule.
@@ -22,7 +22,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     log: log::LogArgs,
 
-    /// A rule to try; may be given several times
+    /// A rule to try, see below; may be given several times
     #[arg(long = "rule", value_name = "RULE", required = true)]
     rules: Vec<Rule>,
 
@@ -40,10 +40,13 @@ pub(crate) struct Args {
     assume_sorted: bool,
 }
 
-const EXAMPLE: &str = "\
+const EXAMPLE: &str = concat!(
+    "\
 Example:
   earrrl replay access.log.gz --rule 'recent-average 1/s half-life=10s strict' \\
-                              --rule 'fixed-window 60/1m'";
+                              --rule 'fixed-window 60/1m'",
+    include_str!("rules.txt")
+);
 
 /// What to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -73,10 +76,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let whole = if args.streams()? {
         log::read(&args.log, &mut reader, &progress, |clients, request| run.take(clients, request))?
     } else {
-        let whole = log::read(&args.log, &mut reader, &progress, |_, request| {
-            held.push(request);
-            Ok(())
-        })?;
+        let whole = log::read(&args.log, &mut reader, &progress, |_, request| held.push(request))?;
         held.sort();
         for request in held.requests() {
             run.take(&reader.clients, request)?;
@@ -86,7 +86,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     progress.clear();
     run.finish(&reader, &held)?;
     args.draw(&run.replay)?;
-    log::tell_skipped(&reader, args.log.anonymize);
+    log::tell_skipped(&reader, &args.log);
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(ERROR) })
 }
 

@@ -1,6 +1,6 @@
 //! `earrrl simulate`: made-up clients through rules.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read as _, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,11 +11,12 @@ use earrrl::sim::Client;
 
 use super::Failure;
 use crate::simulate::{Outcome, Scenario, write_csv, write_table};
+use crate::text::plain;
 
 /// The longest scenario file.
 const MAX_SCENARIO: u64 = 1 << 20;
 
-/// Puts made-up clients through rules
+/// Put made-up clients through rules
 ///
 /// The same seed gives the same requests. Clients of one name are one client that changes its mind.
 #[derive(Debug, clap::Args)]
@@ -25,7 +26,7 @@ pub(crate) struct Args {
     #[arg(value_name = "SCENARIO")]
     scenario: Option<PathBuf>,
 
-    /// A rule; may be given several times, each is tried on its own
+    /// A rule, see below; may be given several times, each is tried on its own
     #[arg(long = "rule", value_name = "RULE")]
     rules: Vec<Rule>,
 
@@ -39,7 +40,7 @@ pub(crate) struct Args {
     duration: Option<Duration>,
 
     /// What random clients are drawn from; 1 unless said otherwise
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     seed: Option<u64>,
 
     /// What to print
@@ -57,11 +58,14 @@ pub(crate) struct Args {
     figure: Option<crate::simulate::Name>,
 }
 
-const EXAMPLE: &str = "\
+const EXAMPLE: &str = concat!(
+    "\
 Example:
   earrrl simulate --rule 'recent-average 1/s half-life=20s strict' --rule 'fixed-window 60/1m' \\
                   --client 'greedy steady 5/3s until=150s' --client 'greedy steady 1/s from=150s'
-  earrrl simulate --figure windowed-vs-recent --plot figure.svg";
+  earrrl simulate --figure windowed-vs-recent --plot figure.svg",
+    include_str!("rules.txt")
+);
 
 /// What to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -115,12 +119,14 @@ impl Args {
 }
 
 fn read(path: &std::path::Path) -> Result<Scenario, Failure> {
-    let about =
-        |error: &dyn std::fmt::Display| Failure::new(format!("{}: {error}", path.display()));
-    let length = path.metadata().map_err(|error| about(&error))?.len();
-    if length > MAX_SCENARIO {
+    let about = |problem: &str| Failure::new(format!("{}: {problem}", path.display()));
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(|error| about(&plain(&error)))?;
+    // One byte more than allowed tells that there are more: a device has no length.
+    let read = file.take(MAX_SCENARIO + 1).read_to_string(&mut text);
+    read.map_err(|error| about(&plain(&error)))?;
+    if text.len() as u64 > MAX_SCENARIO {
         return Err(about(&format!("a scenario has at most {MAX_SCENARIO} bytes")));
     }
-    let text = std::fs::read_to_string(path).map_err(|error| about(&error))?;
     text.parse().map_err(|error: String| about(&error))
 }

@@ -10,7 +10,7 @@ use super::{Failure, log};
 use crate::replay::{Held, Reader};
 use crate::suggest::{Peaks, Share, judge, write};
 
-/// Finds the limit that would touch only the worst clients
+/// Find the limit that would touch only the worst clients
 ///
 /// Takes every client's recent average rate through the log and keeps its peak. A limit above a
 /// client's peak never touches that client.
@@ -40,29 +40,29 @@ Example:
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
-    let wrong = |error: earrrl::RuleError| Failure::new(format!("--half-life: {error}"));
+    // The error names the field itself.
+    let wrong = |error: earrrl::RuleError| Failure::new(format!("--{error}"));
     let mut peaks = Peaks::new(args.half_life).map_err(wrong)?;
     let mut reader = Reader::new(args.log.selection());
     let progress = Progress::of(&args.log.files);
     let mut held = Held::default();
-    let whole = log::read(&args.log, &mut reader, &progress, |_, request| {
-        held.push(request);
-        Ok(())
-    })?;
+    let whole = log::read(&args.log, &mut reader, &progress, |_, request| held.push(request))?;
     progress.clear();
     held.sort();
     for request in held.requests() {
         peaks.add(request);
     }
-    let judged = judge(&peaks, args.half_life, args.touch, held.requests()).map_err(wrong)?;
+    let judged = judge(&peaks, args.half_life, args.touch, held.requests());
+    let judged =
+        judged.map_err(|error| Failure::new(format!("no rule has a limit so great: {error}")))?;
     let mut out = BufWriter::new(io::stdout().lock());
     write(&mut out, &peaks, &judged, args.touch)?;
     out.flush()?;
     #[cfg(feature = "plot")]
     if let Some(path) = &args.plot {
-        let figure = crate::suggest::figure(&peaks, &judged);
+        let figure = crate::suggest::figure(&peaks, &judged, held.unit());
         crate::plot::save(&figure, path).map_err(Failure::new)?;
     }
-    log::tell_skipped(&reader, args.log.anonymize);
+    log::tell_skipped(&reader, &args.log);
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(ERROR) })
 }

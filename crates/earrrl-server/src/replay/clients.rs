@@ -5,6 +5,9 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
+/// Bytes of all keys together.
+const MOST: usize = 1 << 32;
+
 /// Keys in the order of their first request.
 ///
 /// The hash is keyed at random on each run. That is weaker than a pseudo-random function, but
@@ -28,7 +31,7 @@ impl Clients {
         }
     }
 
-    /// The number of `key`, a new one if it has not been seen; `None` when there are 2^32 of them.
+    /// The number of `key`, a new one if it has not been seen; `None` where there is no room.
     #[inline]
     pub(crate) fn number(&mut self, key: &[u8]) -> Option<u32> {
         let hash = self.hasher.hash_one(key);
@@ -37,6 +40,9 @@ impl Clients {
             return Some(number);
         }
         let number = u32::try_from(self.ends.len()).ok()?;
+        if key.len() > MOST - self.bytes.len() {
+            return None;
+        }
         self.bytes.extend_from_slice(key);
         self.ends.push(self.bytes.len());
         let (bytes, ends, hasher) = (&self.bytes, &self.ends, &self.hasher);

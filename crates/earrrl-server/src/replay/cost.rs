@@ -33,8 +33,11 @@ impl FromStr for CostRule {
                 .rsplit_once('=')
                 .ok_or("expected `path:/some/path=COST` or `path:/some/*=COST`")?;
             let cost = cost.parse().map_err(|error| format!("{error}"))?;
-            let prefix = path.ends_with('*');
-            return Ok(Self::Path { path: path.trim_end_matches('*').into(), prefix, cost });
+            let (path, prefix) = path.strip_suffix('*').map_or((path, false), |path| (path, true));
+            if path.contains('*') || path.is_empty() && !prefix {
+                return Err("expected a path, with a * at its end only".into());
+            }
+            return Ok(Self::Path { path: path.into(), prefix, cost });
         }
         text.parse().map(Self::Fixed).map_err(|error| {
             format!("{error}; expected a cost, `field:NAME` or `path:/some/*=COST`")
@@ -46,7 +49,7 @@ impl FromStr for CostRule {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Costs {
     paths: Vec<(String, bool, Cost)>,
-    field: Option<Field>,
+    pub(super) field: Option<Field>,
     fixed: Option<Cost>,
 }
 
@@ -132,7 +135,9 @@ mod tests {
 
     #[test]
     fn mistakes_are_told() {
-        for text in ["", "x", "-1", "NaN", "field:", "path:/a", "path:/a=", "path:/a=x"] {
+        let costs = ["", "x", "-1", "NaN", "field:"];
+        let paths = ["path:/a", "path:/a=", "path:/a=x", "path:=5", "path:/a*b=5", "path:/a**=5"];
+        for text in costs.into_iter().chain(paths) {
             assert!(text.parse::<CostRule>().is_err(), "{text}");
         }
     }

@@ -2,7 +2,8 @@
 
 use std::fmt::{self, Display, Write as _};
 
-/// UTF-8 text as it is; control characters, and bytes that are not UTF-8, as `\x1b`.
+/// UTF-8 text as it is; control characters, bytes that are not UTF-8, and marks that turn the
+/// direction of writing, as `\x1b`.
 ///
 /// Neither a terminal nor a JSON reader sees anything that it could act on.
 pub(crate) struct Escaped<'a>(pub(crate) &'a [u8]);
@@ -11,7 +12,7 @@ impl Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {
             for c in chunk.valid().chars() {
-                if c.is_control() {
+                if c.is_control() || turns(c) {
                     write!(f, "\\x{:02x}", u32::from(c))?
                 } else {
                     f.write_char(c)?
@@ -25,6 +26,11 @@ impl Display for Escaped<'_> {
     }
 }
 
+/// Whether a character makes others seem to stand where they don't.
+fn turns(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -32,6 +38,7 @@ mod tests {
     #[test]
     fn only_what_would_hurt_is_escaped() {
         let text = Escaped(b"a \"b\" \\ \xc3\xa9 \x1b[31m\0\xff").to_string();
+        assert_eq!(Escaped("a\u{202e}b".as_bytes()).to_string(), r"a\x202eb");
         assert_eq!(text, r#"a "b" \ é \x1b[31m\x00\xff"#);
     }
 }

@@ -7,6 +7,8 @@ use std::time::SystemTime;
 
 use flate2::read::MultiGzDecoder;
 
+use super::escape::Escaped;
+
 /// Bytes that tell how a stream is compressed.
 const MAGIC: usize = 4;
 
@@ -15,7 +17,7 @@ const ZSTD_WINDOW_LOG: u32 = 27;
 
 /// A log, decompressed.
 pub(crate) struct Input {
-    /// As the user named it.
+    /// As the user named it, fit to print.
     pub(crate) name: String,
     /// When it was last written to; now for standard input.
     pub(crate) modified: SystemTime,
@@ -42,7 +44,8 @@ pub(crate) fn open(
     }
     let modified = metadata.modified().unwrap_or_else(|_| SystemTime::now());
     let source = decompressed(watch(Box::new(file)))?;
-    Ok(Input { name: path.display().to_string(), modified, source })
+    let name = Escaped(path.as_os_str().as_encoded_bytes()).to_string();
+    Ok(Input { name, modified, source })
 }
 
 /// Looks at the first bytes, not at the name: standard input may be compressed, too.

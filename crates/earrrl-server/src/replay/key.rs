@@ -1,6 +1,6 @@
 //! What identifies a client: `--key`.
 
-use std::convert::Infallible;
+use std::fmt::{self, Display};
 use std::str::FromStr;
 
 use super::format::{Field, Record};
@@ -12,12 +12,23 @@ pub(crate) struct Key {
     fields: Vec<Field>,
 }
 
+impl Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.fields.iter().map(Field::name).collect();
+        f.write_str(&names.join(","))
+    }
+}
+
 impl FromStr for Key {
-    type Err = Infallible;
+    type Err = String;
 
     /// Field names with commas between them.
-    fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(Self { fields: text.split(',').map(|name| Field::new(name.trim())).collect() })
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names = || text.split(',').map(str::trim);
+        if names().any(str::is_empty) {
+            return Err("expected names with commas between them, such as client,user".into());
+        }
+        Ok(Self { fields: names().map(Field::new).collect() })
     }
 }
 
@@ -33,6 +44,11 @@ impl KeyMaker {
     /// Makes such keys, addresses cut to these prefixes.
     pub(crate) fn new(key: Key, prefixes: Prefixes) -> Self {
         Self { key, prefixes, address: Vec::new(), compound: Vec::new() }
+    }
+
+    /// What the keys are made of.
+    pub(crate) fn fields(&self) -> &[Field] {
+        &self.key.fields
     }
 
     /// Hands the record's key to `take`; `None` where a part is missing.
@@ -105,6 +121,14 @@ mod tests {
         assert_eq!(get("user").as_deref(), Some(r"a,b\"));
         assert_eq!(get("client, user,path").as_deref(), Some(r"2001:db8::/64,a\,b\\,/x"));
         assert_eq!(get("client,agent"), None);
+    }
+
+    #[test]
+    fn names_are_not_empty() {
+        assert_eq!("client, agent".parse::<Key>().unwrap().to_string(), "client,agent");
+        for text in ["", ",", "client,", "client,,user"] {
+            assert!(text.parse::<Key>().is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -8,6 +8,9 @@ pub(crate) const MAX_LINE: usize = 64 * 1024;
 /// Bytes asked of the system at once: fits the processor's second-level cache.
 const BUFFER: usize = 512 * 1024;
 
+/// Bytes of a line after which no end is waited for any more: `/dev/zero` has none.
+const ENDLESS: u64 = 16 << 30;
+
 /// Bytes kept of a line that is too long.
 const SAMPLE: usize = 256;
 
@@ -34,6 +37,7 @@ pub(crate) struct Lines<R> {
     ended: bool,
     error: Option<io::Error>,
     sample: Vec<u8>,
+    endless: u64,
 }
 
 impl<R: Read> Lines<R> {
@@ -48,6 +52,7 @@ impl<R: Read> Lines<R> {
             ended: false,
             error: None,
             sample: Vec::new(),
+            endless: ENDLESS,
         }
     }
 
@@ -107,12 +112,18 @@ impl<R: Read> Lines<R> {
         let kept = self.start + SAMPLE.min(self.end - self.start);
         self.sample.clear();
         self.sample.extend_from_slice(&self.buffer[self.start..kept]);
+        let mut passed = 0;
         loop {
             if let Some(len) = memchr::memchr(b'\n', self.ahead()) {
                 self.start += len + 1;
                 break;
             }
+            passed += self.ahead().len() as u64;
             self.start = self.end;
+            if passed > self.endless {
+                self.ended = true;
+                self.error = Some(io::Error::other("a line that does not end"));
+            }
             if self.ended {
                 break;
             }
@@ -207,6 +218,15 @@ mod tests {
             assert_eq!(lines[0].0, long <= MAX_LINE);
             assert_eq!(lines[1], (true, b"next".to_vec()));
         }
+    }
+
+    #[test]
+    fn a_line_without_end_is_not_waited_for() {
+        let mut lines = Lines::new(io::repeat(0));
+        lines.endless = 3 * BUFFER as u64;
+        assert!(matches!(lines.next(), Ok(Some(Line::TooLong(_)))));
+        assert!(lines.next().is_err());
+        assert_eq!(lines.next().unwrap(), None);
     }
 
     #[test]

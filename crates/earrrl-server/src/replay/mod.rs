@@ -32,3 +32,4 @@ pub(crate) use key::Key;
 pub(crate) use names::Names;
 pub(crate) use reader::{ReadError, Reader, Request, Selection};
 pub(crate) use run::Replay;
+pub(crate) use skips::Skip;

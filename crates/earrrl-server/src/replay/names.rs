@@ -5,6 +5,9 @@ use std::hash::{BuildHasher as _, RandomState};
 
 use super::{Clients, Escaped};
 
+/// Characters printed of a name: a user agent may have thousands.
+const SHOWN: usize = 200;
+
 /// Keys as they are, or pseudonyms.
 pub(crate) struct Names {
     /// SipHash under a key that is drawn anew for each run and kept nowhere, so nobody can try
@@ -23,9 +26,16 @@ impl Names {
         self.mask.is_some()
     }
 
-    /// A client's name, fit to print.
+    /// A client's name, fit to print: its start where it is long.
     pub(crate) fn printable(&self, clients: &Clients, client: u32) -> String {
-        self.pseudonym(clients, client).unwrap_or_else(|| Escaped(clients.key(client)).to_string())
+        self.pseudonym(clients, client).unwrap_or_else(|| {
+            let mut name = Escaped(clients.key(client)).to_string();
+            if let Some((end, _)) = name.char_indices().nth(SHOWN) {
+                name.truncate(end);
+                name.push('…');
+            }
+            name
+        })
     }
 
     /// A client's name for data: the key unchanged where it is text.

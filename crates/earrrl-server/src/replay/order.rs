@@ -36,6 +36,12 @@ impl Ordered {
         self.open.push(event);
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        // All runs but the newest are full.
+        self.runs.len() * RUN + self.open.len()
+    }
+
     /// Puts the events in order; to be called before [`Ordered::iter`].
     pub(crate) fn sort(&mut self) {
         if self.open.is_empty() {
@@ -88,6 +94,7 @@ mod tests {
         let mut ordered = Ordered::default();
         events.iter().for_each(|&event| ordered.push(event));
         events.sort_by_key(|event| event.time);
+        assert_eq!(ordered.len(), events.len());
         ordered.sort();
         assert!(ordered.iter().eq(events.iter().copied()));
         assert!(ordered.iter().eq(events));

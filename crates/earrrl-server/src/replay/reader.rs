@@ -14,6 +14,7 @@ use super::key::{Key, KeyMaker};
 use super::lines::{Line, Lines, MAX_LINE};
 use super::skips::{Skip, Skips};
 use crate::address::Prefixes;
+use crate::text::plain;
 
 /// What of the lines is used, and how.
 pub(crate) struct Selection {
@@ -102,8 +103,12 @@ impl Reader {
         let before = self.lines;
         let format = match self.format {
             Some(format) => format,
-            None => self.find_format(&name, &mut lines)?,
+            None => match self.find_format(&name, &mut lines)? {
+                Some(format) => format,
+                None => return Ok(()),
+            },
         };
+        self.check(format).map_err(|problem| ReadError::Input(format!("{name}: {problem}")))?;
         let number = self.lines - before;
         if !self.formats.contains(&format) {
             self.formats.push(format);
@@ -119,6 +124,26 @@ impl Reader {
         let result = self.read_lines(&name, number, &mut lines, &mut parser, take);
         self.last_parser = Some(parser);
         result
+    }
+
+    /// Whether a format has what the flags ask for.
+    fn check(&self, format: Format) -> Result<(), String> {
+        let Some(known) = format.fields() else { return Ok(()) };
+        let format = format.name();
+        if self.hints.time_field.is_some() || self.hints.key_field.is_some() {
+            return Err(format!(
+                "is {format}; --time-field and --key-field are for json and csv, --key for all"
+            ));
+        }
+        let mut asked = self.keys.fields().iter().chain(&self.costs.field);
+        match asked.find(|field| !known.contains(&field.name())) {
+            None => Ok(()),
+            Some(field) => Err(format!(
+                "is {format}, which has no field `{}`; it has {}",
+                field.name(),
+                known.join(", ")
+            )),
+        }
     }
 
     fn read_lines(
@@ -144,7 +169,10 @@ impl Reader {
             };
             number += 1;
             let (text, outcome) = match line {
-                Line::Whole(text) => (text, parser.parse(text)),
+                Line::Whole(text) => {
+                    let text = without_hole(text);
+                    (text, parser.parse(text))
+                }
                 Line::TooLong(text) => (text, Err(Skip::TooLong)),
             };
             let outcome = outcome.and_then(|record| record.map(|r| self.request(&r)).transpose());
@@ -174,29 +202,33 @@ impl Reader {
         Ok(Request { time: record.time(), client, cost })
     }
 
-    /// Looks at the first lines; those too long to be looked at are passed over.
+    /// Looks at the first lines; those too long to be looked at are passed over. `None` where there
+    /// are no lines at all.
     fn find_format(
         &mut self,
         name: &str,
         lines: &mut Lines<Box<dyn Read>>,
-    ) -> Result<Format, ReadError> {
+    ) -> Result<Option<Format>, ReadError> {
         let about = |problem: &str| ReadError::Input(format!("{name}: {problem}"));
+        let mut passed = 0;
         loop {
             let ahead = lines.peek();
             if let Some(format) = detect(ahead, &self.hints) {
-                return Ok(format);
+                return Ok(Some(format));
             }
             let first = memchr::memchr(b'\n', ahead).unwrap_or(ahead.len());
             if first <= MAX_LINE && !ahead.is_empty() {
-                let unknown = unknown_format(ahead, self.hints.private);
+                let unknown = unknown_format(ahead, &self.hints);
                 return Err(about(&lines.take_error().map_or(unknown, |error| plain(&error))));
             }
             match lines.next().map_err(|error| about(&plain(&error)))? {
                 Some(Line::TooLong(text) | Line::Whole(text)) => {
                     self.lines += 1;
-                    self.skips.add(Skip::TooLong, name, self.lines, text);
+                    passed += 1;
+                    self.skips.add(Skip::TooLong, name, passed, text);
                 }
-                None => return Err(about("is empty, or has only lines that are too long")),
+                None if passed == 0 => return Ok(None),
+                None => return Err(about("has only lines longer than 64 KiB, so is no log")),
             }
         }
     }
@@ -212,7 +244,7 @@ pub(crate) enum ReadError {
 }
 
 /// Why no format was found, with an example.
-fn unknown_format(ahead: &[u8], private: bool) -> String {
+fn unknown_format(ahead: &[u8], hints: &Hints) -> String {
     if ahead.contains(&0) {
         return "is a binary file, not a log".into();
     }
@@ -221,13 +253,20 @@ fn unknown_format(ahead: &[u8], private: bool) -> String {
         return "is blank".into();
     };
     let first = Escaped(&first[..first.len().min(80)]);
-    let example = if private { String::new() } else { format!(" (`{first}`)") };
-    format!("no log format fits its first lines{example}; --format says which it is")
+    let example = if hints.private { String::new() } else { format!(" (`{first}`)") };
+    let hint = match &hints.time_field {
+        Some(field) => format!("--time-field says that a field `{field}` has the time"),
+        None => "--format says which it is".into(),
+    };
+    format!("no log format fits its first lines{example}; {hint}")
 }
 
-/// A system's error without its number.
-fn plain(error: &io::Error) -> String {
-    let text = error.to_string();
-    let end = text.find(" (os error").unwrap_or(text.len());
-    text[..end].to_lowercase()
+/// A log that was cut to nothing while being written to goes on behind a hole of zeros.
+#[inline]
+fn without_hole(line: &[u8]) -> &[u8] {
+    if line.first() != Some(&0) {
+        return line;
+    }
+    let start = line.iter().position(|&b| b != 0).unwrap_or(line.len());
+    &line[start..]
 }

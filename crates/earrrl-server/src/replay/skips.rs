@@ -25,7 +25,7 @@ pub(crate) enum Skip {
     Cost,
     /// A line of the daemon's that names no client.
     NoClient,
-    /// There are more clients than can be told apart.
+    /// There is no room for one more client.
     TooManyClients,
 }
 
@@ -47,11 +47,11 @@ impl Skip {
             Self::Blank => "blank",
             Self::TooLong => "longer than 64 KiB",
             Self::Malformed => "not a line of this format",
-            Self::Time => "no usable time",
+            Self::Time => "without a usable time",
             Self::Key => "without the key",
             Self::Cost => "without a usable cost",
             Self::NoClient => "without a client address",
-            Self::TooManyClients => "over 4294967296 clients",
+            Self::TooManyClients => "of more clients than there is room for",
         }
     }
 }

@@ -21,7 +21,8 @@ pub(crate) struct Share(f64);
 impl Share {
     /// In percent.
     pub(crate) fn percent(self) -> f64 {
-        self.0 * 100.0
+        // As it was written: 7, not 7.000000000000001.
+        (self.0 * 1e12).round() / 1e10
     }
 
     /// So many of these, at most.
@@ -177,6 +178,7 @@ mod tests {
         for text in ["100%", "-1%", "x", "NaN", ""] {
             assert!(text.parse::<Share>().is_err(), "{text}");
         }
+        assert_eq!("0.07".parse::<Share>().unwrap().percent(), 7.0);
         assert_eq!("3%".parse::<Share>().unwrap().of(100), 3);
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::candidates::written;
 use super::{Judged, Peaks, Share};
-use crate::text::{percent, write_rows};
+use crate::text::{counted, percent, write_rows};
 
 /// Shares of the clients whose greatest peak is told.
 const QUANTILES: [(f64, &str); 7] = [
@@ -26,7 +26,8 @@ pub(crate) fn write(
 ) -> io::Result<()> {
     let descending = peaks.descending();
     let clients = descending.len();
-    writeln!(out, "{clients} clients, {} requests\n", peaks.requests)?;
+    let requests = counted(peaks.requests, "request");
+    writeln!(out, "{}, {requests}\n", counted(clients as u64, "client"))?;
     let mut rows = vec![["clients", "recent average rate at its peak, at most"].map(str::to_owned)];
     for (quantile, name) in QUANTILES {
         // The least peak that so many don't exceed.
@@ -63,7 +64,7 @@ pub(crate) fn write(
 
 /// The peaks of all clients, and of the worst.
 #[cfg(feature = "plot")]
-pub(crate) fn figure(peaks: &Peaks, judged: &[Judged]) -> crate::plot::Figure {
+pub(crate) fn figure(peaks: &Peaks, judged: &[Judged], measure: &str) -> crate::plot::Figure {
     use crate::plot::{Figure, GREY, Panel, Series, Stroke};
 
     /// Points of the curve of all clients.
@@ -71,18 +72,17 @@ pub(crate) fn figure(peaks: &Peaks, judged: &[Judged]) -> crate::plot::Figure {
 
     let descending = peaks.descending();
     let last = descending.len().saturating_sub(1);
+    let (per, unit) = crate::replay::report::per(descending.iter().copied());
     let at = |point: usize| {
         let share = point as f64 / POINTS as f64;
-        (
-            share * 100.0,
-            descending.get(last - (share * last as f64) as usize).copied().unwrap_or(0.0),
-        )
+        let peak = descending.get(last - (share * last as f64) as usize);
+        (share * 100.0, peak.copied().unwrap_or(0.0) * per)
     };
     // A client with one request has no rate; the axis starts a little below those with two.
-    let floor = peaks.of_one_request() / 10.0;
+    let floor = peaks.of_one_request() / 10.0 * per;
     let limit = judged.last();
     let dashes = limit.map(|judged| {
-        let ends = vec![(0.0, judged.limit), (100.0, judged.limit)];
+        let ends = [0.0, 100.0].map(|x| (x, judged.limit * per)).into();
         let name = format!("suggested limit, {}", judged.rate);
         Series::new(name, GREY, ends).with_stroke(Stroke::Dashed)
     });
@@ -92,7 +92,7 @@ pub(crate) fn figure(peaks: &Peaks, judged: &[Judged]) -> crate::plot::Figure {
         x_label: "clients, from the calmest to the worst, in %".into(),
         x: (0.0, 100.0),
         panels: vec![Panel {
-            y_label: "cost a second".into(),
+            y_label: format!("{measure} {unit}"),
             series: std::iter::once(curve.with_stroke(Stroke::Filled)).chain(dashes).collect(),
             marks: Vec::new(),
             log_from: Some(floor),

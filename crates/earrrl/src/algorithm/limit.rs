@@ -3,8 +3,8 @@
 #[cfg(feature = "std")]
 use super::OneTime;
 use super::{
-    Algorithm, Exponential, FixedWindow, Moment, Policy, RecentAverage, SlidingCounter, SlidingLog,
-    SlidingWindow, Store, Tally, TokenBucket, decide, exponential, fixed_window, judge,
+    Algorithm, Exponential, FixedWindow, Judged, Moment, Policy, RecentAverage, SlidingCounter,
+    SlidingLog, SlidingWindow, Store, Tally, TokenBucket, decide, exponential, fixed_window, judge,
     sliding_counter,
 };
 use crate::cost::Cost;
@@ -272,7 +272,7 @@ fn judged<A: Stored>(
     store: Store,
 ) -> bool {
     let before = state.take().and_then(A::open);
-    let (after, allowed) = judge(limit, before, now, cost, store, |_| ());
+    let Judged { after, allowed, .. } = judge(limit, before, now, cost, store, |_| ());
     *state = after.map(A::wrap);
     allowed
 }

@@ -125,7 +125,7 @@ pub(crate) fn judge<A: Algorithm>(
     cost: Cost,
     store: Store,
     seen: impl FnOnce(Option<&A::State>),
-) -> (Option<A::State>, bool) {
+) -> Judged<A::State> {
     let before = algorithm.advance(state, now);
     let allowed = algorithm.allows(before.as_ref(), now, cost);
     seen(before.as_ref());
@@ -135,7 +135,17 @@ pub(crate) fn judge<A: Algorithm>(
         Store::Never => false,
     };
     let stores = stores && !cost.is_zero();
-    (if stores { Some(algorithm.charge(before, now, cost)) } else { before }, allowed)
+    let after = if stores { Some(algorithm.charge(before, now, cost)) } else { before };
+    Judged { after, allowed, stores }
+}
+
+/// What [`judge`] found.
+pub(crate) struct Judged<S> {
+    /// The state afterwards.
+    pub(crate) after: Option<S>,
+    pub(crate) allowed: bool,
+    /// Whether the request was stored in it.
+    pub(crate) stores: bool,
 }
 
 /// As [`judge`], and everything there is to say about it.
@@ -147,7 +157,7 @@ fn decide<A: Algorithm>(
     store: Store,
 ) -> (Option<A::State>, bool, Report) {
     let mut estimate = None;
-    let (after, allowed) = judge(algorithm, state, now, cost, store, |before| {
+    let Judged { after, allowed, .. } = judge(algorithm, state, now, cost, store, |before| {
         estimate = algorithm.estimate(before, now, cost);
     });
     let report = report(algorithm, estimate, after.as_ref(), now, cost);

@@ -127,9 +127,8 @@ impl RecentAverage {
     /// One state that holds what two hold: counts of several nodes add up exactly.
     #[inline]
     pub fn merge(&self, a: Moment, b: Moment) -> Moment {
-        let (low, high) = if a < b { (a.0, b.0) } else { (b.0, a.0) };
-        let apart = ticks_as_f64(high - low) * self.lambda;
-        Moment(high + round_to_ticks(softplus(apart) * self.period_ticks))
+        let apart = ticks_as_f64(a.0 - b.0).abs() * self.lambda;
+        Moment(a.0.max(b.0) + round_to_ticks(softplus(apart) * self.period_ticks))
     }
 
     /// The state of a client that sent `cost` at `now` and nothing else.
@@ -155,7 +154,7 @@ impl RecentAverage {
 
     #[inline]
     fn is_over(&self, state: Option<&Moment>, now: Nanos) -> bool {
-        state.is_some_and(|v| v.0 - ticks(now) > self.threshold)
+        state.is_some_and(|v| v.0 > ticks(now) + self.threshold)
     }
 }
 

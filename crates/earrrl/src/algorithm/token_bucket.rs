@@ -50,7 +50,7 @@ const LATEST: i128 = (1 << 87) - 1;
 pub struct TokenBucket {
     capacity: Cost,
     refill: Rate,
-    ticks_per_nano: i128,
+    ticks_per_nano: u64,
     /// Ticks that refill one unit, as a fraction.
     unit: (u128, u128),
     /// Ticks that refill one unit, rounded up: what a plain request costs.
@@ -84,7 +84,7 @@ impl TokenBucket {
         let mut bucket = Self {
             capacity,
             refill,
-            ticks_per_nano: ticks_per_nano as i128,
+            ticks_per_nano: ticks_per_nano as u64,
             unit,
             one: 0,
             full: full as i128,
@@ -105,7 +105,7 @@ impl TokenBucket {
 
     /// Ticks a nanosecond, the unit of a [`Moment`]; see the module.
     pub fn ticks_per_nano(&self) -> i128 {
-        self.ticks_per_nano
+        self.ticks_per_nano.into()
     }
 
     /// Ticks from empty to full.
@@ -133,13 +133,20 @@ impl TokenBucket {
 
     #[inline]
     fn ticks(&self, now: Nanos) -> i128 {
-        i128::from(now.get()) * self.ticks_per_nano
+        i128::from(now.get()) * i128::from(self.ticks_per_nano)
+    }
+
+    /// When the pool will be full, at the earliest now, in ticks.
+    #[inline]
+    fn full_at(&self, state: Option<&Moment>, now: Nanos) -> i128 {
+        let now = self.ticks(now);
+        state.map_or(now, |full_at| full_at.0.max(now))
     }
 
     /// What is missing from a full pool, in ticks.
     #[inline]
     fn missing(&self, state: Option<&Moment>, now: Nanos) -> i128 {
-        state.map_or(0, |full_at| (full_at.0 - self.ticks(now)).max(0))
+        self.full_at(state, now) - self.ticks(now)
     }
 
     /// The balance in units; below zero where delayed requests queue.
@@ -157,8 +164,14 @@ impl TokenBucket {
     }
 
     fn wait(&self, ticks: i128) -> i128 {
-        div_ceil(ticks, self.ticks_per_nano)
+        div_ceil(ticks, self.ticks_per_nano.into())
     }
+}
+
+/// Apart, so that a branch is taken instead of a detour of every decision.
+#[cold]
+fn latest() -> Moment {
+    Moment(LATEST)
 }
 
 impl Algorithm for TokenBucket {
@@ -179,14 +192,15 @@ impl Algorithm for TokenBucket {
 
     #[inline]
     fn allows(&self, before: Option<&Moment>, now: Nanos, cost: Cost) -> bool {
-        let missing = self.missing(before, now);
-        missing + self.price(cost) <= self.full || (missing == 0 && cost <= self.capacity)
+        let full_at = self.full_at(before, now);
+        let latest = self.ticks(now) + (self.full - self.price(cost));
+        full_at <= latest || (full_at == self.ticks(now) && cost <= self.capacity)
     }
 
     #[inline]
     fn charge(&self, before: Option<Moment>, now: Nanos, cost: Cost) -> Moment {
-        let full_at = self.ticks(now) + self.missing(before.as_ref(), now) + self.price(cost);
-        Moment(full_at.min(LATEST))
+        let full_at = self.full_at(before.as_ref(), now) + self.price(cost);
+        if full_at > LATEST { latest() } else { Moment(full_at) }
     }
 
     fn refund(&self, full_at: Moment, now: Nanos, _at: Nanos, cost: Cost) -> Option<Moment> {

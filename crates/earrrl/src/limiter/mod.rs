@@ -17,7 +17,7 @@ use verdict::Details;
 pub use verdict::Verdict;
 pub use wait::{Patience, Reservation, WaitError};
 
-use crate::algorithm::{Limit, Moment, OneTime, Store, judge};
+use crate::algorithm::{Judged, Limit, Moment, OneTime, Store, judge};
 use crate::atomic::{self, Part};
 use crate::clients::{BuildError, Clients};
 use crate::clock::SystemClock;
@@ -25,7 +25,7 @@ use crate::cost::Cost;
 use crate::decision::Action;
 use crate::error::RuleError;
 use crate::rule::Rule;
-use crate::table::{Change, KeyHash, KeyHasher, Table};
+use crate::table::{Change, KeyHash, KeyHasher, Table, Word};
 use crate::time::{Clock, Nanos};
 
 /// So many keys of a batch are fetched from memory together.
@@ -72,10 +72,7 @@ impl<C: Clock> Limiter<C> {
     /// Decides a request of cost 1.
     #[inline(always)]
     pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Verdict<'_> {
-        let key = self.hasher.hash(key);
-        // A clock that waits for what is under way must not wait with the next step.
-        self.clients.prefetch(key);
-        self.decide(key, Cost::ONE, self.clock.now(), Store::ByPolicy)
+        self.decide(self.hasher.hash(key), Cost::ONE, || self.clock.now(), Store::ByPolicy)
     }
 
     /// Decides a request.
@@ -89,7 +86,7 @@ impl<C: Clock> Limiter<C> {
         cost: Cost,
     ) -> Result<Verdict<'_>, RuleError> {
         let cost = self.rule.accept(cost)?;
-        Ok(self.decide(self.hasher.hash(key), cost, self.clock.now(), Store::ByPolicy))
+        Ok(self.decide(self.hasher.hash(key), cost, || self.clock.now(), Store::ByPolicy))
     }
 
     /// Decides a request of some instant; one before the latest that was used is taken as that.
@@ -105,7 +102,7 @@ impl<C: Clock> Limiter<C> {
     ) -> Result<Verdict<'_>, RuleError> {
         let cost = self.rule.accept(cost)?;
         let now = self.clock.at(now);
-        Ok(self.decide(self.hasher.hash(key), cost, now, Store::ByPolicy))
+        Ok(self.decide(self.hasher.hash(key), cost, || now, Store::ByPolicy))
     }
 
     /// What [`check_cost`](Self::check_cost) would answer; nothing is stored.
@@ -114,7 +111,7 @@ impl<C: Clock> Limiter<C> {
     /// When it costs more than the rule's `max_cost`.
     pub fn peek<K: Hash + ?Sized>(&self, key: &K, cost: Cost) -> Result<Verdict<'_>, RuleError> {
         let cost = self.rule.accept(cost)?;
-        Ok(self.decide(self.hasher.hash(key), cost, self.clock.now(), Store::Never))
+        Ok(self.decide(self.hasher.hash(key), cost, || self.clock.now(), Store::Never))
     }
 
     /// Decides requests of cost 1 of many keys, in order: several times as fast as one by one
@@ -132,7 +129,7 @@ impl<C: Clock> Limiter<C> {
             }
             let now = self.clock.now();
             let hashes = hashes.into_iter().take(keys.len());
-            hashes.map(move |hash| self.decide(hash, Cost::ONE, now, Store::ByPolicy))
+            hashes.map(move |hash| self.decide(hash, Cost::ONE, || now, Store::ByPolicy))
         })
     }
 
@@ -192,7 +189,13 @@ impl<C: Clock> Limiter<C> {
     }
 
     #[inline(always)]
-    fn decide(&self, key: KeyHash, cost: Cost, now: Nanos, store: Store) -> Verdict<'_> {
+    fn decide(
+        &self,
+        key: KeyHash,
+        cost: Cost,
+        now: impl FnOnce() -> Nanos,
+        store: Store,
+    ) -> Verdict<'_> {
         match (&self.clients, self.rule.limit(), self.rule.action()) {
             (Clients::Words(table), Limit::TokenBucket(limit), Action::Deny) => {
                 self.step(table, limit, key, cost, now, store)
@@ -200,13 +203,33 @@ impl<C: Clock> Limiter<C> {
             (Clients::Words(table), Limit::RecentAverage(limit), Action::Deny) => {
                 self.step(table, limit, key, cost, now, store)
             }
-            _ => self.decide_any(key, cost, now, store),
+            _ => self.decide_any(key, cost, now(), store),
         }
     }
 
-    /// The hot path: one state, one compare-and-swap, and no figures until they are asked for.
+    /// The hot path: one state, one compare-and-swap, and no figures until they are asked for. The
+    /// clock is read while the state is fetched.
     #[inline(always)]
     fn step<A: OneTime>(
+        &self,
+        table: &Table,
+        limit: &A,
+        key: KeyHash,
+        cost: Cost,
+        now: impl FnOnce() -> Nanos,
+        store: Store,
+    ) -> Verdict<'_> {
+        let place = table.place(key);
+        let now = now();
+        table
+            .update_at_home(place, |word| self.judge(limit, word, now, cost, store))
+            .unwrap_or_else(|| self.step_anywhere(table, limit, key, cost, now, store))
+    }
+
+    /// The same for a client that is new, or not where it most likely is.
+    #[cold]
+    #[inline(never)]
+    fn step_anywhere<A: OneTime>(
         &self,
         table: &Table,
         limit: &A,
@@ -215,17 +238,27 @@ impl<C: Clock> Limiter<C> {
         now: Nanos,
         store: Store,
     ) -> Verdict<'_> {
-        let rule = &self.rule;
-        table.update(key, limit.idle(now).0, move |word| {
-            let before = word.map(Moment);
-            let (after, allowed) = judge(limit, before, now, cost, store, |_| ());
-            let change = match after {
-                Some(after) if Some(after) != before => Change::Store(after.0),
-                _ => Change::Keep,
-            };
-            let details = Details::Moments { before, after };
-            (change, Verdict { rule, now, cost, allowed, details })
-        })
+        let idle = || limit.idle(now).0;
+        table.update(key, idle, |word| self.judge(limit, word, now, cost, store))
+    }
+
+    #[inline(always)]
+    fn judge<A: OneTime>(
+        &self,
+        limit: &A,
+        word: Option<Word>,
+        now: Nanos,
+        cost: Cost,
+        store: Store,
+    ) -> (Change, Verdict<'_>) {
+        let before = word.map(Moment);
+        let Judged { after, allowed, stores } = judge(limit, before, now, cost, store, |_| ());
+        let change = match after {
+            Some(after) if stores => Change::Store(after.0),
+            _ => Change::Keep,
+        };
+        let details = Details::Moments { before, after };
+        (change, Verdict { rule: &self.rule, now, cost, allowed, details })
     }
 
     #[inline(never)]

@@ -30,7 +30,7 @@ impl<C: Clock> SingleLimiter<C> {
     /// Decides a request of cost 1.
     #[inline]
     pub fn check(&self) -> Verdict<'_> {
-        self.0.decide(KEY, Cost::ONE, self.0.clock.now(), Store::ByPolicy)
+        self.0.decide(KEY, Cost::ONE, || self.0.clock.now(), Store::ByPolicy)
     }
 
     /// Decides a request.
@@ -39,7 +39,7 @@ impl<C: Clock> SingleLimiter<C> {
     /// When it costs more than the rule's `max_cost`.
     pub fn check_cost(&self, cost: Cost) -> Result<Verdict<'_>, RuleError> {
         let cost = self.0.rule.accept(cost)?;
-        Ok(self.0.decide(KEY, cost, self.0.clock.now(), Store::ByPolicy))
+        Ok(self.0.decide(KEY, cost, || self.0.clock.now(), Store::ByPolicy))
     }
 
     /// Decides a request of some instant; one before the latest that was used is taken as that.
@@ -48,7 +48,7 @@ impl<C: Clock> SingleLimiter<C> {
     /// When it costs more than the rule's `max_cost`.
     pub fn check_at(&self, cost: Cost, now: Nanos) -> Result<Verdict<'_>, RuleError> {
         let cost = self.0.rule.accept(cost)?;
-        Ok(self.0.decide(KEY, cost, self.0.clock.at(now), Store::ByPolicy))
+        Ok(self.0.decide(KEY, cost, || self.0.clock.at(now), Store::ByPolicy))
     }
 
     /// What [`check_cost`](Self::check_cost) would answer; nothing is stored.
@@ -57,7 +57,7 @@ impl<C: Clock> SingleLimiter<C> {
     /// When it costs more than the rule's `max_cost`.
     pub fn peek(&self, cost: Cost) -> Result<Verdict<'_>, RuleError> {
         let cost = self.0.rule.accept(cost)?;
-        Ok(self.0.decide(KEY, cost, self.0.clock.now(), Store::Never))
+        Ok(self.0.decide(KEY, cost, || self.0.clock.now(), Store::Never))
     }
 
     /// Takes back a request that was charged at that instant, or now.

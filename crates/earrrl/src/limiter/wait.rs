@@ -127,12 +127,14 @@ impl<C: Clock> Limiter<C> {
             return Err(WaitError::Rule(RuleError::new(problem)));
         };
         let (key, now) = (self.hasher.hash(key), self.clock.now());
-        let reserved = table.update(key, limit.idle(now).0, move |word| {
-            match turn(limit, word.map(Moment), now, cost, patience.max_wait) {
+        let reserved = table.update(
+            key,
+            || limit.idle(now).0,
+            move |word| match turn(limit, word.map(Moment), now, cost, patience.max_wait) {
                 Ok((after, wait)) => (Change::Store(after.0), Ok(wait)),
                 Err(wait) => (Change::Keep, Err(WaitError::TooLong(wait))),
-            }
-        });
+            },
+        );
         let wait = reserved?.saturating_add(random_up_to(patience.jitter));
         Ok(Reservation { limiter: self, key, cost, charged_at: now, wait, kept: false })
     }

@@ -55,6 +55,14 @@ impl Entry {
         (Word::from(top) << 64) | Word::from(self.low)
     }
 
+    /// Its word, if it is that fingerprint's and not a claim.
+    #[inline(always)]
+    pub(super) fn word_of(self, fingerprint: u64) -> Option<Word> {
+        let above = self.high.wrapping_sub(fingerprint << TOP_BITS);
+        let top = above as i64 - BIAS;
+        (above < CLAIM).then(|| (Word::from(top) << 64) | Word::from(self.low))
+    }
+
     #[inline(always)]
     pub(super) fn fingerprint(self) -> u64 {
         fingerprint(self.high)
@@ -131,6 +139,9 @@ mod tests {
             let entry = Entry::new(fingerprint, word);
             prop_assert_eq!(entry.fingerprint(), fingerprint);
             prop_assert_eq!(entry.word(), word);
+            prop_assert_eq!(entry.word_of(fingerprint), Some(word));
+            prop_assert_eq!(entry.word_of(fingerprint ^ 1), None);
+            prop_assert_eq!(Entry::claim(fingerprint, 1).word_of(fingerprint), None);
             prop_assert_eq!(Entry::from_bits(entry.to_bits()), entry);
             prop_assert!(!entry.is_claim());
             let below = entry.to_bits() < Entry::new(fingerprint, other).to_bits();

@@ -1,9 +1,14 @@
-//! Keys are hashed with SipHash-1-3 under a random key, so nobody who chooses client keys can aim
-//! at another client's place. Only the hash is ever stored.
+//! Keys are hashed by a pseudo-random function under a random key, so nobody who chooses client
+//! keys can aim at another client's place. Only the hash is ever stored.
+//!
+//! The function is AES-CMAC where the processor has instructions for it, else SipHash-1-3.
 
 use core::hash::{Hash, Hasher};
 
 use siphasher::sip::SipHasher13;
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use super::cmac::Cmac;
 
 /// What the table knows of a key: 64 bits of its keyed hash.
 ///
@@ -26,10 +31,10 @@ impl KeyHash {
         self.0
     }
 
-    /// The low 40 bits; never 0, which marks an empty slot.
+    /// The low 40 bits, the lowest of them set: never 0, which marks an empty slot.
     #[inline(always)]
     pub(super) fn fingerprint(self) -> u64 {
-        (self.0 & super::entry::FINGERPRINT_MASK).max(1)
+        (self.0 & super::entry::FINGERPRINT_MASK) | 1
     }
 
     /// A number below `lines`, from the top bits: where the search begins.
@@ -41,7 +46,7 @@ impl KeyHash {
     /// A number below `lines` that depends on every bit of the hash: where it continues.
     #[inline(always)]
     pub(super) fn second_line(self, lines: usize) -> usize {
-        scale(self.0.rotate_left(32).wrapping_mul(0x9E37_79B9_7F4A_7C15), lines)
+        scale(self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15), lines)
     }
 }
 
@@ -53,8 +58,13 @@ fn scale(hash: u64, below: usize) -> usize {
 
 /// Hashes keys of any hashable type.
 #[derive(Clone, Copy, Debug)]
-pub struct KeyHasher {
-    keyed: SipHasher13,
+pub struct KeyHasher(Keyed);
+
+#[derive(Clone, Copy, Debug)]
+enum Keyed {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    Cmac(Cmac),
+    Sip(SipHasher13),
 }
 
 impl KeyHasher {
@@ -68,19 +78,32 @@ impl KeyHasher {
         Ok(Self::with_key(&key))
     }
 
-    /// A hasher with a given key, for tests and for tables that several processes share.
+    /// A hasher with a given key, for tests and for tables that several processes share. Its hashes
+    /// are the same on machines of one kind.
     #[must_use]
     pub fn with_key(key: &[u8; 16]) -> Self {
-        Self { keyed: SipHasher13::new_with_key(key) }
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if let Some(cmac) = Cmac::new(key) {
+            return Self(Keyed::Cmac(cmac));
+        }
+        Self(Keyed::Sip(SipHasher13::new_with_key(key)))
     }
 
     /// Hashes a key.
-    #[inline]
+    #[inline(always)]
     pub fn hash<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
-        let mut hasher = self.keyed;
-        key.hash(&mut hasher);
-        KeyHash(hasher.finish())
+        match &self.0 {
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            Keyed::Cmac(cmac) => finish(cmac.hasher(), key),
+            Keyed::Sip(sip) => finish(*sip, key),
+        }
     }
+}
+
+#[inline(always)]
+fn finish<K: Hash + ?Sized>(mut hasher: impl Hasher, key: &K) -> KeyHash {
+    key.hash(&mut hasher);
+    KeyHash(hasher.finish())
 }
 
 #[cfg(test)]

@@ -49,10 +49,21 @@ impl<S: Slot, const LINE: usize, const LINES: usize> Lines<S, LINE, LINES> {
         &self.lines[line].0
     }
 
-    /// The line where the key most likely is.
+    /// The home lines of the key's two sets. The sets are never the same.
     #[inline(always)]
-    pub(super) fn home(&self, key: KeyHash) -> &[S; LINE] {
-        self.line(key.first_line(self.lines.len()))
+    pub(super) fn homes(&self, key: KeyHash) -> [usize; 2] {
+        let count = self.lines.len();
+        let (first, second) = (key.first_line(count), key.second_line(count));
+        // `LINES` is a power of two, and sets begin at its multiples.
+        if first ^ second >= LINES {
+            return [first, second];
+        }
+        [first, self.next_set(second)]
+    }
+
+    #[cold]
+    fn next_set(&self, line: usize) -> usize {
+        (line + LINES) % self.lines.len()
     }
 
     /// The lines of both sets in the order of the search, the home line first.
@@ -60,9 +71,9 @@ impl<S: Slot, const LINE: usize, const LINES: usize> Lines<S, LINE, LINES> {
     pub(super) fn candidate_lines(
         &self,
         key: KeyHash,
-    ) -> impl Iterator<Item = usize> + use<S, LINE, LINES> {
-        // `LINES` is a power of two, so exclusive or walks over the lines of one set.
-        let homes = [key.first_line(self.lines.len()), self.second_home(key)];
+    ) -> impl Iterator<Item = usize> + Clone + use<S, LINE, LINES> {
+        let homes = self.homes(key);
+        // Exclusive or walks over the lines of one set.
         (0..2 * LINES).map(move |nth| homes[nth / LINES] ^ (nth % LINES))
     }
 
@@ -73,17 +84,5 @@ impl<S: Slot, const LINE: usize, const LINES: usize> Lines<S, LINE, LINES> {
         key: KeyHash,
     ) -> impl Iterator<Item = usize> + use<S, LINE, LINES> {
         self.candidate_lines(key).flat_map(|line| line * LINE..(line + 1) * LINE)
-    }
-
-    /// The home line in the second set, which is never the first set.
-    #[inline(always)]
-    fn second_home(&self, key: KeyHash) -> usize {
-        let count = self.lines.len();
-        let line = key.second_line(count);
-        if line / LINES != key.first_line(count) / LINES {
-            return line;
-        }
-        let next = line + LINES;
-        if next < count { next } else { next - count }
     }
 }

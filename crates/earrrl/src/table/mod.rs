@@ -3,9 +3,9 @@
 //! # Layout
 //! An entry is 128 bits: 40 of the key's hash, its fingerprint, and 88 of state. Four fill a cache
 //! line, four lines are a set, sets are one flat array without pointers. A key may live in two
-//! sets and prefers one line of the first, its home line: 83 % of look-ups in a table of which
-//! three quarters are live touch that one cache line, 90 % only the first set. An entry never
-//! moves, since no processor can move it atomically.
+//! sets, and prefers one line of each, its home lines. A look-up fetches those two side by side, in
+//! the time of one cache miss, and finds 87 to 99 % of clients there. An entry never moves, since
+//! no processor can move it atomically.
 //!
 //! # Who stays
 //! When a newcomer finds no empty slot, a client with one of the lowest current rates goes, and a
@@ -22,6 +22,8 @@
 //! Nothing grows afterwards.
 
 mod available;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod cmac;
 mod entry;
 mod hash;
 mod insert;
@@ -63,8 +65,8 @@ const SAMPLE: usize = 1024;
 ///     let count = seen.unwrap_or(0) + 1;
 ///     (Change::Store(count), count)
 /// };
-/// assert_eq!(table.update(hasher.hash("alice"), 0, count), 1);
-/// assert_eq!(table.update(hasher.hash("alice"), 0, count), 2);
+/// assert_eq!(table.update(hasher.hash("alice"), || 0, count), 1);
+/// assert_eq!(table.update(hasher.hash("alice"), || 0, count), 2);
 /// assert_eq!(table.get(hasher.hash("bob")), None);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -72,6 +74,9 @@ pub struct Table {
     raw: RawTable<AtomicSlot, LINE, LINES>,
     capacity: usize,
 }
+
+/// A key and the cache lines where it most likely is.
+pub struct Place<'a>(raw::Place<'a, AtomicSlot, LINE>);
 
 /// What becomes of a client's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,33 +155,43 @@ impl Table {
     ///
     /// `decide` gets the state, or `None` for a client that is not there, and answers what becomes
     /// of it and what to return. It may be called several times when threads interfere, only its
-    /// last answer counts. Clients whose words are at most `idle` are as good as new: they make room
+    /// last answer counts. Clients whose words are at most `idle()` are as good as new: they make room
     /// before others, and are not counted as [`displaced`](Self::displaced).
-    #[inline(always)]
     pub fn update<R>(
         &self,
         key: KeyHash,
-        idle: Word,
-        decide: impl Fn(Option<Word>) -> (Change, R) + Copy,
+        idle: impl Fn() -> Word,
+        decide: impl Fn(Option<Word>) -> (Change, R),
     ) -> R {
         self.raw.update(key, idle, decide)
+    }
+
+    /// Where a key most likely is, fetched from now on: for whoever has something else to do first.
+    #[inline(always)]
+    pub fn place(&self, key: KeyHash) -> Place<'_> {
+        Place(self.raw.place(key))
+    }
+
+    /// As [`update`](Self::update), several times as fast, if the key is at home: nearly all are
+    /// that are there at all. None if it is not, and then nothing has happened.
+    #[inline(always)]
+    pub fn update_at_home<R>(
+        &self,
+        place: Place<'_>,
+        decide: impl Fn(Option<Word>) -> (Change, R),
+    ) -> Option<R> {
+        self.raw.update_at_home(place.0, decide)
     }
 
     /// A client's state.
     #[must_use]
     pub fn get(&self, key: KeyHash) -> Option<Word> {
-        self.update(key, MIN_WORD, |word| (Change::Keep, word))
+        self.update(key, || MIN_WORD, |word| (Change::Keep, word))
     }
 
     /// Forgets a client. True if it was there.
     pub fn reset(&self, key: KeyHash) -> bool {
-        self.update(key, MIN_WORD, |word| (Change::Remove, word.is_some()))
-    }
-
-    /// Fetches the cache line where the key most likely is, to have it at hand a little later.
-    #[inline(always)]
-    pub fn prefetch(&self, key: KeyHash) {
-        self.raw.prefetch(key);
+        self.update(key, || MIN_WORD, |word| (Change::Remove, word.is_some()))
     }
 
     /// Gives every client the state that `convert` makes of its own, or forgets it. Nobody else may

@@ -23,6 +23,12 @@ pub(super) struct Shard {
 
 const SHARDS: usize = 16;
 
+/// A key, and its home lines.
+pub(super) struct Place<'a, S, const LINE: usize> {
+    key: KeyHash,
+    homes: [&'a [S; LINE]; 2],
+}
+
 pub(super) struct RawTable<S, const LINE: usize, const LINES: usize> {
     pub(super) lines: Lines<S, LINE, LINES>,
     shards: Box<[Shard; SHARDS]>,
@@ -42,62 +48,52 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     }
 
     /// See [`Table::update`](super::Table::update).
-    #[inline(always)]
     pub(super) fn update<R>(
         &self,
         key: KeyHash,
-        idle: Word,
-        decide: impl Fn(Option<Word>) -> (Change, R) + Copy,
+        idle: impl Fn() -> Word,
+        decide: impl Fn(Option<Word>) -> (Change, R),
     ) -> R {
         loop {
-            if let Some(answer) = self.find(key).and_then(|slot| update_slot(slot, key, decide)) {
+            if let Some(slot) = self.find(key)
+                && let Some(answer) = update_slot(slot, key, &decide)
+            {
                 return answer;
             }
-            if let Some(answer) = self.update_absent(key, idle, decide) {
-                return answer;
+            let (change, answer) = decide(None);
+            match change {
+                Change::Store(word) if !self.insert(key, word, idle()) => {}
+                _ => return answer,
             }
         }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn update_absent<R>(
+    /// See [`Table::update_at_home`](super::Table::update_at_home).
+    #[inline(always)]
+    pub(super) fn update_at_home<R>(
         &self,
-        key: KeyHash,
-        idle: Word,
+        Place { key, homes }: Place<'_, S, LINE>,
         decide: impl Fn(Option<Word>) -> (Change, R),
     ) -> Option<R> {
-        let (change, answer) = decide(None);
-        match change {
-            Change::Store(word) => self.insert(key, word, idle).then_some(answer),
-            Change::Keep | Change::Remove => Some(answer),
-        }
+        update_slot(find_at_home(homes, key)?, key, &decide)
     }
 
     /// A slot where the key is, or is being claimed, or was a moment ago.
-    #[inline(always)]
     fn find(&self, key: KeyHash) -> Option<&S> {
-        let home = self.lines.home(key);
-        let matches = S::matches(home, key.fingerprint());
-        if matches == 0 {
-            return self.find_from(key, 1);
-        }
-        let slot = &home[matches.trailing_zeros() as usize % LINE];
-        if holds(slot, key) { Some(slot) } else { self.find_from(key, 0) }
-    }
-
-    /// The same, from a line on in the order of the search.
-    #[inline(never)]
-    fn find_from(&self, key: KeyHash, first: usize) -> Option<&S> {
-        let lines = self.lines.candidate_lines(key).skip(first).map(|line| self.lines.line(line));
-        lines
+        self.lines
+            .candidate_lines(key)
+            .map(|line| self.lines.line(line))
             .filter(|line| S::matches(line, key.fingerprint()) != 0)
             .find_map(|line| line.iter().find(|slot| holds(*slot, key)))
     }
 
+    /// Where a key most likely is: two cache lines, which are fetched from now on, side by side.
     #[inline(always)]
-    pub(super) fn prefetch(&self, key: KeyHash) {
-        prefetch(self.lines.home(key));
+    pub(super) fn place(&self, key: KeyHash) -> Place<'_, S, LINE> {
+        let homes = self.lines.homes(key).map(|line| self.lines.line(line));
+        prefetch(homes[0]);
+        prefetch(homes[1]);
+        Place { key, homes }
     }
 
     /// Replaces every committed entry.
@@ -125,6 +121,17 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     }
 }
 
+/// The slot of the home lines that most likely is the key's. Which of them it is can't be predicted,
+/// so this has no branches.
+#[inline(always)]
+fn find_at_home<S: Slot, const LINE: usize>(homes: [&[S; LINE]; 2], key: KeyHash) -> Option<&S> {
+    let first = S::matches(homes[0], key.fingerprint());
+    let second = S::matches(homes[1], key.fingerprint());
+    let home = if first != 0 { homes[0] } else { homes[1] };
+    let matches = first | second;
+    (matches != 0).then(|| &home[matches.trailing_zeros() as usize % LINE])
+}
+
 #[inline(always)]
 fn holds<S: Slot>(slot: &S, key: KeyHash) -> bool {
     fingerprint(slot.high()) == key.fingerprint()
@@ -136,14 +143,14 @@ fn holds<S: Slot>(slot: &S, key: KeyHash) -> bool {
 fn update_slot<S: Slot, R>(
     slot: &S,
     key: KeyHash,
-    decide: impl Fn(Option<Word>) -> (Change, R),
+    decide: &impl Fn(Option<Word>) -> (Change, R),
 ) -> Option<R> {
     let high = slot.high();
     // Perhaps a pair that never was: the swap tells.
     let mut seen = Entry { high, low: slot.low() };
-    while seen.fingerprint() == key.fingerprint() && !seen.is_claim() {
-        let (change, answer) = decide(Some(seen.word()));
-        match apply(slot, seen, change) {
+    while let Some(word) = seen.word_of(key.fingerprint()) {
+        let (change, answer) = decide(Some(word));
+        match apply(slot, seen, key, change) {
             Ok(()) => return Some(answer),
             Err(found) => seen = found,
         }
@@ -152,9 +159,9 @@ fn update_slot<S: Slot, R>(
 }
 
 #[inline(always)]
-fn apply<S: Slot>(slot: &S, seen: Entry, change: Change) -> Result<(), Entry> {
+fn apply<S: Slot>(slot: &S, seen: Entry, key: KeyHash, change: Change) -> Result<(), Entry> {
     match change {
-        Change::Store(word) => slot.swap(seen, Entry::new(seen.fingerprint(), word)),
+        Change::Store(word) => slot.swap(seen, Entry::new(key.fingerprint(), word)),
         Change::Remove => slot.swap(seen, Entry::EMPTY),
         Change::Keep => match slot.load() {
             found if found == seen => Ok(()),

@@ -1,6 +1,6 @@
 //! One slot of the table: 128 bits that are read in halves and changed as a whole.
 //!
-//! This is the only module with `unsafe` code. It exists because no portable type reads half of a
+//! With `cmac.rs`, the only module with `unsafe` code. It exists because no portable type reads half of a
 //! 128-bit atomic: the processor's own instructions do, and a scan of a cache line needs only the
 //! high halves. On x86-64 every access to a slot is one such instruction; elsewhere, and under
 //! Miri, `portable_atomic` serves. The model checker brings a [`Slot`] of its own.

@@ -19,15 +19,19 @@ fn key(name: u64) -> KeyHash {
 }
 
 fn store(table: &Table, name: u64, word: Word) {
-    table.update(key(name), IDLE, |_| (Change::Store(word), ()));
+    table.update(key(name), || IDLE, |_| (Change::Store(word), ()));
 }
 
 /// Counts up to `quota`; true if this one was within it.
 fn admit(table: &Table, key: KeyHash, quota: Word) -> bool {
-    table.update(key, IDLE, |word| match word.unwrap_or(0) {
-        count if count < quota => (Change::Store(count + 1), true),
-        _ => (Change::Keep, false),
-    })
+    table.update(
+        key,
+        || IDLE,
+        |word| match word.unwrap_or(0) {
+            count if count < quota => (Change::Store(count + 1), true),
+            _ => (Change::Keep, false),
+        },
+    )
 }
 
 /// Fewer repetitions under Miri, which is a thousand times slower.
@@ -64,7 +68,7 @@ fn a_client_is_stored_changed_and_forgotten() {
 #[test]
 fn keeping_an_absent_client_stores_nothing() {
     let table = Table::new(1).unwrap();
-    assert_eq!(table.update(key(1), IDLE, |word| (Change::Keep, word)), None);
+    assert_eq!(table.update(key(1), || IDLE, |word| (Change::Keep, word)), None);
     assert!(table.is_empty());
 }
 
@@ -94,7 +98,7 @@ fn idle_clients_that_make_room_are_not_counted_as_displaced() {
         store(&table, name, if name < 20 { 0 } else { 1000 });
     }
     for name in 100..120 {
-        table.update(key(name), 19, |_| (Change::Store(1000), ()));
+        table.update(key(name), || 19, |_| (Change::Store(1000), ()));
     }
     assert_eq!(table.displaced(), 0);
     assert!((20..32).all(|name| table.get(key(name)).is_some()));
@@ -108,7 +112,7 @@ fn live_clients_outlast_the_dead() {
     let mut now = 0;
     let mut visit = |name, idle: Word| {
         now += 1;
-        table.update(key(name), now - idle, |_| (Change::Store(now), ()));
+        table.update(key(name), || now - idle, |_| (Change::Store(now), ()));
     };
     for name in 0..10 * clients {
         visit(u64::MAX - name, 0);
@@ -182,7 +186,7 @@ fn first_requests_that_race_are_all_counted() {
             scope.spawn(|| {
                 start.wait();
                 for hash in &hashes {
-                    table.update(*hash, IDLE, |word| (Change::Store(word.unwrap_or(0) + 1), ()));
+                    table.update(*hash, || IDLE, |word| (Change::Store(word.unwrap_or(0) + 1), ()));
                 }
             });
         }
@@ -201,7 +205,7 @@ fn no_word_is_seen_half_changed() {
         for _ in 0..2 {
             scope.spawn(|| {
                 for nth in 0..writes {
-                    table.update(key(1), IDLE, |_| (Change::Store(both(nth % 64)), ()));
+                    table.update(key(1), || IDLE, |_| (Change::Store(both(nth % 64)), ()));
                 }
             });
         }
@@ -246,7 +250,7 @@ proptest! {
                 Step::Keep(_) => Change::Keep,
             };
             let (Step::Store(name, _) | Step::Add(name, _) | Step::Remove(name) | Step::Keep(name)) = step;
-            let seen = table.update(key(name), IDLE, |word| (change(word), word));
+            let seen = table.update(key(name), || IDLE, |word| (change(word), word));
             prop_assert_eq!(seen, map.get(&name).copied());
             match change(seen) {
                 Change::Store(word) => { map.insert(name, word); }

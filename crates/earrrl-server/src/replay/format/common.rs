@@ -6,6 +6,24 @@ use super::{Field, target, without_query};
 use crate::replay::skips::Skip;
 use crate::replay::time::{self, CommonTime};
 
+/// What such lines say.
+pub(super) const FIELDS: [&str; 14] = [
+    "client",
+    "user",
+    "path",
+    "method",
+    "request",
+    "status",
+    "bytes",
+    "referer",
+    "agent",
+    "ident",
+    "host",
+    "vhost",
+    "referrer",
+    "user_agent",
+];
+
 /// Reads such lines; client and time must be there, the rest is looked at when asked for.
 pub(crate) struct Parser {
     vhost: bool,
@@ -42,11 +60,12 @@ impl Parser {
             (host, line) = word(line)?;
         }
         let (client, line) = word(line)?;
+        let client = client.strip_suffix(b"\"").unwrap_or(client);
         let (who, stamp) = match line.split_at_checked(5) {
             Some((b"- - [", stamp)) => (&line[..3], stamp),
             _ => match memchr::memmem::find(line, b" [") {
-                Some(at) => (&line[..at], &line[at + 2..]),
-                None => return Err(Skip::Malformed),
+                Some(at) if !has_host(&line[..at]) => (&line[..at], &line[at + 2..]),
+                _ => return Err(Skip::Malformed),
             },
         };
         if let Some(time) = self.time.parse(stamp) {
@@ -108,11 +127,22 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Some exporters wrap a whole line in quotes, with or without doubling those inside.
+/// Some exporters wrap a whole line in quotes, with or without doubling those inside; others only
+/// its first word, whose closing quote is left.
 #[cold]
 fn unquoted(line: &[u8]) -> &[u8] {
+    if word(line).is_ok_and(|(first, _)| first.len() > 1 && first.ends_with(b"\"")) {
+        return &line[1..];
+    }
     let inner = line.strip_prefix(b"\"").and_then(|line| line.trim_ascii_end().strip_suffix(b"\""));
     inner.unwrap_or(line)
+}
+
+/// Whether this is no identity and user, but a client before them: behind a virtual host, which would
+/// pass for the client.
+fn has_host(who: &[u8]) -> bool {
+    let mut words = who.split(|&b| b == b' ');
+    words.next() != Some(b"-") && words.next() == Some(b"-") && words.next().is_some()
 }
 
 /// Splits at the first blank; a word has at least one byte.
@@ -173,10 +203,23 @@ mod tests {
     }
 
     #[test]
+    fn every_field_is_there() {
+        let line = [b"example.org ", LINE].concat();
+        let line =
+            String::from_utf8(line).unwrap().replace("\"-\"", "\"r\"").replace(" - ann", " i ann");
+        for name in FIELDS {
+            assert!(get(line.as_bytes(), true, name).is_some(), "{name}");
+        }
+    }
+
+    #[test]
     fn the_same_line_in_quotes_or_behind_a_host() {
         let quoted = [b"\"", LINE, b"\""].concat();
         assert_eq!(get(&quoted, false, "client").as_deref(), Some("192.0.2.7"));
         assert_eq!(get(&quoted, false, "status").as_deref(), Some("200"));
+        let client = [b"\"192.0.2.7\"", &LINE[9..]].concat();
+        assert_eq!(get(&client, false, "client").as_deref(), Some("192.0.2.7"));
+        assert_eq!(get(&client, false, "agent").as_deref(), Some("curl 8"));
         let vhost = [b"example.org:443 ", LINE].concat();
         assert_eq!(get(&vhost, true, "host").as_deref(), Some("example.org:443"));
         assert_eq!(get(&vhost, true, "agent").as_deref(), Some("curl 8"));
@@ -187,7 +230,8 @@ mod tests {
 
     #[test]
     fn broken_lines() {
-        let cases: [(&[u8], Skip); 6] = [
+        let cases: [(&[u8], Skip); 7] = [
+            (b"a.example 192.0.2.7 - - [17/May/2015:10:05:03 +0000]", Skip::Malformed),
             (b"", Skip::Malformed),
             (b" - - [17/May/2015:10:05:03 +0000]", Skip::Malformed),
             (b"192.0.2.7", Skip::Malformed),

@@ -72,11 +72,12 @@ impl Parser {
                 serde_json::from_str(&self.mended).map_err(|_| Skip::Malformed)?
             }
         };
+        let time = |name: &str| find(&object, name).and_then(|text| parse_time(&text));
         let time = match &self.time_field {
-            Some(name) => find(&object, name),
-            None => TIMES.iter().find_map(|name| find(&object, name)),
+            Some(name) => time(name),
+            None => TIMES.into_iter().find_map(time),
         };
-        let time = time.and_then(|text| parse_time(&text)).ok_or(Skip::Time)?;
+        let time = time.ok_or(Skip::Time)?;
         Ok(Record { time, object, key_field: self.key_field.as_deref() })
     }
 }
@@ -84,17 +85,19 @@ impl Parser {
 impl<'a> Record<'a> {
     /// What the line says in a field.
     pub(crate) fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
-        let first = |names: &[&str]| names.iter().find_map(|name| find(&self.object, name));
+        // A field left empty must not hide another that is not.
+        let filled = |name: &str| find(&self.object, name).filter(|v| !matches!(&**v, "" | "-"));
+        let first = |names: &[&str]| names.iter().find_map(|name| filled(name));
         let value = match field {
             Field::Client => match self.key_field {
-                Some(name) => find(&self.object, name),
+                Some(name) => filled(name),
                 None => first(&CLIENTS),
             },
             Field::User => first(&USERS),
             Field::Path => return self.path(first(&PATHS)),
-            Field::Named(name) => find(&self.object, name),
-        }?;
-        Some(bytes(value)).filter(|v| !matches!(v[..], [] | [b'-']))
+            Field::Named(name) => filled(name),
+        };
+        value.map(bytes)
     }
 
     /// The path, from a field of its own or from the request line.
@@ -218,8 +221,18 @@ mod tests {
         assert_eq!(time(r#"{"msec":"1431857103.123456789"}"#), Ok(1_431_857_103_123_456_789));
         assert_eq!(time(r#"{"time_local":"17/May/2015:10:05:03 +0000"}"#), time(NGINX));
         assert_eq!(time(r#"{"time":null,"ts":1431857103}"#), time(NGINX));
+        assert_eq!(time(r#"{"time":"-","ts":1431857103}"#), time(NGINX));
         assert_eq!(time(r#"{"time":"yesterday"}"#), Err(Skip::Time));
         assert_eq!(time(r#"["time"]"#), Err(Skip::Malformed));
+    }
+
+    #[test]
+    fn an_empty_field_hides_no_other() {
+        for empty in ["\"\"", "\"-\"", "null"] {
+            let line = format!(r#"{{"ts":1,"client_ip":{empty},"remote_addr":"192.0.2.7"}}"#);
+            let found = get(&line, &Hints::default(), "client");
+            assert_eq!(found, Ok((1_000_000_000, Some("192.0.2.7".into()))));
+        }
     }
 
     #[test]

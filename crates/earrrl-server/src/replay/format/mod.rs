@@ -48,6 +48,15 @@ impl Format {
             Self::Sshd => "sshd",
         }
     }
+
+    /// The names of its fields; none where each log has its own.
+    pub(crate) fn fields(self) -> Option<&'static [&'static str]> {
+        match self {
+            Self::Combined | Self::Common | Self::Vhost => Some(&common::FIELDS),
+            Self::Sshd => Some(&sshd::FIELDS),
+            Self::Json | Self::Csv => None,
+        }
+    }
 }
 
 /// A part of a request that a key or a cost is made of.
@@ -71,6 +80,16 @@ impl Field {
             "user" => Self::User,
             "path" => Self::Path,
             _ => Self::Named(name.to_owned()),
+        }
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Client => "client",
+            Self::User => "user",
+            Self::Path => "path",
+            Self::Named(name) => name,
         }
     }
 }

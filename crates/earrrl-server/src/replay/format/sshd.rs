@@ -8,6 +8,9 @@ use super::Field;
 use crate::replay::skips::Skip;
 use crate::replay::time::{self, SECOND};
 
+/// What such lines say.
+pub(super) const FIELDS: [&str; 2] = ["client", "user"];
+
 /// What an address stands directly behind.
 const MARKS: [&[u8]; 3] = [b"from ", b"rhost=", b"["];
 

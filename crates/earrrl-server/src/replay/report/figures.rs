@@ -18,7 +18,8 @@ impl<'a> Axis<'a> {
     /// The axis of a timeline.
     pub(crate) fn new(timeline: &'a Timeline) -> Self {
         let seconds = (timeline.counts.len() as u64 * timeline.width / SECOND) as f64;
-        let units = [(86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes")];
+        let units =
+            [(31_557_600.0, "years"), (86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes")];
         let unit = units.into_iter().find(|(unit, _)| seconds >= 3.0 * unit);
         Self { timeline, unit: unit.unwrap_or((1.0, "seconds")) }
     }
@@ -55,20 +56,26 @@ pub(crate) fn asked_and_permitted(
     rules: &[usize],
     size: (u32, u32),
 ) -> Figure {
-    let asked = Series::new("asked", GREY, axis.rates(0)).with_stroke(Stroke::Filled);
+    let asked = axis.rates(0);
+    let (per, unit) = per(asked.iter().map(|point| point.1));
+    let scaled = |points: Vec<(f64, f64)>| points.into_iter().map(|(x, y)| (x, y * per)).collect();
+    let asked = Series::new("asked", GREY, scaled(asked)).with_stroke(Stroke::Filled);
     let permitted = rules.iter().map(|&rule| {
         let name = match rules {
             [_] => "permitted".into(),
             _ => format!("permitted by {}", replay.trials[rule].rule),
         };
-        Series::new(name, rule % GREY, axis.rates(rule + 1))
+        // Where the colours start anew the lines are dashed.
+        let again = rules.len() > 1 && rule >= GREY;
+        let stroke = if again { Stroke::Dashed } else { Stroke::Solid };
+        Series::new(name, rule % GREY, scaled(axis.rates(rule + 1))).with_stroke(stroke)
     });
     Figure {
         title: String::new(),
         x_label: axis.label(),
         x: axis.span(),
         panels: vec![Panel {
-            y_label: "requests a second".into(),
+            y_label: format!("requests {unit}"),
             series: std::iter::once(asked).chain(permitted).collect(),
             marks: Vec::new(),
             log_from: None,
@@ -81,26 +88,36 @@ pub(crate) fn asked_and_permitted(
 pub(crate) fn rate_and_limit(
     axis: &Axis<'_>,
     (rule, colour): (&Rule, usize),
-    rates: &[f64],
+    (rates, measure): (&[f64], &str),
     size: (u32, u32),
 ) -> Figure {
     let (_, decision) = rule.limit().decide(None, Nanos::ZERO, Cost::ZERO, Store::Never);
-    let points = rates.iter().enumerate().map(|(place, &rate)| (axis.at(place + 1), rate));
+    let (per, unit) = per(rates.iter().copied().chain([decision.limit]));
+    let points = rates.iter().enumerate().map(|(place, &rate)| (axis.at(place + 1), rate * per));
     let rate = Series::new("", colour % GREY, points.collect()).with_stroke(Stroke::Filled);
-    let ends = vec![(0.0, decision.limit), (axis.span().1, decision.limit)];
+    let ends = [0.0, axis.span().1].map(|x| (x, decision.limit * per)).into();
     let limit = Series::new("", GREY, ends).with_stroke(Stroke::Dashed);
     Figure {
         title: String::new(),
         x_label: String::new(),
         x: axis.span(),
         panels: vec![Panel {
-            y_label: "cost a second".into(),
+            y_label: format!("{measure} {unit}"),
             series: vec![rate, limit],
             marks: Vec::new(),
             log_from: None,
         }],
         size,
     }
+}
+
+/// The unit in which the greatest of some rates is no tiny number: how many seconds it has, and its
+/// name.
+pub(crate) fn per(rates: impl Iterator<Item = f64>) -> (f64, &'static str) {
+    let greatest = rates.fold(0.0, f64::max);
+    let units = [(1.0, "a second"), (60.0, "a minute"), (3600.0, "an hour")];
+    let unit = units.into_iter().find(|(seconds, _)| greatest * seconds >= 0.05);
+    unit.unwrap_or((86_400.0, "a day"))
 }
 
 /// The rates of some clients under a rule, a row a client: the greatest in each interval. Where the

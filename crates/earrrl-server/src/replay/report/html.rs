@@ -6,11 +6,11 @@ use std::io::{self, Write};
 use super::figures::{Axis, asked_and_permitted, rate_and_limit, rates};
 use super::{Summary, TOP};
 use crate::plot::{self, Figure};
-use crate::replay::Held;
 use crate::replay::time;
 use crate::replay::timeline::Timeline;
 use crate::replay::trial::{Offender, Trial};
-use crate::text::percent;
+use crate::replay::{Held, Reader};
+use crate::text::{counted, percent};
 
 const STYLE: &str = include_str!("../../../assets/report.css");
 
@@ -29,15 +29,16 @@ pub(crate) fn write(
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
          <title>Who would have been limited</title>\n<style>\n{STYLE}</style></head><body>\n\
          <h1>Who would have been limited</h1>\n\
-         <p>{} requests of {} clients, {} to {} UTC.</p>\n\
-         <p class=\"faint\">{} lines read, {} used, {} skipped.</p>\n",
-        replay.events,
-        reader.clients.len(),
+         <p>{} of {}, {} to {} UTC.</p>\n\
+         <p class=\"faint\">{} read, {} used, {} skipped{}.</p>\n",
+        counted(replay.events, "request"),
+        counted(reader.clients.len() as u64, "client"),
         time::written(replay.from.map_or(0, earrrl::Nanos::get)),
         time::written(replay.now.get()),
-        reader.lines,
+        counted(reader.lines, "line"),
         reader.used(),
         reader.skips.lines(),
+        reasons(reader),
     )?;
     write_comparison(out, summary)?;
     let axis = Axis::new(timeline);
@@ -45,6 +46,14 @@ pub(crate) fn write(
         write_rule(out, summary, place, (&axis, timeline), held)?;
     }
     writeln!(out, "</body></html>")
+}
+
+/// Why lines were skipped, if any were.
+fn reasons(reader: &Reader) -> String {
+    let reasons =
+        reader.skips.by_reason().map(|(skip, lines, _)| format!("{lines} {}", skip.reason()));
+    let reasons: Vec<String> = reasons.collect();
+    if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) }
 }
 
 fn write_comparison(out: &mut impl Write, summary: &Summary<'_>) -> io::Result<()> {
@@ -80,13 +89,13 @@ fn write_rule(
     writeln!(out, "<h2>{}</h2>", Html(trial.rule.to_string()))?;
     writeln!(
         out,
-        "<p>{} of {} requests denied, {} of {} clients limited.</p>",
+        "<p>{} of {} denied, {} of {} limited.</p>",
         trial.denied,
-        summary.replay.events,
+        counted(summary.replay.events, "request"),
         trial.clients_limited(),
-        summary.reader.clients.len(),
+        counted(summary.reader.clients.len() as u64, "client"),
     )?;
-    write_figure(out, &asked_and_permitted(axis, summary.replay, &[place], (540, 230)))?;
+    write_figure(out, &asked_and_permitted(axis, summary.replay, &[place], (440, 235)))?;
     let offenders = trial.offenders(TOP);
     if offenders.is_empty() {
         return writeln!(out, "<p>Nobody is denied.</p>");
@@ -96,7 +105,10 @@ fn write_rule(
     writeln!(out, "<div class=\"offenders\">")?;
     for (offender, rates) in offenders.iter().zip(rates) {
         write_offender(out, summary, trial, offender)?;
-        write_figure(out, &rate_and_limit(axis, (&trial.rule, place), &rates, (420, 170)))?;
+        write_figure(
+            out,
+            &rate_and_limit(axis, (&trial.rule, place), (&rates, held.unit()), (420, 170)),
+        )?;
         writeln!(out, "</section>")?;
     }
     writeln!(out, "</div>")
@@ -109,10 +121,11 @@ fn write_offender(
     offender: &Offender,
 ) -> io::Result<()> {
     let requests = summary.replay.requests(offender.client);
+    let asked = counted(requests, "request");
     let measured = if trial.measures() { "estimated rate" } else { "rate asked for" };
     writeln!(
         out,
-        "<section><h3>{}</h3><p class=\"faint\">{} of {requests} requests denied ({}); {measured} (dashes: limit):</p>",
+        "<section><h3>{}</h3><p class=\"faint\">{} of {asked} denied ({}); {measured} (dashes: limit):</p>",
         Html(summary.names.printable(&summary.reader.clients, offender.client)),
         offender.denied,
         percent(offender.denied, requests),

@@ -26,7 +26,7 @@ pub(crate) struct Summary<'a> {
 }
 
 #[cfg(feature = "plot")]
-pub(crate) use figures::{Axis, asked_and_permitted};
+pub(crate) use figures::{Axis, asked_and_permitted, per};
 #[cfg(feature = "plot")]
 pub(crate) use html::write as write_html;
 pub(crate) use json::write as write_json;

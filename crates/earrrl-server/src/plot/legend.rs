@@ -1,0 +1,88 @@
+//! The legend: a row or more above a panel, where it covers nothing.
+
+use std::error::Error;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::{GRAIN, Series, Stroke, colour, font};
+
+/// Of one row.
+const HEIGHT: u32 = 20;
+
+/// Of the line before a name, and of the gap behind it.
+const LINE: u32 = 22;
+const GAP: u32 = 6;
+
+/// Two characters' width, on average, at the size of the legend.
+const TWO_CHARACTERS: u32 = 13;
+
+/// The font's size.
+const SIZE: u32 = 14;
+
+/// Draws the names of those series that have one; gives what is left of the area below them.
+pub(super) fn draw<DB: DrawingBackend<ErrorType: 'static>>(
+    area: &DrawingArea<DB, Shift>,
+    series: &[Series],
+    left: u32,
+) -> Result<DrawingArea<DB, Shift>, Box<dyn Error>> {
+    let named: Vec<&Series> = series.iter().filter(|series| !series.name.is_empty()).collect();
+    if named.is_empty() {
+        return Ok(area.clone());
+    }
+    let width = area.dim_in_pixel().0 / GRAIN;
+    let places = places(named.iter().map(|series| series.name.chars().count()), left, width);
+    let rows = places.last().map_or(0, |&(_, row)| row + 1);
+    let (strip, rest) = area.split_vertically(((rows * HEIGHT + GAP) * GRAIN) as i32);
+    for (series, (x, row)) in named.into_iter().zip(places) {
+        draw_name(&strip, series, (x, row * HEIGHT + HEIGHT / 2 + GAP))?;
+    }
+    Ok(rest)
+}
+
+/// Where each name goes: its left end, and its row.
+fn places(lengths: impl Iterator<Item = usize>, left: u32, width: u32) -> Vec<(u32, u32)> {
+    let mut next = (left, 0);
+    lengths
+        .map(|length| {
+            let needed = LINE + GAP + length as u32 * TWO_CHARACTERS / 2;
+            if next.0 > left && next.0 + needed > width {
+                next = (left, next.1 + 1);
+            }
+            let place = next;
+            next.0 += needed + 2 * GAP;
+            place
+        })
+        .collect()
+}
+
+fn draw_name<DB: DrawingBackend<ErrorType: 'static>>(
+    area: &DrawingArea<DB, Shift>,
+    series: &Series,
+    (x, y): (u32, u32),
+) -> Result<(), Box<dyn Error>> {
+    let at = |x: u32| ((x * GRAIN) as i32, (y * GRAIN) as i32);
+    let style = colour(series).stroke_width(2 * GRAIN);
+    let gap = if series.stroke == Stroke::Dashed { 2 } else { 0 };
+    let half = LINE / 2;
+    area.draw(&PathElement::new(vec![at(x), at(x + half - gap)], style))?;
+    area.draw(&PathElement::new(vec![at(x + half + gap), at(x + LINE)], style))?;
+    let style = TextStyle::from(font(SIZE)).pos(Pos::new(HPos::Left, VPos::Center));
+    area.draw(&Text::new(series.name.clone(), at(x + LINE + GAP), style))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_go_side_by_side_while_there_is_room() {
+        let names = [5, 9, 40, 100];
+        let places = places(names.into_iter(), 70, 400);
+        assert_eq!(places.iter().map(|&(_, row)| row).collect::<Vec<_>>(), [0, 0, 1, 2]);
+        assert!(places[1].0 > 70 + 2 * TWO_CHARACTERS + LINE);
+        assert_eq!((places[2].0, places[3].0), (70, 70));
+    }
+}

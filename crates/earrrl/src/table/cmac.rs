@@ -1,0 +1,260 @@
+//! AES-128 in CMAC mode, RFC 4493, by the processor's own instructions: a keyed hash that is both
+//! stronger than SipHash and, for short keys, several times cheaper.
+//!
+//! This module holds `unsafe` code because these instructions may be used only where the processor
+//! has them, which [`Cmac::new`] has asked.
+#![allow(unsafe_code)]
+
+use core::arch::asm;
+use core::arch::x86_64::{
+    __m128i, _mm_aeskeygenassist_si128, _mm_set_epi64x, _mm_shuffle_epi32, _mm_slli_si128,
+    _mm_xor_si128,
+};
+use core::hash::Hasher;
+
+const ROUNDS: usize = 10;
+const BLOCK: usize = 16;
+
+/// A key, expanded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cmac {
+    rounds: [__m128i; ROUNDS + 1],
+    /// What the last block is masked with: if it is whole, and if it had to be padded.
+    whole: u128,
+    padded: u128,
+}
+
+impl Cmac {
+    /// None if the processor has no instructions for it.
+    pub(super) fn new(key: &[u8; BLOCK]) -> Option<Self> {
+        if !std::arch::is_x86_feature_detected!("aes") {
+            return None;
+        }
+        // SAFETY: the processor has the instructions, as was just asked.
+        let rounds = unsafe { expand(u128::from_le_bytes(*key)) };
+        let mut cmac = Self { rounds, whole: 0, padded: 0 };
+        cmac.whole = double(cmac.encrypt(0));
+        cmac.padded = double(cmac.whole);
+        Some(cmac)
+    }
+
+    pub(super) fn hasher(&self) -> CmacHasher<'_> {
+        CmacHasher { cmac: self, state: 0, block: 0, filled: 0 }
+    }
+
+    /// One block.
+    #[inline(always)]
+    fn encrypt(&self, block: u128) -> u128 {
+        let (low, high): (u64, u64);
+        // SAFETY: only `new` makes a `Cmac`, and only where the processor has the instructions. All
+        // loads are aligned and inside `rounds`. A function of intrinsics would do as well, if only
+        // it were inlined into those that are not compiled for these instructions.
+        unsafe {
+            asm!(
+                "movq {block}, {input}",
+                "movq {half}, {output}",
+                "punpcklqdq {block}, {half}",
+                "pxor {block}, [{rounds}]",
+                "aesenc {block}, [{rounds} + 16]",
+                "aesenc {block}, [{rounds} + 32]",
+                "aesenc {block}, [{rounds} + 48]",
+                "aesenc {block}, [{rounds} + 64]",
+                "aesenc {block}, [{rounds} + 80]",
+                "aesenc {block}, [{rounds} + 96]",
+                "aesenc {block}, [{rounds} + 112]",
+                "aesenc {block}, [{rounds} + 128]",
+                "aesenc {block}, [{rounds} + 144]",
+                "aesenclast {block}, [{rounds} + 160]",
+                "movq {input}, {block}",
+                "punpckhqdq {block}, {block}",
+                "movq {output}, {block}",
+                rounds = in(reg) self.rounds.as_ptr(),
+                input = inout(reg) block as u64 => low,
+                output = inout(reg) (block >> 64) as u64 => high,
+                block = out(xmm_reg) _,
+                half = out(xmm_reg) _,
+                options(pure, readonly, nostack, preserves_flags),
+            );
+        }
+        u128::from(low) | u128::from(high) << 64
+    }
+}
+
+/// Takes a key's bytes as they come.
+pub(super) struct CmacHasher<'a> {
+    cmac: &'a Cmac,
+    state: u128,
+    /// The block under way, its first byte lowest, and how many of its bytes there are.
+    block: u128,
+    filled: usize,
+}
+
+impl CmacHasher<'_> {
+    /// Takes the lowest `count` bytes, 1 to 16; those above them must be 0. A block is encrypted
+    /// when more is to come, since the last one is masked.
+    #[inline(always)]
+    fn take(&mut self, bytes: u128, count: usize) {
+        if self.filled == 0 {
+            (self.block, self.filled) = (bytes, count);
+            return;
+        }
+        let shift = 8 * self.filled as u32;
+        self.block |= bytes.checked_shl(shift).unwrap_or(0);
+        self.filled += count;
+        if self.filled > BLOCK {
+            self.encrypt();
+            self.block = bytes >> (128 - shift);
+            self.filled -= BLOCK;
+        }
+    }
+
+    #[inline(always)]
+    fn encrypt(&mut self) {
+        self.state = self.cmac.encrypt(self.state ^ self.block);
+    }
+}
+
+impl Hasher for CmacHasher<'_> {
+    #[inline(always)]
+    fn write(&mut self, bytes: &[u8]) {
+        let mut rest = bytes;
+        while let Some((block, more)) = rest.split_first_chunk()
+            && !more.is_empty()
+        {
+            self.take(u128::from_le_bytes(*block), BLOCK);
+            rest = more;
+        }
+        if !rest.is_empty() {
+            self.take(little_endian(rest), rest.len());
+        }
+    }
+
+    #[inline(always)]
+    fn write_u8(&mut self, byte: u8) {
+        self.take(byte.into(), 1);
+    }
+
+    #[inline(always)]
+    fn write_u32(&mut self, number: u32) {
+        self.take(number.into(), 4);
+    }
+
+    #[inline(always)]
+    fn write_u64(&mut self, number: u64) {
+        self.take(number.into(), 8);
+    }
+
+    #[inline(always)]
+    fn finish(&self) -> u64 {
+        let last = if self.filled == BLOCK {
+            self.block ^ self.cmac.whole
+        } else {
+            self.block ^ self.cmac.padded ^ 0x80 << (8 * self.filled)
+        };
+        self.cmac.encrypt(self.state ^ last) as u64
+    }
+}
+
+/// At most 16 bytes as a number, by two loads that overlap: faster than a copy of any length.
+#[inline(always)]
+fn little_endian(bytes: &[u8]) -> u128 {
+    let both = |low: u128, high: u128, half: usize| low | high << (8 * (bytes.len() - half));
+    if let (Some(low), Some(high)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        return both(u64::from_le_bytes(*low).into(), u64::from_le_bytes(*high).into(), 8);
+    }
+    if let (Some(low), Some(high)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        return both(u32::from_le_bytes(*low).into(), u32::from_le_bytes(*high).into(), 4);
+    }
+    bytes.iter().rev().fold(0, |number, byte| number << 8 | u128::from(*byte))
+}
+
+/// The key of each round: FIPS 197, section 5.2.
+#[target_feature(enable = "aes")]
+fn expand(key: u128) -> [__m128i; ROUNDS + 1] {
+    let key = _mm_set_epi64x((key >> 64) as i64, key as i64);
+    let mut rounds = [key; ROUNDS + 1];
+    rounds[1] = next::<0x01>(rounds[0]);
+    rounds[2] = next::<0x02>(rounds[1]);
+    rounds[3] = next::<0x04>(rounds[2]);
+    rounds[4] = next::<0x08>(rounds[3]);
+    rounds[5] = next::<0x10>(rounds[4]);
+    rounds[6] = next::<0x20>(rounds[5]);
+    rounds[7] = next::<0x40>(rounds[6]);
+    rounds[8] = next::<0x80>(rounds[7]);
+    rounds[9] = next::<0x1B>(rounds[8]);
+    rounds[10] = next::<0x36>(rounds[9]);
+    rounds
+}
+
+#[target_feature(enable = "aes")]
+fn next<const CONSTANT: i32>(key: __m128i) -> __m128i {
+    let last = _mm_shuffle_epi32::<0xFF>(_mm_aeskeygenassist_si128::<CONSTANT>(key));
+    let pairs = _mm_xor_si128(key, _mm_slli_si128::<4>(key));
+    let all = _mm_xor_si128(pairs, _mm_slli_si128::<8>(pairs));
+    _mm_xor_si128(all, last)
+}
+
+/// Twice a block, in the field of 2^128 elements; its first byte is the highest.
+fn double(block: u128) -> u128 {
+    let number = block.swap_bytes();
+    let carry = if number >> 127 == 1 { 0x87 } else { 0 };
+    (number << 1 ^ carry).swap_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    const MESSAGE: u128 = 0x6bc1_bee2_2e40_9f96_e93d_7e11_7393_172a;
+
+    fn cmac() -> Cmac {
+        Cmac::new(&0x2b7e_1516_28ae_d2a6_abf7_1588_09cf_4f3c_u128.to_be_bytes()).unwrap()
+    }
+
+    #[test]
+    fn tags_are_those_of_rfc_4493() {
+        let message: Vec<u8> = [
+            MESSAGE,
+            0xae2d_8a57_1e03_ac9c_9eb7_6fac_45af_8e51,
+            0x30c8_1c46_a35c_e411_e5fb_c119_1a0a_52ef,
+            0xf69f_2445_df4f_9b17_ad2b_417b_e66c_3710,
+        ]
+        .iter()
+        .flat_map(|block| block.to_be_bytes())
+        .collect();
+        for (length, tag) in [
+            (0, 0xbb1d_6929_e959_3728_u64),
+            (16, 0x070a_16b4_6b4d_4144),
+            (40, 0xdfa6_6747_de9a_e630),
+            (64, 0x51f0_bebf_7e3b_9d92),
+        ] {
+            let cmac = cmac();
+            let mut hasher = cmac.hasher();
+            hasher.write(&message[..length]);
+            assert_eq!(hasher.finish(), tag.swap_bytes(), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn bytes_may_come_in_pieces() {
+        let bytes: Vec<u8> = (0..100).collect();
+        let cmac = cmac();
+        for length in 0..bytes.len() {
+            let mut whole = cmac.hasher();
+            whole.write(&bytes[..length]);
+            for piece in 1..20 {
+                let mut pieces = cmac.hasher();
+                bytes[..length].chunks(piece).for_each(|piece| pieces.write(piece));
+                pieces.write(&[]);
+                assert_eq!(pieces.finish(), whole.finish(), "{length} bytes by {piece}");
+            }
+        }
+        let (mut numbers, mut written) = (cmac.hasher(), cmac.hasher());
+        numbers.write_u8(1);
+        numbers.write_u32(2);
+        numbers.write_u64(3);
+        written.write(&[1, 2, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(numbers.finish(), written.finish());
+    }
+}
