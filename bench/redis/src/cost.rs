@@ -52,7 +52,9 @@ impl Make {
         match self {
             Self::Script(text, args) => {
                 let client = redis::Client::open(server.url()).unwrap();
-                let connection = client.get_multiplexed_async_connection().await.unwrap();
+                let patient = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+                let connection = client.get_multiplexed_async_connection_with_config(&patient);
+                let connection = connection.await.unwrap();
                 let load = redis::cmd("SCRIPT").arg("LOAD").arg(text).clone();
                 let sha: String = load.query_async(&mut connection.clone()).await.unwrap();
                 Contender::Script(connection, Arc::new(sha), args)

@@ -15,9 +15,9 @@ async fn main() {
         ["cost", clients] => cost::run(clients.parse().expect("a number of clients")).await,
         ["faults"] => faults::run().await,
         ["all", clients @ ..] => {
-            let clients = clients.first().map_or(1_000_000, |clients| {
-                clients.parse().expect("a number of clients")
-            });
+            let clients = clients
+                .first()
+                .map_or(1_000_000, |clients| clients.parse().expect("a number of clients"));
             cost::run(clients).await;
             println!();
             faults::run().await;

@@ -19,7 +19,7 @@ pub enum Engine {
     Memory(MemoryEngine<Arc<dyn Clock>>),
     /// Redis, for every server that uses it alike.
     #[cfg(feature = "redis")]
-    Redis(Box<Redis>),
+    Redis(Redis),
 }
 
 /// How decisions are made at present, for `/readyz`.
@@ -42,7 +42,7 @@ impl Engine {
         match config {
             EngineConfig::Memory => Self::memory(clock),
             #[cfg(feature = "redis")]
-            EngineConfig::Redis(config) => Ok(Self::Redis(Box::new(Redis::new(config, clock)?))),
+            EngineConfig::Redis(config) => Redis::new(config, clock).map(Self::Redis),
         }
     }
 

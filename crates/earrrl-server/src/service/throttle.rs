@@ -196,7 +196,7 @@ impl Throttle {
     #[inline]
     pub fn throttle(&self, key: &[u8], call: Call) -> Throttled {
         let now = Word::from(self.clock.now().get()) << UNITS_SHIFT;
-        self.table.update(self.hasher.hash(key), now, |full_at| call.judge(now, full_at))
+        self.table.update(self.hasher.hash(key), || now, |full_at| call.judge(now, full_at))
     }
 
     /// The table, for its figures.
