@@ -114,6 +114,10 @@ fn sequence<K: Key>(setting: &Setting, length: usize, seed: u64) -> Vec<K> {
 
 /// Builds every contender, fills it with its clients, and measures all of them in turns.
 fn group<K: Key>(make: &[Make<K>], setting: &Setting, kind: &str, rounds: usize, to: &mut Report) {
+    // Before the contenders, so that the keys lie one after the other, as in a server's buffer.
+    let length = 1_000_000;
+    let sequences: [Vec<K>; 2] = [sequence(setting, length, 1), sequence(setting, length, 2)];
+    let [first, second] = sequences.each_ref().map(Vec::as_slice);
     let contenders: Vec<Named<K>> = make
         .iter()
         .map(|(name, make)| {
@@ -127,9 +131,6 @@ fn group<K: Key>(make: &[Make<K>], setting: &Setting, kind: &str, rounds: usize,
             (*name, contender)
         })
         .collect();
-    let length = 1_000_000;
-    let sequences: [Vec<K>; 2] = [sequence(setting, length, 1), sequence(setting, length, 2)];
-    let [first, second] = sequences.each_ref().map(Vec::as_slice);
     let ways: [(&str, &[&[K]], Mode); 4] = [
         ("1 thread", &[first], Mode::Single),
         ("2 threads", &[first, second], Mode::Single),

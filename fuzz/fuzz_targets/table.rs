@@ -59,7 +59,7 @@ fn a_table_is_a_map(words: &[(u8, Operation)]) {
             Operation::Remove => Change::Remove,
         };
         let hash = KeyHash::from_bits(u64::from(name + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        let seen = table.update(hash, MIN_WORD, |word| (change(word), word));
+        let seen = table.update(hash, || MIN_WORD, |word| (change(word), word));
         assert_eq!(seen, map.get(&name).copied());
         match change(seen) {
             Change::Store(word) => drop(map.insert(name, word)),

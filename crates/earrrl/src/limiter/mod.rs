@@ -239,7 +239,7 @@ impl<C: Clock> Limiter<C> {
         store: Store,
     ) -> Verdict<'_> {
         let idle = || limit.idle(now).0;
-        table.update(key, idle, |word| self.judge(limit, word, now, cost, store))
+        table.update_anywhere(key, idle, |word| self.judge(limit, word, now, cost, store))
     }
 
     #[inline(always)]

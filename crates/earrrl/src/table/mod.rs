@@ -76,7 +76,7 @@ pub struct Table {
 }
 
 /// A key and the cache lines where it most likely is.
-pub struct Place<'a>(raw::Place<'a, AtomicSlot, LINE>);
+pub(crate) struct Place<'a>(raw::Place<'a, AtomicSlot, LINE>);
 
 /// What becomes of a client's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +157,19 @@ impl Table {
     /// of it and what to return. It may be called several times when threads interfere, only its
     /// last answer counts. Clients whose words are at most `idle()` are as good as new: they make room
     /// before others, and are not counted as [`displaced`](Self::displaced).
+    #[inline]
     pub fn update<R>(
+        &self,
+        key: KeyHash,
+        idle: impl Fn() -> Word,
+        decide: impl Fn(Option<Word>) -> (Change, R),
+    ) -> R {
+        self.update_at_home(self.place(key), &decide)
+            .unwrap_or_else(|| self.update_anywhere(key, idle, decide))
+    }
+
+    /// The same for a key that is new, or not where it most likely is.
+    pub(crate) fn update_anywhere<R>(
         &self,
         key: KeyHash,
         idle: impl Fn() -> Word,
@@ -168,14 +180,14 @@ impl Table {
 
     /// Where a key most likely is, fetched from now on: for whoever has something else to do first.
     #[inline(always)]
-    pub fn place(&self, key: KeyHash) -> Place<'_> {
+    pub(crate) fn place(&self, key: KeyHash) -> Place<'_> {
         Place(self.raw.place(key))
     }
 
-    /// As [`update`](Self::update), several times as fast, if the key is at home: nearly all are
-    /// that are there at all. None if it is not, and then nothing has happened.
+    /// As [`update`](Self::update) for a key at home, as nearly all are that are there at all. None
+    /// for any other, and then nothing has happened.
     #[inline(always)]
-    pub fn update_at_home<R>(
+    pub(crate) fn update_at_home<R>(
         &self,
         place: Place<'_>,
         decide: impl Fn(Option<Word>) -> (Change, R),
