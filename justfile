@@ -8,11 +8,13 @@ test:
     scripts/test
 
 # the properties, extremes and accuracy at length: 50 times the cases, 10 million updates (5 minutes);
-# then the server at full load with a million clients and reloads (5 minutes)
+# then the server at full load with a million clients and reloads (5 minutes);
+# then Rust and Lua over a million requests of every algorithm (10 minutes)
 long:
     EARRRL_LONG=1 cargo test -p earrrl --test algorithms
     cargo run --release -p earrrl --example flood
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test soak -- --nocapture
+    EARRRL_LONG=1 cargo test --release -p earrrl-redis --test agreement
 
 # the server with redis-cli, redis-benchmark, redis-py, ioredis and curl, which must be installed
 clients:
@@ -21,6 +23,11 @@ clients:
 # the server, its floors and its peers side by side; keep the machine idle (10 minutes)
 bench-server:
     bench/server/run.py
+
+# Redis's processor time a decision and bytes a client beside other scripts, then decisions while it breaks
+# (15 minutes with a million clients; keep the machine idle)
+bench-redis clients="1000000":
+    cargo run --release --manifest-path bench/redis/Cargo.toml -- all {{clients}}
 
 # nanoseconds a decision, algorithm by algorithm
 bench:

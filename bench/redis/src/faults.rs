@@ -174,6 +174,19 @@ pub async fn run() {
     )
     .await;
 
+    let key = "earrrl1:{client-0-0}:wide";
+    scene(
+        "a wrong type",
+        made.clone(),
+        second,
+        async || {
+            tell(&["DEL", key]);
+            tell(&["LPUSH", key, "x"]);
+        },
+        async || tell(&["DEL", key]),
+    )
+    .await;
+
     let other = Server::start(&[]).await;
     let port = other.port.to_string();
     scene(
@@ -182,6 +195,26 @@ pub async fn run() {
         second,
         async || tell(&["REPLICAOF", "127.0.0.1", &port]),
         async || tell(&["REPLICAOF", "NO", "ONE"]),
+    )
+    .await;
+
+    let server = Server::start(&[]).await;
+    let made = engine(Options::new(&server.url())).await;
+    let with_password = format!("redis://:new@127.0.0.1:{}", server.port);
+    scene(
+        "the password changed",
+        made.clone(),
+        second,
+        async || {
+            // In one transaction: after the first of the two the second would be refused.
+            let client = redis::Client::open(server.url()).unwrap();
+            let mut connection = client.get_connection().unwrap();
+            let mut both = redis::pipe();
+            both.cmd("CONFIG").arg(&["SET", "requirepass", "new"]).ignore();
+            both.cmd("CLIENT").arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]).ignore();
+            let _: () = both.query(&mut connection).unwrap();
+        },
+        async || made.0.set_urls(vec![with_password.clone()]),
     )
     .await;
 

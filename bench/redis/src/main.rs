@@ -1,6 +1,6 @@
 //! What a decision on Redis costs, beside other scripts; and how long one takes while Redis breaks.
 //!
-//! `cargo run --release -- cost [clients]` and `cargo run --release -- faults`.
+//! `cargo run --release -- cost [clients]`, `-- faults`, or `-- all [clients]` for both.
 
 mod cost;
 mod faults;
@@ -14,6 +14,14 @@ async fn main() {
         ["cost"] => cost::run(1_000_000).await,
         ["cost", clients] => cost::run(clients.parse().expect("a number of clients")).await,
         ["faults"] => faults::run().await,
-        _ => eprintln!("expected `cost [clients]` or `faults`"),
+        ["all", clients @ ..] => {
+            let clients = clients
+                .first()
+                .map_or(1_000_000, |clients| clients.parse().expect("a number of clients"));
+            cost::run(clients).await;
+            println!();
+            faults::run().await;
+        }
+        _ => eprintln!("expected `cost [clients]`, `faults` or `all [clients]`"),
     }
 }

@@ -62,6 +62,19 @@ impl RedisEngine {
         Ok(engine)
     }
 
+    /// As [`Engine::prepare`], with room for `capacity` clients of this rule in this node's own table.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare_with(
+        &self,
+        name: &str,
+        rule: &Rule,
+        capacity: usize,
+    ) -> Result<RuleId, EngineError> {
+        self.shared.prepare(name, rule, capacity)
+    }
+
     /// Waits until Redis decides, for at most `patience`; answers whether it does.
     pub async fn ready(&self, patience: Duration) -> bool {
         let mut settled = self.shared.settled.subscribe();
@@ -73,9 +86,18 @@ impl RedisEngine {
         self.shared.status()
     }
 
+    /// Where Redis is, and how it is used.
+    pub fn options(&self) -> &Options {
+        &self.shared.options
+    }
+
     /// Other addresses, or the same with another user or password, from the next connection on.
     pub fn set_urls(&self, urls: Vec<String>) {
         self.shared.set_urls(urls);
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     fn request(
@@ -129,7 +151,7 @@ impl Engine for RedisEngine {
     type Done = Answer<()>;
 
     fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
-        self.shared.prepare(name, rule)
+        self.prepare_with(name, rule, self.shared.options.local_capacity)
     }
 
     fn decide(&self, charges: &[Charge<'_>], now: Option<Nanos>) -> Self::Decide {

@@ -11,7 +11,7 @@ use sha2::Sha256;
 const VERSION: &str = "1";
 
 /// How a client is written in a key.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClientKeys {
     /// As it is, escaped: keys can be read and listed.

@@ -125,7 +125,7 @@ impl Fault {
     pub(crate) fn detail(&self) -> &str {
         match self {
             Self::Late => "no answer within the deadline",
-            Self::Left => "not asked",
+            Self::Left => "Redis failed just now",
             Self::Lost(why) | Self::Refused(why) | Self::Record(why) => why,
         }
     }

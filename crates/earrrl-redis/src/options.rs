@@ -2,9 +2,16 @@
 
 use std::time::Duration;
 
-use earrrl::RuleError;
+use earrrl::{Rule, RuleError};
+use redis::IntoConnectionInfo;
 
 use crate::key::ClientKeys;
+use crate::parameters;
+
+/// Longest prefix of keys, in bytes.
+const MAX_PREFIX_LEN: usize = 64;
+/// Longest time that a decision may wait.
+const MAX_DEADLINE: Duration = Duration::from_secs(60);
 
 /// What is decided when Redis does not answer in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,9 +27,20 @@ pub enum WhenGone {
     Deny,
 }
 
+impl WhenGone {
+    /// Its name in `/readyz`, on metrics and in logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        }
+    }
+}
+
 /// Certificates for TLS, in PEM.
 #[cfg(feature = "tls")]
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Certificates {
     /// The authority that signed Redis's certificate; the platform's authorities where it is `None`.
@@ -59,7 +77,7 @@ impl std::fmt::Debug for Certificates {
 }
 
 /// Where Redis is, and how it is used.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
     /// Addresses: one, or several nodes of a Cluster to begin with. `redis://[user:password@]host:port/db`,
@@ -116,20 +134,17 @@ impl Options {
     }
 
     /// Checks what can be checked without a connection.
-    pub(crate) fn check(&self) -> Result<(), RuleError> {
+    ///
+    /// # Errors
+    /// The first option that can't be.
+    pub fn check(&self) -> Result<(), RuleError> {
         let wrong = |field: &str, problem: String| Err(RuleError::new(problem).of(field));
         if self.urls.is_empty() {
             return wrong("urls", "none is given; expected redis://host:port".to_owned());
         }
-        let plain = |b: u8| b.is_ascii_graphic() && b != b'{' && b != b'}';
-        if self.prefix.len() > 64 || !self.prefix.bytes().all(plain) {
-            let shown: String = self.prefix.chars().take(70).flat_map(char::escape_debug).collect();
-            return wrong(
-                "prefix",
-                format!("`{shown}` is not at most 64 printing characters without braces"),
-            );
-        }
-        if self.deadline.is_zero() || self.deadline > Duration::from_secs(60) {
+        self.urls.iter().try_for_each(|url| check_url(url))?;
+        check_prefix(&self.prefix)?;
+        if self.deadline.is_zero() || self.deadline > MAX_DEADLINE {
             return wrong(
                 "deadline",
                 format!("{:?} is not above 0 and at most 60s", self.deadline),
@@ -142,5 +157,98 @@ impl Options {
             return wrong("local_capacity", "0 is not above 0".to_owned());
         }
         Ok(())
+    }
+}
+
+impl std::fmt::Debug for Options {
+    /// Without passwords.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options")
+            .field(
+                "urls",
+                &self.urls.iter().map(|url| without_credentials(url)).collect::<Vec<_>>(),
+            )
+            .field("cluster", &self.cluster)
+            .field("prefix", &self.prefix)
+            .field("clients", &self.clients)
+            .field("deadline", &self.deadline)
+            .field("when_gone", &self.when_gone)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An address without its user and password, fit to be shown.
+pub fn without_credentials(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return "…".to_owned() };
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
+    let secret = |pair: &&str| pair.starts_with("user=") || pair.starts_with("pass=");
+    let kept: Vec<&str> =
+        query.split('&').filter(|pair| !secret(pair) && !pair.is_empty()).collect();
+    let mark = if kept.is_empty() { "" } else { "?" };
+    format!("{scheme}://{rest}{mark}{}", kept.join("&"))
+}
+
+/// Checks an address.
+///
+/// # Errors
+/// When it is none; the address is not told, since it may hold a password.
+pub fn check_url(url: &str) -> Result<(), RuleError> {
+    url.into_connection_info().map(drop).map_err(|error| {
+        let want = "expected redis://[user:password@]host:port/db, rediss://… for TLS, or redis+unix:///path";
+        RuleError::new(format!("{want} ({error})"))
+    })
+}
+
+/// Checks a prefix of keys.
+///
+/// # Errors
+/// When it is too long, or holds something that would be misread in a key.
+pub fn check_prefix(prefix: &str) -> Result<(), RuleError> {
+    let plain = |b: u8| b.is_ascii_graphic() && b != b'{' && b != b'}';
+    if prefix.len() <= MAX_PREFIX_LEN && prefix.bytes().all(plain) {
+        return Ok(());
+    }
+    let shown: String = prefix.chars().take(70).flat_map(char::escape_debug).collect();
+    let problem =
+        format!("`{shown}` is not at most {MAX_PREFIX_LEN} printing characters without braces");
+    Err(RuleError::new(problem).of("prefix"))
+}
+
+/// Checks that a rule's clients can be kept exactly on Redis.
+///
+/// # Errors
+/// When a window is not whole microseconds, or has parts that can't be told exactly.
+pub fn check_rule(rule: &Rule) -> Result<(), RuleError> {
+    parameters::check(rule.limit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_not_shown() {
+        for (url, shown) in [
+            ("redis://u:p@10.0.0.5:6379/1", "redis://10.0.0.5:6379/1"),
+            ("rediss://:p@h", "rediss://h"),
+            ("redis+unix:///run/r.sock?db=1&user=u&pass=p", "redis+unix:///run/r.sock?db=1"),
+            ("redis+unix:///run/r.sock?pass=p", "redis+unix:///run/r.sock"),
+            ("secret", "…"),
+        ] {
+            assert_eq!(without_credentials(url), shown);
+        }
+        assert!(!format!("{:?}", Options::new("redis://u:secret@h")).contains("secret"));
+    }
+
+    #[test]
+    fn what_can_not_be_is_refused() {
+        for url in ["", "10.0.0.5:6379", "http://h", "redis://h:99999", "redis://h/x"] {
+            assert!(check_url(url).is_err(), "{url}");
+        }
+        for url in ["redis://h", "redis://u:p@h:1/2", "redis+unix:///run/r.sock"] {
+            assert_eq!(check_url(url), Ok(()), "{url}");
+        }
+        assert!(check_prefix("a{b").is_err() && check_prefix(&"a".repeat(65)).is_err());
     }
 }

@@ -84,7 +84,7 @@ fn read(verdict: u8) -> Option<Verdict> {
 }
 
 /// `seconds.microseconds` up to a space; nothing before it where Redis was not asked.
-fn split_time(bytes: &[u8]) -> Option<(Option<Nanos>, &[u8])> {
+pub(crate) fn split_time(bytes: &[u8]) -> Option<(Option<Nanos>, &[u8])> {
     let end = bytes.iter().position(|byte| *byte == b' ')?;
     let (time, rest) = (std::str::from_utf8(&bytes[..end]).ok()?, &bytes[end + 1..]);
     if time.is_empty() {

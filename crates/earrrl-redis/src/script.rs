@@ -96,6 +96,8 @@ pub(crate) struct Scripts {
     several: Vec<std::sync::OnceLock<Script>>,
     /// Replaces a record by a converted one.
     pub(crate) swap: Script,
+    /// Moves a key's time on.
+    pub(crate) throttle: Script,
 }
 
 impl Scripts {
@@ -106,6 +108,7 @@ impl Scripts {
             adjust: each(|kind| in_frame(include_str!("scripts/adjust.lua"), kind)),
             several: (0..1 << KINDS.len()).map(|_| Default::default()).collect(),
             swap: Script::new(include_str!("scripts/swap.lua")),
+            throttle: Script::new(&strip(include_str!("scripts/throttle.lua"))),
         }
     }
 

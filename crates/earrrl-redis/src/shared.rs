@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use earrrl::{Clock, Engine, EngineError, MemoryEngine, Nanos, Rule, RuleId};
+use earrrl::{Clock, Engine as _, EngineError, MemoryEngine, Nanos, Rule, RuleId};
 use redis::Value;
 use tokio::sync::{Notify, watch};
 
@@ -15,7 +15,7 @@ use crate::convert::convert;
 use crate::key::Keys;
 use crate::ledger::{Adjustment, Ledger};
 use crate::link::{Fault, Link};
-use crate::options::Options;
+use crate::options::{Options, WhenGone};
 use crate::prepared::Rules;
 use crate::script::Scripts;
 use crate::status::{Counters, Mode, Status, count};
@@ -72,10 +72,19 @@ impl Shared {
         })
     }
 
-    pub(crate) fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
+    pub(crate) fn prepare(
+        &self,
+        name: &str,
+        rule: &Rule,
+        capacity: usize,
+    ) -> Result<RuleId, EngineError> {
+        // A table that no decision is made by takes no room.
+        let capacity = if self.options.when_gone == WhenGone::Local { capacity } else { 1 };
         let latest = self.latest.load(Ordering::Acquire);
         let since = if latest == 0 { self.clock.now() } else { Nanos::new(latest) };
-        let id = self.rules.prepare(name, rule, since, || self.local.prepare(name, rule))?;
+        let id = self
+            .rules
+            .prepare(name, rule, since, || self.local.prepare_with(name, rule, capacity))?;
         self.trouble.notify_one();
         Ok(id)
     }
@@ -126,9 +135,12 @@ impl Shared {
             Fault::Record(_) => &counters.unusable,
             Fault::Left => return,
         });
-        self.note(fault);
+        let is_new = self.note(fault);
         if matches!(fault, Fault::Record(_)) {
-            tracing::warn!(why = fault.detail(), "a record in Redis can't be used");
+            // Its client may come often; the counter has all.
+            if is_new {
+                tracing::warn!(why = fault.detail(), "a record in Redis can't be used");
+            }
             return;
         }
         if self.breakers.failed(group, matches!(fault, Fault::Lost(_))) {
@@ -139,15 +151,17 @@ impl Shared {
                 fault = fault.name(),
                 why = fault.detail(),
                 group,
-                "Redis is left alone"
+                policy = self.options.when_gone.name(),
+                "Redis is left alone; the policy decides"
             );
         }
     }
 
-    /// Keeps a failure for people to read.
-    pub(crate) fn note(&self, fault: &Fault) {
+    /// Keeps a failure for people to read; answers whether it is another than the last.
+    pub(crate) fn note(&self, fault: &Fault) -> bool {
         let text = format!("{}: {}", fault.name(), fault.detail());
-        *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+        let mut last = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
+        last.replace(text) != *last
     }
 
     pub(crate) fn status(&self) -> Status {
@@ -217,15 +231,15 @@ impl Shared {
     }
 
     /// Waits for a call, and tells the breaker how it went.
-    async fn within(
+    pub(crate) async fn within<T>(
         &self,
         patience: Duration,
         group: usize,
-        call: impl Future<Output = Result<(), Fault>>,
-    ) -> Result<(), Fault> {
+        call: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
         let answer = tokio::time::timeout(patience, call).await.unwrap_or(Err(Fault::Late));
         match &answer {
-            Ok(()) => self.breakers.succeeded(group),
+            Ok(_) => self.breakers.succeeded(group),
             Err(fault) => self.failed(group, fault),
         }
         answer

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::asked::Asked;
 use crate::ledger::Entry;
@@ -21,6 +21,8 @@ use crate::status::count;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The same for a try over a connection that worked until now.
 const PROBE: Duration = Duration::from_millis(100);
+/// How often a Redis at work is tried.
+const CHECKED_EVERY: Duration = Duration::from_secs(1);
 /// Tries that may fail before the connection is given up.
 const TRIES: u32 = 3;
 const SHORTEST_BACKOFF: Duration = Duration::from_millis(10);
@@ -56,8 +58,15 @@ async fn connect(shared: &Shared) -> Option<Link> {
         }
         Err(error) => {
             let fault = Fault::from(error);
-            shared.note(&fault);
-            tracing::warn!(why = fault.detail(), "Redis can't be reached");
+            // Once for each reason, not once a second for as long as it lasts.
+            if shared.note(&fault) {
+                let policy = shared.options.when_gone.name();
+                tracing::warn!(
+                    why = fault.detail(),
+                    policy,
+                    "Redis can't be reached; the policy decides"
+                );
+            }
             None
         }
     }
@@ -70,9 +79,16 @@ async fn serve(shared: &Arc<Shared>, link: Link, probes: &[String], backoff: &mu
     loop {
         match repair(shared, &link, probes, &mut written).await {
             Ok(()) => {
-                (tries, *backoff) = (0, Backoff::new(shared.options.longest_backoff));
+                tries = 0;
                 shared.settled.send_replace(shared.breakers.open_groups() == 0);
-                shared.trouble.notified().await;
+                let since = Instant::now();
+                watch(shared, &link, probes).await;
+                // Trouble again so soon: a Redis with too much to do is left alone for longer.
+                if since.elapsed() < shared.options.longest_backoff {
+                    backoff.wait().await;
+                } else {
+                    *backoff = Backoff::new(shared.options.longest_backoff);
+                }
             }
             Err(Fault::Lost(_)) => return,
             Err(_) if tries >= TRIES => return,
@@ -80,6 +96,19 @@ async fn serve(shared: &Arc<Shared>, link: Link, probes: &[String], backoff: &mu
                 tries += 1;
                 backoff.wait().await;
             }
+        }
+    }
+}
+
+/// Waits for trouble. A single Redis is tried now and then, so that it is seen to be gone although
+/// nobody asks for a decision.
+async fn watch(shared: &Shared, link: &Link, probes: &[String]) {
+    while let Err(_elapsed) = timeout(CHECKED_EVERY, shared.trouble.notified()).await {
+        let Some(key) = probes.first().filter(|_| !shared.options.cluster) else { continue };
+        let patience = PROBE.max(shared.options.deadline);
+        let answer = timeout(patience, probe(link.clone(), key)).await;
+        if let Err(fault) = answer.unwrap_or(Err(Fault::Late)) {
+            shared.failed(0, &fault);
         }
     }
 }
@@ -97,14 +126,14 @@ async fn repair(
 
 /// Tries every group that is left alone, and lets it back in if it takes a write.
 async fn mend(shared: &Shared, link: &Link, probes: &[String]) -> Result<(), Fault> {
-    let mut worst = Ok(());
+    let (mut worst, mut closed) = (Ok(()), 0);
     for group in shared.breakers.groups().filter(|group| shared.breakers.is_open(*group)) {
         match timeout(PROBE, probe(link.clone(), &probes[group])).await.unwrap_or(Err(Fault::Late))
         {
             Ok(()) => {
                 shared.breakers.close(group);
                 count(&shared.counters.closed);
-                tracing::info!(group, "Redis decides");
+                closed += 1;
             }
             Err(fault) => {
                 shared.note(&fault);
@@ -115,6 +144,14 @@ async fn mend(shared: &Shared, link: &Link, probes: &[String]) -> Result<(), Fau
                 }
             }
         }
+    }
+    match closed {
+        0 => {}
+        _ if shared.options.cluster => {
+            let of = shared.breakers.groups().len();
+            tracing::info!(groups = closed, of, "Redis decides again for these groups of slots");
+        }
+        _ => tracing::info!("Redis decides"),
     }
     worst
 }

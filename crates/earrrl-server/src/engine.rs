@@ -2,23 +2,51 @@
 //! looked up on the way of a decision.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use earrrl::{
     Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Nanos, Rule, RuleId,
 };
 
+use crate::config::EngineConfig;
+use crate::metrics::Family;
+#[cfg(feature = "redis")]
+use crate::redis::Redis;
+
 /// The server's engine.
 pub enum Engine {
     /// This process's own memory.
     Memory(MemoryEngine<Arc<dyn Clock>>),
+    /// Redis, for every server that uses it alike.
+    #[cfg(feature = "redis")]
+    Redis(Redis),
+}
+
+/// How decisions are made at present, for `/readyz`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// In a word.
+    pub mode: &'static str,
+    /// Why it is not the usual one, if it is not.
+    pub trouble: Option<String>,
+    /// Clients whose counts are to be handed over to what is shared.
+    pub owed: Option<usize>,
 }
 
 impl Engine {
-    /// An engine in this process's memory.
+    /// The engine that a configuration asks for.
     ///
     /// # Errors
-    /// When the operating system has no randomness for the hash.
-    pub fn memory(clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
+    /// When the operating system has no randomness for the hash, say.
+    pub fn new(config: &EngineConfig, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
+        match config {
+            EngineConfig::Memory => Self::memory(clock),
+            #[cfg(feature = "redis")]
+            EngineConfig::Redis(config) => Redis::new(config, clock).map(Self::Redis),
+        }
+    }
+
+    fn memory(clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         // Every rule says its own capacity when it is prepared.
         let engine = MemoryEngine::with_clock(1, clock);
         engine.map(Self::Memory).map_err(|error| EngineError::Unavailable(error.to_string()))
@@ -31,13 +59,66 @@ impl Engine {
     pub fn prepare(&self, name: &str, rule: &Rule, capacity: usize) -> Result<RuleId, EngineError> {
         match self {
             Self::Memory(engine) => engine.prepare_with(name, rule, capacity),
+            #[cfg(feature = "redis")]
+            Self::Redis(engine) => engine.prepare(name, rule, capacity),
         }
     }
 
-    /// How many clients of a rule are stored, and how many that were not idle had to go.
+    /// Whether answers are waited for, so that several are best asked for at once.
+    #[inline]
+    pub fn waits(&self) -> bool {
+        !matches!(self, Self::Memory(_))
+    }
+
+    /// Waits until it is at work, for at most `patience`.
+    pub async fn ready(&self, patience: Duration) {
+        match self {
+            Self::Memory(_) => {
+                let _ = patience;
+            }
+            #[cfg(feature = "redis")]
+            Self::Redis(engine) => engine.ready(patience).await,
+        }
+    }
+
+    /// Takes over what may change of an engine at work.
+    ///
+    /// # Errors
+    /// What has changed needs a restart.
+    pub fn reload(&self, config: &EngineConfig) -> Result<(), String> {
+        match (self, config) {
+            (Self::Memory(_), EngineConfig::Memory) => Ok(()),
+            #[cfg(feature = "redis")]
+            (Self::Redis(engine), EngineConfig::Redis(config)) => engine.reload(config),
+            #[cfg(feature = "redis")]
+            _ => Err("[engine] has changed between memory and redis; that needs a restart".into()),
+        }
+    }
+
+    /// How decisions are made at present.
+    pub fn state(&self) -> State {
+        match self {
+            Self::Memory(_) => State { mode: "memory", trouble: None, owed: None },
+            #[cfg(feature = "redis")]
+            Self::Redis(engine) => engine.state(),
+        }
+    }
+
+    /// Figures of its own, for `/metrics`.
+    pub fn metrics(&self) -> Vec<Family> {
+        match self {
+            Self::Memory(_) => Vec::new(),
+            #[cfg(feature = "redis")]
+            Self::Redis(engine) => engine.metrics(),
+        }
+    }
+
+    /// How many clients of a rule are stored here, and how many that were not idle had to go.
     pub fn usage(&self, rule: RuleId) -> Option<(usize, u64)> {
         match self {
             Self::Memory(engine) => engine.usage(rule),
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => None,
         }
     }
 
@@ -48,7 +129,9 @@ impl Engine {
     #[inline]
     pub async fn decide(&self, charges: &[Charge<'_>]) -> Result<Decision, EngineError> {
         match self {
-            Self::Memory(engine) => engine.decide(charges, None).await,
+            Self::Memory(engine) => engine.decide(charges, None).into_inner(),
+            #[cfg(feature = "redis")]
+            Self::Redis(engine) => engine.decide(charges).await,
         }
     }
 
@@ -58,7 +141,9 @@ impl Engine {
     /// As there.
     pub async fn peek(&self, charges: &[Charge<'_>]) -> Result<Decision, EngineError> {
         match self {
-            Self::Memory(engine) => engine.peek(charges, None).await,
+            Self::Memory(engine) => engine.peek(charges, None).into_inner(),
+            #[cfg(feature = "redis")]
+            Self::Redis(engine) => engine.peek(charges).await,
         }
     }
 
@@ -72,7 +157,9 @@ impl Engine {
         charged_at: Option<Nanos>,
     ) -> Result<(), EngineError> {
         match self {
-            Self::Memory(engine) => engine.refund(charge, charged_at, None).await,
+            Self::Memory(engine) => engine.refund(charge, charged_at, None).into_inner(),
+            #[cfg(feature = "redis")]
+            Self::Redis(engine) => engine.refund(charge, charged_at).await,
         }
     }
 
@@ -82,15 +169,19 @@ impl Engine {
     /// As there.
     pub async fn reset(&self, rule: RuleId, key: &[u8]) -> Result<(), EngineError> {
         match self {
-            Self::Memory(engine) => engine.reset(rule, key).await,
+            Self::Memory(engine) => engine.reset(rule, key).into_inner(),
+            #[cfg(feature = "redis")]
+            Self::Redis(engine) => engine.reset(rule, key).await,
         }
     }
 }
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Memory(_) => f.write_str("Memory"),
-        }
+        f.write_str(match self {
+            Self::Memory(_) => "Memory",
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => "Redis",
+        })
     }
 }

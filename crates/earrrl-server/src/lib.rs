@@ -5,5 +5,7 @@ pub mod config;
 pub mod engine;
 pub mod metrics;
 pub mod protocol;
+#[cfg(feature = "redis")]
+pub mod redis;
 pub mod serve;
 pub mod service;

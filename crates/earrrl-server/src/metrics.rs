@@ -174,27 +174,48 @@ pub struct Metrics {
     pub failed_reloads: Counter,
 }
 
-/// A number that is kept elsewhere and looked at when asked for.
+/// Numbers that are kept elsewhere and looked at when asked for.
 #[derive(Debug)]
-pub struct Gauge {
-    /// Its name.
-    pub name: &'static str,
-    /// What it tells.
-    pub help: &'static str,
-    /// Its values, each with the rule it is of, or of none.
-    pub values: Vec<(Option<String>, f64)>,
+pub struct Family {
+    name: &'static str,
+    help: &'static str,
+    kind: &'static str,
+    /// Values, each with its label in braces, or with nothing.
+    values: Vec<(String, f64)>,
 }
 
-impl Gauge {
-    /// A gauge of a single value.
-    pub fn single(name: &'static str, help: &'static str, value: f64) -> Self {
-        Self { name, help, values: vec![(None, value)] }
+impl Family {
+    /// Numbers that go up and down.
+    pub fn gauge(name: &'static str, help: &'static str) -> Self {
+        Self { name, help, kind: "gauge", values: Vec::new() }
+    }
+
+    /// Numbers that only grow.
+    pub fn counter(name: &'static str, help: &'static str) -> Self {
+        Self { kind: "counter", ..Self::gauge(name, help) }
+    }
+
+    /// With a single value.
+    pub fn value(mut self, value: f64) -> Self {
+        self.values.push((String::new(), value));
+        self
+    }
+
+    /// With values, each of another label. Labels hold nothing that would have to be escaped.
+    pub fn labelled<L: AsRef<str>>(
+        mut self,
+        label: &str,
+        values: impl IntoIterator<Item = (L, f64)>,
+    ) -> Self {
+        let labels = |name: L| format!("{{{label}=\"{}\"}}", name.as_ref());
+        self.values.extend(values.into_iter().map(|(name, value)| (labels(name), value)));
+        self
     }
 }
 
 impl Metrics {
-    /// All of it in the Prometheus text format, with gauges that others keep.
-    pub fn render(&self, gauges: &[Gauge]) -> String {
+    /// All of it in the Prometheus text format, with numbers that others keep.
+    pub fn render(&self, families: &[Family]) -> String {
         let mut text = String::with_capacity(4096);
         head(&mut text, "earrrl_decisions_total", "Decisions by rule and outcome.", "counter");
         for (rule, outcomes) in &*self.outcomes.lock() {
@@ -211,12 +232,9 @@ impl Metrics {
         head(&mut text, name, "Time from a request's bytes to its answer's.", "histogram");
         histogram(&mut text, name, "resp", &self.resp_batch);
         histogram(&mut text, name, "http", &self.http_request);
-        for Gauge { name, help, values } in gauges {
-            head(&mut text, name, help, "gauge");
-            for (rule, value) in values {
-                let labels = rule.as_ref().map(|rule| format!("{{rule=\"{rule}\"}}"));
-                sample(&mut text, name, &labels.unwrap_or_default(), value);
-            }
+        for Family { name, help, kind, values } in families {
+            head(&mut text, name, help, kind);
+            values.iter().for_each(|(labels, value)| sample(&mut text, name, labels, value));
         }
         text
     }
@@ -269,7 +287,8 @@ mod tests {
         metrics.outcomes.of_rule("login").count(Outcome::Deny);
         metrics.resp_batch.record(Duration::from_micros(30));
         metrics.resp_batch.record(Duration::from_secs(2));
-        let text = metrics.render(&[Gauge::single("earrrl_connections", "Connections.", 3.0)]);
+        let text =
+            metrics.render(&[Family::gauge("earrrl_connections", "Connections.").value(3.0)]);
         for line in [
             "earrrl_decisions_total{rule=\"login\",outcome=\"deny\"} 2",
             "earrrl_decisions_total{rule=\"login\",outcome=\"allow\"} 0",

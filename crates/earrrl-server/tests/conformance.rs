@@ -41,15 +41,17 @@ struct Named<'a> {
 struct Remote {
     wire: Mutex<Box<dyn Wire>>,
     server: TestServer,
+    config: Config,
     clock: Arc<ManualClock>,
     rules: Mutex<Vec<RuleConfig>>,
 }
 
 impl Remote {
-    fn new(wire: impl Fn(&TestServer) -> Box<dyn Wire>) -> Self {
+    fn new(config: Config, wire: impl Fn(&TestServer) -> Box<dyn Wire>) -> Self {
         let clock = Arc::new(ManualClock::new(Nanos::ZERO));
-        let server = TestServer::with_clock(support::parse(""), clock.clone());
-        Self { wire: Mutex::new(wire(&server)), server, clock, rules: Mutex::default() }
+        let server = TestServer::with_clock(config.clone(), clock.clone());
+        let (wire, rules) = (Mutex::new(wire(&server)), Mutex::default());
+        Self { wire, server, config, clock, rules }
     }
 
     fn named<'a>(&self, charge: &Charge<'a>) -> Named<'a> {
@@ -80,7 +82,7 @@ impl Engine for Remote {
         let place = rules.iter().position(|known| known.name == name).unwrap_or(rules.len());
         rules.truncate(place);
         rules.push(RuleConfig::new(name, rule.clone()));
-        let config = Config { rules: rules.clone(), capacity: 1000, ..Config::default() };
+        let config = Config { rules: rules.clone(), capacity: 1000, ..self.config.clone() };
         self.server.server.reload(Ok(config)).map_err(EngineError::Unavailable)?;
         Ok(RuleId(place as u32))
     }
@@ -323,22 +325,85 @@ impl Wire for Resp {
     }
 }
 
+fn http(server: &TestServer) -> Box<dyn Wire> {
+    Box::new(Http(server.http()))
+}
+
+fn resp2(server: &TestServer) -> Box<dyn Wire> {
+    Box::new(Resp::new(server, "2"))
+}
+
+fn resp3(server: &TestServer) -> Box<dyn Wire> {
+    Box::new(Resp::new(server, "3"))
+}
+
+fn conforms(
+    profile: &Profile,
+    config: impl Fn() -> Config,
+    wire: impl Fn(&TestServer) -> Box<dyn Wire>,
+) {
+    let compared = block_on(run(async || Remote::new(config(), &wire), profile)).unwrap();
+    assert!(compared > 10_000);
+}
+
 #[test]
 fn http_conforms() {
-    let make = async || Remote::new(|server| Box::new(Http(server.http())));
-    block_on(run(make, &Profile::EXACT)).unwrap();
+    conforms(&Profile::EXACT, || support::parse(""), http);
 }
 
 #[test]
 fn resp2_conforms() {
-    let make = async || Remote::new(|server| Box::new(Resp::new(server, "2")));
-    block_on(run(make, &Profile::EXACT)).unwrap();
+    conforms(&Profile::EXACT, || support::parse(""), resp2);
 }
 
 #[test]
 fn resp3_conforms() {
-    let make = async || Remote::new(|server| Box::new(Resp::new(server, "3")));
-    block_on(run(make, &Profile::EXACT)).unwrap();
+    conforms(&Profile::EXACT, || support::parse(""), resp3);
+}
+
+#[cfg(feature = "redis")]
+mod over_redis {
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    use earrrl_redis::WhenGone;
+    use earrrl_server::config::EngineConfig;
+    use support::PATIENCE;
+    use support::redis::Redis;
+
+    use super::*;
+
+    /// A configuration whose records are its own. Times are virtual, so records must not go while
+    /// the test takes its time, and a slow machine is no outage.
+    fn apart(redis: &Redis) -> Config {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let engine = format!("[engine]\nredis = \"{}\"\ncapacity = 1000\n", redis.url());
+        let mut config = support::parse(&engine);
+        let EngineConfig::Redis(redis) = &mut config.engine else { panic!("another engine") };
+        redis.own_clock = true;
+        redis.options.prefix = format!("scene{}-", COUNT.fetch_add(1, Relaxed));
+        redis.options.linger = Duration::from_secs(3600);
+        redis.options.deadline = PATIENCE;
+        redis.options.when_gone = WhenGone::Deny;
+        config
+    }
+
+    #[test]
+    fn http_conforms() {
+        let redis = Redis::start();
+        conforms(&Profile::REDIS, || apart(&redis), http);
+    }
+
+    #[test]
+    fn resp2_conforms() {
+        let redis = Redis::start();
+        conforms(&Profile::REDIS, || apart(&redis), resp2);
+    }
+
+    #[test]
+    fn resp3_conforms() {
+        let redis = Redis::start();
+        conforms(&Profile::REDIS, || apart(&redis), resp3);
+    }
 }
 
 /// The rules of the long stream; a request is charged to one to three of them.

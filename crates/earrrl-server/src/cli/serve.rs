@@ -18,7 +18,7 @@ use super::{Failure, failure};
 const DEFAULT_RULE: &str = "[[rule]]\nname = \"default\"\n\
                             limit = \"recent-average 1/s half-life=10s strict\"\n";
 
-/// Serve rate limits over HTTP and RESP, from memory.
+/// Serve rate limits over HTTP and RESP, from memory or shared over Redis.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example:\n  earrrl serve --config limits.toml\n  \
                         redis-cli -p 6380 CL.THROTTLE user123 15 30 60")]

@@ -47,6 +47,17 @@ pub(super) struct Server {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Engine {
     pub(super) capacity: Field<u64>,
+    pub(super) redis: Field<OneOrMany>,
+    pub(super) redis_file: Field<String>,
+    pub(super) cluster: Field<bool>,
+    pub(super) prefix: Field<String>,
+    pub(super) policy: Field<String>,
+    pub(super) deadline: Field<String>,
+    pub(super) hmac_key: Field<String>,
+    pub(super) hmac_key_file: Field<String>,
+    pub(super) ca_file: Field<String>,
+    pub(super) cert_file: Field<String>,
+    pub(super) key_file: Field<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

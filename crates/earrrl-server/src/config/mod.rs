@@ -1,8 +1,10 @@
 //! The configuration: one TOML file, validated whole before any of it is used.
 //!
-//! `file` has the shapes as they are written, `server`, `rule` and `attribute` what they mean.
+//! `file` has the shapes as they are written, `server`, `engine`, `rule` and `attribute` what they
+//! mean.
 
 pub mod attribute;
+pub mod engine;
 mod file;
 mod problem;
 pub mod rule;
@@ -12,6 +14,7 @@ mod value;
 
 use std::path::Path;
 
+pub use engine::EngineConfig;
 pub use problem::{ConfigError, Problem};
 pub use rule::RuleConfig;
 pub use server::ServerConfig;
@@ -31,6 +34,8 @@ pub const MAX_FILE_LEN: u64 = 1024 * 1024;
 pub struct Config {
     /// Addresses, limits, tokens.
     pub server: ServerConfig,
+    /// What keeps the clients' states.
+    pub engine: EngineConfig,
     /// Clients that a rule without a capacity of its own is meant for, and `CL.THROTTLE`.
     pub capacity: usize,
     /// How a client's address is told.
@@ -43,6 +48,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             server: ServerConfig::default(),
+            engine: EngineConfig::default(),
             capacity: DEFAULT_CAPACITY,
             client_address: ClientAddress::default(),
             rules: Vec::new(),
@@ -89,10 +95,12 @@ impl Config {
         }
         let server = ServerConfig::validate(&file.server, problems);
         let client_address = ClientAddress::validate(&file.client_address, problems);
+        let engine = EngineConfig::validate(&file.engine, problems);
         let capacity = value::capacity(file.engine.capacity.as_ref(), problems);
-        let capacity = capacity.unwrap_or(DEFAULT_CAPACITY);
+        let capacity = capacity.unwrap_or_else(|| engine.default_capacity());
         let rules = rule::validate_all(&file.rule, problems);
-        Some(Self { server: server?, capacity, client_address: client_address?, rules })
+        engine.check_rules(&file.rule, problems);
+        Some(Self { server: server?, engine, capacity, client_address: client_address?, rules })
     }
 }
 

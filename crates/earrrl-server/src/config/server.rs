@@ -2,14 +2,13 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::Path;
 
 use ipnet::IpNet;
 use toml::Spanned;
 
 use super::file;
 use super::problem::Problems;
-use super::value::{number, seconds};
+use super::value::{number, seconds, secret};
 use crate::serve::connections::Limits;
 
 /// The `[server]` table.
@@ -209,21 +208,7 @@ fn token(
     from_file: &file::Field<String>,
     problems: &mut Problems,
 ) -> Option<Token> {
-    let (span, text) = match (inline, from_file) {
-        (None, None) => return None,
-        (Some(inline), None) => (inline.span(), inline.get_ref().clone()),
-        (None, Some(path)) => match std::fs::read_to_string(Path::new(path.get_ref())) {
-            Ok(text) => (path.span(), text.trim_end().to_owned()),
-            Err(error) => {
-                problems.add(path.span(), format!("{name}_file: {error}"));
-                return None;
-            }
-        },
-        (Some(_), Some(path)) => {
-            problems.add(path.span(), format!("{name}_file: {name} is set already; want one"));
-            return None;
-        }
-    };
+    let (span, text) = secret(name, inline.as_ref(), from_file.as_ref(), problems)?;
     match Token::new(text) {
         Ok(token) => Some(token),
         Err(why) => {

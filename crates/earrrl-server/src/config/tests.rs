@@ -89,6 +89,96 @@ fn the_nearest_path_has_its_cost() {
     assert_eq!(cost(b"/api"), None);
 }
 
+#[cfg(feature = "redis")]
+mod redis {
+    use earrrl_redis::{ClientKeys, WhenGone};
+
+    use super::*;
+
+    fn engine(fields: &str) -> String {
+        format!("[engine]\n{fields}")
+    }
+
+    fn options(fields: &str) -> earrrl_redis::Options {
+        match Config::parse(&engine(fields), "f").unwrap().engine {
+            EngineConfig::Redis(redis) => redis.options,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_url_is_enough() {
+        let config = Config::parse(&engine("redis = \"redis://h\""), "f").unwrap();
+        assert_eq!(config.capacity, 100_000);
+        let options = options("redis = \"redis://u:p@h:1/2\"");
+        assert_eq!(
+            (&options.urls[..], options.cluster),
+            (&["redis://u:p@h:1/2".to_owned()][..], false)
+        );
+        assert_eq!(
+            (options.deadline, options.when_gone),
+            (Duration::from_millis(5), WhenGone::Local)
+        );
+    }
+
+    #[test]
+    fn everything_can_be_chosen() {
+        let options = options(
+            "redis = [\"redis://a\", \"redis://b\"]\nprefix = \"api\"\npolicy = \"deny\"\n\
+             deadline = \"20ms\"\nhmac_key = \"0123456789abcdef\"",
+        );
+        assert_eq!((options.urls.len(), options.cluster), (2, true));
+        assert_eq!(
+            (options.deadline, options.when_gone),
+            (Duration::from_millis(20), WhenGone::Deny)
+        );
+        assert_eq!(options.prefix, "api");
+        assert_eq!(options.clients, ClientKeys::Hashed(b"0123456789abcdef".to_vec()));
+    }
+
+    #[test]
+    fn a_secret_address_is_read_from_a_file_and_never_printed() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "redis://u:very-secret@h\n").unwrap();
+        let text = engine(&format!("redis_file = \"{}\"\ncluster = true", file.path().display()));
+        let config = Config::parse(&text, "f").unwrap();
+        assert!(!format!("{config:?}").contains("very-secret"));
+        let EngineConfig::Redis(redis) = config.engine else { panic!("another engine") };
+        assert!(redis.options.cluster && redis.options.urls == ["redis://u:very-secret@h"]);
+    }
+
+    #[test]
+    fn every_mistake_shows_with_its_place() {
+        for (fields, expected) in [
+            ("redis = \"localhost\"", "2:9: redis: expected redis://"),
+            ("redis = [\"redis://a\", \"b\"]", "2:9: redis: expected redis://"),
+            ("redis = 5", "2:9: expected a string or a list"),
+            ("redis_file = \"/nowhere\"", "2:14: redis_file: No such file"),
+            ("policy = \"local\"", "2:10: policy: only with redis"),
+            ("cluster = true", "2:11: cluster: only with redis"),
+            ("redis = \"redis://h\"\nredis_file = \"x\"", "3:14: redis_file: redis is set"),
+            (
+                "redis = \"redis://h\"\npolicy = \"alow\"",
+                "3:10: policy: `alow` is none of local, allow, deny; did you mean `allow`?",
+            ),
+            ("redis = \"redis://h\"\ndeadline = \"5\"", "3:12: deadline: expected a duration"),
+            ("redis = \"redis://h\"\ndeadline = \"1m\"", "3:12: deadline: expected 1ms to 10s"),
+            ("redis = \"redis://h\"\nprefix = \"a{b\"", "3:10: prefix: `a{b`"),
+            ("redis = \"redis://h\"\nhmac_key = \"short\"", "3:12: hmac_key: 5 bytes"),
+            ("redis = \"redis://h\"\nca_file = \"/nowhere\"", "3:11: ca_file: No such file"),
+            ("redis = [\"redis://a\", \"redis://b\"]\ncluster = false", "3:11: cluster: several"),
+            (
+                "redis = \"redis://h\"\n[[rule]]\nname = \"a\"\nlimit = \"fixed-window 5/1500001ns\"",
+                "5:9: limit: window: 1500001ns is not whole microseconds",
+            ),
+        ] {
+            let found = problems(&engine(fields));
+            assert!(found[0].starts_with(&format!("f:{expected}")), "{expected}: {found:?}");
+            assert_eq!(found.len(), 1, "{found:?}");
+        }
+    }
+}
+
 #[test]
 fn an_empty_file_has_the_defaults() {
     let config = Config::parse("", "f").unwrap();

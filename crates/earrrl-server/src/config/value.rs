@@ -1,7 +1,7 @@
 //! Plain values with their bounds.
 
 use std::fmt;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use earrrl::Cost;
@@ -65,6 +65,30 @@ pub(super) fn duration(
         problems.add(field.span(), format!("{name}: expected a duration, as \"250ms\" or \"2s\""));
     }
     parsed
+}
+
+/// A text that may stand in a file of its own, and the place that names it.
+pub(super) fn secret(
+    name: &str,
+    inline: Option<&Spanned<String>>,
+    from_file: Option<&Spanned<String>>,
+    problems: &mut Problems,
+) -> Option<(Range<usize>, String)> {
+    match (inline, from_file) {
+        (None, None) => None,
+        (Some(inline), None) => Some((inline.span(), inline.get_ref().clone())),
+        (None, Some(path)) => match std::fs::read_to_string(path.get_ref()) {
+            Ok(text) => Some((path.span(), text.trim_end().to_owned())),
+            Err(error) => {
+                problems.add(path.span(), format!("{name}_file: {error}"));
+                None
+            }
+        },
+        (Some(_), Some(path)) => {
+            problems.add(path.span(), format!("{name}_file: {name} is set already; want one"));
+            None
+        }
+    }
 }
 
 /// A cost: a number of at most nine decimals.

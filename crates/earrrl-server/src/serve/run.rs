@@ -21,6 +21,9 @@ use super::workers::{Accepted, Workers};
 use crate::config::{Config, ConfigError};
 use crate::protocol::{http, resp};
 
+/// How long the first request may wait for the engine to be at work.
+const ENGINE_PATIENCE: Duration = Duration::from_secs(1);
+
 /// The protocols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
@@ -129,6 +132,7 @@ impl Running {
     /// Serves until `stop`, then answers what is under way.
     pub async fn until(self, stop: impl Future<Output = ()>) {
         let Self { server, listeners, workers, .. } = self;
+        server.service.engine().ready(ENGINE_PATIENCE).await;
         let ticking = tokio::spawn(tick_forever(Arc::clone(&server)));
         let workers = Arc::new(workers);
         let accepting = listeners.into_iter().map(|(protocol, listener)| {

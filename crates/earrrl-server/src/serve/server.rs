@@ -9,7 +9,7 @@ use earrrl::{Clock, EngineError};
 
 use super::connections::Connections;
 use crate::config::{Config, ServerConfig};
-use crate::metrics::Gauge;
+use crate::metrics::Family;
 use crate::service::Service;
 
 /// A server's shared parts.
@@ -47,8 +47,7 @@ impl Server {
     /// # Errors
     /// Why it was refused; `/readyz` tells it until a reload succeeds.
     pub fn reload(&self, config: Result<Config, String>) -> Result<(), String> {
-        let result = config
-            .and_then(|config| self.service.reload(&config).map_err(|error| error.to_string()));
+        let result = config.and_then(|config| self.service.reload(&config));
         let metrics = &self.service.metrics;
         let counter = if result.is_ok() { &metrics.reloads } else { &metrics.failed_reloads };
         counter.increment();
@@ -79,22 +78,24 @@ impl Server {
     /// The metrics in the Prometheus text format.
     pub fn metrics(&self) -> String {
         let failed = f64::from(self.reload_error().is_some());
-        let mut gauges = vec![
-            Gauge::single("earrrl_connections", "Connections.", self.connections.len() as f64),
-            Gauge::single("earrrl_uptime_seconds", "Time since the start.", self.uptime() as f64),
-            Gauge::single("earrrl_reload_failed", "1 while the last reload was refused.", failed),
+        let gauge = |name, help, value| Family::gauge(name, help).value(value);
+        let mut families = vec![
+            gauge("earrrl_connections", "Connections.", self.connections.len() as f64),
+            gauge("earrrl_uptime_seconds", "Time since the start.", self.uptime() as f64),
+            gauge("earrrl_reload_failed", "1 while the last reload was refused.", failed),
         ];
-        gauges.extend(self.table_gauges());
-        self.service.metrics.render(&gauges)
+        families.extend(self.table_gauges());
+        families.extend(self.service.engine().metrics());
+        self.service.metrics.render(&families)
     }
 
     /// How full the tables are: one for each rule, and one for `CL.THROTTLE`.
-    fn table_gauges(&self) -> [Gauge; 3] {
+    fn table_gauges(&self) -> [Family; 3] {
         let (mut clients, mut capacity, mut displaced) = (Vec::new(), Vec::new(), Vec::new());
         let mut add = |name: &str, of: (usize, u64), room: usize| {
-            clients.push((Some(name.to_owned()), of.0 as f64));
-            displaced.push((Some(name.to_owned()), of.1 as f64));
-            capacity.push((Some(name.to_owned()), room as f64));
+            clients.push((name.to_owned(), of.0 as f64));
+            displaced.push((name.to_owned(), of.1 as f64));
+            capacity.push((name.to_owned(), room as f64));
         };
         let table = self.service.throttle.table();
         add("CL.THROTTLE", (table.len(), table.displaced()), table.capacity());
@@ -103,7 +104,7 @@ impl Server {
                 add(&rule.name, usage, rule.capacity);
             }
         }
-        let gauge = |name, help, values| Gauge { name, help, values };
+        let gauge = |name, help, values| Family::gauge(name, help).labelled("rule", values);
         [
             gauge("earrrl_clients", "Clients stored, about, idle ones included.", clients),
             gauge("earrrl_clients_capacity", "Live clients the table is meant for.", capacity),

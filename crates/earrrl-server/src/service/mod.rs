@@ -20,7 +20,7 @@ use attributes::Attributes;
 use inline::InlineRules;
 use key::Key;
 use rules::{ActiveRule, Prepared, RuleSet};
-use throttle::Throttle;
+use throttle::{Call, Throttle, Throttled};
 
 /// Longest key, in bytes.
 pub const MAX_KEY_LEN: usize = 4096;
@@ -132,7 +132,7 @@ impl Service {
     /// # Errors
     /// When there is not enough memory for the tables, say.
     pub fn new(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
-        let engine = Engine::memory(Arc::clone(&clock))?;
+        let engine = Engine::new(&config.engine, Arc::clone(&clock))?;
         let metrics = Metrics::default();
         let rules = RuleSet::new(config, &engine, &metrics.outcomes)?;
         Ok(Self {
@@ -147,9 +147,11 @@ impl Service {
     /// Exchanges the rules. Those that keep their name keep their clients' history.
     ///
     /// # Errors
-    /// As [`Service::new`]; the rules stay as they are.
-    pub fn reload(&self, config: &Config) -> Result<(), EngineError> {
-        let rules = RuleSet::new(config, &self.engine, &self.metrics.outcomes)?;
+    /// As [`Service::new`], and when another engine is asked for; the rules stay as they are.
+    pub fn reload(&self, config: &Config) -> Result<(), String> {
+        self.engine.reload(&config.engine)?;
+        let rules = RuleSet::new(config, &self.engine, &self.metrics.outcomes);
+        let rules = rules.map_err(|error| error.to_string())?;
         self.rules.store(Arc::new(rules));
         Ok(())
     }
@@ -170,6 +172,18 @@ impl Service {
     /// When that is not allowed, the text is no rule, or there are too many.
     pub fn inline_rule(&self, text: &str) -> Result<Arc<ActiveRule>, AskError> {
         self.inline.get(text, &self.engine, &self.metrics.outcomes)
+    }
+
+    /// Answers a call of `CL.THROTTLE`, by the state that all servers share where there is one.
+    ///
+    /// # Errors
+    /// Parameters that can't be counted exactly there.
+    pub async fn throttle(&self, key: &[u8], call: Call) -> Result<Throttled, AskError> {
+        match &self.engine {
+            Engine::Memory(_) => Ok(self.throttle.throttle(key, call)),
+            #[cfg(feature = "redis")]
+            Engine::Redis(engine) => Ok(engine.throttle(key, call, &self.throttle).await?),
+        }
     }
 
     /// Asks one rule.

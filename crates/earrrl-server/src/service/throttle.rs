@@ -82,6 +82,35 @@ impl Call {
         if full > SLOWEST { Err(CallError::Slow) } else { Ok(Self { interval, limit, quantity }) }
     }
 
+    /// How the call moves its key's time on: by how much, and how far after now it may lie then.
+    #[cfg(feature = "redis")]
+    pub(crate) fn shift(self) -> (Word, Word) {
+        let full = self.interval * Word::from(self.limit);
+        // More than a whole bucket never passes.
+        let by = if self.quantity > self.limit {
+            full + 1
+        } else {
+            self.interval * Word::from(self.quantity)
+        };
+        (by, full)
+    }
+
+    /// The answer to a call that met this state.
+    #[cfg(feature = "redis")]
+    pub(crate) fn answer(self, now: Word, full_at: Option<Word>) -> Throttled {
+        self.judge(now, full_at).1
+    }
+
+    /// The answer without any state: all that asks passes, or nothing does for a second.
+    #[cfg(feature = "redis")]
+    pub(crate) fn answer_by_fiat(self, allowed: bool) -> Throttled {
+        let untouched = Self { quantity: 0, ..self }.judge(0, None).1;
+        if allowed || self.quantity == 0 {
+            return untouched;
+        }
+        Throttled { limited: true, remaining: 0, retry_after: 1, reset_after: 1, ..untouched }
+    }
+
     /// Judges a call: what becomes of the state, and the answer.
     #[inline]
     fn judge(self, now: Word, full_at: Option<Word>) -> (Change, Throttled) {
@@ -167,7 +196,7 @@ impl Throttle {
     #[inline]
     pub fn throttle(&self, key: &[u8], call: Call) -> Throttled {
         let now = Word::from(self.clock.now().get()) << UNITS_SHIFT;
-        self.table.update(self.hasher.hash(key), now, |full_at| call.judge(now, full_at))
+        self.table.update(self.hasher.hash(key), || now, |full_at| call.judge(now, full_at))
     }
 
     /// The table, for its figures.

@@ -1,14 +1,22 @@
 //! A server in this process, and plain clients that see every byte.
-#![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used, clippy::panic)]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic
+)]
 
 pub mod http;
 pub mod process;
+pub mod redis;
 pub mod resp;
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use earrrl::{Clock, ManualClock, Nanos, SystemClock};
 use earrrl_server::config::Config;
@@ -90,6 +98,15 @@ pub fn parse(config: &str) -> Config {
     config.capacity = config.capacity.min(10_000);
     config.server.threads = config.server.threads.or(Some(1));
     config
+}
+
+/// Waits until something holds.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < PATIENCE, "waited in vain until {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 pub fn connect(address: SocketAddr) -> TcpStream {

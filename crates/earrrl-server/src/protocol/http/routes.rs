@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use futures_util::future::join_all;
 use hyper::body::Body as _;
 use serde::Deserialize;
 use serde_json::json;
@@ -24,6 +25,10 @@ use crate::service::rules::{ActiveRule, RuleSet};
 use crate::service::{Answer, Ask, AskError, Mode};
 
 pub(super) type Shared = State<Arc<Server>>;
+
+/// Checks of a batch that are under way at once, where they are waited for. They are sent in order,
+/// so those about one key are decided in order.
+const AT_ONCE: usize = 32;
 
 const OPENAPI: &str = include_str!("openapi.json");
 
@@ -145,17 +150,36 @@ async fn batch(server: Shared, headers: HeaderMap, Body(body): Body) -> Result<R
     }
     let mut out = Vec::with_capacity(256 * batch.checks.len() + 16);
     out.extend_from_slice(b"{\"decisions\":[");
-    for (index, check) in batch.checks.into_iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
+    let mut checks = batch.checks.into_iter();
+    if server.service.engine().waits() {
+        while let Some(first) = checks.next() {
+            let together = [first].into_iter().chain(checks.by_ref().take(AT_ONCE - 1));
+            let answers: Vec<_> = together.map(|check| decide_apart(&server, check)).collect();
+            join_all(answers).await.iter().for_each(|answer| out.extend_from_slice(answer));
         }
-        let write = |answer: &Answer<'_>, several| answer::write_object(answer, several, &mut out);
-        if let Err(error) = decide(&server, check, Mode::Check, write).await {
-            out.extend_from_slice(Problem::from(error).to_json().to_string().as_bytes());
+    } else {
+        for check in checks {
+            decide_into(&server, check, &mut out).await;
         }
     }
+    out.pop_if(|byte| *byte == b',');
     out.extend_from_slice(b"]}");
     Ok(([(header::CONTENT_TYPE, "application/json")], out).into_response())
+}
+
+/// Appends one answer of a batch, and a comma.
+async fn decide_into(server: &Server, check: Check<'_>, out: &mut Vec<u8>) {
+    let write = |answer: &Answer<'_>, several| answer::write_object(answer, several, out);
+    if let Err(error) = decide(server, check, Mode::Check, write).await {
+        out.extend_from_slice(Problem::from(error).to_json().to_string().as_bytes());
+    }
+    out.push(b',');
+}
+
+async fn decide_apart(server: &Server, check: Check<'_>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256);
+    decide_into(server, check, &mut out).await;
+    out
 }
 
 async fn refund(
@@ -190,12 +214,20 @@ async fn healthz() -> &'static str {
 }
 
 /// Ready until it is going. A reload that was refused is told, but takes nobody out of service: the
-/// rules before it are in force.
+/// rules before it are in force. Neither does a Redis that is gone: every server would go at once.
 async fn readyz(server: Shared) -> Response {
     let stopping = server.is_stopping();
     let status = if stopping { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     let word = if stopping { "stopping" } else { "ready" };
-    (status, Json(json!({ "status": word, "reload_error": server.reload_error() }))).into_response()
+    let engine = server.service.engine().state();
+    let mut body = json!({
+        "status": word, "reload_error": server.reload_error(), "engine": { "mode": engine.mode },
+    });
+    if let Some(owed) = engine.owed {
+        body["engine"]["owed_clients"] = owed.into();
+        body["engine"]["trouble"] = engine.trouble.into();
+    }
+    (status, Json(body)).into_response()
 }
 
 async fn metrics(server: Shared) -> Response {

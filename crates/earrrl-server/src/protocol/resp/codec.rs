@@ -99,6 +99,11 @@ impl<'a> Request<'a> {
         self.words.iter().map(move |span| &bytes[span.range()])
     }
 
+    /// What is needed to find it again in the buffer it was decoded from.
+    pub fn keep(&self) -> Kept {
+        Kept { length: self.bytes.len(), words: self.words.into(), inline: self.inline }
+    }
+
     /// Whether it came as an inline command.
     pub fn is_inline(&self) -> bool {
         self.inline
@@ -108,6 +113,21 @@ impl<'a> Request<'a> {
 impl fmt::Debug for Request<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.words()).finish()
+    }
+}
+
+/// A request set aside, without its bytes.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    length: usize,
+    words: Box<[Span]>,
+    inline: bool,
+}
+
+impl Kept {
+    /// The request, in the buffer it was decoded from; `bytes` start where it does.
+    pub fn within<'a>(&'a self, bytes: &'a [u8]) -> Request<'a> {
+        Request { bytes: &bytes[..self.length], words: &self.words, inline: self.inline }
     }
 }
 

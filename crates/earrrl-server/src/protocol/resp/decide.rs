@@ -1,5 +1,7 @@
 //! The commands that ask and change: `CL.THROTTLE` and `EARRRL.*`.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use earrrl::{Cost, MAX_CHARGES, Nanos, Outcome, Wait};
 
 use super::codec::Request;
@@ -7,7 +9,7 @@ use super::reply::Writer;
 use super::session::{Refusal, Session};
 use crate::serve::access::Access;
 use crate::service::rules::{ActiveRule, RuleSet};
-use crate::service::throttle::Call;
+use crate::service::throttle::{Call, Throttled};
 use crate::service::{Answer, Ask, AskError, Mode};
 
 /// `CL.THROTTLE key max_burst count period [quantity]`.
@@ -17,6 +19,28 @@ pub(super) fn throttle(
     request: Request<'_>,
     reply: &mut Writer<'_>,
 ) -> Result<(), Refusal> {
+    let (key, call) = parse_throttle(session, request)?;
+    write_throttled(session.server.service.throttle.throttle(key, call), reply);
+    Ok(())
+}
+
+/// The same, where the state may be shared with other servers.
+pub(super) async fn throttle_shared(
+    session: &Session,
+    request: Request<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), Refusal> {
+    let (key, call) = parse_throttle(session, request)?;
+    let throttled = session.server.service.throttle(key, call).await.map_err(refusal)?;
+    write_throttled(throttled, &mut Writer::new(out, session.version));
+    Ok(())
+}
+
+#[inline]
+fn parse_throttle<'a>(
+    session: &Session,
+    request: Request<'a>,
+) -> Result<(&'a [u8], Call), Refusal> {
     session.may(Access::Ask)?;
     let (5..=6, Some(key)) = (request.len(), request.word(1)) else {
         return Err(Refusal::WordCount);
@@ -29,14 +53,17 @@ pub(super) fn throttle(
     let (period, quantity) = (number(4, "period")?, number(5, "quantity")?);
     let call = Call::new(max_burst, count, period, quantity)
         .map_err(|error| Refusal::Error(error.to_string()))?;
-    let throttled = session.server.service.throttle.throttle(key, call);
+    Ok((key, call))
+}
+
+#[inline]
+fn write_throttled(throttled: Throttled, reply: &mut Writer<'_>) {
     reply.array(5);
     reply.integer(throttled.limited.into());
     reply.integer(throttled.limit);
     reply.integer(throttled.remaining);
     reply.integer(throttled.retry_after);
     reply.integer(throttled.reset_after);
-    Ok(())
 }
 
 /// A decimal integer as Redis takes it: no sign but a minus, no spaces.
@@ -57,30 +84,10 @@ fn not_whole(name: &str) -> Refusal {
     Refusal::Error(format!("{name}: expected a whole number"))
 }
 
-/// `EARRRL.CHECK rule key [COST c] [AND rule key [COST c] …]`.
+/// `EARRRL.CHECK rule key [COST c] [AND rule key [COST c] …]`, and the same with `EARRRL.PEEK`.
 #[inline]
-pub(super) async fn check(
-    session: &mut Session,
-    request: Request<'_>,
-    rules: &RuleSet,
-    out: &mut Vec<u8>,
-) -> Result<(), Refusal> {
-    ask(session, request, rules, Mode::Check, out).await
-}
-
-/// As [`check`], but nothing is stored.
-pub(super) async fn peek(
-    session: &mut Session,
-    request: Request<'_>,
-    rules: &RuleSet,
-    out: &mut Vec<u8>,
-) -> Result<(), Refusal> {
-    ask(session, request, rules, Mode::Peek, out).await
-}
-
-#[inline]
-async fn ask(
-    session: &mut Session,
+pub(super) async fn ask(
+    session: &Session,
     request: Request<'_>,
     rules: &RuleSet,
     mode: Mode,
@@ -106,16 +113,13 @@ async fn ask(
 
 /// The rule of this name, looked for first where the client's last rule was.
 #[inline]
-fn remembered<'r>(
-    session: &mut Session,
-    rules: &'r RuleSet,
-    name: &[u8],
-) -> Option<&'r ActiveRule> {
-    if let Some(rule) = rules.at(session.last_rule, name) {
+fn remembered<'r>(session: &Session, rules: &'r RuleSet, name: &[u8]) -> Option<&'r ActiveRule> {
+    if let Some(rule) = rules.at(session.last_rule.load(Relaxed), name) {
         return Some(rule);
     }
-    session.last_rule = rules.position(name)?;
-    rules.at(session.last_rule, name)
+    let place = rules.position(name)?;
+    session.last_rule.store(place, Relaxed);
+    rules.at(place, name)
 }
 
 async fn ask_several(

@@ -3,6 +3,7 @@
 pub mod codec;
 mod command;
 mod decide;
+mod overlap;
 pub mod reply;
 pub mod serve;
 pub mod session;

@@ -10,7 +10,7 @@ use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::codec::Decoder;
+use super::codec::{Decoder, Malformed};
 use super::reply::Writer;
 use super::session::{Next, Session};
 use crate::serve::buffers::{Buffers, OUTPUT_HIGH_WATER};
@@ -42,11 +42,11 @@ enum Ended {
     Full,
 }
 
-struct Client {
+pub(super) struct Client {
     stream: TcpStream,
-    connection: Connection,
-    session: Session,
-    decoder: Decoder,
+    pub(super) connection: Connection,
+    pub(super) session: Session,
+    pub(super) decoder: Decoder,
     /// The beginning of a request whose end has not come.
     unfinished: Box<[u8]>,
     /// The server is stopping, and this client has been given a last moment to ask: a connection is
@@ -65,7 +65,12 @@ impl Client {
                 return Ok(());
             }
             self.unfinished = Box::default();
-            let (mut buffers, answered) = self.answer(buffers).await?;
+            let (mut buffers, answered) = if self.session.server.service.engine().waits() {
+                // Boxed, so that it takes no room in connections where nothing is waited for.
+                Box::pin(self.answer_together(buffers)).await?
+            } else {
+                self.answer(buffers).await?
+            };
             let Some(consumed) = answered else {
                 return self.flush(buffers).await;
             };
@@ -125,9 +130,7 @@ impl Client {
                 Ok(Some(request)) => request,
                 Ok(None) => break Ended::Starved,
                 Err(malformed) => {
-                    server.service.metrics.malformed.increment();
-                    let mut reply = Writer::new(&mut buffers.output, self.session.version());
-                    reply.error(&format!("Protocol error: {malformed}"));
+                    self.refuse(malformed, &mut buffers.output);
                     break Ended::Closing;
                 }
             };
@@ -140,6 +143,12 @@ impl Client {
         server.service.metrics.resp_requests.add(requests);
         server.service.metrics.resp_batch.record(started.elapsed());
         ended
+    }
+
+    pub(super) fn refuse(&self, malformed: Malformed, output: &mut Vec<u8>) {
+        self.session.server.service.metrics.malformed.increment();
+        let mut reply = Writer::new(output, self.session.version());
+        reply.error(&format!("Protocol error: {malformed}"));
     }
 
     /// Waits for bytes. Without any to read, no buffer is held.
@@ -219,7 +228,7 @@ impl Client {
     }
 
     /// Writes to a client that is slow to read; no request of its is read meanwhile.
-    async fn write_patiently(&mut self, output: &[u8]) -> io::Result<()> {
+    pub(super) async fn write_patiently(&mut self, output: &[u8]) -> io::Result<()> {
         self.connection.busy();
         let mut written = 0;
         while written < output.len() {

@@ -1,12 +1,14 @@
 //! What the server remembers of one client, and which command is which.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use super::codec::Request;
 use super::reply::{Version, Writer};
 use super::{command, decide};
 use crate::serve::access::Access;
 use crate::serve::server::Server;
+use crate::service::Mode;
 use crate::service::rules::RuleSet;
 
 /// What follows an answer.
@@ -27,7 +29,7 @@ pub struct Session {
     pub(super) access: Access,
     pub(super) id: usize,
     /// Where its last rule was found: the next one is most likely the same.
-    pub(super) last_rule: usize,
+    pub(super) last_rule: AtomicUsize,
 }
 
 /// Why a command is not carried out.
@@ -47,7 +49,7 @@ impl Session {
     /// A client that has shown no token; `id` tells it from the others that are connected.
     pub fn new(server: Arc<Server>, id: usize) -> Self {
         let access = server.config.tokens.without();
-        Self { server, version: Version::V2, access, id, last_rule: 0 }
+        Self { server, version: Version::V2, access, id, last_rule: AtomicUsize::new(0) }
     }
 
     /// The version the client asked for.
@@ -65,10 +67,10 @@ impl Session {
     ) -> Next {
         let Some(name) = request.word(0) else { return Next::Go };
         let length = out.len();
-        let result = if name.eq_ignore_ascii_case(b"CL.THROTTLE") {
+        let result = if is_throttle(name) {
             decide::throttle(self, request, &mut Writer::new(out, self.version))
         } else if name.eq_ignore_ascii_case(b"EARRRL.CHECK") {
-            decide::check(self, request, rules, out).await
+            decide::ask(self, request, rules, Mode::Check, out).await
         } else {
             match self.seldom(name, request, rules, out).await {
                 Ok(Next::Go) => Ok(()),
@@ -81,6 +83,23 @@ impl Session {
             refuse(&refusal, &mut Writer::new(out, self.version));
         }
         Next::Go
+    }
+
+    /// Whether a request changes nothing but what it asks about.
+    pub(super) fn overlaps(request: Request<'_>) -> bool {
+        request.word(0).is_some_and(|name| mode(name).is_some() || is_throttle(name))
+    }
+
+    /// Answers a request that [`Session::overlaps`].
+    pub(super) async fn question(&self, request: Request<'_>, rules: &RuleSet, out: &mut Vec<u8>) {
+        let answer = match request.word(0).and_then(mode) {
+            Some(mode) => decide::ask(self, request, rules, mode, out).await,
+            None => decide::throttle_shared(self, request, out).await,
+        };
+        if let Err(refusal) = answer {
+            out.clear();
+            refuse(&refusal, &mut Writer::new(out, self.version));
+        }
     }
 
     async fn seldom(
@@ -107,7 +126,7 @@ impl Session {
             b"CLIENT" => command::client(self, request, &mut reply)?,
             b"COMMAND" => command::command(request, &mut reply)?,
             b"INFO" => command::info(self, &mut reply)?,
-            b"EARRRL.PEEK" => decide::peek(self, request, rules, out).await?,
+            b"EARRRL.PEEK" => decide::ask(self, request, rules, Mode::Peek, out).await?,
             b"EARRRL.REFUND" => decide::refund(self, request, rules, &mut reply).await?,
             b"EARRRL.RESET" => decide::reset(self, request, rules, &mut reply).await?,
             b"EARRRL.RULES" => decide::rules(self, rules, &mut reply)?,
@@ -129,6 +148,19 @@ impl Session {
             _ => Err(Refusal::Forbidden),
         }
     }
+}
+
+#[inline]
+fn is_throttle(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"CL.THROTTLE")
+}
+
+/// What a command asks, if it asks.
+fn mode(name: &[u8]) -> Option<Mode> {
+    if name.eq_ignore_ascii_case(b"EARRRL.CHECK") {
+        return Some(Mode::Check);
+    }
+    name.eq_ignore_ascii_case(b"EARRRL.PEEK").then_some(Mode::Peek)
 }
 
 /// An unknown command is an error, and HTTP sent to this port the end: a web page must not be able

@@ -1,0 +1,29 @@
+-- A time that calls move on, each by an amount of its own: the theoretical arrival time of GCRA, the
+-- parameters of which belong to the call. KEYS[1] its record; ARGV[1] the time, if it is not
+-- Redis's, the amount, how far after now the time may lie, and how long a record lives beyond it.
+-- Answers the time and the record before.
+--
+-- Times are whole microseconds and a rest in units of 2^-16 ns. Record: microseconds, rest.
+
+local call, pack, unpack = redis.call, struct.pack, struct.unpack
+local MICROSECOND = 65536000
+
+local now, by, by_rest, most, most_rest, linger = unpack('<dddddd', ARGV[1])
+local time
+if now < 0 then
+  time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+local record, at, rest = call('GET', KEYS[1]), now, 0
+if record and #record == 11 then
+  local stored, stored_rest = unpack('<I7I4', record)
+  if stored >= now then at, rest = stored, stored_rest end
+end
+at, rest = at + by, rest + by_rest
+if rest >= MICROSECOND then at, rest = at + 1, rest - MICROSECOND end
+local span = at - now
+if (by > 0 or by_rest > 0) and (span < most or span == most and rest <= most_rest) then
+  call('SET', KEYS[1], pack('<I7I4', at, rest), 'PX', math.ceil(span / 1000) + linger)
+end
+time = time and time[1] .. '.' .. time[2] or ''
+return time .. ' ' .. (record or '')

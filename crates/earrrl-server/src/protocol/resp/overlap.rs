@@ -1,0 +1,146 @@
+//! Pipelines to an engine that is waited for: as many requests of a client as may be are asked
+//! about together, and answered in order.
+//!
+//! They are sent in order, too, over the engine's one connection, so requests about one key are
+//! decided in the order in which they came. Only checks, peeks and
+//! `CL.THROTTLE` overlap; every other command waits
+//! for those before it, and those after it wait for it.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::future::join_all;
+
+use super::codec::{Kept, Malformed};
+use super::reply::Writer;
+use super::serve::Client;
+use super::session::{Next, Session};
+use crate::serve::buffers::{Buffers, OUTPUT_HIGH_WATER};
+use crate::service::rules::RuleSet;
+
+/// Most requests of one client that are under way at once.
+const AT_ONCE: usize = 32;
+/// What one takes while it is under way, in bytes, generously.
+const TAKES: usize = 2048;
+
+/// What follows the requests that are asked about together.
+enum Then {
+    /// Possibly more of them.
+    More,
+    /// A command that does not overlap with others.
+    Command(usize, Kept),
+    /// There is no whole request left.
+    Starved,
+    /// The rest is no request.
+    Malformed(Malformed),
+}
+
+/// Requests, each with the place where it begins.
+type Questions = Vec<(usize, Kept)>;
+
+impl Client {
+    /// As [`Client::answer`], without holding the thread's buffers while it waits.
+    pub(super) async fn answer_together(
+        &mut self,
+        buffers: Buffers,
+    ) -> io::Result<(Buffers, Option<usize>)> {
+        let input: Box<[u8]> = buffers.input[..].into();
+        buffers.give_back();
+        let (mut output, mut consumed) = (Vec::new(), 0);
+        let going_on = self.answer_rounds(&input, &mut output, &mut consumed).await?;
+        let mut buffers = Buffers::take();
+        buffers.input.extend_from_slice(&input);
+        buffers.output.append(&mut output);
+        Ok((buffers, going_on.then_some(consumed)))
+    }
+
+    /// `false` when the connection is to be closed after the answers given.
+    async fn answer_rounds(
+        &mut self,
+        input: &[u8],
+        output: &mut Vec<u8>,
+        consumed: &mut usize,
+    ) -> io::Result<bool> {
+        loop {
+            let (started, server) = (Instant::now(), Arc::clone(&self.session.server));
+            let (questions, then) = self.gather(input, consumed);
+            let Some(at_once) = self.room(input.len() + output.len(), questions.len()) else {
+                Writer::new(output, self.session.version()).error("server overloaded");
+                return Ok(false);
+            };
+            let rules = server.service.rules();
+            for together in questions.chunks(at_once) {
+                answer_questions(&self.session, together, input, &rules, output).await;
+            }
+            let metrics = &server.service.metrics;
+            metrics.resp_requests.add(questions.len() as u64);
+            metrics.resp_batch.record(started.elapsed());
+            match then {
+                Then::More => {}
+                Then::Command(start, kept) => {
+                    metrics.resp_requests.increment();
+                    let request = kept.within(&input[start..]);
+                    if self.session.answer(request, &rules, output).await == Next::Close {
+                        return Ok(false);
+                    }
+                }
+                Then::Starved => return Ok(true),
+                Then::Malformed(malformed) => {
+                    self.refuse(malformed, output);
+                    return Ok(false);
+                }
+            }
+            if output.len() >= OUTPUT_HIGH_WATER {
+                self.write_patiently(output).await?;
+                output.clear();
+            }
+        }
+    }
+
+    /// How many of `count` requests may be under way together: one at least, or `None` where memory
+    /// is short even for that.
+    fn room(&mut self, held: usize, count: usize) -> Option<usize> {
+        if self.connection.hold(held + count * TAKES) {
+            return Some(count.max(1));
+        }
+        (count > 1 && self.connection.hold(held + TAKES)).then_some(1)
+    }
+
+    /// The next requests that may overlap, and what follows them.
+    fn gather(&mut self, input: &[u8], consumed: &mut usize) -> (Questions, Then) {
+        let mut questions = Questions::new();
+        while questions.len() < AT_ONCE {
+            let start = *consumed;
+            let request = match self.decoder.decode(&input[start..]) {
+                Ok(Some(request)) => request,
+                Ok(None) => return (questions, Then::Starved),
+                Err(malformed) => return (questions, Then::Malformed(malformed)),
+            };
+            *consumed += request.consumed();
+            let kept = request.keep();
+            if !Session::overlaps(request) {
+                return (questions, Then::Command(start, kept));
+            }
+            questions.push((start, kept));
+        }
+        (questions, Then::More)
+    }
+}
+
+async fn answer_questions(
+    session: &Session,
+    questions: &[(usize, Kept)],
+    input: &[u8],
+    rules: &RuleSet,
+    output: &mut Vec<u8>,
+) {
+    let answers = questions.iter().map(async |(start, kept)| {
+        let mut out = Vec::new();
+        session.question(kept.within(&input[*start..]), rules, &mut out).await;
+        out
+    });
+    for answer in join_all(answers).await {
+        output.extend_from_slice(&answer);
+    }
+}

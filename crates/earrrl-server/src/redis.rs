@@ -1,0 +1,174 @@
+//! The engine over Redis: its thread, its clock, and what it tells of itself.
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use earrrl::{Charge, Clock, Decision, Engine as _, EngineError, Nanos, Rule, RuleId};
+use earrrl_redis::{Mode, Options, RedisEngine, Shift, WhenGone, without_credentials};
+use tokio::runtime;
+use tokio::sync::oneshot;
+
+use crate::config::engine::RedisConfig;
+use crate::engine::State;
+use crate::metrics::Family;
+use crate::service::throttle::{Call, Throttle, Throttled};
+
+/// Modes, in the words of `/readyz` and metrics. `partly`: some shards of a Cluster are left alone.
+const MODES: [&str; 5] = ["redis", "partly", "local", "allow", "deny"];
+
+/// Clients' states in Redis.
+///
+/// Its connection and the task that repairs it have a thread of their own: neither a flood of
+/// connections nor a reload can make Redis look slow.
+pub struct Redis {
+    engine: RedisEngine,
+    config: RedisConfig,
+    clock: Arc<dyn Clock>,
+    /// Dropped, it ends the thread.
+    _stop: oneshot::Sender<()>,
+}
+
+impl Redis {
+    /// Begins to connect. That Redis is not there is no error.
+    ///
+    /// # Errors
+    /// An option that can't be, or no thread for it.
+    pub fn new(config: &RedisConfig, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
+        let failed = |error: io::Error| EngineError::Unavailable(error.to_string());
+        let runtime =
+            runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        thread::Builder::new()
+            .name("redis".to_owned())
+            .spawn(move || runtime.block_on(async { drop(stopped.await) }))
+            .map_err(failed)?;
+        let _inside = handle.enter();
+        let engine = RedisEngine::with_clock(config.options.clone(), Arc::clone(&clock))?;
+        Ok(Self { engine, config: config.clone(), clock, _stop: stop })
+    }
+
+    /// As [`earrrl::Engine::prepare`], for so many live clients in this process's own table.
+    pub(crate) fn prepare(
+        &self,
+        name: &str,
+        rule: &Rule,
+        capacity: usize,
+    ) -> Result<RuleId, EngineError> {
+        self.engine.prepare_with(name, rule, capacity)
+    }
+
+    pub(crate) async fn decide(&self, charges: &[Charge<'_>]) -> Result<Decision, EngineError> {
+        self.engine.decide(charges, self.now()).await
+    }
+
+    pub(crate) async fn peek(&self, charges: &[Charge<'_>]) -> Result<Decision, EngineError> {
+        self.engine.peek(charges, self.now()).await
+    }
+
+    pub(crate) async fn refund(
+        &self,
+        charge: &Charge<'_>,
+        charged_at: Option<Nanos>,
+    ) -> Result<(), EngineError> {
+        self.engine.refund(charge, charged_at, self.now()).await
+    }
+
+    pub(crate) async fn reset(&self, rule: RuleId, key: &[u8]) -> Result<(), EngineError> {
+        self.engine.reset(rule, key).await
+    }
+
+    /// Answers a call of `CL.THROTTLE`; by the policy, and `local`, while Redis is gone.
+    pub(crate) async fn throttle(
+        &self,
+        key: &[u8],
+        call: Call,
+        local: &Throttle,
+    ) -> Result<Throttled, EngineError> {
+        let (by, most) = call.shift();
+        match self.engine.shift(key, Shift { by, most }, self.now()).await {
+            Ok(seen) => Ok(call.answer(seen.now, seen.before)),
+            Err(EngineError::Unavailable(_)) => Ok(match self.engine.options().when_gone {
+                WhenGone::Allow => call.answer_by_fiat(true),
+                WhenGone::Deny => call.answer_by_fiat(false),
+                _ => local.throttle(key, call),
+            }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits until Redis decides, for at most `patience`, and says which it is.
+    pub(crate) async fn ready(&self, patience: Duration) {
+        let options = self.engine.options();
+        let urls: Vec<String> = options.urls.iter().map(|url| without_credentials(url)).collect();
+        let redis = urls.join(", ");
+        if self.engine.ready(patience).await {
+            tracing::info!(redis, "Redis decides; limits are shared");
+        } else {
+            let (policy, why) = (options.when_gone.name(), self.engine.status().last_failure);
+            let why = why.unwrap_or_default();
+            tracing::warn!(redis, policy, why, "serving without Redis for now; the policy decides");
+        }
+    }
+
+    /// Takes over what may change while it runs: the user and password of the next connection.
+    ///
+    /// # Errors
+    /// What else has changed needs a restart.
+    pub(crate) fn reload(&self, config: &RedisConfig) -> Result<(), String> {
+        if same_but_for_credentials(&self.config.options, &config.options) {
+            self.engine.set_urls(config.options.urls.clone());
+            return Ok(());
+        }
+        Err("[engine] has changed; that needs a restart (a new user or password alone does not)"
+            .to_owned())
+    }
+
+    /// How decisions are made at present.
+    pub(crate) fn state(&self) -> State {
+        let status = self.engine.status();
+        let mode = match status.mode {
+            Mode::Shared => "redis",
+            Mode::Partly => "partly",
+            _ => self.engine.options().when_gone.name(),
+        };
+        let trouble = status.last_failure.filter(|_| mode != "redis");
+        State { mode, trouble, owed: Some(status.owed) }
+    }
+
+    /// Figures for `/metrics`.
+    pub(crate) fn metrics(&self) -> Vec<Family> {
+        let (status, state) = (self.engine.status(), self.state());
+        let policy = self.engine.options().when_gone.name();
+        let modes = MODES.map(|mode| (mode, f64::from(mode == state.mode)));
+        let by = [("redis", status.counts.shared), (policy, status.counts.alone)];
+        let events = status.counts.each().filter(|(name, _)| !["shared", "alone"].contains(name));
+        let counted = |(name, count): (&'static str, u64)| (name, count as f64);
+        vec![
+            Family::gauge("earrrl_engine_mode", "1 for how decisions are made at present.")
+                .labelled("mode", modes),
+            Family::gauge("earrrl_redis_owed_clients", "Clients whose counts Redis lacks yet.")
+                .value(status.owed as f64),
+            Family::counter("earrrl_engine_decisions_total", "Decisions by who made them.")
+                .labelled("by", by.map(counted)),
+            Family::counter("earrrl_redis_events_total", "What happened with Redis.")
+                .labelled("event", events.map(counted)),
+        ]
+    }
+
+    /// Redis's own clock, unless this process's is the one to use.
+    fn now(&self) -> Option<Nanos> {
+        self.config.own_clock.then(|| self.clock.now())
+    }
+}
+
+fn same_but_for_credentials(one: &Options, other: &Options) -> bool {
+    let places =
+        |options: &Options| options.urls.iter().map(|url| without_credentials(url)).collect();
+    let (here, there): (Vec<_>, Vec<_>) = (places(one), places(other));
+    let mut other = other.clone();
+    other.urls.clone_from(&one.urls);
+    here == there && *one == other
+}

@@ -1,0 +1,293 @@
+//! The server over a real Redis: shared by two servers, killed and restarted under load, never there.
+#![cfg(feature = "redis")]
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use earrrl::random::Random;
+use earrrl::{ManualClock, Nanos};
+use earrrl_server::config::{Config, EngineConfig};
+use rustix::process::Signal;
+use serde_json::Value;
+use support::redis::{Redis, free_address};
+use support::resp::{Reply, encode};
+use support::{TestServer, until};
+
+const RULES: &str = "[[rule]]\nname = \"api\"\nlimit = \"gcra 1/1h burst=1000\"\n\
+                     [[rule]]\nname = \"average\"\nlimit = \"recent-average 1000/s half-life=1h\"\n";
+
+/// With a deadline that a slow machine keeps, too.
+fn config(url: &str, more: &str) -> String {
+    let engine = format!("[engine]\nredis = \"{url}\"\ncapacity = 1000\ndeadline = \"10s\"");
+    format!("{engine}\n{more}\n{RULES}")
+}
+
+/// A server over this Redis, at work.
+fn start(redis: &Redis, more: &str) -> TestServer {
+    at_work(TestServer::start(&config(&redis.url(), more)))
+}
+
+fn at_work(server: TestServer) -> TestServer {
+    until("Redis decides", || engine(&server)["mode"] == "redis");
+    server
+}
+
+fn engine(server: &TestServer) -> Value {
+    let ready = server.http().get("/readyz");
+    assert_eq!(ready.status, 200);
+    ready.json()["engine"].clone()
+}
+
+fn remaining(server: &TestServer, key: &str) -> u64 {
+    let body = format!("{{\"rule\":\"api\",\"key\":\"{key}\"}}");
+    server.http().post("/v1/check", &body).json()["remaining"].as_u64().unwrap()
+}
+
+/// The value of a metric, with its labels.
+fn metric(server: &TestServer, name: &str) -> f64 {
+    let text = server.http().get("/metrics").body;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("{name} is not in {text}")).parse().unwrap()
+}
+
+#[test]
+fn two_servers_share_their_limits() {
+    let redis = Redis::start();
+    let servers = [(), ()].map(|()| start(&redis, ""));
+    assert_eq!(remaining(&servers[0], "alice"), 999);
+    assert_eq!(remaining(&servers[1], "alice"), 998);
+    assert_eq!(engine(&servers[0])["mode"], "redis");
+    assert_eq!(engine(&servers[0])["trouble"], Value::Null);
+    assert_eq!(metric(&servers[0], "earrrl_engine_mode{mode=\"redis\"}"), 1.0);
+    assert_eq!(metric(&servers[0], "earrrl_engine_decisions_total{by=\"redis\"}"), 1.0);
+
+    let mut resp = servers[1].resp();
+    assert_eq!(resp.line("EARRRL.REFUND api alice 1"), Reply::Simple("OK".into()));
+    assert_eq!(remaining(&servers[0], "alice"), 998);
+    assert_eq!(servers[0].http().request("DELETE", "/v1/clients/api/alice", "", b"").status, 204);
+    assert_eq!(remaining(&servers[1], "alice"), 999);
+
+    assert_eq!(resp.line("CL.THROTTLE k 9 1 60"), Reply::integers(&[0, 10, 9, -1, 60]));
+    let mut other = servers[0].resp();
+    assert_eq!(other.line("CL.THROTTLE k 9 1 60"), Reply::integers(&[0, 10, 8, -1, 120]));
+}
+
+#[test]
+fn clients_can_be_kept_out_of_redis() {
+    let redis = Redis::start();
+    let server = start(&redis, "prefix = \"p\"\nhmac_key = \"0123456789abcdef\"");
+    remaining(&server, "alice");
+    let Reply::Array(keys) = redis.client().line("KEYS p1:{*}:api") else { panic!("no list") };
+    let [Reply::Bulk(key)] = &keys[..] else { panic!("{keys:?}") };
+    assert_eq!(key.len(), "p1:{}:api".len() + 32, "{key:?}");
+}
+
+#[test]
+fn a_pipeline_is_answered_in_order_whatever_stands_in_it() {
+    let redis = Redis::start();
+    let server = start(&redis, "");
+    let mut client = server.resp();
+    let mut pipeline = Vec::new();
+    for nth in 0..1000 {
+        pipeline.extend(encode(&[b"EARRRL.CHECK", b"api", b"alice"]));
+        match nth % 100 {
+            50 => pipeline.extend(encode(&[b"ECHO", nth.to_string().as_bytes()])),
+            99 => pipeline.extend(encode(&[b"EARRRL.RESET", b"api", b"alice"])),
+            _ => {}
+        }
+    }
+    client.send(&pipeline);
+    for nth in 0..1000 {
+        let pairs = client.reply().pairs();
+        let left = (999 - nth % 100).to_string();
+        assert_eq!(pairs[4], ("remaining".to_owned(), Reply::bulk(&left)), "{nth}");
+        match nth % 100 {
+            50 => assert_eq!(client.reply(), Reply::bulk(&nth.to_string())),
+            99 => assert_eq!(client.reply(), Reply::Simple("OK".into())),
+            _ => {}
+        }
+    }
+}
+
+/// Random calls, each answered by both servers at one instant: in memory and over Redis.
+#[test]
+fn throttle_answers_as_it_does_in_memory() {
+    let redis = Redis::start();
+    let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
+    let mut shared = support::parse(&config(&redis.url(), ""));
+    let EngineConfig::Redis(engine) = &mut shared.engine else { panic!("another engine") };
+    engine.own_clock = true;
+    engine.options.linger = Duration::from_secs(3600);
+    let servers = [
+        TestServer::with_clock(support::parse(RULES), clock.clone()),
+        at_work(TestServer::with_clock(shared, clock.clone())),
+    ];
+    let mut clients = servers.each_ref().map(TestServer::resp);
+    let mut random = Random::new(7);
+    let (mut limited, mut sent) = (0, 0);
+    for _ in 0..100 {
+        clock.advance(Duration::from_micros(random.below(1_000_000)));
+        let call = |_| {
+            let (key, burst, count) = (random.below(5), random.below(6), 1 + random.below(7));
+            let (period, quantity) = (1 + random.below(9), random.below(5));
+            format!("CL.THROTTLE k{key} {burst} {count} {period} {quantity}\r\n")
+        };
+        let pipeline: Vec<String> = (0..50).map(call).collect();
+        clients.iter_mut().for_each(|client| client.send(pipeline.concat().as_bytes()));
+        for call in &pipeline {
+            let [expected, got] = clients.each_mut().map(support::resp::Client::reply);
+            assert_eq!(got, expected, "{call}");
+            let Reply::Array(integers) = got else { panic!("{call}: {got:?}") };
+            limited += u32::from(integers[0] == Reply::Integer(1));
+            sent += 1;
+        }
+    }
+    assert!((sent / 5..sent).contains(&limited), "{limited} of {sent}");
+    let absurd = clients[1].line("CL.THROTTLE k 1000000 1 5000");
+    assert!(matches!(absurd, Reply::Error(text) if text.contains("hundred years")));
+}
+
+#[test]
+fn a_batch_is_decided_in_order() {
+    let redis = Redis::start();
+    let server = start(&redis, "");
+    let checks = vec!["{\"rule\":\"api\",\"key\":\"alice\"}"; 500].join(",");
+    let answer = server.http().post("/v1/check/batch", &format!("{{\"checks\":[{checks}]}}"));
+    let answer = answer.json();
+    let left = answer["decisions"].as_array().unwrap().iter().map(|d| d["remaining"].as_u64());
+    assert!(left.eq((500..1000).rev().map(Some)));
+}
+
+#[test]
+fn killed_and_restarted_under_load_no_request_fails() {
+    let mut redis = Redis::start();
+    let server = start(&redis, "");
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = server.http();
+            while !stop.load(Relaxed) {
+                let check = client.post("/v1/check", "{\"rule\":\"average\",\"key\":\"bob\"}");
+                assert_eq!(check.status, 200, "{}", check.body);
+            }
+        });
+        scope.spawn(|| {
+            let mut client = server.resp();
+            let pipeline = encode(&[b"EARRRL.CHECK", b"average", b"carol"]).repeat(20);
+            while !stop.load(Relaxed) {
+                client.send(&pipeline);
+                for _ in 0..20 {
+                    assert_eq!(client.reply().pairs()[0].1, Reply::Integer(1));
+                }
+            }
+        });
+        for _ in 0..3 {
+            let before = metric(&server, "earrrl_engine_decisions_total{by=\"local\"}");
+            redis.kill();
+            until("the policy decides", || engine(&server)["mode"] == "local");
+            assert!(engine(&server)["trouble"].is_string());
+            assert_eq!(metric(&server, "earrrl_engine_mode{mode=\"local\"}"), 1.0);
+            until("decisions are made here", || {
+                metric(&server, "earrrl_engine_decisions_total{by=\"local\"}") > before
+            });
+            redis.restart();
+            until("Redis decides again", || engine(&server)["mode"] == "redis");
+            until("it has what was counted meanwhile", || engine(&server)["owed_clients"] == 0);
+        }
+        stop.store(true, Relaxed);
+    });
+    assert!(metric(&server, "earrrl_redis_events_total{event=\"handed_over\"}") > 0.0);
+}
+
+#[test]
+fn a_redis_that_goes_while_nobody_asks_is_noticed() {
+    let mut redis = Redis::start();
+    let server = start(&redis, "");
+    redis.kill();
+    until("it is noticed", || engine(&server)["mode"] == "local");
+    assert_eq!(metric(&server, "earrrl_engine_decisions_total{by=\"local\"}"), 0.0);
+}
+
+/// More connections wait for a Redis that is stuck than there is memory for: some are told so and
+/// closed, the others are answered when it goes on.
+#[test]
+fn waiting_takes_bounded_memory() {
+    let redis = Redis::start();
+    let text = config(&redis.url(), "");
+    let text = format!("[server]\nmax_held_memory = 1048576\n{text}");
+    let server = at_work(TestServer::start(&text));
+    let mut clients: Vec<_> = (0..600).map(|_| server.resp()).collect();
+    redis.signal(Signal::STOP);
+    for client in &mut clients {
+        client.send(&encode(&[b"EARRRL.CHECK", b"api", b"alice"]));
+        client.stream().set_nonblocking(true).unwrap();
+    }
+    until("one is told to go", || clients.iter().any(|c| c.stream().peek(&mut [0]).is_ok()));
+    redis.signal(Signal::CONT);
+    let mut told_to_go = 0;
+    for client in &mut clients {
+        client.stream().set_nonblocking(false).unwrap();
+        match client.reply() {
+            Reply::Error(text) => {
+                assert_eq!(text, "ERR server overloaded");
+                told_to_go += 1;
+            }
+            answer => assert_eq!(answer.pairs()[0].1, Reply::Integer(1)),
+        }
+    }
+    assert!((1..300).contains(&told_to_go), "{told_to_go}");
+}
+
+#[test]
+fn a_redis_that_is_not_there_at_the_start_is_waited_for() {
+    for (policy, status) in [("local", 200), ("allow", 200), ("deny", 429)] {
+        let url = format!("redis://{}", free_address());
+        let server = TestServer::start(&config(&url, &format!("policy = \"{policy}\"")));
+        let state = engine(&server);
+        assert_eq!(state["mode"], policy);
+        assert!(state["trouble"].as_str().unwrap().contains("refused"), "{state}");
+        let limited = i64::from(policy == "deny");
+        let Reply::Array(throttled) = server.resp().line("CL.THROTTLE k 9 1 1") else { panic!() };
+        assert_eq!(throttled[..2], [Reply::Integer(limited), Reply::Integer(10)], "{policy}");
+        let check = server.http().post("/v1/check", "{\"rule\":\"api\",\"key\":\"k\"}");
+        assert_eq!(check.status, status, "{policy}: {}", check.body);
+        // What was counted there can't be forgotten now, and that is said.
+        let reset = server.http().request("DELETE", "/v1/clients/api/k", "", b"");
+        assert_eq!(reset.status, 503, "{}", reset.body);
+        assert_eq!(metric(&server, &format!("earrrl_engine_mode{{mode=\"{policy}\"}}")), 1.0);
+    }
+}
+
+#[test]
+fn rules_are_reloaded_and_keep_their_histories() {
+    let redis = Redis::start();
+    let old = config(&redis.url(), "");
+    let server = start(&redis, "");
+    for _ in 0..500 {
+        remaining(&server, "alice");
+    }
+    let reload = |text: &str| server.server.reload(Ok(Config::parse(text, "f").unwrap()));
+    let larger = old.replace("burst=1000", "burst=2000");
+    reload(&larger).unwrap();
+    // A larger pool keeps its present balance.
+    assert_eq!(remaining(&server, "alice"), 499);
+
+    let moved = old.replace(&redis.url(), "redis://10.0.0.1");
+    let prefix = old.replace("capacity", "prefix = \"p\"\ncapacity");
+    for changed in [&moved, &prefix, RULES] {
+        let error = reload(changed).unwrap_err();
+        assert!(error.starts_with("[engine] has changed") && error.contains("restart"), "{error}");
+        assert_eq!(server.http().get("/readyz").json()["reload_error"], error);
+        let rules = server.http().get("/v1/rules").json();
+        assert_eq!(rules["rules"][0]["limit"], "gcra 1/1h burst=2000");
+    }
+    assert_eq!(remaining(&server, "alice"), 498);
+    let user = redis.url().replace("//", "//default:secret@");
+    reload(&larger.replace(&redis.url(), &user)).unwrap();
+    assert_eq!(remaining(&server, "alice"), 497);
+}
