@@ -3,7 +3,7 @@
 floors and its peers, one after the other in one run: 50 connections, 100 000 keys.
 
 Needs: cargo, redis-server, redis-benchmark, wrk; throttlecrab-server on the PATH, if it is to be
-in the table (`cargo install throttlecrab-server`). Keep the machine idle otherwise.
+in the table (`cargo install throttlecrab-server`, which needs protoc). Keep the machine idle otherwise.
 """
 
 import argparse
