@@ -11,6 +11,7 @@ test:
 # then the server at full load with a million clients and reloads (5 minutes)
 long:
     EARRRL_LONG=1 cargo test -p earrrl --test algorithms
+    cargo run --release -p earrrl --example flood
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test soak -- --nocapture
 
 # the server with redis-cli, redis-benchmark, redis-py, ioredis and curl, which must be installed
@@ -28,3 +29,11 @@ bench:
 # instructions a decision, beside the tracked counts
 instructions:
     bench/instructions.sh
+
+# nanoseconds and bytes beside other limiters and the floors, as Markdown (half an hour)
+compare:
+    cargo run --release --manifest-path bench/Cargo.toml
+
+# the table under Miri
+miri:
+    RUSTFLAGS="-Ctarget-feature=+cmpxchg16b" MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=1 cargo +nightly miri test -p earrrl --lib table::

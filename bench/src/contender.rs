@@ -7,26 +7,17 @@ use std::time::Instant;
 /// Clients' keys: `u64`, or strings of 20 bytes.
 pub trait Key: Hash + Eq + Clone + Send + Sync + 'static {
     fn of(client: u64) -> Self;
-    fn text(&self) -> &str;
 }
 
 impl Key for u64 {
     fn of(client: u64) -> Self {
         client
     }
-
-    fn text(&self) -> &str {
-        unreachable!("only peers with string keys ask for the text")
-    }
 }
 
 impl Key for String {
     fn of(client: u64) -> Self {
         format!("client-{client:013}")
-    }
-
-    fn text(&self) -> &str {
-        self
     }
 }
 

@@ -7,6 +7,7 @@ mod floors;
 mod ours;
 mod peers;
 mod report;
+mod ways;
 
 use std::alloc::System;
 
@@ -164,4 +165,6 @@ fn main() {
         }
     }
     report.print();
+    ways::print_atomic_updates(options.rounds);
+    ways::print_sums(options.rounds);
 }

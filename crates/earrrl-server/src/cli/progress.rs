@@ -17,7 +17,7 @@ impl Progress {
         let length = |path: &PathBuf| path.metadata().map_or(0, |metadata| metadata.len());
         let length = files.iter().map(length).sum();
         let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
-        let style = "{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+        let style = "{bar:24} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
         Self(bar.with_style(
             ProgressStyle::with_template(style).unwrap_or(ProgressStyle::default_bar()),
         ))

@@ -37,6 +37,7 @@ impl Replay {
     }
 
     /// Counts by time, too.
+    #[cfg(feature = "plot")]
     pub(crate) fn with_timeline(self) -> Self {
         Self { timeline: Some(Timeline::new(self.trials.len())), ..self }
     }

@@ -70,7 +70,7 @@ impl Limiter {
 
 impl<C: Clock> Limiter<C> {
     /// Decides a request of cost 1.
-    #[inline]
+    #[inline(always)]
     pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Verdict<'_> {
         let key = self.hasher.hash(key);
         // A clock that waits for what is under way must not wait with the next step.

@@ -2,6 +2,7 @@
 //!
 //! A key has two candidate sets and, in each, a home line where its search begins.
 
+use super::available;
 use super::hash::KeyHash;
 use super::slot::{Slot, prefer_huge_pages};
 
@@ -16,6 +17,10 @@ impl<S: Slot, const LINE: usize, const LINES: usize> Lines<S, LINE, LINES> {
     /// Empty slots, all of them written once: what memory this will ever use, it uses now.
     pub(super) fn new(sets: usize) -> Option<Self> {
         let count = sets.checked_mul(LINES)?;
+        let bytes = count.checked_mul(size_of::<Line<S, LINE>>())?;
+        if !available::fits(bytes) {
+            return None;
+        }
         let mut lines = Vec::new();
         lines.try_reserve_exact(count).ok()?;
         prefer_huge_pages(lines.spare_capacity_mut());

@@ -21,6 +21,7 @@
 //! Everything is allocated, and touched, on construction: 21⅓ bytes a client and one kilobyte.
 //! Nothing grows afterwards.
 
+mod available;
 mod entry;
 mod hash;
 mod insert;

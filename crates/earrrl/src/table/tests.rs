@@ -41,6 +41,7 @@ fn impossible_capacities_are_refused() {
     assert_eq!(refused(0), TableError::NoCapacity);
     assert_eq!(refused(usize::MAX), TableError::TooLarge { capacity: usize::MAX });
     assert_eq!(refused(1 << 58), TableError::TooLarge { capacity: 1 << 58 });
+    assert_eq!(refused(1 << 40), TableError::TooLarge { capacity: 1 << 40 });
     assert_eq!(refused(0).to_string(), "capacity: 0 clients, must be at least 1");
 }
 

@@ -1,0 +1,57 @@
+//! Whether so much memory is there. A table is touched whole when it is built, and what the system
+//! promises beyond what it has ends the process instead of returning an error.
+
+/// Less than this is not worth asking for.
+const SMALL: usize = 64 << 20;
+
+/// Whether so many bytes fit in what is available; true where nobody tells.
+pub(super) fn fits(bytes: usize) -> bool {
+    bytes < SMALL || available().is_none_or(|available| bytes as u64 <= available)
+}
+
+/// What the machine has left, or the control group where that is less.
+#[cfg(target_os = "linux")]
+fn available() -> Option<u64> {
+    let read = |path| std::fs::read_to_string(path).ok();
+    let machine = read("/proc/meminfo").and_then(|text| machine_left(&text));
+    let limit = read("/sys/fs/cgroup/memory.max");
+    let group = limit.zip(read("/sys/fs/cgroup/memory.current"));
+    let group = group.and_then(|(most, used)| group_left(&most, &used));
+    machine.into_iter().chain(group).min()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn available() -> Option<u64> {
+    None
+}
+
+/// `MemAvailable` of `/proc/meminfo`, in bytes.
+#[cfg(any(target_os = "linux", test))]
+fn machine_left(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kilobytes.checked_mul(1024)
+}
+
+/// None where the group has no limit ("max").
+#[cfg(any(target_os = "linux", test))]
+fn group_left(most: &str, used: &str) -> Option<u64> {
+    let (most, used) = (most.trim().parse::<u64>().ok()?, used.trim().parse().ok()?);
+    Some(most.saturating_sub(used))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_system_tells_is_read() {
+        let meminfo = "MemTotal:  24000 kB\nMemFree: 10 kB\nMemAvailable:   2048 kB\n";
+        assert_eq!(machine_left(meminfo), Some(2 << 20));
+        assert_eq!(machine_left("nonsense"), None);
+        assert_eq!(group_left("4096\n", "1000\n"), Some(3096));
+        assert_eq!(group_left("10\n", "11\n"), Some(0));
+        assert_eq!(group_left("max\n", "11\n"), None);
+        assert!(fits(1));
+    }
+}
