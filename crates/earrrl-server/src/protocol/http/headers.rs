@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use earrrl::{Outcome, Wait};
+use smallvec::SmallVec;
 
 use crate::service::Answer;
 
@@ -22,7 +23,7 @@ pub(super) mod draft_11 {
         let (Some(decision), Some((rule, limit))) = (&answer.decision, answer.rule()) else {
             return;
         };
-        let mut text = Vec::with_capacity(64);
+        let mut text = Text::new();
         for (rule, limit) in &answer.charged {
             separate(&mut text);
             name(&mut text, &rule.name);
@@ -39,25 +40,28 @@ pub(super) mod draft_11 {
         insert(headers, LIMIT, &text);
     }
 
-    fn separate(text: &mut Vec<u8>) {
+    fn separate(text: &mut Text) {
         if !text.is_empty() {
             text.extend_from_slice(b", ");
         }
     }
 
     /// A quoted string. Names of rules and their texts hold no character that needs an escape.
-    fn name(text: &mut Vec<u8>, name: &str) {
+    fn name(text: &mut Text, name: &str) {
         text.push(b'"');
-        text.extend(name.bytes().filter(|byte| !matches!(byte, b'"' | b'\\')));
+        text.extend_from_slice(name.as_bytes());
         text.push(b'"');
     }
 }
+
+/// A header's value in the making, mostly without an allocation.
+type Text = SmallVec<[u8; 128]>;
 
 /// `Retry-After` for what was denied; none for what will never pass.
 pub(super) fn retry_after(answer: &Answer<'_>, headers: &mut HeaderMap) {
     let Some(decision) = &answer.decision else { return };
     if let (Outcome::Deny, Wait::For(wait)) = (decision.outcome, decision.retry_after) {
-        let mut text = Vec::with_capacity(20);
+        let mut text = Text::new();
         number(&mut text, b"", whole_seconds(wait));
         insert(headers, header::RETRY_AFTER, &text);
     }
@@ -80,7 +84,7 @@ fn whole_seconds(duration: Duration) -> u64 {
     duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
 }
 
-fn number(text: &mut Vec<u8>, before: &[u8], value: u64) {
+fn number(text: &mut Text, before: &[u8], value: u64) {
     text.extend_from_slice(before);
     text.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -34,7 +34,6 @@ const OPENAPI: &str = include_str!("openapi.json");
 
 /// All routes.
 pub fn router(server: Arc<Server>) -> Router {
-    let max_body = server.config.max_body;
     Router::new()
         .route("/v1/check", post(check))
         .route("/v1/check/batch", post(batch))
@@ -50,34 +49,32 @@ pub fn router(server: Arc<Server>) -> Router {
         .method_not_allowed_fallback(async || {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "see /openapi.json for the methods")
         })
-        .layer(DefaultBodyLimit::max(max_body))
         .with_state(server)
 }
 
-async fn check(server: Shared, headers: HeaderMap, Body(body): Body) -> Result<Response, Problem> {
-    let started = Instant::now();
-    let response = ask(&server, &headers, &body, Mode::Check, Status::ByVerdict).await;
-    server.service.metrics.http_request.record(started.elapsed());
-    response
+async fn check(State(server): Shared, request: Request) -> Result<Response, Problem> {
+    ask(&server, request, Mode::Check, Status::ByVerdict).await
 }
 
-async fn peek(server: Shared, headers: HeaderMap, Body(body): Body) -> Result<Response, Problem> {
-    ask(&server, &headers, &body, Mode::Peek, Status::Ok).await
+async fn peek(State(server): Shared, request: Request) -> Result<Response, Problem> {
+    ask(&server, request, Mode::Peek, Status::Ok).await
 }
 
 async fn ask(
     server: &Server,
-    headers: &HeaderMap,
-    body: &[u8],
+    request: Request,
     mode: Mode,
     status: Status,
 ) -> Result<Response, Problem> {
-    authorize(server, headers, Access::Ask)?;
-    let check: Check<'_> = parse(server, headers, body)?;
+    let body = read(server, request, Access::Ask).await?;
+    let started = Instant::now();
+    let check: Check<'_> = parse(server, &body)?;
     let x_rate_limit = server.config.x_ratelimit_headers;
     let respond =
         |answer: &Answer<'_>, several| answer::respond(answer, several, status, x_rate_limit);
-    Ok(decide(server, check, mode, respond).await?)
+    let response = decide(server, check, mode, respond).await?;
+    server.service.metrics.http_request.record(started.elapsed());
+    Ok(response)
 }
 
 /// Decides one check, and does with the answer what `then` says: the answer borrows from the rules
@@ -141,9 +138,9 @@ fn find<'a>(server: &Server, rules: &'a RuleSet, named: &Named<'_>) -> Result<Fo
     }
 }
 
-async fn batch(server: Shared, headers: HeaderMap, Body(body): Body) -> Result<Response, Problem> {
-    authorize(&server, &headers, Access::Ask)?;
-    let batch: Batch<'_> = parse(&server, &headers, &body)?;
+async fn batch(State(server): Shared, request: Request) -> Result<Response, Problem> {
+    let body = read(&server, request, Access::Ask).await?;
+    let batch: Batch<'_> = parse(&server, &body)?;
     if batch.checks.len() > MAX_BATCH {
         let detail = format!("checks: {}; at most {MAX_BATCH}", batch.checks.len());
         return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
@@ -182,13 +179,9 @@ async fn decide_apart(server: &Server, check: Check<'_>) -> Vec<u8> {
     out
 }
 
-async fn refund(
-    server: Shared,
-    headers: HeaderMap,
-    Body(body): Body,
-) -> Result<StatusCode, Problem> {
-    authorize(&server, &headers, Access::Change)?;
-    let refund: Refund<'_> = parse(&server, &headers, &body)?;
+async fn refund(State(server): Shared, request: Request) -> Result<StatusCode, Problem> {
+    let body = read(&server, request, Access::Change).await?;
+    let refund: Refund<'_> = parse(&server, &body)?;
     let charged_at = refund.charged_at()?;
     let named = refund.named()?;
     let rules = server.service.rules();
@@ -235,21 +228,24 @@ async fn metrics(server: Shared) -> Response {
     ([(header::CONTENT_TYPE, kind)], server.metrics()).into_response()
 }
 
-/// A whole body. One that is announced as too long is refused before any of it is read.
-struct Body(Bytes);
-
-impl FromRequest<Arc<Server>> for Body {
-    type Rejection = Problem;
-
-    async fn from_request(request: Request, server: &Arc<Server>) -> Result<Self, Problem> {
-        let announced = request.body().size_hint().lower();
-        if announced > server.config.max_body as u64 {
-            let detail = format!("{announced} bytes; at most {}", server.config.max_body);
-            return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail));
-        }
-        let body = Bytes::from_request(request, server).await;
-        body.map(Self).map_err(|error| Problem::new(error.status(), error.body_text()))
+/// The body of a request that may be made. One that is announced as too long is refused before any
+/// of it is read. Its type must be said: a web page can't send JSON to another site unasked.
+async fn read(server: &Server, request: Request, needed: Access) -> Result<Bytes, Problem> {
+    authorize(server, request.headers(), needed)?;
+    server.service.metrics.http_requests.increment();
+    let kind = request.headers().get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    if !kind.get(..16).is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/json")) {
+        let detail = "expected Content-Type: application/json";
+        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
     }
+    let most = server.config.max_body;
+    let too_long = |detail| Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail);
+    let announced = request.body().size_hint().lower();
+    if announced > most as u64 {
+        return Err(too_long(format!("{announced} bytes; at most {most}")));
+    }
+    let body = axum::body::to_bytes(request.into_body(), most).await;
+    body.map_err(|_| too_long(format!("more than {most} bytes")))
 }
 
 /// Whether the request's token is good for it.
@@ -273,18 +269,8 @@ pub(super) fn authorize(
     }
 }
 
-/// The body's JSON. Its type must be said: a web page can't send it to another site unasked then.
-fn parse<'a, T: Deserialize<'a>>(
-    server: &Server,
-    headers: &HeaderMap,
-    body: &'a [u8],
-) -> Result<T, Problem> {
-    server.service.metrics.http_requests.increment();
-    let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-    if !kind.get(..16).is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/json")) {
-        let detail = "expected Content-Type: application/json";
-        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
-    }
+/// The body's JSON.
+fn parse<'a, T: Deserialize<'a>>(server: &Server, body: &'a [u8]) -> Result<T, Problem> {
     serde_json::from_slice(body).map_err(|error| {
         server.service.metrics.malformed.increment();
         Problem::new(StatusCode::BAD_REQUEST, format!("JSON: {}", body::shown(&error)))
