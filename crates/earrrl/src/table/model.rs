@@ -221,7 +221,7 @@ fn a_reader_sees_no_half_changed_word() {
     });
 }
 
-/// How not to do it, as in the source notes of the sliding window: one step reads, another writes.
+/// How not to do it: one step reads, another writes.
 fn read_then_write(table: &Model<true>, key: KeyHash) -> Word {
     let count = table.update(key, || IDLE, |word| (Change::Keep, word.unwrap_or(0))) + 1;
     table.update(key, || IDLE, move |_| (Change::Store(count), count))
