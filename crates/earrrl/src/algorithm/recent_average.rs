@@ -15,7 +15,7 @@
 use core::time::Duration;
 
 use super::{Algorithm, Moment, OneTime, Policy};
-use crate::arithmetic::{div_ceil, exp, ln, ln_1p, softplus, ticks_as_f64};
+use crate::arithmetic::{CELLS, div_ceil, exp, ln, ln_1p, softplus_of_cells, ticks_as_f64};
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
@@ -48,6 +48,8 @@ pub struct RecentAverage {
     policy: Policy,
     /// `λ`, and the e-folding time `1/λ`, in ticks and in seconds.
     lambda: f64,
+    /// `λ` in cells of the table of increments.
+    cells: f64,
     period_ticks: f64,
     period_secs: f64,
     /// `B(1 + 1e-9)`, the greatest count that is allowed.
@@ -91,6 +93,7 @@ impl RecentAverage {
             averaging,
             policy: Policy::Strict,
             lambda: 1.0 / period_ticks,
+            cells: CELLS / period_ticks,
             period_ticks,
             period_secs,
             most,
@@ -127,8 +130,8 @@ impl RecentAverage {
     /// One state that holds what two hold: counts of several nodes add up exactly.
     #[inline]
     pub fn merge(&self, a: Moment, b: Moment) -> Moment {
-        let apart = ticks_as_f64(a.0 - b.0).abs() * self.lambda;
-        Moment(a.0.max(b.0) + round_to_ticks(softplus(apart) * self.period_ticks))
+        let apart = ticks_as_f64(a.0 - b.0).abs() * self.cells;
+        Moment(a.0.max(b.0) + round_to_ticks(softplus_of_cells(apart) * self.period_ticks))
     }
 
     /// The state of a client that sent `cost` at `now` and nothing else.

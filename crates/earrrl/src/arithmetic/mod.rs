@@ -5,7 +5,7 @@ mod softplus;
 mod wide;
 
 pub(crate) use float::{exp, exp_m1, ln, ln_1p};
-pub(crate) use softplus::softplus;
+pub(crate) use softplus::{CELLS, softplus_of_cells};
 pub(crate) use wide::{mul_div_ceil, mul_div_floor, product_at_most};
 
 /// Rounds a time in ticks up to whole nanoseconds.

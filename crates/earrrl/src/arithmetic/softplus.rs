@@ -11,28 +11,31 @@ use super::float::exp;
 const CELLS_PER_UNIT: usize = 16;
 /// Where the series takes over from the table: at 10^14 requests in one averaging period.
 const TABLE_END: usize = 32;
-const CELLS: usize = CELLS_PER_UNIT * TABLE_END + 1;
+const TABLE_CELLS: usize = CELLS_PER_UNIT * TABLE_END + 1;
 const DEGREE: usize = 5;
 
-static TABLE: [[f64; DEGREE + 1]; CELLS] = table();
+static TABLE: [[f64; DEGREE + 1]; TABLE_CELLS] = table();
 
 /// Added to a double below 2^51, it leaves the nearest whole number in the low bits: faster than
 /// a conversion, which must look after what does not fit.
 const ROUND: f64 = (1u64 << 52) as f64;
 
-/// `ln(1 + e^-x)` for x ≥ 0.
+/// Cells a unit of x, by which [`softplus_of_cells`] wants it multiplied: whoever multiplies anyway
+/// saves a step of what every decision waits for.
+pub(crate) const CELLS: f64 = CELLS_PER_UNIT as f64;
+
+/// `ln(1 + e^-x)` for x ≥ 0, given x in cells.
 #[inline]
-pub(crate) fn softplus(x: f64) -> f64 {
-    let scaled = x * CELLS_PER_UNIT as f64;
-    let nearest = scaled + ROUND;
+pub(crate) fn softplus_of_cells(cells: f64) -> f64 {
+    let nearest = cells + ROUND;
     let cell = (nearest.to_bits() ^ ROUND.to_bits()) as usize;
     match TABLE.get(cell) {
         Some(c) => {
-            let d = scaled - (nearest - ROUND);
+            let d = cells - (nearest - ROUND);
             let d2 = d * d;
             (c[0] + c[1] * d) + d2 * ((c[2] + c[3] * d) + d2 * (c[4] + c[5] * d))
         }
-        None => tail(x),
+        None => tail(cells / CELLS),
     }
 }
 
@@ -42,10 +45,10 @@ fn tail(x: f64) -> f64 {
     exp(-x)
 }
 
-const fn table() -> [[f64; DEGREE + 1]; CELLS] {
-    let mut table = [[0.0; DEGREE + 1]; CELLS];
+const fn table() -> [[f64; DEGREE + 1]; TABLE_CELLS] {
+    let mut table = [[0.0; DEGREE + 1]; TABLE_CELLS];
     let mut cell = 0;
-    while cell < CELLS {
+    while cell < TABLE_CELLS {
         table[cell] = taylor(cell as f64 / CELLS_PER_UNIT as f64);
         cell += 1;
     }
@@ -100,6 +103,10 @@ const fn const_ln_1p(u: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn softplus(x: f64) -> f64 {
+        softplus_of_cells(x * CELLS)
+    }
 
     #[test]
     fn agrees_with_the_elementary_functions_relative_to_itself() {
