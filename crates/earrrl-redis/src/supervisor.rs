@@ -90,8 +90,13 @@ async fn serve(shared: &Arc<Shared>, link: Link, probes: &[String], backoff: &mu
                     *backoff = Backoff::new(shared.options.longest_backoff);
                 }
             }
-            Err(Fault::Lost(_)) => return,
-            Err(_) if tries >= TRIES => return,
+            Err(fault) if tries >= TRIES || matches!(fault, Fault::Lost(_)) => {
+                // It may have been let in already, and nobody need be asking who would notice.
+                if !shared.options.cluster {
+                    shared.failed(0, &fault);
+                }
+                return;
+            }
             Err(_) => {
                 tries += 1;
                 backoff.wait().await;
