@@ -1,5 +1,4 @@
-//! What the source notes on sliding windows leave open: three ways to make an update atomic, and a
-//! running sum against counting again.
+//! Three ways to make an update atomic, and a running sum against counting again.
 
 use std::hint::black_box;
 use std::sync::Mutex;

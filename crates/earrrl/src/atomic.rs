@@ -13,7 +13,7 @@ use std::vec::Vec;
 use crate::algorithm::{Policy, State, Store};
 use crate::clients::Clients;
 use crate::cost::Cost;
-use crate::decision::{Decision, Report};
+use crate::decision::{Action, Decision, Report};
 use crate::rule::Rule;
 use crate::rules::{Judgement, combine};
 use crate::states::{Shard, States};
@@ -64,9 +64,15 @@ impl Part<'_> {
     /// Judges and, if the rule then wants it stored, stores, in one step.
     fn charge(&self, now: Nanos) -> Judged {
         self.clients.update(self.key, self.rule.limit(), now, |state| {
-            let (judgement, _) = self.judge(state.clone(), now);
-            let (after, report) = self.store(state, now, judgement.store(judgement.passes()));
-            (after, (judgement, report))
+            if let Action::Delay { .. } = self.rule.action() {
+                // Whether it is stored depends on the wait before it is.
+                let (judgement, _) = self.judge(state.clone(), now);
+                let (after, report) = self.store(state, now, judgement.store(judgement.passes()));
+                return (after, (judgement, report));
+            }
+            let limit = self.rule.limit();
+            let (after, allowed, report) = limit.step(state, now, self.cost, Store::ByPolicy);
+            (after, (Judgement::new(self.rule, allowed, || report.retry_after), report))
         })
     }
 

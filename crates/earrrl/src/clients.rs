@@ -110,7 +110,7 @@ impl Clients {
     #[inline]
     pub(crate) fn prefetch(&self, key: KeyHash) {
         if let Self::Words(table) = self {
-            let _ = table.place(key);
+            table.prefetch(key);
         }
     }
 

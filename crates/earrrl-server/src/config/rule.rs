@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use earrrl::{Action, Cost, Rule, check_name};
+use earrrl::{Action, Cost, MAX_CHARGES, Rule, check_name};
 use toml::Spanned;
 
 use super::attribute::{Condition, Part, conditions, key};
@@ -81,13 +81,19 @@ pub(super) fn validate_all(
         problems.add(excess.span(), format!("{} rules; at most {MAX_RULES}", rules.len()));
     }
     let mut names = HashMap::new();
-    let mut valid = Vec::with_capacity(rules.len());
+    let mut valid: Vec<RuleConfig> = Vec::with_capacity(rules.len());
     for rule in rules {
         let name = &rule.get_ref().name;
         if names.insert(name.get_ref(), ()).is_some() {
             problems.add(name.span(), "name: another rule has it already");
         }
         valid.extend(validate(rule.get_ref(), problems));
+        let for_all = valid.iter().filter(|rule| rule.conditions.is_empty()).count();
+        if for_all > MAX_CHARGES {
+            let text = format!("match: {for_all} rules have none; at most {MAX_CHARGES} may");
+            problems.add(name.span(), text);
+            break;
+        }
     }
     valid
 }

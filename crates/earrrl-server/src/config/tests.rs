@@ -236,6 +236,14 @@ fn every_mistake_shows_with_its_place() {
 }
 
 #[test]
+fn so_many_rules_for_every_request_are_too_many() {
+    let rule = |nth| format!("[[rule]]\nname = \"r{nth}\"\nlimit = \"gcra 1/s burst=1\"\n");
+    let rules = |count| (0..count).map(rule).collect::<String>();
+    assert!(Config::parse(&rules(64), "f").is_ok());
+    assert_eq!(problems(&rules(70)), ["f:194:8: match: 65 rules have none; at most 64 may"]);
+}
+
+#[test]
 fn all_mistakes_show_at_once() {
     let found =
         problems("[server]\nhttp = \"x\"\nthreads = 0\n[[rule]]\nname = \"a\"\nlimit = \"x\"");

@@ -144,7 +144,8 @@ impl Service {
         })
     }
 
-    /// Exchanges the rules. Those that keep their name keep their clients' history.
+    /// Exchanges the rules, which were validated whole before. Those that keep their name keep their
+    /// clients' history.
     ///
     /// # Errors
     /// As [`Service::new`], and when another engine is asked for; the rules stay as they are.
@@ -316,7 +317,7 @@ fn outcome(decision: &Decision, place: usize, limit: &Prepared) -> Outcome {
     }
 }
 
-fn check_key(key: &[u8]) -> Result<(), AskError> {
+pub(crate) fn check_key(key: &[u8]) -> Result<(), AskError> {
     if key.len() <= MAX_KEY_LEN {
         return Ok(());
     }

@@ -34,7 +34,7 @@ const LATEST: i128 = (1 << 87) - 1;
 ///
 /// ```
 /// use earrrl::{Cost, Limit, Nanos, Rate, Store, TokenBucket};
-/// // Seed 002's table: 100 credits, one a minute.
+/// // The article's table: 100 credits, one a minute.
 /// let pool = Limit::from(TokenBucket::new(Cost::from_units(100), Rate::per_minute(1)?)?);
 /// let (mut state, mut left) = (None, vec![]);
 /// for (minute, cost) in [(10, 20), (10, 20), (10, 20), (20, 2)] {

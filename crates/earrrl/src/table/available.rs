@@ -16,7 +16,8 @@ fn available() -> Option<u64> {
     let machine = read("/proc/meminfo").and_then(|text| machine_left(&text));
     let limit = read("/sys/fs/cgroup/memory.max");
     let group = limit.zip(read("/sys/fs/cgroup/memory.current"));
-    let group = group.and_then(|(most, used)| group_left(&most, &used));
+    let cached = read("/sys/fs/cgroup/memory.stat").and_then(|text| reclaimable(&text));
+    let group = group.and_then(|(most, used)| group_left(&most, &used, cached.unwrap_or(0)));
     machine.into_iter().chain(group).min()
 }
 
@@ -33,11 +34,18 @@ fn machine_left(meminfo: &str) -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// None where the group has no limit ("max").
+/// None where the group has no limit ("max"). What is cached of files makes room when asked.
 #[cfg(any(target_os = "linux", test))]
-fn group_left(most: &str, used: &str) -> Option<u64> {
-    let (most, used) = (most.trim().parse::<u64>().ok()?, used.trim().parse().ok()?);
-    Some(most.saturating_sub(used))
+fn group_left(most: &str, used: &str, cached: u64) -> Option<u64> {
+    let (most, used) = (most.trim().parse::<u64>().ok()?, used.trim().parse::<u64>().ok()?);
+    Some(most.saturating_sub(used.saturating_sub(cached)))
+}
+
+/// `inactive_file` of `memory.stat`, in bytes.
+#[cfg(any(target_os = "linux", test))]
+fn reclaimable(stat: &str) -> Option<u64> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("inactive_file "))?;
+    line.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -49,9 +57,11 @@ mod tests {
         let meminfo = "MemTotal:  24000 kB\nMemFree: 10 kB\nMemAvailable:   2048 kB\n";
         assert_eq!(machine_left(meminfo), Some(2 << 20));
         assert_eq!(machine_left("nonsense"), None);
-        assert_eq!(group_left("4096\n", "1000\n"), Some(3096));
-        assert_eq!(group_left("10\n", "11\n"), Some(0));
-        assert_eq!(group_left("max\n", "11\n"), None);
+        assert_eq!(group_left("4096\n", "1000\n", 0), Some(3096));
+        assert_eq!(group_left("4096\n", "1000\n", 900), Some(3996));
+        assert_eq!(group_left("10\n", "11\n", 0), Some(0));
+        assert_eq!(group_left("max\n", "11\n", 0), None);
+        assert_eq!(reclaimable("anon 5\ninactive_file 900\n"), Some(900));
         assert!(fits(1));
     }
 }

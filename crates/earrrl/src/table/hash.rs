@@ -12,7 +12,7 @@ use super::cmac::Cmac;
 
 /// What the table knows of a key: 64 bits of its keyed hash.
 ///
-/// The top bits choose the two sets an entry may live in, the low 40 bits are its fingerprint. Two
+/// They choose the two sets an entry may live in, and the low 40 are its fingerprint. Two
 /// keys are taken for one only when their fingerprints agree and they share a set: with ten
 /// million clients that happens to fewer than one in a thousand tables, and then to one pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

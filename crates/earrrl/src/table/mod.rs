@@ -93,7 +93,7 @@ pub enum Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Client {
-    /// The low 40 bits of the key's hash.
+    /// The low 40 bits of the key's hash, the lowest of them set.
     pub fingerprint: u64,
     /// Its state.
     pub word: Word,
@@ -164,8 +164,13 @@ impl Table {
         idle: impl Fn() -> Word,
         decide: impl Fn(Option<Word>) -> (Change, R),
     ) -> R {
-        self.update_at_home(self.place(key), &decide)
-            .unwrap_or_else(|| self.update_anywhere(key, idle, decide))
+        self.raw.update(key, idle, decide)
+    }
+
+    /// Fetches the lines where the key most likely is, to have them at hand a little later.
+    #[inline]
+    pub fn prefetch(&self, key: KeyHash) {
+        let _ = self.place(key);
     }
 
     /// The same for a key that is new, or not where it most likely is.
@@ -175,7 +180,7 @@ impl Table {
         idle: impl Fn() -> Word,
         decide: impl Fn(Option<Word>) -> (Change, R),
     ) -> R {
-        self.raw.update(key, idle, decide)
+        self.raw.update_anywhere(key, idle, decide)
     }
 
     /// Where a key most likely is, fetched from now on: for whoever has something else to do first.
@@ -254,7 +259,7 @@ impl Table {
     /// The bytes it occupies, now and ever.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        size_of::<Self>() + self.raw.lines.bytes()
+        size_of::<Self>() + self.raw.bytes()
     }
 }
 

@@ -221,7 +221,7 @@ fn a_reader_sees_no_half_changed_word() {
     });
 }
 
-/// How not to do it, as in the source notes of the sliding window: one step reads, another writes.
+/// How not to do it: one step reads, another writes.
 fn read_then_write(table: &Model<true>, key: KeyHash) -> Word {
     let count = table.update(key, || IDLE, |word| (Change::Keep, word.unwrap_or(0))) + 1;
     table.update(key, || IDLE, move |_| (Change::Store(count), count))
@@ -251,5 +251,20 @@ fn an_abandoned_claim_is_finished_by_whoever_meets_it() {
         race(&table, vec![counting(key), counting(key)]);
         assert_eq!(words(&table, key), [2]);
         assert!((0..2).all(|place| !table.lines.slot(place).load().is_claim()));
+    });
+}
+
+/// A claim of a key whose state lies behind it: somebody who scanned before that was committed has
+/// not come to withdraw the claim yet.
+#[test]
+fn a_claim_does_not_hide_the_state_behind_it() {
+    explore(1, || {
+        let table = Arc::new(Model::<true>::new(2).unwrap());
+        let key = key(7, 0);
+        table.lines.slot(0).swap(Entry::EMPTY, Entry::claim(key.fingerprint(), 1)).unwrap();
+        table.lines.slot(1).swap(Entry::EMPTY, Entry::new(key.fingerprint(), 5)).unwrap();
+        assert_eq!(table.update(key, || IDLE, |word| (Change::Keep, word)), Some(5));
+        assert_eq!(table.update(key, || IDLE, |word| (Change::Remove, word)), Some(5));
+        assert_eq!(words(&table, key), []);
     });
 }

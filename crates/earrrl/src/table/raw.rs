@@ -6,7 +6,7 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::Change;
-use super::entry::{Entry, Word, fingerprint};
+use super::entry::{Entry, Word, fingerprint, is_claim};
 use super::hash::KeyHash;
 use super::lines::Lines;
 use super::slot::{Slot, prefetch};
@@ -43,12 +43,38 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         &self.shards[fingerprint as usize % SHARDS]
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        self.lines.bytes() + size_of_val(&*self.shards)
+    }
+
     pub(super) fn displaced(&self) -> u64 {
         self.shards.iter().map(|shard| shard.displaced.load(Relaxed)).sum()
     }
 
     /// See [`Table::update`](super::Table::update).
+    #[inline]
     pub(super) fn update<R>(
+        &self,
+        key: KeyHash,
+        idle: impl Fn() -> Word,
+        decide: impl Fn(Option<Word>) -> (Change, R),
+    ) -> R {
+        self.update_at_home(self.place(key), &decide)
+            .unwrap_or_else(|| self.update_anywhere(key, idle, decide))
+    }
+
+    /// See [`Table::update_at_home`](super::Table::update_at_home).
+    #[inline(always)]
+    pub(super) fn update_at_home<R>(
+        &self,
+        Place { key, homes }: Place<'_, S, LINE>,
+        decide: impl Fn(Option<Word>) -> (Change, R),
+    ) -> Option<R> {
+        update_slot(find_at_home(homes, key)?, key, &decide)
+    }
+
+    /// See [`Table::update_anywhere`](super::Table::update_anywhere).
+    pub(super) fn update_anywhere<R>(
         &self,
         key: KeyHash,
         idle: impl Fn() -> Word,
@@ -68,17 +94,8 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         }
     }
 
-    /// See [`Table::update_at_home`](super::Table::update_at_home).
-    #[inline(always)]
-    pub(super) fn update_at_home<R>(
-        &self,
-        Place { key, homes }: Place<'_, S, LINE>,
-        decide: impl Fn(Option<Word>) -> (Change, R),
-    ) -> Option<R> {
-        update_slot(find_at_home(homes, key)?, key, &decide)
-    }
-
-    /// A slot where the key is, or is being claimed, or was a moment ago.
+    /// A slot where the key is, or was a moment ago. A claim of it is none: the key's state may yet be
+    /// found behind it.
     fn find(&self, key: KeyHash) -> Option<&S> {
         self.lines
             .candidate_lines(key)
@@ -134,7 +151,8 @@ fn find_at_home<S: Slot, const LINE: usize>(homes: [&[S; LINE]; 2], key: KeyHash
 
 #[inline(always)]
 fn holds<S: Slot>(slot: &S, key: KeyHash) -> bool {
-    fingerprint(slot.high()) == key.fingerprint()
+    let high = slot.high();
+    fingerprint(high) == key.fingerprint() && !is_claim(high)
 }
 
 /// Decides on what is there until that is still there afterwards. None if it is a claim, or no

@@ -10,7 +10,7 @@ use super::session::{Refusal, Session};
 use crate::serve::access::Access;
 use crate::service::rules::{ActiveRule, RuleSet};
 use crate::service::throttle::{Call, Throttled};
-use crate::service::{Answer, Ask, AskError, Mode};
+use crate::service::{Answer, Ask, AskError, Mode, check_key};
 
 /// `CL.THROTTLE key max_burst count period [quantity]`.
 #[inline]
@@ -45,6 +45,7 @@ fn parse_throttle<'a>(
     let (5..=6, Some(key)) = (request.len(), request.word(1)) else {
         return Err(Refusal::WordCount);
     };
+    check_key(key).map_err(refusal)?;
     let number = |place, name| match request.word(place) {
         Some(text) => integer(text).ok_or_else(|| not_whole(name)),
         None => Ok(1),
