@@ -50,13 +50,8 @@ async fn locally(
     request: &Request,
     now: Nanos,
 ) -> Result<(Decision, u64), EngineError> {
-    let charge = |asked: &Asked| (asked.rule.local, asked.cost);
-    let charges: Vec<Charge<'_>> = request
-        .asked
-        .iter()
-        .map(|asked| (asked, charge(asked)))
-        .map(|(asked, (rule, cost))| Charge { rule, key: &asked.client, cost })
-        .collect();
+    let charges: Vec<Charge<'_>> =
+        request.asked.iter().map(|asked| asked.charge(asked.rule.local)).collect();
     if request.peek {
         return Ok((shared.local.peek(&charges, Some(now)).await?, 0));
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earrrl::{Charge, Cost, Nanos, Policy, Rule};
+use earrrl::{Charge, Cost, Nanos, Policy, Rule, RuleId};
 
 use crate::parameters;
 use crate::prepared::Prepared;
@@ -46,6 +46,11 @@ impl Asked {
         Self { rule, client: charge.key.into(), cost: charge.cost, place, key, slot, group }
     }
 
+    /// The charge under the number that an engine knows its rule by.
+    pub(crate) fn charge(&self, rule: RuleId) -> Charge<'_> {
+        Charge { rule, key: &self.client, cost: self.cost }
+    }
+
     /// The parameters of the rule and of this cost, `sign` -1 to take it back.
     pub(crate) fn parameters(&self, shared: &Shared, sign: f64) -> Vec<u8> {
         parameters::pack(&self.rule.rule, self.rule.tag, self.cost, sign, shared.options.linger)
@@ -59,10 +64,7 @@ impl Request {
 
     /// The charges with their places, as [`earrrl::restore_places`] takes them.
     pub(crate) fn places(&self) -> Vec<(usize, Charge<'_>)> {
-        let charge = |asked: &Asked| (asked.rule.id, asked.cost);
-        let each = self.asked.iter().map(|asked| (asked, charge(asked)));
-        each.map(|(asked, (rule, cost))| (asked.place, Charge { rule, key: &asked.client, cost }))
-            .collect()
+        self.asked.iter().map(|asked| (asked.place, asked.charge(asked.rule.id))).collect()
     }
 
     /// Whether denied attempts count under the rule of a charge.

@@ -30,7 +30,7 @@ pub(crate) async fn convert(
     if record::is_of(asked.rule.rule.limit(), asked.rule.tag, &old) {
         return Ok(());
     }
-    let limit = limit_of(shared, link, asked, &old).await;
+    let limit = limit_of(shared, link, asked, &old).await?;
     if limit.is_none() {
         tracing::warn!(rule = asked.rule.name, "a record of unknown parameters is dropped");
     }
@@ -43,21 +43,28 @@ pub(crate) async fn convert(
     Ok(())
 }
 
-/// The parameters that a record was written under.
-async fn limit_of(shared: &Shared, link: &mut Link, asked: &Asked, old: &[u8]) -> Option<Limit> {
+/// The parameters that a record was written under; `None` only where Redis has none for its tag.
+async fn limit_of(
+    shared: &Shared,
+    link: &mut Link,
+    asked: &Asked,
+    old: &[u8],
+) -> Result<Option<Limit>, Fault> {
     let known = asked.rule.earlier.iter().find(|(tag, limit)| record::is_of(limit, *tag, old));
     if let Some((_, limit)) = known {
-        return Some(*limit);
+        return Ok(Some(*limit));
     }
     let mut get = redis::cmd("HVALS");
     get.arg(shared.keys.history(&asked.rule.name));
-    let Ok(Value::Array(texts)) = link.send(&get).await else { return None };
+    let Value::Array(texts) = link.send(&get).await? else {
+        return Err(Fault::Record("the rule's parameters make no sense".to_owned()));
+    };
     let rules = texts.iter().filter_map(|text| match text {
         Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse::<Rule>().ok(),
         _ => None,
     });
-    let limits: Vec<Limit> = rules.map(|rule| *rule.limit()).collect();
-    limits.into_iter().find(|limit| record::is_of(limit, parameters::tag(limit), old))
+    let mut limits = rules.map(|rule| *rule.limit());
+    Ok(limits.find(|limit| record::is_of(limit, parameters::tag(limit), old)))
 }
 
 /// The record under the present parameters, and how long it must live.

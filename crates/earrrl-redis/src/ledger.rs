@@ -16,11 +16,16 @@ use crate::prepared::Prepared;
 use crate::record::micros;
 use crate::script::Kind;
 
+/// Whose an entry is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Client {
+    pub(crate) rule: RuleId,
+    pub(crate) key: Vec<u8>,
+}
+
 /// What a client was charged here.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    pub(crate) rule: RuleId,
-    pub(crate) client: Vec<u8>,
     pub(crate) tag: u32,
     state: Option<State>,
     sum: Cost,
@@ -41,43 +46,37 @@ pub(crate) struct Adjustment {
 #[derive(Debug)]
 pub(crate) struct Ledger {
     capacity: usize,
-    entries: Mutex<HashMap<(RuleId, Vec<u8>), Entry>>,
-    /// Entries on their way, and those that came back.
+    owed: Mutex<Owed>,
+    /// Entries on their way.
     under_way: AtomicUsize,
-    returned: Mutex<Vec<Entry>>,
+}
+
+#[derive(Debug, Default)]
+struct Owed {
+    entries: HashMap<Client, Entry>,
+    /// Those that came back when their clients had been charged again.
+    returned: Vec<(Client, Entry)>,
 }
 
 impl Ledger {
     pub(crate) fn new(capacity: usize) -> Self {
-        Self {
-            capacity,
-            entries: Mutex::default(),
-            under_way: AtomicUsize::new(0),
-            returned: Mutex::default(),
-        }
+        Self { capacity, owed: Mutex::default(), under_way: AtomicUsize::new(0) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(RuleId, Vec<u8>), Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Owed> {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes a charge; answers whether there was room and sense for it.
     pub(crate) fn add(&self, rule: &Prepared, client: &[u8], cost: Cost, now: Nanos) -> bool {
-        let mut entries = self.lock();
-        let key = (rule.id, client.to_vec());
-        if rule.kind == Kind::Exponential
-            || entries.len() >= self.capacity && !entries.contains_key(&key)
-        {
+        let mut owed = self.lock();
+        let client = Client { rule: rule.id, key: client.to_vec() };
+        let is_full = owed.len() + self.under_way() >= self.capacity;
+        if rule.kind == Kind::Exponential || is_full && !owed.entries.contains_key(&client) {
             return false;
         }
-        let fresh = Entry {
-            rule: rule.id,
-            client: key.1.clone(),
-            tag: rule.tag,
-            state: None,
-            sum: Cost::ZERO,
-        };
-        let entry = entries.entry(key).or_insert_with(|| fresh.clone());
+        let fresh = Entry { tag: rule.tag, state: None, sum: Cost::ZERO };
+        let entry = owed.entries.entry(client).or_insert_with(|| fresh.clone());
         if entry.tag != rule.tag {
             *entry = fresh;
         }
@@ -88,32 +87,32 @@ impl Ledger {
 
     /// Takes a charge out again, which Redis turned out to have stored; answers whether it was there.
     pub(crate) fn take_back(&self, rule: &Prepared, client: &[u8], cost: Cost, at: Nanos) -> bool {
-        let mut entries = self.lock();
-        let key = (rule.id, client.to_vec());
-        let Some(entry) = entries.get_mut(&key).filter(|entry| entry.tag == rule.tag) else {
+        let entries = &mut self.lock().entries;
+        let client = Client { rule: rule.id, key: client.to_vec() };
+        let Some(entry) = entries.get_mut(&client).filter(|entry| entry.tag == rule.tag) else {
             return false;
         };
         entry.state = rule.rule.limit().refund(entry.state.take(), at, at, cost);
         let left = entry.sum.billionths().saturating_sub(cost.billionths());
         entry.sum = Cost::from_billionths(left);
         if entry.state.is_none() {
-            entries.remove(&key);
+            entries.remove(&client);
         }
         true
     }
 
     /// Forgets a client.
     pub(crate) fn forget(&self, rule: RuleId, client: &[u8]) {
-        self.lock().remove(&(rule, client.to_vec()));
+        self.lock().entries.remove(&Client { rule, key: client.to_vec() });
     }
 
     /// Everything, to be handed over; each entry is then [`Ledger::done`] or comes back.
-    pub(crate) fn drain(&self) -> Vec<Entry> {
-        let mut entries = self.lock();
-        let mut all: Vec<Entry> = std::mem::take(&mut *entries).into_values().collect();
-        all.append(&mut self.returned());
-        self.under_way.fetch_add(all.len(), Ordering::AcqRel);
-        all
+    pub(crate) fn drain(&self) -> Vec<(Client, Entry)> {
+        let mut owed = self.lock();
+        let Owed { entries, mut returned } = std::mem::take(&mut *owed);
+        returned.extend(entries);
+        self.under_way.fetch_add(returned.len(), Ordering::AcqRel);
+        returned
     }
 
     /// One of the drained entries needs no more care.
@@ -122,19 +121,31 @@ impl Ledger {
     }
 
     /// One of the drained entries could not be handed over yet.
-    pub(crate) fn put_back(&self, entry: Entry) {
-        self.returned().push(entry);
+    pub(crate) fn put_back(&self, client: Client, entry: Entry) {
+        let mut owed = self.lock();
+        let was_charged = owed.entries.contains_key(&client);
+        if was_charged {
+            owed.returned.push((client, entry));
+        } else {
+            owed.entries.insert(client, entry);
+        }
         self.done();
     }
 
     /// Clients whose counts Redis does not have yet.
     pub(crate) fn owed(&self) -> usize {
-        let entries = self.lock();
-        entries.len() + self.returned().len() + self.under_way.load(Ordering::Acquire)
+        let owed = self.lock();
+        owed.len() + self.under_way()
     }
 
-    fn returned(&self) -> MutexGuard<'_, Vec<Entry>> {
-        self.returned.lock().unwrap_or_else(PoisonError::into_inner)
+    fn under_way(&self) -> usize {
+        self.under_way.load(Ordering::Acquire)
+    }
+}
+
+impl Owed {
+    fn len(&self) -> usize {
+        self.entries.len() + self.returned.len()
     }
 }
 
@@ -180,4 +191,32 @@ impl Entry {
 /// The microsecond in which a window begins.
 fn start(index: u64, window: u64) -> f64 {
     (u128::from(index) * u128::from(window) / 1000) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prepared::Rules;
+
+    #[test]
+    fn what_comes_back_counts_and_no_client_has_two_entries_without_need() {
+        let rules = Rules::default();
+        let rule = "fixed-window 9/1h".parse().unwrap();
+        let id = rules.prepare("window", &rule, Nanos::ZERO, || Ok(RuleId(0))).unwrap();
+        let (rule, ledger) = (rules.get(id).unwrap(), Ledger::new(3));
+        let add = |client: &str| ledger.add(&rule, client.as_bytes(), Cost::ONE, Nanos::ZERO);
+        assert!(add("a") && add("a") && add("b"));
+        let mut drained = ledger.drain();
+        assert!(add("b") && !add("c"), "entries under way take room");
+        while let Some((client, entry)) = drained.pop() {
+            ledger.put_back(client, entry);
+        }
+        assert_eq!((ledger.owed(), add("c")), (3, false), "what came back takes room");
+        assert!(add("a") && ledger.owed() == 3, "and goes on");
+        let drained = ledger.drain();
+        let limit = rule.rule.limit();
+        let adjustments =
+            drained.iter().flat_map(|(_, entry)| entry.adjustments(limit, Nanos::ZERO));
+        assert_eq!(adjustments.map(|adjustment| adjustment.cost.as_f64()).sum::<f64>(), 5.0);
+    }
 }

@@ -140,7 +140,46 @@ impl From<RedisError> for Fault {
         if error.is_io_error() || error.is_unrecoverable_error() {
             return Self::Lost(text);
         }
-        let of_record = text.contains("WRONGTYPE") || error.code() == Some("ERR");
-        if of_record { Self::Record(text) } else { Self::Refused(text) }
+        let wrong_type = text.contains("WRONGTYPE");
+        if wrong_type || error.detail().is_some_and(is_of_script) {
+            Self::Record(text)
+        } else {
+            Self::Refused(text)
+        }
+    }
+}
+
+/// Whether a script met something that it can't compute with, by the message of Redis 7 and Valkey or
+/// of earlier ones. A command refused to a script is another matter.
+fn is_of_script(detail: &str) -> bool {
+    let earlier = detail.starts_with("Error running script") && detail.contains(": user_script:");
+    earlier || detail.starts_with("user_script:")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_wrong_with_a_record_is_the_record_s() {
+        let fault = |code: &str, detail: &str| {
+            Fault::from(redis::make_extension_error(code.into(), Some(detail.into())))
+        };
+        for (code, detail) in [
+            ("WRONGTYPE", "Operation against a key holding the wrong kind of value"),
+            ("ERR", "user_script:1: bad argument #2 to 'unpack' script: 5f51, on @user_script:1."),
+            ("ERR", "Error running script (call to f_5f51): @user_script:1: user_script:1: bad"),
+        ] {
+            assert!(matches!(fault(code, detail), Fault::Record(_)), "{detail}");
+        }
+        for (code, detail) in [
+            ("OOM", "command not allowed when used memory > 'maxmemory'."),
+            ("NOPERM", "this user has no permissions to run the 'evalsha' command"),
+            ("ERR", "unknown command 'EVALSHA', with args beginning with: "),
+            ("ERR", "The user executing the script can't run this command, on @user_script:1."),
+            ("ERR", "Error running script (call to f_5f51): @user_script:1: @user_script: 1: -OOM"),
+        ] {
+            assert!(matches!(fault(code, detail), Fault::Refused(_)), "{detail}");
+        }
     }
 }

@@ -18,6 +18,7 @@ use crate::link::{Fault, Link};
 use crate::options::{Options, WhenGone};
 use crate::prepared::Rules;
 use crate::script::Scripts;
+use crate::slot::slot;
 use crate::status::{Counters, Mode, Status, count};
 
 /// Conversions that one call may meet: other nodes may convert the same record back meanwhile.
@@ -98,6 +99,11 @@ impl Shared {
     /// The time to use where Redis can't be asked.
     pub(crate) fn now(&self, given: Option<Nanos>) -> Nanos {
         given.unwrap_or_else(|| self.clock.now())
+    }
+
+    /// The breaker's group of a key.
+    pub(crate) fn group(&self, key: &[u8]) -> usize {
+        self.breakers.group(if self.options.cluster { slot(key) } else { 0 })
     }
 
     /// The connection to use for a group of slots, unless that is left alone.

@@ -6,20 +6,20 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::asked::Asked;
-use crate::ledger::Entry;
+use crate::ledger::{Client, Entry};
 use crate::link::{Fault, Link};
 use crate::options::Options;
+use crate::prepared::Prepared;
 use crate::shared::Shared;
-use crate::slot::slot;
 use crate::status::count;
 
 /// How long a connection, or a try of it, may take.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The same for a try over a connection that worked until now.
+/// The same for a try over a connection that worked until now, unless decisions wait longer.
 const PROBE: Duration = Duration::from_millis(100);
 /// How often a Redis at work is tried.
 const CHECKED_EVERY: Duration = Duration::from_secs(1);
@@ -90,8 +90,13 @@ async fn serve(shared: &Arc<Shared>, link: Link, probes: &[String], backoff: &mu
                     *backoff = Backoff::new(shared.options.longest_backoff);
                 }
             }
-            Err(Fault::Lost(_)) => return,
-            Err(_) if tries >= TRIES => return,
+            Err(fault) if tries >= TRIES || matches!(fault, Fault::Lost(_)) => {
+                // It may have been let in already, and nobody need be asking who would notice.
+                if !shared.options.cluster {
+                    shared.failed(0, &fault);
+                }
+                return;
+            }
             Err(_) => {
                 tries += 1;
                 backoff.wait().await;
@@ -105,9 +110,7 @@ async fn serve(shared: &Arc<Shared>, link: Link, probes: &[String], backoff: &mu
 async fn watch(shared: &Shared, link: &Link, probes: &[String]) {
     while let Err(_elapsed) = timeout(CHECKED_EVERY, shared.trouble.notified()).await {
         let Some(key) = probes.first().filter(|_| !shared.options.cluster) else { continue };
-        let patience = PROBE.max(shared.options.deadline);
-        let answer = timeout(patience, probe(link.clone(), key)).await;
-        if let Err(fault) = answer.unwrap_or(Err(Fault::Late)) {
+        if let Err(fault) = probe(shared, link.clone(), key).await {
             shared.failed(0, &fault);
         }
     }
@@ -119,8 +122,10 @@ async fn repair(
     probes: &[String],
     written: &mut Vec<(String, u32)>,
 ) -> Result<(), Fault> {
-    mend(shared, link, probes).await?;
-    write_rules_down(shared, link.clone(), written).await?;
+    let mended = mend(shared, link, probes).await;
+    // A shard that is gone for long keeps nothing from the others.
+    write_rules_down(shared, link, written).await?;
+    mended?;
     hand_over(shared, link).await
 }
 
@@ -128,8 +133,7 @@ async fn repair(
 async fn mend(shared: &Shared, link: &Link, probes: &[String]) -> Result<(), Fault> {
     let (mut worst, mut closed) = (Ok(()), 0);
     for group in shared.breakers.groups().filter(|group| shared.breakers.is_open(*group)) {
-        match timeout(PROBE, probe(link.clone(), &probes[group])).await.unwrap_or(Err(Fault::Late))
-        {
+        match probe(shared, link.clone(), &probes[group]).await {
             Ok(()) => {
                 shared.breakers.close(group);
                 count(&shared.counters.closed);
@@ -157,19 +161,19 @@ async fn mend(shared: &Shared, link: &Link, probes: &[String]) -> Result<(), Fau
 }
 
 /// A write, since a Redis that is out of memory or read-only answers everything else.
-async fn probe(mut link: Link, key: &str) -> Result<(), Fault> {
+async fn probe(shared: &Shared, mut link: Link, key: &str) -> Result<(), Fault> {
     let mut set = redis::cmd("SET");
     set.arg(key).arg(1).arg("PX").arg(1000);
-    link.send(&set).await?;
+    let patience = PROBE.max(shared.options.deadline);
+    timeout(patience, link.send(&set)).await.map_err(|_| Fault::Late)??;
     Ok(())
 }
 
 /// A key for each group.
 fn probes(shared: &Shared) -> Vec<String> {
     let keys = |group| {
-        (0u32..).map(|number| shared.keys.probe(number)).find(|key| {
-            !shared.options.cluster || shared.breakers.group(slot(key.as_bytes())) == group
-        })
+        let mut keys = (0u32..).map(|number| shared.keys.probe(number));
+        keys.find(|key| shared.group(key.as_bytes()) == group)
     };
     shared.breakers.groups().filter_map(keys).collect()
 }
@@ -177,68 +181,103 @@ fn probes(shared: &Shared) -> Vec<String> {
 /// Writes down the parameters of every rule, for engines to come that meet their records.
 async fn write_rules_down(
     shared: &Shared,
-    mut link: Link,
+    link: &Link,
     written: &mut Vec<(String, u32)>,
 ) -> Result<(), Fault> {
+    let (mut worst, mut failing) = (Ok(()), Vec::new());
     for rule in shared.rules.all() {
         let parameters = (rule.name.clone(), rule.tag);
-        if written.contains(&parameters) {
+        let key = shared.keys.history(&rule.name);
+        let group = shared.group(key.as_bytes());
+        let left = shared.breakers.is_open(group) || failing.contains(&group);
+        if left || written.contains(&parameters) {
             continue;
         }
-        let key = shared.keys.history(&rule.name);
-        let mut set = redis::cmd("HSET");
-        set.arg(&key).arg(rule.tag).arg(rule.rule.to_string());
-        let mut expire = redis::cmd("PEXPIRE");
-        expire.arg(&key).arg(HISTORY.as_millis() as u64);
-        timeout(PATIENCE, async {
-            link.send(&set).await?;
-            link.send(&expire).await.map_err(Fault::from)
-        })
-        .await
-        .unwrap_or(Err(Fault::Late))?;
-        written.push(parameters);
+        let call = write_down(link.clone(), &rule, &key);
+        match timeout(PATIENCE, call).await.unwrap_or(Err(Fault::Late)) {
+            Ok(()) => written.push(parameters),
+            Err(Fault::Record(why)) => {
+                tracing::warn!(rule = rule.name, why, "a rule can't be written down");
+                written.push(parameters);
+            }
+            Err(fault) => {
+                failing.push(group);
+                worst = Err(fault);
+            }
+        }
     }
+    worst
+}
+
+async fn write_down(mut link: Link, rule: &Prepared, key: &str) -> Result<(), Fault> {
+    let mut set = redis::cmd("HSET");
+    set.arg(key).arg(rule.tag).arg(rule.rule.to_string());
+    link.send(&set).await?;
+    let mut expire = redis::cmd("PEXPIRE");
+    expire.arg(key).arg(HISTORY.as_millis() as u64);
+    link.send(&expire).await?;
     Ok(())
 }
 
-/// Adds what was counted here to the records.
+/// Adds what was counted here to the records, until Redis fails: the rest is kept for the next time.
 async fn hand_over(shared: &Arc<Shared>, link: &Link) -> Result<(), Fault> {
     let entries = shared.ledger.drain();
-    let (clients, mut tasks, mut failed) = (entries.len(), JoinSet::new(), None);
-    for entry in entries {
+    let (clients, mut tasks, mut went) = (entries.len(), JoinSet::new(), Went::default());
+    for (client, entry) in entries {
         if tasks.len() >= AT_ONCE {
-            failed = tasks.join_next().await.and_then(fault_of).or(failed);
+            went.note(tasks.join_next().await);
         }
-        tasks.spawn(hand_over_one(shared.clone(), link.clone(), entry));
+        if went.failed.is_some() {
+            shared.ledger.put_back(client, entry);
+        } else {
+            tasks.spawn(hand_over_one(shared.clone(), link.clone(), client, entry));
+        }
     }
-    while let Some(task) = tasks.join_next().await {
-        failed = fault_of(task).or(failed);
+    while !tasks.is_empty() {
+        went.note(tasks.join_next().await);
     }
-    match failed {
+    match went.failed.as_ref().or(went.unusable.as_ref()) {
         None if clients == 0 => {}
         None => tracing::info!(clients, "what was counted here is handed over"),
-        Some(ref fault) => {
+        Some(fault) => {
             tracing::warn!(clients, why = fault.detail(), "not everything could be handed over");
         }
     }
-    match failed {
-        Some(fault) if !matches!(fault, Fault::Record(_)) => Err(fault),
-        _ => Ok(()),
+    went.failed.map_or(Ok(()), Err)
+}
+
+/// What has gone wrong so far.
+#[derive(Default)]
+struct Went {
+    /// With Redis.
+    failed: Option<Fault>,
+    /// With a client's record alone.
+    unusable: Option<Fault>,
+}
+
+impl Went {
+    fn note(&mut self, task: Option<Result<Result<(), Fault>, JoinError>>) {
+        match task {
+            Some(Ok(Err(fault @ Fault::Record(_)))) => self.unusable = Some(fault),
+            Some(Ok(Err(fault))) => self.failed = Some(fault),
+            _ => {}
+        }
     }
 }
 
-fn fault_of(task: Result<Result<(), Fault>, tokio::task::JoinError>) -> Option<Fault> {
-    task.ok()?.err()
-}
-
-async fn hand_over_one(shared: Arc<Shared>, link: Link, entry: Entry) -> Result<(), Fault> {
-    let rule = shared.rules.get(entry.rule).filter(|rule| rule.tag == entry.tag);
+async fn hand_over_one(
+    shared: Arc<Shared>,
+    link: Link,
+    client: Client,
+    entry: Entry,
+) -> Result<(), Fault> {
+    let rule = shared.rules.get(client.rule).filter(|rule| rule.tag == entry.tag);
     let Some(rule) = rule else {
         count(&shared.counters.not_handed_over);
         shared.ledger.done();
         return Ok(());
     };
-    let charge = earrrl::Charge { rule: rule.id, key: &entry.client, cost: earrrl::Cost::ZERO };
+    let charge = earrrl::Charge { rule: rule.id, key: &client.key, cost: earrrl::Cost::ZERO };
     let adjustments = entry.adjustments(rule.rule.limit(), shared.clock.now());
     let asked = Asked::new(&shared, rule, &charge, 0);
     let adjustments = adjustments.into_iter().filter(|adjustment| !adjustment.cost.is_zero());
@@ -247,7 +286,7 @@ async fn hand_over_one(shared: Arc<Shared>, link: Link, entry: Entry) -> Result<
         if let Err(fault) = timeout(PATIENCE, call).await.unwrap_or(Err(Fault::Late)) {
             if done == 0 && !matches!(fault, Fault::Record(_)) {
                 // Redis may have taken it all the same: then it counts twice, never not at all.
-                shared.ledger.put_back(entry);
+                shared.ledger.put_back(client, entry);
             } else {
                 count(&shared.counters.not_handed_over);
                 shared.ledger.done();

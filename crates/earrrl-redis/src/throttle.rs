@@ -9,7 +9,6 @@ use crate::engine::{RedisEngine, unavailable};
 use crate::link::Fault;
 use crate::reply::split_time;
 use crate::shared::Shared;
-use crate::slot::slot;
 use crate::status::count;
 
 /// What stands for the rule in a record's key; no rule can have this name.
@@ -71,7 +70,7 @@ impl Shared {
         now: Option<Nanos>,
     ) -> Result<Shifted, Fault> {
         let record = self.keys.record(key, NAME);
-        let group = self.breakers.group(if self.options.cluster { slot(&record) } else { 0 });
+        let group = self.group(&record);
         let mut link = self.link(group)?;
         let arguments = self.arguments(shift, now);
         let call = async {

@@ -198,6 +198,40 @@ async fn the_password_changed() {
     nothing_is_lost(&engine, rule, load, 64).await;
 }
 
+/// Redis takes writes, so it is let in again and again, and refuses what is handed over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripts_forbidden() {
+    let server = Server::start(&[]).await;
+    let user = |right: &str| {
+        let words = ["ACL", "SETUSER", "earrrl", "on", ">secret", "~earrrl1:*", "+@all", right];
+        server.command::<String>(&words).unwrap();
+    };
+    user("+@all");
+    let url = format!("redis://earrrl:secret@127.0.0.1:{}", server.port);
+    let (engine, rule) = engine(Options::new(&url)).await;
+    let load = Load::start(&engine, rule);
+    load.goes_on(500).await;
+    user("-evalsha");
+    until("Redis is let in twice", || engine.status().counts.closed > 2).await;
+    load.goes_on(500).await;
+    user("+evalsha");
+    nothing_is_lost(&engine, rule, load, 0).await;
+    assert_eq!(engine.status().counts.not_handed_over, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_type_where_a_rule_is_written_down() {
+    let server = Server::start(&[]).await;
+    server.command::<i64>(&["LPUSH", "earrrl1:rules:wide", "not ours"]).unwrap();
+    let (engine, _) = engine(Options::new(&server.url())).await;
+    engine.prepare("other", &WIDE.parse().unwrap()).unwrap();
+    until("the next rule is written down", || {
+        server.command::<i64>(&["HLEN", "earrrl1:rules:other"]).unwrap() == 1
+    })
+    .await;
+    assert_eq!(engine.status().counts.connected, 1, "it is no outage");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn never_there_at_all() {
     let options = Options::new("redis://127.0.0.1:1");

@@ -188,6 +188,25 @@ async fn a_changed_limit_is_converted_by_a_node_that_is_new() {
     assert_eq!(new.status().counts.converted, 1);
 }
 
+/// A node that may not read the old limit forgives nobody.
+#[tokio::test]
+async fn a_record_is_kept_whose_limit_can_t_be_read() {
+    let server = Server::start(&[]).await;
+    let words = ["ACL", "SETUSER", "earrrl", "on", ">secret", "~*", "+@all", "-hvals"];
+    server.command::<String>(&words).unwrap();
+    let now = Some(Nanos::from_secs(1_700_000_000));
+    let old = connect(patient(&server.url())).await;
+    let rule = old.prepare("pool", &"gcra 1/1h burst=10".parse().unwrap()).unwrap();
+    ask(&old, rule, b"k", now).await;
+    let record = || server.command::<Vec<u8>>(&["GET", "earrrl1:{k}:pool"]).unwrap();
+    let before = record();
+    let url = format!("redis://earrrl:secret@127.0.0.1:{}", server.port);
+    let new = connect(patient(&url)).await;
+    let rule = new.prepare("pool", &"gcra 1/1h burst=20".parse().unwrap()).unwrap();
+    ask(&new, rule, b"k", now).await;
+    assert_eq!((record(), new.status().counts.alone), (before, 1));
+}
+
 /// Clients in several slots of a Cluster, at once: a denied request leaves nothing in any.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_or_nothing_over_slots() {

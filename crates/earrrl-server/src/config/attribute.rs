@@ -49,6 +49,14 @@ impl Condition {
     pub fn holds(&self, value: &[u8]) -> bool {
         self.patterns.iter().any(|pattern| pattern.matches(value))
     }
+
+    /// A text that no other condition has, and that no later version writes otherwise: each part
+    /// after its length.
+    pub fn canonical(&self) -> String {
+        let patterns = self.patterns.iter().map(Pattern::text);
+        let parts = std::iter::once(self.attribute.clone()).chain(patterns);
+        parts.map(|part| format!("{}:{part},", part.len())).collect::<String>() + ";"
+    }
 }
 
 impl Pattern {
@@ -62,6 +70,15 @@ impl Pattern {
             None => Ok(Self::Exact(text.to_owned())),
             Some((prefix, "")) => Ok(Self::Prefix(prefix.to_owned())),
             Some(_) => Err(format!("`{}`: `*` may stand at the end only", text.escape_debug())),
+        }
+    }
+
+    /// As it is configured.
+    fn text(&self) -> String {
+        match self {
+            Self::Exact(text) => text.clone(),
+            Self::Prefix(prefix) => format!("{prefix}*"),
+            Self::Network(network) => network.to_string(),
         }
     }
 

@@ -160,6 +160,10 @@ mod redis {
             if let Some(field) = &file.deadline {
                 options.deadline = deadline(field, problems).unwrap_or(options.deadline);
             }
+            // Its bounds are checked where the tables' are.
+            if let Some(field) = &file.capacity {
+                options.local_capacity = *field.get_ref() as usize;
+            }
             options.clients = client_keys(file, problems);
             options.certificates = certificates(file, problems);
             Self::Redis(Box::new(RedisConfig { options, own_clock: false }))

@@ -125,14 +125,14 @@ mod redis {
     fn everything_can_be_chosen() {
         let options = options(
             "redis = [\"redis://a\", \"redis://b\"]\nprefix = \"api\"\npolicy = \"deny\"\n\
-             deadline = \"20ms\"\nhmac_key = \"0123456789abcdef\"",
+             deadline = \"20ms\"\nhmac_key = \"0123456789abcdef\"\ncapacity = 5000",
         );
         assert_eq!((options.urls.len(), options.cluster), (2, true));
         assert_eq!(
             (options.deadline, options.when_gone),
             (Duration::from_millis(20), WhenGone::Deny)
         );
-        assert_eq!(options.prefix, "api");
+        assert_eq!((&options.prefix[..], options.local_capacity), ("api", 5000));
         assert_eq!(options.clients, ClientKeys::Hashed(b"0123456789abcdef".to_vec()));
     }
 

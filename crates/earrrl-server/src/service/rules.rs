@@ -1,10 +1,10 @@
 //! The rules in force, prepared so that a decision has nothing to work out again.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use earrrl::{Cost, EngineError, Quota, Rule, RuleId};
+use siphasher::sip::SipHasher13;
 
 use super::attributes::Attributes;
 use super::key::{Key, join, split};
@@ -124,7 +124,8 @@ impl ActiveRule {
         names: &HashSet<&str>,
     ) -> Result<Self, EngineError> {
         let overrides = config.overrides.iter().map(|entry| {
-            let name = hidden_name(names, &(&config.name, format!("{:?}", entry.conditions)));
+            let conditions: String = entry.conditions.iter().map(Condition::canonical).collect();
+            let name = hidden_name(names, &format!("{}\n{conditions}", config.name));
             let capacity = capacity.min(OVERRIDE_CAPACITY);
             let prepared = Prepared::new(engine, &name, &entry.rule, capacity)?;
             Ok((entry.conditions.clone(), prepared))
@@ -247,14 +248,40 @@ impl ActiveRule {
     }
 }
 
-/// A name in the engine for what has none in the configuration. It depends on what it stands for
-/// only, so that a reload finds the same history.
-fn hidden_name(taken: &HashSet<&str>, what: &impl Hash) -> String {
-    let mut hasher = DefaultHasher::new();
-    what.hash(&mut hasher);
-    let mut name = format!("hidden-{:016x}", hasher.finish());
+/// A name in the engine for what has none in the configuration. It depends on the text of what it
+/// stands for only, so that a reload finds the same history, and servers of any version that use one
+/// Redis share it.
+fn hidden_name(taken: &HashSet<&str>, text: &str) -> String {
+    let mut name = format!("hidden-{:016x}", SipHasher13::new().hash(text.as_bytes()));
     while taken.contains(name.as_str()) {
         name.push('_');
     }
     name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Servers of other versions have these names in their Redis.
+    #[test]
+    fn hidden_names_never_change() {
+        let text = r#"
+            [[rule]]
+            name = "login"
+            limit = "gcra 1/s burst=2"
+            [[rule.override]]
+            key = { client = ["10.0.0.0/8", "::1"], "attribute:plan" = "pro*" }
+            limit = "gcra 9/s burst=9"
+        "#;
+        let config = Config::parse(text, "f").unwrap();
+        let conditions = &config.rules[0].overrides[0].conditions;
+        let canonical: String = conditions.iter().map(Condition::canonical).collect();
+        assert_eq!(canonical, "4:plan,4:pro*,;6:client,10:10.0.0.0/8,7:::1/128,;");
+        let none = HashSet::new();
+        let inline: Rule = "gcra 1/s burst=2".parse().unwrap();
+        let names =
+            [format!("login\n{canonical}"), inline.to_string()].map(|t| hidden_name(&none, &t));
+        assert_eq!(names, ["hidden-4434add2e5438930", "hidden-bf2f302bfb306c5b"]);
+    }
 }

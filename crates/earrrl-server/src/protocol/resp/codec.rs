@@ -125,6 +125,11 @@ pub struct Kept {
 }
 
 impl Kept {
+    /// As [`Request::consumed`].
+    pub fn consumed(&self) -> usize {
+        self.length
+    }
+
     /// The request, in the buffer it was decoded from; `bytes` start where it does.
     pub fn within<'a>(&'a self, bytes: &'a [u8]) -> Request<'a> {
         Request { bytes: &bytes[..self.length], words: &self.words, inline: self.inline }

@@ -2,9 +2,8 @@
 //! about together, and answered in order.
 //!
 //! They are sent in order, too, over the engine's one connection, so requests about one key are
-//! decided in the order in which they came. Only checks, peeks and
-//! `CL.THROTTLE` overlap; every other command waits
-//! for those before it, and those after it wait for it.
+//! decided in the order in which they came. Only checks, peeks and `CL.THROTTLE` overlap; every other
+//! command waits for those before it, and those after it wait for it.
 
 use std::io;
 use std::sync::Arc;
@@ -21,8 +20,9 @@ use crate::service::rules::RuleSet;
 
 /// Most requests of one client that are under way at once.
 const AT_ONCE: usize = 32;
-/// What one takes while it is under way, in bytes, generously.
+/// What one takes while it is under way, in bytes, generously, and how often its own are copied.
 const TAKES: usize = 2048;
+const COPIES: usize = 4;
 
 /// What follows the requests that are asked about together.
 enum Then {
@@ -65,7 +65,7 @@ impl Client {
         loop {
             let (started, server) = (Instant::now(), Arc::clone(&self.session.server));
             let (questions, then) = self.gather(input, consumed);
-            let Some(at_once) = self.room(input.len() + output.len(), questions.len()) else {
+            let Some(at_once) = self.room(input.len() + output.len(), &questions) else {
                 Writer::new(output, self.session.version()).error("server overloaded");
                 return Ok(false);
             };
@@ -98,13 +98,15 @@ impl Client {
         }
     }
 
-    /// How many of `count` requests may be under way together: one at least, or `None` where memory
-    /// is short even for that.
-    fn room(&mut self, held: usize, count: usize) -> Option<usize> {
-        if self.connection.hold(held + count * TAKES) {
-            return Some(count.max(1));
+    /// How many of the requests may be under way together: one at least, or `None` where memory is
+    /// short even for that.
+    fn room(&mut self, held: usize, questions: &[(usize, Kept)]) -> Option<usize> {
+        let takes = questions.iter().map(|(_, kept)| TAKES + COPIES * kept.consumed());
+        if self.connection.hold(held + takes.clone().sum::<usize>()) {
+            return Some(questions.len().max(1));
         }
-        (count > 1 && self.connection.hold(held + TAKES)).then_some(1)
+        let most = takes.max().unwrap_or(0);
+        (questions.len() > 1 && self.connection.hold(held + most)).then_some(1)
     }
 
     /// The next requests that may overlap, and what follows them.
