@@ -39,8 +39,9 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         Some(Self { lines: Lines::new(sets)?, shards: Box::default() })
     }
 
+    /// By the bits above the lowest, which is set in all fingerprints.
     pub(super) fn shard(&self, fingerprint: u64) -> &Shard {
-        &self.shards[fingerprint as usize % SHARDS]
+        &self.shards[(fingerprint >> 1) as usize % SHARDS]
     }
 
     pub(super) fn bytes(&self) -> usize {
