@@ -16,9 +16,12 @@ impl Cluster {
             let options = [
                 "--cluster-enabled",
                 "yes",
+                // Long while it forms: a busy machine is no failure.
                 "--cluster-node-timeout",
-                "1000",
+                "3000",
                 "--cluster-replica-validity-factor",
+                "0",
+                "--repl-diskless-sync-delay",
                 "0",
             ];
             nodes.push(Server::start(&options).await);
@@ -26,6 +29,9 @@ impl Cluster {
         let cluster = Self { nodes };
         cluster.form();
         until("the Cluster is whole", || cluster.is_whole()).await;
+        for node in &cluster.nodes {
+            node.command::<()>(&["CONFIG", "SET", "cluster-node-timeout", "1000"]).unwrap();
+        }
         cluster
     }
 

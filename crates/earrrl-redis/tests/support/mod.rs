@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use redis::{FromRedisValue, RedisResult};
 
-/// How long anything may take to come about.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// How long anything may take to come about, on a machine that is busy with other things.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A directory that goes with its owner.
 pub struct Folder(PathBuf);

@@ -25,7 +25,7 @@ use earrrl_server::serve::server::Server;
 use tokio::sync::oneshot;
 
 /// How long a test waits for what must come.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server on free ports, which stops when this is dropped.
 pub struct TestServer {
