@@ -11,6 +11,7 @@ use redis::cluster_async::ClusterConnection;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value,
 };
+use tokio::task::coop::unconstrained;
 
 use crate::options::Options;
 use crate::script::Script;
@@ -53,10 +54,15 @@ impl Link {
         Ok(Self::Single(client.get_multiplexed_async_connection_with_config(&config).await?))
     }
 
+    /// Commands are written in the order in which they are polled first. That takes more than the
+    /// connection's queue: of a task that has used up its budget, tokio wakes the parts it put off
+    /// the last one first.
     pub(crate) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
         let answer = match self {
-            Self::Single(connection) => connection.req_packed_command(command).await,
-            Self::Cluster(connection) => connection.req_packed_command(command).await,
+            Self::Single(connection) => unconstrained(connection.req_packed_command(command)).await,
+            Self::Cluster(connection) => {
+                unconstrained(connection.req_packed_command(command)).await
+            }
         };
         answer?.extract_error()
     }

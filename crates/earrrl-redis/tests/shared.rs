@@ -58,6 +58,18 @@ async fn worker() {
     println!("allowed {allowed}");
 }
 
+/// A task that has used up its share of the runtime's attention is put off; its requests are not
+/// turned round by that.
+#[tokio::test]
+async fn what_a_task_asks_at_once_is_decided_in_order() {
+    let server = Server::start(&[]).await;
+    let engine = connect(patient(&server.url())).await;
+    let rule = engine.prepare("shared", &"gcra 1/1h burst=1000".parse().unwrap()).unwrap();
+    let requests = (0..1000).map(|_| ask(&engine, rule, b"one key", None));
+    let decisions = futures_util::future::join_all(requests).await;
+    assert!(decisions.iter().map(|decision| decision.remaining).eq((0..1000).rev()));
+}
+
 #[tokio::test]
 async fn eight_processes_admit_what_one_would() {
     for (place, (text, burst)) in BURSTS.iter().enumerate() {

@@ -221,9 +221,15 @@ impl<C: Clock> Limiter<C> {
     ) -> Verdict<'_> {
         let place = table.place(key);
         let now = now();
-        table
-            .update_at_home(place, |word| self.judge(limit, word, now, cost, store))
-            .unwrap_or_else(|| self.step_anywhere(table, limit, key, cost, now, store))
+        if let Some(mut seen) = table.at_home(place) {
+            while let Some(word) = seen.word() {
+                let (change, verdict) = self.judge(limit, Some(word), now, cost, store);
+                if seen.apply(change) {
+                    return verdict;
+                }
+            }
+        }
+        self.step_anywhere(table, limit, key, cost, now, store)
     }
 
     /// The same for a client that is new, or not where it most likely is.

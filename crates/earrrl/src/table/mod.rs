@@ -78,6 +78,9 @@ pub struct Table {
 /// A key and the cache lines where it most likely is.
 pub(crate) struct Place<'a>(raw::Place<'a, AtomicSlot, LINE>);
 
+/// A client's entry as it was read.
+pub(crate) struct Seen<'a>(raw::Seen<'a, AtomicSlot>);
+
 /// What becomes of a client's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -189,15 +192,10 @@ impl Table {
         Place(self.raw.place(key))
     }
 
-    /// As [`update`](Self::update) for a key at home, as nearly all are that are there at all. None
-    /// for any other, and then nothing has happened.
+    /// The entry of a key at home, as nearly all are that are there at all.
     #[inline(always)]
-    pub(crate) fn update_at_home<R>(
-        &self,
-        place: Place<'_>,
-        decide: impl Fn(Option<Word>) -> (Change, R),
-    ) -> Option<R> {
-        self.raw.update_at_home(place.0, decide)
+    pub(crate) fn at_home<'a>(&self, place: Place<'a>) -> Option<Seen<'a>> {
+        self.raw.at_home(place.0).map(Seen)
     }
 
     /// A client's state.
@@ -260,6 +258,20 @@ impl Table {
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.raw.bytes()
+    }
+}
+
+impl Seen<'_> {
+    /// Its state; none if it is no longer the key's, or not yet.
+    #[inline(always)]
+    pub(crate) fn word(&self) -> Option<Word> {
+        self.0.word()
+    }
+
+    /// Makes the change, unless somebody was faster: then what is there now is what is seen.
+    #[inline(always)]
+    pub(crate) fn apply(&mut self, change: Change) -> bool {
+        self.0.apply(change)
     }
 }
 

@@ -22,11 +22,22 @@ pub(super) struct Shard {
 }
 
 const SHARDS: usize = 16;
+/// Pauses of who was not fast enough, about half a microsecond: threads that fight for a cache line
+/// with every step get less done, all together, than threads that leave it to one another for a while.
+const PAUSES: usize = 32;
 
 /// A key, and its home lines.
 pub(super) struct Place<'a, S, const LINE: usize> {
     key: KeyHash,
     homes: [&'a [S; LINE]; 2],
+}
+
+/// A key's entry as it was read, which is changed only if it is still so.
+pub(super) struct Seen<'a, S> {
+    key: KeyHash,
+    slot: &'a S,
+    /// Perhaps a pair of halves that never was: the change tells.
+    entry: Entry,
 }
 
 pub(super) struct RawTable<S, const LINE: usize, const LINES: usize> {
@@ -60,18 +71,15 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         idle: impl Fn() -> Word,
         decide: impl Fn(Option<Word>) -> (Change, R),
     ) -> R {
-        self.update_at_home(self.place(key), &decide)
-            .unwrap_or_else(|| self.update_anywhere(key, idle, decide))
+        let at_home = self.at_home(self.place(key)).and_then(|seen| seen.update(&decide));
+        at_home.unwrap_or_else(|| self.update_anywhere(key, idle, decide))
     }
 
-    /// See [`Table::update_at_home`](super::Table::update_at_home).
+    /// See [`Table::at_home`](super::Table::at_home).
     #[inline(always)]
-    pub(super) fn update_at_home<R>(
-        &self,
-        Place { key, homes }: Place<'_, S, LINE>,
-        decide: impl Fn(Option<Word>) -> (Change, R),
-    ) -> Option<R> {
-        update_slot(find_at_home(homes, key)?, key, &decide)
+    pub(super) fn at_home<'a>(&self, place: Place<'a, S, LINE>) -> Option<Seen<'a, S>> {
+        let Place { key, homes } = place;
+        Some(Seen::read(key, find_at_home(homes, key)?))
     }
 
     /// See [`Table::update_anywhere`](super::Table::update_anywhere).
@@ -83,7 +91,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     ) -> R {
         loop {
             if let Some(slot) = self.find(key)
-                && let Some(answer) = update_slot(slot, key, &decide)
+                && let Some(answer) = Seen::read(key, slot).update(&decide)
             {
                 return answer;
             }
@@ -139,6 +147,54 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     }
 }
 
+impl<'a, S: Slot> Seen<'a, S> {
+    #[inline(always)]
+    fn read(key: KeyHash, slot: &'a S) -> Self {
+        let high = slot.high();
+        Self { key, slot, entry: Entry { high, low: slot.low() } }
+    }
+
+    /// Its state; none if it is a claim, or no longer the key's.
+    #[inline(always)]
+    pub(super) fn word(&self) -> Option<Word> {
+        self.entry.word_of(self.key.fingerprint())
+    }
+
+    /// Makes the change, unless somebody was faster: then what is there now is what is seen.
+    #[inline(always)]
+    pub(super) fn apply(&mut self, change: Change) -> bool {
+        let found = match change {
+            Change::Store(word) => self.swap(Entry::new(self.key.fingerprint(), word)),
+            Change::Remove => self.swap(Entry::EMPTY),
+            Change::Keep => self.slot.load(),
+        };
+        let unchanged = found == self.entry;
+        if !unchanged {
+            (0..PAUSES).for_each(|_| core::hint::spin_loop());
+        }
+        self.entry = found;
+        unchanged
+    }
+
+    /// What was there.
+    #[inline(always)]
+    fn swap(&self, new: Entry) -> Entry {
+        self.slot.swap(self.entry, new).err().unwrap_or(self.entry)
+    }
+
+    /// Decides on what is there until that is still there afterwards.
+    #[inline(always)]
+    fn update<R>(mut self, decide: &impl Fn(Option<Word>) -> (Change, R)) -> Option<R> {
+        while let Some(word) = self.word() {
+            let (change, answer) = decide(Some(word));
+            if self.apply(change) {
+                return Some(answer);
+            }
+        }
+        None
+    }
+}
+
 /// The slot of the home lines that most likely is the key's. Which of them it is can't be predicted,
 /// so this has no branches.
 #[inline(always)]
@@ -154,37 +210,4 @@ fn find_at_home<S: Slot, const LINE: usize>(homes: [&[S; LINE]; 2], key: KeyHash
 fn holds<S: Slot>(slot: &S, key: KeyHash) -> bool {
     let high = slot.high();
     fingerprint(high) == key.fingerprint() && !is_claim(high)
-}
-
-/// Decides on what is there until that is still there afterwards. None if it is a claim, or no
-/// longer the key's.
-#[inline(always)]
-fn update_slot<S: Slot, R>(
-    slot: &S,
-    key: KeyHash,
-    decide: &impl Fn(Option<Word>) -> (Change, R),
-) -> Option<R> {
-    let high = slot.high();
-    // Perhaps a pair that never was: the swap tells.
-    let mut seen = Entry { high, low: slot.low() };
-    while let Some(word) = seen.word_of(key.fingerprint()) {
-        let (change, answer) = decide(Some(word));
-        match apply(slot, seen, key, change) {
-            Ok(()) => return Some(answer),
-            Err(found) => seen = found,
-        }
-    }
-    None
-}
-
-#[inline(always)]
-fn apply<S: Slot>(slot: &S, seen: Entry, key: KeyHash, change: Change) -> Result<(), Entry> {
-    match change {
-        Change::Store(word) => slot.swap(seen, Entry::new(key.fingerprint(), word)),
-        Change::Remove => slot.swap(seen, Entry::EMPTY),
-        Change::Keep => match slot.load() {
-            found if found == seen => Ok(()),
-            found => Err(found),
-        },
-    }
 }

@@ -56,7 +56,13 @@ proptest! {
             Limit::TokenBucket(limit) => was.min(limit.capacity().as_f64()),
             _ => was,
         };
-        prop_assert!(close(was, is, 1e-9) || (was - is).abs() < 1e-9, "{was} became {is}");
+        let step = match new {
+            // Balances are kept to a tick, in which a fast pool refills more than 1e-9.
+            Limit::TokenBucket(limit) => limit.capacity().as_f64() / limit.full_ticks() as f64,
+            _ => 0.0,
+        };
+        let near = (was - is).abs() < 1e-9 + step;
+        prop_assert!(close(was, is, 1e-9) || near, "{was} became {is}");
     }
 
     /// The counts of sub-windows go where they leave no earlier than they should.
