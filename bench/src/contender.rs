@@ -29,6 +29,11 @@ pub trait Contender<K>: Sync {
     fn decide_batch(&self, keys: &[K]) -> usize {
         keys.iter().filter(|key| self.decide(key)).count()
     }
+
+    /// How many clients its memory is for, where that is fixed.
+    fn room(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// How the requests of a round are asked.
@@ -47,6 +52,7 @@ pub trait Runner<K>: Sync {
     /// The nanoseconds a decision takes in each of as many threads as there are sequences.
     fn round(&self, sequences: &[&[K]], mode: Mode) -> f64;
     fn visit(&self, key: &K);
+    fn room(&self) -> Option<usize>;
 }
 
 impl<K: Key, C: Contender<K>> Runner<K> for C {
@@ -66,6 +72,10 @@ impl<K: Key, C: Contender<K>> Runner<K> for C {
 
     fn visit(&self, key: &K) {
         black_box(self.decide(key));
+    }
+
+    fn room(&self) -> Option<usize> {
+        Contender::room(self)
     }
 }
 

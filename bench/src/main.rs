@@ -43,6 +43,13 @@ pub struct Setting {
     popularity: Popularity,
 }
 
+impl Setting {
+    /// Room for these clients and a quarter more: our tables are filled to 80 %.
+    pub fn capacity(&self) -> usize {
+        (self.clients * 5).div_ceil(4)
+    }
+}
+
 struct Options {
     rounds: usize,
     sizes: Vec<usize>,
@@ -127,7 +134,8 @@ fn group<K: Key>(make: &[Make<K>], setting: &Setting, kind: &str, rounds: usize,
                 contender.visit(&K::of(client));
             }
             let bytes = MEMORY.allocated().saturating_sub(before);
-            to.bytes(name, kind, setting, bytes as f64 / setting.clients as f64);
+            let room = contender.room().unwrap_or(setting.clients);
+            to.bytes(name, kind, setting, bytes as f64 / room as f64);
             (*name, contender)
         })
         .collect();

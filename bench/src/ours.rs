@@ -7,7 +7,10 @@ use earrrl::{Clock, Limiter, Rule, SystemClock, TickingClock};
 use crate::contender::{Contender, Key};
 use crate::{Load, Setting};
 
-pub struct Ours<C>(Limiter<C>);
+pub struct Ours<C> {
+    limiter: Limiter<C>,
+    room: usize,
+}
 
 fn rule(algorithm: &str, load: Load) -> Rule {
     let text = match (algorithm, load) {
@@ -20,22 +23,27 @@ fn rule(algorithm: &str, load: Load) -> Rule {
 }
 
 pub fn system(algorithm: &str, setting: &Setting) -> Ours<SystemClock> {
-    let limiter = Limiter::builder(rule(algorithm, setting.load)).capacity(setting.clients);
-    Ours(limiter.build().expect("enough memory"))
+    let limiter = Limiter::builder(rule(algorithm, setting.load)).capacity(setting.capacity());
+    Ours { limiter: limiter.build().expect("enough memory"), room: setting.capacity() }
 }
 
 pub fn ticking(algorithm: &str, setting: &Setting) -> Ours<TickingClock> {
     let clock = TickingClock::new(Duration::from_millis(1)).expect("a thread");
-    let limiter = Limiter::builder(rule(algorithm, setting.load)).capacity(setting.clients);
-    Ours(limiter.clock(clock).build().expect("enough memory"))
+    let limiter = Limiter::builder(rule(algorithm, setting.load)).capacity(setting.capacity());
+    let limiter = limiter.clock(clock).build().expect("enough memory");
+    Ours { limiter, room: setting.capacity() }
 }
 
 impl<K: Key, C: Clock> Contender<K> for Ours<C> {
     fn decide(&self, key: &K) -> bool {
-        self.0.check(key).is_allowed()
+        self.limiter.check(key).is_allowed()
     }
 
     fn decide_batch(&self, keys: &[K]) -> usize {
-        self.0.check_batch(keys).filter(|verdict| verdict.is_allowed()).count()
+        self.limiter.check_batch(keys).filter(|verdict| verdict.is_allowed()).count()
+    }
+
+    fn room(&self) -> Option<usize> {
+        Some(self.room)
     }
 }

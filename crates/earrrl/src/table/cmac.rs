@@ -80,7 +80,9 @@ impl Cmac {
     }
 }
 
-/// Takes a key's bytes as they come.
+/// Takes a key's bytes as they come. It lives in registers: a store of halves that is loaded as a
+/// whole would wait for the decision before this one.
+#[derive(Clone, Copy)]
 pub(super) struct CmacHasher<'a> {
     cmac: &'a Cmac,
     state: u128,
@@ -90,47 +92,65 @@ pub(super) struct CmacHasher<'a> {
 }
 
 impl CmacHasher<'_> {
-    /// Takes the lowest `count` bytes, 1 to 16; those above them must be 0. A block is encrypted
-    /// when more is to come, since the last one is masked.
+    /// Takes the lowest `count` bytes, 1 to 16; those above them must be 0.
     #[inline(always)]
     fn take(&mut self, bytes: u128, count: usize) {
-        if self.filled == 0 {
-            (self.block, self.filled) = (bytes, count);
-            return;
+        if self.filled + count > BLOCK {
+            return self.overflow(bytes, count);
         }
-        let shift = 8 * self.filled as u32;
-        self.block |= bytes.checked_shl(shift).unwrap_or(0);
+        self.block |= bytes << (8 * self.filled);
         self.filled += count;
-        if self.filled > BLOCK {
-            self.encrypt();
-            self.block = bytes >> (128 - shift);
-            self.filled -= BLOCK;
-        }
+    }
+
+    /// The same where they don't fit the block: it is encrypted once more is to come, since the last
+    /// one is masked.
+    #[inline(always)]
+    fn overflow(&mut self, bytes: u128, count: usize) {
+        let room = 8 * (BLOCK - self.filled) as u32;
+        self.encrypt(self.block | bytes.checked_shl(128 - room).unwrap_or(0));
+        self.block = bytes >> room;
+        self.filled = self.filled + count - BLOCK;
     }
 
     #[inline(always)]
-    fn encrypt(&mut self) {
-        self.state = self.cmac.encrypt(self.state ^ self.block);
+    fn encrypt(&mut self, block: u128) {
+        self.state = self.cmac.encrypt(self.state ^ block);
+    }
+
+    /// Takes bytes after others.
+    #[inline(never)]
+    fn and(mut self, bytes: &[u8]) -> Self {
+        for bytes in bytes.chunks(BLOCK) {
+            self.take(little_endian(bytes), bytes.len());
+        }
+        self
     }
 }
 
 impl Hasher for CmacHasher<'_> {
+    /// A key's first bytes, and mostly its only ones, need not be shifted.
     #[inline(always)]
     fn write(&mut self, bytes: &[u8]) {
+        if self.filled > 0 {
+            *self = self.and(bytes);
+            return;
+        }
         let mut rest = bytes;
-        while let Some((block, more)) = rest.split_first_chunk()
-            && !more.is_empty()
+        while rest.len() > BLOCK
+            && let Some((block, more)) = rest.split_first_chunk()
         {
-            self.take(u128::from_le_bytes(*block), BLOCK);
+            self.encrypt(u128::from_le_bytes(*block));
             rest = more;
         }
-        if !rest.is_empty() {
-            self.take(little_endian(rest), rest.len());
-        }
+        (self.block, self.filled) = (little_endian(rest), rest.len());
     }
 
     #[inline(always)]
     fn write_u8(&mut self, byte: u8) {
+        if self.filled == BLOCK {
+            self.encrypt(self.block);
+            (self.block, self.filled) = (0, 0);
+        }
         self.take(byte.into(), 1);
     }
 
@@ -155,15 +175,19 @@ impl Hasher for CmacHasher<'_> {
     }
 }
 
-/// At most 16 bytes as a number, by two loads that overlap: faster than a copy of any length.
+/// At most 16 bytes as a number, by loads that overlap: faster than a copy of any length.
 #[inline(always)]
 fn little_endian(bytes: &[u8]) -> u128 {
-    let both = |low: u128, high: u128, half: usize| low | high << (8 * (bytes.len() - half));
-    if let (Some(low), Some(high)) = (bytes.first_chunk(), bytes.last_chunk()) {
-        return both(u64::from_le_bytes(*low).into(), u64::from_le_bytes(*high).into(), 8);
+    let shift = 8 * (BLOCK - bytes.len()) as u32;
+    if let (Some(low), Some(high)) = (bytes.first_chunk(), bytes.last_chunk())
+        && bytes.len() > 8
+    {
+        let high = u64::from_le_bytes(*high) >> shift;
+        return u128::from(u64::from_le_bytes(*low)) | u128::from(high) << 64;
     }
     if let (Some(low), Some(high)) = (bytes.first_chunk(), bytes.last_chunk()) {
-        return both(u32::from_le_bytes(*low).into(), u32::from_le_bytes(*high).into(), 4);
+        let high = u64::from(u32::from_le_bytes(*high)) << (96 - shift);
+        return (u64::from(u32::from_le_bytes(*low)) | high).into();
     }
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u128::from(*byte))
 }
