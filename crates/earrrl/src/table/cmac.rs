@@ -7,8 +7,8 @@
 
 use core::arch::asm;
 use core::arch::x86_64::{
-    __m128i, _mm_aeskeygenassist_si128, _mm_set_epi64x, _mm_shuffle_epi32, _mm_slli_si128,
-    _mm_xor_si128,
+    __m128i, _mm_aeskeygenassist_si128, _mm_cvtsi128_si64, _mm_set_epi64x, _mm_shuffle_epi32,
+    _mm_slli_si128, _mm_unpackhi_epi64, _mm_xor_si128,
 };
 use core::hash::Hasher;
 
@@ -20,8 +20,8 @@ const BLOCK: usize = 16;
 pub(super) struct Cmac {
     rounds: [__m128i; ROUNDS + 1],
     /// What the last block is masked with: if it is whole, and if it had to be padded.
-    whole: u128,
-    padded: u128,
+    whole: __m128i,
+    padded: __m128i,
 }
 
 impl Cmac {
@@ -31,29 +31,28 @@ impl Cmac {
             return None;
         }
         // SAFETY: the processor has the instructions, as was just asked.
-        let rounds = unsafe { expand(u128::from_le_bytes(*key)) };
-        let mut cmac = Self { rounds, whole: 0, padded: 0 };
-        cmac.whole = double(cmac.encrypt(0));
-        cmac.padded = double(cmac.whole);
+        let rounds = unsafe { expand(wide(u128::from_le_bytes(*key))) };
+        let zero = wide(0);
+        let mut cmac = Self { rounds, whole: zero, padded: zero };
+        let once = cmac.encrypt(zero);
+        let once = double(u128::from(high(once)) << 64 | u128::from(low(once)));
+        cmac.whole = wide(once);
+        cmac.padded = wide(double(once));
         Some(cmac)
     }
 
     pub(super) fn hasher(&self) -> CmacHasher<'_> {
-        CmacHasher { cmac: self, state: 0, block: 0, filled: 0 }
+        CmacHasher { cmac: self, state: wide(0), block: wide(0), filled: 0 }
     }
 
     /// One block.
     #[inline(always)]
-    fn encrypt(&self, block: u128) -> u128 {
-        let (low, high): (u64, u64);
+    fn encrypt(&self, mut block: __m128i) -> __m128i {
         // SAFETY: only `new` makes a `Cmac`, and only where the processor has the instructions. All
         // loads are aligned and inside `rounds`. A function of intrinsics would do as well, if only
         // it were inlined into those that are not compiled for these instructions.
         unsafe {
             asm!(
-                "movq {block}, {input}",
-                "movq {half}, {output}",
-                "punpcklqdq {block}, {half}",
                 "pxor {block}, [{rounds}]",
                 "aesenc {block}, [{rounds} + 16]",
                 "aesenc {block}, [{rounds} + 32]",
@@ -65,29 +64,23 @@ impl Cmac {
                 "aesenc {block}, [{rounds} + 128]",
                 "aesenc {block}, [{rounds} + 144]",
                 "aesenclast {block}, [{rounds} + 160]",
-                "movq {input}, {block}",
-                "punpckhqdq {block}, {block}",
-                "movq {output}, {block}",
                 rounds = in(reg) self.rounds.as_ptr(),
-                input = inout(reg) block as u64 => low,
-                output = inout(reg) (block >> 64) as u64 => high,
-                block = out(xmm_reg) _,
-                half = out(xmm_reg) _,
+                block = inout(xmm_reg) block,
                 options(pure, readonly, nostack, preserves_flags),
             );
         }
-        u128::from(low) | u128::from(high) << 64
+        block
     }
 }
 
-/// Takes a key's bytes as they come. It lives in registers: a store of halves that is loaded as a
-/// whole would wait for the decision before this one.
+/// Takes a key's bytes as they come. Where it is kept in memory between two of them, what is stored
+/// must not be narrower than what is loaded: such a load waits until the decision before is over.
 #[derive(Clone, Copy)]
 pub(super) struct CmacHasher<'a> {
     cmac: &'a Cmac,
-    state: u128,
+    state: __m128i,
     /// The block under way, its first byte lowest, and how many of its bytes there are.
-    block: u128,
+    block: __m128i,
     filled: usize,
 }
 
@@ -98,7 +91,7 @@ impl CmacHasher<'_> {
         if self.filled + count > BLOCK {
             return self.overflow(bytes, count);
         }
-        self.block |= bytes << (8 * self.filled);
+        self.block = xor(self.block, wide(bytes << (8 * self.filled)));
         self.filled += count;
     }
 
@@ -107,14 +100,15 @@ impl CmacHasher<'_> {
     #[inline(always)]
     fn overflow(&mut self, bytes: u128, count: usize) {
         let room = 8 * (BLOCK - self.filled) as u32;
-        self.encrypt(self.block | bytes.checked_shl(128 - room).unwrap_or(0));
-        self.block = bytes >> room;
+        let fits = bytes.checked_shl(128 - room).unwrap_or(0);
+        self.encrypt(xor(self.block, wide(fits)));
+        self.block = wide(bytes >> room);
         self.filled = self.filled + count - BLOCK;
     }
 
     #[inline(always)]
-    fn encrypt(&mut self, block: u128) {
-        self.state = self.cmac.encrypt(self.state ^ block);
+    fn encrypt(&mut self, block: __m128i) {
+        self.state = self.cmac.encrypt(xor(self.state, block));
     }
 
     /// Takes bytes after others.
@@ -139,17 +133,17 @@ impl Hasher for CmacHasher<'_> {
         while rest.len() > BLOCK
             && let Some((block, more)) = rest.split_first_chunk()
         {
-            self.encrypt(u128::from_le_bytes(*block));
+            self.encrypt(wide(u128::from_le_bytes(*block)));
             rest = more;
         }
-        (self.block, self.filled) = (little_endian(rest), rest.len());
+        (self.block, self.filled) = (wide(little_endian(rest)), rest.len());
     }
 
     #[inline(always)]
     fn write_u8(&mut self, byte: u8) {
         if self.filled == BLOCK {
             self.encrypt(self.block);
-            (self.block, self.filled) = (0, 0);
+            (self.block, self.filled) = (wide(0), 0);
         }
         self.take(byte.into(), 1);
     }
@@ -166,12 +160,12 @@ impl Hasher for CmacHasher<'_> {
 
     #[inline(always)]
     fn finish(&self) -> u64 {
-        let last = if self.filled == BLOCK {
-            self.block ^ self.cmac.whole
+        let mask = if self.filled == BLOCK {
+            self.cmac.whole
         } else {
-            self.block ^ self.cmac.padded ^ 0x80 << (8 * self.filled)
+            xor(self.cmac.padded, wide(0x80 << (8 * self.filled)))
         };
-        self.cmac.encrypt(self.state ^ last) as u64
+        low(self.cmac.encrypt(xor(xor(self.block, mask), self.state)))
     }
 }
 
@@ -192,10 +186,33 @@ fn little_endian(bytes: &[u8]) -> u128 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u128::from(*byte))
 }
 
+#[inline(always)]
+fn wide(block: u128) -> __m128i {
+    // SAFETY: every processor of this architecture has SSE2, as in the two functions below.
+    unsafe { _mm_set_epi64x((block >> 64) as i64, block as i64) }
+}
+
+#[inline(always)]
+fn xor(one: __m128i, other: __m128i) -> __m128i {
+    // SAFETY: SSE2.
+    unsafe { _mm_xor_si128(one, other) }
+}
+
+#[inline(always)]
+fn low(block: __m128i) -> u64 {
+    // SAFETY: SSE2.
+    unsafe { _mm_cvtsi128_si64(block) as u64 }
+}
+
+#[inline(always)]
+fn high(block: __m128i) -> u64 {
+    // SAFETY: SSE2.
+    low(unsafe { _mm_unpackhi_epi64(block, block) })
+}
+
 /// The key of each round: FIPS 197, section 5.2.
 #[target_feature(enable = "aes")]
-fn expand(key: u128) -> [__m128i; ROUNDS + 1] {
-    let key = _mm_set_epi64x((key >> 64) as i64, key as i64);
+fn expand(key: __m128i) -> [__m128i; ROUNDS + 1] {
     let mut rounds = [key; ROUNDS + 1];
     rounds[1] = next::<0x01>(rounds[0]);
     rounds[2] = next::<0x02>(rounds[1]);
