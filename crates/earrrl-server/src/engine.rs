@@ -122,6 +122,16 @@ impl Engine {
         }
     }
 
+    /// Begins to fetch a client's state where that is in memory.
+    #[inline]
+    pub fn prefetch(&self, rule: RuleId, key: &[u8]) {
+        match self {
+            Self::Memory(engine) => engine.prefetch(rule, key),
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => {}
+        }
+    }
+
     /// As [`earrrl::Engine::decide`], by the engine's own clock.
     ///
     /// # Errors

@@ -33,13 +33,15 @@ type Judged = (Judgement, Report);
 
 /// Decides a request; the same rule and key must not come twice. A peek stores nothing.
 pub(crate) fn decide(parts: &[Part<'_>], now: Nanos, peek: bool) -> Decision {
-    let judged = match parts {
-        [part] => std::vec![part.decide_alone(now, peek)],
-        _ => Request { parts, now, shards: Shards::lock(parts) }.decide(peek),
-    };
-    combine(
-        parts.iter().zip(&judged).map(|(part, (judgement, report))| (part.rule, judgement, report)),
-    )
+    match parts {
+        [part] => together(parts, &[part.decide_alone(now, peek)]),
+        _ => together(parts, &Request { parts, now, shards: Shards::lock(parts) }.decide(peek)),
+    }
+}
+
+fn together(parts: &[Part<'_>], judged: &[Judged]) -> Decision {
+    let judged = parts.iter().zip(judged);
+    combine(judged.map(|(part, (judgement, report))| (part.rule, judgement, report)))
 }
 
 impl Part<'_> {

@@ -160,6 +160,14 @@ impl<C: Clock> MemoryEngine<C> {
         Ok(changed)
     }
 
+    /// Begins to fetch a client's state, for who will decide a little later: it takes longer than the
+    /// decision.
+    pub fn prefetch(&self, rule: RuleId, key: &[u8]) {
+        if let Some(known) = self.rules.load().get(rule.0 as usize) {
+            known.clients.prefetch(self.hasher.hash_bytes(key));
+        }
+    }
+
     /// The rules, once none of those that are charged is being converted.
     fn rules_for(&self, charges: &[Charge<'_>]) -> Snapshot {
         loop {
@@ -203,7 +211,7 @@ impl<C: Clock> MemoryEngine<C> {
         let known = rules.get(charge.rule.0 as usize);
         let Prepared { rule, clients, .. } = known.ok_or(EngineError::UnknownRule(charge.rule))?;
         let cost = rule.accept(charge.cost)?;
-        Ok(Part { rule, clients, key: self.hasher.hash(charge.key), cost })
+        Ok(Part { rule, clients, key: self.hasher.hash_bytes(charge.key), cost })
     }
 
     fn at(&self, now: Option<Nanos>) -> Nanos {

@@ -1,17 +1,18 @@
-//! Read and write buffers, held only while a connection has something to read or write.
+//! Buffers, held only while a connection has something to read or write.
 //!
-//! A connection takes a pair when bytes arrive and gives it back before it waits, so a thread needs
-//! one pair for all its idle connections together.
+//! A connection takes a set when bytes arrive and gives it back before it waits, so a thread needs
+//! one set for all its idle connections together.
 
 use std::cell::RefCell;
 
 use crate::protocol::resp::codec::MAX_REQUEST_LEN;
+use crate::protocol::resp::gather::Questions;
 
 /// Bytes read at once. Beside the longest unfinished request there is always room to read.
 const INPUT_LEN: usize = MAX_REQUEST_LEN + 8 * 1024;
 /// Replies are written out once this many bytes have gathered.
 pub const OUTPUT_HIGH_WATER: usize = 64 * 1024;
-/// Pairs that a thread keeps for later.
+/// Sets that a thread keeps for later.
 const SPARE: usize = 4;
 
 /// What a connection reads into and writes from.
@@ -19,6 +20,8 @@ const SPARE: usize = 4;
 pub struct Buffers {
     /// Bytes that were read; no longer than its capacity.
     pub input: Vec<u8>,
+    /// Requests of the input that are about to be answered.
+    pub questions: Questions,
     /// Replies not yet written.
     pub output: Vec<u8>,
 }
@@ -28,17 +31,19 @@ thread_local! {
 }
 
 impl Buffers {
-    /// An empty pair, the thread's own if there is one.
+    /// An empty set, the thread's own if there is one.
     pub fn take() -> Self {
         POOL.with_borrow_mut(Vec::pop).unwrap_or_else(|| Self {
             input: Vec::with_capacity(INPUT_LEN),
+            questions: Questions::new(),
             output: Vec::with_capacity(OUTPUT_HIGH_WATER),
         })
     }
 
-    /// Hands the pair to the thread's next taker.
+    /// Hands the set to the thread's next taker.
     pub fn give_back(mut self) {
         self.input.clear();
+        self.questions.clear();
         self.output.clear();
         self.output.shrink_to(2 * OUTPUT_HIGH_WATER);
         POOL.with_borrow_mut(|pool| {

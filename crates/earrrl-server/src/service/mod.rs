@@ -187,6 +187,14 @@ impl Service {
         }
     }
 
+    /// Begins to fetch the state of a client who is about to ask.
+    #[inline]
+    pub fn prefetch(&self, rule: &ActiveRule, key: &[u8]) {
+        if let Some(limit) = rule.limit_for_key(key) {
+            self.engine.prefetch(limit.id, key);
+        }
+    }
+
     /// Asks one rule.
     ///
     /// # Errors

@@ -196,7 +196,13 @@ impl Throttle {
     #[inline]
     pub fn throttle(&self, key: &[u8], call: Call) -> Throttled {
         let now = Word::from(self.clock.now().get()) << UNITS_SHIFT;
-        self.table.update(self.hasher.hash(key), || now, |full_at| call.judge(now, full_at))
+        self.table.update(self.hasher.hash_bytes(key), || now, |full_at| call.judge(now, full_at))
+    }
+
+    /// Begins to fetch the state of a key that is about to be used.
+    #[inline]
+    pub fn prefetch(&self, key: &[u8]) {
+        self.table.prefetch(self.hasher.hash_bytes(key));
     }
 
     /// The table, for its figures.

@@ -89,6 +89,13 @@ impl KeyHasher {
         Self(Keyed::Sip(SipHasher13::new_with_key(key)))
     }
 
+    /// Hashes a key that is nothing but bytes: cheaper than [`hash`](Self::hash), and another hash than
+    /// that gives of the same bytes.
+    #[inline]
+    pub fn hash_bytes(&self, key: &[u8]) -> KeyHash {
+        self.hash(&Bytes(key))
+    }
+
     /// Hashes a key.
     #[inline(always)]
     pub fn hash<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
@@ -97,6 +104,16 @@ impl KeyHasher {
             Keyed::Cmac(cmac) => finish(cmac.hasher(), key),
             Keyed::Sip(sip) => finish(*sip, key),
         }
+    }
+}
+
+/// Bytes by themselves, which need no length before them: nothing follows.
+struct Bytes<'a>(&'a [u8]);
+
+impl Hash for Bytes<'_> {
+    #[inline(always)]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write(self.0);
     }
 }
 
@@ -117,6 +134,8 @@ mod tests {
         assert_eq!(one.hash("alice"), one.hash("alice"));
         assert_ne!(one.hash("alice"), one.hash("bob"));
         assert_ne!(one.hash("alice"), two.hash("alice"));
+        assert_eq!(one.hash_bytes(b"alice"), one.hash_bytes(b"alice"));
+        assert_ne!(one.hash_bytes(b"alice"), one.hash_bytes(b"alicf"));
         let random = KeyHasher::random().unwrap();
         assert_ne!(random.hash("alice"), KeyHasher::random().unwrap().hash("alice"));
     }

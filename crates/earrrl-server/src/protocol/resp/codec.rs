@@ -8,6 +8,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 /// Most words a request may have.
 pub const MAX_WORDS: usize = 512;
 /// Offsets kept from one request to the next: enough for all but a request to many rules.
@@ -101,7 +103,7 @@ impl<'a> Request<'a> {
 
     /// What is needed to find it again in the buffer it was decoded from.
     pub fn keep(&self) -> Kept {
-        Kept { length: self.bytes.len(), words: self.words.into(), inline: self.inline }
+        Kept { length: self.bytes.len(), words: SmallVec::from_slice(self.words), inline: self.inline }
     }
 
     /// Whether it came as an inline command.
@@ -116,11 +118,11 @@ impl fmt::Debug for Request<'_> {
     }
 }
 
-/// A request set aside, without its bytes.
+/// A request set aside, without its bytes. Most have few words, and need no allocation.
 #[derive(Clone, Debug)]
 pub struct Kept {
     length: usize,
-    words: Box<[Span]>,
+    words: SmallVec<[Span; 6]>,
     inline: bool,
 }
 

@@ -6,7 +6,7 @@ use earrrl::{Cost, MAX_CHARGES, Nanos, Outcome, Wait};
 
 use super::codec::Request;
 use super::reply::Writer;
-use super::session::{Refusal, Session};
+use super::session::{Refusal, Session, is_throttle};
 use crate::serve::access::Access;
 use crate::service::rules::{ActiveRule, RuleSet};
 use crate::service::throttle::{Call, Throttled};
@@ -34,6 +34,23 @@ pub(super) async fn throttle_shared(
     let throttled = session.server.service.throttle(key, call).await.map_err(refusal)?;
     write_throttled(throttled, &mut Writer::new(out, session.version));
     Ok(())
+}
+
+/// Begins to fetch what a question of one key is about.
+#[inline]
+pub(super) fn prefetch(session: &Session, request: Request<'_>, rules: &RuleSet) {
+    let service = &session.server.service;
+    match (request.len(), request.word(1), request.word(2)) {
+        (5..=6, Some(key), _) if request.word(0).is_some_and(is_throttle) => {
+            service.throttle.prefetch(key);
+        }
+        (3 | 5, Some(name), Some(key)) => {
+            if let Some(rule) = remembered(session, rules, name) {
+                service.prefetch(rule, key);
+            }
+        }
+        _ => {}
+    }
 }
 
 #[inline]

@@ -3,6 +3,7 @@
 pub mod codec;
 mod command;
 mod decide;
+pub mod gather;
 mod overlap;
 pub mod reply;
 pub mod serve;

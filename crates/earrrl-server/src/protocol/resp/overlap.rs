@@ -11,33 +11,17 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 
-use super::codec::{Kept, Malformed};
+use super::codec::Kept;
+use super::gather::{Questions, Then};
 use super::reply::Writer;
 use super::serve::Client;
 use super::session::{Next, Session};
 use crate::serve::buffers::{Buffers, OUTPUT_HIGH_WATER};
 use crate::service::rules::RuleSet;
 
-/// Most requests of one client that are under way at once.
-const AT_ONCE: usize = 32;
 /// What one takes while it is under way, in bytes, generously, and how often its own are copied.
 const TAKES: usize = 2048;
 const COPIES: usize = 4;
-
-/// What follows the requests that are asked about together.
-enum Then {
-    /// Possibly more of them.
-    More,
-    /// A command that does not overlap with others.
-    Command(usize, Kept),
-    /// There is no whole request left.
-    Starved,
-    /// The rest is no request.
-    Malformed(Malformed),
-}
-
-/// Requests, each with the place where it begins.
-type Questions = Vec<(usize, Kept)>;
 
 impl Client {
     /// As [`Client::answer`], without holding the thread's buffers while it waits.
@@ -64,12 +48,13 @@ impl Client {
     ) -> io::Result<bool> {
         loop {
             let (started, server) = (Instant::now(), Arc::clone(&self.session.server));
-            let (questions, then) = self.gather(input, consumed);
+            let rules = server.service.rules();
+            let mut questions = Questions::new();
+            let then = self.gather(input, consumed, &rules, &mut questions);
             let Some(at_once) = self.room(input.len() + output.len(), &questions) else {
                 Writer::new(output, self.session.version()).error("server overloaded");
                 return Ok(false);
             };
-            let rules = server.service.rules();
             for together in questions.chunks(at_once) {
                 answer_questions(&self.session, together, input, &rules, output).await;
             }
@@ -107,26 +92,6 @@ impl Client {
         }
         let most = takes.max().unwrap_or(0);
         (questions.len() > 1 && self.connection.hold(held + most)).then_some(1)
-    }
-
-    /// The next requests that may overlap, and what follows them.
-    fn gather(&mut self, input: &[u8], consumed: &mut usize) -> (Questions, Then) {
-        let mut questions = Questions::new();
-        while questions.len() < AT_ONCE {
-            let start = *consumed;
-            let request = match self.decoder.decode(&input[start..]) {
-                Ok(Some(request)) => request,
-                Ok(None) => return (questions, Then::Starved),
-                Err(malformed) => return (questions, Then::Malformed(malformed)),
-            };
-            *consumed += request.consumed();
-            let kept = request.keep();
-            if !Session::overlaps(request) {
-                return (questions, Then::Command(start, kept));
-            }
-            questions.push((start, kept));
-        }
-        (questions, Then::More)
     }
 }
 

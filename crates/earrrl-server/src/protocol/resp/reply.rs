@@ -101,6 +101,11 @@ impl<'a> Writer<'a> {
         if !value.is_finite() {
             return self.nil();
         }
+        // Most limits are whole, and so is the rate of who was never there.
+        let whole = value as i32;
+        if f64::from(whole) == value {
+            return self.number(itoa::Buffer::new().format(whole).as_bytes());
+        }
         let mut buffer = zmij::Buffer::new();
         let text = buffer.format_finite(value);
         self.number(text.strip_suffix(".0").unwrap_or(text).as_bytes());

@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::codec::{Decoder, Malformed};
+use super::gather::Then;
 use super::reply::Writer;
 use super::session::{Next, Session};
 use crate::serve::buffers::{Buffers, OUTPUT_HIGH_WATER};
@@ -123,21 +124,29 @@ impl Client {
         let rules = server.service.rules();
         let (started, mut requests) = (Instant::now(), 0);
         let ended = loop {
-            if buffers.output.len() >= OUTPUT_HIGH_WATER {
+            let Buffers { input, questions, output } = &mut *buffers;
+            if output.len() >= OUTPUT_HIGH_WATER {
                 break Ended::Full;
             }
-            let request = match self.decoder.decode(&buffers.input[*consumed..]) {
-                Ok(Some(request)) => request,
-                Ok(None) => break Ended::Starved,
-                Err(malformed) => {
-                    self.refuse(malformed, &mut buffers.output);
+            let then = self.gather(input, consumed, &rules, questions);
+            requests += questions.len() as u64;
+            for (start, kept) in questions.drain(..) {
+                self.session.answer(kept.within(&input[start..]), &rules, output).await;
+            }
+            match then {
+                Then::More => {}
+                Then::Command(start, kept) => {
+                    requests += 1;
+                    let request = kept.within(&input[start..]);
+                    if self.session.answer(request, &rules, output).await == Next::Close {
+                        break Ended::Closing;
+                    }
+                }
+                Then::Starved => break Ended::Starved,
+                Then::Malformed(malformed) => {
+                    self.refuse(malformed, output);
                     break Ended::Closing;
                 }
-            };
-            *consumed += request.consumed();
-            requests += 1;
-            if self.session.answer(request, &rules, &mut buffers.output).await == Next::Close {
-                break Ended::Closing;
             }
         };
         server.service.metrics.resp_requests.add(requests);

@@ -90,6 +90,14 @@ impl Session {
         request.word(0).is_some_and(|name| mode(name).is_some() || is_throttle(name))
     }
 
+    /// Begins to fetch what a request that [`Session::overlaps`] is about.
+    #[inline]
+    pub(super) fn prefetch(&self, request: Request<'_>, rules: &RuleSet) {
+        if self.may(Access::Ask).is_ok() {
+            decide::prefetch(self, request, rules);
+        }
+    }
+
     /// Answers a request that [`Session::overlaps`].
     pub(super) async fn question(&self, request: Request<'_>, rules: &RuleSet, out: &mut Vec<u8>) {
         let answer = match request.word(0).and_then(mode) {
@@ -151,7 +159,7 @@ impl Session {
 }
 
 #[inline]
-fn is_throttle(name: &[u8]) -> bool {
+pub(super) fn is_throttle(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"CL.THROTTLE")
 }
 
