@@ -18,7 +18,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-KEYS, CONNECTIONS, ROUNDS = 100_000, 50, 3
+KEYS, CONNECTIONS, ROUNDS = 100_000, 50, 5
 DEPTHS = {1: 200_000, 16: 1_500_000, 64: 3_000_000}
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -73,15 +73,17 @@ def wrk(server):
     return requests, float(re.search(r"Requests/sec:\s+([\d.]+)", output)[1])
 
 
-def measure(server, load):
-    """Medians of CPU microseconds a request and of requests a second."""
-    load()
-    rounds = []
-    for _ in range(ROUNDS):
-        before = server.cpu()
-        requests, rate = load()
-        rounds.append(((server.cpu() - before) / requests * 1e6, rate))
-    return [statistics.median(column) for column in zip(*rounds)]
+def measure(loads):
+    """Medians of CPU microseconds a request and of requests a second, of each (server, load). They
+    take turns, so that what else the machine does meets them all."""
+    rounds = [[] for _ in loads]
+    for turn in range(ROUNDS + 1):
+        for (server, load), figures in zip(loads, rounds):
+            before = server.cpu()
+            requests, rate = load(server)
+            if turn > 0:
+                figures.append(((server.cpu() - before) / requests * 1e6, rate))
+    return [[statistics.median(column) for column in zip(*figures)] for figures in rounds]
 
 
 def last_reply(port, depth):
@@ -127,16 +129,19 @@ def resp_table(earrrl):
         print("throttlecrab-server is not installed: no row", file=sys.stderr)
     print("RESP: server CPU microseconds a request, times redis PING, requests a second")
     print(" " * 34 + " |".join(f"P={depth:<24}" for depth in DEPTHS))
-    base = None
-    for name, command, words in plans:
-        server, figures = Server(name, command), {}
-        slow = 10 if "Lua" in name or "throttlecrab" in name else 1
-        for depth, requests in DEPTHS.items():
-            load = lambda: redis_benchmark(server, words, depth, requests // slow)
-            figures[depth] = measure(server, load)
+    servers = [Server(name, command) for name, command, _ in plans]
+    table = {name: {} for name, *_ in plans}
+    for depth, requests in DEPTHS.items():
+        def load(name, words):
+            slow = 10 if "Lua" in name or "throttlecrab" in name else 1
+            return lambda server: redis_benchmark(server, words, depth, requests // slow)
+        loads = [(server, load(name, words)) for server, (name, _, words) in zip(servers, plans)]
+        for (name, *_), figures in zip(plans, measure(loads)):
+            table[name][depth] = figures
+    for server in servers:
         server.stop()
-        base = base or figures
-        row(name, figures, base)
+    for name, figures in table.items():
+        row(name, figures, table["redis PING"])
 
 
 def http_table(earrrl):
@@ -144,13 +149,11 @@ def http_table(earrrl):
     floor = [f"{HERE}/target/release/floor_http", "127.0.0.1:{port}"]
     swapped = [word.replace("{port}", "{x}").replace("{http}", "{port}").replace("{x}", "{http}")
                for word in earrrl]
-    base = None
-    for name, command in [("bare axum route", floor), ("earrrl", swapped)]:
-        server = Server(name, command)
-        figures = {1: measure(server, lambda: wrk(server))}
+    servers = [Server("bare axum route", floor), Server("earrrl", swapped)]
+    table = measure([(server, wrk) for server in servers])
+    for server, figures in zip(servers, table):
         server.stop()
-        base = base or figures
-        row(name, figures, base)
+        row(server.name, {1: figures}, {1: table[0]})
 
 
 def depth_table(earrrl):
