@@ -1,11 +1,12 @@
-//! A bare axum route that parses the check's JSON and answers JSON of the decision's size. One
-//! current-thread runtime for each core, as the server has.
+//! A bare axum route that parses the check's JSON and answers JSON of the decision's size: on tokio's
+//! usual runtime or, with any second argument, on one of its own for each core, as the server has them.
 
 use std::net::SocketAddr;
 
 use axum::routing::post;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
+use tokio::runtime::Builder;
 
 #[derive(Deserialize)]
 struct Check {
@@ -44,19 +45,22 @@ fn main() {
     let address: SocketAddr = std::env::args().nth(1).expect("an address").parse().expect("an address");
     let listener = std::net::TcpListener::bind(address).expect("the address is free");
     listener.set_nonblocking(true).expect("non-blocking");
+    if std::env::args().nth(2).is_none() {
+        return run(&mut Builder::new_multi_thread(), listener);
+    }
     let threads = std::thread::available_parallelism().map_or(1, Into::into);
     let threads: Vec<_> = (0..threads)
         .map(|_| {
             let listener = listener.try_clone().expect("a descriptor");
-            std::thread::spawn(move || serve(listener))
+            std::thread::spawn(move || run(&mut Builder::new_current_thread(), listener))
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
 }
 
-fn serve(listener: std::net::TcpListener) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime").block_on(async {
+fn run(runtime: &mut Builder, listener: std::net::TcpListener) {
+    let runtime = runtime.enable_all().build().expect("a runtime");
+    runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
         let router = Router::new().route("/v1/check", post(check));
         axum::serve(listener, router).await.expect("serves");
