@@ -5,6 +5,8 @@ use std::thread;
 
 use proptest::prelude::*;
 
+use super::entry::FINGERPRINT_MASK;
+use super::slot::Slot;
 use super::*;
 
 /// Lower than every word the tests store.
@@ -146,10 +148,11 @@ fn threads_admit_exactly_the_quota_in_full_sets() {
 /// A table without an empty slot, all of its clients at the same word.
 fn full_table(capacity: usize, word: Word) -> Table {
     let table = Table::new(capacity).unwrap();
-    for name in 0..4 * capacity.max(32) as u64 {
-        store(&table, u64::MAX - name, word);
+    for place in 0..table.raw.lines.slots() {
+        // Fingerprints that no key of a test has.
+        let entry = Entry::new(FINGERPRINT_MASK - 2 * place as u64, word);
+        table.raw.lines.slot(place).swap(Entry::EMPTY, entry).unwrap();
     }
-    assert_eq!(table.len() * 16, table.raw.lines.bytes());
     table
 }
 

@@ -103,7 +103,11 @@ impl<'a> Request<'a> {
 
     /// What is needed to find it again in the buffer it was decoded from.
     pub fn keep(&self) -> Kept {
-        Kept { length: self.bytes.len(), words: SmallVec::from_slice(self.words), inline: self.inline }
+        Kept {
+            length: self.bytes.len(),
+            words: SmallVec::from_slice(self.words),
+            inline: self.inline,
+        }
     }
 
     /// Whether it came as an inline command.
