@@ -90,10 +90,10 @@ impl Session {
         request.word(0).is_some_and(|name| mode(name).is_some() || is_throttle(name))
     }
 
-    /// Begins to fetch what a request that [`Session::overlaps`] is about.
+    /// Begins to fetch what a request that [`Session::overlaps`] is about, where that is in memory.
     #[inline]
     pub(super) fn prefetch(&self, request: Request<'_>, rules: &RuleSet) {
-        if self.may(Access::Ask).is_ok() {
+        if self.may(Access::Ask).is_ok() && !self.server.service.engine().waits() {
             decide::prefetch(self, request, rules);
         }
     }
