@@ -3,6 +3,7 @@
 
 pub mod config;
 pub mod engine;
+pub mod envoy;
 pub mod metrics;
 pub mod protocol;
 #[cfg(feature = "redis")]
