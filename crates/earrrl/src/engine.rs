@@ -6,11 +6,11 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::future::Future;
 
+use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::error::RuleError;
 use crate::rule::Rule;
-use crate::time::Nanos;
 
 /// One request is charged to at most so many rules.
 pub const MAX_CHARGES: usize = 64;

@@ -8,10 +8,10 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::algorithm::{Policy, State, Store};
+use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Action, Decision, Outcome, Report, Wait};
 use crate::rule::Rule;
-use crate::time::Nanos;
 
 /// What one rule says of a request, before anything is stored.
 #[derive(Clone, Copy, Debug, PartialEq)]

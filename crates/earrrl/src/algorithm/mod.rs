@@ -8,9 +8,9 @@
 
 use core::time::Duration;
 
+use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Report, Wait};
-use crate::time::Nanos;
 
 pub mod exponential;
 pub mod fixed_window;

@@ -5,10 +5,10 @@ use std::time::Duration;
 use std::vec::Vec;
 
 use super::{Lockstep, Mismatch, Operation, Profile};
+use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::engine::{Charge, Engine, EngineError, MAX_CHARGES, RuleId};
 use crate::rule::Rule;
-use crate::time::Nanos;
 
 const START: Nanos = Nanos::from_secs(1_800_000_000);
 

@@ -1,13 +1,12 @@
-use crate::clients::BuildError;
-use crate::clock::SystemClock;
+use crate::clock::{Clock, Nanos, SystemClock};
 use crate::cost::Cost;
 use crate::error::RuleError;
 use crate::rule::Rule;
-use crate::time::{Clock, Nanos};
+use crate::store::BuildError;
 
 use super::{Limiter, Verdict};
 use crate::algorithm::Store;
-use crate::table::KeyHash;
+use crate::store::table::KeyHash;
 
 /// The one client's place.
 const KEY: KeyHash = KeyHash::from_bits(1);
