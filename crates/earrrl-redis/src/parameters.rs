@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use earrrl::{
-    Action, Cost, Limit, Policy, RecentAverage, Rule, RuleError, SlidingWindow, TokenBucket,
+    Action, Cost, Limit, Mode, Policy, RecentAverage, Rule, RuleError, SlidingWindow, TokenBucket,
     algorithm::sliding_window::Edge,
 };
 
@@ -102,8 +102,8 @@ pub(crate) fn is_wide(limit: &RecentAverage) -> bool {
 }
 
 /// The flags of a charge. Cost 0 is judged and stores nothing, as a peek does.
-pub(crate) fn flags(rule: &Rule, cost: Cost, peek: bool) -> u8 {
-    let stores = if peek || cost.is_zero() { 0 } else { STORES };
+pub(crate) fn flags(rule: &Rule, cost: Cost, mode: Mode) -> u8 {
+    let stores = if mode == Mode::Peek || cost.is_zero() { 0 } else { STORES };
     let strict = if rule.limit().policy() == Policy::Strict { STRICT } else { 0 };
     stores | strict | if rule.action().enforces() { ENFORCES } else { 0 }
 }

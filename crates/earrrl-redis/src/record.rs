@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use earrrl::algorithm::Moment;
 use earrrl::algorithm::exponential::Measured;
 use earrrl::algorithm::fixed_window::Count;
 use earrrl::algorithm::sliding_counter::Counts;
-use earrrl::algorithm::{Moment, Tally};
-use earrrl::{Cost, Limit, Nanos, State, Store};
+use earrrl::internal::Tally;
+use earrrl::{Cost, Limit, Mode, Nanos, State};
 
 use crate::parameters::{TURN, WIDE_TURN, in_two, is_wide, tag_bytes, ticks_per_micro};
 
@@ -151,7 +152,7 @@ pub(crate) fn decode_summary(limit: &Limit, summary: &[u8]) -> Option<State> {
 /// How long a record must live that holds `state`: until nothing is left in it that could change a
 /// decision.
 pub(crate) fn life(limit: &Limit, state: &State, now: Nanos) -> Duration {
-    let (_, _, report) = limit.step(Some(state.clone()), now, Cost::ZERO, Store::Never);
+    let (_, _, report) = limit.step(Some(state.clone()), now, Cost::ZERO, Mode::Peek);
     // An average is as good as new at a hundredth of the limit, and forgotten at a billionth.
     let tail = match limit {
         Limit::RecentAverage(limit) => limit.period_secs() * 1e7f64.ln(),

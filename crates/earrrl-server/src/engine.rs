@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earrrl::{
-    Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Nanos, Rule, RuleId,
+    Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Mode, Nanos, Rule, RuleId,
 };
 
 use crate::config::EngineConfig;
@@ -137,23 +137,15 @@ impl Engine {
     /// # Errors
     /// As there.
     #[inline]
-    pub async fn decide(&self, charges: &[Charge<'_>]) -> Result<Decision, EngineError> {
+    pub async fn decide(
+        &self,
+        charges: &[Charge<'_>],
+        mode: Mode,
+    ) -> Result<Decision, EngineError> {
         match self {
-            Self::Memory(engine) => engine.decide(charges, None).into_inner(),
+            Self::Memory(engine) => engine.decide(charges, mode, None).into_inner(),
             #[cfg(feature = "redis")]
-            Self::Redis(engine) => engine.decide(charges).await,
-        }
-    }
-
-    /// As [`earrrl::Engine::peek`], by the engine's own clock.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn peek(&self, charges: &[Charge<'_>]) -> Result<Decision, EngineError> {
-        match self {
-            Self::Memory(engine) => engine.peek(charges, None).into_inner(),
-            #[cfg(feature = "redis")]
-            Self::Redis(engine) => engine.peek(charges).await,
+            Self::Redis(engine) => engine.decide(charges, mode).await,
         }
     }
 

@@ -60,12 +60,12 @@ impl Redis {
         self.engine.prepare_with(name, rule, capacity)
     }
 
-    pub(crate) async fn decide(&self, charges: &[Charge<'_>]) -> Result<Decision, EngineError> {
-        self.engine.decide(charges, self.now()).await
-    }
-
-    pub(crate) async fn peek(&self, charges: &[Charge<'_>]) -> Result<Decision, EngineError> {
-        self.engine.peek(charges, self.now()).await
+    pub(crate) async fn decide(
+        &self,
+        charges: &[Charge<'_>],
+        mode: earrrl::Mode,
+    ) -> Result<Decision, EngineError> {
+        self.engine.decide(charges, mode, self.now()).await
     }
 
     pub(crate) async fn refund(

@@ -6,7 +6,7 @@ use crate::rule::Rule;
 use crate::table::KeyHasher;
 use crate::time::Clock;
 
-use super::{Limiter, SingleLimiter, Time};
+use super::{Limiter, Time};
 
 const DEFAULT_CAPACITY: usize = 100_000;
 
@@ -75,14 +75,6 @@ impl<C: Clock, F: FnOnce() -> C> Builder<F> {
             capacity: self.capacity,
             most_bytes: self.most_bytes,
         })
-    }
-
-    /// A limiter without keys: everything it decides counts as one client's.
-    ///
-    /// # Errors
-    /// As [`build`](Self::build).
-    pub fn build_single(self) -> Result<SingleLimiter<C>, BuildError> {
-        self.capacity(1).build().map(SingleLimiter)
     }
 }
 
