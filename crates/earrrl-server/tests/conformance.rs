@@ -368,7 +368,6 @@ fn resp3_conforms() {
     conforms(&Profile { charges: false, ..Profile::EXACT }, || support::parse(""), resp3);
 }
 
-#[cfg(feature = "redis")]
 mod over_redis {
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 

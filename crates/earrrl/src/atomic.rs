@@ -11,14 +11,13 @@ use std::sync::MutexGuard;
 use std::vec::Vec;
 
 use crate::algorithm::{Mode, Policy, State};
-use crate::clients::Clients;
+use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Action, Decision, Figures};
 use crate::rule::Rule;
 use crate::rules::{Judgement, combine};
-use crate::states::{Shard, States};
-use crate::table::KeyHash;
-use crate::time::Nanos;
+use crate::store::table::KeyHash;
+use crate::store::{Clients, Shard, States};
 
 /// What a request is charged under one rule.
 pub(crate) struct Part<'a> {

@@ -7,11 +7,11 @@ use core::fmt;
 use core::future::Future;
 
 use crate::algorithm::Mode;
+use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::error::RuleError;
 use crate::rule::Rule;
-use crate::time::Nanos;
 
 /// One request is charged to at most so many rules.
 pub const MAX_CHARGES: usize = 64;

@@ -7,9 +7,6 @@ pub mod algorithm;
 mod arithmetic;
 #[cfg(feature = "std")]
 mod atomic;
-#[cfg(feature = "std")]
-mod clients;
-#[cfg(feature = "std")]
 mod clock;
 #[cfg(feature = "testing")]
 pub mod conformance;
@@ -37,17 +34,13 @@ mod rules;
 #[cfg(feature = "sim")]
 pub mod sim;
 #[cfg(feature = "std")]
-mod states;
-#[cfg(feature = "std")]
-pub mod table;
-mod time;
+mod store;
 
 pub use algorithm::{
     Algorithm, Exponential, FixedWindow, Limit, Mode, Moment, Policy, RecentAverage,
     SlidingCounter, SlidingLog, SlidingWindow, State, TokenBucket,
 };
-#[cfg(feature = "std")]
-pub use clients::BuildError;
+pub use clock::{Clock, ManualClock, Nanos};
 #[cfg(feature = "std")]
 pub use clock::{SystemClock, TickingClock};
 pub use cost::Cost;
@@ -66,7 +59,8 @@ pub use reference::ReferenceEngine;
 pub use rule::Rule;
 #[cfg(feature = "std")]
 pub use rule_set::{Request, RuleSet, RuleSetBuilder};
-pub use time::{Clock, ManualClock, Nanos};
+#[cfg(feature = "std")]
+pub use store::{BuildError, table};
 
 /// For the engines of sister crates only: no promise is made for any of it.
 #[doc(hidden)]

@@ -9,17 +9,15 @@ use arc_swap::ArcSwap;
 
 use crate::algorithm::Mode;
 use crate::atomic::{self, Part};
-use crate::clients::{BuildError, Clients};
-use crate::clock::SystemClock;
+use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::engine::{
     Charge, Engine, EngineError, RuleId, check_name, merge_charges, restore_places,
 };
-use crate::limiter::Time;
 use crate::rule::Rule;
-use crate::table::KeyHasher;
-use crate::time::{Clock, Nanos};
+use crate::store::table::KeyHasher;
+use crate::store::{BuildError, Clients};
 
 /// Keeps the clients of any number of rules, each rule for a fixed number of clients.
 ///

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 use crate::algorithm::{Mode, State};
+use crate::clock::{Clock, Nanos};
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::engine::{
@@ -14,7 +15,6 @@ use crate::engine::{
 };
 use crate::rule::Rule;
 use crate::rules::decide_all;
-use crate::time::{Clock, Nanos};
 
 /// See the module. It grows with the number of clients: for tests.
 pub struct ReferenceEngine {

@@ -7,16 +7,14 @@ use std::vec::Vec;
 
 use crate::algorithm::Mode;
 use crate::atomic::{self, Part};
-use crate::clients::{BuildError, Clients};
-use crate::clock::SystemClock;
+use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::engine::MAX_CHARGES;
 use crate::error::RuleError;
-use crate::limiter::Time;
 use crate::rule::Rule;
-use crate::table::{KeyHash, KeyHasher};
-use crate::time::{Clock, Nanos};
+use crate::store::table::{KeyHash, KeyHasher};
+use crate::store::{BuildError, Clients};
 
 /// Rules that are decided together: a request that one of them denies is charged to no leaky one.
 ///

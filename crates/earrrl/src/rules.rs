@@ -8,10 +8,10 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::algorithm::{Mode, Policy, State};
+use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Action, Decision, Figures, Outcome, Places, Wait};
 use crate::rule::Rule;
-use crate::time::Nanos;
 
 /// What one rule says of a request, before anything is stored.
 #[derive(Clone, Copy, Debug, PartialEq)]

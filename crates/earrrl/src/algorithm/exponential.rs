@@ -14,11 +14,11 @@ use core::time::Duration;
 
 use super::{Algorithm, Policy};
 use crate::arithmetic::{exp, exp_m1, ln, ln_1p};
+use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::parameter;
-use crate::time::Nanos;
 
 /// The shortest interval, in periods: what keeps `c/i` finite.
 const SHORTEST: f64 = 1e-10;

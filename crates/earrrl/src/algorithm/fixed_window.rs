@@ -8,11 +8,11 @@
 use core::time::Duration;
 
 use super::{Algorithm, Policy};
+use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::parameter;
-use crate::time::Nanos;
 
 /// At most `quota` in each window. Leaky.
 ///

@@ -7,9 +7,9 @@ use super::{
     SlidingCounter, SlidingLog, SlidingWindow, Tally, TokenBucket, decide, exponential,
     fixed_window, judge, sliding_counter,
 };
+use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Decision, Figures};
-use crate::time::Nanos;
 
 /// One of the algorithms with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]

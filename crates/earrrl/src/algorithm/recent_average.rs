@@ -16,11 +16,11 @@ use core::time::Duration;
 
 use super::{Algorithm, Moment, OneTime, Policy};
 use crate::arithmetic::{CELLS, div_ceil, exp, ln, ln_1p, softplus_of_cells, ticks_as_f64};
+use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::parameter::{self, Rate};
-use crate::time::Nanos;
 
 /// Ticks of a nanosecond. Whole nanoseconds would be too coarse: a request moves the state by
 /// about `c/r` seconds, and what is rounded away adds up over `r/λ` requests.

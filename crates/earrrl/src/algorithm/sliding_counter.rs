@@ -11,11 +11,11 @@ use core::time::Duration;
 
 use super::{Algorithm, Policy};
 use crate::arithmetic::{mul_div_floor, product_at_most};
+use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::parameter;
-use crate::time::Nanos;
 
 /// At most about `quota` in any `window`. Leaky.
 ///

@@ -8,11 +8,11 @@
 use core::time::Duration;
 
 use super::{Algorithm, Policy, Tally};
+use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::parameter;
-use crate::time::Nanos;
 
 /// Entries a client, unless said otherwise.
 pub const DEFAULT_MAX_ENTRIES: usize = 10_000;

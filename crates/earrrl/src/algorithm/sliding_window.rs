@@ -9,11 +9,11 @@ use alloc::format;
 use core::time::Duration;
 
 use super::{Algorithm, Policy, Tally};
+use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::parameter;
-use crate::time::Nanos;
 
 /// Sub-windows a window, at the most; also the most that is chosen by default.
 const MOST: u64 = 10_000;

@@ -16,11 +16,11 @@ use core::time::Duration;
 
 use super::{Algorithm, Moment, OneTime, Policy};
 use crate::arithmetic::{div_ceil, mul_div_ceil, mul_div_floor};
+use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::parameter::{self, Rate, greatest_common_divisor};
-use crate::time::Nanos;
 
 const BILLION: u128 = 1_000_000_000;
 /// At most so many ticks a nanosecond.

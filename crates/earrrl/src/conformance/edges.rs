@@ -6,10 +6,10 @@ use std::vec::Vec;
 
 use super::{Lockstep, Mismatch, Operation, Profile};
 use crate::algorithm::Mode;
+use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::engine::{Charge, Engine, EngineError, MAX_CHARGES, RuleId};
 use crate::rule::Rule;
-use crate::time::Nanos;
 
 const START: Nanos = Nanos::from_secs(1_800_000_000);
 

@@ -8,12 +8,12 @@ use std::vec::Vec;
 
 use super::{Mismatch, Profile};
 use crate::algorithm::{Limit, Mode};
+use crate::clock::{Clock, ManualClock, Nanos};
 use crate::cost::Cost;
 use crate::decision::{Decision, Wait};
 use crate::engine::{Charge, Engine, EngineError, RuleId};
 use crate::reference::ReferenceEngine;
 use crate::rule::Rule;
-use crate::time::{Clock, ManualClock, Nanos};
 
 /// What is asked of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,12 +7,12 @@ use std::vec::Vec;
 use super::lockstep::Asked;
 use super::{Lockstep, Mismatch, Operation, Profile};
 use crate::algorithm::Limit;
+use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::Action;
 use crate::engine::Engine;
 use crate::random::Random;
 use crate::rule::Rule;
-use crate::time::Nanos;
 
 /// Every algorithm, policy and edge, at small and large, fast and slow parameters.
 const RULES: &[&str] = &[

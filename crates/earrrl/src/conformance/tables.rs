@@ -4,11 +4,11 @@ use std::format;
 use std::time::Duration;
 
 use super::{Lockstep, Mismatch, Operation, Profile};
+use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Outcome, Wait};
 use crate::engine::Engine;
 use crate::rule::Rule;
-use crate::time::Nanos;
 
 /// A request at `ms` and its answer; times in milliseconds, a retry of -1 for never.
 struct Row {

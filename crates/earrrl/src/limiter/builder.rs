@@ -1,12 +1,11 @@
-use crate::clients::{BuildError, Clients};
-use crate::clock::SystemClock;
+use crate::clock::{Clock, SystemClock, Time};
 use crate::cost::Cost;
 use crate::error::RuleError;
 use crate::rule::Rule;
-use crate::table::KeyHasher;
-use crate::time::Clock;
+use crate::store::table::KeyHasher;
+use crate::store::{BuildError, Clients};
 
-use super::{Limiter, Time};
+use super::Limiter;
 
 const DEFAULT_CAPACITY: usize = 100_000;
 

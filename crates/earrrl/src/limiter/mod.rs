@@ -8,7 +8,6 @@ mod wait;
 
 use core::fmt;
 use core::hash::Hash;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 pub use builder::Builder;
 use verdict::Details;
@@ -17,14 +16,13 @@ pub use wait::{Patience, Reservation, WaitError};
 
 use crate::algorithm::{Judged, Limit, Mode, Moment, OneTime, judge};
 use crate::atomic::{self, Part};
-use crate::clients::{BuildError, Clients};
-use crate::clock::SystemClock;
+use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::Action;
 use crate::error::RuleError;
 use crate::rule::Rule;
-use crate::table::{Change, KeyHash, KeyHasher, Table, Word};
-use crate::time::{Clock, Nanos};
+use crate::store::table::{Change, KeyHash, KeyHasher, Table, Word};
+use crate::store::{BuildError, Clients};
 
 /// So many keys of a batch are fetched from memory together.
 const BATCH: usize = 16;
@@ -304,38 +302,5 @@ impl<C> fmt::Debug for Limiter<C> {
             .field("rule", &self.rule.to_string())
             .field("capacity", &self.capacity)
             .finish_non_exhaustive()
-    }
-}
-
-/// A clock, and the latest instants that were used: time never goes back.
-pub(crate) struct Time<C> {
-    clock: C,
-    /// The latest instant that somebody gave.
-    given: AtomicU64,
-    /// Whether the clock itself was used; then every given instant is at least its present one.
-    /// One flag, written once, in place of a word that every request would write.
-    used: AtomicBool,
-}
-
-impl<C: Clock> Time<C> {
-    pub(crate) fn new(clock: C) -> Self {
-        Self { clock, given: AtomicU64::new(0), used: AtomicBool::new(false) }
-    }
-
-    /// The present instant.
-    #[inline]
-    pub(crate) fn now(&self) -> Nanos {
-        if !self.used.load(Relaxed) {
-            self.used.store(true, Relaxed);
-        }
-        self.clock.now().max(Nanos::new(self.given.load(Relaxed)))
-    }
-
-    /// A given instant, or the latest one used if that is later.
-    #[inline]
-    pub(crate) fn at(&self, given: Nanos) -> Nanos {
-        let before = Nanos::new(self.given.fetch_max(given.get(), Relaxed));
-        let floor = if self.used.load(Relaxed) { self.clock.now() } else { Nanos::ZERO };
-        given.max(before).max(floor)
     }
 }

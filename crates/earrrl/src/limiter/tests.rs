@@ -8,8 +8,8 @@ use std::{vec, vec::Vec};
 use proptest::prelude::*;
 
 use super::*;
-use crate::table::TableError;
-use crate::time::ManualClock;
+use crate::clock::ManualClock;
+use crate::store::table::TableError;
 use crate::{Decision, Outcome, RuleSet, State, Wait};
 
 const RULES: [&str; 8] = [

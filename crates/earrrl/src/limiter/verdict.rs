@@ -2,10 +2,10 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::algorithm::{Algorithm, Limit, Moment, figures};
+use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Decision, Figures, Outcome, Wait};
 use crate::rule::Rule;
-use crate::time::Nanos;
 
 /// The answer to a request. Whether it is allowed is known; everything else is worked out when it
 /// is asked for.

@@ -11,12 +11,12 @@ use std::fmt;
 
 use super::Limiter;
 use crate::algorithm::{Limit, Moment, OneTime, TokenBucket};
-use crate::clients::Clients;
+use crate::clock::{Clock, Nanos};
 use crate::cost::Cost;
 use crate::decision::Wait;
 use crate::error::RuleError;
-use crate::table::{Change, KeyHash};
-use crate::time::{Clock, Nanos};
+use crate::store::Clients;
+use crate::store::table::{Change, KeyHash};
 
 /// How to wait: by default at most a minute, without jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use crate::algorithm::RecentAverage;
 use crate::arithmetic::exp;
+use crate::clock::Nanos;
 use crate::cost::Cost;
-use crate::time::Nanos;
 
 /// The recent average at `now` of all these requests: `λ·Σ cᵢ·e^(-λ(now-tᵢ))`. Later ones are left
 /// out.

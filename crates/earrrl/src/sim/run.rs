@@ -9,11 +9,11 @@ use core::time::Duration;
 use super::schedule::Schedule;
 use super::{Client, Reaction};
 use crate::algorithm::{Mode, State};
+use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::error::RuleError;
 use crate::rule::Rule;
-use crate::time::Nanos;
 
 /// The most requests a simulation may have.
 pub const MAX_ATTEMPTS: u64 = 20_000_000;

@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::sync::{Arc, Weak};
 use std::thread;
 
-use crate::time::{Clock, Nanos};
+use super::{Clock, Nanos};
 
 /// How often the counter is compared with boot time.
 const CHECK_EVERY: u64 = 100_000_000;

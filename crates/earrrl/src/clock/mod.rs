@@ -1,8 +1,18 @@
 //! Instants in whole nanoseconds, and the clocks that tell them.
 
+#[cfg(feature = "std")]
+mod monotonic;
+#[cfg(feature = "std")]
+mod system;
+
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
+
+#[cfg(feature = "std")]
+pub(crate) use monotonic::Time;
+#[cfg(feature = "std")]
+pub use system::{SystemClock, TickingClock};
 
 /// An instant: whole nanoseconds since the Unix epoch (1970 to 2554).
 ///

@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lru::LruCache;
 
+use super::table::KeyHash;
 use crate::algorithm::State;
-use crate::table::KeyHash;
 
 const SHARDS: usize = 64;
 /// What a client takes beside its state: the links and the allocation of its node, and its place

@@ -3,11 +3,11 @@
 use std::string::String;
 use std::{fmt, format};
 
+use super::states::States;
+use super::table::{Change, KeyHash, Table, TableError};
 use crate::algorithm::{Limit, State};
+use crate::clock::Nanos;
 use crate::error::RuleError;
-use crate::states::States;
-use crate::table::{Change, KeyHash, Table, TableError};
-use crate::time::Nanos;
 
 pub(crate) enum Clients {
     Words(Table),
