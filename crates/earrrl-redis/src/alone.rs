@@ -8,11 +8,10 @@ use earrrl::{
     Action, Charge, Cost, Decision, Engine, EngineError, Nanos, Outcome, Report, Store, Wait,
 };
 
-use crate::asked::{Asked, Request};
-use crate::engine::unavailable;
 use crate::exchange::{Late, Missed, stored, take_back};
 use crate::link::Fault;
 use crate::options::WhenGone;
+use crate::request::{Asked, Request};
 use crate::shared::Shared;
 use crate::status::count;
 
@@ -135,7 +134,7 @@ pub(crate) fn refund(
     let (now, rule) = (shared.now(now), &asked.rule);
     let at = charged_at.unwrap_or(now);
     if !shared.ledger.take_back(rule, &asked.client, asked.cost, at) {
-        return Err(unavailable(fault));
+        return Err(fault.into());
     }
     let charge = Charge { rule: rule.local, key: &asked.client, cost: asked.cost };
     // The local engine answers at once.

@@ -11,10 +11,9 @@ use earrrl::{
 };
 use tokio::task::JoinHandle;
 
-use crate::asked::{Asked, Request};
-use crate::ledger::Adjustment;
-use crate::link::Fault;
+use crate::algorithm::Adjustment;
 use crate::options::Options;
+use crate::request::Request;
 use crate::shared::Shared;
 use crate::status::{Status, count};
 use crate::{alone, reply, supervisor};
@@ -111,7 +110,7 @@ impl RedisEngine {
         let merged = merge_charges(charges, rule)?;
         let asked = merged.iter().filter_map(|(place, charge)| {
             let rule = rules.iter().find(|known| known.id == charge.rule)?.clone();
-            Some(Asked::new(&self.shared, rule, charge, *place))
+            Some(self.shared.asked(rule, charge, *place))
         });
         Ok(Request { asked: asked.collect(), now: self.shared.given(now), peek })
     }
@@ -171,11 +170,10 @@ impl Engine for RedisEngine {
         let Some(rule) = self.shared.rules.get(charge.rule) else {
             return Box::pin(std::future::ready(Err(EngineError::UnknownRule(charge.rule))));
         };
-        let asked = Asked::new(&self.shared, rule, charge, 0);
+        let asked = self.shared.asked(rule, charge, 0);
         let (shared, now) = (self.shared.clone(), self.shared.given(now));
         Box::pin(async move {
-            let when = charged_at.map_or(-1.0, crate::record::micros);
-            let back = Adjustment { back: true, when, alone: (0.0, 0.0), cost: asked.cost };
+            let back = Adjustment::take_back(charged_at, asked.cost);
             match shared.adjust(&asked, back, now).await {
                 Ok(()) => Ok(()),
                 Err(fault) => alone::refund(&shared, &asked, charged_at, now, fault),
@@ -188,13 +186,8 @@ impl Engine for RedisEngine {
             return Box::pin(std::future::ready(Err(EngineError::UnknownRule(rule))));
         };
         let charge = Charge { rule, key, cost: Cost::ZERO };
-        let asked = Asked::new(&self.shared, known, &charge, 0);
+        let asked = self.shared.asked(known, &charge, 0);
         let shared = self.shared.clone();
-        Box::pin(async move { shared.reset(&asked).await.map_err(unavailable) })
+        Box::pin(async move { shared.reset(&asked).await.map_err(EngineError::from) })
     }
-}
-
-/// A change that Redis alone can make, and did not.
-pub(crate) fn unavailable(fault: Fault) -> EngineError {
-    EngineError::Unavailable(format!("{}: {}", fault.name(), fault.detail()))
 }

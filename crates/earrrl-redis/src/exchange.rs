@@ -11,13 +11,12 @@ use std::sync::Arc;
 use earrrl::Nanos;
 use redis::Value;
 
-use crate::asked::{Request, time_argument};
-use crate::convert::convert;
-use crate::ledger::Adjustment;
+use crate::algorithm::{Adjustment, flags};
+use crate::convert::{CONVERSIONS, convert};
 use crate::link::{Fault, Link};
-use crate::parameters::flags;
 use crate::reply::{self, Reply, Seen, Verdict};
-use crate::shared::{CONVERSIONS, Shared};
+use crate::request::{Request, time_argument};
+use crate::shared::Shared;
 
 /// What Redis saw, and when.
 pub(crate) type Answer = (Nanos, Vec<Seen>);
@@ -143,8 +142,7 @@ impl Shared {
 /// Takes one charge of a request back.
 pub(crate) async fn take_back(shared: Arc<Shared>, request: Arc<Request>, place: usize, at: Nanos) {
     let asked = &request.asked[place];
-    let when = crate::record::micros(at);
-    let back = Adjustment { back: true, when, alone: (0.0, 0.0), cost: asked.cost };
+    let back = Adjustment::take_back(Some(at), asked.cost);
     if let Err(fault) = shared.adjust(asked, back, request.now).await {
         tracing::warn!(why = fault.detail(), "a charge could not be taken back");
     }
@@ -212,14 +210,14 @@ async fn call(
         [one] => {
             let asked = &request.asked[*one];
             let head = time.into_iter().chain([flags(*one)]);
-            let args = head.chain(asked.parameters(shared, 1.0)).collect();
+            let args = head.chain(asked.parameters(shared.options.linger, 1.0)).collect();
             (shared.scripts.single(asked.rule.kind), vec![args])
         }
         _ => {
             let charge = |place: &usize| {
                 let asked = &request.asked[*place];
                 let head = [asked.rule.kind as u8, flags(*place)];
-                head.into_iter().chain(asked.parameters(shared, 1.0)).collect()
+                head.into_iter().chain(asked.parameters(shared.options.linger, 1.0)).collect()
             };
             let args = [time.to_vec()].into_iter().chain(places.iter().map(charge)).collect();
             (shared.scripts.several(asked().map(|asked| asked.rule.kind)), args)

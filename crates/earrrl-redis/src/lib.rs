@@ -25,8 +25,9 @@
 //!
 //! `docs/distributed.md` has sizing, failure modes, clocks and eviction.
 
+mod adjust;
+mod algorithm;
 mod alone;
-mod asked;
 mod breaker;
 mod convert;
 mod engine;
@@ -35,13 +36,11 @@ mod key;
 mod ledger;
 mod link;
 mod options;
-mod parameters;
-mod prepared;
-mod record;
 mod reply;
+mod request;
+mod rules;
 mod script;
 mod shared;
-mod slot;
 mod status;
 mod supervisor;
 mod throttle;

@@ -5,9 +5,9 @@
 //! other engine uses, so that Rust and Lua can't drift apart in them.
 
 use earrrl::rules::{Judgement, combine};
-use earrrl::{Cost, Decision, Limit, Nanos, Report, Rule, State, Store};
+use earrrl::{Cost, Decision, Nanos, Report, Rule, State, Store};
 
-use crate::record;
+use crate::algorithm::{self, Answers};
 
 /// What Lua said of one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,12 +122,12 @@ struct Charged<'a> {
 impl<'a> Charged<'a> {
     fn new(rule: &'a Rule, cost: Cost, seen: &Seen, now: Nanos) -> Self {
         let limit = rule.limit();
-        let after = matches!(limit, Limit::SlidingLog(_) | Limit::SlidingWindow(_));
+        let after = algorithm::of(limit).answers() == Answers::After;
         let state = match after {
-            true if seen.undone => record::decode_summary(limit, &seen.state)
+            true if seen.undone => algorithm::decode_summary(limit, &seen.state)
                 .and_then(|state| limit.refund(Some(state), now, now, cost)),
-            true => record::decode_summary(limit, &seen.state),
-            false => record::decode(limit, &seen.state, now),
+            true => algorithm::decode_summary(limit, &seen.state),
+            false => algorithm::decode(limit, &seen.state, now),
         };
         let wait = || limit.step(state.clone(), now, cost, Store::Never).2.retry_after;
         let judgement = Judgement::new(rule, seen.verdict == Verdict::Allowed, wait);

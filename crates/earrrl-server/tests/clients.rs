@@ -87,7 +87,7 @@ fn redis_benchmark() {
         let Some(printed) = output("redis-benchmark", &arguments) else { return };
         assert!(printed.contains("requests per second"), "{printed}");
     }
-    assert!(server.server.service.throttle.table().len() > 500);
+    assert!(server.server.service.engine().throttle.table().len() > 500);
 }
 
 #[test]

@@ -361,7 +361,6 @@ fn resp3_conforms() {
     conforms(&Profile::EXACT, || support::parse(""), resp3);
 }
 
-#[cfg(feature = "redis")]
 mod over_redis {
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 

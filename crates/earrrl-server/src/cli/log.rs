@@ -3,10 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::address::Prefixes;
 use crate::replay::{
     Clients, CostRule, Format, Hints, Key, ReadError, Reader, Request, Selection, Skip,
 };
+use earrrl_server::address::Prefixes;
 
 use super::Failure;
 use super::failure::warn;

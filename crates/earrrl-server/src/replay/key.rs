@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 use std::str::FromStr;
 
 use super::format::{Field, Record};
-use crate::address::Prefixes;
+use earrrl_server::address::Prefixes;
 
 /// One field of a request, or several that make a compound key.
 #[derive(Debug, Clone, PartialEq, Eq)]

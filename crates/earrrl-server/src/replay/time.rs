@@ -120,7 +120,6 @@ pub(crate) fn year_of(time: u64) -> u32 {
 }
 
 /// A time as people read it: `2015-05-17 10:05:03`, in UTC.
-#[cfg(any(test, feature = "plot"))]
 pub(crate) fn written(time: u64) -> String {
     let (days, second) = (time / SECOND / 86_400, time / SECOND % 86_400);
     let year = year_of(time);

@@ -55,7 +55,6 @@ impl Trial {
     }
 
     /// Whether the rule measures a rate.
-    #[cfg(feature = "plot")]
     pub(crate) fn measures(&self) -> bool {
         let (_, decision) = self.rule.limit().decide(None, Nanos::ZERO, Cost::ONE, Store::Never);
         decision.rate.is_some()

@@ -4,7 +4,6 @@ pub mod attributes;
 mod inline;
 pub mod key;
 pub mod rules;
-pub mod throttle;
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,12 +14,12 @@ use smallvec::SmallVec;
 
 use crate::config::Config;
 use crate::engine::Engine;
+use crate::engine::throttle::{Call, Throttled};
 use crate::metrics::Metrics;
 use attributes::Attributes;
 use inline::InlineRules;
 use key::Key;
 use rules::{ActiveRule, Prepared, RuleSet};
-use throttle::{Call, Throttle, Throttled};
 
 /// Longest key, in bytes.
 pub const MAX_KEY_LEN: usize = 4096;
@@ -30,8 +29,6 @@ pub const MAX_KEY_LEN: usize = 4096;
 pub struct Service {
     /// The counters.
     pub metrics: Metrics,
-    /// `CL.THROTTLE`'s clients.
-    pub throttle: Throttle,
     engine: Engine,
     rules: ArcSwap<RuleSet>,
     inline: InlineRules,
@@ -132,12 +129,11 @@ impl Service {
     /// # Errors
     /// When there is not enough memory for the tables, say.
     pub fn new(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
-        let engine = Engine::new(&config.engine, Arc::clone(&clock))?;
+        let engine = Engine::new(&config.engine, config.capacity, clock)?;
         let metrics = Metrics::default();
         let rules = RuleSet::new(config, &engine, &metrics.outcomes)?;
         Ok(Self {
             metrics,
-            throttle: Throttle::new(config.capacity, clock)?,
             engine,
             rules: ArcSwap::from_pointee(rules),
             inline: InlineRules::new(config.server.allow_inline_rules, config.capacity),
@@ -180,11 +176,7 @@ impl Service {
     /// # Errors
     /// Parameters that can't be counted exactly there.
     pub async fn throttle(&self, key: &[u8], call: Call) -> Result<Throttled, AskError> {
-        match &self.engine {
-            Engine::Memory(_) => Ok(self.throttle.throttle(key, call)),
-            #[cfg(feature = "redis")]
-            Engine::Redis(engine) => Ok(engine.throttle(key, call, &self.throttle).await?),
-        }
+        Ok(self.engine.throttle(key, call).await?)
     }
 
     /// Begins to fetch the state of a client who is about to ask.

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use earrrl::{Clock, ManualClock, Nanos, SystemClock};
 use earrrl_server::config::Config;
 use earrrl_server::serve::run::Running;
-use earrrl_server::serve::server::Server;
+use earrrl_server::server::Server;
 use tokio::sync::oneshot;
 
 /// How long a test waits for what must come.

@@ -21,6 +21,7 @@ pub mod sliding_log;
 pub mod sliding_window;
 mod tally;
 pub mod token_bucket;
+mod visit;
 
 pub use exponential::Exponential;
 pub use fixed_window::FixedWindow;
@@ -31,6 +32,8 @@ pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
 pub use tally::Tally;
 pub use token_bucket::TokenBucket;
+#[doc(hidden)]
+pub use visit::Visitor;
 
 /// A state that is one time, in ticks since the Unix epoch.
 ///

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::answer::{self, Status};
 use super::problem::Problem;
 use super::routes::{Shared, authorize};
+use crate::config::access::Access;
 use crate::config::attribute::Part;
-use crate::serve::access::Access;
 use crate::service::rules::ActiveRule;
 use crate::service::{Ask, AskError, Mode};
 

@@ -7,9 +7,9 @@ use earrrl::{Cost, MAX_CHARGES, Nanos, Outcome, Wait};
 use super::codec::Request;
 use super::reply::Writer;
 use super::session::{Refusal, Session, is_throttle};
-use crate::serve::access::Access;
+use crate::config::access::Access;
+use crate::engine::throttle::{Call, Throttled};
 use crate::service::rules::{ActiveRule, RuleSet};
-use crate::service::throttle::{Call, Throttled};
 use crate::service::{Answer, Ask, AskError, Mode, check_key};
 
 /// `CL.THROTTLE key max_burst count period [quantity]`.
@@ -20,7 +20,7 @@ pub(super) fn throttle(
     reply: &mut Writer<'_>,
 ) -> Result<(), Refusal> {
     let (key, call) = parse_throttle(session, request)?;
-    write_throttled(session.server.service.throttle.throttle(key, call), reply);
+    write_throttled(session.server.service.engine().throttle.throttle(key, call), reply);
     Ok(())
 }
 
@@ -42,7 +42,7 @@ pub(super) fn prefetch(session: &Session, request: Request<'_>, rules: &RuleSet)
     let service = &session.server.service;
     match (request.len(), request.word(1), request.word(2)) {
         (5..=6, Some(key), _) if request.word(0).is_some_and(is_throttle) => {
-            service.throttle.prefetch(key);
+            service.engine().throttle.prefetch(key);
         }
         (3 | 5, Some(name), Some(key)) => {
             if let Some(rule) = remembered(session, rules, name) {

@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicUsize;
 use super::codec::Request;
 use super::reply::{Version, Writer};
 use super::{command, decide};
-use crate::serve::access::Access;
-use crate::serve::server::Server;
+use crate::config::access::Access;
+use crate::server::Server;
 use crate::service::Mode;
 use crate::service::rules::RuleSet;
 
