@@ -40,9 +40,9 @@ pub use algorithm::{
     Algorithm, Exponential, FixedWindow, Limit, Mode, Moment, Policy, RecentAverage,
     SlidingCounter, SlidingLog, SlidingWindow, State, TokenBucket,
 };
-pub use clock::{Clock, ManualClock, Nanos};
 #[cfg(feature = "std")]
-pub use clock::{SystemClock, TickingClock};
+pub use clock::{Anchor, SystemClock, TickingClock};
+pub use clock::{Clock, ManualClock, Nanos};
 pub use cost::Cost;
 pub use decision::{Action, Decision, Figures, Outcome, Places, Wait};
 pub use duration::parse_duration;
