@@ -135,7 +135,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// use std::time::Duration;
     ///
     /// let rule: Rule = "gcra 100/s burst=1000".parse()?;
-    /// let tokens = Limiter::builder(rule).clock(ManualClock::new(Nanos::from_secs(1))).build()?;
+    /// let clock = ManualClock::new(Nanos::from_secs(1));
+    /// let tokens = Limiter::<str>::builder(rule).clock(clock).build()?;
     /// // The model answered with 4000 tokens: 30 seconds of the allowance are owed.
     /// let answer = tokens.charge("alice", Cost::from_units(4000))?;
     /// assert!(!answer.is_allowed());
