@@ -96,18 +96,24 @@ pub(crate) fn split_time(bytes: &[u8]) -> Option<(Option<Nanos>, &[u8])> {
     Some((Some(Nanos::new(nanos)), rest))
 }
 
-/// The decision that follows from what was seen.
-pub(crate) fn decide(charges: &[(&Rule, Cost)], seen: &[Seen], now: Nanos, peek: bool) -> Decision {
+/// The decision that follows from what was seen, and each client's state after it.
+pub(crate) fn decide(
+    charges: &[(&Rule, Cost)],
+    seen: &[Seen],
+    now: Nanos,
+    peek: bool,
+) -> (Decision, Vec<Option<State>>) {
     let each: Vec<Charged<'_>> = charges
         .iter()
         .zip(seen)
         .map(|(&(rule, cost), seen)| Charged::new(rule, cost, seen, now))
         .collect();
     let all_pass = each.iter().all(|charged| charged.judgement.passes());
-    let reports: Vec<Report> =
-        each.iter().map(|charged| charged.report(now, all_pass, peek)).collect();
+    let after = each.iter().map(|charged| charged.after(now, all_pass, peek));
+    let (states, reports): (Vec<_>, Vec<_>) = after.unzip();
     let judged = each.iter().zip(&reports);
-    combine(judged.map(|(charged, report)| (charged.rule, &charged.judgement, report)))
+    let judged = judged.map(|(charged, report)| (charged.rule, &charged.judgement, report));
+    (combine(judged), states)
 }
 
 struct Charged<'a> {
@@ -134,10 +140,11 @@ impl<'a> Charged<'a> {
         Self { rule, cost, judgement, state, after }
     }
 
-    /// The figures after the decision.
-    fn report(&self, now: Nanos, all_pass: bool, peek: bool) -> Report {
+    /// The state and the figures after the decision.
+    fn after(&self, now: Nanos, all_pass: bool, peek: bool) -> (Option<State>, Report) {
         let store = if peek || self.after { Store::Never } else { self.judgement.store(all_pass) };
-        self.rule.limit().step(self.state.clone(), now, self.cost, store).2
+        let (state, _, report) = self.rule.limit().step(self.state.clone(), now, self.cost, store);
+        (state, report)
     }
 }
 
