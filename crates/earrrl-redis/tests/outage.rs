@@ -6,8 +6,8 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::{Charge, Cost, Engine, ManualClock, Nanos, RuleId};
-use earrrl_redis::{Mode, Options, RedisEngine};
+use earrrl::{Charge, Cost, Engine, ManualClock, Mode, Nanos, RuleId};
+use earrrl_redis::{Options, RedisEngine};
 
 use support::load::becomes;
 use support::{PATIENCE, Server};
@@ -41,7 +41,7 @@ async fn allowed(engine: &RedisEngine, rule: RuleId, times: usize) -> usize {
     let mut allowed = 0;
     for _ in 0..times {
         let charge = Charge { rule, key: b"k", cost: Cost::ONE };
-        allowed += usize::from(engine.decide(&[charge], None).await.unwrap().allowed);
+        allowed += usize::from(engine.decide(&[charge], Mode::Check, None).await.unwrap().allowed);
     }
     allowed
 }
@@ -68,7 +68,7 @@ async fn who_is_out_stays_out_on_every_node() {
         for (rule, text) in rules.into_iter().zip(RULES) {
             assert_eq!(allowed(node, rule, 20).await, 0, "{text}");
         }
-        becomes(node, Mode::Alone).await;
+        becomes(node, earrrl_redis::Mode::Alone).await;
     }
 }
 
