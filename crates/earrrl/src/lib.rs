@@ -49,7 +49,7 @@ pub use duration::parse_duration;
 pub use engine::{Charge, Engine, EngineError, MAX_CHARGES, RuleId, check_name};
 pub use error::RuleError;
 #[cfg(feature = "std")]
-pub use limiter::{Builder, Limiter, Patience, Reservation, Verdict, WaitError};
+pub use limiter::{Builder, Denied, Limiter, Patience, Reservation, Verdict, WaitError};
 #[cfg(feature = "std")]
 pub use memory::MemoryEngine;
 pub use parameter::Rate;
