@@ -1,15 +1,48 @@
-//! Client addresses, cut to the prefix that counts as one client.
+//! Clients' addresses: which one a request comes from, and the prefix of it that counts as one client.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use ipnet::IpNet;
+
 /// How many leading bits of an address make a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Prefixes {
+pub struct Prefixes {
     /// Of an IPv4 address, at most 32.
-    pub(crate) ipv4: u8,
+    pub ipv4: u8,
     /// Of an IPv6 address, at most 128.
-    pub(crate) ipv6: u8,
+    pub ipv6: u8,
+}
+
+/// How a client's address is told from the one that connected and from what proxies add.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClientAddress {
+    /// Proxies that are believed.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Or how many proxies there are, whatever their addresses.
+    pub hops: usize,
+    /// The part of an address that makes a client.
+    pub prefixes: Prefixes,
+}
+
+impl ClientAddress {
+    /// The client's address, given the peer's and the `X-Forwarded-For` header, to which each proxy
+    /// appends its own peer. Only what trusted proxies appended is believed, so the header is read
+    /// from the right, and never beyond the first address that is not trusted.
+    pub fn resolve(&self, peer: IpAddr, forwarded: &str) -> IpAddr {
+        let trusted =
+            |address: &IpAddr| self.trusted_proxies.iter().any(|net| net.contains(address));
+        let mut client = peer;
+        for (hop, entry) in forwarded.rsplit(',').enumerate() {
+            let goes_on = if self.hops > 0 { hop < self.hops } else { trusted(&client) };
+            match parse(entry.trim().as_bytes()) {
+                Some(before) if goes_on => client = before,
+                _ => break,
+            }
+        }
+        client
+    }
 }
 
 impl Default for Prefixes {
@@ -25,7 +58,7 @@ impl Prefixes {
     /// A port is left out, an IPv4 address written as IPv6 is taken as IPv4; what is no address, a
     /// host name say, stays as it is.
     #[inline]
-    pub(crate) fn client<'a>(self, text: &'a [u8], buffer: &'a mut Vec<u8>) -> &'a [u8] {
+    pub fn client<'a>(self, text: &'a [u8], buffer: &'a mut Vec<u8>) -> &'a [u8] {
         // An IPv4 address that stays whole needs no look at its parts.
         if self.ipv4 == 32 && memchr::memchr(b':', text).is_none() {
             return text;
@@ -36,34 +69,43 @@ impl Prefixes {
         buffer
     }
 
-    fn write(self, address: IpAddr, buffer: &mut Vec<u8>) {
-        // Writing to a vector can't fail.
-        let _ = match address {
-            IpAddr::V6(address) if (1..=64).contains(&self.ipv6) => {
-                let kept = u128::MAX << (128 - u32::from(self.ipv6));
-                let network = ((u128::from(address) & kept) >> 64) as u64;
-                write_upper_half(network, buffer);
-                write!(buffer, "/{}", self.ipv6)
-            }
+    /// The address as a client's key: `192.0.2.7`, `2001:db8:0:1::/64`.
+    pub fn key(self, address: IpAddr) -> String {
+        let mut text = Vec::new();
+        self.write(address, &mut text);
+        String::from_utf8(text).unwrap_or_default()
+    }
+
+    /// The first address of the network that the client is.
+    pub fn network(self, address: IpAddr) -> IpAddr {
+        match address {
             IpAddr::V4(address) => {
                 let kept = u32::MAX.checked_shl(32 - u32::from(self.ipv4)).unwrap_or(0);
-                let network = Ipv4Addr::from(u32::from(address) & kept);
-                if self.ipv4 < 32 {
-                    write!(buffer, "{network}/{}", self.ipv4)
-                } else {
-                    write!(buffer, "{network}")
-                }
+                Ipv4Addr::from(u32::from(address) & kept).into()
             }
             IpAddr::V6(address) => {
                 let kept = u128::MAX.checked_shl(128 - u32::from(self.ipv6)).unwrap_or(0);
-                let network = Ipv6Addr::from(u128::from(address) & kept);
-                if self.ipv6 < 128 {
-                    write!(buffer, "{network}/{}", self.ipv6)
-                } else {
-                    write!(buffer, "{network}")
-                }
+                Ipv6Addr::from(u128::from(address) & kept).into()
             }
+        }
+    }
+
+    fn write(self, address: IpAddr, buffer: &mut Vec<u8>) {
+        let (prefix, whole) = match address {
+            IpAddr::V4(_) => (self.ipv4, 32),
+            IpAddr::V6(_) => (self.ipv6, 128),
         };
+        // Writing to a vector can't fail.
+        let _ = match self.network(address) {
+            IpAddr::V6(network) if (1..=64).contains(&prefix) => {
+                write_upper_half((u128::from(network) >> 64) as u64, buffer);
+                Ok(())
+            }
+            network => write!(buffer, "{network}"),
+        };
+        if prefix < whole {
+            let _ = write!(buffer, "/{prefix}");
+        }
     }
 }
 
@@ -84,8 +126,8 @@ fn write_upper_half(network: u64, buffer: &mut Vec<u8>) {
     buffer.extend_from_slice(b"::");
 }
 
-/// An address, with or without a port.
-fn parse(text: &[u8]) -> Option<IpAddr> {
+/// An address, with or without a port; an IPv4 address written as IPv6 is taken as IPv4.
+pub fn parse(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?;
     let address = text.parse::<IpAddr>().ok();
     let address = address.or_else(|| text.parse::<SocketAddr>().ok().map(|socket| socket.ip()))?;

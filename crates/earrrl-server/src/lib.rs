@@ -1,11 +1,24 @@
-//! The server part of the `earrrl` binary, as a library so that its tests and fuzz targets reach it.
-#![cfg(feature = "serve")]
+//! The parts of the `earrrl` binary that its tests and fuzz targets reach.
+//!
+//! A module knows those before it only: `address`, `config`, `envoy`, `metrics`, `engine`,
+//! `service`, `connections`, `server`, `protocol`, `serve`.
 
+pub mod address;
+#[cfg(feature = "serve")]
 pub mod config;
+#[cfg(feature = "serve")]
+pub mod connections;
+#[cfg(feature = "serve")]
 pub mod engine;
+#[cfg(feature = "serve")]
+pub mod envoy;
+#[cfg(feature = "serve")]
 pub mod metrics;
+#[cfg(feature = "serve")]
 pub mod protocol;
-#[cfg(feature = "redis")]
-pub mod redis;
+#[cfg(feature = "serve")]
 pub mod serve;
+#[cfg(feature = "serve")]
+pub mod server;
+#[cfg(feature = "serve")]
 pub mod service;

@@ -1,8 +1,6 @@
 //! The `earrrl` binary.
 
-mod address;
 mod cli;
-#[cfg(feature = "plot")]
 mod plot;
 mod replay;
 mod simulate;

@@ -1,5 +1,4 @@
 //! `earrrl suggest`, `earrrl simulate` and the report, from the outside.
-#![cfg(feature = "plot")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod command;

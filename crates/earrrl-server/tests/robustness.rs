@@ -257,7 +257,7 @@ fn memory_does_not_grow_with_keys() {
             assert!(matches!(client.reply(), Reply::Array(_)));
         }
     }
-    assert!(server.server.service.throttle.table().len() < 2000);
+    assert!(server.server.service.engine().throttle.table().len() < 2000);
 }
 
 #[test]

@@ -4,11 +4,11 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::address::Prefixes;
 use crate::replay::{
     Clients, CostRule, Escaped, Format, Hints, Key, Pattern, ReadError, Reader, Request, Selection,
     Skip, notation,
 };
+use earrrl_server::address::Prefixes;
 
 use super::Failure;
 use super::failure::warn;

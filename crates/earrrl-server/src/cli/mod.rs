@@ -43,7 +43,6 @@ enum Command {
 }
 
 /// A file to draw to; its ending says how.
-#[cfg(feature = "plot")]
 fn figure_file(name: &str) -> Result<std::path::PathBuf, String> {
     let path = std::path::PathBuf::from(name);
     match path.extension().and_then(|extension| extension.to_str()) {

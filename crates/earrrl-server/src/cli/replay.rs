@@ -31,7 +31,6 @@ pub(crate) struct Args {
     output: Output,
 
     /// Draw what was asked and permitted over time: a file that ends in .svg or .png
-    #[cfg(feature = "plot")]
     #[arg(long, value_name = "FILE", value_parser = super::figure_file)]
     plot: Option<std::path::PathBuf>,
 
@@ -58,7 +57,6 @@ enum Output {
     /// A line an event and rule, in the order of their times
     Jsonl,
     /// A page with figures, to be opened in a browser
-    #[cfg(feature = "plot")]
     Html,
 }
 
@@ -91,7 +89,6 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(ERROR) })
 }
 
-#[cfg(feature = "plot")]
 impl Args {
     fn replay(&self) -> Replay {
         let replay = Replay::new(self.rules.iter().cloned());
@@ -113,21 +110,6 @@ impl Args {
         let axis = report::Axis::new(timeline);
         let figure = report::asked_and_permitted(&axis, replay, &rules, (960, 480));
         crate::plot::save(&figure, path).map_err(Failure::new)
-    }
-}
-
-#[cfg(not(feature = "plot"))]
-impl Args {
-    fn replay(&self) -> Replay {
-        Replay::new(self.rules.iter().cloned())
-    }
-
-    fn streams(&self) -> Result<bool, Failure> {
-        Ok(self.assume_sorted)
-    }
-
-    fn draw(&self, _replay: &Replay) -> Result<(), Failure> {
-        Ok(())
     }
 }
 
@@ -157,14 +139,12 @@ impl<W: Write> Run<W> {
         })
     }
 
-    #[cfg_attr(not(feature = "plot"), expect(unused_variables, reason = "for html only"))]
     fn finish(&mut self, reader: &Reader, held: &Held) -> io::Result<()> {
         let summary = Summary { reader, replay: &self.replay, names: &self.names };
         match self.output {
             Output::Table => report::write_table(&mut self.out, &summary)?,
             Output::Json => report::write_json(&mut self.out, &summary)?,
             Output::Jsonl => {}
-            #[cfg(feature = "plot")]
             Output::Html => {
                 if let Some(timeline) = &self.replay.timeline {
                     report::write_html(&mut self.out, &summary, timeline, held)?;

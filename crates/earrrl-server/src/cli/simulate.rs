@@ -48,12 +48,10 @@ pub(crate) struct Args {
     output: Output,
 
     /// Draw requests asked and permitted: a file that ends in .svg or .png
-    #[cfg(feature = "plot")]
     #[arg(long, value_name = "FILE", value_parser = super::figure_file)]
     plot: Option<PathBuf>,
 
     /// Draw a figure of the article that describes recent-average instead; needs --plot
-    #[cfg(feature = "plot")]
     #[arg(long, value_name = "NAME", requires = "plot", conflicts_with_all = ["scenario", "rules", "clients"])]
     figure: Option<crate::simulate::Name>,
 }
@@ -79,7 +77,6 @@ enum Output {
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let wrong = |error: earrrl::RuleError| Failure::new(error.to_string());
-    #[cfg(feature = "plot")]
     if let (Some(name), Some(path)) = (args.figure, &args.plot) {
         let figure = crate::simulate::draw(name).map_err(wrong)?;
         crate::plot::save(&figure, path).map_err(Failure::new)?;
@@ -93,7 +90,6 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Output::Csv => write_csv(&mut out, &scenario)?,
     }
     out.flush()?;
-    #[cfg(feature = "plot")]
     if let Some(path) = &args.plot {
         let figure = crate::simulate::figure(&scenario, &outcomes);
         crate::plot::save(&figure, path).map_err(Failure::new)?;

@@ -29,7 +29,6 @@ pub(crate) struct Args {
     touch: Share,
 
     /// Draw the clients' peak rates: a file that ends in .svg or .png
-    #[cfg(feature = "plot")]
     #[arg(long, value_name = "FILE", value_parser = super::figure_file)]
     plot: Option<std::path::PathBuf>,
 }
@@ -58,7 +57,6 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     write(&mut out, &peaks, &judged, args.touch)?;
     out.flush()?;
-    #[cfg(feature = "plot")]
     if let Some(path) = &args.plot {
         let figure = crate::suggest::figure(&peaks, &judged, held.unit());
         crate::plot::save(&figure, path).map_err(Failure::new)?;

@@ -15,12 +15,10 @@ pub enum EngineConfig {
     #[default]
     Memory,
     /// Redis or Valkey, for every server that uses it alike.
-    #[cfg(feature = "redis")]
     Redis(Box<RedisConfig>),
 }
 
 /// How Redis is used.
-#[cfg(feature = "redis")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisConfig {
@@ -42,20 +40,11 @@ impl EngineConfig {
         }
     }
 
-    #[cfg(not(feature = "redis"))]
-    fn redis(_: &file::Engine, _: &[String], span: Range<usize>, problems: &mut Problems) -> Self {
-        problems.add(span, "redis: this program was built without it (the feature `redis`)");
-        Self::Memory
-    }
-
     /// Refuses limits that the engine can't keep exactly.
     pub(super) fn check_rules(&self, rules: &[Spanned<file::Rule>], problems: &mut Problems) {
-        #[cfg(feature = "redis")]
         if let Self::Redis(_) = self {
             redis::check_rules(rules, problems);
         }
-        #[cfg(not(feature = "redis"))]
-        let _ = (rules, problems);
     }
 
     /// Clients of a rule that this process's own tables are meant for, unless it is said.
@@ -63,7 +52,6 @@ impl EngineConfig {
         match self {
             Self::Memory => super::DEFAULT_CAPACITY,
             // They decide only while Redis is gone.
-            #[cfg(feature = "redis")]
             Self::Redis(config) => config.options.local_capacity,
         }
     }
@@ -110,7 +98,6 @@ fn only_with_redis(file: &file::Engine, problems: &mut Problems) {
     }
 }
 
-#[cfg(feature = "redis")]
 mod redis {
     use std::ops::Range;
     use std::time::Duration;

@@ -3,6 +3,7 @@
 //! `file` has the shapes as they are written, `server`, `engine`, `rule` and `attribute` what they
 //! mean.
 
+pub mod access;
 pub mod attribute;
 pub mod engine;
 mod file;
@@ -19,8 +20,8 @@ pub use problem::{ConfigError, Problem};
 pub use rule::RuleConfig;
 pub use server::ServerConfig;
 
+use crate::address::ClientAddress;
 use problem::Problems;
-use server::ClientAddress;
 
 /// Live clients a rule is meant for, unless the configuration says otherwise.
 pub const DEFAULT_CAPACITY: usize = 1_000_000;
@@ -94,13 +95,13 @@ impl Config {
             problems.add(version.span(), "this version reads configurations of version 1");
         }
         let server = ServerConfig::validate(&file.server, problems);
-        let client_address = ClientAddress::validate(&file.client_address, problems);
+        let client_address = server::client_address(&file.client_address, problems);
         let engine = EngineConfig::validate(&file.engine, problems);
         let capacity = value::capacity(file.engine.capacity.as_ref(), problems);
         let capacity = capacity.unwrap_or_else(|| engine.default_capacity());
         let rules = rule::validate_all(&file.rule, problems);
         engine.check_rules(&file.rule, problems);
-        Some(Self { server: server?, engine, capacity, client_address: client_address?, rules })
+        Some(Self { server: server?, engine, capacity, client_address, rules })
     }
 }
 

@@ -1,15 +1,15 @@
 //! Addresses, limits and tokens, and how a client's address is told.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ipnet::IpNet;
 use toml::Spanned;
 
+use super::access::Tokens;
 use super::file;
 use super::problem::Problems;
-use super::value::{number, seconds, secret};
-use crate::serve::connections::Limits;
+use super::value::{number, seconds};
+use crate::address::{ClientAddress, Prefixes};
 
 /// The `[server]` table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,37 +39,32 @@ pub struct ServerConfig {
     pub x_ratelimit_headers: bool,
 }
 
-/// The tokens. Once one is set, asking needs either and changing needs the admin token.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tokens {
-    /// Lets its bearer ask.
-    pub check: Option<Token>,
-    /// Lets its bearer ask and change.
-    pub admin: Option<Token>,
+/// What connections may use. Times are whole seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections in all.
+    pub connections: usize,
+    /// Connections from one address.
+    pub connections_by_address: usize,
+    /// How long a connection may be silent between requests.
+    pub idle: u32,
+    /// How long a request may take to arrive, and its answer to be fetched.
+    pub request: u32,
+    /// Bytes held for connections that sent half a request or don't read their answers.
+    pub held_bytes: usize,
 }
 
-/// A secret. It is never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Token(String);
-
-/// How a client's address is told from the one that connected and from what proxies add.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ClientAddress {
-    /// Proxies that are believed.
-    pub trusted_proxies: Vec<IpNet>,
-    /// Or how many proxies there are, whoever they be.
-    pub hops: usize,
-    /// Bits of an IPv4 address that tell clients apart.
-    pub ipv4_prefix: u8,
-    /// Bits of an IPv6 address that tell clients apart.
-    pub ipv6_prefix: u8,
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 16_384,
+            connections_by_address: 16_384,
+            idle: 300,
+            request: 10,
+            held_bytes: 64 * 1024 * 1024,
+        }
+    }
 }
-
-/// Shortest token, in bytes.
-const MIN_TOKEN_LEN: usize = 16;
-/// Longest token, in bytes.
-const MAX_TOKEN_LEN: usize = 4096;
 
 impl Default for ServerConfig {
     fn default() -> Self {
@@ -188,99 +183,31 @@ fn address(
     parsed.ok()
 }
 
-impl Tokens {
-    /// Whether one is set.
-    pub fn any(&self) -> bool {
-        self.check.is_some() || self.admin.is_some()
-    }
-
-    fn validate(file: &file::Server, problems: &mut Problems) -> Self {
-        Self {
-            check: token("check_token", &file.check_token, &file.check_token_file, problems),
-            admin: token("admin_token", &file.admin_token, &file.admin_token_file, problems),
+pub(super) fn client_address(file: &file::ClientAddress, problems: &mut Problems) -> ClientAddress {
+    let mut trusted_proxies = Vec::with_capacity(file.trusted_proxies.len());
+    for proxy in &file.trusted_proxies {
+        match network(proxy.get_ref()) {
+            Some(network) => trusted_proxies.push(network),
+            None => problems.add(
+                proxy.span(),
+                "trusted_proxies: expected an address or a network, as \"10.0.0.0/8\"",
+            ),
         }
     }
-}
-
-fn token(
-    name: &str,
-    inline: &file::Field<String>,
-    from_file: &file::Field<String>,
-    problems: &mut Problems,
-) -> Option<Token> {
-    let (span, text) = secret(name, inline.as_ref(), from_file.as_ref(), problems)?;
-    match Token::new(text) {
-        Ok(token) => Some(token),
-        Err(why) => {
-            problems.add(span, format!("{name}: {why}"));
-            None
-        }
+    if let (Some(hops), false) = (&file.hops, file.trusted_proxies.is_empty()) {
+        problems.add(hops.span(), "hops: trusted_proxies is set already; want one of them");
     }
-}
-
-impl Token {
-    /// A token of visible ASCII characters.
-    ///
-    /// # Errors
-    /// When it is too short, too long, or holds something else.
-    pub fn new(text: String) -> Result<Self, String> {
-        if !(MIN_TOKEN_LEN..=MAX_TOKEN_LEN).contains(&text.len()) {
-            return Err(format!(
-                "{} bytes; expected {MIN_TOKEN_LEN} to {MAX_TOKEN_LEN}",
-                text.len()
-            ));
-        }
-        if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err("expected visible ASCII characters, no spaces".to_owned());
-        }
-        Ok(Self(text))
-    }
-
-    /// Whether `given` is the token, in a time that does not tell how much of it is right.
-    pub fn is(&self, given: &[u8]) -> bool {
-        subtle::ConstantTimeEq::ct_eq(self.0.as_bytes(), given).into()
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(…)")
-    }
-}
-
-impl Default for ClientAddress {
-    fn default() -> Self {
-        Self { trusted_proxies: Vec::new(), hops: 0, ipv4_prefix: 32, ipv6_prefix: 64 }
-    }
-}
-
-impl ClientAddress {
-    pub(super) fn validate(file: &file::ClientAddress, problems: &mut Problems) -> Option<Self> {
-        let default = Self::default();
-        let mut trusted_proxies = Vec::with_capacity(file.trusted_proxies.len());
-        for proxy in &file.trusted_proxies {
-            match network(proxy.get_ref()) {
-                Some(network) => trusted_proxies.push(network),
-                None => problems.add(
-                    proxy.span(),
-                    "trusted_proxies: expected an address or a network, as \"10.0.0.0/8\"",
-                ),
-            }
-        }
-        if let (Some(hops), false) = (&file.hops, file.trusted_proxies.is_empty()) {
-            problems.add(hops.span(), "hops: trusted_proxies is set already; want one of them");
-        }
-        let mut bounded = |name, field: &file::Field<u64>, default: u64, most| {
-            number(name, field.as_ref(), default, 0..=most, problems)
-        };
-        Some(Self {
-            trusted_proxies,
-            hops: bounded("hops", &file.hops, 0, 16) as usize,
-            ipv4_prefix: bounded("ipv4_prefix", &file.ipv4_prefix, default.ipv4_prefix.into(), 32)
-                as u8,
-            ipv6_prefix: bounded("ipv6_prefix", &file.ipv6_prefix, default.ipv6_prefix.into(), 128)
-                as u8,
-        })
+    let mut bounded = |name, field: &file::Field<u64>, default: u8, most| {
+        number(name, field.as_ref(), default.into(), 0..=most, problems)
+    };
+    let Prefixes { ipv4, ipv6 } = Prefixes::default();
+    ClientAddress {
+        trusted_proxies,
+        hops: bounded("hops", &file.hops, 0, 16) as usize,
+        prefixes: Prefixes {
+            ipv4: bounded("ipv4_prefix", &file.ipv4_prefix, ipv4, 32) as u8,
+            ipv6: bounded("ipv6_prefix", &file.ipv6_prefix, ipv6, 128) as u8,
+        },
     }
 }
 

@@ -63,7 +63,7 @@ fn a_whole_file() {
     assert_eq!((config.server.resp, config.server.threads), (None, Some(2)));
     assert_eq!((config.server.limits.connections, config.server.limits.idle), (100, 60));
     assert!(config.server.tokens.check.as_ref().unwrap().is(b"check-token-of-sixteen"));
-    assert_eq!(config.client_address.ipv6_prefix, 56);
+    assert_eq!(config.client_address.prefixes.ipv6, 56);
     assert_eq!(config.client_address.trusted_proxies.len(), 2);
 
     let [login, api] = &config.rules[..] else { panic!("two rules") };
@@ -89,7 +89,6 @@ fn the_nearest_path_has_its_cost() {
     assert_eq!(cost(b"/api"), None);
 }
 
-#[cfg(feature = "redis")]
 mod redis {
     use earrrl_redis::{ClientKeys, WhenGone};
 

@@ -43,7 +43,6 @@ impl Held {
     }
 
     /// What the costs add up to: requests, where each costs 1.
-    #[cfg(feature = "plot")]
     pub(crate) fn unit(&self) -> &'static str {
         if self.costs.iter().all(|&cost| cost == Cost::ONE) { "requests" } else { "cost" }
     }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use super::client::{is_client, last_of_list};
 use super::format::{Field, Record};
 use super::skips::Skip;
-use crate::address::Prefixes;
+use earrrl_server::address::Prefixes;
 
 /// One field of a request, or several that make a compound key.
 #[derive(Debug, Clone, PartialEq, Eq)]

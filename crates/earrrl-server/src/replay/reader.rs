@@ -14,8 +14,8 @@ use super::input::{self, Input};
 use super::key::{Key, KeyMaker};
 use super::lines::{Line, Lines, MAX_LINE};
 use super::skips::{Skip, Skips};
-use crate::address::Prefixes;
 use crate::text::plain;
+use earrrl_server::address::Prefixes;
 
 /// What of the lines is used, and how.
 pub(crate) struct Selection {

@@ -37,7 +37,6 @@ impl Replay {
     }
 
     /// Counts by time, too.
-    #[cfg(feature = "plot")]
     pub(crate) fn with_timeline(self) -> Self {
         Self { timeline: Some(Timeline::new(self.trials.len())), ..self }
     }

@@ -18,7 +18,6 @@ pub(crate) struct Timeline {
 
 impl Timeline {
     /// Nothing counted, for so many rules.
-    #[cfg(any(test, feature = "plot"))]
     pub(crate) fn new(rules: usize) -> Self {
         Self { start: 0, width: SECOND, counts: Vec::new(), rules }
     }

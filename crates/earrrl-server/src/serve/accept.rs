@@ -8,7 +8,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::TcpListener;
 
-use super::connections::{Connection, Connections, Refused};
+use crate::connections::{Connection, Connections, Refused};
 
 /// Connections that the kernel completes and keeps until they are accepted.
 const BACKLOG: i32 = 4096;

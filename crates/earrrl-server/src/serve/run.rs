@@ -15,11 +15,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
 
 use super::accept::{accept, listen};
-use super::connections::{Connection, Refused};
-use super::server::Server;
 use super::workers::{Accepted, Workers};
 use crate::config::{Config, ConfigError};
+use crate::connections::{Connection, Refused};
 use crate::protocol::{http, resp};
+use crate::server::Server;
 
 /// How long the first request may wait for the engine to be at work.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(1);

@@ -17,7 +17,7 @@ use tokio::net::TcpStream as Stream;
 use tokio::runtime;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
-use super::connections::Connection;
+use crate::connections::Connection;
 
 /// A connection on its way to the thread that will serve it.
 #[derive(Debug)]

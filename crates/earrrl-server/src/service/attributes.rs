@@ -1,14 +1,11 @@
 //! What one request brings: its attributes, and whose it is.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
-use std::net::{IpAddr, SocketAddr};
 
-use ipnet::IpNet;
 use smallvec::SmallVec;
 
+use crate::address::{self, ClientAddress};
 use crate::config::attribute::{Condition, Part};
-use crate::config::server::ClientAddress;
 
 /// Most attributes of a request.
 pub const MAX_ATTRIBUTES: usize = 64;
@@ -62,55 +59,14 @@ impl<'a> Attributes<'a> {
     }
 
     fn resolve_client(&mut self, settings: &ClientAddress) {
-        let Some(peer) = self.get("client").and_then(address) else { return };
+        let client = self.get("client").unwrap_or_default().trim();
+        let Some(peer) = address::parse(client.as_bytes()) else { return };
         let forwarded = self.get("header:x-forwarded-for").unwrap_or_default();
         let client = settings.resolve(peer, forwarded);
-        self.client_key = Some(settings.key(client));
+        self.client_key = Some(settings.prefixes.key(client));
         if let Some((_, value)) = self.pairs.iter_mut().find(|(name, _)| name == "client") {
             *value = Cow::Owned(client.to_string());
         }
-    }
-}
-
-/// An address, with or without a port; an IPv4 address written as IPv6 is taken as IPv4.
-fn address(text: &str) -> Option<IpAddr> {
-    let text = text.trim();
-    let address = text.parse().ok();
-    let address = address.or_else(|| text.parse::<SocketAddr>().ok().map(|socket| socket.ip()));
-    address.map(|address: IpAddr| address.to_canonical())
-}
-
-impl ClientAddress {
-    /// The client's address, given the peer's and the `X-Forwarded-For` header, to which each proxy
-    /// appends its own peer. Only what trusted proxies appended is believed, so the header is read
-    /// from the right, and never beyond the first address that is not trusted.
-    pub fn resolve(&self, peer: IpAddr, forwarded: &str) -> IpAddr {
-        let trusted =
-            |address: &IpAddr| self.trusted_proxies.iter().any(|net| net.contains(address));
-        let mut client = peer;
-        for (hop, entry) in forwarded.rsplit(',').enumerate() {
-            let goes_on = if self.hops > 0 { hop < self.hops } else { trusted(&client) };
-            match address(entry) {
-                Some(before) if goes_on => client = before,
-                _ => break,
-            }
-        }
-        client
-    }
-
-    /// The address as a client's key: `192.0.2.7`, `2001:db8:0:1::/64`.
-    pub fn key(&self, address: IpAddr) -> String {
-        let (prefix, whole) = match address {
-            IpAddr::V4(_) => (self.ipv4_prefix, 32),
-            IpAddr::V6(_) => (self.ipv6_prefix, 128),
-        };
-        let network = IpNet::new(address, prefix).unwrap_or(IpNet::from(address)).trunc();
-        let mut text = network.addr().to_string();
-        if prefix < whole {
-            // Writing to memory can't fail.
-            let _ = write!(text, "/{prefix}");
-        }
-        text
     }
 }
 

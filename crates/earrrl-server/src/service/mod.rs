@@ -4,23 +4,24 @@ pub mod attributes;
 mod inline;
 pub mod key;
 pub mod rules;
-pub mod throttle;
 
 use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use earrrl::{Charge, Clock, Cost, Decision, EngineError, MAX_CHARGES, Nanos, Outcome, RuleError};
+use earrrl::{
+    Charge, Clock, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome, RuleError,
+};
 use smallvec::SmallVec;
 
 use crate::config::Config;
 use crate::engine::Engine;
+use crate::engine::throttle::{Call, Throttled};
 use crate::metrics::Metrics;
 use attributes::Attributes;
 use inline::InlineRules;
 use key::Key;
 use rules::{ActiveRule, Prepared, RuleSet};
-use throttle::{Call, Throttle, Throttled};
 
 /// Longest key, in bytes.
 pub const MAX_KEY_LEN: usize = 4096;
@@ -30,8 +31,6 @@ pub const MAX_KEY_LEN: usize = 4096;
 pub struct Service {
     /// The counters.
     pub metrics: Metrics,
-    /// `CL.THROTTLE`'s clients.
-    pub throttle: Throttle,
     engine: Engine,
     rules: ArcSwap<RuleSet>,
     inline: InlineRules,
@@ -46,15 +45,6 @@ pub struct Ask<'a> {
     pub key: &'a [u8],
     /// What it costs; `None` for what the rule says.
     pub cost: Option<Cost>,
-}
-
-/// Whether an answer is also stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// It is.
-    Check,
-    /// It is not.
-    Peek,
 }
 
 /// The answer to a request.
@@ -132,12 +122,11 @@ impl Service {
     /// # Errors
     /// When there is not enough memory for the tables, say.
     pub fn new(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
-        let engine = Engine::new(&config.engine, Arc::clone(&clock))?;
+        let engine = Engine::new(&config.engine, config.capacity, clock)?;
         let metrics = Metrics::default();
         let rules = RuleSet::new(config, &engine, &metrics.outcomes)?;
         Ok(Self {
             metrics,
-            throttle: Throttle::new(config.capacity, clock)?,
             engine,
             rules: ArcSwap::from_pointee(rules),
             inline: InlineRules::new(config.server.allow_inline_rules, config.capacity),
@@ -180,11 +169,7 @@ impl Service {
     /// # Errors
     /// Parameters that can't be counted exactly there.
     pub async fn throttle(&self, key: &[u8], call: Call) -> Result<Throttled, AskError> {
-        match &self.engine {
-            Engine::Memory(_) => Ok(self.throttle.throttle(key, call)),
-            #[cfg(feature = "redis")]
-            Engine::Redis(engine) => Ok(engine.throttle(key, call, &self.throttle).await?),
-        }
+        Ok(self.engine.throttle(key, call).await?)
     }
 
     /// Begins to fetch the state of a client who is about to ask.
@@ -288,11 +273,8 @@ impl Service {
         if charges.is_empty() {
             return Ok(Answer { decision: None, charged });
         }
-        let decision = match mode {
-            Mode::Check => self.engine.decide(charges).await?,
-            Mode::Peek => self.engine.peek(charges).await?,
-        };
-        if mode == Mode::Check {
+        let decision = self.engine.decide(charges, mode).await?;
+        if mode != Mode::Peek {
             for (place, (rule, limit)) in charged.iter().enumerate() {
                 let outcome = outcome(&decision, place, limit);
                 rule.outcomes.count(outcome);
@@ -313,7 +295,7 @@ impl Service {
 /// What one of the charged rules said by itself.
 fn outcome(decision: &Decision, place: usize, limit: &Prepared) -> Outcome {
     use earrrl::Action;
-    if decision.over >> (place & 63) & 1 == 0 {
+    if !decision.is_over(place) {
         return Outcome::Allow;
     }
     match limit.rule.action() {

@@ -8,10 +8,10 @@ use siphasher::sip::SipHasher13;
 
 use super::attributes::Attributes;
 use super::key::{Key, join, split};
+use crate::address::ClientAddress;
 use crate::config::Config;
 use crate::config::attribute::{Condition, Part};
 use crate::config::rule::{CostSource, RuleConfig, action_name};
-use crate::config::server::ClientAddress;
 use crate::engine::Engine;
 use crate::metrics::{Outcomes, RuleOutcomes};
 

@@ -22,7 +22,6 @@ pub(crate) struct Outcome {
     rule: Rule,
     tallies: Vec<Tally>,
     /// Each attempt: when in seconds, and whether it was permitted.
-    #[cfg_attr(not(feature = "plot"), expect(dead_code, reason = "drawn only"))]
     attempts: Vec<(f64, bool)>,
 }
 
@@ -64,7 +63,6 @@ impl Outcome {
     }
 
     /// Requests asked, or permitted, up to each instant.
-    #[cfg(feature = "plot")]
     fn cumulative(&self, permitted_only: bool, end: f64) -> Vec<(f64, f64)> {
         let mut count = 0.0;
         let mut points = vec![(0.0, 0.0)];
@@ -151,7 +149,6 @@ fn csv_field(text: &str) -> String {
 }
 
 /// Requests asked and permitted up to each instant, under every rule.
-#[cfg(feature = "plot")]
 pub(crate) fn figure(scenario: &Scenario, outcomes: &[Outcome]) -> crate::plot::Figure {
     use crate::plot::{Figure, GREY, Panel, Series, Stroke};
 

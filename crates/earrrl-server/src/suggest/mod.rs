@@ -6,6 +6,4 @@ mod report;
 
 pub(crate) use candidates::{Judged, Share, judge};
 pub(crate) use peaks::Peaks;
-#[cfg(feature = "plot")]
-pub(crate) use report::figure;
-pub(crate) use report::write;
+pub(crate) use report::{figure, write};

@@ -63,7 +63,6 @@ pub(crate) fn write(
 }
 
 /// The peaks of all clients, and of the worst.
-#[cfg(feature = "plot")]
 pub(crate) fn figure(peaks: &Peaks, judged: &[Judged], measure: &str) -> crate::plot::Figure {
     use crate::plot::{Figure, GREY, Panel, Series, Stroke};
 

@@ -12,6 +12,8 @@ pub mod http;
 pub mod process;
 pub mod redis;
 pub mod resp;
+#[path = "../../../earrrl-redis/tests/support/tools.rs"]
+pub mod tools;
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -21,7 +23,7 @@ use std::time::{Duration, Instant};
 use earrrl::{Clock, ManualClock, Nanos, SystemClock};
 use earrrl_server::config::Config;
 use earrrl_server::serve::run::Running;
-use earrrl_server::serve::server::Server;
+use earrrl_server::server::Server;
 use tokio::sync::oneshot;
 
 /// How long a test waits for what must come.

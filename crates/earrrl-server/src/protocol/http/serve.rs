@@ -17,8 +17,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tower::ServiceExt;
 
-use crate::serve::connections::{Connection, Standing};
-use crate::serve::server::Server;
+use crate::connections::{Connection, Standing};
+use crate::server::Server;
 
 /// Most header fields of a request.
 const MAX_HEADERS: usize = 64;

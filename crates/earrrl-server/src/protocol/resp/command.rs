@@ -3,7 +3,7 @@
 use super::codec::Request;
 use super::reply::{Version, Writer};
 use super::session::{Refusal, Session};
-use crate::serve::access::Access;
+use crate::config::access::Access;
 
 /// Our commands: name, and number of words as Redis writes it, negative for "at least".
 const COMMANDS: [(&str, i64); 16] = [
@@ -226,7 +226,7 @@ pub(super) fn info(session: &Session, reply: &mut Writer<'_>) -> Result<(), Refu
         server.uptime(),
         server.connections.len(),
         server.service.rules().len(),
-        server.service.throttle.table().len(),
+        server.service.engine().throttle.table().len(),
     );
     reply.bulk(text.as_bytes());
     Ok(())

@@ -2,15 +2,15 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use earrrl::{Cost, MAX_CHARGES, Nanos, Outcome, Wait};
+use earrrl::{Cost, MAX_CHARGES, Mode, Nanos, Outcome, Wait};
 
 use super::codec::Request;
 use super::reply::Writer;
 use super::session::{Refusal, Session, is_throttle};
-use crate::serve::access::Access;
+use crate::config::access::Access;
+use crate::engine::throttle::{Call, Throttled};
 use crate::service::rules::{ActiveRule, RuleSet};
-use crate::service::throttle::{Call, Throttled};
-use crate::service::{Answer, Ask, AskError, Mode, check_key};
+use crate::service::{Answer, Ask, AskError, check_key};
 
 /// `CL.THROTTLE key max_burst count period [quantity]`.
 #[inline]
@@ -20,7 +20,7 @@ pub(super) fn throttle(
     reply: &mut Writer<'_>,
 ) -> Result<(), Refusal> {
     let (key, call) = parse_throttle(session, request)?;
-    write_throttled(session.server.service.throttle.throttle(key, call), reply);
+    write_throttled(session.server.service.engine().throttle.throttle(key, call), reply);
     Ok(())
 }
 
@@ -42,7 +42,7 @@ pub(super) fn prefetch(session: &Session, request: Request<'_>, rules: &RuleSet)
     let service = &session.server.service;
     match (request.len(), request.word(1), request.word(2)) {
         (5..=6, Some(key), _) if request.word(0).is_some_and(is_throttle) => {
-            service.throttle.prefetch(key);
+            service.engine().throttle.prefetch(key);
         }
         (3 | 5, Some(name), Some(key)) => {
             if let Some(rule) = remembered(session, rules, name) {
@@ -306,9 +306,9 @@ fn write_answer(answer: &Answer<'_>, several: bool, reply: &mut Writer<'_>) {
         reply.raw(b"$6\r\ncharge\r\n");
         reply.integer(decision.rule as i64);
         reply.raw(b"$4\r\nover\r\n");
-        reply.array(decision.over.count_ones() as usize);
-        for place in (0..u64::BITS).filter(|place| decision.over >> place & 1 == 1) {
-            reply.integer(place.into());
+        reply.array(decision.over.len());
+        for place in decision.over.iter() {
+            reply.integer(place as i64);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! RESP2 and RESP3, the protocol of Redis clients.
 
+mod buffers;
 pub mod codec;
 mod command;
 mod decide;

@@ -11,12 +11,12 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 
+use super::buffers::{Buffers, OUTPUT_HIGH_WATER};
 use super::codec::Kept;
 use super::gather::{Questions, Then};
 use super::reply::Writer;
 use super::serve::Client;
 use super::session::{Next, Session};
-use crate::serve::buffers::{Buffers, OUTPUT_HIGH_WATER};
 use crate::service::rules::RuleSet;
 
 /// What one takes while it is under way, in bytes, generously, and how often its own are copied.

@@ -10,12 +10,12 @@ use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::buffers::{Buffers, OUTPUT_HIGH_WATER};
 use super::codec::{Decoder, Malformed};
 use super::gather::Then;
 use super::reply::Writer;
 use super::session::{Next, Session};
-use crate::serve::buffers::{Buffers, OUTPUT_HIGH_WATER};
-use crate::serve::connections::{Connection, Standing};
+use crate::connections::{Connection, Standing};
 
 /// Serves a connection to its end. What goes wrong with it ends it and concerns nobody else.
 pub async fn serve(stream: TcpStream, connection: Connection, session: Session) {

@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicUsize;
 use super::codec::Request;
 use super::reply::{Version, Writer};
 use super::{command, decide};
-use crate::serve::access::Access;
-use crate::serve::server::Server;
-use crate::service::Mode;
+use crate::config::access::Access;
+use crate::server::Server;
 use crate::service::rules::RuleSet;
+use earrrl::Mode;
 
 /// What follows an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -411,7 +411,7 @@ fn target(request: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 fn told(log: &str, fields: &[&str]) -> (Format, String) {
     use super::key::KeyMaker;
-    use crate::address::Prefixes;
+    use earrrl_server::address::Prefixes;
 
     let hints = Hints { year: Some(2009), ..Hints::default() };
     let Some(found) = detect(log.as_bytes(), &hints) else { panic!("no format: {log}") };

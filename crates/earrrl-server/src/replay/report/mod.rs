@@ -1,8 +1,6 @@
 //! What came out, in the form that was asked for.
 
-#[cfg(feature = "plot")]
 mod figures;
-#[cfg(feature = "plot")]
 mod html;
 mod json;
 mod jsonl;
@@ -25,9 +23,7 @@ pub(crate) struct Summary<'a> {
     pub(crate) names: &'a Names,
 }
 
-#[cfg(feature = "plot")]
 pub(crate) use figures::{Axis, asked_and_permitted, per};
-#[cfg(feature = "plot")]
 pub(crate) use html::write as write_html;
 pub(crate) use json::write as write_json;
 pub(crate) use jsonl::write as write_jsonl;

@@ -83,7 +83,6 @@ impl Call {
     }
 
     /// How the call moves its key's time on: by how much, and how far after now it may lie then.
-    #[cfg(feature = "redis")]
     pub(crate) fn shift(self) -> (Word, Word) {
         let full = self.interval * Word::from(self.limit);
         // More than a whole bucket never passes.
@@ -96,13 +95,11 @@ impl Call {
     }
 
     /// The answer to a call that met this state.
-    #[cfg(feature = "redis")]
     pub(crate) fn answer(self, now: Word, full_at: Option<Word>) -> Throttled {
         self.judge(now, full_at).1
     }
 
     /// The answer without any state: all that asks passes, or nothing does for a second.
-    #[cfg(feature = "redis")]
     pub(crate) fn answer_by_fiat(self, allowed: bool) -> Throttled {
         let untouched = Self { quantity: 0, ..self }.judge(0, None).1;
         if allowed || self.quantity == 0 {

@@ -13,35 +13,11 @@ use atomic_waker::AtomicWaker;
 use slab::Slab;
 use tokio::sync::Notify;
 
+use crate::address::Prefixes;
+use crate::config::server::Limits;
+
 /// How long a silent connection is kept when the server stops, in seconds.
 const LAST_MOMENT: u32 = 1;
-
-/// What connections may use. Times are whole seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Connections in all.
-    pub connections: usize,
-    /// Connections from one address.
-    pub connections_by_address: usize,
-    /// How long a connection may be silent between requests.
-    pub idle: u32,
-    /// How long a request may take to arrive, and its answer to be fetched.
-    pub request: u32,
-    /// Bytes held for connections that sent half a request or don't read their answers.
-    pub held_bytes: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            connections: 16_384,
-            connections_by_address: 16_384,
-            idle: 300,
-            request: 10,
-            held_bytes: 64 * 1024 * 1024,
-        }
-    }
-}
 
 /// Why a connection was not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +93,8 @@ impl Connections {
     /// # Errors
     /// [`Refused`] when a limit is reached or the server is stopping.
     pub fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Connection, Refused> {
-        let address = subscriber(address);
+        // Of IPv6, the network that one subscriber has.
+        let address = Prefixes::default().network(address.to_canonical());
         let mut table = self.table();
         if self.stopping.load(Relaxed) {
             return Err(Refused::Stopping);
@@ -255,14 +232,6 @@ impl Drop for Connection {
     }
 }
 
-/// The address that limits count: for IPv6 the network of 64 bits that one subscriber has.
-fn subscriber(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6((u128::from(address) >> 64 << 64).into()),
-        v4 => v4,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
@@ -292,9 +261,12 @@ mod tests {
 
     #[test]
     fn an_ipv6_subscriber_is_a_network() {
-        let of = |text: &str| subscriber(text.parse().unwrap()).to_string();
-        assert_eq!(of("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
-        assert_eq!(of("::ffff:192.0.2.7"), "192.0.2.7");
+        let all = Connections::new(Limits { connections_by_address: 1, ..Limits::default() });
+        let admits = |text: &str| all.admit(text.parse().unwrap());
+        let _first = admits("2001:db8:1:2:3:4:5:6").unwrap();
+        assert_eq!(admits("2001:db8:1:2::1").unwrap_err(), Refused::AddressFull);
+        let _mapped = admits("::ffff:192.0.2.7").unwrap();
+        assert_eq!(admits("192.0.2.7").unwrap_err(), Refused::AddressFull);
     }
 
     #[test]

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use earrrl::{Charge, Clock, Decision, Engine as _, EngineError, Nanos, Rule, RuleId};
+use earrrl::{Clock, EngineError, Nanos};
 use earrrl_redis::{Mode, Options, RedisEngine, Shift, WhenGone, without_credentials};
 use tokio::runtime;
 use tokio::sync::oneshot;
 
+use super::state::State;
+use super::throttle::{Call, Throttle, Throttled};
 use crate::config::engine::RedisConfig;
-use crate::engine::State;
 use crate::metrics::Family;
-use crate::service::throttle::{Call, Throttle, Throttled};
 
 /// Modes, in the words of `/readyz` and metrics. `partly`: some shards of a Cluster are left alone.
 const MODES: [&str; 5] = ["redis", "partly", "local", "allow", "deny"];
@@ -23,7 +23,7 @@ const MODES: [&str; 5] = ["redis", "partly", "local", "allow", "deny"];
 /// Its connection and the task that repairs it have a thread of their own: neither a flood of
 /// connections nor a reload can make Redis look slow.
 pub struct Redis {
-    engine: RedisEngine,
+    pub(super) engine: RedisEngine,
     config: RedisConfig,
     clock: Arc<dyn Clock>,
     /// Dropped, it ends the thread.
@@ -48,36 +48,6 @@ impl Redis {
         let _inside = handle.enter();
         let engine = RedisEngine::with_clock(config.options.clone(), Arc::clone(&clock))?;
         Ok(Self { engine, config: config.clone(), clock, _stop: stop })
-    }
-
-    /// As [`earrrl::Engine::prepare`], for so many live clients in this process's own table.
-    pub(crate) fn prepare(
-        &self,
-        name: &str,
-        rule: &Rule,
-        capacity: usize,
-    ) -> Result<RuleId, EngineError> {
-        self.engine.prepare_with(name, rule, capacity)
-    }
-
-    pub(crate) async fn decide(&self, charges: &[Charge<'_>]) -> Result<Decision, EngineError> {
-        self.engine.decide(charges, self.now()).await
-    }
-
-    pub(crate) async fn peek(&self, charges: &[Charge<'_>]) -> Result<Decision, EngineError> {
-        self.engine.peek(charges, self.now()).await
-    }
-
-    pub(crate) async fn refund(
-        &self,
-        charge: &Charge<'_>,
-        charged_at: Option<Nanos>,
-    ) -> Result<(), EngineError> {
-        self.engine.refund(charge, charged_at, self.now()).await
-    }
-
-    pub(crate) async fn reset(&self, rule: RuleId, key: &[u8]) -> Result<(), EngineError> {
-        self.engine.reset(rule, key).await
     }
 
     /// Answers a call of `CL.THROTTLE`; by the policy, and `local`, while Redis is gone.
@@ -159,7 +129,7 @@ impl Redis {
     }
 
     /// Redis's own clock, unless this process's is the one to use.
-    fn now(&self) -> Option<Nanos> {
+    pub(super) fn now(&self) -> Option<Nanos> {
         self.config.own_clock.then(|| self.clock.now())
     }
 }

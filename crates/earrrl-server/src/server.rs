@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use earrrl::{Clock, EngineError};
 
-use super::connections::Connections;
 use crate::config::{Config, ServerConfig};
+use crate::connections::Connections;
 use crate::metrics::Family;
 use crate::service::Service;
 
@@ -97,7 +97,7 @@ impl Server {
             displaced.push((name.to_owned(), of.1 as f64));
             capacity.push((name.to_owned(), room as f64));
         };
-        let table = self.service.throttle.table();
+        let table = self.service.engine().throttle.table();
         add("CL.THROTTLE", (table.len(), table.displaced()), table.capacity());
         for rule in self.service.rules().iter() {
             if let Some(usage) = self.service.engine().usage(rule.own.id) {

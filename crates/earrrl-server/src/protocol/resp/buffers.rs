@@ -11,19 +11,19 @@ use crate::protocol::resp::gather::Questions;
 /// Bytes read at once. Beside the longest unfinished request there is always room to read.
 const INPUT_LEN: usize = MAX_REQUEST_LEN + 8 * 1024;
 /// Replies are written out once this many bytes have gathered.
-pub const OUTPUT_HIGH_WATER: usize = 64 * 1024;
+pub(super) const OUTPUT_HIGH_WATER: usize = 64 * 1024;
 /// Sets that a thread keeps for later.
 const SPARE: usize = 4;
 
 /// What a connection reads into and writes from.
 #[derive(Debug)]
-pub struct Buffers {
+pub(super) struct Buffers {
     /// Bytes that were read; no longer than its capacity.
-    pub input: Vec<u8>,
+    pub(super) input: Vec<u8>,
     /// Requests of the input that are about to be answered.
-    pub questions: Questions,
+    pub(super) questions: Questions,
     /// Replies not yet written.
-    pub output: Vec<u8>,
+    pub(super) output: Vec<u8>,
 }
 
 thread_local! {
@@ -32,7 +32,7 @@ thread_local! {
 
 impl Buffers {
     /// An empty set, the thread's own if there is one.
-    pub fn take() -> Self {
+    pub(super) fn take() -> Self {
         POOL.with_borrow_mut(Vec::pop).unwrap_or_else(|| Self {
             input: Vec::with_capacity(INPUT_LEN),
             questions: Questions::new(),
@@ -41,7 +41,7 @@ impl Buffers {
     }
 
     /// Hands the set to the thread's next taker.
-    pub fn give_back(mut self) {
+    pub(super) fn give_back(mut self) {
         self.input.clear();
         self.questions.clear();
         self.output.clear();

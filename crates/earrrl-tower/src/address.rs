@@ -1,0 +1,173 @@
+//! Addresses of clients: read from text, cut to the prefix that counts as one client, written as a
+//! key.
+
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// How many leading bits of an address make a client.
+///
+/// ```
+/// use earrrl_tower::Prefixes;
+/// let key = |text: &str| Prefixes::default().key(text.parse().unwrap());
+/// assert_eq!(key("192.0.2.7"), "192.0.2.7");
+/// assert_eq!(key("2001:db8:0:1:2:3:4:5"), "2001:db8:0:1::/64");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefixes {
+    ipv4: u8,
+    ipv6: u8,
+}
+
+impl Default for Prefixes {
+    /// Whole IPv4 addresses, and IPv6 by /64: that is what one customer has at the least.
+    fn default() -> Self {
+        Self::new(32, 64)
+    }
+}
+
+impl Prefixes {
+    /// So many bits of an IPv4 address, at most 32, and of an IPv6 address, at most 128.
+    pub const fn new(ipv4: u8, ipv6: u8) -> Self {
+        Self { ipv4: if ipv4 > 32 { 32 } else { ipv4 }, ipv6: if ipv6 > 128 { 128 } else { ipv6 } }
+    }
+
+    /// The address' network as a client's key: `192.0.2.7`, `192.0.2.0/24`, `2001:db8:0:1::/64`.
+    pub fn key(self, address: IpAddr) -> String {
+        let mut text = Vec::with_capacity(24);
+        // Writing to memory does not fail.
+        let _ = self.write(address, &mut text);
+        String::from_utf8(text).unwrap_or_default()
+    }
+
+    /// Writes the key, see [`Prefixes::key`].
+    ///
+    /// # Errors
+    /// Those of `out`; memory has none.
+    pub fn write(self, address: IpAddr, out: &mut impl Write) -> io::Result<()> {
+        match address.to_canonical() {
+            IpAddr::V4(address) => {
+                let kept = u32::MAX.checked_shl(32 - u32::from(self.ipv4)).unwrap_or(0);
+                write_ipv4(Ipv4Addr::from(u32::from(address) & kept), out)?;
+                write_length(self.ipv4, 32, out)
+            }
+            IpAddr::V6(address) => {
+                let kept = u128::MAX.checked_shl(128 - u32::from(self.ipv6)).unwrap_or(0);
+                let network = u128::from(address) & kept;
+                if network << 64 == 0 && network != 0 {
+                    write_upper_half((network >> 64) as u64, out)?;
+                } else {
+                    write!(out, "{}", Ipv6Addr::from(network))?;
+                }
+                write_length(self.ipv6, 128, out)
+            }
+        }
+    }
+}
+
+fn write_length(length: u8, whole: u8, out: &mut impl Write) -> io::Result<()> {
+    if length == whole { Ok(()) } else { write!(out, "/{length}") }
+}
+
+/// Several times as fast as the standard library's formatting: this is on every request's way.
+fn write_ipv4(address: Ipv4Addr, out: &mut impl Write) -> io::Result<()> {
+    let mut text = [0; 15];
+    let mut end = 0;
+    for (place, octet) in address.octets().into_iter().enumerate() {
+        if place > 0 {
+            text[end] = b'.';
+            end += 1;
+        }
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(octet).as_bytes();
+        text[end..end + digits.len()].copy_from_slice(digits);
+        end += digits.len();
+    }
+    out.write_all(&text[..end])
+}
+
+/// An address whose lower half is zero. Those zeros are the longest run, so they are what `::`
+/// stands for.
+fn write_upper_half(network: u64, out: &mut impl Write) -> io::Result<()> {
+    let mut text = [0; 21];
+    let mut end = 0;
+    let groups = 4 - network.trailing_zeros().min(64) / 16;
+    for place in 0..groups {
+        let group = (network >> (48 - 16 * place)) as u16;
+        if place > 0 {
+            text[end] = b':';
+            end += 1;
+        }
+        for digit in (0..4 - (group | 1).leading_zeros() / 4).rev() {
+            text[end] = b"0123456789abcdef"[usize::from(group >> (4 * digit) & 15)];
+            end += 1;
+        }
+    }
+    text[end..end + 2].copy_from_slice(b"::");
+    out.write_all(&text[..end + 2])
+}
+
+/// An address with or without a port, an IPv6 address with a port in brackets. An IPv4 address that
+/// is written as IPv6 is taken as IPv4.
+///
+/// ```
+/// use earrrl_tower::address::parse;
+/// assert_eq!(parse(" [::ffff:192.0.2.7]:80 "), "192.0.2.7".parse().ok());
+/// assert_eq!(parse("example.org"), None);
+/// ```
+pub fn parse(text: &str) -> Option<IpAddr> {
+    let text = text.trim();
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let address = match bare {
+        Some(bare) => bare.parse::<Ipv6Addr>().ok().map(IpAddr::V6),
+        None => text.parse().ok(),
+    };
+    let address = address.or_else(|| text.parse::<SocketAddr>().ok().map(|socket| socket.ip()))?;
+    Some(address.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_cut_to_their_prefix() {
+        for (ipv4, ipv6, address, key) in [
+            (32, 64, "192.0.2.7", "192.0.2.7"),
+            (32, 64, "255.0.20.107:8080", "255.0.20.107"),
+            (24, 64, "192.0.2.7", "192.0.2.0/24"),
+            (0, 0, "192.0.2.7", "0.0.0.0/0"),
+            (99, 255, "192.0.2.7", "192.0.2.7"),
+            (32, 64, "2001:db8:0:1:2:3:4:5", "2001:db8:0:1::/64"),
+            (32, 128, "2001:DB8::0:1", "2001:db8::1"),
+            (32, 0, "2001:db8::1", "::/0"),
+            (32, 48, "[2001:db8:7:1::2]:443", "2001:db8:7::/48"),
+            (32, 64, "[2001:db8::2]", "2001:db8::/64"),
+            (32, 64, "0:0:0:1::2", "0:0:0:1::/64"),
+            (32, 64, "::1", "::/64"),
+            (32, 65, "2001:db8::8000:0:0:1", "2001:db8:0:0:8000::/65"),
+            (32, 64, "::ffff:192.0.2.7", "192.0.2.7"),
+        ] {
+            assert_eq!(Prefixes::new(ipv4, ipv6).key(parse(address).unwrap()), key, "{address}");
+        }
+    }
+
+    #[test]
+    fn networks_are_written_as_the_standard_library_does() {
+        let mut network = 1u64;
+        for _ in 0..10_000 {
+            network = network.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            // Groups that are zero, or short, come often.
+            let masked = network & (network << 13) & u64::MAX << (network % 64);
+            let address = Ipv6Addr::from(u128::from(masked) << 64);
+            assert_eq!(Prefixes::default().key(address.into()), format!("{address}/64"));
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_none() {
+        for text in ["", "1.2.3", "1.2.3.4.5", "[192.0.2.7]", "[::1", "::1]", "1.2.3.4:99999", "a"]
+        {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! `Forwarded` (RFC 7239), read from the right: each proxy appends what it saw, so what stands at the
+//! right end was written by the nearest one, whatever a client put before it.
+
+use std::net::IpAddr;
+
+use crate::address;
+
+/// The `for` address of each element of a field, the last element first; `None` for an element that
+/// tells no address.
+pub(crate) fn addresses(field: &str) -> impl Iterator<Item = Option<IpAddr>> + '_ {
+    split_right(field, b',').map(for_address)
+}
+
+/// The address of one element, `for="[2001:db8::1]:4711";proto=https` say.
+fn for_address(element: &str) -> Option<IpAddr> {
+    let mut found = None;
+    for pair in split_right(element, b';') {
+        let Some((name, value)) = pair.split_once('=') else { continue };
+        if name.trim().eq_ignore_ascii_case("for") {
+            if found.is_some() {
+                return None;
+            }
+            found = Some(value.trim());
+        }
+    }
+    let value = found?;
+    let bare = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    address::parse(bare.unwrap_or(value))
+}
+
+/// The pieces between separators outside quotes, the last one first. Quotes are paired from the
+/// right, so that a quote that a client left open does not swallow what a proxy appended.
+fn split_right(text: &str, separator: u8) -> impl Iterator<Item = &str> {
+    let mut rest = Some(text);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        let mut quoted = false;
+        let at = text.bytes().enumerate().rev().find_map(|(at, byte)| {
+            quoted ^= byte == b'"';
+            (byte == separator && !quoted).then_some(at)
+        });
+        rest = at.map(|at| &text[..at]);
+        Some(at.map_or(text, |at| &text[at + 1..]))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_come_from_the_right() {
+        let ip = |text: &str| Some(text.parse::<IpAddr>().unwrap());
+        for (field, expected) in [
+            ("for=192.0.2.60;proto=http;by=203.0.113.43", vec![ip("192.0.2.60")]),
+            ("For=\"[2001:db8:cafe::17]:4711\"", vec![ip("2001:db8:cafe::17")]),
+            ("for=192.0.2.43, for=198.51.100.17", vec![ip("198.51.100.17"), ip("192.0.2.43")]),
+            ("for=unknown, for=\"_hidden\"", vec![None, None]),
+            ("proto=https; for = 192.0.2.1:80 ;by=x", vec![ip("192.0.2.1")]),
+            ("for=1.1.1.1;for=2.2.2.2", vec![None]),
+            ("", vec![None]),
+            // A quote left open by a client: the proxy's element stands.
+            ("for=\"6.6.6.6, for=192.0.2.1", vec![ip("192.0.2.1"), None]),
+            ("for=\"a,b\";x, for=192.0.2.1", vec![ip("192.0.2.1"), None]),
+        ] {
+            assert_eq!(addresses(field).collect::<Vec<_>>(), expected, "{field}");
+        }
+    }
+}

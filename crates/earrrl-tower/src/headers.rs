@@ -1,0 +1,252 @@
+//! `RateLimit`, `RateLimit-Policy`, `Retry-After` and the older `X-RateLimit-*`: the only place that
+//! writes them.
+//!
+//! The syntax still moves between drafts, so each draft is a module, and [`current`] is the one in
+//! use.
+
+use std::time::Duration;
+
+use earrrl::{Cost, Decision, Limit, Outcome, Quota, Rule, Wait};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use smallvec::SmallVec;
+
+pub use draft_11 as current;
+
+/// What a client may send, and within which time: `r` and `t` of a `RateLimit` item.
+///
+/// A client that sends `units` at once and then rests for `seconds`, and one that spreads them over
+/// `seconds`, are never denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Available {
+    /// Whole units, at most the quota.
+    pub units: u64,
+    /// Whole seconds, at least 1; `None` where no wait helps.
+    pub seconds: Option<u64>,
+}
+
+impl Available {
+    /// As a decision tells it for the charge at `place`. `None` where it does not: a peek of
+    /// [`peek_cost`] does then, see [`Available::peeked`].
+    ///
+    /// ```
+    /// use earrrl::{Cost, Nanos, Rule, Mode};
+    /// use earrrl_tower::headers::Available;
+    /// let rule: Rule = "gcra 2/s burst=60".parse()?;
+    /// let (_, decision) = rule.limit().decide(None, Nanos::ZERO, Cost::ONE, Mode::Check);
+    /// let available = Available::told(&rule, &decision, 0);
+    /// assert_eq!(available, Some(Available { units: 59, seconds: Some(30) }));
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
+    pub fn told(rule: &Rule, decision: &Decision, place: usize) -> Option<Self> {
+        let tells = decision.outcome == Outcome::Deny
+            || decision.remaining > 0
+            || matches!(rule.limit(), Limit::FixedWindow(_));
+        (decision.rule == place && tells).then(|| Self::peeked(rule, decision))
+    }
+
+    /// As the decision on a peek of [`peek_cost`] under this rule alone tells it.
+    pub fn peeked(rule: &Rule, decision: &Decision) -> Self {
+        let quota = Quota::of(rule.limit());
+        match (decision.outcome, decision.retry_after) {
+            (Outcome::Deny, Wait::For(wait)) => Self { units: 0, seconds: Some(seconds(wait)) },
+            (Outcome::Deny, Wait::Never) => Self { units: 0, seconds: None },
+            (Outcome::Delay, _) => Self { units: 0, seconds: Some(seconds(decision.delay)) },
+            _ => {
+                let units = decision.remaining.min(quota.units);
+                Self { units, seconds: earned_in(rule.limit(), units, decision) }
+            }
+        }
+    }
+}
+
+/// What to ask with a peek about the charge at `place`, where a decision does not tell what
+/// [`Available`] needs.
+pub fn peek_cost(decision: &Decision, place: usize, cost: Cost) -> Cost {
+    if decision.is_over(place) { cost } else { Cost::ONE }
+}
+
+/// The time in which `units` are earned; a window's are there again at its end.
+fn earned_in(limit: &Limit, units: u64, decision: &Decision) -> Option<u64> {
+    if matches!(limit, Limit::FixedWindow(_)) && !decision.reset_after.is_zero() {
+        return Some(seconds(decision.reset_after));
+    }
+    // What is whole must stay so, though it may come out of a division a little off.
+    let earned = (units as f64 / decision.limit) * (1.0 - 1e-12);
+    (units > 0).then(|| (earned.ceil() as u64).max(1))
+}
+
+/// Whole seconds, rounded up, at least 1: a client that comes back sooner may be denied again.
+fn seconds(wait: Duration) -> u64 {
+    wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).max(1)
+}
+
+/// draft-ietf-httpapi-ratelimit-headers-11.
+pub mod draft_11 {
+    use super::{Available, HeaderName, HeaderValue, Quota, Text, number, value};
+
+    /// `RateLimit`.
+    pub const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+    /// `RateLimit-Policy`.
+    pub const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+    /// `"login";q=60;w=60`, an item for each rule; `None` for no rule.
+    pub fn policies<'a>(rules: impl Iterator<Item = (&'a str, Quota)>) -> Option<HeaderValue> {
+        let mut text = Text::new();
+        for (rule, quota) in rules {
+            start(&mut text, rule);
+            number(&mut text, b";q=", quota.units);
+            if let Some(window) = quota.window {
+                number(&mut text, b";w=", window);
+            }
+        }
+        value(&text)
+    }
+
+    /// `"login";r=50;t=30`, an item for each rule, the deciding one first; `None` for no rule.
+    pub fn limits<'a>(rules: impl Iterator<Item = (&'a str, Available)>) -> Option<HeaderValue> {
+        let mut text = Text::new();
+        for (rule, available) in rules {
+            start(&mut text, rule);
+            number(&mut text, b";r=", available.units);
+            if let Some(seconds) = available.seconds {
+                number(&mut text, b";t=", seconds);
+            }
+        }
+        value(&text)
+    }
+
+    /// A comma after the item before, and the rule's name as a structured field's string.
+    fn start(text: &mut Text, rule: &str) {
+        if !text.is_empty() {
+            text.extend_from_slice(b", ");
+        }
+        text.push(b'"');
+        for byte in rule.bytes().filter(|byte| matches!(byte, b' '..=b'~')) {
+            if matches!(byte, b'"' | b'\\') {
+                text.push(b'\\');
+            }
+            text.push(byte);
+        }
+        text.push(b'"');
+    }
+}
+
+/// `Retry-After` for what was denied; none for what will never pass.
+pub fn retry_after(decision: &Decision) -> Option<HeaderValue> {
+    match (decision.outcome, decision.retry_after) {
+        (Outcome::Deny, Wait::For(wait)) => Some(HeaderValue::from(seconds(wait))),
+        _ => None,
+    }
+}
+
+/// The older `X-RateLimit-Limit`, `-Remaining` and `-Reset`: the quota, and what `RateLimit` says
+/// of the deciding rule.
+pub fn x_rate_limit(quota: Quota, available: Available, headers: &mut HeaderMap) {
+    let mut insert = |name, value: u64| {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from(value));
+    };
+    insert("x-ratelimit-limit", quota.units);
+    insert("x-ratelimit-remaining", available.units);
+    if let Some(seconds) = available.seconds {
+        insert("x-ratelimit-reset", seconds);
+    }
+}
+
+/// A header's value in the making, mostly without an allocation.
+type Text = SmallVec<[u8; 128]>;
+
+/// A structured field's integer has at most 15 digits.
+const GREATEST: u64 = 999_999_999_999_999;
+
+fn number(text: &mut Text, before: &[u8], value: u64) {
+    text.extend_from_slice(before);
+    text.extend_from_slice(itoa::Buffer::new().format(value.min(GREATEST)).as_bytes());
+}
+
+fn value(text: &Text) -> Option<HeaderValue> {
+    if text.is_empty() { None } else { HeaderValue::from_bytes(text).ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use earrrl::{Mode, Nanos, State};
+    use sfv::{BareItem, ListEntry, Parser};
+
+    fn rule(text: &str) -> Rule {
+        text.parse().unwrap()
+    }
+
+    /// The state after requests of these costs, and the last one's decision.
+    fn after(rule: &Rule, costs: &[u64], now: Nanos) -> (Option<State>, Decision) {
+        let mut last = rule.limit().decide(None, now, Cost::ZERO, Mode::Peek);
+        for cost in costs {
+            last = rule.limit().decide(last.0, now, Cost::from_units(*cost), Mode::Check);
+        }
+        last
+    }
+
+    #[test]
+    fn what_is_available_and_in_which_time() {
+        for (text, costs, expected) in [
+            ("gcra 2/s burst=60", &[1][..], (59, Some(30))),
+            ("gcra 10/s burst=5", &[1], (4, Some(1))),
+            ("gcra 2/s burst=60", &[60], (0, Some(1))),
+            ("gcra 0.1/s burst=2", &[1, 1], (0, Some(10))),
+            ("gcra 0.1/s burst=2", &[1, 2], (0, Some(10))),
+            ("gcra 0.1/s burst=2", &[3], (0, None)),
+            ("gcra 1000000/s burst=5", &[5, 1], (0, Some(1))),
+            ("fixed-window 60/1m", &[1], (59, Some(50))),
+            ("fixed-window 60/1m", &[60], (0, Some(50))),
+            ("fixed-window 60/1m", &[60, 1], (0, Some(50))),
+            ("fixed-window 60/1m", &[], (60, Some(60))),
+            ("sliding-log 60/1m", &[30, 30], (0, Some(60))),
+            ("sliding-window 60/1m", &[20], (40, Some(40))),
+            ("recent-average 1/s period=60s", &[1], (60, Some(60))),
+        ] {
+            let (rule, now) = (rule(text), Nanos::from_secs(70));
+            let (state, decision) = after(&rule, costs, now);
+            let available = Available::told(&rule, &decision, 0).unwrap_or_else(|| {
+                let peek = rule.limit().decide(state, now, Cost::ONE, Mode::Peek).1;
+                Available::peeked(&rule, &peek)
+            });
+            assert_eq!((available.units, available.seconds), expected, "{text} {costs:?}");
+        }
+    }
+
+    #[test]
+    fn a_parser_of_structured_fields_reads_them() {
+        let quota = |units, window| Quota { units, window };
+        let names = ["login", "gcra 1/s \"x\\y\" \u{e9}\n"];
+        let policies =
+            draft_11::policies(names.into_iter().zip([quota(60, Some(60)), quota(u64::MAX, None)]));
+        let available =
+            [Available { units: 50, seconds: Some(30) }, Available { units: 0, seconds: None }];
+        let limits = draft_11::limits(names.into_iter().zip(available));
+        for (header, parameters) in [
+            (policies, [vec![("q", 60), ("w", 60)], vec![("q", GREATEST as i64)]]),
+            (limits, [vec![("r", 50), ("t", 30)], vec![("r", 0)]]),
+        ] {
+            let list: sfv::List = Parser::new(header.unwrap().as_bytes()).parse().unwrap();
+            let items = list.iter().map(|entry| match entry {
+                ListEntry::Item(item) => item,
+                ListEntry::InnerList(_) => panic!("an inner list"),
+            });
+            for ((item, name), expected) in
+                items.zip(["login", "gcra 1/s \"x\\y\" "]).zip(parameters)
+            {
+                assert_eq!(item.bare_item.as_string().map(|text| text.as_str()), Some(name));
+                let read: Vec<_> = item
+                    .params
+                    .iter()
+                    .map(|(key, value)| match value {
+                        BareItem::Integer(value) => (key.as_str(), i64::from(*value)),
+                        _ => panic!("{value:?} is no integer"),
+                    })
+                    .collect();
+                assert_eq!(read, expected);
+            }
+        }
+        assert_eq!(draft_11::limits([].into_iter()), None);
+    }
+}
