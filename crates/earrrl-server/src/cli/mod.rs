@@ -10,6 +10,8 @@ mod log;
 mod progress;
 mod replay;
 #[cfg(feature = "serve")]
+mod replay_config;
+#[cfg(feature = "serve")]
 mod serve;
 mod simulate;
 mod suggest;
