@@ -3,16 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::rules::{Judgement, combine};
+use earrrl::internal::{Judgement, combine};
 use earrrl::{
-    Action, Charge, Cost, Decision, Engine, EngineError, Nanos, Outcome, Report, Store, Wait,
+    Action, Charge, Cost, Decision, Engine, EngineError, Figures, Mode, Nanos, Outcome, Wait,
 };
 
-use crate::asked::{Asked, Request};
-use crate::engine::unavailable;
 use crate::exchange::{Late, Missed, stored, take_back};
 use crate::link::Fault;
 use crate::options::WhenGone;
+use crate::request::{Asked, Request};
 use crate::shared::Shared;
 use crate::status::count;
 
@@ -52,13 +51,13 @@ async fn locally(
 ) -> Result<(Decision, u64), EngineError> {
     let charges: Vec<Charge<'_>> =
         request.asked.iter().map(|asked| asked.charge(asked.rule.local)).collect();
-    if request.peek {
-        return Ok((shared.local.peek(&charges, Some(now)).await?, 0));
+    let decision = shared.local.decide(&charges, request.mode, Some(now)).await?;
+    if request.mode == Mode::Peek {
+        return Ok((decision, 0));
     }
-    let decision = shared.local.decide(&charges, Some(now)).await?;
     let mut noted = 0;
     for (place, asked) in request.asked.iter().enumerate() {
-        let over = decision.over >> place & 1 == 1;
+        let over = decision.is_over(place);
         // An enforcing rule that was over while all passed has held the request.
         let held = over && matches!(asked.rule.rule.action(), Action::Delay { .. });
         let leaky = passed(&decision) && (!over || held);
@@ -81,12 +80,12 @@ async fn locally(
 
 /// Whatever was asked.
 fn by_fiat(request: &Request, now: Nanos, allowed: bool) -> Decision {
-    let judged: Vec<(Judgement, Report)> = request
+    let judged: Vec<(Judgement, Figures)> = request
         .asked
         .iter()
         .map(|asked| {
             let limit = asked.rule.rule.limit();
-            let (_, _, mut report) = limit.step(None, now, Cost::ZERO, Store::Never);
+            let (_, _, mut report) = limit.step(None, now, Cost::ZERO, Mode::Peek);
             report.retry_after = if allowed { Wait::NONE } else { Wait::For(RETRY) };
             (Judgement::new(&asked.rule.rule, allowed, || Wait::Never), report)
         })
@@ -135,7 +134,7 @@ pub(crate) fn refund(
     let (now, rule) = (shared.now(now), &asked.rule);
     let at = charged_at.unwrap_or(now);
     if !shared.ledger.take_back(rule, &asked.client, asked.cost, at) {
-        return Err(unavailable(fault));
+        return Err(fault.into());
     }
     let charge = Charge { rule: rule.local, key: &asked.client, cost: asked.cost };
     // The local engine answers at once.

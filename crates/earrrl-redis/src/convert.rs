@@ -11,11 +11,14 @@ use std::time::Duration;
 use earrrl::{Limit, Nanos, Rule};
 use redis::Value;
 
-use crate::asked::Asked;
+use crate::algorithm;
 use crate::link::{Fault, Link};
+use crate::request::Asked;
 use crate::shared::Shared;
 use crate::status::count;
-use crate::{parameters, record};
+
+/// Conversions that one call may meet: other nodes may convert the same record back meanwhile.
+pub(crate) const CONVERSIONS: usize = 4;
 
 /// Replaces the record of a charge by one of its rule's present parameters.
 pub(crate) async fn convert(
@@ -27,7 +30,7 @@ pub(crate) async fn convert(
     let mut get = redis::cmd("GET");
     get.arg(&asked.key);
     let Value::BulkString(old) = link.send(&get).await? else { return Ok(()) };
-    if record::is_of(asked.rule.rule.limit(), asked.rule.tag, &old) {
+    if algorithm::is_of(asked.rule.rule.limit(), asked.rule.tag, &old) {
         return Ok(());
     }
     let limit = limit_of(shared, link, asked, &old).await?;
@@ -50,7 +53,7 @@ async fn limit_of(
     asked: &Asked,
     old: &[u8],
 ) -> Result<Option<Limit>, Fault> {
-    let known = asked.rule.earlier.iter().find(|(tag, limit)| record::is_of(limit, *tag, old));
+    let known = asked.rule.earlier.iter().find(|(tag, limit)| algorithm::is_of(limit, *tag, old));
     if let Some((_, limit)) = known {
         return Ok(Some(*limit));
     }
@@ -64,7 +67,7 @@ async fn limit_of(
         _ => None,
     });
     let mut limits = rules.map(|rule| *rule.limit());
-    Ok(limits.find(|limit| record::is_of(limit, parameters::tag(limit), old)))
+    Ok(limits.find(|limit| algorithm::is_of(limit, algorithm::tag(limit), old)))
 }
 
 /// The record under the present parameters, and how long it must live.
@@ -75,11 +78,11 @@ fn converted(
     bytes: &[u8],
     now: Nanos,
 ) -> Option<(Vec<u8>, Duration)> {
-    let state = record::decode(old, bytes, now)?;
-    let stored = record::stored_at(old, bytes, now).unwrap_or(Nanos::ZERO);
+    let state = algorithm::decode(old, bytes, now)?;
+    let stored = algorithm::stored_at(old, bytes, now).unwrap_or(Nanos::ZERO);
     let at = shared.conversion_time(asked, now).max(stored.min(now));
     let new = asked.rule.rule.limit();
     let state = new.convert(old, state, at)?;
-    let record = record::encode(new, asked.rule.tag, &state, at)?;
-    Some((record, record::life(new, &state, now)))
+    let record = algorithm::encode(new, asked.rule.tag, &state, at)?;
+    Some((record, algorithm::life(new, &state, now)))
 }

@@ -5,16 +5,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use earrrl::internal::{merge_charges, restore_places};
 use earrrl::{
-    Charge, Clock, Cost, Decision, Engine, EngineError, Nanos, Rule, RuleId, SystemClock,
-    merge_charges, restore_places,
+    Charge, Clock, Cost, Decision, Engine, EngineError, Mode, Nanos, Rule, RuleId, SystemClock,
 };
 use tokio::task::JoinHandle;
 
-use crate::asked::{Asked, Request};
-use crate::ledger::Adjustment;
-use crate::link::Fault;
+use crate::algorithm::Adjustment;
 use crate::options::Options;
+use crate::request::Request;
 use crate::shared::Shared;
 use crate::status::{Status, count};
 use crate::{alone, reply, supervisor};
@@ -103,21 +102,25 @@ impl RedisEngine {
     fn request(
         &self,
         charges: &[Charge<'_>],
+        mode: Mode,
         now: Option<Nanos>,
-        peek: bool,
     ) -> Result<Request, EngineError> {
+        if mode == Mode::Charge {
+            let why = "Redis can't charge yet: check, peek and refund".to_owned();
+            return Err(EngineError::Unavailable(why));
+        }
         let rules: Vec<_> = charges.iter().filter_map(|c| self.shared.rules.get(c.rule)).collect();
         let rule = |id| rules.iter().find(|known| known.id == id).map(|known| &known.rule);
         let merged = merge_charges(charges, rule)?;
         let asked = merged.iter().filter_map(|(place, charge)| {
             let rule = rules.iter().find(|known| known.id == charge.rule)?.clone();
-            Some(Asked::new(&self.shared, rule, charge, *place))
+            Some(self.shared.asked(rule, charge, *place))
         });
-        Ok(Request { asked: asked.collect(), now: self.shared.given(now), peek })
+        Ok(Request { asked: asked.collect(), now: self.shared.given(now), mode })
     }
 
-    fn run(&self, charges: &[Charge<'_>], now: Option<Nanos>, peek: bool) -> Answer<Decision> {
-        match self.request(charges, now, peek) {
+    fn run(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Answer<Decision> {
+        match self.request(charges, mode, now) {
             Ok(request) => Box::pin(decide(self.shared.clone(), Arc::new(request))),
             Err(error) => Box::pin(std::future::ready(Err(error))),
         }
@@ -135,7 +138,7 @@ async fn decide(shared: Arc<Shared>, request: Arc<Request>) -> Result<Decision, 
     let mut decision = match shared.ask(&request).await {
         Ok((now, seen)) => {
             count(&shared.counters.shared);
-            reply::decide(&request.rules(), &seen, now, request.peek)
+            reply::decide(&request.rules(), &seen, request.mode, now)
         }
         Err(missed) => {
             count(&shared.counters.alone);
@@ -154,12 +157,8 @@ impl Engine for RedisEngine {
         self.prepare_with(name, rule, self.shared.options.local_capacity)
     }
 
-    fn decide(&self, charges: &[Charge<'_>], now: Option<Nanos>) -> Self::Decide {
-        self.run(charges, now, false)
-    }
-
-    fn peek(&self, charges: &[Charge<'_>], now: Option<Nanos>) -> Self::Decide {
-        self.run(charges, now, true)
+    fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
+        self.run(charges, mode, now)
     }
 
     fn refund(
@@ -171,11 +170,10 @@ impl Engine for RedisEngine {
         let Some(rule) = self.shared.rules.get(charge.rule) else {
             return Box::pin(std::future::ready(Err(EngineError::UnknownRule(charge.rule))));
         };
-        let asked = Asked::new(&self.shared, rule, charge, 0);
+        let asked = self.shared.asked(rule, charge, 0);
         let (shared, now) = (self.shared.clone(), self.shared.given(now));
         Box::pin(async move {
-            let when = charged_at.map_or(-1.0, crate::record::micros);
-            let back = Adjustment { back: true, when, alone: (0.0, 0.0), cost: asked.cost };
+            let back = Adjustment::take_back(charged_at, asked.cost);
             match shared.adjust(&asked, back, now).await {
                 Ok(()) => Ok(()),
                 Err(fault) => alone::refund(&shared, &asked, charged_at, now, fault),
@@ -188,13 +186,8 @@ impl Engine for RedisEngine {
             return Box::pin(std::future::ready(Err(EngineError::UnknownRule(rule))));
         };
         let charge = Charge { rule, key, cost: Cost::ZERO };
-        let asked = Asked::new(&self.shared, known, &charge, 0);
+        let asked = self.shared.asked(known, &charge, 0);
         let shared = self.shared.clone();
-        Box::pin(async move { shared.reset(&asked).await.map_err(unavailable) })
+        Box::pin(async move { shared.reset(&asked).await.map_err(EngineError::from) })
     }
-}
-
-/// A change that Redis alone can make, and did not.
-pub(crate) fn unavailable(fault: Fault) -> EngineError {
-    EngineError::Unavailable(format!("{}: {}", fault.name(), fault.detail()))
 }

@@ -8,16 +8,15 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use earrrl::Nanos;
+use earrrl::{Mode, Nanos};
 use redis::Value;
 
-use crate::asked::{Request, time_argument};
-use crate::convert::convert;
-use crate::ledger::Adjustment;
+use crate::algorithm::{Adjustment, flags};
+use crate::convert::{CONVERSIONS, convert};
 use crate::link::{Fault, Link};
-use crate::parameters::flags;
 use crate::reply::{self, Reply, Seen, Verdict};
-use crate::shared::{CONVERSIONS, Shared};
+use crate::request::{Request, time_argument};
+use crate::shared::Shared;
 
 /// What Redis saw, and when.
 pub(crate) type Answer = (Nanos, Vec<Seen>);
@@ -143,8 +142,7 @@ impl Shared {
 /// Takes one charge of a request back.
 pub(crate) async fn take_back(shared: Arc<Shared>, request: Arc<Request>, place: usize, at: Nanos) {
     let asked = &request.asked[place];
-    let when = crate::record::micros(at);
-    let back = Adjustment { back: true, when, alone: (0.0, 0.0), cost: asked.cost };
+    let back = Adjustment::take_back(Some(at), asked.cost);
     if let Err(fault) = shared.adjust(asked, back, request.now).await {
         tracing::warn!(why = fault.detail(), "a charge could not be taken back");
     }
@@ -162,7 +160,7 @@ pub(crate) fn stored(
     let stores = |place: usize| {
         let cost = request.asked[place].cost;
         let leaky = passes && !over(place);
-        !request.peek
+        request.mode != Mode::Peek
             && !cost.is_zero()
             && verdict(place).is_some()
             && (request.is_strict(place) || leaky)
@@ -204,7 +202,7 @@ async fn call(
     let asked = || places.iter().map(|place| &request.asked[*place]);
     let flags = |place: usize| {
         let asked = &request.asked[place];
-        flags(&asked.rule.rule, asked.cost, request.peek)
+        flags(&asked.rule.rule, asked.cost, request.mode)
     };
     let time = time_argument(request.now);
     let keys: Vec<Vec<u8>> = asked().map(|asked| asked.key.clone()).collect();
@@ -212,14 +210,14 @@ async fn call(
         [one] => {
             let asked = &request.asked[*one];
             let head = time.into_iter().chain([flags(*one)]);
-            let args = head.chain(asked.parameters(shared, 1.0)).collect();
+            let args = head.chain(asked.parameters(shared.options.linger, 1.0)).collect();
             (shared.scripts.single(asked.rule.kind), vec![args])
         }
         _ => {
             let charge = |place: &usize| {
                 let asked = &request.asked[*place];
                 let head = [asked.rule.kind as u8, flags(*place)];
-                head.into_iter().chain(asked.parameters(shared, 1.0)).collect()
+                head.into_iter().chain(asked.parameters(shared.options.linger, 1.0)).collect()
             };
             let args = [time.to_vec()].into_iter().chain(places.iter().map(charge)).collect();
             (shared.scripts.several(asked().map(|asked| asked.rule.kind)), args)

@@ -9,12 +9,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use earrrl::{Cost, Limit, Nanos, RuleId, State, Store};
+use earrrl::{Cost, Limit, Mode, Nanos, RuleId, State};
 
-use crate::parameters::in_two;
-use crate::prepared::Prepared;
-use crate::record::micros;
-use crate::script::Kind;
+use crate::algorithm::{self, Adjustment};
+use crate::rules::Prepared;
 
 /// Whose an entry is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,18 +27,6 @@ pub(crate) struct Entry {
     pub(crate) tag: u32,
     state: Option<State>,
     sum: Cost,
-}
-
-/// One call of `adjust.lua`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Adjustment {
-    /// Taken back, not added.
-    pub(crate) back: bool,
-    /// The microsecond of the request, or below zero for now.
-    pub(crate) when: f64,
-    /// For a bucket: when it would be full for this alone.
-    pub(crate) alone: (f64, f64),
-    pub(crate) cost: Cost,
 }
 
 #[derive(Debug)]
@@ -72,7 +58,9 @@ impl Ledger {
         let mut owed = self.lock();
         let client = Client { rule: rule.id, key: client.to_vec() };
         let is_full = owed.len() + self.under_way() >= self.capacity;
-        if rule.kind == Kind::Exponential || is_full && !owed.entries.contains_key(&client) {
+        if !algorithm::of(rule.rule.limit()).adds()
+            || is_full && !owed.entries.contains_key(&client)
+        {
             return false;
         }
         let fresh = Entry { tag: rule.tag, state: None, sum: Cost::ZERO };
@@ -80,7 +68,7 @@ impl Ledger {
         if entry.tag != rule.tag {
             *entry = fresh;
         }
-        entry.state = rule.rule.limit().step(entry.state.take(), now, cost, Store::Always).0;
+        entry.state = rule.rule.limit().step(entry.state.take(), now, cost, Mode::Charge).0;
         entry.sum = entry.sum + cost;
         true
     }
@@ -152,51 +140,15 @@ impl Owed {
 impl Entry {
     /// The calls that add this to the client's record.
     pub(crate) fn adjustments(&self, limit: &Limit, now: Nanos) -> Vec<Adjustment> {
-        let add = |when: f64, billionths: u128| {
-            let cost = Cost::from_billionths(billionths);
-            Adjustment { back: false, when, alone: (0.0, 0.0), cost }
-        };
-        match (limit, &self.state) {
-            (Limit::RecentAverage(limit), Some(State::RecentAverage(moment))) => {
-                let count = limit.count(Some(moment), now);
-                vec![add(-1.0, (count * 1e9) as u128)]
-            }
-            (Limit::TokenBucket(limit), Some(State::TokenBucket(full_at))) => {
-                vec![Adjustment {
-                    alone: in_two(full_at.0, limit),
-                    ..add(-1.0, self.sum.billionths())
-                }]
-            }
-            (Limit::FixedWindow(limit), Some(State::FixedWindow(state))) => {
-                vec![add(start(state.window, limit.window()), state.count)]
-            }
-            (Limit::SlidingCounter(limit), Some(State::SlidingCounter(state))) => {
-                let window = |index: u64| start(index, limit.window());
-                let earlier = add(window(state.window.saturating_sub(1)), state.previous);
-                vec![earlier, add(window(state.window), state.current)]
-            }
-            (Limit::SlidingLog(_), Some(State::SlidingLog(tally))) => {
-                tally.entries().map(|(slot, cost)| add(micros(Nanos::new(slot)), cost)).collect()
-            }
-            (Limit::SlidingWindow(limit), Some(State::SlidingWindow(tally))) => {
-                let (window, parts) = (u128::from(limit.window()), u128::from(limit.sub_windows()));
-                let begins = |slot: u64| (u128::from(slot) * window).div_ceil(parts * 1000) as f64;
-                tally.entries().map(|(slot, cost)| add(begins(slot), cost)).collect()
-            }
-            _ => Vec::new(),
-        }
+        let calls = |state| algorithm::of(limit).adjustments(state, self.sum, now);
+        self.state.as_ref().map_or_else(Vec::new, calls)
     }
-}
-
-/// The microsecond in which a window begins.
-fn start(index: u64, window: u64) -> f64 {
-    (u128::from(index) * u128::from(window) / 1000) as f64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prepared::Rules;
+    use crate::rules::Rules;
 
     #[test]
     fn what_comes_back_counts_and_no_client_has_two_entries_without_need() {

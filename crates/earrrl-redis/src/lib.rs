@@ -1,7 +1,7 @@
 //! Shared rate limits across machines: EARRRL's rules on Redis or Valkey, one atomic script a decision.
 //!
 //! ```no_run
-//! use earrrl::{Charge, Cost, Engine};
+//! use earrrl::{Charge, Cost, Engine, Mode};
 //! use earrrl_redis::{Options, RedisEngine};
 //! use std::time::Duration;
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -9,7 +9,7 @@
 //! let engine = RedisEngine::connect(options, Duration::from_secs(1)).await?;
 //! let login = engine.prepare("login", &"recent-average 0.2/s half-life=5m".parse()?)?;
 //! let charge = Charge { rule: login, key: b"192.0.2.7", cost: Cost::ONE };
-//! let decision = engine.decide(&[charge], None).await?;
+//! let decision = engine.decide(&[charge], Mode::Check, None).await?;
 //! println!("{} {:?}", decision.allowed, decision.rate);
 //! # Ok(())
 //! # }
@@ -25,8 +25,9 @@
 //!
 //! `docs/distributed.md` has sizing, failure modes, clocks and eviction.
 
+mod adjust;
+mod algorithm;
 mod alone;
-mod asked;
 mod breaker;
 mod convert;
 mod engine;
@@ -35,13 +36,11 @@ mod key;
 mod ledger;
 mod link;
 mod options;
-mod parameters;
-mod prepared;
-mod record;
 mod reply;
+mod request;
+mod rules;
 mod script;
 mod shared;
-mod slot;
 mod status;
 mod supervisor;
 mod throttle;

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use earrrl::EngineError;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
@@ -134,6 +135,13 @@ impl Fault {
             Self::Left => "Redis failed just now",
             Self::Lost(why) | Self::Refused(why) | Self::Record(why) => why,
         }
+    }
+}
+
+/// A change that Redis alone can make, and did not.
+impl From<Fault> for EngineError {
+    fn from(fault: Fault) -> Self {
+        Self::Unavailable(format!("{}: {}", fault.name(), fault.detail()))
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use earrrl::{Rule, RuleError};
 use redis::IntoConnectionInfo;
 
+use crate::algorithm;
 use crate::key::ClientKeys;
-use crate::parameters;
 
 /// Longest prefix of keys, in bytes.
 const MAX_PREFIX_LEN: usize = 64;
@@ -220,7 +220,7 @@ pub fn check_prefix(prefix: &str) -> Result<(), RuleError> {
 /// # Errors
 /// When a window is not whole microseconds, or has parts that can't be told exactly.
 pub fn check_rule(rule: &Rule) -> Result<(), RuleError> {
-    parameters::check(rule.limit())
+    algorithm::of(rule.limit()).check()
 }
 
 #[cfg(test)]

@@ -4,10 +4,10 @@
 //! was before the request. Rates, waits and what remains come from the pure functions that every
 //! other engine uses, so that Rust and Lua can't drift apart in them.
 
-use earrrl::rules::{Judgement, combine};
-use earrrl::{Cost, Decision, Limit, Nanos, Report, Rule, State, Store};
+use earrrl::internal::{Judgement, combine};
+use earrrl::{Cost, Decision, Figures, Mode, Nanos, Rule, State};
 
-use crate::record;
+use crate::algorithm::{self, Answers};
 
 /// What Lua said of one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,17 +97,17 @@ pub(crate) fn split_time(bytes: &[u8]) -> Option<(Option<Nanos>, &[u8])> {
 }
 
 /// The decision that follows from what was seen.
-pub(crate) fn decide(charges: &[(&Rule, Cost)], seen: &[Seen], now: Nanos, peek: bool) -> Decision {
+pub(crate) fn decide(charges: &[(&Rule, Cost)], seen: &[Seen], mode: Mode, now: Nanos) -> Decision {
     let each: Vec<Charged<'_>> = charges
         .iter()
         .zip(seen)
         .map(|(&(rule, cost), seen)| Charged::new(rule, cost, seen, now))
         .collect();
     let all_pass = each.iter().all(|charged| charged.judgement.passes());
-    let reports: Vec<Report> =
-        each.iter().map(|charged| charged.report(now, all_pass, peek)).collect();
-    let judged = each.iter().zip(&reports);
-    combine(judged.map(|(charged, report)| (charged.rule, &charged.judgement, report)))
+    let figures: Vec<Figures> =
+        each.iter().map(|charged| charged.figures(mode, now, all_pass)).collect();
+    let judged = each.iter().zip(&figures);
+    combine(judged.map(|(charged, figures)| (charged.rule, &charged.judgement, figures)))
 }
 
 struct Charged<'a> {
@@ -122,22 +122,22 @@ struct Charged<'a> {
 impl<'a> Charged<'a> {
     fn new(rule: &'a Rule, cost: Cost, seen: &Seen, now: Nanos) -> Self {
         let limit = rule.limit();
-        let after = matches!(limit, Limit::SlidingLog(_) | Limit::SlidingWindow(_));
+        let after = algorithm::of(limit).answers() == Answers::After;
         let state = match after {
-            true if seen.undone => record::decode_summary(limit, &seen.state)
+            true if seen.undone => algorithm::decode_summary(limit, &seen.state)
                 .and_then(|state| limit.refund(Some(state), now, now, cost)),
-            true => record::decode_summary(limit, &seen.state),
-            false => record::decode(limit, &seen.state, now),
+            true => algorithm::decode_summary(limit, &seen.state),
+            false => algorithm::decode(limit, &seen.state, now),
         };
-        let wait = || limit.step(state.clone(), now, cost, Store::Never).2.retry_after;
+        let wait = || limit.step(state.clone(), now, cost, Mode::Peek).2.retry_after;
         let judgement = Judgement::new(rule, seen.verdict == Verdict::Allowed, wait);
         Self { rule, cost, judgement, state, after }
     }
 
     /// The figures after the decision.
-    fn report(&self, now: Nanos, all_pass: bool, peek: bool) -> Report {
-        let store = if peek || self.after { Store::Never } else { self.judgement.store(all_pass) };
-        self.rule.limit().step(self.state.clone(), now, self.cost, store).2
+    fn figures(&self, mode: Mode, now: Nanos, all_pass: bool) -> Figures {
+        let mode = if self.after { Mode::Peek } else { self.judgement.settle(mode, all_pass) };
+        self.rule.limit().step(self.state.clone(), now, self.cost, mode).2
     }
 }
 

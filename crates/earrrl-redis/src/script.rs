@@ -1,12 +1,12 @@
 //! The Lua scripts, put together from the parts of the algorithms' files.
 //!
-//! An algorithm's arithmetic is written once, in `scripts/<algorithm>.lua`, and set into three
+//! An algorithm's arithmetic is written once, in `algorithm/<name>.lua`, and set into three
 //! frames: one request under one rule (straight-line code: a closure less is a tenth of a
 //! microsecond of Redis's), one request under several, and a correction.
 
 use std::fmt::Write;
 
-use earrrl::Limit;
+use crate::algorithm::{KINDS, Kind};
 
 /// A script, and the name that Redis gives it.
 #[derive(Debug)]
@@ -22,59 +22,10 @@ impl Script {
     }
 }
 
-/// The algorithms, by the number that `several.lua` knows them by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub(crate) enum Kind {
-    RecentAverage,
-    Exponential,
-    TokenBucket,
-    FixedWindow,
-    SlidingLog,
-    SlidingWindow,
-    SlidingCounter,
-}
-
-const KINDS: [Kind; 7] = [
-    Kind::RecentAverage,
-    Kind::Exponential,
-    Kind::TokenBucket,
-    Kind::FixedWindow,
-    Kind::SlidingLog,
-    Kind::SlidingWindow,
-    Kind::SlidingCounter,
-];
-
 impl Kind {
-    /// The algorithm of a limit, if this crate knows it.
-    pub(crate) fn of(limit: &Limit) -> Option<Self> {
-        Some(match limit {
-            Limit::RecentAverage(_) => Self::RecentAverage,
-            Limit::Exponential(_) => Self::Exponential,
-            Limit::TokenBucket(_) => Self::TokenBucket,
-            Limit::FixedWindow(_) => Self::FixedWindow,
-            Limit::SlidingLog(_) => Self::SlidingLog,
-            Limit::SlidingWindow(_) => Self::SlidingWindow,
-            Limit::SlidingCounter(_) => Self::SlidingCounter,
-            _ => return None,
-        })
-    }
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::RecentAverage => include_str!("scripts/recent_average.lua"),
-            Self::Exponential => include_str!("scripts/exponential.lua"),
-            Self::TokenBucket => include_str!("scripts/token_bucket.lua"),
-            Self::FixedWindow => include_str!("scripts/fixed_window.lua"),
-            Self::SlidingLog => include_str!("scripts/sliding_log.lua"),
-            Self::SlidingWindow => include_str!("scripts/sliding_window.lua"),
-            Self::SlidingCounter => include_str!("scripts/sliding_counter.lua"),
-        }
-    }
-
-    /// Whether its record is a tally, which needs `tally.lua`.
-    pub(crate) fn is_tally(self) -> bool {
-        matches!(self, Self::SlidingLog | Self::SlidingWindow)
+    /// Whether its record is a tally, which needs `tally.lua`: the only ones that answer a summary.
+    fn is_tally(self) -> bool {
+        !self.part("answer").is_empty()
     }
 
     /// What stands under `-- part` in the algorithm's file, up to the next part.
@@ -102,7 +53,9 @@ pub(crate) struct Scripts {
 
 impl Scripts {
     pub(crate) fn new() -> Self {
-        let each = |frame: fn(Kind) -> String| KINDS.map(|k| Script::new(&frame(k))).into();
+        let each = |frame: fn(Kind) -> String| {
+            KINDS.iter().map(|kind| Script::new(&frame(*kind))).collect()
+        };
         Self {
             single: each(single),
             adjust: each(|kind| in_frame(include_str!("scripts/adjust.lua"), kind)),
@@ -130,7 +83,7 @@ impl Scripts {
 }
 
 fn prelude(tally: bool) -> String {
-    let tally = if tally { include_str!("scripts/tally.lua") } else { "" };
+    let tally = if tally { include_str!("algorithm/tally.lua") } else { "" };
     strip(&format!("{}{tally}", include_str!("scripts/prelude.lua")))
 }
 
@@ -152,7 +105,7 @@ fn single(kind: Kind) -> String {
 }
 
 fn several(set: usize) -> String {
-    let kinds = KINDS.into_iter().filter(|kind| set >> *kind as usize & 1 == 1);
+    let kinds = KINDS.iter().copied().filter(|kind| set >> *kind as usize & 1 == 1);
     let mut algorithms = String::new();
     for kind in kinds.clone() {
         let [parameters, judge, charge, answer, _] = PARTS.map(|part| strip(kind.part(part)));
@@ -184,18 +137,18 @@ mod tests {
 
     #[test]
     fn every_algorithm_has_its_parts() {
-        for kind in KINDS {
+        for &kind in KINDS {
             for part in ["parameters", "judge", "charge", "adjust"] {
                 assert!(!kind.part(part).is_empty(), "{kind:?}: {part}");
             }
-            assert_eq!(kind.part("answer").is_empty(), !kind.is_tally(), "{kind:?}");
+            assert_eq!(kind.text().contains("read(key, tag)"), kind.is_tally(), "{kind:?}");
         }
     }
 
     #[test]
     fn frames_are_filled() {
-        let texts = KINDS.map(single);
-        for text in texts.into_iter().chain([several(1), several(127)]) {
+        let texts = KINDS.iter().map(|kind| single(*kind));
+        for text in texts.chain([several(1), several(127)]) {
             assert!(!text.contains("--"), "{text}");
         }
     }

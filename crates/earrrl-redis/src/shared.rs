@@ -5,24 +5,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use earrrl::{Clock, Engine as _, EngineError, MemoryEngine, Nanos, Rule, RuleId};
-use redis::Value;
+use earrrl::{Charge, Clock, Engine as _, EngineError, MemoryEngine, Nanos, Rule, RuleId};
 use tokio::sync::{Notify, watch};
 
-use crate::asked::{Asked, time_argument};
 use crate::breaker::Breakers;
-use crate::convert::convert;
-use crate::key::Keys;
-use crate::ledger::{Adjustment, Ledger};
+use crate::key::{Keys, slot};
+use crate::ledger::Ledger;
 use crate::link::{Fault, Link};
 use crate::options::{Options, WhenGone};
-use crate::prepared::Rules;
+use crate::request::Asked;
+use crate::rules::{Prepared, Rules};
 use crate::script::Scripts;
-use crate::slot::slot;
 use crate::status::{Counters, Mode, Status, count};
-
-/// Conversions that one call may meet: other nodes may convert the same record back meanwhile.
-pub(crate) const CONVERSIONS: usize = 4;
 
 pub(crate) struct Shared {
     pub(crate) options: Options,
@@ -106,6 +100,14 @@ impl Shared {
         self.breakers.group(if self.options.cluster { slot(key) } else { 0 })
     }
 
+    /// A charge as it goes to Redis.
+    pub(crate) fn asked(&self, rule: Arc<Prepared>, charge: &Charge<'_>, place: usize) -> Asked {
+        let key = self.keys.record(charge.key, &rule.name);
+        let slot = if self.options.cluster { slot(&key) } else { 0 };
+        let group = self.breakers.group(slot);
+        Asked { rule, client: charge.key.into(), cost: charge.cost, place, key, slot, group }
+    }
+
     /// The connection to use for a group of slots, unless that is left alone.
     pub(crate) fn link(&self, group: usize) -> Result<Link, Fault> {
         if self.breakers.is_open(group) {
@@ -180,49 +182,6 @@ impl Shared {
         };
         let last_failure = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Status { mode, last_failure, owed: self.ledger.owed(), counts: self.counters.read() }
-    }
-
-    /// Takes a request back or adds one, atomically, within the deadline.
-    pub(crate) async fn adjust(
-        self: &Arc<Self>,
-        asked: &Asked,
-        adjustment: Adjustment,
-        now: Option<Nanos>,
-    ) -> Result<(), Fault> {
-        let link = self.link(asked.group)?;
-        let call = self.adjust_over(link, asked, adjustment, now);
-        self.within(self.options.deadline, asked.group, call).await
-    }
-
-    /// As [`Shared::adjust`], over a given connection and without a deadline.
-    pub(crate) async fn adjust_over(
-        &self,
-        mut link: Link,
-        asked: &Asked,
-        adjustment: Adjustment,
-        now: Option<Nanos>,
-    ) -> Result<(), Fault> {
-        let sign = if adjustment.back { -1.0 } else { 1.0 };
-        let mut argument = vec![u8::from(adjustment.back)];
-        argument.extend(time_argument(now));
-        for number in [adjustment.when, adjustment.alone.0, adjustment.alone.1] {
-            argument.extend(number.to_le_bytes());
-        }
-        let adjusted = Asked { cost: adjustment.cost, ..asked.clone() };
-        let price_sign =
-            if asked.rule.kind == crate::script::Kind::TokenBucket { 1.0 } else { sign };
-        argument.extend(adjusted.parameters(self, price_sign));
-        let script = self.scripts.adjust(asked.rule.kind);
-        for _ in 0..CONVERSIONS {
-            let keys = std::slice::from_ref(&asked.key);
-            match link.call(script, keys, std::slice::from_ref(&argument)).await? {
-                Value::BulkString(verdict) if verdict == b"3" => {
-                    convert(self, &mut link, asked, self.now(now)).await?;
-                }
-                _ => return Ok(()),
-            }
-        }
-        Err(Fault::Record("converted over and over".to_owned()))
     }
 
     /// Forgets a client.

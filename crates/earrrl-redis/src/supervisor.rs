@@ -9,11 +9,10 @@ use std::time::Duration;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::asked::Asked;
 use crate::ledger::{Client, Entry};
 use crate::link::{Fault, Link};
 use crate::options::Options;
-use crate::prepared::Prepared;
+use crate::rules::Prepared;
 use crate::shared::Shared;
 use crate::status::count;
 
@@ -279,7 +278,7 @@ async fn hand_over_one(
     };
     let charge = earrrl::Charge { rule: rule.id, key: &client.key, cost: earrrl::Cost::ZERO };
     let adjustments = entry.adjustments(rule.rule.limit(), shared.clock.now());
-    let asked = Asked::new(&shared, rule, &charge, 0);
+    let asked = shared.asked(rule, &charge, 0);
     let adjustments = adjustments.into_iter().filter(|adjustment| !adjustment.cost.is_zero());
     for (done, adjustment) in adjustments.enumerate() {
         let call = shared.adjust_over(link.clone(), &asked, adjustment, None);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use earrrl::{EngineError, Nanos, RuleError};
 use redis::Value;
 
-use crate::engine::{RedisEngine, unavailable};
+use crate::algorithm::micros;
+use crate::engine::RedisEngine;
 use crate::link::Fault;
 use crate::reply::split_time;
 use crate::shared::Shared;
@@ -58,7 +59,7 @@ impl RedisEngine {
         let answer = shared.shift(key, shift, now).await;
         let counters = &shared.counters;
         count(if answer.is_ok() { &counters.shared } else { &counters.alone });
-        answer.map_err(unavailable)
+        answer.map_err(EngineError::from)
     }
 }
 
@@ -89,7 +90,7 @@ impl Shared {
     fn arguments(&self, shift: Shift, now: Option<Nanos>) -> Vec<u8> {
         let whole = |span: i128| (span / MICROSECOND) as f64;
         let rest = |span: i128| (span % MICROSECOND) as f64;
-        let now = now.map_or(-1.0, crate::record::micros);
+        let now = now.map_or(-1.0, micros);
         let linger = self.options.linger.as_millis() as f64;
         let Shift { by, most } = shift;
         let numbers = [now, whole(by), rest(by), whole(most), rest(most), linger];

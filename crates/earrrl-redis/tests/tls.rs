@@ -4,7 +4,7 @@
 
 mod support;
 
-use earrrl::{Charge, Cost, Engine};
+use earrrl::{Charge, Cost, Engine, Mode};
 use earrrl_redis::{Certificates, Options, RedisEngine};
 
 use support::{Folder, PATIENCE, Server, free_port};
@@ -36,7 +36,7 @@ async fn a_decision_over_tls() {
     assert!(engine.ready(PATIENCE).await, "{:?}", engine.status());
     let rule = engine.prepare("tls", &"gcra 1/1h burst=2".parse().unwrap()).unwrap();
     let charge = Charge { rule, key: b"k", cost: Cost::ONE };
-    assert_eq!(engine.decide(&[charge], None).await.unwrap().remaining, 1);
+    assert_eq!(engine.decide(&[charge], Mode::Check, None).await.unwrap().remaining, 1);
     assert_eq!(engine.status().counts.shared, 1);
 
     options.certificates = None;

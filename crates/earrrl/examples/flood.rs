@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use earrrl::{Cost, Limiter, Nanos, Rule, State, Store};
+use earrrl::{Cost, Limiter, Mode, Nanos, Rule, State};
 
 const CLIENTS: usize = 1_000_000;
 const OFFENDERS: u64 = 10_000;
@@ -68,7 +68,7 @@ fn flood<C: earrrl::Clock>(
             let verdict = limiter.check_at(&offender, Cost::ONE, now)?;
             let state = reference.entry(offender).or_default();
             let limit = limiter.rule().limit();
-            let allowed = limit.judge(state, now, Cost::ONE, Store::ByPolicy);
+            let allowed = limit.admit(state, now, Cost::ONE, Mode::Check);
             tally.reference_denied += u64::from(!allowed);
             tally.offences_denied += u64::from(!allowed && !verdict.is_allowed());
         }

@@ -1,9 +1,15 @@
 //! Instants in whole nanoseconds, and the clocks that tell them.
 
 #[cfg(feature = "std")]
+mod counted;
+#[cfg(feature = "std")]
+mod machine;
+#[cfg(feature = "std")]
 mod monotonic;
 #[cfg(feature = "std")]
 mod system;
+#[cfg(feature = "std")]
+mod ticking;
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +18,9 @@ use core::time::Duration;
 #[cfg(feature = "std")]
 pub(crate) use monotonic::Time;
 #[cfg(feature = "std")]
-pub use system::{SystemClock, TickingClock};
+pub use system::{Anchor, SystemClock};
+#[cfg(feature = "std")]
+pub use ticking::TickingClock;
 
 /// An instant: whole nanoseconds since the Unix epoch (1970 to 2554).
 ///

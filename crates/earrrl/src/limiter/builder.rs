@@ -5,7 +5,7 @@ use crate::rule::Rule;
 use crate::store::table::KeyHasher;
 use crate::store::{BuildError, Clients};
 
-use super::{Limiter, SingleLimiter};
+use super::Limiter;
 
 const DEFAULT_CAPACITY: usize = 100_000;
 
@@ -74,14 +74,6 @@ impl<C: Clock, F: FnOnce() -> C> Builder<F> {
             capacity: self.capacity,
             most_bytes: self.most_bytes,
         })
-    }
-
-    /// A limiter without keys: everything it decides counts as one client's.
-    ///
-    /// # Errors
-    /// As [`build`](Self::build).
-    pub fn build_single(self) -> Result<SingleLimiter<C>, BuildError> {
-        self.capacity(1).build().map(SingleLimiter)
     }
 }
 

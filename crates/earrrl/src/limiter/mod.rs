@@ -1,7 +1,6 @@
 //! The keyed limiter: one rule, many clients, shared by any number of threads.
 
 mod builder;
-mod single;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -11,12 +10,11 @@ use core::fmt;
 use core::hash::Hash;
 
 pub use builder::Builder;
-pub use single::SingleLimiter;
 use verdict::Details;
 pub use verdict::Verdict;
 pub use wait::{Patience, Reservation, WaitError};
 
-use crate::algorithm::{Judged, Limit, Moment, OneTime, Store, judge};
+use crate::algorithm::{Judged, Limit, Mode, Moment, OneTime, judge};
 use crate::atomic::{self, Part};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
@@ -70,7 +68,7 @@ impl<C: Clock> Limiter<C> {
     /// Decides a request of cost 1.
     #[inline(always)]
     pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Verdict<'_> {
-        self.decide(self.hasher.hash(key), Cost::ONE, || self.clock.now(), Store::ByPolicy)
+        self.decide(self.hasher.hash(key), Cost::ONE, || self.clock.now(), Mode::Check)
     }
 
     /// Decides a request.
@@ -84,7 +82,7 @@ impl<C: Clock> Limiter<C> {
         cost: Cost,
     ) -> Result<Verdict<'_>, RuleError> {
         let cost = self.rule.accept(cost)?;
-        Ok(self.decide(self.hasher.hash(key), cost, || self.clock.now(), Store::ByPolicy))
+        Ok(self.decide(self.hasher.hash(key), cost, || self.clock.now(), Mode::Check))
     }
 
     /// Decides a request of some instant; one before the latest that was used is taken as that.
@@ -100,7 +98,7 @@ impl<C: Clock> Limiter<C> {
     ) -> Result<Verdict<'_>, RuleError> {
         let cost = self.rule.accept(cost)?;
         let now = self.clock.at(now);
-        Ok(self.decide(self.hasher.hash(key), cost, || now, Store::ByPolicy))
+        Ok(self.decide(self.hasher.hash(key), cost, || now, Mode::Check))
     }
 
     /// What [`check_cost`](Self::check_cost) would answer; nothing is stored.
@@ -109,7 +107,31 @@ impl<C: Clock> Limiter<C> {
     /// When it costs more than the rule's `max_cost`.
     pub fn peek<K: Hash + ?Sized>(&self, key: &K, cost: Cost) -> Result<Verdict<'_>, RuleError> {
         let cost = self.rule.accept(cost)?;
-        Ok(self.decide(self.hasher.hash(key), cost, || self.clock.now(), Store::Never))
+        Ok(self.decide(self.hasher.hash(key), cost, || self.clock.now(), Mode::Peek))
+    }
+
+    /// Answers as [`check_cost`](Self::check_cost) does, and stores the cost whatever the verdict: for
+    /// costs that are known only afterwards. A bucket goes into debt.
+    ///
+    /// ```
+    /// use earrrl::{Cost, Limiter, ManualClock, Nanos, Rule};
+    /// use std::time::Duration;
+    ///
+    /// let rule: Rule = "gcra 100/s burst=1000".parse()?;
+    /// let tokens = Limiter::builder(rule).clock(ManualClock::new(Nanos::from_secs(1))).build()?;
+    /// // The model answered with 4000 tokens: 30 seconds of the allowance are owed.
+    /// let answer = tokens.charge("alice", Cost::from_units(4000))?;
+    /// assert!(!answer.is_allowed());
+    /// let wait = tokens.check("alice").retry_after();
+    /// assert_eq!(wait.duration(), Some(Duration::from_millis(30_010)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When it costs more than the rule's `max_cost`.
+    pub fn charge<K: Hash + ?Sized>(&self, key: &K, cost: Cost) -> Result<Verdict<'_>, RuleError> {
+        let cost = self.rule.accept(cost)?;
+        Ok(self.decide(self.hasher.hash(key), cost, || self.clock.now(), Mode::Charge))
     }
 
     /// Decides requests of cost 1 of many keys, in order: several times as fast as one by one
@@ -127,7 +149,7 @@ impl<C: Clock> Limiter<C> {
             }
             let now = self.clock.now();
             let hashes = hashes.into_iter().take(keys.len());
-            hashes.map(move |hash| self.decide(hash, Cost::ONE, || now, Store::ByPolicy))
+            hashes.map(move |hash| self.decide(hash, Cost::ONE, || now, Mode::Check))
         })
     }
 
@@ -192,16 +214,16 @@ impl<C: Clock> Limiter<C> {
         key: KeyHash,
         cost: Cost,
         now: impl FnOnce() -> Nanos,
-        store: Store,
+        mode: Mode,
     ) -> Verdict<'_> {
         match (&self.clients, self.rule.limit(), self.rule.action()) {
             (Clients::Words(table), Limit::TokenBucket(limit), Action::Deny) => {
-                self.step(table, limit, key, cost, now, store)
+                self.step(table, limit, key, cost, now, mode)
             }
             (Clients::Words(table), Limit::RecentAverage(limit), Action::Deny) => {
-                self.step(table, limit, key, cost, now, store)
+                self.step(table, limit, key, cost, now, mode)
             }
-            _ => self.decide_any(key, cost, now(), store),
+            _ => self.decide_any(key, cost, now(), mode),
         }
     }
 
@@ -215,19 +237,19 @@ impl<C: Clock> Limiter<C> {
         key: KeyHash,
         cost: Cost,
         now: impl FnOnce() -> Nanos,
-        store: Store,
+        mode: Mode,
     ) -> Verdict<'_> {
         let place = table.place(key);
         let now = now();
         if let Some(mut seen) = table.at_home(place) {
             while let Some(word) = seen.word() {
-                let (change, verdict) = self.judge(limit, Some(word), now, cost, store);
+                let (change, verdict) = self.judge(limit, Some(word), now, cost, mode);
                 if seen.apply(change) {
                     return verdict;
                 }
             }
         }
-        self.step_anywhere(table, limit, key, cost, now, store)
+        self.step_anywhere(table, limit, key, cost, now, mode)
     }
 
     /// The same for a client that is new, or not where it most likely is.
@@ -240,10 +262,10 @@ impl<C: Clock> Limiter<C> {
         key: KeyHash,
         cost: Cost,
         now: Nanos,
-        store: Store,
+        mode: Mode,
     ) -> Verdict<'_> {
         let idle = || limit.idle(now).0;
-        table.update_anywhere(key, idle, |word| self.judge(limit, word, now, cost, store))
+        table.update_anywhere(key, idle, |word| self.judge(limit, word, now, cost, mode))
     }
 
     #[inline(always)]
@@ -253,10 +275,10 @@ impl<C: Clock> Limiter<C> {
         word: Option<Word>,
         now: Nanos,
         cost: Cost,
-        store: Store,
+        mode: Mode,
     ) -> (Change, Verdict<'_>) {
         let before = word.map(Moment);
-        let Judged { after, allowed, stores } = judge(limit, before, now, cost, store, |_| ());
+        let Judged { after, allowed, stores } = judge(limit, before, now, cost, mode, |_| ());
         let change = match after {
             Some(after) if stores => Change::Store(after.0),
             _ => Change::Keep,
@@ -266,9 +288,9 @@ impl<C: Clock> Limiter<C> {
     }
 
     #[inline(never)]
-    fn decide_any(&self, key: KeyHash, cost: Cost, now: Nanos, store: Store) -> Verdict<'_> {
+    fn decide_any(&self, key: KeyHash, cost: Cost, now: Nanos, mode: Mode) -> Verdict<'_> {
         let part = Part { rule: &self.rule, clients: &self.clients, key, cost };
-        let decision = atomic::decide(&[part], now, store == Store::Never);
+        let decision = atomic::decide(&[part], mode, now);
         let (allowed, details) = (decision.allowed, Details::Whole(decision));
         Verdict { rule: &self.rule, now, cost, allowed, details }
     }

@@ -55,7 +55,7 @@ proptest! {
                 now = now + Duration::from_millis(*wait);
                 let cost = Cost::from_units(*cost);
                 let (after, expected) =
-                    rule.limit().decide(states.remove(key), now, cost, Store::ByPolicy);
+                    rule.limit().decide(states.remove(key), now, cost, Mode::Check);
                 states.extend(after.map(|state| (*key, state)));
                 let verdict = limiter.check_at(key, cost, now).unwrap();
                 prop_assert_eq!(verdict.is_allowed(), expected.allowed);
@@ -165,11 +165,11 @@ fn actions_change_the_answer_and_not_the_state() {
     ] {
         let rule = rule("gcra 1/s burst=1").with_action(action).unwrap();
         let clock = ManualClock::new(at(0));
-        let limiter = Limiter::builder(rule).clock(clock).build_single().unwrap();
-        assert_eq!(limiter.check().outcome(), Outcome::Allow);
-        assert_eq!(limiter.check().outcome(), outcome);
+        let limiter = Limiter::builder(rule).clock(clock).build().unwrap();
+        assert_eq!(limiter.check("k").outcome(), Outcome::Allow);
+        assert_eq!(limiter.check("k").outcome(), outcome);
         assert_eq!(
-            limiter.peek(Cost::ONE).unwrap().is_allowed(),
+            limiter.peek("k", Cost::ONE).unwrap().is_allowed(),
             action != Action::Deny && !matches!(action, Action::Delay { .. })
         );
     }
@@ -210,12 +210,12 @@ fn a_denied_request_leaves_no_charge_behind() {
         let builder = RuleSet::builder().rule(rule(own), 100).rule(rule(shared), 1);
         let set = builder.build_with_clock(ManualClock::new(at(0))).unwrap();
         let (set, start) = (&set, &Barrier::new(4));
-        let left = |client: u64| set.request().charge(&client).charge("all").peek().unwrap();
+        let left = |client: u64| set.request().client(&client).client("all").peek().unwrap();
         let allowed: Vec<usize> = thread::scope(|scope| {
             let ask = |client: u64| {
                 move || {
                     start.wait();
-                    let one = || set.request().charge(&client).charge("all").decide().unwrap();
+                    let one = || set.request().client(&client).client("all").check().unwrap();
                     (0..60).filter(|_| one().allowed).count()
                 }
             };
@@ -244,8 +244,8 @@ fn own_remaining(text: &str, requests: usize) -> u64 {
 fn a_rule_set_wants_one_charge_a_rule() {
     assert!(matches!(RuleSet::builder().build(), Err(BuildError::Rule(_))));
     let set = RuleSet::builder().rule(rule("gcra 1/s burst=1"), 1).build().unwrap();
-    assert!(set.request().decide().is_err());
-    assert!(set.request().charge("a").charge("b").decide().is_err());
+    assert!(set.request().check().is_err());
+    assert!(set.request().client("a").client("b").check().is_err());
 }
 
 #[test]

@@ -1,10 +1,10 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::algorithm::{Algorithm, Limit, Moment, report};
+use crate::algorithm::{Algorithm, Limit, Moment, figures};
 use crate::clock::Nanos;
 use crate::cost::Cost;
-use crate::decision::{Decision, Outcome, Report, Wait};
+use crate::decision::{Decision, Figures, Outcome, Wait};
 use crate::rule::Rule;
 
 /// The answer to a request. Whether it is allowed is known; everything else is worked out when it
@@ -77,29 +77,29 @@ impl Verdict<'_> {
         match (&self.details, self.rule.limit()) {
             (Details::Whole(decision), _) => *decision,
             (Details::Moments { before, after }, Limit::RecentAverage(limit)) => {
-                self.single(self.report(limit, before.as_ref(), after.as_ref()))
+                self.single(self.figures(limit, before.as_ref(), after.as_ref()))
             }
             (Details::Moments { before, after }, Limit::TokenBucket(limit)) => {
-                self.single(self.report(limit, before.as_ref(), after.as_ref()))
+                self.single(self.figures(limit, before.as_ref(), after.as_ref()))
             }
             (Details::Moments { after, .. }, limit) => {
                 let state = after.and_then(|after| limit.state_of(after.0));
-                limit.decide(state, self.now, self.cost, crate::Store::Never).1
+                limit.decide(state, self.now, self.cost, crate::Mode::Peek).1
             }
         }
     }
 
-    fn report<A: Algorithm<State = Moment>>(
+    fn figures<A: Algorithm<State = Moment>>(
         &self,
         limit: &A,
         before: Option<&Moment>,
         after: Option<&Moment>,
-    ) -> Report {
-        report(limit, limit.estimate(before, self.now, self.cost), after, self.now, self.cost)
+    ) -> Figures {
+        figures(limit, limit.estimate(before, self.now, self.cost), after, self.now, self.cost)
     }
 
-    fn single(&self, report: Report) -> Decision {
-        Decision::single(self.allowed, report)
+    fn single(&self, figures: Figures) -> Decision {
+        Decision::single(self.allowed, figures)
     }
 }
 

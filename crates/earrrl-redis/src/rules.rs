@@ -4,8 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use earrrl::{EngineError, Limit, Nanos, Rule, RuleId, check_name};
 
-use crate::parameters;
-use crate::script::Kind;
+use crate::algorithm::{self, Kind};
 
 /// Earlier parameters that are kept for each rule.
 const EARLIER: usize = 8;
@@ -47,14 +46,13 @@ impl Rules {
         local: impl FnOnce() -> Result<RuleId, EngineError>,
     ) -> Result<RuleId, EngineError> {
         check_name(name)?;
-        parameters::check(rule.limit())?;
-        let unknown = || EngineError::Unavailable(format!("`{rule}` has no script for Redis"));
-        let kind = Kind::of(rule.limit()).ok_or_else(unknown)?;
+        algorithm::of(rule.limit()).check()?;
+        let kind = Kind::of(rule.limit());
         let mut rules = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let local = local()?;
         let place = rules.iter().position(|known| known.name == name);
         let id = RuleId(place.unwrap_or(rules.len()) as u32);
-        let tag = parameters::tag(rule.limit());
+        let tag = algorithm::tag(rule.limit());
         let earlier = place.map_or_else(Vec::new, |place| rules[place].history(tag));
         let (name, rule) = (name.to_owned(), rule.clone());
         let prepared = Arc::new(Prepared { id, name, rule, kind, tag, since, earlier, local });

@@ -1,14 +1,12 @@
 //! A request as it goes to Redis: owned, checked, its keys written.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use earrrl::{Charge, Cost, Nanos, Policy, Rule, RuleId};
+use earrrl::{Charge, Cost, Mode, Nanos, Policy, Rule, RuleId};
 
-use crate::parameters;
-use crate::prepared::Prepared;
-use crate::record::micros;
-use crate::shared::Shared;
-use crate::slot::slot;
+use crate::algorithm::{self, micros};
+use crate::rules::Prepared;
 
 /// One charge.
 #[derive(Clone, Debug)]
@@ -30,30 +28,19 @@ pub(crate) struct Request {
     pub(crate) asked: Vec<Asked>,
     /// The caller's own time, in whole microseconds.
     pub(crate) now: Option<Nanos>,
-    pub(crate) peek: bool,
+    pub(crate) mode: Mode,
 }
 
 impl Asked {
-    pub(crate) fn new(
-        shared: &Shared,
-        rule: Arc<Prepared>,
-        charge: &Charge<'_>,
-        place: usize,
-    ) -> Self {
-        let key = shared.keys.record(charge.key, &rule.name);
-        let slot = if shared.options.cluster { slot(&key) } else { 0 };
-        let group = shared.breakers.group(slot);
-        Self { rule, client: charge.key.into(), cost: charge.cost, place, key, slot, group }
-    }
-
     /// The charge under the number that an engine knows its rule by.
     pub(crate) fn charge(&self, rule: RuleId) -> Charge<'_> {
         Charge { rule, key: &self.client, cost: self.cost }
     }
 
     /// The parameters of the rule and of this cost, `sign` -1 to take it back.
-    pub(crate) fn parameters(&self, shared: &Shared, sign: f64) -> Vec<u8> {
-        parameters::pack(&self.rule.rule, self.rule.tag, self.cost, sign, shared.options.linger)
+    pub(crate) fn parameters(&self, linger: Duration, sign: f64) -> Vec<u8> {
+        let request = algorithm::Request { rule: &self.rule.rule, cost: self.cost, sign, linger };
+        algorithm::pack(&request, self.rule.tag)
     }
 }
 
@@ -62,7 +49,7 @@ impl Request {
         self.asked.iter().map(|asked| (&asked.rule.rule, asked.cost)).collect()
     }
 
-    /// The charges with their places, as [`earrrl::restore_places`] takes them.
+    /// The charges with their places, as [`restore_places`] takes them.
     pub(crate) fn places(&self) -> Vec<(usize, Charge<'_>)> {
         self.asked.iter().map(|asked| (asked.place, asked.charge(asked.rule.id))).collect()
     }

@@ -1,0 +1,53 @@
+//! Corrections of a client's record: what was charged is taken back, what was counted elsewhere added.
+
+use std::sync::Arc;
+
+use earrrl::Nanos;
+use redis::Value;
+
+use crate::algorithm::{Adjustment, Packed, micros};
+use crate::convert::{CONVERSIONS, convert};
+use crate::link::{Fault, Link};
+use crate::request::Asked;
+use crate::shared::Shared;
+
+impl Shared {
+    /// Takes a request back or adds one, atomically, within the deadline.
+    pub(crate) async fn adjust(
+        self: &Arc<Self>,
+        asked: &Asked,
+        adjustment: Adjustment,
+        now: Option<Nanos>,
+    ) -> Result<(), Fault> {
+        let link = self.link(asked.group)?;
+        let call = self.adjust_over(link, asked, adjustment, now);
+        self.within(self.options.deadline, asked.group, call).await
+    }
+
+    /// As [`Shared::adjust`], over a given connection and without a deadline.
+    pub(crate) async fn adjust_over(
+        &self,
+        mut link: Link,
+        asked: &Asked,
+        adjustment: Adjustment,
+        now: Option<Nanos>,
+    ) -> Result<(), Fault> {
+        let sign = if adjustment.back { -1.0 } else { 1.0 };
+        let mut head = Packed(vec![u8::from(adjustment.back)]);
+        let time = now.map_or(-1.0, micros);
+        head.numbers(&[time, adjustment.when, adjustment.alone.0, adjustment.alone.1]);
+        let adjusted = Asked { cost: adjustment.cost, ..asked.clone() };
+        let argument = [head.0, adjusted.parameters(self.options.linger, sign)].concat();
+        let script = self.scripts.adjust(asked.rule.kind);
+        for _ in 0..CONVERSIONS {
+            let keys = std::slice::from_ref(&asked.key);
+            match link.call(script, keys, std::slice::from_ref(&argument)).await? {
+                Value::BulkString(verdict) if verdict == b"3" => {
+                    convert(self, &mut link, asked, self.now(now)).await?;
+                }
+                _ => return Ok(()),
+            }
+        }
+        Err(Fault::Record("converted over and over".to_owned()))
+    }
+}

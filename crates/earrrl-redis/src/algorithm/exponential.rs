@@ -1,0 +1,57 @@
+//! Exponential rate limiting: the last rate and its time. Averages of several nodes do not add.
+
+use earrrl::algorithm::exponential::Measured;
+use earrrl::{Cost, Exponential, Nanos, State};
+
+use super::average::{Life, MANY, life};
+use super::fields::{Fields, Packed, micros, nanos};
+use super::{Adjustment, OnRedis, Request};
+
+/// A limit meant as whole is whole, as in the core.
+const TOLERANCE: f64 = 1e-12;
+
+impl OnRedis for Exponential {
+    fn meaning(&self) -> [u64; 4] {
+        [self.period(), 0, 0, 0]
+    }
+
+    fn parameters(&self, request: &Request<'_>, packed: &mut Packed) {
+        let period = self.period() as f64 / 1e3;
+        let most = self.quota().as_f64() * (1.0 + TOLERANCE);
+        let Life { step, lives } = life(period, request.linger_ms());
+        packed.numbers(&[period, most, request.units(), step, lives, MANY * most]);
+    }
+
+    fn record_len(&self) -> Option<usize> {
+        Some(20)
+    }
+
+    fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
+        let (rate, time) = (record.number()?, record.number()?);
+        Some(State::Exponential(Measured { at: nanos(time), rate }))
+    }
+
+    fn encode(&self, state: &State, _now: Nanos, packed: &mut Packed) -> Option<()> {
+        let State::Exponential(state) = state else { return None };
+        packed.numbers(&[state.rate, micros(state.at)]);
+        Some(())
+    }
+
+    fn stored_at(&self, mut record: Fields<'_>, _now: Nanos) -> Option<Nanos> {
+        record.number()?;
+        record.number().map(nanos)
+    }
+
+    /// Forgotten at a billionth of a hundred times the limit.
+    fn tail(&self) -> f64 {
+        self.period() as f64 / 1e9 * 1e11f64.ln()
+    }
+
+    fn adds(&self) -> bool {
+        false
+    }
+
+    fn adjustments(&self, _counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {
+        Vec::new()
+    }
+}

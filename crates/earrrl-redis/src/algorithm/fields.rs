@@ -1,0 +1,58 @@
+//! Little-endian fields, as Lua's `struct` packs them: of records, and of what a script is told.
+
+use std::time::Duration;
+
+use earrrl::Nanos;
+
+/// Reads fields, one after the other.
+#[derive(Clone, Copy)]
+pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
+
+impl Fields<'_> {
+    /// A double that is a time, an amount or a count: never below zero, never NaN.
+    pub(crate) fn number(&mut self) -> Option<f64> {
+        let (field, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(f64::from_le_bytes(*field)).filter(|number| *number >= 0.0)
+    }
+
+    /// An unsigned number of so many bytes, at most eight.
+    pub(crate) fn whole(&mut self, bytes: usize) -> Option<u64> {
+        let (field, rest) = self.0.split_at_checked(bytes)?;
+        self.0 = rest;
+        Some(field.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    }
+}
+
+/// Writes fields, one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Packed(pub(crate) Vec<u8>);
+
+impl Packed {
+    pub(crate) fn numbers(&mut self, numbers: &[f64]) {
+        numbers.iter().for_each(|number| self.0.extend(number.to_le_bytes()));
+    }
+
+    /// The lowest `bytes` bytes of a number, at most eight.
+    pub(crate) fn whole(&mut self, number: u64, bytes: usize) {
+        self.0.extend(&number.to_le_bytes()[..bytes]);
+    }
+}
+
+/// Microseconds since 1970 to nanoseconds.
+pub(crate) fn nanos(micros: f64) -> Nanos {
+    Nanos::new((micros as u64).saturating_mul(1000))
+}
+
+/// The microsecond of an instant.
+pub(crate) fn micros(now: Nanos) -> f64 {
+    (now.get() / 1000) as f64
+}
+
+pub(super) fn span_micros(span: Duration) -> f64 {
+    span.as_secs_f64() * 1e6
+}
+
+pub(super) fn whole_micros(nanos: u64) -> f64 {
+    (nanos / 1000) as f64
+}

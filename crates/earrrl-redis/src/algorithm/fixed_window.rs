@@ -1,0 +1,57 @@
+//! Fixed window: a window's number since 1970, and its count.
+
+use earrrl::algorithm::fixed_window::Count;
+use earrrl::{Cost, FixedWindow, Nanos, RuleError, State};
+
+use super::fields::{Fields, Packed, whole_micros};
+use super::{Adjustment, OnRedis, Request};
+
+impl OnRedis for FixedWindow {
+    fn meaning(&self) -> [u64; 4] {
+        [self.window(), 0, 0, 0]
+    }
+
+    fn check(&self) -> Result<(), RuleError> {
+        check_window(self.window())
+    }
+
+    fn parameters(&self, request: &Request<'_>, packed: &mut Packed) {
+        let quota = self.quota().billionths() as f64;
+        let window = whole_micros(self.window());
+        packed.numbers(&[window, quota, request.billionths(), request.linger_ms()]);
+    }
+
+    fn record_len(&self) -> Option<usize> {
+        Some(20)
+    }
+
+    fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
+        let (window, count) = (record.number()? as u64, record.number()? as u128);
+        Some(State::FixedWindow(Count { window, count }))
+    }
+
+    fn encode(&self, state: &State, _now: Nanos, packed: &mut Packed) -> Option<()> {
+        let State::FixedWindow(state) = state else { return None };
+        packed.numbers(&[state.window as f64, state.count as f64]);
+        Some(())
+    }
+
+    fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {
+        let State::FixedWindow(state) = counted else { return Vec::new() };
+        vec![Adjustment::add(start(state.window, self.window()), state.count)]
+    }
+}
+
+/// Refuses a window that is not whole microseconds.
+pub(super) fn check_window(window: u64) -> Result<(), RuleError> {
+    if window.is_multiple_of(1000) {
+        return Ok(());
+    }
+    let problem = format!("{window}ns is not whole microseconds, which Redis's clock tells");
+    Err(RuleError::new(problem).of("window"))
+}
+
+/// The microsecond in which a window begins.
+pub(super) fn start(index: u64, window: u64) -> f64 {
+    (u128::from(index) * u128::from(window) / 1000) as f64
+}

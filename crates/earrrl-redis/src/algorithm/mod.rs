@@ -1,0 +1,295 @@
+//! What Redis needs to know of the algorithms: one file each, beside its script.
+//!
+//! A file says what its script is told, how a client's record is read and written, and how counts
+//! are handed over. A record begins with a tag of the parameters that give it its meaning; times are
+//! microseconds, amounts billionths of a unit (units in the two averages).
+
+use std::time::Duration;
+
+use earrrl::algorithm::Visitor;
+use earrrl::{Action, Cost, Limit, Mode, Nanos, Policy, Rule, RuleError, State};
+
+mod average;
+mod exponential;
+mod fields;
+mod fixed_window;
+mod recent_average;
+mod sliding_counter;
+mod sliding_log;
+mod sliding_window;
+mod tally;
+mod token_bucket;
+
+pub(crate) use fields::{Packed, micros};
+
+use fields::Fields;
+
+const STORES: u8 = 1;
+const STRICT: u8 = 2;
+const ENFORCES: u8 = 4;
+
+/// An algorithm whose clients are kept in Redis.
+pub(crate) trait OnRedis {
+    /// The parameters without which a record can't be read.
+    fn meaning(&self) -> [u64; 4];
+
+    /// Refuses what Redis's whole microseconds can't count exactly.
+    fn check(&self) -> Result<(), RuleError> {
+        Ok(())
+    }
+
+    /// Writes what the script reads in its part `parameters`, after the tag.
+    fn parameters(&self, request: &Request<'_>, packed: &mut Packed);
+
+    /// Bytes of the tag that a record begins with: one where every byte counts.
+    fn tag_len(&self) -> usize {
+        4
+    }
+
+    /// Bytes of a record with its tag, where that is fixed.
+    fn record_len(&self) -> Option<usize>;
+
+    /// The state that a record holds at `now`.
+    fn decode(&self, record: Fields<'_>, now: Nanos) -> Option<State>;
+
+    /// Writes a state at `now`; `None` for one of another algorithm.
+    fn encode(&self, state: &State, now: Nanos, packed: &mut Packed) -> Option<()>;
+
+    /// When a record was stored, where its past before that is not known any more.
+    fn stored_at(&self, _record: Fields<'_>, _now: Nanos) -> Option<Nanos> {
+        None
+    }
+
+    /// Seconds for which a client that is as good as new is remembered.
+    fn tail(&self) -> f64 {
+        0.0
+    }
+
+    /// What the script answers of a request: the record before it, or the part `answer`'s summary
+    /// of the state after it.
+    fn answers(&self) -> Answers {
+        Answers::Before
+    }
+
+    /// The state that a summary stands for.
+    fn summary(&self, _summary: Fields<'_>) -> Option<State> {
+        None
+    }
+
+    /// Whether what several nodes counted adds up.
+    fn adds(&self) -> bool {
+        true
+    }
+
+    /// The calls that add what one node counted alone, `sum` in all, to the client's record.
+    fn adjustments(&self, counted: &State, sum: Cost, now: Nanos) -> Vec<Adjustment>;
+}
+
+/// What a script answers of a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answers {
+    Before,
+    After,
+}
+
+/// A charge, for [`OnRedis::parameters`].
+pub(crate) struct Request<'a> {
+    pub(crate) rule: &'a Rule,
+    pub(crate) cost: Cost,
+    /// -1 to take it back.
+    pub(crate) sign: f64,
+    pub(crate) linger: Duration,
+}
+
+impl Request<'_> {
+    fn units(&self) -> f64 {
+        self.cost.as_f64() * self.sign
+    }
+
+    fn billionths(&self) -> f64 {
+        self.cost.billionths() as f64 * self.sign
+    }
+
+    fn linger_ms(&self) -> f64 {
+        self.linger.as_millis() as f64
+    }
+
+    /// How long the rule holds a request back, if it does.
+    fn hold(&self) -> Option<Duration> {
+        match self.rule.action() {
+            Action::Delay { max } => Some(max),
+            _ => None,
+        }
+    }
+}
+
+/// One call of `adjust.lua`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Adjustment {
+    /// Taken back, not added.
+    pub(crate) back: bool,
+    /// The microsecond of the request, or below zero for now.
+    pub(crate) when: f64,
+    /// For a bucket: when it would be full for this alone.
+    pub(crate) alone: (f64, f64),
+    pub(crate) cost: Cost,
+}
+
+impl Adjustment {
+    /// Adds a cost at a microsecond.
+    fn add(when: f64, billionths: u128) -> Self {
+        let cost = Cost::from_billionths(billionths);
+        Self { back: false, when, alone: (0.0, 0.0), cost }
+    }
+
+    /// Takes a cost back that was charged at an instant.
+    pub(crate) fn take_back(charged_at: Option<Nanos>, cost: Cost) -> Self {
+        let when = charged_at.map_or(-1.0, micros);
+        Self { back: true, when, alone: (0.0, 0.0), cost }
+    }
+}
+
+/// The one list of this crate. A place in it is the number of an algorithm in `several.lua`, and
+/// enters the tags of records: new ones go to the end.
+macro_rules! algorithms {
+    ($($algorithm:ident $file:ident),* $(,)?) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub(crate) enum Kind {
+            $($algorithm),*
+        }
+
+        pub(crate) const KINDS: &[Kind] = &[$(Kind::$algorithm),*];
+
+        impl Kind {
+            /// The file that its script's parts are in.
+            pub(crate) fn text(self) -> &'static str {
+                match self {
+                    $(Self::$algorithm => include_str!(concat!(stringify!($file), ".lua"))),*
+                }
+            }
+        }
+
+        struct ByLimit;
+
+        impl<'a> Visitor<'a> for ByLimit {
+            type Out = (Kind, &'a dyn OnRedis);
+            $(
+                fn $file(self, limit: &'a earrrl::$algorithm) -> Self::Out {
+                    (Kind::$algorithm, limit)
+                }
+            )*
+        }
+    };
+}
+
+algorithms! {
+    RecentAverage recent_average,
+    Exponential exponential,
+    TokenBucket token_bucket,
+    FixedWindow fixed_window,
+    SlidingLog sliding_log,
+    SlidingWindow sliding_window,
+    SlidingCounter sliding_counter,
+}
+
+impl Kind {
+    pub(crate) fn of(limit: &Limit) -> Self {
+        limit.visit(ByLimit).0
+    }
+}
+
+/// What this crate knows of a limit's algorithm.
+pub(crate) fn of(limit: &Limit) -> &dyn OnRedis {
+    limit.visit(ByLimit).1
+}
+
+/// A stable number of everything that gives a record its meaning: the algorithm and those parameters
+/// without which its state can't be read. A record with another tag is converted before use.
+pub(crate) fn tag(limit: &Limit) -> u32 {
+    let (kind, algorithm) = limit.visit(ByLimit);
+    let bytes = [kind as u64].into_iter().chain(algorithm.meaning()).flat_map(u64::to_le_bytes);
+    let fnv = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    (fnv ^ fnv >> 32) as u32
+}
+
+/// What the script is told of a charge: one packed string, which Lua reads in one call. It begins with
+/// the tag of the rule's records.
+pub(crate) fn pack(request: &Request<'_>, tag: u32) -> Vec<u8> {
+    let algorithm = of(request.rule.limit());
+    let mut packed = Packed(Vec::with_capacity(96));
+    packed.whole(tag.into(), algorithm.tag_len());
+    algorithm.parameters(request, &mut packed);
+    packed.0
+}
+
+/// The flags of a charge. Cost 0 is judged and stores nothing, as a peek does.
+pub(crate) fn flags(rule: &Rule, cost: Cost, mode: Mode) -> u8 {
+    let stores = if mode == Mode::Peek || cost.is_zero() { 0 } else { STORES };
+    let strict = if rule.limit().policy() == Policy::Strict { STRICT } else { 0 };
+    stores | strict | if rule.action().enforces() { ENFORCES } else { 0 }
+}
+
+/// The state that a record of this limit holds at `now`; `None` for a record that holds none.
+pub(crate) fn decode(limit: &Limit, record: &[u8], now: Nanos) -> Option<State> {
+    let algorithm = of(limit);
+    algorithm.decode(Fields(record.get(algorithm.tag_len()..)?), now)
+}
+
+/// The state after a decision, from what the script's part `answer` tells of it.
+pub(crate) fn decode_summary(limit: &Limit, summary: &[u8]) -> Option<State> {
+    of(limit).summary(Fields(summary))
+}
+
+/// The record of a state at `now`, with its tag.
+pub(crate) fn encode(limit: &Limit, tag: u32, state: &State, now: Nanos) -> Option<Vec<u8>> {
+    let (algorithm, mut packed) = (of(limit), Packed::default());
+    packed.whole(tag.into(), algorithm.tag_len());
+    algorithm.encode(state, now, &mut packed)?;
+    Some(packed.0)
+}
+
+/// Whether a record is one of this limit: by its tag, and by its size where that is fixed.
+pub(crate) fn is_of(limit: &Limit, tag: u32, record: &[u8]) -> bool {
+    let algorithm = of(limit);
+    let sized = match algorithm.record_len() {
+        Some(len) => record.len() == len,
+        None => record.len() >= tally::HEADER,
+    };
+    sized && record.starts_with(&tag.to_le_bytes()[..algorithm.tag_len()])
+}
+
+/// When an average was stored: its past before that is not known any more.
+pub(crate) fn stored_at(limit: &Limit, record: &[u8], now: Nanos) -> Option<Nanos> {
+    let algorithm = of(limit);
+    algorithm.stored_at(Fields(record.get(algorithm.tag_len()..)?), now)
+}
+
+/// How long a record must live that holds `state`: until nothing is left in it that could change a
+/// decision.
+pub(crate) fn life(limit: &Limit, state: &State, now: Nanos) -> Duration {
+    let (_, _, report) = limit.step(Some(state.clone()), now, Cost::ZERO, Mode::Peek);
+    report.reset_after.saturating_add(Duration::from_secs_f64(of(limit).tail()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_of_records_that_are_in_redis_stay() {
+        for (text, expected) in [
+            ("recent-average 1/s period=60s", 0x7240_1ca0),
+            ("exponential 60/1m", 0x4628_8983),
+            ("fixed-window 60/1m", 0x7a1f_7c7f),
+            ("sliding-log 60/1m", 0xe3cd_8b22),
+            ("sliding-window 600/1h sub-windows=60", 0xb77f_0efe),
+            ("sliding-counter 60/1m", 0xa02f_f06a),
+        ] {
+            let rule: Rule = text.parse().unwrap();
+            assert_eq!(tag(rule.limit()), expected, "{text}");
+        }
+    }
+}

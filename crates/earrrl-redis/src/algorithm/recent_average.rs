@@ -1,0 +1,92 @@
+//! Recent average: the logarithm of a decayed count, and when it was stored.
+
+use earrrl::{Cost, Nanos, RecentAverage, State};
+
+use super::average::{Life, MANY, life};
+use super::fields::{Fields, Packed, span_micros};
+use super::{Adjustment, OnRedis, Request};
+
+/// A limit meant as whole is whole, as in the core.
+const TOLERANCE: f64 = 1e-9;
+/// The time of a record, in microseconds, is told modulo this.
+const TURN: f64 = 1_099_511_627_776.0;
+const WIDE_TURN: f64 = TURN * 65_536.0;
+/// The logarithm of a count is told as so much more, in so many steps of 1.
+const POWER_OFFSET: f64 = 64.0;
+const POWERS: f64 = 2_199_023_255_552.0;
+
+impl OnRedis for RecentAverage {
+    fn meaning(&self) -> [u64; 4] {
+        [self.period_secs().to_bits(), 0, 0, 0]
+    }
+
+    fn parameters(&self, request: &Request<'_>, packed: &mut Packed) {
+        let period = self.period_secs() * 1e6;
+        let most = self.burst() * (1.0 + TOLERANCE);
+        let held = request.hold().map_or(-1.0, |max| most * (span_micros(max) / period).exp());
+        let Life { step, lives } = life(period, request.linger_ms());
+        packed.numbers(&[period, most, held, request.units(), step, lives, MANY * most]);
+        packed.whole(is_wide(self).into(), 1);
+    }
+
+    fn tag_len(&self) -> usize {
+        1
+    }
+
+    fn record_len(&self) -> Option<usize> {
+        Some(if is_wide(self) { 16 } else { 12 })
+    }
+
+    fn decode(&self, mut record: Fields<'_>, now: Nanos) -> Option<State> {
+        let wide = is_wide(self);
+        let stored = self.stored_at(record, now)?;
+        record.whole(time_len(wide))?;
+        let power = if wide { record.number()? } else { record.whole(6)? as f64 / POWERS };
+        self.state_with_count((power - POWER_OFFSET).exp(), stored).map(State::RecentAverage)
+    }
+
+    fn encode(&self, state: &State, now: Nanos, packed: &mut Packed) -> Option<()> {
+        let State::RecentAverage(moment) = state else { return None };
+        let (wide, micro) = (is_wide(self), now.get() / 1000);
+        let count = self.count(Some(moment), Nanos::new(micro * 1000)).min(1e27);
+        let power = (count.ln() + POWER_OFFSET).max(0.0);
+        packed.whole(micro, time_len(wide));
+        if wide {
+            packed.numbers(&[power]);
+        } else {
+            packed.whole((power * POWERS + 0.5) as u64, 6);
+        }
+        Some(())
+    }
+
+    /// The instant, at most `now`, that a record tells modulo its turn; one that is ahead of a clock
+    /// which has gone back is `now`.
+    fn stored_at(&self, mut record: Fields<'_>, now: Nanos) -> Option<Nanos> {
+        let wide = is_wide(self);
+        let time = record.whole(time_len(wide))?;
+        let turn = if wide { WIDE_TURN } else { TURN } as u64;
+        let now = now.get() / 1000;
+        let age = (now % turn + turn - time % turn) % turn;
+        let age = if age > turn / 16 * 15 { 0 } else { age };
+        Some(Nanos::new(now.saturating_sub(age) * 1000))
+    }
+
+    /// As good as new at a hundredth of the limit, and forgotten at a billionth.
+    fn tail(&self) -> f64 {
+        self.period_secs() * 1e7f64.ln()
+    }
+
+    fn adjustments(&self, counted: &State, _sum: Cost, now: Nanos) -> Vec<Adjustment> {
+        let State::RecentAverage(moment) = counted else { return Vec::new() };
+        vec![Adjustment::add(-1.0, (self.count(Some(moment), now) * 1e9) as u128)]
+    }
+}
+
+/// Whether records may live so long that their times need more bytes.
+fn is_wide(limit: &RecentAverage) -> bool {
+    life(limit.period_secs() * 1e6, 0.0).lives * 1e3 > TURN / 2.0
+}
+
+fn time_len(wide: bool) -> usize {
+    if wide { 7 } else { 5 }
+}

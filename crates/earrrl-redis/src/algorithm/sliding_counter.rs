@@ -1,0 +1,47 @@
+//! Two-window sliding counter: the counts of a window and of the one before it.
+
+use earrrl::algorithm::sliding_counter::Counts;
+use earrrl::{Cost, Nanos, RuleError, SlidingCounter, State};
+
+use super::fields::{Fields, Packed, whole_micros};
+use super::fixed_window::{check_window, start};
+use super::{Adjustment, OnRedis, Request};
+
+impl OnRedis for SlidingCounter {
+    fn meaning(&self) -> [u64; 4] {
+        [self.window(), 0, 0, 0]
+    }
+
+    fn check(&self) -> Result<(), RuleError> {
+        check_window(self.window())
+    }
+
+    fn parameters(&self, request: &Request<'_>, packed: &mut Packed) {
+        let quota = self.quota().billionths() as f64;
+        let window = whole_micros(self.window());
+        packed.numbers(&[window, quota, request.billionths(), request.linger_ms()]);
+    }
+
+    fn record_len(&self) -> Option<usize> {
+        Some(28)
+    }
+
+    fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
+        let (window, current) = (record.number()? as u64, record.number()? as u128);
+        let previous = record.number()? as u128;
+        Some(State::SlidingCounter(Counts { window, current, previous }))
+    }
+
+    fn encode(&self, state: &State, _now: Nanos, packed: &mut Packed) -> Option<()> {
+        let State::SlidingCounter(state) = state else { return None };
+        packed.numbers(&[state.window as f64, state.current as f64, state.previous as f64]);
+        Some(())
+    }
+
+    fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {
+        let State::SlidingCounter(state) = counted else { return Vec::new() };
+        let earlier = start(state.window.saturating_sub(1), self.window());
+        let present = start(state.window, self.window());
+        vec![Adjustment::add(earlier, state.previous), Adjustment::add(present, state.current)]
+    }
+}

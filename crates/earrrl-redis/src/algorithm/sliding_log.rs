@@ -1,0 +1,56 @@
+//! Sliding window log: every request of the last window. The slots of its tally are microseconds.
+
+use earrrl::{Cost, Nanos, RuleError, SlidingLog, State};
+
+use super::fields::{Fields, Packed, micros, whole_micros};
+use super::fixed_window::check_window;
+use super::{Adjustment, Answers, OnRedis, Request, tally};
+
+/// Nanoseconds of a slot.
+const SLOT: u64 = 1000;
+
+impl OnRedis for SlidingLog {
+    /// Entries mean the same under every window.
+    fn meaning(&self) -> [u64; 4] {
+        [0; 4]
+    }
+
+    fn check(&self) -> Result<(), RuleError> {
+        check_window(self.window())
+    }
+
+    fn parameters(&self, request: &Request<'_>, packed: &mut Packed) {
+        let (window, quota) = (whole_micros(self.window()), self.quota().billionths() as f64);
+        let (most, step) = (self.max_entries() as f64, (window / 4.0).ceil());
+        let lives = (window + step) / 1e3 + request.linger_ms();
+        packed.numbers(&[window, quota, request.billionths(), most, step, lives.ceil()]);
+    }
+
+    fn record_len(&self) -> Option<usize> {
+        None
+    }
+
+    fn decode(&self, record: Fields<'_>, _now: Nanos) -> Option<State> {
+        tally::decode(record, SLOT).map(State::SlidingLog)
+    }
+
+    fn encode(&self, state: &State, _now: Nanos, packed: &mut Packed) -> Option<()> {
+        let State::SlidingLog(tally) = state else { return None };
+        tally::encode(tally, SLOT, packed);
+        Some(())
+    }
+
+    fn answers(&self) -> Answers {
+        Answers::After
+    }
+
+    fn summary(&self, summary: Fields<'_>) -> Option<State> {
+        tally::decode_summary(summary, SLOT).map(State::SlidingLog)
+    }
+
+    fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {
+        let State::SlidingLog(tally) = counted else { return Vec::new() };
+        let add = |(slot, cost)| Adjustment::add(micros(Nanos::new(slot)), cost);
+        tally.entries().map(add).collect()
+    }
+}

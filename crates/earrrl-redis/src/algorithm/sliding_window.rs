@@ -1,0 +1,77 @@
+//! Hybrid sliding window: counts in sub-windows. The slots of its tally are their numbers since 1970.
+
+use earrrl::algorithm::sliding_window::Edge;
+use earrrl::{Cost, Nanos, RuleError, SlidingWindow, State};
+
+use super::fields::{Fields, Packed, whole_micros};
+use super::fixed_window::check_window;
+use super::{Adjustment, Answers, OnRedis, Request, tally};
+
+const MOST_EXACT: f64 = 9_007_199_254_740_992.0;
+
+impl OnRedis for SlidingWindow {
+    fn meaning(&self) -> [u64; 4] {
+        [self.window(), self.sub_windows(), 0, 0]
+    }
+
+    fn check(&self) -> Result<(), RuleError> {
+        let shares = self.sub_windows() / common_divisor(self);
+        if whole_micros(self.window()) * shares as f64 >= MOST_EXACT {
+            let problem = format!(
+                "{} parts of {}us can't be told exactly on Redis; take a divisor of the window",
+                self.sub_windows(),
+                self.window() / 1000
+            );
+            return Err(RuleError::new(problem).of("sub-windows"));
+        }
+        check_window(self.window())
+    }
+
+    fn parameters(&self, request: &Request<'_>, packed: &mut Packed) {
+        let (window, quota) = (whole_micros(self.window()), self.quota().billionths() as f64);
+        let (parts, common) = (self.sub_windows(), common_divisor(self));
+        let (share, width) = (parts / common, self.window() / 1000 / common);
+        let lifetime = (parts + u64::from(self.edge() == Edge::Harsh)) as f64;
+        let lives = window / 1e3 * (lifetime / parts as f64) + request.linger_ms();
+        packed.numbers(&[window, parts as f64, share as f64, width as f64, lifetime]);
+        packed.numbers(&[quota, request.billionths(), lives.ceil()]);
+    }
+
+    fn record_len(&self) -> Option<usize> {
+        None
+    }
+
+    fn decode(&self, record: Fields<'_>, _now: Nanos) -> Option<State> {
+        tally::decode(record, 1).map(State::SlidingWindow)
+    }
+
+    fn encode(&self, state: &State, _now: Nanos, packed: &mut Packed) -> Option<()> {
+        let State::SlidingWindow(tally) = state else { return None };
+        tally::encode(tally, 1, packed);
+        Some(())
+    }
+
+    fn answers(&self) -> Answers {
+        Answers::After
+    }
+
+    fn summary(&self, summary: Fields<'_>) -> Option<State> {
+        tally::decode_summary(summary, 1).map(State::SlidingWindow)
+    }
+
+    fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {
+        let State::SlidingWindow(tally) = counted else { return Vec::new() };
+        let (window, parts) = (u128::from(self.window()), u128::from(self.sub_windows()));
+        let begins = |slot: u64| (u128::from(slot) * window).div_ceil(parts * 1000) as f64;
+        tally.entries().map(|(slot, cost)| Adjustment::add(begins(slot), cost)).collect()
+    }
+}
+
+/// Of the window in microseconds and its number of sub-windows.
+fn common_divisor(limit: &SlidingWindow) -> u64 {
+    let (mut a, mut b) = (limit.window() / 1000, limit.sub_windows());
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a.max(1)
+}

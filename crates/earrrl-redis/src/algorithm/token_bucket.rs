@@ -1,0 +1,78 @@
+//! Token bucket, credit pool, gcra: the time at which the pool is full again, as whole microseconds
+//! and a rest in ticks.
+
+use earrrl::algorithm::Moment;
+use earrrl::{Cost, Nanos, State, TokenBucket};
+
+use super::fields::{Fields, Packed};
+use super::{Adjustment, OnRedis, Request};
+
+impl OnRedis for TokenBucket {
+    fn meaning(&self) -> [u64; 4] {
+        let (amount, per) = self.refill().parts();
+        let rate = amount.billionths() as f64 / per as f64;
+        let capacity = self.capacity().billionths();
+        let ticks = self.ticks_per_nano() as u64;
+        [rate.to_bits(), ticks, capacity as u64, (capacity >> 64) as u64]
+    }
+
+    /// What is taken back is told as what was paid: the script has two words for it, and no sign.
+    fn parameters(&self, request: &Request<'_>, packed: &mut Packed) {
+        let [full, held, price] = spans(self, request);
+        let step = ((full.0 / 4.0).ceil() + 1000.0).floor();
+        packed.numbers(&[ticks_per_micro(self) as f64, full.0, full.1, held.0, held.1]);
+        packed.numbers(&[price.0, price.1, step, request.linger_ms()]);
+    }
+
+    fn tag_len(&self) -> usize {
+        1
+    }
+
+    fn record_len(&self) -> Option<usize> {
+        Some(12)
+    }
+
+    fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
+        let (time, rest) = (record.whole(7)?, record.whole(4)?);
+        let ticks = i128::from(time) * ticks_per_micro(self) + i128::from(rest);
+        Some(State::TokenBucket(Moment(ticks)))
+    }
+
+    fn encode(&self, state: &State, _now: Nanos, packed: &mut Packed) -> Option<()> {
+        let State::TokenBucket(moment) = state else { return None };
+        let (whole, rest) = in_two(moment.0.max(0), self);
+        packed.whole(whole as u64, 7);
+        packed.whole(rest as u64, 4);
+        Some(())
+    }
+
+    fn adjustments(&self, counted: &State, sum: Cost, _now: Nanos) -> Vec<Adjustment> {
+        let State::TokenBucket(full_at) = counted else { return Vec::new() };
+        let alone = in_two(full_at.0, self);
+        vec![Adjustment { alone, ..Adjustment::add(-1.0, sum.billionths()) }]
+    }
+}
+
+/// Ticks of its times in a microsecond.
+fn ticks_per_micro(limit: &TokenBucket) -> i128 {
+    limit.ticks_per_nano() * 1000
+}
+
+/// Ticks as whole microseconds and a rest.
+fn in_two(ticks: i128, limit: &TokenBucket) -> (f64, f64) {
+    let micro = ticks_per_micro(limit);
+    (ticks.div_euclid(micro) as f64, ticks.rem_euclid(micro) as f64)
+}
+
+/// Capacity, the most that may be missing for a request that is held, and the price.
+fn spans(limit: &TokenBucket, request: &Request<'_>) -> [(f64, f64); 3] {
+    let price = limit.price(request.cost);
+    // A full pool pays for its whole capacity, though the price may be rounded up by a tick.
+    let fits = request.cost <= limit.capacity();
+    let full = if fits { limit.full_ticks().max(price) } else { limit.full_ticks() };
+    let held = request.hold().filter(|_| fits).map_or((-1.0, 0.0), |max| {
+        let ticks = i128::try_from(max.as_nanos()).unwrap_or(i128::MAX);
+        in_two(ticks.saturating_mul(limit.ticks_per_nano()).saturating_add(full), limit)
+    });
+    [in_two(full, limit), held, in_two(price, limit)]
+}

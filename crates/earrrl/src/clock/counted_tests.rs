@@ -1,0 +1,230 @@
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use super::*;
+
+const MILLI: u64 = 1_000_000;
+const DAY: u64 = 86_400_000 * MILLI;
+/// Counts in a microsecond, as of a processor of 3 GHz.
+const PACE: u64 = 3_000;
+const START: u64 = 1_800_000_000_000 * MILLI;
+const BOOT: u64 = 5_000 * MILLI;
+
+/// A machine whose counter and boot time are moved by hand.
+#[derive(Default)]
+struct Hand {
+    counter: AtomicU64,
+    boot: AtomicU64,
+    without_counter: bool,
+}
+
+impl Source for Hand {
+    fn counter(&self) -> Option<u64> {
+        (!self.without_counter).then(|| self.counter.load(SeqCst))
+    }
+
+    fn boot(&self) -> u64 {
+        self.boot.load(SeqCst)
+    }
+}
+
+impl Hand {
+    fn new() -> Self {
+        Self {
+            counter: AtomicU64::new(1 << 40),
+            boot: AtomicU64::new(BOOT),
+            without_counter: false,
+        }
+    }
+
+    /// Time passes, in microseconds, while the counter counts so many in each.
+    fn pass(&self, micros: u64, pace: u64) {
+        self.boot.fetch_add(micros * 1_000, SeqCst);
+        self.counter.fetch_add(micros * pace, SeqCst);
+    }
+}
+
+/// What the clock should say.
+fn truth(clock: &Counted<Hand>) -> u64 {
+    START + clock.source.boot() - BOOT
+}
+
+/// Lets time pass by steps of some microseconds, and answers the greatest distance from the truth,
+/// ahead and behind. Time must never go back.
+fn run(clock: &Counted<Hand>, micros: u64, pace: u64) -> (u64, u64) {
+    let (mut last, mut ahead, mut behind) = (clock.now(), 0, 0);
+    for _ in 0..micros / 10 {
+        clock.source.pass(10, pace);
+        let now = clock.now();
+        assert!(now >= last, "{now} after {last}");
+        last = now;
+        ahead = ahead.max(now.saturating_sub(truth(clock)));
+        behind = behind.max(truth(clock).saturating_sub(now));
+    }
+    (ahead, behind)
+}
+
+fn by_boot_time(clock: &Counted<Hand>) -> bool {
+    clock.published().1.is_boot_time()
+}
+
+/// A clock that has measured its counter.
+fn measured() -> Counted<Hand> {
+    let clock = Counted::new(Hand::new(), START, None);
+    assert_eq!(run(&clock, MEASURED / 1_000, PACE), (0, 0));
+    run(&clock, 1_000, PACE);
+    assert!(!by_boot_time(&clock));
+    clock
+}
+
+/// Whether the clock has come to believe its counter again, and errs by no more than it may.
+fn assert_settled(clock: &Counted<Hand>, pace: u64) {
+    run(clock, 80_000, pace);
+    assert!(!by_boot_time(clock));
+    let (ahead, behind) = run(clock, 1_000_000, pace);
+    assert_eq!(ahead, 0);
+    assert!(behind <= STRETCH >> (SLOW - 1), "{behind}");
+}
+
+#[test]
+fn a_good_counter_is_behind_by_microseconds() {
+    assert_settled(&measured(), PACE);
+}
+
+#[test]
+fn a_slow_counter_of_a_small_processor_serves() {
+    let clock = Counted::new(Hand::new(), START, None);
+    assert_settled(&clock, 24);
+}
+
+#[test]
+fn without_a_counter_boot_time_is_told() {
+    let clock = Counted::new(Hand { without_counter: true, ..Hand::new() }, START, None);
+    assert_eq!(run(&clock, 100_000, 0), (0, 0));
+}
+
+#[test]
+fn a_counter_that_is_reset_does_not_stop_the_clock() {
+    for counter in [0, 1, (1 << 40) - 1, (1 << 40) + 20_000 * PACE] {
+        let clock = measured();
+        clock.source.counter.store(counter, SeqCst);
+        let (ahead, behind) = run(&clock, 100_000, PACE);
+        assert!(ahead <= STRETCH && behind <= STRETCH >> BEHIND, "{counter}: {ahead} {behind}");
+        assert_settled(&clock, PACE);
+    }
+}
+
+/// What was told before the counter went back was ahead of boot time: the clock stands still.
+#[test]
+fn a_counter_that_jumps_ahead_and_back_leaves_time_where_it_is() {
+    for back_to in [0, (1 << 40) + 40_000 * PACE] {
+        let clock = measured();
+        clock.source.counter.fetch_add(5_000 * PACE, SeqCst);
+        let told = clock.now();
+        assert!(told > truth(&clock));
+        clock.source.counter.store(back_to, SeqCst);
+        clock.source.pass(1, PACE);
+        assert!(clock.now() >= told);
+        let (ahead, _) = run(&clock, 20_000, PACE);
+        assert!(ahead <= STRETCH, "{ahead}");
+        assert_settled(&clock, PACE);
+    }
+}
+
+#[test]
+fn a_counter_that_jumps_by_days_does_not_move_the_clock() {
+    for days in [1, 30, 10_000] {
+        let clock = measured();
+        clock.source.counter.fetch_add(days * DAY / 1_000 * PACE, SeqCst);
+        let (ahead, _) = run(&clock, 100_000, PACE);
+        assert!(ahead <= STRETCH, "{days}: {ahead}");
+        assert_settled(&clock, PACE);
+    }
+}
+
+#[test]
+fn a_counter_that_stops_is_replaced_by_boot_time() {
+    let clock = measured();
+    let (ahead, behind) = run(&clock, 1_000_000, 0);
+    assert!(ahead == 0 && behind <= 100_000, "{ahead} {behind}");
+    assert!(by_boot_time(&clock));
+    assert_settled(&clock, PACE);
+}
+
+#[test]
+fn a_counter_that_stood_still_in_a_sleep_is_caught_up() {
+    let clock = measured();
+    clock.source.boot.fetch_add(30 * DAY, SeqCst);
+    let (ahead, behind) = run(&clock, 100_000, PACE);
+    assert!(ahead == 0 && behind <= 30 * DAY, "{ahead} {behind}");
+    assert_settled(&clock, PACE);
+}
+
+#[test]
+fn another_pace_is_measured() {
+    for pace in [PACE * 105 / 100, PACE * 95 / 100, PACE * 2, PACE / 2, PACE * 1_000, PACE / 9] {
+        let clock = measured();
+        let (ahead, behind) = run(&clock, 100_000, pace);
+        // Until a stretch is over by its own account.
+        let late = (STRETCH * PACE / pace).max(STRETCH) + 20_000;
+        assert!(ahead <= STRETCH && behind <= late, "{pace}: {ahead} {behind}");
+        assert_settled(&clock, pace);
+    }
+}
+
+/// Boot time is slewed by up to half a thousandth: the counter is not given up for that, and errs by
+/// less than a millisecond.
+#[test]
+fn a_slewed_boot_time_is_followed() {
+    for pace in [PACE * 1_999 / 2_000, PACE * 2_001 / 2_000] {
+        let clock = measured();
+        let (ahead, behind) = run(&clock, 10_000_000, pace);
+        assert!(ahead <= AHEAD && behind <= AHEAD, "{ahead} {behind}");
+    }
+}
+
+#[test]
+fn two_clocks_of_one_anchor_agree() {
+    let one = measured();
+    let hand = Hand::new();
+    hand.boot.store(one.source.boot(), SeqCst);
+    let (wall, boot) = one.anchor();
+    let other = Counted::new(hand, wall, Some(boot));
+    assert_eq!(other.now(), truth(&one));
+}
+
+/// Eight threads read while the counter is maltreated: none is told an instant before one that any of
+/// them had been told already.
+#[test]
+fn time_never_goes_back_between_threads() {
+    let clock = Arc::new(measured());
+    let (latest, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let readers: Vec<_> = (0..8)
+        .map(|_| {
+            let (clock, latest, over) = (clock.clone(), latest.clone(), over.clone());
+            thread::spawn(move || {
+                while !over.load(SeqCst) {
+                    let before = latest.load(SeqCst);
+                    let now = clock.now();
+                    assert!(now >= before, "{now} after {before}");
+                    latest.fetch_max(now, SeqCst);
+                }
+            })
+        })
+        .collect();
+    for nth in 0..20_000_u64 {
+        let pace = if nth % 2_000 < 1_500 { PACE } else { [0, PACE / 2][nth as usize % 2] };
+        clock.source.pass(nth * 7_919 % 400, pace);
+        match nth {
+            _ if nth % 3_000 == 0 => clock.source.counter.store(nth, SeqCst),
+            _ if nth % 5_000 == 1 => {
+                clock.source.counter.fetch_add(DAY / 1_000 * PACE, SeqCst);
+            }
+            _ => {}
+        }
+    }
+    over.store(true, SeqCst);
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+    assert_settled(&clock, PACE);
+}

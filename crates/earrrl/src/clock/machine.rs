@@ -1,0 +1,151 @@
+//! What this machine has to tell the time by: the processor's counter, boot time, wall time.
+
+use core::time::Duration;
+
+use super::counted::Source;
+
+/// The machine's counter and its boot time.
+///
+/// Some processes may not read the counter (`prctl(PR_SET_TSC)`): it ends them, and so does the
+/// system's usual way to tell the time, which reads it, too. There, boot time is what a timer of the
+/// kernel says, and there is no counter.
+pub(super) struct Machine {
+    counter: Option<quanta::Clock>,
+    boot: Boot,
+}
+
+impl Machine {
+    pub(super) fn new() -> Self {
+        let boot = Boot::new();
+        let counter = boot.may_read_the_counter().then(quanta::Clock::new);
+        Self { counter, boot }
+    }
+
+    /// Nanoseconds since 1970.
+    pub(super) fn wall(&self) -> u64 {
+        self.boot.wall()
+    }
+}
+
+impl Source for Machine {
+    #[inline(always)]
+    fn counter(&self) -> Option<u64> {
+        self.counter.as_ref().map(quanta::Clock::raw)
+    }
+
+    fn boot(&self) -> u64 {
+        self.boot.now()
+    }
+}
+
+/// What tells one start of the machine from another; none where the system doesn't.
+pub(super) fn boot_id() -> Option<u128> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(target_os = "linux")]
+use linux::Boot;
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use core::time::Duration;
+    use std::os::fd::OwnedFd;
+
+    use rustix::process::{TimeStampCounterReadability, time_stamp_counter_readability};
+    use rustix::time::{
+        ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec,
+        clock_gettime, timerfd_create, timerfd_gettime, timerfd_settime,
+    };
+
+    use super::nanos;
+
+    /// Seconds of boot time at which the timer would go off: 136 years.
+    const FAR: i64 = 1 << 32;
+
+    /// Nanoseconds since the machine was started, its sleep included.
+    pub(super) enum Boot {
+        /// Read without a call of the kernel, by the counter.
+        Clock,
+        /// What remains of a timer that goes off in a far future: a call of the kernel.
+        Timer(OwnedFd),
+    }
+
+    impl Boot {
+        pub(super) fn new() -> Self {
+            let trapped = Ok(TimeStampCounterReadability::RaiseSIGSEGV);
+            if time_stamp_counter_readability() != trapped {
+                return Self::Clock;
+            }
+            far_timer().map_or(Self::Clock, Self::Timer)
+        }
+
+        pub(super) fn may_read_the_counter(&self) -> bool {
+            matches!(self, Self::Clock)
+        }
+
+        pub(super) fn now(&self) -> u64 {
+            let left = match self {
+                Self::Clock => return duration(clock_gettime(ClockId::Boottime)),
+                Self::Timer(timer) => timerfd_gettime(timer).map(|timer| timer.it_value),
+            };
+            let left = left.map_or(0, duration);
+            nanos(Duration::from_secs(FAR.unsigned_abs())).saturating_sub(left)
+        }
+
+        /// To some milliseconds where the counter may not be read.
+        pub(super) fn wall(&self) -> u64 {
+            match self {
+                Self::Clock => duration(clock_gettime(ClockId::Realtime)),
+                Self::Timer(_) => duration(clock_gettime(ClockId::RealtimeCoarse)),
+            }
+        }
+    }
+
+    fn far_timer() -> rustix::io::Result<OwnedFd> {
+        let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let far = Itimerspec { it_interval: zero, it_value: Timespec { tv_sec: FAR, ..zero } };
+        timerfd_settime(&timer, TimerfdTimerFlags::ABSTIME, &far)?;
+        Ok(timer)
+    }
+
+    fn duration(time: Timespec) -> u64 {
+        nanos(Duration::try_from(time).unwrap_or_default())
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+use other::Boot;
+
+#[cfg(not(target_os = "linux"))]
+mod other {
+    use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+    use super::nanos;
+
+    /// Nanoseconds of a monotonic clock.
+    pub(super) struct Boot(Instant);
+
+    impl Boot {
+        pub(super) fn new() -> Self {
+            Self(Instant::now())
+        }
+
+        pub(super) fn may_read_the_counter(&self) -> bool {
+            true
+        }
+
+        pub(super) fn now(&self) -> u64 {
+            nanos(self.0.elapsed())
+        }
+
+        pub(super) fn wall(&self) -> u64 {
+            nanos(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+        }
+    }
+}
