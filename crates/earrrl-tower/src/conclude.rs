@@ -71,7 +71,9 @@ where
     ) -> Conclusion<E> {
         match answer {
             Ok(told) => {
-                if self.failing.load(Ordering::Relaxed) && self.failing.swap(false, Ordering::Relaxed) {
+                if self.failing.load(Ordering::Relaxed)
+                    && self.failing.swap(false, Ordering::Relaxed)
+                {
                     tracing::info!("the rate limiter's engine answers again");
                 }
                 self.judged(asked, &told, &self.known.load(), request)
@@ -141,7 +143,8 @@ where
         let rules = over.map(|(_, of)| &known[of.known]).filter(|known| known.is_shown());
         let violated: Vec<&str> = rules.map(|known| &*known.name).collect();
         let deciding = decision.and_then(|decision| asked.get(decision.rule));
-        let kind = deciding.map_or(Kind::QuotaExceeded, |of| Kind::of(known[of.known].rule.limit()));
+        let kind =
+            deciding.map_or(Kind::QuotaExceeded, |of| Kind::of(known[of.known].rule.limit()));
         let (reason, status) = (Reason::OverLimit, self.settings.status);
         let denial = Denial { reason, status, verdict, violated, kind };
         let mut response = self.answer(&denial, request);

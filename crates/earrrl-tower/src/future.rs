@@ -102,9 +102,7 @@ where
                     return response.take().map_or(Poll::Pending, |r| Poll::Ready(Ok(inner(r))));
                 }
                 StateProjection::Answered { response } => {
-                    let own = |response: Response<Bytes>| {
-                        Ok(response.map(|bytes| ResponseBody::Own { bytes }))
-                    };
+                    let own = |response: Response<Bytes>| Ok(response.map(ResponseBody::own));
                     return response.take().map_or(Poll::Pending, |r| Poll::Ready(own(r)));
                 }
             };
@@ -114,7 +112,7 @@ where
 }
 
 fn inner<R>(response: Response<R>) -> Response<ResponseBody<R>> {
-    response.map(|body| ResponseBody::Inner { body })
+    response.map(ResponseBody::inner)
 }
 
 /// Adds the headers, and begins to charge what the response costs.

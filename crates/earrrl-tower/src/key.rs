@@ -293,14 +293,18 @@ mod tests {
         assert_eq!(read(&cookie("sess"), &request), None);
         assert_eq!(read(&Method, &request), some("GET"));
         assert_eq!(read(&Everyone, &request), some(""));
-        assert_eq!(read(&by(|parts| parts.uri.path().get(..1)
-            .map(str::to_owned)), &request), some("/"));
+        assert_eq!(
+            read(&by(|parts| parts.uri.path().get(..1).map(str::to_owned)), &request),
+            some("/")
+        );
         assert_eq!(
             read(&(ClientAddress::default(), api_key(), Method), &request),
             some("9:192.0.2.7,2:k1,3:GET,")
         );
         assert_eq!(read(&(Method, cookie("none")), &request), None);
-        assert_eq!(read(&extension(|peer: &PeerAddress| peer.0.to_string()), &request),
-            some("192.0.2.7"));
+        assert_eq!(
+            read(&extension(|peer: &PeerAddress| peer.0.to_string()), &request),
+            some("192.0.2.7")
+        );
     }
 }

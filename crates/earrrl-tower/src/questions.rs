@@ -53,7 +53,8 @@ impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> Questions<D> {
         if let Self::Decide(deciding) = self {
             let decision = ready!(Pin::new(deciding).poll(context))?;
             let wanted = on_allowed || decision.outcome == Outcome::Deny;
-            let items = if wanted { items(engine, known, asked, &decision) } else { SmallVec::new() };
+            let items =
+                if wanted { items(engine, known, asked, &decision) } else { SmallVec::new() };
             *self = Self::Peek(decision, items);
         }
         let Self::Peek(decision, items) = self else { return Poll::Pending };
@@ -103,8 +104,9 @@ impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> Item<D> {
             let decision = ready!(Pin::new(peek).poll(context)).ok();
             let rule = asked.get(self.place).map(|of| &known[of.known].rule);
             let available = decision.zip(rule);
-            self.state =
-                ItemState::Told(available.map(|(decision, rule)| Available::peeked(rule, &decision)));
+            self.state = ItemState::Told(
+                available.map(|(decision, rule)| Available::peeked(rule, &decision)),
+            );
         }
         Poll::Ready(())
     }

@@ -16,20 +16,29 @@ use crate::verdict::Verdict;
 
 pin_project! {
     /// The body of a response: the inner service's, or that of an answer in its place.
-    #[project = BodyProjection]
     #[derive(Debug)]
-    pub enum ResponseBody<B> {
-        /// The inner service's.
-        Inner {
-            /// As it was.
-            #[pin]
-            body: B
-        },
-        /// An answer in its place.
-        Own {
-            /// All of it.
-            bytes: Bytes
-        },
+    pub struct ResponseBody<B> {
+        #[pin]
+        kind: Kinds<B>,
+    }
+}
+
+pin_project! {
+    #[project = KindsProjection]
+    #[derive(Debug)]
+    enum Kinds<B> {
+        Inner { #[pin] body: B },
+        Own { bytes: Bytes },
+    }
+}
+
+impl<B> ResponseBody<B> {
+    pub(crate) fn inner(body: B) -> Self {
+        Self { kind: Kinds::Inner { body } }
+    }
+
+    pub(crate) fn own(bytes: Bytes) -> Self {
+        Self { kind: Kinds::Own { bytes } }
     }
 }
 
@@ -41,26 +50,26 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        match self.project() {
-            BodyProjection::Inner { body } => body.poll_frame(context),
-            BodyProjection::Own { bytes } if bytes.is_empty() => Poll::Ready(None),
-            BodyProjection::Own { bytes } => {
+        match self.project().kind.project() {
+            KindsProjection::Inner { body } => body.poll_frame(context),
+            KindsProjection::Own { bytes } if bytes.is_empty() => Poll::Ready(None),
+            KindsProjection::Own { bytes } => {
                 Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
             }
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Inner { body } => body.is_end_stream(),
-            Self::Own { bytes } => bytes.is_empty(),
+        match &self.kind {
+            Kinds::Inner { body } => body.is_end_stream(),
+            Kinds::Own { bytes } => bytes.is_empty(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Inner { body } => body.size_hint(),
-            Self::Own { bytes } => SizeHint::with_exact(bytes.len() as u64),
+        match &self.kind {
+            Kinds::Inner { body } => body.size_hint(),
+            Kinds::Own { bytes } => SizeHint::with_exact(bytes.len() as u64),
         }
     }
 }

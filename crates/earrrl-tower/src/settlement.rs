@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use earrrl::{Cost, Decision, Engine, EngineError, Mode};
+use earrrl::{Cost, Decision, Engine, EngineError};
 
 use crate::asked::Asked;
 use crate::shared::Shared;
