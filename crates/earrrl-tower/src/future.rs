@@ -115,11 +115,14 @@ fn inner<R>(response: Response<R>) -> Response<ResponseBody<R>> {
     response.map(ResponseBody::inner)
 }
 
+/// A charge under way, and for whom a failure of it is told.
+type Charging<E> = (<E as Engine>::Decide, Arc<Shared<E>>);
+
 /// Adds the headers, and begins to charge what the response costs.
 fn finish<E: Engine, R>(
     pass: Option<Pass<E>>,
     mut response: Response<R>,
-) -> (Response<R>, Option<(E::Decide, Arc<Shared<E>>)>) {
+) -> (Response<R>, Option<Charging<E>>) {
     let Some(pass) = pass else { return (response, None) };
     pass.marks.apply(response.headers_mut());
     let Some((shared, asked)) = pass.after else { return (response, None) };

@@ -1,5 +1,11 @@
 //! A layer over a manual clock, around a service that counts.
-#![allow(dead_code, reason = "each test uses a part")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "for tests, each of which uses a part"
+)]
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
