@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn flood<C: earrrl::Clock>(
-    limiter: &Limiter<C>,
+    limiter: &Limiter<u64, C>,
     reference: &mut Reference,
     keys: u64,
     gap: Duration,
