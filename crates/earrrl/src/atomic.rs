@@ -184,7 +184,8 @@ impl Request<'_, '_> {
         for (part, (judgement, report)) in self.parts.iter().zip(judged) {
             let (now, store) = (self.now, judgement.store(pass));
             if let Some(shard) = self.shards.of(part) {
-                *report = shard.update(part.key, |state| part.store(state, now, store));
+                let limit = part.rule.limit();
+                *report = shard.update(part.key, limit, now, |state| part.store(state, now, store));
             }
         }
     }
