@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire};
 use std::time::{Duration, Instant};
 
-use earrrl::{Cost, Limit, Nanos, Rule, State, Store};
+use earrrl::{Cost, Limit, Nanos, Rule, State, Mode};
 
 const DECISIONS: u32 = 2_000_000;
 
@@ -89,7 +89,7 @@ fn window_nanos(recount: bool) -> f64 {
         if let (true, Some(State::SlidingWindow(tally))) = (recount, &state) {
             black_box(tally.entries().map(|(_, cost)| cost).sum::<u128>());
         }
-        black_box(limit.judge(&mut state, now, Cost::ONE, Store::ByPolicy));
+        black_box(limit.admit(&mut state, now, Cost::ONE, Mode::Check));
     }
     start.elapsed().as_nanos() as f64 / f64::from(decisions)
 }

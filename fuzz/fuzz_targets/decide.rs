@@ -8,7 +8,7 @@ use arbitrary::Arbitrary;
 use earrrl::algorithm::sliding_window::Edge;
 use earrrl::{
     Cost, Exponential, FixedWindow, Limit, Nanos, Policy, Rate, RecentAverage, SlidingCounter,
-    SlidingLog, SlidingWindow, State, Store, TokenBucket, Wait,
+    SlidingLog, SlidingWindow, State, Mode, TokenBucket, Wait,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -92,7 +92,7 @@ impl Parameters {
 }
 
 fn allowed(limit: &Limit, state: &Option<State>, now: u64, cost: Cost) -> bool {
-    limit.step(state.clone(), Nanos::new(now), cost, Store::Never).1
+    limit.step(state.clone(), Nanos::new(now), cost, Mode::Peek).1
 }
 
 /// The wait of a state is when its verdict turns; exponential's doubles may be off by a little.
@@ -117,13 +117,13 @@ fn check_wait(limit: &Limit, state: &Option<State>, now: Nanos, cost: Cost, wait
 }
 
 fn ask(limit: &Limit, state: &mut Option<State>, now: Nanos, cost: Cost) {
-    let peeked = limit.decide(state.clone(), now, cost, Store::Never).1;
-    let (after, decision) = limit.decide(state.take(), now, cost, Store::ByPolicy);
+    let peeked = limit.decide(state.clone(), now, cost, Mode::Peek).1;
+    let (after, decision) = limit.decide(state.take(), now, cost, Mode::Check);
     assert_eq!(peeked.allowed, decision.allowed);
     let rate = decision.rate.unwrap_or(0.0);
     assert!(rate.is_finite() && rate >= 0.0, "rate {rate}");
     assert_eq!(decision.allowed, decision.retry_after == Wait::NONE);
-    let (_, _, report) = limit.step(after.clone(), now, cost, Store::Never);
+    let (_, _, report) = limit.step(after.clone(), now, cost, Mode::Peek);
     check_wait(limit, &after, now, cost, report.retry_after);
     assert_eq!(allowed(limit, &after, now.get(), Cost::ONE), decision.remaining > 0);
     *state = after;

@@ -1,7 +1,7 @@
 //! The rule grammar: any text is read or refused, and what is read prints back.
 #![no_main]
 
-use earrrl::{Cost, Nanos, Rule, Store};
+use earrrl::{Cost, Nanos, Rule, Mode};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
@@ -19,7 +19,7 @@ fuzz_target!(|text: &str| {
     let spelled_out = Rule::from(*rule.limit());
     assert_eq!(spelled_out.to_string().parse::<Rule>().as_ref(), Ok(&rule));
     let now = Nanos::from_secs(1_700_000_000);
-    let (state, first) = rule.limit().decide(None, now, Cost::ONE, Store::ByPolicy);
-    let (_, second) = rule.limit().decide(state, now, Cost::ONE, Store::ByPolicy);
+    let (state, first) = rule.limit().decide(None, now, Cost::ONE, Mode::Check);
+    let (_, second) = rule.limit().decide(state, now, Cost::ONE, Mode::Check);
     assert!(first.allowed || !second.allowed);
 });

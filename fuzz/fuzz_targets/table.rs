@@ -8,9 +8,7 @@ use std::sync::Arc;
 use arbitrary::Arbitrary;
 use earrrl::conformance::block_on;
 use earrrl::table::{Change, KeyHash, MIN_WORD, Table, Word};
-use earrrl::{
-    Charge, Cost, Engine, ManualClock, MemoryEngine, Nanos, ReferenceEngine, Rule, RuleId,
-};
+use earrrl::{Charge, Cost, Engine, ManualClock, MemoryEngine, Nanos, ReferenceEngine, Rule, RuleId, Mode};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]
@@ -108,13 +106,13 @@ fn answer_alike(engine: &MemoryEngine<Arc<ManualClock>>, reference: &ReferenceEn
     let both = [one, Charge { rule: next, ..one }];
     match r.kind {
         Kind::Check => {
-            same(block_on(engine.decide(&[one], None)), block_on(reference.decide(&[one], None)))
+            same(block_on(engine.decide(&[one], Mode::Check, None)), block_on(reference.decide(&[one], Mode::Check, None)))
         }
         Kind::Both => {
-            same(block_on(engine.decide(&both, None)), block_on(reference.decide(&both, None)))
+            same(block_on(engine.decide(&both, Mode::Check, None)), block_on(reference.decide(&both, Mode::Check, None)))
         }
         Kind::Peek => {
-            same(block_on(engine.peek(&both, None)), block_on(reference.peek(&both, None)))
+            same(block_on(engine.decide(&both, Mode::Peek, None)), block_on(reference.decide(&both, Mode::Peek, None)))
         }
         Kind::Refund => same(
             block_on(engine.refund(&one, None, None)),

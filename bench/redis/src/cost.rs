@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use earrrl::{Charge, Cost, Engine, RuleId};
+use earrrl::{Charge, Cost, Engine, RuleId, Mode};
 use earrrl_redis::{Options, RedisEngine};
 use redis::aio::MultiplexedConnection;
 
@@ -35,7 +35,7 @@ impl Contender {
             }
             Self::Ours(engine, rule) => {
                 let charge = Charge { rule: *rule, key: key.as_bytes(), cost: Cost::ONE };
-                engine.decide(&[charge], None).await.unwrap();
+                engine.decide(&[charge], Mode::Check, None).await.unwrap();
             }
         }
     }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::rules::{Judgement, combine};
+use earrrl::internal::{Judgement, combine};
 use earrrl::{
-    Action, Charge, Cost, Decision, Engine, EngineError, Nanos, Outcome, Report, Store, Wait,
+    Action, Charge, Cost, Decision, Engine, EngineError, Figures, Mode, Nanos, Outcome, State, Wait,
 };
 
+use crate::algorithm;
 use crate::exchange::{Late, Missed, stored, take_back};
 use crate::link::Fault;
 use crate::options::WhenGone;
@@ -51,13 +52,13 @@ async fn locally(
 ) -> Result<(Decision, u64), EngineError> {
     let charges: Vec<Charge<'_>> =
         request.asked.iter().map(|asked| asked.charge(asked.rule.local)).collect();
-    if request.peek {
-        return Ok((shared.local.peek(&charges, Some(now)).await?, 0));
+    let decision = shared.local.decide(&charges, request.mode, Some(now)).await?;
+    if request.mode == Mode::Peek {
+        return Ok((decision, 0));
     }
-    let decision = shared.local.decide(&charges, Some(now)).await?;
     let mut noted = 0;
     for (place, asked) in request.asked.iter().enumerate() {
-        let over = decision.over >> place & 1 == 1;
+        let over = decision.is_over(place);
         // An enforcing rule that was over while all passed has held the request.
         let held = over && matches!(asked.rule.rule.action(), Action::Delay { .. });
         let leaky = passed(&decision) && (!over || held);
@@ -80,18 +81,41 @@ async fn locally(
 
 /// Whatever was asked.
 fn by_fiat(request: &Request, now: Nanos, allowed: bool) -> Decision {
-    let judged: Vec<(Judgement, Report)> = request
+    let judged: Vec<(Judgement, Figures)> = request
         .asked
         .iter()
         .map(|asked| {
             let limit = asked.rule.rule.limit();
-            let (_, _, mut report) = limit.step(None, now, Cost::ZERO, Store::Never);
+            let (_, _, mut report) = limit.step(None, now, Cost::ZERO, Mode::Peek);
             report.retry_after = if allowed { Wait::NONE } else { Wait::For(RETRY) };
             (Judgement::new(&asked.rule.rule, allowed, || Wait::Never), report)
         })
         .collect();
     let each = request.asked.iter().zip(&judged);
     combine(each.map(|(asked, (judgement, report))| (&asked.rule.rule, judgement, report)))
+}
+
+/// Keeps what Redis had of the clients, so that an outage is no amnesty: this node goes on from there.
+/// Counts that Redis lacks yet are in this node's own state only, which stays until they are handed over.
+pub(crate) fn adopt(
+    shared: &Shared,
+    request: &Request,
+    states: Vec<Option<State>>,
+    redis_time: Nanos,
+) {
+    if shared.options.when_gone != WhenGone::Local {
+        return;
+    }
+    let now = shared.now(request.now);
+    for (asked, state) in request.asked.iter().zip(states) {
+        if shared.ledger.owes(asked.rule.id, &asked.client) {
+            continue;
+        }
+        let limit = asked.rule.rule.limit();
+        let state = state.map(|state| algorithm::of(limit).moved(state, redis_time, now));
+        // A rule that this node's own table doesn't know is none of a request that came this far.
+        shared.local.adopt(asked.rule.local, &asked.client, limit, state).ok();
+    }
 }
 
 /// Waits for an answer that is late. What Redis turns out to have stored is not handed over as well,
@@ -136,8 +160,17 @@ pub(crate) fn refund(
     if !shared.ledger.take_back(rule, &asked.client, asked.cost, at) {
         return Err(fault.into());
     }
-    let charge = Charge { rule: rule.local, key: &asked.client, cost: asked.cost };
+    refunded(shared, asked, charged_at, Some(now))
+}
+
+/// Takes a request back from this node's own state, too.
+pub(crate) fn refunded(
+    shared: &Shared,
+    asked: &Asked,
+    charged_at: Option<Nanos>,
+    now: Option<Nanos>,
+) -> Result<(), EngineError> {
+    let now = shared.now(now);
     // The local engine answers at once.
-    drop(shared.local.refund(&charge, Some(at), Some(now)));
-    Ok(())
+    shared.local.refund(&asked.charge(asked.rule.local), charged_at, Some(now)).into_inner()
 }

@@ -5,9 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use earrrl::internal::{merge_charges, restore_places};
 use earrrl::{
-    Charge, Clock, Cost, Decision, Engine, EngineError, Nanos, Rule, RuleId, SystemClock,
-    merge_charges, restore_places,
+    Charge, Clock, Cost, Decision, Engine, EngineError, Mode, Nanos, Rule, RuleId, SystemClock,
 };
 use tokio::task::JoinHandle;
 
@@ -102,9 +102,13 @@ impl RedisEngine {
     fn request(
         &self,
         charges: &[Charge<'_>],
+        mode: Mode,
         now: Option<Nanos>,
-        peek: bool,
     ) -> Result<Request, EngineError> {
+        if mode == Mode::Charge {
+            let why = "Redis can't charge yet: check, peek and refund".to_owned();
+            return Err(EngineError::Unavailable(why));
+        }
         let rules: Vec<_> = charges.iter().filter_map(|c| self.shared.rules.get(c.rule)).collect();
         let rule = |id| rules.iter().find(|known| known.id == id).map(|known| &known.rule);
         let merged = merge_charges(charges, rule)?;
@@ -112,11 +116,11 @@ impl RedisEngine {
             let rule = rules.iter().find(|known| known.id == charge.rule)?.clone();
             Some(self.shared.asked(rule, charge, *place))
         });
-        Ok(Request { asked: asked.collect(), now: self.shared.given(now), peek })
+        Ok(Request { asked: asked.collect(), now: self.shared.given(now), mode })
     }
 
-    fn run(&self, charges: &[Charge<'_>], now: Option<Nanos>, peek: bool) -> Answer<Decision> {
-        match self.request(charges, now, peek) {
+    fn run(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Answer<Decision> {
+        match self.request(charges, mode, now) {
             Ok(request) => Box::pin(decide(self.shared.clone(), Arc::new(request))),
             Err(error) => Box::pin(std::future::ready(Err(error))),
         }
@@ -134,7 +138,9 @@ async fn decide(shared: Arc<Shared>, request: Arc<Request>) -> Result<Decision, 
     let mut decision = match shared.ask(&request).await {
         Ok((now, seen)) => {
             count(&shared.counters.shared);
-            reply::decide(&request.rules(), &seen, now, request.peek)
+            let (decision, states) = reply::decide(&request.rules(), &seen, request.mode, now);
+            alone::adopt(&shared, &request, states, now);
+            decision
         }
         Err(missed) => {
             count(&shared.counters.alone);
@@ -153,12 +159,8 @@ impl Engine for RedisEngine {
         self.prepare_with(name, rule, self.shared.options.local_capacity)
     }
 
-    fn decide(&self, charges: &[Charge<'_>], now: Option<Nanos>) -> Self::Decide {
-        self.run(charges, now, false)
-    }
-
-    fn peek(&self, charges: &[Charge<'_>], now: Option<Nanos>) -> Self::Decide {
-        self.run(charges, now, true)
+    fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
+        self.run(charges, mode, now)
     }
 
     fn refund(
@@ -175,7 +177,7 @@ impl Engine for RedisEngine {
         Box::pin(async move {
             let back = Adjustment::take_back(charged_at, asked.cost);
             match shared.adjust(&asked, back, now).await {
-                Ok(()) => Ok(()),
+                Ok(()) => alone::refunded(&shared, &asked, charged_at, now),
                 Err(fault) => alone::refund(&shared, &asked, charged_at, now, fault),
             }
         })

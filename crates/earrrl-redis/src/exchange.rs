@@ -8,7 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use earrrl::Nanos;
+use earrrl::{Mode, Nanos};
 use redis::Value;
 
 use crate::algorithm::{Adjustment, flags};
@@ -160,7 +160,7 @@ pub(crate) fn stored(
     let stores = |place: usize| {
         let cost = request.asked[place].cost;
         let leaky = passes && !over(place);
-        !request.peek
+        request.mode != Mode::Peek
             && !cost.is_zero()
             && verdict(place).is_some()
             && (request.is_strict(place) || leaky)
@@ -202,7 +202,7 @@ async fn call(
     let asked = || places.iter().map(|place| &request.asked[*place]);
     let flags = |place: usize| {
         let asked = &request.asked[place];
-        flags(&asked.rule.rule, asked.cost, request.peek)
+        flags(&asked.rule.rule, asked.cost, request.mode)
     };
     let time = time_argument(request.now);
     let keys: Vec<Vec<u8>> = asked().map(|asked| asked.key.clone()).collect();

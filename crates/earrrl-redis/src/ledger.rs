@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use earrrl::{Cost, Limit, Nanos, RuleId, State, Store};
+use earrrl::{Cost, Limit, Mode, Nanos, RuleId, State};
 
 use crate::algorithm::{self, Adjustment};
 use crate::rules::Prepared;
@@ -68,7 +68,7 @@ impl Ledger {
         if entry.tag != rule.tag {
             *entry = fresh;
         }
-        entry.state = rule.rule.limit().step(entry.state.take(), now, cost, Store::Always).0;
+        entry.state = rule.rule.limit().step(entry.state.take(), now, cost, Mode::Charge).0;
         entry.sum = entry.sum + cost;
         true
     }
@@ -87,6 +87,15 @@ impl Ledger {
             entries.remove(&client);
         }
         true
+    }
+
+    /// Whether a client has counts that Redis lacks. Those on their way are no longer told apart.
+    pub(crate) fn owes(&self, rule: RuleId, client: &[u8]) -> bool {
+        if self.owed() == 0 {
+            return false;
+        }
+        let client = Client { rule, key: client.to_vec() };
+        self.under_way() > 0 || self.lock().entries.contains_key(&client)
     }
 
     /// Forgets a client.

@@ -1,7 +1,7 @@
 //! Shared rate limits across machines: EARRRL's rules on Redis or Valkey, one atomic script a decision.
 //!
 //! ```no_run
-//! use earrrl::{Charge, Cost, Engine};
+//! use earrrl::{Charge, Cost, Engine, Mode};
 //! use earrrl_redis::{Options, RedisEngine};
 //! use std::time::Duration;
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -9,7 +9,7 @@
 //! let engine = RedisEngine::connect(options, Duration::from_secs(1)).await?;
 //! let login = engine.prepare("login", &"recent-average 0.2/s half-life=5m".parse()?)?;
 //! let charge = Charge { rule: login, key: b"192.0.2.7", cost: Cost::ONE };
-//! let decision = engine.decide(&[charge], None).await?;
+//! let decision = engine.decide(&[charge], Mode::Check, None).await?;
 //! println!("{} {:?}", decision.allowed, decision.rate);
 //! # Ok(())
 //! # }
@@ -52,3 +52,8 @@ pub use options::Certificates;
 pub use options::{Options, WhenGone, check_prefix, check_rule, check_url, without_credentials};
 pub use status::{Counts, Mode, Status};
 pub use throttle::{Shift, Shifted};
+
+/// The README's example, compiled as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

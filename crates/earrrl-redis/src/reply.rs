@@ -4,8 +4,8 @@
 //! was before the request. Rates, waits and what remains come from the pure functions that every
 //! other engine uses, so that Rust and Lua can't drift apart in them.
 
-use earrrl::rules::{Judgement, combine};
-use earrrl::{Cost, Decision, Nanos, Report, Rule, State, Store};
+use earrrl::internal::{Judgement, combine};
+use earrrl::{Cost, Decision, Figures, Mode, Nanos, Rule, State};
 
 use crate::algorithm::{self, Answers};
 
@@ -96,18 +96,24 @@ pub(crate) fn split_time(bytes: &[u8]) -> Option<(Option<Nanos>, &[u8])> {
     Some((Some(Nanos::new(nanos)), rest))
 }
 
-/// The decision that follows from what was seen.
-pub(crate) fn decide(charges: &[(&Rule, Cost)], seen: &[Seen], now: Nanos, peek: bool) -> Decision {
+/// The decision that follows from what was seen, and each client's state after it.
+pub(crate) fn decide(
+    charges: &[(&Rule, Cost)],
+    seen: &[Seen],
+    mode: Mode,
+    now: Nanos,
+) -> (Decision, Vec<Option<State>>) {
     let each: Vec<Charged<'_>> = charges
         .iter()
         .zip(seen)
         .map(|(&(rule, cost), seen)| Charged::new(rule, cost, seen, now))
         .collect();
     let all_pass = each.iter().all(|charged| charged.judgement.passes());
-    let reports: Vec<Report> =
-        each.iter().map(|charged| charged.report(now, all_pass, peek)).collect();
-    let judged = each.iter().zip(&reports);
-    combine(judged.map(|(charged, report)| (charged.rule, &charged.judgement, report)))
+    let after = each.iter().map(|charged| charged.after(mode, now, all_pass));
+    let (states, figures): (Vec<_>, Vec<_>) = after.unzip();
+    let judged = each.iter().zip(&figures);
+    let judged = judged.map(|(charged, figures)| (charged.rule, &charged.judgement, figures));
+    (combine(judged), states)
 }
 
 struct Charged<'a> {
@@ -129,15 +135,16 @@ impl<'a> Charged<'a> {
             true => algorithm::decode_summary(limit, &seen.state),
             false => algorithm::decode(limit, &seen.state, now),
         };
-        let wait = || limit.step(state.clone(), now, cost, Store::Never).2.retry_after;
+        let wait = || limit.step(state.clone(), now, cost, Mode::Peek).2.retry_after;
         let judgement = Judgement::new(rule, seen.verdict == Verdict::Allowed, wait);
         Self { rule, cost, judgement, state, after }
     }
 
-    /// The figures after the decision.
-    fn report(&self, now: Nanos, all_pass: bool, peek: bool) -> Report {
-        let store = if peek || self.after { Store::Never } else { self.judgement.store(all_pass) };
-        self.rule.limit().step(self.state.clone(), now, self.cost, store).2
+    /// The state and the figures after the decision.
+    fn after(&self, mode: Mode, now: Nanos, all_pass: bool) -> (Option<State>, Figures) {
+        let mode = if self.after { Mode::Peek } else { self.judgement.settle(mode, all_pass) };
+        let (state, _, figures) = self.rule.limit().step(self.state.clone(), now, self.cost, mode);
+        (state, figures)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::{Charge, Cost, Nanos, Policy, Rule, RuleId};
+use earrrl::{Charge, Cost, Mode, Nanos, Policy, Rule, RuleId};
 
 use crate::algorithm::{self, micros};
 use crate::rules::Prepared;
@@ -28,7 +28,7 @@ pub(crate) struct Request {
     pub(crate) asked: Vec<Asked>,
     /// The caller's own time, in whole microseconds.
     pub(crate) now: Option<Nanos>,
-    pub(crate) peek: bool,
+    pub(crate) mode: Mode,
 }
 
 impl Asked {
@@ -49,7 +49,7 @@ impl Request {
         self.asked.iter().map(|asked| (&asked.rule.rule, asked.cost)).collect()
     }
 
-    /// The charges with their places, as [`earrrl::restore_places`] takes them.
+    /// The charges with their places, as [`restore_places`] takes them.
     pub(crate) fn places(&self) -> Vec<(usize, Charge<'_>)> {
         self.asked.iter().map(|asked| (asked.place, asked.charge(asked.rule.id))).collect()
     }

@@ -30,7 +30,7 @@ async fn engine(mut options: Options) -> (Arc<RedisEngine>, RuleId) {
 /// What Redis has counted of a client.
 async fn counted(engine: &RedisEngine, rule: RuleId, client: &str) -> u64 {
     let charge = Charge { rule, key: client.as_bytes(), cost: Cost::ONE };
-    9_000_000 - engine.peek(&[charge], None).await.unwrap().remaining
+    9_000_000 - engine.decide(&[charge], earrrl::Mode::Peek, None).await.unwrap().remaining
 }
 
 /// All that was sent is in Redis: no less, and no more than `twice` of the requests, those whose fate
@@ -131,7 +131,7 @@ async fn a_record_that_makes_no_sense() {
         let key = format!("earrrl1:{{{client}}}:wide");
         server.command::<String>(&["SET", &key, garbage]).unwrap();
         let charge = Charge { rule, key: client.as_bytes(), cost: Cost::ONE };
-        assert!(engine.decide(&[charge], None).await.unwrap().allowed);
+        assert!(engine.decide(&[charge], earrrl::Mode::Check, None).await.unwrap().allowed);
         assert_eq!(counted(&engine, rule, client).await, 1, "{garbage}");
     }
     assert_eq!(engine.status().counts.alone, 0);
@@ -252,7 +252,7 @@ async fn the_policy_says_what_is_decided_alone() {
         let rule = engine.prepare("narrow", &"fixed-window 1/1m".parse().unwrap()).unwrap();
         for _ in 0..3 {
             let charge = Charge { rule, key: b"client", cost: Cost::ONE };
-            let decision = engine.decide(&[charge], None).await.unwrap();
+            let decision = engine.decide(&[charge], earrrl::Mode::Check, None).await.unwrap();
             assert_eq!(decision.allowed, allowed);
         }
     }

@@ -24,13 +24,13 @@ const RULES: [(&str, u64); 6] = [
 async fn ask(engine: &RedisEngine, rule: RuleId, times: usize) {
     for _ in 0..times {
         let charge = Charge { rule, key: b"k", cost: Cost::ONE };
-        assert!(engine.decide(&[charge], None).await.unwrap().allowed);
+        assert!(engine.decide(&[charge], earrrl::Mode::Check, None).await.unwrap().allowed);
     }
 }
 
 async fn used(engine: &RedisEngine, rule: RuleId, burst: u64) -> u64 {
     let charge = Charge { rule, key: b"k", cost: Cost::ONE };
-    burst - engine.peek(&[charge], None).await.unwrap().remaining
+    burst - engine.decide(&[charge], earrrl::Mode::Peek, None).await.unwrap().remaining
 }
 
 async fn back(engine: &RedisEngine) {

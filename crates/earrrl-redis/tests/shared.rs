@@ -6,7 +6,7 @@ mod support;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use earrrl::{Charge, Cost, Decision, Engine, Nanos, RuleId};
+use earrrl::{Charge, Cost, Decision, Engine, Mode, Nanos, RuleId};
 use earrrl_redis::{ClientKeys, Options, RedisEngine};
 
 use support::cluster::Cluster;
@@ -39,7 +39,7 @@ async fn connect(options: Options) -> RedisEngine {
 }
 
 async fn ask(engine: &RedisEngine, rule: RuleId, key: &[u8], now: Option<Nanos>) -> Decision {
-    engine.decide(&[Charge { rule, key, cost: Cost::ONE }], now).await.unwrap()
+    engine.decide(&[Charge { rule, key, cost: Cost::ONE }], Mode::Check, now).await.unwrap()
 }
 
 /// Not a test of its own: one of the processes of the test below.
@@ -241,10 +241,10 @@ async fn all_or_nothing_over_slots() {
         let charges = [charge(narrow, b"a"), charge(wide, b"b"), charge(strict, b"c")];
         let mut allowed = 0;
         for _ in 0..6 {
-            allowed += u64::from(engine.decide(&charges, now).await.unwrap().allowed);
+            allowed += u64::from(engine.decide(&charges, Mode::Check, now).await.unwrap().allowed);
         }
         assert_eq!(allowed, if name == "gcra" { 3 } else { 2 });
-        let peek = async |charge| engine.peek(&[charge], now).await.unwrap();
+        let peek = async |charge| engine.decide(&[charge], Mode::Peek, now).await.unwrap();
         let fresh = peek(charge(wide, b"nobody")).await.remaining;
         assert_eq!(peek(charge(wide, b"b")).await.remaining, fresh - allowed, "{text}");
         let count =

@@ -14,8 +14,8 @@ use base64::engine::general_purpose::STANDARD;
 use earrrl::conformance::{Profile, block_on, run};
 use earrrl::random::Random;
 use earrrl::{
-    Charge, Cost, Decision, Engine, EngineError, ManualClock, Nanos, Outcome, ReferenceEngine,
-    Rule, RuleId, Wait, check_name,
+    Charge, Cost, Decision, Engine, EngineError, ManualClock, Mode, Nanos, Outcome, Places,
+    ReferenceEngine, Rule, RuleId, Wait, check_name,
 };
 use earrrl_server::config::{Config, RuleConfig};
 use serde::Deserialize;
@@ -87,12 +87,14 @@ impl Engine for Remote {
         Ok(RuleId(place as u32))
     }
 
-    fn decide(&self, charges: &[Charge<'_>], now: Option<Nanos>) -> Self::Decide {
-        self.ask(charges, now, false)
-    }
-
-    fn peek(&self, charges: &[Charge<'_>], now: Option<Nanos>) -> Self::Decide {
-        self.ask(charges, now, true)
+    fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
+        match mode {
+            Mode::Check => self.ask(charges, now, false),
+            Mode::Peek => self.ask(charges, now, true),
+            Mode::Charge => {
+                ready(Err(EngineError::Unavailable("no protocol can charge yet".into())))
+            }
+        }
     }
 
     fn refund(&self, charge: &Charge<'_>, at: Option<Nanos>, now: Option<Nanos>) -> Self::Done {
@@ -112,7 +114,7 @@ fn blank() -> Decision {
     let engine = ReferenceEngine::new(Arc::new(ManualClock::new(Nanos::ZERO)));
     let rule = engine.prepare("blank", &"gcra 1/s burst=1".parse().unwrap()).unwrap();
     let charge = Charge { rule, key: b"", cost: Cost::ONE };
-    block_on(engine.decide(&[charge], Some(Nanos::ZERO))).unwrap()
+    block_on(engine.decide(&[charge], Mode::Check, Some(Nanos::ZERO))).unwrap()
 }
 
 fn outcome(name: &str) -> Outcome {
@@ -150,7 +152,7 @@ struct Json<'a> {
     #[serde(borrow)]
     delay: &'a RawValue,
     charge: Option<usize>,
-    over_charges: Option<Vec<u64>>,
+    over_charges: Option<Vec<usize>>,
 }
 
 impl Json<'_> {
@@ -169,10 +171,15 @@ impl Json<'_> {
         decision.reset_after = wait(self.reset_after);
         decision.delay = wait(self.delay);
         let places = self.over_charges.as_ref();
-        let over = places.map(|places| places.iter().fold(0, |over, place| over | 1 << place));
-        decision.over = over.unwrap_or(u64::from(decision.outcome != Outcome::Allow));
+        let over = places.map(|places| places.iter().copied().collect());
+        decision.over = over.unwrap_or_else(|| only(decision.outcome != Outcome::Allow));
         decision
     }
+}
+
+/// The places over the limit where there is one charge.
+fn only(over: bool) -> Places {
+    over.then_some(0).into_iter().collect()
 }
 
 fn charge_json(charge: &Named<'_>) -> String {
@@ -294,12 +301,12 @@ fn resp_decision(reply: Reply) -> Result<Decision, String> {
     decision.reset_after = duration(&value(6).unwrap());
     decision.delay = duration(&value(7).unwrap());
     decision.rule = 0;
-    decision.over = u64::from(decision.outcome != Outcome::Allow);
+    decision.over = only(decision.outcome != Outcome::Allow);
     if let [(charge, Reply::Integer(rule)), (over, Reply::Array(places))] = &pairs[8..] {
         assert_eq!((charge.as_str(), over.as_str()), ("charge", "over"));
         decision.rule = *rule as usize;
-        let place = |reply: &Reply| text(reply).unwrap().parse::<u32>().unwrap();
-        decision.over = places.iter().fold(0, |over, reply| over | 1 << place(reply));
+        let place = |reply: &Reply| text(reply).unwrap().parse::<usize>().unwrap();
+        decision.over = places.iter().map(place).collect();
     }
     Ok(decision)
 }
@@ -348,17 +355,17 @@ fn conforms(
 
 #[test]
 fn http_conforms() {
-    conforms(&Profile::EXACT, || support::parse(""), http);
+    conforms(&Profile { charges: false, ..Profile::EXACT }, || support::parse(""), http);
 }
 
 #[test]
 fn resp2_conforms() {
-    conforms(&Profile::EXACT, || support::parse(""), resp2);
+    conforms(&Profile { charges: false, ..Profile::EXACT }, || support::parse(""), resp2);
 }
 
 #[test]
 fn resp3_conforms() {
-    conforms(&Profile::EXACT, || support::parse(""), resp3);
+    conforms(&Profile { charges: false, ..Profile::EXACT }, || support::parse(""), resp3);
 }
 
 mod over_redis {
@@ -389,19 +396,19 @@ mod over_redis {
     #[test]
     fn http_conforms() {
         let redis = Redis::start();
-        conforms(&Profile::REDIS, || apart(&redis), http);
+        conforms(&Profile { charges: false, ..Profile::REDIS }, || apart(&redis), http);
     }
 
     #[test]
     fn resp2_conforms() {
         let redis = Redis::start();
-        conforms(&Profile::REDIS, || apart(&redis), resp2);
+        conforms(&Profile { charges: false, ..Profile::REDIS }, || apart(&redis), resp2);
     }
 
     #[test]
     fn resp3_conforms() {
         let redis = Redis::start();
-        conforms(&Profile::REDIS, || apart(&redis), resp3);
+        conforms(&Profile { charges: false, ..Profile::REDIS }, || apart(&redis), resp3);
     }
 }
 
@@ -474,7 +481,7 @@ fn stream_in_process() -> Vec<Decision> {
             cost: *cost,
         };
         let charges: Vec<_> = charges.iter().map(charge).collect();
-        block_on(engine.decide(&charges, None)).unwrap()
+        block_on(engine.decide(&charges, Mode::Check, None)).unwrap()
     };
     in_steps(&clock, |requests| requests.iter().map(decide).collect())
 }

@@ -29,10 +29,10 @@ impl Available {
     /// [`peek_cost`] does then, see [`Available::peeked`].
     ///
     /// ```
-    /// use earrrl::{Cost, Nanos, Rule, Store};
+    /// use earrrl::{Cost, Nanos, Rule, Mode};
     /// use earrrl_tower::headers::Available;
     /// let rule: Rule = "gcra 2/s burst=60".parse()?;
-    /// let (_, decision) = rule.limit().decide(None, Nanos::ZERO, Cost::ONE, Store::ByPolicy);
+    /// let (_, decision) = rule.limit().decide(None, Nanos::ZERO, Cost::ONE, Mode::Check);
     /// let available = Available::told(&rule, &decision, 0);
     /// assert_eq!(available, Some(Available { units: 59, seconds: Some(30) }));
     /// # Ok::<(), earrrl::RuleError>(())
@@ -62,7 +62,7 @@ impl Available {
 /// What to ask with a peek about the charge at `place`, where a decision does not tell what
 /// [`Available`] needs.
 pub fn peek_cost(decision: &Decision, place: usize, cost: Cost) -> Cost {
-    if decision.over >> (place & 63) & 1 == 1 { cost } else { Cost::ONE }
+    if decision.is_over(place) { cost } else { Cost::ONE }
 }
 
 /// The time in which `units` are earned; a window's are there again at its end.
@@ -170,7 +170,7 @@ fn value(text: &Text) -> Option<HeaderValue> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use earrrl::{Nanos, State, Store};
+    use earrrl::{Mode, Nanos, State};
     use sfv::{BareItem, ListEntry, Parser};
 
     fn rule(text: &str) -> Rule {
@@ -179,9 +179,9 @@ mod tests {
 
     /// The state after requests of these costs, and the last one's decision.
     fn after(rule: &Rule, costs: &[u64], now: Nanos) -> (Option<State>, Decision) {
-        let mut last = rule.limit().decide(None, now, Cost::ZERO, Store::Never);
+        let mut last = rule.limit().decide(None, now, Cost::ZERO, Mode::Peek);
         for cost in costs {
-            last = rule.limit().decide(last.0, now, Cost::from_units(*cost), Store::ByPolicy);
+            last = rule.limit().decide(last.0, now, Cost::from_units(*cost), Mode::Check);
         }
         last
     }
@@ -207,7 +207,7 @@ mod tests {
             let (rule, now) = (rule(text), Nanos::from_secs(70));
             let (state, decision) = after(&rule, costs, now);
             let available = Available::told(&rule, &decision, 0).unwrap_or_else(|| {
-                let peek = rule.limit().decide(state, now, Cost::ONE, Store::Never).1;
+                let peek = rule.limit().decide(state, now, Cost::ONE, Mode::Peek).1;
                 Available::peeked(&rule, &peek)
             });
             assert_eq!((available.units, available.seconds), expected, "{text} {costs:?}");

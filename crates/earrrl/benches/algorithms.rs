@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use earrrl::{Algorithm, Cost, Limit, Moment, Nanos, RecentAverage, Rule, Store, TokenBucket};
+use earrrl::{Algorithm, Cost, Limit, Mode, Moment, Nanos, RecentAverage, Rule, TokenBucket};
 
 /// A workload: so many steps, and something that depends on all of them.
 struct Workload {
@@ -164,7 +164,7 @@ fn decide(rule: &str, steps: u64) -> u64 {
     let (mut state, mut remaining) = (None, 0u64);
     for step in 0..steps {
         let now = Nanos::new(START + step * GAP);
-        let (after, decision) = limit.decide(state.take(), now, Cost::ONE, Store::ByPolicy);
+        let (after, decision) = limit.decide(state.take(), now, Cost::ONE, Mode::Check);
         state = after;
         remaining = remaining.wrapping_add(black_box(decision).remaining);
     }

@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use earrrl::{Cost, Limiter, Nanos, State, Store};
+use earrrl::{Cost, Limiter, Mode, Nanos, State};
 
 const CLIENTS: usize = 100_000;
 const OFFENDERS: u64 = 1_000;
@@ -91,7 +91,7 @@ fn flood<C: earrrl::Clock>(
             let offender = nth / SHARE % OFFENDERS;
             let verdict = limiter.check_at(&offender, Cost::ONE, now)?;
             let state = reference.entry(offender).or_default();
-            let allowed = limiter.rule().limit().judge(state, now, Cost::ONE, Store::ByPolicy);
+            let allowed = limiter.rule().limit().admit(state, now, Cost::ONE, Mode::Check);
             tally.reference_denied += u64::from(!allowed);
             tally.offences_denied += u64::from(!allowed && !verdict.is_allowed());
         }

@@ -10,10 +10,10 @@
 use std::sync::MutexGuard;
 use std::vec::Vec;
 
-use crate::algorithm::{Policy, State, Store};
+use crate::algorithm::{Mode, Policy, State};
 use crate::clock::Nanos;
 use crate::cost::Cost;
-use crate::decision::{Action, Decision, Report};
+use crate::decision::{Action, Decision, Figures};
 use crate::rule::Rule;
 use crate::rules::{Judgement, combine};
 use crate::store::table::KeyHash;
@@ -28,52 +28,61 @@ pub(crate) struct Part<'a> {
 }
 
 /// What one rule said, and its figures afterwards.
-type Judged = (Judgement, Report);
+type Judged = (Judgement, Figures);
 
-/// Decides a request; the same rule and key must not come twice. A peek stores nothing.
-pub(crate) fn decide(parts: &[Part<'_>], now: Nanos, peek: bool) -> Decision {
-    match parts {
-        [part] => together(parts, &[part.decide_alone(now, peek)]),
-        _ => together(parts, &Request { parts, now, shards: Shards::lock(parts) }.decide(peek)),
+/// Decides a request; the same rule and key must not come twice.
+pub(crate) fn decide(parts: &[Part<'_>], mode: Mode, now: Nanos) -> Decision {
+    match (parts, mode) {
+        ([part], _) => together(parts, &[part.decide_alone(mode, now)]),
+        // Stored under every rule whatever the others say: nothing ties them together.
+        (_, Mode::Charge) => {
+            let judged: Vec<Judged> = parts.iter().map(|part| part.charge(mode, now)).collect();
+            together(parts, &judged)
+        }
+        _ => {
+            let request = Request { parts, now, shards: Shards::lock(parts) };
+            together(parts, &request.decide(mode))
+        }
     }
 }
 
 fn together(parts: &[Part<'_>], judged: &[Judged]) -> Decision {
     let judged = parts.iter().zip(judged);
-    combine(judged.map(|(part, (judgement, report))| (part.rule, judgement, report)))
+    combine(judged.map(|(part, (judgement, figures))| (part.rule, judgement, figures)))
 }
 
 impl Part<'_> {
-    fn decide_alone(&self, now: Nanos, peek: bool) -> Judged {
-        if peek {
+    fn decide_alone(&self, mode: Mode, now: Nanos) -> Judged {
+        if mode == Mode::Peek {
             return self.judge(self.clients.peek(self.key, self.rule.limit()), now);
         }
-        self.charge(now)
+        self.charge(mode, now)
     }
 
     fn judge(&self, state: Option<State>, now: Nanos) -> Judged {
         let limit = self.rule.limit();
-        let (_, allowed, report) = limit.step(state, now, self.cost, Store::Never);
-        (Judgement::new(self.rule, allowed, || report.retry_after), report)
+        let (_, allowed, figures) = limit.step(state, now, self.cost, Mode::Peek);
+        (Judgement::new(self.rule, allowed, || figures.retry_after), figures)
     }
 
-    fn store(&self, state: Option<State>, now: Nanos, store: Store) -> (Option<State>, Report) {
-        let (after, _, report) = self.rule.limit().step(state, now, self.cost, store);
-        (after, report)
+    fn store(&self, state: Option<State>, now: Nanos, mode: Mode) -> (Option<State>, Figures) {
+        let (after, _, figures) = self.rule.limit().step(state, now, self.cost, mode);
+        (after, figures)
     }
 
     /// Judges and, if the rule then wants it stored, stores, in one step.
-    fn charge(&self, now: Nanos) -> Judged {
+    fn charge(&self, mode: Mode, now: Nanos) -> Judged {
         self.clients.update(self.key, self.rule.limit(), now, |state| {
             if let Action::Delay { .. } = self.rule.action() {
                 // Whether it is stored depends on the wait before it is.
                 let (judgement, _) = self.judge(state.clone(), now);
-                let (after, report) = self.store(state, now, judgement.store(judgement.passes()));
-                return (after, (judgement, report));
+                let mode = judgement.settle(mode, judgement.passes());
+                let (after, figures) = self.store(state, now, mode);
+                return (after, (judgement, figures));
             }
             let limit = self.rule.limit();
-            let (after, allowed, report) = limit.step(state, now, self.cost, Store::ByPolicy);
-            (after, (Judgement::new(self.rule, allowed, || report.retry_after), report))
+            let (after, allowed, figures) = limit.step(state, now, self.cost, mode);
+            (after, (Judgement::new(self.rule, allowed, || figures.retry_after), figures))
         })
     }
 
@@ -123,12 +132,12 @@ struct Request<'r, 'a> {
 }
 
 impl Request<'_, '_> {
-    fn decide(mut self, peek: bool) -> Vec<Judged> {
+    fn decide(mut self, mode: Mode) -> Vec<Judged> {
         let mut judged: Vec<Judged> = Vec::with_capacity(self.parts.len());
         for part in self.parts {
             judged.push(part.judge(self.peek(part), self.now));
         }
-        if !peek {
+        if mode == Mode::Check {
             self.charge_strict_words(&mut judged);
             if all_pass(&judged) {
                 self.charge_leaky_words(&mut judged);
@@ -149,7 +158,7 @@ impl Request<'_, '_> {
     fn charge_strict_words(&self, judged: &mut [Judged]) {
         for (part, judged) in self.parts.iter().zip(judged) {
             if part.is_word() && part.is_strict() {
-                *judged = part.charge(self.now);
+                *judged = part.charge(Mode::Check, self.now);
             }
         }
     }
@@ -160,7 +169,7 @@ impl Request<'_, '_> {
             if !part.is_word() || part.is_strict() {
                 continue;
             }
-            judged[nth] = part.charge(self.now);
+            judged[nth] = part.charge(Mode::Check, self.now);
             if !judged[nth].0.passes() {
                 self.take_back(&mut judged[..nth]);
                 return;
@@ -169,11 +178,14 @@ impl Request<'_, '_> {
     }
 
     fn take_back(&self, judged: &mut [Judged]) {
-        for (part, (judgement, report)) in self.parts.iter().zip(judged) {
-            if part.is_word() && !part.is_strict() && judgement.store(true) == Store::Always {
+        for (part, (judgement, figures)) in self.parts.iter().zip(judged) {
+            if part.is_word()
+                && !part.is_strict()
+                && judgement.settle(Mode::Check, true) == Mode::Charge
+            {
                 let limit = part.rule.limit();
                 part.clients.refund(part.key, limit, self.now, self.now, part.cost);
-                *report = part.judge(part.clients.peek(part.key, limit), self.now).1;
+                *figures = part.judge(part.clients.peek(part.key, limit), self.now).1;
             }
         }
     }
@@ -181,11 +193,11 @@ impl Request<'_, '_> {
     /// Larger states are still as they were judged.
     fn store_states(&mut self, judged: &mut [Judged]) {
         let pass = all_pass(judged);
-        for (part, (judgement, report)) in self.parts.iter().zip(judged) {
-            let (now, store) = (self.now, judgement.store(pass));
+        for (part, (judgement, figures)) in self.parts.iter().zip(judged) {
+            let (now, mode) = (self.now, judgement.settle(Mode::Check, pass));
             if let Some(shard) = self.shards.of(part) {
                 let limit = part.rule.limit();
-                *report = shard.update(part.key, limit, now, |state| part.store(state, now, store));
+                *figures = shard.update(part.key, limit, now, |state| part.store(state, now, mode));
             }
         }
     }

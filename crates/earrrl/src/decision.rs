@@ -104,6 +104,66 @@ impl Outcome {
     }
 }
 
+/// Places of a request's charges, of which there are at most
+/// [`MAX_CHARGES`](crate::MAX_CHARGES): a small set, in ascending order.
+///
+/// ```
+/// use earrrl::Places;
+/// let places: Places = [3, 0].into_iter().collect();
+/// assert!(places.contains(3) && !places.contains(1));
+/// assert_eq!(places.iter().collect::<Vec<_>>(), [0, 3]);
+/// ```
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Places(u64);
+
+impl Places {
+    /// No place.
+    pub const NONE: Self = Self(0);
+
+    /// Whether a place is among them.
+    #[inline]
+    pub const fn contains(self, place: usize) -> bool {
+        place < 64 && self.0 >> place & 1 == 1
+    }
+
+    /// Adds a place, which is below 64.
+    #[inline]
+    pub const fn insert(&mut self, place: usize) {
+        if place < 64 {
+            self.0 |= 1 << place;
+        }
+    }
+
+    /// How many there are.
+    pub const fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// Whether there is none.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The places, the lowest first.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        (0..64).filter(move |place| self.contains(*place))
+    }
+}
+
+impl FromIterator<usize> for Places {
+    fn from_iter<I: IntoIterator<Item = usize>>(places: I) -> Self {
+        let mut set = Self::NONE;
+        places.into_iter().for_each(|place| set.insert(place));
+        set
+    }
+}
+
+impl core::fmt::Debug for Places {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
 /// The answer to a request: flat, plain data.
 ///
 /// Rates are in cost units per second, waits in whole nanoseconds.
@@ -131,24 +191,30 @@ pub struct Decision {
     /// How long to hold the request before serving it; zero unless the outcome is
     /// [`Outcome::Delay`].
     pub delay: Duration,
-    /// One bit a charge, the first the lowest: those that their own rule did not allow.
-    pub over: u64,
+    /// The charges that their own rule did not allow.
+    pub over: Places,
 }
 
 impl Decision {
+    /// Whether the charge at this place was over its own rule's limit.
+    #[inline]
+    pub fn is_over(&self, place: usize) -> bool {
+        self.over.contains(place)
+    }
+
     /// The answer of a single rule that denies what it does not allow.
-    pub(crate) fn single(allowed: bool, report: Report) -> Self {
+    pub(crate) fn single(allowed: bool, figures: Figures) -> Self {
         Self {
             allowed,
             outcome: if allowed { Outcome::Allow } else { Outcome::Deny },
             rule: 0,
-            rate: report.rate,
-            limit: report.limit,
-            remaining: report.remaining,
-            retry_after: if allowed { Wait::NONE } else { report.retry_after },
-            reset_after: report.reset_after,
+            rate: figures.rate,
+            limit: figures.limit,
+            remaining: figures.remaining,
+            retry_after: if allowed { Wait::NONE } else { figures.retry_after },
+            reset_after: figures.reset_after,
             delay: Duration::ZERO,
-            over: u64::from(!allowed),
+            over: (!allowed).then_some(0).into_iter().collect(),
         }
     }
 }
@@ -159,7 +225,7 @@ impl Decision {
 /// request need it of a rule that allowed while another denied.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Report {
+pub struct Figures {
     /// As [`Decision::rate`].
     pub rate: Option<f64>,
     /// As [`Decision::limit`].

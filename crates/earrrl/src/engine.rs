@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::future::Future;
 
+use crate::algorithm::Mode;
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::Decision;
@@ -44,11 +45,10 @@ pub trait Engine {
     /// keeps its id and its clients' history, and gets the new rule.
     fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError>;
 
-    /// Decides a request that is charged to one or several rules: all or nothing.
-    fn decide(&self, charges: &[Charge<'_>], now: Option<Nanos>) -> Self::Decide;
-
-    /// What [`Engine::decide`] would answer; nothing is stored.
-    fn peek(&self, charges: &[Charge<'_>], now: Option<Nanos>) -> Self::Decide;
+    /// Decides a request under one or several rules. A [check](Mode::Check) is all or nothing, a
+    /// [charge](Mode::Charge) is stored under every rule, a [peek](Mode::Peek) under none; all three
+    /// answer the same verdict.
+    fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide;
 
     /// Takes back what was charged at `charged_at`, or now where that is `None`.
     fn refund(
@@ -134,7 +134,6 @@ pub fn merge_charges<'a, 'r>(
 /// Puts the places of merged charges back to those of the request.
 pub fn restore_places(decision: &mut Decision, merged: &[(usize, Charge<'_>)]) {
     let place = |index: usize| merged.get(index).map_or(0, |(place, _)| *place);
-    let bits = (0..merged.len()).filter(|index| decision.over >> index & 1 == 1);
-    decision.over = bits.fold(0, |over, index| over | 1 << place(index));
+    decision.over = decision.over.iter().map(place).collect();
     decision.rule = place(decision.rule);
 }

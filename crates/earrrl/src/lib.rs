@@ -30,28 +30,26 @@ mod reference;
 mod rule;
 #[cfg(feature = "std")]
 mod rule_set;
-pub mod rules;
+mod rules;
 #[cfg(feature = "sim")]
 pub mod sim;
 #[cfg(feature = "std")]
 mod store;
 
 pub use algorithm::{
-    Algorithm, Exponential, FixedWindow, Limit, Moment, Policy, RecentAverage, SlidingCounter,
-    SlidingLog, SlidingWindow, State, Store, TokenBucket,
+    Algorithm, Exponential, FixedWindow, Limit, Mode, Moment, Policy, RecentAverage,
+    SlidingCounter, SlidingLog, SlidingWindow, State, TokenBucket,
 };
 #[cfg(feature = "std")]
 pub use clock::{Anchor, SystemClock, TickingClock};
 pub use clock::{Clock, ManualClock, Nanos};
 pub use cost::Cost;
-pub use decision::{Action, Decision, Outcome, Report, Wait};
+pub use decision::{Action, Decision, Figures, Outcome, Places, Wait};
 pub use duration::parse_duration;
-pub use engine::{
-    Charge, Engine, EngineError, MAX_CHARGES, RuleId, check_name, merge_charges, restore_places,
-};
+pub use engine::{Charge, Engine, EngineError, MAX_CHARGES, RuleId, check_name};
 pub use error::RuleError;
 #[cfg(feature = "std")]
-pub use limiter::{Builder, Limiter, Patience, Reservation, SingleLimiter, Verdict, WaitError};
+pub use limiter::{Builder, Denied, Limiter, Patience, Reservation, Verdict, WaitError};
 #[cfg(feature = "std")]
 pub use memory::MemoryEngine;
 pub use parameter::Rate;
@@ -64,7 +62,16 @@ pub use rule_set::{Request, RuleSet, RuleSetBuilder};
 #[cfg(feature = "std")]
 pub use store::{BuildError, table};
 
-/// The README's examples, run as doctests.
+/// For the engines of sister crates only: no promise is made for any of it.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::algorithm::Tally;
+    pub use crate::engine::{merge_charges, restore_places};
+    pub use crate::rules::{Judgement, combine, decide_all};
+}
+
+/// The examples of both READMEs, run as doctests.
 #[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

@@ -7,6 +7,7 @@ use std::{format, string::String};
 
 use arc_swap::ArcSwap;
 
+use crate::algorithm::{Limit, Mode, State};
 use crate::atomic::{self, Part};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
@@ -25,13 +26,13 @@ use crate::store::{BuildError, Clients};
 /// its half-life, refill, capacity or window was changed.
 ///
 /// ```
-/// use earrrl::{Charge, Cost, Engine, MemoryEngine, Rule};
+/// use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode, Rule};
 ///
 /// let engine = MemoryEngine::new(10_000)?;
 /// let login: Rule = "recent-average 0.2/s half-life=5m".parse()?;
 /// let rule = engine.prepare("login", &login)?;
 /// let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
-/// let decision = engine.decide(&[charge], None).into_inner()?;
+/// let decision = engine.decide(&[charge], Mode::Check, None).into_inner()?;
 /// assert!(decision.allowed);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -166,6 +167,27 @@ impl<C: Clock> MemoryEngine<C> {
         }
     }
 
+    /// Replaces what is known of a client by a state that was kept elsewhere, under `limit`; does
+    /// nothing where the rule's limit is another by now.
+    ///
+    /// # Errors
+    /// When the rule is unknown.
+    pub fn adopt(
+        &self,
+        rule: RuleId,
+        key: &[u8],
+        limit: &Limit,
+        state: Option<State>,
+    ) -> Result<(), EngineError> {
+        let charge = Charge { rule, key, cost: Cost::ZERO };
+        let now = self.clock.now();
+        self.change(&charge, |part| {
+            if part.rule.limit() == limit {
+                part.clients.update(part.key, limit, now, |_| (state.clone(), ()));
+            }
+        })
+    }
+
     /// The rules, once none of those that are charged is being converted.
     fn rules_for(&self, charges: &[Charge<'_>]) -> Snapshot {
         loop {
@@ -184,19 +206,19 @@ impl<C: Clock> MemoryEngine<C> {
     fn run(
         &self,
         charges: &[Charge<'_>],
+        mode: Mode,
         now: Option<Nanos>,
-        peek: bool,
     ) -> Result<Decision, EngineError> {
         let rules = self.rules_for(charges);
         let now = self.at(now);
         if let [charge] = charges {
-            return Ok(atomic::decide(&[self.part(&rules, charge)?], now, peek));
+            return Ok(atomic::decide(&[self.part(&rules, charge)?], mode, now));
         }
         let known = |id: RuleId| rules.get(id.0 as usize).map(|known| &known.rule);
         let merged = merge_charges(charges, known)?;
         let parts: Result<Vec<_>, _> =
             merged.iter().map(|(_, charge)| self.part(&rules, charge)).collect();
-        let mut decision = atomic::decide(&parts?, now, peek);
+        let mut decision = atomic::decide(&parts?, mode, now);
         restore_places(&mut decision, &merged);
         Ok(decision)
     }
@@ -242,12 +264,8 @@ impl<C: Clock> Engine for MemoryEngine<C> {
         self.prepare_with(name, rule, self.capacity)
     }
 
-    fn decide(&self, charges: &[Charge<'_>], now: Option<Nanos>) -> Self::Decide {
-        ready(self.run(charges, now, false))
-    }
-
-    fn peek(&self, charges: &[Charge<'_>], now: Option<Nanos>) -> Self::Decide {
-        ready(self.run(charges, now, true))
+    fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
+        ready(self.run(charges, mode, now))
     }
 
     fn refund(

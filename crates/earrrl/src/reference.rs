@@ -6,7 +6,7 @@ use std::future::{Ready, ready};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-use crate::algorithm::State;
+use crate::algorithm::{Mode, State};
 use crate::clock::{Clock, Nanos};
 use crate::cost::Cost;
 use crate::decision::Decision;
@@ -42,8 +42,8 @@ impl ReferenceEngine {
     fn run(
         &self,
         charges: &[Charge<'_>],
+        mode: Mode,
         now: Option<Nanos>,
-        peek: bool,
     ) -> Result<Decision, EngineError> {
         let mut inner = self.lock();
         let now = inner.advance(now.unwrap_or_else(|| self.clock.now()));
@@ -52,7 +52,7 @@ impl ReferenceEngine {
         let mut states: Vec<_> = keys.iter().map(|key| inner.states.remove(key)).collect();
         let rules: Vec<(&Rule, Cost)> =
             merged.iter().filter_map(|(_, c)| Some((inner.rule(c.rule)?, c.cost))).collect();
-        let mut decision = decide_all(&rules, &mut states, now, peek);
+        let mut decision = decide_all(&rules, &mut states, mode, now);
         let kept = keys.into_iter().zip(states).filter_map(|(key, state)| Some((key, state?)));
         inner.states.extend(kept);
         restore_places(&mut decision, &merged);
@@ -105,12 +105,8 @@ impl Engine for ReferenceEngine {
         Ok(RuleId(inner.rules.len() as u32 - 1))
     }
 
-    fn decide(&self, charges: &[Charge<'_>], now: Option<Nanos>) -> Self::Decide {
-        ready(self.run(charges, now, false))
-    }
-
-    fn peek(&self, charges: &[Charge<'_>], now: Option<Nanos>) -> Self::Decide {
-        ready(self.run(charges, now, true))
+    fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
+        ready(self.run(charges, mode, now))
     }
 
     fn refund(

@@ -5,6 +5,7 @@ use core::hash::Hash;
 use std::string::ToString;
 use std::vec::Vec;
 
+use crate::algorithm::Mode;
 use crate::atomic::{self, Part};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
@@ -24,7 +25,7 @@ use crate::store::{BuildError, Clients};
 /// let user: Rule = "fixed-window 2/1d".parse()?;
 /// let rules = RuleSet::builder().rule(address, 10_000).rule(user, 10_000).build()?;
 ///
-/// let ask = || rules.request().charge("192.0.2.7").charge("alice").decide();
+/// let ask = || rules.request().client("192.0.2.7").client("alice").check();
 /// assert!(ask()?.allowed);
 /// assert!(ask()?.allowed);
 /// let denied = ask()?;
@@ -90,17 +91,18 @@ impl RuleSetBuilder {
     }
 }
 
-/// A request being put together: one charge for each rule, in their order.
+/// A request being put together: one client for each rule, in their order.
 #[must_use]
 pub struct Request<'a, C> {
     set: &'a RuleSet<C>,
     charges: Vec<(KeyHash, Cost)>,
+    now: Option<Nanos>,
 }
 
 impl<C: Clock> RuleSet<C> {
     /// A request. It is charged to the rules in the order in which they were added.
     pub fn request(&self) -> Request<'_, C> {
-        Request { set: self, charges: Vec::with_capacity(self.rules.len()) }
+        Request { set: self, charges: Vec::with_capacity(self.rules.len()), now: None }
     }
 
     /// The rules, in order.
@@ -132,48 +134,57 @@ impl<C: Clock> RuleSet<C> {
 }
 
 impl<C: Clock> Request<'_, C> {
-    /// Charges 1 to the next rule, under a client's key.
-    pub fn charge<K: Hash + ?Sized>(self, key: &K) -> Self {
-        self.charge_cost(key, Cost::ONE)
+    /// The client under the next rule, at a cost of 1.
+    pub fn client<K: Hash + ?Sized>(self, key: &K) -> Self {
+        self.client_cost(key, Cost::ONE)
     }
 
-    /// Charges the next rule, under a client's key.
-    pub fn charge_cost<K: Hash + ?Sized>(mut self, key: &K, cost: Cost) -> Self {
+    /// The client under the next rule, and what the request costs it.
+    pub fn client_cost<K: Hash + ?Sized>(mut self, key: &K, cost: Cost) -> Self {
         self.charges.push((self.set.hasher.hash(key), cost));
         self
     }
 
-    /// Decides it.
-    ///
-    /// # Errors
-    /// When there is not one charge for each rule, or one costs more than its rule's `max_cost`.
-    pub fn decide(self) -> Result<Decision, RuleError> {
-        let now = self.set.clock.now();
-        Ok(atomic::decide(&self.parts()?, now, false))
+    /// At this instant, instead of the clock's; one before the latest that was used is taken as that.
+    pub fn at(self, now: Nanos) -> Self {
+        Self { now: Some(now), ..self }
     }
 
-    /// Decides it at some instant; one before the latest that was used is taken as that.
+    /// Decides, and stores as each rule's policy says: all or nothing.
     ///
     /// # Errors
-    /// As [`decide`](Self::decide).
-    pub fn decide_at(self, now: Nanos) -> Result<Decision, RuleError> {
-        let parts = self.parts()?;
-        Ok(atomic::decide(&parts, self.set.clock.at(now), false))
+    /// When there is not one client for each rule, or one costs more than its rule's `max_cost`.
+    pub fn check(self) -> Result<Decision, RuleError> {
+        self.decide(Mode::Check)
     }
 
-    /// What [`decide`](Self::decide) would answer; nothing is stored.
+    /// Answers as [`check`](Self::check) does, and stores under every rule whatever the verdict.
     ///
     /// # Errors
-    /// As [`decide`](Self::decide).
+    /// As [`check`](Self::check).
+    pub fn charge(self) -> Result<Decision, RuleError> {
+        self.decide(Mode::Charge)
+    }
+
+    /// What [`check`](Self::check) would answer; nothing is stored.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
     pub fn peek(self) -> Result<Decision, RuleError> {
-        let now = self.set.clock.now();
-        Ok(atomic::decide(&self.parts()?, now, true))
+        self.decide(Mode::Peek)
+    }
+
+    fn decide(self, mode: Mode) -> Result<Decision, RuleError> {
+        let parts = self.parts()?;
+        let clock = &self.set.clock;
+        let now = self.now.map_or_else(|| clock.now(), |now| clock.at(now));
+        Ok(atomic::decide(&parts, mode, now))
     }
 
     fn parts(&self) -> Result<Vec<Part<'_>>, RuleError> {
         let (charges, rules) = (self.charges.len(), self.set.rules.len());
         if charges != rules {
-            return Err(RuleError::new(std::format!("{charges} charges for {rules} rules")));
+            return Err(RuleError::new(std::format!("{charges} clients for {rules} rules")));
         }
         let each = self.set.rules.iter().zip(&self.charges);
         each.map(|((rule, clients), (key, cost))| {

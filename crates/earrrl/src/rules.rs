@@ -7,10 +7,10 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::algorithm::{Policy, State, Store};
+use crate::algorithm::{Mode, Policy, State};
 use crate::clock::Nanos;
 use crate::cost::Cost;
-use crate::decision::{Action, Decision, Outcome, Report, Wait};
+use crate::decision::{Action, Decision, Figures, Outcome, Places, Wait};
 use crate::rule::Rule;
 
 /// What one rule says of a request, before anything is stored.
@@ -41,10 +41,16 @@ impl Judgement {
         self.allowed || self.hold.is_some() || !self.enforces
     }
 
-    /// What to store, once it is known whether the request passes every rule.
-    pub fn store(&self, all_pass: bool) -> Store {
+    /// What the rule does, once it is known whether the request passes every rule: it charges or
+    /// only peeks.
+    #[inline]
+    pub fn settle(&self, mode: Mode, all_pass: bool) -> Mode {
         let leaky = all_pass && (self.allowed || self.hold.is_some());
-        if self.policy == Policy::Strict || leaky { Store::Always } else { Store::Never }
+        match mode {
+            Mode::Check if self.policy == Policy::Strict || leaky => Mode::Charge,
+            Mode::Check => Mode::Peek,
+            Mode::Charge | Mode::Peek => mode,
+        }
     }
 }
 
@@ -53,28 +59,28 @@ impl Judgement {
 pub fn decide_all(
     charges: &[(&Rule, Cost)],
     states: &mut [Option<State>],
+    mode: Mode,
     now: Nanos,
-    peek: bool,
 ) -> Decision {
     let judge = |(&(rule, cost), state): (&(&Rule, Cost), &Option<State>)| {
-        let (_, allowed, report) = rule.limit().step(state.clone(), now, cost, Store::Never);
-        Judgement::new(rule, allowed, || report.retry_after)
+        let (_, allowed, figures) = rule.limit().step(state.clone(), now, cost, Mode::Peek);
+        Judgement::new(rule, allowed, || figures.retry_after)
     };
     let judgements: Vec<Judgement> = charges.iter().zip(states.iter()).map(judge).collect();
     let all_pass = judgements.iter().all(Judgement::passes);
     let mut judged = Vec::with_capacity(charges.len());
     for ((&(rule, cost), state), judgement) in charges.iter().zip(states).zip(judgements) {
-        let store = if peek { Store::Never } else { judgement.store(all_pass) };
-        let (after, _, report) = rule.limit().step(state.take(), now, cost, store);
+        let mode = judgement.settle(mode, all_pass);
+        let (after, _, figures) = rule.limit().step(state.take(), now, cost, mode);
         *state = after;
-        judged.push((rule, judgement, report));
+        judged.push((rule, judgement, figures));
     }
-    combine(judged.iter().map(|(rule, judgement, report)| (*rule, judgement, report)))
+    combine(judged.iter().map(|(rule, judgement, figures)| (*rule, judgement, figures)))
 }
 
 /// The one answer of several rules: their judgements, and their figures after storing.
 pub fn combine<'a>(
-    judged: impl Iterator<Item = (&'a Rule, &'a Judgement, &'a Report)> + Clone,
+    judged: impl Iterator<Item = (&'a Rule, &'a Judgement, &'a Figures)> + Clone,
 ) -> Decision {
     let all_pass = judged.clone().all(|(_, judgement, _)| judgement.passes());
     let mut answer = Decision {
@@ -87,23 +93,25 @@ pub fn combine<'a>(
         retry_after: Wait::NONE,
         reset_after: Duration::ZERO,
         delay: Duration::ZERO,
-        over: 0,
+        over: Places::NONE,
     };
     let mut chosen: Option<Wait> = None;
-    for (place, (rule, judgement, report)) in judged.enumerate() {
-        let wait = wait_of(rule, report);
+    for (place, (rule, judgement, figures)) in judged.enumerate() {
+        let wait = wait_of(rule, figures);
         let chooses = match (all_pass, judgement.passes()) {
-            (true, _) => place == 0 || report.remaining < answer.remaining,
+            (true, _) => place == 0 || figures.remaining < answer.remaining,
             (false, true) => false,
             (false, false) => chosen.is_none_or(|longest| wait > longest),
         };
         if chooses {
             chosen = Some(wait);
-            (answer.rule, answer.rate, answer.limit) = (place, report.rate, report.limit);
-            answer.reset_after = report.reset_after;
+            (answer.rule, answer.rate, answer.limit) = (place, figures.rate, figures.limit);
+            answer.reset_after = figures.reset_after;
         }
-        answer.over |= u64::from(!judgement.allowed) << (place & 63);
-        answer.remaining = answer.remaining.min(report.remaining);
+        if !judgement.allowed {
+            answer.over.insert(place);
+        }
+        answer.remaining = answer.remaining.min(figures.remaining);
         answer.outcome = worse(answer.outcome, outcome_of(rule, judgement, all_pass));
         answer.delay = answer.delay.max(judgement.hold.filter(|_| all_pass).unwrap_or_default());
         if !all_pass && rule.action().enforces() {
@@ -115,8 +123,8 @@ pub fn combine<'a>(
 }
 
 /// The wait until the rule lets such a request pass: where it would hold it, until it would.
-fn wait_of(rule: &Rule, report: &Report) -> Wait {
-    match (rule.action(), report.retry_after) {
+fn wait_of(rule: &Rule, figures: &Figures) -> Wait {
+    match (rule.action(), figures.retry_after) {
         (Action::Delay { max }, Wait::For(wait)) => Wait::For(wait.saturating_sub(max)),
         (_, wait) => wait,
     }

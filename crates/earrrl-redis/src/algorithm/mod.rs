@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use earrrl::algorithm::Visitor;
-use earrrl::{Action, Cost, Limit, Nanos, Policy, Rule, RuleError, State, Store};
+use earrrl::{Action, Cost, Limit, Mode, Nanos, Policy, Rule, RuleError, State};
 
 mod average;
 mod exponential;
@@ -54,6 +54,10 @@ pub(crate) trait OnRedis {
 
     /// Writes a state at `now`; `None` for one of another algorithm.
     fn encode(&self, state: &State, now: Nanos, packed: &mut Packed) -> Option<()>;
+
+    /// The state at another clock's time: what was so much before or after `from` is as much before or
+    /// after `to`, in windows as in instants. A state of another algorithm stays.
+    fn moved(&self, state: State, from: Nanos, to: Nanos) -> State;
 
     /// When a record was stored, where its past before that is not known any more.
     fn stored_at(&self, _record: Fields<'_>, _now: Nanos) -> Option<Nanos> {
@@ -226,8 +230,8 @@ pub(crate) fn pack(request: &Request<'_>, tag: u32) -> Vec<u8> {
 }
 
 /// The flags of a charge. Cost 0 is judged and stores nothing, as a peek does.
-pub(crate) fn flags(rule: &Rule, cost: Cost, peek: bool) -> u8 {
-    let stores = if peek || cost.is_zero() { 0 } else { STORES };
+pub(crate) fn flags(rule: &Rule, cost: Cost, mode: Mode) -> u8 {
+    let stores = if mode == Mode::Peek || cost.is_zero() { 0 } else { STORES };
     let strict = if rule.limit().policy() == Policy::Strict { STRICT } else { 0 };
     stores | strict | if rule.action().enforces() { ENFORCES } else { 0 }
 }
@@ -270,7 +274,7 @@ pub(crate) fn stored_at(limit: &Limit, record: &[u8], now: Nanos) -> Option<Nano
 /// How long a record must live that holds `state`: until nothing is left in it that could change a
 /// decision.
 pub(crate) fn life(limit: &Limit, state: &State, now: Nanos) -> Duration {
-    let (_, _, report) = limit.step(Some(state.clone()), now, Cost::ZERO, Store::Never);
+    let (_, _, report) = limit.step(Some(state.clone()), now, Cost::ZERO, Mode::Peek);
     report.reset_after.saturating_add(Duration::from_secs_f64(of(limit).tail()))
 }
 

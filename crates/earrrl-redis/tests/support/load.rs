@@ -33,7 +33,8 @@ impl Load {
                     }
                     let key = client(task, turn % CLIENTS);
                     let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
-                    let decision = engine.decide(&[charge], None).await.unwrap();
+                    let decision =
+                        engine.decide(&[charge], earrrl::Mode::Check, None).await.unwrap();
                     assert!(decision.allowed);
                     sent[(turn % CLIENTS) as usize] += 1;
                     decided.fetch_add(1, Ordering::Relaxed);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earrrl::{
-    Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Nanos, Rule, RuleId,
+    Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Mode, Nanos, Rule, RuleId,
 };
 
 use self::redis::Redis;
@@ -126,21 +126,14 @@ impl Engine {
     /// # Errors
     /// As there.
     #[inline]
-    pub async fn decide(&self, charges: &[Charge<'_>]) -> Result<Decision, EngineError> {
+    pub async fn decide(
+        &self,
+        charges: &[Charge<'_>],
+        mode: Mode,
+    ) -> Result<Decision, EngineError> {
         match &self.rules {
-            Rules::Memory(engine) => engine.decide(charges, None).into_inner(),
-            Rules::Redis(redis) => redis.engine.decide(charges, redis.now()).await,
-        }
-    }
-
-    /// As [`earrrl::Engine::peek`], by the engine's own clock.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn peek(&self, charges: &[Charge<'_>]) -> Result<Decision, EngineError> {
-        match &self.rules {
-            Rules::Memory(engine) => engine.peek(charges, None).into_inner(),
-            Rules::Redis(redis) => redis.engine.peek(charges, redis.now()).await,
+            Rules::Memory(engine) => engine.decide(charges, mode, None).into_inner(),
+            Rules::Redis(redis) => redis.engine.decide(charges, mode, redis.now()).await,
         }
     }
 

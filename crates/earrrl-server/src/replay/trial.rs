@@ -1,6 +1,6 @@
 //! One rule tried on a log: every client's state, and who was denied.
 
-use earrrl::{Cost, Decision, Nanos, Rule, State, Store};
+use earrrl::{Cost, Decision, Mode, Nanos, Rule, State};
 
 /// A rule and what became of the requests under it.
 pub(crate) struct Trial {
@@ -37,7 +37,7 @@ impl Trial {
     #[inline]
     pub(crate) fn judge(&mut self, client: u32, now: Nanos, cost: Cost) -> bool {
         let client = slot(&mut self.clients, client);
-        let allowed = self.rule.limit().judge(&mut client.state, now, cost, Store::ByPolicy);
+        let allowed = self.rule.limit().admit(&mut client.state, now, cost, Mode::Check);
         client.denied += u64::from(!allowed);
         self.denied += u64::from(!allowed);
         allowed
@@ -47,7 +47,7 @@ impl Trial {
     pub(crate) fn decide(&mut self, client: u32, now: Nanos, cost: Cost) -> Decision {
         let client = slot(&mut self.clients, client);
         let state = client.state.take();
-        let (state, decision) = self.rule.limit().decide(state, now, cost, Store::ByPolicy);
+        let (state, decision) = self.rule.limit().decide(state, now, cost, Mode::Check);
         client.state = state;
         client.denied += u64::from(!decision.allowed);
         self.denied += u64::from(!decision.allowed);
@@ -56,7 +56,7 @@ impl Trial {
 
     /// Whether the rule measures a rate.
     pub(crate) fn measures(&self) -> bool {
-        let (_, decision) = self.rule.limit().decide(None, Nanos::ZERO, Cost::ONE, Store::Never);
+        let (_, decision) = self.rule.limit().decide(None, Nanos::ZERO, Cost::ONE, Mode::Peek);
         decision.rate.is_some()
     }
 

@@ -9,7 +9,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use earrrl::{Charge, Clock, Cost, Decision, EngineError, MAX_CHARGES, Nanos, Outcome, RuleError};
+use earrrl::{
+    Charge, Clock, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome, RuleError,
+};
 use smallvec::SmallVec;
 
 use crate::config::Config;
@@ -43,15 +45,6 @@ pub struct Ask<'a> {
     pub key: &'a [u8],
     /// What it costs; `None` for what the rule says.
     pub cost: Option<Cost>,
-}
-
-/// Whether an answer is also stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// It is.
-    Check,
-    /// It is not.
-    Peek,
 }
 
 /// The answer to a request.
@@ -280,11 +273,8 @@ impl Service {
         if charges.is_empty() {
             return Ok(Answer { decision: None, charged });
         }
-        let decision = match mode {
-            Mode::Check => self.engine.decide(charges).await?,
-            Mode::Peek => self.engine.peek(charges).await?,
-        };
-        if mode == Mode::Check {
+        let decision = self.engine.decide(charges, mode).await?;
+        if mode != Mode::Peek {
             for (place, (rule, limit)) in charged.iter().enumerate() {
                 let outcome = outcome(&decision, place, limit);
                 rule.outcomes.count(outcome);
@@ -305,7 +295,7 @@ impl Service {
 /// What one of the charged rules said by itself.
 fn outcome(decision: &Decision, place: usize, limit: &Prepared) -> Outcome {
     use earrrl::Action;
-    if decision.over >> (place & 63) & 1 == 0 {
+    if !decision.is_over(place) {
         return Outcome::Allow;
     }
     match limit.rule.action() {

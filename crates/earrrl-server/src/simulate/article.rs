@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use earrrl::sim::{Client, run};
-use earrrl::{Cost, Nanos, Rule, RuleError, State, Store};
+use earrrl::{Cost, Mode, Nanos, Rule, RuleError, State};
 
 use super::{Outcome, Scenario};
 use crate::plot::{Figure, GREY, Mark, Panel, Series, Stroke};
@@ -81,7 +81,7 @@ fn estimates(rule: &Rule, client: Client) -> Result<Vec<(f64, f64)>, RuleError> 
     let mut next_sample = 0;
     let mut last: Option<State> = None;
     let rate = |state: &Option<State>, at: Nanos| {
-        let (_, peek) = rule.limit().decide(state.clone(), at, Cost::ZERO, Store::Never);
+        let (_, peek) = rule.limit().decide(state.clone(), at, Cost::ZERO, Mode::Peek);
         (at.get() as f64 / 1e9, peek.rate.unwrap_or(0.0))
     };
     let sample = |number: u32| Nanos::new(u64::from(number) * 1_000_000_000 / u64::from(SAMPLES));

@@ -12,6 +12,8 @@ pub mod http;
 pub mod process;
 pub mod redis;
 pub mod resp;
+#[path = "../../../earrrl-redis/tests/support/tools.rs"]
+pub mod tools;
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;

@@ -30,10 +30,10 @@ const RESET: f64 = 1.01;
 /// At most `limit` per `period`, as an exponentially weighted average. Leaky.
 ///
 /// ```
-/// use earrrl::{Cost, Exponential, Limit, Nanos, Store};
+/// use earrrl::{Cost, Exponential, Limit, Nanos, Mode};
 /// use std::time::Duration;
 /// let limit = Limit::from(Exponential::new(Cost::from_units(60), Duration::from_secs(60))?);
-/// let (_, decision) = limit.decide(None, Nanos::ZERO, Cost::ONE, Store::ByPolicy);
+/// let (_, decision) = limit.decide(None, Nanos::ZERO, Cost::ONE, Mode::Check);
 /// assert_eq!((decision.rate, decision.remaining), (Some(1.0 / 60.0), 59));
 /// # Ok::<(), earrrl::RuleError>(())
 /// ```

@@ -17,10 +17,10 @@ use crate::parameter;
 /// At most `quota` in each window. Leaky.
 ///
 /// ```
-/// use earrrl::{Cost, FixedWindow, Limit, Nanos, Store};
+/// use earrrl::{Cost, FixedWindow, Limit, Nanos, Mode};
 /// use std::time::Duration;
 /// let limit = Limit::from(FixedWindow::new(Cost::from_units(2), Duration::from_secs(60))?);
-/// let (_, decision) = limit.decide(None, Nanos::from_secs(59), Cost::ONE, Store::ByPolicy);
+/// let (_, decision) = limit.decide(None, Nanos::from_secs(59), Cost::ONE, Mode::Check);
 /// assert_eq!((decision.remaining, decision.reset_after), (1, Duration::from_secs(1)));
 /// # Ok::<(), earrrl::RuleError>(())
 /// ```

@@ -3,13 +3,13 @@
 #[cfg(feature = "std")]
 use super::OneTime;
 use super::{
-    Algorithm, Exponential, FixedWindow, Judged, Moment, Policy, RecentAverage, SlidingCounter,
-    SlidingLog, SlidingWindow, Store, Tally, TokenBucket, decide, exponential, fixed_window, judge,
-    sliding_counter,
+    Algorithm, Exponential, FixedWindow, Judged, Mode, Moment, Policy, RecentAverage,
+    SlidingCounter, SlidingLog, SlidingWindow, Tally, TokenBucket, decide, exponential,
+    fixed_window, judge, sliding_counter,
 };
 use crate::clock::Nanos;
 use crate::cost::Cost;
-use crate::decision::{Decision, Report};
+use crate::decision::{Decision, Figures};
 
 /// One of the algorithms with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -90,13 +90,13 @@ trait Stored: Algorithm {
 }
 
 impl Limit {
-    /// Judges a request, and stores it as `store` says. The whole of a rate limiter, as a function.
+    /// Judges a request, then does what `mode` says. The whole of a rate limiter, as a function.
     ///
     /// ```
-    /// use earrrl::{Cost, Limit, Nanos, Rule, Store};
+    /// use earrrl::{Cost, Limit, Nanos, Rule, Mode};
     /// let rule: Rule = "fixed-window 1/1m".parse()?;
-    /// let (state, first) = rule.limit().decide(None, Nanos::ZERO, Cost::ONE, Store::ByPolicy);
-    /// let (_, second) = rule.limit().decide(state, Nanos::ZERO, Cost::ONE, Store::ByPolicy);
+    /// let (state, first) = rule.limit().decide(None, Nanos::ZERO, Cost::ONE, Mode::Check);
+    /// let (_, second) = rule.limit().decide(state, Nanos::ZERO, Cost::ONE, Mode::Check);
     /// assert!(first.allowed && !second.allowed);
     /// # Ok::<(), earrrl::RuleError>(())
     /// ```
@@ -105,10 +105,10 @@ impl Limit {
         state: Option<State>,
         now: Nanos,
         cost: Cost,
-        store: Store,
+        mode: Mode,
     ) -> (Option<State>, Decision) {
-        let (state, allowed, report) = self.step(state, now, cost, store);
-        (state, Decision::single(allowed, report))
+        let (state, allowed, figures) = self.step(state, now, cost, mode);
+        (state, Decision::single(allowed, figures))
     }
 
     /// As [`Limit::decide`]: the state, the verdict, and the figures whatever the verdict.
@@ -117,31 +117,31 @@ impl Limit {
         state: Option<State>,
         now: Nanos,
         cost: Cost,
-        store: Store,
-    ) -> (Option<State>, bool, Report) {
+        mode: Mode,
+    ) -> (Option<State>, bool, Figures) {
         match self {
-            Self::RecentAverage(limit) => step(limit, state, now, cost, store),
-            Self::Exponential(limit) => step(limit, state, now, cost, store),
-            Self::TokenBucket(limit) => step(limit, state, now, cost, store),
-            Self::FixedWindow(limit) => step(limit, state, now, cost, store),
-            Self::SlidingLog(limit) => step(limit, state, now, cost, store),
-            Self::SlidingWindow(limit) => step(limit, state, now, cost, store),
-            Self::SlidingCounter(limit) => step(limit, state, now, cost, store),
+            Self::RecentAverage(limit) => step(limit, state, now, cost, mode),
+            Self::Exponential(limit) => step(limit, state, now, cost, mode),
+            Self::TokenBucket(limit) => step(limit, state, now, cost, mode),
+            Self::FixedWindow(limit) => step(limit, state, now, cost, mode),
+            Self::SlidingLog(limit) => step(limit, state, now, cost, mode),
+            Self::SlidingWindow(limit) => step(limit, state, now, cost, mode),
+            Self::SlidingCounter(limit) => step(limit, state, now, cost, mode),
         }
     }
 
     /// As [`Limit::decide`] on a state in its place, the verdict only: for who asks nothing else,
     /// several times as fast.
     #[inline]
-    pub fn judge(&self, state: &mut Option<State>, now: Nanos, cost: Cost, store: Store) -> bool {
+    pub fn admit(&self, state: &mut Option<State>, now: Nanos, cost: Cost, mode: Mode) -> bool {
         match self {
-            Self::RecentAverage(limit) => judged(limit, state, now, cost, store),
-            Self::Exponential(limit) => judged(limit, state, now, cost, store),
-            Self::TokenBucket(limit) => judged(limit, state, now, cost, store),
-            Self::FixedWindow(limit) => judged(limit, state, now, cost, store),
-            Self::SlidingLog(limit) => judged(limit, state, now, cost, store),
-            Self::SlidingWindow(limit) => judged(limit, state, now, cost, store),
-            Self::SlidingCounter(limit) => judged(limit, state, now, cost, store),
+            Self::RecentAverage(limit) => judged(limit, state, now, cost, mode),
+            Self::Exponential(limit) => judged(limit, state, now, cost, mode),
+            Self::TokenBucket(limit) => judged(limit, state, now, cost, mode),
+            Self::FixedWindow(limit) => judged(limit, state, now, cost, mode),
+            Self::SlidingLog(limit) => judged(limit, state, now, cost, mode),
+            Self::SlidingWindow(limit) => judged(limit, state, now, cost, mode),
+            Self::SlidingCounter(limit) => judged(limit, state, now, cost, mode),
         }
     }
 
@@ -273,10 +273,10 @@ fn step<A: Stored>(
     state: Option<State>,
     now: Nanos,
     cost: Cost,
-    store: Store,
-) -> (Option<State>, bool, Report) {
-    let (state, allowed, report) = decide(limit, state.and_then(A::open), now, cost, store);
-    (state.map(A::wrap), allowed, report)
+    mode: Mode,
+) -> (Option<State>, bool, Figures) {
+    let (state, allowed, figures) = decide(limit, state.and_then(A::open), now, cost, mode);
+    (state.map(A::wrap), allowed, figures)
 }
 
 fn judged<A: Stored>(
@@ -284,10 +284,10 @@ fn judged<A: Stored>(
     state: &mut Option<State>,
     now: Nanos,
     cost: Cost,
-    store: Store,
+    mode: Mode,
 ) -> bool {
     let before = state.take().and_then(A::open);
-    let Judged { after, allowed, .. } = judge(limit, before, now, cost, store, |_| ());
+    let Judged { after, allowed, .. } = judge(limit, before, now, cost, mode, |_| ());
     *state = after.map(A::wrap);
     allowed
 }

@@ -10,7 +10,7 @@ use core::time::Duration;
 
 use crate::clock::Nanos;
 use crate::cost::Cost;
-use crate::decision::{Report, Wait};
+use crate::decision::{Figures, Wait};
 
 pub mod exponential;
 pub mod fixed_window;
@@ -52,15 +52,16 @@ pub enum Policy {
     Leaky,
 }
 
-/// When a request is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Store {
-    /// As the limit's [`Policy`] says: strict always, leaky if allowed.
-    ByPolicy,
-    /// Whatever the verdict.
-    Always,
-    /// Not at all: a peek.
-    Never,
+/// What is asked of a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Judge, then store as the limit's [`Policy`] says: strict always, leaky if allowed.
+    Check,
+    /// Judge as a check does, then store whatever the verdict: for costs known only afterwards.
+    /// A bucket goes into debt, and windows and logs count beyond their quota.
+    Charge,
+    /// Judge only: nothing is stored.
+    Peek,
 }
 
 /// One algorithm with its parameters. Every function is pure; `before` and `after` are the states
@@ -126,16 +127,16 @@ pub(crate) fn judge<A: Algorithm>(
     state: Option<A::State>,
     now: Nanos,
     cost: Cost,
-    store: Store,
+    mode: Mode,
     seen: impl FnOnce(Option<&A::State>),
 ) -> Judged<A::State> {
     let before = algorithm.advance(state, now);
     let allowed = algorithm.allows(before.as_ref(), now, cost);
     seen(before.as_ref());
-    let stores = match store {
-        Store::ByPolicy => allowed || algorithm.policy() == Policy::Strict,
-        Store::Always => true,
-        Store::Never => false,
+    let stores = match mode {
+        Mode::Check => allowed || algorithm.policy() == Policy::Strict,
+        Mode::Charge => true,
+        Mode::Peek => false,
     };
     let stores = stores && !cost.is_zero();
     let after = if stores { Some(algorithm.charge(before, now, cost)) } else { before };
@@ -157,25 +158,25 @@ fn decide<A: Algorithm>(
     state: Option<A::State>,
     now: Nanos,
     cost: Cost,
-    store: Store,
-) -> (Option<A::State>, bool, Report) {
+    mode: Mode,
+) -> (Option<A::State>, bool, Figures) {
     let mut estimate = None;
-    let Judged { after, allowed, .. } = judge(algorithm, state, now, cost, store, |before| {
+    let Judged { after, allowed, .. } = judge(algorithm, state, now, cost, mode, |before| {
         estimate = algorithm.estimate(before, now, cost);
     });
-    let report = report(algorithm, estimate, after.as_ref(), now, cost);
-    (after, allowed, report)
+    let figures = figures(algorithm, estimate, after.as_ref(), now, cost);
+    (after, allowed, figures)
 }
 
 /// What there is to say of a decision, given the estimate before it and the state after it.
-pub(crate) fn report<A: Algorithm>(
+pub(crate) fn figures<A: Algorithm>(
     algorithm: &A,
     estimate: Option<f64>,
     after: Option<&A::State>,
     now: Nanos,
     cost: Cost,
-) -> Report {
-    Report {
+) -> Figures {
+    Figures {
         rate: estimate.or_else(|| algorithm.counted(after, now)),
         limit: algorithm.limit(),
         remaining: algorithm.remaining(after, now),

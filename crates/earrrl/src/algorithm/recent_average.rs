@@ -32,10 +32,10 @@ const TOLERANCE: f64 = 1e-9;
 /// At most `rate`, averaged over the recent past.
 ///
 /// ```
-/// use earrrl::{RecentAverage, Rate, Limit, Store, Cost, Nanos};
+/// use earrrl::{RecentAverage, Rate, Limit, Mode, Cost, Nanos};
 /// use std::time::Duration;
 /// let limit = Limit::from(RecentAverage::with_half_life(Rate::per_second(1)?, Duration::from_secs(10))?);
-/// let (state, first) = limit.decide(None, Nanos::from_secs(0), Cost::ONE, Store::ByPolicy);
+/// let (state, first) = limit.decide(None, Nanos::from_secs(0), Cost::ONE, Mode::Check);
 /// assert!(first.allowed);
 /// assert_eq!(first.rate, Some(0.0)); // measured before this request was counted
 /// assert_eq!(first.remaining, 14);   // 10 s / ln 2 = 14.4 at once, and the one that goes over

@@ -20,12 +20,12 @@ use crate::parameter;
 /// At most about `quota` in any `window`. Leaky.
 ///
 /// ```
-/// use earrrl::{Cost, Limit, Nanos, SlidingCounter, Store};
+/// use earrrl::{Cost, Limit, Nanos, SlidingCounter, Mode};
 /// use std::time::Duration;
 /// let limit = Limit::from(SlidingCounter::new(Cost::from_units(5), Duration::from_secs(1))?);
 /// let three = Cost::from_units(3);
-/// let (state, _) = limit.decide(None, Nanos::new(0), three, Store::ByPolicy);
-/// let edge = limit.decide(state, Nanos::from_secs(1), Cost::ZERO, Store::Never).1;
+/// let (state, _) = limit.decide(None, Nanos::new(0), three, Mode::Check);
+/// let edge = limit.decide(state, Nanos::from_secs(1), Cost::ZERO, Mode::Peek).1;
 /// assert_eq!(edge.remaining, 2); // all three still count at the edge
 /// # Ok::<(), earrrl::RuleError>(())
 /// ```

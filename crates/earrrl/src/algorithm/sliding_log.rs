@@ -20,11 +20,11 @@ pub const DEFAULT_MAX_ENTRIES: usize = 10_000;
 /// At most `quota` in any `(now - window, now]`. Leaky.
 ///
 /// ```
-/// use earrrl::{Cost, Limit, Nanos, SlidingLog, Store};
+/// use earrrl::{Cost, Limit, Nanos, SlidingLog, Mode};
 /// use std::time::Duration;
 /// let limit = Limit::from(SlidingLog::new(Cost::ONE, Duration::from_secs(60))?);
-/// let (state, _) = limit.decide(None, Nanos::from_secs(59), Cost::ONE, Store::ByPolicy);
-/// let (_, decision) = limit.decide(state, Nanos::from_secs(61), Cost::ONE, Store::ByPolicy);
+/// let (state, _) = limit.decide(None, Nanos::from_secs(59), Cost::ONE, Mode::Check);
+/// let (_, decision) = limit.decide(state, Nanos::from_secs(61), Cost::ONE, Mode::Check);
 /// assert_eq!(decision.retry_after.duration(), Some(Duration::from_secs(58)));
 /// # Ok::<(), earrrl::RuleError>(())
 /// ```

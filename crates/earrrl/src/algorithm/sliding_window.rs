@@ -31,11 +31,11 @@ pub enum Edge {
 /// At most `quota` in any `window`, counted in sub-windows. Leaky and harsh.
 ///
 /// ```
-/// use earrrl::{Cost, Limit, Nanos, SlidingWindow, Store};
+/// use earrrl::{Cost, Limit, Nanos, SlidingWindow, Mode};
 /// use std::time::Duration;
 /// let limit = SlidingWindow::new(Cost::from_units(600), Duration::from_secs(3600))?;
 /// assert_eq!(limit.sub_windows(), 60);
-/// let (_, decision) = Limit::from(limit).decide(None, Nanos::ZERO, Cost::ONE, Store::ByPolicy);
+/// let (_, decision) = Limit::from(limit).decide(None, Nanos::ZERO, Cost::ONE, Mode::Check);
 /// assert_eq!(decision.remaining, 599);
 /// # Ok::<(), earrrl::RuleError>(())
 /// ```

@@ -33,13 +33,13 @@ const LATEST: i128 = (1 << 87) - 1;
 /// A pool of `capacity` credits, refilled at `refill`. Denied requests change nothing.
 ///
 /// ```
-/// use earrrl::{Cost, Limit, Nanos, Rate, Store, TokenBucket};
+/// use earrrl::{Cost, Limit, Nanos, Rate, Mode, TokenBucket};
 /// // The article's table: 100 credits, one a minute.
 /// let pool = Limit::from(TokenBucket::new(Cost::from_units(100), Rate::per_minute(1)?)?);
 /// let (mut state, mut left) = (None, vec![]);
 /// for (minute, cost) in [(10, 20), (10, 20), (10, 20), (20, 2)] {
 ///     let now = Nanos::from_secs(minute * 60);
-///     let (after, decision) = pool.decide(state, now, Cost::from_units(cost), Store::ByPolicy);
+///     let (after, decision) = pool.decide(state, now, Cost::from_units(cost), Mode::Check);
 ///     state = after;
 ///     left.push(decision.remaining);
 /// }

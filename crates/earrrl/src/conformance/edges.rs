@@ -5,6 +5,7 @@ use std::time::Duration;
 use std::vec::Vec;
 
 use super::{Lockstep, Mismatch, Operation, Profile};
+use crate::algorithm::Mode;
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::engine::{Charge, Engine, EngineError, MAX_CHARGES, RuleId};
@@ -189,11 +190,11 @@ async fn what_is_wrong_is_refused<E: Engine>(
         ("an unknown rule", &[charge(unknown, Cost::ONE)][..]),
         ("a cost above max_cost", &[dear][..]),
     ] {
-        if let Ok(answer) = engine.decide(charges, Some(START)).await {
+        if let Ok(answer) = engine.decide(charges, Mode::Check, Some(START)).await {
             return Err(Mismatch::new(scene, format!("{what} was answered: {answer:?}")));
         }
     }
-    let last = engine.decide(&[charge(id, Cost::ONE)], Some(START)).await;
+    let last = engine.decide(&[charge(id, Cost::ONE)], Mode::Check, Some(START)).await;
     match (last, engine.prepare("No Name!", &rule)) {
         (Ok(answer), Err(EngineError::Invalid(_))) if answer.remaining == 4 => Ok(6),
         other => Err(Mismatch::new(scene, format!("a mistake left a mark: {other:?}"))),

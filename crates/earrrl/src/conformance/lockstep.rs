@@ -7,7 +7,7 @@ use std::time::Duration;
 use std::vec::Vec;
 
 use super::{Mismatch, Profile};
-use crate::algorithm::Limit;
+use crate::algorithm::{Limit, Mode};
 use crate::clock::{Clock, ManualClock, Nanos};
 use crate::cost::Cost;
 use crate::decision::{Decision, Wait};
@@ -20,6 +20,8 @@ use crate::rule::Rule;
 pub enum Operation {
     /// Decide and store.
     Check,
+    /// Decide, store whatever the verdict.
+    Charge,
     /// Decide, store nothing.
     Peek,
     /// Take back what was charged then.
@@ -203,8 +205,9 @@ async fn apply<E: Engine>(
 ) -> Result<Option<Decision>, EngineError> {
     let first = charges.first().ok_or(EngineError::Charges(0));
     match operation {
-        Operation::Check => engine.decide(charges, Some(now)).await.map(Some),
-        Operation::Peek => engine.peek(charges, Some(now)).await.map(Some),
+        Operation::Check => engine.decide(charges, Mode::Check, Some(now)).await.map(Some),
+        Operation::Charge => engine.decide(charges, Mode::Charge, Some(now)).await.map(Some),
+        Operation::Peek => engine.decide(charges, Mode::Peek, Some(now)).await.map(Some),
         Operation::Refund(at) => engine.refund(first?, Some(at), Some(now)).await.map(|()| None),
         Operation::Reset => {
             let charge = first?;

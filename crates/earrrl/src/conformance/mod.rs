@@ -40,18 +40,25 @@ pub struct Profile {
     pub rate_tolerance: f64,
     /// The largest quota that it counts exactly.
     pub largest_quota: Cost,
+    /// Whether it can [charge](crate::Mode::Charge).
+    pub charges: bool,
 }
 
 impl Profile {
     /// In-process engines: nanoseconds, 1e-9, any quota.
-    pub const EXACT: Self =
-        Self { step: Duration::from_nanos(1), rate_tolerance: 1e-9, largest_quota: Cost::MAX };
+    pub const EXACT: Self = Self {
+        step: Duration::from_nanos(1),
+        rate_tolerance: 1e-9,
+        largest_quota: Cost::MAX,
+        charges: true,
+    };
 
     /// Redis and Valkey: microseconds, 1e-6, nine million units.
     pub const REDIS: Self = Self {
         step: Duration::from_micros(1),
         rate_tolerance: 1e-6,
         largest_quota: Cost::from_units(9_000_000),
+        charges: true,
     };
 }
 

@@ -110,10 +110,11 @@ async fn stream<E: Engine>(
             ),
             1 => (Operation::Refund(last), Vec::from([(0, key, cost(&mut random)?)])),
             2 | 3 => (Operation::Peek, charges(rules.len(), key, &mut random)?),
+            4 if profile.charges => (Operation::Charge, charges(rules.len(), key, &mut random)?),
             _ => (Operation::Check, charges(rules.len(), key, &mut random)?),
         };
         lockstep.ask(operation, &charges, now).await?;
-        last = if operation == Operation::Check { now } else { last };
+        last = if matches!(operation, Operation::Check | Operation::Charge) { now } else { last };
     }
     Ok(lockstep.compared)
 }

@@ -12,6 +12,7 @@ use crate::rule::Rule;
 
 /// A request at `ms` and its answer; times in milliseconds, a retry of -1 for never.
 struct Row {
+    operation: Operation,
     ms: u64,
     cost: &'static str,
     outcome: Outcome,
@@ -31,7 +32,13 @@ const fn row(
     reset_ms: u64,
 ) -> Row {
     let outcome = if allowed { Outcome::Allow } else { Outcome::Deny };
-    Row { ms, cost, outcome, rate, remaining, retry_ms, reset_ms }
+    let operation = Operation::Check;
+    Row { operation, ms, cost, outcome, rate, remaining, retry_ms, reset_ms }
+}
+
+/// The same, stored whatever the verdict.
+const fn charged(row: Row) -> Row {
+    Row { operation: Operation::Charge, ..row }
 }
 
 /// A rule, its limit per second, and what one client meets under it.
@@ -124,6 +131,59 @@ const TABLES: &[Table] = &[
     ),
 ];
 
+/// What is charged is stored though it is over, and answered as a check would be.
+const CHARGES: &[Table] = &[
+    (
+        "gcra 1/s burst=5", // a bucket goes into debt
+        1.0,
+        &[
+            charged(row(0, "4", true, None, 1, 0, 4000)),
+            charged(row(0, "4", false, None, 0, 7000, 8000)),
+            charged(row(0, "9", false, None, 0, -1, 17_000)),
+            row(12_000, "1", false, None, 0, 1000, 5000),
+            charged(row(13_000, "1", true, None, 0, 0, 5000)),
+        ],
+    ),
+    (
+        "fixed-window 3/1m",
+        0.05,
+        &[
+            charged(row(0, "2", true, Some(2.0 / 60.0), 1, 0, 60_000)),
+            charged(row(0, "2", false, Some(4.0 / 60.0), 0, 60_000, 60_000)),
+            charged(row(59_999, "7", false, Some(11.0 / 60.0), 0, -1, 1)),
+            row(60_000, "3", true, Some(0.05), 0, 0, 60_000),
+        ],
+    ),
+    (
+        "sliding-log 3/1m",
+        0.05,
+        &[
+            charged(row(0, "3", true, Some(3.0 / 60.0), 0, 0, 60_000)),
+            charged(row(20_000, "2", false, Some(5.0 / 60.0), 0, 60_000, 60_000)),
+            row(60_000, "1", true, Some(3.0 / 60.0), 0, 0, 60_000),
+            row(60_000, "1", false, Some(3.0 / 60.0), 0, 20_000, 60_000),
+        ],
+    ),
+    (
+        "sliding-window 2/1m sub-windows=6 harsh",
+        2.0 / 60.0,
+        &[
+            charged(row(5_000, "2", true, Some(2.0 / 60.0), 0, 0, 65_000)),
+            charged(row(15_000, "1", false, Some(3.0 / 60.0), 0, 55_000, 65_000)),
+            row(70_000, "2", false, Some(1.0 / 60.0), 1, 10_000, 10_000),
+        ],
+    ),
+    (
+        "sliding-counter 4/1m",
+        4.0 / 60.0,
+        &[
+            charged(row(0, "4", true, Some(4.0 / 60.0), 0, 0, 120_000)),
+            charged(row(30_000, "4", false, Some(8.0 / 60.0), 0, 90_000, 90_000)),
+            row(90_000, "1", false, Some(4.0 / 60.0), 0, 7_500, 30_000),
+        ],
+    ),
+];
+
 /// The first instant of every table: whole days, so that windows start there.
 const START: u64 = 20_000 * 86_400_000;
 
@@ -132,7 +192,8 @@ pub(super) async fn run<E: Engine>(
     profile: &Profile,
 ) -> Result<usize, Mismatch> {
     let mut compared = 0;
-    for table in TABLES {
+    let charges = if profile.charges { CHARGES } else { &[] };
+    for table in TABLES.iter().chain(charges) {
         compared += play(make().await, table, profile).await?;
     }
     Ok(compared)
@@ -147,7 +208,7 @@ async fn play<E: Engine>(engine: E, table: &Table, profile: &Profile) -> Result<
         let cost: Cost = row.cost.parse().map_err(invalid)?;
         let now = Nanos::new((START + row.ms) * 1_000_000);
         let charges = [(0, b"client".as_slice(), cost)];
-        let answer = lockstep.ask(Operation::Check, &charges, now).await?;
+        let answer = lockstep.ask(row.operation, &charges, now).await?;
         let Some(got) = answer else { continue };
         let retry = u64::try_from(row.retry_ms).map(|ms| Wait::For(Duration::from_millis(ms)));
         let same = got.outcome == row.outcome

@@ -1,22 +1,22 @@
 //! The keyed limiter: one rule, many clients, shared by any number of threads.
 
 mod builder;
-mod single;
 #[cfg(test)]
 mod tests;
 mod verdict;
 mod wait;
 
+use core::borrow::Borrow;
 use core::fmt;
 use core::hash::Hash;
+use core::marker::PhantomData;
 
 pub use builder::Builder;
-pub use single::SingleLimiter;
 use verdict::Details;
-pub use verdict::Verdict;
+pub use verdict::{Denied, Verdict};
 pub use wait::{Patience, Reservation, WaitError};
 
-use crate::algorithm::{Judged, Limit, Moment, OneTime, Store, judge};
+use crate::algorithm::{Judged, Limit, Mode, Moment, OneTime, judge};
 use crate::atomic::{self, Part};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
@@ -31,46 +31,52 @@ const BATCH: usize = 16;
 
 /// Decides requests under one rule, for a fixed number of clients.
 ///
-/// Clients are told apart by their keys, which may be of any hashable type; the same client must
-/// always come as the same type. Nothing is stored of a key but its hash. All methods that decide
-/// take `&self`, take no lock where the rule's state is one time (recent-average, token-bucket,
-/// gcra), and never wait for another thread.
+/// `K` is the type of the clients' keys. As with a map, a client is looked up by whatever `K`
+/// borrows as: a `Limiter<String>` takes `&String` and `&str`. A `Limiter<[u8]>` is for keys that are
+/// bytes, as protocols have them. Nothing is stored of a key but its hash.
+///
+/// All methods that decide take `&self`, take no lock where the rule's state is one time
+/// (recent-average, token-bucket, gcra), and never wait for another thread.
 ///
 /// ```
-/// use earrrl::{Limiter, Rule};
+/// use earrrl::{Cost, Limiter, Rate, TokenBucket};
 ///
-/// let rule: Rule = "gcra 1/s burst=2".parse()?;
-/// let limiter = Limiter::builder(rule).capacity(10_000).build()?;
+/// let bucket = TokenBucket::new(Cost::from_units(2), Rate::per_second(1)?)?;
+/// let limiter: Limiter<str> = Limiter::builder(bucket).capacity(10_000).build()?;
 /// assert!(limiter.check("alice").is_allowed());
 /// assert!(limiter.check("alice").is_allowed());
 /// let denied = limiter.check("alice");
 /// assert!(!denied.is_allowed());
 /// assert!(denied.retry_after().duration().is_some_and(|wait| wait.as_millis() <= 1000));
-/// assert!(limiter.check("bob").is_allowed());
+/// limiter.check("bob").ok()?; // an error where it is denied
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Limiter<C = SystemClock> {
+pub struct Limiter<K: ?Sized, C = SystemClock> {
     rule: Rule,
     clients: Clients,
     hasher: KeyHasher,
     clock: Time<C>,
     capacity: usize,
     most_bytes: Option<usize>,
+    keys: PhantomData<fn(&K)>,
 }
 
-impl Limiter {
-    /// Begins a limiter of the rule: for 100 000 clients, on the system's clock, unless said
-    /// otherwise.
-    pub fn builder(rule: Rule) -> Builder {
-        Builder::new(rule)
+impl<K: ?Sized> Limiter<K> {
+    /// Begins a limiter of a rule, or of one algorithm with its parameters: for 100 000 clients, on
+    /// the system's clock, unless said otherwise.
+    pub fn builder(rule: impl Into<Rule>) -> Builder<K> {
+        Builder::new(rule.into())
     }
 }
 
-impl<C: Clock> Limiter<C> {
+impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// Decides a request of cost 1.
     #[inline(always)]
-    pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Verdict<'_> {
-        self.decide(self.hasher.hash(key), Cost::ONE, || self.clock.now(), Store::ByPolicy)
+    pub fn check<Q: Hash + ?Sized>(&self, key: &Q) -> Verdict<'_>
+    where
+        K: Borrow<Q>,
+    {
+        self.decide(self.hasher.hash(key), Cost::ONE, || self.clock.now(), Mode::Check)
     }
 
     /// Decides a request.
@@ -78,13 +84,16 @@ impl<C: Clock> Limiter<C> {
     /// # Errors
     /// When it costs more than the rule's `max_cost`.
     #[inline]
-    pub fn check_cost<K: Hash + ?Sized>(
+    pub fn check_cost<Q: Hash + ?Sized>(
         &self,
-        key: &K,
+        key: &Q,
         cost: Cost,
-    ) -> Result<Verdict<'_>, RuleError> {
+    ) -> Result<Verdict<'_>, RuleError>
+    where
+        K: Borrow<Q>,
+    {
         let cost = self.rule.accept(cost)?;
-        Ok(self.decide(self.hasher.hash(key), cost, || self.clock.now(), Store::ByPolicy))
+        Ok(self.decide(self.hasher.hash(key), cost, || self.clock.now(), Mode::Check))
     }
 
     /// Decides a request of some instant; one before the latest that was used is taken as that.
@@ -92,54 +101,110 @@ impl<C: Clock> Limiter<C> {
     /// # Errors
     /// When it costs more than the rule's `max_cost`.
     #[inline]
-    pub fn check_at<K: Hash + ?Sized>(
+    pub fn check_at<Q: Hash + ?Sized>(
         &self,
-        key: &K,
+        key: &Q,
         cost: Cost,
         now: Nanos,
-    ) -> Result<Verdict<'_>, RuleError> {
+    ) -> Result<Verdict<'_>, RuleError>
+    where
+        K: Borrow<Q>,
+    {
         let cost = self.rule.accept(cost)?;
         let now = self.clock.at(now);
-        Ok(self.decide(self.hasher.hash(key), cost, || now, Store::ByPolicy))
+        Ok(self.decide(self.hasher.hash(key), cost, || now, Mode::Check))
     }
 
     /// What [`check_cost`](Self::check_cost) would answer; nothing is stored.
     ///
     /// # Errors
     /// When it costs more than the rule's `max_cost`.
-    pub fn peek<K: Hash + ?Sized>(&self, key: &K, cost: Cost) -> Result<Verdict<'_>, RuleError> {
+    pub fn peek<Q: Hash + ?Sized>(&self, key: &Q, cost: Cost) -> Result<Verdict<'_>, RuleError>
+    where
+        K: Borrow<Q>,
+    {
         let cost = self.rule.accept(cost)?;
-        Ok(self.decide(self.hasher.hash(key), cost, || self.clock.now(), Store::Never))
+        Ok(self.decide(self.hasher.hash(key), cost, || self.clock.now(), Mode::Peek))
+    }
+
+    /// Answers as [`check_cost`](Self::check_cost) does, and stores the cost whatever the verdict: for
+    /// costs that are known only afterwards. A bucket goes into debt.
+    ///
+    /// ```
+    /// use earrrl::{Cost, Limiter, ManualClock, Nanos, Rule};
+    /// use std::time::Duration;
+    ///
+    /// let rule: Rule = "gcra 100/s burst=1000".parse()?;
+    /// let clock = ManualClock::new(Nanos::from_secs(1));
+    /// let tokens = Limiter::<str>::builder(rule).clock(clock).build()?;
+    /// // The model answered with 4000 tokens: 30 seconds of the allowance are owed.
+    /// let answer = tokens.charge("alice", Cost::from_units(4000))?;
+    /// assert!(!answer.is_allowed());
+    /// let wait = tokens.check("alice").retry_after();
+    /// assert_eq!(wait.duration(), Some(Duration::from_millis(30_010)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When it costs more than the rule's `max_cost`.
+    pub fn charge<Q: Hash + ?Sized>(&self, key: &Q, cost: Cost) -> Result<Verdict<'_>, RuleError>
+    where
+        K: Borrow<Q>,
+    {
+        let cost = self.rule.accept(cost)?;
+        Ok(self.decide(self.hasher.hash(key), cost, || self.clock.now(), Mode::Charge))
     }
 
     /// Decides requests of cost 1 of many keys, in order: several times as fast as one by one
-    /// where the clients don't fit the processor's cache. The verdicts are made as they are asked
-    /// for, sixteen at a time.
-    pub fn check_batch<'a, K: Hash>(
-        &'a self,
-        keys: &'a [K],
-    ) -> impl Iterator<Item = Verdict<'a>> + 'a {
-        keys.chunks(BATCH).flat_map(move |keys| {
-            let mut hashes = [KeyHash::from_bits(0); BATCH];
-            for (hash, key) in hashes.iter_mut().zip(keys) {
-                *hash = self.hasher.hash(key);
-                self.clients.prefetch(*hash);
+    /// where the clients don't fit the processor's cache. Sixteen are decided at a time, when the
+    /// first of them is asked for.
+    ///
+    /// ```
+    /// # let rule: earrrl::Rule = "gcra 1/s burst=2".parse()?;
+    /// let limiter: earrrl::Limiter<u64> = earrrl::Limiter::builder(rule).build()?;
+    /// let allowed = limiter.check_batch(&[7, 7, 8, 7]).filter(|verdict| verdict.is_allowed());
+    /// assert_eq!(allowed.count(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn check_batch<'a, Q, I>(&'a self, keys: I) -> impl Iterator<Item = Verdict<'a>> + 'a
+    where
+        K: Borrow<Q>,
+        Q: Hash + ?Sized + 'a,
+        I: IntoIterator<Item = &'a Q, IntoIter: 'a>,
+    {
+        let mut keys = keys.into_iter().fuse();
+        let chunks = core::iter::from_fn(move || {
+            let mut hashes = [None; BATCH];
+            for (hash, key) in hashes.iter_mut().zip(&mut keys) {
+                let key = self.hasher.hash(key);
+                self.clients.prefetch(key);
+                *hash = Some(key);
             }
-            let now = self.clock.now();
-            let hashes = hashes.into_iter().take(keys.len());
-            hashes.map(move |hash| self.decide(hash, Cost::ONE, || now, Store::ByPolicy))
-        })
+            hashes[0].map(|_| self.check_chunk(&hashes))
+        });
+        chunks.flat_map(|verdicts| verdicts.into_iter().flatten())
+    }
+
+    fn check_chunk(&self, keys: &[Option<KeyHash>; BATCH]) -> [Option<Verdict<'_>>; BATCH] {
+        let now = self.clock.now();
+        keys.map(|key| key.map(|key| self.decide(key, Cost::ONE, || now, Mode::Check)))
     }
 
     /// Takes back a request that was charged at that instant ([`Verdict::decided_at`]), or now.
-    pub fn refund<K: Hash + ?Sized>(&self, key: &K, cost: Cost, charged_at: Option<Nanos>) {
+    pub fn refund<Q: Hash + ?Sized>(&self, key: &Q, cost: Cost, charged_at: Option<Nanos>)
+    where
+        K: Borrow<Q>,
+    {
         let (limit, now) = (self.rule.limit(), self.clock.now());
         let charged_at = charged_at.unwrap_or(now);
         self.clients.refund(self.hasher.hash(key), limit, now, charged_at, cost);
     }
 
     /// Forgets a client.
-    pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
+    pub fn reset<Q: Hash + ?Sized>(&self, key: &Q)
+    where
+        K: Borrow<Q>,
+    {
         self.clients.reset(self.hasher.hash(key));
     }
 
@@ -192,16 +257,16 @@ impl<C: Clock> Limiter<C> {
         key: KeyHash,
         cost: Cost,
         now: impl FnOnce() -> Nanos,
-        store: Store,
+        mode: Mode,
     ) -> Verdict<'_> {
         match (&self.clients, self.rule.limit(), self.rule.action()) {
             (Clients::Words(table), Limit::TokenBucket(limit), Action::Deny) => {
-                self.step(table, limit, key, cost, now, store)
+                self.step(table, limit, key, cost, now, mode)
             }
             (Clients::Words(table), Limit::RecentAverage(limit), Action::Deny) => {
-                self.step(table, limit, key, cost, now, store)
+                self.step(table, limit, key, cost, now, mode)
             }
-            _ => self.decide_any(key, cost, now(), store),
+            _ => self.decide_any(key, cost, now(), mode),
         }
     }
 
@@ -215,19 +280,19 @@ impl<C: Clock> Limiter<C> {
         key: KeyHash,
         cost: Cost,
         now: impl FnOnce() -> Nanos,
-        store: Store,
+        mode: Mode,
     ) -> Verdict<'_> {
         let place = table.place(key);
         let now = now();
         if let Some(mut seen) = table.at_home(place) {
             while let Some(word) = seen.word() {
-                let (change, verdict) = self.judge(limit, Some(word), now, cost, store);
+                let (change, verdict) = self.judge(limit, Some(word), now, cost, mode);
                 if seen.apply(change) {
                     return verdict;
                 }
             }
         }
-        self.step_anywhere(table, limit, key, cost, now, store)
+        self.step_anywhere(table, limit, key, cost, now, mode)
     }
 
     /// The same for a client that is new, or not where it most likely is.
@@ -240,10 +305,10 @@ impl<C: Clock> Limiter<C> {
         key: KeyHash,
         cost: Cost,
         now: Nanos,
-        store: Store,
+        mode: Mode,
     ) -> Verdict<'_> {
         let idle = || limit.idle(now).0;
-        table.update_anywhere(key, idle, |word| self.judge(limit, word, now, cost, store))
+        table.update_anywhere(key, idle, |word| self.judge(limit, word, now, cost, mode))
     }
 
     #[inline(always)]
@@ -253,10 +318,10 @@ impl<C: Clock> Limiter<C> {
         word: Option<Word>,
         now: Nanos,
         cost: Cost,
-        store: Store,
+        mode: Mode,
     ) -> (Change, Verdict<'_>) {
         let before = word.map(Moment);
-        let Judged { after, allowed, stores } = judge(limit, before, now, cost, store, |_| ());
+        let Judged { after, allowed, stores } = judge(limit, before, now, cost, mode, |_| ());
         let change = match after {
             Some(after) if stores => Change::Store(after.0),
             _ => Change::Keep,
@@ -266,15 +331,15 @@ impl<C: Clock> Limiter<C> {
     }
 
     #[inline(never)]
-    fn decide_any(&self, key: KeyHash, cost: Cost, now: Nanos, store: Store) -> Verdict<'_> {
+    fn decide_any(&self, key: KeyHash, cost: Cost, now: Nanos, mode: Mode) -> Verdict<'_> {
         let part = Part { rule: &self.rule, clients: &self.clients, key, cost };
-        let decision = atomic::decide(&[part], now, store == Store::Never);
+        let decision = atomic::decide(&[part], mode, now);
         let (allowed, details) = (decision.allowed, Details::Whole(decision));
         Verdict { rule: &self.rule, now, cost, allowed, details }
     }
 }
 
-impl<C> fmt::Debug for Limiter<C> {
+impl<K: ?Sized, C> fmt::Debug for Limiter<K, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Limiter")
             .field("rule", &self.rule.to_string())

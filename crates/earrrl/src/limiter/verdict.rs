@@ -1,10 +1,10 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::algorithm::{Algorithm, Limit, Moment, report};
+use crate::algorithm::{Algorithm, Limit, Moment, figures};
 use crate::clock::Nanos;
 use crate::cost::Cost;
-use crate::decision::{Decision, Outcome, Report, Wait};
+use crate::decision::{Decision, Figures, Outcome, Wait};
 use crate::rule::Rule;
 
 /// The answer to a request. Whether it is allowed is known; everything else is worked out when it
@@ -34,6 +34,28 @@ impl Verdict<'_> {
     #[inline]
     pub fn is_allowed(&self) -> bool {
         self.allowed
+    }
+
+    /// The verdict where the request is allowed, for use with `?`.
+    ///
+    /// ```
+    /// # use earrrl::{Denied, Limiter, Rule};
+    /// # let rule: Rule = "fixed-window 1/1d".parse()?;
+    /// let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// let serve = || -> Result<&str, Denied> {
+    ///     limiter.check("alice").ok()?;
+    ///     Ok("hello")
+    /// };
+    /// assert_eq!(serve(), Ok("hello"));
+    /// assert!(serve().is_err_and(|denied| denied.decision().remaining == 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Denied`], with everything there is to say, where it is not allowed.
+    #[inline]
+    pub fn ok(self) -> Result<Self, Denied> {
+        if self.allowed { Ok(self) } else { Err(Denied(self.decision())) }
     }
 
     /// The instant it was decided at; a refund wants to know.
@@ -77,29 +99,29 @@ impl Verdict<'_> {
         match (&self.details, self.rule.limit()) {
             (Details::Whole(decision), _) => *decision,
             (Details::Moments { before, after }, Limit::RecentAverage(limit)) => {
-                self.single(self.report(limit, before.as_ref(), after.as_ref()))
+                self.single(self.figures(limit, before.as_ref(), after.as_ref()))
             }
             (Details::Moments { before, after }, Limit::TokenBucket(limit)) => {
-                self.single(self.report(limit, before.as_ref(), after.as_ref()))
+                self.single(self.figures(limit, before.as_ref(), after.as_ref()))
             }
             (Details::Moments { after, .. }, limit) => {
                 let state = after.and_then(|after| limit.state_of(after.0));
-                limit.decide(state, self.now, self.cost, crate::Store::Never).1
+                limit.decide(state, self.now, self.cost, crate::Mode::Peek).1
             }
         }
     }
 
-    fn report<A: Algorithm<State = Moment>>(
+    fn figures<A: Algorithm<State = Moment>>(
         &self,
         limit: &A,
         before: Option<&Moment>,
         after: Option<&Moment>,
-    ) -> Report {
-        report(limit, limit.estimate(before, self.now, self.cost), after, self.now, self.cost)
+    ) -> Figures {
+        figures(limit, limit.estimate(before, self.now, self.cost), after, self.now, self.cost)
     }
 
-    fn single(&self, report: Report) -> Decision {
-        Decision::single(self.allowed, report)
+    fn single(&self, figures: Figures) -> Decision {
+        Decision::single(self.allowed, figures)
     }
 }
 
@@ -108,3 +130,25 @@ impl fmt::Debug for Verdict<'_> {
         self.decision().fmt(f)
     }
 }
+
+/// A request was denied: the error that [`Verdict::ok`] makes of a verdict.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Denied(Decision);
+
+impl Denied {
+    /// The decision.
+    pub fn decision(&self) -> &Decision {
+        &self.0
+    }
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.retry_after {
+            Wait::For(wait) => write!(f, "over the limit; allowed again in {wait:?}"),
+            Wait::Never => f.write_str("the cost is more than the rule ever admits"),
+        }
+    }
+}
+
+impl std::error::Error for Denied {}

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use super::schedule::Schedule;
 use super::{Client, Reaction};
-use crate::algorithm::{State, Store};
+use crate::algorithm::{Mode, State};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::Decision;
@@ -66,8 +66,7 @@ pub fn run(
         }
         let now = Nanos::new(time);
         let (cost, place) = (clients[client].cost, whose[client]);
-        let (state, decision) =
-            rule.limit().decide(states[place].take(), now, cost, Store::ByPolicy);
+        let (state, decision) = rule.limit().decide(states[place].take(), now, cost, Mode::Check);
         let state_after = state.as_ref();
         each(&Attempt { time: now, client: place, cost, decision: &decision, state: state_after });
         states[place] = state;

@@ -191,7 +191,7 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Store, Tally};
+    use crate::algorithm::{Mode, Tally};
     use crate::cost::Cost;
     use crate::rule::Rule;
 
@@ -202,7 +202,7 @@ mod tests {
     }
 
     fn limit(rule: &str) -> Limit {
-        rule.parse::<Rule>().unwrap().limit().clone()
+        *rule.parse::<Rule>().unwrap().limit()
     }
 
     fn store(states: &States, nth: u64, state: State) {
@@ -215,7 +215,7 @@ mod tests {
     fn request(states: &States, limit: &Limit, nth: u64) -> bool {
         let mut shard = states.lock(States::shard_of(key(nth)));
         shard.update(key(nth), limit, NOW, |mut state| {
-            let allowed = limit.judge(&mut state, NOW, Cost::ONE, Store::ByPolicy);
+            let allowed = limit.admit(&mut state, NOW, Cost::ONE, Mode::Check);
             (state, allowed)
         })
     }
@@ -291,7 +291,9 @@ mod tests {
         let names: Vec<_> = (1..).map(in_one_shard).filter(|nth| *nth > 0).take(14).collect();
         let (room, rest) = names.split_at(clients_a_shard(1));
         for (nth, name) in room.iter().enumerate() {
-            (0..1 + usize::from(nth != 2)).for_each(|_| drop(request(&states, &limit, *name)));
+            for _ in 0..1 + usize::from(nth != 2) {
+                assert!(request(&states, &limit, *name));
+            }
         }
         assert!(request(&states, &limit, rest[0]));
         let gone = |name: &&u64| states.lock(0).peek(key(**name)).is_none();

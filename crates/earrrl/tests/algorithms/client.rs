@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use earrrl::{Cost, Decision, Limit, Nanos, Report, Rule, State, Store};
+use earrrl::{Cost, Decision, Figures, Limit, Mode, Nanos, Rule, State};
 
 /// A limit, and the state of one client under it.
 #[derive(Clone, Debug)]
@@ -23,24 +23,24 @@ impl Client {
 
     /// A request, stored as the policy says.
     pub(crate) fn ask(&mut self, now: Nanos, cost: Cost) -> Decision {
-        let (state, decision) = self.limit.decide(self.state.take(), now, cost, Store::ByPolicy);
+        let (state, decision) = self.limit.decide(self.state.take(), now, cost, Mode::Check);
         self.state = state;
         decision
     }
 
     /// What [`Client::ask`] would answer.
     pub(crate) fn peek(&self, now: Nanos, cost: Cost) -> Decision {
-        self.limit.decide(self.state.clone(), now, cost, Store::Never).1
+        self.limit.decide(self.state.clone(), now, cost, Mode::Peek).1
     }
 
     /// The figures of a peek, whatever its verdict.
-    pub(crate) fn report(&self, now: Nanos, cost: Cost) -> Report {
-        self.limit.step(self.state.clone(), now, cost, Store::Never).2
+    pub(crate) fn report(&self, now: Nanos, cost: Cost) -> Figures {
+        self.limit.step(self.state.clone(), now, cost, Mode::Peek).2
     }
 
     /// Stores a request whatever the verdict.
     pub(crate) fn charge(&mut self, now: Nanos, cost: Cost) {
-        self.state = self.limit.step(self.state.take(), now, cost, Store::Always).0;
+        self.state = self.limit.step(self.state.take(), now, cost, Mode::Charge).0;
     }
 
     pub(crate) fn refund(&mut self, now: Nanos, charged_at: Nanos, cost: Cost) {

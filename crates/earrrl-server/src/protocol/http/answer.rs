@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use earrrl::{Decision, Outcome, Policy, Wait};
+use earrrl::{Decision, Outcome, Places, Policy, Wait};
 
 use super::headers;
 use super::problem::PROBLEM_JSON;
@@ -74,9 +74,8 @@ fn write_problem(answer: &Answer<'_>, body: &mut Vec<u8>) {
 
 /// The names of the rules that were over their limit.
 fn write_over(answer: &Answer<'_>, body: &mut Vec<u8>) {
-    let over = answer.decision.as_ref().map_or(0, |decision| decision.over);
-    let places =
-        answer.charged.iter().enumerate().filter(|(place, _)| over >> (place & 63) & 1 == 1);
+    let over = answer.decision.as_ref().map_or(Places::NONE, |decision| decision.over);
+    let places = answer.charged.iter().enumerate().filter(|(place, _)| over.contains(*place));
     body.push(b'[');
     for (index, (_, (rule, _))) in places.enumerate() {
         if index > 0 {
@@ -140,7 +139,7 @@ fn write_places(answer: &Answer<'_>, decision: &Decision, body: &mut Vec<u8>) {
     write_over(answer, body);
     body.extend_from_slice(b",\"over_charges\":[");
     let mut separator: &[u8] = b"";
-    for place in (0..u64::BITS).filter(|place| decision.over >> place & 1 == 1) {
+    for place in decision.over.iter() {
         body.extend_from_slice(separator);
         body.extend_from_slice(itoa::Buffer::new().format(place).as_bytes());
         separator = b",";

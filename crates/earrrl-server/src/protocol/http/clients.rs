@@ -12,7 +12,8 @@ use super::routes::{Shared, authorize};
 use crate::config::access::Access;
 use crate::config::attribute::Part;
 use crate::service::rules::ActiveRule;
-use crate::service::{Ask, AskError, Mode};
+use crate::service::{Ask, AskError};
+use earrrl::Mode;
 
 /// `GET /v1/clients/{rule}/{key}`: what a request would be answered now. Nothing is stored.
 pub(super) async fn explain(

@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use earrrl::Mode;
 use futures_util::future::join_all;
 use hyper::body::Body as _;
 use serde::Deserialize;
@@ -22,7 +23,7 @@ use crate::config::access::Access;
 use crate::server::Server;
 use crate::service::attributes::Attributes;
 use crate::service::rules::{ActiveRule, RuleSet};
-use crate::service::{Answer, Ask, AskError, Mode};
+use crate::service::{Answer, Ask, AskError};
 
 pub(super) type Shared = State<Arc<Server>>;
 

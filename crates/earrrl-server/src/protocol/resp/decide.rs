@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use earrrl::{Cost, MAX_CHARGES, Nanos, Outcome, Wait};
+use earrrl::{Cost, MAX_CHARGES, Mode, Nanos, Outcome, Wait};
 
 use super::codec::Request;
 use super::reply::Writer;
@@ -10,7 +10,7 @@ use super::session::{Refusal, Session, is_throttle};
 use crate::config::access::Access;
 use crate::engine::throttle::{Call, Throttled};
 use crate::service::rules::{ActiveRule, RuleSet};
-use crate::service::{Answer, Ask, AskError, Mode, check_key};
+use crate::service::{Answer, Ask, AskError, check_key};
 
 /// `CL.THROTTLE key max_burst count period [quantity]`.
 #[inline]
@@ -306,9 +306,9 @@ fn write_answer(answer: &Answer<'_>, several: bool, reply: &mut Writer<'_>) {
         reply.raw(b"$6\r\ncharge\r\n");
         reply.integer(decision.rule as i64);
         reply.raw(b"$4\r\nover\r\n");
-        reply.array(decision.over.count_ones() as usize);
-        for place in (0..u64::BITS).filter(|place| decision.over >> place & 1 == 1) {
-            reply.integer(place.into());
+        reply.array(decision.over.len());
+        for place in decision.over.iter() {
+            reply.integer(place as i64);
         }
     }
 }

@@ -8,8 +8,8 @@ use super::reply::{Version, Writer};
 use super::{command, decide};
 use crate::config::access::Access;
 use crate::server::Server;
-use crate::service::Mode;
 use crate::service::rules::RuleSet;
+use earrrl::Mode;
 
 /// What follows an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The replay drawn: what was asked and permitted over time, and offenders against their limit.
 
-use earrrl::{Cost, Nanos, Rule, State, Store};
+use earrrl::{Cost, Mode, Nanos, Rule, State};
 
 use crate::plot::{Figure, GREY, Panel, Series, Stroke};
 use crate::replay::reader::Request;
@@ -91,7 +91,7 @@ pub(crate) fn rate_and_limit(
     (rates, measure): (&[f64], &str),
     size: (u32, u32),
 ) -> Figure {
-    let (_, decision) = rule.limit().decide(None, Nanos::ZERO, Cost::ZERO, Store::Never);
+    let (_, decision) = rule.limit().decide(None, Nanos::ZERO, Cost::ZERO, Mode::Peek);
     let (per, unit) = per(rates.iter().copied().chain([decision.limit]));
     let points = rates.iter().enumerate().map(|(place, &rate)| (axis.at(place + 1), rate * per));
     let rate = Series::new("", colour % GREY, points.collect()).with_stroke(Stroke::Filled);
@@ -165,7 +165,7 @@ impl Watched<'_> {
         self.close_until(place, interval as usize);
         let row = &mut self.rows[place];
         let (limit, now) = (self.rule.limit(), Nanos::new(request.time));
-        let (state, decision) = limit.decide(row.state.take(), now, request.cost, Store::ByPolicy);
+        let (state, decision) = limit.decide(row.state.take(), now, request.cost, Mode::Check);
         row.state = state;
         row.asked += request.cost.as_f64();
         row.greatest = row.greatest.max(decision.rate.unwrap_or(0.0));
@@ -178,7 +178,7 @@ impl Watched<'_> {
             let end = (row.rates.len() as u64 + 1) * self.timeline.width + self.timeline.start;
             let limit = self.rule.limit();
             let (_, peek) =
-                limit.decide(row.state.clone(), Nanos::new(end), Cost::ZERO, Store::Never);
+                limit.decide(row.state.clone(), Nanos::new(end), Cost::ZERO, Mode::Peek);
             let asked = row.asked / (self.timeline.width as f64 / SECOND as f64);
             row.rates.push(peek.rate.map_or(asked, |rate| rate.max(row.greatest)));
             (row.greatest, row.asked) = (0.0, 0.0);

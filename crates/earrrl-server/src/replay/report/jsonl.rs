@@ -49,7 +49,7 @@ impl std::fmt::Display for Seconds {
 
 #[cfg(test)]
 mod tests {
-    use earrrl::{Limit, Nanos, Rule, Store};
+    use earrrl::{Limit, Mode, Nanos, Rule};
 
     use super::*;
 
@@ -71,7 +71,7 @@ mod tests {
         let rule: Rule = rule.parse().unwrap();
         let limit: &Limit = rule.limit();
         let (time, cost) = (1_500_000_000, cost.parse().unwrap());
-        let (_, decision) = limit.decide(None, Nanos::new(time), cost, Store::ByPolicy);
+        let (_, decision) = limit.decide(None, Nanos::new(time), cost, Mode::Check);
         let mut out = Vec::new();
         write(&mut out, time, "\"a\"", (3, cost), &decision).unwrap();
         String::from_utf8(out).unwrap()

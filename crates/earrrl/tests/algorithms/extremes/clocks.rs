@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earrrl::{Charge, Cost, Engine, ManualClock, Nanos, ReferenceEngine, Rule};
+use earrrl::{Charge, Cost, Engine, ManualClock, Mode, Nanos, ReferenceEngine, Rule};
 use proptest::prelude::*;
 
 use crate::client::Client;
@@ -31,7 +31,7 @@ proptest! {
         for time in times.into_iter().map(Nanos::new) {
             latest = latest.max(time);
             let charge = Charge { rule: id, key: b"client", cost: Cost::ONE };
-            let found = engine.decide(&[charge], Some(time)).into_inner().unwrap();
+            let found = engine.decide(&[charge], Mode::Check, Some(time)).into_inner().unwrap();
             prop_assert_eq!(found, client.ask(latest, Cost::ONE));
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use earrrl::algorithm::sliding_window::Edge;
 use earrrl::{
-    Cost, Exponential, FixedWindow, Limit, Nanos, Policy, Rate, RecentAverage, Report,
+    Cost, Exponential, Figures, FixedWindow, Limit, Nanos, Policy, Rate, RecentAverage,
     SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
 };
 use proptest::prelude::*;
@@ -107,7 +107,7 @@ fn gaps() -> impl Strategy<Value = u64> {
     ]
 }
 
-fn check_figures(report: &Report) -> Result<(), TestCaseError> {
+fn check_figures(report: &Figures) -> Result<(), TestCaseError> {
     let rate = report.rate.unwrap_or(0.0);
     prop_assert!(rate.is_finite() && rate >= 0.0, "rate {rate}");
     prop_assert!(report.limit.is_finite() && report.limit > 0.0, "limit {}", report.limit);

@@ -1,6 +1,6 @@
 //! gcra, token-bucket and credit-pool are one algorithm under three names.
 
-use earrrl::{Nanos, Rule, rules::decide_all};
+use earrrl::{Mode, Nanos, Rule, internal::decide_all};
 use proptest::prelude::*;
 
 use super::strategies::{cases, quotas, rates, requests, starts};
@@ -23,7 +23,7 @@ proptest! {
             now = request.after(now, rules[0].limit());
             let mut decide = |place: usize| {
                 let state = &mut states[place..=place];
-                decide_all(&[(&rules[place], request.cost)], state, now, false)
+                decide_all(&[(&rules[place], request.cost)], state, Mode::Check, now)
             };
             let first = decide(0);
             prop_assert_eq!(first, decide(1));
@@ -43,7 +43,8 @@ fn three_a_second_of_sixty_is_not_fifty_nine() {
         let mut states = [None];
         let now = Nanos::new(1_700_000_000_000_000_000 + phase);
         let one = [(&rule, earrrl::Cost::ONE)];
-        let allowed = (0..70).filter(|_| decide_all(&one, &mut states, now, false).allowed).count();
+        let allowed =
+            (0..70).filter(|_| decide_all(&one, &mut states, Mode::Check, now).allowed).count();
         assert_eq!(allowed, 60, "phase {phase}");
     }
 }

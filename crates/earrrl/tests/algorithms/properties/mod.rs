@@ -1,5 +1,6 @@
 //! What holds for every algorithm, policy and history.
 
+mod charge;
 mod conversion;
 mod equivalence;
 mod merging;

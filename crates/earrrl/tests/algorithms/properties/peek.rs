@@ -1,6 +1,6 @@
 //! A peek tells what a check would, and changes nothing; cost 0 is judged and stores nothing.
 
-use earrrl::{Cost, Nanos, Store};
+use earrrl::{Cost, Mode, Nanos};
 use proptest::prelude::*;
 
 use super::strategies::{cases, costs, histories, limits, requests, starts};
@@ -16,7 +16,7 @@ proptest! {
         for request in &requests {
             now = request.after(now, &limit);
             let peeked = watched.peek(now, request.cost);
-            let (state, _) = limit.decide(watched.state.take(), now, costs, Store::Never);
+            let (state, _) = limit.decide(watched.state.take(), now, costs, Mode::Peek);
             watched.state = state;
             let free = watched.ask(now, Cost::ZERO);
             prop_assert_eq!(&free, &watched.peek(now, Cost::ZERO));

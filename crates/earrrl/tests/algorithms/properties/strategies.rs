@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use earrrl::algorithm::sliding_window::Edge;
 use earrrl::{
-    Cost, Exponential, FixedWindow, Limit, Nanos, Policy, Rate, RecentAverage, SlidingCounter,
-    SlidingLog, SlidingWindow, Store, TokenBucket,
+    Cost, Exponential, FixedWindow, Limit, Mode, Nanos, Policy, Rate, RecentAverage,
+    SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -109,7 +109,7 @@ pub(crate) fn costs() -> impl Strategy<Value = Cost> {
 
 /// The time that one unit of cost takes at the limit's rate, in nanoseconds.
 pub(crate) fn unit_time(limit: &Limit) -> f64 {
-    1e9 / limit.step(None, Nanos::ZERO, Cost::ZERO, Store::Never).2.limit
+    1e9 / limit.step(None, Nanos::ZERO, Cost::ZERO, Mode::Peek).2.limit
 }
 
 /// The time in which a client's past stops to count, in nanoseconds.

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::rules::decide_all;
+use earrrl::internal::decide_all;
 use earrrl::{
-    Action, Charge, Cost, Engine, Limit, ManualClock, Nanos, Outcome, Rate, ReferenceEngine, Rule,
-    State, TokenBucket,
+    Action, Charge, Cost, Engine, Limit, ManualClock, Mode, Nanos, Outcome, Rate, ReferenceEngine,
+    Rule, State, TokenBucket,
 };
 use serde_json::Value;
 
@@ -57,7 +57,7 @@ fn a_clock_that_jumps_back_refills_nothing() {
     for step in list(&case["steps"]).iter().map(list) {
         let (now, cost) = (Nanos::new(whole(&step[0])), units(whole(&step[1])));
         latest = latest.max(now);
-        let decide = engine.decide(&[Charge { rule, key: b"k", cost }], Some(now));
+        let decide = engine.decide(&[Charge { rule, key: b"k", cost }], Mode::Check, Some(now));
         let decision = decide.into_inner().unwrap();
         assert_eq!(decision, client.ask(latest, cost), "at {now:?}");
     }
@@ -75,7 +75,7 @@ fn reserve(case: &Value, vectors: &mut Vectors) {
         let rule = Rule::from(limit).with_action(Action::Delay { max: most_wait }).unwrap();
         let mut states = [state.take()];
         let now = Nanos::new(ticks * TICK);
-        let decision = decide_all(&[(&rule, cost)], &mut states, now, false);
+        let decision = decide_all(&[(&rule, cost)], &mut states, Mode::Check, now);
         [state] = states;
         assert_eq!(decision.outcome != Outcome::Deny, flag(&step[3]), "{what}");
         if decision.allowed {

@@ -1,0 +1,74 @@
+//! Files and folders of configuration, loaded whole or not at all.
+
+use std::path::{Path, PathBuf};
+
+use super::file::{self, DomainConfig};
+use super::tree::Tree;
+use crate::config::{ConfigError, MAX_FILE_LEN, Problem};
+
+/// Most files that are loaded together.
+const MAX_FILES: usize = 10_000;
+
+/// What was loaded.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// The descriptors.
+    pub tree: Tree,
+    /// What is wrong but harmless, each with its file and place.
+    pub warnings: Vec<String>,
+}
+
+/// Loads files, and the `.yaml` and `.yml` files of folders.
+///
+/// # Errors
+/// Everything that is wrong with the first file that can't be used.
+pub fn load(paths: &[PathBuf], merge_domains: bool) -> Result<Loaded, ConfigError> {
+    let mut warnings = Vec::new();
+    let mut domains: Vec<DomainConfig> = Vec::new();
+    for path in files(paths)? {
+        let name = path.display().to_string();
+        let length = std::fs::metadata(&path).map_err(|error| unreadable(&path, &error))?.len();
+        if length > MAX_FILE_LEN {
+            return Err(unreadable(&path, &format!("{length} bytes; at most {MAX_FILE_LEN}")));
+        }
+        let text = std::fs::read_to_string(&path).map_err(|error| unreadable(&path, &error))?;
+        domains.push(file::parse(&text, &name, &mut warnings)?);
+    }
+    Ok(Loaded { tree: Tree::new(&domains, merge_domains)?, warnings })
+}
+
+/// The files that `paths` stand for, those of a folder by name. Hidden ones are left out: in a
+/// mounted ConfigMap they are the same files once more.
+///
+/// # Errors
+/// A path that is not there.
+pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ConfigError> {
+    let mut files = Vec::new();
+    for path in paths {
+        let failed = |error| unreadable(path, &error);
+        if !std::fs::metadata(path).map_err(failed)?.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let entries = std::fs::read_dir(path).map_err(failed)?;
+        let mut inside: Vec<_> =
+            entries.flatten().map(|entry| entry.path()).filter(|path| is_config(path)).collect();
+        inside.sort();
+        files.append(&mut inside);
+    }
+    if files.len() > MAX_FILES {
+        let problem = format!("{} files; at most {MAX_FILES}", files.len());
+        return Err(unreadable(&files[MAX_FILES], &problem));
+    }
+    Ok(files)
+}
+
+fn is_config(path: &Path) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    !name.starts_with('.') && (name.ends_with(".yaml") || name.ends_with(".yml")) && path.is_file()
+}
+
+fn unreadable(path: &Path, why: &dyn std::fmt::Display) -> ConfigError {
+    let problem = Problem { line: None, column: None, message: why.to_string() };
+    ConfigError { name: path.display().to_string(), problems: vec![problem] }
+}

@@ -1,0 +1,266 @@
+//! The descriptors as a tree: what a request's descriptor meets in it.
+//!
+//! A level is looked up by key, then by value: first the exact one, then wildcards in the order of
+//! the file, then the key alone. There is no way back: what matched first is followed.
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use super::file::{DescriptorConfig, DomainConfig, LimitConfig};
+use super::wildcard::Wildcard;
+use super::yaml::Place;
+use crate::config::{ConfigError, Problem};
+
+/// Most descriptors of all domains.
+pub const MAX_DESCRIPTORS: usize = 100_000;
+
+/// All domains.
+#[derive(Debug, Default)]
+pub struct Tree {
+    domains: HashMap<Box<str>, Level>,
+    limits: Vec<TreeLimit>,
+    descriptors: usize,
+}
+
+/// A limit and the way that leads to it.
+#[derive(Clone, Debug)]
+pub struct TreeLimit {
+    /// Where it is written.
+    pub source: String,
+    /// The place in that file.
+    pub place: Place,
+    /// The domain.
+    pub domain: String,
+    /// Keys and values from the first level to its own.
+    pub path: Vec<PathPart>,
+    /// What it limits.
+    pub config: LimitConfig,
+    /// Metrics name the values of requests.
+    pub detailed_metric: bool,
+    /// What answers carry as dynamic metadata.
+    pub metadata: serde_json::Map<String, serde_json::Value>,
+}
+
+/// One level of a way through the tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathPart {
+    /// The key.
+    pub key: String,
+    /// The value, as written; empty for any.
+    pub value: String,
+}
+
+#[derive(Debug, Default)]
+struct Level(HashMap<Box<str>, Branch>);
+
+/// What a level has under one key.
+#[derive(Debug, Default)]
+struct Branch {
+    exact: HashMap<Box<str>, Node>,
+    wildcards: Vec<(Wildcard, Node)>,
+    key_alone: Option<Box<Node>>,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    next: Level,
+    limit: Option<usize>,
+    share: bool,
+    value_to_metric: bool,
+}
+
+/// The way that a request's descriptor took.
+#[derive(Debug)]
+pub struct Walk<'t> {
+    /// Whether the domain is known.
+    pub domain: bool,
+    /// What each entry matched, up to the first that matched nothing.
+    pub steps: SmallVec<[Step<'t>; 4]>,
+    /// The limit, by its index, if the last entry met one.
+    pub limit: Option<usize>,
+}
+
+/// What one entry matched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step<'t> {
+    /// Which way.
+    pub matched: Matched<'t>,
+    /// All values that match share one counter.
+    pub share: bool,
+    /// Metrics name the entry's value.
+    pub value_to_metric: bool,
+}
+
+/// The three ways to match an entry, in the order that they are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Matched<'t> {
+    /// The key and the value.
+    Exact,
+    /// The key and this wildcard.
+    Wildcard(&'t str),
+    /// The key alone.
+    Key,
+}
+
+impl Step<'_> {
+    /// Whether each value of the entry counts for itself.
+    pub fn is_open(&self) -> bool {
+        self.matched != Matched::Exact && !self.share
+    }
+}
+
+impl Tree {
+    /// The tree of several files. With `merge` a domain may stand in more than one.
+    ///
+    /// # Errors
+    /// Domains and descriptors that are there twice.
+    pub fn new(files: &[DomainConfig], merge: bool) -> Result<Self, ConfigError> {
+        let mut tree = Self::default();
+        for file in files {
+            let mut problems = Vec::new();
+            let known = tree.domains.remove(file.domain.as_str());
+            if known.is_some() && !merge {
+                let text = format!("duplicate domain '{}' in config file", file.domain);
+                problems.push(file.place.problem(text));
+            }
+            let mut level = known.unwrap_or_default();
+            let mut path = Vec::new();
+            tree.add(&mut level, file, &file.descriptors, &mut path, &mut problems);
+            tree.domains.insert(file.domain.as_str().into(), level);
+            if !problems.is_empty() {
+                return Err(ConfigError { name: file.source.clone(), problems });
+            }
+        }
+        Ok(tree)
+    }
+
+    /// Every limit, in the order of the files.
+    pub fn limits(&self) -> &[TreeLimit] {
+        &self.limits
+    }
+
+    /// Whether there is no domain.
+    pub fn is_empty(&self) -> bool {
+        self.domains.is_empty()
+    }
+
+    /// How many domains there are.
+    pub fn domains(&self) -> usize {
+        self.domains.len()
+    }
+
+    /// Whether there is a domain of this name.
+    pub fn has_domain(&self, domain: &str) -> bool {
+        self.domains.contains_key(domain)
+    }
+
+    fn add(
+        &mut self,
+        level: &mut Level,
+        file: &DomainConfig,
+        descriptors: &[DescriptorConfig],
+        path: &mut Vec<PathPart>,
+        problems: &mut Vec<Problem>,
+    ) {
+        for descriptor in descriptors {
+            self.descriptors += 1;
+            if self.descriptors == MAX_DESCRIPTORS + 1 {
+                let text = format!("more than {MAX_DESCRIPTORS} descriptors");
+                problems.push(descriptor.place.problem(text));
+            }
+            let (key, value) = (descriptor.key.clone(), descriptor.value.clone());
+            path.push(PathPart { key, value });
+            let mut node = Node {
+                limit: self.add_limit(file, descriptor, path),
+                share: descriptor.share_threshold,
+                value_to_metric: descriptor.value_to_metric,
+                next: Level::default(),
+            };
+            self.add(&mut node.next, file, &descriptor.descriptors, path, problems);
+            if !level.insert(descriptor, node) {
+                let name = composite_name(&file.domain, path);
+                let text = format!("duplicate descriptor composite key '{name}'");
+                problems.push(descriptor.place.problem(text));
+            }
+            path.pop();
+        }
+    }
+
+    fn add_limit(
+        &mut self,
+        file: &DomainConfig,
+        descriptor: &DescriptorConfig,
+        path: &[PathPart],
+    ) -> Option<usize> {
+        self.limits.push(TreeLimit {
+            source: file.source.clone(),
+            place: descriptor.place,
+            domain: file.domain.clone(),
+            path: path.to_vec(),
+            config: descriptor.limit.clone()?,
+            detailed_metric: descriptor.detailed_metric,
+            metadata: descriptor.metadata.clone(),
+        });
+        Some(self.limits.len() - 1)
+    }
+
+    /// Follows a descriptor's entries. A limit counts only where the last entry ends.
+    pub fn walk<'a>(
+        &self,
+        domain: &str,
+        entries: impl ExactSizeIterator<Item = (&'a str, &'a str)>,
+    ) -> Walk<'_> {
+        let first = self.domains.get(domain);
+        let mut walk = Walk { domain: first.is_some(), steps: SmallVec::new(), limit: None };
+        let (mut level, count) = (first, entries.len());
+        for (place, (key, value)) in entries.enumerate() {
+            let Some((node, matched)) = level.and_then(|level| level.find(key, value)) else {
+                break;
+            };
+            let Node { share, value_to_metric, .. } = *node;
+            walk.steps.push(Step { matched, share, value_to_metric });
+            walk.limit = node.limit.filter(|_| place + 1 == count);
+            level = Some(&node.next);
+        }
+        walk
+    }
+}
+
+impl Level {
+    /// `false` when the same is there already.
+    fn insert(&mut self, descriptor: &DescriptorConfig, node: Node) -> bool {
+        let branch = self.0.entry(descriptor.key.as_str().into()).or_default();
+        let value = descriptor.value.as_str();
+        if value.is_empty() {
+            return branch.key_alone.replace(Box::new(node)).is_none();
+        }
+        let Some(wildcard) = Wildcard::new(value) else {
+            return branch.exact.insert(value.into(), node).is_none();
+        };
+        let fresh = branch.wildcards.iter().all(|(other, _)| *other != wildcard);
+        branch.wildcards.push((wildcard, node));
+        fresh
+    }
+
+    fn find(&self, key: &str, value: &str) -> Option<(&Node, Matched<'_>)> {
+        let branch = self.0.get(key)?;
+        if let Some(node) = branch.exact.get(value) {
+            return Some((node, Matched::Exact));
+        }
+        let wildcard = branch.wildcards.iter().find(|(wildcard, _)| wildcard.matches(value));
+        if let Some((wildcard, node)) = wildcard {
+            return Some((node, Matched::Wildcard(wildcard.text())));
+        }
+        branch.key_alone.as_deref().map(|node| (node, Matched::Key))
+    }
+}
+
+/// How the peer names a descriptor: `domain.key1_value1.key2`.
+pub fn composite_name(domain: &str, path: &[PathPart]) -> String {
+    let mut name = domain.to_owned();
+    for PathPart { key, value } in path {
+        name = name + "." + key + if value.is_empty() { "" } else { "_" } + value;
+    }
+    name
+}

@@ -1,0 +1,302 @@
+//! YAML as a tree in which every node knows its place.
+//!
+//! Depth, number of nodes and size are bounded, and what an alias stands for counts each time.
+
+use std::collections::HashMap;
+
+use granit_parser::{Event, Marker, Parser, ScalarStyle};
+
+use crate::config::Problem;
+
+/// Deepest nesting of lists and maps.
+const MAX_DEPTH: usize = 64;
+/// Most nodes of a document.
+const MAX_NODES: usize = 500_000;
+
+/// Where something is in its file: from 1, the column in characters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The line.
+    pub line: usize,
+    /// The column.
+    pub column: usize,
+}
+
+/// A value and where it is.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) place: Place,
+    pub(super) value: Value,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    /// A scalar without quotes, which may mean a number, a truth value or nothing.
+    Plain(String),
+    /// A scalar that is a text in any case.
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<(Node, Node)>),
+}
+
+impl Place {
+    pub(super) fn problem(self, message: impl Into<String>) -> Problem {
+        let Self { line, column } = self;
+        Problem { line: Some(line), column: Some(column), message: message.into() }
+    }
+}
+
+impl From<Marker> for Place {
+    fn from(mark: Marker) -> Self {
+        Self { line: mark.line().max(1), column: mark.col() + 1 }
+    }
+}
+
+impl Node {
+    /// The text of a scalar.
+    pub(super) fn scalar(&self) -> Option<&str> {
+        match &self.value {
+            Value::Plain(text) | Value::Text(text) => Some(text),
+            Value::List(_) | Value::Map(_) => None,
+        }
+    }
+
+    /// Whether nothing is written here.
+    pub(super) fn is_null(&self) -> bool {
+        matches!(&self.value, Value::Plain(text) if is_null(text))
+    }
+
+    /// The node as JSON, its plain scalars resolved.
+    pub(super) fn to_json(&self) -> serde_json::Value {
+        match &self.value {
+            Value::Plain(text) => plain_to_json(text),
+            Value::Text(text) => text.as_str().into(),
+            Value::List(list) => list.iter().map(Self::to_json).collect(),
+            Value::Map(entries) => {
+                let name = |key: &Self| key.scalar().unwrap_or_default().to_owned();
+                let entry = |(key, value): &(Self, Self)| (name(key), value.to_json());
+                serde_json::Value::Object(entries.iter().map(entry).collect())
+            }
+        }
+    }
+
+    /// How many nodes this is, and how deep they are nested.
+    fn size(&self) -> (usize, usize) {
+        let inner: &mut dyn Iterator<Item = &Self> = match &self.value {
+            Value::Plain(_) | Value::Text(_) => return (1, 0),
+            Value::List(list) => &mut list.iter(),
+            Value::Map(map) => &mut map.iter().flat_map(|(key, value)| [key, value]),
+        };
+        let sizes = inner.map(Self::size);
+        let sum =
+            |(count, depth): (usize, usize), (c, d): (usize, usize)| (count + c, depth.max(d));
+        let (count, depth) = sizes.fold((1, 0), sum);
+        (count, depth + 1)
+    }
+}
+
+/// A truth value, as YAML 1.1 and 1.2 both write it.
+pub(super) fn truth(text: &str) -> Option<bool> {
+    match text {
+        "true" | "True" | "TRUE" => Some(true),
+        "false" | "False" | "FALSE" => Some(false),
+        _ => None,
+    }
+}
+
+fn is_null(text: &str) -> bool {
+    matches!(text, "" | "~" | "null" | "Null" | "NULL")
+}
+
+/// Whether a plain scalar is a text, and nothing else.
+pub(super) fn is_text(text: &str) -> bool {
+    plain_to_json(text).is_string()
+}
+
+fn plain_to_json(text: &str) -> serde_json::Value {
+    if is_null(text) {
+        return serde_json::Value::Null;
+    }
+    if let Some(truth) = truth(text) {
+        return truth.into();
+    }
+    let number = text.parse::<f64>().ok().filter(|_| looks_numeric(text));
+    number.and_then(serde_json::Number::from_f64).map_or_else(|| text.into(), Into::into)
+}
+
+fn looks_numeric(text: &str) -> bool {
+    let digits = text.trim_start_matches(['-', '+', '.']);
+    digits.starts_with(|c: char| c.is_ascii_digit())
+}
+
+/// Reads the one document of a text; nothing for a text without any.
+///
+/// # Errors
+/// Where it is no YAML, has several documents, or is beyond the bounds.
+pub(super) fn parse(text: &str) -> Result<Option<Node>, Problem> {
+    let mut builder = Builder::default();
+    for event in Parser::new_from_str(text) {
+        let (event, span) = event.map_err(|error| {
+            let message = format!("error loading config file: {}", error.info());
+            Place::from(*error.marker()).problem(message)
+        })?;
+        builder.take(event, span.start.into())?;
+    }
+    Ok(builder.root)
+}
+
+#[derive(Default)]
+struct Builder {
+    root: Option<Node>,
+    open: Vec<Open>,
+    anchors: HashMap<usize, Node>,
+    nodes: usize,
+}
+
+/// A list or a map whose end has not come yet.
+struct Open {
+    node: Node,
+    anchor: usize,
+    /// The key whose value comes next.
+    key: Option<Node>,
+    /// The entries of maps that are merged into this one.
+    merged: Vec<(Node, Node)>,
+}
+
+impl Builder {
+    fn take(&mut self, event: Event<'_>, place: Place) -> Result<(), Problem> {
+        match event {
+            Event::Scalar(text, style, anchor, _) => {
+                let text = text.into_owned();
+                let plain = style == ScalarStyle::Plain;
+                let value = if plain { Value::Plain(text) } else { Value::Text(text) };
+                self.put(Node { place, value }, anchor)
+            }
+            Event::SequenceStart(_, anchor, _) => self.open(place, Value::List(Vec::new()), anchor),
+            Event::MappingStart(_, anchor, _) => self.open(place, Value::Map(Vec::new()), anchor),
+            Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
+                Some(open) => self.close(open),
+                None => Ok(()),
+            },
+            Event::Alias(anchor) => {
+                let unknown = || place.problem("an alias of what is not finished");
+                let (count, depth) = self.anchors.get(&anchor).ok_or_else(unknown)?.size();
+                self.fits(place, count, depth)?;
+                let copy = self.anchors.get(&anchor).ok_or_else(unknown)?.clone();
+                self.put(copy, 0)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn open(&mut self, place: Place, value: Value, anchor: usize) -> Result<(), Problem> {
+        self.fits(place, 1, 1)?;
+        let node = Node { place, value };
+        self.open.push(Open { node, anchor, key: None, merged: Vec::new() });
+        Ok(())
+    }
+
+    fn close(&mut self, mut open: Open) -> Result<(), Problem> {
+        if let Value::Map(map) = &mut open.node.value {
+            for (key, value) in open.merged {
+                if !map.iter().any(|(own, _)| own.scalar() == key.scalar()) {
+                    map.push((key, value));
+                }
+            }
+        }
+        self.put(open.node, open.anchor)
+    }
+
+    /// Counts so many nodes more, so deep below what is open.
+    fn fits(&mut self, place: Place, count: usize, depth: usize) -> Result<(), Problem> {
+        self.nodes = self.nodes.saturating_add(count);
+        if self.nodes > MAX_NODES {
+            return Err(place.problem(format!("more than {MAX_NODES} values")));
+        }
+        if self.open.len() + depth > MAX_DEPTH {
+            return Err(place.problem(format!("nested more than {MAX_DEPTH} deep")));
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, node: Node, anchor: usize) -> Result<(), Problem> {
+        self.fits(node.place, 1, 0)?;
+        if anchor > 0 {
+            self.fits(node.place, node.size().0, 0)?;
+            self.anchors.insert(anchor, node.clone());
+        }
+        let Some(open) = self.open.last_mut() else {
+            if self.root.is_some() {
+                return Err(node.place.problem("a second document; expected one a file"));
+            }
+            self.root = Some(node);
+            return Ok(());
+        };
+        match (&mut open.node.value, open.key.take()) {
+            (Value::List(list), _) => list.push(node),
+            (Value::Map(_), None) => open.key = Some(node),
+            (Value::Map(_), Some(key)) if key.scalar() == Some("<<") => {
+                merge(&mut open.merged, node);
+            }
+            (Value::Map(map), Some(key)) => map.push((key, node)),
+            (Value::Plain(_) | Value::Text(_), _) => {}
+        }
+        Ok(())
+    }
+}
+
+/// `<<: *other`: the entries of another map, or of several.
+fn merge(merged: &mut Vec<(Node, Node)>, other: Node) {
+    match other.value {
+        Value::Map(entries) => merged.extend(entries),
+        Value::List(maps) => maps.into_iter().for_each(|other| merge(merged, other)),
+        Value::Plain(_) | Value::Text(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(text: &str) -> String {
+        parse(text).unwrap().map_or_else(String::new, |node| node.to_json().to_string())
+    }
+
+    #[test]
+    fn scalars_mean_what_yaml_says() {
+        let read = json("[a, 'b', 1, 0.25, true, ~, '1', -3, 1.2.3, \"true\"]");
+        assert_eq!(read, r#"["a","b",1.0,0.25,true,null,"1",-3.0,"1.2.3","true"]"#);
+        assert_eq!(json("# nothing\n"), "");
+    }
+
+    #[test]
+    fn anchors_and_merges_are_filled_in() {
+        let text = "base: &b {unit: day}\nit: {<<: *b, n: x}\nlist: [*b]";
+        assert_eq!(
+            json(text),
+            r#"{"base":{"unit":"day"},"it":{"n":"x","unit":"day"},"list":[{"unit":"day"}]}"#
+        );
+    }
+
+    #[test]
+    fn places_are_lines_and_columns_from_1() {
+        let Value::Map(map) = parse("a: 1\nbé: 2\n").unwrap().unwrap().value else { panic!() };
+        let places: Vec<_> = map.iter().map(|(k, v)| (k.place.line, v.place.column)).collect();
+        assert_eq!(places, [(1, 4), (2, 5)]);
+    }
+
+    #[test]
+    fn hostile_documents_are_refused() {
+        let deep = "[".repeat(100_000);
+        let mut bomb = String::from("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n");
+        for level in 1..10 {
+            let inner = vec![format!("*a{}", level - 1); 10].join(",");
+            bomb += &format!("a{level}: &a{level} [{inner}]\n");
+        }
+        for text in [deep.as_str(), &bomb, "a: *nobody", "a: b: c", "---\na: 1\n---\nb: 2\n", "\0"]
+        {
+            let problem = parse(text).unwrap_err();
+            assert!(problem.line.is_some(), "{problem}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! envoyproxy/ratelimit's configuration: what matches, and what is an error.
+#![cfg(feature = "serve")]
+
+use std::path::PathBuf;
+
+use earrrl_server::envoy::file::{self, Amount};
+use earrrl_server::envoy::load::{files, load};
+use earrrl_server::envoy::tree::{Matched, Step, Tree};
+use serde_json::Value;
+
+fn testdata(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
+}
+
+fn cases(name: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(testdata(&format!("vectors/{name}"))).unwrap();
+    let json: Value = serde_json::from_str(&text).unwrap();
+    json["cases"].as_array().unwrap().clone()
+}
+
+fn tree(texts: &[&str]) -> Result<Tree, String> {
+    let mut warnings = Vec::new();
+    let parsed = texts.iter().map(|text| file::parse(text, "f.yaml", &mut warnings));
+    let domains: Vec<_> = parsed.collect::<Result<_, _>>().map_err(|error| error.to_string())?;
+    Tree::new(&domains, false).map_err(|error| error.to_string())
+}
+
+fn way(step: &Step<'_>) -> String {
+    let shared = if step.share { "shared " } else { "" };
+    match step.matched {
+        Matched::Exact => "exact".into(),
+        Matched::Wildcard(pattern) => format!("{shared}{pattern}"),
+        Matched::Key => "key".into(),
+    }
+}
+
+#[test]
+fn descriptors_meet_the_limits_that_the_peer_gives_them() {
+    let tree = load(&[testdata("envoy/shop.yaml")], false).unwrap().tree;
+    for case in cases("envoy_matching.json") {
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let pair = |entry: &Value| (text(&entry[0]), text(&entry[1]));
+        let entries: Vec<_> = case[1].as_array().unwrap().iter().map(pair).collect();
+        let entries = entries.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        let walk = tree.walk(case[0].as_str().unwrap(), entries);
+        let limit = walk.limit.map(|index| match tree.limits()[index].config.amount {
+            Amount::Unlimited => "unlimited".to_owned(),
+            Amount::PerUnit(requests, unit) => format!("{requests} {}", unit.name()),
+            Amount::Own => "own".to_owned(),
+        });
+        assert_eq!(limit.as_deref(), case[2].as_str(), "{case}");
+        let ways: Vec<_> = walk.steps.iter().map(way).collect();
+        assert_eq!(serde_json::json!(ways), case[3], "{case}");
+    }
+}
+
+#[test]
+fn errors_are_the_peers_own_with_their_places() {
+    for case in cases("envoy_errors.json") {
+        let error = tree(&[case[0].as_str().unwrap()]).unwrap_err();
+        let wanted = format!("f.yaml:{}", case[1].as_str().unwrap());
+        let first = error.lines().next().unwrap();
+        let open = wanted.ends_with(' ') || wanted.ends_with(':');
+        let agree = if open { first.starts_with(&wanted) } else { first == wanted };
+        assert!(agree, "{}\nwanted {wanted}\n   got {error}", case[0].as_str().unwrap());
+    }
+}
+
+#[test]
+fn a_domain_stands_in_one_file_unless_they_are_merged() {
+    let (one, other) =
+        ("domain: test\ndescriptors: [{key: a}]", "descriptors: [{key: b}]\ndomain: test");
+    let error = tree(&[one, other]).unwrap_err();
+    assert_eq!(error, "f.yaml:2:9: duplicate domain 'test' in config file");
+    let parse = |text| file::parse(text, "f", &mut Vec::new()).unwrap();
+    let merged = Tree::new(&[parse(one), parse(other)], true).unwrap();
+    assert_eq!(merged.walk("test", [("b", "x")].into_iter()).steps.len(), 1);
+    let twice = Tree::new(&[parse(one), parse(one)], true).unwrap_err().to_string();
+    assert_eq!(twice, "f:2:15: duplicate descriptor composite key 'test.a'");
+}
+
+#[test]
+fn a_key_where_it_means_nothing_is_a_warning() {
+    let text = "domain: d\ndescriptors:\n  - key: k\n    rate_limit:\n      unit: day\n      requests_per_unit: 1\n      shadow_mode: true\n";
+    let mut warnings = Vec::new();
+    file::parse(text, "f.yaml", &mut warnings).unwrap();
+    assert_eq!(warnings, ["f.yaml:7:20: 'shadow_mode' is no key of a rate_limit; ignored"]);
+}
+
+#[test]
+fn metadata_is_free_and_keeps_its_types() {
+    let tree = load(&[testdata("envoy/shop.yaml")], false).unwrap().tree;
+    let pool = tree.limits().iter().find(|limit| !limit.metadata.is_empty()).unwrap();
+    let expected = r#"{"pool":{"live":true,"name":"a","tags":["x","y"],"weight":0.5}}"#;
+    assert_eq!(Value::from(pool.metadata.clone()).to_string(), expected);
+}
+
+#[test]
+fn a_folder_is_its_yaml_files_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["b.yaml", "a.yml", "c.txt", ".hidden.yaml"] {
+        std::fs::write(folder.path().join(name), "domain: x").unwrap();
+    }
+    let found = files(&[folder.path().to_owned()]).unwrap();
+    let names: Vec<_> = found.iter().map(|path| path.file_name().unwrap()).collect();
+    assert_eq!(names, ["a.yml", "b.yaml"]);
+    let missing = load(&[folder.path().join("missing")], false).unwrap_err();
+    assert!(missing.to_string().contains("missing: No such file"), "{missing}");
+}
