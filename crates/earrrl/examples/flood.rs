@@ -77,7 +77,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn flood<C: earrrl::Clock>(
-    limiter: &Limiter<C>,
+    limiter: &Limiter<u64, C>,
     keys: u64,
     cost: Cost,
 ) -> Result<Tally, earrrl::RuleError> {
