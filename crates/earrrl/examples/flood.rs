@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use earrrl::{Cost, Limiter, Mode, Nanos, State};
+use earrrl::{Cost, Limiter, Mode, Nanos, Rule, State};
 
 const CLIENTS: usize = 100_000;
 const OFFENDERS: u64 = 1_000;
@@ -62,7 +62,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut marks = Vec::new();
     for (rule, cost, promised) in FLOODS {
         let clock = earrrl::ManualClock::new(START);
-        let limiter = Limiter::builder(rule.parse()?).capacity(CLIENTS).clock(clock).build()?;
+        let limiter =
+            Limiter::builder(rule.parse::<Rule>()?).capacity(CLIENTS).clock(clock).build()?;
         let before = resident_pages()?;
         let tally = flood(&limiter, millions * 1_000_000, Cost::from_units(cost))?;
         let grown = resident_pages()?.saturating_sub(before);
