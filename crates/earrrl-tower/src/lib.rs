@@ -91,3 +91,8 @@ pub use service::RateLimit;
 pub use settlement::{Charged, Settlement};
 pub use shared::OnFailure;
 pub use verdict::Verdict;
+
+/// The README's example, run as a doctest.
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
