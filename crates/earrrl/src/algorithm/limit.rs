@@ -47,6 +47,13 @@ impl Limit {
         each!(self, limit => admit(limit, state, now, cost, mode))
     }
 
+    /// Whether a client may send one more request, and its rate, in units per second. The state is
+    /// left without what no longer counts.
+    #[cfg(feature = "std")]
+    pub(crate) fn standing(&self, state: &mut Option<State>, now: Nanos) -> (bool, f64) {
+        each!(self, limit => standing(limit, state, now))
+    }
+
     /// Takes a request that was stored at `charged_at` out of the state again; never below empty.
     /// Exact, but for exponential, which can only approximate it, and for a log that has forgotten
     /// what the request outweighed.
@@ -132,6 +139,16 @@ fn admit<A: Stored>(
     let Judged { after, allowed, .. } = judge(limit, before, now, cost, mode, |_| ());
     *state = after.map(A::wrap);
     allowed
+}
+
+#[cfg(feature = "std")]
+fn standing<A: Stored>(limit: &A, state: &mut Option<State>, now: Nanos) -> (bool, f64) {
+    let before = limit.advance(state.take().and_then(A::open), now);
+    let allowed = limit.allows(before.as_ref(), now, Cost::ONE);
+    let rate = limit.estimate(before.as_ref(), now, Cost::ONE);
+    let rate = rate.or_else(|| limit.counted(before.as_ref(), now));
+    *state = before.map(A::wrap);
+    (allowed, rate.unwrap_or_default())
 }
 
 fn refund<A: Stored>(
