@@ -3,9 +3,13 @@
 default:
     @just --list
 
-# everything that must pass before a commit lands
+# the tests; installs what they need into target/tools
 test:
     scripts/test
+
+# lints, docs, licences, the oldest compiler, fuzzers
+gate:
+    scripts/gate
 
 # the properties, extremes and accuracy at length: 50 times the cases, 10 million updates (5 minutes);
 # then the server at full load with a million clients and reloads (5 minutes);
@@ -15,10 +19,6 @@ long:
     cargo run --release -p earrrl --example flood
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test soak -- --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-redis --test agreement
-
-# the server with redis-cli, redis-benchmark, redis-py, ioredis and curl, which must be installed
-clients:
-    EARRRL_CLIENTS=1 cargo test -p earrrl-server --test clients
 
 # the server, its floors and its peers side by side; keep the machine idle (10 minutes)
 bench-server:

@@ -7,8 +7,8 @@ use earrrl::{Clock, Limiter, Rule, SystemClock, TickingClock};
 use crate::contender::{Contender, Key};
 use crate::{Load, Setting};
 
-pub struct Ours<C> {
-    limiter: Limiter<C>,
+pub struct Ours<K, C> {
+    limiter: Limiter<K, C>,
     room: usize,
 }
 
@@ -22,19 +22,19 @@ fn rule(algorithm: &str, load: Load) -> Rule {
     text.parse().expect("a valid rule")
 }
 
-pub fn system(algorithm: &str, setting: &Setting) -> Ours<SystemClock> {
+pub fn system<K: Key>(algorithm: &str, setting: &Setting) -> Ours<K, SystemClock> {
     let limiter = Limiter::builder(rule(algorithm, setting.load)).capacity(setting.capacity());
     Ours { limiter: limiter.build().expect("enough memory"), room: setting.capacity() }
 }
 
-pub fn ticking(algorithm: &str, setting: &Setting) -> Ours<TickingClock> {
+pub fn ticking<K: Key>(algorithm: &str, setting: &Setting) -> Ours<K, TickingClock> {
     let clock = TickingClock::new(Duration::from_millis(1)).expect("a thread");
     let limiter = Limiter::builder(rule(algorithm, setting.load)).capacity(setting.capacity());
     let limiter = limiter.clock(clock).build().expect("enough memory");
     Ours { limiter, room: setting.capacity() }
 }
 
-impl<K: Key, C: Clock> Contender<K> for Ours<C> {
+impl<K: Key, C: Clock> Contender<K> for Ours<K, C> {
     fn decide(&self, key: &K) -> bool {
         self.limiter.check(key).is_allowed()
     }

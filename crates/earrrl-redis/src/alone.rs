@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use earrrl::internal::{Judgement, combine};
 use earrrl::{
-    Action, Charge, Cost, Decision, Engine, EngineError, Figures, Mode, Nanos, Outcome, Wait,
+    Action, Charge, Cost, Decision, Engine, EngineError, Figures, Mode, Nanos, Outcome, State, Wait,
 };
 
+use crate::algorithm;
 use crate::exchange::{Late, Missed, stored, take_back};
 use crate::link::Fault;
 use crate::options::WhenGone;
@@ -94,6 +95,29 @@ fn by_fiat(request: &Request, now: Nanos, allowed: bool) -> Decision {
     combine(each.map(|(asked, (judgement, report))| (&asked.rule.rule, judgement, report)))
 }
 
+/// Keeps what Redis had of the clients, so that an outage is no amnesty: this node goes on from there.
+/// Counts that Redis lacks yet are in this node's own state only, which stays until they are handed over.
+pub(crate) fn adopt(
+    shared: &Shared,
+    request: &Request,
+    states: Vec<Option<State>>,
+    redis_time: Nanos,
+) {
+    if shared.options.when_gone != WhenGone::Local {
+        return;
+    }
+    let now = shared.now(request.now);
+    for (asked, state) in request.asked.iter().zip(states) {
+        if shared.ledger.owes(asked.rule.id, &asked.client) {
+            continue;
+        }
+        let limit = asked.rule.rule.limit();
+        let state = state.map(|state| algorithm::of(limit).moved(state, redis_time, now));
+        // A rule that this node's own table doesn't know is none of a request that came this far.
+        shared.local.adopt(asked.rule.local, &asked.client, limit, state).ok();
+    }
+}
+
 /// Waits for an answer that is late. What Redis turns out to have stored is not handed over as well,
 /// and taken back where the request was denied here under a leaky rule.
 async fn settle(
@@ -136,8 +160,17 @@ pub(crate) fn refund(
     if !shared.ledger.take_back(rule, &asked.client, asked.cost, at) {
         return Err(fault.into());
     }
-    let charge = Charge { rule: rule.local, key: &asked.client, cost: asked.cost };
+    refunded(shared, asked, charged_at, Some(now))
+}
+
+/// Takes a request back from this node's own state, too.
+pub(crate) fn refunded(
+    shared: &Shared,
+    asked: &Asked,
+    charged_at: Option<Nanos>,
+    now: Option<Nanos>,
+) -> Result<(), EngineError> {
+    let now = shared.now(now);
     // The local engine answers at once.
-    drop(shared.local.refund(&charge, Some(at), Some(now)));
-    Ok(())
+    shared.local.refund(&asked.charge(asked.rule.local), charged_at, Some(now)).into_inner()
 }

@@ -138,7 +138,9 @@ async fn decide(shared: Arc<Shared>, request: Arc<Request>) -> Result<Decision, 
     let mut decision = match shared.ask(&request).await {
         Ok((now, seen)) => {
             count(&shared.counters.shared);
-            reply::decide(&request.rules(), &seen, request.mode, now)
+            let (decision, states) = reply::decide(&request.rules(), &seen, request.mode, now);
+            alone::adopt(&shared, &request, states, now);
+            decision
         }
         Err(missed) => {
             count(&shared.counters.alone);
@@ -175,7 +177,7 @@ impl Engine for RedisEngine {
         Box::pin(async move {
             let back = Adjustment::take_back(charged_at, asked.cost);
             match shared.adjust(&asked, back, now).await {
-                Ok(()) => Ok(()),
+                Ok(()) => alone::refunded(&shared, &asked, charged_at, now),
                 Err(fault) => alone::refund(&shared, &asked, charged_at, now, fault),
             }
         })

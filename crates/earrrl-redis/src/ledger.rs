@@ -89,6 +89,15 @@ impl Ledger {
         true
     }
 
+    /// Whether a client has counts that Redis lacks. Those on their way are no longer told apart.
+    pub(crate) fn owes(&self, rule: RuleId, client: &[u8]) -> bool {
+        if self.owed() == 0 {
+            return false;
+        }
+        let client = Client { rule, key: client.to_vec() };
+        self.under_way() > 0 || self.lock().entries.contains_key(&client)
+    }
+
     /// Forgets a client.
     pub(crate) fn forget(&self, rule: RuleId, client: &[u8]) {
         self.lock().entries.remove(&Client { rule, key: client.to_vec() });

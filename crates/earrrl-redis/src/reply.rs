@@ -96,18 +96,24 @@ pub(crate) fn split_time(bytes: &[u8]) -> Option<(Option<Nanos>, &[u8])> {
     Some((Some(Nanos::new(nanos)), rest))
 }
 
-/// The decision that follows from what was seen.
-pub(crate) fn decide(charges: &[(&Rule, Cost)], seen: &[Seen], mode: Mode, now: Nanos) -> Decision {
+/// The decision that follows from what was seen, and each client's state after it.
+pub(crate) fn decide(
+    charges: &[(&Rule, Cost)],
+    seen: &[Seen],
+    mode: Mode,
+    now: Nanos,
+) -> (Decision, Vec<Option<State>>) {
     let each: Vec<Charged<'_>> = charges
         .iter()
         .zip(seen)
         .map(|(&(rule, cost), seen)| Charged::new(rule, cost, seen, now))
         .collect();
     let all_pass = each.iter().all(|charged| charged.judgement.passes());
-    let figures: Vec<Figures> =
-        each.iter().map(|charged| charged.figures(mode, now, all_pass)).collect();
+    let after = each.iter().map(|charged| charged.after(mode, now, all_pass));
+    let (states, figures): (Vec<_>, Vec<_>) = after.unzip();
     let judged = each.iter().zip(&figures);
-    combine(judged.map(|(charged, figures)| (charged.rule, &charged.judgement, figures)))
+    let judged = judged.map(|(charged, figures)| (charged.rule, &charged.judgement, figures));
+    (combine(judged), states)
 }
 
 struct Charged<'a> {
@@ -134,10 +140,11 @@ impl<'a> Charged<'a> {
         Self { rule, cost, judgement, state, after }
     }
 
-    /// The figures after the decision.
-    fn figures(&self, mode: Mode, now: Nanos, all_pass: bool) -> Figures {
+    /// The state and the figures after the decision.
+    fn after(&self, mode: Mode, now: Nanos, all_pass: bool) -> (Option<State>, Figures) {
         let mode = if self.after { Mode::Peek } else { self.judgement.settle(mode, all_pass) };
-        self.rule.limit().step(self.state.clone(), now, self.cost, mode).2
+        let (state, _, figures) = self.rule.limit().step(self.state.clone(), now, self.cost, mode);
+        (state, figures)
     }
 }
 

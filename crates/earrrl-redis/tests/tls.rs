@@ -4,30 +4,23 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use earrrl::{Charge, Cost, Engine, Mode};
 use earrrl_redis::{Certificates, Options, RedisEngine};
+use rcgen::CertifiedKey;
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
 
-use support::{Folder, PATIENCE, Server, free_port};
+use support::{PATIENCE, Server};
 
 #[tokio::test]
 async fn a_decision_over_tls() {
-    let folder = Folder::new();
-    let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
-    let certificate = made.cert.pem();
-    let file = |name: &str, text: &str| {
-        let path = folder.path().join(name).display().to_string();
-        std::fs::write(&path, text).unwrap();
-        path
-    };
-    let (cert, key) =
-        (file("cert.pem", &certificate), file("key.pem", &made.signing_key.serialize_pem()));
-    let port = free_port().to_string();
-    let options = ["--tls-port", &port, "--tls-cert-file", &cert, "--tls-key-file", &key];
-    let more = ["--tls-ca-cert-file", &cert, "--tls-auth-clients", "no"];
-    let _server = Server::start(
-        &[options, ["--tls-replication", "no", more[0], more[1], more[2], more[3]]].concat(),
-    )
-    .await;
+    let server = Server::start(&[]).await;
+    let own = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+    let certificate = own.cert.pem();
+    let port = terminate_tls(own, server.port).await;
 
     let mut options = Options::new(&format!("rediss://localhost:{port}"));
     options.deadline = PATIENCE;
@@ -43,4 +36,30 @@ async fn a_decision_over_tls() {
     let engine = RedisEngine::new(options).unwrap();
     support::until("an unknown authority is refused", || engine.status().last_failure.is_some())
         .await;
+}
+
+/// Takes TLS connections, and passes what they carry to a port in plain: the server of the tests knows no TLS.
+async fn terminate_tls(own: CertifiedKey<rcgen::KeyPair>, to: u16) -> u16 {
+    let key = PrivatePkcs8KeyDer::from(own.signing_key.serialize_der()).into();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![own.cert.der().clone()], key)
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("localhost:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((near, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let mut near = acceptor.accept(near).await?;
+                let mut far = TcpStream::connect(("127.0.0.1", to)).await?;
+                tokio::io::copy_bidirectional(&mut near, &mut far).await
+            });
+        }
+    });
+    port
 }

@@ -34,7 +34,7 @@ impl Envoy {
         let config = tempfile::tempdir().unwrap();
         let file = config.path().join("envoy.yaml");
         std::fs::write(&file, text).unwrap();
-        let mut command = Command::new(installed("envoy"));
+        let mut command = Command::new(installed("bin/envoy"));
         command.args(["--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warn", "-c"]);
         let child = command.arg(&file).stderr(Stdio::piped()).spawn().unwrap();
         let mut envoy = Self { child, proxy, _config: config };
@@ -66,7 +66,9 @@ fn an_independent_client_is_answered() {
     let server = TestServer::with_descriptors(&format!("[server]\ncheck_token = \"{TOKEN}\""));
     let script = testdata("../crates/earrrl-server/tests/clients/envoy.py");
     let port = server.grpc.port().to_string();
-    let output = Command::new(installed("python")).arg(script).args([&port, TOKEN]).output();
+    let mut python = Command::new("python3");
+    python.env("PYTHONPATH", installed("python"));
+    let output = python.arg(script).args([&port, TOKEN]).output();
     let output = output.unwrap();
     let (out, err) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -49,7 +49,7 @@ pub use duration::parse_duration;
 pub use engine::{Charge, Engine, EngineError, MAX_CHARGES, RuleId, check_name};
 pub use error::RuleError;
 #[cfg(feature = "std")]
-pub use limiter::{Builder, Limiter, Patience, Reservation, Verdict, WaitError};
+pub use limiter::{Builder, Denied, Limiter, Patience, Reservation, Verdict, WaitError};
 #[cfg(feature = "std")]
 pub use memory::MemoryEngine;
 pub use parameter::Rate;
@@ -70,7 +70,8 @@ pub mod internal {
     pub use crate::rules::{Judgement, combine, decide_all};
 }
 
-/// The README's examples, run as doctests.
+/// The examples of both READMEs, run as doctests.
 #[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

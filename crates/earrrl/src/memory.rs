@@ -7,7 +7,7 @@ use std::{format, string::String};
 
 use arc_swap::ArcSwap;
 
-use crate::algorithm::Mode;
+use crate::algorithm::{Limit, Mode, State};
 use crate::atomic::{self, Part};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
@@ -165,6 +165,27 @@ impl<C: Clock> MemoryEngine<C> {
         if let Some(known) = self.rules.load().get(rule.0 as usize) {
             known.clients.prefetch(self.hasher.hash_bytes(key));
         }
+    }
+
+    /// Replaces what is known of a client by a state that was kept elsewhere, under `limit`; does
+    /// nothing where the rule's limit is another by now.
+    ///
+    /// # Errors
+    /// When the rule is unknown.
+    pub fn adopt(
+        &self,
+        rule: RuleId,
+        key: &[u8],
+        limit: &Limit,
+        state: Option<State>,
+    ) -> Result<(), EngineError> {
+        let charge = Charge { rule, key, cost: Cost::ZERO };
+        let now = self.clock.now();
+        self.change(&charge, |part| {
+            if part.rule.limit() == limit {
+                part.clients.update(part.key, limit, now, |_| (state.clone(), ()));
+            }
+        })
     }
 
     /// The rules, once none of those that are charged is being converted.

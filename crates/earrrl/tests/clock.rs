@@ -27,7 +27,7 @@ fn decide_without_counter() {
     // Boot time is read in hundredths of a second, before the one instant and before the other.
     assert!((passed - (to - from)).abs() < 10.0 && passed > 0.17, "{passed} of {}", to - from);
     let rule: Rule = "token-bucket 2 refill=1/d".parse().unwrap();
-    let limiter = Limiter::builder(rule).build().unwrap();
+    let limiter: Limiter<u64> = Limiter::builder(rule).build().unwrap();
     let allowed = [(); 3].map(|()| limiter.check(&7).is_allowed());
     assert_eq!(allowed, [true, true, false]);
     set_time_stamp_counter_readability(TimeStampCounterReadability::Readable).unwrap();

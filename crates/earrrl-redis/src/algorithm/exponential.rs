@@ -4,7 +4,7 @@ use earrrl::algorithm::exponential::Measured;
 use earrrl::{Cost, Exponential, Nanos, State};
 
 use super::average::{Life, MANY, life};
-use super::fields::{Fields, Packed, micros, nanos};
+use super::fields::{Fields, Packed, micros, moved_slot, nanos};
 use super::{Adjustment, OnRedis, Request};
 
 /// A limit meant as whole is whole, as in the core.
@@ -49,6 +49,14 @@ impl OnRedis for Exponential {
 
     fn adds(&self) -> bool {
         false
+    }
+
+    fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
+        let State::Exponential(state) = state else { return state };
+        State::Exponential(Measured {
+            at: Nanos::new(moved_slot(state.at.get(), from.get(), to.get())),
+            ..state
+        })
     }
 
     fn adjustments(&self, _counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {

@@ -56,3 +56,9 @@ pub(super) fn span_micros(span: Duration) -> f64 {
 pub(super) fn whole_micros(nanos: u64) -> f64 {
     (nanos / 1000) as f64
 }
+
+/// An instant, or the number of a window, as far from `to` as it was from `from`.
+pub(super) fn moved_slot(slot: u64, from: u64, to: u64) -> u64 {
+    let moved = i128::from(slot) + i128::from(to) - i128::from(from);
+    u64::try_from(moved.max(0)).unwrap_or(u64::MAX)
+}

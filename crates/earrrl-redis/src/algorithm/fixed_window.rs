@@ -3,7 +3,7 @@
 use earrrl::algorithm::fixed_window::Count;
 use earrrl::{Cost, FixedWindow, Nanos, RuleError, State};
 
-use super::fields::{Fields, Packed, whole_micros};
+use super::fields::{Fields, Packed, moved_slot, whole_micros};
 use super::{Adjustment, OnRedis, Request};
 
 impl OnRedis for FixedWindow {
@@ -34,6 +34,12 @@ impl OnRedis for FixedWindow {
         let State::FixedWindow(state) = state else { return None };
         packed.numbers(&[state.window as f64, state.count as f64]);
         Some(())
+    }
+
+    fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
+        let State::FixedWindow(state) = state else { return state };
+        let window = moved_slot(state.window, from.get() / self.window(), to.get() / self.window());
+        State::FixedWindow(Count { window, ..state })
     }
 
     fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {

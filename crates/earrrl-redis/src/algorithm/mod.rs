@@ -55,6 +55,10 @@ pub(crate) trait OnRedis {
     /// Writes a state at `now`; `None` for one of another algorithm.
     fn encode(&self, state: &State, now: Nanos, packed: &mut Packed) -> Option<()>;
 
+    /// The state at another clock's time: what was so much before or after `from` is as much before or
+    /// after `to`, in windows as in instants. A state of another algorithm stays.
+    fn moved(&self, state: State, from: Nanos, to: Nanos) -> State;
+
     /// When a record was stored, where its past before that is not known any more.
     fn stored_at(&self, _record: Fields<'_>, _now: Nanos) -> Option<Nanos> {
         None

@@ -76,6 +76,12 @@ impl OnRedis for RecentAverage {
         self.period_secs() * 1e7f64.ln()
     }
 
+    fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
+        let State::RecentAverage(moment) = state else { return state };
+        let count = self.count(Some(&moment), from);
+        self.state_with_count(count, to).map_or(State::RecentAverage(moment), State::RecentAverage)
+    }
+
     fn adjustments(&self, counted: &State, _sum: Cost, now: Nanos) -> Vec<Adjustment> {
         let State::RecentAverage(moment) = counted else { return Vec::new() };
         vec![Adjustment::add(-1.0, (self.count(Some(moment), now) * 1e9) as u128)]

@@ -3,7 +3,7 @@
 use earrrl::algorithm::sliding_counter::Counts;
 use earrrl::{Cost, Nanos, RuleError, SlidingCounter, State};
 
-use super::fields::{Fields, Packed, whole_micros};
+use super::fields::{Fields, Packed, moved_slot, whole_micros};
 use super::fixed_window::{check_window, start};
 use super::{Adjustment, OnRedis, Request};
 
@@ -36,6 +36,12 @@ impl OnRedis for SlidingCounter {
         let State::SlidingCounter(state) = state else { return None };
         packed.numbers(&[state.window as f64, state.current as f64, state.previous as f64]);
         Some(())
+    }
+
+    fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
+        let State::SlidingCounter(state) = state else { return state };
+        let window = moved_slot(state.window, from.get() / self.window(), to.get() / self.window());
+        State::SlidingCounter(Counts { window, ..state })
     }
 
     fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {

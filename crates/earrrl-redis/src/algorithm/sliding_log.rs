@@ -1,8 +1,9 @@
 //! Sliding window log: every request of the last window. The slots of its tally are microseconds.
 
+use earrrl::algorithm::Tally;
 use earrrl::{Cost, Nanos, RuleError, SlidingLog, State};
 
-use super::fields::{Fields, Packed, micros, whole_micros};
+use super::fields::{Fields, Packed, micros, moved_slot, whole_micros};
 use super::fixed_window::check_window;
 use super::{Adjustment, Answers, OnRedis, Request, tally};
 
@@ -46,6 +47,12 @@ impl OnRedis for SlidingLog {
 
     fn summary(&self, summary: Fields<'_>) -> Option<State> {
         tally::decode_summary(summary, SLOT).map(State::SlidingLog)
+    }
+
+    fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
+        let State::SlidingLog(tally) = state else { return state };
+        let entry = |(slot, cost)| (moved_slot(slot, from.get(), to.get()), cost);
+        State::SlidingLog(Tally::from_entries(tally.entries().map(entry)))
     }
 
     fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {

@@ -1,9 +1,10 @@
 //! Hybrid sliding window: counts in sub-windows. The slots of its tally are their numbers since 1970.
 
+use earrrl::algorithm::Tally;
 use earrrl::algorithm::sliding_window::Edge;
 use earrrl::{Cost, Nanos, RuleError, SlidingWindow, State};
 
-use super::fields::{Fields, Packed, whole_micros};
+use super::fields::{Fields, Packed, moved_slot, whole_micros};
 use super::fixed_window::check_window;
 use super::{Adjustment, Answers, OnRedis, Request, tally};
 
@@ -59,6 +60,13 @@ impl OnRedis for SlidingWindow {
         tally::decode_summary(summary, 1).map(State::SlidingWindow)
     }
 
+    fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
+        let State::SlidingWindow(tally) = state else { return state };
+        let (from, to) = (slot_of(self, from), slot_of(self, to));
+        let entry = |(slot, cost)| (moved_slot(slot, from, to), cost);
+        State::SlidingWindow(Tally::from_entries(tally.entries().map(entry)))
+    }
+
     fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {
         let State::SlidingWindow(tally) = counted else { return Vec::new() };
         let (window, parts) = (u128::from(self.window()), u128::from(self.sub_windows()));
@@ -74,4 +82,10 @@ fn common_divisor(limit: &SlidingWindow) -> u64 {
         (a, b) = (b, a % b);
     }
     a.max(1)
+}
+
+/// The number of the sub-window at an instant.
+fn slot_of(limit: &SlidingWindow, now: Nanos) -> u64 {
+    let (parts, window) = (u128::from(limit.sub_windows()), u128::from(limit.window()));
+    u64::try_from(u128::from(now.get()) * parts / window).unwrap_or(u64::MAX)
 }

@@ -46,6 +46,12 @@ impl OnRedis for TokenBucket {
         Some(())
     }
 
+    fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
+        let State::TokenBucket(full_at) = state else { return state };
+        let by = i128::from(to.get()) - i128::from(from.get());
+        State::TokenBucket(Moment(full_at.0 + by * self.ticks_per_nano()))
+    }
+
     fn adjustments(&self, counted: &State, sum: Cost, _now: Nanos) -> Vec<Adjustment> {
         let State::TokenBucket(full_at) = counted else { return Vec::new() };
         let alone = in_two(full_at.0, self);

@@ -1,5 +1,6 @@
 //! A Cluster of three masters and three replicas on loopback.
 
+use super::tools::tool;
 use super::{Server, until};
 
 const MASTERS: usize = 3;
@@ -42,12 +43,12 @@ impl Cluster {
     fn form(&self) {
         let addresses: Vec<_> =
             self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect();
-        let created = std::process::Command::new("redis-cli")
+        let created = tool("redis-cli")
             .args(["--cluster", "create"])
             .args(&addresses)
             .args(["--cluster-replicas", "1", "--cluster-yes"])
             .output()
-            .expect("redis-cli is installed (apt-get install redis-tools)");
+            .unwrap();
         assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stdout));
     }
 

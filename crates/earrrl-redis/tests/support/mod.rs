@@ -1,10 +1,10 @@
-//! Redis servers of the tests' own, on free ports: real ones, never mocks. A test without an installed
-//! `redis-server` fails.
+//! Valkey servers of the tests' own, on free ports: real ones, never mocks.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
 pub mod cluster;
 pub mod load;
 pub mod proxy;
+pub mod tools;
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ impl Drop for Folder {
     }
 }
 
-/// A `redis-server`, stopped with its owner.
+/// A server, stopped with its owner.
 pub struct Server {
     pub port: u16,
     pub folder: Folder,
@@ -92,7 +92,7 @@ impl Server {
 
     async fn answers(&self) {
         let socket = format!("redis+unix://{}", self.socket().display());
-        until("redis-server answers", || {
+        until("the server answers", || {
             command::<String>(&socket, &["PING"]).is_ok()
                 || command::<String>(&socket, &["PING"])
                     .is_err_and(|error| error.to_string().contains("NOAUTH"))
@@ -110,7 +110,7 @@ impl Drop for Server {
 
 fn launch(port: u16, folder: &Path, options: &[String]) -> Child {
     let socket = folder.join("redis.sock");
-    Command::new("redis-server")
+    tools::redis_server()
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
         .args(["--dir", &folder.display().to_string()])
         .args(["--unixsocket", &socket.display().to_string()])
@@ -118,7 +118,7 @@ fn launch(port: u16, folder: &Path, options: &[String]) -> Child {
         .args(options)
         .stdout(Stdio::null())
         .spawn()
-        .expect("redis-server is installed (apt-get install redis-server)")
+        .expect("the server starts")
 }
 
 pub fn command<T: FromRedisValue>(url: &str, words: &[&str]) -> RedisResult<T> {

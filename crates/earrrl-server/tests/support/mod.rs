@@ -12,6 +12,8 @@ pub mod http;
 pub mod process;
 pub mod redis;
 pub mod resp;
+#[path = "../../../earrrl-redis/tests/support/tools.rs"]
+pub mod tools;
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -115,9 +117,9 @@ pub fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
 }
 
-/// A program that `scripts/setup` installs.
+/// What `scripts/setup` installs. A missing one is an error, never a skipped test.
 pub fn installed(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/clients/bin").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools").join(name);
     assert!(path.exists(), "{} is missing: run scripts/setup", path.display());
     path
 }

@@ -1,7 +1,7 @@
-//! A `redis-server` of the tests' own, on a free port. A test without an installed one fails.
+//! A Valkey server of the tests' own, on a free port.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -45,7 +45,7 @@ impl Redis {
     }
 
     fn answers(&self) {
-        super::until("redis-server answers", || {
+        super::until("the server answers", || {
             TcpStream::connect(self.address).is_ok()
                 && self.client().line("PING") == Reply::Simple("PONG".into())
         });
@@ -61,11 +61,11 @@ impl Drop for Redis {
 
 fn launch(address: SocketAddr) -> Child {
     let port = address.port().to_string();
-    Command::new("redis-server")
+    super::tools::redis_server()
         .args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--loglevel", "warning"])
         .stdout(Stdio::null())
         .spawn()
-        .expect("redis-server is installed (apt-get install redis-server)")
+        .expect("the server starts")
 }
 
 pub fn free_address() -> SocketAddr {

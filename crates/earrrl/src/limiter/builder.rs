@@ -1,3 +1,6 @@
+use core::fmt;
+use core::marker::PhantomData;
+
 use crate::clock::{Clock, SystemClock, Time};
 use crate::cost::Cost;
 use crate::error::RuleError;
@@ -10,23 +13,23 @@ use super::Limiter;
 const DEFAULT_CAPACITY: usize = 100_000;
 
 /// What a limiter is to be; see [`Limiter::builder`].
-#[derive(Clone, Debug)]
-pub struct Builder<F = fn() -> SystemClock> {
+pub struct Builder<K: ?Sized, F = fn() -> SystemClock> {
     rule: Rule,
     capacity: usize,
     most_bytes: Option<usize>,
     hasher: Option<KeyHasher>,
     clock: F,
+    keys: PhantomData<fn(&K)>,
 }
 
-impl Builder {
+impl<K: ?Sized> Builder<K> {
     pub(super) fn new(rule: Rule) -> Self {
         let (capacity, clock) = (DEFAULT_CAPACITY, SystemClock::new as fn() -> SystemClock);
-        Self { rule, capacity, most_bytes: None, hasher: None, clock }
+        Self { rule, capacity, most_bytes: None, hasher: None, clock, keys: PhantomData }
     }
 }
 
-impl<C: Clock, F: FnOnce() -> C> Builder<F> {
+impl<K: ?Sized, C: Clock, F: FnOnce() -> C> Builder<K, F> {
     /// For so many live clients: 22 bytes each where the rule's state is one time.
     #[must_use]
     pub fn capacity(self, clients: usize) -> Self {
@@ -42,13 +45,14 @@ impl<C: Clock, F: FnOnce() -> C> Builder<F> {
 
     /// Another clock.
     #[must_use]
-    pub fn clock<D: Clock>(self, clock: D) -> Builder<impl FnOnce() -> D> {
+    pub fn clock<D: Clock>(self, clock: D) -> Builder<K, impl FnOnce() -> D> {
         Builder {
             rule: self.rule,
             capacity: self.capacity,
             most_bytes: self.most_bytes,
             hasher: self.hasher,
             clock: move || clock,
+            keys: PhantomData,
         }
     }
 
@@ -64,7 +68,7 @@ impl<C: Clock, F: FnOnce() -> C> Builder<F> {
     /// # Errors
     /// When the capacity is 0 or beyond memory, the processor has no 128-bit compare-and-swap, or
     /// the rule's `max_cost` is below 1.
-    pub fn build(self) -> Result<Limiter<C>, BuildError> {
+    pub fn build(self) -> Result<Limiter<K, C>, BuildError> {
         check(&self.rule)?;
         Ok(Limiter {
             clients: Clients::new(self.rule.limit(), self.capacity, self.most_bytes)?,
@@ -73,6 +77,7 @@ impl<C: Clock, F: FnOnce() -> C> Builder<F> {
             rule: self.rule,
             capacity: self.capacity,
             most_bytes: self.most_bytes,
+            keys: PhantomData,
         })
     }
 }
@@ -80,4 +85,13 @@ impl<C: Clock, F: FnOnce() -> C> Builder<F> {
 /// A rule whose `max_cost` refuses plain requests is a mistake.
 pub(super) fn check(rule: &Rule) -> Result<(), RuleError> {
     rule.accept(Cost::ONE).map(drop)
+}
+
+impl<K: ?Sized, F> fmt::Debug for Builder<K, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("rule", &self.rule)
+            .field("capacity", &self.capacity)
+            .finish_non_exhaustive()
+    }
 }

@@ -6,12 +6,14 @@ mod tests;
 mod verdict;
 mod wait;
 
+use core::borrow::Borrow;
 use core::fmt;
 use core::hash::Hash;
+use core::marker::PhantomData;
 
 pub use builder::Builder;
 use verdict::Details;
-pub use verdict::Verdict;
+pub use verdict::{Denied, Verdict};
 pub use wait::{Patience, Reservation, WaitError};
 
 use crate::algorithm::{Judged, Limit, Mode, Moment, OneTime, judge};
@@ -29,45 +31,51 @@ const BATCH: usize = 16;
 
 /// Decides requests under one rule, for a fixed number of clients.
 ///
-/// Clients are told apart by their keys, which may be of any hashable type; the same client must
-/// always come as the same type. Nothing is stored of a key but its hash. All methods that decide
-/// take `&self`, take no lock where the rule's state is one time (recent-average, token-bucket,
-/// gcra), and never wait for another thread.
+/// `K` is the type of the clients' keys. As with a map, a client is looked up by whatever `K`
+/// borrows as: a `Limiter<String>` takes `&String` and `&str`. A `Limiter<[u8]>` is for keys that are
+/// bytes, as protocols have them. Nothing is stored of a key but its hash.
+///
+/// All methods that decide take `&self`, take no lock where the rule's state is one time
+/// (recent-average, token-bucket, gcra), and never wait for another thread.
 ///
 /// ```
-/// use earrrl::{Limiter, Rule};
+/// use earrrl::{Cost, Limiter, Rate, TokenBucket};
 ///
-/// let rule: Rule = "gcra 1/s burst=2".parse()?;
-/// let limiter = Limiter::builder(rule).capacity(10_000).build()?;
+/// let bucket = TokenBucket::new(Cost::from_units(2), Rate::per_second(1)?)?;
+/// let limiter: Limiter<str> = Limiter::builder(bucket).capacity(10_000).build()?;
 /// assert!(limiter.check("alice").is_allowed());
 /// assert!(limiter.check("alice").is_allowed());
 /// let denied = limiter.check("alice");
 /// assert!(!denied.is_allowed());
 /// assert!(denied.retry_after().duration().is_some_and(|wait| wait.as_millis() <= 1000));
-/// assert!(limiter.check("bob").is_allowed());
+/// limiter.check("bob").ok()?; // an error where it is denied
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Limiter<C = SystemClock> {
+pub struct Limiter<K: ?Sized, C = SystemClock> {
     rule: Rule,
     clients: Clients,
     hasher: KeyHasher,
     clock: Time<C>,
     capacity: usize,
     most_bytes: Option<usize>,
+    keys: PhantomData<fn(&K)>,
 }
 
-impl Limiter {
-    /// Begins a limiter of the rule: for 100 000 clients, on the system's clock, unless said
-    /// otherwise.
-    pub fn builder(rule: Rule) -> Builder {
-        Builder::new(rule)
+impl<K: ?Sized> Limiter<K> {
+    /// Begins a limiter of a rule, or of one algorithm with its parameters: for 100 000 clients, on
+    /// the system's clock, unless said otherwise.
+    pub fn builder(rule: impl Into<Rule>) -> Builder<K> {
+        Builder::new(rule.into())
     }
 }
 
-impl<C: Clock> Limiter<C> {
+impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// Decides a request of cost 1.
     #[inline(always)]
-    pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Verdict<'_> {
+    pub fn check<Q: Hash + ?Sized>(&self, key: &Q) -> Verdict<'_>
+    where
+        K: Borrow<Q>,
+    {
         self.decide(self.hasher.hash(key), Cost::ONE, || self.clock.now(), Mode::Check)
     }
 
@@ -76,11 +84,14 @@ impl<C: Clock> Limiter<C> {
     /// # Errors
     /// When it costs more than the rule's `max_cost`.
     #[inline]
-    pub fn check_cost<K: Hash + ?Sized>(
+    pub fn check_cost<Q: Hash + ?Sized>(
         &self,
-        key: &K,
+        key: &Q,
         cost: Cost,
-    ) -> Result<Verdict<'_>, RuleError> {
+    ) -> Result<Verdict<'_>, RuleError>
+    where
+        K: Borrow<Q>,
+    {
         let cost = self.rule.accept(cost)?;
         Ok(self.decide(self.hasher.hash(key), cost, || self.clock.now(), Mode::Check))
     }
@@ -90,12 +101,15 @@ impl<C: Clock> Limiter<C> {
     /// # Errors
     /// When it costs more than the rule's `max_cost`.
     #[inline]
-    pub fn check_at<K: Hash + ?Sized>(
+    pub fn check_at<Q: Hash + ?Sized>(
         &self,
-        key: &K,
+        key: &Q,
         cost: Cost,
         now: Nanos,
-    ) -> Result<Verdict<'_>, RuleError> {
+    ) -> Result<Verdict<'_>, RuleError>
+    where
+        K: Borrow<Q>,
+    {
         let cost = self.rule.accept(cost)?;
         let now = self.clock.at(now);
         Ok(self.decide(self.hasher.hash(key), cost, || now, Mode::Check))
@@ -105,7 +119,10 @@ impl<C: Clock> Limiter<C> {
     ///
     /// # Errors
     /// When it costs more than the rule's `max_cost`.
-    pub fn peek<K: Hash + ?Sized>(&self, key: &K, cost: Cost) -> Result<Verdict<'_>, RuleError> {
+    pub fn peek<Q: Hash + ?Sized>(&self, key: &Q, cost: Cost) -> Result<Verdict<'_>, RuleError>
+    where
+        K: Borrow<Q>,
+    {
         let cost = self.rule.accept(cost)?;
         Ok(self.decide(self.hasher.hash(key), cost, || self.clock.now(), Mode::Peek))
     }
@@ -118,7 +135,8 @@ impl<C: Clock> Limiter<C> {
     /// use std::time::Duration;
     ///
     /// let rule: Rule = "gcra 100/s burst=1000".parse()?;
-    /// let tokens = Limiter::builder(rule).clock(ManualClock::new(Nanos::from_secs(1))).build()?;
+    /// let clock = ManualClock::new(Nanos::from_secs(1));
+    /// let tokens = Limiter::<str>::builder(rule).clock(clock).build()?;
     /// // The model answered with 4000 tokens: 30 seconds of the allowance are owed.
     /// let answer = tokens.charge("alice", Cost::from_units(4000))?;
     /// assert!(!answer.is_allowed());
@@ -129,39 +147,64 @@ impl<C: Clock> Limiter<C> {
     ///
     /// # Errors
     /// When it costs more than the rule's `max_cost`.
-    pub fn charge<K: Hash + ?Sized>(&self, key: &K, cost: Cost) -> Result<Verdict<'_>, RuleError> {
+    pub fn charge<Q: Hash + ?Sized>(&self, key: &Q, cost: Cost) -> Result<Verdict<'_>, RuleError>
+    where
+        K: Borrow<Q>,
+    {
         let cost = self.rule.accept(cost)?;
         Ok(self.decide(self.hasher.hash(key), cost, || self.clock.now(), Mode::Charge))
     }
 
     /// Decides requests of cost 1 of many keys, in order: several times as fast as one by one
-    /// where the clients don't fit the processor's cache. The verdicts are made as they are asked
-    /// for, sixteen at a time.
-    pub fn check_batch<'a, K: Hash>(
-        &'a self,
-        keys: &'a [K],
-    ) -> impl Iterator<Item = Verdict<'a>> + 'a {
-        keys.chunks(BATCH).flat_map(move |keys| {
-            let mut hashes = [KeyHash::from_bits(0); BATCH];
-            for (hash, key) in hashes.iter_mut().zip(keys) {
-                *hash = self.hasher.hash(key);
-                self.clients.prefetch(*hash);
+    /// where the clients don't fit the processor's cache. Sixteen are decided at a time, when the
+    /// first of them is asked for.
+    ///
+    /// ```
+    /// # let rule: earrrl::Rule = "gcra 1/s burst=2".parse()?;
+    /// let limiter: earrrl::Limiter<u64> = earrrl::Limiter::builder(rule).build()?;
+    /// let allowed = limiter.check_batch(&[7, 7, 8, 7]).filter(|verdict| verdict.is_allowed());
+    /// assert_eq!(allowed.count(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn check_batch<'a, Q, I>(&'a self, keys: I) -> impl Iterator<Item = Verdict<'a>> + 'a
+    where
+        K: Borrow<Q>,
+        Q: Hash + ?Sized + 'a,
+        I: IntoIterator<Item = &'a Q, IntoIter: 'a>,
+    {
+        let mut keys = keys.into_iter().fuse();
+        let chunks = core::iter::from_fn(move || {
+            let mut hashes = [None; BATCH];
+            for (hash, key) in hashes.iter_mut().zip(&mut keys) {
+                let key = self.hasher.hash(key);
+                self.clients.prefetch(key);
+                *hash = Some(key);
             }
-            let now = self.clock.now();
-            let hashes = hashes.into_iter().take(keys.len());
-            hashes.map(move |hash| self.decide(hash, Cost::ONE, || now, Mode::Check))
-        })
+            hashes[0].map(|_| self.check_chunk(&hashes))
+        });
+        chunks.flat_map(|verdicts| verdicts.into_iter().flatten())
+    }
+
+    fn check_chunk(&self, keys: &[Option<KeyHash>; BATCH]) -> [Option<Verdict<'_>>; BATCH] {
+        let now = self.clock.now();
+        keys.map(|key| key.map(|key| self.decide(key, Cost::ONE, || now, Mode::Check)))
     }
 
     /// Takes back a request that was charged at that instant ([`Verdict::decided_at`]), or now.
-    pub fn refund<K: Hash + ?Sized>(&self, key: &K, cost: Cost, charged_at: Option<Nanos>) {
+    pub fn refund<Q: Hash + ?Sized>(&self, key: &Q, cost: Cost, charged_at: Option<Nanos>)
+    where
+        K: Borrow<Q>,
+    {
         let (limit, now) = (self.rule.limit(), self.clock.now());
         let charged_at = charged_at.unwrap_or(now);
         self.clients.refund(self.hasher.hash(key), limit, now, charged_at, cost);
     }
 
     /// Forgets a client.
-    pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
+    pub fn reset<Q: Hash + ?Sized>(&self, key: &Q)
+    where
+        K: Borrow<Q>,
+    {
         self.clients.reset(self.hasher.hash(key));
     }
 
@@ -296,7 +339,7 @@ impl<C: Clock> Limiter<C> {
     }
 }
 
-impl<C> fmt::Debug for Limiter<C> {
+impl<K: ?Sized, C> fmt::Debug for Limiter<K, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Limiter")
             .field("rule", &self.rule.to_string())

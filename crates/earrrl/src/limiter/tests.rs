@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::string::String;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -31,13 +32,19 @@ fn at(millis: u64) -> Nanos {
     Nanos::from_secs(1_800_000_000) + Duration::from_millis(millis)
 }
 
-fn manual(text: &str) -> (Limiter<Arc<ManualClock>>, Arc<ManualClock>) {
+type Manual<K> = (Limiter<K, Arc<ManualClock>>, Arc<ManualClock>);
+
+fn manual(text: &str) -> Manual<str> {
+    manual_for(text)
+}
+
+fn manual_for<K: ?Sized>(text: &str) -> Manual<K> {
     let clock = Arc::new(ManualClock::new(at(0)));
     let limiter = Limiter::builder(rule(text)).capacity(1000).clock(clock.clone());
     (limiter.build().unwrap(), clock)
 }
 
-fn allowed_of(limiter: &Limiter<Arc<ManualClock>>, key: &str, requests: usize) -> usize {
+fn allowed_of(limiter: &Limiter<str, Arc<ManualClock>>, key: &str, requests: usize) -> usize {
     (0..requests).filter(|_| limiter.check(key).is_allowed()).count()
 }
 
@@ -48,7 +55,7 @@ proptest! {
         requests in prop::collection::vec((0..4_u64, 0..4000_u64, 0..3_u64), 1..60),
     ) {
         for text in RULES {
-            let (limiter, rule) = (manual(text).0, rule(text));
+            let (limiter, rule) = (manual_for::<u64>(text).0, rule(text));
             let mut states: HashMap<u64, State> = HashMap::new();
             let mut now = at(0);
             for (key, wait, cost) in &requests {
@@ -68,7 +75,7 @@ proptest! {
 #[test]
 fn what_cannot_be_built_is_refused() {
     let error = |text: &str, capacity| {
-        let built = Limiter::builder(rule(text)).capacity(capacity).build();
+        let built = Limiter::<str>::builder(rule(text)).capacity(capacity).build();
         built.map(drop).unwrap_err()
     };
     for text in RULES {
@@ -77,13 +84,13 @@ fn what_cannot_be_built_is_refused() {
         assert_eq!(error(text, capacity), BuildError::Table(TableError::TooLarge { capacity }));
     }
     let half = rule("gcra 1/s burst=5").with_max_cost("0.5".parse().unwrap()).unwrap();
-    assert!(matches!(Limiter::builder(half).build(), Err(BuildError::Rule(_))));
+    assert!(matches!(Limiter::<str>::builder(half).build(), Err(BuildError::Rule(_))));
 }
 
 #[test]
 fn a_cost_above_max_cost_is_an_error_and_stores_nothing() {
     let cheap = rule("gcra 1/s burst=5").with_max_cost(Cost::from_units(2)).unwrap();
-    let limiter = Limiter::builder(cheap).build().unwrap();
+    let limiter = Limiter::<str>::builder(cheap).build().unwrap();
     assert!(limiter.check_cost("k", Cost::from_units(3)).is_err());
     assert!(limiter.peek("k", Cost::from_units(3)).is_err());
     assert_eq!(limiter.peek("k", Cost::ONE).unwrap().remaining(), 5);
@@ -120,12 +127,31 @@ fn a_refund_gives_back_what_was_charged() {
 #[test]
 fn a_batch_decides_as_one_by_one() {
     for text in RULES {
-        let (one, many) = (manual(text).0, manual(text).0);
+        let (one, many) = (manual_for::<u64>(text).0, manual_for::<u64>(text).0);
         let keys: Vec<u64> = (0..1000).map(|nth| nth * nth % 37).collect();
         let batch: Vec<Decision> = many.check_batch(&keys).map(|v| v.decision()).collect();
         let single: Vec<Decision> = keys.iter().map(|key| one.check(key).decision()).collect();
         assert_eq!(batch, single, "{text}");
     }
+}
+
+#[test]
+fn a_batch_is_not_overtaken_while_its_verdicts_are_read() {
+    let (limiter, clock) = manual("gcra 1/d burst=2");
+    let mut batch = limiter.check_batch(["k", "k"]);
+    assert!(batch.next().is_some_and(|verdict| verdict.is_allowed()));
+    clock.advance(Duration::from_secs(1));
+    assert!(!limiter.check("k").is_allowed());
+    assert!(batch.next().is_some_and(|verdict| verdict.is_allowed()));
+    assert!(batch.next().is_none());
+}
+
+#[test]
+fn a_client_is_looked_up_by_what_its_key_borrows_as() {
+    let limiter = manual_for::<String>("gcra 1/d burst=2").0;
+    assert!(limiter.check("alice").is_allowed());
+    assert!(limiter.check(&String::from("alice")).is_allowed());
+    assert!(!limiter.check("alice").is_allowed());
 }
 
 #[test]
@@ -165,7 +191,7 @@ fn actions_change_the_answer_and_not_the_state() {
     ] {
         let rule = rule("gcra 1/s burst=1").with_action(action).unwrap();
         let clock = ManualClock::new(at(0));
-        let limiter = Limiter::builder(rule).clock(clock).build().unwrap();
+        let limiter = Limiter::<str>::builder(rule).clock(clock).build().unwrap();
         assert_eq!(limiter.check("k").outcome(), Outcome::Allow);
         assert_eq!(limiter.check("k").outcome(), outcome);
         assert_eq!(

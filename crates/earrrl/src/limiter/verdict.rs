@@ -36,6 +36,28 @@ impl Verdict<'_> {
         self.allowed
     }
 
+    /// The verdict where the request is allowed, for use with `?`.
+    ///
+    /// ```
+    /// # use earrrl::{Denied, Limiter, Rule};
+    /// # let rule: Rule = "fixed-window 1/1d".parse()?;
+    /// let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// let serve = || -> Result<&str, Denied> {
+    ///     limiter.check("alice").ok()?;
+    ///     Ok("hello")
+    /// };
+    /// assert_eq!(serve(), Ok("hello"));
+    /// assert!(serve().is_err_and(|denied| denied.decision().remaining == 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Denied`], with everything there is to say, where it is not allowed.
+    #[inline]
+    pub fn ok(self) -> Result<Self, Denied> {
+        if self.allowed { Ok(self) } else { Err(Denied(self.decision())) }
+    }
+
     /// The instant it was decided at; a refund wants to know.
     pub fn decided_at(&self) -> Nanos {
         self.now
@@ -108,3 +130,25 @@ impl fmt::Debug for Verdict<'_> {
         self.decision().fmt(f)
     }
 }
+
+/// A request was denied: the error that [`Verdict::ok`] makes of a verdict.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Denied(Decision);
+
+impl Denied {
+    /// The decision.
+    pub fn decision(&self) -> &Decision {
+        &self.0
+    }
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.retry_after {
+            Wait::For(wait) => write!(f, "over the limit; allowed again in {wait:?}"),
+            Wait::Never => f.write_str("the cost is more than the rule ever admits"),
+        }
+    }
+}
+
+impl std::error::Error for Denied {}

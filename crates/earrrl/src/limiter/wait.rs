@@ -4,6 +4,7 @@
 //! wait until the refill has paid for it. So everybody waits in the order of arrival, nobody polls,
 //! and there is no queue in memory. Who gives up is refunded.
 
+use core::borrow::Borrow;
 use core::future::Future;
 use core::hash::Hash;
 use core::time::Duration;
@@ -11,10 +12,12 @@ use std::fmt;
 
 use super::Limiter;
 use crate::algorithm::{Limit, Moment, OneTime, TokenBucket};
+use crate::clock::Time;
 use crate::clock::{Clock, Nanos};
 use crate::cost::Cost;
 use crate::decision::Wait;
 use crate::error::RuleError;
+use crate::rule::Rule;
 use crate::store::Clients;
 use crate::store::table::{Change, KeyHash};
 
@@ -73,7 +76,9 @@ impl std::error::Error for WaitError {}
 /// A turn that was paid for. Dropped before [`keep`](Self::keep), it is refunded.
 #[must_use]
 pub struct Reservation<'a, C: Clock> {
-    limiter: &'a Limiter<C>,
+    clients: &'a Clients,
+    rule: &'a Rule,
+    clock: &'a Time<C>,
     key: KeyHash,
     cost: Cost,
     charged_at: Nanos,
@@ -96,8 +101,8 @@ impl<C: Clock> Reservation<'_, C> {
 impl<C: Clock> Drop for Reservation<'_, C> {
     fn drop(&mut self) {
         if !self.kept {
-            let Limiter { clients, rule, clock, .. } = self.limiter;
-            clients.refund(self.key, rule.limit(), clock.now(), self.charged_at, self.cost);
+            let (limit, now) = (self.rule.limit(), self.clock.now());
+            self.clients.refund(self.key, limit, now, self.charged_at, self.cost);
         }
     }
 }
@@ -108,18 +113,21 @@ impl<C: Clock> fmt::Debug for Reservation<'_, C> {
     }
 }
 
-impl<C: Clock> Limiter<C> {
+impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// Reserves the next turn of a client: charges it now, and tells how long to wait for it.
     ///
     /// # Errors
     /// When the wait would be longer than `patience` has, or the rule can't reserve; then nothing
     /// is charged.
-    pub fn reserve<K: Hash + ?Sized>(
+    pub fn reserve<Q: Hash + ?Sized>(
         &self,
-        key: &K,
+        key: &Q,
         cost: Cost,
         patience: Patience,
-    ) -> Result<Reservation<'_, C>, WaitError> {
+    ) -> Result<Reservation<'_, C>, WaitError>
+    where
+        K: Borrow<Q>,
+    {
         let cost = self.rule.accept(cost).map_err(WaitError::Rule)?;
         let (Clients::Words(table), Limit::TokenBucket(limit)) = (&self.clients, self.rule.limit())
         else {
@@ -136,7 +144,8 @@ impl<C: Clock> Limiter<C> {
             },
         );
         let wait = reserved?.saturating_add(random_up_to(patience.jitter));
-        Ok(Reservation { limiter: self, key, cost, charged_at: now, wait, kept: false })
+        let Self { clients, rule, clock, .. } = self;
+        Ok(Reservation { clients, rule, clock, key, cost, charged_at: now, wait, kept: false })
     }
 
     /// Waits for a client's turn, in the order of arrival, on any async runtime: `sleep` is the
@@ -144,13 +153,16 @@ impl<C: Clock> Limiter<C> {
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve), and before anything is waited for.
-    pub async fn until_ready_with<K: Hash + ?Sized, F: Future>(
+    pub async fn until_ready_with<Q: Hash + ?Sized, F: Future>(
         &self,
-        key: &K,
+        key: &Q,
         cost: Cost,
         patience: Patience,
         sleep: impl FnOnce(Duration) -> F,
-    ) -> Result<(), WaitError> {
+    ) -> Result<(), WaitError>
+    where
+        K: Borrow<Q>,
+    {
         let reservation = self.reserve(key, cost, patience)?;
         if !reservation.wait.is_zero() {
             sleep(reservation.wait).await;
@@ -165,7 +177,10 @@ impl<C: Clock> Limiter<C> {
     /// # Errors
     /// As [`reserve`](Self::reserve), and before anything is waited for.
     #[cfg(feature = "timer")]
-    pub async fn until_ready<K: Hash + ?Sized>(&self, key: &K) -> Result<(), WaitError> {
+    pub async fn until_ready<Q: Hash + ?Sized>(&self, key: &Q) -> Result<(), WaitError>
+    where
+        K: Borrow<Q>,
+    {
         let sleep = futures_timer::Delay::new;
         self.until_ready_with(key, Cost::ONE, Patience::default(), sleep).await
     }

@@ -1,0 +1,89 @@
+//! An outage is no amnesty: a node that decides alone goes on from what Redis last told it.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use earrrl::{Charge, Cost, Engine, ManualClock, Mode, Nanos, RuleId};
+use earrrl_redis::{Options, RedisEngine};
+
+use support::load::becomes;
+use support::{PATIENCE, Server};
+
+/// Rules under which a client that has used everything up stays out for longer than a test takes.
+const RULES: [&str; 9] = [
+    "recent-average 0.001/s half-life=1h",
+    "recent-average 0.001/s half-life=1h leaky",
+    "exponential 5/1h strict",
+    "exponential 5/1h",
+    "gcra 1/1h burst=5",
+    "fixed-window 5/3650d",
+    "sliding-log 5/3650d",
+    "sliding-window 5/3650d",
+    "sliding-counter 5/3650d",
+];
+
+async fn node(url: &str) -> RedisEngine {
+    // An hour off: Redis's clock counts, and when it is gone, what was left then.
+    let hour = Duration::from_secs(3600);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap() - hour;
+    let clock = ManualClock::new(Nanos::new(now.as_nanos() as u64));
+    let mut options = Options::new(url);
+    options.deadline = Duration::from_secs(1);
+    let node = RedisEngine::with_clock(options, Arc::new(clock)).unwrap();
+    assert!(node.ready(PATIENCE).await, "{:?}", node.status());
+    node
+}
+
+async fn allowed(engine: &RedisEngine, rule: RuleId, times: usize) -> usize {
+    let mut allowed = 0;
+    for _ in 0..times {
+        let charge = Charge { rule, key: b"k", cost: Cost::ONE };
+        allowed += usize::from(engine.decide(&[charge], Mode::Check, None).await.unwrap().allowed);
+    }
+    allowed
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_out_stays_out_on_every_node() {
+    let mut server = Server::start(&[]).await;
+    let nodes = [node(&server.url()).await, node(&server.url()).await];
+    let prepare = |node: &RedisEngine| {
+        RULES.map(|text| {
+            let name: String =
+                text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+            node.prepare(&name, &text.parse().unwrap()).unwrap()
+        })
+    };
+    let rules = [prepare(&nodes[0]), prepare(&nodes[1])];
+    for place in 0..RULES.len() {
+        let (one, other) = (rules[0][place], rules[1][place]);
+        assert!((4..=8).contains(&allowed(&nodes[0], one, 40).await), "{}", RULES[place]);
+        assert_eq!(allowed(&nodes[1], other, 1).await, 0, "{}", RULES[place]);
+    }
+    server.kill();
+    for (node, rules) in nodes.iter().zip(rules) {
+        for (rule, text) in rules.into_iter().zip(RULES) {
+            assert_eq!(allowed(node, rule, 20).await, 0, "{text}");
+        }
+        becomes(node, earrrl_redis::Mode::Alone).await;
+    }
+}
+
+/// What a node has left for a client when Redis goes is what Redis had left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_left_can_be_used_once_a_node() {
+    let mut server = Server::start(&[]).await;
+    let nodes = [node(&server.url()).await, node(&server.url()).await];
+    let text = "gcra 1/1h burst=10";
+    let rules =
+        [0, 1].map(|place: usize| nodes[place].prepare("pool", &text.parse().unwrap()).unwrap());
+    assert_eq!(allowed(&nodes[0], rules[0], 4).await, 4);
+    assert_eq!(allowed(&nodes[1], rules[1], 3).await, 3);
+    server.kill();
+    assert_eq!(allowed(&nodes[1], rules[1], 20).await, 3);
+    // The other has not heard of the last three: never more than nodes × what was left.
+    assert_eq!(allowed(&nodes[0], rules[0], 20).await, 6);
+}
