@@ -19,7 +19,7 @@ impl RateLimitService for Echo {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        let limit = RateLimit { requests_per_unit: 1, unit: 1, ..RateLimit::default() };
+        let limit = RateLimit { name: String::new(), requests_per_unit: 1, unit: 1 };
         let status = DescriptorStatus {
             code: Code::Ok.into(),
             current_limit: Some(limit),

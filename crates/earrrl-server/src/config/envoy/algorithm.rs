@@ -65,7 +65,7 @@ impl LimitConfig {
     /// A rate that the algorithm can't have.
     pub fn rule(&self, algorithm: Algorithm) -> Result<Option<Rule>, RuleError> {
         let rule = match (&self.limit, self.amount) {
-            (Some(limit), _) => Some(Rule::from(limit.clone())),
+            (Some(limit), _) => Some(Rule::from(*limit)),
             (None, Amount::PerUnit(requests, unit)) => algorithm.rule(requests, unit)?,
             (None, _) => None,
         };

@@ -303,7 +303,7 @@ impl Reader {
 
     fn own_limit(&mut self, node: &Node) -> Option<Limit> {
         match self.text("limit", node).parse::<Rule>() {
-            Ok(rule) => Some(rule.limit().clone()),
+            Ok(rule) => Some(*rule.limit()),
             Err(error) => {
                 self.problem(node.place, format!("limit: {error}"));
                 None

@@ -67,7 +67,7 @@ struct Override {
 }
 
 /// A whole number, or its text.
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(try_from = "Json")]
 struct Number(u64);
 
@@ -75,12 +75,6 @@ struct Number(u64);
 #[derive(Deserialize, Default)]
 #[serde(try_from = "Json")]
 struct UnitName(i32);
-
-impl Default for Number {
-    fn default() -> Self {
-        Self(0)
-    }
-}
 
 impl TryFrom<Json> for Number {
     type Error = String;

@@ -166,7 +166,6 @@ fn status_of(share: &Share<'_>, verdict: &Verdict) -> DescriptorStatus {
         name: current.name.clone(),
         requests_per_unit: current.requests,
         unit: current.unit,
-        ..RateLimit::default()
     };
     DescriptorStatus {
         code: code(verdict.enforced).into(),

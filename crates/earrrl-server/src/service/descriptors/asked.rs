@@ -195,7 +195,7 @@ fn rules_of<'a>(
     for rule in rules.iter().filter(|rule| rule.serves_descriptors() && rule.matches(&request)) {
         let Some(prepared) = rule.limit_for(&request) else { continue };
         let current = Current { name: rule.name.clone(), ..Current::of(&prepared.rule) };
-        let kind = Kind::Counted(prepared.id, prepared.rule.clone());
+        let kind = Kind::Counted(prepared.id, Box::new(prepared.rule.clone()));
         let (shadow_mode, quota_mode) = (false, false);
         let limit = Limit { kind, current, shadow_mode, quota_mode, counts: None };
         let limit = LimitRef::Rule(Box::new(RuleLimit { rule, limit }));

@@ -33,8 +33,8 @@ pub(super) fn add(
     }
     response.response_headers_to_add = to_client;
     let flagged = shares.iter().zip(&verdicts.each).map(|(_, verdict)| verdict.outcome);
-    let flagged = flagged.filter(|o| matches!(o, Outcome::Quarantine | Outcome::ShadowBan)).last();
-    if let (Some(outcome), false) = (flagged, verdicts.over()) {
+    let mut flagged = flagged.filter(|o| matches!(o, Outcome::Quarantine | Outcome::ShadowBan));
+    if let (Some(outcome), false) = (flagged.next(), verdicts.over()) {
         response.request_headers_to_add.push(header("x-earrrl-action", outcome.name().into()));
     }
 }

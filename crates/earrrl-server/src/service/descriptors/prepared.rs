@@ -57,7 +57,7 @@ pub enum Kind {
     /// Nothing is allowed; the answer names the end of the window.
     Zero(Unit),
     /// The engine counts.
-    Counted(RuleId, Rule),
+    Counted(RuleId, Box<Rule>),
 }
 
 /// A limit in the words of an answer.
@@ -140,7 +140,7 @@ impl Descriptors {
             None => Kind::Zero(unit),
             Some(rule) => {
                 let name = format!("envoy-override-{requests}-{}", unit.name());
-                Kind::Counted(engine.prepare(&name, &rule, OVERRIDE_CAPACITY)?, rule)
+                Kind::Counted(engine.prepare(&name, &rule, OVERRIDE_CAPACITY)?, Box::new(rule))
             }
         };
         let current = Current { name: String::new(), requests, unit: unit.number() };
@@ -165,7 +165,7 @@ impl Limit {
                 // Modes are judged over all descriptors of a request, so the engine only counts.
                 let counts_only = config.shadow_mode || config.quota_mode;
                 let rule = if counts_only { rule.with_action(Action::Observe)? } else { rule };
-                Kind::Counted(engine.prepare(&engine_name(limit), &rule, capacity)?, rule)
+                Kind::Counted(engine.prepare(&engine_name(limit), &rule, capacity)?, Box::new(rule))
             }
             (Amount::PerUnit(_, unit), None) => Kind::Zero(unit),
             (Amount::Unlimited | Amount::Own, None) => Kind::Unlimited,
