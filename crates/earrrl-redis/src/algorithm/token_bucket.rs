@@ -28,8 +28,8 @@ impl OnRedis for TokenBucket {
         1
     }
 
-    fn record_len(&self) -> Option<usize> {
-        Some(12)
+    fn has_len(&self, len: usize) -> bool {
+        len == 12 || len == 19
     }
 
     fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
@@ -38,11 +38,14 @@ impl OnRedis for TokenBucket {
         Some(State::TokenBucket(Moment(ticks)))
     }
 
-    fn encode(&self, state: &State, _now: Nanos, packed: &mut Packed) -> Option<()> {
+    fn encode(&self, state: &State, now: Nanos, packed: &mut Packed) -> Option<()> {
         let State::TokenBucket(moment) = state else { return None };
         let (whole, rest) = in_two(moment.0.max(0), self);
         packed.whole(whole as u64, 7);
         packed.whole(rest as u64, 4);
+        if self.balance(Some(moment), now) < 0.0 {
+            packed.whole(now.get() / 1000, 7);
+        }
         Some(())
     }
 
