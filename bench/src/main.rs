@@ -1,6 +1,9 @@
 //! Ours and other rate limiters, side by side, in one run: medians and ratios as Markdown.
 //!
-//! `cargo run --release --manifest-path bench/Cargo.toml [-- --rounds N] [--sizes 1,10000,…]`
+//! `cargo run --release --manifest-path bench/Cargo.toml [-- --rounds N] [--sizes 1,10000,…] [--only TEXT,…]`
+//!
+//! `--only` measures the kinds of keys (`u64`, `strings`, `zipf`, `denied`) and the contenders that it
+//! names, the latter by a part of their names.
 
 mod contender;
 mod floors;
@@ -50,13 +53,26 @@ impl Setting {
     }
 }
 
+const KINDS: [&str; 4] = ["u64 keys", "20-byte strings", "Zipf 0.99, u64", "denied, u64"];
+
 struct Options {
     rounds: usize,
     sizes: Vec<usize>,
+    only: Vec<String>,
+}
+
+impl Options {
+    /// Whether anything of a kind is to be measured: all is, unless some of the kind are named.
+    fn wants(&self, name: &str, kind: &[&str]) -> bool {
+        let named = |text: &&String| kind.iter().any(|name| name.contains(text.as_str()));
+        let mut named = self.only.iter().filter(named).peekable();
+        named.peek().is_none() || named.any(|text| name.contains(text.as_str()))
+    }
 }
 
 fn options() -> Options {
-    let mut options = Options { rounds: 5, sizes: vec![1, 10_000, 1_000_000, 10_000_000] };
+    let mut options =
+        Options { rounds: 5, sizes: vec![1, 10_000, 1_000_000, 10_000_000], only: Vec::new() };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let value = args.next().unwrap_or_default();
@@ -66,6 +82,7 @@ fn options() -> Options {
                 let sizes = value.split(',').map(|size| size.parse().expect("numbers of clients"));
                 options.sizes = sizes.collect();
             }
+            "--only" => options.only = value.split(',').map(String::from).collect(),
             _ => panic!("unknown option {arg}"),
         }
     }
@@ -120,13 +137,24 @@ fn sequence<K: Key>(setting: &Setting, length: usize, seed: u64) -> Vec<K> {
 }
 
 /// Builds every contender, fills it with its clients, and measures all of them in turns.
-fn group<K: Key>(make: &[Make<K>], setting: &Setting, kind: &str, rounds: usize, to: &mut Report) {
+fn group<K: Key>(
+    make: &[Make<K>],
+    setting: &Setting,
+    kind: &str,
+    options: &Options,
+    to: &mut Report,
+) {
+    if !options.wants(kind, &KINDS) {
+        return;
+    }
+    let names: Vec<_> = make.iter().map(|(name, _)| *name).collect();
+    let wanted = make.iter().filter(|(name, _)| options.wants(name, &names));
+    let rounds = options.rounds;
     // Before the contenders, so that the keys lie one after the other, as in a server's buffer.
     let length = 1_000_000;
     let sequences: [Vec<K>; 2] = [sequence(setting, length, 1), sequence(setting, length, 2)];
     let [first, second] = sequences.each_ref().map(Vec::as_slice);
-    let contenders: Vec<Named<K>> = make
-        .iter()
+    let contenders: Vec<Named<K>> = wanted
         .map(|(name, make)| {
             let before = MEMORY.allocated();
             let contender = make(setting);
@@ -162,18 +190,20 @@ fn main() {
     let mut report = Report::default();
     for &clients in &options.sizes {
         let allowed = Setting { clients, load: Load::Allowed, popularity: Popularity::Uniform };
-        group(&numbers(), &allowed, "u64", options.rounds, &mut report);
-        group(&strings(), &allowed, "20-byte strings", options.rounds, &mut report);
+        group(&numbers(), &allowed, KINDS[0], &options, &mut report);
+        group(&strings(), &allowed, KINDS[1], &options, &mut report);
         if clients == 1_000_000 {
             let zipf = Setting { popularity: Popularity::Zipf, ..allowed };
-            group(&numbers(), &zipf, "u64, Zipf 0.99", options.rounds, &mut report);
+            group(&numbers(), &zipf, KINDS[2], &options, &mut report);
         }
         if clients == 10_000 || clients == 1_000_000 {
             let denied = Setting { load: Load::Denied, ..allowed };
-            group(&numbers(), &denied, "u64, denied", options.rounds, &mut report);
+            group(&numbers(), &denied, KINDS[3], &options, &mut report);
         }
     }
     report.print();
-    ways::print_atomic_updates(options.rounds);
-    ways::print_sums(options.rounds);
+    if options.only.is_empty() {
+        ways::print_atomic_updates(options.rounds);
+        ways::print_sums(options.rounds);
+    }
 }

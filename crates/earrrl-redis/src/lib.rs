@@ -54,3 +54,8 @@ pub use options::Certificates;
 pub use options::{Options, WhenGone, check_prefix, check_rule, check_url, without_credentials};
 pub use status::{Counts, Mode, Status};
 pub use throttle::{Shift, Shifted};
+
+/// The README's example, compiled as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -209,6 +209,16 @@ fn the_example_configuration_is_valid() {
 }
 
 #[test]
+fn every_command_has_a_manual_page() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(run(&["man", folder.path().to_str().unwrap()]).status.code(), Some(0));
+    for page in ["earrrl", "earrrl-serve", "earrrl-replay", "earrrl-config-check"] {
+        let text = std::fs::read_to_string(folder.path().join(format!("{page}.1"))).unwrap();
+        assert!(text.contains(".SH SYNOPSIS"), "{page}: {text}");
+    }
+}
+
+#[test]
 fn completions_are_printed() {
     for shell in ["bash", "zsh", "fish"] {
         let output = run(&["completions", shell]);

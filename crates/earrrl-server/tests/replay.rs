@@ -55,6 +55,12 @@ fn file(name: &str, content: &[u8]) -> (tempfile::TempDir, String) {
     (directory, path)
 }
 
+fn compressed(mut source: impl std::io::Read) -> Vec<u8> {
+    let mut content = Vec::new();
+    source.read_to_end(&mut content).unwrap();
+    content
+}
+
 fn gz(content: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(content).unwrap();
@@ -80,6 +86,8 @@ fn every_format_gives_the_same_decisions() {
         assert_eq!(found["rules"][0]["top"][0]["denied"], 154);
         assert_eq!(json(&["--format", format, &log(name)])["rules"], found["rules"], "{name}");
     }
+    let lines = json(&["--format", "sshd-lines", &log("sshd.log")]);
+    assert_eq!(denied(&lines), DENIED);
 }
 
 #[test]
@@ -90,7 +98,9 @@ fn compressed_or_in_pieces_or_from_standard_input() {
     let members = [gz(&text[..cut]), gz(&text[cut..])].concat();
     let frames =
         [&text[..cut], &text[cut..]].map(|part| zstd::encode_all(part, 1).unwrap()).concat();
-    for content in [&text, &members, &frames] {
+    let bzip2 = compressed(bzip2::read::BzEncoder::new(&text[..], bzip2::Compression::best()));
+    let xz = compressed(liblzma::read::XzEncoder::new(&text[..], 6));
+    for content in [&text, &members, &frames, &bzip2, &xz] {
         let (_directory, path) = file("log", content);
         assert_eq!(replay(&[&path]).out, expected);
         let arguments = [&["replay"], &RULES[..], &["-"]].concat();
@@ -271,7 +281,7 @@ fn what_a_format_does_not_have_is_told() {
     for (arguments, expected) in [
         (&["--key", "clinet"], "is combined, which has no field `clinet`; it has client, user"),
         (&["--cost", "field:size"], "no field `size`"),
-        (&["--key-field", "user"], "--key-field are for json and csv"),
+        (&["--key-field", "user"], "--key-field are for json, csv and logfmt"),
         (&["--key", "client,"], "'--key"),
         (&["--key", "ident"], "without the key ident"),
         (&["--cost", "path:/a*b=5"], "expected a path, with a * at its end only"),

@@ -139,14 +139,17 @@ impl ClientAddress {
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The lines of a header, the last one first. A line that is no text is an empty one, which ends
-/// the way to the client.
+/// The lines of a header, the last one first; of a line, what follows the last byte that is no
+/// ASCII. The right end, which proxies wrote, is always read.
 fn values<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
 ) -> impl Iterator<Item = &'a str> + use<'a> {
-    let lines = headers.get_all(name).into_iter().rev();
-    lines.map(|line| line.to_str().unwrap_or_default())
+    headers.get_all(name).into_iter().rev().map(|line| {
+        let line = line.as_bytes();
+        let start = line.iter().rposition(|byte| !byte.is_ascii()).map_or(0, |at| at + 1);
+        str::from_utf8(&line[start..]).unwrap_or_default()
+    })
 }
 
 #[cfg(test)]
@@ -180,6 +183,7 @@ mod tests {
             (trusting(&near, 0), "10.0.0.1", "6.6.6.6, 192.0.2.1, 10.0.0.2", "192.0.2.1"),
             (trusting(&near, 0), "10.0.0.1", "6.6.6.6, junk, 10.0.0.2", "10.0.0.2"),
             (trusting(&near, 0), "10.0.0.1", "6.6.6.6, \u{e9}", "10.0.0.1"),
+            (trusting(&near, 0), "10.0.0.1", "6.6.6.6, \u{e9}, 192.0.2.1", "192.0.2.1"),
             (trusting(&near, 0), "10.0.0.1", "", "10.0.0.1"),
             (trusting(&near, 0), "none", "192.0.2.1", "none"),
             (trusting(&[], 1), "10.0.0.1", "6.6.6.6, 192.0.2.1", "192.0.2.1"),

@@ -14,8 +14,8 @@ pub use draft_11 as current;
 
 /// What a client may send, and within which time: `r` and `t` of a `RateLimit` item.
 ///
-/// A client that sends `units` at once and then rests for `seconds`, and one that spreads them over
-/// `seconds`, are never denied.
+/// A client that spreads `units` over `seconds`, and one that sends at once what it may and at 0 units
+/// rests for `seconds`, are never denied, and both come to 0.9 of the limit or more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Available {
     /// Whole units, at most the quota.
@@ -70,9 +70,10 @@ fn earned_in(limit: &Limit, units: u64, decision: &Decision) -> Option<u64> {
     if matches!(limit, Limit::FixedWindow(_)) && !decision.reset_after.is_zero() {
         return Some(seconds(decision.reset_after));
     }
-    // What is whole must stay so, though it may come out of a division a little off.
-    let earned = (units as f64 / decision.limit) * (1.0 - 1e-12);
-    (units > 0).then(|| (earned.ceil() as u64).max(1))
+    // The nearest whole second: rounded up, limits of several units a second would be used by five
+    // sixths only. A client that reads each answer is not misled, since it rests at 0 units.
+    let earned = units as f64 / decision.limit;
+    (units > 0).then(|| (earned.round() as u64).max(1))
 }
 
 /// Whole seconds, rounded up, at least 1: a client that comes back sooner may be denied again.

@@ -196,7 +196,8 @@ impl Request<'_, '_> {
         for (part, (judgement, figures)) in self.parts.iter().zip(judged) {
             let (now, mode) = (self.now, judgement.settle(Mode::Check, pass));
             if let Some(shard) = self.shards.of(part) {
-                *figures = shard.update(part.key, |state| part.store(state, now, mode));
+                let limit = part.rule.limit();
+                *figures = shard.update(part.key, limit, now, |state| part.store(state, now, mode));
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::future::Future;
@@ -60,6 +61,33 @@ pub trait Engine {
 
     /// Forgets a client.
     fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done;
+}
+
+/// An engine that others keep a hand on.
+impl<E: Engine + ?Sized> Engine for Arc<E> {
+    type Decide = E::Decide;
+    type Done = E::Done;
+
+    fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
+        (**self).prepare(name, rule)
+    }
+
+    fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
+        (**self).decide(charges, mode, now)
+    }
+
+    fn refund(
+        &self,
+        charge: &Charge<'_>,
+        charged_at: Option<Nanos>,
+        now: Option<Nanos>,
+    ) -> Self::Done {
+        (**self).refund(charge, charged_at, now)
+    }
+
+    fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done {
+        (**self).reset(rule, key)
+    }
 }
 
 /// Why an engine could not answer.

@@ -70,7 +70,8 @@ pub mod internal {
     pub use crate::rules::{Judgement, combine, decide_all};
 }
 
-/// The README's examples, run as doctests.
+/// The examples of both READMEs, run as doctests.
 #[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

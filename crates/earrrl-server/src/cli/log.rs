@@ -2,9 +2,11 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::replay::{
-    Clients, CostRule, Format, Hints, Key, ReadError, Reader, Request, Selection, Skip,
+    Clients, CostRule, Escaped, Format, Hints, Key, Pattern, ReadError, Reader, Request, Selection,
+    Skip, notation,
 };
 use earrrl_server::address::Prefixes;
 
@@ -24,10 +26,22 @@ pub(crate) struct LogArgs {
     #[arg(long, value_name = "FIELD,…", default_value = "client")]
     key: Key,
 
-    /// The format of the logs: combined, common, vhost, json, csv or sshd; auto finds it out for
-    /// each of them
+    /// The format of the logs, or the product that writes them; auto finds it out for each of them
     #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = format)]
     format: FormatArg,
+
+    /// A regular expression of lines in no known format, with the groups (?<time>…), (?<key>…) and,
+    /// where requests differ in it, (?<cost>…)
+    #[arg(long, value_name = "REGEX", value_parser = pattern, conflicts_with = "format")]
+    pattern: Option<Arc<Pattern>>,
+
+    /// The format of the lines in the notation of nginx ($remote_addr …) or Apache (%h …)
+    #[arg(long, value_name = "NOTATION", value_parser = log_format, conflicts_with_all = ["format", "pattern"])]
+    log_format: Option<Arc<Pattern>>,
+
+    /// How the time is written that --pattern or --log-format finds, in the notation of strptime
+    #[arg(long, value_name = "NOTATION", value_parser = time_format)]
+    time_format: Option<String>,
 
     /// The JSON field (dotted, where nested) or CSV column with the time
     #[arg(long, value_name = "FIELD")]
@@ -37,7 +51,7 @@ pub(crate) struct LogArgs {
     #[arg(long, value_name = "FIELD")]
     key_field: Option<String>,
 
-    /// The year of the first sshd line, which carries none; without it, the latest that puts no
+    /// The year of the first line, where syslog's stamps carry none; without it, the latest that puts no
     /// line after the file's last modification
     #[arg(long, value_name = "YEAR", value_parser = clap::value_parser!(u32).range(1970..=2499))]
     year: Option<u32>,
@@ -60,17 +74,33 @@ pub(crate) struct LogArgs {
     pub(crate) anonymize: bool,
 }
 
+/// Requests from which on it is strange that all have one client, or each its own.
+const DOUBTFUL: u64 = 100;
+
 /// A format, or none for `auto`.
 type FormatArg = Option<Format>;
 
 fn format(name: &str) -> Result<FormatArg, String> {
-    if name == "auto" {
-        return Ok(None);
+    match name {
+        "auto" => Ok(None),
+        name => Format::named(name)
+            .map(Some)
+            .ok_or_else(|| format!("expected auto, {}", Format::names())),
     }
-    Format::ALL.into_iter().find(|format| format.name() == name).map(Some).ok_or_else(|| {
-        let names: Vec<_> = Format::ALL.iter().map(|format| format.name()).collect();
-        format!("expected auto, {}", names.join(", "))
-    })
+}
+
+fn pattern(expression: &str) -> Result<Arc<Pattern>, String> {
+    Pattern::given(expression).map(Arc::new)
+}
+
+fn log_format(notation: &str) -> Result<Arc<Pattern>, String> {
+    notation::pattern(notation).map(Arc::new)
+}
+
+fn time_format(format: &str) -> Result<String, String> {
+    let now = jiff::Timestamp::UNIX_EPOCH.to_zoned(jiff::tz::TimeZone::UTC);
+    let written = jiff::fmt::strtime::format(format, &now);
+    written.map(|_| format.to_owned()).map_err(|error| error.to_string())
 }
 
 impl LogArgs {
@@ -84,12 +114,19 @@ impl LogArgs {
 
     /// What of the lines is used, and how.
     pub(crate) fn selection(&self) -> Selection {
+        let pattern = self.pattern.as_ref().or(self.log_format.as_ref());
+        let format = pattern.map(|_| Format::Pattern).or(self.format);
+        let pattern = pattern.map(|pattern| match &self.time_format {
+            Some(format) => Arc::new(pattern.with_time_format(format)),
+            None => pattern.clone(),
+        });
         Selection {
-            format: self.format,
+            format,
             hints: Hints {
                 time_field: self.time_field.clone(),
                 key_field: self.key_field.clone(),
                 year: self.year,
+                pattern,
                 private: self.anonymize,
             },
             key: self.key.clone(),
@@ -133,6 +170,24 @@ fn nothing(reader: &Reader, args: &LogArgs) -> String {
         0 => "the log is empty".into(),
         lines => format!("none of {lines} lines is usable: {}", skipped(reader, args)),
     }
+}
+
+/// Warns where what was taken as the client is probably none.
+pub(crate) fn tell_doubts(reader: &Reader, args: &LogArgs) {
+    let (requests, clients) = (reader.used(), reader.clients.len() as u64);
+    let key = args.key_name();
+    if requests < DOUBTFUL || clients > 1 && clients < requests {
+        return;
+    }
+    let problem = match clients {
+        1 if args.anonymize => format!("all {requests} requests have the same {key}"),
+        1 => format!(
+            "all {requests} requests have the same {key}, {}",
+            Escaped(reader.clients.key(0))
+        ),
+        _ => format!("each of {requests} requests has a {key} of its own"),
+    };
+    warn(&format!("{problem}: is it the client? --key, --format or --log-format may say better"));
 }
 
 /// Tells how many lines were skipped and why, if any were.

@@ -7,6 +7,7 @@ mod completions;
 mod config;
 mod failure;
 mod log;
+mod man;
 mod progress;
 mod replay;
 #[cfg(feature = "serve")]
@@ -38,6 +39,7 @@ enum Command {
     #[cfg(feature = "serve")]
     Config(config::Args),
     Completions(completions::Args),
+    Man(man::Args),
     Suggest(Box<suggest::Args>),
     Simulate(Box<simulate::Args>),
 }
@@ -72,6 +74,7 @@ pub(crate) fn run() -> ExitCode {
         #[cfg(feature = "serve")]
         Command::Config(args) => config::run(args),
         Command::Completions(args) => completions::run(args),
+        Command::Man(args) => man::run(&args),
         Command::Suggest(args) => suggest::run(*args),
         Command::Simulate(args) => simulate::run(*args),
     };

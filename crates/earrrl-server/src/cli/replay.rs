@@ -14,8 +14,8 @@ use crate::replay::{Clients, Held, Names, Reader, Replay, Request};
 
 /// Show who would have been limited, under every rule side by side
 ///
-/// Reads web servers' logs (common, combined, with virtual host, JSON lines), CSV and the ssh
-/// daemon's syslog, plain, .gz or .zst, and puts each request through each rule.
+/// Reads the logs of web servers, proxies, load balancers, mail servers and the ssh daemon, JSON lines
+/// and CSV, plain or compressed, and puts each request through each rule.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
@@ -84,6 +84,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     progress.clear();
     run.finish(&reader, &held)?;
     args.draw(&run.replay)?;
+    log::tell_doubts(&reader, &args.log);
     log::tell_skipped(&reader, &args.log);
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(ERROR) })
 }

@@ -61,6 +61,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         let figure = crate::suggest::figure(&peaks, &judged, held.unit());
         crate::plot::save(&figure, path).map_err(Failure::new)?;
     }
+    log::tell_doubts(&reader, &args.log);
     log::tell_skipped(&reader, &args.log);
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(ERROR) })
 }

@@ -108,11 +108,13 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     use super::*;
+    use crate::replay::envelope::Envelope;
     use crate::replay::format::{Format, Hints, Parser};
 
     fn cost(rules: &[&str], path: &str, bytes: &str) -> Result<String, Skip> {
         let costs: Costs = rules.iter().map(|rule| rule.parse::<CostRule>().unwrap()).collect();
-        let mut parser = Parser::new(Format::Common, &Hints::default(), UNIX_EPOCH);
+        let mut parser =
+            Parser::new((Envelope::None, Format::Common), &Hints::default(), UNIX_EPOCH);
         let line =
             format!(r#"a - - [17/May/2015:10:05:03 +0000] "GET {path} HTTP/1.1" 200 {bytes}"#);
         let record = parser.parse(line.as_bytes())?.unwrap();

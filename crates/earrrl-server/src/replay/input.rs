@@ -5,15 +5,21 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::SystemTime;
 
+use bzip2::read::MultiBzDecoder;
 use flate2::read::MultiGzDecoder;
+use liblzma::read::XzDecoder;
+use liblzma::stream::{CONCATENATED, Stream};
 
 use super::escape::Escaped;
 
 /// Bytes that tell how a stream is compressed.
-const MAGIC: usize = 4;
+const MAGIC: usize = 6;
 
 /// The largest window of a `.zst` that is accepted, as a power of two: bounds the memory.
 const ZSTD_WINDOW_LOG: u32 = 27;
+
+/// The most memory that an `.xz` may ask for: `xz -9` needs 65 MiB.
+const XZ_MEMORY: u64 = 128 << 20;
 
 /// A log, decompressed.
 pub(crate) struct Input {
@@ -55,7 +61,12 @@ fn decompressed(mut source: Box<dyn Read>) -> io::Result<Box<dyn Read>> {
     let whole = io::Cursor::new(magic.clone()).chain(source);
     Ok(match magic[..] {
         [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(whole)),
-        [0x28, 0xb5, 0x2f, 0xfd] => {
+        [b'B', b'Z', b'h', b'1'..=b'9', ..] => Box::new(MultiBzDecoder::new(whole)),
+        [0xfd, b'7', b'z', b'X', b'Z', 0] => {
+            let stream = Stream::new_stream_decoder(XZ_MEMORY, CONCATENATED)?;
+            Box::new(XzDecoder::new_stream(whole, stream))
+        }
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
             let mut decoder = zstd::Decoder::new(whole)?;
             decoder.window_log_max(ZSTD_WINDOW_LOG)?;
             Box::new(decoder)

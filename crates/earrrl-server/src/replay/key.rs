@@ -3,7 +3,9 @@
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
+use super::client::{is_client, last_of_list};
 use super::format::{Field, Record};
+use super::skips::Skip;
 use earrrl_server::address::Prefixes;
 
 /// One field of a request, or several that make a compound key.
@@ -36,14 +38,16 @@ impl FromStr for Key {
 pub(crate) struct KeyMaker {
     key: Key,
     prefixes: Prefixes,
+    /// Whether a client must be an address or a host's name.
+    strict: bool,
     address: Vec<u8>,
     compound: Vec<u8>,
 }
 
 impl KeyMaker {
     /// Makes such keys, addresses cut to these prefixes.
-    pub(crate) fn new(key: Key, prefixes: Prefixes) -> Self {
-        Self { key, prefixes, address: Vec::new(), compound: Vec::new() }
+    pub(crate) fn new(key: Key, prefixes: Prefixes, strict: bool) -> Self {
+        Self { key, prefixes, strict, address: Vec::new(), compound: Vec::new() }
     }
 
     /// What the keys are made of.
@@ -51,38 +55,61 @@ impl KeyMaker {
         &self.key.fields
     }
 
-    /// Hands the record's key to `take`; `None` where a part is missing.
+    /// Hands the record's key to `take`.
     ///
     /// Parts of a compound key stand behind each other with commas between them; a comma or
     /// backslash in a part has a backslash before it, so different parts never make the same key.
+    ///
+    /// # Errors
+    /// [`Skip::Key`] where a part is missing, [`Skip::Client`] where a client is none.
     #[inline]
     pub(crate) fn with<T>(
         &mut self,
         record: &Record<'_>,
         take: impl FnOnce(&[u8]) -> T,
-    ) -> Option<T> {
+    ) -> Result<T, Skip> {
+        let (prefixes, strict, address) = (self.prefixes, self.strict, &mut self.address);
         if let [field] = &self.key.fields[..] {
-            let part = record.get(field)?;
-            if *field == Field::Client && record.has_addresses() {
-                return Some(take(self.prefixes.client(&part, &mut self.address)));
+            let part = record.get(field).ok_or(Skip::Key)?;
+            if is_address(field, record) {
+                return Ok(take(client(&part, prefixes, strict, address)?));
             }
-            return Some(take(&part));
+            return Ok(take(&part));
         }
         self.compound.clear();
         for (place, field) in self.key.fields.iter().enumerate() {
-            let part = record.get(field)?;
-            let part = if *field == Field::Client && record.has_addresses() {
-                self.prefixes.client(&part, &mut self.address)
-            } else {
-                &part
+            let part = record.get(field).ok_or(Skip::Key)?;
+            let part = match is_address(field, record) {
+                true => client(&part, prefixes, strict, address)?,
+                false => &part,
             };
             if place > 0 {
                 self.compound.push(b',');
             }
             append_escaped(part, &mut self.compound);
         }
-        Some(take(&self.compound))
+        Ok(take(&self.compound))
     }
+}
+
+#[inline]
+fn is_address(field: &Field, record: &Record<'_>) -> bool {
+    matches!(field, Field::Client | Field::Forwarded) && record.has_addresses()
+}
+
+/// The client of an address or a list of them.
+#[inline]
+fn client<'a>(
+    text: &'a [u8],
+    prefixes: Prefixes,
+    strict: bool,
+    buffer: &'a mut Vec<u8>,
+) -> Result<&'a [u8], Skip> {
+    let last = last_of_list(text);
+    if strict && !is_client(last) {
+        return Err(Skip::Client);
+    }
+    Ok(prefixes.client(last, buffer))
 }
 
 fn append_escaped(part: &[u8], out: &mut Vec<u8>) {
@@ -99,15 +126,17 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     use super::*;
+    use crate::replay::envelope::Envelope;
     use crate::replay::format::{Format, Hints, Parser};
 
     fn key(names: &str, format: Format, lines: &[&str]) -> Option<String> {
-        let mut parser = Parser::new(format, &Hints::default(), UNIX_EPOCH);
-        let mut maker = KeyMaker::new(names.parse().unwrap(), Prefixes::default());
+        let mut parser = Parser::new((Envelope::None, format), &Hints::default(), UNIX_EPOCH);
+        let mut maker = KeyMaker::new(names.parse().unwrap(), Prefixes::default(), true);
         let mut found = None;
         for line in lines {
             if let Some(record) = parser.parse(line.as_bytes()).ok()? {
-                found = maker.with(&record, |key| String::from_utf8_lossy(key).into_owned());
+                let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
+                found = maker.with(&record, text).ok();
             }
         }
         found

@@ -4,9 +4,11 @@
 //! say whose request it was and what it cost, [`order`] sorts. [`reader`] runs the first of these
 //! over many files and accounts for every line.
 
+mod client;
 mod clients;
 mod cost;
 mod decimal;
+mod envelope;
 mod escape;
 mod format;
 mod held;
@@ -22,11 +24,12 @@ mod skips;
 mod time;
 mod timeline;
 mod trial;
+mod years;
 
 pub(crate) use clients::Clients;
 pub(crate) use cost::CostRule;
 pub(crate) use escape::Escaped;
-pub(crate) use format::{Format, Hints};
+pub(crate) use format::{Format, Hints, Pattern, notation};
 pub(crate) use held::Held;
 pub(crate) use key::Key;
 pub(crate) use names::Names;

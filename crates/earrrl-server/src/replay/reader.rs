@@ -7,8 +7,9 @@ use earrrl::Cost;
 
 use super::clients::Clients;
 use super::cost::Costs;
+use super::envelope::Envelope;
 use super::escape::Escaped;
-use super::format::{Format, Hints, Parser, Record, detect};
+use super::format::{Format, Hints, Parser, Record, detect, envelope_of};
 use super::input::{self, Input};
 use super::key::{Key, KeyMaker};
 use super::lines::{Line, Lines, MAX_LINE};
@@ -66,7 +67,7 @@ impl Reader {
         Self {
             format,
             hints,
-            keys: KeyMaker::new(key, prefixes),
+            keys: KeyMaker::new(key, prefixes, format.is_none()),
             costs,
             last_parser: None,
             clients: Clients::new(),
@@ -101,40 +102,40 @@ impl Reader {
         let Input { name, modified, source } = input::open(path, watch).map_err(about)?;
         let mut lines = Lines::new(source);
         let before = self.lines;
-        let format = match self.format {
-            Some(format) => format,
+        let (envelope, format) = match self.format {
+            Some(format) => (envelope_of(lines.peek(), format, &self.hints), format),
             None => match self.find_format(&name, &mut lines)? {
-                Some(format) => format,
+                Some(found) => found,
                 None => return Ok(()),
             },
         };
-        self.check(format).map_err(|problem| ReadError::Input(format!("{name}: {problem}")))?;
         let number = self.lines - before;
+        let mut parser = Parser::new((envelope, format), &self.hints, modified);
+        self.check(&parser, format)
+            .map_err(|problem| ReadError::Input(format!("{name}: {problem}")))?;
         if !self.formats.contains(&format) {
             self.formats.push(format);
         }
-        let mut parser = match self.last_parser.take() {
-            Some(parser @ Parser::Sshd(_))
-                if format == Format::Sshd && self.hints.year.is_some() =>
-            {
-                parser
-            }
-            _ => Parser::new(format, &self.hints, modified),
-        };
+        if let Some(last) = self.last_parser.take()
+            && self.hints.year.is_some()
+        {
+            parser = parser.following(last);
+        }
         let result = self.read_lines(&name, number, &mut lines, &mut parser, take);
         self.last_parser = Some(parser);
         result
     }
 
     /// Whether a format has what the flags ask for.
-    fn check(&self, format: Format) -> Result<(), String> {
-        let Some(known) = format.fields() else { return Ok(()) };
+    fn check(&self, parser: &Parser, format: Format) -> Result<(), String> {
         let format = format.name();
-        if self.hints.time_field.is_some() || self.hints.key_field.is_some() {
+        let named = self.hints.time_field.is_some() || self.hints.key_field.is_some();
+        if named && !parser.takes_names() {
             return Err(format!(
-                "is {format}; --time-field and --key-field are for json and csv, --key for all"
+                "is {format}; --time-field and --key-field are for json, csv and logfmt, --key for all"
             ));
         }
+        let Some(known) = parser.fields() else { return Ok(()) };
         let mut asked = self.keys.fields().iter().chain(&self.costs.field);
         match asked.find(|field| !known.contains(&field.name())) {
             None => Ok(()),
@@ -197,7 +198,7 @@ impl Reader {
     fn request(&mut self, record: &Record<'_>) -> Result<Request, Skip> {
         let cost = self.costs.of(record)?;
         let clients = &mut self.clients;
-        let number = self.keys.with(record, |key| clients.number(key)).ok_or(Skip::Key)?;
+        let number = self.keys.with(record, |key| clients.number(key))?;
         let client = number.ok_or(Skip::TooManyClients)?;
         Ok(Request { time: record.time(), client, cost })
     }
@@ -208,13 +209,13 @@ impl Reader {
         &mut self,
         name: &str,
         lines: &mut Lines<Box<dyn Read>>,
-    ) -> Result<Option<Format>, ReadError> {
+    ) -> Result<Option<(Envelope, Format)>, ReadError> {
         let about = |problem: &str| ReadError::Input(format!("{name}: {problem}"));
         let mut passed = 0;
         loop {
             let ahead = lines.peek();
-            if let Some(format) = detect(ahead, &self.hints) {
-                return Ok(Some(format));
+            if let Some(found) = detect(ahead, &self.hints) {
+                return Ok(Some(found));
             }
             let first = memchr::memchr(b'\n', ahead).unwrap_or(ahead.len());
             if first <= MAX_LINE && !ahead.is_empty() {
@@ -256,7 +257,9 @@ fn unknown_format(ahead: &[u8], hints: &Hints) -> String {
     let example = if hints.private { String::new() } else { format!(" (`{first}`)") };
     let hint = match &hints.time_field {
         Some(field) => format!("--time-field says that a field `{field}` has the time"),
-        None => "--format says which it is".into(),
+        None => {
+            format!("known are {}; --pattern or --log-format describes any other", Format::names())
+        }
     };
     format!("no log format fits its first lines{example}; {hint}")
 }

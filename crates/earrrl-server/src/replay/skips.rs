@@ -23,21 +23,30 @@ pub(crate) enum Skip {
     Key,
     /// What `--cost` asks for is not on the line, or is no cost.
     Cost,
+    /// A line of a daemon's that is about something else.
+    NoRequest,
     /// A line of the daemon's that names no client.
     NoClient,
+    /// What stands where the client does is none.
+    Client,
+    /// The rest of a longer line.
+    Continuation,
     /// There is no room for one more client.
     TooManyClients,
 }
 
 impl Skip {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 11] = [
         Self::Blank,
         Self::TooLong,
         Self::Malformed,
         Self::Time,
         Self::Key,
         Self::Cost,
+        Self::NoRequest,
         Self::NoClient,
+        Self::Client,
+        Self::Continuation,
         Self::TooManyClients,
     ];
 
@@ -50,6 +59,9 @@ impl Skip {
             Self::Time => "without a usable time",
             Self::Key => "without the key",
             Self::Cost => "without a usable cost",
+            Self::NoRequest => "about no request that counts",
+            Self::Client => "whose client is neither an address nor a host name",
+            Self::Continuation => "that go on with a longer line",
             Self::NoClient => "without a client address",
             Self::TooManyClients => "of more clients than there is room for",
         }

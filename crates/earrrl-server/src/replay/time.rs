@@ -2,6 +2,10 @@
 //!
 //! Only 1970 to 2499 is believed: anything else is a damaged line, not a request.
 
+use jiff::Timestamp;
+use jiff::civil::{Date, DateTime};
+use jiff::tz::Offset;
+
 use super::decimal;
 
 /// Nanoseconds in a second.
@@ -41,42 +45,47 @@ impl CommonTime {
     }
 }
 
-/// Parses `17/May/2015:10:05:03 +0000`, whole.
+/// Parses `17/May/2015:10:05:03 +0000`; a fraction behind the seconds, and no zone for UTC, will do.
 pub(crate) fn parse_common(text: &[u8]) -> Option<u64> {
-    let text: &[u8; COMMON_LEN] = text.try_into().ok()?;
-    let marks = [(2, b'/'), (6, b'/'), (11, b':'), (14, b':'), (17, b':'), (20, b' ')];
-    if marks.iter().any(|&(at, mark)| text[at] != mark) {
+    let (time, rest) = text.split_first_chunk::<20>()?;
+    let marks = [(2, b'/'), (6, b'/'), (11, b':'), (14, b':'), (17, b':')];
+    if marks.iter().any(|&(at, mark)| time[at] != mark) {
         return None;
     }
-    let day = digits(&text[..2])?;
-    let month = month(&text[3..6])?;
-    let year = digits(&text[7..11])?;
-    let seconds = clock(&text[12..20])?;
-    let local = civil(year, month, day)? + i64::from(seconds);
-    nanos(local - offset(&text[21..])?, 0)
+    let date = (digits(&time[7..11])?, month(&time[3..6])?, digits(&time[..2])?);
+    let (fraction, zone) = fraction_and_zone(rest)?;
+    instant(date, clock(&time[12..20])?, fraction, zone)
 }
 
-/// Parses `2015-05-17T10:05:03.25+02:00` (a space for the `T`, and no zone for UTC, will do).
+/// Parses `2015-05-17T10:05:03.25+02:00`. A blank for the `T`, slashes for the hyphens, and no zone
+/// for UTC, will do.
 pub(crate) fn parse_iso(text: &[u8]) -> Option<u64> {
-    let (date, rest) = text.split_at_checked(10)?;
+    let (date, rest) = text.split_first_chunk::<10>()?;
     let (&separator, rest) = rest.split_first()?;
-    if date[4] != b'-' || date[7] != b'-' || !matches!(separator, b'T' | b't' | b' ') {
+    let hyphens = date[4] == date[7] && matches!(date[4], b'-' | b'/');
+    if !hyphens || !matches!(separator, b'T' | b't' | b' ') {
         return None;
     }
     let (time, rest) = rest.split_at_checked(8)?;
-    let days = civil(digits(&date[..4])?, digits(&date[5..7])?, digits(&date[8..])?)?;
-    let (fraction, zone) = match rest.split_first() {
+    let date = (digits(&date[..4])?, digits(&date[5..7])?, digits(&date[8..])?);
+    let (fraction, zone) = fraction_and_zone(rest)?;
+    instant(date, clock(time)?, fraction, zone)
+}
+
+/// Nanoseconds, and seconds east of Greenwich, of `.25+02:00`.
+fn fraction_and_zone(text: &[u8]) -> Option<(u32, i32)> {
+    let (fraction, zone) = match text.split_first() {
         Some((b'.' | b',', rest)) => {
             let len = rest.iter().take_while(|b| b.is_ascii_digit()).count();
             (decimal::fraction(&rest[..len])?, &rest[len..])
         }
-        _ => (0, rest),
+        _ => (0, text),
     };
     let zone = match zone {
         b"" | b"Z" | b"z" => 0,
         _ => offset(zone.strip_prefix(b" ").unwrap_or(zone))?,
     };
-    nanos(days + i64::from(clock(time)?) - zone, fraction)
+    Some((fraction, zone))
 }
 
 /// Parses seconds since the epoch, exactly to the nanosecond (further digits are cut off).
@@ -97,6 +106,18 @@ pub(crate) fn parse_epoch(text: &[u8]) -> Option<u64> {
     u64::try_from(nanos / unit).ok().filter(|&t| t < END_SECONDS * SECOND)
 }
 
+/// Parses a time in any of the notations that logs use.
+pub(crate) fn parse_any(text: &[u8]) -> Option<u64> {
+    parse_epoch(text).or_else(|| parse_iso(text)).or_else(|| parse_common(text))
+}
+
+/// Parses a time as `format` says, in the notation of strptime; UTC where it names no zone.
+pub(crate) fn parse_as(format: &str, text: &[u8]) -> Option<u64> {
+    let time = jiff::fmt::strtime::BrokenDownTime::parse(format, text).ok()?;
+    let instant = time.to_timestamp().or_else(|_| Offset::UTC.to_timestamp(time.to_datetime()?));
+    believed(instant.ok()?)
+}
+
 /// Month, day and second of day of a syslog line's `Dec 10 06:55:46` or `Dec  1 06:55:46`.
 pub(crate) fn parse_syslog(text: &[u8; 15]) -> Option<(u32, u32, u32)> {
     if text[3] != b' ' || text[6] != b' ' {
@@ -108,56 +129,40 @@ pub(crate) fn parse_syslog(text: &[u8; 15]) -> Option<(u32, u32, u32)> {
 
 /// The time of a date and a second of the day in UTC.
 pub(crate) fn at(year: u32, month: u32, day: u32, second: u32) -> Option<u64> {
-    nanos(civil(year, month, day)? + i64::from(second), 0)
+    instant((year, month, day), second, 0, 0)
 }
 
 /// The year in which `time` lies.
 pub(crate) fn year_of(time: u64) -> u32 {
-    let days = time / SECOND / 86_400;
-    // The estimate is a year too late at most.
-    let guess = 1970 + u32::try_from(days / 365).unwrap_or(u32::MAX - 1970);
-    (guess.saturating_sub(2)..=guess).rev().find(|&y| start_of(y) <= days).unwrap_or(guess)
+    utc(time).year().unsigned_abs().into()
 }
 
 /// A time as people read it: `2015-05-17 10:05:03`, in UTC.
 pub(crate) fn written(time: u64) -> String {
-    let (days, second) = (time / SECOND / 86_400, time / SECOND % 86_400);
-    let year = year_of(time);
-    let of_year = u32::try_from(days - start_of(year)).unwrap_or(0);
-    let start = |month| civil(year, month, 1).map_or(0, |s| s / 86_400 - start_of(year) as i64);
-    let starts = (1..=12).map(|month| (month, u32::try_from(start(month)).unwrap_or(0)));
-    let (month, first) = starts.rev().find(|(_, first)| *first <= of_year).unwrap_or((1, 0));
-    let (day, minute) = (of_year - first + 1, second / 60);
-    format!("{year}-{month:02}-{day:02} {:02}:{:02}:{:02}", minute / 60, minute % 60, second % 60)
+    utc(time).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
-/// Days from the epoch to the first of January.
-fn start_of(year: u32) -> u64 {
-    civil(year, 1, 1).map_or(u64::MAX, |seconds| u64::try_from(seconds / 86_400).unwrap_or(0))
+/// A time's date and time of day in UTC.
+pub(crate) fn utc(time: u64) -> DateTime {
+    let instant = Timestamp::from_nanosecond(time.into()).unwrap_or(Timestamp::UNIX_EPOCH);
+    Offset::UTC.to_datetime(instant)
 }
 
-fn nanos(seconds: i64, fraction: u32) -> Option<u64> {
-    let seconds = u64::try_from(seconds).ok().filter(|&s| s < END_SECONDS)?;
-    Some(seconds * SECOND + u64::from(fraction))
+/// The time of a day that exists, a second of it, a fraction, and a zone's seconds east of Greenwich.
+fn instant(
+    (year, month, day): (u32, u32, u32),
+    second: u32,
+    fraction: u32,
+    zone: i32,
+) -> Option<u64> {
+    let date = Date::new(year.try_into().ok()?, month.try_into().ok()?, day.try_into().ok()?);
+    let midnight = Offset::UTC.to_timestamp(date.ok()?.at(0, 0, 0, 0)).ok()?.as_second();
+    let seconds = midnight + i64::from(second) - i64::from(zone);
+    believed(Timestamp::new(seconds, fraction.try_into().ok()?).ok()?)
 }
 
-/// Seconds from the epoch to a day that exists.
-fn civil(year: u32, month: u32, day: u32) -> Option<i64> {
-    let leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    let length = match month {
-        2 => 28 + u32::from(leap),
-        4 | 6 | 9 | 11 => 30,
-        1..=12 => 31,
-        _ => return None,
-    };
-    if day == 0 || day > length {
-        return None;
-    }
-    // Years that start in March put the leap day last (Howard Hinnant's days_from_civil).
-    let years = i64::from(year) - i64::from(month <= 2);
-    let day_of_year = (153 * i64::from((month + 9) % 12) + 2) / 5 + i64::from(day) - 1;
-    let leap_days = years.div_euclid(4) - years.div_euclid(100) + years.div_euclid(400);
-    Some((years * 365 + leap_days + day_of_year - 719_468) * 86_400)
+fn believed(instant: Timestamp) -> Option<u64> {
+    u64::try_from(instant.as_nanosecond()).ok().filter(|&t| t < END_SECONDS * SECOND)
 }
 
 /// Seconds of the day in `10:05:03`; a leap second is the next minute's first.
@@ -168,13 +173,13 @@ fn clock(text: &[u8]) -> Option<u32> {
 }
 
 /// Seconds east of Greenwich in `+0200` or `+02:00`.
-fn offset(text: &[u8]) -> Option<i64> {
+fn offset(text: &[u8]) -> Option<i32> {
     let (sign, h, m) = match *text {
         [sign, h1, h2, m1, m2] | [sign, h1, h2, b':', m1, m2] => (sign, [h1, h2], [m1, m2]),
         _ => return None,
     };
     let (hours, minutes) = (digits(&h)?, digits(&m)?);
-    let seconds = i64::from(hours * 3600 + minutes * 60);
+    let seconds = (hours * 3600 + minutes * 60) as i32;
     match sign {
         _ if hours > 23 || minutes > 59 => None,
         b'+' => Some(seconds),
@@ -212,7 +217,8 @@ mod tests {
 
     #[test]
     fn common_log_times() {
-        let cases: [(&str, Option<u64>); 9] = [
+        let cases: [(&str, Option<u64>); 10] = [
+            ("17/May/2015:10:05:03", Some(1_431_857_103)),
             ("17/May/2015:10:05:03 +0000", Some(1_431_857_103)),
             ("01/Jul/1995:00:00:01 -0400", Some(804_571_201)),
             ("22/Dec/2016:22:32:31 +0300", Some(1_482_435_151)),

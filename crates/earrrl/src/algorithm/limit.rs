@@ -236,6 +236,21 @@ impl Limit {
         }
     }
 
+    /// Whether a client may send one more request, and its rate, in units per second. The state is
+    /// left without what no longer counts.
+    #[cfg(feature = "std")]
+    pub(crate) fn standing(&self, state: &mut Option<State>, now: Nanos) -> (bool, f64) {
+        match self {
+            Self::RecentAverage(limit) => standing(limit, state, now),
+            Self::Exponential(limit) => standing(limit, state, now),
+            Self::TokenBucket(limit) => standing(limit, state, now),
+            Self::FixedWindow(limit) => standing(limit, state, now),
+            Self::SlidingLog(limit) => standing(limit, state, now),
+            Self::SlidingWindow(limit) => standing(limit, state, now),
+            Self::SlidingCounter(limit) => standing(limit, state, now),
+        }
+    }
+
     /// The most bytes that a busy client's state takes, with what it has on the heap.
     pub fn state_bytes(&self) -> usize {
         let entries = match self {
@@ -275,6 +290,16 @@ fn judged<A: Stored>(
     let Judged { after, allowed, .. } = judge(limit, before, now, cost, mode, |_| ());
     *state = after.map(A::wrap);
     allowed
+}
+
+#[cfg(feature = "std")]
+fn standing<A: Stored>(limit: &A, state: &mut Option<State>, now: Nanos) -> (bool, f64) {
+    let before = limit.advance(state.take().and_then(A::open), now);
+    let allowed = limit.allows(before.as_ref(), now, Cost::ONE);
+    let rate = limit.estimate(before.as_ref(), now, Cost::ONE);
+    let rate = rate.or_else(|| limit.counted(before.as_ref(), now));
+    *state = before.map(A::wrap);
+    (allowed, rate.unwrap_or_default())
 }
 
 fn refund<A: Stored>(

@@ -102,7 +102,9 @@ impl Clients {
                     },
                 )
             }
-            Self::States(states) => states.lock(States::shard_of(key)).update(key, decide),
+            Self::States(states) => {
+                states.lock(States::shard_of(key)).update(key, limit, now, decide)
+            }
         }
     }
 
@@ -138,9 +140,7 @@ impl Clients {
     pub(crate) fn reset(&self, key: KeyHash) {
         match self {
             Self::Words(table) => drop(table.reset(key)),
-            Self::States(states) => {
-                states.lock(States::shard_of(key)).update(key, |_| (None, ()));
-            }
+            Self::States(states) => states.lock(States::shard_of(key)).remove(key),
         }
     }
 
@@ -158,7 +158,7 @@ impl Clients {
             }
             Self::States(states) => {
                 for mut shard in states.each() {
-                    shard.convert(|state| new.convert(old, state, now));
+                    shard.convert(new, now, |state| new.convert(old, state, now));
                 }
             }
         }

@@ -1,4 +1,5 @@
-//! The states that are more than one time: a bounded map, sharded, the longest idle first out.
+//! The states that are more than one time: a bounded map, sharded. When it is full, one of the longest
+//! idle goes: who is within its limit before who is over it.
 
 use core::hash::{BuildHasherDefault, Hasher};
 use std::boxed::Box;
@@ -7,9 +8,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use lru::LruCache;
 
 use super::table::KeyHash;
-use crate::algorithm::State;
+use crate::algorithm::{Limit, State};
+use crate::clock::Nanos;
 
 const SHARDS: usize = 64;
+/// So many of the longest idle are looked at to find who goes.
+const SAMPLED: usize = 5;
 /// What a client takes beside its state: the links and the allocation of its node, and its place
 /// in the map.
 const OVERHEAD: usize = 80;
@@ -81,6 +85,11 @@ impl States {
     }
 }
 
+/// What a client takes; nothing while its state is taken out.
+fn bytes(state: &Option<State>) -> usize {
+    state.as_ref().map_or(0, |state| OVERHEAD + state.bytes())
+}
+
 /// The mean and six standard deviations.
 fn clients_a_shard(capacity: usize) -> usize {
     let mean = capacity.div_ceil(SHARDS);
@@ -88,20 +97,28 @@ fn clients_a_shard(capacity: usize) -> usize {
 }
 
 impl Shard {
-    /// Changes a client's state; `None` is a client that is not there.
+    /// Changes a client's state; `None` is a client that is not there. Where that takes more room than
+    /// there is, others go; see [`evict`](Self::evict).
     pub(crate) fn update<R>(
         &mut self,
         key: KeyHash,
+        limit: &Limit,
+        now: Nanos,
         change: impl FnOnce(Option<State>) -> (Option<State>, R),
     ) -> R {
         let state = self.states.get_mut(&key.bits()).and_then(Option::take);
-        self.bytes -= state.as_ref().map_or(0, |state| OVERHEAD + state.bytes());
+        self.bytes -= bytes(&state);
         let (after, answer) = change(state);
-        match after {
-            Some(state) => self.keep(key, state),
-            None => {
-                self.states.pop(&key.bits());
-            }
+        if after.is_none() {
+            self.states.pop(&key.bits());
+            return answer;
+        }
+        self.bytes += bytes(&after);
+        self.states.put(key.bits(), after);
+        while self.states.len() > 1
+            && (self.bytes > self.most_bytes || self.states.len() > self.most_clients)
+        {
+            self.evict(limit, now);
         }
         answer
     }
@@ -111,24 +128,50 @@ impl Shard {
         self.states.peek(&key.bits()).cloned().flatten()
     }
 
-    fn keep(&mut self, key: KeyHash, state: State) {
-        self.bytes += OVERHEAD + state.bytes();
-        self.states.put(key.bits(), Some(state));
-        while self.states.len() > 1
-            && (self.bytes > self.most_bytes || self.states.len() > self.most_clients)
+    /// Forgets a client.
+    pub(crate) fn remove(&mut self, key: KeyHash) {
+        let state = self.states.pop(&key.bits()).flatten();
+        self.bytes -= bytes(&state);
+    }
+
+    /// One of the longest idle goes: who is within its limit before who is over it, then the lowest
+    /// rate. Those over their limit are not looked at again until all others were.
+    fn evict(&mut self, limit: &Limit, now: Nanos) {
+        let (mut lowest, mut offenders) = (None, [None; SAMPLED]);
+        // The latest visitor is the one that the room is made for.
+        let sampled = SAMPLED.min(self.states.len() - 1);
+        for ((key, state), offender) in
+            self.states.iter_mut().rev().take(sampled).zip(&mut offenders)
         {
-            if let Some((_, idlest)) = self.states.pop_lru() {
-                self.bytes -= idlest.as_ref().map_or(0, |state| OVERHEAD + state.bytes());
-                self.displaced += 1;
+            self.bytes -= bytes(state);
+            let (allowed, rate) = limit.standing(state, now);
+            self.bytes += bytes(state);
+            let standing = (state.is_some(), !allowed, rate);
+            *offender = Some(*key).filter(|_| !allowed);
+            if lowest.is_none_or(|(_, least)| standing < least) {
+                lowest = Some((*key, standing));
             }
+        }
+        for key in offenders.iter().flatten() {
+            self.states.promote(key);
+        }
+        if let Some((key, (displaced, ..))) = lowest {
+            self.remove(KeyHash::from_bits(key));
+            self.displaced += u64::from(displaced);
         }
     }
 
     /// Gives every client the state that `convert` makes of its own, or forgets it.
-    pub(crate) fn convert(&mut self, convert: impl Fn(State) -> Option<State>) {
+    pub(crate) fn convert(
+        &mut self,
+        limit: &Limit,
+        now: Nanos,
+        convert: impl Fn(State) -> Option<State>,
+    ) {
         let keys: std::vec::Vec<u64> = self.states.iter().rev().map(|(key, _)| *key).collect();
         for key in keys {
-            self.update(KeyHash::from_bits(key), |state| (state.and_then(&convert), ()));
+            let convert = |state: Option<State>| (state.and_then(&convert), ());
+            self.update(KeyHash::from_bits(key), limit, now, convert);
         }
     }
 
@@ -148,14 +191,37 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Moment, Tally};
+    use crate::algorithm::{Mode, Tally};
+    use crate::cost::Cost;
+    use crate::rule::Rule;
+
+    const NOW: Nanos = Nanos::from_secs(1_800_000_000);
 
     fn key(nth: u64) -> KeyHash {
         KeyHash::from_bits(nth.wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 
+    fn limit(rule: &str) -> Limit {
+        *rule.parse::<Rule>().unwrap().limit()
+    }
+
     fn store(states: &States, nth: u64, state: State) {
-        states.lock(States::shard_of(key(nth))).update(key(nth), |_| (Some(state), ()));
+        let limit = limit("sliding-log 1000/1h");
+        let mut shard = states.lock(States::shard_of(key(nth)));
+        shard.update(key(nth), &limit, NOW, |_| (Some(state), ()));
+    }
+
+    /// One request; whether it is allowed.
+    fn request(states: &States, limit: &Limit, nth: u64) -> bool {
+        let mut shard = states.lock(States::shard_of(key(nth)));
+        shard.update(key(nth), limit, NOW, |mut state| {
+            let allowed = limit.admit(&mut state, NOW, Cost::ONE, Mode::Check);
+            (state, allowed)
+        })
+    }
+
+    fn log(entries: u64) -> State {
+        State::SlidingLog(Tally::from_entries((0..entries).map(|at| (NOW.get() - at, 1))))
     }
 
     fn total(states: &States, of: impl Fn(&Shard) -> usize) -> usize {
@@ -166,18 +232,18 @@ mod tests {
     fn it_is_bounded_in_clients_and_loses_none_of_its_capacity() {
         let states = States::new(1000, usize::MAX);
         for nth in 0..1000 {
-            store(&states, nth, State::TokenBucket(Moment(0)));
+            store(&states, nth, log(1));
         }
         assert_eq!(total(&states, Shard::len), 1000);
         for nth in 1000..100_000 {
-            store(&states, nth, State::TokenBucket(Moment(0)));
+            store(&states, nth, log(1));
         }
         assert!(total(&states, Shard::len) <= SHARDS * clients_a_shard(1000));
     }
 
     #[test]
     fn it_is_bounded_in_bytes_and_lets_the_longest_idle_go() {
-        let log = || State::SlidingLog(Tally::from_entries((0..100).map(|at| (at, 1))));
+        let log = || log(100);
         let states = States::new(1 << 30, SHARDS * 10 * (log().bytes() + OVERHEAD));
         for nth in 0..10_000 {
             store(&states, 0, log());
@@ -192,10 +258,64 @@ mod tests {
     #[test]
     fn what_is_forgotten_is_not_counted() {
         let states = States::new(10, usize::MAX);
-        store(&states, 1, State::TokenBucket(Moment(0)));
-        store(&states, 1, State::SlidingLog(Tally::from_entries([(1, 1)])));
-        states.lock(States::shard_of(key(1))).update(key(1), |_| (None, ()));
-        states.lock(States::shard_of(key(2))).update(key(2), |_| (None, ()));
+        store(&states, 1, log(1));
+        store(&states, 1, log(7));
+        states.lock(States::shard_of(key(1))).remove(key(1));
+        states.lock(States::shard_of(key(2))).remove(key(2));
         assert_eq!((total(&states, Shard::len), total(&states, Shard::bytes)), (0, 0));
+    }
+
+    #[test]
+    fn who_is_over_its_limit_outlives_a_flood_of_others() {
+        for rule in [
+            "exponential 5/15m leaky",
+            "exponential 5/15m strict",
+            "fixed-window 5/15m",
+            "sliding-log 5/15m",
+            "sliding-window 5/15m sub-windows=5",
+            "sliding-counter 5/15m",
+        ] {
+            let (states, limit) = (States::new(1_000, usize::MAX), limit(rule));
+            while request(&states, &limit, 0) {}
+            for nth in 1..50_000 {
+                assert!(request(&states, &limit, nth));
+            }
+            assert!(!request(&states, &limit, 0), "{rule}");
+        }
+    }
+
+    #[test]
+    fn of_those_within_their_limits_the_lowest_rate_goes() {
+        let (states, limit) = (States::new(1, usize::MAX), limit("fixed-window 5/15m"));
+        let in_one_shard = |nth: u64| nth * u64::from(States::shard_of(key(nth)) == 0);
+        let names: Vec<_> = (1..).map(in_one_shard).filter(|nth| *nth > 0).take(14).collect();
+        let (room, rest) = names.split_at(clients_a_shard(1));
+        for (nth, name) in room.iter().enumerate() {
+            for _ in 0..1 + usize::from(nth != 2) {
+                assert!(request(&states, &limit, *name));
+            }
+        }
+        assert!(request(&states, &limit, rest[0]));
+        let gone = |name: &&u64| states.lock(0).peek(key(**name)).is_none();
+        assert_eq!(room.iter().filter(gone).collect::<Vec<_>>(), [&room[2]]);
+    }
+
+    #[test]
+    fn who_is_idle_goes_first_and_is_not_counted() {
+        let states = States::new(1, usize::MAX);
+        let idle = |nth| nth * u64::from(States::shard_of(key(nth)) == 0);
+        let names: Vec<_> = (1..).map(idle).filter(|nth| *nth > 0).take(14).collect();
+        let (room, rest) = names.split_at(clients_a_shard(1));
+        for (nth, name) in room.iter().enumerate() {
+            store(
+                &states,
+                *name,
+                if nth == 3 { State::SlidingLog(Tally::from_entries([(1, 1)])) } else { log(1) },
+            );
+        }
+        store(&states, rest[0], log(1));
+        let gone = |name: &&u64| states.lock(0).peek(key(**name)).is_none();
+        assert_eq!(room.iter().filter(gone).collect::<Vec<_>>(), [&room[3]]);
+        assert_eq!(states.lock(0).displaced(), 0);
     }
 }

@@ -1,13 +1,16 @@
 //! Web servers' logs: common, combined, and either behind a virtual host.
 //!
 //! `host ident user [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 3279 "referrer" "agent"`
+//!
+//! The list of X-Forwarded-For may stand in place of the host, or, as in the format that nginx's
+//! example configuration calls `main`, behind the agent.
 
-use super::{Field, target, without_query};
+use super::{Field, path_of, target};
 use crate::replay::skips::Skip;
 use crate::replay::time::{self, CommonTime};
 
 /// What such lines say.
-pub(super) const FIELDS: [&str; 14] = [
+pub(super) const FIELDS: [&str; 17] = [
     "client",
     "user",
     "path",
@@ -22,6 +25,9 @@ pub(super) const FIELDS: [&str; 14] = [
     "vhost",
     "referrer",
     "user_agent",
+    "forwarded_for",
+    "x_forwarded_for",
+    "http_x_forwarded_for",
 ];
 
 /// Reads such lines; client and time must be there, the rest is looked at when asked for.
@@ -58,13 +64,16 @@ impl Parser {
         let mut host = &b""[..];
         if self.vhost {
             (host, line) = word(line)?;
+            if host.ends_with(b",") {
+                return Err(Skip::Malformed);
+            }
         }
-        let (client, line) = word(line)?;
+        let (client, line) = host_or_list(line)?;
         let client = client.strip_suffix(b"\"").unwrap_or(client);
         let (who, stamp) = match line.split_at_checked(5) {
             Some((b"- - [", stamp)) => (&line[..3], stamp),
             _ => match memchr::memmem::find(line, b" [") {
-                Some(at) if !has_host(&line[..at]) => (&line[..at], &line[at + 2..]),
+                Some(at) if is_identity_and_user(&line[..at]) => (&line[..at], &line[at + 2..]),
                 _ => return Err(Skip::Malformed),
             },
         };
@@ -84,7 +93,8 @@ impl<'a> Record<'a> {
         let value = match field {
             Field::Client => self.client,
             Field::User => self.user(),
-            Field::Path => without_query(target(self.quoted(0)?)?),
+            Field::Path => path_of(target(self.quoted(0)?)?),
+            Field::Forwarded => self.quoted(3)?,
             Field::Named(name) => self.named(name)?,
         };
         (value != b"-" && !value.is_empty()).then_some(value)
@@ -138,11 +148,31 @@ fn unquoted(line: &[u8]) -> &[u8] {
     inner.unwrap_or(line)
 }
 
-/// Whether this is no identity and user, but a client before them: behind a virtual host, which would
-/// pass for the client.
-fn has_host(who: &[u8]) -> bool {
+/// Whether this is an identity and a user: two words, more where nobody has an identity, since a
+/// user's name may have blanks. Otherwise what seems to be the client is something else: a virtual
+/// host, a stamp, the owner of a bucket.
+fn is_identity_and_user(who: &[u8]) -> bool {
     let mut words = who.split(|&b| b == b' ');
-    words.next() != Some(b"-") && words.next() == Some(b"-") && words.next().is_some()
+    match (words.next(), words.next()) {
+        (Some(b"-"), Some(user)) => !user.is_empty(),
+        (Some(identity), Some(user)) => {
+            !identity.is_empty() && !user.is_empty() && words.next().is_none()
+        }
+        _ => false,
+    }
+}
+
+/// The client's word, or all of a list with commas between addresses.
+#[inline]
+fn host_or_list(line: &[u8]) -> Result<(&[u8], &[u8]), Skip> {
+    let (first, mut rest) = word(line)?;
+    let mut end = first.len();
+    while line[end - 1] == b',' {
+        let (next, behind) = word(rest)?;
+        end += 1 + next.len();
+        rest = behind;
+    }
+    Ok((&line[..end], rest))
 }
 
 /// Splits at the first blank; a word has at least one byte.
@@ -205,8 +235,8 @@ mod tests {
     #[test]
     fn every_field_is_there() {
         let line = [b"example.org ", LINE].concat();
-        let line =
-            String::from_utf8(line).unwrap().replace("\"-\"", "\"r\"").replace(" - ann", " i ann");
+        let line = String::from_utf8(line).unwrap() + " \"192.0.2.9\"";
+        let line = line.replace("\"-\"", "\"r\"").replace(" - ann lee", " i ann");
         for name in FIELDS {
             assert!(get(line.as_bytes(), true, name).is_some(), "{name}");
         }
@@ -229,8 +259,27 @@ mod tests {
     }
 
     #[test]
+    fn lists_of_forwarded_addresses() {
+        let line = [b"9.9.9.9, 198.51.100.1, ", LINE, b" \"9.9.9.9, 192.0.2.9\""].concat();
+        let client = get(&line, false, "client");
+        assert_eq!(client.as_deref(), Some("9.9.9.9, 198.51.100.1, 192.0.2.7"));
+        assert_eq!(get(&line, false, "user").as_deref(), Some("ann lee"));
+        let listed = get(&line, false, "http_x_forwarded_for");
+        assert_eq!(listed.as_deref(), Some("9.9.9.9, 192.0.2.9"));
+    }
+
+    #[test]
     fn broken_lines() {
-        let cases: [(&[u8], Skip); 7] = [
+        let cases: [(&[u8], Skip); 10] = [
+            (
+                b"2016-10-06T00:17:09Z stdout F 192.0.2.7 - - [17/May/2015:10:05:03 +0000]",
+                Skip::Malformed,
+            ),
+            (
+                b"Mar 11 12:00:00 web nginx: 192.0.2.7 - - [17/May/2015:10:05:03 +0000]",
+                Skip::Malformed,
+            ),
+            (b"owner bucket [17/May/2015:10:05:03 +0000] 192.0.2.7", Skip::Malformed),
             (b"a.example 192.0.2.7 - - [17/May/2015:10:05:03 +0000]", Skip::Malformed),
             (b"", Skip::Malformed),
             (b" - - [17/May/2015:10:05:03 +0000]", Skip::Malformed),

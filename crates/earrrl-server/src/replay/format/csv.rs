@@ -1,4 +1,4 @@
-//! CSV with a header: `time,key[,cost]`, time in seconds since the epoch.
+//! CSV with a header: `time,key[,cost]`, time in seconds since the epoch, or as ISO 8601 has it.
 //!
 //! Quotes as in RFC 4180, but for line breaks inside them. Keys are opaque.
 
@@ -55,7 +55,7 @@ impl Parser {
             return Err(Skip::Malformed);
         }
         let text = fields(line).nth(header.time).ok_or(Skip::Malformed)?;
-        let time = time::parse_seconds(text.trim_ascii()).ok_or(Skip::Time)?;
+        let time = parse_time(text.trim_ascii()).ok_or(Skip::Time)?;
         Ok(Some(Record { time, line, header }))
     }
 
@@ -76,6 +76,7 @@ impl<'a> Record<'a> {
             Field::Client => self.header.key,
             Field::User => self.place("user"),
             Field::Path => self.place("path"),
+            Field::Forwarded => self.place("forwarded_for"),
             Field::Named(name) => self.place(name),
         };
         fields(self.line).nth(place?)
@@ -91,6 +92,11 @@ impl<'a> Record<'a> {
     }
 }
 
+/// Seconds since the epoch, or a date.
+fn parse_time(text: &[u8]) -> Option<u64> {
+    time::parse_seconds(text).or_else(|| time::parse_iso(text))
+}
+
 /// Whether a line is a header: names the column with the time, and others.
 pub(super) fn is_header(line: &[u8], hints: &Hints) -> bool {
     Parser::new(hints).columns(line).is_some_and(|header| header.names.len() > 1)
@@ -101,42 +107,24 @@ fn fields(line: &[u8]) -> impl Iterator<Item = Cow<'_, [u8]>> {
     let mut rest = Some(line);
     std::iter::from_fn(move || {
         let text = rest?;
-        let quoted = text.first() == Some(&b'"');
-        let end = if quoted { closing_quote(text) } else { 0 };
-        let comma = memchr::memchr(b',', &text[end..]).map(|at| end + at);
+        if text.first() == Some(&b'"') {
+            let (field, after) = quoted(text);
+            rest = after;
+            return Some(Cow::Owned(field));
+        }
+        let comma = memchr::memchr(b',', text);
         rest = comma.map(|at| &text[at + 1..]);
-        let field = &text[..comma.unwrap_or(text.len())];
-        if quoted && end == field.len() { Some(unquoted(field)) } else { Some(field.into()) }
+        Some(text[..comma.unwrap_or(text.len())].into())
     })
 }
 
-/// Behind the quote that closes the one `text` starts with; its end if there is none.
-fn closing_quote(text: &[u8]) -> usize {
-    let mut at = 1;
-    while let Some(found) = memchr::memchr(b'"', &text[at..]) {
-        at += found + 1;
-        if text.get(at) != Some(&b'"') {
-            return at;
-        }
-        at += 1;
-    }
-    text.len()
-}
-
-fn unquoted(field: &[u8]) -> Cow<'_, [u8]> {
-    let inner = &field[1..field.len().max(2) - 1];
-    if !inner.contains(&b'"') {
-        return Cow::Borrowed(inner);
-    }
-    let mut text = Vec::with_capacity(inner.len());
-    let mut bytes = inner.iter().copied().peekable();
-    while let Some(byte) = bytes.next() {
-        text.push(byte);
-        if byte == b'"' {
-            bytes.next_if_eq(&b'"');
-        }
-    }
-    Cow::Owned(text)
+/// A field that starts with a quote, and what follows its comma.
+fn quoted(text: &[u8]) -> (Vec<u8>, Option<&[u8]>) {
+    let mut field = vec![0; text.len()];
+    let (result, read, written) = csv_core::Reader::new().read_field(text, &mut field);
+    field.truncate(written);
+    let more = matches!(result, csv_core::ReadFieldResult::Field { record_end: false });
+    (field, more.then(|| &text[read..]))
 }
 
 #[cfg(test)]
@@ -162,9 +150,17 @@ mod tests {
 
     #[test]
     fn keys_are_opaque_and_times_exact() {
-        let lines = ["time,key", "1111111111.123456789,2001:db8::1", "5, x ", "5,", "time,key"];
+        let lines = [
+            "time,key",
+            "1970-01-01T00:00:05Z,a",
+            "1111111111.123456789,2001:db8::1",
+            "5, x ",
+            "5,",
+            "time,key",
+        ];
         let expected = [
             Ok(None),
+            some(5_000_000_000, "a", None),
             some(1_111_111_111_123_456_789, "2001:db8::1", None),
             some(5_000_000_000, " x ", None),
             some(5_000_000_000, "", None),
@@ -180,7 +176,7 @@ mod tests {
             Ok(None),
             some(7_000_000_000, r#"a,"b""#, Some("2.5")),
             Err(Skip::Malformed),
-            some(9_000_000_000, r#""x"y"#, Some("")),
+            some(9_000_000_000, "xy", Some("")),
         ];
         assert_eq!(rows(&lines), expected);
     }

@@ -7,33 +7,10 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{Field, Hints, target, without_query};
+use super::{Field, Hints, names, path_of, target};
+use crate::replay::envelope::Message;
 use crate::replay::skips::Skip;
 use crate::replay::time;
-
-/// Where the time usually is.
-const TIMES: [&str; 8] =
-    ["time", "time_iso8601", "@timestamp", "timestamp", "ts", "msec", "time_local", "datetime"];
-
-/// Where the client usually is. What a proxy has worked out goes before its peer's address.
-const CLIENTS: [&str; 12] = [
-    "client_ip",
-    "remote_addr",
-    "remote",
-    "remote_ip",
-    "request.client_ip",
-    "request.remote_ip",
-    "request.remote_addr",
-    "client.ip",
-    "source.ip",
-    "clientip",
-    "ip",
-    "client",
-];
-
-const USERS: [&str; 5] = ["user", "remote_user", "user_id", "user.name", "username"];
-
-const PATHS: [&str; 6] = ["path", "uri", "request_uri", "request.uri", "url", "url.path"];
 
 /// Reads such lines.
 pub(crate) struct Parser {
@@ -62,7 +39,8 @@ impl Parser {
     }
 
     /// Takes a line apart.
-    pub(crate) fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Record<'a>, Skip> {
+    pub(crate) fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Record<'a>, Skip> {
+        let (line, outer) = (message.text, message.time);
         let object = match serde_json::from_slice(line) {
             Ok(object) => object,
             Err(_) => {
@@ -72,10 +50,11 @@ impl Parser {
                 serde_json::from_str(&self.mended).map_err(|_| Skip::Malformed)?
             }
         };
-        let time = |name: &str| find(&object, name).and_then(|text| parse_time(&text));
+        let time =
+            |name: &str| find(&object, name).and_then(|text| time::parse_any(text.as_bytes()));
         let time = match &self.time_field {
             Some(name) => time(name),
-            None => TIMES.into_iter().find_map(time),
+            None => names::TIMES.into_iter().find_map(time).or(outer),
         };
         let time = time.ok_or(Skip::Time)?;
         Ok(Record { time, object, key_field: self.key_field.as_deref() })
@@ -87,15 +66,10 @@ impl<'a> Record<'a> {
     pub(crate) fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
         // A field left empty must not hide another that is not.
         let filled = |name: &str| find(&self.object, name).filter(|v| !matches!(&**v, "" | "-"));
-        let first = |names: &[&str]| names.iter().find_map(|name| filled(name));
-        let value = match field {
-            Field::Client => match self.key_field {
-                Some(name) => filled(name),
-                None => first(&CLIENTS),
-            },
-            Field::User => first(&USERS),
-            Field::Path => return self.path(first(&PATHS)),
-            Field::Named(name) => filled(name),
+        let value = match (field, self.key_field) {
+            (Field::Client, Some(name)) => filled(name),
+            (Field::Path, _) => return self.path(names::first(field, filled)),
+            _ => names::first(field, filled),
         };
         value.map(bytes)
     }
@@ -103,17 +77,11 @@ impl<'a> Record<'a> {
     /// The path, from a field of its own or from the request line.
     fn path(&self, target_field: Option<Cow<'a, str>>) -> Option<Cow<'a, [u8]>> {
         if let Some(found) = target_field {
-            return Some(Cow::Owned(without_query(found.as_bytes()).to_vec()));
+            return Some(Cow::Owned(path_of(found.as_bytes()).to_vec()));
         }
         let request = find(&self.object, "request")?;
-        Some(Cow::Owned(without_query(target(request.as_bytes())?).to_vec()))
+        Some(Cow::Owned(path_of(target(request.as_bytes())?).to_vec()))
     }
-}
-
-/// A time in any of the notations that logs use.
-fn parse_time(text: &str) -> Option<u64> {
-    let text = text.as_bytes();
-    time::parse_epoch(text).or_else(|| time::parse_iso(text)).or_else(|| time::parse_common(text))
 }
 
 fn bytes(text: Cow<'_, str>) -> Cow<'_, [u8]> {
@@ -187,7 +155,7 @@ mod tests {
 
     fn get(line: &str, hints: &Hints, name: &str) -> Result<(u64, Option<String>), Skip> {
         let mut parser = Parser::new(hints);
-        let record = parser.parse(line.as_bytes())?;
+        let record = parser.parse(Message::plain(line.as_bytes()))?;
         let value = record.get(&Field::new(name)).map(|v| String::from_utf8(v.to_vec()).unwrap());
         Ok((record.time, value))
     }
@@ -247,10 +215,38 @@ mod tests {
     }
 
     #[test]
+    fn products_name_their_fields() {
+        let cases = [
+            // Traefik
+            r#"{"ClientAddr":"192.0.2.7:4711","ClientHost":"192.0.2.7","RequestPath":"/a?b","StartUTC":"2015-05-17T10:05:03Z","time":"2015-05-17T10:05:03Z"}"#,
+            // Cloudflare
+            r#"{"ClientIP":"192.0.2.7","ClientRequestURI":"/a?b","EdgeStartTimestamp":1431857103000000000}"#,
+            r#"{"ClientIP":"192.0.2.7","ClientRequestPath":"/a","EdgeStartTimestamp":"2015-05-17T10:05:03Z"}"#,
+            // Google Cloud
+            r#"{"httpRequest":{"remoteIp":"192.0.2.7","requestUrl":"https://example.org/a?b"},"timestamp":"2015-05-17T10:05:03.0Z"}"#,
+            // Kong
+            r#"{"client_ip":"192.0.2.7","request":{"uri":"/a?b","method":"GET"},"started_at":1431857103000}"#,
+            // API Gateway
+            r#"{"ip":"192.0.2.7","requestTime":"17/May/2015:10:05:03 +0000","resourcePath":"/a"}"#,
+            r#"{"sourceIp":"192.0.2.7","requestTimeEpoch":"1431857103000","path":"/a"}"#,
+            // Envoy
+            r#"{"start_time":"2015-05-17T10:05:03Z","downstream_remote_address":"192.0.2.7:4711","path":"/a"}"#,
+            // AWS WAF
+            r#"{"timestamp":1431857103000,"httpRequest":{"clientIp":"192.0.2.7","uri":"/a"}}"#,
+        ];
+        for line in cases {
+            let (time, path) = get(line, &Hints::default(), "path").unwrap();
+            assert_eq!((time, path.as_deref()), (1_431_857_103_000_000_000, Some("/a")), "{line}");
+            let (_, client) = get(line, &Hints::default(), "client").unwrap();
+            assert!(client.unwrap().starts_with("192.0.2.7"), "{line}");
+        }
+    }
+
+    #[test]
     fn a_client_cannot_spoil_its_line() {
         let line = b"{\"ts\":1,\"client_ip\":\"192.0.2.7\",\"uri\":\"/\\x22\xff\"}";
         let mut parser = Parser::new(&Hints::default());
-        let record = parser.parse(line).ok().unwrap();
+        let record = parser.parse(Message::plain(line)).ok().unwrap();
         assert_eq!(record.get(&Field::Client).as_deref(), Some(&b"192.0.2.7"[..]));
         let deep = format!("{{\"ts\":1,\"ip\":{}1{}}}", "[".repeat(60_000), "]".repeat(60_000));
         assert_eq!(get(&deep, &Hints::default(), "client"), Ok((1_000_000_000, None)));

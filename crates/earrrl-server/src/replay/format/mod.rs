@@ -2,18 +2,33 @@
 //!
 //! Only what is asked for is looked for: a record finds its fields when they are read.
 
+mod aws;
 mod common;
 mod csv;
 mod detect;
+mod envoy;
+mod haproxy;
 mod json;
+mod logfmt;
+mod mail;
+mod names;
+mod nginx_error;
+pub(crate) mod notation;
+pub(crate) mod pattern;
 mod sshd;
+mod sshd_lines;
+mod w3c;
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::SystemTime;
 
-pub(crate) use detect::detect;
+pub(crate) use detect::{detect, envelope_of};
+pub(crate) use pattern::Pattern;
 
+use super::envelope::{Envelope, Opener};
 use super::skips::Skip;
+use super::years::Years;
 
 /// What a log is written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,18 +39,77 @@ pub(crate) enum Format {
     Common,
     /// As combined, behind the virtual host.
     Vhost,
-    /// An object a line, as nginx, Caddy and most collectors write.
+    /// An object a line, as most products can write.
     Json,
     /// A header `time,key[,cost]`, then a line a request.
     Csv,
-    /// The ssh daemon's lines in a syslog.
+    /// W3C extended: IIS, CloudFront.
+    W3c,
+    /// `name=value` pairs: Heroku's router.
+    Logfmt,
+    /// HAProxy's HTTP and TCP logs.
+    Haproxy,
+    /// Envoy's default.
+    Envoy,
+    /// Istio's default.
+    Istio,
+    /// AWS's load balancers.
+    Alb,
+    /// AWS S3's server access log.
+    S3,
+    /// The requests that nginx has limited.
+    NginxError,
+    /// Exim's main log.
+    Exim,
+    /// Postfix's syslog.
+    Postfix,
+    /// Failed attempts in the ssh daemon's syslog.
     Sshd,
+    /// Every line with an address in the ssh daemon's syslog.
+    SshdLines,
+    /// As `--pattern` or `--log-format` says.
+    Pattern,
 }
 
 impl Format {
-    /// Every format.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Combined, Self::Common, Self::Vhost, Self::Json, Self::Csv, Self::Sshd];
+    /// Every format that has a name.
+    pub(crate) const ALL: [Self; 17] = [
+        Self::Combined,
+        Self::Common,
+        Self::Vhost,
+        Self::Json,
+        Self::Csv,
+        Self::W3c,
+        Self::Logfmt,
+        Self::Haproxy,
+        Self::Envoy,
+        Self::Istio,
+        Self::Alb,
+        Self::S3,
+        Self::NginxError,
+        Self::Exim,
+        Self::Postfix,
+        Self::Sshd,
+        Self::SshdLines,
+    ];
+
+    /// Products by the format that they write.
+    const PRODUCTS: [(&str, Self); 14] = [
+        ("nginx", Self::Combined),
+        ("apache", Self::Combined),
+        ("traefik", Self::Json),
+        ("caddy", Self::Json),
+        ("cloudflare", Self::Json),
+        ("gcp", Self::Json),
+        ("kong", Self::Json),
+        ("api-gateway", Self::Json),
+        ("iis", Self::W3c),
+        ("cloudfront", Self::W3c),
+        ("heroku", Self::Logfmt),
+        ("elb", Self::Alb),
+        ("ssh", Self::Sshd),
+        ("nginx-limit", Self::NginxError),
+    ];
 
     /// Its name on the command line.
     pub(crate) fn name(self) -> &'static str {
@@ -45,17 +119,46 @@ impl Format {
             Self::Vhost => "vhost",
             Self::Json => "json",
             Self::Csv => "csv",
+            Self::W3c => "w3c",
+            Self::Logfmt => "logfmt",
+            Self::Haproxy => "haproxy",
+            Self::Envoy => "envoy",
+            Self::Istio => "istio",
+            Self::Alb => "alb",
+            Self::S3 => "s3",
+            Self::NginxError => "nginx-error",
+            Self::Exim => "exim",
+            Self::Postfix => "postfix",
             Self::Sshd => "sshd",
+            Self::SshdLines => "sshd-lines",
+            Self::Pattern => "pattern",
         }
     }
 
-    /// The names of its fields; none where each log has its own.
-    pub(crate) fn fields(self) -> Option<&'static [&'static str]> {
-        match self {
-            Self::Combined | Self::Common | Self::Vhost => Some(&common::FIELDS),
-            Self::Sshd => Some(&sshd::FIELDS),
-            Self::Json | Self::Csv => None,
-        }
+    /// The format of this name, or the one that the product of this name writes.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        let known = Self::ALL.into_iter().find(|format| format.name() == name);
+        known.or_else(|| Self::PRODUCTS.into_iter().find(|(n, _)| *n == name).map(|(_, f)| f))
+    }
+
+    /// All names, with commas between them.
+    pub(crate) fn names() -> String {
+        Self::ALL.map(Self::name).join(", ")
+    }
+
+    /// The expression of its lines, and how the program's name starts that syslog must tell.
+    fn preset(self) -> Option<(&'static str, &'static str)> {
+        Some(match self {
+            Self::Haproxy => (haproxy::LINE, ""),
+            Self::Envoy => (envoy::ENVOY, ""),
+            Self::Istio => (envoy::ISTIO, ""),
+            Self::Alb => (aws::ALB, ""),
+            Self::S3 => (aws::S3, ""),
+            Self::NginxError => (nginx_error::LINE, ""),
+            Self::Exim => (mail::EXIM, ""),
+            Self::Postfix => (mail::POSTFIX, "postfix"),
+            _ => return None,
+        })
     }
 }
 
@@ -68,6 +171,8 @@ pub(crate) enum Field {
     User,
     /// The path, without the query.
     Path,
+    /// The list of X-Forwarded-For, of which the last address counts.
+    Forwarded,
     /// Any other, by the name that the format gives it.
     Named(String),
 }
@@ -79,6 +184,9 @@ impl Field {
             "client" => Self::Client,
             "user" => Self::User,
             "path" => Self::Path,
+            "forwarded_for" | "x_forwarded_for" | "http_x_forwarded_for" | "x-forwarded-for" => {
+                Self::Forwarded
+            }
             _ => Self::Named(name.to_owned()),
         }
     }
@@ -89,6 +197,7 @@ impl Field {
             Self::Client => "client",
             Self::User => "user",
             Self::Path => "path",
+            Self::Forwarded => "forwarded_for",
             Self::Named(name) => name,
         }
     }
@@ -103,32 +212,60 @@ pub(crate) struct Hints {
     pub(crate) key_field: Option<String>,
     /// The year of the first syslog line.
     pub(crate) year: Option<u32>,
+    /// What `--pattern` or `--log-format` says.
+    pub(crate) pattern: Option<Arc<Pattern>>,
     /// Whether lines must not be shown.
     pub(crate) private: bool,
 }
 
+/// Reads the lines of one log.
+pub(crate) struct Parser {
+    opener: Opener,
+    years: Years,
+    body: Body,
+}
+
 /// Reads the lines of one format.
-pub(crate) enum Parser {
-    /// Combined, common and vhost.
+enum Body {
     Common(common::Parser),
-    /// JSON lines.
     Json(json::Parser),
-    /// CSV.
     Csv(csv::Parser),
-    /// Syslog lines of the ssh daemon.
+    W3c(w3c::Parser),
+    Logfmt { time_field: Option<String>, key_field: Option<String> },
+    Pattern(pattern::Parser),
     Sshd(sshd::Parser),
+    SshdLines,
 }
 
 impl Parser {
-    /// A parser for a file that was `modified` last at that time.
-    pub(crate) fn new(format: Format, hints: &Hints, modified: SystemTime) -> Self {
-        match format {
-            Format::Combined | Format::Common => Self::Common(common::Parser::new(false)),
-            Format::Vhost => Self::Common(common::Parser::new(true)),
-            Format::Json => Self::Json(json::Parser::new(hints)),
-            Format::Csv => Self::Csv(csv::Parser::new(hints)),
-            Format::Sshd => Self::Sshd(sshd::Parser::new(hints.year, modified)),
+    /// A parser for a log in this format and envelope, `modified` last at that time.
+    pub(crate) fn new(
+        (envelope, format): (Envelope, Format),
+        hints: &Hints,
+        modified: SystemTime,
+    ) -> Self {
+        let years = Years::new(hints.year, modified);
+        Self { opener: Opener::new(envelope), years, body: Body::new(format, hints) }
+    }
+
+    /// The same, going on with the years where another log ended.
+    pub(crate) fn following(self, last: Self) -> Self {
+        Self { years: last.years, ..self }
+    }
+
+    /// The names of its fields; none where each line has its own.
+    pub(crate) fn fields(&self) -> Option<Vec<&str>> {
+        match &self.body {
+            Body::Common(_) => Some(common::FIELDS.to_vec()),
+            Body::Pattern(parser) => Some(parser.fields()),
+            Body::Sshd(_) | Body::SshdLines => Some(sshd::FIELDS.to_vec()),
+            Body::Json(_) | Body::Csv(_) | Body::W3c(_) | Body::Logfmt { .. } => None,
         }
+    }
+
+    /// Whether it looks for time and client in fields that can be named.
+    pub(crate) fn takes_names(&self) -> bool {
+        matches!(self.body, Body::Json(_) | Body::Csv(_) | Body::Logfmt { .. })
     }
 
     /// The request on a line; `None` where the line is a header.
@@ -137,11 +274,47 @@ impl Parser {
     /// Why the line is none.
     #[inline]
     pub(crate) fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Option<Record<'a>>, Skip> {
-        match self {
-            Self::Common(parser) => parser.parse(line).map(|r| Some(Record::Common(r))),
-            Self::Json(parser) => parser.parse(line).map(|r| Some(Record::Json(r))),
-            Self::Csv(parser) => Ok(parser.parse(line)?.map(Record::Csv)),
-            Self::Sshd(parser) => parser.parse(line).map(|r| Some(Record::Sshd(r))),
+        let message = self.opener.open(line, &mut self.years)?;
+        match &mut self.body {
+            Body::Common(parser) => parser.parse(message.text).map(|r| Some(Record::Common(r))),
+            Body::Json(parser) => parser.parse(message).map(|r| Some(Record::Json(r))),
+            Body::Csv(parser) => Ok(parser.parse(message.text)?.map(Record::Csv)),
+            Body::W3c(parser) => Ok(parser.parse(message.text)?.map(Record::W3c)),
+            Body::Logfmt { time_field, key_field } => {
+                let names = (time_field.as_deref(), key_field.as_deref());
+                logfmt::parse(message, names).map(|r| Some(Record::Logfmt(r)))
+            }
+            Body::Pattern(parser) => parser.parse(message).map(|r| Some(Record::Pattern(r))),
+            Body::Sshd(parser) => parser.parse(message).map(|r| Some(Record::Sshd(r))),
+            Body::SshdLines => {
+                sshd_lines::parse(message.text, &mut self.years).map(|r| Some(Record::SshdLines(r)))
+            }
+        }
+    }
+}
+
+impl Body {
+    fn new(format: Format, hints: &Hints) -> Self {
+        if let Some((expression, program)) = format.preset()
+            && let Some(pattern) = Pattern::preset(expression, program)
+        {
+            return Self::Pattern(pattern::Parser::new(Arc::new(pattern)));
+        }
+        match (format, &hints.pattern) {
+            (Format::Pattern, Some(pattern)) => {
+                Self::Pattern(pattern::Parser::new(pattern.clone()))
+            }
+            (Format::Vhost, _) => Self::Common(common::Parser::new(true)),
+            (Format::Json, _) => Self::Json(json::Parser::new(hints)),
+            (Format::Csv, _) => Self::Csv(csv::Parser::new(hints)),
+            (Format::W3c, _) => Self::W3c(w3c::Parser::default()),
+            (Format::Logfmt, _) => Self::Logfmt {
+                time_field: hints.time_field.clone(),
+                key_field: hints.key_field.clone(),
+            },
+            (Format::Sshd, _) => Self::Sshd(sshd::Parser::default()),
+            (Format::SshdLines, _) => Self::SshdLines,
+            _ => Self::Common(common::Parser::new(false)),
         }
     }
 }
@@ -154,8 +327,16 @@ pub(crate) enum Record<'a> {
     Json(json::Record<'a>),
     /// Of CSV.
     Csv(csv::Record<'a>),
-    /// Of the ssh daemon.
+    /// Of a W3C log.
+    W3c(w3c::Record<'a>),
+    /// Of pairs.
+    Logfmt(logfmt::Record<'a>),
+    /// Of lines with a pattern.
+    Pattern(pattern::Record<'a>),
+    /// A failed attempt.
     Sshd(sshd::Record<'a>),
+    /// Of the ssh daemon.
+    SshdLines(sshd_lines::Record<'a>),
 }
 
 impl<'a> Record<'a> {
@@ -166,7 +347,11 @@ impl<'a> Record<'a> {
             Self::Common(record) => record.time,
             Self::Json(record) => record.time,
             Self::Csv(record) => record.time,
+            Self::W3c(record) => record.time,
+            Self::Logfmt(record) => record.time,
+            Self::Pattern(record) => record.time,
             Self::Sshd(record) => record.time,
+            Self::SshdLines(record) => record.time,
         }
     }
 
@@ -177,7 +362,11 @@ impl<'a> Record<'a> {
             Self::Common(record) => record.get(field).map(Cow::Borrowed),
             Self::Json(record) => record.get(field),
             Self::Csv(record) => record.get(field),
+            Self::W3c(record) => record.get(field).map(Cow::Borrowed),
+            Self::Logfmt(record) => record.get(field).map(Cow::Borrowed),
+            Self::Pattern(record) => record.get(field).map(Cow::Borrowed),
             Self::Sshd(record) => record.get(field).map(Cow::Borrowed),
+            Self::SshdLines(record) => record.get(field).map(Cow::Borrowed),
         }
     }
 
@@ -185,6 +374,8 @@ impl<'a> Record<'a> {
     pub(crate) fn cost(&self) -> Option<Cow<'a, [u8]>> {
         match self {
             Self::Csv(record) => record.cost(),
+            Self::Pattern(record) => record.cost().map(Cow::Borrowed),
+            Self::Sshd(record) => record.cost().map(Cow::Borrowed),
             _ => None,
         }
     }
@@ -196,9 +387,17 @@ impl<'a> Record<'a> {
     }
 }
 
-/// A path without its query.
-fn without_query(target: &[u8]) -> &[u8] {
-    memchr::memchr(b'?', target).map_or(target, |at| &target[..at])
+/// A target's path: without its query, and without the scheme and host that a proxy is asked with.
+fn path_of(target: &[u8]) -> &[u8] {
+    let behind_scheme = |scheme: &[u8]| {
+        let rest = target.strip_prefix(scheme)?;
+        Some(&rest[memchr::memchr2(b'/', b'?', rest).unwrap_or(rest.len())..])
+    };
+    let path = match target.first() {
+        Some(b'/') | None => target,
+        _ => behind_scheme(b"https://").or_else(|| behind_scheme(b"http://")).unwrap_or(target),
+    };
+    memchr::memchr(b'?', path).map_or(path, |at| &path[..at])
 }
 
 /// The target in a request line, `GET /path?query HTTP/1.1`.
@@ -206,4 +405,28 @@ fn target(request: &[u8]) -> Option<&[u8]> {
     let mut words = request.split(|&b| b == b' ').filter(|word| !word.is_empty());
     words.next()?;
     words.next()
+}
+
+/// The format found for a log, and its last line's time and fields, addresses as a key has them.
+#[cfg(test)]
+fn told(log: &str, fields: &[&str]) -> (Format, String) {
+    use super::key::KeyMaker;
+    use earrrl_server::address::Prefixes;
+
+    let hints = Hints { year: Some(2009), ..Hints::default() };
+    let Some(found) = detect(log.as_bytes(), &hints) else { panic!("no format: {log}") };
+    let mut parser = Parser::new(found, &hints, SystemTime::UNIX_EPOCH);
+    let mut told = String::new();
+    for line in log.lines() {
+        let Ok(Some(record)) = parser.parse(line.as_bytes()) else { continue };
+        told = format!("{}", (record.time() / 1_000) as f64 / 1e6);
+        for field in fields {
+            let Ok(key) = field.parse() else { panic!("no field: {field}") };
+            let mut keys = KeyMaker::new(key, Prefixes { ipv4: 32, ipv6: 128 }, true);
+            let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
+            told += " ";
+            told += &keys.with(&record, text).unwrap_or_else(|_| "-".into());
+        }
+    }
+    (found.1, told)
 }

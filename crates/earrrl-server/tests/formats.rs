@@ -1,0 +1,163 @@
+//! What `earrrl replay` takes as the client: never anything else, whatever stands around the lines.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod command;
+
+use std::fs;
+
+use command::{earrrl, earrrl_fed, logs};
+use serde_json::Value;
+
+const RULE: [&str; 2] = ["--rule", "recent-average 1/s half-life=10s strict"];
+
+fn replayed(text: &str, arguments: &[&str]) -> Value {
+    let arguments = [&["replay", "--output", "json"], &RULE[..], arguments].concat();
+    let outcome = earrrl_fed(&arguments, text.as_bytes());
+    serde_json::from_str(&outcome.out).unwrap_or_else(|error| panic!("{error}: {outcome:?}"))
+}
+
+/// What the command says about a log on standard error.
+fn told(text: &str, arguments: &[&str]) -> String {
+    earrrl_fed(&[&["replay"], &RULE[..], arguments].concat(), text.as_bytes()).err
+}
+
+fn keys(summary: &Value) -> Vec<&str> {
+    let top = summary["rules"][0]["top"].as_array().unwrap();
+    top.iter().map(|offender| offender["key"].as_str().unwrap()).collect()
+}
+
+fn log(name: &str) -> String {
+    fs::read_to_string(logs().join(name)).unwrap()
+}
+
+#[test]
+fn an_envelope_changes_nothing() {
+    let docker = |line: &str| {
+        let log = format!("{line}\n");
+        serde_json::json!({"log": log, "stream": "stdout", "time": "2023-11-14T00:00:00Z"})
+            .to_string()
+    };
+    for name in ["access.log", "vhost.log", "access.jsonl"] {
+        let plain = log(name);
+        let expected = replayed(&plain, &[]);
+        let wrapped = |wrap: &dyn Fn(&str) -> String| -> String {
+            plain.lines().map(|line| wrap(line) + "\n").collect()
+        };
+        for text in [
+            wrapped(&|line| format!("<190>Nov 14 12:00:00 web nginx: {line}")),
+            wrapped(&|line| format!("<190>1 2023-11-14T12:00:00Z web nginx 7 - - {line}")),
+            wrapped(&|line| format!("2023-11-14T12:00:00.5+01:00 web nginx[7]: {line}")),
+            wrapped(&|line| format!("2023-11-14T12:00:00.123456789Z stdout F {line}")),
+            wrapped(&|line| format!("web-1  | {line}")),
+            wrapped(&docker),
+        ] {
+            let found = replayed(&text, &[]);
+            assert_eq!(found["formats"], expected["formats"], "{}", &text[..150]);
+            assert_eq!(found["rules"], expected["rules"], "{}", &text[..150]);
+            let format = expected["formats"][0].as_str().unwrap();
+            assert_eq!(replayed(&text, &["--format", format])["rules"], expected["rules"]);
+        }
+    }
+}
+
+#[test]
+fn a_piece_of_a_long_line_is_no_request() {
+    let request = r#"192.0.2.7 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5 "-" "-""#;
+    let forged = request.replace("192.0.2.7", "9.9.9.9");
+    let time = "2016-10-06T00:17:09.669794202Z";
+    let pieces =
+        format!("{time} stdout P {request}\n{time} stdout F {forged}\n{time} stdout F {request}\n");
+    let found = replayed(&pieces, &[]);
+    assert_eq!((found["events"].as_u64(), found["clients"].as_u64()), (Some(2), Some(1)));
+}
+
+#[test]
+fn what_is_no_client_is_an_error_that_lists_the_formats() {
+    let line = r#"unix: - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5 "-" "-""#;
+    let error = told(&format!("{line}\n").repeat(3), &[]);
+    assert!(
+        error.contains("combined, common, vhost, json") && error.contains("haproxy"),
+        "{error}"
+    );
+    assert!(error.contains("--pattern") && error.lines().count() == 1, "{error}");
+    // Who says what the lines are is believed.
+    assert!(!told(line, &["--format", "combined"]).contains("no log format"));
+}
+
+#[test]
+fn a_doubtful_client_is_told() {
+    let line = |client: &str| {
+        format!("{client} - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\"\n")
+    };
+    let one = line("192.0.2.7").repeat(100);
+    assert!(told(&one, &[]).contains("all 100 requests have the same client, 192.0.2.7"));
+    assert!(!told(&one, &["--anonymize"]).contains("192.0.2.7"));
+    let each: String = (0..100).map(|n| line(&format!("192.0.2.{n}"))).collect();
+    assert!(told(&each, &[]).contains("each of 100 requests has a client of its own"));
+    assert!(!told(&line("192.0.2.7"), &[]).contains("requests"));
+    assert!(!told(&log("access.log"), &[]).contains("is it the client"));
+}
+
+#[test]
+fn any_line_can_be_described() {
+    let rows: Vec<String> =
+        (0..30).map(|n| format!("17.05.2015 10:05:{n:02}|ann,lee|3|x\n")).collect();
+    let text = rows.concat();
+    let pattern = [
+        "--pattern",
+        r"^(?<time>[^|]+)\|(?<key>[^|]*)\|(?<cost>\d+)",
+        "--time-format",
+        "%d.%m.%Y %H:%M:%S",
+    ];
+    let found = replayed(&text, &pattern);
+    assert_eq!((found["events"].as_u64(), keys(&found)), (Some(30), vec!["ann,lee"]));
+    assert!(found["rules"][0]["denied"].as_u64() > Some(20), "costs count");
+    let combined = r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent""#;
+    let apache = r#"%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-Agent}i""#;
+    let expected = replayed(&log("access.log"), &[]);
+    for notation in [combined, apache] {
+        let found = replayed(&log("access.log"), &["--log-format", notation]);
+        assert_eq!(found["rules"], expected["rules"], "{notation}");
+    }
+    for (arguments, error) in [
+        (["--pattern", "("], "unclosed group"),
+        (["--pattern", "(?<key>x)"], "a group for the time"),
+        (["--log-format", "$remote_addr"], "a field with the time"),
+    ] {
+        let outcome = earrrl(&[&["replay"], &RULE[..], &arguments].concat());
+        assert!(outcome.err.contains(error), "{outcome:?}");
+    }
+}
+
+#[test]
+fn the_last_forwarded_address_counts() {
+    let line = r#"10.0.0.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5 "-" "curl" "9.9.9.9, 2001:db8::7""#;
+    let text = format!("{line}\n").repeat(40);
+    for key in ["forwarded_for", "http_x_forwarded_for"] {
+        assert_eq!(keys(&replayed(&text, &["--key", key])), ["2001:db8::/64"]);
+    }
+    let listed = text.replace("10.0.0.1 -", "9.9.9.9, 192.0.2.7 -");
+    assert_eq!(keys(&replayed(&listed, &[])), ["192.0.2.7"]);
+}
+
+#[test]
+fn the_lines_of_the_documentation_are_read() {
+    let manual = fs::read_to_string(logs().join("../../docs/replay.md")).unwrap();
+    let table = manual.split("| format | written by").nth(1).unwrap().split("\n\n").next().unwrap();
+    let rows: Vec<Vec<&str>> =
+        table.lines().skip(2).map(|row| row.split(" | ").collect()).collect();
+    assert!(rows.len() >= 15, "{rows:?}");
+    for row in rows {
+        let format = row[0].split('`').nth(1).unwrap();
+        let lines: Vec<&str> = row[2].split('`').skip(1).step_by(2).take(2).collect();
+        let text =
+            if format == "csv" { lines.join("\n") } else { row[2].replace("` and then `", "\n") };
+        let found = replayed(text.trim_matches('`'), &["--format", format]);
+        assert_eq!(found["events"], 1, "{format}: {text}");
+        if format != "sshd-lines" && format != "csv" {
+            let found = replayed(text.trim_matches('`'), &[]);
+            assert_eq!(found["formats"][0], format, "{text}");
+        }
+    }
+}

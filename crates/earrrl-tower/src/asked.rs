@@ -1,0 +1,97 @@
+//! What a request is charged: each rule that applies, its key and its cost.
+
+use std::ops::Range;
+
+use earrrl::{Charge, Cost};
+use http::StatusCode;
+use http::request::Parts;
+use smallvec::SmallVec;
+
+use crate::key::{KeyBuffer, MAX_KEY_LEN};
+use crate::known::Known;
+use crate::request_rule::{Missing, RequestCost, RequestRule};
+
+/// The charges of one request. Their keys stand in one buffer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Asked {
+    each: SmallVec<[AskedOf; 2]>,
+    keys: KeyBuffer,
+}
+
+/// One rule's.
+#[derive(Clone, Debug)]
+pub(crate) struct AskedOf {
+    /// The place of the [`RequestRule`].
+    pub(crate) rule: usize,
+    /// The place of the rule or plan among all that are known.
+    pub(crate) known: usize,
+    pub(crate) cost: Cost,
+    key: Range<usize>,
+}
+
+/// The rules of a layer, each with the place of its own [`Known`]; its plans follow there.
+pub(crate) type Rules = Vec<(RequestRule, usize)>;
+
+impl Asked {
+    /// Reads a request under all rules; the status where it is refused for want of a key.
+    pub(crate) fn of(rules: &Rules, request: &Parts) -> Result<Self, StatusCode> {
+        let mut asked = Self::default();
+        for (place, (rule, first)) in rules.iter().enumerate() {
+            if rule.exempt.as_ref().is_some_and(|exempt| exempt(request)) {
+                continue;
+            }
+            let start = asked.keys.len();
+            if !rule.key.write(request, &mut asked.keys) || asked.keys.len() - start > MAX_KEY_LEN {
+                asked.keys.truncate(start);
+                match rule.missing {
+                    Missing::Shared => {}
+                    Missing::Skip => continue,
+                    Missing::Deny(status) => return Err(status),
+                }
+            }
+            let plan = rule.plans.iter().position(|plan| (plan.applies)(request));
+            asked.each.push(AskedOf {
+                rule: place,
+                known: first + plan.map_or(0, |plan| plan + 1),
+                cost: match &rule.cost {
+                    RequestCost::Fixed(cost) => *cost,
+                    RequestCost::By(cost) => cost(request),
+                },
+                key: start..asked.keys.len(),
+            });
+        }
+        Ok(asked)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.each.is_empty()
+    }
+
+    /// Each rule that is asked, by its place among the charges.
+    pub(crate) fn each(&self) -> impl ExactSizeIterator<Item = (usize, &AskedOf)> {
+        self.each.iter().enumerate()
+    }
+
+    pub(crate) fn get(&self, place: usize) -> Option<&AskedOf> {
+        self.each.get(place)
+    }
+
+    /// The charges, for an engine.
+    pub(crate) fn charges(&self, known: &[Known]) -> SmallVec<[Charge<'_>; 2]> {
+        self.each.iter().map(|of| self.charge(known, of, of.cost)).collect()
+    }
+
+    /// One of the charges, at another cost.
+    pub(crate) fn charge(&self, known: &[Known], of: &AskedOf, cost: Cost) -> Charge<'_> {
+        Charge { rule: known[of.known].id, key: &self.keys.as_bytes()[of.key.clone()], cost }
+    }
+
+    /// Those that `wanted` tells; `None` if there are none.
+    pub(crate) fn only(&self, wanted: impl Fn(&AskedOf) -> bool) -> Option<Self> {
+        if !self.each.iter().any(&wanted) {
+            return None;
+        }
+        let each = self.each.iter().filter(|of| wanted(of)).cloned().collect();
+        Some(Self { each, keys: self.keys.clone() })
+    }
+}

@@ -1,0 +1,310 @@
+//! What tells clients apart: an address, a header, a cookie, an extension, a path, or several of
+//! them.
+
+use std::io::{self, Write};
+use std::marker::PhantomData;
+use std::net::{IpAddr, SocketAddr};
+
+use http::HeaderName;
+use http::header::COOKIE;
+use http::request::Parts;
+use smallvec::SmallVec;
+
+use crate::ClientAddress;
+
+/// The longest key, in bytes. A longer one is taken as missing.
+pub const MAX_KEY_LEN: usize = 4096;
+
+/// Reads from a request whose it is.
+///
+/// ```
+/// use earrrl_tower::{ClientAddress, key};
+/// use http::HeaderName;
+/// // A client is an address and an API key; both must be there.
+/// let pair = (ClientAddress::default(), key::header(HeaderName::from_static("x-api-key")));
+/// let tenant = key::by(|request| request.uri.host().map(str::to_owned));
+/// # fn is_key(_: impl key::Key) {}
+/// # is_key(pair);
+/// # is_key(tenant);
+/// ```
+pub trait Key: Send + Sync + 'static {
+    /// Appends the client's key. `false` where the request tells none.
+    fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool;
+}
+
+/// A key in the making; short ones take no allocation.
+#[derive(Clone, Debug, Default)]
+pub struct KeyBuffer(SmallVec<[u8; 96]>);
+
+impl KeyBuffer {
+    /// Appends bytes.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// What was written.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.0.truncate(len);
+    }
+}
+
+impl Write for KeyBuffer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.push(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The address of a connection, for servers that do not put it into a request's extensions
+/// themselves: bare hyper, say. axum does (`into_make_service_with_connect_info`), and so does
+/// tonic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerAddress(pub IpAddr);
+
+/// The address of the connection that a request came by.
+pub fn peer_address(request: &Parts) -> Option<IpAddr> {
+    let extensions = &request.extensions;
+    if let Some(PeerAddress(address)) = extensions.get() {
+        return Some(*address);
+    }
+    #[cfg(feature = "axum")]
+    if let Some(axum::extract::ConnectInfo(socket)) =
+        extensions.get::<axum::extract::ConnectInfo<SocketAddr>>()
+    {
+        return Some(socket.ip());
+    }
+    #[cfg(feature = "tonic")]
+    if let Some(connection) = extensions.get::<tonic::transport::server::TcpConnectInfo>() {
+        return connection.remote_addr().map(|socket| socket.ip());
+    }
+    extensions.get::<SocketAddr>().map(|socket| socket.ip())
+}
+
+impl Key for ClientAddress {
+    fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
+        let client = self.resolve(peer_address(request), &request.headers);
+        client.is_some_and(|client| self.client_prefixes().write(client, key).is_ok())
+    }
+}
+
+/// A header's value: an API key, say. Where it comes several times, the first one.
+pub fn header(name: HeaderName) -> Header {
+    Header(name)
+}
+
+/// See [`header`].
+#[derive(Clone, Debug)]
+pub struct Header(HeaderName);
+
+impl Key for Header {
+    fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
+        let value = request.headers.get(&self.0);
+        value.inspect(|value| key.push(value.as_bytes())).is_some()
+    }
+}
+
+/// A cookie's value, as it was sent.
+pub fn cookie(name: impl Into<String>) -> Cookie {
+    Cookie(name.into())
+}
+
+/// See [`cookie`].
+#[derive(Clone, Debug)]
+pub struct Cookie(String);
+
+impl Key for Cookie {
+    fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
+        let lines = request.headers.get_all(COOKIE).into_iter();
+        let pairs = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
+        let mut values = pairs.filter_map(|pair| {
+            let rest = pair.trim_ascii().strip_prefix(self.0.as_bytes())?;
+            rest.strip_prefix(b"=")
+        });
+        values.next().inspect(|value| key.push(value)).is_some()
+    }
+}
+
+/// A part of an extension, which an outer layer has put into the request: a user, say.
+///
+/// ```
+/// use earrrl_tower::key;
+/// #[derive(Clone)]
+/// struct User { name: String }
+/// let user = key::extension(|user: &User| user.name.clone());
+/// # fn is_key(_: impl key::Key) {}
+/// # is_key(user);
+/// ```
+pub fn extension<T, K, F>(read: F) -> Extension<T, F>
+where
+    T: Send + Sync + 'static,
+    K: AsRef<[u8]>,
+    F: Fn(&T) -> K + Send + Sync + 'static,
+{
+    Extension(read, PhantomData)
+}
+
+/// See [`extension`].
+pub struct Extension<T, F>(F, PhantomData<fn(&T)>);
+
+impl<T, K, F> Key for Extension<T, F>
+where
+    T: Send + Sync + 'static,
+    K: AsRef<[u8]>,
+    F: Fn(&T) -> K + Send + Sync + 'static,
+{
+    fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
+        let found = request.extensions.get::<T>();
+        found.inspect(|found| key.push((self.0)(found).as_ref())).is_some()
+    }
+}
+
+/// The request's method.
+#[derive(Clone, Copy, Debug)]
+pub struct Method;
+
+impl Key for Method {
+    fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
+        key.push(request.method.as_str().as_bytes());
+        true
+    }
+}
+
+/// The route that axum found, `/users/{id}` say: use it on a layer of `Router::route_layer` or
+/// `Router::layer`.
+#[cfg(feature = "axum")]
+#[derive(Clone, Copy, Debug)]
+pub struct MatchedPath;
+
+#[cfg(feature = "axum")]
+impl Key for MatchedPath {
+    fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
+        let path = request.extensions.get::<axum::extract::MatchedPath>();
+        path.inspect(|path| key.push(path.as_str().as_bytes())).is_some()
+    }
+}
+
+/// One key for every request: a limit that all clients share.
+#[derive(Clone, Copy, Debug)]
+pub struct Everyone;
+
+impl Key for Everyone {
+    fn write(&self, _: &Parts, _: &mut KeyBuffer) -> bool {
+        true
+    }
+}
+
+/// What a closure reads from the request.
+pub fn by<K, F>(read: F) -> By<F>
+where
+    K: AsRef<[u8]>,
+    F: Fn(&Parts) -> Option<K> + Send + Sync + 'static,
+{
+    By(read)
+}
+
+/// See [`by`].
+pub struct By<F>(F);
+
+impl<K, F> Key for By<F>
+where
+    K: AsRef<[u8]>,
+    F: Fn(&Parts) -> Option<K> + Send + Sync + 'static,
+{
+    fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
+        (self.0)(request).inspect(|found| key.push(found.as_ref())).is_some()
+    }
+}
+
+/// Several keys as one. Each is written with its length before it, `9:192.0.2.7,5:alice,`, so that
+/// no two different clients share one. All of them must be there.
+macro_rules! tuples {
+    ($($key:ident)*) => {
+        #[allow(non_snake_case, reason = "a type's name is its place's")]
+        impl<$($key: Key),*> Key for ($($key,)*) {
+            fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
+                let ($($key,)*) = self;
+                $(write_part($key, request, key))&&*
+            }
+        }
+    };
+}
+
+tuples!(A B);
+tuples!(A B C);
+tuples!(A B C D);
+
+fn write_part(part: &impl Key, request: &Parts, key: &mut KeyBuffer) -> bool {
+    let mut text = KeyBuffer::default();
+    if !part.write(request, &mut text) {
+        return false;
+    }
+    // Writing to memory does not fail.
+    let _ = write!(key, "{}:", text.len());
+    key.push(text.as_bytes());
+    key.push(b",");
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{HeaderValue, Request};
+
+    fn request(headers: &[(&'static str, &'static str)]) -> Parts {
+        let mut parts = Request::new(()).into_parts().0;
+        for (name, value) in headers {
+            parts.headers.append(*name, HeaderValue::from_static(value));
+        }
+        parts.extensions.insert(PeerAddress("192.0.2.7".parse().unwrap()));
+        parts
+    }
+
+    fn read(key: &impl Key, request: &Parts) -> Option<String> {
+        let mut text = KeyBuffer::default();
+        key.write(request, &mut text).then(|| String::from_utf8_lossy(text.as_bytes()).into())
+    }
+
+    #[test]
+    fn keys_are_read_from_requests() {
+        let request = request(&[
+            ("x-api-key", "k1"),
+            ("x-api-key", "k2"),
+            ("cookie", "a=1; session=s1;b=2"),
+            ("cookie", "session=s2"),
+        ]);
+        let api_key = || header(HeaderName::from_static("x-api-key"));
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(read(&ClientAddress::default(), &request), some("192.0.2.7"));
+        assert_eq!(read(&api_key(), &request), some("k1"));
+        assert_eq!(read(&header(HeaderName::from_static("x-user")), &request), None);
+        assert_eq!(read(&cookie("session"), &request), some("s1"));
+        assert_eq!(read(&cookie("sess"), &request), None);
+        assert_eq!(read(&Method, &request), some("GET"));
+        assert_eq!(read(&Everyone, &request), some(""));
+        assert_eq!(
+            read(&by(|parts| parts.uri.path().get(..1).map(str::to_owned)), &request),
+            some("/")
+        );
+        assert_eq!(
+            read(&(ClientAddress::default(), api_key(), Method), &request),
+            some("9:192.0.2.7,2:k1,3:GET,")
+        );
+        assert_eq!(read(&(Method, cookie("none")), &request), None);
+        assert_eq!(
+            read(&extension(|peer: &PeerAddress| peer.0.to_string()), &request),
+            some("192.0.2.7")
+        );
+    }
+}

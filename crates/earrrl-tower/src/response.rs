@@ -1,0 +1,149 @@
+//! Answers to requests that are not passed on, and the body type that they share with those that
+//! are.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use earrrl::Wait;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+use crate::problem::{self, Kind};
+use crate::verdict::Verdict;
+
+pin_project! {
+    /// The body of a response: the inner service's, or that of an answer in its place.
+    #[derive(Debug)]
+    pub struct ResponseBody<B> {
+        #[pin]
+        kind: Kinds<B>,
+    }
+}
+
+pin_project! {
+    #[project = KindsProjection]
+    #[derive(Debug)]
+    enum Kinds<B> {
+        Inner { #[pin] body: B },
+        Own { bytes: Bytes },
+    }
+}
+
+impl<B> ResponseBody<B> {
+    pub(crate) fn inner(body: B) -> Self {
+        Self { kind: Kinds::Inner { body } }
+    }
+
+    pub(crate) fn own(bytes: Bytes) -> Self {
+        Self { kind: Kinds::Own { bytes } }
+    }
+}
+
+impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        match self.project().kind.project() {
+            KindsProjection::Inner { body } => body.poll_frame(context),
+            KindsProjection::Own { bytes } if bytes.is_empty() => Poll::Ready(None),
+            KindsProjection::Own { bytes } => {
+                Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kinds::Inner { body } => body.is_end_stream(),
+            Kinds::Own { bytes } => bytes.is_empty(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kinds::Inner { body } => body.size_hint(),
+            Kinds::Own { bytes } => SizeHint::with_exact(bytes.len() as u64),
+        }
+    }
+}
+
+/// Why a request is not passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// It is over a limit.
+    OverLimit,
+    /// It tells no key, and must.
+    NoKey,
+    /// It would be held back, and as many are as may be.
+    TooManyHeld,
+    /// The engine failed.
+    EngineFailed,
+}
+
+/// A request that is not passed on.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Denial<'a> {
+    /// Why.
+    pub reason: Reason,
+    /// The status of the answer.
+    pub status: StatusCode,
+    /// What was decided.
+    pub verdict: &'a Verdict,
+    /// The names of the rules that it is over.
+    pub violated: Vec<&'a str>,
+    /// The type of its problem.
+    pub kind: Kind,
+}
+
+impl Denial<'_> {
+    /// The answer, with problem details as its body.
+    pub fn problem(&self) -> Response<Bytes> {
+        let mut json = Vec::with_capacity(200);
+        json.push(b'{');
+        let violated = self.violated.iter().copied();
+        problem::write_members(self.kind, self.status, violated, &mut json);
+        json.push(b'}');
+        let mut response = Response::new(Bytes::from(json));
+        *response.status_mut() = self.status;
+        response.headers_mut().insert(CONTENT_TYPE, problem::CONTENT_TYPE);
+        response
+    }
+
+    /// The answer to a gRPC request: the status in headers, and no body ("trailers-only").
+    pub(crate) fn grpc(&self) -> Response<Bytes> {
+        let (code, message) = match self.reason {
+            Reason::OverLimit => ("8", "over the rate limit"),
+            Reason::TooManyHeld => ("8", "too many requests are held back"),
+            Reason::NoKey => ("3", "the request does not tell whose it is"),
+            Reason::EngineFailed => ("14", "the rate limiter is unavailable"),
+        };
+        let mut response = Response::new(Bytes::new());
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert("grpc-status", HeaderValue::from_static(code));
+        headers.insert("grpc-message", HeaderValue::from_static(message));
+        let wait = self.verdict.decision.as_ref().map(|decision| decision.retry_after);
+        if let (Reason::OverLimit, Some(Wait::For(wait))) = (self.reason, wait) {
+            // Clients that retry by themselves heed this; it is rounded up.
+            let millis = u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+            headers.insert("grpc-retry-pushback-ms", HeaderValue::from(millis));
+        }
+        response
+    }
+}
+
+/// Whether a request is a call of gRPC.
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    let rest = kind.strip_prefix(b"application/grpc");
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+}

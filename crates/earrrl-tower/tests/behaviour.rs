@@ -1,0 +1,475 @@
+//! What the layer does with requests: keys, costs, plans, actions, failures.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
+
+mod support;
+
+use std::future::{Ready, ready};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use earrrl::{
+    Action, Charge, Cost, Decision, Engine as _, EngineError, ManualClock, MemoryEngine, Mode,
+    Nanos, Outcome, Rule, RuleId, Wait,
+};
+use earrrl_tower::{
+    AddressSource, ClientAddress, Event, LayerError, Missing, OnFailure, RateLimitLayer, Reason,
+    RequestRule, Settlement, Verdict, cost, key,
+};
+use futures_util::FutureExt;
+use http::{HeaderName, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use support::{Counting, Engine, ask, available, engine, layer, number, request, served};
+use tower::{Layer, Service, service_fn};
+
+fn rule(text: &str) -> Rule {
+    text.parse().unwrap()
+}
+
+fn per_address(text: &str) -> RequestRule {
+    RequestRule::new("per-address", rule(text), ClientAddress::default())
+}
+
+fn by_header(name: &'static str, text: &str) -> RequestRule {
+    RequestRule::new("per-key", rule(text), key::header(HeaderName::from_static(name)))
+}
+
+#[test]
+fn clients_are_told_apart_by_their_key() {
+    let (engine, _) = engine();
+    let layer = layer(&engine, [per_address("gcra 1/s burst=2")]);
+    let from = |peer: &'static str| (0..5).map(move |_| request(peer, &[]));
+    assert_eq!(served(&layer, from("192.0.2.1")), 2);
+    assert_eq!(served(&layer, from("192.0.2.2")), 2);
+    assert_eq!(served(&layer, from("2001:db8::1")), 2);
+    assert_eq!(served(&layer, from("2001:db8::2")), 0, "a /64 is one client");
+}
+
+#[test]
+fn a_request_without_a_key_is_dealt_with_as_asked() {
+    for (missing, statuses) in [
+        (Missing::Shared, [200, 429]),
+        (Missing::Skip, [200, 200]),
+        (Missing::Deny(StatusCode::UNAUTHORIZED), [401, 401]),
+    ] {
+        let (engine, _) = engine();
+        let rule = by_header("x-api-key", "gcra 1/s burst=1").missing(missing);
+        let mut service = layer(&engine, [rule]).layer(Counting::default());
+        let asked =
+            statuses.map(|_| ask(&mut service, request("192.0.2.1", &[])).status().as_u16());
+        assert_eq!(asked, statuses, "{missing:?}");
+    }
+}
+
+#[test]
+fn a_denial_is_a_problem_with_headers() {
+    let (engine, _) = engine();
+    let builder = RateLimitLayer::builder(engine).rule(per_address("gcra 0.1/s burst=2"));
+    let mut service = builder.x_rate_limit(true).build().unwrap().layer(Counting::default());
+    let first = ask(&mut service, request("192.0.2.1", &[]));
+    assert_eq!(first.headers()["ratelimit-policy"], "\"per-address\";q=2;w=20");
+    assert_eq!(first.headers()["ratelimit"], "\"per-address\";r=1;t=10");
+    assert_eq!(first.headers()["x-ratelimit-remaining"], "1");
+    assert!(first.headers().get("retry-after").is_none());
+    ask(&mut service, request("192.0.2.1", &[]));
+    let denied = ask(&mut service, request("192.0.2.1", &[]));
+    assert_eq!(denied.status(), 429);
+    for (name, value) in [
+        ("content-type", "application/problem+json"),
+        ("ratelimit", "\"per-address\";r=0;t=10"),
+        ("retry-after", "10"),
+        ("x-ratelimit-limit", "2"),
+        ("x-ratelimit-reset", "10"),
+    ] {
+        assert_eq!(denied.headers()[name], value);
+    }
+    let body = denied.into_body().collect().now_or_never().unwrap().unwrap().to_bytes();
+    assert_eq!(
+        body,
+        "{\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\",\
+         \"title\":\"Too Many Requests\",\"status\":429,\"violated-policies\":[\"per-address\"]}"
+    );
+}
+
+#[test]
+fn several_rules_are_all_or_nothing_and_each_has_an_item() {
+    let (engine, _) = engine();
+    let rules = [
+        RequestRule::new("wide", rule("fixed-window 100/1m"), key::Everyone),
+        RequestRule::new("narrow", rule("gcra 1/s burst=2"), ClientAddress::default()),
+    ];
+    let mut service = layer(&engine, rules).layer(Counting::default());
+    let told =
+        |response: &Response<_>| response.headers()["ratelimit"].to_str().unwrap().to_owned();
+    let first = ask(&mut service, request("192.0.2.1", &[]));
+    assert_eq!(told(&first), "\"narrow\";r=1;t=1, \"wide\";r=99;t=53");
+    assert_eq!(first.headers()["ratelimit-policy"], "\"narrow\";q=2;w=2, \"wide\";q=100;w=60");
+    ask(&mut service, request("192.0.2.1", &[]));
+    for _ in 0..3 {
+        let denied = ask(&mut service, request("192.0.2.1", &[]));
+        assert_eq!(told(&denied), "\"narrow\";r=0;t=1, \"wide\";r=98;t=53", "no denial is charged");
+    }
+}
+
+#[test]
+fn costs_depend_on_the_request() {
+    let (engine, _) = engine();
+    let by_path =
+        per_address("gcra 1/s burst=10").cost_by(cost::by_path([("/export", Cost::from_units(5))]));
+    let by_method =
+        RequestRule::new("by-method", rule("gcra 1/s burst=100"), ClientAddress::default())
+            .cost_by(cost::by_method([(Method::POST, Cost::from_units(3))]));
+    let mut service = layer(&engine, [by_path, by_method]).layer(Counting::default());
+    let mut left = |method: Method, path: &str| {
+        let mut request = request("192.0.2.1", &[]);
+        (*request.method_mut(), *request.uri_mut()) = (method, path.parse().unwrap());
+        available(ask(&mut service, request).headers()).unwrap().0
+    };
+    assert_eq!(left(Method::GET, "/"), 9);
+    assert_eq!(left(Method::GET, "/export?x"), 4);
+    assert_eq!(left(Method::POST, "/"), 3);
+}
+
+#[test]
+fn a_cost_that_may_never_be_is_denied() {
+    let (engine, _) = engine();
+    let limited = rule("gcra 1/s burst=10").with_max_cost(Cost::from_units(3)).unwrap();
+    let rule = RequestRule::new("capped", limited, ClientAddress::default())
+        .cost_by(|request| Cost::from_units(request.uri.path().len() as u64));
+    let mut service = layer(&engine, [rule]).layer(Counting::default());
+    let mut status = |path: &str| {
+        let mut request = request("192.0.2.1", &[]);
+        *request.uri_mut() = path.parse().unwrap();
+        ask(&mut service, request).status()
+    };
+    assert_eq!([status("/a"), status("/long/er")], [200, 429]);
+}
+
+#[test]
+fn what_a_response_costs_is_charged_even_over_the_limit() {
+    let (engine, clock) = engine();
+    let rule = RequestRule::new("tokens", rule("token-bucket 1000 refill=10/s"), key::Everyone)
+        .cost(Cost::ZERO)
+        .cost_after(|response| {
+            let tokens =
+                response.headers.get("x-tokens").and_then(|v| v.to_str().ok()?.parse().ok());
+            Cost::from_units(tokens.unwrap_or(0))
+        });
+    let inner = service_fn(async |_: Request<()>| {
+        Ok::<_, std::convert::Infallible>(
+            Response::builder().header("x-tokens", "1400").body(Full::<Bytes>::default()).unwrap(),
+        )
+    });
+    let mut service = layer(&engine, [rule]).layer(inner);
+    assert_eq!(ask(&mut service, request("192.0.2.1", &[])).status(), 200);
+    let denied = ask(&mut service, request("192.0.2.1", &[]));
+    assert_eq!(
+        (denied.status().as_u16(), number(denied.headers(), "retry-after")),
+        (429, Some(40))
+    );
+    clock.advance(Duration::from_secs(40));
+    assert_eq!(ask(&mut service, request("192.0.2.1", &[])).status(), 200);
+}
+
+#[test]
+fn a_handler_settles_what_it_used() {
+    let (engine, _) = engine();
+    let rules = [
+        RequestRule::new("tokens", rule("token-bucket 100 refill=1/s"), key::Everyone)
+            .cost(Cost::ZERO)
+            .settled(),
+        per_address("gcra 1/s burst=10"),
+    ];
+    let inner = service_fn(async |request: Request<()>| {
+        let settlement = request.extensions().get::<Settlement>().unwrap();
+        let after = settlement.charge(Cost::from_units(60)).await.unwrap();
+        let body = Full::from(after.remaining.to_string());
+        Ok::<_, std::convert::Infallible>(Response::new(body))
+    });
+    let mut service = layer(&engine, rules).layer(inner);
+    let mut body = || {
+        let response = ask(&mut service, request("192.0.2.1", &[]));
+        let (status, body) = (response.status().as_u16(), response.into_body());
+        (status, body.collect().now_or_never().unwrap().unwrap().to_bytes())
+    };
+    assert_eq!(body(), (200, Bytes::from("40")));
+    assert_eq!(body(), (200, Bytes::from("0")), "into debt");
+    assert_eq!(body().0, 429);
+}
+
+#[test]
+fn plans_and_exemptions_are_told_by_the_request_and_limits_change_live() {
+    let (engine, clock) = engine();
+    let rule_of = per_address("gcra 1/s burst=1")
+        .exempt(|request| request.uri.path() == "/healthz")
+        .plan("partner", rule("gcra 1/s burst=3"), |r| r.headers.contains_key("x-partner"));
+    let layer = layer(&engine, [rule_of]);
+    let times = |count, headers: &'static [(&str, &str)]| {
+        (0..count).map(move |_| request("192.0.2.1", headers))
+    };
+    assert_eq!(served(&layer, times(5, &[])), 1);
+    assert_eq!(served(&layer, times(5, &[("x-partner", "1")])), 3);
+    layer.change("per-address", &rule("gcra 1/s burst=4")).unwrap();
+    clock.advance(Duration::from_secs(10));
+    assert_eq!(served(&layer, times(5, &[])), 4);
+    let error = layer.change("other", &rule("gcra 1/s burst=4")).unwrap_err();
+    assert_eq!(error, LayerError::UnknownName("other".to_owned()));
+    let health = (0..5).map(|_| {
+        let mut request = request("192.0.2.1", &[]);
+        *request.uri_mut() = "/healthz".parse().unwrap();
+        request
+    });
+    assert_eq!(served(&layer, health), 5);
+}
+
+#[test]
+fn rules_with_invalid_or_double_names_are_refused() {
+    let (engine, _) = engine();
+    let build = |rules: Vec<RequestRule>| {
+        let builder = RateLimitLayer::builder(engine.clone());
+        rules.into_iter().fold(builder, |builder, rule| builder.rule(rule)).build().map(drop)
+    };
+    let twice = vec![per_address("gcra 1/s burst=1"), per_address("gcra 1/s burst=1")];
+    assert_eq!(build(twice), Err(LayerError::NameTwice("per-address".to_owned())));
+    let named = |name: &str| RequestRule::new(name, rule("gcra 1/s burst=1"), key::Everyone);
+    let error = build(vec![named("Per Address")]).unwrap_err();
+    assert!(std::error::Error::source(&error).is_some(), "{error}");
+    let many = (0..65).map(|place| named(&format!("r{place}"))).collect();
+    assert_eq!(build(many), Err(LayerError::Engine(EngineError::Charges(65))));
+}
+
+/// The outcomes that handlers see of four requests under a rule for two.
+fn flagged(
+    action: Action,
+    builder: impl FnOnce(Engine) -> earrrl_tower::Builder<Engine>,
+) -> Vec<(u16, Outcome, bool)> {
+    let (engine, _) = engine();
+    let rule = rule("gcra 1/s burst=2").with_action(action).unwrap();
+    let rule = RequestRule::new("flagging", rule, ClientAddress::default());
+    let layer = builder(engine).rule(rule).build().unwrap();
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let inner = service_fn(|request: Request<()>| {
+        seen.lock()
+            .unwrap()
+            .push(request.extensions().get::<Verdict>().cloned().unwrap_or_default());
+        ready(Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::default())))
+    });
+    let mut service = layer.layer(inner);
+    let answers: Vec<_> = (0..4).map(|_| ask(&mut service, request("192.0.2.1", &[]))).collect();
+    let seen = seen.lock().unwrap();
+    answers
+        .iter()
+        .zip(seen.iter())
+        .map(|(a, v)| (a.status().as_u16(), v.outcome(), a.headers().contains_key("ratelimit")))
+        .collect()
+}
+
+#[test]
+fn what_only_flags_is_passed_on_with_its_verdict_and_shows_in_no_header() {
+    for (action, outcome) in [
+        (Action::ShadowBan, Outcome::ShadowBan),
+        (Action::Quarantine, Outcome::Quarantine),
+        (Action::Observe, Outcome::Observe),
+    ] {
+        let seen = flagged(action, RateLimitLayer::builder);
+        let allowed = (200, Outcome::Allow, false);
+        let over = (200, outcome, false);
+        assert_eq!(seen, [allowed, allowed, over, over]);
+    }
+}
+
+#[test]
+fn a_verdict_can_be_had_on_every_request() {
+    let (engine, _) = engine();
+    let builder = RateLimitLayer::builder(engine).rule(per_address("gcra 1/s burst=2"));
+    let inner = service_fn(async |request: Request<()>| {
+        let verdict = request.extensions().get::<Verdict>().unwrap();
+        assert_eq!(verdict.rule.as_deref(), Some("per-address"));
+        assert_eq!(verdict.decision.unwrap().remaining, 1);
+        Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::default()))
+    });
+    let mut service = builder.always_verdict(true).build().unwrap().layer(inner);
+    assert_eq!(ask(&mut service, request("192.0.2.1", &[])).status(), 200);
+}
+
+#[test]
+fn headers_can_be_left_off_what_is_allowed() {
+    let (engine, _) = engine();
+    let builder = RateLimitLayer::builder(engine).rule(per_address("gcra 1/s burst=1"));
+    let layer = builder.headers_on_allowed(false).status(StatusCode::SERVICE_UNAVAILABLE);
+    let mut service = layer.build().unwrap().layer(Counting::default());
+    assert!(!ask(&mut service, request("192.0.2.1", &[])).headers().contains_key("ratelimit"));
+    let denied = ask(&mut service, request("192.0.2.1", &[]));
+    assert_eq!((denied.status().as_u16(), available(denied.headers())), (503, Some((0, Some(1)))));
+}
+
+#[test]
+fn a_closure_answers_and_a_hook_is_told() {
+    let (engine, _) = engine();
+    let denials = Arc::new(AtomicUsize::new(0));
+    let counted = denials.clone();
+    let layer = RateLimitLayer::builder(engine)
+        .rule(per_address("gcra 1/s burst=1"))
+        .respond_with(|denial| {
+            assert_eq!(
+                (denial.reason, &denial.violated[..]),
+                (Reason::OverLimit, &["per-address"][..])
+            );
+            let mut response = denial.problem();
+            *response.status_mut() = StatusCode::IM_A_TEAPOT;
+            response
+        })
+        .on_event(move |event| {
+            if let Event::Decided { rule: "per-address", decision } = event
+                && !decision.allowed
+            {
+                counted.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+    let mut service = layer.build().unwrap().layer(Counting::default());
+    let statuses: Vec<u16> =
+        (0..3).map(|_| ask(&mut service, request("192.0.2.1", &[])).status().as_u16()).collect();
+    assert_eq!((statuses, denials.load(Ordering::SeqCst)), (vec![200, 418, 418], 2));
+}
+
+#[test]
+fn calls_of_grpc_are_answered_by_a_status_in_headers() {
+    let (engine, _) = engine();
+    let mut service =
+        layer(&engine, [per_address("gcra 0.5/s burst=1")]).layer(Counting::default());
+    let call = || request("192.0.2.1", &[("content-type", "application/grpc+proto")]);
+    ask(&mut service, call());
+    let denied = ask(&mut service, call());
+    assert_eq!(denied.status(), 200);
+    for (name, value) in [
+        ("content-type", "application/grpc"),
+        ("grpc-status", "8"),
+        ("grpc-retry-pushback-ms", "2000"),
+        ("retry-after", "2"),
+    ] {
+        assert_eq!(denied.headers()[name], value);
+    }
+    assert!(http_body::Body::is_end_stream(denied.body()));
+}
+
+/// An engine that can be switched off.
+#[derive(Clone)]
+struct Failing {
+    engine: Engine,
+    off: Arc<AtomicBool>,
+}
+
+impl earrrl::Engine for Failing {
+    type Decide = Ready<Result<Decision, EngineError>>;
+    type Done = Ready<Result<(), EngineError>>;
+
+    fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
+        self.engine.prepare(name, rule)
+    }
+
+    fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
+        if self.off.load(Ordering::SeqCst) {
+            return ready(Err(EngineError::Unavailable("switched off".to_owned())));
+        }
+        self.engine.decide(charges, mode, now)
+    }
+
+    fn refund(&self, charge: &Charge<'_>, at: Option<Nanos>, now: Option<Nanos>) -> Self::Done {
+        self.engine.refund(charge, at, now)
+    }
+
+    fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done {
+        self.engine.reset(rule, key)
+    }
+}
+
+#[test]
+fn a_failing_engine_allows_denies_or_leaves_it_to_this_process() {
+    for (on_failure, expected) in [
+        (OnFailure::Allow, [200, 200, 200]),
+        (OnFailure::Deny, [503, 503, 503]),
+        (OnFailure::Local(100), [200, 200, 429]),
+    ] {
+        let (engine, _) = engine();
+        let failing = Failing { engine, off: Arc::new(AtomicBool::new(true)) };
+        let failures = Arc::new(AtomicUsize::new(0));
+        let counted = failures.clone();
+        let builder = RateLimitLayer::builder(failing.clone())
+            .rule(per_address("gcra 0.01/s burst=2"))
+            .on_failure(on_failure)
+            .on_event(move |event| {
+                counted.fetch_add(
+                    usize::from(matches!(event, Event::EngineFailed(_))),
+                    Ordering::SeqCst,
+                );
+            });
+        let mut service = builder.build().unwrap().layer(Counting::default());
+        let mut status = || ask(&mut service, request("192.0.2.1", &[])).status().as_u16();
+        assert_eq!([status(), status(), status()], expected, "{on_failure:?}");
+        assert_eq!(failures.load(Ordering::SeqCst), 3);
+        failing.off.store(false, Ordering::SeqCst);
+        assert_eq!([status(), status(), status()], [200, 200, 429], "{on_failure:?}");
+    }
+}
+
+#[test]
+fn an_engine_is_still_the_users_own() {
+    let (engine, clock) = engine();
+    let layer = layer(&engine, [per_address("gcra 0.01/s burst=1")]);
+    let times = |count| (0..count).map(|_| request("192.0.2.1", &[]));
+    assert_eq!(served(&layer, times(3)), 1);
+    let id = engine.prepare("per-address", &rule("gcra 0.01/s burst=1")).unwrap();
+    let charge = Charge { rule: id, key: b"192.0.2.1", cost: Cost::ONE };
+    let peek = layer.engine().decide(&[charge], Mode::Peek, None).into_inner().unwrap();
+    assert_eq!(peek.retry_after, Wait::For(Duration::from_secs(100)));
+    engine.reset(id, b"192.0.2.1").into_inner().unwrap();
+    assert_eq!(served(&layer, times(3)), 1);
+    ManualClock::advance(&clock, Duration::from_secs(100));
+    assert_eq!(served(&layer, times(3)), 1);
+    let _: MemoryEngine = MemoryEngine::new(1).unwrap();
+}
+
+#[test]
+fn a_client_behind_a_proxy_is_found() {
+    let (engine, _) = engine();
+    let behind = ClientAddress::default()
+        .trust("10.0.0.0/8".parse().unwrap())
+        .source(AddressSource::Forwarded);
+    let rule = RequestRule::new("behind", rule("gcra 1/s burst=1"), behind);
+    let layer = layer(&engine, [rule]);
+    let from = |client: &str| request("10.0.0.1", &[("forwarded", &format!("for={client}"))]);
+    assert_eq!(served(&layer, ["192.0.2.1", "192.0.2.2", "192.0.2.1"].map(from)), 2);
+}
+
+#[test]
+fn readiness_is_the_inner_services() {
+    let (engine, _) = engine();
+    let inner = tower::util::MapErr::new(NeverReady, |never| never);
+    let mut service = layer(&engine, [per_address("gcra 1/s burst=1")]).layer(inner);
+    let waker = std::task::Waker::noop();
+    let mut context = std::task::Context::from_waker(waker);
+    let ready: std::task::Poll<Result<(), std::convert::Infallible>> =
+        Service::<Request<()>>::poll_ready(&mut service, &mut context);
+    assert!(ready.is_pending());
+}
+
+#[derive(Clone)]
+struct NeverReady;
+
+impl Service<Request<()>> for NeverReady {
+    type Response = Response<Full<Bytes>>;
+    type Error = std::convert::Infallible;
+    type Future = Ready<Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(
+        &mut self,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Result<(), Self::Error>> {
+        std::task::Poll::Pending
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        ready(Ok(Response::default()))
+    }
+}

@@ -1,0 +1,237 @@
+//! Inner services that panic, clients that leave: each request is charged once, and nothing is kept.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
+
+mod support;
+
+use std::convert::Infallible;
+use std::future::{Future, pending};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use earrrl::{Action, Charge, Cost, Decision, Engine as _, EngineError, Mode, Nanos, Rule, RuleId};
+use earrrl_tower::{ClientAddress, RateLimitLayer, RequestRule, Settlement, key};
+use futures_util::FutureExt;
+use http::{Request, Response};
+use http_body::{Body, Frame};
+use http_body_util::{BodyExt, Full};
+use support::{Counting, Engine, ask, engine, layer, number, request};
+use tower::{Layer, Service, service_fn};
+
+const RULE: &str = "gcra 0.01/s burst=10";
+
+fn per_address() -> RequestRule {
+    RequestRule::new("rule", RULE.parse().unwrap(), ClientAddress::default())
+}
+
+/// How many requests the client may still send.
+fn remaining(engine: &Engine, rule: &str, key: &[u8]) -> u64 {
+    let rule = engine.prepare("rule", &rule.parse::<Rule>().unwrap()).unwrap();
+    let charge = Charge { rule, key, cost: Cost::ONE };
+    engine.decide(&[charge], Mode::Peek, None).into_inner().unwrap().remaining
+}
+
+#[test]
+fn a_request_that_is_cancelled_is_charged_once() {
+    let (engine, _) = engine();
+    let held = Arc::new(());
+    let inner = {
+        let held = held.clone();
+        service_fn(move |_: Request<()>| {
+            let held = held.clone();
+            async move {
+                pending::<()>().await;
+                drop(held);
+                Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+            }
+        })
+    };
+    let mut service = layer(&engine, [per_address()]).layer(inner);
+    for _ in 0..3 {
+        assert!(service.call(request("192.0.2.7", &[])).now_or_never().is_none());
+    }
+    drop(service);
+    assert_eq!(remaining(&engine, RULE, b"192.0.2.7"), 7);
+    assert_eq!(Arc::strong_count(&held), 1, "the inner futures are gone");
+}
+
+#[test]
+fn an_inner_service_that_panics_charges_once_and_harms_nobody_else() {
+    let (engine, _) = engine();
+    let inner = service_fn(async |request: Request<()>| {
+        assert!(!request.headers().contains_key("x-panic"), "as asked");
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+    });
+    let mut service = layer(&engine, [per_address()]).layer(inner);
+    let panicking = || request("192.0.2.7", &[("x-panic", "1")]);
+    for _ in 0..3 {
+        let call = std::panic::AssertUnwindSafe(|| ask(&mut service, panicking()));
+        assert!(std::panic::catch_unwind(call).is_err());
+    }
+    assert_eq!(ask(&mut service, request("192.0.2.7", &[])).status(), 200);
+    assert_eq!(remaining(&engine, RULE, b"192.0.2.7"), 6);
+}
+
+/// A body that charges what was read of it when it is dropped.
+struct Metered {
+    chunks: u64,
+    read: u64,
+    settlement: Settlement,
+}
+
+impl Body for Metered {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.read == self.chunks {
+            return Poll::Ready(None);
+        }
+        self.read += 1;
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"token ")))))
+    }
+}
+
+impl Drop for Metered {
+    fn drop(&mut self) {
+        drop(self.settlement.charge(Cost::from_units(self.read)));
+    }
+}
+
+#[test]
+fn a_body_that_is_dropped_half_read_is_charged_for_what_was_read() {
+    const TOKENS: &str = "token-bucket 100 refill=0.01/s";
+    let (engine, _) = engine();
+    let rule = RequestRule::new("rule", TOKENS.parse().unwrap(), key::Everyone);
+    let inner = service_fn(async |request: Request<()>| {
+        let settlement = request.extensions().get::<Settlement>().unwrap().clone();
+        Ok::<_, Infallible>(Response::new(Metered { chunks: 30, read: 0, settlement }))
+    });
+    let mut service = layer(&engine, [rule.cost(Cost::ZERO).settled()]).layer(inner);
+    let mut call = || service.call(request("192.0.2.7", &[])).now_or_never().unwrap().unwrap();
+    let mut half = call().into_body();
+    for _ in 0..12 {
+        half.frame().now_or_never().unwrap().unwrap().unwrap();
+    }
+    assert_eq!(remaining(&engine, TOKENS, b""), 100, "not charged yet");
+    drop(half);
+    assert_eq!(remaining(&engine, TOKENS, b""), 88);
+    drop(call().into_body().collect().now_or_never().unwrap().unwrap());
+    assert_eq!(remaining(&engine, TOKENS, b""), 58);
+}
+
+/// A rule that holds requests back.
+fn holding() -> RequestRule {
+    let rule: Rule = "gcra 1/s burst=1".parse().unwrap();
+    let rule = rule.with_action(Action::Delay { max: Duration::from_secs(60) }).unwrap();
+    RequestRule::new("rule", rule, ClientAddress::default())
+}
+
+#[test]
+fn a_client_that_leaves_while_held_back_is_charged_once_and_its_place_is_free() {
+    let (engine, _) = engine();
+    let inner = Counting::default();
+    let builder = RateLimitLayer::builder(engine.clone()).rule(holding());
+    let layer = builder.max_held(2).build().unwrap();
+    let mut service = layer.layer(inner.clone());
+    assert_eq!(ask(&mut service, request("192.0.2.7", &[])).status(), 200);
+    let mut held: Vec<_> =
+        (0..2).map(|_| Box::pin(service.call(request("192.0.2.7", &[])))).collect();
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(held.iter_mut().all(|held| held.as_mut().poll(&mut context).is_pending()));
+    assert_eq!((layer.held(), inner.count()), (2, 1));
+    let refused = ask(&mut service, request("192.0.2.7", &[]));
+    assert_eq!(refused.status(), 429, "no more than two are held");
+    drop(held);
+    assert_eq!((layer.held(), inner.count()), (0, 1));
+}
+
+#[tokio::test]
+async fn a_request_that_is_held_back_is_served_when_its_turn_comes() {
+    let rule: Rule = "gcra 50/s burst=1".parse().unwrap();
+    let rule = rule.with_action(Action::Delay { max: Duration::from_secs(60) }).unwrap();
+    let rule = RequestRule::new("rule", rule, ClientAddress::default());
+    let engine = earrrl::MemoryEngine::new(100).unwrap();
+    let layer = RateLimitLayer::builder(engine).rule(rule).build().unwrap();
+    let inner = Counting::default();
+    let mut service = layer.layer(inner.clone());
+    let answers: Vec<_> = (0..5).map(|_| service.call(request("192.0.2.7", &[]))).collect();
+    for answer in answers {
+        assert_eq!(answer.await.unwrap().status(), 200);
+    }
+    assert_eq!((inner.count(), layer.held()), (5, 0));
+}
+
+/// An engine that answers when it is asked for the second time, as one over a network would.
+struct Slow(Engine);
+
+struct Later<T>(Option<T>, bool);
+
+impl<T: Unpin> Future for Later<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        if !std::mem::replace(&mut self.1, true) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(self.0.take().expect("polled once more than it may be"))
+    }
+}
+
+impl earrrl::Engine for Slow {
+    type Decide = Later<Result<Decision, EngineError>>;
+    type Done = Later<Result<(), EngineError>>;
+
+    fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
+        self.0.prepare(name, rule)
+    }
+
+    fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
+        Later(Some(self.0.decide(charges, mode, now).into_inner()), false)
+    }
+
+    fn refund(&self, charge: &Charge<'_>, at: Option<Nanos>, now: Option<Nanos>) -> Self::Done {
+        Later(Some(self.0.refund(charge, at, now).into_inner()), false)
+    }
+
+    fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done {
+        Later(Some(self.0.reset(rule, key).into_inner()), false)
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_answers_later_decides_alike() {
+    let (engine, _) = engine();
+    let rule = |name: &str, text: &str| {
+        RequestRule::new(name, text.parse().unwrap(), ClientAddress::default())
+    };
+    let layer = RateLimitLayer::builder(Slow(engine.clone()))
+        .rule(rule("rule", RULE).cost_after(|_| Cost::from_units(3)).settled())
+        .rule(rule("other", "fixed-window 100/1m"))
+        .build()
+        .unwrap();
+    let inner = service_fn(async |request: Request<()>| {
+        let settlement = request.extensions().get::<Settlement>().unwrap();
+        settlement.charge(Cost::ONE).await.unwrap();
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+    });
+    let mut service = layer.layer(inner);
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let response = service.call(request("192.0.2.7", &[])).await.unwrap();
+        let items = response.headers()["ratelimit"].to_str().unwrap().matches(";r=").count();
+        seen.push((response.status().as_u16(), items, remaining(&engine, RULE, b"192.0.2.7")));
+    }
+    assert_eq!(seen, [(200, 2, 5), (200, 2, 0), (429, 2, 0)]);
+    let denied = service.call(request("192.0.2.7", &[])).await.unwrap();
+    assert_eq!(
+        (denied.status().as_u16(), number(denied.headers(), "retry-after").is_some()),
+        (429, true)
+    );
+}
