@@ -6,12 +6,12 @@
 -- farther off than any request that was judged leaves it, has the time at which it was stored after it.
 
 -- parameters
-local tag, ticks, full, full_rest, held, held_rest, price, price_rest, step, linger =
-  unpack('<I1ddddddddd', args, at)
+-- No request that is judged, whatever its cost, leaves the time to full further off than `farthest`.
+local tag, ticks, full, full_rest, held, held_rest, price, price_rest, farthest, step, linger =
+  unpack('<I1dddddddddd', args, at)
 
 -- judge
 local record, at_full, rest, stored, stored_rest, told = call('GET', key), now, 0
-local farthest = math.max(full, held)
 verdict, state = OVER, record or ''
 if record then
   local known

@@ -4,7 +4,7 @@
 use earrrl::algorithm::Moment;
 use earrrl::{Cost, Nanos, State, TokenBucket};
 
-use super::fields::{Fields, Packed};
+use super::fields::{Fields, Packed, span_micros};
 use super::{Adjustment, OnRedis, Request};
 
 impl OnRedis for TokenBucket {
@@ -21,7 +21,9 @@ impl OnRedis for TokenBucket {
         let [full, held, price] = spans(self, request);
         let step = ((full.0 / 4.0).ceil() + 1000.0).floor();
         packed.numbers(&[ticks_per_micro(self) as f64, full.0, full.1, held.0, held.1]);
-        packed.numbers(&[price.0, price.1, step, request.linger_ms()]);
+        let longest = span_micros(request.hold().unwrap_or_default());
+        let farthest = in_two(self.full_ticks(), self).0 + longest.ceil() + 1.0;
+        packed.numbers(&[price.0, price.1, farthest, step, request.linger_ms()]);
     }
 
     fn tag_len(&self) -> usize {
