@@ -43,4 +43,4 @@ compare:
 
 # the table under Miri
 miri:
-    RUSTFLAGS="-Ctarget-feature=+cmpxchg16b" MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=1 cargo +nightly miri test -p earrrl --lib table::
+    scripts/miri
