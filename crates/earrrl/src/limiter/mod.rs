@@ -16,14 +16,14 @@ use verdict::Details;
 pub use verdict::{Denied, Verdict};
 pub use wait::{Patience, Reservation, WaitError};
 
-use crate::algorithm::{Algorithm, Judged, Limit, Mode, Moment, judge};
+use crate::algorithm::{Algorithm, Judged, Limit, Mode, Moment, Policy, judge};
 use crate::atomic::{self, Part};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::Action;
 use crate::error::RuleError;
 use crate::rule::Rule;
-use crate::store::table::{Change, KeyHash, KeyHasher, Table, Word};
+use crate::store::table::{Change, KeyHash, KeyHasher, Purpose, Table, Word};
 use crate::store::{BuildError, Clients};
 
 /// So many keys of a batch are fetched from memory together.
@@ -282,7 +282,11 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         now: impl FnOnce() -> Nanos,
         mode: Mode,
     ) -> Verdict<'_> {
-        let place = table.place(key);
+        let to = match limit.policy() {
+            Policy::Strict => Purpose::Write,
+            Policy::Leaky => Purpose::Read,
+        };
+        let place = table.place(key, to);
         let now = now();
         if let Some(mut seen) = table.at_home(place) {
             while let Some(word) = seen.word() {
