@@ -1,6 +1,7 @@
 //! The engine in this process's memory.
 
 use core::future::{Ready, ready};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 use std::{format, string::String};
@@ -37,9 +38,9 @@ use crate::store::{BuildError, Clients};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct MemoryEngine<C = SystemClock> {
-    rules: ArcSwap<Vec<Prepared>>,
-    /// Held by whoever changes the rules.
-    changes: Mutex<()>,
+    rules: ArcSwap<Rules>,
+    /// The places of rules by their names; held by whoever changes the rules.
+    places: Mutex<HashMap<String, usize>>,
     hasher: KeyHasher,
     clock: Time<C>,
     capacity: usize,
@@ -55,7 +56,40 @@ struct Prepared {
     changing: bool,
 }
 
-type Snapshot = arc_swap::Guard<Arc<Vec<Prepared>>>;
+type Snapshot = arc_swap::Guard<Arc<Rules>>;
+
+/// Rules a block.
+const BLOCK: usize = 64;
+
+/// The rules by their places, in blocks: to publish one more costs a block, not all of them.
+#[derive(Clone, Default)]
+struct Rules(Vec<Arc<Vec<Prepared>>>);
+
+impl Rules {
+    #[inline]
+    fn get(&self, place: usize) -> Option<&Prepared> {
+        self.0.get(place / BLOCK)?.get(place % BLOCK)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Prepared> {
+        self.0.iter().flat_map(|block| block.iter())
+    }
+
+    /// With a rule at a place that is there already, or the next one.
+    fn with(&self, place: usize, prepared: Prepared) -> Self {
+        let mut rules = self.clone();
+        if rules.0.len() <= place / BLOCK {
+            rules.0.push(Arc::default());
+        }
+        if let Some(block) = rules.0.get_mut(place / BLOCK).map(Arc::make_mut) {
+            match block.get_mut(place % BLOCK) {
+                Some(known) => *known = prepared,
+                None => block.push(prepared),
+            }
+        }
+        rules
+    }
+}
 
 impl MemoryEngine {
     /// An engine on the system's clock, without rules, with room for `capacity` clients of each.
@@ -75,7 +109,7 @@ impl<C: Clock> MemoryEngine<C> {
     pub fn with_clock(capacity: usize, clock: C) -> Result<Self, BuildError> {
         Ok(Self {
             rules: ArcSwap::default(),
-            changes: Mutex::new(()),
+            places: Mutex::default(),
             hasher: KeyHasher::random()?,
             clock: Time::new(clock),
             capacity,
@@ -94,9 +128,9 @@ impl<C: Clock> MemoryEngine<C> {
         capacity: usize,
     ) -> Result<RuleId, EngineError> {
         check_name(name)?;
-        let _changing = self.lock_changes();
+        let mut places = self.lock_places();
         let rules = self.rules.load_full();
-        let place = rules.iter().position(|known| known.name == name).unwrap_or(rules.len());
+        let place = places.get(name).copied().unwrap_or(places.len());
         let prepared = match rules.get(place) {
             Some(known) => self.convert(&rules, place, known, rule)?,
             None => Prepared {
@@ -107,7 +141,8 @@ impl<C: Clock> MemoryEngine<C> {
                 changing: false,
             },
         };
-        self.publish(&rules, place, prepared);
+        self.rules.store(Arc::new(rules.with(place, prepared)));
+        places.entry(name.into()).or_insert(place);
         Ok(RuleId(place as u32))
     }
 
@@ -124,24 +159,15 @@ impl<C: Clock> MemoryEngine<C> {
         Some((clients.len(), clients.displaced()))
     }
 
-    fn lock_changes(&self) -> MutexGuard<'_, ()> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn publish(&self, rules: &[Prepared], place: usize, prepared: Prepared) {
-        let mut rules = rules.to_vec();
-        match rules.get_mut(place) {
-            Some(known) => *known = prepared,
-            None => rules.push(prepared),
-        }
-        self.rules.store(Arc::new(rules));
+    fn lock_places(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A known rule with new parameters, its clients' states converted. Requests that begin
     /// meanwhile wait for it.
     fn convert(
         &self,
-        rules: &Arc<Vec<Prepared>>,
+        rules: &Arc<Rules>,
         place: usize,
         known: &Prepared,
         rule: &Rule,
@@ -149,8 +175,9 @@ impl<C: Clock> MemoryEngine<C> {
         let mut changed = Prepared { rule: rule.clone(), ..known.clone() };
         if !known.clients.fits(rule.limit()) {
             changed.clients = new_clients(rule, known.capacity)?;
-        } else if known.rule.limit() != rule.limit() {
-            self.publish(rules, place, Prepared { changing: true, ..known.clone() });
+        } else if !rule.limit().keeps_states_of(known.rule.limit()) {
+            let changing = Prepared { changing: true, ..known.clone() };
+            self.rules.store(Arc::new(rules.with(place, changing)));
             while Arc::strong_count(rules) > 1 {
                 std::thread::yield_now();
             }
@@ -199,7 +226,7 @@ impl<C: Clock> MemoryEngine<C> {
                 return rules;
             }
             drop(rules);
-            drop(self.lock_changes());
+            drop(self.lock_places());
         }
     }
 
@@ -223,11 +250,7 @@ impl<C: Clock> MemoryEngine<C> {
         Ok(decision)
     }
 
-    fn part<'a>(
-        &self,
-        rules: &'a [Prepared],
-        charge: &Charge<'_>,
-    ) -> Result<Part<'a>, EngineError> {
+    fn part<'a>(&self, rules: &'a Rules, charge: &Charge<'_>) -> Result<Part<'a>, EngineError> {
         let known = rules.get(charge.rule.0 as usize);
         let Prepared { rule, clients, .. } = known.ok_or(EngineError::UnknownRule(charge.rule))?;
         let cost = rule.accept(charge.cost)?;
@@ -284,5 +307,54 @@ impl<C: Clock> Engine for MemoryEngine<C> {
     fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done {
         let charge = Charge { rule, key, cost: Cost::ZERO };
         ready(self.change(&charge, |part| part.clients.reset(part.key)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+
+    fn engine() -> MemoryEngine<ManualClock> {
+        MemoryEngine::with_clock(1, ManualClock::new(Nanos::from_secs(1_800_000_000))).unwrap()
+    }
+
+    /// Blocks are shared between one state of the rules and the next.
+    #[test]
+    fn a_rule_more_copies_one_block() {
+        let (engine, rule) = (engine(), "exponential 10/1m".parse().unwrap());
+        for nth in 0..3 * BLOCK {
+            let id = engine.prepare(&format!("rule-{nth}"), &rule).unwrap();
+            assert_eq!(id, RuleId(nth as u32));
+        }
+        let before = engine.rules.load_full();
+        assert_eq!(engine.prepare("rule-70", &rule).unwrap(), RuleId(70));
+        let after = engine.rules.load_full();
+        let same: Vec<bool> =
+            before.0.iter().zip(&after.0).map(|(a, b)| Arc::ptr_eq(a, b)).collect();
+        assert_eq!(same, [true, false, true]);
+        assert_eq!(engine.rules().len(), 3 * BLOCK);
+    }
+
+    /// A changed limit alone touches no state, and makes nobody wait.
+    #[test]
+    fn a_changed_limit_converts_nothing() {
+        for (old, new, keeps) in [
+            ("recent-average 1/s half-life=10s", "recent-average 2/s half-life=10s leaky", true),
+            ("recent-average 1/s half-life=10s", "recent-average 1/s half-life=20s", false),
+            ("exponential 10/1m", "exponential 20/1m", true),
+            ("exponential 10/1m", "exponential 10/2m", false),
+            ("gcra 1/s burst=5", "gcra 1/s burst=6", false),
+            ("fixed-window 10/1m", "fixed-window 20/1m", true),
+            ("fixed-window 10/1m", "fixed-window 10/2m", false),
+            ("sliding-log 10/1m", "sliding-log 20/1m strict", true),
+            ("sliding-window 10/1m", "sliding-window 20/1m lenient", true),
+            ("sliding-window 10/1m", "sliding-window 10/1m sub-windows=7", false),
+            ("sliding-counter 10/1m", "sliding-counter 20/1m", true),
+            ("sliding-counter 10/1m", "fixed-window 10/1m", false),
+        ] {
+            let (old, new): (Rule, Rule) = (old.parse().unwrap(), new.parse().unwrap());
+            assert_eq!(new.limit().keeps_states_of(old.limit()), keeps, "{old} to {new}");
+        }
     }
 }

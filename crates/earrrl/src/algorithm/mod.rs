@@ -155,6 +155,12 @@ pub trait Algorithm: Sized {
     /// present rate or balance kept. None where nothing is left of it.
     fn convert(&self, old: &Self, state: Self::State, now: Nanos) -> Option<Self::State>;
 
+    /// Whether the states of clients under `old` are theirs under this limit as they are, so that
+    /// nothing need be converted.
+    fn keeps_states_of(&self, _old: &Self) -> bool {
+        false
+    }
+
     /// Drops what `now` has put out of reach, so that the other functions see only what counts.
     fn advance(&self, state: Option<Self::State>, now: Nanos) -> Option<Self::State>;
 

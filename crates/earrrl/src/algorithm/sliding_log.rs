@@ -98,6 +98,10 @@ impl Algorithm for SlidingLog {
         self.advance(Some(state), now)
     }
 
+    fn keeps_states_of(&self, old: &Self) -> bool {
+        self.terms.window == old.terms.window
+    }
+
     fn advance(&self, state: Option<Tally>, now: Nanos) -> Option<Tally> {
         state?.since(self.start(now))
     }

@@ -96,7 +96,9 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         Ok(self.decide(self.hasher.hash(key), cost, || self.clock.now(), Mode::Check))
     }
 
-    /// Decides a request of some instant; one before the latest that was used is taken as that.
+    /// Decides a request of some instant; one before the latest that was used is taken as that. So an
+    /// instant in the future holds this limiter's time there until its clock has come so far: give
+    /// none that a client could choose.
     ///
     /// # Errors
     /// When it costs more than the rule's `max_cost`.
