@@ -82,7 +82,7 @@ impl<E: Engine> Shared<E> {
     pub(crate) fn charge(&self, asked: &Asked, cost: impl Fn(&AskedOf) -> Cost) -> E::Decide {
         let known = self.known.load();
         let charges = asked.each().map(|(_, of)| {
-            let cost = cost(of).min(known[of.known].rule.max_cost());
+            let cost = cost(of).min(of.known(&known).rule.max_cost());
             asked.charge(&known, of, cost)
         });
         let charges: smallvec::SmallVec<[_; 2]> = charges.collect();
