@@ -31,7 +31,7 @@ pub(crate) struct Args {
     output: Output,
 
     /// Draw what was asked and permitted over time: a file that ends in .svg or .png
-    #[arg(long, value_name = "FILE", value_parser = super::figure_file)]
+    #[arg(long, value_name = "FILE", value_parser = super::figure::file)]
     plot: Option<std::path::PathBuf>,
 
     /// The log is in the order of its times: hold nothing, in memory that grows with clients only
