@@ -18,9 +18,16 @@ const UNITS: [(&str, u64); 7] = [
     ("ns", 1),
 ];
 
-/// Nanoseconds of a unit alone: `s`, `m`, `h`, `d`.
+/// Nanoseconds of a unit alone: `s`, `m`, `h`, `d`, or how else people write them.
 pub(crate) fn parse_unit(text: &str) -> Option<u64> {
-    UNITS.iter().take(4).find(|(name, _)| *name == text).map(|(_, nanos)| *nanos)
+    let unit = match text {
+        "sec" | "second" => "s",
+        "min" | "minute" => "m",
+        "hour" => "h",
+        "day" => "d",
+        unit => unit,
+    };
+    UNITS.iter().take(4).find(|(name, _)| *name == unit).map(|(_, nanos)| *nanos)
 }
 
 /// Reads a duration as rules write it: `250ms`, `30s`, `1m30s`, `1.5h`, `1d`.

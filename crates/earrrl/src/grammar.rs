@@ -16,22 +16,15 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::algorithm::recent_average::Averaging;
-use crate::algorithm::sliding_window::Edge;
-use crate::algorithm::{
-    Exponential, FixedWindow, Limit, Policy, RecentAverage, SlidingCounter, SlidingLog,
-    SlidingWindow, TokenBucket,
-};
+use crate::algorithm::{Limit, Policy};
 use crate::cost::Cost;
 use crate::duration;
 use crate::error::RuleError;
+use crate::nearest::nearest;
 use crate::parameter::Rate;
 
 /// A rule's text is at most so many bytes.
 const LONGEST: usize = 512;
-
-const NAMES: &str = "recent-average, exponential, token-bucket, credit-pool, gcra, fixed-window, \
-                     sliding-log, sliding-window or sliding-counter";
 
 /// Reads a rule. The whole line is one limit; nothing may be left over.
 pub(crate) fn read(text: &str) -> Result<Limit, RuleError> {
@@ -40,135 +33,63 @@ pub(crate) fn read(text: &str) -> Result<Limit, RuleError> {
         return Err(RuleError::new(problem));
     }
     let mut words = Words::new(text);
-    let name = words.next(&format!("expected {NAMES}"))?;
-    let limit = match name.text {
-        "recent-average" => recent_average(&mut words)?,
-        "exponential" => exponential(&mut words)?,
-        "token-bucket" | "credit-pool" => token_bucket(&mut words)?,
-        "gcra" => gcra(&mut words)?,
-        "fixed-window" => fixed_window(&mut words)?,
-        "sliding-log" => sliding_log(&mut words)?,
-        "sliding-window" => sliding_window(&mut words)?,
-        "sliding-counter" => sliding_counter(&mut words)?,
-        _ => {
-            return Err(
-                name.error(format!("unknown algorithm {}; expected {NAMES}", name.quoted()))
-            );
-        }
-    };
+    let name = words.next(&format!("expected {}", names()))?;
+    let limit = Limit::read(name.text, &mut words).unwrap_or_else(|| Err(unknown(&name)))?;
     words.finish()?;
     Ok(limit)
 }
 
-fn recent_average(words: &mut Words<'_>) -> Result<Limit, RuleError> {
-    let rate = words.next("expected a rate such as 1/s")?;
-    let rate_value = read_rate(&rate)?;
-    let (half_life, period) = (words.option("half-life")?, words.option("period")?);
-    let limit = match (half_life, period) {
-        (Some(word), None) => RecentAverage::with_half_life(rate_value, read_duration(&word)?)
-            .map_err(|error| error.at(word.column))?,
-        (None, Some(word)) => RecentAverage::with_period(rate_value, read_duration(&word)?)
-            .map_err(|error| error.at(word.column))?,
-        (None, None) => return Err(words.missing("half-life=10s or period=10s")),
-        (Some(_), Some(word)) => {
-            return Err(word.error("expected either half-life or period, not both".into()));
-        }
-    };
-    Ok(limit.with_policy(words.policy(Policy::Strict)?).into())
-}
-
-fn exponential(words: &mut Words<'_>) -> Result<Limit, RuleError> {
-    let (word, quota, period) = words.quota()?;
-    let limit = Exponential::new(quota, period).map_err(|error| error.at(word.column))?;
-    Ok(limit.with_policy(words.policy(Policy::Leaky)?).into())
-}
-
-fn token_bucket(words: &mut Words<'_>) -> Result<Limit, RuleError> {
-    let capacity = words.next("expected a capacity such as 60")?;
-    let refill = words.option("refill")?.ok_or_else(|| words.missing("refill=1/s"))?;
-    bucket(words, &capacity, &refill)
-}
-
-fn gcra(words: &mut Words<'_>) -> Result<Limit, RuleError> {
-    let rate = words.next("expected a rate such as 1/s")?;
-    let burst = words.option("burst")?.ok_or_else(|| words.missing("burst=60"))?;
-    bucket(words, &burst, &rate)
-}
-
-fn bucket(words: &mut Words<'_>, capacity: &Word<'_>, rate: &Word<'_>) -> Result<Limit, RuleError> {
-    let refill = read_rate(rate)?;
-    let limit = TokenBucket::new(read_cost(capacity)?, refill);
-    let limit = limit.map_err(|error| error.at(capacity.column))?;
-    if let Some(strict) = words.flag(&["strict", "leaky"])?.filter(|word| word.text == "strict") {
-        let problem = "a token bucket can't be strict: a denied request takes nothing from it";
-        return Err(strict.error(problem.into()));
+/// `recent-average, …, sliding-window or sliding-counter`.
+fn names() -> String {
+    let names: Vec<&str> = Limit::NAMES.iter().copied().flatten().copied().collect();
+    match names.split_last() {
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
     }
-    Ok(limit.into())
 }
 
-fn fixed_window(words: &mut Words<'_>) -> Result<Limit, RuleError> {
-    let (word, quota, window) = words.quota()?;
-    let limit = FixedWindow::new(quota, window).map_err(|error| error.at(word.column))?;
-    Ok(limit.with_policy(words.policy(Policy::Leaky)?).into())
+fn unknown(name: &Word<'_>) -> RuleError {
+    let known = Limit::NAMES.iter().copied().flatten().copied();
+    let meant = did_you_mean(name.text, known);
+    name.error(format!("unknown algorithm {}; expected {}{meant}", name.quoted(), names()))
 }
 
-fn sliding_log(words: &mut Words<'_>) -> Result<Limit, RuleError> {
-    let (word, quota, window) = words.quota()?;
-    let limit = SlidingLog::new(quota, window).map_err(|error| error.at(word.column))?;
-    Ok(limit.with_policy(words.policy(Policy::Leaky)?).into())
-}
-
-fn sliding_window(words: &mut Words<'_>) -> Result<Limit, RuleError> {
-    let (word, quota, window) = words.quota()?;
-    let mut limit = SlidingWindow::new(quota, window).map_err(|error| error.at(word.column))?;
-    if let Some(word) = words.option("sub-windows")? {
-        let digits = word.text.bytes().all(|byte| byte.is_ascii_digit());
-        let count = word.text.parse().ok().filter(|_| digits);
-        let count = count.ok_or_else(|| word.expected("a whole number from 1 to 10000"))?;
-        limit = limit.with_sub_windows(count).map_err(|error| error.at(word.column))?;
-    }
-    let lenient = words.flag(&["harsh", "lenient"])?.is_some_and(|word| word.text == "lenient");
-    let edge = if lenient { Edge::Lenient } else { Edge::Harsh };
-    Ok(limit.with_edge(edge).with_policy(words.policy(Policy::Leaky)?).into())
-}
-
-fn sliding_counter(words: &mut Words<'_>) -> Result<Limit, RuleError> {
-    let (word, quota, window) = words.quota()?;
-    let limit = SlidingCounter::new(quota, window).map_err(|error| error.at(word.column))?;
-    Ok(limit.with_policy(words.policy(Policy::Leaky)?).into())
-}
-
-fn read_cost(word: &Word<'_>) -> Result<Cost, RuleError> {
-    word.text.parse().map_err(|error: RuleError| error.at(word.column))
-}
-
-pub(crate) fn read_duration(word: &Word<'_>) -> Result<Duration, RuleError> {
-    duration::parse_duration(word.text).map_err(|error| error.at(word.column))
-}
-
-/// `N/D`: the amount, and a unit or a duration.
-fn read_quotient(word: &Word<'_>) -> Result<(Cost, Duration), RuleError> {
-    let (amount, per) = word.split('/').ok_or_else(|| word.expected("N/D, such as 60/1m"))?;
-    let time = match duration::parse_unit(per.text) {
-        Some(nanos) => Duration::from_nanos(nanos),
-        None => read_duration(&per)?,
-    };
-    Ok((read_cost(&amount)?, time))
-}
-
-pub(crate) fn read_rate(word: &Word<'_>) -> Result<Rate, RuleError> {
-    let (amount, per) = read_quotient(word)?;
-    Rate::new(amount, per).map_err(|error| error.at(word.column))
+/// `; did you mean …?`, where a name is near.
+fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(wrong, known).map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
 }
 
 /// A word of the rule's text, and the column it starts at.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Word<'a> {
     pub(crate) text: &'a str,
     pub(crate) column: usize,
 }
 
 impl<'a> Word<'a> {
+    pub(crate) fn cost(&self) -> Result<Cost, RuleError> {
+        self.text.parse().map_err(|error: RuleError| error.at(self.column))
+    }
+
+    pub(crate) fn duration(&self) -> Result<Duration, RuleError> {
+        duration::parse_duration(self.text).map_err(|error| error.at(self.column))
+    }
+
+    /// `N/D`: the amount, and a unit or a duration.
+    fn quotient(&self) -> Result<(Cost, Duration), RuleError> {
+        let (amount, per) = self.split('/').ok_or_else(|| self.expected("N/D, such as 60/1m"))?;
+        let time = match duration::parse_unit(per.text) {
+            Some(nanos) => Duration::from_nanos(nanos),
+            None => per.duration()?,
+        };
+        Ok((amount.cost()?, time))
+    }
+
+    pub(crate) fn rate(&self) -> Result<Rate, RuleError> {
+        let (amount, per) = self.quotient()?;
+        Rate::new(amount, per).map_err(|error| error.at(self.column))
+    }
+
     pub(crate) fn error(&self, message: String) -> RuleError {
         RuleError::new(message).at(self.column)
     }
@@ -191,7 +112,8 @@ impl<'a> Word<'a> {
 }
 
 /// The words not yet used. Options come in any order, once each.
-pub(crate) struct Words<'a> {
+#[derive(Debug)]
+pub struct Words<'a> {
     words: Vec<Word<'a>>,
     used: Vec<&'a str>,
     end: usize,
@@ -220,7 +142,7 @@ impl<'a> Words<'a> {
     }
 
     /// What is missing, at the option that may have been meant for it, or at the end.
-    fn missing(&self, what: &str) -> RuleError {
+    pub(crate) fn missing(&self, what: &str) -> RuleError {
         match self.words.iter().find(|word| word.text.contains('=')) {
             Some(word) => word.error(format!("expected {what}, got {}", word.quoted())),
             None => RuleError::new(format!("expected {what}")).at(self.end),
@@ -228,9 +150,9 @@ impl<'a> Words<'a> {
     }
 
     /// `Q/W` by place.
-    fn quota(&mut self) -> Result<(Word<'a>, Cost, Duration), RuleError> {
+    pub(crate) fn quota(&mut self) -> Result<(Word<'a>, Cost, Duration), RuleError> {
         let word = self.next("expected a quota and a window such as 60/1m")?;
-        let (quota, window) = read_quotient(&word)?;
+        let (quota, window) = word.quotient()?;
         Ok((word, quota, window))
     }
 
@@ -262,7 +184,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    fn policy(&mut self, default: Policy) -> Result<Policy, RuleError> {
+    pub(crate) fn policy(&mut self, default: Policy) -> Result<Policy, RuleError> {
         Ok(match self.flag(&["strict", "leaky"])?.map(|word| word.text) {
             Some("strict") => Policy::Strict,
             Some(_) => Policy::Leaky,
@@ -274,53 +196,11 @@ impl<'a> Words<'a> {
     pub(crate) fn finish(self) -> Result<(), RuleError> {
         match self.words.first() {
             Some(word) => {
-                let known = self.used.join(", ");
-                Err(word.error(format!("unexpected {}; known here: {known}", word.quoted())))
+                let (known, name) = (self.used.join(", "), word.text.split('=').next());
+                let meant = did_you_mean(name.unwrap_or_default(), self.used.iter().copied());
+                Err(word.error(format!("unexpected {}; known here: {known}{meant}", word.quoted())))
             }
             None => Ok(()),
-        }
-    }
-}
-
-/// A limit's text, every option spelled out.
-pub(crate) fn write(limit: &Limit) -> String {
-    let policy = match limit.policy() {
-        Policy::Strict => "strict",
-        Policy::Leaky => "leaky",
-    };
-    match limit {
-        Limit::RecentAverage(limit) => {
-            let (name, nanos) = match limit.averaging() {
-                Averaging::HalfLife(nanos) => ("half-life", nanos),
-                Averaging::Period(nanos) => ("period", nanos),
-            };
-            format!("recent-average {} {name}={} {policy}", limit.rate(), duration::Text(nanos))
-        }
-        Limit::Exponential(limit) => {
-            format!("exponential {}/{} {policy}", limit.quota(), duration::Text(limit.period()))
-        }
-        Limit::TokenBucket(limit) => {
-            format!("token-bucket {} refill={}", limit.capacity(), limit.refill())
-        }
-        Limit::FixedWindow(limit) => {
-            format!("fixed-window {}/{} {policy}", limit.quota(), duration::Text(limit.window()))
-        }
-        Limit::SlidingLog(limit) => {
-            format!("sliding-log {}/{} {policy}", limit.quota(), duration::Text(limit.window()))
-        }
-        Limit::SlidingWindow(limit) => {
-            let edge = match limit.edge() {
-                Edge::Harsh => "harsh",
-                Edge::Lenient => "lenient",
-            };
-            let (quota, window) = (limit.quota(), duration::Text(limit.window()));
-            format!(
-                "sliding-window {quota}/{window} sub-windows={} {edge} {policy}",
-                limit.sub_windows()
-            )
-        }
-        Limit::SlidingCounter(limit) => {
-            format!("sliding-counter {}/{} {policy}", limit.quota(), duration::Text(limit.window()))
         }
     }
 }

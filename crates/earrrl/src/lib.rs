@@ -21,6 +21,7 @@ mod grammar;
 mod limiter;
 #[cfg(feature = "std")]
 mod memory;
+mod nearest;
 mod parameter;
 mod quota;
 #[cfg(feature = "sim")]
@@ -36,10 +37,8 @@ pub mod sim;
 #[cfg(feature = "std")]
 mod store;
 
-pub use algorithm::{
-    Algorithm, Exponential, FixedWindow, Limit, Mode, Moment, Policy, RecentAverage,
-    SlidingCounter, SlidingLog, SlidingWindow, State, TokenBucket,
-};
+pub use algorithm::types::*;
+pub use algorithm::{Algorithm, Limit, Mode, Moment, Policy, State};
 #[cfg(feature = "std")]
 pub use clock::{Anchor, SystemClock, TickingClock};
 pub use clock::{Clock, ManualClock, Nanos};
@@ -67,6 +66,7 @@ pub use store::{BuildError, table};
 pub mod internal {
     pub use crate::algorithm::Tally;
     pub use crate::engine::{merge_charges, restore_places};
+    pub use crate::nearest::nearest;
     pub use crate::rules::{Judgement, combine, decide_all};
 }
 

@@ -22,24 +22,12 @@ pub struct Quota {
 impl Quota {
     /// The quota of a limit.
     pub fn of(limit: &Limit) -> Self {
-        let (units, seconds) = match limit {
-            Limit::RecentAverage(limit) => (limit.burst().max(1.0), limit.period_secs()),
-            Limit::Exponential(limit) => (limit.quota().as_f64(), seconds(limit.period())),
-            Limit::TokenBucket(limit) => (limit.capacity().as_f64(), limit.fill_secs()),
-            Limit::FixedWindow(limit) => (limit.quota().as_f64(), seconds(limit.window())),
-            Limit::SlidingLog(limit) => (limit.quota().as_f64(), seconds(limit.window())),
-            Limit::SlidingWindow(limit) => (limit.quota().as_f64(), seconds(limit.window())),
-            Limit::SlidingCounter(limit) => (limit.quota().as_f64(), seconds(limit.window())),
-        };
+        let (units, seconds) = limit.allowance();
         // What is whole must stay so, though it may come out of a division a little off.
         let units = (units * (1.0 + 1e-12)) as u64;
         let below = (seconds * (1.0 - 1e-12)) as u64;
         Self { units, window: (seconds >= 1.0).then_some(below + 1) }
     }
-}
-
-fn seconds(nanos: u64) -> f64 {
-    nanos as f64 / 1e9
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ impl<L: Into<Limit>> From<L> for Rule {
     /// Denies what the limit does not allow; of any cost.
     fn from(limit: L) -> Self {
         let limit = limit.into();
-        Self { limit, action: Action::Deny, max_cost: Cost::MAX, text: grammar::write(&limit) }
+        Self { limit, action: Action::Deny, max_cost: Cost::MAX, text: limit.text() }
     }
 }
 

@@ -10,14 +10,17 @@
 //! Source: Tony Finch, "Exponential Rate Limiting" (2024), and Exim's `ratelimit` ACL.
 
 use alloc::format;
+use alloc::string::String;
 use core::time::Duration;
 
-use super::{Algorithm, Policy};
+use super::{Algorithm, ClientState, Policy};
 use crate::arithmetic::{exp, exp_m1, ln, ln_1p};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
+use crate::duration;
 use crate::error::RuleError;
+use crate::grammar::Words;
 use crate::parameter;
 
 /// The shortest interval, in periods: what keeps `c/i` finite.
@@ -54,6 +57,8 @@ pub struct Measured {
     /// The average then, cost units a period.
     pub rate: f64,
 }
+
+impl ClientState for Measured {}
 
 impl Exponential {
     /// `limit` (at most 10^9) in every `period` of 1 ms to ten years.
@@ -95,12 +100,6 @@ impl Exponential {
         before.map_or(cost, |state| {
             average(self.periods_since(state, now), cost, state.rate).max(cost)
         })
-    }
-
-    /// The state under these parameters of a client whose rate was measured under `old`.
-    pub(super) fn convert(&self, old: &Self, state: Measured, now: Nanos) -> Measured {
-        let decayed = state.rate * exp(-old.periods_since(&state, now));
-        Measured { at: now, rate: decayed * (self.period as f64 / old.period as f64) }
     }
 
     /// Nanoseconds from `now` to the instant at which `x` periods have gone since `state`.
@@ -145,8 +144,38 @@ fn slope(x: f64, cost: f64, rate: f64) -> f64 {
 impl Algorithm for Exponential {
     type State = Measured;
 
+    const NAMES: &'static [&'static str] = &["exponential"];
+
+    const EXAMPLES: &'static [&'static str] = &[
+        "exponential 10/1m leaky",
+        "exponential 10/1m strict",
+        "exponential 600/1h leaky",
+        "exponential 0.5/1s strict",
+    ];
+
+    fn read(_name: &str, words: &mut Words<'_>) -> Result<Self, RuleError> {
+        let (word, quota, period) = words.quota()?;
+        let limit = Self::new(quota, period).map_err(|error| error.at(word.column))?;
+        Ok(limit.with_policy(words.policy(Policy::Leaky)?))
+    }
+
+    fn write(&self) -> String {
+        let period = duration::Text(self.period);
+        format!("{} {}/{period} {}", Self::NAMES[0], self.limit, self.policy.name())
+    }
+
     fn policy(&self) -> Policy {
         self.policy
+    }
+
+    fn allowance(&self) -> (f64, f64) {
+        (self.limit.as_f64(), self.period_secs())
+    }
+
+    /// The present rate stays.
+    fn convert(&self, old: &Self, state: Measured, now: Nanos) -> Option<Measured> {
+        let decayed = state.rate * exp(-old.periods_since(&state, now));
+        Some(Measured { at: now, rate: decayed * (self.period as f64 / old.period as f64) })
     }
 
     fn limit(&self) -> f64 {

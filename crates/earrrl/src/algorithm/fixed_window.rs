@@ -5,14 +5,16 @@
 //!
 //! Source: "Rate limiting" notes after Figma's "An alternative approach to rate limiting".
 
+use alloc::string::String;
 use core::time::Duration;
 
-use super::{Algorithm, Policy};
+use super::windowed::{Windowed, windowed, windowed_terms};
+use super::{Algorithm, ClientState, Policy};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
-use crate::parameter;
+use crate::grammar::Words;
 
 /// At most `quota` in each window. Leaky.
 ///
@@ -26,10 +28,10 @@ use crate::parameter;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FixedWindow {
-    quota: Cost,
-    window: u64,
-    policy: Policy,
+    terms: Windowed,
 }
+
+windowed!(FixedWindow);
 
 /// The window that was counted in, and its count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,40 +42,15 @@ pub struct Count {
     pub count: u128,
 }
 
+impl ClientState for Count {}
+
 impl FixedWindow {
     /// `quota` in every `window` of 1 ms to ten years.
+    ///
+    /// # Errors
+    /// When the quota is 0 or the window out of range.
     pub fn new(quota: Cost, window: Duration) -> Result<Self, RuleError> {
-        let quota = parameter::quota("quota", quota)?;
-        Ok(Self { quota, window: parameter::span("window", window)?, policy: Policy::Leaky })
-    }
-
-    /// Denied attempts count, or do not (the default).
-    pub fn with_policy(self, policy: Policy) -> Self {
-        Self { policy, ..self }
-    }
-
-    /// The most cost a window.
-    pub fn quota(&self) -> Cost {
-        self.quota
-    }
-
-    /// The window in nanoseconds.
-    pub fn window(&self) -> u64 {
-        self.window
-    }
-
-    fn index(&self, now: Nanos) -> u64 {
-        now.get() / self.window
-    }
-
-    fn until_next(&self, now: Nanos) -> i128 {
-        i128::from(self.window - now.get() % self.window)
-    }
-
-    /// The state under these parameters: the count goes on in the present window.
-    pub(super) fn convert(&self, old: &Self, state: Count, now: Nanos) -> Option<Count> {
-        let state = old.advance(Some(state), now)?;
-        Some(Count { window: self.index(now), ..state })
+        Ok(Self { terms: Windowed::new(quota, window)? })
     }
 }
 
@@ -84,29 +61,42 @@ fn counted(state: Option<&Count>) -> u128 {
 impl Algorithm for FixedWindow {
     type State = Count;
 
-    fn policy(&self) -> Policy {
-        self.policy
+    const NAMES: &'static [&'static str] = &["fixed-window"];
+
+    const EXAMPLES: &'static [&'static str] =
+        &["fixed-window 5/1s leaky", "fixed-window 20/1m strict"];
+
+    fn read(_name: &str, words: &mut Words<'_>) -> Result<Self, RuleError> {
+        Ok(Self { terms: Windowed::read(words)? })
     }
 
-    fn limit(&self) -> f64 {
-        parameter::per_second(self.quota.billionths(), self.window)
+    fn write(&self) -> String {
+        self.terms.write(Self::NAMES[0], "")
+    }
+
+    windowed_terms!();
+
+    /// The count goes on in the present window.
+    fn convert(&self, old: &Self, state: Count, now: Nanos) -> Option<Count> {
+        let state = old.advance(Some(state), now)?;
+        Some(Count { window: self.terms.index(now), ..state })
     }
 
     fn advance(&self, state: Option<Count>, now: Nanos) -> Option<Count> {
-        state.filter(|state| state.window >= self.index(now))
+        state.filter(|state| state.window >= self.terms.index(now))
     }
 
     fn allows(&self, before: Option<&Count>, _now: Nanos, cost: Cost) -> bool {
-        counted(before).saturating_add(cost.billionths()) <= self.quota.billionths()
+        self.terms.fits(counted(before), cost)
     }
 
     fn charge(&self, before: Option<Count>, now: Nanos, cost: Cost) -> Count {
-        let window = before.map_or(self.index(now), |state| state.window);
+        let window = before.map_or(self.terms.index(now), |state| state.window);
         Count { window, count: counted(before.as_ref()).saturating_add(cost.billionths()) }
     }
 
     fn refund(&self, state: Count, _now: Nanos, charged_at: Nanos, cost: Cost) -> Option<Count> {
-        if state.window != self.index(charged_at) {
+        if state.window != self.terms.index(charged_at) {
             return Some(state);
         }
         let count = state.count.saturating_sub(cost.billionths());
@@ -114,24 +104,42 @@ impl Algorithm for FixedWindow {
     }
 
     fn counted(&self, after: Option<&Count>, _now: Nanos) -> Option<f64> {
-        Some(parameter::per_second(counted(after), self.window))
+        Some(self.terms.per_second(counted(after)))
     }
 
     fn remaining(&self, after: Option<&Count>, _now: Nanos) -> u64 {
-        parameter::whole_units(self.quota.billionths().saturating_sub(counted(after)))
+        self.terms.remaining(counted(after))
     }
 
     fn retry_after(&self, after: Option<&Count>, now: Nanos, cost: Cost) -> Wait {
-        if cost > self.quota {
-            Wait::Never
-        } else if self.allows(after, now, cost) {
-            Wait::NONE
-        } else {
-            Wait::from_nanos(self.until_next(now))
+        match after {
+            _ if cost > self.terms.quota => Wait::Never,
+            Some(count) if !self.allows(after, now, cost) => {
+                Wait::from_nanos(self.terms.until_end(count.window, now))
+            }
+            _ => Wait::NONE,
         }
     }
 
     fn reset_after(&self, after: Option<&Count>, now: Nanos) -> Duration {
-        duration_from_nanos(after.map_or(0, |_| self.until_next(now)))
+        duration_from_nanos(after.map_or(0, |count| self.terms.until_end(count.window, now)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Limit, Mode};
+
+    #[test]
+    fn a_request_of_before_the_edge_waits_for_the_end_of_the_window_that_has_begun() {
+        let limit = FixedWindow::new(Cost::ONE, Duration::from_secs(1)).unwrap();
+        let limit = Limit::from(limit);
+        let (state, _) = limit.decide(None, Nanos::from_secs(1), Cost::ONE, Mode::Check);
+        let before = Nanos::new(999_999_999);
+        let late = limit.decide(state, before, Cost::ONE, Mode::Peek).1;
+        assert!(!late.allowed);
+        assert_eq!(before + late.reset_after, Nanos::from_secs(2));
+        assert_eq!(late.retry_after.duration(), Some(late.reset_after));
     }
 }

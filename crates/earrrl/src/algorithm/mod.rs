@@ -11,29 +11,39 @@ use core::time::Duration;
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Figures, Wait};
+use crate::error::RuleError;
+use crate::grammar::Words;
 
 pub mod exponential;
 pub mod fixed_window;
 mod limit;
+mod list;
 pub mod recent_average;
 pub mod sliding_counter;
 pub mod sliding_log;
 pub mod sliding_window;
 mod tally;
 pub mod token_bucket;
-mod visit;
+mod windowed;
 
-pub use exponential::Exponential;
-pub use fixed_window::FixedWindow;
-pub use limit::{Limit, State};
-pub use recent_average::RecentAverage;
-pub use sliding_counter::SlidingCounter;
-pub use sliding_log::SlidingLog;
-pub use sliding_window::SlidingWindow;
+list::algorithms! {
+    /// Estimated average recent request rate.
+    RecentAverage recent_average,
+    /// Exponential rate limiting.
+    Exponential exponential,
+    /// Token bucket, credit pool, gcra.
+    TokenBucket token_bucket,
+    /// Fixed window.
+    FixedWindow fixed_window,
+    /// Sliding window log.
+    SlidingLog sliding_log,
+    /// Hybrid sliding window.
+    SlidingWindow sliding_window,
+    /// Two-window sliding counter.
+    SlidingCounter sliding_counter,
+}
+
 pub use tally::Tally;
-pub use token_bucket::TokenBucket;
-#[doc(hidden)]
-pub use visit::Visitor;
 
 /// A state that is one time, in ticks since the Unix epoch.
 ///
@@ -43,6 +53,36 @@ pub use visit::Visitor;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(pub i128);
 
+/// What is kept of one client under some algorithm. "No state" is `None`, never a stored zero.
+pub trait ClientState: Sized {
+    /// The state as a word of the bounded [`table`](crate::table), where it is one time.
+    fn word(&self) -> Option<i128> {
+        None
+    }
+
+    /// The state that such a word stands for; none where states are more than one time.
+    fn from_word(_word: i128) -> Option<Self> {
+        None
+    }
+
+    /// Bytes on the heap.
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+}
+
+impl ClientState for Moment {
+    #[inline]
+    fn word(&self) -> Option<i128> {
+        Some(self.0)
+    }
+
+    #[inline]
+    fn from_word(word: i128) -> Option<Self> {
+        Some(Self(word))
+    }
+}
+
 /// Whether denied attempts count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
@@ -50,6 +90,16 @@ pub enum Policy {
     Strict,
     /// Only what was allowed is stored.
     Leaky,
+}
+
+impl Policy {
+    /// Its word in a rule's text.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::Leaky => "leaky",
+        }
+    }
 }
 
 /// What is asked of a decision.
@@ -64,17 +114,46 @@ pub enum Mode {
     Peek,
 }
 
-/// One algorithm with its parameters. Every function is pure; `before` and `after` are the states
-/// before and after the request was stored.
-pub trait Algorithm {
-    /// What is kept of one client. "No state" is `None`, never a stored zero.
-    type State;
+/// One algorithm with its parameters, whole: its text, its figures, its steps. Every function is pure;
+/// `before` and `after` are the states before and after the request was stored.
+pub trait Algorithm: Sized {
+    /// What is kept of one client.
+    type State: ClientState;
+
+    /// The names that a rule's text may begin with, the usual one first.
+    const NAMES: &'static [&'static str];
+
+    /// Rules with every option, small and large, fast and slow: engines are compared on them.
+    const EXAMPLES: &'static [&'static str];
+
+    /// Whether a request can be held back until it is allowed: where the wait is known before it is
+    /// stored, and storing it queues the next one behind it.
+    const CAN_DELAY: bool = false;
+
+    /// Reads what follows the name in a rule's text.
+    #[doc(hidden)]
+    fn read(name: &str, words: &mut Words<'_>) -> Result<Self, RuleError>;
+
+    /// The rule's text, every option spelled out.
+    fn write(&self) -> String;
 
     /// Whether denied attempts count.
     fn policy(&self) -> Policy;
 
     /// The rate allowed, in cost units per second.
     fn limit(&self) -> f64;
+
+    /// So many units in so many seconds, as headers tell it; see [`Quota`](crate::Quota).
+    fn allowance(&self) -> (f64, f64);
+
+    /// The most bytes that a busy client's state has on the heap.
+    fn most_heap_bytes(&self) -> usize {
+        0
+    }
+
+    /// The state under this limit of a client that had `state` under `old`: its history, with the
+    /// present rate or balance kept. None where nothing is left of it.
+    fn convert(&self, old: &Self, state: Self::State, now: Nanos) -> Option<Self::State>;
 
     /// Drops what `now` has put out of reach, so that the other functions see only what counts.
     fn advance(&self, state: Option<Self::State>, now: Nanos) -> Option<Self::State>;
@@ -112,12 +191,11 @@ pub trait Algorithm {
 
     /// The wait until the client is as good as new.
     fn reset_after(&self, after: Option<&Self::State>, now: Nanos) -> Duration;
-}
 
-/// An algorithm whose state is one time: such states fit the bounded [`table`](crate::table).
-pub trait OneTime: Algorithm<State = Moment> {
-    /// The latest state of a client that is as good as new at `now`.
-    fn idle(&self, now: Nanos) -> Moment;
+    /// Where states are one time: the latest state of a client that is as good as new at `now`.
+    fn idle(&self, _now: Nanos) -> Moment {
+        Moment(i128::MIN)
+    }
 }
 
 /// Judges, then stores: the frame of every decision. `seen` is shown the state in between.

@@ -12,14 +12,18 @@
 //! Source: "EARRRL – the Estimated Average Recent Request Rate Limiter" and its companion
 //! "Teaching abusive users a lesson with recent average rate limiters" (CEWMA).
 
+use alloc::format;
+use alloc::string::String;
 use core::time::Duration;
 
-use super::{Algorithm, Moment, OneTime, Policy};
+use super::{Algorithm, Moment, Policy};
 use crate::arithmetic::{CELLS, div_ceil, exp, ln, ln_1p, softplus_of_cells, ticks_as_f64};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
+use crate::duration;
 use crate::error::RuleError;
+use crate::grammar::Words;
 use crate::parameter::{self, Rate};
 
 /// Ticks of a nanosecond. Whole nanoseconds would be too coarse: a request moves the state by
@@ -176,12 +180,61 @@ fn round_to_ticks(increment: f64) -> i128 {
 impl Algorithm for RecentAverage {
     type State = Moment;
 
+    const NAMES: &'static [&'static str] = &["recent-average"];
+
+    const EXAMPLES: &'static [&'static str] = &[
+        "recent-average 1/s half-life=10s strict",
+        "recent-average 1/s half-life=10s leaky",
+        "recent-average 0.2/s period=5m strict",
+        "recent-average 1000/s half-life=1ms leaky",
+        "recent-average 20/1m half-life=400d strict",
+    ];
+
+    const CAN_DELAY: bool = true;
+
+    fn read(_name: &str, words: &mut Words<'_>) -> Result<Self, RuleError> {
+        let rate = words.next("expected a rate such as 1/s")?.rate()?;
+        let (half_life, period) = (words.option("half-life")?, words.option("period")?);
+        let limit = match (half_life, period) {
+            (Some(word), None) => Self::with_half_life(rate, word.duration()?)
+                .map_err(|error| error.at(word.column))?,
+            (None, Some(word)) => {
+                Self::with_period(rate, word.duration()?).map_err(|error| error.at(word.column))?
+            }
+            (None, None) => return Err(words.missing("half-life=10s or period=10s")),
+            (Some(_), Some(word)) => {
+                return Err(word.error("expected either half-life or period, not both".into()));
+            }
+        };
+        Ok(limit.with_policy(words.policy(Policy::Strict)?))
+    }
+
+    fn write(&self) -> String {
+        let (option, nanos) = match self.averaging {
+            Averaging::HalfLife(nanos) => ("half-life", nanos),
+            Averaging::Period(nanos) => ("period", nanos),
+        };
+        let (name, time) = (Self::NAMES[0], duration::Text(nanos));
+        format!("{name} {} {option}={time} {}", self.rate, self.policy.name())
+    }
+
+    #[inline]
     fn policy(&self) -> Policy {
         self.policy
     }
 
     fn limit(&self) -> f64 {
         self.rate.per_second_f64()
+    }
+
+    fn allowance(&self) -> (f64, f64) {
+        (self.burst().max(1.0), self.period_secs)
+    }
+
+    /// The present rate stays; none where nothing is left of it.
+    fn convert(&self, old: &Self, v: Moment, now: Nanos) -> Option<Moment> {
+        let rate = old.count(Some(&v), now) / old.period_secs;
+        self.state_with_count(rate * self.period_secs, now)
     }
 
     #[inline]
@@ -227,21 +280,10 @@ impl Algorithm for RecentAverage {
         let left = after.map_or(0, |v| v.0 + self.reset - ticks(now));
         duration_from_nanos(div_ceil(left, TICKS_PER_NANO))
     }
-}
 
-impl OneTime for RecentAverage {
     /// Where the rate is a hundredth of the limit.
     #[inline]
     fn idle(&self, now: Nanos) -> Moment {
         Moment(ticks(now) - self.reset)
-    }
-}
-
-impl RecentAverage {
-    /// The state under these parameters of a client whose present rate was measured under `old`;
-    /// none where nothing is left of it.
-    pub(super) fn convert(&self, old: &Self, v: Moment, now: Nanos) -> Option<Moment> {
-        let rate = old.count(Some(&v), now) / old.period_secs;
-        self.state_with_count(rate * self.period_secs, now)
     }
 }

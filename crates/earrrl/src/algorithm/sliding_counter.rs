@@ -7,15 +7,17 @@
 //!
 //! Source: Cloudflare, "How we built rate limiting capable of scaling to millions of domains".
 
+use alloc::string::String;
 use core::time::Duration;
 
-use super::{Algorithm, Policy};
+use super::windowed::{Windowed, windowed, windowed_terms};
+use super::{Algorithm, ClientState, Policy};
 use crate::arithmetic::{mul_div_floor, product_at_most};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
-use crate::parameter;
+use crate::grammar::Words;
 
 /// At most about `quota` in any `window`. Leaky.
 ///
@@ -31,10 +33,10 @@ use crate::parameter;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlidingCounter {
-    quota: Cost,
-    window: u64,
-    policy: Policy,
+    terms: Windowed,
 }
+
+windowed!(SlidingCounter);
 
 /// The counts of a window and of the one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,73 +49,75 @@ pub struct Counts {
     pub previous: u128,
 }
 
+impl ClientState for Counts {}
+
 impl SlidingCounter {
     /// `quota` in about any `window` of 1 ms to ten years.
     pub fn new(quota: Cost, window: Duration) -> Result<Self, RuleError> {
-        let quota = parameter::quota("quota", quota)?;
-        Ok(Self { quota, window: parameter::span("window", window)?, policy: Policy::Leaky })
+        Ok(Self { terms: Windowed::new(quota, window)? })
     }
 
-    /// Denied attempts count, or do not (the default).
-    pub fn with_policy(self, policy: Policy) -> Self {
-        Self { policy, ..self }
-    }
-
-    /// The most cost a window.
-    pub fn quota(&self) -> Cost {
-        self.quota
-    }
-
-    /// The window in nanoseconds.
-    pub fn window(&self) -> u64 {
-        self.window
-    }
-
-    fn index(&self, now: Nanos) -> u64 {
-        now.get() / self.window
-    }
-
-    /// What is left of the present window: `w - e`.
-    fn left(&self, now: Nanos) -> u64 {
-        self.window - now.get() % self.window
+    /// What is left of the window that is judged by: `w - e`, the stored one where that is later.
+    ///
+    /// A request that read its clock before the edge may come after one that read it behind: it is
+    /// judged as at the edge, with the last window's full weight.
+    fn left(&self, counts: Option<&Counts>, now: Nanos) -> u64 {
+        match counts {
+            Some(counts) if counts.window > self.terms.index(now) => self.terms.window,
+            _ => self.terms.left(now),
+        }
     }
 
     /// `prev·(w-e)/w + cur`, its first term rounded up.
     fn sum(&self, counts: &Counts, now: Nanos) -> u128 {
-        let (left, window) = (u128::from(self.left(now)), u128::from(self.window));
+        let (left, window) =
+            (u128::from(self.left(Some(counts), now)), u128::from(self.terms.window));
         let faded = crate::arithmetic::mul_div_ceil(counts.previous, left, window);
         faded.unwrap_or(u128::MAX).saturating_add(counts.current)
     }
 
     /// How much of a window must be left, at most, for `faded·left ≤ room·window`.
     fn left_for(&self, faded: u128, room: u128) -> i128 {
-        let left = mul_div_floor(room, u128::from(self.window), faded);
-        left.and_then(|left| i128::try_from(left).ok()).unwrap_or(i128::MAX).min(self.window.into())
-    }
-
-    /// The state under these parameters: the sum goes on in the present window.
-    pub(super) fn convert(&self, old: &Self, state: Counts, now: Nanos) -> Option<Counts> {
-        let state = old.advance(Some(state), now)?;
-        if old.window == self.window {
-            return Some(state);
-        }
-        Some(Counts { window: self.index(now), current: old.sum(&state, now), previous: 0 })
+        let left = mul_div_floor(room, u128::from(self.terms.window), faded);
+        left.and_then(|left| i128::try_from(left).ok())
+            .unwrap_or(i128::MAX)
+            .min(self.terms.window.into())
     }
 }
 
 impl Algorithm for SlidingCounter {
     type State = Counts;
 
-    fn policy(&self) -> Policy {
-        self.policy
+    const NAMES: &'static [&'static str] = &["sliding-counter"];
+
+    const EXAMPLES: &'static [&'static str] = &[
+        "sliding-counter 5/1s leaky",
+        "sliding-counter 20/1m strict",
+        "sliding-counter 8500000/1h leaky",
+    ];
+
+    fn read(_name: &str, words: &mut Words<'_>) -> Result<Self, RuleError> {
+        Ok(Self { terms: Windowed::read(words)? })
     }
 
-    fn limit(&self) -> f64 {
-        parameter::per_second(self.quota.billionths(), self.window)
+    fn write(&self) -> String {
+        self.terms.write(Self::NAMES[0], "")
+    }
+
+    windowed_terms!();
+
+    /// The sum goes on in the present window.
+    fn convert(&self, old: &Self, state: Counts, now: Nanos) -> Option<Counts> {
+        let state = old.advance(Some(state), now)?;
+        if old.terms.window == self.terms.window {
+            return Some(state);
+        }
+        let current = old.sum(&state, now);
+        Some(Counts { window: self.terms.index(now), current, previous: 0 })
     }
 
     fn advance(&self, state: Option<Counts>, now: Nanos) -> Option<Counts> {
-        let (state, window) = (state?, self.index(now));
+        let (state, window) = (state?, self.terms.index(now));
         match window.saturating_sub(state.window) {
             0 => Some(state),
             1 if state.current > 0 => Some(Counts { window, current: 0, previous: state.current }),
@@ -124,19 +128,21 @@ impl Algorithm for SlidingCounter {
     fn allows(&self, before: Option<&Counts>, now: Nanos, cost: Cost) -> bool {
         let (current, previous) = before.map_or((0, 0), |counts| (counts.current, counts.previous));
         let asked = current.saturating_add(cost.billionths());
-        self.quota.billionths().checked_sub(asked).is_some_and(|room| {
-            product_at_most((previous, self.left(now).into()), (room, self.window.into()))
+        self.terms.quota.billionths().checked_sub(asked).is_some_and(|room| {
+            let faded = (previous, self.left(before, now).into());
+            product_at_most(faded, (room, self.terms.window.into()))
         })
     }
 
     fn charge(&self, before: Option<Counts>, now: Nanos, cost: Cost) -> Counts {
-        let counts = before.unwrap_or(Counts { window: self.index(now), current: 0, previous: 0 });
+        let counts =
+            before.unwrap_or(Counts { window: self.terms.index(now), current: 0, previous: 0 });
         Counts { current: counts.current.saturating_add(cost.billionths()), ..counts }
     }
 
     fn refund(&self, counts: Counts, now: Nanos, charged_at: Nanos, cost: Cost) -> Option<Counts> {
         let (mut counts, cost) = (counts, cost.billionths());
-        match counts.window.checked_sub(self.index(charged_at)) {
+        match counts.window.checked_sub(self.terms.index(charged_at)) {
             Some(0) => counts.current = counts.current.saturating_sub(cost),
             Some(1) => counts.previous = counts.previous.saturating_sub(cost),
             _ => {}
@@ -146,32 +152,69 @@ impl Algorithm for SlidingCounter {
     }
 
     fn counted(&self, after: Option<&Counts>, now: Nanos) -> Option<f64> {
-        let (w, left) = (self.window as f64, self.left(now) as f64);
+        let (w, left) = (self.terms.window as f64, self.left(after, now) as f64);
         Some(after.map_or(0.0, |c| (c.previous as f64 * (left / w) + c.current as f64) / w))
     }
 
     fn remaining(&self, after: Option<&Counts>, now: Nanos) -> u64 {
         let sum = after.map_or(0, |counts| self.sum(counts, now));
-        parameter::whole_units(self.quota.billionths().saturating_sub(sum))
+        self.terms.remaining(sum)
     }
 
     fn retry_after(&self, after: Option<&Counts>, now: Nanos, cost: Cost) -> Wait {
-        let Some(room) = self.quota.billionths().checked_sub(cost.billionths()) else {
+        let Some(room) = self.terms.room_for(cost) else {
             return Wait::Never;
         };
         let Some(counts) = after.filter(|_| !self.allows(after, now, cost)) else {
             return Wait::NONE;
         };
-        let left = i128::from(self.left(now));
+        let left = self.terms.until_end(counts.window, now);
         Wait::from_nanos(match room.checked_sub(counts.current) {
             Some(room) => left - self.left_for(counts.previous, room),
-            None => left + i128::from(self.window) - self.left_for(counts.current, room),
+            None => left + i128::from(self.terms.window) - self.left_for(counts.current, room),
         })
     }
 
     fn reset_after(&self, after: Option<&Counts>, now: Nanos) -> Duration {
-        let windows = after.map_or(0, |counts| if counts.current > 0 { 2 } else { 1 });
-        let end = i128::from(self.left(now)) + i128::from(self.window) * (windows - 1);
-        duration_from_nanos(if windows == 0 { 0 } else { end })
+        duration_from_nanos(after.map_or(0, |counts| {
+            let next = if counts.current > 0 { self.terms.window } else { 0 };
+            self.terms.until_end(counts.window, now) + i128::from(next)
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Limit, Mode};
+
+    /// A request that read its clock before the edge comes after one that read it behind.
+    #[test]
+    fn a_request_of_before_the_edge_is_judged_as_at_the_edge() {
+        let limit = SlidingCounter::new(Cost::from_units(10), Duration::from_secs(1)).unwrap();
+        let (limit, nine) = (Limit::from(limit), Cost::from_units(9));
+        let (state, _) = limit.decide(None, Nanos::new(500_000_000), nine, Mode::Check);
+        let edge = Nanos::from_secs(1);
+        let (state, first) = limit.decide(state, edge, Cost::ONE, Mode::Check);
+        assert!(first.allowed);
+        for early in [1, 1_000, 999_999_999] {
+            let before = Nanos::new(edge.get() - early);
+            let late = limit.decide(state.clone(), before, Cost::ONE, Mode::Peek).1;
+            assert!(!late.allowed, "{early} ns before the edge");
+            let wait = late.retry_after.duration().unwrap();
+            assert!(
+                !limit
+                    .decide(
+                        state.clone(),
+                        before + (wait - Duration::from_nanos(1)),
+                        Cost::ONE,
+                        Mode::Peek
+                    )
+                    .1
+                    .allowed
+            );
+            assert!(limit.decide(state.clone(), before + wait, Cost::ONE, Mode::Peek).1.allowed);
+            assert_eq!(before + late.reset_after, Nanos::from_secs(3));
+        }
     }
 }

@@ -5,13 +5,16 @@
 //!
 //! Source: "Rate limiting" notes after Figma's "An alternative approach to rate limiting".
 
+use alloc::string::String;
 use core::time::Duration;
 
+use super::windowed::{Windowed, windowed, windowed_terms};
 use super::{Algorithm, Policy, Tally};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
+use crate::grammar::Words;
 use crate::parameter;
 
 /// Entries a client, unless said otherwise.
@@ -30,44 +33,21 @@ pub const DEFAULT_MAX_ENTRIES: usize = 10_000;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlidingLog {
-    quota: Cost,
-    window: u64,
-    policy: Policy,
+    terms: Windowed,
     max_entries: usize,
 }
+
+windowed!(SlidingLog);
 
 impl SlidingLog {
     /// `quota` in any `window` of 1 ms to ten years.
     pub fn new(quota: Cost, window: Duration) -> Result<Self, RuleError> {
-        let quota = parameter::quota("quota", quota)?;
-        let window = parameter::span("window", window)?;
-        Ok(Self { quota, window, policy: Policy::Leaky, max_entries: DEFAULT_MAX_ENTRIES })
-    }
-
-    /// Denied attempts count, or do not (the default).
-    pub fn with_policy(self, policy: Policy) -> Self {
-        Self { policy, ..self }
+        Ok(Self { terms: Windowed::new(quota, window)?, max_entries: DEFAULT_MAX_ENTRIES })
     }
 
     /// At most so many entries a client (at least 1).
     pub fn with_max_entries(self, max_entries: usize) -> Self {
         Self { max_entries: max_entries.max(1), ..self }
-    }
-
-    /// The most cost a window.
-    pub fn quota(&self) -> Cost {
-        self.quota
-    }
-
-    /// The window in nanoseconds.
-    pub fn window(&self) -> u64 {
-        self.window
-    }
-
-    /// How many entries a client of requests of cost 1 can have.
-    pub(super) fn most_entries(&self) -> usize {
-        let quota = parameter::whole_units(self.quota.billionths());
-        self.max_entries.min(usize::try_from(quota).unwrap_or(usize::MAX).saturating_add(2))
     }
 
     /// Entries a client, at the most.
@@ -77,11 +57,11 @@ impl SlidingLog {
 
     /// The first instant that still counts at `now`: the window is open at its start.
     fn start(&self, now: Nanos) -> u64 {
-        now.get().saturating_add(1).saturating_sub(self.window)
+        now.get().saturating_add(1).saturating_sub(self.terms.window)
     }
 
     fn until_left(&self, slot: u64, now: Nanos) -> i128 {
-        i128::from(slot) + i128::from(self.window) - i128::from(now.get())
+        i128::from(slot) + i128::from(self.terms.window) - i128::from(now.get())
     }
 }
 
@@ -92,12 +72,30 @@ fn sum(tally: Option<&Tally>) -> u128 {
 impl Algorithm for SlidingLog {
     type State = Tally;
 
-    fn policy(&self) -> Policy {
-        self.policy
+    const NAMES: &'static [&'static str] = &["sliding-log"];
+
+    const EXAMPLES: &'static [&'static str] =
+        &["sliding-log 5/1s leaky", "sliding-log 20/1m strict"];
+
+    fn read(_name: &str, words: &mut Words<'_>) -> Result<Self, RuleError> {
+        Ok(Self { terms: Windowed::read(words)?, max_entries: DEFAULT_MAX_ENTRIES })
     }
 
-    fn limit(&self) -> f64 {
-        parameter::per_second(self.quota.billionths(), self.window)
+    fn write(&self) -> String {
+        self.terms.write(Self::NAMES[0], "")
+    }
+
+    windowed_terms!();
+
+    /// As many entries as a client of requests of cost 1 can have.
+    fn most_heap_bytes(&self) -> usize {
+        let quota = parameter::whole_units(self.terms.quota.billionths());
+        let entries = usize::try_from(quota).unwrap_or(usize::MAX).saturating_add(2);
+        Tally::bytes_of(entries.min(self.max_entries))
+    }
+
+    fn convert(&self, _old: &Self, state: Tally, now: Nanos) -> Option<Tally> {
+        self.advance(Some(state), now)
     }
 
     fn advance(&self, state: Option<Tally>, now: Nanos) -> Option<Tally> {
@@ -105,13 +103,13 @@ impl Algorithm for SlidingLog {
     }
 
     fn allows(&self, before: Option<&Tally>, _now: Nanos, cost: Cost) -> bool {
-        sum(before).saturating_add(cost.billionths()) <= self.quota.billionths()
+        self.terms.fits(sum(before), cost)
     }
 
     fn charge(&self, before: Option<Tally>, now: Nanos, cost: Cost) -> Tally {
         let mut log = before.unwrap_or_default();
         log.add(now.get(), cost.billionths());
-        log.drop_outweighed(self.quota.billionths());
+        log.drop_outweighed(self.terms.quota.billionths());
         log.merge_oldest(self.max_entries);
         log
     }
@@ -122,15 +120,15 @@ impl Algorithm for SlidingLog {
     }
 
     fn counted(&self, after: Option<&Tally>, _now: Nanos) -> Option<f64> {
-        Some(parameter::per_second(sum(after), self.window))
+        Some(self.terms.per_second(sum(after)))
     }
 
     fn remaining(&self, after: Option<&Tally>, _now: Nanos) -> u64 {
-        parameter::whole_units(self.quota.billionths().saturating_sub(sum(after)))
+        self.terms.remaining(sum(after))
     }
 
     fn retry_after(&self, after: Option<&Tally>, now: Nanos, cost: Cost) -> Wait {
-        let Some(room) = self.quota.billionths().checked_sub(cost.billionths()) else {
+        let Some(room) = self.terms.room_for(cost) else {
             return Wait::Never;
         };
         let slot = after.and_then(|log| log.slot_to_leave(room));

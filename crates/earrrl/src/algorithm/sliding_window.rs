@@ -6,14 +6,16 @@
 //! Source: "Rate limiting" notes after Figma's "An alternative approach to rate limiting".
 
 use alloc::format;
+use alloc::string::String;
 use core::time::Duration;
 
+use super::windowed::{Windowed, windowed, windowed_terms};
 use super::{Algorithm, Policy, Tally};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
-use crate::parameter;
+use crate::grammar::Words;
 
 /// Sub-windows a window, at the most; also the most that is chosen by default.
 const MOST: u64 = 10_000;
@@ -41,22 +43,23 @@ pub enum Edge {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlidingWindow {
-    quota: Cost,
-    window: u64,
+    terms: Windowed,
     sub_windows: u64,
     edge: Edge,
-    policy: Policy,
 }
+
+windowed!(SlidingWindow);
 
 impl SlidingWindow {
     /// `quota` in any `window` of 1 ms to ten years, in as many sub-windows up to 60 as make whole
     /// nanoseconds.
     pub fn new(quota: Cost, window: Duration) -> Result<Self, RuleError> {
-        let quota = parameter::quota("quota", quota)?;
-        let window = parameter::span("window", window)?;
-        let whole = (1..=DEFAULT_MOST).rev().find(|k| window % k == 0);
-        let sub_windows = whole.unwrap_or(1);
-        Ok(Self { quota, window, sub_windows, edge: Edge::Harsh, policy: Policy::Leaky })
+        Ok(Self::of(Windowed::new(quota, window)?))
+    }
+
+    fn of(terms: Windowed) -> Self {
+        let whole = (1..=DEFAULT_MOST).rev().find(|k| terms.window % k == 0);
+        Self { terms, sub_windows: whole.unwrap_or(1), edge: Edge::Harsh }
     }
 
     /// In so many sub-windows: 1 to 10 000.
@@ -73,21 +76,6 @@ impl SlidingWindow {
         Self { edge, ..self }
     }
 
-    /// Denied attempts count, or do not (the default).
-    pub fn with_policy(self, policy: Policy) -> Self {
-        Self { policy, ..self }
-    }
-
-    /// The most cost a window.
-    pub fn quota(&self) -> Cost {
-        self.quota
-    }
-
-    /// The window in nanoseconds.
-    pub fn window(&self) -> u64 {
-        self.window
-    }
-
     /// Sub-windows a window.
     pub fn sub_windows(&self) -> u64 {
         self.sub_windows
@@ -100,7 +88,8 @@ impl SlidingWindow {
 
     /// The sub-window of an instant: `⌊now·k/w⌋`.
     fn slot(&self, now: Nanos) -> u64 {
-        (u128::from(now.get()) * u128::from(self.sub_windows) / u128::from(self.window)) as u64
+        (u128::from(now.get()) * u128::from(self.sub_windows) / u128::from(self.terms.window))
+            as u64
     }
 
     /// Sub-windows from a count to the one that no longer sees it.
@@ -115,14 +104,7 @@ impl SlidingWindow {
 
     /// The first instant of a sub-window: the least that `slot` sends there.
     fn start(&self, slot: u128) -> u128 {
-        (slot * u128::from(self.window)).div_ceil(u128::from(self.sub_windows))
-    }
-
-    /// The state under these parameters: each count goes where its sub-window ended, if it did.
-    pub(super) fn convert(&self, old: &Self, state: Tally, now: Nanos) -> Option<Tally> {
-        let end = |slot| (old.start(u128::from(slot) + 1) - 1).min(now.get().into()) as u64;
-        let moved = state.entries().map(|(slot, cost)| (self.slot(Nanos::new(end(slot))), cost));
-        self.advance(Some(Tally::from_entries(moved)), now)
+        (slot * u128::from(self.terms.window)).div_ceil(u128::from(self.sub_windows))
     }
 }
 
@@ -133,12 +115,47 @@ fn sum(tally: Option<&Tally>) -> u128 {
 impl Algorithm for SlidingWindow {
     type State = Tally;
 
-    fn policy(&self) -> Policy {
-        self.policy
+    const NAMES: &'static [&'static str] = &["sliding-window"];
+
+    const EXAMPLES: &'static [&'static str] = &[
+        "sliding-window 20/1m sub-windows=60 harsh leaky",
+        "sliding-window 20/1m sub-windows=7 lenient strict",
+        "sliding-window 5/1s",
+    ];
+
+    fn read(_name: &str, words: &mut Words<'_>) -> Result<Self, RuleError> {
+        let mut limit = Self::of(Windowed::read(words)?);
+        if let Some(word) = words.option("sub-windows")? {
+            let digits = word.text.bytes().all(|byte| byte.is_ascii_digit());
+            let count = word.text.parse().ok().filter(|_| digits);
+            let count = count.ok_or_else(|| word.expected("a whole number from 1 to 10000"))?;
+            limit = limit.with_sub_windows(count).map_err(|error| error.at(word.column))?;
+        }
+        let edge = words.flag(&["harsh", "lenient"])?;
+        let lenient = edge.is_some_and(|word| word.text == "lenient");
+        Ok(limit.with_edge(if lenient { Edge::Lenient } else { Edge::Harsh }))
     }
 
-    fn limit(&self) -> f64 {
-        parameter::per_second(self.quota.billionths(), self.window)
+    fn write(&self) -> String {
+        let edge = match self.edge {
+            Edge::Harsh => "harsh",
+            Edge::Lenient => "lenient",
+        };
+        let options = format!(" sub-windows={} {edge}", self.sub_windows);
+        self.terms.write(Self::NAMES[0], &options)
+    }
+
+    windowed_terms!();
+
+    fn most_heap_bytes(&self) -> usize {
+        Tally::bytes_of(self.sub_windows as usize + 2)
+    }
+
+    /// Each count goes where its sub-window ended, if it did.
+    fn convert(&self, old: &Self, state: Tally, now: Nanos) -> Option<Tally> {
+        let end = |slot| (old.start(u128::from(slot) + 1) - 1).min(now.get().into()) as u64;
+        let moved = state.entries().map(|(slot, cost)| (self.slot(Nanos::new(end(slot))), cost));
+        self.advance(Some(Tally::from_entries(moved)), now)
     }
 
     fn advance(&self, state: Option<Tally>, now: Nanos) -> Option<Tally> {
@@ -146,7 +163,7 @@ impl Algorithm for SlidingWindow {
     }
 
     fn allows(&self, before: Option<&Tally>, _now: Nanos, cost: Cost) -> bool {
-        sum(before).saturating_add(cost.billionths()) <= self.quota.billionths()
+        self.terms.fits(sum(before), cost)
     }
 
     fn charge(&self, before: Option<Tally>, now: Nanos, cost: Cost) -> Tally {
@@ -161,15 +178,15 @@ impl Algorithm for SlidingWindow {
     }
 
     fn counted(&self, after: Option<&Tally>, _now: Nanos) -> Option<f64> {
-        Some(parameter::per_second(sum(after), self.window))
+        Some(self.terms.per_second(sum(after)))
     }
 
     fn remaining(&self, after: Option<&Tally>, _now: Nanos) -> u64 {
-        parameter::whole_units(self.quota.billionths().saturating_sub(sum(after)))
+        self.terms.remaining(sum(after))
     }
 
     fn retry_after(&self, after: Option<&Tally>, now: Nanos, cost: Cost) -> Wait {
-        let Some(room) = self.quota.billionths().checked_sub(cost.billionths()) else {
+        let Some(room) = self.terms.room_for(cost) else {
             return Wait::Never;
         };
         let slot = after.and_then(|tally| tally.slot_to_leave(room));

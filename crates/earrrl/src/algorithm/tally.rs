@@ -2,6 +2,8 @@
 
 use alloc::collections::VecDeque;
 
+use super::ClientState;
+
 /// A queue of (slot, cost) with ascending slots. A slot is an instant in nanoseconds (log) or the
 /// index of a sub-window; costs are billionths of a unit. The sum is kept, not recounted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,11 +43,6 @@ impl Tally {
             0 => 0,
             _ => entries.next_power_of_two() * size_of::<(u64, u128)>(),
         }
-    }
-
-    /// Bytes on the heap.
-    pub fn heap_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<(u64, u128)>()
     }
 
     /// Adds to `slot`, or to the newest if that is later: time does not go back.
@@ -120,5 +117,11 @@ impl Tally {
             }
         }
         None
+    }
+}
+
+impl ClientState for Tally {
+    fn heap_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<(u64, u128)>()
     }
 }

@@ -6,20 +6,23 @@
 //! algorithm of ATM, whose theoretical arrival time `F` is.
 //!
 //! Times are counted in ticks of which a whole number makes one unit's refill wherever the rate's
-//! numerator allows it, so that decisions are those of exact rational arithmetic. Elsewhere prices
-//! round up and the pool rounds down; but a full pool pays its whole capacity.
+//! numerator allows it, so that decisions are those of exact rational arithmetic. Elsewhere a unit
+//! costs the nearest whole number of ticks above it, so that a full pool still pays its whole
+//! capacity, in one request or in many.
 //!
 //! Source: Matt Nunogawa, "Weighted Credit Pools for API Rate Limiting"; ITU-T I.371.
 
 use alloc::format;
+use alloc::string::String;
 use core::time::Duration;
 
-use super::{Algorithm, Moment, OneTime, Policy};
+use super::{Algorithm, Moment, Policy};
 use crate::arithmetic::{div_ceil, mul_div_ceil, mul_div_floor};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
+use crate::grammar::Words;
 use crate::parameter::{self, Rate, greatest_common_divisor};
 
 const BILLION: u128 = 1_000_000_000;
@@ -51,46 +54,30 @@ pub struct TokenBucket {
     capacity: Cost,
     refill: Rate,
     ticks_per_nano: u64,
-    /// Ticks that refill one unit, as a fraction.
-    unit: (u128, u128),
-    /// Ticks that refill one unit, rounded up: what a plain request costs.
-    one: i128,
+    /// Ticks that refill one unit: what a plain request costs.
+    unit: i128,
     /// Ticks that fill the whole pool, rounded down.
     full: i128,
 }
 
 impl TokenBucket {
     /// A pool of `capacity` that refills at `refill`; it must fill up within 2000 years.
+    ///
+    /// # Errors
+    /// When the capacity is 0, or takes longer to fill.
     pub fn new(capacity: Cost, refill: Rate) -> Result<Self, RuleError> {
         let capacity = parameter::quota("capacity", capacity)?;
         let refill = parameter::rate("refill", refill)?;
         let (n, d) = refill.lowest_terms();
-        // With a numerator of up to 2^20, N·m ticks a nanosecond make D·m of them a unit, and where
-        // there is a fitting m a whole number of them a billionth of a unit too.
-        let (ticks_per_nano, unit) = match FINEST / n {
-            0 => (FINEST, (d * FINEST, n)),
-            m => {
-                let divisor = BILLION / greatest_common_divisor(d, BILLION);
-                let m = if divisor <= m { m - m % divisor } else { m };
-                (n * m, (d * m, 1))
-            }
-        };
-        let full = mul_div_floor(capacity.billionths(), unit.0, unit.1 * BILLION)
+        let (ticks_per_nano, unit) = ticks(n, d);
+        let full = mul_div_floor(capacity.billionths(), unit, BILLION)
             .filter(|full| full / ticks_per_nano <= SLOWEST)
             .ok_or_else(|| {
                 RuleError::new(format!("{capacity} at {refill} takes over 2000 years to fill"))
                     .of("capacity")
             })?;
-        let mut bucket = Self {
-            capacity,
-            refill,
-            ticks_per_nano: ticks_per_nano as u64,
-            unit,
-            one: 0,
-            full: full as i128,
-        };
-        bucket.one = bucket.ticks_of(Cost::ONE);
-        Ok(bucket)
+        let (ticks_per_nano, unit, full) = (ticks_per_nano as u64, unit as i128, full as i128);
+        Ok(Self { capacity, refill, ticks_per_nano, unit, full })
     }
 
     /// The most that can be saved up.
@@ -120,7 +107,7 @@ impl TokenBucket {
 
     /// Ticks that `cost` takes to refill, rounded up; what does not fit is more than any capacity.
     fn ticks_of(&self, cost: Cost) -> i128 {
-        let ticks = mul_div_ceil(cost.billionths(), self.unit.0, self.unit.1 * BILLION);
+        let ticks = mul_div_ceil(cost.billionths(), self.unit as u128, BILLION);
         let ticks = ticks.and_then(|ticks| i128::try_from(ticks).ok());
         ticks.map_or(LATEST, |ticks| ticks.min(LATEST))
     }
@@ -128,7 +115,7 @@ impl TokenBucket {
     /// Ticks that `cost` takes to refill.
     #[inline]
     pub fn price(&self, cost: Cost) -> i128 {
-        if cost == Cost::ONE { self.one } else { self.ticks_of(cost) }
+        if cost == Cost::ONE { self.unit } else { self.ticks_of(cost) }
     }
 
     #[inline]
@@ -152,19 +139,42 @@ impl TokenBucket {
     /// The balance in units; below zero where delayed requests queue.
     pub fn balance(&self, state: Option<&Moment>, now: Nanos) -> f64 {
         let left = (self.full - self.missing(state, now)) as f64;
-        left / (self.unit.0 as f64 / self.unit.1 as f64)
-    }
-
-    /// The state under these parameters of a client whose balance was kept under `old`.
-    pub(super) fn convert(&self, old: &Self, state: Moment, now: Nanos) -> Option<Moment> {
-        let balance = old.balance(Some(&state), now).min(self.capacity.as_f64());
-        let missing =
-            (self.capacity.as_f64() - balance) * (self.unit.0 as f64 / self.unit.1 as f64);
-        Some(Moment(self.ticks(now) + (missing as i128).min(LATEST >> 1)))
+        left / self.unit as f64
     }
 
     fn wait(&self, ticks: i128) -> i128 {
         div_ceil(ticks, self.ticks_per_nano.into())
+    }
+}
+
+/// How many ticks make a nanosecond, and a unit at `n` units every `d` nanoseconds: exactly where n is
+/// at most 2^20, and there is a fitting multiple so that a billionth of a unit is whole, too.
+/// Elsewhere the nearest fraction above `d/n`: whole costs still add up, a little dearer.
+fn ticks(n: u128, d: u128) -> (u128, u128) {
+    let (n, d) = if n > FINEST { nearest_above(d, n) } else { (n, d) };
+    let (m, divisor) = (FINEST / n, BILLION / greatest_common_divisor(d, BILLION));
+    let m = if divisor <= m { m - m % divisor } else { m };
+    (n * m, d * m)
+}
+
+/// The least fraction at or above `d/n` whose denominator is at most [`FINEST`], the denominator
+/// first: down the Stern-Brocot tree, several steps at a time.
+fn nearest_above(d: u128, n: u128) -> (u128, u128) {
+    let (mut below, mut above) = ((1, d / n), (1, d / n + 1));
+    loop {
+        // What each is off by, over n times its denominator.
+        let (low, high) = (d * below.0 - below.1 * n, above.1 * n - d * above.0);
+        if low == 0 {
+            return below;
+        }
+        let steps = (high / low).min((FINEST - above.0) / below.0);
+        above = (above.0 + steps * below.0, above.1 + steps * below.1);
+        let high = high - steps * low;
+        let back = if high == 0 { 0 } else { (low / high).min((FINEST - below.0) / above.0) };
+        below = (below.0 + back * above.0, below.1 + back * above.1);
+        if steps == 0 && back == 0 || high == 0 {
+            return above;
+        }
     }
 }
 
@@ -177,6 +187,58 @@ fn latest() -> Moment {
 impl Algorithm for TokenBucket {
     type State = Moment;
 
+    const NAMES: &'static [&'static str] = &["token-bucket", "credit-pool", "gcra"];
+
+    const EXAMPLES: &'static [&'static str] = &[
+        "token-bucket 60 refill=1/s",
+        "credit-pool 100 refill=7/m",
+        "credit-pool 2.5 refill=0.3/s",
+        "gcra 3/s burst=10",
+        "gcra 600000007/s burst=40",
+        "gcra 1234567/d burst=5",
+    ];
+
+    const CAN_DELAY: bool = true;
+
+    /// `gcra` begins with its rate, the others with their capacity.
+    fn read(name: &str, words: &mut Words<'_>) -> Result<Self, RuleError> {
+        let (capacity, refill) = if name == "gcra" {
+            let rate = words.next("expected a rate such as 1/s")?;
+            (words.option("burst")?.ok_or_else(|| words.missing("burst=60"))?, rate)
+        } else {
+            let capacity = words.next("expected a capacity such as 60")?;
+            (capacity, words.option("refill")?.ok_or_else(|| words.missing("refill=1/s"))?)
+        };
+        let rate = refill.rate()?;
+        let limit = Self::new(capacity.cost()?, rate);
+        let limit = limit.map_err(|error| error.at(capacity.column))?;
+        let policy = words.flag(&["strict", "leaky"])?;
+        if let Some(strict) = policy.filter(|word| word.text == "strict") {
+            let problem = "a token bucket can't be strict: a denied request takes nothing from it";
+            return Err(strict.error(problem.into()));
+        }
+        Ok(limit)
+    }
+
+    fn write(&self) -> String {
+        format!("{} {} refill={}", Self::NAMES[0], self.capacity, self.refill)
+    }
+
+    fn allowance(&self) -> (f64, f64) {
+        (self.capacity.as_f64(), self.fill_secs())
+    }
+
+    /// The present balance stays, rounded down.
+    fn convert(&self, old: &Self, state: Moment, now: Nanos) -> Option<Moment> {
+        let left = old.full - old.missing(Some(&state), now);
+        let balance = left.checked_mul(BILLION as i128)?.div_euclid(old.unit);
+        let missing = (self.capacity.billionths() as i128).saturating_sub(balance).max(0);
+        let ticks = mul_div_ceil(missing as u128, self.unit as u128, BILLION);
+        let ticks = ticks.and_then(|ticks| i128::try_from(ticks).ok()).unwrap_or(LATEST);
+        Some(Moment(self.ticks(now).saturating_add(ticks).min(LATEST)))
+    }
+
+    #[inline]
     fn policy(&self) -> Policy {
         Policy::Leaky
     }
@@ -210,7 +272,7 @@ impl Algorithm for TokenBucket {
 
     fn remaining(&self, after: Option<&Moment>, now: Nanos) -> u64 {
         let missing = self.missing(after, now);
-        let left = (self.full - missing).max(0) / self.one;
+        let left = (self.full - missing).max(0) / self.unit;
         let whole = missing == 0 && Cost::ONE <= self.capacity;
         u64::try_from(left).unwrap_or(u64::MAX).max(u64::from(whole))
     }
@@ -226,12 +288,48 @@ impl Algorithm for TokenBucket {
     fn reset_after(&self, after: Option<&Moment>, now: Nanos) -> Duration {
         duration_from_nanos(self.wait(self.missing(after, now)))
     }
-}
 
-impl OneTime for TokenBucket {
     /// Full by now.
     #[inline]
     fn idle(&self, now: Nanos) -> Moment {
         Moment(self.ticks(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_is_the_nearest_whole_number_of_ticks_above() {
+        for (n, d) in [
+            (1_234_567, 86_400_000_000_000),
+            (1_234_567, 1_000_000_000),
+            (999_999_999, 1_000_000_000),
+            (600_000_007, 1_000_000_000),
+            ((1 << 20) + 1, 1),
+        ] {
+            let (per_nano, unit) = ticks(n, d);
+            assert!((1..=FINEST).contains(&per_nano), "{n} in {d}");
+            assert!(unit * n >= d * per_nano, "{n} in {d}: cheaper than it is");
+            assert!(unit * n - d * per_nano <= n, "{n} in {d}: over a tick dearer");
+        }
+        assert_eq!(ticks(3, 1_000_000_000), (1_048_575, 349_525 * 1_000_000_000));
+    }
+
+    #[test]
+    fn a_burst_is_whole_whatever_the_rates_numerator() {
+        for (amount, secs) in [(1_234_567, 86_400), (1_234_567, 1), (999_999_999, 1)] {
+            let rate = Rate::new(Cost::from_units(amount), Duration::from_secs(secs)).unwrap();
+            for burst in [1, 5, 1000] {
+                let bucket = TokenBucket::new(Cost::from_units(burst), rate).unwrap();
+                let (mut state, now) = (None, Nanos::from_secs(1));
+                for nth in 0..burst {
+                    assert!(bucket.allows(state.as_ref(), now, Cost::ONE), "{nth} of {burst}");
+                    state = Some(bucket.charge(state, now, Cost::ONE));
+                }
+                assert!(!bucket.allows(state.as_ref(), now, Cost::ONE), "over {burst}");
+            }
+        }
     }
 }

@@ -14,34 +14,6 @@ use crate::engine::Engine;
 use crate::random::Random;
 use crate::rule::Rule;
 
-/// Every algorithm, policy and edge, at small and large, fast and slow parameters.
-const RULES: &[&str] = &[
-    "recent-average 1/s half-life=10s strict",
-    "recent-average 1/s half-life=10s leaky",
-    "recent-average 0.2/s period=5m strict",
-    "recent-average 1000/s half-life=1ms leaky",
-    "recent-average 20/1m half-life=400d strict",
-    "exponential 10/1m leaky",
-    "exponential 10/1m strict",
-    "exponential 600/1h leaky",
-    "exponential 0.5/1s strict",
-    "token-bucket 60 refill=1/s",
-    "credit-pool 100 refill=7/m",
-    "credit-pool 2.5 refill=0.3/s",
-    "gcra 3/s burst=10",
-    "gcra 600000007/s burst=40",
-    "fixed-window 5/1s leaky",
-    "fixed-window 20/1m strict",
-    "sliding-log 5/1s leaky",
-    "sliding-log 20/1m strict",
-    "sliding-window 20/1m sub-windows=60 harsh leaky",
-    "sliding-window 20/1m sub-windows=7 lenient strict",
-    "sliding-window 5/1s",
-    "sliding-counter 5/1s leaky",
-    "sliding-counter 20/1m strict",
-    "sliding-counter 8500000/1h leaky",
-];
-
 const COSTS: &[&str] =
     &["1", "1", "1", "1", "1", "1", "0", "2", "5", "0.25", "0.000000001", "30", "1000000"];
 
@@ -55,7 +27,7 @@ pub(super) async fn run<E: Engine>(
     profile: &Profile,
 ) -> Result<usize, Mismatch> {
     let mut compared = 0;
-    for (seed, text) in RULES.iter().enumerate() {
+    for (seed, text) in examples().into_iter().enumerate() {
         let rule = parse(text)?;
         compared += stream(make().await, text, &[rule], seed as u64, profile).await?;
     }
@@ -67,6 +39,11 @@ pub(super) async fn run<E: Engine>(
     Ok(compared)
 }
 
+/// Rules of every algorithm, as its own file gives them.
+fn examples() -> Vec<&'static str> {
+    Limit::EXAMPLES.iter().copied().flatten().copied().collect()
+}
+
 fn parse(text: &str) -> Result<Rule, Mismatch> {
     text.parse().map_err(|error| Mismatch::new(text, error))
 }
@@ -75,7 +52,7 @@ fn parse(text: &str) -> Result<Rule, Mismatch> {
 fn several(random: &mut Random) -> Result<Vec<Rule>, Mismatch> {
     let mut rules = Vec::new();
     for _ in 0..2 + random.below(3) {
-        let rule = parse(random.pick::<&str>(RULES))?;
+        let rule = parse(random.pick::<&str>(&examples()))?;
         let max = Duration::from_millis(random.below(8_000));
         let action = match random.below(8) {
             0 => Action::ShadowBan,
@@ -134,16 +111,7 @@ fn cost(random: &mut Random) -> Result<Cost, Mismatch> {
 
 /// The time in which a rule lets about one request pass.
 fn pace(limit: &Limit) -> Duration {
-    let per_second = match limit {
-        Limit::RecentAverage(limit) => limit.rate().per_second_f64(),
-        Limit::TokenBucket(limit) => limit.refill().per_second_f64(),
-        Limit::Exponential(limit) => limit.quota().as_f64() / (limit.period() as f64 / 1e9),
-        Limit::FixedWindow(limit) => limit.quota().as_f64() / (limit.window() as f64 / 1e9),
-        Limit::SlidingLog(limit) => limit.quota().as_f64() / (limit.window() as f64 / 1e9),
-        Limit::SlidingWindow(limit) => limit.quota().as_f64() / (limit.window() as f64 / 1e9),
-        Limit::SlidingCounter(limit) => limit.quota().as_f64() / (limit.window() as f64 / 1e9),
-    };
-    Duration::from_secs_f64(1.0 / per_second.max(1e-6))
+    Duration::from_secs_f64(1.0 / limit.per_second().max(1e-6))
 }
 
 /// Bursts at one instant, steady stretches around the limit, and long silences.

@@ -16,7 +16,7 @@ use verdict::Details;
 pub use verdict::{Denied, Verdict};
 pub use wait::{Patience, Reservation, WaitError};
 
-use crate::algorithm::{Judged, Limit, Mode, Moment, OneTime, judge};
+use crate::algorithm::{Algorithm, Judged, Limit, Mode, Moment, judge};
 use crate::atomic::{self, Part};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
@@ -265,7 +265,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// The hot path: one state, one compare-and-swap, and no figures until they are asked for. The
     /// clock is read while the state is fetched.
     #[inline(always)]
-    fn step<A: OneTime>(
+    fn step<A: Algorithm<State = Moment>>(
         &self,
         table: &Table,
         limit: &A,
@@ -290,7 +290,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// The same for a client that is new, or not where it most likely is.
     #[cold]
     #[inline(never)]
-    fn step_anywhere<A: OneTime>(
+    fn step_anywhere<A: Algorithm<State = Moment>>(
         &self,
         table: &Table,
         limit: &A,
@@ -304,7 +304,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     }
 
     #[inline(always)]
-    fn judge<A: OneTime>(
+    fn judge<A: Algorithm<State = Moment>>(
         &self,
         limit: &A,
         word: Option<Word>,

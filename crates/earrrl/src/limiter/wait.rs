@@ -11,7 +11,7 @@ use core::time::Duration;
 use std::fmt;
 
 use super::Limiter;
-use crate::algorithm::{Limit, Moment, OneTime, TokenBucket};
+use crate::algorithm::{Algorithm, Limit, Moment, TokenBucket};
 use crate::clock::Time;
 use crate::clock::{Clock, Nanos};
 use crate::cost::Cost;
@@ -194,7 +194,6 @@ fn turn(
     cost: Cost,
     max_wait: Duration,
 ) -> Result<(Moment, Duration), Wait> {
-    use crate::algorithm::Algorithm;
     let wait = limit.retry_after(before.as_ref(), now, cost);
     match wait {
         Wait::For(time) if time <= max_wait => Ok((limit.charge(before, now, cost), time)),

@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use crate::cost::Cost;
 use crate::error::RuleError;
-use crate::grammar::{Word, Words, read_duration, read_rate};
+use crate::grammar::{Word, Words};
 use crate::parameter::Rate;
 
 /// A simulated client.
@@ -73,7 +73,7 @@ impl FromStr for Client {
         let mut words = Words::new(text);
         let name = words.next("expected a name, then steady, random or bursty")?.text.into();
         let pattern = pattern(&mut words)?;
-        let time = |word: Option<Word<'_>>| word.as_ref().map(read_duration).transpose();
+        let time = |word: Option<Word<'_>>| word.as_ref().map(Word::duration).transpose();
         let from = time(words.option("from")?)?.unwrap_or_default();
         let until = time(words.option("until")?)?;
         let cost = match words.option("cost")? {
@@ -89,8 +89,8 @@ impl FromStr for Client {
 fn pattern(words: &mut Words<'_>) -> Result<Pattern, RuleError> {
     let name = words.next("expected steady, random or bursty")?;
     match name.text {
-        "steady" => Ok(Pattern::Steady(read_rate(&words.next("expected a rate such as 10/s")?)?)),
-        "random" => Ok(Pattern::Random(read_rate(&words.next("expected a rate such as 10/s")?)?)),
+        "steady" => Ok(Pattern::Steady(words.next("expected a rate such as 10/s")?.rate()?)),
+        "random" => Ok(Pattern::Random(words.next("expected a rate such as 10/s")?.rate()?)),
         "bursty" => bursty(words),
         _ => Err(name.expected("steady, random or bursty")),
     }
@@ -100,8 +100,8 @@ fn bursty(words: &mut Words<'_>) -> Result<Pattern, RuleError> {
     let size = words.next("expected how many requests a burst has")?;
     let count = size.text.parse().ok().filter(|count| (1..=1_000_000).contains(count));
     let every = words.option("every")?;
-    let every = every.as_ref().map(read_duration).transpose()?.filter(|every| !every.is_zero());
-    let gap = words.option("gap")?.as_ref().map(read_duration).transpose()?.unwrap_or_default();
+    let every = every.as_ref().map(Word::duration).transpose()?.filter(|every| !every.is_zero());
+    let gap = words.option("gap")?.as_ref().map(Word::duration).transpose()?.unwrap_or_default();
     let (Some(count), Some(every)) = (count, every) else {
         return Err(size.error(format!(
             "expected 1 to 1000000 requests and the time between bursts, such as 20 every=30s; \
@@ -122,7 +122,7 @@ fn reaction(words: &mut Words<'_>) -> Result<Reaction, RuleError> {
     match (words.option("retry")?, obey) {
         (None, None) => Ok(Reaction::Ignore),
         (None, Some(_)) => Ok(Reaction::Obey),
-        (Some(word), None) => match read_duration(&word)? {
+        (Some(word), None) => match word.duration()? {
             Duration::ZERO => Err(word.expected("a time above 0")),
             wait => Ok(Reaction::Retry(wait)),
         },

@@ -74,6 +74,9 @@ fn equal_rules_are_equal_however_they_are_written() {
         ("token-bucket 60 refill=7/m", "credit-pool 6e1 refill=0.7/6s"),
         ("recent-average 7/1m half-life=10s", "recent-average 0.7/6s half-life=10000ms strict"),
         ("fixed-window 60/m", "fixed-window 60/1m leaky"),
+        ("fixed-window 60/min", "fixed-window 60/minute"),
+        ("gcra 1/sec burst=60", "gcra 60/min burst=60"),
+        ("gcra 2/hour burst=2", "gcra 48/day burst=2"),
         ("sliding-window 60/1s", "sliding-window 60/1s sub-windows=50 harsh leaky"),
     ] {
         assert_eq!(one.parse::<Rule>().unwrap(), other.parse().unwrap(), "{one}");
@@ -106,5 +109,19 @@ fn errors_name_the_column_the_value_and_what_would_be_right() {
     ] {
         let found = text.parse::<Rule>().unwrap_err().to_string();
         assert!(found.starts_with(error), "`{text}`: {found}");
+    }
+}
+
+#[test]
+fn near_misses_get_a_suggestion() {
+    for (text, meant) in [
+        ("fixed-windw 1/s", "fixed-window"),
+        ("recent-averge 1/s half-life=1s", "recent-average"),
+        ("gcar 1/s burst=1", "gcra"),
+        ("sliding-window 1/s subwindows=6", "sub-windows"),
+        ("recent-average 1/s half-life=1s strct", "strict"),
+    ] {
+        let found = text.parse::<Rule>().unwrap_err().to_string();
+        assert!(found.ends_with(&format!("; did you mean `{meant}`?")), "`{text}`: {found}");
     }
 }

@@ -1,0 +1,124 @@
+//! What the four algorithms of windows share: a quota, a window and a policy.
+
+use alloc::format;
+use alloc::string::String;
+use core::time::Duration;
+
+use super::Policy;
+use crate::clock::Nanos;
+use crate::cost::Cost;
+use crate::duration;
+use crate::error::RuleError;
+use crate::grammar::Words;
+use crate::parameter;
+
+/// At most `quota` in `window` nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Windowed {
+    pub(super) quota: Cost,
+    pub(super) window: u64,
+    pub(super) policy: Policy,
+}
+
+impl Windowed {
+    pub(super) fn new(quota: Cost, window: Duration) -> Result<Self, RuleError> {
+        let quota = parameter::quota("quota", quota)?;
+        Ok(Self { quota, window: parameter::span("window", window)?, policy: Policy::Leaky })
+    }
+
+    /// `60/1m [strict|leaky]`.
+    pub(super) fn read(words: &mut Words<'_>) -> Result<Self, RuleError> {
+        let (word, quota, window) = words.quota()?;
+        let terms = Self::new(quota, window).map_err(|error| error.at(word.column))?;
+        Ok(Self { policy: words.policy(Policy::Leaky)?, ..terms })
+    }
+
+    /// The text, `options` before the policy.
+    pub(super) fn write(&self, name: &str, options: &str) -> String {
+        let window = duration::Text(self.window);
+        format!("{name} {}/{window}{options} {}", self.quota, self.policy.name())
+    }
+
+    pub(super) fn allowance(&self) -> (f64, f64) {
+        (self.quota.as_f64(), self.window as f64 / 1e9)
+    }
+
+    /// Whether a cost beside what is counted is within the quota.
+    pub(super) fn fits(&self, counted: u128, cost: Cost) -> bool {
+        counted.saturating_add(cost.billionths()) <= self.quota.billionths()
+    }
+
+    /// What may be counted where a cost is to fit beside it; none where it never does.
+    pub(super) fn room_for(&self, cost: Cost) -> Option<u128> {
+        self.quota.billionths().checked_sub(cost.billionths())
+    }
+
+    /// Whole requests of cost 1 that fit beside what is counted.
+    pub(super) fn remaining(&self, counted: u128) -> u64 {
+        parameter::whole_units(self.quota.billionths().saturating_sub(counted))
+    }
+
+    /// A count over the window, in units a second.
+    pub(super) fn per_second(&self, counted: u128) -> f64 {
+        parameter::per_second(counted, self.window)
+    }
+
+    /// Windows since the Unix epoch.
+    pub(super) fn index(&self, now: Nanos) -> u64 {
+        now.get() / self.window
+    }
+
+    /// From `now` to the end of a window, the present one or one that another request, behind the
+    /// edge already, has begun.
+    pub(super) fn until_end(&self, window: u64, now: Nanos) -> i128 {
+        let ahead = window.saturating_sub(self.index(now));
+        i128::from(self.left(now)) + i128::from(ahead) * i128::from(self.window)
+    }
+
+    /// What is left of the present window.
+    pub(super) fn left(&self, now: Nanos) -> u64 {
+        self.window - now.get() % self.window
+    }
+}
+
+/// The public methods that the four have alike; each keeps its [`Windowed`] in the field `terms`.
+macro_rules! windowed {
+    ($Algorithm:ident) => {
+        impl $Algorithm {
+            /// Denied attempts count, or do not (the default).
+            pub fn with_policy(mut self, policy: Policy) -> Self {
+                self.terms.policy = policy;
+                self
+            }
+
+            /// The most cost a window.
+            pub fn quota(&self) -> Cost {
+                self.terms.quota
+            }
+
+            /// The window in nanoseconds.
+            pub fn window(&self) -> u64 {
+                self.terms.window
+            }
+        }
+    };
+}
+
+/// The methods of [`Algorithm`](super::Algorithm) that the four have alike.
+macro_rules! windowed_terms {
+    () => {
+        fn policy(&self) -> Policy {
+            self.terms.policy
+        }
+
+        fn limit(&self) -> f64 {
+            self.terms.per_second(self.terms.quota.billionths())
+        }
+
+        fn allowance(&self) -> (f64, f64) {
+            self.terms.allowance()
+        }
+    };
+}
+
+pub(super) use {windowed, windowed_terms};
