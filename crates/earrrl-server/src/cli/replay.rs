@@ -37,7 +37,7 @@ pub(crate) struct Args {
     pub(super) output: Output,
 
     /// Draw what was asked and permitted over time: a file that ends in .svg or .png
-    #[arg(long, value_name = "FILE", value_parser = super::figure_file)]
+    #[arg(long, value_name = "FILE", value_parser = super::figure::file)]
     pub(super) plot: Option<std::path::PathBuf>,
 
     /// The log is in the order of its times: hold nothing, in memory that grows with clients only

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     config: bool,
 
     /// Draw the clients' peak rates: a file that ends in .svg or .png
-    #[arg(long, value_name = "FILE", value_parser = super::figure_file)]
+    #[arg(long, value_name = "FILE", value_parser = super::figure::file)]
     plot: Option<std::path::PathBuf>,
 }
 

@@ -61,14 +61,6 @@ pub struct Limiter<K: ?Sized, C = SystemClock> {
     keys: PhantomData<fn(&K)>,
 }
 
-impl<K: ?Sized> Limiter<K> {
-    /// Begins a limiter of a rule, or of one algorithm with its parameters: for 100 000 clients, on
-    /// the system's clock, unless said otherwise.
-    pub fn builder(rule: impl Into<Rule>) -> Builder<K> {
-        Builder::new(rule.into())
-    }
-}
-
 impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// Decides a request of cost 1.
     #[inline(always)]
@@ -217,7 +209,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// # Errors
     /// As [`Builder::build`]; the old rule then stays.
     pub fn change(&mut self, rule: Rule) -> Result<(), BuildError> {
-        builder::check(&rule)?;
+        rule.accept(Cost::ONE)?;
         if self.clients.fits(rule.limit()) {
             self.clients.convert(self.rule.limit(), rule.limit(), self.clock.now());
         } else {
