@@ -93,22 +93,30 @@ impl<C: Clock> MemoryEngine<C> {
         rule: &Rule,
         capacity: usize,
     ) -> Result<RuleId, EngineError> {
-        check_name(name)?;
+        self.prepare_all(&[(name, rule, capacity)]).map(|ids| ids[0])
+    }
+
+    /// As [`MemoryEngine::prepare_with`], for several rules at once: all of them, or on an error none.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare_all(&self, wanted: &[(&str, &Rule, usize)]) -> Result<Vec<RuleId>, EngineError> {
         let _changing = self.lock_changes();
         let rules = self.rules.load_full();
-        let place = rules.iter().position(|known| known.name == name).unwrap_or(rules.len());
-        let prepared = match rules.get(place) {
-            Some(known) => self.convert(&rules, place, known, rule)?,
-            None => Prepared {
-                name: name.into(),
-                rule: rule.clone(),
-                clients: new_clients(rule, capacity)?,
-                capacity,
-                changing: false,
-            },
-        };
-        self.publish(&rules, place, prepared);
-        Ok(RuleId(place as u32))
+        // What can fail comes before anything that a request sees.
+        let mut next = rules.to_vec();
+        let mut ids = Vec::with_capacity(wanted.len());
+        for (name, rule, capacity) in wanted {
+            let place = next.iter().position(|known| known.name == *name).unwrap_or(next.len());
+            match next.get_mut(place) {
+                Some(known) => known.change(rule)?,
+                None => next.push(Prepared::new(name, rule, *capacity)?),
+            }
+            ids.push(RuleId(place as u32));
+        }
+        self.convert(&rules, &next);
+        self.rules.store(Arc::new(next));
+        Ok(ids)
     }
 
     /// Every rule with its name, in the order of their ids.
@@ -128,35 +136,25 @@ impl<C: Clock> MemoryEngine<C> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn publish(&self, rules: &[Prepared], place: usize, prepared: Prepared) {
-        let mut rules = rules.to_vec();
-        match rules.get_mut(place) {
-            Some(known) => *known = prepared,
-            None => rules.push(prepared),
+    /// Converts the states of rules with new parameters. Requests that begin meanwhile wait for it.
+    fn convert(&self, rules: &Arc<Vec<Prepared>>, next: &[Prepared]) {
+        let differs = |(known, next): (&Prepared, &Prepared)| {
+            Arc::ptr_eq(&known.clients, &next.clients) && known.rule.limit() != next.rule.limit()
+        };
+        let changing: Vec<Prepared> = (rules.iter().zip(next))
+            .map(|(known, next)| Prepared { changing: differs((known, next)), ..known.clone() })
+            .collect();
+        if !changing.iter().any(|known| known.changing) {
+            return;
         }
-        self.rules.store(Arc::new(rules));
-    }
-
-    /// A known rule with new parameters, its clients' states converted. Requests that begin
-    /// meanwhile wait for it.
-    fn convert(
-        &self,
-        rules: &Arc<Vec<Prepared>>,
-        place: usize,
-        known: &Prepared,
-        rule: &Rule,
-    ) -> Result<Prepared, EngineError> {
-        let mut changed = Prepared { rule: rule.clone(), ..known.clone() };
-        if !known.clients.fits(rule.limit()) {
-            changed.clients = new_clients(rule, known.capacity)?;
-        } else if known.rule.limit() != rule.limit() {
-            self.publish(rules, place, Prepared { changing: true, ..known.clone() });
-            while Arc::strong_count(rules) > 1 {
-                std::thread::yield_now();
-            }
-            changed.clients.convert(known.rule.limit(), rule.limit(), self.clock.now());
+        let (old, now) = (changing.clone(), self.clock.now());
+        self.rules.store(Arc::new(changing));
+        while Arc::strong_count(rules) > 1 {
+            std::thread::yield_now();
         }
-        Ok(changed)
+        for (known, next) in old.iter().zip(next).filter(|(known, _)| known.changing) {
+            next.clients.convert(known.rule.limit(), next.rule.limit(), now);
+        }
     }
 
     /// Begins to fetch a client's state, for who will decide a little later: it takes longer than the
@@ -245,6 +243,23 @@ impl<C: Clock> MemoryEngine<C> {
     ) -> Result<(), EngineError> {
         let rules = self.rules_for(std::slice::from_ref(charge));
         change(self.part(&rules, charge)?);
+        Ok(())
+    }
+}
+
+impl Prepared {
+    fn new(name: &str, rule: &Rule, capacity: usize) -> Result<Self, EngineError> {
+        check_name(name)?;
+        let clients = new_clients(rule, capacity)?;
+        Ok(Self { name: name.into(), rule: rule.clone(), clients, capacity, changing: false })
+    }
+
+    /// Another rule of the same name.
+    fn change(&mut self, rule: &Rule) -> Result<(), EngineError> {
+        if !self.clients.fits(rule.limit()) {
+            self.clients = new_clients(rule, self.capacity)?;
+        }
+        self.rule = rule.clone();
         Ok(())
     }
 }
