@@ -5,8 +5,9 @@ mod body;
 mod clients;
 mod envoy;
 mod headers;
+mod host;
 mod problem;
 mod routes;
 pub mod serve;
 
-pub use routes::router;
+pub use routes::{admin_router, reserved_router, router};
