@@ -1,7 +1,7 @@
 //! The parts of the `earrrl` binary that its tests and fuzz targets reach.
 //!
-//! A module knows those before it only: `address`, `config`, `envoy`, `metrics`, `engine`,
-//! `service`, `connections`, `server`, `protocol`, `serve`.
+//! A module knows those before it only: `address`, `config`, `metrics`, `engine`, `service`,
+//! `connections`, `server`, `protocol`, `serve`.
 
 pub mod address;
 #[cfg(feature = "serve")]
@@ -10,8 +10,6 @@ pub mod config;
 pub mod connections;
 #[cfg(feature = "serve")]
 pub mod engine;
-#[cfg(feature = "serve")]
-pub mod envoy;
 #[cfg(feature = "serve")]
 pub mod metrics;
 #[cfg(feature = "serve")]

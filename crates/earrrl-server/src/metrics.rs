@@ -145,6 +145,16 @@ impl Histogram {
         self.buckets[bucket].increment();
         self.nanos.add(took.as_nanos() as u64);
     }
+
+    /// Each upper bound in seconds, and how many took at most so long.
+    fn cumulative(&self) -> impl Iterator<Item = (String, u64)> {
+        let mut count = 0;
+        self.buckets.iter().enumerate().map(move |(place, bucket)| {
+            count += bucket.get();
+            let seconds = BOUNDS.get(place).map(|micros| (*micros as f64 / 1e6).to_string());
+            (seconds.unwrap_or_else(|| "+Inf".to_owned()), count)
+        })
+    }
 }
 
 /// Everything that is counted.
@@ -199,6 +209,28 @@ impl Family {
     pub fn value(mut self, value: f64) -> Self {
         self.values.push((String::new(), value));
         self
+    }
+
+    /// With values, each with its labels in braces.
+    pub fn with_labels(mut self, values: impl IntoIterator<Item = (String, f64)>) -> Self {
+        self.values.extend(values);
+        self
+    }
+
+    /// A histogram, with labels in braces.
+    pub fn histogram(
+        name: &'static str,
+        help: &'static str,
+        labels: &str,
+        histogram: &Histogram,
+    ) -> Self {
+        let inside = labels.trim_matches(['{', '}']);
+        let bucket = |(bound, count)| (format!("_bucket{{{inside},le=\"{bound}\"}}"), count as f64);
+        let mut values: Vec<_> = histogram.cumulative().map(bucket).collect();
+        let count = values.last().map_or(0.0, |(_, count)| *count);
+        values.push((format!("_sum{labels}"), histogram.nanos.get() as f64 / 1e9));
+        values.push((format!("_count{labels}"), count));
+        Self { name, help, kind: "histogram", values }
     }
 
     /// With values, each of another label. Labels hold nothing that would have to be escaped.
@@ -265,9 +297,8 @@ fn sample(text: &mut String, name: &str, labels: &str, value: impl std::fmt::Dis
 
 fn histogram(text: &mut String, name: &str, protocol: &str, histogram: &Histogram) {
     let mut count = 0;
-    for (place, bucket) in histogram.buckets.iter().enumerate() {
-        count += bucket.get();
-        let bound = BOUNDS.get(place).map_or("+Inf".to_owned(), |m| (*m as f64 / 1e6).to_string());
+    for (bound, so_far) in histogram.cumulative() {
+        count = so_far;
         let labels = format!("{{protocol=\"{protocol}\",le=\"{bound}\"}}");
         sample(text, &format!("{name}_bucket"), &labels, count);
     }

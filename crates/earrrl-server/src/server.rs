@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use earrrl::{Clock, EngineError};
 
+use crate::config::envoy::tree::Tree;
 use crate::config::{Config, ServerConfig};
 use crate::connections::Connections;
 use crate::metrics::Family;
@@ -55,6 +56,18 @@ impl Server {
         result
     }
 
+    /// Puts other descriptors in force, or leaves those that are.
+    ///
+    /// # Errors
+    /// Why they were refused.
+    pub fn reload_descriptors(&self, tree: Tree) -> Result<(), String> {
+        let result = self.service.reload_descriptors(tree);
+        let metrics = &self.service.metrics;
+        let counter = if result.is_ok() { &metrics.reloads } else { &metrics.failed_reloads };
+        counter.increment();
+        result
+    }
+
     /// Why the last reload was refused, if it was.
     pub fn reload_error(&self) -> Option<String> {
         self.reload_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -86,6 +99,7 @@ impl Server {
         ];
         families.extend(self.table_gauges());
         families.extend(self.service.engine().metrics());
+        families.extend(self.service.descriptor_metrics());
         self.service.metrics.render(&families)
     }
 

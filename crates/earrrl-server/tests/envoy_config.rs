@@ -1,11 +1,12 @@
 //! envoyproxy/ratelimit's configuration: what matches, and what is an error.
 #![cfg(feature = "serve")]
+#![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
 
-use earrrl_server::envoy::file::{self, Amount};
-use earrrl_server::envoy::load::{files, load};
-use earrrl_server::envoy::tree::{Matched, Step, Tree};
+use earrrl_server::config::envoy::file::{self, Amount};
+use earrrl_server::config::envoy::load::{files, load};
+use earrrl_server::config::envoy::tree::{Matched, Step, Tree};
 use serde_json::Value;
 
 fn testdata(name: &str) -> PathBuf {
@@ -106,4 +107,22 @@ fn a_folder_is_its_yaml_files_by_name() {
     assert_eq!(names, ["a.yml", "b.yaml"]);
     let missing = load(&[folder.path().join("missing")], false).unwrap_err();
     assert!(missing.to_string().contains("missing: No such file"), "{missing}");
+}
+
+#[test]
+fn explaining_names_the_limit_and_the_way_to_it() {
+    use earrrl_server::config::envoy::Algorithm;
+    use earrrl_server::config::envoy::explain::explain;
+    let tree = load(&[testdata("envoy/shop.yaml")], false).unwrap().tree;
+    let of = |domain, entries: &[_]| explain(&tree, Algorithm::FixedWindow, domain, entries);
+    let text = of("shop", &[("user", "u1"), ("plan", "free")]);
+    let expected = "domain `shop`\n  user=u1 matches its key alone; each value counts for itself\n  \
+                    plan=free matches its key and value\nuser > plan_free, ";
+    assert!(text.starts_with(expected), "{text}");
+    assert!(text.ends_with("  2 a minute: fixed-window 2/60s\n"), "{text}");
+    let text = of("shop", &[("pool", "a"), ("x", "y")]);
+    assert!(text.ends_with("  x=y matches nothing on this level: no limit, OK\n"), "{text}");
+    assert_eq!(of("nowhere", &[("a", "b")]), "domain `nowhere` is unknown: no limit, OK\n");
+    let text = of("shop", &[("banned", "x")]);
+    assert!(text.contains("named banned") && text.contains("nothing is allowed"), "{text}");
 }

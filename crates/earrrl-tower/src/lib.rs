@@ -1,4 +1,61 @@
 //! Rate limits for axum, hyper, tonic and anything that speaks tower.
+//!
+//! A [`RateLimitLayer`] judges each request before the service it is laid around, by any rule of
+//! [`earrrl`] and over any of its engines: this process' memory, which never grows with the number
+//! of clients, or Redis, for several machines. Denied requests are answered 429 with problem
+//! details, `Retry-After` and `RateLimit`; a client that obeys these headers is not denied again.
+//!
+//! ```
+//! use axum::{Router, routing::get};
+//! use earrrl::MemoryEngine;
+//! use earrrl_tower::{ClientAddress, RateLimitLayer, RequestRule};
+//!
+//! let per_address = RequestRule::new(
+//!     "per-address",
+//!     "recent-average 5/s half-life=30s".parse()?,
+//!     ClientAddress::default(),
+//! );
+//! let layer = RateLimitLayer::builder(MemoryEngine::new(100_000)?).rule(per_address).build()?;
+//! let app: Router = Router::new().route("/", get("hello")).layer(layer);
+//! // The address of the connection comes with
+//! // app.into_make_service_with_connect_info::<std::net::SocketAddr>().
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Who is a client
+//!
+//! A [`RequestRule`] has a [key](key): [`ClientAddress`] (the connection's, or what trusted proxies
+//! append to `X-Forwarded-For`, `Forwarded` and others, read from the right; IPv6 by /64),
+//! [`key::header`], [`key::cookie`], [`key::extension`], `key::MatchedPath`, a closure
+//! ([`key::by`]), or a tuple of these. Requests without a key share one, unless
+//! [`RequestRule::missing`] says otherwise.
+//!
+//! # What a request costs
+//!
+//! 1, or as [`RequestRule::cost`] and [`RequestRule::cost_by`] say. What turns out only afterwards
+//! is charged by [`RequestRule::cost_after`], given the response, or by a [`Settlement`], which a
+//! handler or a body keeps: such a charge stands even where it goes over the limit.
+//!
+//! # What becomes of it
+//!
+//! A request is charged to all rules that apply, or to none where one denies it. By the rule's
+//! [`Action`](earrrl::Action) it is denied, or held back for a while, or passed on with a
+//! [`Verdict`] in its extensions. gRPC calls get RESOURCE_EXHAUSTED. While the engine fails,
+//! requests pass, or as [`Builder::on_failure`] says.
+//!
+//! # Testing
+//!
+//! `MemoryEngine::with_clock(capacity, Arc::new(ManualClock::new(…)))` makes an hour pass at once;
+//! see `examples/manual_clock.rs`.
+//!
+//! # Features
+//!
+//! - `axum`: matched paths, the connection's address of axum, [`Verdict`] as an extractor;
+//! - `tonic`: the connection's address of tonic.
+//!
+//! # For those who write other servers
+//!
+//! [`headers`], [`problem`] and [`address`] are what the layer itself uses.
 
 pub mod address;
 mod asked;
@@ -34,3 +91,8 @@ pub use service::RateLimit;
 pub use settlement::{Charged, Settlement};
 pub use shared::OnFailure;
 pub use verdict::Verdict;
+
+/// The README's example, run as a doctest.
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

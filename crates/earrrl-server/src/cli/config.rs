@@ -1,17 +1,20 @@
-//! `earrrl config check`.
+//! `earrrl config check` and `earrrl config explain`.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use earrrl_server::config::Config;
+use earrrl_server::config::envoy::explain::explain;
+use earrrl_server::config::{Config, ConfigError, EnvoyConfig};
 
 use super::{Failure, failure};
 
 /// Look at a configuration without serving it.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  earrrl config check limits.toml")]
+#[command(after_help = "Examples:\n  earrrl config check limits.toml\n  \
+                        earrrl config check ratelimit/config\n  \
+                        earrrl config explain ratelimit/config shop path=/login user=alice")]
 pub(super) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -21,17 +24,77 @@ pub(super) struct Args {
 enum Command {
     /// Tell everything that is wrong with a file: file:line:column: what, and what would be right.
     Check {
-        /// The configuration.
+        /// The configuration, or one of envoyproxy/ratelimit: a YAML file, or a folder of them.
         file: PathBuf,
+    },
+    /// Tell which limit a descriptor of Envoy's meets, and why.
+    Explain {
+        /// The configuration, or one of envoyproxy/ratelimit: a YAML file, or a folder of them.
+        file: PathBuf,
+        /// The domain.
+        domain: String,
+        /// The descriptor's entries, in order.
+        #[arg(value_name = "KEY=VALUE", required = true, value_parser = entry)]
+        entries: Vec<(String, String)>,
     },
 }
 
 pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
-    let Command::Check { file } = args.command;
-    let config = Config::load(&file).map_err(|error| failure::lines(&error.to_string()))?;
+    match args.command {
+        Command::Check { file } => check(&file),
+        Command::Explain { file, domain, entries } => explain_one(&file, &domain, &entries),
+    }
+}
+
+fn check(file: &Path) -> Result<ExitCode, Failure> {
+    let config = load(file)?;
     if let Some(why) = config.server.exposed() {
         return Err(Failure::new(why));
     }
-    writeln!(std::io::stdout(), "{}: {} rules, good", file.display(), config.rules.len())?;
+    let rules = config.rules.len();
+    let mut out = std::io::stdout();
+    match &config.envoy.tree {
+        None => writeln!(out, "{}: {rules} rules, good", file.display())?,
+        Some(tree) => {
+            let (domains, limits) = (tree.domains(), tree.limits().len());
+            let found = format!("{rules} rules, {domains} domains, {limits} limits");
+            writeln!(out, "{}: {found}, good", file.display())?;
+        }
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+fn explain_one(
+    file: &Path,
+    domain: &str,
+    entries: &[(String, String)],
+) -> Result<ExitCode, Failure> {
+    let config = load(file)?;
+    let Some(tree) = &config.envoy.tree else {
+        return Err(Failure::new(format!("{}: [envoy] names no files", file.display())));
+    };
+    let entries: Vec<_> = entries.iter().map(|(key, value)| (&**key, &**value)).collect();
+    write!(std::io::stdout(), "{}", explain(tree, config.envoy.algorithm, domain, &entries))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A configuration with the descriptors that it names, or those of envoyproxy/ratelimit's files.
+fn load(file: &Path) -> Result<Config, Failure> {
+    let failed = |error: ConfigError| failure::lines(&error.to_string());
+    let yaml = file.extension().is_some_and(|end| end == "yaml" || end == "yml");
+    let mut config = if yaml || file.is_dir() {
+        let envoy = EnvoyConfig { files: vec![file.to_owned()], ..EnvoyConfig::default() };
+        Config { envoy, ..Config::default() }
+    } else {
+        Config::load(file).map_err(failed)?
+    };
+    for warning in config.envoy.load().map_err(failed)? {
+        writeln!(std::io::stderr(), "warning: {warning}")?;
+    }
+    Ok(config)
+}
+
+fn entry(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
+    pair.ok_or_else(|| "expected KEY=VALUE".to_owned())
 }

@@ -11,7 +11,7 @@ use super::server::network;
 use super::suggest::nearest;
 
 /// The attributes that need no prefix, in the order they are listed in errors.
-const PLAIN: [&str; 4] = ["client", "user", "path", "method"];
+const PLAIN: [&str; 5] = ["client", "user", "path", "method", "domain"];
 /// Most parts of a key, conditions of a rule, or values of a condition.
 const MAX_LEN: usize = 64;
 
@@ -101,6 +101,7 @@ fn attribute_name(text: &str) -> Result<String, String> {
     match kind {
         "header" if !name.is_empty() => Ok(format!("header:{}", name.to_ascii_lowercase())),
         "attribute" if !name.is_empty() => Ok(name.to_owned()),
+        "descriptor" if !name.is_empty() => Ok(format!("descriptor:{name}")),
         _ if PLAIN.contains(&text) => Ok(text.to_owned()),
         _ => Err(unknown(text)),
     }

@@ -17,6 +17,8 @@ pub(super) struct File {
     pub(super) server: Server,
     pub(super) engine: Engine,
     pub(super) client_address: ClientAddress,
+    pub(super) envoy: Envoy,
+    pub(super) metrics: Metrics,
     pub(super) rule: Vec<Spanned<Rule>>,
 }
 
@@ -25,6 +27,8 @@ pub(super) struct File {
 pub(super) struct Server {
     pub(super) http: Field<String>,
     pub(super) resp: Field<String>,
+    pub(super) grpc: Field<String>,
+    pub(super) max_connection_age: Field<String>,
     pub(super) allow_remote: bool,
     pub(super) threads: Field<u64>,
     pub(super) max_connections: Field<u64>,
@@ -41,6 +45,26 @@ pub(super) struct Server {
     pub(super) admin_token_file: Field<String>,
     pub(super) allow_inline_rules: bool,
     pub(super) x_ratelimit_headers: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Envoy {
+    pub(super) files: Field<OneOrMany>,
+    pub(super) merge_domains: bool,
+    pub(super) algorithm: Field<String>,
+    pub(super) drain_denied: bool,
+    pub(super) headers: Field<String>,
+    pub(super) problem_body: bool,
+    pub(super) dynamic_metadata: bool,
+    pub(super) xds: Field<String>,
+    pub(super) node: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Metrics {
+    pub(super) envoy: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]

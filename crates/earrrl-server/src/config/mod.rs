@@ -6,6 +6,7 @@
 pub mod access;
 pub mod attribute;
 pub mod engine;
+pub mod envoy;
 mod file;
 mod problem;
 pub mod rule;
@@ -16,6 +17,7 @@ mod value;
 use std::path::Path;
 
 pub use engine::EngineConfig;
+pub use envoy::EnvoyConfig;
 pub use problem::{ConfigError, Problem};
 pub use rule::RuleConfig;
 pub use server::ServerConfig;
@@ -41,6 +43,8 @@ pub struct Config {
     pub capacity: usize,
     /// How a client's address is told.
     pub client_address: ClientAddress,
+    /// Envoy's rate limit service.
+    pub envoy: EnvoyConfig,
     /// In the order of the file.
     pub rules: Vec<RuleConfig>,
 }
@@ -52,6 +56,7 @@ impl Default for Config {
             engine: EngineConfig::default(),
             capacity: DEFAULT_CAPACITY,
             client_address: ClientAddress::default(),
+            envoy: EnvoyConfig::default(),
             rules: Vec::new(),
         }
     }
@@ -101,7 +106,9 @@ impl Config {
         let capacity = capacity.unwrap_or_else(|| engine.default_capacity());
         let rules = rule::validate_all(&file.rule, problems);
         engine.check_rules(&file.rule, problems);
-        Some(Self { server: server?, engine, capacity, client_address, rules })
+        let mut envoy = EnvoyConfig::validate(&file.envoy, problems);
+        envoy.metrics = file.metrics.envoy;
+        Some(Self { server: server?, engine, capacity, client_address, envoy, rules })
     }
 }
 

@@ -27,7 +27,8 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    pub(super) fn unreadable(name: &str, message: String) -> Self {
+    /// Of what could not be read at all.
+    pub fn unreadable(name: &str, message: String) -> Self {
         let problem = Problem { line: None, column: None, message };
         Self { name: name.to_owned(), problems: vec![problem] }
     }

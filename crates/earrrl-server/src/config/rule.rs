@@ -52,6 +52,16 @@ impl RuleConfig {
     }
 }
 
+impl RuleConfig {
+    /// Whether it says that it is for descriptors of Envoy's.
+    pub fn serves_descriptors(&self) -> bool {
+        let names = |condition: &Condition| {
+            condition.attribute == "domain" || condition.attribute.starts_with("descriptor:")
+        };
+        self.conditions.iter().any(names)
+    }
+}
+
 /// Another limit for some clients.
 #[derive(Clone, Debug)]
 #[non_exhaustive]

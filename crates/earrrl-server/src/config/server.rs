@@ -19,6 +19,10 @@ pub struct ServerConfig {
     pub http: Option<SocketAddr>,
     /// Where RESP is served; `None` for nowhere.
     pub resp: Option<SocketAddr>,
+    /// Where gRPC is served; `None` for nowhere.
+    pub grpc: Option<SocketAddr>,
+    /// Seconds after which a gRPC connection is asked to come anew; `None` for never.
+    pub max_connection_age: Option<u32>,
     /// Whether other machines may be served without a token.
     pub allow_remote: bool,
     /// Serving threads; `None` for one for each core.
@@ -72,6 +76,8 @@ impl Default for ServerConfig {
         Self {
             http: local(8080),
             resp: local(6380),
+            grpc: None,
+            max_connection_age: None,
             allow_remote: false,
             threads: None,
             limits: Limits::default(),
@@ -91,6 +97,11 @@ impl ServerConfig {
         Some(Self {
             http: address("http", file.http.as_ref(), default.http, problems),
             resp: address("resp", file.resp.as_ref(), default.resp, problems),
+            grpc: address("grpc", file.grpc.as_ref(), default.grpc, problems),
+            max_connection_age: file
+                .max_connection_age
+                .as_ref()
+                .map(|age| seconds("max_connection_age", Some(age), 1, 1..=86_400, problems)),
             allow_remote: file.allow_remote,
             threads: file
                 .threads
@@ -130,8 +141,10 @@ impl ServerConfig {
         if self.allow_remote || self.tokens.any() {
             return None;
         }
-        let remote =
-            [self.http, self.resp].into_iter().flatten().find(|a| !a.ip().is_loopback())?;
+        let remote = [self.http, self.resp, self.grpc]
+            .into_iter()
+            .flatten()
+            .find(|a| !a.ip().is_loopback())?;
         Some(format!(
             "{remote} can be reached by other machines: set check_token and admin_token, \
              or allow it with --allow-remote"

@@ -4,3 +4,4 @@ pub mod accept;
 pub mod descriptors;
 pub mod run;
 pub mod workers;
+mod xds;

@@ -16,8 +16,12 @@ use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
 
 use super::accept::{accept, listen};
 use super::workers::{Accepted, Workers};
+use super::xds;
+use crate::config::envoy::ControlPlane;
+use crate::config::envoy::load::files;
 use crate::config::{Config, ConfigError};
 use crate::connections::{Connection, Refused};
+use crate::protocol::grpc::{self, Services};
 use crate::protocol::{http, resp};
 use crate::server::Server;
 
@@ -29,6 +33,7 @@ const ENGINE_PATIENCE: Duration = Duration::from_secs(1);
 enum Protocol {
     Http,
     Resp,
+    Grpc,
 }
 
 /// A server that listens.
@@ -40,6 +45,10 @@ pub struct Running {
     pub http: Option<SocketAddr>,
     /// Where RESP is served.
     pub resp: Option<SocketAddr>,
+    /// Where gRPC is served.
+    pub grpc: Option<SocketAddr>,
+    services: Services,
+    control_plane: Option<ControlPlane>,
     listeners: Vec<(Protocol, TcpListener)>,
     workers: Workers<Protocol>,
 }
@@ -67,10 +76,10 @@ impl Signals {
     }
 }
 
-/// The file that a server's configuration comes from.
+/// The files that a server's configuration comes from.
 pub struct ConfigSource {
-    /// Where it is.
-    pub path: PathBuf,
+    /// Where they are; of a folder, every file in it.
+    pub paths: Vec<PathBuf>,
     /// Reads it, and adds what the command line says.
     pub load: Box<dyn Fn() -> Result<Config, ConfigError> + Send>,
 }
@@ -110,9 +119,12 @@ impl Running {
         };
         let http = open(Protocol::Http, config.server.http)?;
         let resp = open(Protocol::Resp, config.server.resp)?;
-        let workers = start_workers(&server)
+        let grpc = open(Protocol::Grpc, config.server.grpc)?;
+        let services = grpc::services();
+        let workers = start_workers(&server, &services)
             .map_err(|error| StartError(format!("can't start a thread: {error}")))?;
-        Ok(Self { server, http, resp, listeners, workers })
+        let control_plane = config.envoy.control_plane.clone();
+        Ok(Self { server, http, resp, grpc, services, control_plane, listeners, workers })
     }
 
     /// Serves until SIGTERM or SIGINT; reloads the file on SIGHUP and when it changes.
@@ -131,7 +143,10 @@ impl Running {
 
     /// Serves until `stop`, then answers what is under way.
     pub async fn until(self, stop: impl Future<Output = ()>) {
-        let Self { server, listeners, workers, .. } = self;
+        let Self { server, services, control_plane, listeners, workers, .. } = self;
+        let follow = |plane| tokio::spawn(xds::follow(Arc::clone(&server), plane));
+        let following = control_plane.map(follow);
+        services.announce_start().await;
         server.service.engine().ready(ENGINE_PATIENCE).await;
         let ticking = tokio::spawn(tick_forever(Arc::clone(&server)));
         let workers = Arc::new(workers);
@@ -142,6 +157,7 @@ impl Running {
         stop.await;
 
         server.announce_stop();
+        services.announce_stop().await;
         sleep(Duration::from_secs(server.config.shutdown_delay.into())).await;
         for task in accepting {
             task.abort();
@@ -154,17 +170,18 @@ impl Running {
             tracing::warn!(connections = server.connections.len(), "still open; closing them");
         }
         ticking.abort();
+        following.inspect(|task| task.abort());
         tracing::info!(decisions = server.service.metrics.outcomes.total(), "stopped");
     }
 }
 
-fn start_workers(server: &Arc<Server>) -> io::Result<Workers<Protocol>> {
+fn start_workers(server: &Arc<Server>, services: &Services) -> io::Result<Workers<Protocol>> {
     let cores = || std::thread::available_parallelism().map_or(1, Into::into);
     let threads = server.config.threads.unwrap_or_else(cores);
     let router = http::router(Arc::clone(server));
-    let server = Arc::clone(server);
+    let shared = (Arc::clone(server), router, services.clone());
     Workers::start(threads, move |protocol, stream, connection| {
-        serve_one(protocol, stream, connection, Arc::clone(&server), router.clone())
+        serve_one(protocol, stream, connection, shared.clone())
     })
 }
 
@@ -172,10 +189,12 @@ async fn serve_one(
     protocol: Protocol,
     stream: Stream,
     connection: Connection,
-    server: Arc<Server>,
-    router: Router,
+    (server, router, services): (Arc<Server>, Router, Services),
 ) {
     match protocol {
+        Protocol::Grpc => {
+            Box::pin(grpc::serve::serve(stream, connection, server, services)).await;
+        }
         // Boxed, so that the larger of the two does not set the size of both.
         Protocol::Http => Box::pin(http::serve::serve(stream, connection, server, router)).await,
         Protocol::Resp => {
@@ -209,6 +228,8 @@ fn say_refused(protocol: Protocol, stream: &TcpStream, refused: Refused) {
         (Protocol::Resp, Refused::Full) => "-ERR max number of clients reached\r\n",
         (Protocol::Resp, Refused::AddressFull) => "-ERR too many connections from this address\r\n",
         (Protocol::Resp, Refused::Stopping) => "-ERR the server is stopping\r\n",
+        // A client that speaks HTTP/2 tries again when the connection is closed.
+        (Protocol::Grpc, _) => return,
         (Protocol::Http, _) => {
             "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\n\
              content-length: 0\r\nconnection: close\r\n\r\n"
@@ -245,29 +266,37 @@ async fn reload_forever(server: Arc<Server>, source: Option<ConfigSource>, mut h
         return;
     };
     let mut seconds = each_second();
-    let mut loaded = stamp(&source.path);
-    let mut last = loaded;
+    let mut loaded = stamps(&source.paths);
+    let mut last = loaded.clone();
     loop {
         tokio::select! {
             _ = hangup.recv() => {}
             _ = seconds.tick() => {
-                let now = stamp(&source.path);
+                let now = stamps(&source.paths);
                 let settled = now == last;
                 last = now;
-                if now == loaded || !settled {
+                if last == loaded || !settled {
                     continue;
                 }
             }
         }
-        loaded = stamp(&source.path);
+        loaded = stamps(&source.paths);
         reload(&server, (source.load)());
     }
 }
 
-/// What changes when a file does.
-fn stamp(file: &Path) -> Option<(SystemTime, u64)> {
+/// What changes when a file does, or a symbolic link on the way to it.
+type Stamp = (PathBuf, SystemTime, u64);
+
+fn stamp(file: &Path) -> Option<Stamp> {
     let metadata = std::fs::metadata(file).ok()?;
-    Some((metadata.modified().ok()?, metadata.len()))
+    Some((std::fs::canonicalize(file).ok()?, metadata.modified().ok()?, metadata.len()))
+}
+
+/// The stamps of all files, those of folders included.
+fn stamps(paths: &[PathBuf]) -> Vec<Option<Stamp>> {
+    let inside = |path: &PathBuf| files(std::slice::from_ref(path)).unwrap_or_default();
+    paths.iter().flat_map(inside).map(|file| stamp(&file)).collect()
 }
 
 fn reload(server: &Server, config: Result<Config, ConfigError>) {

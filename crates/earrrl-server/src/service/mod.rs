@@ -1,24 +1,30 @@
 //! What the server does, whatever the protocol: ask, peek, refund, reset.
 
 pub mod attributes;
+pub mod descriptors;
 mod inline;
 pub mod key;
 pub mod rules;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use earrrl::{
     Charge, Clock, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome, RuleError,
 };
+use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use smallvec::SmallVec;
 
-use crate::config::Config;
+use crate::config::envoy::tree::Tree;
+use crate::config::{Config, EnvoyConfig};
 use crate::engine::Engine;
 use crate::engine::throttle::{Call, Throttled};
-use crate::metrics::Metrics;
+use crate::metrics::{Family, Metrics};
 use attributes::Attributes;
+use descriptors::counts::CountsOf;
+use descriptors::prepared::Descriptors;
 use inline::InlineRules;
 use key::Key;
 use rules::{ActiveRule, Prepared, RuleSet};
@@ -34,6 +40,20 @@ pub struct Service {
     engine: Engine,
     rules: ArcSwap<RuleSet>,
     inline: InlineRules,
+    descriptors: ArcSwapOption<Descriptors>,
+    descriptor_counts: Arc<CountsOf>,
+    clock: TheClock,
+    /// As it was started, and the clients that tables are meant for.
+    envoy: (EnvoyConfig, usize),
+}
+
+/// The clock by which windows end.
+struct TheClock(Arc<dyn Clock>);
+
+impl fmt::Debug for TheClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Clock")
+    }
 }
 
 /// A request's share of one rule.
@@ -122,13 +142,19 @@ impl Service {
     /// # Errors
     /// When there is not enough memory for the tables, say.
     pub fn new(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
-        let engine = Engine::new(&config.engine, config.capacity, clock)?;
+        let engine = Engine::new(&config.engine, config.capacity, Arc::clone(&clock))?;
         let metrics = Metrics::default();
         let rules = RuleSet::new(config, &engine, &metrics.outcomes)?;
+        let descriptor_counts = Arc::default();
+        let descriptors = Descriptors::of_config(config, &engine, &descriptor_counts)?;
         Ok(Self {
             metrics,
             engine,
             rules: ArcSwap::from_pointee(rules),
+            descriptors: ArcSwapOption::new(descriptors.map(Arc::new)),
+            descriptor_counts,
+            clock: TheClock(clock),
+            envoy: (config.envoy.clone(), config.capacity),
             inline: InlineRules::new(config.server.allow_inline_rules, config.capacity),
         })
     }
@@ -142,7 +168,28 @@ impl Service {
         self.engine.reload(&config.engine)?;
         let rules = RuleSet::new(config, &self.engine, &self.metrics.outcomes);
         let rules = rules.map_err(|error| error.to_string())?;
+        let descriptors = Descriptors::of_config(config, &self.engine, &self.descriptor_counts);
+        let descriptors = descriptors.map_err(|error| error.to_string())?;
         self.rules.store(Arc::new(rules));
+        // What a control plane sent stays until it sends something else.
+        if config.envoy.control_plane.is_none() {
+            self.descriptors.store(descriptors.map(Arc::new));
+        }
+        Ok(())
+    }
+
+    /// Exchanges the descriptors, as they came from a control plane.
+    ///
+    /// # Errors
+    /// As [`Service::new`], and for a limit that can't be; the descriptors stay as they are.
+    pub fn reload_descriptors(&self, tree: Tree) -> Result<(), String> {
+        let (config, capacity) = &self.envoy;
+        tree.check(config.algorithm).map_err(|error| error.to_string())?;
+        let counts = &self.descriptor_counts;
+        let tree = Arc::new(tree);
+        let descriptors = Descriptors::new(config, tree, &self.engine, *capacity, counts);
+        let descriptors = descriptors.map_err(|error| error.to_string())?;
+        self.descriptors.store(Some(Arc::new(descriptors)));
         Ok(())
     }
 
@@ -162,6 +209,37 @@ impl Service {
     /// When that is not allowed, the text is no rule, or there are too many.
     pub fn inline_rule(&self, text: &str) -> Result<Arc<ActiveRule>, AskError> {
         self.inline.get(text, &self.engine, &self.metrics.outcomes)
+    }
+
+    /// Answers a request of Envoy's; what can't be answered before `deadline` passes.
+    ///
+    /// # Errors
+    /// [`descriptors::Refused`]; nothing is stored then.
+    pub async fn should_rate_limit(
+        &self,
+        request: &RateLimitRequest,
+        ask: descriptors::Ask,
+        deadline: Option<Instant>,
+    ) -> Result<RateLimitResponse, descriptors::Refused> {
+        let descriptors = self.descriptors.load();
+        let descriptors = descriptors.as_ref().ok_or(descriptors::Refused::NotConfigured)?;
+        let rules = self.rules.load();
+        let answer = descriptors.answer(&self.engine, &rules, self.clock.0.as_ref(), request, ask);
+        match deadline.filter(|_| self.engine.waits()) {
+            None => answer.await,
+            Some(deadline) => descriptors::in_time(answer, request, deadline).await,
+        }
+    }
+
+    /// The counters of descriptors.
+    pub fn descriptor_counts(&self) -> &CountsOf {
+        &self.descriptor_counts
+    }
+
+    /// The counters of descriptors under the peer's names, where that was asked for.
+    pub fn descriptor_metrics(&self) -> Vec<Family> {
+        let asked = self.descriptors.load().as_ref().is_some_and(|d| d.config.metrics);
+        if asked { self.descriptor_counts.families(&self.metrics) } else { Vec::new() }
     }
 
     /// Answers a call of `CL.THROTTLE`, by the state that all servers share where there is one.

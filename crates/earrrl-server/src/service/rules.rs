@@ -23,6 +23,7 @@ const OVERRIDE_CAPACITY: usize = 100_000;
 pub struct RuleSet {
     rules: Vec<Arc<ActiveRule>>,
     by_name: HashMap<String, usize>,
+    serve_descriptors: bool,
     /// How a client's address is told.
     pub client_address: ClientAddress,
 }
@@ -38,6 +39,7 @@ pub struct ActiveRule {
     pub capacity: usize,
     /// How often it said what.
     pub outcomes: Arc<RuleOutcomes>,
+    serves_descriptors: bool,
     key: Vec<Part>,
     conditions: Vec<Condition>,
     cost: CostSource,
@@ -78,6 +80,7 @@ impl RuleSet {
         let by_name = rules.iter().enumerate().map(|(index, rule)| (rule.name.clone(), index));
         Ok(Self {
             by_name: by_name.collect(),
+            serve_descriptors: config.rules.iter().any(RuleConfig::serves_descriptors),
             rules,
             client_address: config.client_address.clone(),
         })
@@ -86,6 +89,11 @@ impl RuleSet {
     /// The rules, in the order of the configuration.
     pub fn iter(&self) -> impl Iterator<Item = &ActiveRule> {
         self.rules.iter().map(Arc::as_ref)
+    }
+
+    /// Whether one says that it is for descriptors of Envoy's.
+    pub fn serve_descriptors(&self) -> bool {
+        self.serve_descriptors
     }
 
     /// How many there are.
@@ -136,6 +144,7 @@ impl ActiveRule {
             own: Prepared::new(engine, &config.name, &config.rule, capacity)?,
             outcomes: outcomes.of_rule(&config.name),
             capacity,
+            serves_descriptors: config.serves_descriptors(),
             key: config.key.clone(),
             conditions: config.conditions.clone(),
             cost: config.cost.clone(),
@@ -160,12 +169,18 @@ impl ActiveRule {
             name: text,
             outcomes: outcomes.of_rule("inline"),
             capacity,
+            serves_descriptors: false,
             key: vec![Part::Attribute("client".to_owned())],
             conditions: Vec::new(),
             cost: CostSource::Fixed(Cost::ONE),
             exempt: Vec::new(),
             overrides: Vec::new(),
         })
+    }
+
+    /// Whether it says that it is for descriptors of Envoy's.
+    pub fn serves_descriptors(&self) -> bool {
+        self.serves_descriptors
     }
 
     /// What makes two requests the same client's.

@@ -16,6 +16,7 @@ pub mod resp;
 pub mod tools;
 
 use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -34,6 +35,7 @@ pub struct TestServer {
     pub server: Arc<Server>,
     pub http: SocketAddr,
     pub resp: SocketAddr,
+    pub grpc: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -52,20 +54,29 @@ impl TestServer {
 
     pub fn with_clock(mut config: Config, clock: Arc<dyn Clock>) -> Self {
         let free = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
-        (config.server.http, config.server.resp) = (free, free);
+        (config.server.http, config.server.resp, config.server.grpc) = (free, free, free);
         let (started, wait) = std::sync::mpsc::channel();
         let (stop, stopped) = oneshot::channel();
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
                 let running = Running::start(&config, clock).unwrap();
-                let addresses = (running.http.unwrap(), running.resp.unwrap());
+                let addresses =
+                    (running.http.unwrap(), running.resp.unwrap(), running.grpc.unwrap());
                 started.send((Arc::clone(&running.server), addresses)).unwrap();
                 running.until(async { drop(stopped.await) }).await;
             });
         });
-        let (server, (http, resp)) = wait.recv().unwrap();
-        Self { server, http, resp, stop: Some(stop), thread: Some(thread) }
+        let (server, (http, resp, grpc)) = wait.recv().unwrap();
+        Self { server, http, resp, grpc, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Serves the descriptors of `testdata/envoy/shop.yaml`, by a clock that stands.
+    pub fn with_descriptors(config: &str) -> Self {
+        let mut config = parse(config);
+        config.envoy.files = vec![testdata("envoy/shop.yaml")];
+        config.envoy.load().unwrap();
+        Self::with_clock(config, Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000))))
     }
 
     /// Tells it to stop.
@@ -100,6 +111,17 @@ pub fn parse(config: &str) -> Config {
     config.capacity = config.capacity.min(10_000);
     config.server.threads = config.server.threads.or(Some(1));
     config
+}
+
+pub fn testdata(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
+}
+
+/// What `scripts/setup` installs. A missing one is an error, never a skipped test.
+pub fn installed(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools").join(name);
+    assert!(path.exists(), "{} is missing: run scripts/setup", path.display());
+    path
 }
 
 /// Waits until something holds.

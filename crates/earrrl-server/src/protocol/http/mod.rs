@@ -3,6 +3,7 @@
 mod answer;
 mod body;
 mod clients;
+mod envoy;
 mod headers;
 mod problem;
 mod routes;

@@ -17,8 +17,8 @@ use serde_json::json;
 
 use super::answer::{self, Status};
 use super::body::{self, Batch, Check, MAX_BATCH, Named, Refund, Wanted};
-use super::clients;
 use super::problem::Problem;
+use super::{clients, envoy};
 use crate::config::access::Access;
 use crate::server::Server;
 use crate::service::attributes::Attributes;
@@ -43,6 +43,8 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v1/clients/{rule}/{*key}", get(clients::explain).delete(clients::reset))
         .route("/v1/rules", get(rules))
         .route("/openapi.json", get(openapi))
+        .route("/json", post(envoy::json))
+        .route("/healthcheck", get(envoy::healthcheck))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))

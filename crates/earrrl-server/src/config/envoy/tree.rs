@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
+use super::algorithm::Algorithm;
 use super::file::{DescriptorConfig, DomainConfig, LimitConfig};
 use super::wildcard::Wildcard;
 use super::yaml::Place;
@@ -49,6 +50,48 @@ pub struct PathPart {
     pub key: String,
     /// The value, as written; empty for any.
     pub value: String,
+    /// All values that match share one counter.
+    pub share: bool,
+    /// Metrics name the value of the request.
+    pub value_to_metric: bool,
+}
+
+impl PathPart {
+    /// Whether each value counts for itself.
+    pub fn is_open(&self) -> bool {
+        !self.share && (self.value.is_empty() || self.value.contains('*'))
+    }
+}
+
+impl TreeLimit {
+    /// Whether values of requests name its metrics.
+    pub fn is_named_by_requests(&self) -> bool {
+        let names = |part: &PathPart| self.detailed_metric || part.value_to_metric;
+        self.path.iter().any(|part| part.is_open() && names(part))
+    }
+
+    /// What the peer's metrics call it: the domain, then each level.
+    pub fn metric_key(&self) -> Vec<String> {
+        self.metric_key_of(self.path.iter().map(|part| ("", part.value.as_str())))
+    }
+
+    /// As [`TreeLimit::metric_key`], for a request with these entries.
+    pub fn metric_key_of<'a>(
+        &self,
+        entries: impl Iterator<Item = (&'a str, &'a str)>,
+    ) -> Vec<String> {
+        let level = |(part, (_, value)): (&PathPart, (&str, &str))| {
+            let by_request = part.is_open() && (self.detailed_metric || part.value_to_metric);
+            level_name(&part.key, if by_request { value } else { &part.value })
+        };
+        let levels = self.path.iter().zip(entries).map(level);
+        std::iter::once(self.domain.clone()).chain(levels).collect()
+    }
+}
+
+/// How the peer names a level: `key`, or `key_value`.
+pub fn level_name(key: &str, value: &str) -> String {
+    if value.is_empty() { key.to_owned() } else { format!("{key}_{value}") }
 }
 
 #[derive(Debug, Default)]
@@ -67,7 +110,6 @@ struct Node {
     next: Level,
     limit: Option<usize>,
     share: bool,
-    value_to_metric: bool,
 }
 
 /// The way that a request's descriptor took.
@@ -88,8 +130,6 @@ pub struct Step<'t> {
     pub matched: Matched<'t>,
     /// All values that match share one counter.
     pub share: bool,
-    /// Metrics name the entry's value.
-    pub value_to_metric: bool,
 }
 
 /// The three ways to match an entry, in the order that they are tried.
@@ -101,13 +141,6 @@ pub enum Matched<'t> {
     Wildcard(&'t str),
     /// The key alone.
     Key,
-}
-
-impl Step<'_> {
-    /// Whether each value of the entry counts for itself.
-    pub fn is_open(&self) -> bool {
-        self.matched != Matched::Exact && !self.share
-    }
 }
 
 impl Tree {
@@ -155,6 +188,20 @@ impl Tree {
         self.domains.contains_key(domain)
     }
 
+    /// Whether every limit can be had with this algorithm.
+    ///
+    /// # Errors
+    /// The first that can't.
+    pub fn check(&self, algorithm: Algorithm) -> Result<(), ConfigError> {
+        for limit in &self.limits {
+            if let Err(error) = limit.config.rule(algorithm) {
+                let problems = vec![limit.place.problem(error.to_string())];
+                return Err(ConfigError { name: limit.source.clone(), problems });
+            }
+        }
+        Ok(())
+    }
+
     fn add(
         &mut self,
         level: &mut Level,
@@ -169,12 +216,15 @@ impl Tree {
                 let text = format!("more than {MAX_DESCRIPTORS} descriptors");
                 problems.push(descriptor.place.problem(text));
             }
-            let (key, value) = (descriptor.key.clone(), descriptor.value.clone());
-            path.push(PathPart { key, value });
+            path.push(PathPart {
+                key: descriptor.key.clone(),
+                value: descriptor.value.clone(),
+                share: descriptor.share_threshold,
+                value_to_metric: descriptor.value_to_metric,
+            });
             let mut node = Node {
                 limit: self.add_limit(file, descriptor, path),
                 share: descriptor.share_threshold,
-                value_to_metric: descriptor.value_to_metric,
                 next: Level::default(),
             };
             self.add(&mut node.next, file, &descriptor.descriptors, path, problems);
@@ -218,8 +268,7 @@ impl Tree {
             let Some((node, matched)) = level.and_then(|level| level.find(key, value)) else {
                 break;
             };
-            let Node { share, value_to_metric, .. } = *node;
-            walk.steps.push(Step { matched, share, value_to_metric });
+            walk.steps.push(Step { matched, share: node.share });
             walk.limit = node.limit.filter(|_| place + 1 == count);
             level = Some(&node.next);
         }
@@ -257,10 +306,7 @@ impl Level {
 }
 
 /// How the peer names a descriptor: `domain.key1_value1.key2`.
-pub fn composite_name(domain: &str, path: &[PathPart]) -> String {
-    let mut name = domain.to_owned();
-    for PathPart { key, value } in path {
-        name = name + "." + key + if value.is_empty() { "" } else { "_" } + value;
-    }
-    name
+fn composite_name(domain: &str, path: &[PathPart]) -> String {
+    let levels = path.iter().map(|part| level_name(&part.key, &part.value));
+    levels.fold(domain.to_owned(), |name, level| name + "." + &level)
 }

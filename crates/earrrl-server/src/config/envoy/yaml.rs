@@ -42,7 +42,13 @@ pub(super) enum Value {
 impl Place {
     pub(super) fn problem(self, message: impl Into<String>) -> Problem {
         let Self { line, column } = self;
-        Problem { line: Some(line), column: Some(column), message: message.into() }
+        // Of what no file holds there is no place.
+        let known = line > 0;
+        Problem {
+            line: known.then_some(line),
+            column: known.then_some(column),
+            message: message.into(),
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 
 use earrrl::{Action, Limit, Rule};
 
+use super::tree::level_name;
 use super::unit::Unit;
 use super::yaml::{self, Node, Place, Value};
 use crate::config::{ConfigError, Problem};
@@ -106,19 +107,28 @@ pub fn parse(
     source: &str,
     warnings: &mut Vec<String>,
 ) -> Result<DomainConfig, ConfigError> {
-    let failed = |problems| ConfigError { name: source.to_owned(), problems };
-    let root = yaml::parse(text).map_err(|problem| failed(vec![problem]))?;
+    let failed = |problem| ConfigError { name: source.to_owned(), problems: vec![problem] };
+    let root = yaml::parse(text).map_err(failed)?;
     let start = Place { line: 1, column: 1 };
     let root = root.unwrap_or(Node { place: start, value: Value::Map(Vec::new()) });
+    read(&root, source, warnings)
+}
+
+/// What a file's tree means.
+pub(super) fn read(
+    root: &Node,
+    source: &str,
+    warnings: &mut Vec<String>,
+) -> Result<DomainConfig, ConfigError> {
     let mut reader = Reader::default();
-    reader.check_keys(&root);
-    let config = reader.domain(&root, source);
+    reader.check_keys(root);
+    let config = reader.domain(root, source);
     warnings.extend(reader.warnings.iter().map(|warning| format!("{source}:{warning}")));
     if reader.problems.is_empty() {
         return Ok(config);
     }
     reader.problems.sort_by_key(|problem| (problem.line, problem.column));
-    Err(failed(reader.problems))
+    Err(ConfigError { name: source.to_owned(), problems: reader.problems })
 }
 
 #[derive(Default)]
@@ -235,7 +245,10 @@ impl Reader {
         if descriptor.share_threshold && !descriptor.value.contains('*') {
             let text = "share_threshold can only be used with wildcard values (containing '*'), \
                         but found key";
-            self.problem(node.place, format!("{text} '{}'", descriptor.composite_key()));
+            self.problem(
+                node.place,
+                format!("{text} '{}'", level_name(&descriptor.key, &descriptor.value)),
+            );
         }
         descriptor.limit = limit.finish();
         descriptor
@@ -290,7 +303,7 @@ impl Reader {
 
     fn own_limit(&mut self, node: &Node) -> Option<Limit> {
         match self.text("limit", node).parse::<Rule>() {
-            Ok(rule) => Some(rule.limit().clone()),
+            Ok(rule) => Some(*rule.limit()),
             Err(error) => {
                 self.problem(node.place, format!("limit: {error}"));
                 None
@@ -384,16 +397,6 @@ impl LimitReader {
             quota_mode: self.quota_mode,
             action: self.action.unwrap_or_default(),
         })
-    }
-}
-
-impl DescriptorConfig {
-    /// How the peer names it: `key`, or `key_value`.
-    pub fn composite_key(&self) -> String {
-        match self.value.as_str() {
-            "" => self.key.clone(),
-            value => format!("{}_{value}", self.key),
-        }
     }
 }
 

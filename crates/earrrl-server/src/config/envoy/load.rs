@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::file::{self, DomainConfig};
 use super::tree::Tree;
-use crate::config::{ConfigError, MAX_FILE_LEN, Problem};
+use crate::config::{ConfigError, MAX_FILE_LEN};
 
 /// Most files that are loaded together.
 const MAX_FILES: usize = 10_000;
@@ -69,6 +69,5 @@ fn is_config(path: &Path) -> bool {
 }
 
 fn unreadable(path: &Path, why: &dyn std::fmt::Display) -> ConfigError {
-    let problem = Problem { line: None, column: None, message: why.to_string() };
-    ConfigError { name: path.display().to_string(), problems: vec![problem] }
+    ConfigError::unreadable(&path.display().to_string(), why.to_string())
 }

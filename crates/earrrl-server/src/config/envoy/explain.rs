@@ -1,0 +1,86 @@
+//! Which limit a descriptor meets, and why, in words.
+
+use std::fmt::Write as _;
+
+use super::algorithm::Algorithm;
+use super::file::{Amount, LimitConfig};
+use super::tree::{Matched, Tree, TreeLimit, level_name};
+
+/// Explains what a descriptor's entries meet, a line a step.
+pub fn explain(
+    tree: &Tree,
+    algorithm: Algorithm,
+    domain: &str,
+    entries: &[(&str, &str)],
+) -> String {
+    let mut text = String::new();
+    let walk = tree.walk(domain, entries.iter().copied());
+    // Writing to a string can't fail.
+    let _ = match walk.domain {
+        true => writeln!(text, "domain `{domain}`"),
+        false => writeln!(text, "domain `{domain}` is unknown: no limit, OK"),
+    };
+    for (place, (key, value)) in entries.iter().enumerate().take_while(|_| walk.domain) {
+        let met = match walk.steps.get(place).map(|step| (step.matched, step.share)) {
+            None => "matches nothing on this level: no limit, OK".to_owned(),
+            Some((Matched::Exact, _)) => "matches its key and value".to_owned(),
+            Some((Matched::Key, _)) => {
+                "matches its key alone; each value counts for itself".to_owned()
+            }
+            Some((Matched::Wildcard(pattern), true)) => {
+                format!("matches `{pattern}`; all values share one counter")
+            }
+            Some((Matched::Wildcard(pattern), false)) => {
+                format!("matches `{pattern}`; each value counts for itself")
+            }
+        };
+        let _ = writeln!(text, "  {key}={value} {met}");
+        if walk.steps.len() <= place {
+            return text;
+        }
+    }
+    match walk.limit.and_then(|index| tree.limits().get(index)) {
+        Some(limit) => describe(&mut text, limit, algorithm),
+        None if walk.domain => {
+            text.push_str("no limit where the last entry ends: OK\n");
+        }
+        None => {}
+    }
+    text
+}
+
+fn describe(text: &mut String, limit: &TreeLimit, algorithm: Algorithm) {
+    let levels = limit.path.iter().map(|part| level_name(&part.key, &part.value));
+    let path = levels.collect::<Vec<_>>().join(" > ");
+    let (source, place) = (&limit.source, limit.place);
+    let _ = writeln!(text, "{path}, {source}:{}:{}", place.line, place.column);
+    let _ = writeln!(text, "  {}", amount(&limit.config, algorithm));
+    let config = &limit.config;
+    if !config.name.is_empty() {
+        let name = &config.name;
+        let _ = writeln!(text, "  named {name}: dropped where another descriptor replaces it");
+    }
+    if !config.replaces.is_empty() {
+        let names = config.replaces.join(", ");
+        let _ = writeln!(text, "  replaces {names} in the same request");
+    }
+    for (set, meaning) in [
+        (config.shadow_mode, "shadow mode: counted, never enforced"),
+        (config.quota_mode, "quota mode: enforced when all quotas of a request are over"),
+    ] {
+        if set {
+            let _ = writeln!(text, "  {meaning}");
+        }
+    }
+}
+
+fn amount(limit: &LimitConfig, algorithm: Algorithm) -> String {
+    let rule = limit.rule(algorithm).ok().flatten();
+    let rule = rule.map_or_else(String::new, |rule| rule.to_string());
+    match limit.amount {
+        Amount::Unlimited => "unlimited".to_owned(),
+        Amount::PerUnit(0, _) => "nothing is allowed".to_owned(),
+        Amount::PerUnit(requests, unit) => format!("{requests} a {}: {rule}", unit.name()),
+        Amount::Own => rule,
+    }
+}

@@ -1,0 +1,151 @@
+//! What Envoy's operators use today: the configuration of envoyproxy/ratelimit, unchanged.
+//!
+//! `yaml` and `file` read it, `tree` matches a request's descriptors against it.
+
+pub mod algorithm;
+pub mod explain;
+pub mod file;
+pub mod load;
+pub mod tree;
+pub mod unit;
+mod wildcard;
+pub mod xds;
+mod yaml;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use toml::Spanned;
+
+pub use self::algorithm::Algorithm;
+use self::tree::Tree;
+pub use self::wildcard::Wildcard;
+pub use self::yaml::Place;
+use super::problem::Problems;
+use super::suggest::nearest;
+use super::{ConfigError, file as toml_file};
+
+/// The `[envoy]` table, and the descriptors of the files that it names.
+#[derive(Clone, Debug, Default)]
+pub struct EnvoyConfig {
+    /// Files and folders of envoyproxy/ratelimit's YAML.
+    pub files: Vec<PathBuf>,
+    /// A domain may stand in several files.
+    pub merge_domains: bool,
+    /// What a `rate_limit` means.
+    pub algorithm: Algorithm,
+    /// A request that one descriptor denies is counted in the others all the same, as the peer does.
+    pub drain_denied: bool,
+    /// The headers that clients get.
+    pub headers: Headers,
+    /// A denied client gets a body, `application/problem+json`.
+    pub problem_body: bool,
+    /// Answers carry dynamic metadata.
+    pub dynamic_metadata: bool,
+    /// Where the descriptors come from in place of files.
+    pub control_plane: Option<ControlPlane>,
+    /// Metrics have the peer's names, too.
+    pub metrics: bool,
+    /// The descriptors, once they are loaded.
+    pub tree: Option<Arc<Tree>>,
+}
+
+/// Where a control plane is, and who asks it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControlPlane {
+    /// `http://host:port`.
+    pub address: String,
+    /// The node's id.
+    pub node: String,
+}
+
+impl ControlPlane {
+    /// A control plane at `host:port`, or `http://host:port`.
+    ///
+    /// # Errors
+    /// What is no address.
+    pub fn new(address: &str, node: &str) -> Result<Self, String> {
+        let bare = address.strip_prefix("http://").unwrap_or(address);
+        let port = bare.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+        if port.is_none() || bare.contains('/') {
+            return Err("expected host:port or http://host:port".to_owned());
+        }
+        let node = if node.is_empty() { "ratelimit" } else { node };
+        Ok(Self { address: format!("http://{bare}"), node: node.to_owned() })
+    }
+}
+
+/// The headers that clients get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Headers {
+    /// `RateLimit` and `RateLimit-Policy`, draft-ietf-httpapi-ratelimit-headers-11.
+    #[default]
+    Draft11,
+    /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`, as the peer names them.
+    Peer,
+    /// None of ours.
+    Off,
+}
+
+impl EnvoyConfig {
+    pub(super) fn validate(file: &toml_file::Envoy, problems: &mut Problems) -> Self {
+        let paths = file.files.as_ref().map(|field| field.get_ref().as_slice());
+        let algorithms = Algorithm::ALL.map(|known| (known.name(), known));
+        let headers = [
+            ("draft-11", Headers::Draft11),
+            ("envoyproxy-ratelimit", Headers::Peer),
+            ("off", Headers::Off),
+        ];
+        Self {
+            files: paths.unwrap_or_default().iter().map(PathBuf::from).collect(),
+            merge_domains: file.merge_domains,
+            algorithm: word("algorithm", file.algorithm.as_ref(), &algorithms, problems),
+            drain_denied: file.drain_denied,
+            headers: word("headers", file.headers.as_ref(), &headers, problems),
+            problem_body: file.problem_body,
+            dynamic_metadata: file.dynamic_metadata,
+            control_plane: control_plane(file, problems),
+            metrics: false,
+            tree: None,
+        }
+    }
+
+    /// Loads the descriptors of the files, all or none.
+    ///
+    /// # Errors
+    /// What is wrong with the first file that can't be used.
+    pub fn load(&mut self) -> Result<Vec<String>, ConfigError> {
+        if self.files.is_empty() {
+            return Ok(Vec::new());
+        }
+        let loaded = load::load(&self.files, self.merge_domains)?;
+        loaded.tree.check(self.algorithm)?;
+        self.tree = Some(Arc::new(loaded.tree));
+        Ok(loaded.warnings)
+    }
+}
+
+fn control_plane(file: &toml_file::Envoy, problems: &mut Problems) -> Option<ControlPlane> {
+    let field = file.xds.as_ref()?;
+    let plane = ControlPlane::new(field.get_ref(), file.node.as_deref().unwrap_or_default());
+    plane.map_err(|why| problems.add(field.span(), format!("xds: {why}"))).ok()
+}
+
+/// One of several words, or the default.
+fn word<T: Copy + Default>(
+    name: &str,
+    field: Option<&Spanned<String>>,
+    known: &[(&str, T)],
+    problems: &mut Problems,
+) -> T {
+    let Some(field) = field else { return T::default() };
+    let text = field.get_ref().as_str();
+    if let Some((_, value)) = known.iter().find(|(word, _)| *word == text) {
+        return *value;
+    }
+    let words: Vec<_> = known.iter().map(|(word, _)| *word).collect();
+    let meant = nearest(text, words.iter().copied());
+    let meant = meant.map_or_else(String::new, |word| format!("; did you mean `{word}`?"));
+    problems.add(field.span(), format!("{name}: expected {}{meant}", words.join(", ")));
+    T::default()
+}

@@ -1,0 +1,95 @@
+//! The same configuration as a control plane sends it.
+//!
+//! A message becomes the tree that a file's text does, so that both are validated by the same code.
+
+use envoy_types::pb::google::protobuf::value::Kind;
+use envoy_types::pb::google::protobuf::{Struct, Value as ProtoValue};
+use envoy_types::pb::ratelimit::config::ratelimit::v3::{
+    RateLimitConfig, RateLimitDescriptor, RateLimitPolicy,
+};
+
+use super::file::{self, DomainConfig};
+use super::unit::Unit;
+use super::yaml::{Node, Place, Value};
+use crate::config::ConfigError;
+
+/// The type of the resources.
+pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
+
+/// Validates one resource.
+///
+/// # Errors
+/// Everything that is wrong with it, without places.
+pub fn domain(config: &RateLimitConfig) -> Result<DomainConfig, ConfigError> {
+    let root = map([
+        ("domain", text(&config.domain)),
+        ("descriptors", list(config.descriptors.iter().map(descriptor))),
+    ]);
+    file::read(&root, &format!("xds {}", config.name), &mut Vec::new())
+}
+
+fn descriptor(from: &RateLimitDescriptor) -> Node {
+    let mut entries = vec![
+        ("key", text(&from.key)),
+        ("value", text(&from.value)),
+        ("shadow_mode", truth(from.shadow_mode)),
+        ("quota_mode", truth(from.quota_mode)),
+        ("detailed_metric", truth(from.detailed_metric)),
+        ("descriptors", list(from.descriptors.iter().map(descriptor))),
+    ];
+    entries.extend(from.rate_limit.as_ref().map(|policy| ("rate_limit", rate_limit(policy))));
+    entries.extend(from.metadata.as_ref().map(|metadata| ("metadata", object(metadata))));
+    map(entries)
+}
+
+fn rate_limit(from: &RateLimitPolicy) -> Node {
+    let unit = Unit::from_number(from.unit).map_or("", Unit::name);
+    let replaced = from.replaces.iter().map(|replace| map([("name", text(&replace.name))]));
+    map([
+        ("unit", text(unit)),
+        ("requests_per_unit", plain(from.requests_per_unit.to_string())),
+        ("unlimited", truth(from.unlimited)),
+        ("name", text(&from.name)),
+        ("replaces", list(replaced)),
+    ])
+}
+
+fn object(from: &Struct) -> Node {
+    let field = |(key, value): (&String, &ProtoValue)| (text(key), value_of(value));
+    node(Value::Map(from.fields.iter().map(field).collect()))
+}
+
+fn value_of(from: &ProtoValue) -> Node {
+    match &from.kind {
+        None | Some(Kind::NullValue(_)) => plain("null".into()),
+        Some(Kind::BoolValue(value)) => truth(*value),
+        Some(Kind::NumberValue(number)) => plain(number.to_string()),
+        Some(Kind::StringValue(value)) => text(value),
+        Some(Kind::ListValue(values)) => list(values.values.iter().map(value_of)),
+        Some(Kind::StructValue(fields)) => object(fields),
+    }
+}
+
+fn map<'a>(entries: impl IntoIterator<Item = (&'a str, Node)>) -> Node {
+    node(Value::Map(entries.into_iter().map(|(key, value)| (text(key), value)).collect()))
+}
+
+fn list(nodes: impl Iterator<Item = Node>) -> Node {
+    node(Value::List(nodes.collect()))
+}
+
+fn text(value: &str) -> Node {
+    node(Value::Text(value.to_owned()))
+}
+
+fn truth(value: bool) -> Node {
+    plain(value.to_string())
+}
+
+fn plain(value: String) -> Node {
+    node(Value::Plain(value))
+}
+
+fn node(value: Value) -> Node {
+    Node { place: Place::default(), value }
+}

@@ -1,0 +1,193 @@
+//! The rate limit service's messages as proto3 JSON, for `POST /json`.
+//!
+//! Names are read in both spellings and enums by name or number; 64-bit numbers may be texts.
+//! Fields without a value are left out of answers.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::{
+    RateLimitDescriptor, rate_limit_descriptor,
+};
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
+use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use envoy_types::pb::google::protobuf::value::Kind;
+use envoy_types::pb::google::protobuf::{Struct, UInt64Value, Value};
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+
+use crate::config::envoy::unit::Unit;
+
+/// Reads a request.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn request(body: &[u8]) -> Result<RateLimitRequest, String> {
+    let request: Request = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    Ok(RateLimitRequest {
+        domain: request.domain,
+        descriptors: request.descriptors.into_iter().map(Into::into).collect(),
+        hits_addend: number(request.hits_addend, "hitsAddend")?,
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
+#[derive(Default)]
+struct Request {
+    domain: String,
+    descriptors: Vec<Descriptor>,
+    #[serde(alias = "hits_addend")]
+    hits_addend: Number,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
+struct Descriptor {
+    entries: Vec<Entry>,
+    limit: Option<Override>,
+    #[serde(alias = "hits_addend")]
+    hits_addend: Option<Number>,
+    #[serde(alias = "is_negative_hits")]
+    is_negative_hits: bool,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Entry {
+    key: String,
+    value: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
+struct Override {
+    #[serde(alias = "requests_per_unit")]
+    requests_per_unit: Number,
+    unit: UnitName,
+}
+
+/// A whole number, or its text.
+#[derive(Deserialize, Default)]
+#[serde(try_from = "Json")]
+struct Number(u64);
+
+/// A unit by name or number.
+#[derive(Deserialize, Default)]
+#[serde(try_from = "Json")]
+struct UnitName(i32);
+
+impl TryFrom<Json> for Number {
+    type Error = String;
+
+    fn try_from(json: Json) -> Result<Self, String> {
+        let text = json.as_str().and_then(|text| text.parse().ok());
+        let number = json.as_u64().or(text).map(Self);
+        number.ok_or_else(|| format!("expected a whole number from 0, not {json}"))
+    }
+}
+
+impl TryFrom<Json> for UnitName {
+    type Error = String;
+
+    fn try_from(json: Json) -> Result<Self, String> {
+        let by_name = |name: &str| match name {
+            "UNKNOWN" => Some(0),
+            name => Unit::parse(name).filter(|_| name == name.to_uppercase()).map(Unit::number),
+        };
+        let number = json.as_i64().and_then(|number| i32::try_from(number).ok());
+        let unit = number.or_else(|| json.as_str().and_then(by_name)).map(Self);
+        unit.ok_or_else(|| format!("expected a unit, as \"MINUTE\", not {json}"))
+    }
+}
+
+fn number(number: Number, name: &str) -> Result<u32, String> {
+    u32::try_from(number.0).map_err(|_| format!("{name}: {} is above {}", number.0, u32::MAX))
+}
+
+impl From<Descriptor> for RateLimitDescriptor {
+    fn from(from: Descriptor) -> Self {
+        let entry = |Entry { key, value }| rate_limit_descriptor::Entry { key, value };
+        let limit = |limit: Override| rate_limit_descriptor::RateLimitOverride {
+            requests_per_unit: u32::try_from(limit.requests_per_unit.0).unwrap_or(u32::MAX),
+            unit: limit.unit.0,
+        };
+        Self {
+            entries: from.entries.into_iter().map(entry).collect(),
+            limit: from.limit.map(limit),
+            hits_addend: from.hits_addend.map(|number| UInt64Value { value: number.0 }),
+            is_negative_hits: from.is_negative_hits,
+        }
+    }
+}
+
+/// Writes an answer.
+pub fn response(response: &RateLimitResponse) -> Json {
+    let mut object = serde_json::Map::new();
+    object.insert("overallCode".into(), code(response.overall_code).into());
+    object.insert("statuses".into(), response.statuses.iter().map(status).collect());
+    for (name, headers) in [
+        ("responseHeadersToAdd", &response.response_headers_to_add),
+        ("requestHeadersToAdd", &response.request_headers_to_add),
+    ] {
+        let header = |h: &envoy_types::pb::envoy::config::core::v3::HeaderValue| json!({"key": h.key, "value": h.value});
+        if !headers.is_empty() {
+            object.insert(name.into(), headers.iter().map(header).collect());
+        }
+    }
+    if !response.raw_body.is_empty() {
+        object.insert("rawBody".into(), STANDARD.encode(&response.raw_body).into());
+    }
+    if let Some(metadata) = &response.dynamic_metadata {
+        object.insert("dynamicMetadata".into(), from_struct(metadata));
+    }
+    object.into()
+}
+
+fn status(status: &DescriptorStatus) -> Json {
+    let mut object = serde_json::Map::new();
+    object.insert("code".into(), code(status.code).into());
+    if let Some(limit) = &status.current_limit {
+        let mut current = serde_json::Map::new();
+        if !limit.name.is_empty() {
+            current.insert("name".into(), limit.name.as_str().into());
+        }
+        if limit.requests_per_unit > 0 {
+            current.insert("requestsPerUnit".into(), limit.requests_per_unit.into());
+        }
+        if let Some(unit) = Unit::from_number(limit.unit) {
+            current.insert("unit".into(), unit.name().to_uppercase().into());
+        }
+        object.insert("currentLimit".into(), current.into());
+    }
+    if status.limit_remaining > 0 {
+        object.insert("limitRemaining".into(), status.limit_remaining.into());
+    }
+    if let Some(reset) = &status.duration_until_reset {
+        object.insert("durationUntilReset".into(), format!("{}s", reset.seconds).into());
+    }
+    object.into()
+}
+
+fn code(code: i32) -> &'static str {
+    match code {
+        1 => "OK",
+        2 => "OVER_LIMIT",
+        _ => "UNKNOWN",
+    }
+}
+
+fn from_struct(object: &Struct) -> Json {
+    let field = |(key, value): (&String, &Value)| (key.clone(), from_value(value));
+    Json::Object(object.fields.iter().map(field).collect())
+}
+
+fn from_value(value: &Value) -> Json {
+    match &value.kind {
+        None | Some(Kind::NullValue(_)) => Json::Null,
+        Some(Kind::BoolValue(truth)) => (*truth).into(),
+        Some(Kind::NumberValue(number)) => (*number).into(),
+        Some(Kind::StringValue(text)) => text.as_str().into(),
+        Some(Kind::ListValue(list)) => list.values.iter().map(from_value).collect(),
+        Some(Kind::StructValue(object)) => from_struct(object),
+    }
+}

@@ -1,0 +1,79 @@
+//! Which service answers which path.
+
+use axum::Router;
+use axum::http::{Method, Request, Response};
+use hyper::body::Incoming;
+use tonic::Status;
+use tonic::service::Routes;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+use tower::ServiceExt as _;
+
+use super::call;
+use super::reply::{Reply, never};
+use crate::server::Server;
+use crate::service::descriptors::Ask;
+
+/// The names under which health is told, beside the empty one for all.
+const NAMES: [&str; 2] = ["ratelimit", "envoy.service.ratelimit.v3.RateLimitService"];
+/// The messages of the rate limit service, for reflection; `scripts/descriptors` makes it.
+const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
+
+/// The services that are asked rarely, and who tells of their health.
+#[derive(Clone, Debug)]
+pub struct Services {
+    others: Router,
+    health: HealthReporter,
+}
+
+/// The services; [`Services::announce_start`] says that they serve.
+pub fn services() -> Services {
+    let (health, health_service) = tonic_health::server::health_reporter();
+    let mut routes = Routes::new(health_service);
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    match (reflection().build_v1(), reflection().build_v1alpha()) {
+        (Ok(v1), Ok(v1alpha)) => routes = routes.add_service(v1).add_service(v1alpha),
+        (Err(error), _) | (_, Err(error)) => tracing::warn!(%error, "no reflection"),
+    }
+    Services { others: routes.prepare().into_axum_router(), health }
+}
+
+impl Services {
+    /// From here on health says that the server serves.
+    pub async fn announce_start(&self) {
+        self.announce(ServingStatus::Serving).await;
+    }
+
+    /// From here on health says that the server is going.
+    pub async fn announce_stop(&self) {
+        self.announce(ServingStatus::NotServing).await;
+    }
+
+    async fn announce(&self, status: ServingStatus) {
+        for name in NAMES.into_iter().chain([""]) {
+            self.health.set_service_status(name, status).await;
+        }
+    }
+
+    /// Answers a call.
+    pub(super) async fn answer(
+        self,
+        server: &Server,
+        request: Request<Incoming>,
+    ) -> Response<Reply> {
+        let ask = match request.uri().path() {
+            "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => Ask::Check,
+            "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit" => Ask::Peek,
+            "/kuadrant.service.ratelimit.v1.RateLimitService/Report" => Ask::Charge,
+            _ => return never(self.others.oneshot(request).await).map(Reply::Other),
+        };
+        if request.method() != Method::POST {
+            return Reply::status(Status::unimplemented("expected POST"));
+        }
+        call::answer(server, ask, request).await
+    }
+}

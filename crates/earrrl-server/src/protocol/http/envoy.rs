@@ -1,0 +1,42 @@
+//! The routes of envoyproxy/ratelimit: `POST /json` and `GET /healthcheck`.
+
+use axum::Json;
+use axum::body::to_bytes;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+
+use super::problem::Problem;
+use super::routes::{Shared, authorize};
+use crate::config::access::Access;
+use crate::protocol::grpc::json;
+use crate::service::descriptors::{Ask, Refused};
+
+/// Decides a request: 200 for OK, 429 for over the limit, 400 and 500 as the peer does.
+pub(super) async fn json(State(server): Shared, request: Request) -> Result<Response, Problem> {
+    authorize(&server, request.headers(), Access::Ask)?;
+    server.service.metrics.http_requests.increment();
+    let bad = |why: String| Problem::new(StatusCode::BAD_REQUEST, why);
+    let body = to_bytes(request.into_body(), server.config.max_body).await;
+    let body = body.map_err(|error| bad(error.to_string()))?;
+    let request = json::request(&body).map_err(bad)?;
+    let answer = server.service.should_rate_limit(&request, Ask::Check, None).await;
+    let answer = answer.map_err(|refused| {
+        let status = match refused {
+            Refused::Invalid(_) => StatusCode::BAD_REQUEST,
+            Refused::NotConfigured | Refused::Engine(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Problem::new(status, refused.to_string())
+    })?;
+    let over = answer.overall_code == i32::from(Code::OverLimit);
+    let status = if over { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
+    Ok((status, Json(json::response(&answer))).into_response())
+}
+
+/// `OK` until the server is going.
+pub(super) async fn healthcheck(server: Shared) -> Response {
+    let going = server.is_stopping();
+    let status = if going { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::OK };
+    (status, if going { "" } else { "OK" }).into_response()
+}

@@ -1,0 +1,113 @@
+//! The descriptors from a control plane: one stream of aggregated discovery.
+//!
+//! What is refused is told, and the last good configuration stays; a stream that ends is opened
+//! again, later each time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::core::v3::Node;
+use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
+use envoy_types::pb::google::rpc::Status as RpcStatus;
+use envoy_types::pb::ratelimit::config::ratelimit::v3::RateLimitConfig;
+use prost::Message as _;
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Endpoint;
+
+use crate::config::ConfigError;
+use crate::config::envoy::ControlPlane;
+use crate::config::envoy::tree::Tree;
+use crate::config::envoy::xds::{TYPE_URL, domain};
+use crate::server::Server;
+
+/// The first wait before another try; each is twice the one before.
+const FIRST_WAIT: Duration = Duration::from_millis(200);
+/// The longest wait.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// Largest message of a control plane, in bytes.
+const MAX_MESSAGE: usize = 16 * 1024 * 1024;
+
+/// Follows a control plane for good.
+pub(super) async fn follow(server: Arc<Server>, plane: ControlPlane) {
+    let mut wait = FIRST_WAIT;
+    let mut version = String::new();
+    loop {
+        let before = version.clone();
+        match stream(&server, &plane, &mut version).await {
+            Ok(()) => tracing::warn!("the control plane ended the stream"),
+            Err(error) => tracing::warn!(%error, "no stream from the control plane"),
+        }
+        wait = if version == before { (wait * 2).min(LONGEST_WAIT) } else { FIRST_WAIT };
+        sleep(wait).await;
+    }
+}
+
+async fn stream(
+    server: &Server,
+    plane: &ControlPlane,
+    version: &mut String,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let endpoint = Endpoint::from_shared(plane.address.clone())?
+        .connect_timeout(Duration::from_secs(5))
+        .http2_keep_alive_interval(Duration::from_secs(30))
+        .keep_alive_while_idle(true);
+    let client = AggregatedDiscoveryServiceClient::new(endpoint.connect().await?);
+    let mut client = client.max_decoding_message_size(MAX_MESSAGE);
+    let (requests, receiver) = mpsc::channel(4);
+    let node = Node { id: plane.node.clone(), ..Node::default() };
+    let first = DiscoveryRequest {
+        version_info: version.clone(),
+        node: Some(node.clone()),
+        type_url: TYPE_URL.to_owned(),
+        ..DiscoveryRequest::default()
+    };
+    requests.send(first).await?;
+    let responses = client.stream_aggregated_resources(ReceiverStream::new(receiver));
+    let mut responses = responses.await?.into_inner();
+    while let Some(response) = responses.message().await? {
+        let taken = take(server, &response);
+        if taken.is_ok() {
+            version.clone_from(&response.version_info);
+        }
+        let refusal =
+            taken.err().map(|message| RpcStatus { code: 3, message, details: Vec::new() });
+        requests
+            .send(DiscoveryRequest {
+                version_info: version.clone(),
+                node: Some(node.clone()),
+                type_url: TYPE_URL.to_owned(),
+                response_nonce: response.nonce,
+                error_detail: refusal,
+                ..DiscoveryRequest::default()
+            })
+            .await?;
+    }
+    Ok(())
+}
+
+/// Puts a response's configuration in force, whole or not at all.
+fn take(server: &Server, response: &DiscoveryResponse) -> Result<(), String> {
+    let taken = tree(response).and_then(|tree| server.reload_descriptors(tree));
+    match &taken {
+        Ok(()) => tracing::info!(version = response.version_info, "descriptors taken over"),
+        Err(error) => tracing::error!(%error, "not taken over; the descriptors before stay"),
+    }
+    taken
+}
+
+fn tree(response: &DiscoveryResponse) -> Result<Tree, String> {
+    let resource = |any: &envoy_types::pb::google::protobuf::Any| {
+        if any.type_url != TYPE_URL {
+            return Err(format!("resources of type {}; expected {TYPE_URL}", any.type_url));
+        }
+        let config = RateLimitConfig::decode(any.value.as_slice());
+        let config = config.map_err(|error| error.to_string())?;
+        domain(&config).map_err(|error| error.to_string())
+    };
+    let domains = response.resources.iter().map(resource).collect::<Result<Vec<_>, _>>()?;
+    let failed = |error: ConfigError| error.to_string();
+    Tree::new(&domains, false).map_err(failed)
+}

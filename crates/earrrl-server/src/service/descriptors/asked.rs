@@ -1,0 +1,271 @@
+//! What a request's descriptors ask of which limits.
+
+use std::collections::HashSet;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use earrrl::{Charge, Cost, MAX_CHARGES, RuleId};
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use smallvec::SmallVec;
+
+use super::counts::Counts;
+use super::prepared::{Current, Descriptors, Kind, Limit};
+use super::{MAX_DESCRIPTORS, Refused};
+use crate::config::envoy::tree::TreeLimit;
+use crate::config::envoy::unit::Unit;
+use crate::engine::Engine;
+use crate::service::attributes::Attributes;
+use crate::service::check_key;
+use crate::service::key::{Key, join};
+use crate::service::rules::{ActiveRule, RuleSet};
+
+/// What one descriptor of a request asks of one limit.
+#[derive(Debug)]
+pub(super) struct Share<'a> {
+    /// Which descriptor.
+    pub(super) descriptor: usize,
+    pub(super) limit: LimitRef<'a>,
+    pub(super) key: Key,
+    pub(super) hits: Hits,
+    /// Its charge's place among those of the request.
+    pub(super) place: Option<usize>,
+}
+
+/// What a descriptor costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hits {
+    /// So much; zero only asks.
+    Charged(u64),
+    /// So much is given back.
+    Refunded(u64),
+}
+
+#[derive(Debug)]
+pub(super) enum LimitRef<'a> {
+    /// One of the tree's.
+    Tree(&'a Limit, &'a TreeLimit),
+    /// The request's own.
+    Own(Arc<Limit>),
+    /// A rule's of the server's configuration.
+    Rule(Box<RuleLimit<'a>>),
+}
+
+/// A rule of the server's configuration that serves a descriptor.
+#[derive(Debug)]
+pub(super) struct RuleLimit<'a> {
+    pub(super) rule: &'a ActiveRule,
+    limit: Limit,
+}
+
+impl Deref for LimitRef<'_> {
+    type Target = Limit;
+
+    fn deref(&self) -> &Limit {
+        match self {
+            Self::Tree(limit, _) => limit,
+            Self::Own(limit) => limit,
+            Self::Rule(rule) => &rule.limit,
+        }
+    }
+}
+
+impl Share<'_> {
+    /// The engine's rule, if the engine counts.
+    pub(super) fn counted(&self) -> Option<RuleId> {
+        match &self.limit.kind {
+            Kind::Counted(id, _) => Some(*id),
+            Kind::Unlimited | Kind::Zero(_) => None,
+        }
+    }
+
+    /// The counters for metrics.
+    pub(super) fn counts(
+        &self,
+        descriptors: &Descriptors,
+        request: &RateLimitRequest,
+    ) -> Option<Arc<Counts>> {
+        if let Some(counts) = &self.limit.counts {
+            return Some(Arc::clone(counts));
+        }
+        let entries = &request.descriptors[self.descriptor].entries;
+        let entries = entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
+        let key = match &self.limit {
+            LimitRef::Tree(_, limit) => limit.metric_key_of(entries),
+            LimitRef::Own(_) => {
+                let level = |(key, value)| crate::config::envoy::tree::level_name(key, value);
+                std::iter::once(request.domain.clone()).chain(entries.map(level)).collect()
+            }
+            LimitRef::Rule(_) => return None,
+        };
+        Some(descriptors.counts.of(&key))
+    }
+}
+
+/// Everything that a request asks.
+pub(super) fn shares<'a>(
+    descriptors: &'a Descriptors,
+    rules: &'a RuleSet,
+    request: &RateLimitRequest,
+    engine: &Engine,
+) -> Result<SmallVec<[Share<'a>; 4]>, Refused> {
+    if request.domain.is_empty() {
+        return Err(Refused::invalid("rate limit domain must not be empty"));
+    }
+    if request.descriptors.is_empty() {
+        return Err(Refused::invalid("rate limit descriptor list must not be empty"));
+    }
+    if request.descriptors.len() > MAX_DESCRIPTORS {
+        let count = request.descriptors.len();
+        return Err(Refused::invalid(format!("{count} descriptors; at most {MAX_DESCRIPTORS}")));
+    }
+    let mut shares = SmallVec::new();
+    for (place, descriptor) in request.descriptors.iter().enumerate() {
+        let hits = hits(descriptor, request.hits_addend);
+        let mut add = |limit, key: Key| {
+            check_key(&key).map_err(|error| Refused::invalid(error.to_string()))?;
+            shares.push(Share { descriptor: place, limit, key, hits, place: None });
+            Ok::<_, Refused>(())
+        };
+        if let Some((limit, key)) = limit_of(descriptors, &request.domain, descriptor, engine)? {
+            add(limit, key)?;
+        }
+        for (limit, key) in rules_of(rules, &request.domain, descriptor) {
+            add(limit, key)?;
+        }
+    }
+    drop_replaced(&mut shares);
+    Ok(shares)
+}
+
+/// A descriptor's own hits count before the request's, which are 1 at least.
+fn hits(descriptor: &RateLimitDescriptor, of_request: u32) -> Hits {
+    let own = descriptor.hits_addend.as_ref().map(|hits| hits.value);
+    let hits = own.unwrap_or_else(|| u64::from(of_request.max(1)));
+    if descriptor.is_negative_hits { Hits::Refunded(hits) } else { Hits::Charged(hits) }
+}
+
+fn limit_of<'a>(
+    descriptors: &'a Descriptors,
+    domain: &str,
+    descriptor: &RateLimitDescriptor,
+    engine: &Engine,
+) -> Result<Option<(LimitRef<'a>, Key)>, Refused> {
+    let entries = &descriptor.entries;
+    if let Some(own) = &descriptor.limit {
+        if !descriptors.tree.has_domain(domain) {
+            return Ok(None);
+        }
+        let unit = Unit::from_number(own.unit).filter(|unit| *unit != Unit::Week);
+        let Some(unit) = unit else {
+            let text = format!("limit.unit: {} is not from 1 (SECOND) to 6 (YEAR)", own.unit);
+            return Err(Refused::invalid(text));
+        };
+        let limit = descriptors.overriding(own.requests_per_unit, unit, engine)?;
+        let mut parts: SmallVec<[&[u8]; 8]> = SmallVec::from_slice(&[domain.as_bytes()]);
+        parts.extend(entries.iter().flat_map(|e| [e.key.as_bytes(), e.value.as_bytes()]));
+        return Ok(Some((LimitRef::Own(limit), join(parts.into_iter()))));
+    }
+    let pairs = entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
+    let Some(index) = descriptors.tree.walk(domain, pairs).limit else { return Ok(None) };
+    let known = descriptors.limit(index).zip(descriptors.tree.limits().get(index));
+    Ok(known.map(|(limit, of_tree)| {
+        let open = of_tree.path.iter().zip(entries).filter(|(part, _)| part.is_open());
+        let values: SmallVec<[&[u8]; 4]> = open.map(|(_, entry)| entry.value.as_bytes()).collect();
+        (LimitRef::Tree(limit, of_tree), join(values.into_iter()))
+    }))
+}
+
+/// The server's own rules that say which descriptors they are for.
+fn rules_of<'a>(
+    rules: &'a RuleSet,
+    domain: &str,
+    descriptor: &RateLimitDescriptor,
+) -> SmallVec<[(LimitRef<'a>, Key); 1]> {
+    let mut limits = SmallVec::new();
+    if !rules.serve_descriptors() {
+        return limits;
+    }
+    let entry =
+        |entry: &Entry| (format!("descriptor:{}", entry.key).into(), entry.value.clone().into());
+    let domain = ("domain".into(), domain.to_owned().into());
+    let pairs = std::iter::once(domain).chain(descriptor.entries.iter().map(entry));
+    let request = Attributes::new(pairs, &rules.client_address);
+    for rule in rules.iter().filter(|rule| rule.serves_descriptors() && rule.matches(&request)) {
+        let Some(prepared) = rule.limit_for(&request) else { continue };
+        let current = Current { name: rule.name.clone(), ..Current::of(&prepared.rule) };
+        let kind = Kind::Counted(prepared.id, Box::new(prepared.rule.clone()));
+        let (shadow_mode, quota_mode) = (false, false);
+        let limit = Limit { kind, current, shadow_mode, quota_mode, counts: None };
+        let limit = LimitRef::Rule(Box::new(RuleLimit { rule, limit }));
+        limits.push((limit, rule.key(&request)));
+    }
+    limits
+}
+
+/// Limits that another descriptor of the same request names are left out.
+fn drop_replaced(shares: &mut SmallVec<[Share<'_>; 4]>) {
+    let mut replaced: HashSet<&str> = HashSet::new();
+    for share in &*shares {
+        if let LimitRef::Tree(_, limit) = &share.limit {
+            replaced.extend(limit.config.replaces.iter().map(String::as_str));
+        }
+    }
+    if replaced.is_empty() {
+        return;
+    }
+    let dropped: SmallVec<[bool; 4]> = shares
+        .iter()
+        .map(|share| match &share.limit {
+            LimitRef::Tree(_, limit) => {
+                !matches!(share.limit.kind, Kind::Unlimited)
+                    && replaced.contains(limit.config.name.as_str())
+            }
+            _ => false,
+        })
+        .collect();
+    let mut dropped = dropped.into_iter();
+    shares.retain(|_| !dropped.next().unwrap_or(false));
+}
+
+/// Gives every share that the engine counts its place among the charges: those of one limit and
+/// client are one charge.
+pub(super) fn place(shares: &mut [Share<'_>]) -> Result<(), Refused> {
+    let mut count = 0;
+    for index in 0..shares.len() {
+        let (before, rest) = shares.split_at_mut(index);
+        let Some(share) = rest.first_mut() else { break };
+        if share.counted().is_none() || matches!(share.hits, Hits::Refunded(_)) {
+            continue;
+        }
+        let same = |other: &&Share<'_>| {
+            other.place.is_some() && other.counted() == share.counted() && other.key == share.key
+        };
+        share.place = before.iter().find(same).map_or(Some(count), |other| other.place);
+        count += usize::from(share.place == Some(count));
+    }
+    if count > MAX_CHARGES {
+        let text = format!("descriptors meet {count} limits; at most {MAX_CHARGES}");
+        return Err(Refused::invalid(text));
+    }
+    Ok(())
+}
+
+/// The charges of a request, in the order of their places.
+pub(super) fn charges<'s>(shares: &'s [Share<'_>]) -> SmallVec<[Charge<'s>; 4]> {
+    let mut charges: SmallVec<[Charge<'s>; 4]> = SmallVec::new();
+    for share in shares {
+        let (Some(rule), Hits::Charged(hits), Some(place)) =
+            (share.counted(), share.hits, share.place)
+        else {
+            continue;
+        };
+        let cost = Cost::from_units(hits);
+        match charges.get_mut(place) {
+            Some(charge) => charge.cost = charge.cost + cost,
+            None => charges.push(Charge { rule, key: &share.key, cost }),
+        }
+    }
+    charges
+}

@@ -1,0 +1,147 @@
+//! What became of requests, by descriptor: the peer's counters.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::metrics::{Counter, Family, Histogram, Metrics};
+
+/// Most descriptors that are counted apart; those beyond are counted together.
+const MAX_KEYS: usize = 10_000;
+/// The label of calls.
+const METHOD: &str = "{grpc_method=\"ShouldRateLimit\"}";
+/// Where those beyond are counted.
+const OTHERS: &str = "other";
+
+/// The counters of one descriptor.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Hits in all.
+    pub total_hits: Counter,
+    /// Hits over the limit.
+    pub over_limit: Counter,
+    /// Hits above four fifths of the limit.
+    pub near_limit: Counter,
+    /// Hits within the limit.
+    pub within_limit: Counter,
+    /// Hits over the limit in shadow mode.
+    pub shadow_mode: Counter,
+}
+
+/// What became of one descriptor of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Became {
+    /// What it cost.
+    pub hits: u64,
+    /// Whether it was over its limit.
+    pub over: bool,
+    /// Whether the limit is in shadow mode.
+    pub shadow: bool,
+    /// The limit.
+    pub limit: u64,
+    /// What remains of it.
+    pub remaining: u64,
+}
+
+impl Counts {
+    /// Counts one descriptor of a request.
+    pub fn count(&self, became: Became) {
+        let Became { hits, over, shadow, limit, remaining } = became;
+        if hits == 0 {
+            return;
+        }
+        self.total_hits.add(hits);
+        if over {
+            self.over_limit.add(hits);
+            if shadow {
+                self.shadow_mode.add(hits);
+            }
+            return;
+        }
+        self.within_limit.add(hits);
+        let near = limit * 4 / 5;
+        let used = limit.saturating_sub(remaining);
+        if used > near {
+            self.near_limit.add(hits.min(used - near));
+        }
+    }
+}
+
+/// Every descriptor's counters, by the name that the peer gives it, and those of all calls. They go on
+/// over reloads.
+#[derive(Debug, Default)]
+pub struct CountsOf {
+    by_labels: Mutex<BTreeMap<String, Arc<Counts>>>,
+    /// Calls.
+    pub requests: Counter,
+    /// Calls that could not be understood.
+    pub service_errors: Counter,
+    /// Calls that what keeps the states could not answer.
+    pub engine_errors: Counter,
+    /// From a call's headers until its answer is ready.
+    pub response_time: Histogram,
+}
+
+impl CountsOf {
+    /// The counters of a descriptor: domain, first and second level, separated by dots.
+    pub fn of(&self, key: &[String]) -> Arc<Counts> {
+        let mut counts = self.lock();
+        let key = labels(key);
+        let known = counts.contains_key(&key) || counts.len() < MAX_KEYS;
+        let key = if known { key } else { labels(&[OTHERS.to_owned()]) };
+        Arc::clone(counts.entry(key).or_default())
+    }
+
+    /// The counters under the peer's names.
+    pub fn families(&self, metrics: &Metrics) -> Vec<Family> {
+        let counts = self.lock();
+        let family = |name, help, counter: fn(&Counts) -> &Counter| {
+            let values = counts
+                .iter()
+                .map(|(labels, counts)| (labels.clone(), counter(counts).get() as f64));
+            Family::counter(name, help).with_labels(values)
+        };
+        vec![
+            family("ratelimit_service_rate_limit_total_hits", "Hits.", |c| &c.total_hits),
+            family("ratelimit_service_rate_limit_over_limit", "Hits over.", |c| &c.over_limit),
+            family("ratelimit_service_rate_limit_near_limit", "Hits near.", |c| &c.near_limit),
+            family("ratelimit_service_rate_limit_within_limit", "Hits within.", |c| {
+                &c.within_limit
+            }),
+            family("ratelimit_service_rate_limit_shadow_mode", "Hits let pass.", |c| {
+                &c.shadow_mode
+            }),
+            Family::counter("ratelimit_service_total_requests", "Calls.")
+                .with_labels([(METHOD.to_owned(), self.requests.get() as f64)]),
+            Family::counter("ratelimit_service_should_rate_limit_error", "Failed calls.").labelled(
+                "err_type",
+                [
+                    ("service_error", self.service_errors.get() as f64),
+                    ("redis_error", self.engine_errors.get() as f64),
+                ],
+            ),
+            Family::histogram(
+                "ratelimit_service_response_time_seconds",
+                "Time of a call.",
+                METHOD,
+                &self.response_time,
+            ),
+            Family::counter("ratelimit_service_config_load_success", "Configurations loaded.")
+                .value(1.0 + metrics.reloads.get() as f64),
+            Family::counter("ratelimit_service_config_load_error", "Configurations refused.")
+                .value(metrics.failed_reloads.get() as f64),
+        ]
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Counts>>> {
+        self.by_labels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The labels as the peer's exporter makes them: the domain and the first two levels.
+fn labels(key: &[String]) -> String {
+    let names = ["domain", "key1", "key2"];
+    let escaped = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let label = |(name, text): (&str, &String)| format!("{name}=\"{}\"", escaped(text));
+    let labels: Vec<_> = names.into_iter().zip(key).map(label).collect();
+    format!("{{{}}}", labels.join(","))
+}

@@ -1,0 +1,92 @@
+//! The headers that an answer adds: for the client, and for the application behind Envoy.
+
+use earrrl::Outcome;
+use envoy_types::pb::envoy::config::core::v3::HeaderValue;
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
+
+use super::answer::Verdicts;
+use super::asked::Share;
+use super::prepared::Descriptors;
+use crate::config::envoy::Headers;
+use crate::config::envoy::unit::Unit;
+
+/// Adds them.
+pub(super) fn add(
+    descriptors: &Descriptors,
+    shares: &[Share<'_>],
+    verdicts: &Verdicts,
+    response: &mut RateLimitResponse,
+) {
+    let tightest = tightest(&response.statuses);
+    let mut to_client = match (descriptors.config.headers, tightest) {
+        (Headers::Draft11, Some(status)) => draft_11(&response.statuses, status),
+        (Headers::Peer, Some(status)) => peer(status),
+        _ => Vec::new(),
+    };
+    if verdicts.over() && descriptors.config.problem_body {
+        to_client.push(header("content-type", "application/problem+json".into()));
+        if let Some(status) = tightest {
+            to_client.push(header("retry-after", seconds(status).to_string()));
+        }
+        response.raw_body = PROBLEM.into();
+    }
+    response.response_headers_to_add = to_client;
+    let flagged = shares.iter().zip(&verdicts.each).map(|(_, verdict)| verdict.outcome);
+    let mut flagged = flagged.filter(|o| matches!(o, Outcome::Quarantine | Outcome::ShadowBan));
+    if let (Some(outcome), false) = (flagged.next(), verdicts.over()) {
+        response.request_headers_to_add.push(header("x-earrrl-action", outcome.name().into()));
+    }
+}
+
+/// RFC 9457, with the type that the draft registers.
+const PROBLEM: &[u8] = br#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429}"#;
+
+/// The status that a client meets first: what is over, else what has least left.
+fn tightest(statuses: &[DescriptorStatus]) -> Option<&DescriptorStatus> {
+    let limited = statuses.iter().filter(|status| status.current_limit.is_some());
+    limited.min_by_key(|status| (std::cmp::Reverse(status.code), status.limit_remaining))
+}
+
+/// draft-ietf-httpapi-ratelimit-headers-11.
+fn draft_11(statuses: &[DescriptorStatus], tightest: &DescriptorStatus) -> Vec<HeaderValue> {
+    let limited = statuses.iter().filter(|status| status.current_limit.is_some());
+    let policies: Vec<_> = limited.map(policy).collect();
+    let Some(limit) = &tightest.current_limit else { return Vec::new() };
+    let (name, remaining) = (quoted(&limit.name), tightest.limit_remaining);
+    let available = format!("{name};r={remaining};t={}", seconds(tightest));
+    vec![header("ratelimit-policy", policies.join(", ")), header("ratelimit", available)]
+}
+
+fn policy(status: &DescriptorStatus) -> String {
+    let Some(limit) = &status.current_limit else { return String::new() };
+    let window = Unit::from_number(limit.unit).map_or(1, |unit| unit.duration().as_secs());
+    format!("{};q={};w={window}", quoted(&limit.name), limit.requests_per_unit)
+}
+
+/// A name as a structured field's string; a limit without one is called `default`.
+fn quoted(name: &str) -> String {
+    let visible = name.chars().filter(|c| matches!(c, ' '..='~'));
+    let escaped: String = visible
+        .flat_map(|c| matches!(c, '"' | '\\').then_some('\\').into_iter().chain([c]))
+        .collect();
+    format!("\"{}\"", if escaped.is_empty() { "default" } else { &escaped })
+}
+
+/// The names that the peer uses.
+fn peer(tightest: &DescriptorStatus) -> Vec<HeaderValue> {
+    let limit = tightest.current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit);
+    vec![
+        header("ratelimit-limit", limit.to_string()),
+        header("ratelimit-remaining", tightest.limit_remaining.to_string()),
+        header("ratelimit-reset", seconds(tightest).to_string()),
+    ]
+}
+
+fn seconds(status: &DescriptorStatus) -> i64 {
+    status.duration_until_reset.as_ref().map_or(0, |duration| duration.seconds)
+}
+
+fn header(key: &str, value: String) -> HeaderValue {
+    HeaderValue { key: key.into(), value, ..HeaderValue::default() }
+}

@@ -1,0 +1,74 @@
+//! Dynamic metadata: the request as it was understood, and what passed descriptors carry.
+
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use envoy_types::pb::google::protobuf::value::Kind;
+use envoy_types::pb::google::protobuf::{ListValue, Struct, Value};
+use serde_json::Value as Json;
+
+use super::answer::Verdicts;
+use super::asked::{LimitRef, Share};
+
+type Object = serde_json::Map<String, Json>;
+
+/// `{domain, descriptors: [{entries: ["key=value"]}], hitsAddend?, metadata?}`.
+pub(super) fn of(request: &RateLimitRequest, shares: &[Share<'_>], verdicts: &Verdicts) -> Struct {
+    let mut object = Object::new();
+    object.insert("domain".into(), request.domain.as_str().into());
+    let descriptors = request.descriptors.iter().map(|descriptor| {
+        let entry = |(key, value): (&str, &str)| Json::from(format!("{key}={value}"));
+        let entries = descriptor.entries.iter().map(|e| (e.key.as_str(), e.value.as_str()));
+        let mut object = Object::new();
+        object.insert("entries".into(), entries.map(entry).collect());
+        if let Some(hits) = &descriptor.hits_addend {
+            object.insert("hitsAddend".into(), hits.value.into());
+        }
+        Json::Object(object)
+    });
+    object.insert("descriptors".into(), descriptors.collect());
+    if request.hits_addend > 0 {
+        object.insert("hitsAddend".into(), request.hits_addend.into());
+    }
+    let mut carried = Object::new();
+    for (share, verdict) in shares.iter().zip(&verdicts.each) {
+        if let (LimitRef::Tree(_, limit), false) = (&share.limit, verdict.enforced) {
+            merge(&mut carried, &limit.metadata);
+        }
+    }
+    if !carried.is_empty() {
+        object.insert("metadata".into(), carried.into());
+    }
+    to_struct(&object)
+}
+
+/// What is there already stays; objects are merged.
+fn merge(into: &mut Object, from: &Object) {
+    for (key, value) in from {
+        match (into.get_mut(key), value) {
+            (None, value) => {
+                into.insert(key.clone(), value.clone());
+            }
+            (Some(Json::Object(known)), Json::Object(new)) => merge(known, new),
+            _ => {}
+        }
+    }
+}
+
+/// JSON as the wire has it.
+fn to_struct(object: &Object) -> Struct {
+    let field = |(key, value): (&String, &Json)| (key.clone(), to_value(value));
+    Struct { fields: object.iter().map(field).collect() }
+}
+
+fn to_value(json: &Json) -> Value {
+    let kind = match json {
+        Json::Null => Kind::NullValue(0),
+        Json::Bool(truth) => Kind::BoolValue(*truth),
+        Json::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
+        Json::String(text) => Kind::StringValue(text.clone()),
+        Json::Array(list) => {
+            Kind::ListValue(ListValue { values: list.iter().map(to_value).collect() })
+        }
+        Json::Object(object) => Kind::StructValue(to_struct(object)),
+    };
+    Value { kind: Some(kind) }
+}

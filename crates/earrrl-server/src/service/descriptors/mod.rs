@@ -1,0 +1,211 @@
+//! Envoy's rate limit service: a request's descriptors, and what is answered for each.
+//!
+//! Messages are the wire's own types, which are plain data; `asked` tells which limits they meet,
+//! `answer` what is said of the decision.
+
+mod answer;
+mod asked;
+pub mod counts;
+mod headers;
+mod metadata;
+pub mod prepared;
+
+use std::fmt;
+use std::time::Instant;
+
+use earrrl::{Clock, Cost, Decision, EngineError, Mode, Nanos};
+use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use smallvec::SmallVec;
+
+use self::answer::Verdicts;
+use self::asked::{Hits, Share};
+use self::prepared::{Descriptors, Kind};
+use super::rules::RuleSet;
+use crate::engine::Engine;
+
+/// Most descriptors of a request.
+pub const MAX_DESCRIPTORS: usize = 64;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Decide and store by policy.
+    Check,
+    /// Decide only.
+    Peek,
+    /// Store whatever the verdict.
+    Charge,
+}
+
+/// Why a request got no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The request can't be.
+    Invalid(String),
+    /// No configuration has been loaded.
+    NotConfigured,
+    /// The engine failed.
+    Engine(EngineError),
+}
+
+impl Refused {
+    fn invalid(why: impl Into<String>) -> Self {
+        Self::Invalid(why.into())
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(why) => f.write_str(why),
+            Self::NotConfigured => f.write_str("no rate limit configuration loaded"),
+            Self::Engine(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl From<EngineError> for Refused {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Invalid(error) => Self::Invalid(error.to_string()),
+            error => Self::Engine(error),
+        }
+    }
+}
+
+impl Descriptors {
+    /// Answers a request.
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing is stored then.
+    pub async fn answer(
+        &self,
+        engine: &Engine,
+        rules: &RuleSet,
+        clock: &dyn Clock,
+        request: &RateLimitRequest,
+        ask: Ask,
+    ) -> Result<RateLimitResponse, Refused> {
+        let mut shares = asked::shares(self, rules, request, engine)?;
+        asked::place(&mut shares)?;
+        if ask != Ask::Peek {
+            refund(engine, &shares).await?;
+        }
+        let charges = asked::charges(&shares);
+        let mode = match ask {
+            Ask::Check => self.mode(&shares, request),
+            Ask::Peek => Mode::Peek,
+            Ask::Charge => Mode::Charge,
+        };
+        let decision = match &*charges {
+            [] => None,
+            charges => Some(engine.decide(charges, mode).await?),
+        };
+        let figures = figures(engine, &shares, decision.as_ref()).await?;
+        let verdicts = Verdicts::new(&shares, figures, decision.as_ref(), clock.now());
+        if verdicts.over()
+            && decision.is_some_and(|decision| decision.allowed)
+            && mode == Mode::Check
+        {
+            give_back(engine, &shares, &verdicts).await?;
+        }
+        Ok(answer::response(self, request, &shares, &verdicts))
+    }
+
+    /// Requests are stored all or nothing. What a descriptor bills by hits of its own has happened
+    /// already, so it is stored whatever the verdict; and so is everything where the peer's way was
+    /// asked for.
+    fn mode(&self, shares: &[Share<'_>], request: &RateLimitRequest) -> Mode {
+        let bills = |share: &Share<'_>| {
+            let own = &request.descriptors[share.descriptor].hits_addend;
+            own.as_ref().is_some_and(|hits| hits.value > 0)
+        };
+        let denies = |share: &Share<'_>| {
+            matches!(share.limit.kind, Kind::Zero(_))
+                && !share.limit.shadow_mode
+                && !share.limit.quota_mode
+                && share.hits != Hits::Charged(0)
+        };
+        if self.config.drain_denied || shares.iter().any(bills) {
+            Mode::Charge
+        } else if shares.iter().any(denies) {
+            Mode::Peek
+        } else {
+            Mode::Check
+        }
+    }
+}
+
+/// Gives back what descriptors say was charged too much.
+async fn refund(engine: &Engine, shares: &[Share<'_>]) -> Result<(), Refused> {
+    for share in shares {
+        if let (Hits::Refunded(hits), Some(rule)) = (share.hits, share.counted()) {
+            let charge = earrrl::Charge { rule, key: &share.key, cost: Cost::from_units(hits) };
+            engine.refund(&charge, None).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes back what was charged for a request that is denied because all quotas are over.
+async fn give_back(
+    engine: &Engine,
+    shares: &[Share<'_>],
+    verdicts: &Verdicts,
+) -> Result<(), Refused> {
+    for (share, verdict) in shares.iter().zip(&verdicts.each) {
+        if let (Hits::Charged(hits), Some(rule), false) =
+            (share.hits, share.counted(), verdict.over)
+        {
+            let charge = earrrl::Charge { rule, key: &share.key, cost: Cost::from_units(hits) };
+            engine.refund(&charge, None).await?;
+        }
+    }
+    Ok(())
+}
+
+/// What each share's limit says by itself. A decision tells it of one; the others are asked.
+async fn figures(
+    engine: &Engine,
+    shares: &[Share<'_>],
+    decision: Option<&Decision>,
+) -> Result<SmallVec<[Option<Decision>; 4]>, Refused> {
+    let counted = shares.iter().filter(|share| share.counted().is_some()).count();
+    let ask = |share: &Share<'_>| {
+        let hits = if let Hits::Charged(hits) = share.hits { hits } else { 0 };
+        (share.counted(), share.key.clone(), Cost::from_units(hits))
+    };
+    if let (1, Some(decision)) = (counted, decision) {
+        let told = |share: &Share<'_>| share.counted().map(|_| *decision);
+        return Ok(shares.iter().map(told).collect());
+    }
+    let asked = shares.iter().map(ask).map(|(rule, key, cost)| async move {
+        let Some(rule) = rule else { return Ok::<_, EngineError>(None) };
+        let charge = earrrl::Charge { rule, key: &key, cost };
+        engine.decide(&[charge], Mode::Peek).await.map(Some)
+    });
+    let figures = futures_util::future::join_all(asked).await;
+    Ok(figures.into_iter().collect::<Result<_, _>>()?)
+}
+
+/// The time until a window that began at a multiple of `length` ends.
+fn until_window_ends(now: Nanos, length: u64) -> std::time::Duration {
+    std::time::Duration::from_nanos(length - now.get() % length.max(1))
+}
+
+/// An answer in time: near the deadline the request passes, since Envoy lets it pass after it, and
+/// counts an error.
+pub(super) async fn in_time(
+    answer: impl Future<Output = Result<RateLimitResponse, Refused>>,
+    request: &RateLimitRequest,
+    deadline: Instant,
+) -> Result<RateLimitResponse, Refused> {
+    // A quarter of the time is for the way back.
+    let left = deadline.saturating_duration_since(Instant::now()) * 3 / 4;
+    match tokio::time::timeout(left, answer).await {
+        Ok(answer) => answer,
+        Err(_) => Ok(answer::unlimited(request)),
+    }
+}

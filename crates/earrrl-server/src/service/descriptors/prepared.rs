@@ -1,0 +1,238 @@
+//! The limits of descriptors as the engine knows them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use earrrl::{Action, EngineError, FixedWindow, Quota, Rule, RuleId};
+use siphasher::sip128::{Hasher128 as _, SipHasher13};
+
+use super::counts::{Counts, CountsOf};
+use crate::config::envoy::file::Amount;
+use crate::config::envoy::tree::{PathPart, Tree, TreeLimit};
+use crate::config::envoy::unit::Unit;
+use crate::config::envoy::{Algorithm, EnvoyConfig};
+use crate::config::{Config, RuleConfig};
+use crate::engine::Engine;
+
+/// Least clients that a table is meant for where a descriptor's values are open.
+const LEAST_CAPACITY: usize = 1000;
+/// Different limits that requests may bring.
+const MAX_OVERRIDES: usize = 1024;
+/// Clients that the table of a limit from a request is meant for.
+const OVERRIDE_CAPACITY: usize = 10_000;
+
+/// A configuration's descriptors in force.
+#[derive(Debug)]
+pub struct Descriptors {
+    /// What matches.
+    pub tree: Arc<Tree>,
+    /// How requests are answered.
+    pub config: EnvoyConfig,
+    /// The counters of metrics.
+    pub counts: Arc<CountsOf>,
+    limits: Vec<Limit>,
+    overrides: Mutex<HashMap<(u32, Unit), Arc<Limit>>>,
+}
+
+/// One limit in force.
+#[derive(Debug)]
+pub struct Limit {
+    /// What keeps its clients.
+    pub kind: Kind,
+    /// What answers say of it.
+    pub current: Current,
+    /// Counted, never enforced.
+    pub shadow_mode: bool,
+    /// Enforced only when all such limits of a request are over.
+    pub quota_mode: bool,
+    /// How often what was said; `None` where requests' own values name the counter.
+    pub counts: Option<Arc<Counts>>,
+}
+
+/// How a limit is decided.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// Nothing is counted, everything is allowed.
+    Unlimited,
+    /// Nothing is allowed; the answer names the end of the window.
+    Zero(Unit),
+    /// The engine counts.
+    Counted(RuleId, Box<Rule>),
+}
+
+/// A limit in the words of an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Current {
+    /// The limit's name.
+    pub name: String,
+    /// So many requests.
+    pub requests: u32,
+    /// In each of this unit, by its number.
+    pub unit: i32,
+}
+
+impl Descriptors {
+    /// The descriptors of a configuration, if it has any.
+    ///
+    /// # Errors
+    /// As [`Descriptors::new`].
+    pub fn of_config(
+        config: &Config,
+        engine: &Engine,
+        counts: &Arc<CountsOf>,
+    ) -> Result<Option<Self>, EngineError> {
+        // Rules of the server's own may serve descriptors alone.
+        let rules = || config.rules.iter().any(RuleConfig::serves_descriptors);
+        let tree = match &config.envoy.tree {
+            Some(tree) => Arc::clone(tree),
+            None if rules() => Arc::default(),
+            None => return Ok(None),
+        };
+        Self::new(&config.envoy, tree, engine, config.capacity, counts).map(Some)
+    }
+
+    /// Prepares every limit. Those whose way through the tree is known keep their clients' history.
+    ///
+    /// # Errors
+    /// When there is not enough memory for a table, say.
+    pub fn new(
+        config: &EnvoyConfig,
+        tree: Arc<Tree>,
+        engine: &Engine,
+        capacity: usize,
+        counts: &Arc<CountsOf>,
+    ) -> Result<Self, EngineError> {
+        let open = tree.limits().iter().filter(|limit| is_open(limit)).count().max(1);
+        let share = (capacity / open).max(LEAST_CAPACITY.min(capacity));
+        let limits = tree.limits().iter().map(|limit| {
+            let capacity = if is_open(limit) { share } else { 1 };
+            Limit::new(limit, config.algorithm, engine, capacity, counts)
+        });
+        let limits = limits.collect::<Result<_, _>>()?;
+        let (config, counts) = (config.clone(), Arc::clone(counts));
+        Ok(Self { tree, config, counts, limits, overrides: Mutex::default() })
+    }
+
+    /// The limit of this index in the tree.
+    pub fn limit(&self, index: usize) -> Option<&Limit> {
+        self.limits.get(index)
+    }
+
+    /// A limit that a request brings.
+    ///
+    /// # Errors
+    /// When there are too many different ones, or it can't be.
+    pub fn overriding(
+        &self,
+        requests: u32,
+        unit: Unit,
+        engine: &Engine,
+    ) -> Result<Arc<Limit>, EngineError> {
+        let mut overrides = self.overrides.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = overrides.get(&(requests, unit)) {
+            return Ok(Arc::clone(known));
+        }
+        if overrides.len() >= MAX_OVERRIDES {
+            let text = format!("limits in requests: {MAX_OVERRIDES} different ones at most");
+            return Err(EngineError::Unavailable(text));
+        }
+        let kind = match self.config.algorithm.rule(requests, unit)? {
+            None => Kind::Zero(unit),
+            Some(rule) => {
+                let name = format!("envoy-override-{requests}-{}", unit.name());
+                Kind::Counted(engine.prepare(&name, &rule, OVERRIDE_CAPACITY)?, Box::new(rule))
+            }
+        };
+        let current = Current { name: String::new(), requests, unit: unit.number() };
+        let (shadow_mode, quota_mode) = (false, false);
+        let limit = Arc::new(Limit { kind, current, shadow_mode, quota_mode, counts: None });
+        overrides.insert((requests, unit), Arc::clone(&limit));
+        Ok(limit)
+    }
+}
+
+impl Limit {
+    fn new(
+        limit: &TreeLimit,
+        algorithm: Algorithm,
+        engine: &Engine,
+        capacity: usize,
+        counts: &CountsOf,
+    ) -> Result<Self, EngineError> {
+        let config = &limit.config;
+        let kind = match (config.amount, config.rule(algorithm)?) {
+            (_, Some(rule)) => {
+                // Modes are judged over all descriptors of a request, so the engine only counts.
+                let counts_only = config.shadow_mode || config.quota_mode;
+                let rule = if counts_only { rule.with_action(Action::Observe)? } else { rule };
+                Kind::Counted(engine.prepare(&engine_name(limit), &rule, capacity)?, Box::new(rule))
+            }
+            (Amount::PerUnit(_, unit), None) => Kind::Zero(unit),
+            (Amount::Unlimited | Amount::Own, None) => Kind::Unlimited,
+        };
+        Ok(Self {
+            current: Current::new(limit, &kind),
+            kind,
+            shadow_mode: config.shadow_mode,
+            quota_mode: config.quota_mode,
+            counts: (!limit.is_named_by_requests()).then(|| counts.of(&limit.metric_key())),
+        })
+    }
+}
+
+impl Current {
+    fn new(limit: &TreeLimit, kind: &Kind) -> Self {
+        let name = limit.config.name.clone();
+        match (limit.config.amount, kind) {
+            (Amount::PerUnit(requests, unit), _) => Self { name, requests, unit: unit.number() },
+            (Amount::Own, Kind::Counted(_, rule)) => Self { name, ..Self::of(rule) },
+            _ => Self { name, ..Self::default() },
+        }
+    }
+
+    /// A limit that has no unit, in the smallest unit that holds one request.
+    pub fn of(rule: &Rule) -> Self {
+        let quota = Quota::of(rule.limit());
+        let window = quota.window.unwrap_or(1);
+        let units = [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Month, Unit::Year];
+        let exact = Unit::from_secs(window).map(|unit| (quota.units, unit));
+        let holds_one = units.into_iter().map(|unit| {
+            let requests = u128::from(quota.units) * u128::from(unit.duration().as_secs());
+            ((requests / u128::from(window)) as u64, unit)
+        });
+        let (requests, unit) = exact
+            .or_else(|| holds_one.into_iter().find(|(requests, _)| *requests > 0))
+            .unwrap_or((quota.units, Unit::Year));
+        let requests = u32::try_from(requests).unwrap_or(u32::MAX);
+        Self { name: String::new(), requests, unit: unit.number() }
+    }
+}
+
+/// Whether requests' values tell clients apart.
+fn is_open(limit: &TreeLimit) -> bool {
+    limit.path.iter().any(PathPart::is_open)
+}
+
+/// The limit's name in the engine. It depends on the way through the tree only: a changed limit
+/// keeps its clients, and servers that use one Redis share them.
+fn engine_name(limit: &TreeLimit) -> String {
+    let mut hasher = SipHasher13::new();
+    let mut add = |text: &str| {
+        std::hash::Hasher::write(&mut hasher, &(text.len() as u64).to_le_bytes());
+        std::hash::Hasher::write(&mut hasher, text.as_bytes());
+    };
+    add(&limit.domain);
+    for part in &limit.path {
+        add(&part.key);
+        add(&part.value);
+    }
+    format!("envoy-{:032x}", hasher.finish128().as_u128())
+}
+
+/// Whether a rule's window ends at a fixed time, and then how long it is.
+pub fn fixed_window(rule: &Rule) -> Option<&FixedWindow> {
+    match rule.limit() {
+        earrrl::Limit::FixedWindow(window) => Some(window),
+        _ => None,
+    }
+}

@@ -1,0 +1,140 @@
+//! A real Envoy, and gRPC's own client, against the rate limit service.
+#![cfg(feature = "serve")]
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use std::io::Read as _;
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Child, Command, Stdio};
+
+use support::http::Client;
+use support::{TestServer, installed, testdata, until};
+
+const TOKEN: &str = "check-token-0123456789";
+
+/// Envoy with `testdata/envoy/proxy.yaml` in front of a server; killed when this is dropped.
+struct Envoy {
+    child: Child,
+    proxy: SocketAddr,
+    _config: tempfile::TempDir,
+}
+
+impl Envoy {
+    fn start(grpc: SocketAddr) -> Self {
+        // Held together, so that they differ.
+        let held = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [proxy, app] = [0, 1].map(|place: usize| held[place].local_addr().unwrap());
+        drop(held);
+        let text = std::fs::read_to_string(testdata("envoy/proxy.yaml")).unwrap();
+        let port = |address: SocketAddr| address.port().to_string();
+        let text = text.replace("port_value: GRPC", &format!("port_value: {}", port(grpc)));
+        let text = text.replace("port_value: APP", &format!("port_value: {}", port(app)));
+        let text = text.replace("port_value: PROXY", &format!("port_value: {}", port(proxy)));
+        let config = tempfile::tempdir().unwrap();
+        let file = config.path().join("envoy.yaml");
+        std::fs::write(&file, text).unwrap();
+        let mut command = Command::new(installed("bin/envoy"));
+        command.args(["--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warn", "-c"]);
+        let child = command.arg(&file).stderr(Stdio::piped()).spawn().unwrap();
+        let mut envoy = Self { child, proxy, _config: config };
+        until("Envoy listens", || {
+            if envoy.child.try_wait().unwrap().is_some() {
+                let mut log = String::new();
+                envoy.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+                panic!("Envoy ended: {log}");
+            }
+            std::net::TcpStream::connect(proxy).is_ok()
+        });
+        envoy
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(self.proxy)
+    }
+}
+
+impl Drop for Envoy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn an_independent_client_is_answered() {
+    let server = TestServer::with_descriptors(&format!("[server]\ncheck_token = \"{TOKEN}\""));
+    let script = testdata("../crates/earrrl-server/tests/clients/envoy.py");
+    let port = server.grpc.port().to_string();
+    let mut python = Command::new("python3");
+    python.env("PYTHONPATH", installed("python"));
+    let output = python.arg(script).args([&port, TOKEN]).output();
+    let output = output.unwrap();
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(out.trim(), "good", "{err}");
+}
+
+#[test]
+fn envoy_obeys() {
+    let server = TestServer::with_descriptors("");
+    let envoy = Envoy::start(server.grpc);
+    let mut client = envoy.client();
+    let mut get = |headers: &str| client.request("GET", "/", headers, b"");
+    for remaining in (0..20).rev() {
+        let answer = get("x-user: alice\r\n");
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let left = answer.header("x-ratelimit-remaining");
+        assert_eq!(left, Some(remaining.to_string().as_str()), "{answer:?}");
+        assert_eq!(answer.header("x-ratelimit-reset"), Some("60"), "{answer:?}");
+        assert_eq!(answer.header("ratelimit-policy"), Some("\"default\";q=20;w=60"));
+    }
+    let answer = get("x-user: alice\r\n");
+    assert_eq!((answer.status, answer.header("x-envoy-ratelimited")), (429, Some("true")));
+    assert_eq!(get("x-user: bob\r\n").status, 200);
+    // A quarantined client passes, and the application is told.
+    let actions = (0..2000).map(|_| get("x-abuser: mallory\r\n"));
+    let actions: Vec<_> =
+        actions.map(|answer| answer.header("x-action").map(str::to_owned)).collect();
+    assert_ne!(actions[0].as_deref(), Some("quarantine"));
+    assert_eq!(actions[1999].as_deref(), Some("quarantine"));
+}
+
+/// A check before, the real number after, and what was too much given back: exact to the token.
+#[test]
+fn tokens_are_billed_to_the_last_one() {
+    const REQUESTS: u64 = 10_000;
+    let server = TestServer::with_descriptors("");
+    let envoy = Envoy::start(server.grpc);
+    let mut client = envoy.client();
+    let mut billed = 0;
+    for number in 0..REQUESTS {
+        let tokens = number % 977;
+        let headers = format!("x-team: big\r\nx-tokens: {tokens}\r\n");
+        let answer = client.request("GET", "/tokens", &headers, b"");
+        assert_eq!(answer.status, 200, "{answer:?}");
+        billed += tokens;
+    }
+    let remaining = |team: &str, own: &str| {
+        let entries = format!("[{{\"key\":\"team\",\"value\":\"{team}\"}}]");
+        let descriptor = format!("{{\"entries\":{entries},{own}}}");
+        let body = format!("{{\"domain\":\"shop\",\"descriptors\":[{descriptor}]}}");
+        let answer = server.http().post("/json", &body);
+        answer.json()["statuses"][0]["limitRemaining"].as_u64().unwrap_or(0)
+    };
+    let ask = "\"hitsAddend\":\"0\"";
+    until("every bill has come", || remaining("big", ask) == 4_000_000_000 - billed);
+    let back = "\"hitsAddend\":\"1234\",\"isNegativeHits\":true";
+    assert_eq!(remaining("big", back), 4_000_000_000 - billed + 1234);
+
+    // The bill that goes beyond the limit counts whole; the next check denies.
+    let small = |client: &mut Client, tokens: u64| {
+        let headers = format!("x-team: small\r\nx-tokens: {tokens}\r\n");
+        client.request("GET", "/tokens", &headers, b"").status
+    };
+    assert_eq!(small(&mut client, 60), 200);
+    until("the first bill has come", || remaining("small", ask) == 40);
+    assert_eq!(small(&mut client, 60), 200);
+    until("the second bill has come", || remaining("small", ask) == 0);
+    assert_eq!(small(&mut client, 60), 429);
+}

@@ -1,0 +1,235 @@
+//! What Envoy's rate limit service answers, by tables; no socket.
+#![cfg(feature = "serve")]
+#![allow(clippy::unwrap_used)]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use earrrl::conformance::block_on;
+use earrrl::{ManualClock, Nanos};
+use earrrl_server::config::Config;
+use earrrl_server::protocol::grpc::json;
+use earrrl_server::service::Service;
+use earrrl_server::service::descriptors::{Ask, Refused};
+use serde_json::{Map, Value, json};
+
+fn testdata(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
+}
+
+/// A service with the descriptors of `envoy/shop.yaml`, and its clock.
+fn service(toml: &str) -> (Service, Arc<ManualClock>) {
+    let mut config = Config::parse(toml, "f").unwrap();
+    config.envoy.files = vec![testdata("envoy/shop.yaml")];
+    assert_eq!(config.envoy.load().unwrap(), Vec::<String>::new());
+    let clock = Arc::new(ManualClock::new(Nanos::ZERO));
+    (Service::new(&config, Arc::clone(&clock) as _).unwrap(), clock)
+}
+
+/// `path=/login,user=u h2; a=b x3`: `x` hits of the request, `h` of the descriptor, `n` negative
+/// ones, `l5/2` a limit of 5 in unit 2.
+fn request(text: &str) -> Value {
+    let mut request = Map::from_iter([("domain".to_owned(), json!("shop"))]);
+    let mut descriptors = Vec::new();
+    for descriptor in text.split("; ") {
+        let mut words = descriptor.split(' ');
+        let pair = |entry: &str| {
+            let (key, value) = entry.split_once('=').unwrap();
+            json!({"key": key, "value": value})
+        };
+        let entries: Vec<_> = words.next().unwrap().split(',').map(pair).collect();
+        let mut object = json!({ "entries": entries });
+        for word in words {
+            let number = word[1..].to_owned();
+            match &word[..1] {
+                "x" => request.extend([("hits_addend".to_owned(), number.into())]),
+                "h" => object["hitsAddend"] = number.into(),
+                "n" => {
+                    object["hitsAddend"] = number.into();
+                    object["is_negative_hits"] = true.into();
+                }
+                _ => {
+                    let (requests, unit) = number.split_once('/').unwrap();
+                    let unit: i64 = unit.parse().unwrap();
+                    object["limit"] = json!({"requests_per_unit": requests, "unit": unit});
+                }
+            }
+        }
+        descriptors.push(object);
+    }
+    request.extend([("descriptors".to_owned(), descriptors.into())]);
+    request.into()
+}
+
+fn ask(service: &Service, request: &Value) -> Result<Value, Refused> {
+    let request = json::request(request.to_string().as_bytes()).unwrap();
+    block_on(service.should_rate_limit(&request, Ask::Check, None))
+        .map(|answer| json::response(&answer))
+}
+
+/// `X 0 57`: the code, what remains, seconds until the reset.
+fn short(status: &Value) -> String {
+    let code = if status["code"] == "OK" { "O" } else { "X" };
+    let limited = status.get("currentLimit").is_some();
+    let remaining = status.get("limitRemaining").and_then(Value::as_u64);
+    let reset = status.get("durationUntilReset").and_then(Value::as_str);
+    let remaining = remaining.or(limited.then_some(0)).map(|remaining| format!(" {remaining}"));
+    let reset = reset.map(|reset| format!(" {}", reset.trim_end_matches('s')));
+    format!("{code}{}{}", remaining.unwrap_or_default(), reset.unwrap_or_default())
+}
+
+#[test]
+fn answers_are_those_of_the_tables() {
+    let text = std::fs::read_to_string(testdata("vectors/envoy_service.json")).unwrap();
+    let cases: Value = serde_json::from_str(&text).unwrap();
+    for case in cases["cases"].as_array().unwrap() {
+        let drains = case.get("drain_denied").is_some();
+        let (service, clock) = service(&format!("[envoy]\ndrain_denied = {drains}"));
+        for step in case["steps"].as_array().unwrap() {
+            clock.set(Nanos::new((step[0].as_f64().unwrap() * 1e9) as u64));
+            let answer = ask(&service, &request(step[1].as_str().unwrap())).unwrap();
+            let code = if answer["overallCode"] == "OK" { "O" } else { "X" };
+            let statuses: Vec<_> =
+                answer["statuses"].as_array().unwrap().iter().map(short).collect();
+            assert_eq!(
+                (json!(code), json!(statuses)),
+                (step[2].clone(), step[3].clone()),
+                "{}: {step}",
+                case["name"]
+            );
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_has_the_peers_error() {
+    let (service, _) = service("");
+    let entry = json!([{"entries": [{"key": "path", "value": "/login"}]}]);
+    let over = vec![json!({"entries": [{"key": "a", "value": "b"}]}); 65];
+    let unit = json!([{"entries": [{"key": "a"}], "limit": {"requestsPerUnit": 1, "unit": 0}}]);
+    for (request, why) in [
+        (json!({"descriptors": entry}), "rate limit domain must not be empty"),
+        (json!({"domain": "shop"}), "rate limit descriptor list must not be empty"),
+        (json!({"domain": "shop", "descriptors": over}), "65 descriptors; at most 64"),
+        (
+            json!({"domain": "shop", "descriptors": unit}),
+            "limit.unit: 0 is not from 1 (SECOND) to 6 (YEAR)",
+        ),
+    ] {
+        let refused = ask(&service, &request).unwrap_err();
+        assert_eq!(refused, Refused::Invalid(why.into()));
+    }
+    let bare = Service::new(&Config::default(), Arc::new(ManualClock::new(Nanos::ZERO))).unwrap();
+    let refused = ask(&bare, &request("path=/login")).unwrap_err();
+    assert_eq!(refused.to_string(), "no rate limit configuration loaded");
+}
+
+#[test]
+fn metadata_is_that_of_descriptors_that_passed() {
+    let (service, _) = service("[envoy]\ndynamic_metadata = true");
+    let of = |text: &str| ask(&service, &request(text)).unwrap()["dynamicMetadata"].clone();
+    let first = of("pool=a h1; pool=b h0 x3");
+    let pool = json!({"live": true, "name": "a", "tags": ["x", "y"], "weight": 0.5});
+    assert_eq!(first["metadata"]["pool"], pool);
+    assert_eq!(first["domain"], "shop");
+    assert_eq!(first["hitsAddend"], 3.0);
+    assert_eq!(first["descriptors"][0], json!({"entries": ["pool=a"], "hitsAddend": 1.0}));
+    assert_eq!(of("pool=a; pool=b")["metadata"]["pool"], json!({"name": "b"}));
+}
+
+#[test]
+fn headers_are_the_ones_asked_for() {
+    let of = |toml: &str, text: &str| {
+        let (service, clock) = service(toml);
+        clock.set(Nanos::from_secs(10));
+        let answer = ask(&service, &request(text)).unwrap();
+        let text = |name: &str| match answer.get(name).and_then(Value::as_array) {
+            Some(list) => list
+                .iter()
+                .map(|h| {
+                    format!("{}: {}", h["key"].as_str().unwrap(), h["value"].as_str().unwrap())
+                })
+                .collect::<Vec<_>>(),
+            None => Vec::new(),
+        };
+        (text("responseHeadersToAdd"), answer.get("rawBody").is_some())
+    };
+    let (headers, _) = of("", "path=/login; partner=gold");
+    let policy = "ratelimit-policy: \"default\";q=5;w=60, \"default\";q=50;w=60";
+    assert_eq!(headers, [policy, "ratelimit: \"default\";r=4;t=50"]);
+    let (headers, _) = of("[envoy]\nheaders = \"envoyproxy-ratelimit\"", "banned=x");
+    assert_eq!(headers, ["ratelimit-limit: 0", "ratelimit-remaining: 0", "ratelimit-reset: 50"]);
+    let (headers, body) = of("[envoy]\nheaders = \"off\"\nproblem_body = true", "banned=x");
+    assert_eq!(headers, ["content-type: application/problem+json", "retry-after: 50"]);
+    assert!(body);
+    let (service, _) = service("");
+    ask(&service, &request("abuser=x x10000")).unwrap();
+    let flagged = &ask(&service, &request("abuser=x")).unwrap()["requestHeadersToAdd"];
+    assert_eq!(*flagged, json!([{"key": "x-earrrl-action", "value": "quarantine"}]));
+}
+
+#[test]
+fn rules_of_the_server_serve_descriptors() {
+    let rule = "[[rule]]\nname = \"login\"\nlimit = \"fixed-window 2/1m\"\nkey = [\"descriptor:user\"]\n\
+                match = { domain = \"shop\", \"descriptor:page\" = \"/login\" }\n";
+    let (service, _) = service(rule);
+    let of = |text: &str| ask(&service, &request(text)).unwrap();
+    assert_eq!(short(&of("page=/login,user=a")["statuses"][0]), "O 1 60");
+    assert_eq!(of("page=/login,user=a")["statuses"][0]["currentLimit"]["name"], "login");
+    assert_eq!(of("page=/login,user=a")["overallCode"], "OVER_LIMIT");
+    assert_eq!(short(&of("page=/login,user=b")["statuses"][0]), "O 1 60");
+    assert_eq!(short(&of("page=/other,user=b")["statuses"][0]), "O");
+}
+
+#[test]
+fn metrics_have_the_peers_names_and_labels() {
+    let yaml = "domain: d\ndescriptors:\n\
+                \x20 - key: plain\n    rate_limit: {unit: minute, requests_per_unit: 5}\n\
+                \x20 - key: named\n    detailed_metric: true\n    rate_limit: {unit: minute, requests_per_unit: 1}\n\
+                \x20 - key: wild\n    value: a*\n    value_to_metric: true\n    rate_limit: {unit: minute, requests_per_unit: 1}\n\
+                \x20 - key: shared\n    value: a*\n    share_threshold: true\n    detailed_metric: true\n    rate_limit: {unit: minute, requests_per_unit: 1}\n\
+                \x20 - key: top\n    value: v\n    descriptors: [{key: sub, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}]\n";
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("d.yaml"), yaml).unwrap();
+    let mut config = Config::parse("[metrics]\nenvoy = true", "f").unwrap();
+    config.envoy.files = vec![folder.path().to_owned()];
+    config.envoy.load().unwrap();
+    let server =
+        earrrl_server::server::Server::new(&config, Arc::new(ManualClock::new(Nanos::ZERO)));
+    let server = server.unwrap();
+    for text in [
+        "plain=x x5",
+        "plain=x",
+        "named=bob x2",
+        "wild=ab",
+        "shared=ab",
+        "top=v,sub=w",
+        "top=v,sub=w",
+    ] {
+        let mut request = request(text);
+        request["domain"] = "d".into();
+        ask(&server.service, &request).unwrap();
+    }
+    let metrics = server.metrics();
+    for line in [
+        r#"total_hits{domain="d",key1="plain"} 6"#,
+        r#"within_limit{domain="d",key1="plain"} 5"#,
+        r#"near_limit{domain="d",key1="plain"} 1"#,
+        r#"over_limit{domain="d",key1="plain"} 1"#,
+        r#"over_limit{domain="d",key1="named_bob"} 2"#,
+        r#"total_hits{domain="d",key1="wild_ab"} 1"#,
+        r#"total_hits{domain="d",key1="shared_a*"} 1"#,
+        r#"shadow_mode{domain="d",key1="top_v",key2="sub"} 1"#,
+    ] {
+        let line = format!("\nratelimit_service_rate_limit_{line}\n");
+        assert!(metrics.contains(&line), "{line}{metrics}");
+    }
+    for name in [
+        "total_requests{grpc_method",
+        "config_load_success 1",
+        "config_load_error 0",
+        "response_time_seconds_bucket{grpc_method",
+    ] {
+        assert!(metrics.contains(&format!("ratelimit_service_{name}")), "{name}");
+    }
+}
