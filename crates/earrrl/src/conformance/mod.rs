@@ -26,10 +26,12 @@ use crate::engine::Engine;
 
 mod edges;
 mod lockstep;
+mod reference;
 mod streams;
 mod tables;
 
 pub use lockstep::{Asked, Lockstep, Operation};
+pub use reference::ReferenceEngine;
 
 /// How exact an engine is.
 #[derive(Clone, Copy, Debug)]
