@@ -9,7 +9,6 @@ use std::{format, string::String};
 use arc_swap::ArcSwap;
 
 use crate::algorithm::{Limit, Mode, State};
-use crate::atomic::{self, Part};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::Decision;
@@ -17,6 +16,7 @@ use crate::engine::{
     Charge, Engine, EngineError, RuleId, check_name, merge_charges, restore_places,
 };
 use crate::rule::Rule;
+use crate::rules::atomic::{self, Part};
 use crate::store::table::KeyHasher;
 use crate::store::{BuildError, Clients};
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::vec::Vec;
 
+use super::ReferenceEngine;
 use super::{Mismatch, Profile};
 use crate::algorithm::{Limit, Mode};
 use crate::clock::{Clock, ManualClock, Nanos};
 use crate::cost::Cost;
 use crate::decision::{Decision, Wait};
 use crate::engine::{Charge, Engine, EngineError, RuleId};
-use crate::reference::ReferenceEngine;
 use crate::rule::Rule;
 
 /// What is asked of both.

@@ -5,8 +5,8 @@ use core::hash::Hash;
 use std::string::ToString;
 use std::vec::Vec;
 
+use super::atomic::{self, Part};
 use crate::algorithm::Mode;
-use crate::atomic::{self, Part};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::Decision;
