@@ -184,7 +184,7 @@ impl Request<'_, '_> {
                 && judgement.settle(Mode::Check, true) == Mode::Charge
             {
                 let limit = part.rule.limit();
-                part.clients.refund(part.key, limit, self.now, self.now, part.cost);
+                part.clients.refund(part.key, limit, self.now, Some(self.now), part.cost);
                 *figures = part.judge(part.clients.peek(part.key, limit), self.now).1;
             }
         }
