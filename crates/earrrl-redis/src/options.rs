@@ -85,6 +85,10 @@ pub struct Options {
     pub urls: Vec<String>,
     /// Whether the addresses are of a Cluster.
     pub cluster: bool,
+    /// The name of a master that Sentinels look after: the addresses are theirs, and are asked for it
+    /// whenever a connection is made. User, password and database are the master's; Sentinels are
+    /// asked without.
+    pub sentinel: Option<String>,
     /// Certificates for `rediss://`, where the platform's are not the ones to trust.
     #[cfg(feature = "tls")]
     pub certificates: Option<Certificates>,
@@ -114,6 +118,7 @@ impl Options {
         Self {
             cluster: urls.len() > 1,
             urls,
+            sentinel: None,
             #[cfg(feature = "tls")]
             certificates: None,
             prefix: "earrrl".to_owned(),
@@ -133,6 +138,12 @@ impl Options {
         Self { urls, cluster: true, ..Self::new("") }
     }
 
+    /// A master, from some of the Sentinels that look after it under this name.
+    pub fn sentinel<'a>(name: &str, urls: impl IntoIterator<Item = &'a str>) -> Self {
+        let urls = urls.into_iter().map(str::to_owned).collect();
+        Self { urls, cluster: false, sentinel: Some(name.to_owned()), ..Self::new("") }
+    }
+
     /// Checks what can be checked without a connection.
     ///
     /// # Errors
@@ -143,6 +154,9 @@ impl Options {
             return wrong("urls", "none is given; expected redis://host:port".to_owned());
         }
         self.urls.iter().try_for_each(|url| check_url(url))?;
+        if self.cluster && self.sentinel.is_some() {
+            return wrong("sentinel", "a Cluster has none; expected one or the other".to_owned());
+        }
         check_prefix(&self.prefix)?;
         if self.deadline.is_zero() || self.deadline > MAX_DEADLINE {
             return wrong(
@@ -172,6 +186,7 @@ impl std::fmt::Debug for Options {
                 &self.urls.iter().map(|url| without_credentials(url)).collect::<Vec<_>>(),
             )
             .field("cluster", &self.cluster)
+            .field("sentinel", &self.sentinel)
             .field("prefix", &self.prefix)
             .field("clients", &self.clients)
             .field("deadline", &self.deadline)

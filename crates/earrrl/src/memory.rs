@@ -335,7 +335,7 @@ impl<C: Clock> Engine for MemoryEngine<C> {
         let now = self.at(now);
         ready(self.change(charge, |part| {
             let limit = part.rule.limit();
-            part.clients.refund(part.key, limit, now, charged_at.unwrap_or(now), part.cost);
+            part.clients.refund(part.key, limit, now, charged_at, part.cost);
         }))
     }
 

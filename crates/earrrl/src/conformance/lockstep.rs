@@ -26,6 +26,8 @@ pub enum Operation {
     Peek,
     /// Take back what was charged then.
     Refund(Nanos),
+    /// Take back what was charged last.
+    RefundLast,
     /// Forget the client.
     Reset,
 }
@@ -209,6 +211,7 @@ async fn apply<E: Engine>(
         Operation::Charge => engine.decide(charges, Mode::Charge, Some(now)).await.map(Some),
         Operation::Peek => engine.decide(charges, Mode::Peek, Some(now)).await.map(Some),
         Operation::Refund(at) => engine.refund(first?, Some(at), Some(now)).await.map(|()| None),
+        Operation::RefundLast => engine.refund(first?, None, Some(now)).await.map(|()| None),
         Operation::Reset => {
             let charge = first?;
             engine.reset(charge.rule, charge.key).await.map(|()| None)

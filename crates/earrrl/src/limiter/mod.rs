@@ -190,7 +190,6 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         K: Borrow<Q>,
     {
         let (limit, now) = (self.rule.limit(), self.clock.now());
-        let charged_at = charged_at.unwrap_or(now);
         self.clients.refund(self.hasher.hash(key), limit, now, charged_at, cost);
     }
 

@@ -120,7 +120,6 @@ impl<C: Clock> RuleSet<C> {
     ) {
         if let Some((rule, clients)) = self.rules.get(place) {
             let now = self.clock.now();
-            let charged_at = charged_at.unwrap_or(now);
             clients.refund(self.hasher.hash(key), rule.limit(), now, charged_at, cost);
         }
     }
