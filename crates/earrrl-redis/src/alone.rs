@@ -1,4 +1,4 @@
-//! Decisions without Redis, and what is owed to it afterwards.
+//! Decisions without Redis, and the counts to hand over afterwards.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -146,7 +146,7 @@ pub(crate) enum Fault {
     Lost(String),
     /// Redis is there and refuses: out of memory, read-only, loading, a wrong password.
     Refused(String),
-    /// This record can't be used: another type under its key, or an answer that makes no sense.
+    /// The record is unusable: another type under its key, or an invalid answer.
     Record(String),
     /// Redis was not asked, since it failed just now.
     Left,

@@ -147,7 +147,7 @@ impl Options {
     /// Checks what can be checked without a connection.
     ///
     /// # Errors
-    /// The first option that can't be.
+    /// The first invalid option.
     pub fn check(&self) -> Result<(), RuleError> {
         let wrong = |field: &str, problem: String| Err(RuleError::new(problem).of(field));
         if self.urls.is_empty() {
@@ -210,7 +210,7 @@ pub fn without_credentials(url: &str) -> String {
 /// Checks an address.
 ///
 /// # Errors
-/// When it is none; the address is not told, since it may hold a password.
+/// When it is invalid. The address is not repeated, since it may hold a password.
 pub fn check_url(url: &str) -> Result<(), RuleError> {
     url.into_connection_info().map(drop).map_err(|error| {
         let want = "expected redis://[user:password@]host:port/db, rediss://… for TLS, or redis+unix:///path";
@@ -236,7 +236,7 @@ pub fn check_prefix(prefix: &str) -> Result<(), RuleError> {
 /// Checks that a rule's clients can be kept exactly on Redis.
 ///
 /// # Errors
-/// When a window is not whole microseconds, or has parts that can't be told exactly.
+/// When a window, or a part of it, is not whole microseconds.
 pub fn check_rule(rule: &Rule) -> Result<(), RuleError> {
     algorithm::of(rule.limit()).check()
 }
