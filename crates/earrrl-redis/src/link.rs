@@ -17,9 +17,11 @@ use tokio::task::coop::unconstrained;
 use crate::options::Options;
 use crate::script::Script;
 
-/// How long a connection may take to come about, and the longest that any answer is waited for:
-/// longer than any decision's deadline, which is kept elsewhere.
+/// How long a connection may take to come about.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// A Cluster's connection sends what is not answered in time once more, and then it counts twice: so
+/// this is longer than anything is waited for. Deadlines are kept elsewhere.
+const NEVER: Duration = Duration::from_secs(600);
 /// Calls that may wait for the socket.
 const BUFFER: usize = 4096;
 
@@ -37,7 +39,7 @@ impl Link {
         }
         if options.cluster {
             let builder = ClusterClientBuilder::new(options.urls.iter().map(String::as_str));
-            let builder = builder.connection_timeout(PATIENCE).response_timeout(PATIENCE);
+            let builder = builder.connection_timeout(PATIENCE).response_timeout(NEVER);
             let builder = builder.retries(2).min_retry_wait(1).max_retry_wait(20);
             #[cfg(feature = "tls")]
             let builder = match &options.certificates {

@@ -153,6 +153,9 @@ impl Options {
         if self.linger > Duration::from_secs(5 * 86_400) {
             return wrong("linger", format!("{:?} is not at most five days", self.linger));
         }
+        if self.longest_backoff.is_zero() {
+            return wrong("longest_backoff", "0s is not above 0".to_owned());
+        }
         if self.local_capacity == 0 {
             return wrong("local_capacity", "0 is not above 0".to_owned());
         }

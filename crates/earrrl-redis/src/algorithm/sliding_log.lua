@@ -7,6 +7,7 @@ local tag, window, quota, cost, most, step, lives = unpack('<I4dddddd', args, at
 local tally = read(key, tag)
 verdict = FOREIGN
 if tally then
+  come_back(key, tally, now, flags)
   drop_until(key, tally, now - window, flags)
   verdict = tally.sum + cost <= quota and ALLOWED or OVER
 end
