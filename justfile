@@ -16,6 +16,7 @@ gate:
 # then Rust and Lua over a million requests of every algorithm (10 minutes)
 long:
     EARRRL_LONG=1 cargo test -p earrrl --test algorithms
+    scripts/miri
     cargo run --release -p earrrl --example flood
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test soak -- --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-redis --test agreement
@@ -43,4 +44,4 @@ compare:
 
 # the table under Miri
 miri:
-    RUSTFLAGS="-Ctarget-feature=+cmpxchg16b" MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=1 cargo +nightly miri test -p earrrl --lib table::
+    scripts/miri

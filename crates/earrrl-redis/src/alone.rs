@@ -1,4 +1,4 @@
-//! Decisions without Redis, and what is owed to it afterwards.
+//! Decisions without Redis, and the counts to hand over afterwards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,15 +9,14 @@ use earrrl::{
 };
 
 use crate::algorithm;
-use crate::exchange::{Late, Missed, stored, take_back};
+use crate::exchange::{LATEST, Late, Missed, stored, take_back};
 use crate::link::Fault;
 use crate::options::WhenGone;
+use crate::reply::Seen;
 use crate::request::{Asked, Request};
 use crate::shared::Shared;
 use crate::status::count;
 
-/// How long a late answer is waited for before it is taken as never to come.
-const LATEST: Duration = Duration::from_secs(60);
 /// The wait that a denial tells while Redis is gone and the policy is to deny.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -66,15 +65,13 @@ async fn locally(
         if !stores {
             continue;
         }
-        if shared.ledger.add(&asked.rule, &asked.client, asked.cost, now) {
+        if shared.ledger.add(asked, now) {
             noted |= 1 << place;
+            // One failure is no outage, and nobody else would have it handed over.
+            shared.trouble[asked.group].notify_one();
         } else {
             count(&shared.counters.not_handed_over);
         }
-    }
-    if noted != 0 && shared.breakers.open_groups() == 0 {
-        // One failure is no outage, and nobody else would call the supervisor.
-        shared.trouble.notify_one();
     }
     Ok((decision, noted))
 }
@@ -97,22 +94,17 @@ fn by_fiat(request: &Request, now: Nanos, allowed: bool) -> Decision {
 
 /// Keeps what Redis had of the clients, so that an outage is no amnesty: this node goes on from there.
 /// Counts that Redis lacks yet are in this node's own state only, which stays until they are handed over.
-pub(crate) fn adopt(
-    shared: &Shared,
-    request: &Request,
-    states: Vec<Option<State>>,
-    redis_time: Nanos,
-) {
+pub(crate) fn adopt(shared: &Shared, request: &Request, seen: &[Seen], states: Vec<Option<State>>) {
     if shared.options.when_gone != WhenGone::Local {
         return;
     }
     let now = shared.now(request.now);
-    for (asked, state) in request.asked.iter().zip(states) {
-        if shared.ledger.owes(asked.rule.id, &asked.client) {
+    for ((asked, seen), state) in request.asked.iter().zip(seen).zip(states) {
+        if shared.ledger.owes(asked) {
             continue;
         }
         let limit = asked.rule.rule.limit();
-        let state = state.map(|state| algorithm::of(limit).moved(state, redis_time, now));
+        let state = state.map(|state| algorithm::of(limit).moved(state, seen.at, now));
         // A rule that this node's own table doesn't know is none of a request that came this far.
         shared.local.adopt(asked.rule.local, &asked.client, limit, state).ok();
     }
@@ -128,21 +120,22 @@ async fn settle(
     noted: u64,
     denied: bool,
 ) {
-    let Ok(Ok((time, seen))) = tokio::time::timeout(LATEST, late.call).await else { return };
+    let Ok(Ok(seen)) = tokio::time::timeout(LATEST, late.call).await else { return };
     let verdicts: Vec<_> = late.places.iter().copied().zip(seen).collect();
-    let verdict =
-        |place| verdicts.iter().find(|(at, _)| *at == place).map(|(_, seen)| seen.verdict);
+    let seen = |place| verdicts.iter().find(|(at, _)| *at == place).map(|(_, seen)| seen);
+    let verdict = |place| seen(place).map(|seen| seen.verdict);
     for place in stored(&request, &late.places, verdict) {
+        let Some(at) = seen(place).map(|seen| seen.at) else { continue };
         let asked = &request.asked[place];
         let noted = noted >> place & 1 == 1;
-        if noted && shared.ledger.take_back(&asked.rule, &asked.client, asked.cost, decided_at) {
+        if noted && shared.ledger.take_back(asked, Some(decided_at), decided_at) {
             continue;
         }
         // Handed over already, or not counted here at all.
         if noted || denied && !request.is_strict(place) {
             let mut settled = shared.settled.subscribe();
             tokio::time::timeout(LATEST, settled.wait_for(|settled| *settled)).await.ok();
-            take_back(shared.clone(), request.clone(), place, time).await;
+            take_back(shared.clone(), request.clone(), place, at).await;
         }
     }
 }
@@ -155,9 +148,8 @@ pub(crate) fn refund(
     now: Option<Nanos>,
     fault: Fault,
 ) -> Result<(), EngineError> {
-    let (now, rule) = (shared.now(now), &asked.rule);
-    let at = charged_at.unwrap_or(now);
-    if !shared.ledger.take_back(rule, &asked.client, asked.cost, at) {
+    let now = shared.now(now);
+    if !shared.ledger.take_back(asked, charged_at, now) {
         return Err(fault.into());
     }
     refunded(shared, asked, charged_at, Some(now))

@@ -43,7 +43,7 @@ impl RedisEngine {
     /// As [`RedisEngine::new`], with another clock for the time while Redis is gone.
     ///
     /// # Errors
-    /// An option that can't be.
+    /// An invalid option.
     pub fn with_clock(options: Options, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         options.check()?;
         let shared = Arc::new(Shared::new(options, clock)?);
@@ -54,7 +54,7 @@ impl RedisEngine {
     /// As [`RedisEngine::new`], and waits until Redis decides, or for `patience`.
     ///
     /// # Errors
-    /// An option that can't be.
+    /// An invalid option.
     pub async fn connect(options: Options, patience: Duration) -> Result<Self, EngineError> {
         let engine = Self::new(options)?;
         engine.ready(patience).await;
@@ -105,10 +105,6 @@ impl RedisEngine {
         mode: Mode,
         now: Option<Nanos>,
     ) -> Result<Request, EngineError> {
-        if mode == Mode::Charge {
-            let why = "Redis can't charge yet: check, peek and refund".to_owned();
-            return Err(EngineError::Unavailable(why));
-        }
         let rules: Vec<_> = charges.iter().filter_map(|c| self.shared.rules.get(c.rule)).collect();
         let rule = |id| rules.iter().find(|known| known.id == id).map(|known| &known.rule);
         let merged = merge_charges(charges, rule)?;
@@ -136,10 +132,10 @@ impl Drop for RedisEngine {
 /// Asks Redis within the deadline, or decides without it.
 async fn decide(shared: Arc<Shared>, request: Arc<Request>) -> Result<Decision, EngineError> {
     let mut decision = match shared.ask(&request).await {
-        Ok((now, seen)) => {
+        Ok(seen) => {
             count(&shared.counters.shared);
-            let (decision, states) = reply::decide(&request.rules(), &seen, request.mode, now);
-            alone::adopt(&shared, &request, states, now);
+            let (decision, states) = reply::decide(&request.rules(), &seen, request.mode);
+            alone::adopt(&shared, &request, &seen, states);
             decision
         }
         Err(missed) => {

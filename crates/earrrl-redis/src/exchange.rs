@@ -7,6 +7,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use earrrl::{Mode, Nanos};
 use redis::Value;
@@ -18,8 +19,11 @@ use crate::reply::{self, Reply, Seen, Verdict};
 use crate::request::{Request, time_argument};
 use crate::shared::Shared;
 
-/// What Redis saw, and when.
-pub(crate) type Answer = (Nanos, Vec<Seen>);
+/// How long a late answer is waited for before it is taken as never to come.
+pub(crate) const LATEST: Duration = Duration::from_secs(60);
+
+/// What Redis saw.
+pub(crate) type Answer = Vec<Seen>;
 type Call = Pin<Box<dyn Future<Output = Result<Answer, Fault>> + Send>>;
 
 /// Why there is no answer, and the calls that may be answered yet.
@@ -87,11 +91,10 @@ impl Shared {
         });
         let calls: Vec<_> = calls.collect();
         let mut seen: Vec<Option<Seen>> = vec![None; request.asked.len()];
-        let (mut now, mut fault, mut late) = (Nanos::ZERO, None, Vec::new());
+        let (mut fault, mut late) = (None, Vec::new());
         for (places, call) in slots.iter().zip(calls) {
             match call.await {
-                Ok(Ok((time, parts))) => {
-                    now = now.max(time);
+                Ok(Ok(parts)) => {
                     places.iter().zip(parts).for_each(|(place, part)| seen[*place] = Some(part));
                 }
                 Ok(Err(missed)) => {
@@ -107,11 +110,11 @@ impl Shared {
                 !over || !asked.rule.rule.action().enforces()
             });
         if !passes {
-            self.undo(request, &slots, &mut seen, now).await;
+            self.undo(request, &slots, &mut seen).await;
         }
         match fault {
             Some(fault) => Err(Missed { fault, late }),
-            None => Ok((now, seen.into_iter().flatten().collect())),
+            None => Ok(seen.into_iter().flatten().collect()),
         }
     }
 
@@ -121,16 +124,14 @@ impl Shared {
         request: &Arc<Request>,
         slots: &[Vec<usize>],
         seen: &mut [Option<Seen>],
-        now: Nanos,
     ) {
         let mut tasks = Vec::new();
         for places in slots {
             let stored = stored(request, places, |place| seen[place].as_ref().map(|s| s.verdict));
             for place in stored.into_iter().filter(|place| !request.is_strict(*place)) {
-                if let Some(seen) = &mut seen[place] {
-                    seen.undone = true;
-                }
-                tasks.push(tokio::spawn(take_back(self.clone(), request.clone(), place, now)));
+                let Some(seen) = &mut seen[place] else { continue };
+                seen.undone = true;
+                tasks.push(tokio::spawn(take_back(self.clone(), request.clone(), place, seen.at)));
             }
         }
         for task in tasks {
@@ -179,8 +180,10 @@ async fn exchange(
     for _ in 0..CONVERSIONS {
         let reply = call(&shared, &mut link, &request, &places).await?.ok_or_else(nonsense)?;
         match reply {
-            Reply::Decided { time, seen } if seen.len() == places.len() => {
-                return Ok((request.now.or(time).ok_or_else(nonsense)?, seen));
+            Reply::Decided { time, mut seen } if seen.len() == places.len() => {
+                let at = request.now.or(time).ok_or_else(nonsense)?;
+                seen.iter_mut().for_each(|seen| seen.at = at);
+                return Ok(seen);
             }
             Reply::Decided { .. } => return Err(nonsense()),
             Reply::Foreign { time, place } => {

@@ -28,11 +28,13 @@ pub(crate) struct Seen {
     pub(crate) state: Vec<u8>,
     /// Stored, and taken back again.
     pub(crate) undone: bool,
+    /// When: on a Cluster, every shard has a clock of its own.
+    pub(crate) at: Nanos,
 }
 
 impl Seen {
     fn new(verdict: Verdict, state: &[u8]) -> Self {
-        Self { verdict, state: state.into(), undone: false }
+        Self { verdict, state: state.into(), undone: false, at: Nanos::ZERO }
     }
 }
 
@@ -101,15 +103,14 @@ pub(crate) fn decide(
     charges: &[(&Rule, Cost)],
     seen: &[Seen],
     mode: Mode,
-    now: Nanos,
 ) -> (Decision, Vec<Option<State>>) {
     let each: Vec<Charged<'_>> = charges
         .iter()
         .zip(seen)
-        .map(|(&(rule, cost), seen)| Charged::new(rule, cost, seen, now))
+        .map(|(&(rule, cost), seen)| Charged::new(rule, cost, seen))
         .collect();
     let all_pass = each.iter().all(|charged| charged.judgement.passes());
-    let after = each.iter().map(|charged| charged.after(mode, now, all_pass));
+    let after = each.iter().map(|charged| charged.after(mode, all_pass));
     let (states, figures): (Vec<_>, Vec<_>) = after.unzip();
     let judged = each.iter().zip(&figures);
     let judged = judged.map(|(charged, figures)| (charged.rule, &charged.judgement, figures));
@@ -119,6 +120,7 @@ pub(crate) fn decide(
 struct Charged<'a> {
     rule: &'a Rule,
     cost: Cost,
+    now: Nanos,
     judgement: Judgement,
     state: Option<State>,
     /// Whether the state has the request in it already.
@@ -126,8 +128,8 @@ struct Charged<'a> {
 }
 
 impl<'a> Charged<'a> {
-    fn new(rule: &'a Rule, cost: Cost, seen: &Seen, now: Nanos) -> Self {
-        let limit = rule.limit();
+    fn new(rule: &'a Rule, cost: Cost, seen: &Seen) -> Self {
+        let (limit, now) = (rule.limit(), seen.at);
         let after = algorithm::of(limit).answers() == Answers::After;
         let state = match after {
             true if seen.undone => algorithm::decode_summary(limit, &seen.state)
@@ -137,13 +139,14 @@ impl<'a> Charged<'a> {
         };
         let wait = || limit.step(state.clone(), now, cost, Mode::Peek).2.retry_after;
         let judgement = Judgement::new(rule, seen.verdict == Verdict::Allowed, wait);
-        Self { rule, cost, judgement, state, after }
+        Self { rule, cost, now, judgement, state, after }
     }
 
     /// The state and the figures after the decision.
-    fn after(&self, mode: Mode, now: Nanos, all_pass: bool) -> (Option<State>, Figures) {
+    fn after(&self, mode: Mode, all_pass: bool) -> (Option<State>, Figures) {
         let mode = if self.after { Mode::Peek } else { self.judgement.settle(mode, all_pass) };
-        let (state, _, figures) = self.rule.limit().step(self.state.clone(), now, self.cost, mode);
+        let (state, _, figures) =
+            self.rule.limit().step(self.state.clone(), self.now, self.cost, mode);
         (state, figures)
     }
 }

@@ -54,9 +54,9 @@ impl Request {
         self.asked.iter().map(|asked| (asked.place, asked.charge(asked.rule.id))).collect()
     }
 
-    /// Whether denied attempts count under the rule of a charge.
+    /// Whether a charge is stored even where the request is denied.
     pub(crate) fn is_strict(&self, place: usize) -> bool {
-        self.asked[place].rule.rule.limit().policy() == Policy::Strict
+        self.mode == Mode::Charge || self.asked[place].rule.rule.limit().policy() == Policy::Strict
     }
 
     /// The charges of each slot, by their places in `asked`; all in one where there are no slots.

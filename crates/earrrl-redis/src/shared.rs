@@ -13,6 +13,7 @@ use crate::key::{Keys, slot};
 use crate::ledger::Ledger;
 use crate::link::{Fault, Link};
 use crate::options::{Options, WhenGone};
+use crate::probe::Probe;
 use crate::request::Asked;
 use crate::rules::{Prepared, Rules};
 use crate::script::Scripts;
@@ -28,8 +29,13 @@ pub(crate) struct Shared {
     pub(crate) ledger: Ledger,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) counters: Counters,
-    /// Told when there is something for the supervisor to do.
-    pub(crate) trouble: Notify,
+    pub(crate) probe: Probe,
+    /// Told, group by group, when there is something for the supervisor to do.
+    pub(crate) trouble: Vec<Notify>,
+    /// Told when there are other rules.
+    pub(crate) rules_changed: Notify,
+    /// Told when the connection is to be given up.
+    pub(crate) give_up: Notify,
     /// Whether Redis decides everything.
     pub(crate) settled: watch::Sender<bool>,
     urls: Mutex<Vec<String>>,
@@ -37,6 +43,8 @@ pub(crate) struct Shared {
     last_failure: Mutex<Option<String>>,
     /// The latest microsecond that a caller gave.
     latest: AtomicU64,
+    /// The mode that was last written to the log.
+    told: Mutex<Mode>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -47,22 +55,30 @@ impl std::fmt::Debug for Shared {
 
 impl Shared {
     pub(crate) fn new(options: Options, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
+        let keys = Keys::new(&options.prefix, options.clients.clone());
+        let breakers = Breakers::new(options.cluster, options.failures);
+        let probe = Probe::new(probe_keys(&keys, &breakers, options.cluster))?;
+        let trouble = breakers.groups().map(|_| Notify::new()).collect();
         let local = MemoryEngine::with_clock(options.local_capacity, clock.clone());
         Ok(Self {
-            keys: Keys::new(&options.prefix, options.clients.clone()),
+            keys,
             rules: Rules::default(),
             scripts: Scripts::new(),
-            breakers: Breakers::new(options.cluster, options.failures),
+            breakers,
             local: local.map_err(|error| EngineError::Unavailable(error.to_string()))?,
             ledger: Ledger::new(options.local_capacity),
             clock,
             counters: Counters::default(),
-            trouble: Notify::new(),
+            probe,
+            trouble,
+            rules_changed: Notify::new(),
+            give_up: Notify::new(),
             settled: watch::Sender::new(false),
             urls: Mutex::new(options.urls.clone()),
             link: RwLock::default(),
             last_failure: Mutex::default(),
             latest: AtomicU64::new(0),
+            told: Mutex::new(Mode::Connecting),
             options,
         })
     }
@@ -80,7 +96,7 @@ impl Shared {
         let id = self
             .rules
             .prepare(name, rule, since, || self.local.prepare_with(name, rule, capacity))?;
-        self.trouble.notify_one();
+        self.rules_changed.notify_one();
         Ok(id)
     }
 
@@ -90,7 +106,7 @@ impl Shared {
         Some(Nanos::new(self.latest.fetch_max(now, Ordering::AcqRel).max(now)))
     }
 
-    /// The time to use where Redis can't be asked.
+    /// The time to use when Redis is not asked.
     pub(crate) fn now(&self, given: Option<Nanos>) -> Nanos {
         given.unwrap_or_else(|| self.clock.now())
     }
@@ -154,14 +170,33 @@ impl Shared {
         if self.breakers.failed(group, matches!(fault, Fault::Lost(_))) {
             count(&counters.opened);
             self.settled.send_replace(false);
-            self.trouble.notify_one();
-            tracing::warn!(
-                fault = fault.name(),
-                why = fault.detail(),
-                group,
-                policy = self.options.when_gone.name(),
-                "Redis is left alone; the policy decides"
-            );
+            self.trouble[group].notify_one();
+            self.tell_mode(Some(fault));
+        }
+    }
+
+    /// Lets a group decide on Redis.
+    pub(crate) fn let_in(&self, group: usize) {
+        self.breakers.close(group);
+        count(&self.counters.closed);
+        self.settled.send_replace(self.breakers.open_groups() == 0);
+        self.tell_mode(None);
+    }
+
+    /// Writes a change of mode to the log: one line, however many groups it goes through.
+    fn tell_mode(&self, fault: Option<&Fault>) {
+        let mode = self.mode();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *told, mode) == mode {
+            return;
+        }
+        let (mode, policy) = (mode.name(), self.options.when_gone.name());
+        match fault {
+            Some(fault) => {
+                let (fault, why) = (fault.name(), fault.detail());
+                tracing::warn!(mode, fault, why, policy, "Redis is left alone; the policy decides");
+            }
+            None => tracing::info!(mode, "Redis decides again"),
         }
     }
 
@@ -172,14 +207,18 @@ impl Shared {
         last.replace(text) != *last
     }
 
-    pub(crate) fn status(&self) -> Status {
+    fn mode(&self) -> Mode {
         let open = self.breakers.open_groups();
-        let mode = match (self.any_link().is_some(), open) {
+        match (self.any_link().is_some(), open) {
             (false, _) => Mode::Connecting,
             (true, 0) => Mode::Shared,
             (true, open) if open < self.breakers.groups().len() => Mode::Partly,
             (true, _) => Mode::Alone,
-        };
+        }
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        let mode = self.mode();
         let last_failure = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Status { mode, last_failure, owed: self.ledger.owed(), counts: self.counters.read() }
     }
@@ -187,7 +226,7 @@ impl Shared {
     /// Forgets a client.
     pub(crate) async fn reset(self: &Arc<Self>, asked: &Asked) -> Result<(), Fault> {
         self.local.reset(asked.rule.local, &asked.client).await.ok();
-        self.ledger.forget(asked.rule.id, &asked.client);
+        self.ledger.forget(asked);
         let mut link = self.link(asked.group)?;
         let mut command = redis::cmd("DEL");
         command.arg(&asked.key);
@@ -214,4 +253,14 @@ impl Shared {
     pub(crate) fn conversion_time(&self, asked: &Asked, now: Nanos) -> Nanos {
         Nanos::new(asked.rule.since.min(now).get() / 1000 * 1000)
     }
+}
+
+/// A key of the engine's own in each group.
+fn probe_keys(keys: &Keys, breakers: &Breakers, cluster: bool) -> Vec<Vec<u8>> {
+    let group = |key: &[u8]| breakers.group(if cluster { slot(key) } else { 0 });
+    let key_in = |wanted| {
+        let mut keys = (0u32..).map(|number| keys.probe(number).into_bytes());
+        keys.find(|key| group(key) == wanted)
+    };
+    breakers.groups().filter_map(key_in).collect()
 }

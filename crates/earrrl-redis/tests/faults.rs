@@ -198,7 +198,7 @@ async fn the_password_changed() {
     nothing_is_lost(&engine, rule, load, 64).await;
 }
 
-/// Redis takes writes, so it is let in again and again, and refuses what is handed over.
+/// A user who may write, and may not call scripts, is no Redis that decides.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_forbidden() {
     let server = Server::start(&[]).await;
@@ -212,9 +212,14 @@ async fn scripts_forbidden() {
     let load = Load::start(&engine, rule);
     load.goes_on(500).await;
     user("-evalsha");
-    until("Redis is let in twice", || engine.status().counts.closed > 2).await;
-    load.goes_on(500).await;
+    becomes(&engine, Mode::Alone).await;
+    let closed = engine.status().counts.closed;
+    load.goes_on(1000).await;
+    let status = engine.status();
+    assert!(status.last_failure.is_some_and(|why| why.contains("permissions")));
+    assert_eq!((status.mode, status.counts.closed), (Mode::Alone, closed));
     user("+evalsha");
+    becomes(&engine, Mode::Shared).await;
     nothing_is_lost(&engine, rule, load, 0).await;
     assert_eq!(engine.status().counts.not_handed_over, 0);
 }
@@ -277,4 +282,81 @@ async fn a_master_of_the_cluster_killed() {
     assert!(alive.is_some());
     load.stop().await;
     until("counts are handed over", || engine.status().counts.handed_over > 0).await;
+}
+
+/// What decides is what `/readyz` says decides.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn farther_away_than_the_deadline() {
+    let server = Server::start(&[]).await;
+    let proxy = Proxy::start(server.port).await;
+    let (engine, rule) = engine(Options::new(&proxy.url())).await;
+    let load = Load::start(&engine, rule);
+    load.goes_on(500).await;
+    proxy.set_latency(2 * DEADLINE);
+    becomes(&engine, Mode::Alone).await;
+    let (late, shared) = (engine.status().counts.late, engine.status().counts.shared);
+    until("it was tried some more", || engine.status().counts.connected >= 3).await;
+    let status = engine.status();
+    assert_eq!((status.mode, status.counts.shared), (Mode::Alone, shared), "{status:?}");
+    assert!(status.counts.late <= late + 8, "and costs no decision a deadline: {status:?}");
+    proxy.set_latency(Duration::ZERO);
+    becomes(&engine, Mode::Shared).await;
+    load.goes_on(500).await;
+    nothing_is_lost(&engine, rule, load, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn packets_lost_now_and_then() {
+    let server = Server::start(&[]).await;
+    let proxy = Proxy::start(server.port).await;
+    let (engine, rule) = engine(Options::new(&proxy.url())).await;
+    let load = Load::start(&engine, rule);
+    load.goes_on(500).await;
+    proxy.lose_one_in(50);
+    load.goes_on(5000).await;
+    until("something was late", || engine.status().counts.late > 0).await;
+    proxy.lose_one_in(0);
+    becomes(&engine, Mode::Shared).await;
+    nothing_is_lost(&engine, rule, load, 0).await;
+}
+
+/// Nobody asks, and it is noticed all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_node_of_a_cluster_killed_without_traffic() {
+    let mut cluster = support::cluster::Cluster::start().await;
+    let urls = cluster.urls();
+    let (engine, _) = engine(Options::cluster(urls.iter().map(String::as_str))).await;
+    cluster.nodes.iter_mut().for_each(Server::kill);
+    becomes(&engine, Mode::Alone).await;
+}
+
+/// A shard that is stopped for long holds nothing up in the others; what it was asked counts once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_shard_stopped_for_long() {
+    let cluster = support::cluster::Cluster::start().await;
+    cluster.without_failover();
+    let urls = cluster.urls();
+    let (engine, rule) = engine(Options::cluster(urls.iter().map(String::as_str))).await;
+    let load = Load::start(&engine, rule);
+    load.goes_on(1000).await;
+    let masters: Vec<usize> = [100, 8000, 16_000].map(|slot| cluster.master_of(slot)).into();
+    for master in &masters {
+        cluster.nodes[*master].signal("STOP");
+    }
+    becomes(&engine, Mode::Alone).await;
+    load.goes_on(1000).await;
+    for master in &masters[1..] {
+        cluster.nodes[*master].signal("CONT");
+    }
+    becomes(&engine, Mode::Partly).await;
+    until("the others have their counts", || {
+        let status = engine.status();
+        status.mode == Mode::Partly && status.counts.handed_over >= 100 && status.owed <= 200
+    })
+    .await;
+    let connected = engine.status().counts.connected;
+    until("it was long", || engine.status().counts.connected > connected).await;
+    cluster.nodes[masters[0]].signal("CONT");
+    becomes(&engine, Mode::Shared).await;
+    nothing_is_lost(&engine, rule, load, 0).await;
 }

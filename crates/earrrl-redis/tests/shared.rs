@@ -289,6 +289,8 @@ async fn options_that_can_t_be_are_refused() {
     assert!(wrong(|options| options.prefix = "{a}".into()).contains("prefix"));
     assert!(wrong(|options| options.deadline = Duration::ZERO).contains("deadline"));
     assert!(wrong(|options| options.urls.clear()).contains("urls"));
+    let zero = wrong(|options| options.longest_backoff = Duration::ZERO);
+    assert!(zero.contains("longest_backoff"), "{zero}");
     let engine = RedisEngine::new(Options::new("redis://127.0.0.1:1")).unwrap();
     let mut window = earrrl::FixedWindow::new(Cost::ONE, Duration::from_nanos(1_000_001));
     let error = engine.prepare("w", &earrrl::Limit::from(window.unwrap()).into()).unwrap_err();

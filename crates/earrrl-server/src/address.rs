@@ -14,7 +14,7 @@ pub struct Prefixes {
     pub ipv6: u8,
 }
 
-/// How a client's address is told from the one that connected and from what proxies add.
+/// How a client's address is found from the peer's and from what proxies add.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientAddress {

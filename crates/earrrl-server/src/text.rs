@@ -1,4 +1,4 @@
-//! Numbers and tables as people read them.
+//! Numbers and tables for people to read.
 
 use std::io::{self, Write};
 

@@ -62,25 +62,100 @@ fn figures_are_written() {
     }
 }
 
+/// What `suggest` says of a log, as an object.
+fn suggested(log: &str, arguments: &[&str]) -> serde_json::Value {
+    let found = earrrl(&[&["suggest", log, "--output", "json"], arguments].concat());
+    serde_json::from_str(&found.out).unwrap_or_else(|error| panic!("{error}: {found:?}"))
+}
+
+/// A log of requests at these seconds by these clients.
+fn written(requests: impl Iterator<Item = (f64, String)>) -> tempfile::NamedTempFile {
+    let text = requests.map(|(time, client)| format!("{time},{client}\n")).collect::<String>();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), "time,key\n".to_owned() + &text).unwrap();
+    file
+}
+
 #[test]
-fn what_is_suggested_touches_no_more_than_it_may() {
-    for (touch, clients) in [("0", 0), ("1.2%", 1), ("3%", 2), ("0.06", 5)] {
-        let found = earrrl(&["suggest", &log(), "--half-life", "10s", "--touch", touch]);
-        assert_eq!((found.code, found.err.as_str()), (Some(0), ""));
-        let rule = found.out.split('\'').nth(1).unwrap();
-        assert!(rule.starts_with("recent-average ") && rule.ends_with(" half-life=10s strict"));
-        let replayed = earrrl(&["replay", &log(), "--rule", rule, "--output", "json"]).out;
-        let replayed: serde_json::Value = serde_json::from_str(&replayed).unwrap();
-        assert_eq!(replayed["rules"][0]["clients_limited"], clients, "{touch}: {rule}");
-        let told =
-            found.out.contains(&format!("({clients}) are touched by this limit: {clients} "));
-        assert!(told, "{}", found.out);
+fn what_is_suggested_stops_those_who_stand_out_and_nobody_else() {
+    let found = suggested(&log(), &[]);
+    let suggestion = &found["suggestion"];
+    let keys: Vec<_> =
+        suggestion["touched"].as_array().unwrap().iter().map(|client| &client["key"]).collect();
+    assert_eq!(keys, ["203.0.113.99", "198.51.100.23"], "{found:#}");
+    assert_eq!(found["half_lives"].as_array().unwrap().len(), 4);
+    let rule = suggestion["rule"].as_str().unwrap();
+    let replayed = earrrl(&["replay", &log(), "--rule", rule, "--output", "json"]).out;
+    let replayed: serde_json::Value = serde_json::from_str(&replayed).unwrap();
+    assert_eq!(replayed["rules"][0]["clients_limited"], 2);
+    assert_eq!(replayed["rules"][0]["denied"], suggestion["requests"]);
+    // The table says the same, and who it would touch, from when to when.
+    let table = earrrl(&["suggest", &log()]).out;
+    assert!(table.contains(&format!("--rule '{rule}'")), "{table}");
+    assert!(table.contains("<- chosen") && table.contains("first"), "{table}");
+    assert!(table.lines().last().unwrap().trim_end().ends_with("198.51.100.23"), "{table}");
+}
+
+#[test]
+fn no_more_are_touched_than_may_be() {
+    for (touch, clients) in [("3%", 2), ("50%", 2)] {
+        let found = suggested(&log(), &["--half-life", "10s", "--touch", touch]);
+        assert_eq!(found["suggestion"]["clients"], clients, "{touch}");
     }
+    // The worst one alone does not stand out from the second.
+    let one = suggested(&log(), &["--half-life", "10s", "--touch", "1.2%"]);
+    assert_eq!(one["suggestion"], serde_json::Value::Null);
+    let none = earrrl(&["suggest", &log(), "--touch", "1%"]).out;
+    assert!(none.contains("less than one of 89 clients") && !none.contains("--rule"), "{none}");
     for (option, value) in [("--half-life", "10"), ("--half-life", "1us"), ("--touch", "100%")] {
-        let outcome = earrrl(&["suggest", &log(), "--half-life", "1m", option, value]);
+        let outcome = earrrl(&["suggest", &log(), option, value]);
         assert_eq!((outcome.code, outcome.err.lines().count()), (Some(2), 1));
         assert!(outcome.err.contains(option), "{}", outcome.err);
     }
+}
+
+#[test]
+fn an_abuser_that_sends_nearly_all_is_found() {
+    let abuser = (0..9_800).map(|n| (f64::from(n) / 4.0, "abuser".to_owned()));
+    let others = (0..200).map(|n| (f64::from(n) * 12.25, format!("client-{}", n % 40)));
+    let file = written(abuser.chain(others));
+    let found = suggested(file.path().to_str().unwrap(), &[]);
+    let touched = found["suggestion"]["touched"].as_array().unwrap();
+    assert_eq!((touched.len(), &touched[0]["key"]), (1, &"abuser".into()), "{found:#}");
+}
+
+#[test]
+fn where_nobody_stands_out_nobody_is_stopped() {
+    let requests = (0..4_000).map(|n| (f64::from(n) * 0.7, format!("client-{}", n * 7919 % 97)));
+    let file = written(requests);
+    let path = file.path().to_str().unwrap();
+    assert_eq!(suggested(path, &[])["suggestion"], serde_json::Value::Null);
+    let table = earrrl(&["suggest", path]).out;
+    assert!(table.contains("No client stands out") && !table.contains("--rule"), "{table}");
+    let tried = earrrl(&["replay", path]);
+    assert!(tried.err.contains("no --rule, so twice the greatest peak is tried"), "{tried:?}");
+    assert!(tried.out.contains("nobody is denied"), "{}", tried.out);
+}
+
+#[test]
+fn advice_becomes_a_configuration() {
+    let toml = earrrl(&["suggest", &log(), "--config", "--key", "client,path"]).out;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), &toml).unwrap();
+    let path = file.path().to_str().unwrap();
+    let checked = earrrl(&["config", "check", path]);
+    assert_eq!(checked.code, Some(0), "{checked:?}: {toml}");
+    assert!(toml.contains("key = [\"client\", \"path\"]"), "{toml}");
+}
+
+#[test]
+fn without_a_rule_the_advice_is_tried() {
+    let found = earrrl(&["replay", &log()]);
+    assert_eq!(found.code, Some(0));
+    assert!(found.err.contains("no --rule, so what `suggest` advises is tried: --rule 'recent"));
+    assert!(found.out.contains("203.0.113.99") && found.out.contains("198.51.100.23"));
+    let streamed = earrrl(&["replay", &log(), "--assume-sorted"]);
+    assert!(streamed.err.contains("--assume-sorted needs a --rule"), "{streamed:?}");
 }
 
 #[test]

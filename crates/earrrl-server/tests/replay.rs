@@ -128,6 +128,16 @@ fn sorted_or_not() {
 }
 
 #[test]
+fn lines_that_go_back_are_counted() {
+    let rows = "time,key\n10,a\n20,a\n15,b\n30,a\n12,a\n";
+    let arguments = [&["replay"], &RULES[..], &["--assume-sorted"]].concat();
+    let told = earrrl_fed(&arguments, rows.as_bytes()).err;
+    assert!(told.contains("2 of 5 requests are earlier than one before them"), "{told}");
+    let sorted = [&["replay"], &RULES[..]].concat();
+    assert_eq!(earrrl_fed(&sorted, rows.as_bytes()).err, "");
+}
+
+#[test]
 fn a_line_an_event_and_rule() {
     let outcome = replay(&["--output", "jsonl", &log("access.csv")]);
     let lines: Vec<Value> =
@@ -227,7 +237,6 @@ fn what_cannot_be_read_is_told_in_one_line() {
         (&["replay", "/nowhere.log", "--rule", "gcra 1/s burst=1"][..], "no such file"),
         (&["replay", "/", "--rule", "gcra 1/s burst=1"], "is a directory"),
         (&["replay", "x.log", "--rule", "gcra 1/s burst=x"], "column 1"),
-        (&["replay", "x.log"], "--rule"),
         (&["replay", "x.log", "--rule", "gcra 1/s burst=1", "--cost", "-1"], "--cost"),
         (&["replay", "x.log", "--rule", "gcra 1/s burst=1", "--format", "xml"], "expected auto"),
     ] {

@@ -21,12 +21,24 @@ pub(crate) struct Asked {
 /// One rule's.
 #[derive(Clone, Debug)]
 pub(crate) struct AskedOf {
-    /// The place of the [`RequestRule`].
-    pub(crate) rule: usize,
-    /// The place of the rule or plan among all that are known.
-    pub(crate) known: usize,
     pub(crate) cost: Cost,
-    key: Range<usize>,
+    /// The place of the [`RequestRule`].
+    rule: u32,
+    /// The place of the rule or plan among all that are known.
+    known: u32,
+    key: Range<u32>,
+}
+
+impl AskedOf {
+    /// The rule, of those of the layer.
+    pub(crate) fn rule<'a>(&self, rules: &'a Rules) -> &'a RequestRule {
+        &rules[self.rule as usize].0
+    }
+
+    /// The rule or plan, as the engine knows it.
+    pub(crate) fn known<'a>(&self, known: &'a [Known]) -> &'a Known {
+        &known[self.known as usize]
+    }
 }
 
 /// The rules of a layer, each with the place of its own [`Known`]; its plans follow there.
@@ -51,13 +63,13 @@ impl Asked {
             }
             let plan = rule.plans.iter().position(|plan| (plan.applies)(request));
             asked.each.push(AskedOf {
-                rule: place,
-                known: first + plan.map_or(0, |plan| plan + 1),
+                rule: place as u32,
+                known: (first + plan.map_or(0, |plan| plan + 1)) as u32,
                 cost: match &rule.cost {
                     RequestCost::Fixed(cost) => *cost,
                     RequestCost::By(cost) => cost(request),
                 },
-                key: start..asked.keys.len(),
+                key: start as u32..asked.keys.len() as u32,
             });
         }
         Ok(asked)
@@ -83,7 +95,8 @@ impl Asked {
 
     /// One of the charges, at another cost.
     pub(crate) fn charge(&self, known: &[Known], of: &AskedOf, cost: Cost) -> Charge<'_> {
-        Charge { rule: known[of.known].id, key: &self.keys.as_bytes()[of.key.clone()], cost }
+        let key = of.key.start as usize..of.key.end as usize;
+        Charge { rule: of.known(known).id, key: &self.keys.as_bytes()[key], cost }
     }
 
     /// Those that `wanted` tells; `None` if there are none.

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use earrrl::{Engine, EngineError, Outcome};
+use http::header::RETRY_AFTER;
 use http::{Extensions, HeaderMap, Response, StatusCode};
 
 use crate::asked::Asked;
 use crate::event::Event;
+use crate::headers;
 use crate::known::Known;
 use crate::marks::Marks;
 use crate::problem::Kind;
@@ -34,26 +36,39 @@ pub(crate) enum Conclusion<E> {
 pub(crate) struct Pass<E> {
     /// The headers of its response.
     pub(crate) marks: Marks,
-    /// What is charged by its response.
-    pub(crate) after: Option<(Arc<Shared<E>>, Asked)>,
+    /// What few requests have.
+    rare: Option<Box<Rare<E>>>,
+}
+
+struct Rare<E> {
+    after: Option<After<E>>,
     verdict: Option<Verdict>,
     settlement: Option<Settlement>,
 }
 
+/// What is charged by a response.
+pub(crate) type After<E> = (Arc<Shared<E>>, Asked);
+
 impl<E> Pass<E> {
     /// With nothing to take along.
     pub(crate) fn plain() -> Self {
-        Self { marks: Marks::default(), after: None, verdict: None, settlement: None }
+        Self { marks: Marks::default(), rare: None }
     }
 
     /// Puts into the request what a handler may look for.
     pub(crate) fn equip(&mut self, extensions: &mut Extensions) {
-        if let Some(verdict) = self.verdict.take() {
+        let Some(rare) = &mut self.rare else { return };
+        if let Some(verdict) = rare.verdict.take() {
             extensions.insert(verdict);
         }
-        if let Some(settlement) = self.settlement.take() {
+        if let Some(settlement) = rare.settlement.take() {
             extensions.insert(settlement);
         }
+    }
+
+    /// What is charged by the response.
+    pub(crate) fn after(self) -> Option<After<E>> {
+        self.rare?.after
     }
 }
 
@@ -65,8 +80,9 @@ where
     /// Concludes from the engine's answer. `request` is the request's headers.
     pub(crate) fn conclude(
         self: &Arc<Self>,
-        asked: Asked,
+        asked: &Asked,
         answer: Result<Told, EngineError>,
+        known: &[Known],
         request: &HeaderMap,
     ) -> Conclusion<E> {
         match answer {
@@ -76,7 +92,7 @@ where
                 {
                     tracing::info!("the rate limiter's engine answers again");
                 }
-                self.judged(asked, &told, &self.known.load(), request)
+                self.judged(asked, &told, known, request)
             }
             // A cost above `max_cost` never passes; it must not be a way round either.
             Err(EngineError::Invalid(_)) => self.refuse(Reason::OverLimit, request),
@@ -94,18 +110,18 @@ where
 
     fn judged(
         self: &Arc<Self>,
-        asked: Asked,
+        asked: &Asked,
         told: &Told,
         known: &[Known],
         request: &HeaderMap,
     ) -> Conclusion<E> {
         let decision = &told.decision;
-        let name = asked.get(decision.rule).map(|of| &known[of.known].name);
+        let name = asked.get(decision.rule).map(|of| &of.known(known).name);
         self.tell(&Event::Decided { rule: name.map_or("", |name| name), decision });
-        let marks = Marks::new(told, known, &asked, self.settings.x_rate_limit);
+        let marks = Marks::new(told, known, asked, self.settings.x_rate_limit);
         let verdict = || Verdict { rule: name.cloned(), decision: Some(*decision) };
         if decision.outcome == Outcome::Deny {
-            return Conclusion::Refuse(self.over(&asked, &verdict(), known, marks, request));
+            return Conclusion::Refuse(self.over(asked, &verdict(), known, marks, request));
         }
         let flagged = decision.outcome != Outcome::Allow || self.settings.always_verdict;
         let pass = self.pass(asked, marks, flagged.then(verdict));
@@ -121,11 +137,15 @@ where
         }
     }
 
-    fn pass(self: &Arc<Self>, asked: Asked, marks: Marks, verdict: Option<Verdict>) -> Pass<E> {
-        let settled = asked.only(|of| self.rules[of.rule].0.settled);
+    fn pass(self: &Arc<Self>, asked: &Asked, marks: Marks, verdict: Option<Verdict>) -> Pass<E> {
+        let settled = asked.only(|of| of.rule(&self.rules).settled);
+        let after = asked.only(|of| of.rule(&self.rules).cost_after.is_some());
+        if settled.is_none() && after.is_none() && verdict.is_none() {
+            return Pass { marks, rare: None };
+        }
         let settlement = settled.map(|asked| Settlement::new(Arc::clone(self), asked));
-        let after = asked.only(|of| self.rules[of.rule].0.cost_after.is_some());
-        Pass { marks, after: after.map(|asked| (Arc::clone(self), asked)), verdict, settlement }
+        let after = after.map(|asked| (Arc::clone(self), asked));
+        Pass { marks, rare: Some(Box::new(Rare { after, verdict, settlement })) }
     }
 
     /// The answer to a request that is over a limit.
@@ -140,15 +160,18 @@ where
         let decision = verdict.decision.as_ref();
         let over = |place| decision.is_some_and(|decision| decision.is_over(place));
         let over = asked.each().filter(|(place, _)| over(*place));
-        let rules = over.map(|(_, of)| &known[of.known]).filter(|known| known.is_shown());
+        let rules = over.map(|(_, of)| of.known(known)).filter(|known| known.is_shown());
         let violated: Vec<&str> = rules.map(|known| &*known.name).collect();
         let deciding = decision.and_then(|decision| asked.get(decision.rule));
         let kind =
-            deciding.map_or(Kind::QuotaExceeded, |of| Kind::of(known[of.known].rule.limit()));
+            deciding.map_or(Kind::QuotaExceeded, |of| Kind::of(of.known(known).rule.limit()));
         let (reason, status) = (Reason::OverLimit, self.settings.status);
         let denial = Denial { reason, status, verdict, violated, kind };
         let mut response = self.answer(&denial, request);
         marks.apply(response.headers_mut());
+        if let Some(wait) = decision.and_then(headers::retry_after) {
+            response.headers_mut().insert(RETRY_AFTER, wait);
+        }
         response
     }
 
@@ -172,7 +195,7 @@ where
 
     fn failed(
         self: &Arc<Self>,
-        asked: Asked,
+        asked: &Asked,
         error: &EngineError,
         request: &HeaderMap,
     ) -> Conclusion<E> {
@@ -187,8 +210,8 @@ where
                 let known = known.load();
                 let on_allowed = self.settings.headers_on_allowed;
                 let context = &mut Context::from_waker(Waker::noop());
-                let mut questions = Questions::new(engine, &known, &asked);
-                match questions.poll(context, engine, &known, &asked, on_allowed) {
+                let mut questions = Questions::new(engine, &known, asked);
+                match questions.poll(context, engine, &known, asked, on_allowed) {
                     Poll::Ready(Ok(told)) => self.judged(asked, &told, &known, request),
                     _ => self.refuse(Reason::OverLimit, request),
                 }

@@ -123,12 +123,12 @@ fn finish<E: Engine, R>(
     pass: Option<Pass<E>>,
     mut response: Response<R>,
 ) -> (Response<R>, Option<Charging<E>>) {
-    let Some(pass) = pass else { return (response, None) };
-    pass.marks.apply(response.headers_mut());
-    let Some((shared, asked)) = pass.after else { return (response, None) };
+    let Some(mut pass) = pass else { return (response, None) };
+    std::mem::take(&mut pass.marks).apply(response.headers_mut());
+    let Some((shared, asked)) = pass.after() else { return (response, None) };
     let (parts, body) = response.into_parts();
     let charging = shared.charge(&asked, |of| {
-        let cost = shared.rules[of.rule].0.cost_after.as_ref();
+        let cost = of.rule(&shared.rules).cost_after.as_ref();
         cost.map_or(Cost::ZERO, |cost| cost(&parts))
     });
     (Response::from_parts(parts, body), Some((charging, shared)))
@@ -179,9 +179,7 @@ where
                 let known = shared.known.load();
                 let answer =
                     ready!(questions.poll(context, &shared.engine, &known, asked, on_allowed));
-                drop(known);
-                let asked = std::mem::take(asked);
-                Poll::Ready(shared.conclude(asked, answer, self.request.headers()))
+                Poll::Ready(shared.conclude(asked, answer, &known, self.request.headers()))
             }
             Reason::Held { timer, pass, .. } => {
                 ready!(Pin::new(timer).poll(context));

@@ -34,7 +34,7 @@ pub trait Key: Send + Sync + 'static {
 
 /// A key in the making; short ones take no allocation.
 #[derive(Clone, Debug, Default)]
-pub struct KeyBuffer(SmallVec<[u8; 96]>);
+pub struct KeyBuffer(SmallVec<[u8; 48]>);
 
 impl KeyBuffer {
     /// Appends bytes.

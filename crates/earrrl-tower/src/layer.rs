@@ -192,7 +192,7 @@ impl<E: Engine> Builder<E> {
     }
 }
 
-/// Why a layer can't be built or changed.
+/// Why a layer was not built or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LayerError {

@@ -1,7 +1,6 @@
 //! The headers that a response gets.
 
 use earrrl::Quota;
-use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderValue};
 
 use crate::asked::Asked;
@@ -14,24 +13,22 @@ use crate::questions::Told;
 pub(crate) struct Marks {
     limits: Option<HeaderValue>,
     policies: Option<HeaderValue>,
-    retry_after: Option<HeaderValue>,
     x_rate_limit: Option<(Quota, Available)>,
 }
 
 impl Marks {
     pub(crate) fn new(told: &Told, known: &[Known], asked: &Asked, x_rate_limit: bool) -> Self {
         let shown = told.available.iter().filter_map(|(place, available)| {
-            asked.get(*place).map(|of| (&known[of.known], *available))
+            asked.get(*place).map(|of| (of.known(known), *available))
         });
         let policies = match (&told.available[..], asked.get(0)) {
-            ([_], Some(of)) if asked.each().len() == 1 => known[of.known].policy.clone(),
+            ([_], Some(of)) if asked.each().len() == 1 => of.known(known).policy.clone(),
             _ => current::policies(shown.clone().map(|(known, _)| (&*known.name, known.quota))),
         };
         let first = shown.clone().next().filter(|_| x_rate_limit);
         Self {
             limits: current::limits(shown.map(|(known, available)| (&*known.name, available))),
             policies,
-            retry_after: headers::retry_after(&told.decision),
             x_rate_limit: first.map(|(known, available)| (known.quota, available)),
         }
     }
@@ -43,9 +40,6 @@ impl Marks {
         }
         if let Some(policies) = self.policies {
             headers.append(current::POLICY, policies);
-        }
-        if let Some(retry_after) = self.retry_after {
-            headers.insert(RETRY_AFTER, retry_after);
         }
         if let Some((quota, available)) = self.x_rate_limit {
             headers::x_rate_limit(quota, available, headers);

@@ -15,7 +15,7 @@ use crate::known::Known;
 /// Questions under way; `D` is the engine's future.
 pub(crate) enum Questions<D> {
     Decide(D),
-    Peek(Decision, SmallVec<[Item<D>; 2]>),
+    Peek(Decision, SmallVec<[Item<D>; 1]>),
 }
 
 /// A rule that the headers tell of.
@@ -75,13 +75,13 @@ fn items<D>(
     known: &[Known],
     asked: &Asked,
     decision: &Decision,
-) -> SmallVec<[Item<D>; 2]> {
+) -> SmallVec<[Item<D>; 1]> {
     let deciding = decision.rule;
     let others = asked.each().map(|(place, _)| place).filter(|place| *place != deciding);
     let places = std::iter::once(deciding).chain(others);
     let shown = places.filter_map(|place| {
         let of = asked.get(place)?;
-        let known_rule = &known[of.known];
+        let known_rule = of.known(known);
         known_rule.is_shown().then(|| Item {
             place,
             state: match Available::told(&known_rule.rule, decision, place) {
@@ -102,7 +102,7 @@ impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> Item<D> {
     fn poll(&mut self, context: &mut Context<'_>, known: &[Known], asked: &Asked) -> Poll<()> {
         if let ItemState::Asked(peek) = &mut self.state {
             let decision = ready!(Pin::new(peek).poll(context)).ok();
-            let rule = asked.get(self.place).map(|of| &known[of.known].rule);
+            let rule = asked.get(self.place).map(|of| &of.known(known).rule);
             let available = decision.zip(rule);
             self.state = ItemState::Told(
                 available.map(|(decision, rule)| Available::peeked(rule, &decision)),

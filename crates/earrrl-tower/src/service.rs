@@ -90,8 +90,8 @@ where
         let on_allowed = shared.settings.headers_on_allowed;
         match questions.poll(context, &shared.engine, &known, &asked, on_allowed) {
             Poll::Ready(answer) => {
+                let conclusion = shared.conclude(&asked, answer, &known, request.headers());
                 drop(known);
-                let conclusion = shared.conclude(asked, answer, request.headers());
                 self.follow(conclusion, request)
             }
             Poll::Pending => {

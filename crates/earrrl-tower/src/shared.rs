@@ -48,7 +48,7 @@ pub enum OnFailure {
     Allow,
     /// They are answered 503.
     Deny,
-    /// They are judged by this process alone, in tables for so many clients of each rule.
+    /// They are judged by this process alone, in tables for a number of clients of each rule.
     Local(usize),
 }
 
@@ -82,7 +82,7 @@ impl<E: Engine> Shared<E> {
     pub(crate) fn charge(&self, asked: &Asked, cost: impl Fn(&AskedOf) -> Cost) -> E::Decide {
         let known = self.known.load();
         let charges = asked.each().map(|(_, of)| {
-            let cost = cost(of).min(known[of.known].rule.max_cost());
+            let cost = cost(of).min(of.known(&known).rule.max_cost());
             asked.charge(&known, of, cost)
         });
         let charges: smallvec::SmallVec<[_; 2]> = charges.collect();

@@ -1,6 +1,7 @@
 //! The engine in this process's memory.
 
 use core::future::{Ready, ready};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 use std::{format, string::String};
@@ -8,7 +9,6 @@ use std::{format, string::String};
 use arc_swap::ArcSwap;
 
 use crate::algorithm::{Limit, Mode, State};
-use crate::atomic::{self, Part};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::Decision;
@@ -16,6 +16,7 @@ use crate::engine::{
     Charge, Engine, EngineError, RuleId, check_name, merge_charges, restore_places,
 };
 use crate::rule::Rule;
+use crate::rules::atomic::{self, Part};
 use crate::store::table::KeyHasher;
 use crate::store::{BuildError, Clients};
 
@@ -37,9 +38,9 @@ use crate::store::{BuildError, Clients};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct MemoryEngine<C = SystemClock> {
-    rules: ArcSwap<Vec<Prepared>>,
-    /// Held by whoever changes the rules.
-    changes: Mutex<()>,
+    rules: ArcSwap<Rules>,
+    /// The places of rules by their names; held by whoever changes the rules.
+    places: Mutex<HashMap<String, usize>>,
     hasher: KeyHasher,
     clock: Time<C>,
     capacity: usize,
@@ -55,7 +56,38 @@ struct Prepared {
     changing: bool,
 }
 
-type Snapshot = arc_swap::Guard<Arc<Vec<Prepared>>>;
+type Snapshot = arc_swap::Guard<Arc<Rules>>;
+
+/// Rules a block.
+const BLOCK: usize = 64;
+
+/// The rules by their places, in blocks: to publish one more costs a block, not all of them.
+#[derive(Clone, Default)]
+struct Rules(Vec<Arc<Vec<Prepared>>>);
+
+impl Rules {
+    #[inline]
+    fn get(&self, place: usize) -> Option<&Prepared> {
+        self.0.get(place / BLOCK)?.get(place % BLOCK)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Prepared> {
+        self.0.iter().flat_map(|block| block.iter())
+    }
+
+    /// Puts a rule at a place that is there already, or the next one.
+    fn set(&mut self, place: usize, prepared: Prepared) {
+        if self.0.len() <= place / BLOCK {
+            self.0.push(Arc::default());
+        }
+        if let Some(block) = self.0.get_mut(place / BLOCK).map(Arc::make_mut) {
+            match block.get_mut(place % BLOCK) {
+                Some(known) => *known = prepared,
+                None => block.push(prepared),
+            }
+        }
+    }
+}
 
 impl MemoryEngine {
     /// An engine on the system's clock, without rules, with room for `capacity` clients of each.
@@ -75,7 +107,7 @@ impl<C: Clock> MemoryEngine<C> {
     pub fn with_clock(capacity: usize, clock: C) -> Result<Self, BuildError> {
         Ok(Self {
             rules: ArcSwap::default(),
-            changes: Mutex::new(()),
+            places: Mutex::default(),
             hasher: KeyHasher::random()?,
             clock: Time::new(clock),
             capacity,
@@ -101,21 +133,28 @@ impl<C: Clock> MemoryEngine<C> {
     /// # Errors
     /// As there.
     pub fn prepare_all(&self, wanted: &[(&str, &Rule, usize)]) -> Result<Vec<RuleId>, EngineError> {
-        let _changing = self.lock_changes();
+        let mut places = self.lock_places();
         let rules = self.rules.load_full();
         // What can fail comes before anything that a request sees.
-        let mut next = rules.to_vec();
+        let mut next = Rules::clone(&rules);
+        let mut added = HashMap::new();
         let mut ids = Vec::with_capacity(wanted.len());
         for (name, rule, capacity) in wanted {
-            let place = next.iter().position(|known| known.name == *name).unwrap_or(next.len());
-            match next.get_mut(place) {
-                Some(known) => known.change(rule)?,
-                None => next.push(Prepared::new(name, rule, *capacity)?),
+            let known = places.get(*name).or_else(|| added.get(*name)).copied();
+            let place = known.unwrap_or(places.len() + added.len());
+            let prepared = match next.get(place) {
+                Some(known) => known.changed(rule)?,
+                None => Prepared::new(name, rule, *capacity)?,
+            };
+            next.set(place, prepared);
+            if known.is_none() {
+                added.insert(String::from(*name), place);
             }
             ids.push(RuleId(place as u32));
         }
         self.convert(&rules, &next);
         self.rules.store(Arc::new(next));
+        places.extend(added);
         Ok(ids)
     }
 
@@ -132,28 +171,30 @@ impl<C: Clock> MemoryEngine<C> {
         Some((clients.len(), clients.displaced()))
     }
 
-    fn lock_changes(&self) -> MutexGuard<'_, ()> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_places(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Converts the states of rules with new parameters. Requests that begin meanwhile wait for it.
-    fn convert(&self, rules: &Arc<Vec<Prepared>>, next: &[Prepared]) {
-        let differs = |(known, next): (&Prepared, &Prepared)| {
-            Arc::ptr_eq(&known.clients, &next.clients) && known.rule.limit() != next.rule.limit()
-        };
-        let changing: Vec<Prepared> = (rules.iter().zip(next))
-            .map(|(known, next)| Prepared { changing: differs((known, next)), ..known.clone() })
-            .collect();
-        if !changing.iter().any(|known| known.changing) {
+    fn convert(&self, rules: &Arc<Rules>, next: &Rules) {
+        let mut changing = Rules::clone(rules);
+        let mut changes = Vec::new();
+        for (place, (known, next)) in rules.iter().zip(next.iter()).enumerate() {
+            if known.needs_conversion(next) {
+                changing.set(place, Prepared { changing: true, ..known.clone() });
+                changes.push((known.rule.clone(), next.clone()));
+            }
+        }
+        if changes.is_empty() {
             return;
         }
-        let (old, now) = (changing.clone(), self.clock.now());
         self.rules.store(Arc::new(changing));
         while Arc::strong_count(rules) > 1 {
             std::thread::yield_now();
         }
-        for (known, next) in old.iter().zip(next).filter(|(known, _)| known.changing) {
-            next.clients.convert(known.rule.limit(), next.rule.limit(), now);
+        let now = self.clock.now();
+        for (known, next) in changes {
+            next.clients.convert(known.limit(), next.rule.limit(), now);
         }
     }
 
@@ -197,7 +238,7 @@ impl<C: Clock> MemoryEngine<C> {
                 return rules;
             }
             drop(rules);
-            drop(self.lock_changes());
+            drop(self.lock_places());
         }
     }
 
@@ -221,11 +262,7 @@ impl<C: Clock> MemoryEngine<C> {
         Ok(decision)
     }
 
-    fn part<'a>(
-        &self,
-        rules: &'a [Prepared],
-        charge: &Charge<'_>,
-    ) -> Result<Part<'a>, EngineError> {
+    fn part<'a>(&self, rules: &'a Rules, charge: &Charge<'_>) -> Result<Part<'a>, EngineError> {
         let known = rules.get(charge.rule.0 as usize);
         let Prepared { rule, clients, .. } = known.ok_or(EngineError::UnknownRule(charge.rule))?;
         let cost = rule.accept(charge.cost)?;
@@ -255,12 +292,18 @@ impl Prepared {
     }
 
     /// Another rule of the same name.
-    fn change(&mut self, rule: &Rule) -> Result<(), EngineError> {
+    fn changed(&self, rule: &Rule) -> Result<Self, EngineError> {
+        let mut changed = Self { rule: rule.clone(), ..self.clone() };
         if !self.clients.fits(rule.limit()) {
-            self.clients = new_clients(rule, self.capacity)?;
+            changed.clients = new_clients(rule, self.capacity)?;
         }
-        self.rule = rule.clone();
-        Ok(())
+        Ok(changed)
+    }
+
+    /// Whether the clients' states have another meaning under the rule that comes next.
+    fn needs_conversion(&self, next: &Self) -> bool {
+        Arc::ptr_eq(&self.clients, &next.clients)
+            && !next.rule.limit().keeps_states_of(self.rule.limit())
     }
 }
 
@@ -292,12 +335,61 @@ impl<C: Clock> Engine for MemoryEngine<C> {
         let now = self.at(now);
         ready(self.change(charge, |part| {
             let limit = part.rule.limit();
-            part.clients.refund(part.key, limit, now, charged_at.unwrap_or(now), part.cost);
+            part.clients.refund(part.key, limit, now, charged_at, part.cost);
         }))
     }
 
     fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done {
         let charge = Charge { rule, key, cost: Cost::ZERO };
         ready(self.change(&charge, |part| part.clients.reset(part.key)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+
+    fn engine() -> MemoryEngine<ManualClock> {
+        MemoryEngine::with_clock(1, ManualClock::new(Nanos::from_secs(1_800_000_000))).unwrap()
+    }
+
+    /// Blocks are shared between one state of the rules and the next.
+    #[test]
+    fn a_rule_more_copies_one_block() {
+        let (engine, rule) = (engine(), "exponential 10/1m".parse().unwrap());
+        for nth in 0..3 * BLOCK {
+            let id = engine.prepare(&format!("rule-{nth}"), &rule).unwrap();
+            assert_eq!(id, RuleId(nth as u32));
+        }
+        let before = engine.rules.load_full();
+        assert_eq!(engine.prepare("rule-70", &rule).unwrap(), RuleId(70));
+        let after = engine.rules.load_full();
+        let same: Vec<bool> =
+            before.0.iter().zip(&after.0).map(|(a, b)| Arc::ptr_eq(a, b)).collect();
+        assert_eq!(same, [true, false, true]);
+        assert_eq!(engine.rules().len(), 3 * BLOCK);
+    }
+
+    /// A changed limit alone touches no state, and makes nobody wait.
+    #[test]
+    fn a_changed_limit_converts_nothing() {
+        for (old, new, keeps) in [
+            ("recent-average 1/s half-life=10s", "recent-average 2/s half-life=10s leaky", true),
+            ("recent-average 1/s half-life=10s", "recent-average 1/s half-life=20s", false),
+            ("exponential 10/1m", "exponential 20/1m", true),
+            ("exponential 10/1m", "exponential 10/2m", false),
+            ("gcra 1/s burst=5", "gcra 1/s burst=6", false),
+            ("fixed-window 10/1m", "fixed-window 20/1m", true),
+            ("fixed-window 10/1m", "fixed-window 10/2m", false),
+            ("sliding-log 10/1m", "sliding-log 20/1m strict", true),
+            ("sliding-window 10/1m", "sliding-window 20/1m lenient", true),
+            ("sliding-window 10/1m", "sliding-window 10/1m sub-windows=7", false),
+            ("sliding-counter 10/1m", "sliding-counter 20/1m", true),
+            ("sliding-counter 10/1m", "fixed-window 10/1m", false),
+        ] {
+            let (old, new): (Rule, Rule) = (old.parse().unwrap(), new.parse().unwrap());
+            assert_eq!(new.limit().keeps_states_of(old.limit()), keeps, "{old} to {new}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 /// An average is forgotten when it is down to this share of the limit: less than the tolerance can
 /// change no decision.
 const FORGOTTEN: f64 = 1e-9;
-/// Averages of up to so many times the limit are forgotten within the same time.
+/// Averages of up to this many times the limit are forgotten within the same time.
 pub(super) const MANY: f64 = 100.0;
 
 pub(super) struct Life {

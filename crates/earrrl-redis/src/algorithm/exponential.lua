@@ -14,6 +14,12 @@ if record then
   if known ~= tag then
     verdict = FOREIGN
   else
+    if stored > now then
+      -- The clock went back: time goes on from here.
+      stored, record = now, pack('<I4dd', tag, last, now)
+      state = record
+      if flags % 2 == 1 then call('SETRANGE', key, '0', record) end
+    end
     local x = math.max((now - stored) / period, 1e-10)
     local left = math.exp(-x)
     -- tanh(x/2)·(1 + e^-x) is 1 - e^-x, with no digits lost where x is small.

@@ -22,8 +22,8 @@ impl OnRedis for Exponential {
         packed.numbers(&[period, most, request.units(), step, lives, MANY * most]);
     }
 
-    fn record_len(&self) -> Option<usize> {
-        Some(20)
+    fn has_len(&self, len: usize) -> bool {
+        len == 20
     }
 
     fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {

@@ -1,4 +1,4 @@
-//! Little-endian fields, as Lua's `struct` packs them: of records, and of what a script is told.
+//! Little-endian fields, as Lua's `struct` packs them: of records, and of a script's arguments.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ impl Fields<'_> {
         Some(f64::from_le_bytes(*field)).filter(|number| *number >= 0.0)
     }
 
-    /// An unsigned number of so many bytes, at most eight.
+    /// An unsigned number of `bytes` bytes, at most eight.
     pub(crate) fn whole(&mut self, bytes: usize) -> Option<u64> {
         let (field, rest) = self.0.split_at_checked(bytes)?;
         self.0 = rest;

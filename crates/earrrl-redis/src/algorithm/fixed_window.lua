@@ -17,6 +17,8 @@ if record then
     verdict = FOREIGN
   elseif counted_in == number or counted_in == number + 1 then
     number, count = counted_in, counted
+  elseif counted_in > number then
+    state = ''
   end
 end
 if verdict ~= FOREIGN and count + cost > quota then verdict = OVER end

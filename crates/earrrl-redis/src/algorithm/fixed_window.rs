@@ -21,8 +21,8 @@ impl OnRedis for FixedWindow {
         packed.numbers(&[window, quota, request.billionths(), request.linger_ms()]);
     }
 
-    fn record_len(&self) -> Option<usize> {
-        Some(20)
+    fn has_len(&self, len: usize) -> bool {
+        len == 20
     }
 
     fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {

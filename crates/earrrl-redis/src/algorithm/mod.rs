@@ -1,6 +1,6 @@
 //! What Redis needs to know of the algorithms: one file each, beside its script.
 //!
-//! A file says what its script is told, how a client's record is read and written, and how counts
+//! A file says what its script gets, how a client's record is read and written, and how counts
 //! are handed over. A record begins with a tag of the parameters that give it its meaning; times are
 //! microseconds, amounts billionths of a unit (units in the two averages).
 
@@ -46,8 +46,8 @@ pub(crate) trait OnRedis {
         4
     }
 
-    /// Bytes of a record with its tag, where that is fixed.
-    fn record_len(&self) -> Option<usize>;
+    /// Whether a record with its tag can be so many bytes.
+    fn has_len(&self, len: usize) -> bool;
 
     /// The state that a record holds at `now`.
     fn decode(&self, record: Fields<'_>, now: Nanos) -> Option<State>;
@@ -219,7 +219,7 @@ pub(crate) fn tag(limit: &Limit) -> u32 {
     (fnv ^ fnv >> 32) as u32
 }
 
-/// What the script is told of a charge: one packed string, which Lua reads in one call. It begins with
+/// What the script gets of a charge: one packed string, which Lua reads in one call. It begins with
 /// the tag of the rule's records.
 pub(crate) fn pack(request: &Request<'_>, tag: u32) -> Vec<u8> {
     let algorithm = of(request.rule.limit());
@@ -232,7 +232,8 @@ pub(crate) fn pack(request: &Request<'_>, tag: u32) -> Vec<u8> {
 /// The flags of a charge. Cost 0 is judged and stores nothing, as a peek does.
 pub(crate) fn flags(rule: &Rule, cost: Cost, mode: Mode) -> u8 {
     let stores = if mode == Mode::Peek || cost.is_zero() { 0 } else { STORES };
-    let strict = if rule.limit().policy() == Policy::Strict { STRICT } else { 0 };
+    let strict = mode == Mode::Charge || rule.limit().policy() == Policy::Strict;
+    let strict = if strict { STRICT } else { 0 };
     stores | strict | if rule.action().enforces() { ENFORCES } else { 0 }
 }
 
@@ -258,11 +259,7 @@ pub(crate) fn encode(limit: &Limit, tag: u32, state: &State, now: Nanos) -> Opti
 /// Whether a record is one of this limit: by its tag, and by its size where that is fixed.
 pub(crate) fn is_of(limit: &Limit, tag: u32, record: &[u8]) -> bool {
     let algorithm = of(limit);
-    let sized = match algorithm.record_len() {
-        Some(len) => record.len() == len,
-        None => record.len() >= tally::HEADER,
-    };
-    sized && record.starts_with(&tag.to_le_bytes()[..algorithm.tag_len()])
+    algorithm.has_len(record.len()) && record.starts_with(&tag.to_le_bytes()[..algorithm.tag_len()])
 }
 
 /// When an average was stored: its past before that is not known any more.

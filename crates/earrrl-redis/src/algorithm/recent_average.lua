@@ -3,7 +3,7 @@
 -- Record, 12 bytes so that Redis keeps it within its smallest object: tag, time in microseconds modulo
 -- 2^40 (twelve days), and ln(count) + 64 in steps of 2^-41. Where a record may live longer (`wide`), 16
 -- bytes: the time modulo 2^56, the logarithm a double. Where the clock went back, nothing has decayed,
--- and time goes on from there.
+-- and time goes on from there, which is stored even where the request is not.
 
 -- parameters
 local tag, period, most, held, cost, step, lives, many, wide =
@@ -21,7 +21,11 @@ if record then
     verdict = FOREIGN
   else
     age = (now - stored) % turn
-    if age > turn * 0.9375 then age = 0 end
+    if age > turn * 0.9375 then
+      age, record = 0, pack(layout, tag, now % turn, power)
+      state = record
+      if flags % 2 == 1 then call('SETRANGE', key, '0', record) end
+    end
     count = math.exp(power / steps - 64 - age / period)
     if count > most then verdict = count <= held and HELD or OVER end
   end

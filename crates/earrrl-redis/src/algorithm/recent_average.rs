@@ -33,8 +33,8 @@ impl OnRedis for RecentAverage {
         1
     }
 
-    fn record_len(&self) -> Option<usize> {
-        Some(if is_wide(self) { 16 } else { 12 })
+    fn has_len(&self, len: usize) -> bool {
+        len == if is_wide(self) { 16 } else { 12 }
     }
 
     fn decode(&self, mut record: Fields<'_>, now: Nanos) -> Option<State> {

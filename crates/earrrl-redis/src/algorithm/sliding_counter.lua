@@ -18,6 +18,8 @@ if record then
     number, current, previous = counted_in, counted, before
   elseif counted_in == number - 1 then
     previous = counted
+  elseif counted_in > number then
+    state = ''
   end
 end
 -- previous·left ≤ room·window as a comparison of quotients, by whole parts and then by what

@@ -22,8 +22,8 @@ impl OnRedis for SlidingCounter {
         packed.numbers(&[window, quota, request.billionths(), request.linger_ms()]);
     }
 
-    fn record_len(&self) -> Option<usize> {
-        Some(28)
+    fn has_len(&self, len: usize) -> bool {
+        len == 28
     }
 
     fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {

@@ -7,6 +7,7 @@ local tag, window, quota, cost, most, step, lives = unpack('<I4dddddd', args, at
 local tally = read(key, tag)
 verdict = FOREIGN
 if tally then
+  come_back(key, tally, now, flags)
   drop_until(key, tally, now - window, flags)
   verdict = tally.sum + cost <= quota and ALLOWED or OVER
 end
@@ -23,6 +24,8 @@ write(key, tally, moves and lives)
 state = tally and summary(key, tally, quota - cost) or ''
 
 -- adjust
+-- Taken back without its time: the newest.
+if back and unnamed then when = tally.newest end
 add_past(key, tally, when, cost)
 drop_outweighed(key, tally, quota)
 if tally.sum > 0 then

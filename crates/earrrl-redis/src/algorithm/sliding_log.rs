@@ -27,8 +27,8 @@ impl OnRedis for SlidingLog {
         packed.numbers(&[window, quota, request.billionths(), most, step, lives.ceil()]);
     }
 
-    fn record_len(&self) -> Option<usize> {
-        None
+    fn has_len(&self, len: usize) -> bool {
+        len >= tally::HEADER
     }
 
     fn decode(&self, record: Fields<'_>, _now: Nanos) -> Option<State> {

@@ -13,6 +13,7 @@ end
 local slot, tally = slot_of(now), read(key, tag)
 verdict = FOREIGN
 if tally then
+  come_back(key, tally, slot, flags)
   drop_until(key, tally, slot - lifetime, flags)
   verdict = tally.sum + cost <= quota and ALLOWED or OVER
 end

@@ -38,8 +38,8 @@ impl OnRedis for SlidingWindow {
         packed.numbers(&[quota, request.billionths(), lives.ceil()]);
     }
 
-    fn record_len(&self) -> Option<usize> {
-        None
+    fn has_len(&self, len: usize) -> bool {
+        len >= tally::HEADER
     }
 
     fn decode(&self, record: Fields<'_>, _now: Nanos) -> Option<State> {

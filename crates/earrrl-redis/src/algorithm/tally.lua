@@ -57,6 +57,19 @@ local function drop_until(key, tally, edge, flags)
   end
 end
 
+-- What is later than `slot` was told by a clock that has gone back since: it counts as of now, and that
+-- is written down even if the request will not be stored.
+local function come_back(key, tally, slot, flags)
+  if tally.newest <= slot then return end
+  while tally.last > tally.oldest do
+    local there, cost = unpack('<dd', entries(key, tally.last - 1, 1))
+    if there < slot then break end
+    tally.last, tally.cost = tally.last - 1, tally.cost + cost
+  end
+  tally.newest = slot
+  if flags % 2 == 1 then call('SETRANGE', key, '0', header_of(tally)) end
+end
+
 -- Drops the oldest while those after it sum to more than `quota` alone.
 local function drop_outweighed(key, tally, quota)
   drop(key, tally, function(_, cost) return tally.sum - cost > quota end)

@@ -2,26 +2,38 @@
 --
 -- That time is whole microseconds and a rest in ticks, of which `ticks` make a microsecond; so is
 -- every span. Both are whole numbers: the arithmetic of token_bucket.rs, in two words.
--- Record, 12 bytes so that Redis keeps it within its smallest object: tag, microseconds, ticks.
+-- Record, 12 bytes so that Redis keeps it within its smallest object: tag, microseconds, ticks. A debt,
+-- farther off than any request that was judged leaves it, has the time at which it was stored after it.
 
 -- parameters
-local tag, ticks, full, full_rest, held, held_rest, price, price_rest, step, linger =
-  unpack('<I1ddddddddd', args, at)
+-- No request that is judged, whatever its cost, leaves the time to full further off than `farthest`.
+local tag, ticks, full, full_rest, held, held_rest, price, price_rest, farthest, step, linger =
+  unpack('<I1dddddddddd', args, at)
 
 -- judge
-local record, at_full, rest, stored, stored_rest = call('GET', key), now, 0
+local record, at_full, rest, stored, stored_rest, told = call('GET', key), now, 0
 verdict, state = OVER, record or ''
 if record then
   local known
-  if #record == 12 then known, stored, stored_rest = unpack('<I1I7I4', record) end
+  if #record == 12 then
+    known, stored, stored_rest = unpack('<I1I7I4', record)
+  elseif #record == 19 then
+    known, stored, stored_rest, told = unpack('<I1I7I4I7', record)
+  end
   if known ~= tag then
     verdict = FOREIGN
   elseif stored >= now then
+    -- What is later than it can be was told by a clock that has gone back since.
+    local ahead = told and told - now or stored - now - farthest
+    if ahead > 0 then
+      stored = stored - ahead
+      record = pack('<I1I7I4', tag, stored, stored_rest) .. (told and pack('<I7', now) or '')
+      state = record
+      if flags % 2 == 1 then call('SETRANGE', key, '0', record) end
+    end
     at_full, rest = stored, stored_rest
   end
 end
--- A time further off than any request leaves it was told by a clock that has gone back since.
-if at_full - now > math.max(full, held) then at_full, rest = now + math.max(full, held), 0 end
 at_full, rest = at_full + price, rest + price_rest
 if rest >= ticks then at_full, rest = at_full + 1, rest - ticks end
 local missing = at_full - now
@@ -35,12 +47,13 @@ end
 
 -- charge
 -- The expiry is the end of a `step`, and moves only when the pool will be full in a later one.
-local cell = at_full - at_full % step
-if record and stored - stored % step == cell then
-  call('SETRANGE', key, '0', pack('<I1I7I4', tag, at_full, rest))
+at_full = math.min(at_full, 9007199254740992)
+local cell, new = at_full - at_full % step, pack('<I1I7I4', tag, at_full, rest)
+if at_full - now > farthest then new = new .. pack('<I7', now) end
+if record and #record == #new and stored - stored % step == cell then
+  call('SETRANGE', key, '0', new)
 else
-  local lives = math.ceil((cell + step - now) / 1000) + linger
-  call('SET', key, pack('<I1I7I4', tag, at_full, rest), 'PX', lives)
+  call('SET', key, new, 'PX', math.ceil((cell + step - now) / 1000) + linger)
 end
 
 -- adjust
@@ -57,9 +70,11 @@ else
     full_at, left = alone, alone_rest
   end
 end
+full_at = math.min(full_at, 9007199254740992)
 if full_at > now or full_at == now and left > 0 then
-  local lives = math.ceil((full_at + step - now) / 1000) + linger
-  call('SET', key, pack('<I1I7I4', tag, full_at, left), 'PX', lives)
+  local new = pack('<I1I7I4', tag, full_at, left)
+  if full_at - now > farthest then new = new .. pack('<I7', now) end
+  call('SET', key, new, 'PX', math.ceil((full_at + step - now) / 1000) + linger)
 elseif record then
   call('DEL', key)
 end

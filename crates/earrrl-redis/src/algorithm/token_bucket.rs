@@ -4,7 +4,7 @@
 use earrrl::algorithm::Moment;
 use earrrl::{Cost, Nanos, State, TokenBucket};
 
-use super::fields::{Fields, Packed};
+use super::fields::{Fields, Packed, span_micros};
 use super::{Adjustment, OnRedis, Request};
 
 impl OnRedis for TokenBucket {
@@ -21,15 +21,17 @@ impl OnRedis for TokenBucket {
         let [full, held, price] = spans(self, request);
         let step = ((full.0 / 4.0).ceil() + 1000.0).floor();
         packed.numbers(&[ticks_per_micro(self) as f64, full.0, full.1, held.0, held.1]);
-        packed.numbers(&[price.0, price.1, step, request.linger_ms()]);
+        let longest = span_micros(request.hold().unwrap_or_default());
+        let farthest = in_two(self.full_ticks(), self).0 + longest.ceil() + 1.0;
+        packed.numbers(&[price.0, price.1, farthest, step, request.linger_ms()]);
     }
 
     fn tag_len(&self) -> usize {
         1
     }
 
-    fn record_len(&self) -> Option<usize> {
-        Some(12)
+    fn has_len(&self, len: usize) -> bool {
+        len == 12 || len == 19
     }
 
     fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
@@ -38,11 +40,14 @@ impl OnRedis for TokenBucket {
         Some(State::TokenBucket(Moment(ticks)))
     }
 
-    fn encode(&self, state: &State, _now: Nanos, packed: &mut Packed) -> Option<()> {
+    fn encode(&self, state: &State, now: Nanos, packed: &mut Packed) -> Option<()> {
         let State::TokenBucket(moment) = state else { return None };
         let (whole, rest) = in_two(moment.0.max(0), self);
         packed.whole(whole as u64, 7);
         packed.whole(rest as u64, 4);
+        if self.balance(Some(moment), now) < 0.0 {
+            packed.whole(now.get() / 1000, 7);
+        }
         Some(())
     }
 

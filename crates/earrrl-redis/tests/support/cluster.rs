@@ -25,7 +25,7 @@ impl Cluster {
                 "--repl-diskless-sync-delay",
                 "0",
             ];
-            nodes.push(Server::start(&options).await);
+            nodes.push(Server::start_with_a_clock(&options).await);
         }
         let cluster = Self { nodes };
         cluster.form();
@@ -34,6 +34,17 @@ impl Cluster {
             node.command::<()>(&["CONFIG", "SET", "cluster-node-timeout", "1000"]).unwrap();
         }
         cluster
+    }
+
+    /// No replica takes over, and a shard that is gone takes no other with it.
+    pub fn without_failover(&self) {
+        for node in &self.nodes {
+            for (option, value) in
+                [("cluster-replica-no-failover", "yes"), ("cluster-require-full-coverage", "no")]
+            {
+                node.command::<()>(&["CONFIG", "SET", option, value]).unwrap();
+            }
+        }
     }
 
     pub fn urls(&self) -> Vec<String> {

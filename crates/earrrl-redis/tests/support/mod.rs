@@ -4,6 +4,7 @@
 pub mod cluster;
 pub mod load;
 pub mod proxy;
+pub mod skew;
 pub mod tools;
 
 use std::net::TcpListener;
@@ -43,19 +44,36 @@ pub struct Server {
     pub port: u16,
     pub folder: Folder,
     options: Vec<String>,
+    /// What its clock can be put wrong by.
+    environment: Vec<(&'static str, PathBuf)>,
     process: Child,
 }
 
 impl Server {
     pub async fn start(options: &[&str]) -> Self {
+        Self::start_in(Folder::new(), options, Vec::new()).await
+    }
+
+    /// One whose clock can be put wrong.
+    pub async fn start_with_a_clock(options: &[&str]) -> Self {
+        let folder = Folder::new();
+        let environment = skew::environment(folder.path()).into();
+        Self::start_in(folder, options, environment).await
+    }
+
+    async fn start_in(
+        folder: Folder,
+        options: &[&str],
+        environment: Vec<(&'static str, PathBuf)>,
+    ) -> Self {
         // With RUST_LOG set, what the engine says is seen.
         let log = tracing_subscriber::fmt()
             .with_env_filter(tracing_subscriber::EnvFilter::from_default_env());
         log.with_test_writer().try_init().ok();
-        let (port, folder) = (free_port(), Folder::new());
+        let port = free_port();
         let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
-        let process = launch(port, folder.path(), &options);
-        let server = Self { port, folder, options, process };
+        let process = launch(port, folder.path(), &options, &environment);
+        let server = Self { port, folder, options, environment, process };
         server.answers().await;
         server
     }
@@ -80,8 +98,13 @@ impl Server {
 
     pub async fn restart(&mut self) {
         self.kill();
-        self.process = launch(self.port, self.folder.path(), &self.options);
+        self.process = launch(self.port, self.folder.path(), &self.options, &self.environment);
         self.answers().await;
+    }
+
+    /// Puts its clock behind by so much, from now on.
+    pub fn put_behind(&self, by: Duration) {
+        skew::put_behind(self.folder.path(), by);
     }
 
     /// Sends it a signal, such as STOP or CONT.
@@ -108,7 +131,12 @@ impl Drop for Server {
     }
 }
 
-fn launch(port: u16, folder: &Path, options: &[String]) -> Child {
+fn launch(
+    port: u16,
+    folder: &Path,
+    options: &[String],
+    environment: &[(&'static str, PathBuf)],
+) -> Child {
     let socket = folder.join("redis.sock");
     tools::redis_server()
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
@@ -116,6 +144,7 @@ fn launch(port: u16, folder: &Path, options: &[String]) -> Child {
         .args(["--unixsocket", &socket.display().to_string()])
         .args(["--enable-debug-command", "local", "--loglevel", "warning"])
         .args(options)
+        .envs(environment.iter().cloned())
         .stdout(Stdio::null())
         .spawn()
         .expect("the server starts")

@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use clap::CommandFactory as _;
+use clap::Command;
 use clap_complete::Shell;
 
-use super::{Cli, Failure};
+use super::Failure;
 
 /// Print a shell's completion script.
 #[derive(Debug, clap::Args)]
@@ -15,9 +15,9 @@ pub(super) struct Args {
     shell: Shell,
 }
 
-pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: Args, command: &mut Command) -> Result<ExitCode, Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "earrrl", &mut script);
+    clap_complete::generate(args.shell, command, "earrrl", &mut script);
     std::io::Write::write_all(&mut std::io::stdout(), &script)?;
     Ok(ExitCode::SUCCESS)
 }

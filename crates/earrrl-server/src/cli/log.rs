@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::replay::{
-    Clients, CostRule, Escaped, Format, Hints, Key, Pattern, ReadError, Reader, Request, Selection,
-    Skip, notation,
+    Clients, CostRule, Escaped, Field, Format, Hints, Key, Pattern, ReadError, Reader, Request,
+    Selection, Skip, notation,
 };
 use earrrl_server::address::Prefixes;
 
@@ -112,6 +112,17 @@ impl LogArgs {
         }
     }
 
+    /// The parts of the key, by the names that a server's configuration gives them.
+    pub(crate) fn key_parts(&self) -> Vec<String> {
+        let name = |field: &Field| match field {
+            Field::Client | Field::User | Field::Path => field.name().to_owned(),
+            Field::Forwarded => "header:x-forwarded-for".to_owned(),
+            Field::Named(name) if name == "method" => name.clone(),
+            Field::Named(name) => format!("attribute:{name}"),
+        };
+        self.key.fields().iter().map(name).collect()
+    }
+
     /// What of the lines is used, and how.
     pub(crate) fn selection(&self) -> Selection {
         let pattern = self.pattern.as_ref().or(self.log_format.as_ref());
@@ -169,6 +180,16 @@ fn nothing(reader: &Reader, args: &LogArgs) -> String {
     match reader.lines {
         0 => "the log is empty".into(),
         lines => format!("none of {lines} lines is usable: {}", skipped(reader, args)),
+    }
+}
+
+/// Warns where a log that was said to be in order is not.
+pub(crate) fn tell_disorder(back: u64, requests: u64) {
+    if back > 0 {
+        warn(&format!(
+            "{back} of {requests} requests are earlier than one before them, and counted as of the \
+             latest time seen; without --assume-sorted they are put in order"
+        ));
     }
 }
 

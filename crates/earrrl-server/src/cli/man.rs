@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::CommandFactory as _;
+use clap::Command;
 
-use super::{Cli, Failure};
+use super::Failure;
 
 /// Write the manual pages, one for each command, into a folder.
 #[derive(Debug, clap::Args)]
@@ -15,7 +15,7 @@ pub(super) struct Args {
     folder: PathBuf,
 }
 
-pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    clap_mangen::generate_to(Cli::command(), &args.folder)?;
+pub(super) fn run(args: &Args, command: Command) -> Result<ExitCode, Failure> {
+    clap_mangen::generate_to(command, &args.folder)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -6,10 +6,13 @@ mod completions;
 #[cfg(feature = "serve")]
 mod config;
 mod failure;
+mod figure;
 mod log;
 mod man;
 mod progress;
 mod replay;
+#[cfg(feature = "serve")]
+mod replay_config;
 #[cfg(feature = "serve")]
 mod serve;
 mod simulate;
@@ -17,7 +20,7 @@ mod suggest;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 pub(crate) use failure::Failure;
 
@@ -44,21 +47,6 @@ enum Command {
     Simulate(Box<simulate::Args>),
 }
 
-/// A file to draw to; its ending says how.
-fn figure_file(name: &str) -> Result<std::path::PathBuf, String> {
-    let path = std::path::PathBuf::from(name);
-    match path.extension().and_then(|extension| extension.to_str()) {
-        Some("svg" | "png") => match path.parent() {
-            // Better told now than when the whole log has been read.
-            Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
-                Err(format!("no folder {}", folder.display()))
-            }
-            _ => Ok(path),
-        },
-        _ => Err("expected a name that ends in .svg or .png".into()),
-    }
-}
-
 /// Runs the command that the arguments name.
 pub(crate) fn run() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -73,8 +61,8 @@ pub(crate) fn run() -> ExitCode {
         Command::Check(args) => check::run(args),
         #[cfg(feature = "serve")]
         Command::Config(args) => config::run(args),
-        Command::Completions(args) => completions::run(args),
-        Command::Man(args) => man::run(&args),
+        Command::Completions(args) => completions::run(args, &mut Cli::command()),
+        Command::Man(args) => man::run(&args, Cli::command()),
         Command::Suggest(args) => suggest::run(*args),
         Command::Simulate(args) => simulate::run(*args),
     };

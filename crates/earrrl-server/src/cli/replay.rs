@@ -20,23 +20,29 @@ use crate::replay::{Clients, Held, Names, Reader, Replay, Request};
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
     #[command(flatten)]
-    log: log::LogArgs,
+    pub(super) log: log::LogArgs,
 
-    /// A rule to try, see below; may be given several times
-    #[arg(long = "rule", value_name = "RULE", required = true)]
+    /// A rule to try, see below; may be given several times. Without one, what `suggest` advises is
+    /// tried
+    #[arg(long = "rule", value_name = "RULE")]
     rules: Vec<Rule>,
+
+    /// A server's configuration to try instead: its rules, keys, costs, exemptions, all together
+    #[cfg(feature = "serve")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rules", "key", "costs", "ipv4_prefix", "ipv6_prefix"])]
+    config: Option<std::path::PathBuf>,
 
     /// What to print
     #[arg(long, value_name = "FORM", default_value = "table")]
-    output: Output,
+    pub(super) output: Output,
 
     /// Draw what was asked and permitted over time: a file that ends in .svg or .png
-    #[arg(long, value_name = "FILE", value_parser = super::figure_file)]
-    plot: Option<std::path::PathBuf>,
+    #[arg(long, value_name = "FILE", value_parser = super::figure::file)]
+    pub(super) plot: Option<std::path::PathBuf>,
 
     /// The log is in the order of its times: hold nothing, in memory that grows with clients only
     #[arg(long)]
-    assume_sorted: bool,
+    pub(super) assume_sorted: bool,
 }
 
 const EXAMPLE: &str = concat!(
@@ -49,7 +55,7 @@ Example:
 
 /// What to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
+pub(super) enum Output {
     /// A row a rule, and each rule's top offenders
     Table,
     /// The same as one object
@@ -61,29 +67,33 @@ enum Output {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
+pub(crate) fn run(mut args: Args) -> Result<ExitCode, Failure> {
+    #[cfg(feature = "serve")]
+    if let Some(path) = &args.config {
+        return super::replay_config::run(&args, path);
+    }
     let mut reader = Reader::new(args.log.selection());
-    let mut run = Run {
-        replay: args.replay(),
-        names: Names::new(args.log.anonymize),
-        output: args.output,
-        out: BufWriter::with_capacity(1 << 16, io::stdout().lock()),
-    };
     let progress = Progress::of(&args.log.files);
     let mut held = Held::default();
-    let whole = if args.streams()? {
-        log::read(&args.log, &mut reader, &progress, |clients, request| run.take(clients, request))?
+    let (mut run, whole) = if args.streams()? {
+        let mut run = Run::new(&args);
+        let whole =
+            log::read(&args.log, &mut reader, &progress, |c, request| run.take(c, request))?;
+        (run, whole)
     } else {
         let whole = log::read(&args.log, &mut reader, &progress, |_, request| held.push(request))?;
         held.sort();
-        for request in held.requests() {
-            run.take(&reader.clients, request)?;
+        if args.rules.is_empty() {
+            args.rules = super::suggest::advice(&reader, &held)?;
         }
-        whole
+        let mut run = Run::new(&args);
+        held.requests().try_for_each(|request| run.take(&reader.clients, request))?;
+        (run, whole)
     };
     progress.clear();
     run.finish(&reader, &held)?;
     args.draw(&run.replay)?;
+    log::tell_disorder(run.replay.back, run.replay.events);
     log::tell_doubts(&reader, &args.log);
     log::tell_skipped(&reader, &args.log);
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(ERROR) })
@@ -100,6 +110,9 @@ impl Args {
     fn streams(&self) -> Result<bool, Failure> {
         if self.assume_sorted && self.output == Output::Html {
             return Err(Failure::new("html goes through the log twice: leave out --assume-sorted"));
+        }
+        if self.assume_sorted && self.rules.is_empty() {
+            return Err(Failure::new("--assume-sorted needs a --rule: advice takes the whole log"));
         }
         Ok(self.assume_sorted)
     }
@@ -119,6 +132,17 @@ struct Run<W> {
     names: Names,
     output: Output,
     out: W,
+}
+
+impl Run<BufWriter<io::StdoutLock<'static>>> {
+    fn new(args: &Args) -> Self {
+        Self {
+            replay: args.replay(),
+            names: Names::new(args.log.anonymize),
+            output: args.output,
+            out: BufWriter::with_capacity(1 << 16, io::stdout().lock()),
+        }
+    }
 }
 
 impl<W: Write> Run<W> {

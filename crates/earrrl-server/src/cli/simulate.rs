@@ -48,7 +48,7 @@ pub(crate) struct Args {
     output: Output,
 
     /// Draw requests asked and permitted: a file that ends in .svg or .png
-    #[arg(long, value_name = "FILE", value_parser = super::figure_file)]
+    #[arg(long, value_name = "FILE", value_parser = super::figure::file)]
     plot: Option<PathBuf>,
 
     /// Draw a figure of the article that describes recent-average instead; needs --plot

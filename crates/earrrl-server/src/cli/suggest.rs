@@ -4,64 +4,128 @@ use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::failure::ERROR;
+use clap::ValueEnum;
+use earrrl::Rule;
+
+use super::failure::{ERROR, warn};
 use super::progress::Progress;
 use super::{Failure, log};
-use crate::replay::{Held, Reader};
-use crate::suggest::{Peaks, Share, judge, write};
+use crate::replay::{Held, Names, Reader};
+use crate::suggest::{
+    Advice, HALF_LIVES, Peaks, Share, Sweep, judge, write_json, write_table, write_toml,
+};
 
 /// Find the limit that would touch only the worst clients
 ///
 /// Takes every client's recent average rate through the log and keeps its peak. A limit above a
-/// client's peak never touches that client.
+/// client's peak never touches that client. The limit suggested lies in the widest gap between peaks.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
     #[command(flatten)]
     log: log::LogArgs,
 
-    /// The time in which a client's past comes to count half
+    /// The time in which a client's past comes to count half; unless it is said, 10s, 1m, 10m and 1h
+    /// are tried, and the one that parts the clients best is chosen
     #[arg(long, value_name = "TIME", value_parser = earrrl::parse_duration)]
-    half_life: Duration,
+    half_life: Option<Duration>,
 
-    /// The share of clients that the limit may touch
-    #[arg(long, value_name = "SHARE", default_value = "1%")]
-    touch: Share,
+    /// The share of clients that the limit may touch at most; unless it is said, as many as stand out
+    #[arg(long, value_name = "SHARE")]
+    touch: Option<Share>,
+
+    /// What to print
+    #[arg(long, value_name = "FORM", default_value = "table")]
+    output: Output,
+
+    /// Print the rule as a server's configuration has it, instead
+    #[arg(long, conflicts_with = "output")]
+    config: bool,
 
     /// Draw the clients' peak rates: a file that ends in .svg or .png
-    #[arg(long, value_name = "FILE", value_parser = super::figure_file)]
+    #[arg(long, value_name = "FILE", value_parser = super::figure::file)]
     plot: Option<std::path::PathBuf>,
 }
 
 const EXAMPLE: &str = "\
 Example:
-  earrrl suggest access.log.gz --half-life 1m --touch 0.1%";
+  earrrl suggest access.log.gz
+  earrrl suggest access.log.gz --half-life 1m --touch 0.1% --config > limits.toml";
+
+/// What to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// Half-lives, limits, and the clients that the suggested one touches
+    Table,
+    /// The same as one object
+    Json,
+}
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
+    let half_lives = args.half_lives();
     // The error names the field itself.
     let wrong = |error: earrrl::RuleError| Failure::new(format!("--{error}"));
-    let mut peaks = Peaks::new(args.half_life).map_err(wrong)?;
+    for &half_life in &half_lives {
+        Peaks::new(half_life).map_err(wrong)?;
+    }
     let mut reader = Reader::new(args.log.selection());
     let progress = Progress::of(&args.log.files);
     let mut held = Held::default();
     let whole = log::read(&args.log, &mut reader, &progress, |_, request| held.push(request))?;
     progress.clear();
     held.sort();
-    for request in held.requests() {
-        peaks.add(request);
-    }
-    let judged = judge(&peaks, args.half_life, args.touch, held.requests());
-    let judged =
-        judged.map_err(|error| Failure::new(format!("no rule has a limit so great: {error}")))?;
+    let most = |clients: usize| args.touch.map_or(clients, |share| share.of(clients));
+    let sweep = Sweep::new(&half_lives, most, || held.requests()).map_err(wrong)?;
+    let judged = judge(sweep.peaks(), sweep.gap(), held.requests()).map_err(too_great)?;
+    let clients = sweep.peaks().worst().len();
+    let few = args
+        .touch
+        .filter(|share| share.of(clients) == 0)
+        .map(|_| format!("the share that --touch allows is less than one of {clients} clients"));
+    let names = Names::new(args.log.anonymize);
+    let advice =
+        Advice { sweep: &sweep, judged: &judged, reader: &reader, names: &names, most: few };
     let mut out = BufWriter::new(io::stdout().lock());
-    write(&mut out, &peaks, &judged, args.touch)?;
+    match args.output {
+        _ if args.config => write_toml(&mut out, &advice, &args.log.key_parts())?,
+        Output::Table => write_table(&mut out, &advice)?,
+        Output::Json => write_json(&mut out, &advice)?,
+    }
     out.flush()?;
     if let Some(path) = &args.plot {
-        let figure = crate::suggest::figure(&peaks, &judged, held.unit());
+        let figure = crate::suggest::figure(sweep.peaks(), &judged, held.unit());
         crate::plot::save(&figure, path).map_err(Failure::new)?;
     }
     log::tell_doubts(&reader, &args.log);
     log::tell_skipped(&reader, &args.log);
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(ERROR) })
+}
+
+impl Args {
+    fn half_lives(&self) -> Vec<Duration> {
+        let all = || HALF_LIVES.map(Duration::from_secs).to_vec();
+        self.half_life.map_or_else(all, |half_life| vec![half_life])
+    }
+}
+
+/// What would be suggested for these requests, for `replay` without a rule; tells that it is tried.
+pub(super) fn advice(reader: &Reader, held: &Held) -> Result<Vec<Rule>, Failure> {
+    let wrong = |error: earrrl::RuleError| Failure::new(error.to_string());
+    let half_lives = HALF_LIVES.map(Duration::from_secs);
+    let sweep = Sweep::new(&half_lives, |clients| clients, || held.requests()).map_err(wrong)?;
+    let judged = judge(sweep.peaks(), sweep.gap(), std::iter::empty()).map_err(too_great)?;
+    let names = Names::new(true);
+    let advice = Advice { sweep: &sweep, judged: &judged, reader, names: &names, most: None };
+    let Some(suggested) = judged.last() else { return Ok(Vec::new()) };
+    let which = match sweep.gap() {
+        Some(_) => "what `suggest` advises is tried",
+        None => "twice the greatest peak is tried",
+    };
+    warn(&format!("no --rule, so {which}: --rule '{}'. {}", suggested.rule, advice.reason()));
+    Ok(vec![suggested.rule.clone()])
+}
+
+fn too_great(error: earrrl::RuleError) -> Failure {
+    Failure::new(format!("no rule has a limit so great: {error}"))
 }

@@ -1,9 +1,9 @@
-//! What an engine tells of itself.
+//! What an engine reports about itself.
 
 /// How decisions are made at present, for `/readyz`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// In a word.
+    /// In one word.
     pub mode: &'static str,
     /// Why it is not the usual one, if it is not.
     pub trouble: Option<String>,

@@ -6,7 +6,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::{GRAIN, Series, Stroke, colour, font};
+use super::figure::{GRAIN, Series, Stroke, colour, font};
 
 /// Of one row.
 const HEIGHT: u32 = 20;

@@ -3,6 +3,8 @@
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
+#[cfg(feature = "serve")]
+use super::attributes::AttributeNames;
 use super::client::{is_client, last_of_list};
 use super::format::{Field, Record};
 use super::skips::Skip;
@@ -12,6 +14,37 @@ use earrrl_server::address::Prefixes;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Key {
     fields: Vec<Field>,
+    /// Instead, all that a server's configuration looks at.
+    #[cfg(feature = "serve")]
+    attributes: Option<AttributeNames>,
+}
+
+impl Key {
+    fn of(fields: Vec<Field>) -> Self {
+        Self {
+            fields,
+            #[cfg(feature = "serve")]
+            attributes: None,
+        }
+    }
+
+    /// All attributes that a configuration looks at.
+    #[cfg(feature = "serve")]
+    pub(crate) fn attributes(names: AttributeNames) -> Self {
+        Self { attributes: Some(names), ..Self::of(Vec::new()) }
+    }
+
+    /// The attributes that a format with these fields does not have.
+    #[cfg(feature = "serve")]
+    pub(crate) fn missing(&self, known: &[&str]) -> Vec<String> {
+        let names = self.attributes.as_ref();
+        names.map_or(Vec::new(), |names| names.missing(known).map(str::to_owned).collect())
+    }
+
+    /// The fields.
+    pub(crate) fn fields(&self) -> &[Field] {
+        &self.fields
+    }
 }
 
 impl Display for Key {
@@ -30,7 +63,7 @@ impl FromStr for Key {
         if names().any(str::is_empty) {
             return Err("expected names with commas between them, such as client,user".into());
         }
-        Ok(Self { fields: names().map(Field::new).collect() })
+        Ok(Self::of(names().map(Field::new).collect()))
     }
 }
 
@@ -51,8 +84,8 @@ impl KeyMaker {
     }
 
     /// What the keys are made of.
-    pub(crate) fn fields(&self) -> &[Field] {
-        &self.key.fields
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
     }
 
     /// Hands the record's key to `take`.
@@ -75,6 +108,10 @@ impl KeyMaker {
                 return Ok(take(client(&part, prefixes, strict, address)?));
             }
             return Ok(take(&part));
+        }
+        #[cfg(feature = "serve")]
+        if let Some(names) = &self.key.attributes {
+            return Ok(take(&names.key(record, strict)?));
         }
         self.compound.clear();
         for (place, field) in self.key.fields.iter().enumerate() {

@@ -4,8 +4,12 @@
 //! say whose request it was and what it cost, [`order`] sorts. [`reader`] runs the first of these
 //! over many files and accounts for every line.
 
+#[cfg(feature = "serve")]
+mod attributes;
 mod client;
 mod clients;
+#[cfg(feature = "serve")]
+mod configured;
 mod cost;
 mod decimal;
 mod envelope;
@@ -27,12 +31,15 @@ mod trial;
 mod years;
 
 pub(crate) use clients::Clients;
+#[cfg(feature = "serve")]
+pub(crate) use configured::Configured;
 pub(crate) use cost::CostRule;
 pub(crate) use escape::Escaped;
-pub(crate) use format::{Format, Hints, Pattern, notation};
+pub(crate) use format::{Field, Format, Hints, Pattern, notation};
 pub(crate) use held::Held;
 pub(crate) use key::Key;
 pub(crate) use names::Names;
 pub(crate) use reader::{ReadError, Reader, Request, Selection};
 pub(crate) use run::Replay;
 pub(crate) use skips::Skip;
+pub(crate) use time::written;

@@ -50,6 +50,15 @@ impl Names {
         }
     }
 
+    /// A text that names a client, for data.
+    #[cfg(feature = "serve")]
+    pub(crate) fn of(&self, text: &str) -> String {
+        match &self.mask {
+            Some(mask) => format!("client-{:016x}", mask.hash_one(text.as_bytes())),
+            None => text.to_owned(),
+        }
+    }
+
     fn pseudonym(&self, clients: &Clients, client: u32) -> Option<String> {
         let hash = self.mask.as_ref()?.hash_one(clients.key(client));
         Some(format!("client-{hash:016x}"))

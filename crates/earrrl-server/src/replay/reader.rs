@@ -58,6 +58,9 @@ pub(crate) struct Reader {
     pub(crate) lines: u64,
     /// The formats found, in order.
     pub(crate) formats: Vec<Format>,
+    /// Attributes of the configuration that a log's format does not have.
+    #[cfg(feature = "serve")]
+    pub(crate) missing: Vec<String>,
 }
 
 impl Reader {
@@ -74,6 +77,8 @@ impl Reader {
             skips: Skips::default(),
             lines: 0,
             formats: Vec::new(),
+            #[cfg(feature = "serve")]
+            missing: Vec::new(),
         }
     }
 
@@ -115,6 +120,10 @@ impl Reader {
             .map_err(|problem| ReadError::Input(format!("{name}: {problem}")))?;
         if !self.formats.contains(&format) {
             self.formats.push(format);
+            #[cfg(feature = "serve")]
+            if let Some(known) = parser.fields() {
+                self.missing.extend(self.keys.key().missing(&known));
+            }
         }
         if let Some(last) = self.last_parser.take()
             && self.hints.year.is_some()
@@ -136,7 +145,7 @@ impl Reader {
             ));
         }
         let Some(known) = parser.fields() else { return Ok(()) };
-        let mut asked = self.keys.fields().iter().chain(&self.costs.field);
+        let mut asked = self.keys.key().fields().iter().chain(&self.costs.field);
         match asked.find(|field| !known.contains(&field.name())) {
             None => Ok(()),
             Some(field) => Err(format!(
@@ -238,7 +247,7 @@ impl Reader {
 /// What ended the reading of a file.
 #[derive(Debug)]
 pub(crate) enum ReadError {
-    /// The file can't be read, or not to its end; others can.
+    /// The file cannot be read, or not to its end; other files are still read.
     Input(String),
     /// What takes the requests can't go on.
     Output(io::Error),

@@ -16,6 +16,8 @@ pub(crate) struct Replay {
     pub(crate) from: Option<Nanos>,
     /// The latest time used.
     pub(crate) now: Nanos,
+    /// How many requests were earlier than one before them.
+    pub(crate) back: u64,
     /// What was asked and permitted when, if that is to be shown.
     pub(crate) timeline: Option<Timeline>,
     /// Requests by client's number.
@@ -31,6 +33,7 @@ impl Replay {
             events: 0,
             from: None,
             now: Nanos::ZERO,
+            back: 0,
             timeline: None,
             requests: Vec::new(),
         }
@@ -94,6 +97,7 @@ impl Replay {
         self.requests[client] += 1;
         let time = Nanos::new(request.time);
         self.from.get_or_insert(time);
+        self.back += u64::from(time < self.now);
         self.now = self.now.max(time);
         self.now
     }

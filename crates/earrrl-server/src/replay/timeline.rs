@@ -17,7 +17,7 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// Nothing counted, for so many rules.
+    /// Nothing counted yet, for a number of rules.
     pub(crate) fn new(rules: usize) -> Self {
         Self { start: 0, width: SECOND, counts: Vec::new(), rules }
     }

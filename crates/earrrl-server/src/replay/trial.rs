@@ -65,7 +65,7 @@ impl Trial {
         self.clients.iter().filter(|client| client.denied > 0).count()
     }
 
-    /// The most denied clients, at most so many; of equals who came first.
+    /// The most denied clients, at most `most`; of equals, those that came first.
     pub(crate) fn offenders(&self, most: usize) -> Vec<Offender> {
         let denied = (0u32..).zip(&self.clients).filter(|(_, client)| client.denied > 0);
         let mut offenders: Vec<Offender> =

@@ -1,4 +1,4 @@
-//! How many sockets the process may have open.
+//! How many files and sockets the process may open.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! Rules that come as text with a request: a few, so that no client fills the memory with tables.
+//! Rules given as text with a request. They are few, so that clients cannot fill the memory with tables.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use earrrl::{Cost, Limit, Rate, RecentAverage, Rule, RuleError};
 
-use super::Peaks;
+use super::{Gap, Peaks};
 use crate::replay::Request;
 
 /// Most rows of the table of limits.
@@ -19,12 +19,6 @@ const UNITS: [u64; 4] = [1, 60, 3600, 86_400];
 pub(crate) struct Share(f64);
 
 impl Share {
-    /// In percent.
-    pub(crate) fn percent(self) -> f64 {
-        // As it was written: 7, not 7.000000000000001.
-        (self.0 * 1e12).round() / 1e10
-    }
-
     /// So many of these, at most.
     pub(crate) fn of(self, count: usize) -> usize {
         (self.0 * count as f64 + 1e-9) as usize
@@ -62,23 +56,24 @@ pub(crate) struct Judged {
 }
 
 /// Round limits from where most clients are to above the worst, and last the one that is suggested:
-/// the least of two digits that touches no more than `share` of the clients.
+/// in the middle of the gap, or above everybody where there is none.
 ///
 /// # Errors
 /// A limit that no rule can have.
 pub(crate) fn judge(
     peaks: &Peaks,
-    half_life: Duration,
-    share: Share,
+    gap: Option<Gap>,
     requests: impl Iterator<Item = Request>,
 ) -> Result<Vec<Judged>, RuleError> {
-    let descending = peaks.descending();
-    let spared = descending.get(share.of(descending.len())).copied().unwrap_or(0.0);
-    let least = if spared > 0.0 { spared } else { peaks.of_one_request() };
+    let (half_life, descending) = (peaks.half_life, peaks.descending());
     let mut rates: Vec<Rate> = round_limits(&descending, peaks.of_one_request())
         .map(|limit| rate(limit, false))
         .collect::<Result<_, _>>()?;
-    rates.push(rate(least, true)?);
+    let greatest = descending.first().copied().unwrap_or(0.0).max(peaks.of_one_request());
+    rates.push(match gap {
+        Some(gap) => within(gap)?,
+        None => rate(greatest * 2.0, true)?,
+    });
     let mut judged: Vec<Judged> = rates
         .into_iter()
         .map(|rate| candidate(rate, half_life, &descending))
@@ -89,6 +84,27 @@ pub(crate) fn judge(
         judged.iter_mut().for_each(|judged| judged.requests += u64::from(found > judged.limit));
     }
     Ok(judged)
+}
+
+/// A limit near the middle of a gap: 1, 2 or 5 of something where such a one is well inside it.
+fn within(gap: Gap) -> Result<Rate, RuleError> {
+    let middle = rate(gap.middle(), false)?;
+    let unit = UNITS.into_iter().find(|&unit| gap.middle() * unit as f64 >= 0.995);
+    let unit = unit.unwrap_or(UNITS[3]);
+    let exponent = (gap.middle() * unit as f64).log10().floor() as i32;
+    let round = [(1, exponent), (2, exponent), (5, exponent), (1, exponent + 1)];
+    let near = |rate: &Rate| (rate.per_second_f64() / gap.middle()).ln().abs();
+    let mut best: Option<Rate> = None;
+    for (digit, exponent) in round {
+        let rate =
+            Rate::new(format!("{digit}e{exponent}").parse::<Cost>()?, Duration::from_secs(unit))?;
+        let inside =
+            rate.per_second_f64() > gap.below * 1.2 && rate.per_second_f64() < gap.above / 1.2;
+        if inside && best.as_ref().is_none_or(|best| near(&rate) < near(best)) {
+            best = Some(rate);
+        }
+    }
+    Ok(best.unwrap_or(middle))
 }
 
 fn candidate(rate: Rate, half_life: Duration, descending: &[f64]) -> Result<Judged, RuleError> {
@@ -134,12 +150,6 @@ fn rate(limit: f64, up: bool) -> Result<Rate, RuleError> {
     Rate::new(text.parse::<Cost>()?, Duration::from_secs(unit))
 }
 
-/// A rate as people read it.
-pub(super) fn written(rate_per_second: f64) -> String {
-    let rate = (rate_per_second > 0.0).then(|| rate(rate_per_second, true).ok()).flatten();
-    rate.map_or_else(|| "0".into(), |rate| rate.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,6 +181,20 @@ mod tests {
     }
 
     #[test]
+    fn limits_lie_well_inside_a_gap() {
+        for (below, above, text) in [
+            (0.1, 6.0, "50/m"),
+            (0.1, 2.0, "20/m"),
+            (1.0, 3.1, "2/s"),
+            (1.0, 1.2, "1.1/s"),
+            (1.0 / 3600.0, 1.0 / 36.0, "10/h"),
+        ] {
+            let gap = Gap::between(above, below);
+            assert_eq!(within(gap).unwrap().to_string(), text, "{below} to {above}");
+        }
+    }
+
+    #[test]
     fn shares() {
         for (text, share) in [("0.1%", Some(0.001)), ("0.001", Some(0.001)), ("0", Some(0.0))] {
             assert_eq!(text.parse().ok(), share.map(Share));
@@ -178,7 +202,6 @@ mod tests {
         for text in ["100%", "-1%", "x", "NaN", ""] {
             assert!(text.parse::<Share>().is_err(), "{text}");
         }
-        assert_eq!("0.07".parse::<Share>().unwrap().percent(), 7.0);
         assert_eq!("3%".parse::<Share>().unwrap().of(100), 3);
     }
 }

@@ -8,6 +8,8 @@ use crate::replay::Request;
 
 /// A log's clients and the greatest rate that a limit would have seen of each.
 pub(crate) struct Peaks {
+    /// The time in which a client's past comes to count half.
+    pub(crate) half_life: Duration,
     /// The half-life is all that matters of it: strict, so that a rate depends on no limit.
     estimator: RecentAverage,
     /// By client's number.
@@ -16,22 +18,43 @@ pub(crate) struct Peaks {
     pub(crate) requests: u64,
 }
 
+/// What is known of a client.
 #[derive(Clone, Copy, Default)]
-struct Client {
+pub(crate) struct Client {
     state: Option<Moment>,
-    peak: f64,
-    /// Whether it has sent anything.
-    seen: bool,
+    /// Its greatest rate, a second.
+    pub(crate) peak: f64,
+    /// Its requests.
+    pub(crate) requests: u64,
+    /// Its first request, in nanoseconds since the epoch.
+    pub(crate) first: u64,
+    /// Its last request.
+    pub(crate) last: u64,
 }
 
 impl Peaks {
-    /// No clients yet, whose past will count half after `half_life`.
+    /// The peaks of requests in order, if a client's past counts half after `half_life`.
+    ///
+    /// # Errors
+    /// A half-life that no rule can have.
+    pub(crate) fn of(
+        half_life: Duration,
+        requests: impl Iterator<Item = Request>,
+    ) -> Result<Self, RuleError> {
+        let mut peaks = Self::new(half_life)?;
+        requests.for_each(|request| {
+            peaks.add(request);
+        });
+        Ok(peaks)
+    }
+
+    /// No clients yet.
     ///
     /// # Errors
     /// A half-life that no rule can have.
     pub(crate) fn new(half_life: Duration) -> Result<Self, RuleError> {
         let estimator = RecentAverage::with_half_life(Rate::per_second(1)?, half_life)?;
-        Ok(Self { estimator, clients: Vec::new(), requests: 0 })
+        Ok(Self { half_life, estimator, clients: Vec::new(), requests: 0 })
     }
 
     /// Counts a request; gives the rate before it, which is what a limit is compared with.
@@ -44,7 +67,11 @@ impl Peaks {
         let count = self.estimator.count(client.state.as_ref(), now);
         let rate = count / self.estimator.period_secs();
         client.peak = client.peak.max(rate);
-        client.seen = true;
+        if client.requests == 0 {
+            client.first = request.time;
+        }
+        client.last = request.time;
+        client.requests += 1;
         if !request.cost.is_zero() {
             client.state = Some(self.estimator.charge(client.state, now, request.cost));
         }
@@ -59,9 +86,14 @@ impl Peaks {
 
     /// The clients' peaks, the greatest first.
     pub(crate) fn descending(&self) -> Vec<f64> {
-        let seen = self.clients.iter().filter(|client| client.seen);
-        let mut peaks: Vec<f64> = seen.map(|client| client.peak).collect();
-        peaks.sort_by(|a, b| b.total_cmp(a));
-        peaks
+        self.worst().into_iter().map(|(_, client)| client.peak).collect()
+    }
+
+    /// All clients with their numbers, the worst first; of equals who came first.
+    pub(crate) fn worst(&self) -> Vec<(u32, Client)> {
+        let seen = (0u32..).zip(self.clients.iter().copied()).filter(|(_, c)| c.requests > 0);
+        let mut clients: Vec<(u32, Client)> = seen.collect();
+        clients.sort_by(|(_, a), (_, b)| b.peak.total_cmp(&a.peak));
+        clients
     }
 }

@@ -23,7 +23,8 @@ impl Process {
     }
 
     pub fn spawn(command: &mut Command) -> Self {
-        let free = ["--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--log-json"];
+        let any = "127.0.0.1:0";
+        let free = ["--http", any, "--resp", any, "--grpc", any, "--log-json"];
         let mut child = command.args(free).stderr(Stdio::piped()).spawn().unwrap();
         let stderr: Box<dyn Read + Send> = Box::new(child.stderr.take().unwrap());
         let mut process = Self {

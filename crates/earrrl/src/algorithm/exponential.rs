@@ -182,6 +182,10 @@ impl Algorithm for Exponential {
         self.limit.as_f64() / self.period_secs()
     }
 
+    fn keeps_states_of(&self, old: &Self) -> bool {
+        self.period == old.period
+    }
+
     fn advance(&self, state: Option<Measured>, _now: Nanos) -> Option<Measured> {
         state
     }

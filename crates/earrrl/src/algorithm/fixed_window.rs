@@ -82,6 +82,10 @@ impl Algorithm for FixedWindow {
         Some(Count { window: self.terms.index(now), ..state })
     }
 
+    fn keeps_states_of(&self, old: &Self) -> bool {
+        self.terms.window == old.terms.window
+    }
+
     fn advance(&self, state: Option<Count>, now: Nanos) -> Option<Count> {
         state.filter(|state| state.window >= self.terms.index(now))
     }

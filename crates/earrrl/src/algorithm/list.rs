@@ -86,10 +86,22 @@ macro_rules! algorithms {
                 match (self, old, state) {
                     $(
                         (Self::$Algorithm(new), Self::$Algorithm(old), State::$Algorithm(state)) => {
-                            new.convert(old, state, now).map(State::$Algorithm)
+                            let kept = new.keeps_states_of(old);
+                            let state =
+                                if kept { Some(state) } else { new.convert(old, state, now) };
+                            state.map(State::$Algorithm)
                         }
                     )*
                     _ => None,
+                }
+            }
+
+            /// Whether nothing need be converted; see [`Algorithm::keeps_states_of`].
+            #[cfg(feature = "std")]
+            pub(crate) fn keeps_states_of(&self, old: &Self) -> bool {
+                match (self, old) {
+                    $((Self::$Algorithm(new), Self::$Algorithm(old)) => new.keeps_states_of(old),)*
+                    _ => false,
                 }
             }
 

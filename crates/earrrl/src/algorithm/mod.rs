@@ -86,7 +86,7 @@ impl ClientState for Moment {
 /// Whether denied attempts count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// Every attempt is stored: who keeps hammering stays out.
+    /// Every attempt is stored: a client that keeps hammering stays out.
     Strict,
     /// Only what was allowed is stored.
     Leaky,
@@ -154,6 +154,12 @@ pub trait Algorithm: Sized {
     /// The state under this limit of a client that had `state` under `old`: its history, with the
     /// present rate or balance kept. None where nothing is left of it.
     fn convert(&self, old: &Self, state: Self::State, now: Nanos) -> Option<Self::State>;
+
+    /// Whether the states of clients under `old` are theirs under this limit as they are, so that
+    /// nothing need be converted.
+    fn keeps_states_of(&self, _old: &Self) -> bool {
+        false
+    }
 
     /// Drops what `now` has put out of reach, so that the other functions see only what counts.
     fn advance(&self, state: Option<Self::State>, now: Nanos) -> Option<Self::State>;

@@ -237,6 +237,11 @@ impl Algorithm for RecentAverage {
         self.state_with_count(rate * self.period_secs, now)
     }
 
+    /// A state is a time of decay, whatever the rate.
+    fn keeps_states_of(&self, old: &Self) -> bool {
+        self.period_secs == old.period_secs
+    }
+
     #[inline]
     fn advance(&self, state: Option<Moment>, _now: Nanos) -> Option<Moment> {
         state

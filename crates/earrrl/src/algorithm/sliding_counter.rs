@@ -116,6 +116,10 @@ impl Algorithm for SlidingCounter {
         Some(Counts { window: self.terms.index(now), current, previous: 0 })
     }
 
+    fn keeps_states_of(&self, old: &Self) -> bool {
+        self.terms.window == old.terms.window
+    }
+
     fn advance(&self, state: Option<Counts>, now: Nanos) -> Option<Counts> {
         let (state, window) = (state?, self.terms.index(now));
         match window.saturating_sub(state.window) {

@@ -17,7 +17,7 @@ use crate::error::RuleError;
 use crate::grammar::Words;
 use crate::parameter;
 
-/// Entries a client, unless said otherwise.
+/// Entries a client, by default.
 pub const DEFAULT_MAX_ENTRIES: usize = 10_000;
 
 /// At most `quota` in any `(now - window, now]`. Leaky.
@@ -96,6 +96,10 @@ impl Algorithm for SlidingLog {
 
     fn convert(&self, _old: &Self, state: Tally, now: Nanos) -> Option<Tally> {
         self.advance(Some(state), now)
+    }
+
+    fn keeps_states_of(&self, old: &Self) -> bool {
+        self.terms.window == old.terms.window
     }
 
     fn advance(&self, state: Option<Tally>, now: Nanos) -> Option<Tally> {

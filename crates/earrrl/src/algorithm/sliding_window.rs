@@ -158,6 +158,10 @@ impl Algorithm for SlidingWindow {
         self.advance(Some(Tally::from_entries(moved)), now)
     }
 
+    fn keeps_states_of(&self, old: &Self) -> bool {
+        (self.terms.window, self.sub_windows) == (old.terms.window, old.sub_windows)
+    }
+
     fn advance(&self, state: Option<Tally>, now: Nanos) -> Option<Tally> {
         state?.since((self.slot(now) + 1).saturating_sub(self.lifetime()))
     }

@@ -247,6 +247,10 @@ impl Algorithm for TokenBucket {
         self.refill.per_second_f64()
     }
 
+    fn keeps_states_of(&self, old: &Self) -> bool {
+        self == old
+    }
+
     #[inline]
     fn advance(&self, state: Option<Moment>, _now: Nanos) -> Option<Moment> {
         state

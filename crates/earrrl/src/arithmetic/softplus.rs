@@ -5,7 +5,7 @@
 //! under 1e-9. Each cell of the table is a Taylor polynomial of degree 3 about its middle, computed
 //! by the compiler: |f⁽⁴⁾| ≤ f on the whole range, so the error is at most (1/256)^4/24 = 1e-11. A
 //! higher degree with fewer cells would be longer to wait for; of the table, which is 128 kB, those
-//! clients who send at like rates use a few lines.
+//! clients that send at similar rates use a few lines.
 
 use super::float::exp;
 

@@ -3,7 +3,6 @@ use core::marker::PhantomData;
 
 use crate::clock::{Clock, SystemClock, Time};
 use crate::cost::Cost;
-use crate::error::RuleError;
 use crate::rule::Rule;
 use crate::store::table::KeyHasher;
 use crate::store::{BuildError, Clients};
@@ -22,10 +21,18 @@ pub struct Builder<K: ?Sized, F = fn() -> SystemClock> {
     keys: PhantomData<fn(&K)>,
 }
 
-impl<K: ?Sized> Builder<K> {
-    pub(super) fn new(rule: Rule) -> Self {
-        let (capacity, clock) = (DEFAULT_CAPACITY, SystemClock::new as fn() -> SystemClock);
-        Self { rule, capacity, most_bytes: None, hasher: None, clock, keys: PhantomData }
+impl<K: ?Sized> Limiter<K> {
+    /// Begins a limiter of a rule, or of one algorithm with its parameters. Its defaults are a
+    /// capacity of 100 000 clients and the system's clock.
+    pub fn builder(rule: impl Into<Rule>) -> Builder<K> {
+        Builder {
+            rule: rule.into(),
+            capacity: DEFAULT_CAPACITY,
+            most_bytes: None,
+            hasher: None,
+            clock: SystemClock::new,
+            keys: PhantomData,
+        }
     }
 }
 
@@ -69,7 +76,8 @@ impl<K: ?Sized, C: Clock, F: FnOnce() -> C> Builder<K, F> {
     /// When the capacity is 0 or beyond memory, the processor has no 128-bit compare-and-swap, or
     /// the rule's `max_cost` is below 1.
     pub fn build(self) -> Result<Limiter<K, C>, BuildError> {
-        check(&self.rule)?;
+        // A rule whose `max_cost` refuses plain requests is a mistake.
+        self.rule.accept(Cost::ONE)?;
         Ok(Limiter {
             clients: Clients::new(self.rule.limit(), self.capacity, self.most_bytes)?,
             hasher: self.hasher.map_or_else(KeyHasher::random, Ok)?,
@@ -80,11 +88,6 @@ impl<K: ?Sized, C: Clock, F: FnOnce() -> C> Builder<K, F> {
             keys: PhantomData,
         })
     }
-}
-
-/// A rule whose `max_cost` refuses plain requests is a mistake.
-pub(super) fn check(rule: &Rule) -> Result<(), RuleError> {
-    rule.accept(Cost::ONE).map(drop)
 }
 
 impl<K: ?Sized, F> fmt::Debug for Builder<K, F> {

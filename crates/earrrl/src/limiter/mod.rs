@@ -16,14 +16,14 @@ use verdict::Details;
 pub use verdict::{Denied, Verdict};
 pub use wait::{Patience, Reservation, WaitError};
 
-use crate::algorithm::{Algorithm, Judged, Limit, Mode, Moment, judge};
-use crate::atomic::{self, Part};
+use crate::algorithm::{Algorithm, Judged, Limit, Mode, Moment, Policy, judge};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::Action;
 use crate::error::RuleError;
 use crate::rule::Rule;
-use crate::store::table::{Change, KeyHash, KeyHasher, Table, Word};
+use crate::rules::atomic::{self, Part};
+use crate::store::table::{Change, KeyHash, KeyHasher, Purpose, Table, Word};
 use crate::store::{BuildError, Clients};
 
 /// So many keys of a batch are fetched from memory together.
@@ -61,14 +61,6 @@ pub struct Limiter<K: ?Sized, C = SystemClock> {
     keys: PhantomData<fn(&K)>,
 }
 
-impl<K: ?Sized> Limiter<K> {
-    /// Begins a limiter of a rule, or of one algorithm with its parameters: for 100 000 clients, on
-    /// the system's clock, unless said otherwise.
-    pub fn builder(rule: impl Into<Rule>) -> Builder<K> {
-        Builder::new(rule.into())
-    }
-}
-
 impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// Decides a request of cost 1.
     #[inline(always)]
@@ -96,7 +88,9 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         Ok(self.decide(self.hasher.hash(key), cost, || self.clock.now(), Mode::Check))
     }
 
-    /// Decides a request of some instant; one before the latest that was used is taken as that.
+    /// Decides a request of some instant; one before the latest that was used is taken as that. So an
+    /// instant in the future holds this limiter's time there until its clock has come so far: give
+    /// none that a client could choose.
     ///
     /// # Errors
     /// When it costs more than the rule's `max_cost`.
@@ -196,7 +190,6 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         K: Borrow<Q>,
     {
         let (limit, now) = (self.rule.limit(), self.clock.now());
-        let charged_at = charged_at.unwrap_or(now);
         self.clients.refund(self.hasher.hash(key), limit, now, charged_at, cost);
     }
 
@@ -215,7 +208,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// # Errors
     /// As [`Builder::build`]; the old rule then stays.
     pub fn change(&mut self, rule: Rule) -> Result<(), BuildError> {
-        builder::check(&rule)?;
+        rule.accept(Cost::ONE)?;
         if self.clients.fits(rule.limit()) {
             self.clients.convert(self.rule.limit(), rule.limit(), self.clock.now());
         } else {
@@ -282,7 +275,11 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         now: impl FnOnce() -> Nanos,
         mode: Mode,
     ) -> Verdict<'_> {
-        let place = table.place(key);
+        let to = match limit.policy() {
+            Policy::Strict => Purpose::Write,
+            Policy::Leaky => Purpose::Read,
+        };
+        let place = table.place(key, to);
         let now = now();
         if let Some(mut seen) = table.at_home(place) {
             while let Some(word) = seen.word() {

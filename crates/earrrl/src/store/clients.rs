@@ -116,11 +116,16 @@ impl Clients {
         }
     }
 
-    /// A copy of a client's state.
-    pub(crate) fn peek(&self, key: KeyHash, limit: &Limit) -> Option<State> {
+    /// Lends a client's state to `judge`, which gives it back; nothing is stored.
+    pub(crate) fn lend<R>(
+        &self,
+        key: KeyHash,
+        limit: &Limit,
+        judge: impl FnOnce(Option<State>) -> (Option<State>, R),
+    ) -> R {
         match self {
-            Self::Words(table) => limit.state_of(table.get(key)?),
-            Self::States(states) => states.lock(States::shard_of(key)).peek(key),
+            Self::Words(table) => judge(table.get(key).and_then(|word| limit.state_of(word))).1,
+            Self::States(states) => states.lock(States::shard_of(key)).lend(key, judge),
         }
     }
 
@@ -130,10 +135,13 @@ impl Clients {
         key: KeyHash,
         limit: &Limit,
         now: Nanos,
-        charged_at: Nanos,
+        charged_at: Option<Nanos>,
         cost: crate::Cost,
     ) {
-        self.update(key, limit, now, |state| (limit.refund(state, now, charged_at, cost), ()));
+        self.update(key, limit, now, |state| {
+            let charged_at = charged_at.or_else(|| limit.last_charge(state.as_ref()));
+            (limit.refund(state, now, charged_at.unwrap_or(now), cost), ())
+        });
     }
 
     /// Forgets a client.
@@ -152,6 +160,9 @@ impl Clients {
     /// Gives every client the state under `new` that follows from its own under `old`; nobody else
     /// may be deciding meanwhile.
     pub(crate) fn convert(&self, old: &Limit, new: &Limit, now: Nanos) {
+        if new.keeps_states_of(old) {
+            return;
+        }
         match self {
             Self::Words(table) => {
                 table.convert(|word| new.convert(old, old.state_of(word)?, now)?.word());

@@ -12,7 +12,7 @@ use crate::algorithm::{Limit, State};
 use crate::clock::Nanos;
 
 const SHARDS: usize = 64;
-/// So many of the longest idle are looked at to find who goes.
+/// How many of the longest idle are looked at to find the client to forget.
 const SAMPLED: usize = 5;
 /// What a client takes beside its state: the links and the allocation of its node, and its place
 /// in the map.
@@ -123,9 +123,22 @@ impl Shard {
         answer
     }
 
-    /// A copy of a client's state. It counts as no visit.
-    pub(crate) fn peek(&self, key: KeyHash) -> Option<State> {
-        self.states.peek(&key.bits()).cloned().flatten()
+    /// Lends a client's state to `judge`, which gives it back, perhaps without what no longer counts.
+    /// It counts as no visit.
+    pub(crate) fn lend<R>(
+        &mut self,
+        key: KeyHash,
+        judge: impl FnOnce(Option<State>) -> (Option<State>, R),
+    ) -> R {
+        let Some(place) = self.states.peek_mut(&key.bits()) else { return judge(None).1 };
+        self.bytes -= bytes(place);
+        let (kept, answer) = judge(place.take());
+        self.bytes += bytes(&kept);
+        *place = kept;
+        if place.is_none() {
+            self.states.pop(&key.bits());
+        }
+        answer
     }
 
     /// Forgets a client.
@@ -197,6 +210,12 @@ mod tests {
 
     const NOW: Nanos = Nanos::from_secs(1_800_000_000);
 
+    impl Shard {
+        fn has(&self, key: KeyHash) -> bool {
+            self.states.peek(&key.bits()).is_some_and(Option::is_some)
+        }
+    }
+
     fn key(nth: u64) -> KeyHash {
         KeyHash::from_bits(nth.wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
@@ -251,8 +270,8 @@ mod tests {
         }
         let held = total(&states, Shard::len);
         assert!((SHARDS * 9..=SHARDS * 10).contains(&held), "{held}");
-        assert!(states.lock(States::shard_of(key(0))).peek(key(0)).is_some());
-        assert!(states.lock(States::shard_of(key(1))).peek(key(1)).is_none());
+        assert!(states.lock(States::shard_of(key(0))).has(key(0)));
+        assert!(!states.lock(States::shard_of(key(1))).has(key(1)));
     }
 
     #[test]
@@ -296,7 +315,7 @@ mod tests {
             }
         }
         assert!(request(&states, &limit, rest[0]));
-        let gone = |name: &&u64| states.lock(0).peek(key(**name)).is_none();
+        let gone = |name: &&u64| !states.lock(0).has(key(**name));
         assert_eq!(room.iter().filter(gone).collect::<Vec<_>>(), [&room[2]]);
     }
 
@@ -314,7 +333,7 @@ mod tests {
             );
         }
         store(&states, rest[0], log(1));
-        let gone = |name: &&u64| states.lock(0).peek(key(**name)).is_none();
+        let gone = |name: &&u64| !states.lock(0).has(key(**name));
         assert_eq!(room.iter().filter(gone).collect::<Vec<_>>(), [&room[3]]);
         assert_eq!(states.lock(0).displaced(), 0);
     }

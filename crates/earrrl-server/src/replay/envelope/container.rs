@@ -11,7 +11,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use super::Message;
+use super::message::Message;
 use crate::replay::skips::Skip;
 use crate::replay::time;
 

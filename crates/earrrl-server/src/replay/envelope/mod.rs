@@ -4,10 +4,12 @@
 //! that no client can put one on a line of its own.
 
 mod container;
+mod message;
 mod syslog;
 
 use super::skips::Skip;
 use super::years::Years;
+pub(crate) use message::Message;
 
 /// What stands around every line of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,25 +32,6 @@ impl Envelope {
     /// Every envelope, `None` last: where a line fits with one and without, it has one.
     pub(crate) const ALL: [Self; 6] =
         [Self::Syslog, Self::Cri, Self::Docker, Self::Compose, Self::Stamp, Self::None];
-}
-
-/// A line without its envelope.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Message<'a> {
-    /// The time that the envelope says, in nanoseconds since the epoch.
-    pub(crate) time: Option<u64>,
-    /// The program that syslog names, with its process in brackets.
-    pub(crate) program: &'a [u8],
-    /// The log's own line.
-    pub(crate) text: &'a [u8],
-}
-
-impl<'a> Message<'a> {
-    /// A line that has no envelope.
-    #[inline]
-    pub(crate) fn plain(text: &'a [u8]) -> Self {
-        Self { time: None, program: b"", text }
-    }
 }
 
 /// Opens the envelopes of one log.

@@ -6,7 +6,7 @@
 //!
 //! The host may be missing.
 
-use super::Message;
+use super::message::Message;
 use crate::replay::time;
 use crate::replay::years::Years;
 

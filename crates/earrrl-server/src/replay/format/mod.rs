@@ -7,7 +7,9 @@ mod common;
 mod csv;
 mod detect;
 mod envoy;
+mod field;
 mod haproxy;
+mod hints;
 mod json;
 mod logfmt;
 mod mail;
@@ -24,6 +26,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 pub(crate) use detect::{detect, envelope_of};
+pub(crate) use field::Field;
+use field::{path_of, target};
+pub(crate) use hints::Hints;
 pub(crate) use pattern::Pattern;
 
 use super::envelope::{Envelope, Opener};
@@ -160,62 +165,6 @@ impl Format {
             _ => return None,
         })
     }
-}
-
-/// A part of a request that a key or a cost is made of.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Field {
-    /// The client's address.
-    Client,
-    /// The user's name.
-    User,
-    /// The path, without the query.
-    Path,
-    /// The list of X-Forwarded-For, of which the last address counts.
-    Forwarded,
-    /// Any other, by the name that the format gives it.
-    Named(String),
-}
-
-impl Field {
-    /// The field of this name.
-    pub(crate) fn new(name: &str) -> Self {
-        match name {
-            "client" => Self::Client,
-            "user" => Self::User,
-            "path" => Self::Path,
-            "forwarded_for" | "x_forwarded_for" | "http_x_forwarded_for" | "x-forwarded-for" => {
-                Self::Forwarded
-            }
-            _ => Self::Named(name.to_owned()),
-        }
-    }
-
-    /// Its name.
-    pub(crate) fn name(&self) -> &str {
-        match self {
-            Self::Client => "client",
-            Self::User => "user",
-            Self::Path => "path",
-            Self::Forwarded => "forwarded_for",
-            Self::Named(name) => name,
-        }
-    }
-}
-
-/// Where to look for what the format does not settle.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Hints {
-    /// The field with the time, instead of the usual ones.
-    pub(crate) time_field: Option<String>,
-    /// The field with the client, instead of the usual ones.
-    pub(crate) key_field: Option<String>,
-    /// The year of the first syslog line.
-    pub(crate) year: Option<u32>,
-    /// What `--pattern` or `--log-format` says.
-    pub(crate) pattern: Option<Arc<Pattern>>,
-    /// Whether lines must not be shown.
-    pub(crate) private: bool,
 }
 
 /// Reads the lines of one log.
@@ -385,26 +334,6 @@ impl<'a> Record<'a> {
     pub(crate) fn has_addresses(&self) -> bool {
         !matches!(self, Self::Csv(_))
     }
-}
-
-/// A target's path: without its query, and without the scheme and host that a proxy is asked with.
-fn path_of(target: &[u8]) -> &[u8] {
-    let behind_scheme = |scheme: &[u8]| {
-        let rest = target.strip_prefix(scheme)?;
-        Some(&rest[memchr::memchr2(b'/', b'?', rest).unwrap_or(rest.len())..])
-    };
-    let path = match target.first() {
-        Some(b'/') | None => target,
-        _ => behind_scheme(b"https://").or_else(|| behind_scheme(b"http://")).unwrap_or(target),
-    };
-    memchr::memchr(b'?', path).map_or(path, |at| &path[..at])
-}
-
-/// The target in a request line, `GET /path?query HTTP/1.1`.
-fn target(request: &[u8]) -> Option<&[u8]> {
-    let mut words = request.split(|&b| b == b' ').filter(|word| !word.is_empty());
-    words.next()?;
-    words.next()
 }
 
 /// The format found for a log, and its last line's time and fields, addresses as a key has them.

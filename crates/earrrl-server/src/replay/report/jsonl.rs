@@ -15,7 +15,13 @@ pub(crate) fn write(
     decision: &Decision,
 ) -> io::Result<()> {
     write!(out, r#"{{"t":{},"key":{key},"rule":{rule},"cost":{cost},"#, Seconds(time.into()))?;
-    write!(out, r#""allowed":{},"rate":"#, decision.allowed)?;
+    write!(out, r#""allowed":{},"#, decision.allowed)?;
+    write_figures(out, decision)
+}
+
+/// Writes a decision's figures, and ends the line.
+pub(super) fn write_figures(out: &mut impl Write, decision: &Decision) -> io::Result<()> {
+    write!(out, r#""rate":"#)?;
     match decision.rate {
         Some(rate) => write!(out, "{rate:?}")?,
         None => write!(out, "null")?,
@@ -29,7 +35,7 @@ pub(crate) fn write(
 }
 
 /// Nanoseconds, written as seconds: exact, and no longer than needed.
-struct Seconds(u128);
+pub(super) struct Seconds(pub(super) u128);
 
 impl std::fmt::Display for Seconds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

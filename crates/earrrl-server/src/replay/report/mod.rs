@@ -1,5 +1,7 @@
 //! What came out, in the form that was asked for.
 
+#[cfg(feature = "serve")]
+pub(crate) mod configured;
 mod figures;
 mod html;
 mod json;

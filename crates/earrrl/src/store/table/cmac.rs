@@ -16,7 +16,7 @@ const ROUNDS: usize = 10;
 const BLOCK: usize = 16;
 
 /// A key, expanded.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) struct Cmac {
     rounds: [__m128i; ROUNDS + 1],
     /// What the last block is masked with: if it is whole, and if it had to be padded.

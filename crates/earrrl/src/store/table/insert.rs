@@ -34,7 +34,7 @@ use super::victim::{Rank, Seen, rank, victim};
 
 /// A claim is stale once so many later ones were made in its shard: its owner is long dead, or so
 /// slow that starting over costs it nothing.
-const STALE: u64 = 1 << 16;
+pub(super) const STALE: u64 = 1 << 16;
 
 /// Slots of both sets, at most.
 const MOST_CANDIDATES: usize = 32;
@@ -44,12 +44,14 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     /// Stores the first word of an absent key. False when another thread interfered and the caller
     /// has to look again.
     pub(super) fn insert(&self, key: KeyHash, word: Word, idle: Word) -> bool {
-        self.claim(key, word, idle)
-            .filter(|claim| !S::RESCANS || self.rescan(key, claim))
-            .is_some_and(|claim| {
-                let committed = Entry::new(key.fingerprint(), word);
-                self.lines.slot(claim.place).swap(claim.entry, committed).is_ok()
-            })
+        self.claim(key, word, idle).is_some_and(|claim| self.finish(key, word, &claim))
+    }
+
+    /// Steps 2 and 3.
+    pub(super) fn finish(&self, key: KeyHash, word: Word, claim: &Seen) -> bool {
+        let committed = Entry::new(key.fingerprint(), word);
+        (!S::RESCANS || self.rescan(key, claim))
+            && self.lines.slot(claim.place).swap(claim.entry, committed).is_ok()
     }
 
     /// Step 1. A claim of the key that is already there is taken over.

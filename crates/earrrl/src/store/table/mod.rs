@@ -44,6 +44,7 @@ pub use entry::{MAX_WORD, MIN_WORD, Word};
 pub use hash::{KeyHash, KeyHasher};
 use raw::RawTable;
 use slot::AtomicSlot;
+pub(crate) use slot::Purpose;
 
 /// Slots in a cache line.
 const LINE: usize = 4;
@@ -173,7 +174,7 @@ impl Table {
     /// Fetches the lines where the key most likely is, to have them at hand a little later.
     #[inline]
     pub fn prefetch(&self, key: KeyHash) {
-        let _ = self.place(key);
+        let _ = self.place(key, Purpose::Write);
     }
 
     /// The same for a key that is new, or not where it most likely is.
@@ -186,10 +187,11 @@ impl Table {
         self.raw.update_anywhere(key, idle, decide)
     }
 
-    /// Where a key most likely is, fetched from now on: for whoever has something else to do first.
+    /// Where a key most likely is, fetched from now on, for callers that have something else to do
+    /// first.
     #[inline(always)]
-    pub(crate) fn place(&self, key: KeyHash) -> Place<'_> {
-        Place(self.raw.place(key))
+    pub(crate) fn place(&self, key: KeyHash, to: Purpose) -> Place<'_> {
+        Place(self.raw.place(key, to))
     }
 
     /// The entry of a key at home, as nearly all are that are there at all.

@@ -10,6 +10,7 @@ use super::entry::{Entry, MIN_WORD, Word};
 use super::hash::KeyHash;
 use super::raw::RawTable;
 use super::slot::Slot;
+use super::victim::Seen;
 
 /// A slot that the model checker watches. Each half is read by a step of its own.
 struct ModelSlot<const RESCANS: bool>(Mutex<Entry>);
@@ -161,6 +162,39 @@ fn a_freed_slot_does_not_divide_a_key() {
 #[should_panic(expected = "left: [1, 1]")]
 fn without_the_rescan_the_model_finds_a_key_in_two_slots() {
     explore(2, a_slot_is_freed_while_two_threads_claim::<false>);
+}
+
+/// Three threads have found the key absent, and each is somewhere in its insertion. The first has
+/// claimed the higher slot and scanned again; the second has then claimed the lower one; the third saw
+/// both slots empty before, and claims the higher one once it is empty again.
+fn three_threads_claim_with_numbers(numbers: [u64; 3]) {
+    let table = Arc::new(Model::<true>::new(2).unwrap());
+    let key = key(7, 0);
+    let [first, second, third] = numbers.map(|number| Entry::claim(key.fingerprint(), number));
+    table.lines.slot(1).swap(Entry::EMPTY, first).unwrap();
+    table.lines.slot(0).swap(Entry::EMPTY, second).unwrap();
+    let state = Entry::new(key.fingerprint(), 1);
+    let commit = move |table: &Model<true>| table.lines.slot(1).swap(first, state).is_ok();
+    let finish =
+        move |table: &Model<true>| table.finish(key, 1, &Seen { place: 0, entry: second, rank: 0 });
+    let claim = move |table: &Model<true>| {
+        let seen = Seen { place: 1, entry: third, rank: 0 };
+        table.lines.slot(1).swap(Entry::EMPTY, third).is_ok() && table.finish(key, 1, &seen)
+    };
+    race(&table, vec![Box::new(commit), Box::new(finish), Box::new(claim)]);
+    assert!(words(&table, key).len() < 2, "a key in two slots");
+}
+
+#[test]
+fn claims_that_differ_leave_a_key_in_one_slot() {
+    explore(3, || three_threads_claim_with_numbers([1, 2, 3]));
+}
+
+/// As two counters would number them, one in each of two processes.
+#[test]
+#[should_panic(expected = "a key in two slots")]
+fn with_recurring_claim_numbers_the_model_finds_a_key_in_two_slots() {
+    explore(3, || three_threads_claim_with_numbers([1, 2, 1]));
 }
 
 #[test]

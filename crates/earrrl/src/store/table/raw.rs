@@ -9,7 +9,7 @@ use super::Change;
 use super::entry::{Entry, Word, fingerprint, is_claim};
 use super::hash::KeyHash;
 use super::lines::Lines;
-use super::slot::{Slot, prefetch};
+use super::slot::{Purpose, Slot, prefetch};
 
 /// Inserts count here; spread, so that cores that insert don't share a cache line.
 #[repr(align(64))]
@@ -71,7 +71,8 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         idle: impl Fn() -> Word,
         decide: impl Fn(Option<Word>) -> (Change, R),
     ) -> R {
-        let at_home = self.at_home(self.place(key)).and_then(|seen| seen.update(&decide));
+        let at_home =
+            self.at_home(self.place(key, Purpose::Write)).and_then(|seen| seen.update(&decide));
         at_home.unwrap_or_else(|| self.update_anywhere(key, idle, decide))
     }
 
@@ -115,10 +116,10 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
 
     /// Where a key most likely is: two cache lines, which are fetched from now on, side by side.
     #[inline(always)]
-    pub(super) fn place(&self, key: KeyHash) -> Place<'_, S, LINE> {
+    pub(super) fn place(&self, key: KeyHash, to: Purpose) -> Place<'_, S, LINE> {
         let homes = self.lines.homes(key).map(|line| self.lines.line(line));
-        prefetch(homes[0]);
-        prefetch(homes[1]);
+        prefetch(homes[0], to);
+        prefetch(homes[1], to);
         Place { key, homes }
     }
 

@@ -68,17 +68,31 @@ pub(super) fn prefer_huge_pages<T>(spare: &mut [core::mem::MaybeUninit<T>]) {
     let _ = spare;
 }
 
-/// Fetches the cache line of `target`, meaning to write to it.
+/// What a cache line is fetched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// It will be written to: no other processor keeps it.
+    Write,
+    /// Perhaps it will only be read: processors that do nothing else share it.
+    Read,
+}
+
+/// Fetches the cache line of `target`.
 #[inline(always)]
-pub(super) fn prefetch<T>(target: &T) {
+pub(super) fn prefetch<T>(target: &T, to: Purpose) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch has no effect that a program could observe.
     unsafe {
-        core::arch::asm!("prefetchw [{}]", in(reg) core::ptr::from_ref(target),
-            options(nostack, preserves_flags, readonly));
+        let target = core::ptr::from_ref(target);
+        match to {
+            Purpose::Write => core::arch::asm!("prefetchw [{}]", in(reg) target,
+                options(nostack, preserves_flags, readonly)),
+            Purpose::Read => core::arch::asm!("prefetcht0 [{}]", in(reg) target,
+                options(nostack, preserves_flags, readonly)),
+        }
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = target;
+    let _ = (target, to);
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -5,7 +5,8 @@ use std::thread;
 
 use proptest::prelude::*;
 
-use super::entry::FINGERPRINT_MASK;
+use super::entry::{Entry, FINGERPRINT_MASK};
+use super::insert::STALE;
 use super::slot::Slot;
 use super::*;
 
@@ -91,6 +92,24 @@ fn a_newcomer_displaces_the_lowest_even_among_offenders() {
     assert_eq!((table.get(key(99)), table.get(key(0))), (Some(1), None));
     assert_eq!((table.len(), table.displaced()), (32, 1));
     assert!((1..32).all(|name| table.get(key(name)).is_some()));
+}
+
+/// A claim that nobody will finish takes room only until many later ones were made.
+#[test]
+fn a_stale_claim_makes_room_and_a_fresh_one_does_not() {
+    for (claims_since, displaced) in [(STALE + 1, 0), (STALE, 1)] {
+        let table = Table::new(1).unwrap();
+        let abandoned = Entry::claim(0x77, 0);
+        table.raw.lines.slot(5).swap(Entry::EMPTY, abandoned).unwrap();
+        for name in 0..31 {
+            store(&table, name, 1000);
+        }
+        let claims = &table.raw.shard(0x77).claims;
+        claims.store(claims_since, Relaxed);
+        store(&table, 99, 2000);
+        assert_eq!(table.displaced(), displaced);
+        assert_eq!(table.raw.lines.slot(5).load() == abandoned, displaced > 0);
+    }
 }
 
 #[test]

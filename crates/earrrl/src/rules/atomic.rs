@@ -54,15 +54,16 @@ fn together(parts: &[Part<'_>], judged: &[Judged]) -> Decision {
 impl Part<'_> {
     fn decide_alone(&self, mode: Mode, now: Nanos) -> Judged {
         if mode == Mode::Peek {
-            return self.judge(self.clients.peek(self.key, self.rule.limit()), now);
+            return self.clients.lend(self.key, self.rule.limit(), |state| self.judge(state, now));
         }
         self.charge(mode, now)
     }
 
-    fn judge(&self, state: Option<State>, now: Nanos) -> Judged {
+    /// The state comes back as it was, without what no longer counts.
+    fn judge(&self, state: Option<State>, now: Nanos) -> (Option<State>, Judged) {
         let limit = self.rule.limit();
-        let (_, allowed, figures) = limit.step(state, now, self.cost, Mode::Peek);
-        (Judgement::new(self.rule, allowed, || figures.retry_after), figures)
+        let (state, allowed, figures) = limit.step(state, now, self.cost, Mode::Peek);
+        (state, (Judgement::new(self.rule, allowed, || figures.retry_after), figures))
     }
 
     fn store(&self, state: Option<State>, now: Nanos, mode: Mode) -> (Option<State>, Figures) {
@@ -75,7 +76,7 @@ impl Part<'_> {
         self.clients.update(self.key, self.rule.limit(), now, |state| {
             if let Action::Delay { .. } = self.rule.action() {
                 // Whether it is stored depends on the wait before it is.
-                let (judgement, _) = self.judge(state.clone(), now);
+                let (state, (judgement, _)) = self.judge(state, now);
                 let mode = judgement.settle(mode, judgement.passes());
                 let (after, figures) = self.store(state, now, mode);
                 return (after, (judgement, figures));
@@ -135,7 +136,7 @@ impl Request<'_, '_> {
     fn decide(mut self, mode: Mode) -> Vec<Judged> {
         let mut judged: Vec<Judged> = Vec::with_capacity(self.parts.len());
         for part in self.parts {
-            judged.push(part.judge(self.peek(part), self.now));
+            judged.push(self.judge(part));
         }
         if mode == Mode::Check {
             self.charge_strict_words(&mut judged);
@@ -147,10 +148,11 @@ impl Request<'_, '_> {
         judged
     }
 
-    fn peek(&mut self, part: &Part<'_>) -> Option<State> {
+    fn judge(&mut self, part: &Part<'_>) -> Judged {
+        let now = self.now;
         match self.shards.of(part) {
-            Some(shard) => shard.peek(part.key),
-            None => part.clients.peek(part.key, part.rule.limit()),
+            Some(shard) => shard.lend(part.key, |state| part.judge(state, now)),
+            None => part.clients.lend(part.key, part.rule.limit(), |state| part.judge(state, now)),
         }
     }
 
@@ -184,8 +186,10 @@ impl Request<'_, '_> {
                 && judgement.settle(Mode::Check, true) == Mode::Charge
             {
                 let limit = part.rule.limit();
-                part.clients.refund(part.key, limit, self.now, self.now, part.cost);
-                *figures = part.judge(part.clients.peek(part.key, limit), self.now).1;
+                part.clients.refund(part.key, limit, self.now, Some(self.now), part.cost);
+                let judged =
+                    part.clients.lend(part.key, limit, |state| part.judge(state, self.now));
+                *figures = judged.1;
             }
         }
     }

@@ -1,0 +1,113 @@
+//! What was counted here while Redis was gone is added to its records, each client's once.
+
+use std::sync::Arc;
+
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::timeout;
+
+use crate::exchange::LATEST;
+use crate::ledger::{Client, Entry};
+use crate::link::{Fault, Link};
+use crate::shared::Shared;
+use crate::status::count;
+
+/// Clients handed over at a time.
+const AT_ONCE: usize = 64;
+
+/// Hands over what a group's clients are owed, until Redis fails: the rest is kept for the next time.
+/// It goes on where its caller does not wait: what is under way is in nobody else's hands.
+pub(crate) async fn hand_over(
+    shared: &Arc<Shared>,
+    link: &Link,
+    group: usize,
+) -> Result<(), Fault> {
+    if shared.ledger.owed() == 0 {
+        return Ok(());
+    }
+    let (shared, link) = (shared.clone(), link.clone());
+    let stopped = |_| Fault::Lost("a task was stopped".to_owned());
+    tokio::spawn(async move { hand_over_all(&shared, &link, group).await })
+        .await
+        .map_err(stopped)?
+}
+
+async fn hand_over_all(shared: &Arc<Shared>, link: &Link, group: usize) -> Result<(), Fault> {
+    let entries = shared.ledger.drain(group);
+    let (clients, mut tasks, mut went) = (entries.len(), JoinSet::new(), Went::default());
+    for (client, entry) in entries {
+        if tasks.len() >= AT_ONCE {
+            went.note(tasks.join_next().await);
+        }
+        if went.failed.is_some() {
+            shared.ledger.put_back(client, entry);
+        } else {
+            tasks.spawn(hand_over_one(shared.clone(), link.clone(), client, entry));
+        }
+    }
+    while !tasks.is_empty() {
+        went.note(tasks.join_next().await);
+    }
+    match went.failed.as_ref().or(went.unusable.as_ref()) {
+        None if clients == 0 => {}
+        None => tracing::debug!(clients, group, "what was counted here is handed over"),
+        Some(fault) => {
+            let why = fault.detail();
+            tracing::warn!(clients, group, why, "not everything could be handed over");
+        }
+    }
+    went.failed.map_or(Ok(()), Err)
+}
+
+/// What has gone wrong so far.
+#[derive(Default)]
+struct Went {
+    /// With Redis.
+    failed: Option<Fault>,
+    /// With a client's record alone.
+    unusable: Option<Fault>,
+}
+
+impl Went {
+    fn note(&mut self, task: Option<Result<Result<(), Fault>, JoinError>>) {
+        match task {
+            Some(Ok(Err(fault @ Fault::Record(_)))) => self.unusable = Some(fault),
+            Some(Ok(Err(fault))) => self.failed = Some(fault),
+            _ => {}
+        }
+    }
+}
+
+/// Waits for as long as anything can still be answered: what was given up could count twice.
+async fn hand_over_one(
+    shared: Arc<Shared>,
+    link: Link,
+    client: Client,
+    entry: Entry,
+) -> Result<(), Fault> {
+    let rule = shared.rules.get(client.rule).filter(|rule| rule.tag == entry.tag);
+    let Some(rule) = rule else {
+        count(&shared.counters.not_handed_over);
+        shared.ledger.done();
+        return Ok(());
+    };
+    let charge = earrrl::Charge { rule: rule.id, key: &client.key, cost: earrrl::Cost::ZERO };
+    let adjustments = entry.adjustments(rule.rule.limit(), shared.clock.now());
+    let asked = shared.asked(rule, &charge, 0);
+    for (done, adjustment) in adjustments.into_iter().enumerate() {
+        let call = shared.adjust_over(link.clone(), &asked, adjustment, None);
+        if let Err(fault) = timeout(LATEST, call).await.unwrap_or(Err(Fault::Late)) {
+            if done == 0 && !matches!(fault, Fault::Record(_)) {
+                // Where the connection broke, Redis may have taken it all the same: then it counts
+                // twice, never not at all.
+                shared.ledger.put_back(client, entry);
+            } else {
+                count(&shared.counters.not_handed_over);
+                shared.ledger.done();
+            }
+            return Err(fault);
+        }
+    }
+    count(&shared.counters.handed_over);
+    shared.ledger.done();
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! A decision of the engine's own, by which it is found out how Redis does.
+
+use earrrl::{Cost, EngineError, Mode, Rule};
+use redis::Value;
+
+use crate::algorithm::{self, Kind, Packed, Request};
+use crate::link::{Fault, Link};
+use crate::script::{Script, Scripts};
+
+/// A rule that nobody is over.
+const RULE: &str = "fixed-window 9000000/1s";
+
+/// One script of those that decide, with a key of each group.
+pub(crate) struct Probe {
+    kind: Kind,
+    argument: Vec<u8>,
+    keys: Vec<Vec<u8>>,
+}
+
+impl Probe {
+    pub(crate) fn new(keys: Vec<Vec<u8>>) -> Result<Self, EngineError> {
+        let rule: Rule = RULE.parse()?;
+        let request =
+            Request { rule: &rule, cost: Cost::ONE, sign: 1.0, linger: std::time::Duration::ZERO };
+        let mut argument = Packed::default();
+        // Redis's own time.
+        argument.numbers(&[-1.0]);
+        argument.whole(algorithm::flags(&rule, Cost::ONE, Mode::Check).into(), 1);
+        argument.0.extend(algorithm::pack(&request, algorithm::tag(rule.limit())));
+        Ok(Self { kind: Kind::of(rule.limit()), argument: argument.0, keys })
+    }
+
+    /// Decides, and stores: a Redis that is out of memory or read-only answers everything else.
+    pub(crate) async fn ask(
+        &self,
+        scripts: &Scripts,
+        mut link: Link,
+        group: usize,
+    ) -> Result<(), Fault> {
+        let script: &Script = scripts.single(self.kind);
+        let argument = std::slice::from_ref(&self.argument);
+        match link.call(script, std::slice::from_ref(&self.keys[group]), argument).await? {
+            Value::BulkString(_) => Ok(()),
+            _ => Err(Fault::Refused("the script's answer makes no sense".to_owned())),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Redis's clock is set back, and those of a Cluster's shards differ.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use std::time::Duration;
+
+use earrrl::{Charge, Cost, Decision, Engine, Mode, RuleId, Wait};
+use earrrl_redis::{Options, RedisEngine};
+
+use support::cluster::Cluster;
+use support::{PATIENCE, Server, until};
+
+async fn connect(mut options: Options) -> RedisEngine {
+    options.deadline = PATIENCE;
+    let engine = RedisEngine::connect(options, PATIENCE).await.unwrap();
+    assert!(engine.ready(PATIENCE).await, "{:?}", engine.status());
+    engine
+}
+
+async fn ask(engine: &RedisEngine, mode: Mode, charges: &[Charge<'_>]) -> Decision {
+    engine.decide(charges, mode, None).await.unwrap()
+}
+
+fn charge(rule: RuleId, key: &[u8]) -> Charge<'_> {
+    Charge { rule, key, cost: Cost::ONE }
+}
+
+/// Limits that refill within seconds do so after the clock was set back by an hour, too, and say so.
+#[tokio::test]
+async fn a_clock_set_back_locks_nobody_out() {
+    for text in [
+        "recent-average 1/s half-life=5s leaky",
+        "recent-average 1/s half-life=5s strict",
+        "exponential 5/10s",
+        "gcra 1/5s burst=5",
+        "fixed-window 5/10s",
+        "sliding-log 5/10s",
+        "sliding-window 5/10s sub-windows=5",
+        "sliding-counter 5/10s",
+    ] {
+        let server = Server::start_with_a_clock(&[]).await;
+        let engine = connect(Options::new(&server.url())).await;
+        let rule = engine.prepare("limit", &text.parse().unwrap()).unwrap();
+        for _ in 0..20 {
+            ask(&engine, Mode::Check, &[charge(rule, b"k")]).await;
+        }
+        assert!(!ask(&engine, Mode::Check, &[charge(rule, b"k")]).await.allowed, "{text}");
+        let time = || server.command::<Vec<u64>>(&["TIME"]).unwrap()[0];
+        let before = time();
+        server.put_behind(Duration::from_secs(3600));
+        until("the clock is back", || time() < before).await;
+        let waits = |decision: Decision| match decision.retry_after {
+            Wait::For(wait) => wait,
+            _ => panic!("{text} will be allowed some time"),
+        };
+        let peeked = waits(ask(&engine, Mode::Peek, &[charge(rule, b"k")]).await);
+        let denied = waits(ask(&engine, Mode::Check, &[charge(rule, b"k")]).await);
+        assert!(peeked.max(denied) < Duration::from_secs(60), "{text}: {peeked:?}, {denied:?}");
+        // Time goes on: the wait was stored, and gets shorter.
+        let first = waits(ask(&engine, Mode::Peek, &[charge(rule, b"k")]).await);
+        let mut next = first;
+        while next >= first && !next.is_zero() {
+            next = waits(ask(&engine, Mode::Peek, &[charge(rule, b"k")]).await);
+        }
+    }
+}
+
+/// A denied request leaves nothing in the slots that would have let it pass, whatever their clocks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denied_request_leaves_nothing_though_clocks_differ() {
+    let cluster = Cluster::start().await;
+    for (place, node) in cluster.nodes.iter().enumerate() {
+        node.put_behind(Duration::from_millis(50) * place as u32);
+    }
+    let urls = cluster.urls();
+    let engine = connect(Options::cluster(urls.iter().map(String::as_str))).await;
+    let narrow = engine.prepare("narrow", &"gcra 1/3650d burst=1".parse().unwrap()).unwrap();
+    for text in [
+        "sliding-log 300/1h",
+        "fixed-window 300/1d",
+        "sliding-counter 300/1h",
+        "gcra 1/1h burst=300",
+    ] {
+        let wide = text.split(' ').next().unwrap();
+        let wide = engine.prepare(wide, &text.parse().unwrap()).unwrap();
+        // Keys on all of the shards, so that one is late and one is early whichever way round.
+        for key in [&b"a"[..], b"b", b"c", b"d", b"e", b"f"] {
+            let charges = [charge(wide, key), charge(narrow, b"full")];
+            for _ in 0..10 {
+                ask(&engine, Mode::Check, &charges).await;
+            }
+            let left = ask(&engine, Mode::Peek, &[charge(wide, key)]).await.remaining;
+            assert!(left >= 299, "{text}: of 10 requests at most one was allowed, {left} are left");
+        }
+    }
+}

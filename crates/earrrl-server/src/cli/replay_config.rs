@@ -1,0 +1,77 @@
+//! `earrrl replay --config`: what a server with this configuration would have said.
+
+use std::io::{self, BufWriter, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+use earrrl_server::config::Config;
+use serde_json::json;
+
+use super::failure::{self, ERROR, warn};
+use super::progress::Progress;
+use super::replay::{Args, Output};
+use super::{Failure, log};
+use crate::replay::report::configured as report;
+use crate::replay::{Clients, Configured, Held, Key, Names, Reader, Request};
+
+/// Runs the command.
+pub(super) fn run(args: &Args, path: &Path) -> Result<ExitCode, Failure> {
+    let config = Config::load(path).map_err(|error| failure::lines(&error.to_string()))?;
+    if config.rules.is_empty() {
+        return Err(Failure::new(format!("{}: no rule to try", path.display())));
+    }
+    if args.output == Output::Html || args.plot.is_some() {
+        return Err(Failure::new("figures are drawn of --rule, not of --config"));
+    }
+    let mut configured =
+        Configured::new(&config).map_err(|error| Failure::new(error.to_string()))?;
+    let mut selection = args.log.selection();
+    selection.key = Key::attributes(configured.attributes());
+    selection.prefixes = config.client_address.prefixes;
+    let mut reader = Reader::new(selection);
+    let names = Names::new(args.log.anonymize);
+    let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let mut take = |clients: &Clients, request: Request| -> io::Result<()> {
+        let lines = args.output == Output::Jsonl;
+        configured.decide(clients, request, |told| match lines {
+            true => {
+                let client = told.client.map(|client| names.of(client));
+                report::write_line(&mut out, request.time, &told, json!(client))
+            }
+            false => Ok(()),
+        })
+    };
+    let progress = Progress::of(&args.log.files);
+    let mut held = Held::default();
+    let whole = if args.assume_sorted {
+        log::read(&args.log, &mut reader, &progress, take)?
+    } else {
+        let whole = log::read(&args.log, &mut reader, &progress, |_, r| held.push(r))?;
+        held.sort();
+        held.requests().try_for_each(|request| take(&reader.clients, request))?;
+        whole
+    };
+    progress.clear();
+    match args.output {
+        Output::Table => report::write_table(&mut out, &configured, &names)?,
+        Output::Json => report::write_json(&mut out, (&reader, &configured, &names))?,
+        Output::Jsonl | Output::Html => {}
+    }
+    out.flush()?;
+    tell(&reader, &configured);
+    log::tell_skipped(&reader, &args.log);
+    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(ERROR) })
+}
+
+/// Warns of what makes a server's answers differ from these.
+fn tell(reader: &Reader, configured: &Configured) {
+    if !reader.missing.is_empty() {
+        let names = reader.missing.join(", ");
+        warn(&format!(
+            "the log does not have {names}; as in the server, a missing attribute is empty"
+        ));
+    }
+    if let (invalid @ 1.., why) = &configured.invalid {
+        warn(&format!("{invalid} requests are invalid, and would get an error: {why}"));
+    }
+}

@@ -1,0 +1,180 @@
+//! A server's configuration tried on a log, by the server's own code: a line is a request with its
+//! attributes, which every rule that matches judges, all or nothing.
+
+use std::sync::Arc;
+
+use earrrl::{Decision, EngineError, ManualClock, Mode, Nanos};
+use earrrl_server::config::{Config, EngineConfig};
+use earrrl_server::service::attributes::Attributes;
+use earrrl_server::service::key::split;
+use earrrl_server::service::rules::{ActiveRule, RuleSet};
+use earrrl_server::service::{Answer, Service};
+use futures_util::FutureExt as _;
+
+use super::attributes::AttributeNames;
+use super::{Clients, Request};
+
+/// A configuration and what became of the requests under it.
+pub(crate) struct Configured {
+    service: Service,
+    clock: Arc<ManualClock>,
+    rules: Arc<RuleSet>,
+    attributes: AttributeNames,
+    now: u64,
+    /// What each rule said, in the order of the configuration.
+    pub(crate) tallies: Vec<Tally>,
+    /// How many requests there were.
+    pub(crate) events: u64,
+    /// How many of them were not allowed.
+    pub(crate) denied: u64,
+    /// How many a server would have called invalid, and why the first of them.
+    pub(crate) invalid: (u64, String),
+}
+
+/// What one rule said.
+pub(crate) struct Tally {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its limit.
+    pub(crate) rule: String,
+    /// What it does over the limit.
+    pub(crate) action: &'static str,
+    /// The requests that it was asked about.
+    pub(crate) events: u64,
+    /// Those that found it over its limit.
+    pub(crate) over: u64,
+    /// Its clients, by their keys.
+    pub(crate) clients: Clients,
+    /// By client's number: its requests, and those over the limit.
+    pub(crate) counts: Vec<(u64, u64)>,
+}
+
+/// What became of one request.
+pub(crate) struct Told<'a> {
+    /// The client's address, as the server tells it.
+    pub(crate) client: Option<&'a str>,
+    /// The rule that the figures come from.
+    pub(crate) rule: Option<&'a str>,
+    /// The decision; none where no rule applies.
+    pub(crate) decision: Option<&'a Decision>,
+}
+
+impl Configured {
+    /// A configuration under which nobody has sent anything. States are kept in memory, whatever
+    /// it says of Redis.
+    ///
+    /// # Errors
+    /// Where there is no memory for its tables.
+    pub(crate) fn new(config: &Config) -> Result<Self, EngineError> {
+        let clock = Arc::new(ManualClock::new(Nanos::ZERO));
+        let mut here = config.clone();
+        here.engine = EngineConfig::default();
+        let service = Service::new(&here, clock.clone())?;
+        let rules = Arc::clone(&service.rules());
+        Ok(Self {
+            attributes: AttributeNames::of(config),
+            tallies: rules.iter().map(Tally::new).collect(),
+            service,
+            clock,
+            rules,
+            now: 0,
+            events: 0,
+            denied: 0,
+            invalid: (0, String::new()),
+        })
+    }
+
+    /// What to ask of a line.
+    pub(crate) fn attributes(&self) -> AttributeNames {
+        self.attributes.clone()
+    }
+
+    /// Decides a request whose key is its attributes; `tell` is told what came out.
+    pub(crate) fn decide<E>(
+        &mut self,
+        clients: &Clients,
+        request: Request,
+        tell: impl FnOnce(Told<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.events += 1;
+        // A server's time never goes back.
+        self.now = self.now.max(request.time);
+        self.clock.set(Nanos::new(self.now));
+        let rules = Arc::clone(&self.rules);
+        let pairs = self.attributes.pairs(clients.key(request.client));
+        let attributes = Attributes::new(pairs, &rules.reading);
+        // Memory answers at once.
+        let answer =
+            self.service.ask_matching(&rules, &attributes, Mode::Check.into()).now_or_never();
+        let answer = match answer {
+            Some(Ok(answer)) => answer,
+            Some(Err(error)) => {
+                if self.invalid.0 == 0 {
+                    self.invalid.1 = error.to_string();
+                }
+                self.invalid.0 += 1;
+                return Ok(());
+            }
+            None => return Ok(()),
+        };
+        count(&mut self.tallies, &rules, &attributes, &answer);
+        let decision = answer.decision.as_ref();
+        self.denied += u64::from(decision.is_some_and(|decision| !decision.allowed));
+        let rule = answer.rule().map(|(rule, _)| rule.name.as_str());
+        tell(Told { client: attributes.get("client"), rule, decision })
+    }
+}
+
+fn count(tallies: &mut [Tally], rules: &RuleSet, attributes: &Attributes<'_>, answer: &Answer<'_>) {
+    for (place, (rule, _)) in answer.charged.iter().enumerate() {
+        let over = answer.decision.as_ref().is_some_and(|decision| decision.is_over(place));
+        let Some(tally) = rules.position(rule.name.as_bytes()).and_then(|at| tallies.get_mut(at))
+        else {
+            continue;
+        };
+        let key = rule.key(attributes);
+        let parts = split(&key, rule.key_parts().len()).unwrap_or_default();
+        tally.add(&parts.join(&b','), over);
+    }
+}
+
+impl Tally {
+    fn new(rule: &ActiveRule) -> Self {
+        Self {
+            name: rule.name.clone(),
+            rule: rule.own.rule.to_string(),
+            action: rule.action_name(),
+            events: 0,
+            over: 0,
+            clients: Clients::new(),
+            counts: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, key: &[u8], over: bool) {
+        self.events += 1;
+        self.over += u64::from(over);
+        let Some(client) = self.clients.number(key) else { return };
+        let client = client as usize;
+        if client >= self.counts.len() {
+            self.counts.resize(client + 1, (0, 0));
+        }
+        self.counts[client].0 += 1;
+        self.counts[client].1 += u64::from(over);
+    }
+
+    /// How many clients were over the limit at least once.
+    pub(crate) fn limited(&self) -> usize {
+        self.counts.iter().filter(|(_, over)| *over > 0).count()
+    }
+
+    /// The clients most often over the limit, at most so many, of equals who came first: number,
+    /// requests, requests over.
+    pub(crate) fn worst(&self, most: usize) -> Vec<(u32, u64, u64)> {
+        let over = (0u32..).zip(&self.counts).filter(|(_, (_, over))| *over > 0);
+        let mut worst: Vec<_> = over.map(|(n, &(requests, over))| (n, requests, over)).collect();
+        worst.sort_by_key(|&(_, _, over)| std::cmp::Reverse(over));
+        worst.truncate(most);
+        worst
+    }
+}

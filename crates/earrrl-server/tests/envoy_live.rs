@@ -1,0 +1,278 @@
+//! Envoy's rate limit service while things change: files, control planes, Redis, hostile clients.
+#![cfg(feature = "serve")]
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use std::io::{Read as _, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::fs::symlink;
+use std::sync::{Arc, Mutex};
+
+use earrrl::SystemClock;
+use earrrl_server::config::envoy::ControlPlane;
+use earrrl_server::config::envoy::xds::TYPE_URL;
+use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::{
+    AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
+};
+use envoy_types::pb::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
+use envoy_types::pb::google::protobuf::Any;
+use envoy_types::pb::ratelimit::config::ratelimit::v3::{
+    RateLimitConfig, RateLimitDescriptor, RateLimitPolicy,
+};
+use prost::Message as _;
+use serde_json::{Value, json};
+use support::process::Process;
+use support::redis::{Redis, free_address};
+use support::{TestServer, connect, http, parse, testdata, until};
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+/// What `POST /json` answers for one descriptor of one entry.
+fn ask(address: SocketAddr, (domain, key, value): (&str, &str, &str), more: &Value) -> Value {
+    let mut descriptor = json!({"entries": [{"key": key, "value": value}]});
+    descriptor.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+    let body = json!({"domain": domain, "descriptors": [descriptor]}).to_string();
+    http::Client::connect(address).post("/json", &body).json()
+}
+
+#[test]
+fn files_are_reloaded_whole_or_not_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let write = |version: &str, limit: &str| {
+        std::fs::create_dir_all(path(version)).unwrap();
+        let text = format!(
+            "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {{unit: year, requests_per_unit: {limit}}}\n"
+        );
+        std::fs::write(path(version).join("d.yaml"), text).unwrap();
+    };
+    write("one", "5");
+    write("two", "50");
+    symlink(path("one"), path("current")).unwrap();
+    let mut server = Process::start(&["--envoy-config", path("current").to_str().unwrap()]);
+    let status =
+        |server: &Process| ask(server.http, ("d", "k", "x"), &json!({}))["statuses"][0].clone();
+    let shown = |status: &Value| {
+        (status["currentLimit"]["requestsPerUnit"].as_u64(), status["limitRemaining"].as_u64())
+    };
+    assert_eq!(shown(&status(&server)), (Some(5), Some(4)));
+
+    // A link that is turned, as Kubernetes does; the client keeps its history.
+    symlink(path("two"), path("next")).unwrap();
+    std::fs::rename(path("next"), path("current")).unwrap();
+    server.until_logged("reloaded");
+    assert_eq!(shown(&status(&server)), (Some(50), Some(48)));
+
+    write("two", "many");
+    let refused = server.until_logged("not reloaded");
+    let error = refused["fields"]["error"].as_str().unwrap();
+    assert!(error.contains("d.yaml:4:49: requests_per_unit: expected a whole number"), "{error}");
+    assert_eq!(shown(&status(&server)), (Some(50), Some(47)));
+    write("two", "60");
+    server.until_logged("reloaded");
+    assert_eq!(shown(&status(&server)), (Some(60), Some(56)));
+}
+
+#[test]
+fn servers_over_one_redis_share_descriptors() {
+    let redis = Redis::start();
+    let engine =
+        format!("[engine]\nredis = \"{}\"\ndeadline = \"10s\"\ncapacity = 1000", redis.url());
+    let start = || {
+        let mut config = parse(&engine);
+        config.envoy.files = vec![testdata("envoy/shop.yaml")];
+        config.envoy.load().unwrap();
+        let server = TestServer::with_clock(config, Arc::new(SystemClock::new()));
+        let mode = || server.http().get("/readyz").json()["engine"]["mode"].clone();
+        until("Redis decides", || mode() == "redis");
+        server
+    };
+    let servers = [start(), start()];
+    let of = |server: usize, key: &str, value: &str, more: Value| {
+        let answer = ask(servers[server].http, ("shop", key, value), &more);
+        let remaining = answer["statuses"][0]["limitRemaining"].as_u64().unwrap_or(0);
+        (answer["overallCode"].as_str().unwrap().to_owned(), remaining)
+    };
+    let ok = |remaining| ("OK".to_owned(), remaining);
+    let over = ("OVER_LIMIT".to_owned(), 0);
+    for number in 0..41 {
+        assert_eq!(of(number % 2, "flag", "true", json!({})), ok(40 - number as u64));
+    }
+    assert_eq!(of(0, "flag", "true", json!({})), over);
+    let hits = |hits: u64| json!({ "hitsAddend": hits });
+    assert_eq!(of(0, "team", "small", hits(0)), ok(100));
+    assert_eq!(of(0, "team", "small", hits(150)), over);
+    assert_eq!(of(1, "team", "small", hits(0)), over);
+    assert_eq!(of(1, "team", "small", json!({"hitsAddend": 90, "isNegativeHits": true})), ok(40));
+    assert_eq!(of(0, "team", "small", hits(0)), ok(40));
+}
+
+/// A control plane that answers each request with the next response of a list; after the list's end,
+/// or where a response is `None`, the stream ends.
+#[derive(Clone, Default)]
+struct Plane {
+    responses: Arc<Mutex<Vec<Option<DiscoveryResponse>>>>,
+    requests: Arc<Mutex<Vec<DiscoveryRequest>>>,
+}
+
+type Responses<T> = std::pin::Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl AggregatedDiscoveryService for Plane {
+    type StreamAggregatedResourcesStream = Responses<DiscoveryResponse>;
+    type DeltaAggregatedResourcesStream = Responses<DeltaDiscoveryResponse>;
+
+    async fn stream_aggregated_resources(
+        &self,
+        request: Request<Streaming<DiscoveryRequest>>,
+    ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
+        let (mut requests, plane) = (request.into_inner(), self.clone());
+        let (sender, receiver) = tokio::sync::mpsc::channel(1);
+        tokio::spawn(async move {
+            while let Ok(Some(request)) = requests.message().await {
+                plane.requests.lock().unwrap().push(request);
+                let next = {
+                    let mut responses = plane.responses.lock().unwrap();
+                    if responses.is_empty() { None } else { Some(responses.remove(0)) }
+                };
+                match next {
+                    Some(Some(response)) => drop(sender.send(Ok(response)).await),
+                    Some(None) => return,
+                    None => {}
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn delta_aggregated_resources(
+        &self,
+        _: Request<Streaming<DeltaDiscoveryRequest>>,
+    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+}
+
+fn response(version: &str, domain: &str, limit: u32) -> Option<DiscoveryResponse> {
+    let policy = RateLimitPolicy { unit: 6, requests_per_unit: limit, ..Default::default() };
+    let descriptor =
+        RateLimitDescriptor { key: "k".into(), rate_limit: Some(policy), ..Default::default() };
+    let config =
+        RateLimitConfig { name: "c".into(), domain: domain.into(), descriptors: vec![descriptor] };
+    let resource = Any { type_url: TYPE_URL.into(), value: config.encode_to_vec() };
+    Some(DiscoveryResponse {
+        version_info: version.into(),
+        nonce: format!("nonce-{version}"),
+        type_url: TYPE_URL.into(),
+        resources: vec![resource],
+        ..Default::default()
+    })
+}
+
+#[test]
+fn a_control_plane_is_followed() {
+    let plane = Plane::default();
+    *plane.responses.lock().unwrap() =
+        vec![response("1", "d", 5), response("2", "", 9), None, response("3", "d", 7)];
+    let address = free_address();
+    let service = AggregatedDiscoveryServiceServer::new(plane.clone());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.spawn(tonic::transport::Server::builder().add_service(service).serve(address));
+    let mut config = parse("");
+    config.envoy.control_plane = Some(ControlPlane::new(&address.to_string(), "node-7").unwrap());
+    let server = TestServer::with_clock(config, Arc::new(SystemClock::new()));
+    let limit = || {
+        let answer = ask(server.http, ("d", "k", "x"), &json!({"hitsAddend": 0}));
+        answer["statuses"][0]["currentLimit"]["requestsPerUnit"].as_u64()
+    };
+    until("the third version is in force", || limit() == Some(7));
+    until("it is acknowledged", || plane.requests.lock().unwrap().len() >= 5);
+    let requests = plane.requests.lock().unwrap().clone();
+    let told: Vec<_> = requests
+        .iter()
+        .take(5)
+        .map(|r| (r.version_info.as_str(), r.response_nonce.as_str(), r.error_detail.is_some()))
+        .collect();
+    // The first request, an acknowledgement, a refusal; and the same on a new stream.
+    let expected = [
+        ("", "", false),
+        ("1", "nonce-1", false),
+        ("1", "nonce-2", true),
+        ("1", "", false),
+        ("3", "nonce-3", false),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(requests[0].node.as_ref().unwrap().id, "node-7");
+    let refusal = &requests[2].error_detail.as_ref().unwrap().message;
+    assert_eq!(refusal, "xds c: config file cannot have empty domain");
+}
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = (payload.len() as u32).to_be_bytes();
+    let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
+    [&head, payload].concat()
+}
+
+/// The headers of a call, none of them compressed.
+fn headers() -> Vec<u8> {
+    let mut block = Vec::new();
+    for (name, value) in [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"),
+        (":authority", "test"),
+        ("content-type", "application/grpc"),
+    ] {
+        block.extend([0, name.len() as u8]);
+        block.extend(name.as_bytes());
+        block.push(value.len() as u8);
+        block.extend(value.as_bytes());
+    }
+    block
+}
+
+/// Sends to the end, and reads until the server closes, or for as long as it answers.
+fn flood(address: SocketAddr, bytes: &[u8]) {
+    let mut stream = connect(address);
+    let mut reader = stream.try_clone().unwrap();
+    let reading = std::thread::spawn(move || {
+        let mut sink = [0; 65536];
+        while reader.read(&mut sink).is_ok_and(|count| count > 0) {}
+    });
+    // The server may close at any time.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    reading.join().unwrap();
+}
+
+#[test]
+fn floods_disturb_nobody_else() {
+    let server = TestServer::with_descriptors("");
+    let start = [PREFACE, &frame(4, 0, 0, &[])].concat();
+    let (mut resets, mut opened) = (start.clone(), start.clone());
+    let block = headers();
+    for number in 0..10_000 {
+        let stream = number * 2 + 1;
+        opened.extend(frame(1, 4, stream, &block));
+        resets.extend(frame(1, 4, stream, &block));
+        resets.extend(frame(3, 0, stream, &8_u32.to_be_bytes()));
+    }
+    let mut settings = start.clone();
+    let mut pings = start;
+    for _ in 0..100_000 {
+        settings.extend(frame(4, 0, 0, &[]));
+        pings.extend(frame(6, 0, 0, &[0; 8]));
+    }
+    for bytes in [opened, resets, settings, pings, vec![0xff; 100_000], PREFACE.to_vec()] {
+        flood(server.grpc, &bytes);
+        let answer = ask(server.http, ("shop", "internal", "x"), &json!({}));
+        assert_eq!(answer["overallCode"], "OK");
+    }
+    until("all are gone", || server.server.connections.len() <= 1);
+}
