@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use earrrl::Outcome;
-use prometheus::TextEncoder;
 use prometheus::core::Collector as _;
 use prometheus::process_collector::ProcessCollector;
 use prometheus::proto::{
     Bucket, Counter as CounterValue, Gauge, Histogram as HistogramValue, LabelPair, Metric,
     MetricFamily, MetricType,
 };
+use prometheus::{Encoder as _, TextEncoder};
 
 /// Cells of a counter; more threads than that share.
 const CELLS: usize = 16;
@@ -296,7 +296,7 @@ impl Metrics {
     }
 
     /// All of it in the Prometheus text format, with numbers that others keep.
-    pub fn render(&self, families: Vec<Family>) -> String {
+    pub fn render(&self, families: Vec<Family>) -> Vec<u8> {
         let counters = self.counters().map(|(name, help, counter)| {
             family(name, help, MetricType::COUNTER, vec![counted(&[], counter.get() as f64)])
         });
@@ -346,9 +346,9 @@ impl Metrics {
         let all = counters.into_iter().chain(more).chain(others).chain(process);
         // A family without values has no text.
         let all: Vec<_> = all.filter(|family| !family.get_metric().is_empty()).collect();
-        let mut text = String::with_capacity(8192);
+        let mut text = Vec::with_capacity(8192);
         // Writing to memory can't fail.
-        let _ = TextEncoder::new().encode_utf8(&all, &mut text);
+        let _ = TextEncoder::new().encode(&all, &mut text);
         text
     }
 
@@ -456,6 +456,7 @@ mod tests {
         metrics.count_error("NOAUTH");
         let text =
             metrics.render(vec![Family::gauge("earrrl_connections", "Connections.").value(3.0)]);
+        let text = String::from_utf8(text).unwrap();
         for line in [
             "earrrl_decisions_total{rule=\"login\",outcome=\"deny\"} 2",
             "earrrl_decisions_total{rule=\"login\",outcome=\"allow\"} 0",

@@ -124,7 +124,7 @@ impl Server {
     }
 
     /// The metrics in the Prometheus text format.
-    pub fn metrics(&self) -> String {
+    pub fn metrics(&self) -> Vec<u8> {
         let failed = f64::from(self.reload_error().is_some());
         let gauge = |name, help, value| Family::gauge(name, help).value(value);
         let mut families = vec![
