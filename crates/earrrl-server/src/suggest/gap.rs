@@ -131,8 +131,8 @@ mod tests {
         assert_eq!(widest(&[50.0, 40.0, 0.9, 0.5], 9), Some(2));
         assert_eq!(widest(&[50.0, 40.0, 0.9, 0.5], 1), Some(1));
         assert_eq!(widest(&[50.0, 40.0, 0.9, 0.5], 0), None);
-        // Clients with one request are no further away than those with two.
-        assert_eq!(widest(&[50.0, 2.0, 0.0], 9), Some(1));
+        // Clients with one request are no further away than those with two; nine are too few.
+        assert_eq!(widest(&[50.0, 0.9, 0.0], 9), Some(1));
         assert_eq!(widest(&[0.9, 0.0], 9), None, "nobody has sent much");
         assert_eq!(widest(&[50.0], 9), None, "one client has no neighbour");
         assert_eq!(widest(&[], 9), None);
