@@ -18,10 +18,17 @@ pub(super) struct File {
     pub(super) engine: Engine,
     pub(super) client_address: ClientAddress,
     pub(super) attributes: AttributesRead,
+    pub(super) authz: Authz,
     pub(super) rules: Field<String>,
     pub(super) envoy: Envoy,
     pub(super) metrics: Metrics,
     pub(super) rule: Vec<Spanned<Rule>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Authz {
+    pub(super) deny_status: Field<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]

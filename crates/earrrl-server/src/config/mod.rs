@@ -47,6 +47,8 @@ pub struct Config {
     pub client_address: ClientAddress,
     /// How paths are compared.
     pub paths: Paths,
+    /// The status by which `/v1/authz` denies: 401, 403, 429 or 503.
+    pub deny_status: u16,
     /// Whether it is meant that there are no rules.
     pub no_rules: bool,
     /// Envoy's rate limit service.
@@ -63,6 +65,7 @@ impl Default for Config {
             capacity: DEFAULT_CAPACITY,
             client_address: ClientAddress::default(),
             paths: Paths::default(),
+            deny_status: 429,
             no_rules: false,
             envoy: EnvoyConfig::default(),
             rules: Vec::new(),
@@ -111,6 +114,7 @@ impl Config {
         let client_address = server::client_address(&file.client_address, problems);
         let paths = attribute::paths(&file.attributes, problems);
         let no_rules = no_rules(file, problems);
+        let deny_status = deny_status(&file.authz, problems);
         let engine = EngineConfig::validate(&file.engine, problems);
         let capacity = value::capacity(file.engine.capacity.as_ref(), problems);
         let capacity = capacity.unwrap_or_else(|| engine.default_capacity());
@@ -124,10 +128,24 @@ impl Config {
             capacity,
             client_address,
             paths,
+            deny_status,
             no_rules,
             envoy,
             rules,
         })
+    }
+}
+
+/// `[authz] deny_status`: what proxies pass on to their clients.
+fn deny_status(file: &file::Authz, problems: &mut Problems) -> u16 {
+    let Some(field) = &file.deny_status else { return 429 };
+    match *field.get_ref() {
+        status @ (401 | 403 | 429 | 503) => status as u16,
+        other => {
+            problems
+                .add(field.span(), format!("deny_status: {other} is none of 401, 403, 429, 503"));
+            429
+        }
     }
 }
 

@@ -25,6 +25,8 @@ pub struct RuleSet {
     serve_descriptors: bool,
     /// How what a request brings is read.
     pub reading: Reading,
+    /// The status by which a proxy is told to deny.
+    pub deny_status: u16,
 }
 
 /// One rule in force.
@@ -103,6 +105,7 @@ impl RuleSet {
             by_name: by_name.collect(),
             serve_descriptors: config.rules.iter().any(RuleConfig::serves_descriptors),
             rules,
+            deny_status: config.deny_status,
             reading: Reading { client_address: config.client_address.clone(), paths: config.paths },
         })
     }

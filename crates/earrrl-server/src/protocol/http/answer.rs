@@ -6,11 +6,13 @@ use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use earrrl::{Decision, Outcome, Places, Wait};
+use earrrl_tower::headers::is_shown;
 use earrrl_tower::problem::{CONTENT_TYPE, Kind, write_members as write_members_of, write_names};
 
 use super::headers;
 use crate::protocol::seconds::SecondsText;
 use crate::service::Answer;
+use crate::service::rules::Prepared;
 
 /// The status a decision is answered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +35,7 @@ pub(super) fn respond(
     let mut body = Vec::with_capacity(320);
     body.push(b'{');
     if refused {
-        write_problem(answer, &mut body);
+        write_problem(answer, StatusCode::TOO_MANY_REQUESTS, &mut body);
     }
     write_members(answer, several, &mut body);
     body.push(b'}');
@@ -41,10 +43,33 @@ pub(super) fn respond(
     let json = HeaderValue::from_static("application/json");
     let kind = if refused { CONTENT_TYPE } else { json };
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
-    headers::write(answer, refused, x_rate_limit, response.headers_mut());
+    headers::write(answer, refused, x_rate_limit, |_| true, response.headers_mut());
     if refused {
         *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
     }
+    response
+}
+
+/// The answer to a proxy: nothing but headers where the request may pass, problem details where it may
+/// not. Limits are told of rules that deny or delay only: the proxy shows them to its clients.
+pub(super) fn authorize(answer: &Answer<'_>, deny_status: StatusCode, older: bool) -> Response {
+    let refused = answer.decision.as_ref().is_some_and(|decision| !decision.allowed);
+    let mut response = Response::new(Body::empty());
+    if refused {
+        let mut body = Vec::with_capacity(320);
+        body.push(b'{');
+        write_problem(answer, deny_status, &mut body);
+        write_members(answer, true, &mut body);
+        body.push(b'}');
+        response = Response::new(Body::from(body));
+        *response.status_mut() = deny_status;
+        response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
+    }
+    let shown = |limit: &Prepared| is_shown(limit.rule.action());
+    headers::write(answer, refused, older, shown, response.headers_mut());
+    let outcome = answer.decision.as_ref().map_or(Outcome::Allow, |decision| decision.outcome);
+    let action = HeaderValue::from_static(outcome.name());
+    response.headers_mut().insert("x-ratelimit-action", action);
     response
 }
 
@@ -56,9 +81,9 @@ pub(super) fn write_object(answer: &Answer<'_>, several: bool, body: &mut Vec<u8
 }
 
 /// RFC 9457's members; the decision's own follow as extensions.
-fn write_problem(answer: &Answer<'_>, body: &mut Vec<u8>) {
+fn write_problem(answer: &Answer<'_>, status: StatusCode, body: &mut Vec<u8>) {
     let kind = answer.rule().map_or(Kind::Blank, |(_, limit)| Kind::of(limit.rule.limit()));
-    write_members_of(kind, StatusCode::TOO_MANY_REQUESTS, over(answer), body);
+    write_members_of(kind, status, over(answer), body);
     body.push(b',');
 }
 

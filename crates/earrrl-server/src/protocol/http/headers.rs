@@ -1,36 +1,38 @@
 //! The `RateLimit` headers of an answer.
 
 use axum::http::{HeaderMap, header};
-use earrrl_tower::headers::{Available, current, retry_after, x_rate_limit};
+use earrrl_tower::headers::{current, retry_after, x_rate_limit};
 
 use crate::service::Answer;
+use crate::service::rules::Prepared;
 
-/// `RateLimit-Policy` and `RateLimit`, an item for each rule that was charged, in the latter the
-/// deciding one first; `Retry-After` when it was refused; the older headers where they are wanted.
-pub(super) fn write(answer: &Answer<'_>, refused: bool, older: bool, headers: &mut HeaderMap) {
+/// `RateLimit-Policy` and `RateLimit`, an item for each rule that was charged and is `shown`, in the
+/// latter the deciding one first; `Retry-After` when it was refused; the older headers where they
+/// are wanted.
+pub(super) fn write(
+    answer: &Answer<'_>,
+    refused: bool,
+    older: bool,
+    shown: impl Fn(&Prepared) -> bool,
+    headers: &mut HeaderMap,
+) {
     let Some(decision) = &answer.decision else { return };
-    let policies = answer.charged.iter().map(|(rule, limit)| (&*rule.name, limit.quota));
-    if let Some(policies) = current::policies(policies) {
+    let others = (0..answer.charged.len()).filter(|place| *place != decision.rule);
+    let items = std::iter::once(decision.rule).chain(others).filter_map(|place| {
+        let (rule, limit) = answer.charged.get(place).filter(|(_, limit)| shown(limit))?;
+        Some((&*rule.name, limit.quota, *answer.available.get(place)?))
+    });
+    let charged = answer.charged.iter().filter(|(_, limit)| shown(limit));
+    if let Some(policies) = current::policies(charged.map(|(r, limit)| (&*r.name, limit.quota))) {
         headers.insert(current::POLICY, policies);
     }
-    if let Some(limits) = current::limits(items(answer, decision.rule)) {
+    if let Some(limits) = current::limits(items.clone().map(|(name, _, told)| (name, told))) {
         headers.insert(current::LIMIT, limits);
     }
     if let (true, Some(wait)) = (refused, retry_after(decision)) {
         headers.insert(header::RETRY_AFTER, wait);
     }
-    if let (true, Some((_, limit)), Some(available)) =
-        (older, answer.rule(), answer.available.get(decision.rule))
-    {
-        x_rate_limit(limit.quota, *available, headers);
+    if let (true, Some((_, quota, available))) = (older, items.clone().next()) {
+        x_rate_limit(quota, available, headers);
     }
-}
-
-fn items<'a>(answer: &'a Answer<'_>, first: usize) -> impl Iterator<Item = (&'a str, Available)> {
-    let item = |place: usize| {
-        let (rule, _) = answer.charged.get(place)?;
-        Some((&*rule.name, *answer.available.get(place)?))
-    };
-    let others = (0..answer.charged.len()).filter(move |place| *place != first);
-    std::iter::once(first).chain(others).filter_map(item)
 }

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use axum::http::uri::Authority;
 use axum::http::{Request, StatusCode, Version, header};
 
+use super::authz;
 use super::problem::Problem;
 use crate::server::Server;
 
@@ -34,9 +35,10 @@ pub(super) fn check<B>(server: &Server, request: &Request<B>) -> Result<(), Prob
 fn is_open(server: &Server, path: &str) -> bool {
     let admin_is_open = server.config.admin.is_some_and(|admin| !admin.ip().is_loopback());
     match path {
-        "/v1/authz" => true,
         "/healthz" | "/readyz" | "/metrics" => admin_is_open,
-        _ => false,
+        path => path
+            .strip_prefix(authz::PATH)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
     }
 }
 

@@ -1,6 +1,7 @@
 //! HTTP/1.1 and JSON.
 
 mod answer;
+mod authz;
 mod body;
 mod clients;
 mod envoy;

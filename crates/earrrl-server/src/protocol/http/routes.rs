@@ -6,7 +6,7 @@ use std::time::Instant;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use axum::{Json, Router};
 use earrrl::Mode;
 use futures_util::StreamExt as _;
@@ -18,7 +18,7 @@ use serde_json::json;
 use super::answer::{self, Status};
 use super::body::{self, Batch, Check, MAX_BATCH, Named, Object, Refund, Wanted};
 use super::problem::Problem;
-use super::{clients, envoy};
+use super::{authz, clients, envoy};
 use crate::config::access::Access;
 use crate::server::Server;
 use crate::service::attributes::Attributes;
@@ -43,6 +43,8 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v1/check", post(check))
         .route("/v1/check/batch", post(batch))
         .route("/v1/peek", post(peek))
+        .route(authz::PATH, any(authz::authz))
+        .route("/v1/authz/{*path}", any(authz::authz))
         .route("/v1/charge", post(charge))
         .route("/v1/refund", post(refund))
         .route("/v1/clients/{rule}/{*key}", get(clients::explain).delete(clients::reset))

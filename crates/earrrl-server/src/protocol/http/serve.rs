@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 use tower::ServiceExt as _;
 
-use super::host;
+use super::{authz, host};
 use crate::connections::{Connection, Standing};
 use crate::server::Server;
 
@@ -53,10 +53,16 @@ enum Ended {
 /// Serves a connection to its end.
 pub async fn serve(stream: TcpStream, connection: Connection, server: Arc<Server>, router: Router) {
     let connection = Arc::new(connection);
+    let peer = stream.peer_addr().ok().map(|peer| peer.ip());
     let watched =
         Watched { stream, connection: Arc::clone(&connection), received: 0, overloaded: false };
     let answering = Arc::clone(&server);
-    let service = service_fn(move |request: Request<Incoming>| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        if let Some(peer) = peer
+            && request.uri().path().starts_with(authz::PATH)
+        {
+            request.extensions_mut().insert(authz::Peer(peer));
+        }
         answer(request, Arc::clone(&answering), router.clone())
     });
     let mut served = http1::Builder::new()
