@@ -69,8 +69,11 @@ impl Wire<'_> {
     /// What the server answers to these bytes, and whether it closed.
     fn exchange(&mut self, sent: &[u8]) -> Vec<u8> {
         self.stream.write_all(sent).unwrap();
-        let marker =
-            if self.http { &b"GET /marker HTTP/1.1\r\n\r\n"[..] } else { b"ECHO marker\r\n" };
+        let marker = if self.http {
+            &b"GET /marker HTTP/1.1\r\nHost: x\r\n\r\n"[..]
+        } else {
+            b"ECHO marker\r\n"
+        };
         let _ = self.stream.write_all(marker);
         let mut got = Vec::new();
         let mut piece = [0; 4096];
