@@ -1,4 +1,4 @@
-//! Decisions without Redis, and what is owed to it afterwards.
+//! Decisions without Redis, and the counts to hand over afterwards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,7 +128,7 @@ async fn settle(
         let Some(at) = seen(place).map(|seen| seen.at) else { continue };
         let asked = &request.asked[place];
         let noted = noted >> place & 1 == 1;
-        if noted && shared.ledger.take_back(asked, decided_at) {
+        if noted && shared.ledger.take_back(asked, Some(decided_at), decided_at) {
             continue;
         }
         // Handed over already, or not counted here at all.
@@ -149,8 +149,7 @@ pub(crate) fn refund(
     fault: Fault,
 ) -> Result<(), EngineError> {
     let now = shared.now(now);
-    let at = charged_at.unwrap_or(now);
-    if !shared.ledger.take_back(asked, at) {
+    if !shared.ledger.take_back(asked, charged_at, now) {
         return Err(fault.into());
     }
     refunded(shared, asked, charged_at, Some(now))

@@ -43,7 +43,7 @@ impl RedisEngine {
     /// As [`RedisEngine::new`], with another clock for the time while Redis is gone.
     ///
     /// # Errors
-    /// An option that can't be.
+    /// An invalid option.
     pub fn with_clock(options: Options, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         options.check()?;
         let shared = Arc::new(Shared::new(options, clock)?);
@@ -54,7 +54,7 @@ impl RedisEngine {
     /// As [`RedisEngine::new`], and waits until Redis decides, or for `patience`.
     ///
     /// # Errors
-    /// An option that can't be.
+    /// An invalid option.
     pub async fn connect(options: Options, patience: Duration) -> Result<Self, EngineError> {
         let engine = Self::new(options)?;
         engine.ready(patience).await;

@@ -96,14 +96,17 @@ impl Ledger {
     }
 
     /// Takes a charge out again, which Redis turned out to have stored; answers whether it was there.
-    pub(crate) fn take_back(&self, asked: &Asked, at: Nanos) -> bool {
+    /// Without its time, the last one.
+    pub(crate) fn take_back(&self, asked: &Asked, charged_at: Option<Nanos>, now: Nanos) -> bool {
         let (rule, client) = (&asked.rule, Client::of(asked));
         let mut owed = self.lock(&client);
         let Some(entry) = owed.entries.get_mut(&client).filter(|entry| entry.tag == rule.tag)
         else {
             return false;
         };
-        entry.state = rule.rule.limit().refund(entry.state.take(), at, at, asked.cost);
+        let (limit, state) = (rule.rule.limit(), entry.state.take());
+        let at = charged_at.or_else(|| limit.last_charge(state.as_ref())).unwrap_or(now);
+        entry.state = limit.refund(state, now, at, asked.cost);
         let left = entry.sum.billionths().saturating_sub(asked.cost.billionths());
         entry.sum = Cost::from_billionths(left);
         if entry.state.is_none() {

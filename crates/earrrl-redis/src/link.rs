@@ -1,4 +1,4 @@
-//! A connection to Redis or to a Cluster, and calls of scripts over it.
+//! A connection to Redis, to the master that Sentinels name, or to a Cluster, and calls of scripts over it.
 //!
 //! Both kinds are multiplexed: any number of calls are under way on one connection, written together
 //! and answered in order.
@@ -9,8 +9,10 @@ use earrrl::EngineError;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
+use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisError,
+    RedisResult, ServerErrorKind, TlsMode, Value,
 };
 use tokio::task::coop::unconstrained;
 
@@ -53,7 +55,10 @@ impl Link {
             .set_connection_timeout(Some(PATIENCE))
             .set_response_timeout(None)
             .set_pipeline_buffer_size(BUFFER);
-        let client = open(url, options)?;
+        let client = match &options.sentinel {
+            Some(name) => sentinels(name, options)?.build()?.async_get_client().await?,
+            None => open(url, options)?,
+        };
         Ok(Self::Single(client.get_multiplexed_async_connection_with_config(&config).await?))
     }
 
@@ -91,6 +96,34 @@ impl Link {
     }
 }
 
+/// Asks Sentinels for the master of this name.
+fn sentinels(name: &str, options: &Options) -> RedisResult<SentinelClientBuilder> {
+    let infos = options.urls.iter().map(|url| url.as_str().into_connection_info());
+    let infos: Vec<_> = infos.collect::<RedisResult<_>>()?;
+    let addresses: Vec<_> = infos.iter().map(|info| info.addr().clone()).collect();
+    let tls = addresses.iter().any(|address| matches!(address, ConnectionAddr::TcpTls { .. }));
+    let mut builder = SentinelClientBuilder::new(addresses, name, SentinelServerType::Master)?;
+    if let Some(settings) = infos.first().map(|info| info.redis_settings()) {
+        builder = builder.set_client_to_redis_db(settings.db());
+        if let Some(user) = settings.username() {
+            builder = builder.set_client_to_redis_username(user);
+        }
+        if let Some(password) = settings.password() {
+            builder = builder.set_client_to_redis_password(password);
+        }
+    }
+    if tls {
+        builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
+    }
+    #[cfg(feature = "tls")]
+    if let Some(certificates) = &options.certificates {
+        builder = builder
+            .set_client_to_redis_certificates(certificates.to_redis())
+            .set_client_to_sentinel_certificates(certificates.to_redis());
+    }
+    Ok(builder)
+}
+
 #[cfg(feature = "tls")]
 fn open(url: &str, options: &Options) -> RedisResult<Client> {
     match &options.certificates {
@@ -113,7 +146,7 @@ pub(crate) enum Fault {
     Lost(String),
     /// Redis is there and refuses: out of memory, read-only, loading, a wrong password.
     Refused(String),
-    /// This record can't be used: another type under its key, or an answer that makes no sense.
+    /// The record is unusable: another type under its key, or an invalid answer.
     Record(String),
     /// Redis was not asked, since it failed just now.
     Left,

@@ -85,6 +85,10 @@ pub struct Options {
     pub urls: Vec<String>,
     /// Whether the addresses are of a Cluster.
     pub cluster: bool,
+    /// The name of a master that Sentinels look after: the addresses are theirs, and are asked for it
+    /// whenever a connection is made. User, password and database are the master's; Sentinels are
+    /// asked without.
+    pub sentinel: Option<String>,
     /// Certificates for `rediss://`, where the platform's are not the ones to trust.
     #[cfg(feature = "tls")]
     pub certificates: Option<Certificates>,
@@ -114,6 +118,7 @@ impl Options {
         Self {
             cluster: urls.len() > 1,
             urls,
+            sentinel: None,
             #[cfg(feature = "tls")]
             certificates: None,
             prefix: "earrrl".to_owned(),
@@ -133,16 +138,25 @@ impl Options {
         Self { urls, cluster: true, ..Self::new("") }
     }
 
+    /// A master, from some of the Sentinels that look after it under this name.
+    pub fn sentinel<'a>(name: &str, urls: impl IntoIterator<Item = &'a str>) -> Self {
+        let urls = urls.into_iter().map(str::to_owned).collect();
+        Self { urls, cluster: false, sentinel: Some(name.to_owned()), ..Self::new("") }
+    }
+
     /// Checks what can be checked without a connection.
     ///
     /// # Errors
-    /// The first option that can't be.
+    /// The first invalid option.
     pub fn check(&self) -> Result<(), RuleError> {
         let wrong = |field: &str, problem: String| Err(RuleError::new(problem).of(field));
         if self.urls.is_empty() {
             return wrong("urls", "none is given; expected redis://host:port".to_owned());
         }
         self.urls.iter().try_for_each(|url| check_url(url))?;
+        if self.cluster && self.sentinel.is_some() {
+            return wrong("sentinel", "a Cluster has none; expected one or the other".to_owned());
+        }
         check_prefix(&self.prefix)?;
         if self.deadline.is_zero() || self.deadline > MAX_DEADLINE {
             return wrong(
@@ -172,6 +186,7 @@ impl std::fmt::Debug for Options {
                 &self.urls.iter().map(|url| without_credentials(url)).collect::<Vec<_>>(),
             )
             .field("cluster", &self.cluster)
+            .field("sentinel", &self.sentinel)
             .field("prefix", &self.prefix)
             .field("clients", &self.clients)
             .field("deadline", &self.deadline)
@@ -195,7 +210,7 @@ pub fn without_credentials(url: &str) -> String {
 /// Checks an address.
 ///
 /// # Errors
-/// When it is none; the address is not told, since it may hold a password.
+/// When it is invalid. The address is not repeated, since it may hold a password.
 pub fn check_url(url: &str) -> Result<(), RuleError> {
     url.into_connection_info().map(drop).map_err(|error| {
         let want = "expected redis://[user:password@]host:port/db, rediss://… for TLS, or redis+unix:///path";
@@ -221,7 +236,7 @@ pub fn check_prefix(prefix: &str) -> Result<(), RuleError> {
 /// Checks that a rule's clients can be kept exactly on Redis.
 ///
 /// # Errors
-/// When a window is not whole microseconds, or has parts that can't be told exactly.
+/// When a window, or a part of it, is not whole microseconds.
 pub fn check_rule(rule: &Rule) -> Result<(), RuleError> {
     algorithm::of(rule.limit()).check()
 }

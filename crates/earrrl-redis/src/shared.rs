@@ -106,7 +106,7 @@ impl Shared {
         Some(Nanos::new(self.latest.fetch_max(now, Ordering::AcqRel).max(now)))
     }
 
-    /// The time to use where Redis can't be asked.
+    /// The time to use when Redis is not asked.
     pub(crate) fn now(&self, given: Option<Nanos>) -> Nanos {
         given.unwrap_or_else(|| self.clock.now())
     }

@@ -18,6 +18,8 @@ use crate::config::server::Limits;
 
 /// How long a silent connection is kept when the server stops, in seconds.
 const LAST_MOMENT: u32 = 1;
+/// Places beside the limits.
+const RESERVED: usize = 16;
 
 /// Why a connection was not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,12 +48,15 @@ pub struct Connections {
 struct Table {
     entries: Slab<Arc<Entry>>,
     by_address: HashMap<IpAddr, usize>,
+    reserved: usize,
 }
 
 #[derive(Debug)]
 struct Entry {
     deadline: AtomicU32,
     waker: AtomicWaker,
+    /// Whether a request is under way.
+    busy: AtomicBool,
 }
 
 /// One admitted connection; dropping it frees its place.
@@ -61,7 +66,17 @@ pub struct Connection {
     entry: Arc<Entry>,
     index: usize,
     address: IpAddr,
-    held: usize,
+    held: AtomicUsize,
+    kind: Kind,
+}
+
+/// Which places a connection takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One of those that the limits are for.
+    Usual,
+    /// One of a few that are kept for questions about the server's health.
+    Reserved,
 }
 
 /// Whether a connection may go on waiting.
@@ -99,7 +114,7 @@ impl Connections {
         if self.stopping.load(Relaxed) {
             return Err(Refused::Stopping);
         }
-        if table.entries.len() >= self.limits.connections {
+        if table.entries.len() - table.reserved >= self.limits.connections {
             return Err(Refused::Full);
         }
         let of_address = table.by_address.entry(address).or_default();
@@ -107,10 +122,33 @@ impl Connections {
             return Err(Refused::AddressFull);
         }
         *of_address += 1;
-        let deadline = AtomicU32::new(self.deadline(self.limits.idle));
-        let entry = Arc::new(Entry { deadline, waker: AtomicWaker::new() });
+        Ok(self.insert(&mut table, address, Kind::Usual, self.limits.idle))
+    }
+
+    /// Admits a connection beside the limits, for a moment: for a question about the server's health.
+    /// `None` when there are as many as may be, too.
+    pub fn admit_reserved(self: &Arc<Self>, address: IpAddr) -> Option<Connection> {
+        let mut table = self.table();
+        if table.reserved >= RESERVED || self.stopping.load(Relaxed) {
+            return None;
+        }
+        table.reserved += 1;
+        Some(self.insert(&mut table, address, Kind::Reserved, LAST_MOMENT))
+    }
+
+    fn insert(
+        self: &Arc<Self>,
+        table: &mut Table,
+        address: IpAddr,
+        kind: Kind,
+        seconds: u32,
+    ) -> Connection {
+        let deadline = AtomicU32::new(self.deadline(seconds));
+        let (waker, busy) = (AtomicWaker::new(), AtomicBool::new(false));
+        let entry = Arc::new(Entry { deadline, waker, busy });
         let index = table.entries.insert(Arc::clone(&entry));
-        Ok(Connection { all: Arc::clone(self), entry, index, address, held: 0 })
+        let held = AtomicUsize::new(0);
+        Connection { all: Arc::clone(self), entry, index, address, held, kind }
     }
 
     /// Number of connections.
@@ -121,6 +159,11 @@ impl Connections {
     /// Whether nobody is connected.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Bytes that are held for all connections together.
+    pub fn held(&self) -> usize {
+        self.held.load(Relaxed)
     }
 
     /// A second has passed: wakes the connections that are past their deadlines.
@@ -175,19 +218,37 @@ impl Connection {
         self.index
     }
 
+    /// Which places it takes.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
     /// From here on it may be silent for the idle time.
     pub fn idle(&self) {
-        self.entry.deadline.store(self.all.deadline(self.all.limits.idle), Relaxed);
+        self.entry.busy.store(false, Relaxed);
+        self.set_deadline(self.all.limits.idle);
     }
 
     /// From here on what it is doing, sending a request or fetching an answer, has the request time.
     pub fn busy(&self) {
-        self.entry.deadline.store(self.all.deadline(self.all.limits.request), Relaxed);
+        self.entry.busy.store(true, Relaxed);
+        self.set_deadline(self.all.limits.request);
+    }
+
+    /// Whether a request is under way.
+    pub fn is_busy(&self) -> bool {
+        self.entry.busy.load(Relaxed)
     }
 
     /// From here on it may be silent for a moment, then it is closed.
     pub fn leave(&self) {
-        self.entry.deadline.store(self.all.deadline(LAST_MOMENT), Relaxed);
+        self.set_deadline(LAST_MOMENT);
+    }
+
+    fn set_deadline(&self, seconds: u32) {
+        if self.kind == Kind::Usual {
+            self.entry.deadline.store(self.all.deadline(seconds), Relaxed);
+        }
     }
 
     /// To be called whenever the connection's task is about to wait.
@@ -204,14 +265,14 @@ impl Connection {
 
     /// Accounts for the bytes that are kept for this connection while it waits. `false` when all
     /// connections together hold too much, and this one has to go.
-    pub fn hold(&mut self, bytes: usize) -> bool {
-        if bytes == self.held {
+    pub fn hold(&self, bytes: usize) -> bool {
+        let before = self.held.swap(bytes, Relaxed);
+        if bytes == before {
             return true;
         }
         self.all.held.fetch_add(bytes, Relaxed);
-        let held = self.all.held.fetch_sub(self.held, Relaxed) - self.held;
-        self.held = bytes;
-        bytes == 0 || held <= self.all.limits.held_bytes
+        let held = self.all.held.fetch_sub(before, Relaxed) - before;
+        bytes < before || held <= self.all.limits.held_bytes
     }
 }
 
@@ -220,7 +281,12 @@ impl Drop for Connection {
         self.hold(0);
         let mut table = self.all.table();
         table.entries.try_remove(self.index);
-        if let Some(count) = table.by_address.get_mut(&self.address) {
+        if self.kind == Kind::Reserved {
+            table.reserved -= 1;
+        }
+        if self.kind == Kind::Usual
+            && let Some(count) = table.by_address.get_mut(&self.address)
+        {
             *count -= 1;
             if *count == 0 {
                 table.by_address.remove(&self.address);
@@ -287,8 +353,8 @@ mod tests {
     #[test]
     fn held_bytes_are_bounded_together() {
         let all = Connections::new(Limits { held_bytes: 100, ..Limits::default() });
-        let mut first = all.admit(address(1)).unwrap();
-        let mut second = all.admit(address(1)).unwrap();
+        let first = all.admit(address(1)).unwrap();
+        let second = all.admit(address(1)).unwrap();
         assert!(first.hold(60) && second.hold(40) && !second.hold(41));
         assert!(second.hold(0) && first.hold(100));
         drop(first);

@@ -1,7 +1,7 @@
 //! The parts of the `earrrl` binary that its tests and fuzz targets reach.
 //!
-//! A module knows those before it only: `address`, `config`, `metrics`, `engine`, `service`,
-//! `connections`, `server`, `protocol`, `serve`.
+//! A module knows those before it only: `address`, `path`, `config`, `log`, `metrics`, `engine`,
+//! `service`, `connections`, `server`, `protocol`, `serve`.
 
 pub mod address;
 #[cfg(feature = "serve")]
@@ -11,7 +11,10 @@ pub mod connections;
 #[cfg(feature = "serve")]
 pub mod engine;
 #[cfg(feature = "serve")]
+pub mod log;
+#[cfg(feature = "serve")]
 pub mod metrics;
+pub mod path;
 #[cfg(feature = "serve")]
 pub mod protocol;
 #[cfg(feature = "serve")]

@@ -5,13 +5,20 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use arc_swap::ArcSwap;
 use earrrl::{Clock, EngineError};
 
+use crate::config::access::Tokens;
 use crate::config::envoy::tree::Tree;
+use crate::config::server::Limits;
 use crate::config::{Config, ServerConfig};
 use crate::connections::Connections;
+use crate::log;
 use crate::metrics::Family;
 use crate::service::Service;
+
+/// Most connections to the listener for health and metrics.
+const ADMIN_CONNECTIONS: usize = 64;
 
 /// A server's shared parts.
 #[derive(Debug)]
@@ -20,8 +27,13 @@ pub struct Server {
     pub service: Service,
     /// Who is connected.
     pub connections: Arc<Connections>,
+    /// Who is connected to the listener for health and metrics.
+    pub admin_connections: Arc<Connections>,
     /// Addresses, limits and tokens, as it was started; a reload exchanges the rules only.
     pub config: ServerConfig,
+    /// Whether requests must be for a name of this machine's own: it trusts whoever reaches it.
+    pub guards_host: bool,
+    tokens: ArcSwap<Tokens>,
     started: Instant,
     stopping: AtomicBool,
     reload_error: Mutex<Option<String>>,
@@ -36,7 +48,15 @@ impl Server {
         Ok(Arc::new(Self {
             service: Service::new(config, clock)?,
             connections: Connections::new(config.server.limits),
+            admin_connections: Connections::new(Limits {
+                connections: ADMIN_CONNECTIONS,
+                connections_by_address: ADMIN_CONNECTIONS,
+                ..config.server.limits
+            }),
             config: config.server.clone(),
+            guards_host: !config.server.tokens.any()
+                && config.server.http.is_some_and(|address| address.ip().is_loopback()),
+            tokens: ArcSwap::from_pointee(config.server.tokens.clone()),
             started: Instant::now(),
             stopping: AtomicBool::new(false),
             reload_error: Mutex::default(),
@@ -48,12 +68,27 @@ impl Server {
     /// # Errors
     /// Why it was refused; `/readyz` tells it until a reload succeeds.
     pub fn reload(&self, config: Result<Config, String>) -> Result<(), String> {
-        let result = config.and_then(|config| self.service.reload(&config));
+        let result = config.and_then(|config| self.apply(config));
         let metrics = &self.service.metrics;
         let counter = if result.is_ok() { &metrics.reloads } else { &metrics.failed_reloads };
         counter.increment();
         *self.reload_error.lock().unwrap_or_else(PoisonError::into_inner) = result.clone().err();
         result
+    }
+
+    fn apply(&self, config: Config) -> Result<(), String> {
+        let tokens = config.server.tokens.clone();
+        if tokens.any() != self.tokens().any() {
+            return Err("[server] has tokens now, or none any more; that needs a restart".into());
+        }
+        self.service.reload(&config)?;
+        self.tokens.store(Arc::new(tokens));
+        Ok(())
+    }
+
+    /// Who may ask and who may change, at present.
+    pub fn tokens(&self) -> arc_swap::Guard<Arc<Tokens>> {
+        self.tokens.load()
     }
 
     /// Puts other descriptors in force, or leaves those that are.
@@ -89,7 +124,7 @@ impl Server {
     }
 
     /// The metrics in the Prometheus text format.
-    pub fn metrics(&self) -> String {
+    pub fn metrics(&self) -> Vec<u8> {
         let failed = f64::from(self.reload_error().is_some());
         let gauge = |name, help, value| Family::gauge(name, help).value(value);
         let mut families = vec![
@@ -97,10 +132,12 @@ impl Server {
             gauge("earrrl_uptime_seconds", "Time since the start.", self.uptime() as f64),
             gauge("earrrl_reload_failed", "1 while the last reload was refused.", failed),
         ];
+        let lost = Family::counter("earrrl_log_lines_lost_total", "Log lines not written.");
+        families.push(lost.value(log::lines_lost() as f64));
         families.extend(self.table_gauges());
         families.extend(self.service.engine().metrics());
         families.extend(self.service.descriptor_metrics());
-        self.service.metrics.render(&families)
+        self.service.metrics.render(families)
     }
 
     /// How full the tables are: one for each rule, and one for `CL.THROTTLE`.
@@ -119,14 +156,11 @@ impl Server {
             }
         }
         let gauge = |name, help, values| Family::gauge(name, help).labelled("rule", values);
+        let gone = "Clients that were not idle and had to go.";
         [
             gauge("earrrl_clients", "Clients stored, about, idle ones included.", clients),
             gauge("earrrl_clients_capacity", "Live clients the table is meant for.", capacity),
-            gauge(
-                "earrrl_clients_displaced",
-                "Clients that were not idle and had to go.",
-                displaced,
-            ),
+            Family::counter("earrrl_clients_displaced_total", gone).labelled("rule", displaced),
         ]
     }
 }

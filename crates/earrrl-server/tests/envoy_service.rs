@@ -210,7 +210,7 @@ fn metrics_have_the_peers_names_and_labels() {
         request["domain"] = "d".into();
         ask(&server.service, &request).unwrap();
     }
-    let metrics = server.metrics();
+    let metrics = String::from_utf8(server.metrics()).unwrap();
     for line in [
         r#"total_hits{domain="d",key1="plain"} 6"#,
         r#"within_limit{domain="d",key1="plain"} 5"#,

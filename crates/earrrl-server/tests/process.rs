@@ -15,7 +15,7 @@ use earrrl_server::serve::descriptors;
 use rustix::process::Signal;
 use support::process::{BINARY, Process};
 use support::resp::{Client, Reply, encode};
-use support::{connect, http};
+use support::{connect, http, until};
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(BINARY).args(arguments).output().unwrap()
@@ -63,6 +63,107 @@ fn out_of_descriptors_is_survived() {
         assert_eq!(client.line("PING"), Reply::Simple("PONG".into()));
     }
     assert_eq!(http::Client::connect(process.http).get("/healthz").status, 200);
+}
+
+/// The number that a metric has at a server.
+fn metric(http: SocketAddr, name: &str) -> u64 {
+    let text = http::Client::connect(http).get("/metrics").body;
+    let line = text.lines().find(|line| line.split(' ').next() == Some(name));
+    line.unwrap_or_else(|| panic!("no {name} in {text}"))
+        .rsplit(' ')
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+/// Runs the process out of descriptors, so that it has something to log, and lets go again.
+fn exhaust_descriptors(resp: SocketAddr) {
+    let mut crowd: Vec<Client> = (0..100).map(|_| Client::connect(resp)).collect();
+    assert_eq!(crowd[0].line("PING"), Reply::Simple("PONG".into()));
+    while let Some(mut client) = (!crowd.is_empty()).then(|| crowd.remove(0)) {
+        assert_eq!(client.line("PING"), Reply::Simple("PONG".into()));
+    }
+}
+
+#[test]
+fn a_log_that_nobody_reads_ends_nothing() {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -n 40; exec \"$@\"", "sh", BINARY, "serve"]);
+    let mut process = Process::spawn(&mut shell);
+    process.close_log();
+    exhaust_descriptors(process.resp);
+    assert_eq!(Client::connect(process.resp).line("PING"), Reply::Simple("PONG".into()));
+    until("lines are lost", || metric(process.http, "earrrl_log_lines_lost_total") > 0);
+    process.signal(Signal::TERM);
+    assert!(process.child.wait().unwrap().success());
+}
+
+#[test]
+fn a_full_disk_stops_no_reload() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.toml");
+    let rule =
+        |burst: u32| format!("[[rule]]\nname = \"default\"\nlimit = \"gcra 1/s burst={burst}\"\n");
+    std::fs::write(&file, rule(5)).unwrap();
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (http, resp) = (free(), free());
+    let mut command = Command::new(BINARY);
+    command.args(["serve", "--config", file.to_str().unwrap()]);
+    command.args(["--http", &http.to_string(), "--resp", &resp.to_string()]);
+    command.stderr(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    let process = Killed(command.spawn().unwrap());
+    until("it serves", || TcpStream::connect(http).is_ok());
+    for reload in 1..=3 {
+        std::fs::write(&file, rule(5 + reload)).unwrap();
+        rustix::process::kill_process(rustix::process::Pid::from_child(&process.0), Signal::HUP)
+            .unwrap();
+        until("it has reloaded", || {
+            let rules = http::Client::connect(http).get("/v1/rules").json();
+            rules["rules"][0]["quota"] == 5 + reload
+        });
+    }
+    assert!(metric(http, "earrrl_log_lines_lost_total") >= 3);
+}
+
+/// A process, killed when this is dropped.
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn rules_and_addresses_come_from_the_command_line_and_the_environment() {
+    let mut command = Command::new(BINARY);
+    command.args(["serve", "--rule", "login=gcra 1/s burst=7"]).env("EARRRL_CAPACITY", "1000");
+    command.env("EARRRL_ALLOW_INLINE_RULES", "1");
+    let process = Process::spawn(&mut command);
+    let mut client = http::Client::connect(process.http);
+    let rules = client.get("/v1/rules").json();
+    assert_eq!(
+        (&rules["rules"][0]["name"], &rules["rules"][0]["quota"]),
+        (&"login".into(), &7.into())
+    );
+    let inline = client.post("/v1/check", r#"{"rule":"gcra 1/s burst=9","key":"k"}"#);
+    assert_eq!(inline.json()["remaining"], 8);
+
+    let server = format!("http://localhost:{}", process.http.port());
+    let mut check = Command::new(BINARY);
+    let output = check.args(["check", "login", "alice"]).env("EARRRL_SERVER", &server).output();
+    assert_eq!(output.unwrap().status.code(), Some(0));
+    for (arguments, expected) in [
+        (["serve", "--rule", "gcra 1/s"], "burst"),
+        (["serve", "--http", "localhost"], "\"localhost:8080\""),
+        (["serve", "--redis", "localhost"], "redis://"),
+    ] {
+        let output = run(&arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
+    }
 }
 
 /// Clients that ask, each waiting for its answer, until they are told that the server is going.
@@ -114,6 +215,47 @@ fn sigterm_under_load_loses_no_answer() {
     assert!(process.child.wait().unwrap().success());
     let stopped = process.until_logged("stopped");
     assert_eq!(stopped["fields"]["decisions"].as_u64(), Some(answered), "{stopped}");
+}
+
+/// A server on this listener, as systemd hands one over.
+fn activated(listener: &std::net::TcpListener) -> Process {
+    let mut shell = Command::new("sh");
+    let script = "exec 3<&0; export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=resp; exec \"$@\"";
+    shell.args(["-c", script, "sh", BINARY, "serve"]);
+    shell.stdin(std::os::fd::OwnedFd::from(listener.try_clone().unwrap()));
+    Process::spawn(&mut shell)
+}
+
+#[test]
+fn a_restart_by_socket_activation_refuses_nobody() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut first = activated(&listener);
+    assert_eq!(first.resp, address);
+    assert_eq!(Client::connect(address).line("PING"), Reply::Simple("PONG".into()));
+    first.signal(Signal::TERM);
+    assert!(first.child.wait().unwrap().success());
+    // There is no server now; a client waits for the next.
+    let mut between = Client::connect(address);
+    let _second = activated(&listener);
+    assert_eq!(between.line("PING"), Reply::Simple("PONG".into()));
+}
+
+#[test]
+fn idle_clients_hold_up_no_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.toml");
+    // So long that the test would fail by its patience if a stop took it.
+    std::fs::write(&file, "rules = \"none\"\n[server]\nshutdown_timeout = \"1h\"\nrequest_timeout = \"1h\"\nidle_timeout = \"1h\"\n").unwrap();
+    let mut process = Process::start(&["--config", file.to_str().unwrap()]);
+    let mut pool: Vec<Client> = (0..100).map(|_| Client::connect(process.resp)).collect();
+    pool.iter_mut().for_each(|client| drop(client.line("PING")));
+    let mut web: Vec<_> = (0..20).map(|_| http::Client::connect(process.http)).collect();
+    web.iter_mut().take(10).for_each(|client| drop(client.get("/healthz")));
+    process.signal(Signal::TERM);
+    until("it has stopped", || process.child.try_wait().unwrap().is_some());
+    assert!(process.child.wait().unwrap().success());
+    assert!(pool.iter_mut().all(|client| client.rest().is_empty()));
 }
 
 #[test]

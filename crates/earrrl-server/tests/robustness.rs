@@ -7,8 +7,8 @@ mod support;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
-use support::TestServer;
 use support::resp::{Client, Reply, encode};
+use support::{TestServer, connect};
 
 const QUICK: &str = "[server]\nrequest_timeout = \"1s\"\nidle_timeout = \"2s\"\n";
 const RULE: &str = "[[rule]]\nname = \"api\"\nlimit = \"gcra 1/s burst=5\"\n";
@@ -99,7 +99,7 @@ fn malformed_requests_get_one_error_and_the_end() {
         ("a wrong end", b"*1\r\n$4\r\nPINGxx".to_vec()),
         ("RESP3 kinds", b"%1\r\n+a\r\n:1\r\n".to_vec()),
         ("TLS", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n".to_vec()),
-        ("HTTP", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec()),
+        ("HTTP", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec()),
     ];
     for (what, bytes) in cases {
         let stream = support::connect(server.resp);
@@ -216,14 +216,15 @@ fn memory_held_for_slow_clients_is_bounded_together() {
 
 #[test]
 fn connections_are_limited_and_told_so() {
-    let server = TestServer::start("[server]\nmax_connections = 3\n");
+    let server =
+        TestServer::start("[server]\nmax_connections = 3\nmax_connections_per_address = 3\n");
     let mut served: Vec<Client> = (0..3).map(|_| server.resp()).collect();
     for client in &mut served {
         client.line("PING");
     }
     assert_eq!(server.resp().rest(), b"-ERR max number of clients reached\r\n");
-    assert!(server.http().rest().starts_with(b"HTTP/1.1 503"));
-    assert_eq!(server.server.service.metrics.refused.get(), 2);
+    assert_eq!(server.http().get("/v1/rules").status, 503);
+    assert_eq!(server.server.service.metrics.refused.get(), 1);
     served.clear();
     while !server.server.connections.is_empty() {
         std::thread::yield_now();
@@ -268,10 +269,15 @@ fn stopping_answers_what_has_arrived() {
     http.get("/healthz");
     server.server.announce_stop();
     assert_eq!(http.get("/readyz").status, 503);
-    server.server.connections.stop();
     resp.send(&b"*1\r\n$4\r\nPING\r\n".repeat(100));
+    let body = r#"{"rule":"api","key":"k"}"#;
+    let head = "POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
+    http.send(format!("{head}Content-Length: {}\r\n\r\n", body.len()).as_bytes());
+    support::until("half a request is there", || server.server.connections.held() > 0);
+    server.server.connections.stop();
     assert_eq!(resp.rest(), b"+PONG\r\n".repeat(100));
-    let last = http.post("/v1/check", r#"{"rule":"api","key":"k"}"#);
+    http.send(body.as_bytes());
+    let last = http.response();
     assert_eq!((last.status, last.header("connection")), (200, Some("close")));
     assert_eq!(http.rest(), b"");
     server.join();
@@ -313,4 +319,234 @@ fn inline_rules_are_few() {
     assert_eq!(refused.status, 409);
     assert!(refused.json()["detail"].as_str().unwrap().contains("64"));
     assert_eq!(check(64).status, 200, "those before still work");
+}
+
+#[test]
+fn a_refused_reload_applies_nothing() {
+    let text = |burst: u32, more: &str| {
+        format!("[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst={burst}\"\n{more}")
+    };
+    let server = TestServer::start(&text(1, ""));
+    // A table that no machine has room for.
+    let more = "[[rule]]\nname = \"b\"\nlimit = \"gcra 1/s burst=1\"\ncapacity = 10_000_000_000\n";
+    let config = support::parse(&text(77, more));
+    assert!(server.server.reload(Ok(config)).is_err());
+    let answer = server.http().post("/v1/check", r#"{"rule":"a","key":"k"}"#);
+    assert_eq!(answer.json()["remaining"], 0, "{answer:?}");
+}
+
+#[test]
+fn no_rules_any_more_must_be_meant() {
+    let server = TestServer::start("[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=1\"\n");
+    let error = server.server.reload(Ok(support::parse(""))).unwrap_err();
+    assert!(error.contains("rules = \"none\""), "{error}");
+    assert_eq!(server.server.service.rules().len(), 1);
+    server.server.reload(Ok(support::parse("rules = \"none\""))).unwrap();
+    assert!(server.server.service.rules().is_empty());
+}
+
+#[test]
+fn no_spelling_of_a_path_or_method_leads_past_a_rule() {
+    let server = TestServer::start(
+        r#"
+        [attributes]
+        path_case = "insensitive"
+        trailing_slash = "ignore"
+        path_parameters = "ignore"
+        [[rule]]
+        name = "login"
+        limit = "fixed-window 1/1h"
+        match = { path = "/login", method = "POST" }
+        [[rule]]
+        name = "api"
+        limit = "fixed-window 100/1h"
+        match = { path = "/api/*" }
+        "#,
+    );
+    let mut client = server.http();
+    let mut ask = |path: &str, method: &str| {
+        let body = format!(
+            r#"{{"attributes":{{"client":"192.0.2.7","path":"{path}","method":"{method}"}}}}"#
+        );
+        client.post("/v1/check", &body).json()["rule"].clone()
+    };
+    for path in
+        ["/Login", "//login", "/login/", "/%6cogin", "/login;x", "/a/../login", "/login?a=b"]
+    {
+        assert_eq!(ask(path, "post"), "login", "{path}");
+    }
+    for path in ["/api", "/API/", "/api//x", "/x/%2e%2E/api/y"] {
+        assert_eq!(ask(path, "GET"), "api", "{path}");
+    }
+    assert_eq!(server.server.service.metrics.unmatched.get(), 0);
+    assert_eq!(ask("/apis", "GET"), serde_json::Value::Null);
+    assert_eq!(ask("/login", "GET"), serde_json::Value::Null);
+    assert_eq!(server.server.service.metrics.unmatched.get(), 2);
+    assert!(server.http().get("/metrics").body.contains("\nearrrl_unmatched_total 2\n"));
+}
+
+#[test]
+fn health_is_told_however_many_are_connected() {
+    let server = TestServer::start("[server]\nmax_connections = 100\nadmin = \"127.0.0.1:0\"\n");
+    let full: Vec<_> = (0..75).map(|_| connect(server.resp)).collect();
+    support::until("all are in", || server.server.connections.len() >= 75);
+    // No address has all places to itself.
+    assert!(!until_closed(&connect(server.resp)).is_empty());
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(server.http().get(path).status, 200, "{path}");
+    }
+    let refused = server.http().post("/v1/check", r#"{"rule":"a","key":"k"}"#);
+    assert_eq!((refused.status, refused.header("connection")), (503, Some("close")));
+    let mut admin = support::http::Client::connect(server.admin.unwrap());
+    assert_eq!(admin.get("/healthz").status, 200);
+    assert!(admin.get("/metrics").body.contains("earrrl_connections "));
+    assert_eq!(admin.post("/v1/check", "{}").status, 404);
+    drop(full);
+}
+
+#[test]
+fn memory_held_for_half_bodies_is_bounded_together() {
+    let server = TestServer::start(
+        "[server]\nmax_held_memory = 1048576\nrequest_timeout = \"60s\"\nmax_body = 262144\n",
+    );
+    let half = |address| {
+        let mut stream = connect(address);
+        let head = "POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+                    Content-Length: 262144\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+        // Who is refused amid it may find the connection closed.
+        let _ = stream.write_all(&[b' '; 200_000]);
+        stream
+    };
+    let streams: Vec<TcpStream> = (0..10).map(|_| half(server.http)).collect();
+    support::until("most are shed", || shed(&server) >= 7);
+    let mut answers = vec![Vec::new(); streams.len()];
+    support::until("they are told so", || {
+        for (stream, answer) in streams.iter().zip(&mut answers) {
+            stream.set_read_timeout(Some(std::time::Duration::from_millis(10))).unwrap();
+            let mut bytes = [0; 512];
+            let read = (&*stream).read(&mut bytes).unwrap_or(0);
+            answer.extend_from_slice(&bytes[..read]);
+        }
+        answers.iter().filter(|answer| answer.starts_with(b"HTTP/1.1 503")).count() >= 7
+    });
+    assert_eq!(server.http().get("/healthz").status, 200);
+}
+
+#[test]
+fn memory_is_free_again_before_a_shed_client_has_gone() {
+    let server = TestServer::start(
+        "[server]\nmax_held_memory = 1048576\nrequest_timeout = \"1h\"\nmax_connections = 10000\n",
+    );
+    let half = format!("*4\r\n$16000\r\n{}\r\n", "x".repeat(16_000));
+    // They neither read what they are told nor close.
+    let crowd: Vec<TcpStream> = (0..300)
+        .map(|_| {
+            let mut stream = connect(server.resp);
+            let _ = stream.write_all(half.as_bytes());
+            stream
+        })
+        .collect();
+    support::until("many are shed", || shed(&server) >= 200);
+    assert!(server.server.connections.held() <= 1_048_576);
+    drop(crowd);
+}
+
+const TOKENS: &str = "[server]\ncheck_token = \"check-token-0123456789\"\nadmin_token = \"admin-token-0123456789\"\n";
+
+#[test]
+fn tokens_are_not_tried_out_fast() {
+    let server = TestServer::start(TOKENS);
+    let mut client = server.resp();
+    for _ in 0..1000 {
+        client.send(&encode(&[b"AUTH", b"wrong-token-0123456789"]));
+    }
+    let answers = String::from_utf8(client.rest()).unwrap();
+    assert_eq!(answers, "-WRONGPASS invalid token\r\n".repeat(3));
+    let mut web = server.http();
+    web.token = Some("wrong-token-0123456789".to_owned());
+    assert_eq!(web.post("/v1/check", "{}").json()["detail"], "invalid token");
+    web.token = None;
+    let missing = web.post("/v1/check", "{}").json();
+    assert_eq!(missing["detail"], "expected Authorization: Bearer TOKEN");
+    let metrics = server.http().get("/metrics").body;
+    assert!(metrics.contains("\nearrrl_failed_logins_total 4\n"), "{metrics}");
+    assert!(metrics.contains("\nearrrl_http_responses_total{status=\"401\"} 2\n"), "{metrics}");
+    assert!(metrics.contains("\nearrrl_resp_errors_total{code=\"WRONGPASS\"} 3\n"), "{metrics}");
+}
+
+#[test]
+fn what_is_decided_is_counted() {
+    let server = TestServer::start(RULE);
+    let mut client = server.resp();
+    for _ in 0..3 {
+        client.line("CL.THROTTLE k 1 1 60");
+    }
+    client.line("CL.THROTTLE k 1 1 60 0");
+    client.line("EARRRL.CHARGE api k");
+    client.line("EARRRL.ALLOW api k");
+    client.line("EARRRL.PEEK api k");
+    let metrics = server.http().get("/metrics").body;
+    for line in [
+        "earrrl_decisions_total{rule=\"CL.THROTTLE\",outcome=\"allow\"} 2",
+        "earrrl_decisions_total{rule=\"CL.THROTTLE\",outcome=\"deny\"} 1",
+        "earrrl_decisions_total{rule=\"api\",outcome=\"allow\"} 2",
+        "earrrl_resp_requests_total 7",
+        "# TYPE earrrl_clients_displaced_total counter",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line}\n{metrics}");
+    }
+}
+
+#[test]
+fn a_transaction_is_bounded() {
+    let server = TestServer::start("");
+    let mut client = server.resp();
+    client.line("MULTI");
+    for _ in 0..512 {
+        assert_eq!(client.line("PING"), Reply::Simple("QUEUED".into()));
+    }
+    assert!(matches!(client.line("PING"), Reply::Error(text) if text.contains("at most 512")));
+    assert!(matches!(client.line("EXEC"), Reply::Error(text) if text.starts_with("EXECABORT")));
+    assert_eq!(client.line("PING"), Reply::Simple("PONG".into()));
+}
+
+#[test]
+fn a_name_that_leads_here_is_not_enough() {
+    let server = TestServer::start(RULE);
+    let ask = |head: &str, more: &str| {
+        let mut client = server.http();
+        client.send(format!("{head} HTTP/1.1\r\n{more}Content-Length: 0\r\n\r\n").as_bytes());
+        client.response().status
+    };
+    assert_eq!(ask("DELETE /v1/clients/api/k", "Host: rebound.example\r\n"), 421);
+    assert_eq!(ask("DELETE /v1/clients/api/k", "Host: localhost:8080\r\n"), 204);
+    assert_eq!(ask("GET /v1/rules", ""), 400);
+    assert_eq!(ask("GET /v1/rules", "Host: localhost\r\nHost: localhost\r\n"), 400);
+    // Whoever has to show a token may call it what he likes.
+    let guarded = TestServer::start(TOKENS);
+    let mut client = guarded.http();
+    client.send(b"GET /healthz HTTP/1.1\r\nHost: earrrl.example\r\n\r\n");
+    assert_eq!(client.response().status, 200);
+}
+
+#[test]
+fn tokens_are_exchanged_by_a_reload() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let write = |tokens: &str| std::fs::write(file.path(), tokens).unwrap();
+    let config = || support::parse(&format!("[server]\ncheck_token_file = {:?}\n", file.path()));
+    write("old-token-0123456789\n");
+    let server = TestServer::with_clock(config(), std::sync::Arc::new(earrrl::SystemClock::new()));
+    let status = |token: &str| {
+        let mut client = server.http();
+        client.token = Some(token.to_owned());
+        client.get("/v1/rules").status
+    };
+    assert_eq!((status("old-token-0123456789"), status("new-token-0123456789")), (200, 401));
+    write("old-token-0123456789\nnew-token-0123456789\n");
+    server.server.reload(Ok(config())).unwrap();
+    assert_eq!((status("old-token-0123456789"), status("new-token-0123456789")), (200, 200));
+    write("new-token-0123456789\n");
+    server.server.reload(Ok(config())).unwrap();
+    assert_eq!((status("old-token-0123456789"), status("new-token-0123456789")), (401, 200));
 }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use earrrl::{Cost, Decision, Limit, Outcome, Quota, Rule, Wait};
+use earrrl::{Action, Cost, Decision, Limit, Outcome, Quota, Rule, Wait};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
@@ -57,6 +57,12 @@ impl Available {
             }
         }
     }
+}
+
+/// Whether headers tell of a rule with this action. A client must not learn that it is shadow-banned or
+/// quarantined, and a dry run changes nothing.
+pub fn is_shown(action: Action) -> bool {
+    matches!(action, Action::Deny | Action::Delay { .. })
 }
 
 /// What to ask with a peek about the charge at `place`, where a decision does not tell what

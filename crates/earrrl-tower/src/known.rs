@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earrrl::{Action, Engine, EngineError, Quota, Rule, RuleId};
+use earrrl::{Engine, EngineError, Quota, Rule, RuleId};
 use http::HeaderValue;
 
 use crate::headers;
@@ -26,9 +26,8 @@ impl Known {
         Ok(Self { name: name.into(), id, rule, quota, policy })
     }
 
-    /// Whether headers tell of it. A client must not learn that it is shadow-banned or quarantined,
-    /// and a dry run changes nothing.
+    /// Whether headers tell of it.
     pub(crate) fn is_shown(&self) -> bool {
-        matches!(self.rule.action(), Action::Deny | Action::Delay { .. })
+        headers::is_shown(self.rule.action())
     }
 }

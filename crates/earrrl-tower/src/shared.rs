@@ -48,7 +48,7 @@ pub enum OnFailure {
     Allow,
     /// They are answered 503.
     Deny,
-    /// They are judged by this process alone, in tables for so many clients of each rule.
+    /// They are judged by this process alone, in tables for a number of clients of each rule.
     Local(usize),
 }
 

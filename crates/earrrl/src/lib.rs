@@ -1,12 +1,15 @@
-//! EARRRL, the estimated average recent request rate limiter.
+// Its examples need `std`, and so does most of what it links to.
+#![cfg_attr(feature = "std", doc = include_str!("guide.md"))]
+#![cfg_attr(
+    not(feature = "std"),
+    doc = "EARRRL, the estimated average recent request rate limiter."
+)]
 #![cfg_attr(not(feature = "std"), no_std)]
 
 extern crate alloc;
 
 pub mod algorithm;
 mod arithmetic;
-#[cfg(feature = "std")]
-mod atomic;
 mod clock;
 #[cfg(feature = "testing")]
 pub mod conformance;
@@ -26,11 +29,7 @@ mod parameter;
 mod quota;
 #[cfg(feature = "sim")]
 pub mod random;
-#[cfg(feature = "testing")]
-mod reference;
 mod rule;
-#[cfg(feature = "std")]
-mod rule_set;
 mod rules;
 #[cfg(feature = "sim")]
 pub mod sim;
@@ -42,6 +41,8 @@ pub use algorithm::{Algorithm, Limit, Mode, Moment, Policy, State};
 #[cfg(feature = "std")]
 pub use clock::{Anchor, SystemClock, TickingClock};
 pub use clock::{Clock, ManualClock, Nanos};
+#[cfg(feature = "testing")]
+pub use conformance::ReferenceEngine;
 pub use cost::Cost;
 pub use decision::{Action, Decision, Figures, Outcome, Places, Wait};
 pub use duration::parse_duration;
@@ -53,11 +54,9 @@ pub use limiter::{Builder, Denied, Limiter, Patience, Reservation, Verdict, Wait
 pub use memory::MemoryEngine;
 pub use parameter::Rate;
 pub use quota::Quota;
-#[cfg(feature = "testing")]
-pub use reference::ReferenceEngine;
 pub use rule::Rule;
 #[cfg(feature = "std")]
-pub use rule_set::{Request, RuleSet, RuleSetBuilder};
+pub use rules::{Request, RuleSet, RuleSetBuilder};
 #[cfg(feature = "std")]
 pub use store::{BuildError, table};
 
@@ -68,6 +67,11 @@ pub mod internal {
     pub use crate::engine::{merge_charges, restore_places};
     pub use crate::nearest::nearest;
     pub use crate::rules::{Judgement, combine, decide_all};
+
+    /// The usual name of every algorithm.
+    pub fn algorithms() -> impl Iterator<Item = &'static str> {
+        crate::Limit::NAMES.iter().filter_map(|names| names.first().copied())
+    }
 }
 
 /// The examples of both READMEs, run as doctests.

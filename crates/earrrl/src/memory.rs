@@ -9,7 +9,6 @@ use std::{format, string::String};
 use arc_swap::ArcSwap;
 
 use crate::algorithm::{Limit, Mode, State};
-use crate::atomic::{self, Part};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::Decision;
@@ -17,6 +16,7 @@ use crate::engine::{
     Charge, Engine, EngineError, RuleId, check_name, merge_charges, restore_places,
 };
 use crate::rule::Rule;
+use crate::rules::atomic::{self, Part};
 use crate::store::table::KeyHasher;
 use crate::store::{BuildError, Clients};
 
@@ -75,19 +75,17 @@ impl Rules {
         self.0.iter().flat_map(|block| block.iter())
     }
 
-    /// With a rule at a place that is there already, or the next one.
-    fn with(&self, place: usize, prepared: Prepared) -> Self {
-        let mut rules = self.clone();
-        if rules.0.len() <= place / BLOCK {
-            rules.0.push(Arc::default());
+    /// Puts a rule at a place that is there already, or the next one.
+    fn set(&mut self, place: usize, prepared: Prepared) {
+        if self.0.len() <= place / BLOCK {
+            self.0.push(Arc::default());
         }
-        if let Some(block) = rules.0.get_mut(place / BLOCK).map(Arc::make_mut) {
+        if let Some(block) = self.0.get_mut(place / BLOCK).map(Arc::make_mut) {
             match block.get_mut(place % BLOCK) {
                 Some(known) => *known = prepared,
                 None => block.push(prepared),
             }
         }
-        rules
     }
 }
 
@@ -127,23 +125,37 @@ impl<C: Clock> MemoryEngine<C> {
         rule: &Rule,
         capacity: usize,
     ) -> Result<RuleId, EngineError> {
-        check_name(name)?;
+        self.prepare_all(&[(name, rule, capacity)]).map(|ids| ids[0])
+    }
+
+    /// As [`MemoryEngine::prepare_with`], for several rules at once: all of them, or on an error none.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare_all(&self, wanted: &[(&str, &Rule, usize)]) -> Result<Vec<RuleId>, EngineError> {
         let mut places = self.lock_places();
         let rules = self.rules.load_full();
-        let place = places.get(name).copied().unwrap_or(places.len());
-        let prepared = match rules.get(place) {
-            Some(known) => self.convert(&rules, place, known, rule)?,
-            None => Prepared {
-                name: name.into(),
-                rule: rule.clone(),
-                clients: new_clients(rule, capacity)?,
-                capacity,
-                changing: false,
-            },
-        };
-        self.rules.store(Arc::new(rules.with(place, prepared)));
-        places.entry(name.into()).or_insert(place);
-        Ok(RuleId(place as u32))
+        // What can fail comes before anything that a request sees.
+        let mut next = Rules::clone(&rules);
+        let mut added = HashMap::new();
+        let mut ids = Vec::with_capacity(wanted.len());
+        for (name, rule, capacity) in wanted {
+            let known = places.get(*name).or_else(|| added.get(*name)).copied();
+            let place = known.unwrap_or(places.len() + added.len());
+            let prepared = match next.get(place) {
+                Some(known) => known.changed(rule)?,
+                None => Prepared::new(name, rule, *capacity)?,
+            };
+            next.set(place, prepared);
+            if known.is_none() {
+                added.insert(String::from(*name), place);
+            }
+            ids.push(RuleId(place as u32));
+        }
+        self.convert(&rules, &next);
+        self.rules.store(Arc::new(next));
+        places.extend(added);
+        Ok(ids)
     }
 
     /// Every rule with its name, in the order of their ids.
@@ -163,27 +175,27 @@ impl<C: Clock> MemoryEngine<C> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A known rule with new parameters, its clients' states converted. Requests that begin
-    /// meanwhile wait for it.
-    fn convert(
-        &self,
-        rules: &Arc<Rules>,
-        place: usize,
-        known: &Prepared,
-        rule: &Rule,
-    ) -> Result<Prepared, EngineError> {
-        let mut changed = Prepared { rule: rule.clone(), ..known.clone() };
-        if !known.clients.fits(rule.limit()) {
-            changed.clients = new_clients(rule, known.capacity)?;
-        } else if !rule.limit().keeps_states_of(known.rule.limit()) {
-            let changing = Prepared { changing: true, ..known.clone() };
-            self.rules.store(Arc::new(rules.with(place, changing)));
-            while Arc::strong_count(rules) > 1 {
-                std::thread::yield_now();
+    /// Converts the states of rules with new parameters. Requests that begin meanwhile wait for it.
+    fn convert(&self, rules: &Arc<Rules>, next: &Rules) {
+        let mut changing = Rules::clone(rules);
+        let mut changes = Vec::new();
+        for (place, (known, next)) in rules.iter().zip(next.iter()).enumerate() {
+            if known.needs_conversion(next) {
+                changing.set(place, Prepared { changing: true, ..known.clone() });
+                changes.push((known.rule.clone(), next.clone()));
             }
-            changed.clients.convert(known.rule.limit(), rule.limit(), self.clock.now());
         }
-        Ok(changed)
+        if changes.is_empty() {
+            return;
+        }
+        self.rules.store(Arc::new(changing));
+        while Arc::strong_count(rules) > 1 {
+            std::thread::yield_now();
+        }
+        let now = self.clock.now();
+        for (known, next) in changes {
+            next.clients.convert(known.limit(), next.rule.limit(), now);
+        }
     }
 
     /// Begins to fetch a client's state, for who will decide a little later: it takes longer than the
@@ -272,6 +284,29 @@ impl<C: Clock> MemoryEngine<C> {
     }
 }
 
+impl Prepared {
+    fn new(name: &str, rule: &Rule, capacity: usize) -> Result<Self, EngineError> {
+        check_name(name)?;
+        let clients = new_clients(rule, capacity)?;
+        Ok(Self { name: name.into(), rule: rule.clone(), clients, capacity, changing: false })
+    }
+
+    /// Another rule of the same name.
+    fn changed(&self, rule: &Rule) -> Result<Self, EngineError> {
+        let mut changed = Self { rule: rule.clone(), ..self.clone() };
+        if !self.clients.fits(rule.limit()) {
+            changed.clients = new_clients(rule, self.capacity)?;
+        }
+        Ok(changed)
+    }
+
+    /// Whether the clients' states have another meaning under the rule that comes next.
+    fn needs_conversion(&self, next: &Self) -> bool {
+        Arc::ptr_eq(&self.clients, &next.clients)
+            && !next.rule.limit().keeps_states_of(self.rule.limit())
+    }
+}
+
 fn new_clients(rule: &Rule, capacity: usize) -> Result<Arc<Clients>, EngineError> {
     match Clients::new(rule.limit(), capacity, None) {
         Ok(clients) => Ok(Arc::new(clients)),
@@ -300,7 +335,7 @@ impl<C: Clock> Engine for MemoryEngine<C> {
         let now = self.at(now);
         ready(self.change(charge, |part| {
             let limit = part.rule.limit();
-            part.clients.refund(part.key, limit, now, charged_at.unwrap_or(now), part.cost);
+            part.clients.refund(part.key, limit, now, charged_at, part.cost);
         }))
     }
 

@@ -38,12 +38,12 @@ impl Rule {
         &self.limit
     }
 
-    /// What is done with a request over the limit: [`Action::Deny`] unless said otherwise.
+    /// What is done with a request over the limit; [`Action::Deny`] by default.
     pub fn action(&self) -> Action {
         self.action
     }
 
-    /// The most that one request may cost: [`Cost::MAX`] unless said otherwise.
+    /// The most that one request may cost; [`Cost::MAX`] by default.
     pub fn max_cost(&self) -> Cost {
         self.max_cost
     }

@@ -1,6 +1,6 @@
 //! What Redis needs to know of the algorithms: one file each, beside its script.
 //!
-//! A file says what its script is told, how a client's record is read and written, and how counts
+//! A file says what its script gets, how a client's record is read and written, and how counts
 //! are handed over. A record begins with a tag of the parameters that give it its meaning; times are
 //! microseconds, amounts billionths of a unit (units in the two averages).
 
@@ -219,7 +219,7 @@ pub(crate) fn tag(limit: &Limit) -> u32 {
     (fnv ^ fnv >> 32) as u32
 }
 
-/// What the script is told of a charge: one packed string, which Lua reads in one call. It begins with
+/// What the script gets of a charge: one packed string, which Lua reads in one call. It begins with
 /// the tag of the rule's records.
 pub(crate) fn pack(request: &Request<'_>, tag: u32) -> Vec<u8> {
     let algorithm = of(request.rule.limit());

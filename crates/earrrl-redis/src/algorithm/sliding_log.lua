@@ -24,6 +24,8 @@ write(key, tally, moves and lives)
 state = tally and summary(key, tally, quota - cost) or ''
 
 -- adjust
+-- Taken back without its time: the newest.
+if back and unnamed then when = tally.newest end
 add_past(key, tally, when, cost)
 drop_outweighed(key, tally, quota)
 if tally.sum > 0 then

@@ -11,7 +11,8 @@ if now < 0 then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
-if when < 0 then when = now end
+local unnamed = when < 0
+if unnamed then when = now end
 local verdict, state
 --[[ parameters ]]
 --[[ judge ]]

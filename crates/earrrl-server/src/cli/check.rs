@@ -1,19 +1,24 @@
 //! `earrrl check`: one question to a running server.
 
-use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use axum::body::{Body, to_bytes};
+use axum::http::{Request, header};
 use earrrl::Cost;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use super::Failure;
 
 /// How long the server may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest answer that is read, in bytes.
-const MAX_ANSWER_LEN: u64 = 1024 * 1024;
+const MAX_ANSWER_LEN: usize = 1024 * 1024;
 
 /// Ask a running server. Exit status 0: allowed, 1: denied, 2: error.
 #[derive(Debug, clap::Args)]
@@ -29,9 +34,10 @@ pub(super) struct Args {
     /// Ask without counting.
     #[arg(long)]
     peek: bool,
-    /// The server's HTTP address.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
-    server: SocketAddr,
+    /// The server's HTTP address: `earrrl.internal:8080`, `http://10.0.0.5:8080`, `8080`.
+    #[arg(long, value_name = "ADDR", env = "EARRRL_SERVER", default_value = "127.0.0.1:8080")]
+    #[arg(value_parser = authority)]
+    server: String,
     /// The token.
     #[arg(long, env = "EARRRL_TOKEN", hide_env_values = true)]
     token: Option<String>,
@@ -40,13 +46,31 @@ pub(super) struct Args {
     quiet: bool,
 }
 
+/// Host and port, without the rest of an address that begins with `http://`.
+fn authority(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    if text.starts_with("https://") {
+        return Err("https is not spoken; expected http://HOST:PORT".to_owned());
+    }
+    let host = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
+    let port = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match host.rsplit_once(':') {
+        None if port(host) => Ok(format!("127.0.0.1:{host}")),
+        Some(("", number)) if port(number) => Ok(format!("127.0.0.1:{number}")),
+        Some((_, number)) if port(number) => Ok(host.to_owned()),
+        None if text.starts_with("http://") && !host.is_empty() => Ok(format!("{host}:80")),
+        _ => Err("expected HOST:PORT or http://HOST:PORT".to_owned()),
+    }
+}
+
 pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
-    let failed = |error: io::Error| Failure::new(format!("{}: {error}", args.server));
-    let answer = exchange(&args).map_err(failed)?;
-    let (status, body) = parse(&answer)
-        .ok_or_else(|| Failure::new(format!("{}: the answer is not HTTP", args.server)))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let answer = runtime.block_on(async { timeout(PATIENCE, exchange(&args)).await });
+    let failed = |why: String| Failure::new(format!("{}: {why}", args.server));
+    let answer = answer.map_err(|_| failed("no answer within 5 s".to_owned()))?;
+    let (status, body) = answer.map_err(|error| failed(error.to_string()))?;
     if !matches!(status, 200 | 429) {
-        let detail = serde_json::from_str::<Value>(body).ok();
+        let detail = serde_json::from_str::<Value>(&body).ok();
         let detail = detail.and_then(|problem| Some(problem.get("detail")?.as_str()?.to_owned()));
         let detail = detail.unwrap_or_else(|| format!("status {status}"));
         return Err(Failure::new(detail.escape_debug().to_string()));
@@ -55,44 +79,38 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
         writeln!(io::stdout(), "{}", body.trim_end())?;
     }
     let allowed =
-        serde_json::from_str::<Value>(body).ok().and_then(|v| v.get("allowed")?.as_bool());
+        serde_json::from_str::<Value>(&body).ok().and_then(|v| v.get("allowed")?.as_bool());
     Ok(if allowed == Some(true) { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// One request on a connection of its own.
-fn exchange(args: &Args) -> io::Result<String> {
+/// One request on a connection of its own; the status and the body of the answer.
+async fn exchange(args: &Args) -> Result<(u16, String), Box<dyn std::error::Error>> {
+    let request = request(args)?;
+    let stream = TcpStream::connect(&args.server).await?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let answer = sender.send_request(request).await?;
+    let status = answer.status().as_u16();
+    let body = to_bytes(Body::new(answer.into_body()), MAX_ANSWER_LEN).await?;
+    Ok((status, String::from_utf8(body.into())?))
+}
+
+fn request(args: &Args) -> Result<Request<Body>, Box<dyn std::error::Error>> {
     let mut body = json!({ "rule": args.rule, "key": args.key }).to_string();
     if let Some(cost) = args.cost {
         body.pop();
         body.push_str(&format!(",\"cost\":{cost}}}"));
     }
-    let path = if args.peek { "/v1/peek" } else { "/v1/check" };
-    let mut head = format!(
-        "POST {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\
-         Content-Type: application/json\r\nContent-Length: {}\r\n",
-        args.server,
-        body.len()
-    );
+    let mut request = Request::post(if args.peek { "/v1/peek" } else { "/v1/check" })
+        .header(header::HOST, &args.server)
+        .header(header::CONTENT_TYPE, "application/json");
     if let Some(token) = &args.token {
         if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let why = "token: expected visible ASCII characters";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            return Err("token: expected visible ASCII characters".into());
         }
-        head.push_str(&format!("Authorization: Bearer {token}\r\n"));
+        request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
     }
-    let mut stream = TcpStream::connect_timeout(&args.server, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.write_all(format!("{head}\r\n{body}").as_bytes())?;
-    let mut answer = String::new();
-    stream.take(MAX_ANSWER_LEN).read_to_string(&mut answer)?;
-    Ok(answer)
-}
-
-/// Status and body.
-fn parse(answer: &str) -> Option<(u16, &str)> {
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
-    Some((status, body))
+    Ok(request.body(Body::from(body))?)
 }
 
 #[cfg(test)]
@@ -100,11 +118,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_taken_apart() {
-        let answer = "HTTP/1.1 429 Too Many Requests\r\nretry-after: 2\r\n\r\n{\"allowed\":false}";
-        assert_eq!(parse(answer), Some((429, "{\"allowed\":false}")));
-        for answer in ["", "HTTP/1.1 200 OK\r\n", "-ERR\r\n\r\n", "HTTP/1.1 x\r\n\r\n"] {
-            assert_eq!(parse(answer), None, "{answer}");
+    fn servers_as_people_write_them() {
+        for (text, expected) in [
+            ("127.0.0.1:8080", Some("127.0.0.1:8080")),
+            ("http://localhost:8080", Some("localhost:8080")),
+            ("http://earrrl.internal/", Some("earrrl.internal:80")),
+            ("earrrl.internal:8080", Some("earrrl.internal:8080")),
+            ("[::1]:8080", Some("[::1]:8080")),
+            ("8080", Some("127.0.0.1:8080")),
+            (":8080", Some("127.0.0.1:8080")),
+            ("https://earrrl.internal", None),
+            ("earrrl.internal", None),
+            ("", None),
+            ("http://", None),
+        ] {
+            assert_eq!(authority(text).ok().as_deref(), expected, "{text}");
         }
     }
 }

@@ -1,15 +1,20 @@
 //! `earrrl serve`.
 
+use std::env;
 use std::io::{self, IsTerminal as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
+use clap::builder::FalseyValueParser;
 use earrrl::SystemClock;
 use earrrl_server::config::envoy::{Algorithm, ControlPlane};
-use earrrl_server::config::{Config, ConfigError};
+use earrrl_server::config::{Config, ConfigError, EngineConfig, RuleConfig, listen};
+use earrrl_server::log::Log;
 use earrrl_server::serve::descriptors;
+use earrrl_server::serve::handover::HandedOver;
 use earrrl_server::serve::run::{ConfigSource, Running, Signals};
 use tracing_subscriber::EnvFilter;
 
@@ -21,47 +26,69 @@ const DEFAULT_GRPC: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST)
 const DEFAULT_RULE: &str = "[[rule]]\nname = \"default\"\n\
                             limit = \"recent-average 1/s half-life=10s strict\"\n";
 
+/// How long the last lines of the log may take.
+const LOG_PATIENCE: Duration = Duration::from_millis(500);
+
 /// Serve rate limits over HTTP and RESP, from memory or shared over Redis.
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Example:\n  earrrl serve --config limits.toml\n  \
+#[command(after_help = "Every option can also come from the environment: EARRRL_HTTP=:8080.\n\n\
+                        Example:\n  earrrl serve --config limits.toml\n  \
+                        earrrl serve --rule 'login=recent-average 0.2/s half-life=5m strict'\n  \
                         redis-cli -p 6380 CL.THROTTLE user123 15 30 60")]
 pub(super) struct Args {
     /// The configuration; without it one default rule is served.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "EARRRL_CONFIG")]
     config: Option<PathBuf>,
+    /// A rule to serve instead of a configuration's, with a name before it: `NAME=RULE`; several by
+    /// repeating it, or with `;` between them.
+    #[arg(long = "rule", value_name = "RULE", env = "EARRRL_RULE", value_delimiter = ';')]
+    #[arg(conflicts_with = "config", value_parser = named_rule)]
+    rules: Vec<RuleConfig>,
     /// Where HTTP is served [default: 127.0.0.1:8080].
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", env = "EARRRL_HTTP", value_parser = listen::parse)]
     http: Option<SocketAddr>,
     /// Where RESP is served [default: 127.0.0.1:6380].
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", env = "EARRRL_RESP", value_parser = listen::parse)]
     resp: Option<SocketAddr>,
+    /// Where health and metrics are served apart from HTTP's clients.
+    #[arg(long, value_name = "ADDR", env = "EARRRL_ADMIN", value_parser = listen::parse)]
+    admin: Option<SocketAddr>,
+    /// The Redis or Valkey that keeps the states, for every server that uses it alike.
+    #[arg(long, value_name = "URL", env = "EARRRL_REDIS", hide_env_values = true)]
+    redis: Option<String>,
     /// Where gRPC is served: Envoy's rate limit service [default with --envoy-config:
     /// 127.0.0.1:8081].
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", env = "EARRRL_GRPC", value_parser = listen::parse)]
     grpc: Option<SocketAddr>,
     /// envoyproxy/ratelimit's configuration: YAML files, or folders of them.
-    #[arg(long, value_name = "FILE|DIR", num_args = 1..)]
+    #[arg(long, value_name = "FILE|DIR", num_args = 1.., env = "EARRRL_ENVOY_CONFIG")]
     envoy_config: Vec<PathBuf>,
     /// Where a control plane is that sends the descriptors instead (xDS, an ADS stream).
-    #[arg(long, value_name = "HOST:PORT", conflicts_with = "envoy_config")]
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        env = "EARRRL_ENVOY_XDS",
+        conflicts_with = "envoy_config"
+    )]
     envoy_xds: Option<String>,
     /// The node id that the control plane is told [default: ratelimit].
-    #[arg(long, value_name = "ID", requires = "envoy_xds")]
+    #[arg(long, value_name = "ID", env = "EARRRL_NODE", requires = "envoy_xds")]
     node: Option<String>,
     /// What its rate_limits mean: fixed-window, sliding-window, gcra or recent-average.
-    #[arg(long, value_name = "NAME", value_parser = algorithm)]
+    #[arg(long, value_name = "NAME", env = "EARRRL_ENVOY_ALGORITHM", value_parser = algorithm)]
     envoy_algorithm: Option<Algorithm>,
     /// Live clients that each rule's table is meant for.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000_000))]
+    #[arg(long, value_name = "N", env = "EARRRL_CAPACITY")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=10_000_000_000))]
     capacity: Option<u64>,
     /// Serve other machines without a token.
-    #[arg(long)]
+    #[arg(long, env = "EARRRL_ALLOW_REMOTE", value_parser = FalseyValueParser::new())]
     allow_remote: bool,
     /// Let checks bring the text of a rule instead of a name.
-    #[arg(long)]
+    #[arg(long, env = "EARRRL_ALLOW_INLINE_RULES", value_parser = FalseyValueParser::new())]
     allow_inline_rules: bool,
     /// Write the log as JSON.
-    #[arg(long)]
+    #[arg(long, env = "EARRRL_LOG_JSON", value_parser = FalseyValueParser::new())]
     log_json: bool,
 }
 
@@ -69,15 +96,24 @@ impl Args {
     fn load(&self) -> Result<Config, ConfigError> {
         let mut config = match &self.config {
             Some(path) => Config::load(path)?,
+            None if !self.rules.is_empty() => {
+                Config { rules: self.rules.clone(), ..Config::default() }
+            }
             None if !self.envoy_config.is_empty() || self.envoy_xds.is_some() => Config::default(),
             None => Config::parse(DEFAULT_RULE, "default")?,
         };
         let server = &mut config.server;
         server.http = self.http.or(server.http);
         server.resp = self.resp.or(server.resp);
+        server.admin = self.admin.or(server.admin);
         server.grpc = self.grpc.or(server.grpc);
         server.allow_remote |= self.allow_remote;
         server.allow_inline_rules |= self.allow_inline_rules;
+        if let Some(url) = &self.redis {
+            config.engine = EngineConfig::redis_at(url)
+                .map_err(|error| ConfigError::unreadable("--redis", error))?;
+            config.capacity = config.engine.default_capacity();
+        }
         if let Some(capacity) = self.capacity {
             config.capacity = capacity as usize;
         }
@@ -107,8 +143,26 @@ impl Args {
     }
 }
 
+/// `login=gcra 1/s burst=60`, or without a name the rule `default`.
+fn named_rule(text: &str) -> Result<RuleConfig, String> {
+    let (name, rule) = match text.split_once('=') {
+        Some((name, rule)) if !name.trim().contains(' ') => (name.trim(), rule),
+        _ => ("default", text),
+    };
+    earrrl::check_name(name).map_err(|error| error.to_string())?;
+    let rule = rule.trim().parse().map_err(|error: earrrl::RuleError| error.to_string())?;
+    Ok(RuleConfig::new(name, rule))
+}
+
 pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
-    start_log(args.log_json);
+    let log = start_log(args.log_json)
+        .map_err(|error| Failure::new(format!("no thread for the log: {error}")))?;
+    let result = start(args);
+    log.finish(LOG_PATIENCE);
+    result
+}
+
+fn start(args: Args) -> Result<ExitCode, Failure> {
     let config = args.load().map_err(|error| failure::lines(&error.to_string()))?;
     match descriptors::raise() {
         Ok(limit) => tracing::debug!(limit, "open files"),
@@ -123,7 +177,8 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
 async fn serve(args: Args, config: &Config) -> Result<(), Failure> {
     let signals = Signals::catch()
         .map_err(|error| Failure::new(format!("can't receive signals: {error}")))?;
-    let running = Running::start(config, Arc::new(SystemClock::new()))
+    let handed = HandedOver::from_env().map_err(|error| Failure::new(error.to_string()))?;
+    let running = Running::start_on(config, Arc::new(SystemClock::new()), handed)
         .map_err(|error| Failure::new(error.to_string()))?;
     announce(&args, &running, config);
     let paths: Vec<_> = args.config.iter().chain(&config.envoy.files).cloned().collect();
@@ -131,24 +186,26 @@ async fn serve(args: Args, config: &Config) -> Result<(), Failure> {
         let load = Box::new(move || args.load());
         ConfigSource { paths, load }
     });
-    running.until_signal(signals, source).await;
-    Ok(())
+    running.until_signal(signals, source).await.map_err(|error| Failure::new(error.to_string()))
 }
 
 fn announce(args: &Args, running: &Running, config: &Config) {
     let (http, resp, grpc) = (shown(running.http), shown(running.resp), shown(running.grpc));
+    let admin = shown(running.admin);
     let descriptors = config.envoy.tree.as_ref().map_or(0, |tree| tree.limits().len());
-    tracing::info!(%http, %resp, %grpc, rules = config.rules.len(), descriptors, "serving");
+    let rules = config.rules.len();
+    tracing::info!(%http, %resp, %grpc, %admin, rules, descriptors, "serving");
     if args.config.is_some() || config.rules.is_empty() {
         return;
     }
     for rule in &config.rules {
-        tracing::info!("no --config: serving one rule, {} = \"{}\"", rule.name, rule.rule);
+        tracing::info!("no --config: serving the rule {} = \"{}\"", rule.name, rule.rule);
     }
     if let Some(http) = running.http {
         tracing::info!(
-            "try: curl -H 'content-type: application/json' -d '{{\"rule\":\"default\",\"key\":\"alice\"}}' \
-             http://{http}/v1/check"
+            "try: curl -H 'content-type: application/json' -d '{{\"rule\":\"{}\",\"key\":\"alice\"}}' \
+             http://{http}/v1/check",
+            config.rules.first().map_or("default", |rule| &rule.name)
         );
     }
     if let Some(resp) = running.resp {
@@ -165,14 +222,18 @@ fn shown(address: Option<SocketAddr>) -> String {
     address.map_or("off".to_owned(), |address| address.to_string())
 }
 
-/// The log goes to standard error; `RUST_LOG` says how much of it.
-fn start_log(json: bool) {
+/// The log goes to standard error; `RUST_LOG` says how much of it, `NO_COLOR` that it is plain.
+fn start_log(json: bool) -> io::Result<Log> {
+    let log = Log::start(io::stderr())?;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(log.clone());
+    let colored =
+        io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     // It fails only where a log is there already.
     let _ = if json {
-        log.json().try_init()
+        lines.json().try_init()
     } else {
-        log.with_ansi(io::stderr().is_terminal()).with_target(false).try_init()
+        lines.with_ansi(colored).with_target(false).try_init()
     };
+    Ok(log)
 }

@@ -20,16 +20,18 @@ pub enum Access {
 /// The tokens. Once one is set, asking needs either and changing needs the admin token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
-    /// Lets its bearer ask.
-    pub check: Option<Token>,
-    /// Lets its bearer ask and change.
-    pub admin: Option<Token>,
+    /// Let their bearers ask.
+    pub check: Vec<Token>,
+    /// Let their bearers ask and change.
+    pub admin: Vec<Token>,
 }
 
 /// A secret. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
+/// Most tokens of a kind.
+const MAX_TOKENS: usize = 2;
 /// Shortest token, in bytes.
 const MIN_TOKEN_LEN: usize = 16;
 /// Longest token, in bytes.
@@ -38,7 +40,7 @@ const MAX_TOKEN_LEN: usize = 4096;
 impl Tokens {
     /// Whether one is set.
     pub fn any(&self) -> bool {
-        self.check.is_some() || self.admin.is_some()
+        !self.check.is_empty() || !self.admin.is_empty()
     }
 
     pub(super) fn validate(file: &file::Server, problems: &mut Problems) -> Self {
@@ -55,9 +57,10 @@ impl Tokens {
 
     /// What the bearer of a token may do.
     pub fn with(&self, given: &[u8]) -> Access {
-        // Both are compared always, so that the time taken does not tell which one it was not.
-        let admin = self.admin.as_ref().is_some_and(|token| token.is(given));
-        let check = self.check.as_ref().is_some_and(|token| token.is(given));
+        // All are compared always, so that the time taken does not tell which one it was not.
+        let among =
+            |tokens: &[Token]| tokens.iter().fold(false, |found, token| found | token.is(given));
+        let (admin, check) = (among(&self.admin), among(&self.check));
         match (admin, check) {
             (true, _) => Access::Change,
             (false, true) => Access::Ask,
@@ -66,20 +69,30 @@ impl Tokens {
     }
 }
 
+/// One token, or two while one takes the other's place: each on its line.
 fn token(
     name: &str,
     inline: &file::Field<String>,
     from_file: &file::Field<String>,
     problems: &mut Problems,
-) -> Option<Token> {
-    let (span, text) = secret(name, inline.as_ref(), from_file.as_ref(), problems)?;
-    match Token::new(text) {
-        Ok(token) => Some(token),
-        Err(why) => {
-            problems.add(span, format!("{name}: {why}"));
-            None
+) -> Vec<Token> {
+    let Some((span, text)) = secret(name, inline.as_ref(), from_file.as_ref(), problems) else {
+        return Vec::new();
+    };
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    if !(1..=MAX_TOKENS).contains(&lines.len()) {
+        let count = lines.len();
+        problems.add(span, format!("{name}: {count} tokens; expected one, or two on a line each"));
+        return Vec::new();
+    }
+    let mut tokens = Vec::with_capacity(lines.len());
+    for line in lines {
+        match Token::new(line.to_owned()) {
+            Ok(token) => tokens.push(token),
+            Err(why) => problems.add(span.clone(), format!("{name}: {why}")),
         }
     }
+    tokens
 }
 
 impl Token {
@@ -118,14 +131,14 @@ mod tests {
 
     #[test]
     fn tokens_open_what_they_are_for() {
-        let token = |text: &str| Some(Token::new(text.repeat(16)).unwrap());
+        let token = |text: &str| vec![Token::new(text.repeat(16)).unwrap()];
         let both = Tokens { check: token("c"), admin: token("a") };
         assert_eq!(both.without(), Access::Nothing);
         assert_eq!(both.with(&[b'c'; 16]), Access::Ask);
         assert_eq!(both.with(&[b'a'; 16]), Access::Change);
         assert_eq!(both.with(&[b'c'; 15]), Access::Nothing);
         assert_eq!(Tokens::default().without(), Access::Change);
-        let only_check = Tokens { check: token("c"), admin: None };
+        let only_check = Tokens { check: token("c"), admin: Vec::new() };
         assert_eq!(only_check.with(&[b'c'; 16]), Access::Ask);
     }
 }

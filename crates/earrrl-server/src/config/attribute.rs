@@ -1,7 +1,6 @@
 //! What is known of a request: its attributes, as rules name and match them.
 
 use std::borrow::Cow;
-use std::net::IpAddr;
 
 use ipnet::IpNet;
 
@@ -9,6 +8,8 @@ use super::file;
 use super::problem::Problems;
 use super::server::network;
 use super::suggest::nearest;
+use crate::address::parse;
+use crate::path::Paths;
 
 /// The attributes that need no prefix, in the order they are listed in errors.
 const PLAIN: [&str; 5] = ["client", "user", "path", "method", "domain"];
@@ -36,13 +37,16 @@ pub struct Condition {
 enum Pattern {
     Exact(String),
     Prefix(String),
+    /// A path and all below it.
+    Below(String),
     Network(IpNet),
 }
 
 impl Condition {
     /// A single path, or with `*` at its end all that begin so.
-    pub(super) fn path(text: &str) -> Result<Self, String> {
-        Ok(Self { attribute: "path".to_owned(), patterns: vec![Pattern::new("path", text)?] })
+    pub(super) fn path(text: &str, paths: Paths) -> Result<Self, String> {
+        let patterns = vec![Pattern::new("path", text, paths)?];
+        Ok(Self { attribute: "path".to_owned(), patterns })
     }
 
     /// Whether the value is one of those wanted.
@@ -60,17 +64,40 @@ impl Condition {
 }
 
 impl Pattern {
-    fn new(attribute: &str, text: &str) -> Result<Self, String> {
+    fn new(attribute: &str, text: &str, paths: Paths) -> Result<Self, String> {
         if attribute == "client"
             && let Some(network) = network(text)
         {
             return Ok(Self::Network(network));
         }
-        match text.split_once('*') {
-            None => Ok(Self::Exact(text.to_owned())),
-            Some((prefix, "")) => Ok(Self::Prefix(prefix.to_owned())),
-            Some(_) => Err(format!("`{}`: `*` may stand at the end only", text.escape_debug())),
+        if attribute == "client" && text.contains('/') {
+            let shown = text.escape_debug();
+            return Err(format!(
+                "`{shown}`: expected a network, as \"10.0.0.0/8\" or \"2001:db8::/32\""
+            ));
         }
+        let (before, is_prefix) = match text.split_once('*') {
+            None => (text, false),
+            Some((before, "")) => (before, true),
+            Some(_) => {
+                return Err(format!("`{}`: `*` may stand at the end only", text.escape_debug()));
+            }
+        };
+        let before = match attribute {
+            "path" if !before.starts_with('/') && text != "*" => return Err(no_path(text)),
+            "path" if is_prefix => paths.normalize_prefix(before),
+            "path" => paths.normalize(before).into_owned(),
+            "method" => before.to_ascii_uppercase(),
+            _ => before.to_owned(),
+        };
+        Ok(match (is_prefix, before.strip_suffix('/')) {
+            (false, _) => Self::Exact(before),
+            // `/api/` is then written `/api`.
+            (true, Some(bare)) if paths.ignore_trailing_slash && attribute == "path" => {
+                Self::Below(bare.to_owned())
+            }
+            (true, _) => Self::Prefix(before),
+        })
     }
 
     /// As it is configured.
@@ -78,6 +105,7 @@ impl Pattern {
         match self {
             Self::Exact(text) => text.clone(),
             Self::Prefix(prefix) => format!("{prefix}*"),
+            Self::Below(path) => format!("{path}/*"),
             Self::Network(network) => network.to_string(),
         }
     }
@@ -86,12 +114,21 @@ impl Pattern {
         match self {
             Self::Exact(text) => text.as_bytes() == value,
             Self::Prefix(prefix) => value.starts_with(prefix.as_bytes()),
+            Self::Below(path) => {
+                let rest = value.strip_prefix(path.as_bytes());
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+            }
             Self::Network(network) => {
-                let address = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-                address.is_some_and(|address: IpAddr| network.contains(&address.to_canonical()))
+                // A key has the prefix of an address that makes a client.
+                let address = value.split(|byte| *byte == b'/').next().unwrap_or_default();
+                parse(address).is_some_and(|address| network.contains(&address))
             }
         }
     }
+}
+
+fn no_path(text: &str) -> String {
+    format!("`{}`: expected a path that begins with `/`, as \"/login\"", text.escape_debug())
 }
 
 /// The name under which a request brings the attribute: `attribute:plan` is `plan`, and the name of
@@ -133,6 +170,22 @@ impl Part {
     }
 }
 
+/// The `[attributes]` table.
+pub(super) fn paths(file: &file::AttributesRead, problems: &mut Problems) -> Paths {
+    let mut choice = |name: &str, field: &file::Field<String>, usual: &str, other: &str| {
+        let Some(field) = field else { return false };
+        if field.get_ref() != usual && field.get_ref() != other {
+            problems.add(field.span(), format!("{name}: expected \"{usual}\" or \"{other}\""));
+        }
+        field.get_ref() == other
+    };
+    Paths {
+        ignore_case: choice("path_case", &file.path_case, "sensitive", "insensitive"),
+        ignore_trailing_slash: choice("trailing_slash", &file.trailing_slash, "keep", "ignore"),
+        ignore_parameters: choice("path_parameters", &file.path_parameters, "keep", "ignore"),
+    }
+}
+
 /// The parts of a key; `client` unless said otherwise.
 pub(super) fn key(field: &file::Field<file::OneOrMany>, problems: &mut Problems) -> Vec<Part> {
     let Some(field) = field else { return vec![Part::Attribute("client".to_owned())] };
@@ -154,6 +207,7 @@ pub(super) fn key(field: &file::Field<file::OneOrMany>, problems: &mut Problems)
 pub(super) fn conditions(
     field_name: &str,
     attributes: &file::Attributes,
+    paths: Paths,
     problems: &mut Problems,
 ) -> Vec<Condition> {
     let mut conditions = Vec::with_capacity(attributes.len());
@@ -172,7 +226,7 @@ pub(super) fn conditions(
         }
         let mut patterns = Vec::with_capacity(texts.len());
         for text in texts {
-            match Pattern::new(&attribute, text) {
+            match Pattern::new(&attribute, text, paths) {
                 Ok(pattern) => patterns.push(pattern),
                 Err(why) => problems.add(values.span(), format!("{field_name}: {why}")),
             }

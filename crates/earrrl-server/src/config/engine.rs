@@ -40,6 +40,18 @@ impl EngineConfig {
         }
     }
 
+    /// Redis at this address, everything else as it is usual.
+    ///
+    /// # Errors
+    /// When the address is none of Redis.
+    pub fn redis_at(url: &str) -> Result<Self, String> {
+        let options = earrrl_redis::Options::new(url);
+        for url in &options.urls {
+            earrrl_redis::check_url(url).map_err(|error| format!("redis: {error}"))?;
+        }
+        Ok(Self::Redis(Box::new(RedisConfig { options, own_clock: false })))
+    }
+
     /// Refuses limits that the engine can't keep exactly.
     pub(super) fn check_rules(&self, rules: &[Spanned<file::Rule>], problems: &mut Problems) {
         if let Self::Redis(_) = self {
@@ -48,7 +60,7 @@ impl EngineConfig {
     }
 
     /// Clients of a rule that this process's own tables are meant for, unless it is said.
-    pub(super) fn default_capacity(&self) -> usize {
+    pub fn default_capacity(&self) -> usize {
         match self {
             Self::Memory => super::DEFAULT_CAPACITY,
             // They decide only while Redis is gone.

@@ -17,6 +17,9 @@ pub(super) struct File {
     pub(super) server: Server,
     pub(super) engine: Engine,
     pub(super) client_address: ClientAddress,
+    pub(super) attributes: AttributesRead,
+    pub(super) authz: Authz,
+    pub(super) rules: Field<String>,
     pub(super) envoy: Envoy,
     pub(super) metrics: Metrics,
     pub(super) rule: Vec<Spanned<Rule>>,
@@ -24,9 +27,16 @@ pub(super) struct File {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+pub(super) struct Authz {
+    pub(super) deny_status: Field<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub(super) struct Server {
     pub(super) http: Field<String>,
     pub(super) resp: Field<String>,
+    pub(super) admin: Field<String>,
     pub(super) grpc: Field<String>,
     pub(super) max_connection_age: Field<String>,
     pub(super) allow_remote: bool,
@@ -91,6 +101,14 @@ pub(super) struct ClientAddress {
     pub(super) hops: Field<u64>,
     pub(super) ipv4_prefix: Field<u64>,
     pub(super) ipv6_prefix: Field<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct AttributesRead {
+    pub(super) path_case: Field<String>,
+    pub(super) trailing_slash: Field<String>,
+    pub(super) path_parameters: Field<String>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -8,6 +8,7 @@ pub mod attribute;
 pub mod engine;
 pub mod envoy;
 mod file;
+pub mod listen;
 mod problem;
 pub mod rule;
 pub mod server;
@@ -23,6 +24,7 @@ pub use rule::RuleConfig;
 pub use server::ServerConfig;
 
 use crate::address::ClientAddress;
+use crate::path::Paths;
 use problem::Problems;
 
 /// Live clients a rule is meant for, unless the configuration says otherwise.
@@ -43,6 +45,12 @@ pub struct Config {
     pub capacity: usize,
     /// How a client's address is told.
     pub client_address: ClientAddress,
+    /// How paths are compared.
+    pub paths: Paths,
+    /// The status by which `/v1/authz` denies: 401, 403, 429 or 503.
+    pub deny_status: u16,
+    /// Whether it is meant that there are no rules.
+    pub no_rules: bool,
     /// Envoy's rate limit service.
     pub envoy: EnvoyConfig,
     /// In the order of the file.
@@ -56,6 +64,9 @@ impl Default for Config {
             engine: EngineConfig::default(),
             capacity: DEFAULT_CAPACITY,
             client_address: ClientAddress::default(),
+            paths: Paths::default(),
+            deny_status: 429,
+            no_rules: false,
             envoy: EnvoyConfig::default(),
             rules: Vec::new(),
         }
@@ -101,15 +112,52 @@ impl Config {
         }
         let server = ServerConfig::validate(&file.server, problems);
         let client_address = server::client_address(&file.client_address, problems);
+        let paths = attribute::paths(&file.attributes, problems);
+        let no_rules = no_rules(file, problems);
+        let deny_status = deny_status(&file.authz, problems);
         let engine = EngineConfig::validate(&file.engine, problems);
         let capacity = value::capacity(file.engine.capacity.as_ref(), problems);
         let capacity = capacity.unwrap_or_else(|| engine.default_capacity());
-        let rules = rule::validate_all(&file.rule, problems);
+        let rules = rule::validate_all(&file.rule, paths, problems);
         engine.check_rules(&file.rule, problems);
         let mut envoy = EnvoyConfig::validate(&file.envoy, problems);
         envoy.metrics = file.metrics.envoy;
-        Some(Self { server: server?, engine, capacity, client_address, envoy, rules })
+        Some(Self {
+            server: server?,
+            engine,
+            capacity,
+            client_address,
+            paths,
+            deny_status,
+            no_rules,
+            envoy,
+            rules,
+        })
     }
+}
+
+/// `[authz] deny_status`: what proxies pass on to their clients.
+fn deny_status(file: &file::Authz, problems: &mut Problems) -> u16 {
+    let Some(field) = &file.deny_status else { return 429 };
+    match *field.get_ref() {
+        status @ (401 | 403 | 429 | 503) => status as u16,
+        other => {
+            problems
+                .add(field.span(), format!("deny_status: {other} is none of 401, 403, 429, 503"));
+            429
+        }
+    }
+}
+
+/// `rules = "none"`: that a file has no rules is no mistake then.
+fn no_rules(file: &file::File, problems: &mut Problems) -> bool {
+    let Some(field) = &file.rules else { return false };
+    if field.get_ref() != "none" {
+        problems.add(field.span(), "rules: expected \"none\"; a rule is a table, [[rule]]");
+    } else if !file.rule.is_empty() {
+        problems.add(field.span(), "rules: \"none\" is for a file without any [[rule]]");
+    }
+    true
 }
 
 #[cfg(test)]

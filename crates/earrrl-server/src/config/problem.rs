@@ -27,7 +27,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// Of what could not be read at all.
+    /// A file that could not be read at all.
     pub fn unreadable(name: &str, message: String) -> Self {
         let problem = Problem { line: None, column: None, message };
         Self { name: name.to_owned(), problems: vec![problem] }
@@ -38,11 +38,22 @@ impl ConfigError {
         let message = error.message().trim().replace('\n', "; ");
         let message = match did_you_mean(&message) {
             Some(suggestion) => format!("{message}; did you mean `{suggestion}`?"),
+            None if is_single_bracket(text, error) => {
+                "rule: expected [[rule]], in two brackets each: there may be several".to_owned()
+            }
             None => message,
         };
         let problem = Problem::at(text, error.span().unwrap_or_default(), message);
         Self { name: name.to_owned(), problems: vec![problem] }
     }
+}
+
+/// `[rule]` for `[[rule]]`.
+fn is_single_bracket(text: &str, error: &toml::de::Error) -> bool {
+    let line = error.span().and_then(|span| text.get(span.start..)).unwrap_or_default();
+    let first = line.lines().next().unwrap_or_default().trim();
+    error.message().contains("expected a sequence")
+        && first.trim_start_matches('[').starts_with("rule")
 }
 
 impl fmt::Display for ConfigError {

@@ -1,14 +1,16 @@
 //! The `[[rule]]` tables.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
-use earrrl::{Action, Cost, MAX_CHARGES, Rule, check_name};
+use earrrl::{Action, Cost, MAX_CHARGES, Mode, Nanos, Quota, Rule, Wait, check_name};
 use toml::Spanned;
 
 use super::attribute::{Condition, Part, conditions, key};
 use super::problem::Problems;
 use super::suggest::nearest;
 use super::{MAX_RULES, file, value};
+use crate::path::Paths;
 
 /// Most overrides of a rule.
 const MAX_OVERRIDES: usize = 1000;
@@ -85,6 +87,7 @@ pub enum CostSource {
 
 pub(super) fn validate_all(
     rules: &[Spanned<file::Rule>],
+    paths: Paths,
     problems: &mut Problems,
 ) -> Vec<RuleConfig> {
     if let Some(excess) = rules.get(MAX_RULES) {
@@ -97,7 +100,7 @@ pub(super) fn validate_all(
         if names.insert(name.get_ref(), ()).is_some() {
             problems.add(name.span(), "name: another rule has it already");
         }
-        valid.extend(validate(rule.get_ref(), problems));
+        valid.extend(validate(rule.get_ref(), paths, problems));
         let for_all = valid.iter().filter(|rule| rule.conditions.is_empty()).count();
         if for_all > MAX_CHARGES {
             let text = format!("match: {for_all} rules have none; at most {MAX_CHARGES} may");
@@ -108,7 +111,7 @@ pub(super) fn validate_all(
     valid
 }
 
-fn validate(file: &file::Rule, problems: &mut Problems) -> Option<RuleConfig> {
+fn validate(file: &file::Rule, paths: Paths, problems: &mut Problems) -> Option<RuleConfig> {
     if let Err(error) = check_name(file.name.get_ref()) {
         problems.add(file.name.span(), error);
     }
@@ -117,14 +120,18 @@ fn validate(file: &file::Rule, problems: &mut Problems) -> Option<RuleConfig> {
         value::cost("max_cost", field.get_ref(), |problem| problems.add(field.span(), problem))
     });
     let rule = limit(&file.limit, action, max_cost, problems);
+    let cost = cost_source(&file.cost, paths, problems);
+    if let (Some(rule), Some(field)) = (&rule, &file.cost) {
+        passable(rule, &cost, field.span(), problems);
+    }
     Some(RuleConfig {
         name: file.name.get_ref().clone(),
         key: key(&file.key, problems),
-        conditions: conditions("match", &file.matching, problems),
-        cost: cost_source(&file.cost, problems),
+        conditions: conditions("match", &file.matching, paths, problems),
+        cost,
         capacity: value::capacity(file.capacity.as_ref(), problems),
-        exempt: conditions("exempt", &file.exempt, problems),
-        overrides: overrides(file, action, max_cost, problems),
+        exempt: conditions("exempt", &file.exempt, paths, problems),
+        overrides: overrides(file, action, max_cost, paths, problems),
         rule: rule?,
     })
 }
@@ -209,6 +216,7 @@ fn overrides(
     file: &file::Rule,
     action: Action,
     max_cost: Option<Cost>,
+    paths: Paths,
     problems: &mut Problems,
 ) -> Vec<Override> {
     if let Some(excess) = file.overrides.get(MAX_OVERRIDES) {
@@ -217,7 +225,7 @@ fn overrides(
     }
     let mut valid = Vec::with_capacity(file.overrides.len());
     for entry in &file.overrides {
-        let conditions = conditions("override", entry.key.get_ref(), problems);
+        let conditions = conditions("override", entry.key.get_ref(), paths, problems);
         if entry.key.get_ref().is_empty() {
             problems.add(entry.key.span(), "override: key says for whom, as { user = \"alice\" }");
         }
@@ -228,7 +236,28 @@ fn overrides(
     valid
 }
 
-fn cost_source(field: &file::Field<toml::Value>, problems: &mut Problems) -> CostSource {
+/// A cost that no client ever has is a rule that denies everybody.
+fn passable(rule: &Rule, cost: &CostSource, span: Range<usize>, problems: &mut Problems) {
+    let costs: Vec<Cost> = match cost {
+        CostSource::Fixed(cost) => vec![*cost],
+        CostSource::ByPath(costs) => costs.iter().map(|(_, cost)| *cost).collect(),
+        CostSource::Attribute(_) => Vec::new(),
+    };
+    for cost in costs {
+        let (_, decision) = rule.limit().decide(None, Nanos::ZERO, cost, Mode::Peek);
+        if decision.retry_after == Wait::Never {
+            let most = Quota::of(rule.limit()).units;
+            let why = format!("cost: {cost} can never pass under this limit; at most {most} can");
+            problems.add(span.clone(), why);
+        }
+    }
+}
+
+fn cost_source(
+    field: &file::Field<toml::Value>,
+    paths: Paths,
+    problems: &mut Problems,
+) -> CostSource {
     let Some(field) = field else { return CostSource::Fixed(Cost::ONE) };
     let mut problem = |message: String| problems.add(field.span(), message);
     match field.get_ref() {
@@ -241,16 +270,20 @@ fn cost_source(field: &file::Field<toml::Value>, problems: &mut Problems) -> Cos
                 CostSource::Fixed(Cost::ONE)
             }
         },
-        toml::Value::Table(paths) => CostSource::ByPath(by_path(paths, &mut problem)),
+        toml::Value::Table(table) => CostSource::ByPath(by_path(table, paths, &mut problem)),
         number => CostSource::Fixed(value::cost("cost", number, problem).unwrap_or(Cost::ONE)),
     }
 }
 
 /// The longest pattern first, so that the nearest wins.
-fn by_path(paths: &toml::Table, problem: &mut dyn FnMut(String)) -> Vec<(Condition, Cost)> {
-    let mut costs = Vec::with_capacity(paths.len());
-    for (path, number) in paths {
-        let condition = Condition::path(path);
+fn by_path(
+    table: &toml::Table,
+    paths: Paths,
+    problem: &mut dyn FnMut(String),
+) -> Vec<(Condition, Cost)> {
+    let mut costs = Vec::with_capacity(table.len());
+    for (path, number) in table {
+        let condition = Condition::path(path, paths);
         let cost = value::cost("cost", number, &mut *problem);
         match (condition, cost) {
             (Ok(condition), Some(cost)) => costs.push((path.len(), condition, cost)),

@@ -6,9 +6,9 @@ use ipnet::IpNet;
 use toml::Spanned;
 
 use super::access::Tokens;
-use super::file;
 use super::problem::Problems;
 use super::value::{number, seconds};
+use super::{file, listen};
 use crate::address::{ClientAddress, Prefixes};
 
 /// The `[server]` table.
@@ -19,6 +19,8 @@ pub struct ServerConfig {
     pub http: Option<SocketAddr>,
     /// Where RESP is served; `None` for nowhere.
     pub resp: Option<SocketAddr>,
+    /// Where health and metrics are served apart from HTTP's clients; `None` for nowhere.
+    pub admin: Option<SocketAddr>,
     /// Where gRPC is served; `None` for nowhere.
     pub grpc: Option<SocketAddr>,
     /// Seconds after which a gRPC connection is asked to come anew; `None` for never.
@@ -58,11 +60,19 @@ pub struct Limits {
     pub held_bytes: usize,
 }
 
+impl Limits {
+    /// The share of all connections that one address may have, unless it is said: it leaves room for
+    /// others.
+    fn of_one_address(connections: usize) -> usize {
+        (connections / 4 * 3).max(1)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 16_384,
-            connections_by_address: 16_384,
+            connections_by_address: Self::of_one_address(16_384),
             idle: 300,
             request: 10,
             held_bytes: 64 * 1024 * 1024,
@@ -76,6 +86,7 @@ impl Default for ServerConfig {
         Self {
             http: local(8080),
             resp: local(6380),
+            admin: None,
             grpc: None,
             max_connection_age: None,
             allow_remote: false,
@@ -94,9 +105,11 @@ impl Default for ServerConfig {
 impl ServerConfig {
     pub(super) fn validate(file: &file::Server, problems: &mut Problems) -> Option<Self> {
         let default = Self::default();
+        collisions(file, problems);
         Some(Self {
             http: address("http", file.http.as_ref(), default.http, problems),
             resp: address("resp", file.resp.as_ref(), default.resp, problems),
+            admin: address("admin", file.admin.as_ref(), default.admin, problems),
             grpc: address("grpc", file.grpc.as_ref(), default.grpc, problems),
             max_connection_age: file
                 .max_connection_age
@@ -141,7 +154,7 @@ impl ServerConfig {
         if self.allow_remote || self.tokens.any() {
             return None;
         }
-        let remote = [self.http, self.resp, self.grpc]
+        let remote = [self.http, self.resp, self.grpc, self.admin]
             .into_iter()
             .flatten()
             .find(|a| !a.ip().is_loopback())?;
@@ -149,6 +162,23 @@ impl ServerConfig {
             "{remote} can be reached by other machines: set check_token and admin_token, \
              or allow it with --allow-remote"
         ))
+    }
+}
+
+/// Two listeners can't have one address.
+fn collisions(file: &file::Server, problems: &mut Problems) {
+    let fields = [("http", &file.http), ("resp", &file.resp), ("admin", &file.admin)];
+    let mut taken: Vec<(&str, SocketAddr)> = Vec::new();
+    for (name, field) in fields {
+        let Some(field) = field else { continue };
+        let Ok(address) = listen::parse(field.get_ref()) else { continue };
+        match taken.iter().find(|(_, known)| *known == address && address.port() != 0) {
+            Some((other, _)) => {
+                problems
+                    .add(field.span(), format!("{name}: {other} has this address; want another"));
+            }
+            None => taken.push((name, address)),
+        }
     }
 }
 
@@ -160,7 +190,7 @@ fn limits(file: &file::Server, default: Limits, problems: &mut Problems) -> Limi
     let connections_by_address = count(
         "max_connections_per_address",
         &file.max_connections_per_address,
-        default.connections_by_address,
+        Limits::of_one_address(connections),
         1,
     );
     let held_bytes =
@@ -187,11 +217,9 @@ fn address(
     if field.get_ref() == "off" {
         return None;
     }
-    let parsed = field.get_ref().parse();
-    if parsed.is_err() {
-        let want =
-            "expected an address and port, as \"127.0.0.1:8080\" or \"[::1]:8080\", or \"off\"";
-        problems.add(field.span(), format!("{name}: {want}"));
+    let parsed = listen::parse(field.get_ref());
+    if let Err(expected) = &parsed {
+        problems.add(field.span(), format!("{name}: {expected}, or \"off\""));
     }
     parsed.ok()
 }
@@ -200,6 +228,10 @@ pub(super) fn client_address(file: &file::ClientAddress, problems: &mut Problems
     let mut trusted_proxies = Vec::with_capacity(file.trusted_proxies.len());
     for proxy in &file.trusted_proxies {
         match network(proxy.get_ref()) {
+            Some(network) if network.prefix_len() == 0 => problems.add(
+                proxy.span(),
+                "trusted_proxies: that is everybody; name the proxies' networks, or set hops",
+            ),
             Some(network) => trusted_proxies.push(network),
             None => problems.add(
                 proxy.span(),

@@ -62,7 +62,7 @@ fn a_whole_file() {
     assert_eq!(config.server.http, Some("127.0.0.1:9000".parse().unwrap()));
     assert_eq!((config.server.resp, config.server.threads), (None, Some(2)));
     assert_eq!((config.server.limits.connections, config.server.limits.idle), (100, 60));
-    assert!(config.server.tokens.check.as_ref().unwrap().is(b"check-token-of-sixteen"));
+    assert!(config.server.tokens.check[0].is(b"check-token-of-sixteen"));
     assert_eq!(config.client_address.prefixes.ipv6, 56);
     assert_eq!(config.client_address.trusted_proxies.len(), 2);
 
@@ -263,4 +263,96 @@ fn other_machines_need_a_token_or_permission() {
 fn tokens_are_never_printed() {
     let config = Config::parse("[server]\nadmin_token = \"0123456789abcdef\"", "f").unwrap();
     assert!(!format!("{config:?}").contains("0123456789abcdef"));
+}
+
+/// A rule with these fields, in line 4, and this limit, in line 3.
+fn limited(limit: &str, fields: &str) -> String {
+    format!("[[rule]]\nname = \"a\"\nlimit = \"{limit}\"\n{fields}\n")
+}
+
+/// Each is told with its line and column, and with what would be right.
+#[test]
+fn every_mistake_says_what_would_be_right() {
+    let server = |fields: &str| format!("[server]\n{fields}\n");
+    let address = |fields: &str| format!("[client_address]\n{fields}\n");
+    let attributes = |fields: &str| format!("[attributes]\n{fields}\n");
+    let mistakes = [
+        ("[rule]\nname = \"a\"".to_owned(), "1:1:", "expected [[rule]]"),
+        (server("http = \"[::1]\""), "2:8:", "\"[::1]:8080\""),
+        (server("http = \"example.org:80\""), "2:8:", "\":8080\" for all addresses"),
+        (server("http = \":80\"\nresp = \":80\""), "3:8:", "http has this address"),
+        (server("resp = \"81\"\nadmin = \"localhost:81\""), "3:9:", "resp has this address"),
+        (server("max_connections = 0"), "2:19:", "from 1 to"),
+        (server("max_connections_per_address = 0"), "2:31:", "from 1 to"),
+        (server("max_body = 10"), "2:12:", "from 1024 to"),
+        (server("max_held_memory = 5"), "2:19:", "from 1048576 to"),
+        (server("shutdown_timeout = \"2h\""), "2:20:", "from 0s to 3600s"),
+        (server("request_timeout = \"1.5s\""), "2:19:", "as \"30s\" or \"5m\""),
+        (server("threads = 0"), "2:11:", "from 1 to 1024"),
+        (server("threads = \"two\""), "2:11:", "expected u64"),
+        (server("allow_remote = 1"), "2:16:", "expected a boolean"),
+        (server("check_token_file = \"/nowhere\""), "2:20:", "No such file"),
+        (server("admin_token = \"with a space in it\""), "2:15:", "visible ASCII"),
+        (
+            server("check_token = \"0123456789abcdef\"\ncheck_token_file = \"x\""),
+            "3:20:",
+            "want one",
+        ),
+        (server("admin_token = \"\""), "2:15:", "expected one"),
+        (address("trusted_proxies = [\"0.0.0.0/0\"]"), "2:20:", "set hops"),
+        (address("trusted_proxies = [\"10.0.0.0/33\"]"), "2:20:", "\"10.0.0.0/8\""),
+        (address("trusted_proxies = [\"proxy\"]"), "2:20:", "\"10.0.0.0/8\""),
+        (address("trusted_proxies = [\"10.0.0.1\"]\nhops = 1"), "3:8:", "want one"),
+        (address("hops = 17"), "2:8:", "from 0 to 16"),
+        (address("ipv4_prefix = 33"), "2:15:", "from 0 to 32"),
+        (attributes("path_case = \"no\""), "2:13:", "\"sensitive\" or \"insensitive\""),
+        (attributes("trailing_slash = \"strip\""), "2:18:", "\"keep\" or \"ignore\""),
+        (attributes("path_parameters = \"drop\""), "2:19:", "\"keep\" or \"ignore\""),
+        ("rules = \"off\"".to_owned(), "1:9:", "expected \"none\""),
+        ("rules = \"none\"\n".to_owned() + &rule(""), "1:9:", "without any [[rule]]"),
+        (rule("exempt = { client = \"10.0.0.0/66\" }"), "4:21:", "\"2001:db8::/32\""),
+        (rule("exempt = { client = [] }"), "4:21:", "expected 1 to 1000"),
+        (rule("match = { path = \"login\" }"), "4:18:", "as \"/login\""),
+        (rule("match = { path = [\"/a\", \"b*\"] }"), "4:18:", "as \"/login\""),
+        (rule("match = { methd = \"POST\" }"), "4:11:", "did you mean `method`?"),
+        (rule("cost = { \"api\" = 2 }"), "4:8:", "as \"/login\""),
+        (rule("cost = 61"), "4:8:", "at most 60 can"),
+        (rule("cost = { \"/big\" = 100 }"), "4:8:", "at most 60 can"),
+        (rule("cost = \"attribute:\""), "4:8:", "\"attribute:NAME\""),
+        (rule("cost = true"), "4:8:", "expected a number"),
+        (rule("max_cost = \"5\""), "4:12:", "expected a number"),
+        (rule("capacity = 10_000_000_001"), "4:12:", "to 10000000000"),
+        (rule("key = \"header:\""), "4:7:", "header:NAME"),
+        (rule("key = \"'a\""), "4:7:", "closing quote"),
+        (rule("action = \"delay\"\nmax_delay = \"5\""), "5:13:", "as \"250ms\""),
+        (rule("overide = 1"), "4:1:", "did you mean `override`?"),
+        (
+            rule("[[rule.override]]\nkey = {}\nlimit = \"gcra 1/s burst=1\""),
+            "5:7:",
+            "as { user = \"alice\" }",
+        ),
+        (rule("[[rule.override]]\nkey = { user = \"a\" }\nlimit = \"gcra 1/s\""), "6:", "burst"),
+        (limited("gcr 1/s burst=5", ""), "3:10:", "gcra"),
+        (limited("gcra 1/s", ""), "3:", "burst"),
+        (limited("gcra 1/w burst=5", ""), "3:17:", "such as 250ms"),
+        (limited("recent-average 1/s", ""), "3:", "half-life"),
+        (limited("fixed-window 5", ""), "3:23:", "such as 60/1m"),
+        (limited("gcra 1/s burst=5 strict", ""), "3:27:", "can't be strict"),
+        ("name = 1\nname = 2".to_owned(), "2:1:", "duplicate key"),
+        ("[server]\nhttp = ".to_owned(), "2:8:", "expected"),
+        ("[server\nhttp = \"off\"".to_owned(), "1:8:", "]"),
+    ];
+    let mut missed = String::new();
+    for (text, place, right) in &mistakes {
+        let found = problems(text);
+        let told = found.len() == 1
+            && found[0].starts_with(&format!("f:{place}"))
+            && found[0].contains(right);
+        if !told {
+            missed += &format!("{text:?}: wanted {place} {right}: {found:?}\n");
+        }
+    }
+    assert!(missed.is_empty(), "{missed}");
+    // With those of the tables above there are more than 61.
+    assert!(mistakes.len() + 22 > 61);
 }

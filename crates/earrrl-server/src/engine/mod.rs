@@ -64,6 +64,22 @@ impl Engine {
         }
     }
 
+    /// As [`Engine::prepare`], for several rules at once, each with the clients it is meant for. In
+    /// memory it is all of them, or on an error none.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare_all(&self, rules: &[(&str, &Rule, usize)]) -> Result<Vec<RuleId>, EngineError> {
+        match &self.rules {
+            Rules::Memory(engine) => engine.prepare_all(rules),
+            Rules::Redis(redis) => {
+                let each = rules.iter();
+                each.map(|(name, rule, room)| redis.engine.prepare_with(name, rule, *room))
+                    .collect()
+            }
+        }
+    }
+
     /// Whether answers are waited for, so that several are best asked for at once.
     #[inline]
     pub fn waits(&self) -> bool {
@@ -77,15 +93,22 @@ impl Engine {
         }
     }
 
-    /// Takes over what may change of an engine at work.
+    /// Whether an engine at work can take over what has changed.
     ///
     /// # Errors
     /// What has changed needs a restart.
-    pub fn reload(&self, config: &EngineConfig) -> Result<(), String> {
+    pub fn may_reload(&self, config: &EngineConfig) -> Result<(), String> {
         match (&self.rules, config) {
             (Rules::Memory(_), EngineConfig::Memory) => Ok(()),
-            (Rules::Redis(redis), EngineConfig::Redis(config)) => redis.reload(config),
+            (Rules::Redis(redis), EngineConfig::Redis(config)) => redis.may_reload(config),
             _ => Err("[engine] has changed between memory and redis; that needs a restart".into()),
+        }
+    }
+
+    /// Takes over what [`Engine::may_reload`].
+    pub fn reload(&self, config: &EngineConfig) {
+        if let (Rules::Redis(redis), EngineConfig::Redis(config)) = (&self.rules, config) {
+            redis.reload(config);
         }
     }
 

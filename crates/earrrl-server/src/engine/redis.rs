@@ -83,17 +83,22 @@ impl Redis {
         }
     }
 
-    /// Takes over what may change while it runs: the user and password of the next connection.
+    /// Whether no more has changed than can while it runs: the user and password of the next
+    /// connection.
     ///
     /// # Errors
     /// What else has changed needs a restart.
-    pub(crate) fn reload(&self, config: &RedisConfig) -> Result<(), String> {
+    pub(crate) fn may_reload(&self, config: &RedisConfig) -> Result<(), String> {
         if same_but_for_credentials(&self.config.options, &config.options) {
-            self.engine.set_urls(config.options.urls.clone());
             return Ok(());
         }
         Err("[engine] has changed; that needs a restart (a new user or password alone does not)"
             .to_owned())
+    }
+
+    /// Takes over what [`Redis::may_reload`].
+    pub(crate) fn reload(&self, config: &RedisConfig) {
+        self.engine.set_urls(config.options.urls.clone());
     }
 
     /// How decisions are made at present.

@@ -82,6 +82,11 @@ impl Call {
         if full > SLOWEST { Err(CallError::Slow) } else { Ok(Self { interval, limit, quantity }) }
     }
 
+    /// Whether it takes nothing.
+    pub fn only_asks(self) -> bool {
+        self.quantity == 0
+    }
+
     /// How the call moves its key's time on: by how much, and how far after now it may lie then.
     pub(crate) fn shift(self) -> (Word, Word) {
         let full = self.interval * Word::from(self.limit);

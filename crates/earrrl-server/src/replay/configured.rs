@@ -102,9 +102,10 @@ impl Configured {
         self.clock.set(Nanos::new(self.now));
         let rules = Arc::clone(&self.rules);
         let pairs = self.attributes.pairs(clients.key(request.client));
-        let attributes = Attributes::new(pairs, &rules.client_address);
+        let attributes = Attributes::new(pairs, &rules.reading);
         // Memory answers at once.
-        let answer = self.service.ask_matching(&rules, &attributes, Mode::Check).now_or_never();
+        let answer =
+            self.service.ask_matching(&rules, &attributes, Mode::Check.into()).now_or_never();
         let answer = match answer {
             Some(Ok(answer)) => answer,
             Some(Err(error)) => {

@@ -247,7 +247,7 @@ impl Reader {
 /// What ended the reading of a file.
 #[derive(Debug)]
 pub(crate) enum ReadError {
-    /// The file can't be read, or not to its end; others can.
+    /// The file cannot be read, or not to its end; other files are still read.
     Input(String),
     /// What takes the requests can't go on.
     Output(io::Error),

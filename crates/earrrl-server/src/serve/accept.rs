@@ -1,14 +1,13 @@
 //! Listening and accepting.
 
 use std::io;
-use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::TcpListener;
 
-use crate::connections::{Connection, Connections, Refused};
+use crate::connections::{Connection, Refused};
 
 /// Connections that the kernel completes and keeps until they are accepted.
 const BACKLOG: i32 = 4096;
@@ -29,10 +28,19 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
+/// Takes over a socket that listens already.
+///
+/// # Errors
+/// When it is none that can be waited for.
+pub fn take_over(listener: std::net::TcpListener) -> io::Result<TcpListener> {
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
 /// Accepts until the task is dropped, and passes on what the limits admit.
 pub async fn accept(
     listener: TcpListener,
-    connections: Arc<Connections>,
+    admit: impl Fn(IpAddr) -> Result<Connection, Refused>,
     pass_on: impl Fn(TcpStream, Connection),
     refuse: impl Fn(&TcpStream, Refused),
 ) {
@@ -47,7 +55,7 @@ pub async fn accept(
                 continue;
             }
         };
-        match connections.admit(address.ip()) {
+        match admit(address.ip()) {
             Ok(connection) => {
                 // An answer must not wait for the acknowledgement of the one before. It fails only
                 // when the peer is gone already.

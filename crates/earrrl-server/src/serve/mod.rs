@@ -2,6 +2,7 @@
 
 pub mod accept;
 pub mod descriptors;
+pub mod handover;
 pub mod run;
 pub mod workers;
 mod xds;

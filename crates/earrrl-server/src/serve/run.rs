@@ -1,6 +1,7 @@
 //! A server's life: listen, serve, reload, stop.
 
 use std::fmt;
+use std::future::pending;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -12,15 +13,17 @@ use earrrl::Clock;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream as Stream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinSet;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
 
-use super::accept::{accept, listen};
+use super::accept::{accept, listen, take_over};
+use super::handover::HandedOver;
 use super::workers::{Accepted, Workers};
 use super::xds;
 use crate::config::envoy::ControlPlane;
 use crate::config::envoy::load::files;
-use crate::config::{Config, ConfigError};
-use crate::connections::{Connection, Refused};
+use crate::config::{Config, ConfigError, ServerConfig};
+use crate::connections::{Connection, Kind, Refused};
 use crate::protocol::grpc::{self, Services};
 use crate::protocol::{http, resp};
 use crate::server::Server;
@@ -34,6 +37,17 @@ enum Protocol {
     Http,
     Resp,
     Grpc,
+    /// HTTP, for health and metrics only.
+    Admin,
+}
+
+/// The routes of each kind of HTTP connection.
+#[derive(Clone)]
+struct Routers {
+    all: Router,
+    admin: Router,
+    reserved: Router,
+    services: Services,
 }
 
 /// A server that listens.
@@ -45,12 +59,16 @@ pub struct Running {
     pub http: Option<SocketAddr>,
     /// Where RESP is served.
     pub resp: Option<SocketAddr>,
+    /// Where health and metrics are served.
+    pub admin: Option<SocketAddr>,
     /// Where gRPC is served.
     pub grpc: Option<SocketAddr>,
     services: Services,
     control_plane: Option<ControlPlane>,
     listeners: Vec<(Protocol, TcpListener)>,
     workers: Workers<Protocol>,
+    /// What it needs besides: accepting, reloading. None ends by itself.
+    tasks: JoinSet<()>,
 }
 
 /// The signals that a server heeds. They are caught from here on, so this comes before anybody is
@@ -103,85 +121,145 @@ impl Running {
     /// # Errors
     /// When an address can't be listened on, or may not be without a token.
     pub fn start(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
+        Self::start_on(config, clock, HandedOver::default())
+    }
+
+    /// As [`Running::start`], on sockets that listen already where there are such.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_on(
+        config: &Config,
+        clock: Arc<dyn Clock>,
+        handed: HandedOver,
+    ) -> Result<Self, StartError> {
         if let Some(why) = config.server.exposed() {
             return Err(StartError(why));
         }
         let server = Server::new(config, clock).map_err(|error| StartError(error.to_string()))?;
         let mut listeners = Vec::new();
-        let mut open = |protocol, address: Option<SocketAddr>| {
-            let Some(address) = address else { return Ok(None) };
-            let failed =
-                |error: io::Error| StartError(format!("can't listen on {address}: {error}"));
-            let listener = listen(address).map_err(failed)?;
+        let mut open = |protocol, handed: Option<_>, address: Option<SocketAddr>| {
+            let (opened, name) = match (handed, address) {
+                (Some(handed), _) => (take_over(handed), "the socket handed over".to_owned()),
+                (None, Some(address)) => (listen(address), address.to_string()),
+                (None, None) => return Ok(None),
+            };
+            let failed = |error: io::Error| StartError(format!("can't listen on {name}: {error}"));
+            let listener = opened.map_err(failed)?;
             let bound = listener.local_addr().map_err(failed)?;
             listeners.push((protocol, listener));
             Ok(Some(bound))
         };
-        let http = open(Protocol::Http, config.server.http)?;
-        let resp = open(Protocol::Resp, config.server.resp)?;
-        let grpc = open(Protocol::Grpc, config.server.grpc)?;
+        let http = open(Protocol::Http, handed.http, config.server.http)?;
+        let resp = open(Protocol::Resp, handed.resp, config.server.resp)?;
+        let grpc = open(Protocol::Grpc, None, config.server.grpc)?;
+        let admin = open(Protocol::Admin, handed.admin, config.server.admin)?;
         let services = grpc::services();
         let workers = start_workers(&server, &services)
             .map_err(|error| StartError(format!("can't start a thread: {error}")))?;
         let control_plane = config.envoy.control_plane.clone();
-        Ok(Self { server, http, resp, grpc, services, control_plane, listeners, workers })
+        let tasks = JoinSet::new();
+        Ok(Self {
+            server,
+            http,
+            resp,
+            admin,
+            grpc,
+            services,
+            control_plane,
+            listeners,
+            workers,
+            tasks,
+        })
     }
 
     /// Serves until SIGTERM or SIGINT; reloads the file on SIGHUP and when it changes.
-    pub async fn until_signal(self, signals: Signals, source: Option<ConfigSource>) {
+    ///
+    /// # Errors
+    /// As [`Running::until`].
+    pub async fn until_signal(
+        mut self,
+        signals: Signals,
+        source: Option<ConfigSource>,
+    ) -> Result<(), Ended> {
         let Signals { mut terminate, mut interrupt, hangup } = signals;
-        let reloading = tokio::spawn(reload_forever(Arc::clone(&self.server), source, hangup));
+        self.tasks.spawn(reload_forever(Arc::clone(&self.server), source, hangup));
         let stop = async {
             tokio::select! {
                 _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
                 _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
             }
         };
-        self.until(stop).await;
-        reloading.abort();
+        self.until(stop).await
     }
 
     /// Serves until `stop`, then answers what is under way.
-    pub async fn until(self, stop: impl Future<Output = ()>) {
-        let Self { server, services, control_plane, listeners, workers, .. } = self;
-        let follow = |plane| tokio::spawn(xds::follow(Arc::clone(&server), plane));
-        let following = control_plane.map(follow);
+    ///
+    /// # Errors
+    /// When a task or a thread that it needs has ended; what was under way is answered then, too.
+    pub async fn until(self, stop: impl Future<Output = ()>) -> Result<(), Ended> {
+        let Self { server, services, control_plane, listeners, workers, mut tasks, .. } = self;
+        if let Some(plane) = control_plane {
+            tasks.spawn(xds::follow(Arc::clone(&server), plane));
+        }
         services.announce_start().await;
         server.service.engine().ready(ENGINE_PATIENCE).await;
-        let ticking = tokio::spawn(tick_forever(Arc::clone(&server)));
+        let mut ticking = JoinSet::new();
+        ticking.spawn(tick_forever(Arc::clone(&server)));
         let workers = Arc::new(workers);
-        let accepting = listeners.into_iter().map(|(protocol, listener)| {
-            tokio::spawn(accept_all(protocol, listener, Arc::clone(&server), Arc::clone(&workers)))
-        });
-        let accepting: Vec<_> = accepting.collect();
-        stop.await;
-
+        for (protocol, listener) in listeners {
+            // Whoever asks how it is may do so to the last.
+            let until = if protocol == Protocol::Admin { &mut ticking } else { &mut tasks };
+            until.spawn(accept_all(protocol, listener, Arc::clone(&server), Arc::clone(&workers)));
+        }
+        let result = tokio::select! {
+            () = stop => Ok(()),
+            Some(_) = tasks.join_next() => Err(Ended),
+            Some(_) = ticking.join_next() => Err(Ended),
+            () = workers.ended() => Err(Ended),
+        };
+        if result.is_err() {
+            tracing::error!("{Ended}: stopping");
+        }
         server.announce_stop();
         services.announce_stop().await;
         sleep(Duration::from_secs(server.config.shutdown_delay.into())).await;
-        for task in accepting {
-            task.abort();
-            // Awaited, so that its listener is closed.
-            let _ = task.await;
-        }
+        // Awaited, so that the listeners are closed.
+        tasks.shutdown().await;
         server.connections.stop();
         let patience = Duration::from_secs(server.config.shutdown_timeout.into());
         if timeout(patience, server.connections.gone()).await.is_err() {
             tracing::warn!(connections = server.connections.len(), "still open; closing them");
         }
-        ticking.abort();
-        following.inspect(|task| task.abort());
         tracing::info!(decisions = server.service.metrics.outcomes.total(), "stopped");
+        result
     }
 }
+
+/// A task or a thread that a server can't be without has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended;
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a part that the server needs has ended unasked")
+    }
+}
+
+impl std::error::Error for Ended {}
 
 fn start_workers(server: &Arc<Server>, services: &Services) -> io::Result<Workers<Protocol>> {
     let cores = || std::thread::available_parallelism().map_or(1, Into::into);
     let threads = server.config.threads.unwrap_or_else(cores);
-    let router = http::router(Arc::clone(server));
-    let shared = (Arc::clone(server), router, services.clone());
+    let routers = Routers {
+        all: http::router(Arc::clone(server)),
+        admin: http::admin_router(Arc::clone(server)),
+        reserved: http::reserved_router(Arc::clone(server)),
+        services: services.clone(),
+    };
+    let server = Arc::clone(server);
     Workers::start(threads, move |protocol, stream, connection| {
-        serve_one(protocol, stream, connection, shared.clone())
+        serve_one(protocol, stream, connection, Arc::clone(&server), routers.clone())
     })
 }
 
@@ -189,19 +267,24 @@ async fn serve_one(
     protocol: Protocol,
     stream: Stream,
     connection: Connection,
-    (server, router, services): (Arc<Server>, Router, Services),
+    server: Arc<Server>,
+    routers: Routers,
 ) {
-    match protocol {
-        Protocol::Grpc => {
-            Box::pin(grpc::serve::serve(stream, connection, server, services)).await;
+    let router = match (protocol, connection.kind()) {
+        (Protocol::Grpc, _) => {
+            let serving = grpc::serve::serve(stream, connection, server, routers.services);
+            return Box::pin(serving).await;
         }
-        // Boxed, so that the larger of the two does not set the size of both.
-        Protocol::Http => Box::pin(http::serve::serve(stream, connection, server, router)).await,
-        Protocol::Resp => {
+        (Protocol::Resp, _) => {
             let session = resp::session::Session::new(server, connection.id());
-            resp::serve::serve(stream, connection, session).await;
+            return resp::serve::serve(stream, connection, session).await;
         }
-    }
+        (Protocol::Admin, _) => routers.admin,
+        (Protocol::Http, Kind::Usual) => routers.all,
+        (Protocol::Http, Kind::Reserved) => routers.reserved,
+    };
+    // Boxed, so that the larger of the two does not set the size of both.
+    Box::pin(http::serve::serve(stream, connection, server, router)).await;
 }
 
 async fn accept_all(
@@ -219,7 +302,15 @@ async fn accept_all(
         metrics.refused.increment();
         say_refused(protocol, stream, refused);
     };
-    accept(listener, Arc::clone(&server.connections), pass_on, refuse).await;
+    let admit = |address| match protocol {
+        Protocol::Resp | Protocol::Grpc => server.connections.admit(address),
+        Protocol::Admin => server.admin_connections.admit(address),
+        Protocol::Http => server
+            .connections
+            .admit(address)
+            .or_else(|refused| server.connections.admit_reserved(address).ok_or(refused)),
+    };
+    accept(listener, admit, pass_on, refuse).await;
 }
 
 /// Tells a client why it is not served, if that takes no waiting.
@@ -230,7 +321,7 @@ fn say_refused(protocol: Protocol, stream: &TcpStream, refused: Refused) {
         (Protocol::Resp, Refused::Stopping) => "-ERR the server is stopping\r\n",
         // A client that speaks HTTP/2 tries again when the connection is closed.
         (Protocol::Grpc, _) => return,
-        (Protocol::Http, _) => {
+        (Protocol::Http | Protocol::Admin, _) => {
             "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\n\
              content-length: 0\r\nconnection: close\r\n\r\n"
         }
@@ -245,6 +336,7 @@ async fn tick_forever(server: Arc<Server>) {
     loop {
         seconds.tick().await;
         server.connections.tick();
+        server.admin_connections.tick();
     }
 }
 
@@ -260,17 +352,19 @@ fn each_second() -> Interval {
 /// file that is being written is empty for a moment, and an empty one has no rules.
 async fn reload_forever(server: Arc<Server>, source: Option<ConfigSource>, mut hangup: Signal) {
     let Some(source) = source else {
-        while hangup.recv().await.is_some() {
+        loop {
+            if hangup.recv().await.is_none() {
+                return pending().await;
+            }
             tracing::warn!("SIGHUP: there is no configuration file to reload");
         }
-        return;
     };
     let mut seconds = each_second();
     let mut loaded = stamps(&source.paths);
     let mut last = loaded.clone();
     loop {
         tokio::select! {
-            _ = hangup.recv() => {}
+            Some(()) = hangup.recv() => {}
             _ = seconds.tick() => {
                 let now = stamps(&source.paths);
                 let settled = now == last;
@@ -300,10 +394,12 @@ fn stamps(paths: &[PathBuf]) -> Vec<Option<Stamp>> {
 }
 
 fn reload(server: &Server, config: Result<Config, ConfigError>) {
-    if let Ok(config) = &config
-        && config.server != server.config
-    {
-        tracing::warn!("[server] has changed; that takes effect at the next start only");
+    if let Ok(config) = &config {
+        // Tokens are exchanged; the rest is not.
+        let tokens = server.config.tokens.clone();
+        if (ServerConfig { tokens, ..config.server.clone() }) != server.config {
+            tracing::warn!("[server] has changed; that takes effect at the next start only");
+        }
     }
     match server.reload(config.map_err(|error| error.to_string())) {
         Ok(()) => tracing::info!(rules = server.service.rules().len(), "reloaded"),

@@ -15,6 +15,7 @@ use std::thread;
 
 use tokio::net::TcpStream as Stream;
 use tokio::runtime;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 use crate::connections::Connection;
@@ -34,6 +35,7 @@ pub struct Accepted<P> {
 #[derive(Debug)]
 pub struct Workers<P> {
     workers: Vec<Worker<P>>,
+    ended: Arc<Notify>,
 }
 
 #[derive(Debug)]
@@ -52,8 +54,15 @@ impl<P: Send + 'static> Workers<P> {
         S: Fn(P, Stream, Connection) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
-        let workers = (0..count.max(1)).map(|index| Worker::start(index, serve.clone()));
-        Ok(Self { workers: workers.collect::<io::Result<_>>()? })
+        let ended = Arc::new(Notify::new());
+        let workers =
+            (0..count.max(1)).map(|index| Worker::start(index, serve.clone(), Arc::clone(&ended)));
+        Ok(Self { workers: workers.collect::<io::Result<_>>()?, ended })
+    }
+
+    /// Waits until a thread has ended, which none does by itself as long as this is not dropped.
+    pub async fn ended(&self) {
+        self.ended.notified().await;
     }
 
     /// Hands a connection to the thread that has the fewest.
@@ -68,7 +77,7 @@ impl<P: Send + 'static> Workers<P> {
 }
 
 impl<P: Send + 'static> Worker<P> {
-    fn start<F, S>(index: usize, serve: S) -> io::Result<Self>
+    fn start<F, S>(index: usize, serve: S, ended: Arc<Notify>) -> io::Result<Self>
     where
         S: Fn(P, Stream, Connection) -> F + Send + 'static,
         F: Future<Output = ()> + Send + 'static,
@@ -77,9 +86,10 @@ impl<P: Send + 'static> Worker<P> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let load = Arc::new(AtomicUsize::new(0));
         let of_thread = Arc::clone(&load);
-        thread::Builder::new()
-            .name(format!("serve-{index}"))
-            .spawn(move || runtime.block_on(receive(receiver, of_thread, serve)))?;
+        thread::Builder::new().name(format!("serve-{index}")).spawn(move || {
+            let _ending = Ending(ended);
+            runtime.block_on(receive(receiver, of_thread, serve));
+        })?;
         Ok(Self { sender, load })
     }
 }
@@ -127,5 +137,37 @@ struct Place(Arc<AtomicUsize>);
 impl Drop for Place {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Tells that a thread ends, for whatever reason.
+struct Ending(Arc<Notify>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Ready;
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::config::server::Limits;
+    use crate::connections::Connections;
+
+    #[tokio::test]
+    async fn a_thread_that_ends_is_noticed() {
+        let fails = |(), _, _| -> Ready<()> { panic!("as a fault would") };
+        let workers = Workers::start(2, fails).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let connections = Connections::new(Limits::default());
+        let connection = connections.admit([127, 0, 0, 1].into()).unwrap();
+        workers.serve(Accepted { protocol: (), stream, connection });
+        workers.ended().await;
     }
 }

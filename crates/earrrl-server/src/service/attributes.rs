@@ -6,11 +6,21 @@ use smallvec::SmallVec;
 
 use crate::address::{self, ClientAddress};
 use crate::config::attribute::{Condition, Part};
+use crate::path::Paths;
 
 /// Most attributes of a request.
 pub const MAX_ATTRIBUTES: usize = 64;
 
-/// A request's attributes. `client` is the address that the proxies' header tells, if they are
+/// How what a request brings is read.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// How a client's address is told.
+    pub client_address: ClientAddress,
+    /// How paths are compared.
+    pub paths: Paths,
+}
+
+/// A request's attributes, its path and method in their one form. `client` is the address that the proxies' header tells, if they are
 /// trusted; as part of a key it is cut to the prefix that makes a client.
 #[derive(Debug, Default)]
 pub struct Attributes<'a> {
@@ -19,26 +29,34 @@ pub struct Attributes<'a> {
 }
 
 impl<'a> Attributes<'a> {
-    /// The attributes, with the client's address worked out.
+    /// The attributes, as they are read.
     pub fn new(
         pairs: impl IntoIterator<Item = (Cow<'a, str>, Cow<'a, str>)>,
-        settings: &ClientAddress,
+        reading: &Reading,
     ) -> Self {
         let mut attributes = Self { pairs: pairs.into_iter().collect(), client_key: None };
-        for (name, _) in &mut attributes.pairs {
-            if name.starts_with("header:") && name.bytes().any(|byte| byte.is_ascii_uppercase()) {
-                name.to_mut().make_ascii_lowercase();
+        for (name, value) in &mut attributes.pairs {
+            match &**name {
+                "path" => normalize(value, reading.paths),
+                "method" if value.bytes().any(|byte| byte.is_ascii_lowercase()) => {
+                    value.to_mut().make_ascii_uppercase();
+                }
+                header
+                    if header.starts_with("header:")
+                        && header.bytes().any(|byte| byte.is_ascii_uppercase()) =>
+                {
+                    name.to_mut().make_ascii_lowercase();
+                }
+                _ => {}
             }
         }
-        attributes.resolve_client(settings);
+        attributes.resolve_client(&reading.client_address);
         attributes
     }
 
-    /// The value of an attribute; paths without their query.
+    /// The value of an attribute.
     pub fn get(&self, name: &str) -> Option<&str> {
-        let (_, value) = self.pairs.iter().find(|(known, _)| known == name)?;
-        let value: &str = value;
-        Some(if name == "path" { value.split('?').next().unwrap_or(value) } else { value })
+        self.pairs.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
     }
 
     /// Whether a condition holds; of a missing attribute, none does.
@@ -70,12 +88,23 @@ impl<'a> Attributes<'a> {
     }
 }
 
+fn normalize(path: &mut Cow<'_, str>, paths: Paths) {
+    *path = match std::mem::take(path) {
+        Cow::Borrowed(text) => paths.normalize(text),
+        Cow::Owned(text) => Cow::Owned(paths.normalize(&text).into_owned()),
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn attributes<'a>(pairs: &[(&'a str, &'a str)], settings: &ClientAddress) -> Attributes<'a> {
-        Attributes::new(pairs.iter().map(|(n, v)| ((*n).into(), (*v).into())), settings)
+    fn attributes<'a>(
+        pairs: &[(&'a str, &'a str)],
+        client_address: ClientAddress,
+    ) -> Attributes<'a> {
+        let reading = Reading { client_address, paths: Paths::default() };
+        Attributes::new(pairs.iter().map(|(n, v)| ((*n).into(), (*v).into())), &reading)
     }
 
     fn settings(proxies: &[&str], hops: usize) -> ClientAddress {
@@ -103,7 +132,7 @@ mod tests {
         ];
         for (settings, peer, forwarded, client) in cases {
             let found =
-                attributes(&[("client", peer), ("header:X-Forwarded-For", forwarded)], &settings);
+                attributes(&[("client", peer), ("header:X-Forwarded-For", forwarded)], settings);
             assert_eq!(found.get("client"), Some(client), "{peer} {forwarded}");
         }
     }
@@ -119,15 +148,23 @@ mod tests {
             ("::ffff:192.0.2.7", "192.0.2.7"),
             ("not an address", "not an address"),
         ] {
-            let found = attributes(&[("client", client)], &ClientAddress::default());
+            let found = attributes(&[("client", client)], ClientAddress::default());
             assert_eq!(found.part(&part), key.as_bytes(), "{client}");
         }
     }
 
     #[test]
     fn missing_attributes_make_one_client() {
-        let found = attributes(&[("path", "/a?b=c")], &ClientAddress::default());
+        let found = attributes(&[("path", "/a?b=c")], ClientAddress::default());
         assert_eq!(found.part(&Part::Attribute("user".to_owned())), b"");
         assert_eq!(found.get("path"), Some("/a"));
+    }
+
+    #[test]
+    fn paths_and_methods_have_one_form() {
+        let pairs = [("path", "//a/%6cogin?b=c"), ("method", "post"), ("user", "Alice")];
+        let found = attributes(&pairs, ClientAddress::default());
+        assert_eq!(found.get("path"), Some("/a/login"));
+        assert_eq!((found.get("method"), found.get("user")), (Some("POST"), Some("Alice")));
     }
 }

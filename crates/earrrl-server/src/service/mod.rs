@@ -14,6 +14,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use earrrl::{
     Charge, Clock, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome, RuleError,
 };
+use earrrl_tower::headers::{Available, peek_cost};
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use smallvec::SmallVec;
 
@@ -67,6 +68,21 @@ pub struct Ask<'a> {
     pub cost: Option<Cost>,
 }
 
+/// How a request is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Manner {
+    /// Whether the answer is also stored.
+    pub mode: Mode,
+    /// Whether it says what `RateLimit` headers tell: under several rules that takes more peeks.
+    pub available: bool,
+}
+
+impl From<Mode> for Manner {
+    fn from(mode: Mode) -> Self {
+        Self { mode, available: false }
+    }
+}
+
 /// The answer to a request.
 #[derive(Clone, Debug)]
 pub struct Answer<'a> {
@@ -74,6 +90,8 @@ pub struct Answer<'a> {
     pub decision: Option<Decision>,
     /// The rules that were charged, in order.
     pub charged: SmallVec<[(&'a ActiveRule, &'a Prepared); 2]>,
+    /// What the client may send under each of them, where that was asked for.
+    pub available: SmallVec<[Available; 2]>,
 }
 
 impl<'a> Answer<'a> {
@@ -165,11 +183,19 @@ impl Service {
     /// # Errors
     /// As [`Service::new`], and when another engine is asked for; the rules stay as they are.
     pub fn reload(&self, config: &Config) -> Result<(), String> {
-        self.engine.reload(&config.engine)?;
+        let had_rules = !self.rules.load().is_empty();
+        if had_rules && config.rules.is_empty() && !config.no_rules {
+            return Err(
+                "the file has no [[rule]] any more; say rules = \"none\" if that is meant".into()
+            );
+        }
+        self.engine.may_reload(&config.engine)?;
         let rules = RuleSet::new(config, &self.engine, &self.metrics.outcomes);
         let rules = rules.map_err(|error| error.to_string())?;
         let descriptors = Descriptors::of_config(config, &self.engine, &self.descriptor_counts);
         let descriptors = descriptors.map_err(|error| error.to_string())?;
+        self.engine.reload(&config.engine);
+        self.rules.load().warn_of_capacities(&rules);
         self.rules.store(Arc::new(rules));
         // What a control plane sent stays until it sends something else.
         if config.envoy.control_plane.is_none() {
@@ -263,21 +289,29 @@ impl Service {
     /// # Errors
     /// [`AskError`]; nothing is stored then.
     #[inline]
-    pub async fn ask<'a>(&self, ask: Ask<'a>, mode: Mode) -> Result<Answer<'a>, AskError> {
+    pub async fn ask<'a>(
+        &self,
+        ask: Ask<'a>,
+        manner: impl Into<Manner>,
+    ) -> Result<Answer<'a>, AskError> {
         check_key(ask.key)?;
         let Some(limit) = ask.rule.limit_for_key(ask.key) else {
             return Ok(self.exempt(ask.rule));
         };
         let cost = ask.cost.unwrap_or_else(|| ask.rule.plain_cost());
         let charge = Charge { rule: limit.id, key: ask.key, cost };
-        self.charge(SmallVec::from_slice(&[(ask.rule, limit)]), &[charge], mode).await
+        self.charge(SmallVec::from_slice(&[(ask.rule, limit)]), &[charge], manner.into()).await
     }
 
     /// Asks several rules: all or nothing.
     ///
     /// # Errors
     /// [`AskError`]; nothing is stored then.
-    pub async fn ask_all<'a>(&self, asks: &[Ask<'a>], mode: Mode) -> Result<Answer<'a>, AskError> {
+    pub async fn ask_all<'a>(
+        &self,
+        asks: &[Ask<'a>],
+        manner: impl Into<Manner>,
+    ) -> Result<Answer<'a>, AskError> {
         if asks.len() > MAX_CHARGES {
             return Err(EngineError::Charges(asks.len()).into());
         }
@@ -291,7 +325,7 @@ impl Service {
                 charges.push(Charge { rule: limit.id, key: ask.key, cost });
             }
         }
-        self.charge(charged, &charges, mode).await
+        self.charge(charged, &charges, manner.into()).await
     }
 
     /// Asks every rule that matches a request.
@@ -302,21 +336,26 @@ impl Service {
         &self,
         rules: &'a RuleSet,
         request: &Attributes<'_>,
-        mode: Mode,
+        manner: Manner,
     ) -> Result<Answer<'a>, AskError> {
         let mut charged = SmallVec::new();
         let mut keyed: SmallVec<[(Key, Cost); 4]> = SmallVec::new();
+        let mut unmatched = true;
         for rule in rules.iter().filter(|rule| rule.matches(request)) {
+            unmatched = false;
             let Some(limit) = rule.limit_for(request) else { continue };
             let (key, cost) = (rule.key(request), rule.cost(request).map_err(AskError::Invalid)?);
             check_key(&key)?;
             charged.push((rule, limit));
             keyed.push((key, cost));
         }
+        if unmatched && manner.mode != Mode::Peek {
+            self.metrics.unmatched.increment();
+        }
         let limits = charged.iter().map(|(_, limit): &(_, &Prepared)| limit.id);
         let each = limits.zip(&keyed).map(|(rule, (key, cost))| Charge { rule, key, cost: *cost });
         let charges: SmallVec<[Charge<'_>; 4]> = each.collect();
-        self.charge(charged, &charges, mode).await
+        self.charge(charged, &charges, manner).await
     }
 
     /// Takes back a charge.
@@ -346,10 +385,10 @@ impl Service {
         &self,
         charged: SmallVec<[(&'a ActiveRule, &'a Prepared); 2]>,
         charges: &[Charge<'_>],
-        mode: Mode,
+        Manner { mode, available }: Manner,
     ) -> Result<Answer<'a>, AskError> {
         if charges.is_empty() {
-            return Ok(Answer { decision: None, charged });
+            return Ok(Answer { decision: None, charged, available: SmallVec::new() });
         }
         let decision = self.engine.decide(charges, mode).await?;
         if mode != Mode::Peek {
@@ -361,12 +400,40 @@ impl Service {
                 }
             }
         }
-        Ok(Answer { decision: Some(decision), charged })
+        let available = match available {
+            // Boxed, so that it takes no room in connections where it is not asked for.
+            true => Box::pin(self.available(&decision, &charged, charges)).await?,
+            false => SmallVec::new(),
+        };
+        Ok(Answer { decision: Some(decision), charged, available })
+    }
+
+    /// What the client may send under each rule: as the decision tells it, or a peek.
+    async fn available(
+        &self,
+        decision: &Decision,
+        charged: &[(&ActiveRule, &Prepared)],
+        charges: &[Charge<'_>],
+    ) -> Result<SmallVec<[Available; 2]>, EngineError> {
+        let mut all = SmallVec::new();
+        for (place, ((_, limit), charge)) in charged.iter().zip(charges).enumerate() {
+            let told = Available::told(&limit.rule, decision, place);
+            all.push(match told {
+                Some(available) => available,
+                None => {
+                    let cost = peek_cost(decision, place, charge.cost);
+                    let peek =
+                        self.engine.decide(&[Charge { cost, ..*charge }], Mode::Peek).await?;
+                    Available::peeked(&limit.rule, &peek)
+                }
+            });
+        }
+        Ok(all)
     }
 
     fn exempt<'a>(&self, rule: &ActiveRule) -> Answer<'a> {
         rule.outcomes.count(Outcome::Allow);
-        Answer { decision: None, charged: SmallVec::new() }
+        Answer { decision: None, charged: SmallVec::new(), available: SmallVec::new() }
     }
 }
 

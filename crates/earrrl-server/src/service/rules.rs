@@ -6,9 +6,8 @@ use std::sync::Arc;
 use earrrl::{Cost, EngineError, Quota, Rule, RuleId};
 use siphasher::sip::SipHasher13;
 
-use super::attributes::Attributes;
+use super::attributes::{Attributes, Reading};
 use super::key::{Key, join, split};
-use crate::address::ClientAddress;
 use crate::config::Config;
 use crate::config::attribute::{Condition, Part};
 use crate::config::rule::{CostSource, RuleConfig, action_name};
@@ -24,8 +23,10 @@ pub struct RuleSet {
     rules: Vec<Arc<ActiveRule>>,
     by_name: HashMap<String, usize>,
     serve_descriptors: bool,
-    /// How a client's address is told.
-    pub client_address: ClientAddress,
+    /// How what a request brings is read.
+    pub reading: Reading,
+    /// The status by which a proxy is told to deny.
+    pub deny_status: u16,
 }
 
 /// One rule in force.
@@ -59,9 +60,29 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    fn new(engine: &Engine, name: &str, rule: &Rule, capacity: usize) -> Result<Self, EngineError> {
-        let id = engine.prepare(name, rule, capacity)?;
-        Ok(Self { id, quota: Quota::of(rule.limit()), rule: rule.clone() })
+    fn new(id: RuleId, rule: &Rule) -> Self {
+        Self { id, quota: Quota::of(rule.limit()), rule: rule.clone() }
+    }
+}
+
+/// A rule of the configuration, and what the engine is asked to prepare for it: its own limit first,
+/// then its overrides'.
+struct Wanted<'a> {
+    config: &'a RuleConfig,
+    capacity: usize,
+    limits: Vec<(String, &'a Rule, usize)>,
+}
+
+impl<'a> Wanted<'a> {
+    fn new(config: &'a RuleConfig, usual: usize, names: &HashSet<&str>) -> Self {
+        let capacity = config.capacity.unwrap_or(usual);
+        let mut limits = vec![(config.name.clone(), &config.rule, capacity)];
+        limits.extend(config.overrides.iter().map(|entry| {
+            let conditions: String = entry.conditions.iter().map(Condition::canonical).collect();
+            let name = hidden_name(names, &format!("{}\n{conditions}", config.name));
+            (name, &entry.rule, capacity.min(OVERRIDE_CAPACITY))
+        }));
+        Self { config, capacity, limits }
     }
 }
 
@@ -69,21 +90,34 @@ impl RuleSet {
     /// Prepares the rules. Those whose name is known keep their clients' history.
     ///
     /// # Errors
-    /// When there is not enough memory for a table, say.
+    /// When there is not enough memory for a table, say; no rule has changed then.
     pub fn new(config: &Config, engine: &Engine, outcomes: &Outcomes) -> Result<Self, EngineError> {
         let names: HashSet<&str> = config.rules.iter().map(|rule| rule.name.as_str()).collect();
-        let active = config.rules.iter().map(|rule| {
-            let capacity = rule.capacity.unwrap_or(config.capacity);
-            ActiveRule::new(rule, capacity, engine, outcomes, &names)
-        });
-        let rules = active.map(|rule| rule.map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
+        let rules = config.rules.iter().map(|rule| Wanted::new(rule, config.capacity, &names));
+        let rules: Vec<Wanted<'_>> = rules.collect();
+        let limits = rules.iter().flat_map(|rule| &rule.limits);
+        let limits: Vec<_> = limits.map(|(name, rule, room)| (&**name, *rule, *room)).collect();
+        let mut ids = engine.prepare_all(&limits)?.into_iter();
+        let active = rules.iter().map(|rule| ActiveRule::new(rule, &mut ids, outcomes));
+        let rules: Vec<_> = active.flatten().map(Arc::new).collect();
         let by_name = rules.iter().enumerate().map(|(index, rule)| (rule.name.clone(), index));
         Ok(Self {
             by_name: by_name.collect(),
             serve_descriptors: config.rules.iter().any(RuleConfig::serves_descriptors),
             rules,
-            client_address: config.client_address.clone(),
+            deny_status: config.deny_status,
+            reading: Reading { client_address: config.client_address.clone(), paths: config.paths },
         })
+    }
+
+    /// A table keeps its size until the next start.
+    pub fn warn_of_capacities(&self, next: &Self) {
+        for rule in next.iter() {
+            let before = self.get(rule.name.as_bytes()).map(|rule| rule.capacity);
+            if before.is_some_and(|before| before != rule.capacity) {
+                tracing::warn!(rule = rule.name, "capacity has changed; it does at the next start");
+            }
+        }
     }
 
     /// The rules, in the order of the configuration.
@@ -124,26 +158,24 @@ impl RuleSet {
 }
 
 impl ActiveRule {
+    /// The rule with the ids of its limits, of which there is at least its own.
     fn new(
-        config: &RuleConfig,
-        capacity: usize,
-        engine: &Engine,
+        wanted: &Wanted<'_>,
+        ids: &mut impl Iterator<Item = RuleId>,
         outcomes: &Outcomes,
-        names: &HashSet<&str>,
-    ) -> Result<Self, EngineError> {
-        let overrides = config.overrides.iter().map(|entry| {
-            let conditions: String = entry.conditions.iter().map(Condition::canonical).collect();
-            let name = hidden_name(names, &format!("{}\n{conditions}", config.name));
-            let capacity = capacity.min(OVERRIDE_CAPACITY);
-            let prepared = Prepared::new(engine, &name, &entry.rule, capacity)?;
-            Ok((entry.conditions.clone(), prepared))
-        });
-        Ok(Self {
+    ) -> Option<Self> {
+        let Wanted { config, capacity, limits } = wanted;
+        let prepared =
+            limits.iter().map_while(|(_, rule, _)| Some(Prepared::new(ids.next()?, rule)));
+        let mut prepared = prepared.collect::<Vec<_>>().into_iter();
+        Some(Self {
             name: config.name.clone(),
-            overrides: overrides.collect::<Result<_, EngineError>>()?,
-            own: Prepared::new(engine, &config.name, &config.rule, capacity)?,
+            own: prepared.next()?,
+            overrides: (config.overrides.iter().zip(prepared))
+                .map(|(entry, prepared)| (entry.conditions.clone(), prepared))
+                .collect(),
             outcomes: outcomes.of_rule(&config.name),
-            capacity,
+            capacity: *capacity,
             serves_descriptors: config.serves_descriptors(),
             key: config.key.clone(),
             conditions: config.conditions.clone(),
@@ -165,7 +197,7 @@ impl ActiveRule {
         let text = rule.to_string();
         let name = hidden_name(&HashSet::new(), &text);
         Ok(Self {
-            own: Prepared::new(engine, &name, rule, capacity)?,
+            own: Prepared::new(engine.prepare(&name, rule, capacity)?, rule),
             name: text,
             outcomes: outcomes.of_rule("inline"),
             capacity,

@@ -125,7 +125,7 @@ fn write_quantiles(out: &mut impl Write, peaks: &Peaks) -> io::Result<()> {
     let (unit, name) = unit(descending.iter().copied());
     let mut rows = vec![["clients", "recent average rate at its peak, at most"].map(str::to_owned)];
     for (quantile, share) in QUANTILES {
-        // The least peak that so many don't exceed.
+        // The least peak that this share of the clients does not exceed.
         let above = clients - ((quantile * clients as f64).ceil() as usize).clamp(1, clients);
         rows.push([share.to_owned(), number(descending[above] * unit) + name]);
     }

@@ -16,6 +16,10 @@ for protocol in (2, 3):
             pipeline.execute_command("CL.THROTTLE", key, 1, 1, 60)
         answers = pipeline.execute()
     assert [answer[0] for answer in answers] == [0] + 99 * [1], answers
+    with client.pipeline() as pipeline:
+        pipeline.execute_command("CL.THROTTLE", f"{key}-multi", 1, 1, 60)
+        pipeline.execute_command("EARRRL.ALLOW", "api", f"{key}-multi")
+        assert pipeline.execute() == [[0, 2, 1, -1, 60], [1, 4, 0]]
     decision = client.execute_command("EARRRL.CHECK", "api", key)
     if protocol == 3:
         assert decision[b"allowed"] is True and decision[b"remaining"] == 4, decision

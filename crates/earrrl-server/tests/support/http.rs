@@ -46,7 +46,7 @@ impl Client {
     pub fn request(&mut self, method: &str, path: &str, headers: &str, body: &[u8]) -> Response {
         let token = self.token.as_ref().map(|token| format!("Authorization: Bearer {token}\r\n"));
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: test\r\n{headers}{}Content-Length: {}\r\n\r\n",
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{headers}{}Content-Length: {}\r\n\r\n",
             token.unwrap_or_default(),
             body.len()
         );

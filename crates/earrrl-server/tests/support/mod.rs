@@ -35,6 +35,7 @@ pub struct TestServer {
     pub server: Arc<Server>,
     pub http: SocketAddr,
     pub resp: SocketAddr,
+    pub admin: Option<SocketAddr>,
     pub grpc: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -61,14 +62,15 @@ impl TestServer {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
                 let running = Running::start(&config, clock).unwrap();
-                let addresses =
-                    (running.http.unwrap(), running.resp.unwrap(), running.grpc.unwrap());
+                let addresses = (running.http.unwrap(), running.resp.unwrap());
+                let others = (running.grpc.unwrap(), running.admin);
+                let addresses = (addresses.0, addresses.1, others.0, others.1);
                 started.send((Arc::clone(&running.server), addresses)).unwrap();
-                running.until(async { drop(stopped.await) }).await;
+                running.until(async { drop(stopped.await) }).await.unwrap();
             });
         });
-        let (server, (http, resp, grpc)) = wait.recv().unwrap();
-        Self { server, http, resp, grpc, stop: Some(stop), thread: Some(thread) }
+        let (server, (http, resp, grpc, admin)) = wait.recv().unwrap();
+        Self { server, http, resp, grpc, admin, stop: Some(stop), thread: Some(thread) }
     }
 
     /// Serves the descriptors of `testdata/envoy/shop.yaml`, by a clock that stands.

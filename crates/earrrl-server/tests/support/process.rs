@@ -39,6 +39,11 @@ impl Process {
         process
     }
 
+    /// Closes the reading end of the log.
+    pub fn close_log(&mut self) {
+        self.log = BufReader::new(Box::new(std::io::empty()));
+    }
+
     /// The next line of the log with this message.
     pub fn until_logged(&mut self, message: &str) -> serde_json::Value {
         loop {

@@ -83,6 +83,15 @@ impl Limit {
         each!(self, limit => limit.allowance())
     }
 
+    /// When the last request was stored, where a refund must name it to find it and `state` tells: a
+    /// refund without a time takes that one back. None elsewhere: that is as good as now.
+    pub fn last_charge(&self, state: Option<&State>) -> Option<Nanos> {
+        match state? {
+            State::SlidingLog(tally) => tally.newest().map(Nanos::new),
+            _ => None,
+        }
+    }
+
     /// Whether a request can be held back until it is allowed; see [`Algorithm::CAN_DELAY`].
     pub fn can_delay(&self) -> bool {
         each!(self, limit => can_delay(limit))

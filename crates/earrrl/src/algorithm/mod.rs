@@ -86,7 +86,7 @@ impl ClientState for Moment {
 /// Whether denied attempts count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// Every attempt is stored: who keeps hammering stays out.
+    /// Every attempt is stored: a client that keeps hammering stays out.
     Strict,
     /// Only what was allowed is stored.
     Leaky,

@@ -17,7 +17,7 @@ use crate::error::RuleError;
 use crate::grammar::Words;
 use crate::parameter;
 
-/// Entries a client, unless said otherwise.
+/// Entries a client, by default.
 pub const DEFAULT_MAX_ENTRIES: usize = 10_000;
 
 /// At most `quota` in any `(now - window, now]`. Leaky.

@@ -20,6 +20,7 @@ pub(super) async fn run<E: Engine>(
     let mut compared = keys_are_bytes(make().await, profile).await?;
     compared += time_never_goes_back(make().await, profile).await?;
     compared += same_rule_and_key_twice_add_up(make().await, profile).await?;
+    compared += a_refund_without_its_time(make().await, profile).await?;
     compared += a_changed_limit_keeps_histories(make().await, profile).await?;
     compared += far_apart_in_time(make().await, profile).await?;
     compared += the_largest_quota_is_exact(make().await, profile).await?;
@@ -82,6 +83,39 @@ async fn same_rule_and_key_twice_add_up<E: Engine>(
         let twice: [(usize, &[u8], Cost); 4] =
             [(1, b"k", one), (0, b"k", one), (0, b"other", one), (0, b"k", two)];
         lockstep.ask(Operation::Check, &twice, START).await?;
+    }
+    Ok(lockstep.compared)
+}
+
+/// A refund that does not name its time takes back what was charged last, as far as that can be told.
+async fn a_refund_without_its_time<E: Engine>(
+    engine: E,
+    profile: &Profile,
+) -> Result<usize, Mismatch> {
+    let rules = rules(&[
+        "sliding-log 3/1h",
+        "sliding-log 3/1h strict",
+        "sliding-window 3/1h",
+        "sliding-counter 3/1h",
+        "fixed-window 3/1h",
+        "gcra 1/1h burst=3",
+        "exponential 3/1h",
+        "recent-average 1/s half-life=10s",
+    ])?;
+    let mut lockstep = Lockstep::new("a refund without its time", engine, &rules, profile)?;
+    let charge = |rule| [(rule, &b"k"[..], Cost::ONE)];
+    for (seconds, rule) in (0..3).flat_map(|s| (0..rules.len()).map(move |rule| (s, rule))) {
+        let now = START + Duration::from_secs(seconds);
+        lockstep.ask(Operation::Check, &charge(rule), now).await?;
+    }
+    let now = START + Duration::from_secs(10);
+    for rule in 0..rules.len() {
+        lockstep.ask(Operation::RefundLast, &charge(rule), now).await?;
+        let again = lockstep.ask(Operation::Check, &charge(rule), now).await?;
+        if again.is_none_or(|answer| !answer.allowed) {
+            let problem = format!("{}: not taken back: {again:?}", rules[rule]);
+            return Err(Mismatch::new("a refund without its time", problem));
+        }
     }
     Ok(lockstep.compared)
 }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::vec::Vec;
 
+use super::ReferenceEngine;
 use super::{Mismatch, Profile};
 use crate::algorithm::{Limit, Mode};
 use crate::clock::{Clock, ManualClock, Nanos};
 use crate::cost::Cost;
 use crate::decision::{Decision, Wait};
 use crate::engine::{Charge, Engine, EngineError, RuleId};
-use crate::reference::ReferenceEngine;
 use crate::rule::Rule;
 
 /// What is asked of both.
@@ -26,6 +26,8 @@ pub enum Operation {
     Peek,
     /// Take back what was charged then.
     Refund(Nanos),
+    /// Take back what was charged last.
+    RefundLast,
     /// Forget the client.
     Reset,
 }
@@ -209,6 +211,7 @@ async fn apply<E: Engine>(
         Operation::Charge => engine.decide(charges, Mode::Charge, Some(now)).await.map(Some),
         Operation::Peek => engine.decide(charges, Mode::Peek, Some(now)).await.map(Some),
         Operation::Refund(at) => engine.refund(first?, Some(at), Some(now)).await.map(|()| None),
+        Operation::RefundLast => engine.refund(first?, None, Some(now)).await.map(|()| None),
         Operation::Reset => {
             let charge = first?;
             engine.reset(charge.rule, charge.key).await.map(|()| None)

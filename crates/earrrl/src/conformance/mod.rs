@@ -2,7 +2,7 @@
 //! between.
 //!
 //! Tables say what known sequences answer, field by field; everything else is compared, answer by
-//! answer, with the [`ReferenceEngine`](crate::ReferenceEngine). It is run against this crate's own engines, Redis, and the
+//! answer, with the [`ReferenceEngine`]. It is run against this crate's own engines, Redis, and the
 //! server over HTTP and RESP; an engine of your own runs it the same way:
 //!
 //! ```
@@ -22,11 +22,13 @@ use crate::engine::Engine;
 mod edges;
 mod lockstep;
 mod profile;
+mod reference;
 mod streams;
 mod tables;
 
 pub use lockstep::{Asked, Lockstep, Operation};
 pub use profile::{Mismatch, Profile};
+pub use reference::ReferenceEngine;
 
 /// Runs the whole suite, on a new engine for every scene. Answers how many answers were compared.
 ///

@@ -17,12 +17,12 @@ pub use verdict::{Denied, Verdict};
 pub use wait::{Patience, Reservation, WaitError};
 
 use crate::algorithm::{Algorithm, Judged, Limit, Mode, Moment, Policy, judge};
-use crate::atomic::{self, Part};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::Action;
 use crate::error::RuleError;
 use crate::rule::Rule;
+use crate::rules::atomic::{self, Part};
 use crate::store::table::{Change, KeyHash, KeyHasher, Purpose, Table, Word};
 use crate::store::{BuildError, Clients};
 
@@ -190,7 +190,6 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         K: Borrow<Q>,
     {
         let (limit, now) = (self.rule.limit(), self.clock.now());
-        let charged_at = charged_at.unwrap_or(now);
         self.clients.refund(self.hasher.hash(key), limit, now, charged_at, cost);
     }
 

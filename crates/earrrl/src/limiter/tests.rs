@@ -149,7 +149,7 @@ fn a_batch_is_not_overtaken_while_its_verdicts_are_read() {
 #[test]
 fn nothing_prints_the_key_of_the_hash() {
     let hasher = crate::store::table::KeyHasher::random().unwrap();
-    let builder = Limiter::<str>::builder(rule("gcra 1/s burst=1")).hasher(hasher.clone());
+    let builder = Limiter::<str>::builder(rule("gcra 1/s burst=1")).hasher(hasher);
     assert_eq!(std::format!("{hasher:?}"), "KeyHasher { .. }");
     assert!(!std::format!("{builder:?} {:?}", manual("gcra 1/s burst=1").0).contains("hasher"));
 }

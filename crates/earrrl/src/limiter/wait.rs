@@ -102,7 +102,7 @@ impl<C: Clock> Drop for Reservation<'_, C> {
     fn drop(&mut self) {
         if !self.kept {
             let (limit, now) = (self.rule.limit(), self.clock.now());
-            self.clients.refund(self.key, limit, now, self.charged_at, self.cost);
+            self.clients.refund(self.key, limit, now, Some(self.charged_at), self.cost);
         }
     }
 }

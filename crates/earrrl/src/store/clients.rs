@@ -135,10 +135,13 @@ impl Clients {
         key: KeyHash,
         limit: &Limit,
         now: Nanos,
-        charged_at: Nanos,
+        charged_at: Option<Nanos>,
         cost: crate::Cost,
     ) {
-        self.update(key, limit, now, |state| (limit.refund(state, now, charged_at, cost), ()));
+        self.update(key, limit, now, |state| {
+            let charged_at = charged_at.or_else(|| limit.last_charge(state.as_ref()));
+            (limit.refund(state, now, charged_at.unwrap_or(now), cost), ())
+        });
     }
 
     /// Forgets a client.

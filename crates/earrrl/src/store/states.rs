@@ -12,7 +12,7 @@ use crate::algorithm::{Limit, State};
 use crate::clock::Nanos;
 
 const SHARDS: usize = 64;
-/// So many of the longest idle are looked at to find who goes.
+/// How many of the longest idle are looked at to find the client to forget.
 const SAMPLED: usize = 5;
 /// What a client takes beside its state: the links and the allocation of its node, and its place
 /// in the map.

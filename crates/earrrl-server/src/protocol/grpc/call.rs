@@ -72,7 +72,7 @@ fn status(refused: &Refused) -> Status {
 }
 
 fn authorize(server: &Server, headers: &HeaderMap) -> Result<(), Status> {
-    let tokens = &server.config.tokens;
+    let tokens = server.tokens();
     let bearer = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     let bearer = bearer.and_then(|value| value.strip_prefix(b"Bearer "));
     match bearer.map_or_else(|| tokens.without(), |token| tokens.with(token)) {

@@ -71,7 +71,7 @@ pub async fn serve(
         match connection.standing(context) {
             Standing::Good => Poll::Pending,
             Standing::Overdue if leaving => Poll::Ready(true),
-            Standing::Overdue | Standing::Stopping if leaving => Poll::Pending,
+            Standing::Stopping if leaving => Poll::Pending,
             standing => {
                 leaving = true;
                 connection.leave();

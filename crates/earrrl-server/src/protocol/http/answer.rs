@@ -5,12 +5,14 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use earrrl::{Decision, Outcome, Places, Policy, Wait};
+use earrrl::{Decision, Outcome, Places, Wait};
+use earrrl_tower::headers::is_shown;
+use earrrl_tower::problem::{CONTENT_TYPE, Kind, write_members as write_members_of, write_names};
 
 use super::headers;
-use super::problem::PROBLEM_JSON;
 use crate::protocol::seconds::SecondsText;
 use crate::service::Answer;
+use crate::service::rules::Prepared;
 
 /// The status a decision is answered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,22 +35,41 @@ pub(super) fn respond(
     let mut body = Vec::with_capacity(320);
     body.push(b'{');
     if refused {
-        write_problem(answer, &mut body);
+        write_problem(answer, StatusCode::TOO_MANY_REQUESTS, &mut body);
     }
     write_members(answer, several, &mut body);
     body.push(b'}');
     let mut response = Response::new(Body::from(body));
     let json = HeaderValue::from_static("application/json");
-    let kind = if refused { PROBLEM_JSON } else { json };
+    let kind = if refused { CONTENT_TYPE } else { json };
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
-    headers::current::write(answer, response.headers_mut());
+    headers::write(answer, refused, x_rate_limit, |_| true, response.headers_mut());
     if refused {
         *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-        headers::retry_after(answer, response.headers_mut());
     }
-    if x_rate_limit {
-        headers::x_rate_limit(answer, response.headers_mut());
+    response
+}
+
+/// The answer to a proxy: nothing but headers where the request may pass, problem details where it may
+/// not. Limits are told of rules that deny or delay only: the proxy shows them to its clients.
+pub(super) fn authorize(answer: &Answer<'_>, deny_status: StatusCode, older: bool) -> Response {
+    let refused = answer.decision.as_ref().is_some_and(|decision| !decision.allowed);
+    let mut response = Response::new(Body::empty());
+    if refused {
+        let mut body = Vec::with_capacity(320);
+        body.push(b'{');
+        write_problem(answer, deny_status, &mut body);
+        write_members(answer, true, &mut body);
+        body.push(b'}');
+        response = Response::new(Body::from(body));
+        *response.status_mut() = deny_status;
+        response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
     }
+    let shown = |limit: &Prepared| is_shown(limit.rule.action());
+    headers::write(answer, refused, older, shown, response.headers_mut());
+    let outcome = answer.decision.as_ref().map_or(Outcome::Allow, |decision| decision.outcome);
+    let action = HeaderValue::from_static(outcome.name());
+    response.headers_mut().insert("x-ratelimit-action", action);
     response
 }
 
@@ -60,30 +81,17 @@ pub(super) fn write_object(answer: &Answer<'_>, several: bool, body: &mut Vec<u8
 }
 
 /// RFC 9457's members; the decision's own follow as extensions.
-fn write_problem(answer: &Answer<'_>, body: &mut Vec<u8>) {
-    let strict = answer.rule().is_some_and(|(_, l)| l.rule.limit().policy() == Policy::Strict);
-    let kind = if strict { "abnormal-usage-detected" } else { "quota-exceeded" };
-    body.extend_from_slice(b"\"type\":\"https://iana.org/assignments/http-problem-types#");
-    body.extend_from_slice(kind.as_bytes());
-    body.extend_from_slice(
-        b"\",\"title\":\"Too Many Requests\",\"status\":429,\"violated-policies\":",
-    );
-    write_over(answer, body);
+fn write_problem(answer: &Answer<'_>, status: StatusCode, body: &mut Vec<u8>) {
+    let kind = answer.rule().map_or(Kind::Blank, |(_, limit)| Kind::of(limit.rule.limit()));
+    write_members_of(kind, status, over(answer), body);
     body.push(b',');
 }
 
 /// The names of the rules that were over their limit.
-fn write_over(answer: &Answer<'_>, body: &mut Vec<u8>) {
+fn over<'a>(answer: &'a Answer<'_>) -> impl Iterator<Item = &'a str> {
     let over = answer.decision.as_ref().map_or(Places::NONE, |decision| decision.over);
-    let places = answer.charged.iter().enumerate().filter(|(place, _)| over.contains(*place));
-    body.push(b'[');
-    for (index, (_, (rule, _))) in places.enumerate() {
-        if index > 0 {
-            body.push(b',');
-        }
-        write_name(&rule.name, body);
-    }
-    body.push(b']');
+    let places = answer.charged.iter().enumerate();
+    places.filter(move |(place, _)| over.contains(*place)).map(|(_, (rule, _))| &*rule.name)
 }
 
 fn write_members(answer: &Answer<'_>, several: bool, body: &mut Vec<u8>) {
@@ -136,7 +144,7 @@ fn write_places(answer: &Answer<'_>, decision: &Decision, body: &mut Vec<u8>) {
     body.extend_from_slice(b",\"charge\":");
     body.extend_from_slice(itoa::Buffer::new().format(decision.rule).as_bytes());
     body.extend_from_slice(b",\"over\":");
-    write_over(answer, body);
+    write_names(over(answer), body);
     body.extend_from_slice(b",\"over_charges\":[");
     let mut separator: &[u8] = b"";
     for place in decision.over.iter() {

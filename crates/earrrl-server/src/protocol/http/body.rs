@@ -3,11 +3,13 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use earrrl::{Cost, MAX_CHARGES, Nanos};
 use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -31,7 +33,7 @@ pub(super) struct Check<'a> {
     #[serde(borrow, default)]
     pub(super) cost: Option<&'a RawValue>,
     #[serde(borrow, default)]
-    pub(super) rules: Option<Vec<Charge<'a>>>,
+    pub(super) rules: Option<Vec<Object<Charge<'a>>>>,
     #[serde(borrow, default)]
     pub(super) attributes: Option<Pairs<'a>>,
 }
@@ -71,7 +73,7 @@ pub(super) struct Refund<'a> {
 #[serde(deny_unknown_fields)]
 pub(super) struct Batch<'a> {
     #[serde(borrow)]
-    pub(super) checks: Vec<Check<'a>>,
+    pub(super) checks: Vec<Object<Check<'a>>>,
 }
 
 /// What a check asks for, once it is known to ask for one thing.
@@ -132,12 +134,12 @@ fn one_of() -> AskError {
     AskError::Invalid("expected one of: rule with key, rules, attributes".to_owned())
 }
 
-fn several(rules: Vec<Charge<'_>>) -> Result<Vec<Named<'_>>, AskError> {
+fn several(rules: Vec<Object<Charge<'_>>>) -> Result<Vec<Named<'_>>, AskError> {
     if rules.is_empty() || rules.len() > MAX_CHARGES {
         let why = format!("rules: {} charges; expected 1 to {MAX_CHARGES}", rules.len());
         return Err(AskError::Invalid(why));
     }
-    rules.into_iter().map(Charge::named).collect()
+    rules.into_iter().map(|charge| charge.0.named()).collect()
 }
 
 impl<'a> Charge<'a> {
@@ -183,6 +185,26 @@ fn cost(number: &RawValue) -> Result<Cost, AskError> {
 
 fn invalid(field: &str, error: &dyn fmt::Display) -> AskError {
     AskError::Invalid(format!("{field}: {error}"))
+}
+
+/// A JSON object. Of a list serde would take the elements for the members, in their order.
+#[derive(Debug)]
+pub(super) struct Object<T>(pub(super) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Members<T> {
+            type Value = T;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map))
+            }
+        }
+        deserializer.deserialize_map(Members(PhantomData)).map(Object)
+    }
 }
 
 /// Borrowed text, which serde takes from an `Option` only in a shape of its own.
@@ -262,8 +284,9 @@ mod tests {
     use super::*;
 
     fn wanted(json: &str) -> Result<Wanted<'_>, String> {
-        let check: Check<'_> = serde_json::from_str(json).map_err(|error| error.to_string())?;
-        check.wanted().map_err(|error| error.to_string())
+        let check: Object<Check<'_>> =
+            serde_json::from_str(json).map_err(|error| error.to_string())?;
+        check.0.wanted().map_err(|error| error.to_string())
     }
 
     #[test]
@@ -312,6 +335,8 @@ mod tests {
             r#"{"attributes":{"a":{}}}"#,
             r#"{"attributes":{"a":null}}"#,
             "[]",
+            r#"["a","k"]"#,
+            r#"{"rules":[["a","k"]]}"#,
             "",
         ] {
             assert!(wanted(json).is_err(), "{json}");

@@ -12,7 +12,7 @@ use super::routes::{Shared, authorize};
 use crate::config::access::Access;
 use crate::config::attribute::Part;
 use crate::service::rules::ActiveRule;
-use crate::service::{Ask, AskError};
+use crate::service::{Ask, AskError, Manner};
 use earrrl::Mode;
 
 /// `GET /v1/clients/{rule}/{key}`: what a request would be answered now. Nothing is stored.
@@ -25,7 +25,8 @@ pub(super) async fn explain(
     let (name, key) = client(&uri)?;
     let rules = server.service.rules();
     let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;
-    let answer = server.service.ask(Ask { rule, key: &key, cost: None }, Mode::Peek).await?;
+    let manner = Manner { mode: Mode::Peek, available: true };
+    let answer = server.service.ask(Ask { rule, key: &key, cost: None }, manner).await?;
     Ok(answer::respond(&answer, false, Status::Ok, server.config.x_ratelimit_headers))
 }
 

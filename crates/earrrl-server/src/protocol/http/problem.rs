@@ -4,12 +4,10 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use earrrl::EngineError;
+use earrrl_tower::problem::CONTENT_TYPE;
 use serde::Serialize;
 
 use crate::service::AskError;
-
-/// The content type of a problem.
-pub(super) const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 /// A problem: the status' own title, and what exactly.
 #[derive(Debug, PartialEq, Eq)]
@@ -50,7 +48,7 @@ impl Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.details())).into_response();
-        response.headers_mut().insert(header::CONTENT_TYPE, PROBLEM_JSON);
+        response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
         if self.status == StatusCode::UNAUTHORIZED {
             let challenge = HeaderValue::from_static("Bearer");
             response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);

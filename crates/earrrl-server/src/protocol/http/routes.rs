@@ -3,27 +3,27 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use axum::{Json, Router};
 use earrrl::Mode;
+use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use hyper::body::Body as _;
 use serde::Deserialize;
 use serde_json::json;
 
 use super::answer::{self, Status};
-use super::body::{self, Batch, Check, MAX_BATCH, Named, Refund, Wanted};
+use super::body::{self, Batch, Check, MAX_BATCH, Named, Object, Refund, Wanted};
 use super::problem::Problem;
-use super::{clients, envoy};
+use super::{authz, clients, envoy};
 use crate::config::access::Access;
 use crate::server::Server;
 use crate::service::attributes::Attributes;
 use crate::service::rules::{ActiveRule, RuleSet};
-use crate::service::{Answer, Ask, AskError};
+use crate::service::{Answer, Ask, AskError, Manner};
 
 pub(super) type Shared = State<Arc<Server>>;
 
@@ -33,26 +33,51 @@ const AT_ONCE: usize = 32;
 
 const OPENAPI: &str = include_str!("openapi.json");
 
-/// All routes.
+/// All routes. Metrics are elsewhere where they have a listener of their own.
 pub fn router(server: Arc<Server>) -> Router {
-    Router::new()
+    let routes = match server.config.admin {
+        Some(_) => health(),
+        None => health().route("/metrics", get(metrics)),
+    };
+    routes
         .route("/v1/check", post(check))
         .route("/v1/check/batch", post(batch))
         .route("/v1/peek", post(peek))
+        .route(authz::PATH, any(authz::authz))
+        .route("/v1/authz/{*path}", any(authz::authz))
+        .route("/v1/charge", post(charge))
         .route("/v1/refund", post(refund))
         .route("/v1/clients/{rule}/{*key}", get(clients::explain).delete(clients::reset))
         .route("/v1/rules", get(rules))
         .route("/openapi.json", get(openapi))
         .route("/json", post(envoy::json))
         .route("/healthcheck", get(envoy::healthcheck))
-        .route("/healthz", get(healthz))
-        .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics))
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "no such route; see /openapi.json"))
         .method_not_allowed_fallback(async || {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "see /openapi.json for the methods")
         })
         .with_state(server)
+}
+
+/// The routes that a listener of its own serves, and places that are kept for them.
+pub fn admin_router(server: Arc<Server>) -> Router {
+    health()
+        .route("/metrics", get(metrics))
+        .fallback(async || Problem::new(StatusCode::NOT_FOUND, "health and metrics only"))
+        .with_state(server)
+}
+
+/// For a connection that found all places taken but those kept for health and metrics.
+pub fn reserved_router(server: Arc<Server>) -> Router {
+    let full = "as many are connected as may be; come back in a second";
+    admin_router(server).fallback(async move || {
+        let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, full);
+        ([(header::RETRY_AFTER, "1"), (header::CONNECTION, "close")], problem)
+    })
+}
+
+fn health() -> Router<Arc<Server>> {
+    Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz))
 }
 
 async fn check(State(server): Shared, request: Request) -> Result<Response, Problem> {
@@ -61,6 +86,10 @@ async fn check(State(server): Shared, request: Request) -> Result<Response, Prob
 
 async fn peek(State(server): Shared, request: Request) -> Result<Response, Problem> {
     ask(&server, request, Mode::Peek, Status::Ok).await
+}
+
+async fn charge(State(server): Shared, request: Request) -> Result<Response, Problem> {
+    ask(&server, request, Mode::Charge, Status::ByVerdict).await
 }
 
 async fn ask(
@@ -75,7 +104,8 @@ async fn ask(
     let x_rate_limit = server.config.x_ratelimit_headers;
     let respond =
         |answer: &Answer<'_>, several| answer::respond(answer, several, status, x_rate_limit);
-    let response = decide(server, check, mode, respond).await?;
+    let manner = Manner { mode, available: true };
+    let response = decide(server, check, manner, respond).await?;
     server.service.metrics.http_request.record(started.elapsed());
     Ok(response)
 }
@@ -85,7 +115,7 @@ async fn ask(
 async fn decide<T>(
     server: &Server,
     check: Check<'_>,
-    mode: Mode,
+    manner: Manner,
     then: impl FnOnce(&Answer<'_>, bool) -> T,
 ) -> Result<T, AskError> {
     let service = &server.service;
@@ -94,7 +124,7 @@ async fn decide<T>(
         Wanted::One(named) => {
             let rule = find(server, &rules, &named)?;
             let ask = Ask { rule: rule.get(), key: named.key.as_bytes(), cost: named.cost };
-            Ok(then(&service.ask(ask, mode).await?, false))
+            Ok(then(&service.ask(ask, manner).await?, false))
         }
         Wanted::Several(list) => {
             let found: Vec<Found<'_>> =
@@ -107,11 +137,11 @@ async fn decide<T>(
                     cost: named.cost,
                 })
                 .collect();
-            Ok(then(&service.ask_all(&asks, mode).await?, true))
+            Ok(then(&service.ask_all(&asks, manner).await?, true))
         }
         Wanted::Matching(pairs) => {
-            let request = Attributes::new(pairs, &rules.client_address);
-            Ok(then(&service.ask_matching(&rules, &request, mode).await?, true))
+            let request = Attributes::new(pairs, &rules.reading);
+            Ok(then(&service.ask_matching(&rules, &request, manner).await?, true))
         }
     }
 }
@@ -150,7 +180,7 @@ async fn batch(State(server): Shared, request: Request) -> Result<Response, Prob
     }
     let mut out = Vec::with_capacity(256 * batch.checks.len() + 16);
     out.extend_from_slice(b"{\"decisions\":[");
-    let mut checks = batch.checks.into_iter();
+    let mut checks = batch.checks.into_iter().map(|check| check.0);
     if server.service.engine().waits() {
         while let Some(first) = checks.next() {
             let together = [first].into_iter().chain(checks.by_ref().take(AT_ONCE - 1));
@@ -170,7 +200,7 @@ async fn batch(State(server): Shared, request: Request) -> Result<Response, Prob
 /// Appends one answer of a batch, and a comma.
 async fn decide_into(server: &Server, check: Check<'_>, out: &mut Vec<u8>) {
     let write = |answer: &Answer<'_>, several| answer::write_object(answer, several, out);
-    if let Err(error) = decide(server, check, Mode::Check, write).await {
+    if let Err(error) = decide(server, check, Mode::Check.into(), write).await {
         out.extend_from_slice(Problem::from(error).to_json().to_string().as_bytes());
     }
     out.push(b',');
@@ -233,7 +263,7 @@ async fn metrics(server: Shared) -> Response {
 
 /// The body of a request that may be made. One that is announced as too long is refused before any
 /// of it is read. Its type must be said: a web page can't send JSON to another site unasked.
-async fn read(server: &Server, request: Request, needed: Access) -> Result<Bytes, Problem> {
+async fn read(server: &Server, request: Request, needed: Access) -> Result<Vec<u8>, Problem> {
     authorize(server, request.headers(), needed)?;
     server.service.metrics.http_requests.increment();
     let kind = request.headers().get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
@@ -247,8 +277,17 @@ async fn read(server: &Server, request: Request, needed: Access) -> Result<Bytes
     if announced > most as u64 {
         return Err(too_long(format!("{announced} bytes; at most {most}")));
     }
-    let body = axum::body::to_bytes(request.into_body(), most).await;
-    body.map_err(|_| too_long(format!("more than {most} bytes")))
+    let mut chunks = request.into_body().into_data_stream();
+    let mut body = Vec::with_capacity(announced as usize);
+    while let Some(chunk) = chunks.next().await {
+        // The connection is gone.
+        let chunk = chunk.map_err(|_| Problem::new(StatusCode::BAD_REQUEST, "no whole body"))?;
+        if body.len() + chunk.len() > most {
+            return Err(too_long(format!("more than {most} bytes")));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
 }
 
 /// Whether the request's token is good for it.
@@ -257,24 +296,30 @@ pub(super) fn authorize(
     headers: &HeaderMap,
     needed: Access,
 ) -> Result<(), Problem> {
-    let tokens = &server.config.tokens;
+    let tokens = server.tokens();
     let bearer = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     let bearer = bearer
         .and_then(|value| value.split_at_checked(7))
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
     let access = bearer.map_or_else(|| tokens.without(), |(_, token)| tokens.with(token));
-    match access {
-        access if access >= needed => Ok(()),
-        Access::Nothing => {
-            Err(Problem::new(StatusCode::UNAUTHORIZED, "expected Authorization: Bearer TOKEN"))
+    let refused = |status, detail: &str| Err(Problem::new(status, detail));
+    match (access, bearer) {
+        (access, _) if access >= needed => Ok(()),
+        (Access::Nothing, None) => {
+            refused(StatusCode::UNAUTHORIZED, "expected Authorization: Bearer TOKEN")
         }
-        _ => Err(Problem::new(StatusCode::FORBIDDEN, "this needs the admin token")),
+        (Access::Nothing, Some(_)) => {
+            server.service.metrics.failed_logins.increment();
+            refused(StatusCode::UNAUTHORIZED, "invalid token")
+        }
+        _ => refused(StatusCode::FORBIDDEN, "this needs the admin token"),
     }
 }
 
 /// The body's JSON.
 fn parse<'a, T: Deserialize<'a>>(server: &Server, body: &'a [u8]) -> Result<T, Problem> {
-    serde_json::from_slice(body).map_err(|error| {
+    let parsed = serde_json::from_slice::<Object<T>>(body);
+    parsed.map(|object| object.0).map_err(|error| {
         server.service.metrics.malformed.increment();
         Problem::new(StatusCode::BAD_REQUEST, format!("JSON: {}", body::shown(&error)))
     })

@@ -5,8 +5,8 @@
 
 use std::cell::RefCell;
 
-use crate::protocol::resp::codec::MAX_REQUEST_LEN;
-use crate::protocol::resp::gather::Questions;
+use super::codec::MAX_REQUEST_LEN;
+use super::question::Questions;
 
 /// Bytes read at once. Beside the longest unfinished request there is always room to read.
 const INPUT_LEN: usize = MAX_REQUEST_LEN + 8 * 1024;

@@ -84,6 +84,11 @@ impl<'a> Request<'a> {
         self.bytes.len()
     }
 
+    /// As it came.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
     /// Number of words: 0 for an empty array or a blank line.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {

@@ -6,24 +6,35 @@ use super::session::{Refusal, Session};
 use crate::config::access::Access;
 
 /// Our commands: name, and number of words as Redis writes it, negative for "at least".
-const COMMANDS: [(&str, i64); 16] = [
+const COMMANDS: [(&str, i64); 22] = [
     ("auth", -2),
     ("cl.throttle", -5),
     ("client", -2),
     ("command", -1),
+    ("discard", 1),
+    ("earrrl.allow", -3),
+    ("earrrl.charge", -3),
     ("earrrl.check", -3),
+    ("earrrl.checkattr", -3),
     ("earrrl.peek", -3),
     ("earrrl.refund", -4),
     ("earrrl.reset", 3),
     ("earrrl.rules", 1),
     ("echo", 2),
+    ("exec", 1),
     ("hello", -1),
     ("info", -1),
+    ("multi", 1),
     ("ping", -1),
     ("quit", -1),
     ("reset", 1),
     ("select", 2),
 ];
+
+/// Whether there is a command of this name.
+pub(super) fn is_known(name: &[u8]) -> bool {
+    COMMANDS.iter().any(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes()))
+}
 
 pub(super) fn ping(request: Request<'_>, reply: &mut Writer<'_>) -> Result<(), Refusal> {
     match (request.len(), request.word(1)) {
@@ -52,19 +63,13 @@ pub(super) fn hello(
         None => session.version,
         Some(b"2") => Version::V2,
         Some(b"3") => Version::V3,
-        Some(_) => {
-            Writer::new(out, session.version).error_code("NOPROTO", "unsupported protocol version");
-            return Ok(());
-        }
+        Some(_) => return Err(Refusal::Version),
     };
     let mut words = request.words().skip(2);
     while let Some(option) = words.next() {
         if option.eq_ignore_ascii_case(b"AUTH") {
             let (_user, token) = (words.next(), words.next());
-            if !authenticate(session, token.ok_or(Refusal::WordCount)?) {
-                wrong_token(&mut Writer::new(out, session.version));
-                return Ok(());
-            }
+            authenticate(session, token.ok_or(Refusal::WordCount)?)?;
         } else if option.eq_ignore_ascii_case(b"SETNAME") {
             words.next().ok_or(Refusal::WordCount)?;
         } else {
@@ -107,34 +112,32 @@ pub(super) fn auth(
         _ => None,
     };
     let token = token.ok_or(Refusal::WordCount)?;
-    if !session.server.config.tokens.any() {
+    if !session.server.tokens().any() {
         return Err(Refusal::Error("AUTH: this server is configured without tokens".to_owned()));
     }
-    if authenticate(session, token) {
-        reply.simple("OK");
-    } else {
-        wrong_token(reply);
-    }
+    authenticate(session, token)?;
+    reply.simple("OK");
     Ok(())
 }
 
 /// A wrong token leaves what an earlier one opened, as with Redis.
-fn authenticate(session: &mut Session, token: &[u8]) -> bool {
-    let access = session.server.config.tokens.with(token);
-    if access > Access::Nothing {
-        session.access = access;
+fn authenticate(session: &mut Session, token: &[u8]) -> Result<(), Refusal> {
+    let access = session.server.tokens().with(token);
+    if access == Access::Nothing {
+        session.failed_logins += 1;
+        session.server.service.metrics.failed_logins.increment();
+        return Err(Refusal::WrongToken);
     }
-    access > Access::Nothing
-}
-
-fn wrong_token(reply: &mut Writer<'_>) {
-    reply.error_code("WRONGPASS", "invalid token");
+    session.failed_logins = 0;
+    session.access = access;
+    Ok(())
 }
 
 /// Back to how the connection began.
 pub(super) fn reset(session: &mut Session, out: &mut Vec<u8>) {
     session.version = Version::V2;
-    session.access = session.server.config.tokens.without();
+    session.access = session.server.tokens().without();
+    session.transaction = None;
     Writer::new(out, session.version).simple("RESET");
 }
 
@@ -200,7 +203,7 @@ pub(super) fn command(request: Request<'_>, reply: &mut Writer<'_>) -> Result<()
 fn describe(name: &str, words: i64, reply: &mut Writer<'_>) {
     let key = match name {
         "cl.throttle" => 1,
-        "earrrl.rules" => 0,
+        "earrrl.rules" | "earrrl.checkattr" => 0,
         name if name.starts_with("earrrl.") => 2,
         _ => 0,
     };

@@ -1,14 +1,18 @@
 //! The commands that ask and change: `CL.THROTTLE` and `EARRRL.*`.
 
+use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
-use earrrl::{Cost, MAX_CHARGES, Mode, Nanos, Outcome, Wait};
+use earrrl::{Cost, Decision, MAX_CHARGES, Mode, Nanos, Outcome, Places, Wait};
 
 use super::codec::Request;
+use super::question::Question;
 use super::reply::Writer;
-use super::session::{Refusal, Session, is_throttle};
+use super::session::{Refusal, Session};
 use crate::config::access::Access;
 use crate::engine::throttle::{Call, Throttled};
+use crate::service::attributes::{Attributes, MAX_ATTRIBUTES};
 use crate::service::rules::{ActiveRule, RuleSet};
 use crate::service::{Answer, Ask, AskError, check_key};
 
@@ -20,7 +24,9 @@ pub(super) fn throttle(
     reply: &mut Writer<'_>,
 ) -> Result<(), Refusal> {
     let (key, call) = parse_throttle(session, request)?;
-    write_throttled(session.server.service.engine().throttle.throttle(key, call), reply);
+    let throttled = session.server.service.engine().throttle.throttle(key, call);
+    count(session, call, throttled);
+    write_throttled(throttled, reply);
     Ok(())
 }
 
@@ -32,19 +38,26 @@ pub(super) async fn throttle_shared(
 ) -> Result<(), Refusal> {
     let (key, call) = parse_throttle(session, request)?;
     let throttled = session.server.service.throttle(key, call).await.map_err(refusal)?;
+    count(session, call, throttled);
     write_throttled(throttled, &mut Writer::new(out, session.version));
     Ok(())
 }
 
 /// Begins to fetch what a question of one key is about.
 #[inline]
-pub(super) fn prefetch(session: &Session, request: Request<'_>, rules: &RuleSet) {
+pub(super) fn prefetch(
+    session: &Session,
+    question: Question,
+    request: Request<'_>,
+    rules: &RuleSet,
+) {
     let service = &session.server.service;
-    match (request.len(), request.word(1), request.word(2)) {
-        (5..=6, Some(key), _) if request.word(0).is_some_and(is_throttle) => {
-            service.engine().throttle.prefetch(key);
-        }
-        (3 | 5, Some(name), Some(key)) => {
+    if session.may(Access::Ask).is_err() {
+        return;
+    }
+    match (question, request.word(1), request.word(2)) {
+        (Question::Throttle, Some(key), _) => service.engine().throttle.prefetch(key),
+        (_, Some(name), Some(key)) if matches!(request.len(), 3 | 5) => {
             if let Some(rule) = remembered(session, rules, name) {
                 service.prefetch(rule, key);
             }
@@ -72,6 +85,14 @@ fn parse_throttle<'a>(
     let call = Call::new(max_burst, count, period, quantity)
         .map_err(|error| Refusal::Error(error.to_string()))?;
     Ok((key, call))
+}
+
+#[inline]
+fn count(session: &Session, call: Call, throttled: Throttled) {
+    if !call.only_asks() {
+        let outcome = if throttled.limited { Outcome::Deny } else { Outcome::Allow };
+        session.server.service.metrics.throttle.count(outcome);
+    }
 }
 
 #[inline]
@@ -127,6 +148,98 @@ pub(super) async fn ask(
     let answer = session.server.service.ask(Ask { rule, key, cost }, mode).await;
     write_answer(&answer.map_err(refusal)?, false, &mut Writer::new(out, session.version));
     Ok(())
+}
+
+/// `EARRRL.ALLOW rule key [COST c]`: a check that answers no more than three integers: 1 or 0 for
+/// allowed, what remains, and milliseconds to wait, -1 for ever.
+#[inline]
+pub(super) async fn allow(
+    session: &Session,
+    request: Request<'_>,
+    rules: &RuleSet,
+    out: &mut Vec<u8>,
+) -> Result<(), Refusal> {
+    session.may(Access::Ask)?;
+    let cost = match (request.len(), request.word(3), request.word(4)) {
+        (3, ..) => None,
+        (5, Some(word), Some(text)) if word.eq_ignore_ascii_case(b"COST") => Some(cost(text)?),
+        _ => return Err(Refusal::WordCount),
+    };
+    let (Some(name), Some(key)) = (request.word(1), request.word(2)) else {
+        return Err(Refusal::WordCount);
+    };
+    let rule = remembered(session, rules, name).ok_or_else(|| refusal(AskError::UnknownRule))?;
+    let answer = session.server.service.ask(Ask { rule, key, cost }, Mode::Check).await;
+    write_allow(answer.map_err(refusal)?.decision.as_ref(), &mut Writer::new(out, session.version));
+    Ok(())
+}
+
+#[inline]
+fn write_allow(decision: Option<&Decision>, reply: &mut Writer<'_>) {
+    let Some(decision) = decision else {
+        // The rule leaves this client alone.
+        return reply.raw(b"*3\r\n:1\r\n:-1\r\n:0\r\n");
+    };
+    let wait = match (decision.allowed, decision.retry_after) {
+        (true, _) => whole_millis(decision.delay),
+        (false, Wait::For(wait)) => whole_millis(wait),
+        (false, Wait::Never) => -1,
+    };
+    reply.array(3);
+    reply.integer(decision.allowed.into());
+    reply.integer(i64::try_from(decision.remaining).unwrap_or(i64::MAX));
+    reply.integer(wait);
+}
+
+/// Rounded up.
+#[inline]
+fn whole_millis(wait: Duration) -> i64 {
+    i64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
+}
+
+/// `EARRRL.CHECKATTR name value [name value …]`: every rule that matches these attributes, as
+/// `attributes` of `POST /v1/check`.
+pub(super) async fn check_attributes(
+    session: &Session,
+    request: Request<'_>,
+    rules: &RuleSet,
+    out: &mut Vec<u8>,
+) -> Result<(), Refusal> {
+    session.may(Access::Ask)?;
+    let count = request.len() / 2;
+    if request.len().is_multiple_of(2) || count == 0 {
+        return Err(Refusal::WordCount);
+    }
+    if count > MAX_ATTRIBUTES {
+        return Err(Refusal::Error(format!("attributes: {count}; at most {MAX_ATTRIBUTES}")));
+    }
+    let text = |place: usize| {
+        let text = std::str::from_utf8(request.word(place).unwrap_or_default());
+        text.map(Cow::Borrowed).map_err(|_| Refusal::Error("attributes: expected UTF-8".to_owned()))
+    };
+    let pairs = (0..count).map(|pair| Ok((text(2 * pair + 1)?, text(2 * pair + 2)?)));
+    let attributes = Attributes::new(pairs.collect::<Result<Vec<_>, _>>()?, &rules.reading);
+    let service = &session.server.service;
+    let answer = service.ask_matching(rules, &attributes, Mode::Check.into()).await;
+    write_matching(&answer.map_err(refusal)?, &mut Writer::new(out, session.version));
+    Ok(())
+}
+
+/// The decision, and which rules it comes from.
+fn write_matching(answer: &Answer<'_>, reply: &mut Writer<'_>) {
+    reply.map(10);
+    write_figures(answer.decision.as_ref(), reply);
+    reply.bulk(b"rule");
+    match answer.rule() {
+        Some((rule, _)) => reply.bulk(rule.name.as_bytes()),
+        None => reply.nil(),
+    }
+    reply.bulk(b"over");
+    let over = answer.decision.as_ref().map_or(Places::NONE, |decision| decision.over);
+    let names = answer.charged.iter().enumerate().filter(|(place, _)| over.contains(*place));
+    let names: Vec<&str> = names.map(|(_, (rule, _))| &*rule.name).collect();
+    reply.array(names.len());
+    names.iter().for_each(|name| reply.bulk(name.as_bytes()));
 }
 
 /// The rule of this name, looked for first where the client's last rule was.
@@ -280,6 +393,20 @@ fn write_answer(answer: &Answer<'_>, several: bool, reply: &mut Writer<'_>) {
     let several = several && answer.decision.is_some();
     reply.map(if several { 10 } else { 8 });
     let decision = answer.decision.as_ref();
+    write_figures(decision, reply);
+    if let (true, Some(decision)) = (several, decision) {
+        reply.raw(b"$6\r\ncharge\r\n");
+        reply.integer(decision.rule as i64);
+        reply.raw(b"$4\r\nover\r\n");
+        reply.array(decision.over.len());
+        for place in decision.over.iter() {
+            reply.integer(place as i64);
+        }
+    }
+}
+
+#[inline]
+fn write_figures(decision: Option<&Decision>, reply: &mut Writer<'_>) {
     reply.raw(b"$7\r\nallowed\r\n");
     reply.boolean(decision.is_none_or(|decision| decision.allowed));
     reply.raw(b"$6\r\naction\r\n");
@@ -302,15 +429,6 @@ fn write_answer(answer: &Answer<'_>, several: bool, reply: &mut Writer<'_>) {
     reply.seconds(decision.map(|decision| decision.reset_after).unwrap_or_default());
     reply.raw(b"$5\r\ndelay\r\n");
     reply.seconds(decision.map(|decision| decision.delay).unwrap_or_default());
-    if let (true, Some(decision)) = (several, decision) {
-        reply.raw(b"$6\r\ncharge\r\n");
-        reply.integer(decision.rule as i64);
-        reply.raw(b"$4\r\nover\r\n");
-        reply.array(decision.over.len());
-        for place in decision.over.iter() {
-            reply.integer(place as i64);
-        }
-    }
 }
 
 #[inline]

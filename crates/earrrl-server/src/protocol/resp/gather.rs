@@ -3,23 +3,21 @@
 //! Where states are in memory, they are on their way to the processor meanwhile: to wait for each
 //! takes longer than to decide. Where they are elsewhere, all are asked about at once.
 
+use super::client::Client;
 use super::codec::{Kept, Malformed};
-use super::serve::Client;
-use super::session::Session;
+use super::decide;
+use super::question::Questions;
 use crate::service::rules::RuleSet;
 
 /// Most requests that are gathered. What a question is answered with is short, so that their answers
 /// together are not much.
 const MOST: usize = 32;
 
-/// Questions, each with the place where it begins.
-pub type Questions = Vec<(usize, Kept)>;
-
 /// What follows the questions that were gathered.
 pub(super) enum Then {
     /// Possibly more of them.
     More,
-    /// A command, which is carried out after them and before the next.
+    /// Another command, which is carried out after them and before the next.
     Command(usize, Kept),
     /// There is no whole request left.
     Starved,
@@ -36,6 +34,7 @@ impl Client {
         rules: &RuleSet,
         questions: &mut Questions,
     ) -> Then {
+        let fetches = !self.session.server.service.engine().waits();
         while questions.len() < MOST {
             let start = *consumed;
             let request = match self.decoder.decode(&input[start..]) {
@@ -45,11 +44,13 @@ impl Client {
             };
             *consumed += request.consumed();
             let kept = request.keep();
-            if !Session::overlaps(request) {
+            let Some(question) = self.session.question(request) else {
                 return Then::Command(start, kept);
+            };
+            if fetches {
+                decide::prefetch(&self.session, question, request, rules);
             }
-            self.session.prefetch(request, rules);
-            questions.push((start, kept));
+            questions.push((start, kept, question));
         }
         Then::More
     }

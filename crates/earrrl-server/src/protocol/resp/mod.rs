@@ -1,11 +1,16 @@
 //! RESP2 and RESP3, the protocol of Redis clients.
 
+mod answer;
 mod buffers;
+mod client;
 pub mod codec;
 mod command;
 mod decide;
-pub mod gather;
+mod dispatch;
+mod gather;
 mod overlap;
+mod question;
 pub mod reply;
 pub mod serve;
 pub mod session;
+mod transaction;

@@ -1,24 +1,15 @@
-//! What the server remembers of one client, and which command is which.
+//! What the server remembers of one client.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use super::codec::Request;
-use super::reply::{Version, Writer};
-use super::{command, decide};
+use super::reply::Version;
+use super::transaction::Transaction;
 use crate::config::access::Access;
 use crate::server::Server;
-use crate::service::rules::RuleSet;
-use earrrl::Mode;
 
-/// What follows an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// The next request.
-    Go,
-    /// The end of the connection.
-    Close,
-}
+/// Wrong tokens in a row after which a connection is closed.
+pub(super) const MAX_FAILED_LOGINS: u32 = 3;
 
 /// One client.
 #[derive(Debug)]
@@ -30,6 +21,10 @@ pub struct Session {
     pub(super) id: usize,
     /// Where its last rule was found: the next one is most likely the same.
     pub(super) last_rule: AtomicUsize,
+    /// Wrong tokens that it has shown since the last right one.
+    pub(super) failed_logins: u32,
+    /// What it has sent since `MULTI`.
+    pub(super) transaction: Option<Box<Transaction>>,
 }
 
 /// Why a command is not carried out.
@@ -43,13 +38,35 @@ pub(super) enum Refusal {
     Unauthenticated,
     /// The token shown is not good for it.
     Forbidden,
+    /// The token is none of this server's.
+    WrongToken,
+    /// A version of the protocol that is not spoken.
+    Version,
+    /// One of the commands since `MULTI` was refused.
+    Aborted,
+}
+
+impl Refusal {
+    /// The error's code, which clients know, and its text.
+    pub(super) fn shown(&self) -> (&'static str, &str) {
+        match self {
+            Self::Error(text) => ("ERR", text),
+            Self::WordCount => ("ERR", "wrong number of arguments for this command"),
+            Self::Unauthenticated => ("NOAUTH", "Authentication required."),
+            Self::Forbidden => ("NOPERM", "this needs the admin token"),
+            Self::WrongToken => ("WRONGPASS", "invalid token"),
+            Self::Version => ("NOPROTO", "unsupported protocol version"),
+            Self::Aborted => ("EXECABORT", "Transaction discarded because of previous errors."),
+        }
+    }
 }
 
 impl Session {
     /// A client that has shown no token; `id` tells it from the others that are connected.
     pub fn new(server: Arc<Server>, id: usize) -> Self {
-        let access = server.config.tokens.without();
-        Self { server, version: Version::V2, access, id, last_rule: AtomicUsize::new(0) }
+        let access = server.tokens().without();
+        let (version, last_rule) = (Version::V2, AtomicUsize::new(0));
+        Self { server, version, access, id, last_rule, failed_logins: 0, transaction: None }
     }
 
     /// The version the client asked for.
@@ -57,94 +74,14 @@ impl Session {
         self.version
     }
 
-    /// Carries out one request and appends its reply.
-    #[inline]
-    pub async fn answer(
-        &mut self,
-        request: Request<'_>,
-        rules: &RuleSet,
-        out: &mut Vec<u8>,
-    ) -> Next {
-        let Some(name) = request.word(0) else { return Next::Go };
-        let length = out.len();
-        let result = if is_throttle(name) {
-            decide::throttle(self, request, &mut Writer::new(out, self.version))
-        } else if name.eq_ignore_ascii_case(b"EARRRL.CHECK") {
-            decide::ask(self, request, rules, Mode::Check, out).await
-        } else {
-            match self.seldom(name, request, rules, out).await {
-                Ok(Next::Go) => Ok(()),
-                Ok(Next::Close) => return Next::Close,
-                Err(refusal) => Err(refusal),
-            }
-        };
-        if let Err(refusal) = result {
-            out.truncate(length);
-            refuse(&refusal, &mut Writer::new(out, self.version));
-        }
-        Next::Go
+    /// Whether it has shown so many wrong tokens that it is to go, slowly.
+    pub(super) fn is_locked_out(&self) -> bool {
+        self.failed_logins >= MAX_FAILED_LOGINS
     }
 
-    /// Whether a request changes nothing but what it asks about.
-    pub(super) fn overlaps(request: Request<'_>) -> bool {
-        request.word(0).is_some_and(|name| mode(name).is_some() || is_throttle(name))
-    }
-
-    /// Begins to fetch what a request that [`Session::overlaps`] is about, where that is in memory.
-    #[inline]
-    pub(super) fn prefetch(&self, request: Request<'_>, rules: &RuleSet) {
-        if self.may(Access::Ask).is_ok() && !self.server.service.engine().waits() {
-            decide::prefetch(self, request, rules);
-        }
-    }
-
-    /// Answers a request that [`Session::overlaps`].
-    pub(super) async fn question(&self, request: Request<'_>, rules: &RuleSet, out: &mut Vec<u8>) {
-        let answer = match request.word(0).and_then(mode) {
-            Some(mode) => decide::ask(self, request, rules, mode, out).await,
-            None => decide::throttle_shared(self, request, out).await,
-        };
-        if let Err(refusal) = answer {
-            out.clear();
-            refuse(&refusal, &mut Writer::new(out, self.version));
-        }
-    }
-
-    async fn seldom(
-        &mut self,
-        name: &[u8],
-        request: Request<'_>,
-        rules: &RuleSet,
-        out: &mut Vec<u8>,
-    ) -> Result<Next, Refusal> {
-        let mut upper = [0; 16];
-        let Some(upper) = upper.get_mut(..name.len()) else {
-            return unknown(request, &mut Writer::new(out, self.version));
-        };
-        upper.copy_from_slice(name);
-        upper.make_ascii_uppercase();
-        let mut reply = Writer::new(out, self.version);
-        match &*upper {
-            b"PING" => command::ping(request, &mut reply)?,
-            b"ECHO" => command::echo(request, &mut reply)?,
-            b"HELLO" => command::hello(self, request, out)?,
-            b"AUTH" => command::auth(self, request, &mut reply)?,
-            b"RESET" => command::reset(self, out),
-            b"SELECT" => command::select(request, &mut reply)?,
-            b"CLIENT" => command::client(self, request, &mut reply)?,
-            b"COMMAND" => command::command(request, &mut reply)?,
-            b"INFO" => command::info(self, &mut reply)?,
-            b"EARRRL.PEEK" => decide::ask(self, request, rules, Mode::Peek, out).await?,
-            b"EARRRL.REFUND" => decide::refund(self, request, rules, &mut reply).await?,
-            b"EARRRL.RESET" => decide::reset(self, request, rules, &mut reply).await?,
-            b"EARRRL.RULES" => decide::rules(self, rules, &mut reply)?,
-            b"QUIT" => {
-                reply.simple("OK");
-                return Ok(Next::Close);
-            }
-            _ => return unknown(request, &mut reply),
-        }
-        Ok(Next::Go)
+    /// Bytes that are kept between its requests.
+    pub(super) fn held(&self) -> usize {
+        self.transaction.as_ref().map_or(0, |transaction| transaction.held())
     }
 
     /// Whether the client may do what needs this access.
@@ -155,44 +92,5 @@ impl Session {
             Access::Nothing => Err(Refusal::Unauthenticated),
             _ => Err(Refusal::Forbidden),
         }
-    }
-}
-
-#[inline]
-pub(super) fn is_throttle(name: &[u8]) -> bool {
-    name.eq_ignore_ascii_case(b"CL.THROTTLE")
-}
-
-/// What a command asks, if it asks.
-fn mode(name: &[u8]) -> Option<Mode> {
-    if name.eq_ignore_ascii_case(b"EARRRL.CHECK") {
-        return Some(Mode::Check);
-    }
-    name.eq_ignore_ascii_case(b"EARRRL.PEEK").then_some(Mode::Peek)
-}
-
-/// An unknown command is an error, and HTTP sent to this port the end: a web page must not be able
-/// to have a browser's request body taken for commands.
-fn unknown(request: Request<'_>, reply: &mut Writer<'_>) -> Result<Next, Refusal> {
-    let is_http = |word: &[u8]| word.starts_with(b"HTTP/") || word.eq_ignore_ascii_case(b"Host:");
-    if request.is_inline() && request.words().any(is_http) {
-        reply.error("Protocol error: this port speaks RESP, not HTTP");
-        return Ok(Next::Close);
-    }
-    let name = request.word(0).unwrap_or_default();
-    let shown = name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'.') && name.len() <= 32;
-    match std::str::from_utf8(name) {
-        Ok(name) if shown => Err(Refusal::Error(format!("unknown command '{name}'"))),
-        _ => Err(Refusal::Error("unknown command".to_owned())),
-    }
-}
-
-#[cold]
-fn refuse(refusal: &Refusal, reply: &mut Writer<'_>) {
-    match refusal {
-        Refusal::Error(text) => reply.error(text),
-        Refusal::WordCount => reply.error("wrong number of arguments for this command"),
-        Refusal::Unauthenticated => reply.error_code("NOAUTH", "Authentication required."),
-        Refusal::Forbidden => reply.error_code("NOPERM", "this needs the admin token"),
     }
 }

@@ -191,7 +191,7 @@ fn rules_of<'a>(
         |entry: &Entry| (format!("descriptor:{}", entry.key).into(), entry.value.clone().into());
     let domain = ("domain".into(), domain.to_owned().into());
     let pairs = std::iter::once(domain).chain(descriptor.entries.iter().map(entry));
-    let request = Attributes::new(pairs, &rules.client_address);
+    let request = Attributes::new(pairs, &rules.reading);
     for rule in rules.iter().filter(|rule| rule.serves_descriptors() && rule.matches(&request)) {
         let Some(prepared) = rule.limit_for(&request) else { continue };
         let current = Current { name: rule.name.clone(), ..Current::of(&prepared.rule) };

@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::metrics::{Counter, Family, Histogram, Metrics};
+use crate::metrics::{Counter, Family, Histogram, Labels, Metrics};
 
 /// Most descriptors that are counted apart; those beyond are counted together.
 const MAX_KEYS: usize = 10_000;
-/// The label of calls.
-const METHOD: &str = "{grpc_method=\"ShouldRateLimit\"}";
 /// Where those beyond are counted.
 const OTHERS: &str = "other";
 
@@ -70,7 +68,7 @@ impl Counts {
 /// over reloads.
 #[derive(Debug, Default)]
 pub struct CountsOf {
-    by_labels: Mutex<BTreeMap<String, Arc<Counts>>>,
+    by_labels: Mutex<BTreeMap<Labels, Arc<Counts>>>,
     /// Calls.
     pub requests: Counter,
     /// Calls that could not be understood.
@@ -94,6 +92,8 @@ impl CountsOf {
     /// The counters under the peer's names.
     pub fn families(&self, metrics: &Metrics) -> Vec<Family> {
         let counts = self.lock();
+        // The label of calls.
+        let method: Labels = vec![("grpc_method", "ShouldRateLimit".to_owned())];
         let family = |name, help, counter: fn(&Counts) -> &Counter| {
             let values = counts
                 .iter()
@@ -111,7 +111,7 @@ impl CountsOf {
                 &c.shadow_mode
             }),
             Family::counter("ratelimit_service_total_requests", "Calls.")
-                .with_labels([(METHOD.to_owned(), self.requests.get() as f64)]),
+                .with_labels([(method.clone(), self.requests.get() as f64)]),
             Family::counter("ratelimit_service_should_rate_limit_error", "Failed calls.").labelled(
                 "err_type",
                 [
@@ -122,7 +122,7 @@ impl CountsOf {
             Family::histogram(
                 "ratelimit_service_response_time_seconds",
                 "Time of a call.",
-                METHOD,
+                &method,
                 &self.response_time,
             ),
             Family::counter("ratelimit_service_config_load_success", "Configurations loaded.")
@@ -132,16 +132,12 @@ impl CountsOf {
         ]
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Counts>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Labels, Arc<Counts>>> {
         self.by_labels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The labels as the peer's exporter makes them: the domain and the first two levels.
-fn labels(key: &[String]) -> String {
-    let names = ["domain", "key1", "key2"];
-    let escaped = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-    let label = |(name, text): (&str, &String)| format!("{name}=\"{}\"", escaped(text));
-    let labels: Vec<_> = names.into_iter().zip(key).map(label).collect();
-    format!("{{{}}}", labels.join(","))
+fn labels(key: &[String]) -> Labels {
+    ["domain", "key1", "key2"].into_iter().zip(key.iter().cloned()).collect()
 }

@@ -205,3 +205,8 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn every_algorithm_is_taken_to_extremes() {
+    crate::properties::strategies::assert_whole(limits(), "extremes/whatever.rs");
+}

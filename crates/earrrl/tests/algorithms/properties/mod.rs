@@ -11,5 +11,5 @@ mod remaining;
 mod retry_after;
 mod round_trip;
 mod several_rules;
-mod strategies;
+pub(crate) mod strategies;
 mod windows;

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use earrrl::algorithm::sliding_window::Edge;
 use earrrl::{
-    Cost, Exponential, FixedWindow, Limit, Mode, Nanos, Policy, Rate, RecentAverage,
+    Cost, Exponential, FixedWindow, Limit, Mode, Nanos, Policy, Rate, RecentAverage, Rule,
     SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
+use proptest::strategy::ValueTree;
 
 use crate::client::{Client, cost};
 
@@ -188,4 +189,21 @@ pub(crate) fn histories() -> impl Strategy<Value = (Client, Nanos)> {
         }
         (client, now)
     })
+}
+
+/// Fails with the names of the algorithms that a strategy never gives.
+pub(crate) fn assert_whole(limits: impl Strategy<Value = Limit>, what: &str) {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let mut missing: std::collections::BTreeSet<&str> = earrrl::internal::algorithms().collect();
+    for _ in 0..2000 {
+        let limit = limits.new_tree(&mut runner).unwrap().current();
+        let text = Rule::from(limit).to_string();
+        missing.remove(text.split(' ').next().unwrap_or_default());
+    }
+    assert!(missing.is_empty(), "{what} never tries {missing:?}");
+}
+
+#[test]
+fn every_algorithm_has_its_properties_tested() {
+    assert_whole(limits(), "properties/strategies.rs");
 }

@@ -122,7 +122,8 @@ impl Engine for ReferenceEngine {
         };
         let key = (charge.rule, charge.key.to_vec());
         let state = inner.states.remove(&key);
-        if let Some(state) = limit.refund(state, now, charged_at.unwrap_or(now), charge.cost) {
+        let charged_at = charged_at.or_else(|| limit.last_charge(state.as_ref())).unwrap_or(now);
+        if let Some(state) = limit.refund(state, now, charged_at, charge.cost) {
             inner.states.insert(key, state);
         }
         ready(Ok(()))

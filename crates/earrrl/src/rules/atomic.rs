@@ -186,7 +186,7 @@ impl Request<'_, '_> {
                 && judgement.settle(Mode::Check, true) == Mode::Charge
             {
                 let limit = part.rule.limit();
-                part.clients.refund(part.key, limit, self.now, self.now, part.cost);
+                part.clients.refund(part.key, limit, self.now, Some(self.now), part.cost);
                 let judged =
                     part.clients.lend(part.key, limit, |state| part.judge(state, self.now));
                 *figures = judged.1;

@@ -4,6 +4,14 @@
 //! verdict; a leaky rule stores it iff it allowed it and the whole passed, so that a request denied
 //! by one rule never drains another.
 
+#[cfg(feature = "std")]
+pub(crate) mod atomic;
+#[cfg(feature = "std")]
+mod set;
+
+#[cfg(feature = "std")]
+pub use set::{Request, RuleSet, RuleSetBuilder};
+
 use alloc::vec::Vec;
 use core::time::Duration;
 

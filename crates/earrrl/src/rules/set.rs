@@ -5,8 +5,8 @@ use core::hash::Hash;
 use std::string::ToString;
 use std::vec::Vec;
 
+use super::atomic::{self, Part};
 use crate::algorithm::Mode;
-use crate::atomic::{self, Part};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::Decision;
@@ -120,7 +120,6 @@ impl<C: Clock> RuleSet<C> {
     ) {
         if let Some((rule, clients)) = self.rules.get(place) {
             let now = self.clock.now();
-            let charged_at = charged_at.unwrap_or(now);
             clients.refund(self.hasher.hash(key), rule.limit(), now, charged_at, cost);
         }
     }

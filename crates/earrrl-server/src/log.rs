@@ -1,0 +1,132 @@
+//! The log: lines to standard error that nobody has to wait for.
+//!
+//! A thread of its own writes them. Where they can't be written (a closed pipe, a pipe that nobody
+//! reads, a full disk) they are lost and counted, and nothing else happens.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Lines that may wait to be written.
+const WAITING: usize = 4096;
+/// Longest line, in bytes.
+const MAX_LINE_LEN: usize = 16 * 1024;
+
+/// There is one log, so its losses are counted in one place.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// Lines that could not be written.
+pub fn lines_lost() -> u64 {
+    LOST.load(Relaxed)
+}
+
+/// Hands lines to the thread that writes them.
+#[derive(Clone, Debug)]
+pub struct Log {
+    lines: SyncSender<Vec<u8>>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Log {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When the system gives none.
+    pub fn start(output: impl Write + Send + 'static) -> io::Result<Self> {
+        let (lines, receiver) = sync_channel(WAITING);
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let left = Arc::clone(&waiting);
+        thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || write_all(&receiver, &left, output))?;
+        Ok(Self { lines, waiting })
+    }
+
+    /// Waits until all lines are written, for at most `patience`.
+    pub fn finish(&self, patience: Duration) {
+        let started = Instant::now();
+        while self.waiting.load(Relaxed) > 0 && started.elapsed() < patience {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn write_all(lines: &Receiver<Vec<u8>>, waiting: &AtomicUsize, mut output: impl Write) {
+    for line in lines {
+        if output.write_all(&line).and_then(|()| output.flush()).is_err() {
+            LOST.fetch_add(1, Relaxed);
+        }
+        waiting.fetch_sub(1, Relaxed);
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = &'a Self;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        self
+    }
+}
+
+impl Write for &Log {
+    /// Takes one line. It never fails: the subscriber would print that it did, and end the thread
+    /// where that fails too.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.waiting.fetch_add(1, Relaxed);
+        let kept = &line[..line.len().min(MAX_LINE_LEN)];
+        if self.lines.try_send(kept.to_vec()).is_err() {
+            self.waiting.fetch_sub(1, Relaxed);
+            LOST.fetch_add(1, Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+
+    /// An output that blocks until it is let go on, and then fails.
+    struct Blocked(Receiver<()>, Sender<()>);
+
+    impl Write for Blocked {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            let _ = self.1.send(());
+            let _ = self.0.recv();
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_that_cannot_be_written_are_counted_and_hold_up_nobody() {
+        let ((go_on, held), (at_it, begun)) = (channel(), channel());
+        let log = Log::start(Blocked(held, at_it)).unwrap();
+        let before = lines_lost();
+        (&log).write_all(b"one\n").unwrap();
+        begun.recv().unwrap();
+        for _ in 0..WAITING + 10 {
+            (&log).write_all(b"more\n").unwrap();
+        }
+        assert_eq!(lines_lost() - before, 10);
+        drop(go_on);
+        while log.waiting.load(Relaxed) > 0 {
+            thread::yield_now();
+        }
+        assert_eq!(lines_lost() - before, 10 + 1 + WAITING as u64);
+    }
+}

@@ -1,0 +1,80 @@
+//! The `Host` of a request: there must be one, and where nobody has to show a token, a name of this
+//! machine's own.
+//!
+//! A web page can have a browser ask a name of its own that leads to this machine (DNS rebinding), and
+//! so send what it likes to a server that trusts whoever reaches it. The browser tells that name.
+
+use std::net::IpAddr;
+
+use axum::http::uri::Authority;
+use axum::http::{Request, StatusCode, Version, header};
+
+use super::authz;
+use super::problem::Problem;
+use crate::server::Server;
+
+/// Whether the request may go on.
+pub(super) fn check<B>(server: &Server, request: &Request<B>) -> Result<(), Problem> {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let (host, more) = (hosts.next(), hosts.next());
+    if more.is_some() || (host.is_none() && request.version() == Version::HTTP_11) {
+        return Err(Problem::new(StatusCode::BAD_REQUEST, "Host: expected one"));
+    }
+    if !server.guards_host || is_open(server, request.uri().path()) {
+        return Ok(());
+    }
+    if host.and_then(|host| host.to_str().ok()).is_some_and(is_loopback) {
+        return Ok(());
+    }
+    let detail = "Host: expected localhost or a loopback address, since no token is set";
+    Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, detail))
+}
+
+/// What may be asked by another name: proxies hand on the one that their client asked for, and other
+/// machines may be meant to see how this one is.
+fn is_open(server: &Server, path: &str) -> bool {
+    let admin_is_open = server.config.admin.is_some_and(|admin| !admin.ip().is_loopback());
+    match path {
+        "/healthz" | "/readyz" | "/metrics" => admin_is_open,
+        path => path
+            .strip_prefix(authz::PATH)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let Ok(authority) = host.parse::<Authority>() else { return false };
+    let name = authority.host().to_ascii_lowercase();
+    let bare = name.trim_start_matches('[').trim_end_matches(']');
+    match bare.parse::<IpAddr>() {
+        Ok(address) => address.to_canonical().is_loopback(),
+        Err(_) => name == "localhost" || name.ends_with(".localhost"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_names_are_this_machines_own() {
+        for (host, own) in [
+            ("localhost", true),
+            ("LOCALHOST:8080", true),
+            ("app.localhost:80", true),
+            ("127.0.0.1:8080", true),
+            ("127.8.9.1", true),
+            ("[::1]:8080", true),
+            ("[::ffff:127.0.0.1]", true),
+            ("evil.example", false),
+            ("localhost.evil.example", false),
+            ("notlocalhost", false),
+            ("10.0.0.1:8080", false),
+            ("0.0.0.0", false),
+            ("", false),
+            ("a b", false),
+        ] {
+            assert_eq!(is_loopback(host), own, "{host}");
+        }
+    }
+}

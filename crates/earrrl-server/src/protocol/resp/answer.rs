@@ -1,0 +1,118 @@
+//! One loop over the requests of a client: gather what it asks, answer in turn or all at once.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::buffers::{Buffers, OUTPUT_HIGH_WATER};
+use super::client::Client;
+use super::codec::Malformed;
+use super::dispatch::Next;
+use super::gather::Then;
+use super::question::Questions;
+use super::reply::Writer;
+
+/// Why a batch of requests ended.
+enum Ended {
+    /// There is no whole request left.
+    Starved,
+    /// The connection is to be closed.
+    Closing,
+    /// Its answers have to be written first.
+    Full,
+}
+
+impl Client {
+    /// Answers every whole request of the input. The bytes consumed, or `None` when the connection
+    /// is to be closed after the answers given.
+    pub(super) async fn answer(
+        &mut self,
+        mut buffers: Buffers,
+    ) -> io::Result<(Buffers, Option<usize>)> {
+        if self.session.server.service.engine().waits() {
+            // Boxed, so that it takes no room in connections where nothing is waited for.
+            return Box::pin(self.answer_apart(buffers)).await;
+        }
+        let mut consumed = 0;
+        loop {
+            let Buffers { input, questions, output } = &mut buffers;
+            match self.answer_batch(input, &mut consumed, questions, output).await {
+                Ended::Starved => return Ok((buffers, Some(consumed))),
+                Ended::Closing => return Ok((buffers, None)),
+                Ended::Full => buffers = self.drain(buffers, &mut consumed).await?,
+            }
+        }
+    }
+
+    /// The same without holding the thread's buffers while it waits.
+    async fn answer_apart(&mut self, buffers: Buffers) -> io::Result<(Buffers, Option<usize>)> {
+        let input: Box<[u8]> = buffers.input[..].into();
+        buffers.give_back();
+        let (mut output, mut questions, mut consumed) = (Vec::new(), Questions::new(), 0);
+        let going_on = loop {
+            match self.answer_batch(&input, &mut consumed, &mut questions, &mut output).await {
+                Ended::Starved => break true,
+                Ended::Closing => break false,
+                Ended::Full => {
+                    self.write_patiently(&output).await?;
+                    output.clear();
+                }
+            }
+        };
+        let mut buffers = Buffers::take();
+        buffers.input.extend_from_slice(&input);
+        buffers.output.append(&mut output);
+        Ok((buffers, going_on.then_some(consumed)))
+    }
+
+    async fn answer_batch(
+        &mut self,
+        input: &[u8],
+        consumed: &mut usize,
+        questions: &mut Questions,
+        output: &mut Vec<u8>,
+    ) -> Ended {
+        let server = Arc::clone(&self.session.server);
+        let (rules, waits) = (server.service.rules(), server.service.engine().waits());
+        let (started, mut requests) = (Instant::now(), 0);
+        let ended = loop {
+            if output.len() >= OUTPUT_HIGH_WATER {
+                break Ended::Full;
+            }
+            let then = self.gather(input, consumed, &rules, questions);
+            requests += questions.len() as u64;
+            if !waits {
+                for (start, kept, question) in questions.drain(..) {
+                    let request = kept.within(&input[start..]);
+                    self.session.answer(question, request, &rules, output).await;
+                }
+            } else if !Box::pin(self.answer_together(input, &rules, questions, output)).await {
+                break Ended::Closing;
+            }
+            match then {
+                Then::More => {}
+                Then::Command(start, kept) => {
+                    requests += 1;
+                    let request = kept.within(&input[start..]);
+                    if self.session.carry_out(request, &rules, output).await == Next::Close {
+                        break Ended::Closing;
+                    }
+                }
+                Then::Starved => break Ended::Starved,
+                Then::Malformed(malformed) => {
+                    self.refuse(malformed, output);
+                    break Ended::Closing;
+                }
+            }
+        };
+        server.service.metrics.resp_requests.add(requests);
+        server.service.metrics.resp_batch.record(started.elapsed());
+        ended
+    }
+
+    fn refuse(&self, malformed: Malformed, output: &mut Vec<u8>) {
+        self.session.server.service.metrics.malformed.increment();
+        let mut reply = Writer::new(output, self.session.version());
+        reply.error(&format!("Protocol error: {malformed}"));
+    }
+}

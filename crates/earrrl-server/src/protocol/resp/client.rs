@@ -1,0 +1,183 @@
+//! One connection's socket: reading, writing, and closing so that the last words arrive.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::mem::MaybeUninit;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::buffers::Buffers;
+use super::codec::Decoder;
+use super::reply::Writer;
+use super::session::Session;
+use crate::connections::{Connection, Standing};
+
+/// How long a request may still be on its way to a server that is stopping.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+pub(super) struct Client {
+    stream: TcpStream,
+    pub(super) connection: Connection,
+    pub(super) session: Session,
+    pub(super) decoder: Decoder,
+    /// The beginning of a request whose end has not come.
+    pub(super) unfinished: Box<[u8]>,
+}
+
+impl Client {
+    pub(super) fn new(stream: TcpStream, connection: Connection, session: Session) -> Self {
+        let (decoder, unfinished) = (Decoder::default(), Box::default());
+        Self { stream, connection, session, decoder, unfinished }
+    }
+
+    /// Lets go of what it holds before it is told so.
+    pub(super) fn refuse_for_memory(&mut self, output: &mut Vec<u8>) {
+        self.unfinished = Box::default();
+        self.connection.hold(0);
+        self.session.server.service.metrics.shed.increment();
+        Writer::new(output, self.session.version()).error("server overloaded");
+    }
+
+    /// Waits for bytes. Without any to read, no buffer is held.
+    pub(super) async fn read(&mut self) -> io::Result<Buffers> {
+        poll_fn(|context| self.poll_read(context)).await
+    }
+
+    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Buffers>> {
+        let standing = self.connection.standing(context);
+        if standing == Standing::Overdue {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        let mut buffers = Buffers::take();
+        buffers.input.extend_from_slice(&self.unfinished);
+        match pin!(self.stream.read_buf(&mut buffers.input)).poll(context) {
+            Poll::Ready(Ok(_)) => Poll::Ready(Ok(buffers)),
+            Poll::Ready(Err(error)) => {
+                buffers.give_back();
+                Poll::Ready(Err(error))
+            }
+            Poll::Pending => {
+                // Whoever asks nothing at this moment is not waited for.
+                if standing == Standing::Stopping && self.unfinished.is_empty() && !self.has_input()
+                {
+                    return Poll::Ready(Ok(buffers));
+                }
+                buffers.give_back();
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Whether bytes have come, be they noticed or not.
+    fn has_input(&self) -> bool {
+        let mut byte = [MaybeUninit::uninit()];
+        matches!(SockRef::from(&self.stream).peek(&mut byte), Ok(1..))
+    }
+
+    /// Writes all of the output and gives the buffers back.
+    pub(super) async fn flush(&mut self, buffers: Buffers) -> io::Result<()> {
+        let mut written = 0;
+        let done = self.write_now(&buffers, &mut written)?;
+        if done {
+            buffers.give_back();
+            return Ok(());
+        }
+        let rest: Box<[u8]> = buffers.output[written..].into();
+        buffers.give_back();
+        self.write_patiently(&rest).await
+    }
+
+    /// Writes all of the output, amid a long pipeline; what is still to be decided is kept aside.
+    pub(super) async fn drain(
+        &mut self,
+        mut buffers: Buffers,
+        consumed: &mut usize,
+    ) -> io::Result<Buffers> {
+        let mut written = 0;
+        if self.write_now(&buffers, &mut written)? {
+            buffers.output.clear();
+            return Ok(buffers);
+        }
+        let input: Box<[u8]> = buffers.input[*consumed..].into();
+        let output: Box<[u8]> = buffers.output[written..].into();
+        buffers.give_back();
+        if !self.connection.hold(input.len() + output.len()) {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        self.write_patiently(&output).await?;
+        let mut buffers = Buffers::take();
+        buffers.input.extend_from_slice(&input);
+        *consumed = 0;
+        Ok(buffers)
+    }
+
+    /// Writes as much as the socket takes. `true` when that was all.
+    fn write_now(&mut self, buffers: &Buffers, written: &mut usize) -> io::Result<bool> {
+        while *written < buffers.output.len() {
+            match self.stream.try_write(&buffers.output[*written..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => *written += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes to a client that is slow to read; no request of its is read meanwhile.
+    pub(super) async fn write_patiently(&mut self, output: &[u8]) -> io::Result<()> {
+        self.connection.busy();
+        let mut written = 0;
+        while written < output.len() {
+            written += poll_fn(|context| {
+                if self.connection.standing(context) == Standing::Overdue {
+                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                }
+                Pin::new(&mut self.stream).poll_write(context, &output[written..])
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Closes so that the last answers arrive: bytes left unread would make the kernel reset the
+    /// connection, and what the client has not fetched yet would be lost.
+    pub(super) async fn linger(&mut self) {
+        self.unfinished = Box::default();
+        self.connection.hold(0);
+        if self.session.server.connections.are_stopping() {
+            // An idle client does not look, and a stop does not wait for it.
+            // Boxed, so that it takes no room in connections that are served.
+            let _ = Box::pin(timeout(LAST_WORDS, self.drain_input())).await;
+        } else {
+            self.connection.busy();
+            self.drain_input().await;
+        }
+    }
+
+    async fn drain_input(&mut self) {
+        if self.stream.shutdown().await.is_err() {
+            return;
+        }
+        let mut last_words = [0; 512];
+        loop {
+            let read = poll_fn(|context| {
+                if self.connection.standing(context) == Standing::Overdue {
+                    return Poll::Ready(Ok(0));
+                }
+                let mut buffer = ReadBuf::new(&mut last_words);
+                ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
+                Poll::Ready(io::Result::Ok(buffer.filled().len()))
+            });
+            if !matches!(read.await, Ok(1..)) {
+                return;
+            }
+        }
+    }
+}

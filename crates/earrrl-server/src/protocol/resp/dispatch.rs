@@ -1,0 +1,197 @@
+//! Which command is which.
+
+use std::sync::Arc;
+
+use super::codec::{Decoder, Request};
+use super::question::Question;
+use super::reply::Writer;
+use super::session::{MAX_FAILED_LOGINS, Refusal, Session};
+use super::transaction::Transaction;
+use super::{command, decide};
+use crate::service::rules::RuleSet;
+
+/// What follows an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// The next request.
+    Go,
+    /// The end of the connection.
+    Close,
+}
+
+impl Session {
+    /// What a request asks, if it is to be answered at once.
+    #[inline]
+    pub(super) fn question(&self, request: Request<'_>) -> Option<Question> {
+        if self.transaction.is_some() {
+            return None;
+        }
+        request.word(0).and_then(Question::of)
+    }
+
+    /// Answers a question.
+    #[inline]
+    pub(super) async fn answer(
+        &self,
+        question: Question,
+        request: Request<'_>,
+        rules: &RuleSet,
+        out: &mut Vec<u8>,
+    ) {
+        let length = out.len();
+        let result = match question {
+            Question::Throttle if self.server.service.engine().waits() => {
+                decide::throttle_shared(self, request, out).await
+            }
+            Question::Throttle => {
+                decide::throttle(self, request, &mut Writer::new(out, self.version))
+            }
+            Question::Ask(mode) => decide::ask(self, request, rules, mode, out).await,
+            Question::Allow => decide::allow(self, request, rules, out).await,
+        };
+        if let Err(refusal) = result {
+            out.truncate(length);
+            self.refuse(&refusal, out);
+        }
+    }
+
+    /// Carries out any other command, or keeps it for `EXEC`.
+    pub(super) async fn carry_out(
+        &mut self,
+        request: Request<'_>,
+        rules: &RuleSet,
+        out: &mut Vec<u8>,
+    ) -> Next {
+        let length = out.len();
+        let done = match self.seldom(request, rules, out).await {
+            Ok(next) => next,
+            Err(refusal) => {
+                out.truncate(length);
+                self.refuse(&refusal, out);
+                Next::Go
+            }
+        };
+        if self.failed_logins >= MAX_FAILED_LOGINS { Next::Close } else { done }
+    }
+
+    async fn seldom(
+        &mut self,
+        request: Request<'_>,
+        rules: &RuleSet,
+        out: &mut Vec<u8>,
+    ) -> Result<Next, Refusal> {
+        let Some(name) = request.word(0) else { return Ok(Next::Go) };
+        let mut upper = [0; 16];
+        let Some(upper) = upper.get_mut(..name.len()) else {
+            return self.unknown(request, out);
+        };
+        upper.copy_from_slice(name);
+        upper.make_ascii_uppercase();
+        if let Some(transaction) = &mut self.transaction
+            && !matches!(&*upper, b"MULTI" | b"EXEC" | b"DISCARD" | b"RESET" | b"QUIT")
+            && command::is_known(upper)
+        {
+            transaction.keep(request)?;
+            Writer::new(out, self.version).simple("QUEUED");
+            return Ok(Next::Go);
+        }
+        let mut reply = Writer::new(out, self.version);
+        match &*upper {
+            b"PING" => command::ping(request, &mut reply)?,
+            b"ECHO" => command::echo(request, &mut reply)?,
+            b"HELLO" => command::hello(self, request, out)?,
+            b"AUTH" => command::auth(self, request, &mut reply)?,
+            b"RESET" => command::reset(self, out),
+            b"SELECT" => command::select(request, &mut reply)?,
+            b"CLIENT" => command::client(self, request, &mut reply)?,
+            b"COMMAND" => command::command(request, &mut reply)?,
+            b"INFO" => command::info(self, &mut reply)?,
+            b"EARRRL.CHECKATTR" => {
+                Box::pin(decide::check_attributes(self, request, rules, out)).await?;
+            }
+            b"EARRRL.REFUND" => decide::refund(self, request, rules, &mut reply).await?,
+            b"EARRRL.RESET" => decide::reset(self, request, rules, &mut reply).await?,
+            b"EARRRL.RULES" => decide::rules(self, rules, &mut reply)?,
+            b"MULTI" => self.begin(&mut Writer::new(out, self.version))?,
+            b"DISCARD" => {
+                self.transaction.take().ok_or_else(|| without("DISCARD"))?;
+                reply.simple("OK");
+            }
+            b"EXEC" => {
+                let transaction = self.transaction.take().ok_or_else(|| without("EXEC"))?;
+                Box::pin(self.execute(&transaction, out)).await?;
+            }
+            b"QUIT" => {
+                reply.simple("OK");
+                return Ok(Next::Close);
+            }
+            _ => return self.unknown(request, out),
+        }
+        Ok(Next::Go)
+    }
+
+    fn begin(&mut self, reply: &mut Writer<'_>) -> Result<(), Refusal> {
+        if self.transaction.is_some() {
+            return Err(Refusal::Error("MULTI calls can not be nested".to_owned()));
+        }
+        self.transaction = Some(Box::new(Transaction::default()));
+        reply.simple("OK");
+        Ok(())
+    }
+
+    /// `EXEC`: an array of the answers.
+    async fn execute(
+        &mut self,
+        transaction: &Transaction,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Refusal> {
+        if transaction.has_failed() {
+            return Err(Refusal::Aborted);
+        }
+        let server = Arc::clone(&self.server);
+        let rules = server.service.rules();
+        Writer::new(out, self.version).array(transaction.len());
+        let (mut start, mut decoder) = (0, Decoder::default());
+        while let Some((request, next)) = transaction.next(start, &mut decoder) {
+            match self.question(request) {
+                Some(question) => self.answer(question, request, &rules, out).await,
+                None => drop(self.carry_out(request, &rules, out).await),
+            }
+            start = next;
+        }
+        Ok(())
+    }
+
+    /// An unknown command is an error, and HTTP sent to this port the end: a web page must not be able
+    /// to have a browser's request body taken for commands.
+    fn unknown(&mut self, request: Request<'_>, out: &mut Vec<u8>) -> Result<Next, Refusal> {
+        let is_http =
+            |word: &[u8]| word.starts_with(b"HTTP/") || word.eq_ignore_ascii_case(b"Host:");
+        if request.is_inline() && request.words().any(is_http) {
+            let mut reply = Writer::new(out, self.version);
+            reply.error("Protocol error: this port speaks RESP, not HTTP");
+            return Ok(Next::Close);
+        }
+        if let Some(transaction) = &mut self.transaction {
+            transaction.fail();
+        }
+        let name = request.word(0).unwrap_or_default();
+        let shown =
+            name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'.') && name.len() <= 32;
+        match std::str::from_utf8(name) {
+            Ok(name) if shown => Err(Refusal::Error(format!("unknown command '{name}'"))),
+            _ => Err(Refusal::Error("unknown command".to_owned())),
+        }
+    }
+
+    #[cold]
+    fn refuse(&self, refusal: &Refusal, out: &mut Vec<u8>) {
+        let (code, text) = refusal.shown();
+        self.server.service.metrics.count_error(code);
+        Writer::new(out, self.version).error_code(code, text);
+    }
+}
+
+fn without(command: &str) -> Refusal {
+    Refusal::Error(format!("{command} without MULTI"))
+}

@@ -1,0 +1,35 @@
+//! Commands that ask, and change nothing but what they ask about.
+
+use earrrl::Mode;
+
+use super::codec::Kept;
+
+/// What a command asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Question {
+    /// `CL.THROTTLE`.
+    Throttle,
+    /// `EARRRL.CHECK`, `EARRRL.PEEK`, `EARRRL.CHARGE`.
+    Ask(Mode),
+    /// `EARRRL.ALLOW`.
+    Allow,
+}
+
+impl Question {
+    /// The question of a command of this name, if it asks.
+    #[inline]
+    pub(super) fn of(name: &[u8]) -> Option<Self> {
+        let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
+        match name.len() {
+            11 if is(b"CL.THROTTLE") => Some(Self::Throttle),
+            12 if is(b"EARRRL.CHECK") => Some(Self::Ask(Mode::Check)),
+            12 if is(b"EARRRL.ALLOW") => Some(Self::Allow),
+            11 if is(b"EARRRL.PEEK") => Some(Self::Ask(Mode::Peek)),
+            13 if is(b"EARRRL.CHARGE") => Some(Self::Ask(Mode::Charge)),
+            _ => None,
+        }
+    }
+}
+
+/// A question of the input: where it begins, and what it is.
+pub(super) type Questions = Vec<(usize, Kept, Question)>;
