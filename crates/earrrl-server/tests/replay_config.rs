@@ -18,22 +18,22 @@ trusted_proxies = ["10.0.0.0/8"]
 
 [[rule]]
 name = "all"
-limit = "recent-average 1/s half-life=10s strict"
+limit = "recent-average 0.25/s half-life=10s strict"
 key = ["client"]
 exempt = { client = ["10.1.0.0/16"] }
 
 [[rule]]
 name = "login"
-limit = "gcra 6/m burst=4"
+limit = "gcra 1/m burst=2"
 key = ["client", "user"]
 match = { path = "/login", method = ["POST"] }
 [[rule.override]]
 key = { user = "partner*" }
-limit = "gcra 6/m burst=8"
+limit = "gcra 1/m burst=4"
 
 [[rule]]
 name = "heavy"
-limit = "token-bucket 40 refill=2/s"
+limit = "token-bucket 40 refill=0.5/s"
 key = ["attribute:tenant"]
 match = { path = "/api/*" }
 cost = "attribute:tokens"
@@ -42,7 +42,7 @@ action = "observe"
 
 [[rule]]
 name = "slow"
-limit = "fixed-window 30/1m"
+limit = "fixed-window 6/1m"
 key = ["path"]
 match = { path = "/slow" }
 cost = { "/slow" = 3 }
@@ -125,12 +125,15 @@ fn decision_by_decision() {
     }
     let denied = answers.iter().filter(|answer| answer["allowed"] == false).count();
     assert!((50..550).contains(&denied), "{denied}");
+    for action in ["deny", "observe", "quarantine"] {
+        assert!(answers.iter().any(|answer| answer["action"] == action), "{action}");
+    }
     let summary = earrrl(&[&arguments[..], &["--output", "json"]].concat()).out;
     let summary: Value = serde_json::from_str(&summary).unwrap();
     assert_eq!((&summary["denied"], &summary["events"]), (&json!(denied), &json!(600)));
     let table = earrrl(&arguments).out;
     assert!(table.contains(&format!("all together: {denied} of 600 not allowed")), "{table}");
-    assert!(table.contains("quarantine  slow: fixed-window 30/1m"), "{table}");
+    assert!(table.contains("quarantine  slow: fixed-window 6/1m"), "{table}");
     let streamed = earrrl(&[&arguments[..], &["--output", "jsonl", "--assume-sorted"]].concat());
     assert_eq!(streamed.out, replayed.out);
 }
