@@ -62,6 +62,22 @@ impl Link {
         Ok(Self::Single(client.get_multiplexed_async_connection_with_config(&config).await?))
     }
 
+    /// Makes scripts known to Redis. A call of an unknown one is sent twice, and then decided after calls that
+    /// came later. What cannot be loaded now goes with its first call; so does everything on a Cluster, where
+    /// a shard that does not answer would keep the others waiting.
+    pub(crate) async fn load(&mut self, scripts: impl Iterator<Item = &Script>) {
+        if let Self::Cluster(_) = self {
+            return;
+        }
+        for script in scripts {
+            let mut command = redis::cmd("SCRIPT");
+            command.arg("LOAD").arg(&script.code);
+            if self.send(&command).await.is_err() {
+                return;
+            }
+        }
+    }
+
     /// Commands are written in the order in which they are polled first. That takes more than the
     /// connection's queue: of a task that has used up its budget, tokio wakes the parts it put off
     /// the last one first.

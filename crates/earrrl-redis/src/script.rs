@@ -65,6 +65,11 @@ impl Scripts {
         }
     }
 
+    /// Those that every engine calls: all but the ones for several rules.
+    pub(crate) fn common(&self) -> impl Iterator<Item = &Script> {
+        self.single.iter().chain(&self.adjust).chain([&self.swap, &self.throttle])
+    }
+
     /// Decides a request under one rule.
     pub(crate) fn single(&self, kind: Kind) -> &Script {
         &self.single[kind as usize]

@@ -60,7 +60,12 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 async fn connect(shared: &Shared, backoff: &mut Backoff) -> Link {
     loop {
         let options = Options { urls: shared.urls(), ..shared.options.clone() };
-        let link = timeout(CONNECTING, Link::connect(&options)).await;
+        let connected = async {
+            let mut link = Link::connect(&options).await?;
+            link.load(shared.scripts.common()).await;
+            Ok(link)
+        };
+        let link = timeout(CONNECTING, connected).await;
         let link =
             link.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()));
         match link {
