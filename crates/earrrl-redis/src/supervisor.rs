@@ -63,7 +63,7 @@ async fn connect(shared: &Shared, backoff: &mut Backoff) -> Link {
         let connected = async {
             let mut link = Link::connect(&options).await?;
             link.load(shared.scripts.common()).await;
-            Ok(link)
+            Ok::<_, redis::RedisError>(link)
         };
         let link = timeout(CONNECTING, connected).await;
         let link =
