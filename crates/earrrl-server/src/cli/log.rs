@@ -155,7 +155,7 @@ pub(crate) fn read(
     args: &LogArgs,
     reader: &mut Reader,
     progress: &Progress,
-    mut take: impl FnMut(&Clients, Request) -> io::Result<()>,
+    mut take: impl FnMut(&Clients, &[Request]) -> io::Result<()>,
 ) -> Result<bool, Failure> {
     let mut whole = true;
     for file in &args.files {
@@ -166,6 +166,7 @@ pub(crate) fn read(
                 progress.suspend(|| warn(&problem));
             }
             Err(ReadError::Output(error)) => return Err(error.into()),
+            Err(ReadError::Ended) => return Err(Failure::Told),
         }
     }
     match (reader.used(), whole) {

@@ -27,7 +27,7 @@ impl Progress {
     }
 
     /// Watches a file being read.
-    pub(crate) fn watch(&self, source: Box<dyn Read>) -> Box<dyn Read> {
+    pub(crate) fn watch(&self, source: Box<dyn Read + Send>) -> Box<dyn Read + Send> {
         if self.0.is_hidden() { source } else { Box::new(self.0.wrap_read(source)) }
     }
 

@@ -78,16 +78,17 @@ pub(crate) fn run(mut args: Args) -> Result<ExitCode, Failure> {
     let (mut run, whole) = if args.streams()? {
         let mut run = Run::new(&args);
         let whole =
-            log::read(&args.log, &mut reader, &progress, |c, request| run.take(c, request))?;
+            log::read(&args.log, &mut reader, &progress, |c, requests| run.take(c, requests))?;
         (run, whole)
     } else {
-        let whole = log::read(&args.log, &mut reader, &progress, |_, request| held.push(request))?;
+        let whole =
+            log::read(&args.log, &mut reader, &progress, |_, requests| held.extend(requests))?;
         held.sort();
         if args.rules.is_empty() {
             args.rules = super::suggest::advice(&reader, &held)?;
         }
         let mut run = Run::new(&args);
-        held.requests().try_for_each(|request| run.take(&reader.clients, request))?;
+        held.each(|requests| run.take(&reader.clients, requests))?;
         (run, whole)
     };
     progress.clear();
@@ -146,12 +147,11 @@ impl Run<BufWriter<io::StdoutLock<'static>>> {
 }
 
 impl<W: Write> Run<W> {
-    #[inline]
-    fn take(&mut self, clients: &Clients, request: Request) -> io::Result<()> {
+    fn take(&mut self, clients: &Clients, requests: &[Request]) -> io::Result<()> {
         if self.output == Output::Jsonl {
-            return self.tell(clients, request);
+            return requests.iter().try_for_each(|&request| self.tell(clients, request));
         }
-        self.replay.judge(request);
+        self.replay.judge_all(requests);
         Ok(())
     }
 

@@ -31,7 +31,7 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<ExitCode, Failure> {
     let mut reader = Reader::new(selection);
     let names = Names::new(args.log.anonymize);
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
-    let mut take = |clients: &Clients, request: Request| -> io::Result<()> {
+    let mut take_one = |clients: &Clients, request: Request| -> io::Result<()> {
         let lines = args.output == Output::Jsonl;
         configured.decide(clients, request, |told| match lines {
             true => {
@@ -41,14 +41,17 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<ExitCode, Failure> {
             false => Ok(()),
         })
     };
+    let mut take = |clients: &Clients, requests: &[Request]| {
+        requests.iter().try_for_each(|&request| take_one(clients, request))
+    };
     let progress = Progress::of(&args.log.files);
     let mut held = Held::default();
     let whole = if args.assume_sorted {
         log::read(&args.log, &mut reader, &progress, take)?
     } else {
-        let whole = log::read(&args.log, &mut reader, &progress, |_, r| held.push(r))?;
+        let whole = log::read(&args.log, &mut reader, &progress, |_, r| held.extend(r))?;
         held.sort();
-        held.requests().try_for_each(|request| take(&reader.clients, request))?;
+        held.each(|requests| take(&reader.clients, requests))?;
         whole
     };
     progress.clear();

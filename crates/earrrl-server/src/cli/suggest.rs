@@ -72,7 +72,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let mut reader = Reader::new(args.log.selection());
     let progress = Progress::of(&args.log.files);
     let mut held = Held::default();
-    let whole = log::read(&args.log, &mut reader, &progress, |_, request| held.push(request))?;
+    let whole = log::read(&args.log, &mut reader, &progress, |_, requests| held.extend(requests))?;
     progress.clear();
     held.sort();
     let most = |clients: usize| args.touch.map_or(clients, |share| share.of(clients));

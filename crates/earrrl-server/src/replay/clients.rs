@@ -8,46 +8,102 @@ use hashbrown::HashTable;
 /// Bytes of all keys together.
 const MOST: usize = 1 << 32;
 
+/// Bytes of a key that stand in the table itself: an IPv6 network has 23 at most.
+const SHORT: usize = 27;
+
+/// The length of a longer key, in its label.
+const LONG: u8 = u8::MAX;
+
 /// Keys in the order of their first request.
 ///
 /// The hash is keyed at random on each run. That is weaker than a pseudo-random function, but
 /// whoever wrote the log can't see how long one run of this tool took, so can't choose against it.
+#[derive(Default)]
 pub(crate) struct Clients {
-    numbers: HashTable<u32>,
+    table: HashTable<Entry>,
     hasher: RandomState,
     bytes: Vec<u8>,
     /// Where each key ends in `bytes`.
     ends: Vec<usize>,
 }
 
+/// What a client is found by: the hash of its key, and the key itself where it is short.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Label {
+    hash: u64,
+    text: Text,
+}
+
+/// Length and bytes; of a long key its hash.
+type Text = [u8; SHORT + 1];
+
+/// Half a cache line, so that finding a client takes one place of the table's and no other memory.
+struct Entry {
+    text: Text,
+    number: u32,
+}
+
+impl Label {
+    /// The label of a key.
+    #[inline]
+    pub(crate) fn new(key: &[u8], hasher: &RandomState) -> Self {
+        let hash = hasher.hash_one(key);
+        let mut text = [0; SHORT + 1];
+        if key.len() <= SHORT {
+            text[0] = key.len() as u8;
+            text[1..=key.len()].copy_from_slice(key);
+        } else {
+            text[0] = LONG;
+            text[1..9].copy_from_slice(&hash.to_ne_bytes());
+        }
+        Self { hash, text }
+    }
+}
+
 impl Clients {
     /// None yet.
     pub(crate) fn new() -> Self {
-        Self {
-            numbers: HashTable::new(),
-            hasher: RandomState::default(),
-            bytes: Vec::new(),
-            ends: Vec::new(),
-        }
+        Self::default()
+    }
+
+    /// What makes labels.
+    pub(crate) fn hasher(&self) -> RandomState {
+        self.hasher.clone()
     }
 
     /// The number of `key`, a new one if it has not been seen; `None` where there is no room.
-    #[inline]
     pub(crate) fn number(&mut self, key: &[u8]) -> Option<u32> {
-        let hash = self.hasher.hash_one(key);
-        let known = |&number: &u32| slice(&self.bytes, &self.ends, number) == key;
-        if let Some(&number) = self.numbers.find(hash, known) {
-            return Some(number);
-        }
+        self.labelled(&Label::new(key, &self.hasher), key)
+    }
+
+    /// As [`Clients::number`], of a key and its label.
+    pub(crate) fn labelled(&mut self, label: &Label, key: &[u8]) -> Option<u32> {
+        self.find(label, key).or_else(|| self.insert(label, key))
+    }
+
+    /// The number of a key that has been seen.
+    #[inline]
+    pub(crate) fn find(&self, label: &Label, key: &[u8]) -> Option<u32> {
+        let known = |entry: &Entry| {
+            entry.text == label.text && (label.text[0] != LONG || self.key(entry.number) == key)
+        };
+        self.table.find(label.hash, known).map(|entry| entry.number)
+    }
+
+    #[cold]
+    fn insert(&mut self, label: &Label, key: &[u8]) -> Option<u32> {
         let number = u32::try_from(self.ends.len()).ok()?;
         if key.len() > MOST - self.bytes.len() {
             return None;
         }
         self.bytes.extend_from_slice(key);
         self.ends.push(self.bytes.len());
-        let (bytes, ends, hasher) = (&self.bytes, &self.ends, &self.hasher);
-        let rehash = |&number: &u32| hasher.hash_one(slice(bytes, ends, number));
-        self.numbers.insert_unique(hash, number, rehash);
+        let hasher = &self.hasher;
+        let rehash = |entry: &Entry| match entry.text {
+            [LONG, a, b, c, d, e, f, g, h, ..] => u64::from_ne_bytes([a, b, c, d, e, f, g, h]),
+            text => hasher.hash_one(&text[1..=usize::from(text[0])]),
+        };
+        self.table.insert_unique(label.hash, Entry { text: label.text, number }, rehash);
         Some(number)
     }
 
@@ -74,9 +130,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_entry_is_half_a_cache_line() {
+        assert_eq!(size_of::<Entry>(), 32);
+    }
+
+    #[test]
     fn a_key_keeps_its_number() {
         let mut clients = Clients::new();
-        let keys: Vec<String> = (0..10_000).map(|n| format!("{:x}", n * 7919)).collect();
+        let key = |n: u64| format!("{:x}", n * 7919) + &"-".repeat(n as usize % 40);
+        let keys: Vec<String> = (0..10_000).map(key).collect();
         for _ in 0..2 {
             for (number, key) in (0..).zip(&keys) {
                 assert_eq!(clients.number(key.as_bytes()), Some(number));

@@ -7,7 +7,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 use super::order::{Event, Ordered};
-use super::reader::Request;
+use super::reader::{Request, TOGETHER};
 
 /// The most requests that are held, 4 GiB of them: a small compressed file can hold any number.
 const MOST: usize = 1 << 28;
@@ -42,6 +42,14 @@ impl Held {
         Ok(())
     }
 
+    /// Holds requests behind all others of their times.
+    ///
+    /// # Errors
+    /// As [`Held::push`].
+    pub(crate) fn extend(&mut self, requests: &[Request]) -> io::Result<()> {
+        requests.iter().try_for_each(|&request| self.push(request))
+    }
+
     /// What the costs add up to: requests, where each costs 1.
     pub(crate) fn unit(&self) -> &'static str {
         if self.costs.iter().all(|&cost| cost == Cost::ONE) { "requests" } else { "cost" }
@@ -50,6 +58,25 @@ impl Held {
     /// Puts the requests in order; to be called before [`Held::requests`].
     pub(crate) fn sort(&mut self) {
         self.events.sort();
+    }
+
+    /// Hands the requests to `take`, in order, many at a time.
+    ///
+    /// # Errors
+    /// What `take` says.
+    pub(crate) fn each<E>(
+        &self,
+        mut take: impl FnMut(&[Request]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut together = Vec::with_capacity(TOGETHER);
+        for request in self.requests() {
+            together.push(request);
+            if together.len() == TOGETHER {
+                take(&together)?;
+                together.clear();
+            }
+        }
+        take(&together)
     }
 
     /// The requests in order.

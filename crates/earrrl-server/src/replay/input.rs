@@ -28,7 +28,7 @@ pub(crate) struct Input {
     /// When it was last written to; now for standard input.
     pub(crate) modified: SystemTime,
     /// Its bytes.
-    pub(crate) source: Box<dyn Read>,
+    pub(crate) source: Box<dyn Read + Send>,
 }
 
 /// Opens `path`, or standard input for `-`; `watch` sees the raw stream pass by.
@@ -37,7 +37,7 @@ pub(crate) struct Input {
 /// What the system says, or that it is a directory.
 pub(crate) fn open(
     path: &Path,
-    watch: impl FnOnce(Box<dyn Read>) -> Box<dyn Read>,
+    watch: impl FnOnce(Box<dyn Read + Send>) -> Box<dyn Read + Send>,
 ) -> io::Result<Input> {
     if path == Path::new("-") {
         let source = decompressed(watch(Box::new(io::stdin())))?;
@@ -55,7 +55,7 @@ pub(crate) fn open(
 }
 
 /// Looks at the first bytes, not at the name: standard input may be compressed, too.
-fn decompressed(mut source: Box<dyn Read>) -> io::Result<Box<dyn Read>> {
+fn decompressed(mut source: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
     let mut magic = Vec::with_capacity(MAGIC);
     source.by_ref().take(MAGIC as u64).read_to_end(&mut magic)?;
     let whole = io::Cursor::new(magic.clone()).chain(source);

@@ -6,6 +6,7 @@
 
 #[cfg(feature = "serve")]
 mod attributes;
+mod batch;
 mod client;
 mod clients;
 #[cfg(feature = "serve")]

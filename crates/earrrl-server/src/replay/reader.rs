@@ -2,20 +2,29 @@
 
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::mpsc::sync_channel;
 
 use earrrl::Cost;
+use foldhash::fast::RandomState;
 
-use super::clients::Clients;
+use super::batch::Batch;
+use super::clients::{Clients, Label};
 use super::cost::Costs;
 use super::envelope::Envelope;
 use super::escape::Escaped;
-use super::format::{Format, Hints, Parser, Record, detect, envelope_of};
+use super::format::{Format, Hints, Parser, detect, envelope_of};
 use super::input::{self, Input};
 use super::key::{Key, KeyMaker};
 use super::lines::{Line, Lines, MAX_LINE};
 use super::skips::{Skip, Skips};
 use crate::text::plain;
 use earrrl_server::address::Prefixes;
+
+/// Batches that wait to be taken, at most.
+const AHEAD: usize = 4;
+
+/// Requests whose clients are looked for together.
+pub(crate) const TOGETHER: usize = 64;
 
 /// What of the lines is used, and how.
 pub(crate) struct Selection {
@@ -94,8 +103,8 @@ impl Reader {
     pub(crate) fn read(
         &mut self,
         path: &Path,
-        watch: impl FnOnce(Box<dyn Read>) -> Box<dyn Read>,
-        take: &mut impl FnMut(&Clients, Request) -> io::Result<()>,
+        watch: impl FnOnce(Box<dyn Read + Send>) -> Box<dyn Read + Send>,
+        take: &mut impl FnMut(&Clients, &[Request]) -> io::Result<()>,
     ) -> Result<(), ReadError> {
         let about = |error: io::Error| {
             ReadError::Input(format!(
@@ -156,60 +165,39 @@ impl Reader {
         }
     }
 
+    /// Parses on a second core, where there is one, and finds the clients on this one.
     fn read_lines(
         &mut self,
         name: &str,
-        mut number: u64,
-        lines: &mut Lines<Box<dyn Read>>,
+        number: u64,
+        lines: &mut Lines<Box<dyn Read + Send>>,
         parser: &mut Parser,
-        take: &mut impl FnMut(&Clients, Request) -> io::Result<()>,
+        take: &mut impl FnMut(&Clients, &[Request]) -> io::Result<()>,
     ) -> Result<(), ReadError> {
-        let mut problem = None;
-        loop {
-            let line = match lines.next() {
-                Ok(Some(line)) => line,
-                Ok(None) => break,
-                Err(error) => {
-                    problem = Some(ReadError::Input(format!(
-                        "{name}: {} behind line {number}; what came before it is used",
-                        plain(&error)
-                    )));
-                    continue;
-                }
-            };
-            number += 1;
-            let (text, outcome) = match line {
-                Line::Whole(text) => {
-                    let text = without_hole(text);
-                    (text, parser.parse(text))
-                }
-                Line::TooLong(text) => (text, Err(Skip::TooLong)),
-            };
-            let outcome = outcome.and_then(|record| record.map(|r| self.request(&r)).transpose());
-            match outcome {
-                Ok(Some(request)) => {
-                    self.lines += 1;
-                    take(&self.clients, request).map_err(ReadError::Output)?;
-                }
-                Ok(None) => {}
-                Err(skip) => {
-                    self.lines += 1;
-                    let blank = text.trim_ascii().is_empty();
-                    self.skips.add(if blank { Skip::Blank } else { skip }, name, number, text);
-                }
-            }
-        }
-        problem.map_or(Ok(()), Err)
-    }
-
-    /// Whose request it is and what it costs.
-    #[inline]
-    fn request(&mut self, record: &Record<'_>) -> Result<Request, Skip> {
-        let cost = self.costs.of(record)?;
         let clients = &mut self.clients;
-        let number = self.keys.with(record, |key| clients.number(key))?;
-        let client = number.ok_or(Skip::TooManyClients)?;
-        Ok(Request { time: record.time(), client, cost })
+        let mut parsing = Parsing {
+            name,
+            number,
+            lines,
+            parser,
+            keys: &mut self.keys,
+            costs: &self.costs,
+            hasher: clients.hasher(),
+            skips: &mut self.skips,
+            count: &mut self.lines,
+        };
+        let mut crowded = 0;
+        let mut resolve = |batch: &mut Batch| {
+            crowded += resolve(clients, batch, take)?;
+            batch.clear();
+            Ok(())
+        };
+        let result = match std::thread::available_parallelism() {
+            Ok(cores) if cores.get() > 1 => parsing.run_beside(resolve),
+            _ => parsing.run(&mut resolve),
+        };
+        self.skips.count(Skip::TooManyClients, crowded);
+        result
     }
 
     /// Looks at the first lines; those too long to be looked at are passed over. `None` where there
@@ -217,7 +205,7 @@ impl Reader {
     fn find_format(
         &mut self,
         name: &str,
-        lines: &mut Lines<Box<dyn Read>>,
+        lines: &mut Lines<Box<dyn Read + Send>>,
     ) -> Result<Option<(Envelope, Format)>, ReadError> {
         let about = |problem: &str| ReadError::Input(format!("{name}: {problem}"));
         let mut passed = 0;
@@ -244,6 +232,134 @@ impl Reader {
     }
 }
 
+/// A file being parsed.
+struct Parsing<'a> {
+    name: &'a str,
+    number: u64,
+    lines: &'a mut Lines<Box<dyn Read + Send>>,
+    parser: &'a mut Parser,
+    keys: &'a mut KeyMaker,
+    costs: &'a Costs,
+    hasher: RandomState,
+    skips: &'a mut Skips,
+    count: &'a mut u64,
+}
+
+impl Parsing<'_> {
+    /// As [`Parsing::run`], with a thread that parses while this one takes.
+    fn run_beside(
+        mut self,
+        mut take: impl FnMut(&mut Batch) -> Result<(), ReadError>,
+    ) -> Result<(), ReadError> {
+        let (full, batches) = sync_channel(AHEAD);
+        let (back, empty) = sync_channel(AHEAD + 2);
+        std::thread::scope(|scope| {
+            let parsed = scope.spawn(move || {
+                self.run(&mut |batch: &mut Batch| {
+                    let next = empty.try_recv().unwrap_or_default();
+                    full.send(std::mem::replace(batch, next)).map_err(|_| ReadError::Ended)
+                })
+            });
+            let taken = batches.into_iter().try_for_each(|mut batch| {
+                take(&mut batch)?;
+                // Where the other side has ended, it needs no batch any more.
+                let _ = back.try_send(batch);
+                Ok(())
+            });
+            let parsed = parsed.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            taken.and(parsed)
+        })
+    }
+
+    /// Hands all lines to `deliver`, in batches, which it empties.
+    fn run(
+        &mut self,
+        deliver: &mut impl FnMut(&mut Batch) -> Result<(), ReadError>,
+    ) -> Result<(), ReadError> {
+        let mut batch = Batch::default();
+        let mut problem = None;
+        loop {
+            let line = match self.lines.next() {
+                Ok(Some(line)) => line,
+                Ok(None) => break,
+                Err(error) => {
+                    problem = Some(ReadError::Input(format!(
+                        "{}: {} behind line {}; what came before it is used",
+                        self.name,
+                        plain(&error),
+                        self.number
+                    )));
+                    continue;
+                }
+            };
+            self.number += 1;
+            let (text, record) = match line {
+                Line::Whole(text) => {
+                    let text = without_hole(text);
+                    (text, self.parser.parse(text))
+                }
+                Line::TooLong(text) => (text, Err(Skip::TooLong)),
+            };
+            let request = record.and_then(|record| match record {
+                None => Ok(false),
+                Some(record) => {
+                    let cost = self.costs.of(&record)?;
+                    let hasher = &self.hasher;
+                    let push = |key: &[u8]| {
+                        batch.push(key, Label::new(key, hasher), record.time(), cost);
+                    };
+                    self.keys.with(&record, push).map(|()| true)
+                }
+            });
+            match request {
+                Ok(request) => *self.count += u64::from(request),
+                Err(skip) => {
+                    *self.count += 1;
+                    let blank = text.trim_ascii().is_empty();
+                    let skip = if blank { Skip::Blank } else { skip };
+                    self.skips.add(skip, self.name, self.number, text);
+                }
+            }
+            if batch.is_full() {
+                deliver(&mut batch)?;
+            }
+        }
+        if !batch.is_empty() {
+            deliver(&mut batch)?;
+        }
+        problem.map_or(Ok(()), Err)
+    }
+}
+
+/// Finds the clients of a batch and hands its requests on; how many there was no room for.
+fn resolve(
+    clients: &mut Clients,
+    batch: &Batch,
+    take: &mut impl FnMut(&Clients, &[Request]) -> io::Result<()>,
+) -> Result<u64, ReadError> {
+    let mut crowded = 0;
+    let mut requests = Vec::with_capacity(TOGETHER);
+    let mut numbers = [None; TOGETHER];
+    for (chunk, parsed) in batch.parsed().chunks(TOGETHER).enumerate() {
+        let key = |place: usize| batch.key(chunk * TOGETHER + place);
+        // Nothing here waits for anything before it, so that the fetches overlap.
+        for (place, (number, parsed)) in numbers.iter_mut().zip(parsed).enumerate() {
+            *number = clients.find(&parsed.label, key(place));
+        }
+        requests.clear();
+        for (place, (number, parsed)) in numbers.iter().zip(parsed).enumerate() {
+            match number.or_else(|| clients.labelled(&parsed.label, key(place))) {
+                Some(client) => {
+                    requests.push(Request { time: parsed.time, client, cost: parsed.cost });
+                }
+                None => crowded += 1,
+            }
+        }
+        take(clients, &requests).map_err(ReadError::Output)?;
+    }
+    Ok(crowded)
+}
+
 /// What ended the reading of a file.
 #[derive(Debug)]
 pub(crate) enum ReadError {
@@ -251,6 +367,8 @@ pub(crate) enum ReadError {
     Input(String),
     /// What takes the requests can't go on.
     Output(io::Error),
+    /// Nobody takes what is parsed, for a reason that is told elsewhere.
+    Ended,
 }
 
 /// Why no format was found, with an example.

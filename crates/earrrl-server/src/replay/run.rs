@@ -1,5 +1,7 @@
 //! Requests through rules: all of them at once, in the order of their times.
 
+use std::hint::black_box;
+
 use earrrl::{Decision, Nanos, Rule};
 
 use super::reader::Request;
@@ -44,9 +46,22 @@ impl Replay {
         Self { timeline: Some(Timeline::new(self.trials.len())), ..self }
     }
 
+    /// Judges requests under every rule, one after the other.
+    pub(crate) fn judge_all(&mut self, requests: &[Request]) {
+        self.fetch(requests);
+        requests.iter().for_each(|&request| self.judge(request));
+    }
+
+    /// Looks at what requests will need. The looks don't wait for each other, as judging does.
+    fn fetch(&self, requests: &[Request]) {
+        let counts = requests.iter().map(|r| self.requests.get(r.client as usize).unwrap_or(&0));
+        black_box(counts.fold(0, |seen, count| seen ^ count));
+        self.trials.iter().for_each(|trial| trial.fetch(requests));
+    }
+
     /// Judges one request under every rule.
     #[inline]
-    pub(crate) fn judge(&mut self, request: Request) {
+    fn judge(&mut self, request: Request) {
         let now = self.count(&request);
         let mut counts = self.timeline.as_mut().map(|timeline| timeline.at(now.get()));
         if let Some(counts) = &mut counts {

@@ -104,6 +104,11 @@ impl Skips {
         }
     }
 
+    /// Counts lines that are not shown.
+    pub(crate) fn count(&mut self, skip: Skip, lines: u64) {
+        self.groups[skip as usize].lines += lines;
+    }
+
     /// How many lines were skipped.
     pub(crate) fn lines(&self) -> u64 {
         self.groups.iter().map(|group| group.lines).sum()

@@ -1,0 +1,71 @@
+//! Parsed requests, many at a time.
+//!
+//! A request needs memory that is far away: its client's place in a table, and its state. One request
+//! after the other would wait for each; of many at once the processor fetches all together. And one
+//! core can parse a batch while another judges the one before.
+
+use super::clients::Label;
+use earrrl::Cost;
+
+/// Requests in a batch.
+const MOST: usize = 1024;
+
+/// Bytes of keys in a batch, about.
+const MOST_BYTES: usize = 128 * 1024;
+
+/// Requests whose clients have no numbers yet.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    keys: Vec<u8>,
+    parsed: Vec<Parsed>,
+}
+
+/// One request of a batch.
+#[derive(Debug)]
+pub(crate) struct Parsed {
+    /// What the client is found by.
+    pub(crate) label: Label,
+    /// Where its key ends in the batch's.
+    end: usize,
+    /// Nanoseconds since the epoch.
+    pub(crate) time: u64,
+    /// What the request costs.
+    pub(crate) cost: Cost,
+}
+
+impl Batch {
+    /// Adds a request.
+    #[inline]
+    pub(crate) fn push(&mut self, key: &[u8], label: Label, time: u64, cost: Cost) {
+        self.keys.extend_from_slice(key);
+        self.parsed.push(Parsed { label, end: self.keys.len(), time, cost });
+    }
+
+    /// Whether it is time to hand it on.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.parsed.len() >= MOST || self.keys.len() >= MOST_BYTES
+    }
+
+    /// Whether there is nothing in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.parsed.is_empty()
+    }
+
+    /// The requests, in the order of their lines.
+    pub(crate) fn parsed(&self) -> &[Parsed] {
+        &self.parsed
+    }
+
+    /// The key of the request at this place.
+    pub(crate) fn key(&self, place: usize) -> &[u8] {
+        let start = place.checked_sub(1).map_or(0, |before| self.parsed[before].end);
+        &self.keys[start..self.parsed[place].end]
+    }
+
+    /// Empties it, to be used again.
+    pub(crate) fn clear(&mut self) {
+        self.keys.clear();
+        self.parsed.clear();
+    }
+}
