@@ -31,7 +31,7 @@ impl Weather {
         let latency = Duration::from_millis(self.latency.load(Ordering::SeqCst));
         let piece = self.pieces.fetch_add(1, Ordering::SeqCst);
         let stalls = self.stalls.load(Ordering::SeqCst);
-        let stalled = stalls > 0 && piece % stalls == 0;
+        let stalled = stalls > 0 && piece.is_multiple_of(stalls);
         // What Linux waits at least before it sends a packet again.
         let stall = if stalled { Duration::from_millis(200) } else { Duration::ZERO };
         if !(latency + stall).is_zero() {

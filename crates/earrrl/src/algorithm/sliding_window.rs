@@ -58,7 +58,7 @@ impl SlidingWindow {
     }
 
     fn of(terms: Windowed) -> Self {
-        let whole = (1..=DEFAULT_MOST).rev().find(|k| terms.window % k == 0);
+        let whole = (1..=DEFAULT_MOST).rev().find(|k| terms.window.is_multiple_of(*k));
         Self { terms, sub_windows: whole.unwrap_or(1), edge: Edge::Harsh }
     }
 

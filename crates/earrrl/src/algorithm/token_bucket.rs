@@ -170,7 +170,8 @@ fn nearest_above(d: u128, n: u128) -> (u128, u128) {
         let steps = (high / low).min((FINEST - above.0) / below.0);
         above = (above.0 + steps * below.0, above.1 + steps * below.1);
         let high = high - steps * low;
-        let back = if high == 0 { 0 } else { (low / high).min((FINEST - below.0) / above.0) };
+        let within = |back: u128| back.min((FINEST - below.0) / above.0);
+        let back = low.checked_div(high).map_or(0, within);
         below = (below.0 + back * above.0, below.1 + back * above.1);
         if steps == 0 && back == 0 || high == 0 {
             return above;

@@ -109,11 +109,11 @@ async fn a_refund_without_its_time<E: Engine>(
         lockstep.ask(Operation::Check, &charge(rule), now).await?;
     }
     let now = START + Duration::from_secs(10);
-    for rule in 0..rules.len() {
+    for (rule, text) in rules.iter().enumerate() {
         lockstep.ask(Operation::RefundLast, &charge(rule), now).await?;
         let again = lockstep.ask(Operation::Check, &charge(rule), now).await?;
         if again.is_none_or(|answer| !answer.allowed) {
-            let problem = format!("{}: not taken back: {again:?}", rules[rule]);
+            let problem = format!("{text}: not taken back: {again:?}");
             return Err(Mismatch::new("a refund without its time", problem));
         }
     }
