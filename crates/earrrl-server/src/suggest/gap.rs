@@ -13,7 +13,8 @@ pub(crate) const HALF_LIVES: [u64; 4] = [10, 60, 600, 3600];
 /// How many times its neighbour's peak a client's must be for it to stand out.
 const WIDE: f64 = 3.0;
 
-/// What is still a gap below the widest one, if another stands out: attackers differ among themselves.
+/// What is a gap below the widest one, if it is also half as wide as that by the logarithm: attackers
+/// differ among themselves, though less than from everybody else.
 const LESS_WIDE: f64 = 2.0;
 
 /// What a client must have sent in a burst, or its like in a stream, to be worth a limit.
@@ -47,7 +48,8 @@ impl Gap {
         let gaps: Vec<Self> = gaps.take_while(|gap| gap.above >= FEW * of_one_request).collect();
         let wider = |a: Self, b: &Self| if b.widest > a.widest { *b } else { a };
         let widest = gaps.iter().skip(1).fold(*gaps.first()?, wider);
-        let lowest = gaps.iter().rev().find(|gap| gap.ratio() >= LESS_WIDE);
+        let wide = LESS_WIDE.max(widest.ratio().sqrt());
+        let lowest = gaps.iter().rev().find(|gap| gap.ratio() >= wide);
         let gap = lowest.filter(|_| widest.is_wide()).copied().unwrap_or(widest);
         Some(Self { widest: widest.widest, ..gap })
     }
@@ -127,6 +129,7 @@ mod tests {
     fn where_clients_are_parted() {
         let widest = |peaks: &[f64], most| Gap::parting(peaks, 0.1, most).map(|gap| gap.clients);
         assert_eq!(widest(&[268.0, 75.0, 28.0, 24.0, 18.0, 16.0, 6.0, 5.0, 4.0], 9), Some(6));
+        assert_eq!(widest(&[300.0, 7.0, 2.0, 1.0], 9), Some(1), "one is far above all others");
         assert_eq!(widest(&[20.0, 8.0, 4.1, 2.0], 9), Some(1), "no gap is wide");
         assert_eq!(widest(&[50.0, 40.0, 0.9, 0.5], 9), Some(2));
         assert_eq!(widest(&[50.0, 40.0, 0.9, 0.5], 1), Some(1));
