@@ -24,7 +24,7 @@
 //!
 //! # Who is a client
 //!
-//! A [`RequestRule`] has a [key](key): [`ClientAddress`] (the connection's, or what trusted proxies
+//! A [`RequestRule`] has a [`key`]: [`ClientAddress`] (the connection's, or what trusted proxies
 //! append to `X-Forwarded-For`, `Forwarded` and others, read from the right; IPv6 by /64),
 //! [`key::header`], [`key::cookie`], [`key::extension`], `key::MatchedPath`, a closure
 //! ([`key::by`]), or a tuple of these. Requests without a key share one, unless
