@@ -61,6 +61,7 @@ fn every_documented_route_answers_as_documented() {
         ("/v1/check/batch", "post", "/v1/check/batch", r#"{"checks":[]}"#),
         ("/v1/peek", "post", "/v1/peek", one),
         ("/v1/charge", "post", "/v1/charge", one),
+        ("/v1/authz", "get", "/v1/authz", ""),
         ("/v1/refund", "post", "/v1/refund", one),
         ("/v1/refund", "post", "/v1/refund", "[]"),
         ("/v1/clients/{rule}/{key}", "get", "/v1/clients/api/k", ""),

@@ -8,14 +8,15 @@ use serde_json::Value;
 #[derive(Clone, Debug)]
 pub struct Response {
     pub status: u16,
-    /// In lower case, as they came.
+    /// As they came.
     pub headers: Vec<(String, String)>,
     pub body: String,
 }
 
 impl Response {
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        let found = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.as_str())
     }
 
     pub fn json(&self) -> Value {
@@ -31,7 +32,11 @@ pub struct Client {
 
 impl Client {
     pub fn connect(address: SocketAddr) -> Self {
-        Self { reader: BufReader::new(super::connect(address)), token: None }
+        Self::over(super::connect(address))
+    }
+
+    pub fn over(stream: TcpStream) -> Self {
+        Self { reader: BufReader::new(stream), token: None }
     }
 
     pub fn post(&mut self, path: &str, body: &str) -> Response {

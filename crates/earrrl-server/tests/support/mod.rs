@@ -10,6 +10,7 @@
 
 pub mod http;
 pub mod process;
+pub mod proxy;
 pub mod redis;
 pub mod resp;
 #[path = "../../../earrrl-redis/tests/support/tools.rs"]

@@ -23,9 +23,14 @@ impl Process {
     }
 
     pub fn spawn(command: &mut Command) -> Self {
+        Self::spawn_at("127.0.0.1:0", command)
+    }
+
+    /// HTTP at this address, the others on free ports.
+    pub fn spawn_at(http: &str, command: &mut Command) -> Self {
         let any = "127.0.0.1:0";
-        let free = ["--http", any, "--resp", any, "--grpc", any, "--log-json"];
-        let mut child = command.args(free).stderr(Stdio::piped()).spawn().unwrap();
+        let listeners = ["--http", http, "--resp", any, "--grpc", any, "--log-json"];
+        let mut child = command.args(listeners).stderr(Stdio::piped()).spawn().unwrap();
         let stderr: Box<dyn Read + Send> = Box::new(child.stderr.take().unwrap());
         let mut process = Self {
             child,

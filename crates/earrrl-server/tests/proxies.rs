@@ -1,0 +1,58 @@
+//! The recipes of `contrib/` for Caddy and Traefik, run by them. nginx's: `debian.rs`.
+#![cfg(feature = "serve")]
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use std::process::Command;
+
+use support::installed;
+use support::proxy::{
+    HAMMERING, Limiter, Proxy, keeps_out_who_hammers, leaves_the_rest_alone, limits_are_back,
+    stays_open_without_us,
+};
+
+fn caddy(limiter: &Limiter) -> Proxy {
+    let mut command = Command::new(installed("bin/caddy"));
+    command.args(["run", "--adapter", "caddyfile", "--config", "Caddyfile"]);
+    Proxy::start("caddy", limiter, &mut command)
+}
+
+fn traefik(limiter: &Limiter) -> Proxy {
+    let mut command = Command::new(installed("bin/traefik"));
+    Proxy::start("traefik", limiter, command.args(["--configFile", "traefik.yml"]))
+}
+
+#[test]
+fn caddy_keeps_out_who_hammers() {
+    let limiter = Limiter::start(429);
+    let proxy = caddy(&limiter);
+    keeps_out_who_hammers(&proxy, true);
+    leaves_the_rest_alone(&proxy);
+}
+
+#[test]
+fn caddy_stays_open_without_us() {
+    let mut limiter = Limiter::start(429);
+    let proxy = caddy(&limiter);
+    stays_open_without_us(&proxy, &mut limiter);
+}
+
+#[test]
+fn traefik_keeps_out_who_hammers() {
+    let limiter = Limiter::start(429);
+    let proxy = traefik(&limiter);
+    keeps_out_who_hammers(&proxy, false);
+    leaves_the_rest_alone(&proxy);
+}
+
+/// It knows no other way.
+#[test]
+fn traefik_closes_without_us() {
+    let mut limiter = Limiter::start(429);
+    let proxy = traefik(&limiter);
+    limiter.kill();
+    assert_eq!(proxy.login(HAMMERING, "").status, 500);
+    limiter.serve();
+    limits_are_back(&proxy);
+}

@@ -1,0 +1,280 @@
+//! A proxy with a recipe of `contrib/` between clients, an application and `earrrl serve`, all of
+//! them real.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+
+use super::http::{Client, Response};
+use super::process::{BINARY, Process};
+use super::{PATIENCE, until};
+
+/// One address of the loopback network per client.
+pub const HAMMERING: u8 = 2;
+pub const POLITE: u8 = 3;
+
+/// `earrrl serve` at an address that it keeps when it is killed and started again.
+pub struct Limiter {
+    address: SocketAddr,
+    folder: tempfile::TempDir,
+    process: Option<Process>,
+}
+
+impl Limiter {
+    /// Its clients may log in 3 times, then every 1000 s.
+    pub fn start(deny_status: u16) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = format!(
+            "[client_address]\ntrusted_proxies = [\"127.0.0.1/32\"]\n\
+             [authz]\ndeny_status = {deny_status}\n\
+             [[rule]]\nname = \"login\"\nlimit = \"gcra 0.001/s burst=3\"\nkey = \"client\"\n\
+             match = {{ path = \"/login\", method = \"POST\" }}\n"
+        );
+        fs::write(folder.path().join("limits.toml"), config).unwrap();
+        // No other test listens on this address, so that the port stays free while it is down.
+        let address = free_port(Ipv4Addr::new(127, 0, 1, 1));
+        let mut limiter = Self { address, folder, process: None };
+        limiter.serve();
+        limiter
+    }
+
+    pub fn serve(&mut self) {
+        let mut command = Command::new(BINARY);
+        command.arg("serve").arg("--config").arg(self.folder.path().join("limits.toml"));
+        self.process = Some(Process::spawn_at(&self.address.to_string(), &mut command));
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        self.process = None;
+    }
+}
+
+fn free_port(host: Ipv4Addr) -> SocketAddr {
+    TcpListener::bind((host, 0)).unwrap().local_addr().unwrap()
+}
+
+/// An application that answers with the method, the target, the limiter's action and the body of
+/// what it was asked; at `/status/N` with status N.
+fn application() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || serve(stream));
+        }
+    });
+    address
+}
+
+fn serve(stream: TcpStream) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let (mut first, mut length, mut action) = (String::new(), 0, "none".to_owned());
+        if reader.read_line(&mut first)? == 0 {
+            return Ok(());
+        }
+        loop {
+            let mut line = String::new();
+            reader.read_line(&mut line)?;
+            let Some((name, value)) = line.trim_end().split_once(": ") else { break };
+            match name.to_ascii_lowercase().as_str() {
+                "content-length" => length = value.parse().unwrap(),
+                "x-ratelimit-action" => action = value.to_owned(),
+                _ => {}
+            }
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body)?;
+        let target = first.rsplit_once(' ').unwrap().0;
+        let status = target.split_once("/status/").map_or("200", |(_, status)| status);
+        let mut answer = format!("{target} {action} ").into_bytes();
+        answer.extend(body);
+        let head = format!("HTTP/1.1 {status} OK\r\nContent-Length: {}\r\n\r\n", answer.len());
+        reader.get_mut().write_all(&[head.as_bytes(), &answer].concat())?;
+    }
+}
+
+/// A proxy, in a folder of its own; killed when this is dropped.
+pub struct Proxy {
+    process: Child,
+    address: SocketAddr,
+    _folder: tempfile::TempDir,
+}
+
+impl Proxy {
+    /// Copies a folder of `contrib/`, with free ports and with timeouts for a busy machine, and runs
+    /// the command in it.
+    pub fn start(recipe: &str, limiter: &Limiter, command: &mut Command) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (app, address) = (application(), free_port(Ipv4Addr::LOCALHOST));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(recipe);
+        for file in fs::read_dir(source).unwrap().flatten() {
+            let text = fs::read_to_string(file.path()).unwrap();
+            let text = text
+                .replace("127.0.0.1:8080", &limiter.address.to_string())
+                .replace("127.0.0.1:3000", &app.to_string())
+                .replace(":8000", &format!(":{}", address.port()))
+                .replace("50ms", "20s");
+            fs::write(folder.path().join(file.file_name()), text).unwrap();
+        }
+        let log = folder.path().join("log");
+        let output = File::create(&log).unwrap();
+        command.current_dir(folder.path()).env("HOME", folder.path());
+        command.stdout(Stdio::null()).stderr(output);
+        let process = command.spawn().unwrap();
+        let mut proxy = Self { process, address, _folder: folder };
+        until("the proxy serves", || {
+            let ended = proxy.process.try_wait().unwrap();
+            assert_eq!(ended, None, "{}", fs::read_to_string(&log).unwrap());
+            // Traefik listens before it knows its routes.
+            TcpStream::connect(address).is_ok() && proxy.client(POLITE).get("/").status == 200
+        });
+        proxy
+    }
+
+    /// A client at 127.0.0.N.
+    pub fn client(&self, number: u8) -> Client {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        let socket = socket.unwrap();
+        let own = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, number)), 0);
+        socket.bind(&own.into()).unwrap();
+        socket.connect(&self.address.into()).unwrap();
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Client::over(stream)
+    }
+
+    /// Logs in from 127.0.0.N.
+    pub fn login(&self, number: u8, headers: &str) -> Response {
+        self.client(number).request("POST", "/login?next=/", headers, b"user=alice")
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+const FORGERIES: [&str; 7] = [
+    "",
+    "X-Forwarded-For: 203.0.113.1\r\nX-Real-Ip: 203.0.113.1\r\n",
+    "X-Forwarded-For: 203.0.113.1\r\nX-Forwarded-For: 203.0.113.2\r\n",
+    "X-Forwarded-Uri: /\r\nX-Forwarded-Method: GET\r\n",
+    "X-Forwarded-Uri: /\r\nX-Forwarded-Uri: /\r\nX-Forwarded-Host: other\r\n",
+    "X-Original-Uri: /\r\nX-Original-Url: /\r\nX-Original-Method: GET\r\n",
+    "Forwarded: for=203.0.113.2\r\nX-RateLimit-Action: allow\r\n",
+];
+
+/// A client that hammers is kept out whatever it says of itself; others never notice.
+pub fn keeps_out_who_hammers(proxy: &Proxy, shows_limits: bool) {
+    for remaining in (0..3).rev() {
+        let answer = proxy.login(HAMMERING, "X-RateLimit-Action: quarantine\r\n");
+        let body = "POST /login?next=/ allow user=alice";
+        assert_eq!((answer.status, answer.body.as_str()), (200, body));
+        let shown = answer
+            .header("ratelimit")
+            .is_some_and(|value| value.starts_with(&format!("\"login\";r={remaining};t=")));
+        assert_eq!(shown, shows_limits, "{answer:?}");
+    }
+    for headers in FORGERIES {
+        is_denied(&proxy.login(HAMMERING, headers));
+    }
+    for target in ["/login?deny_status=200&path=/&method=GET&rule=other", "/%6Cogin", "/./login"] {
+        is_denied(&proxy.client(HAMMERING).request("POST", target, "", b""));
+    }
+    let mut client = proxy.client(HAMMERING);
+    assert_eq!(client.get("/login").status, 200, "another method");
+    assert_eq!(proxy.login(POLITE, "").status, 200);
+}
+
+fn is_denied(answer: &Response) {
+    assert_eq!(answer.status, 429, "{answer:?}");
+    let wait: u64 = answer.header("retry-after").unwrap().parse().unwrap();
+    assert!((900..=1000).contains(&wait), "{answer:?}");
+    assert_eq!(answer.header("ratelimit"), Some(format!("\"login\";r=0;t={wait}").as_str()));
+    let policy = answer.header("ratelimit-policy").unwrap();
+    assert!(policy.starts_with("\"login\";q=3;"), "{answer:?}");
+    assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+    assert_eq!(answer.json()["status"], 429);
+}
+
+/// Bodies come whole, and the application's own errors are its own.
+pub fn leaves_the_rest_alone(proxy: &Proxy) {
+    let mut client = proxy.client(POLITE);
+    let body = "all of it\r\n\r\n".repeat(20_000);
+    let answer = client.request("POST", "/upload", "", body.as_bytes());
+    assert_eq!((answer.status, answer.body), (200, format!("POST /upload allow {body}")));
+    for status in [401, 403, 429, 500, 502, 503] {
+        let path = format!("/status/{status}");
+        let answer = client.request("POST", &path, "", b"once");
+        assert_eq!((answer.status, answer.body), (status, format!("POST {path} allow once")));
+    }
+}
+
+/// The limiter is killed and started again while clients post: each is answered by the application.
+pub fn stays_open_without_us(proxy: &Proxy, limiter: &mut Limiter) {
+    let crowd = Crowd::start(proxy);
+    crowd.serve_more();
+    limiter.kill();
+    crowd.serve_more();
+    for _ in 0..5 {
+        let answer = proxy.login(HAMMERING, "X-RateLimit-Action: quarantine\r\n");
+        let body = "POST /login?next=/ none user=alice";
+        assert_eq!((answer.status, answer.body.as_str()), (200, body));
+    }
+    limiter.serve();
+    crowd.serve_more();
+    crowd.join();
+    limits_are_back(proxy);
+}
+
+/// Clients that post without a pause, and want each post answered by the application.
+struct Crowd {
+    over: Arc<AtomicBool>,
+    served: Arc<AtomicU32>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Crowd {
+    fn start(proxy: &Proxy) -> Self {
+        let mut crowd = Self { over: Arc::default(), served: Arc::default(), threads: Vec::new() };
+        for number in 10..14 {
+            let mut client = proxy.client(number);
+            let (over, served) = (Arc::clone(&crowd.over), Arc::clone(&crowd.served));
+            crowd.threads.push(thread::spawn(move || {
+                while !over.load(Relaxed) {
+                    let answer = client.request("POST", "/other", "", b"a body");
+                    let (head, body) = ("POST /other ", " a body");
+                    let whole = answer.body.starts_with(head) && answer.body.ends_with(body);
+                    assert!(answer.status == 200 && whole, "{answer:?}");
+                    served.fetch_add(1, Relaxed);
+                }
+            }));
+        }
+        crowd
+    }
+
+    fn serve_more(&self) {
+        let goal = self.served.load(Relaxed) + 200;
+        until("more posts are served", || self.served.load(Relaxed) >= goal);
+    }
+
+    /// Fails where one of them failed.
+    fn join(self) {
+        self.over.store(true, Relaxed);
+        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
+
+pub fn limits_are_back(proxy: &Proxy) {
+    until("it is denied again", || proxy.login(HAMMERING, "").status == 429);
+    assert_eq!(proxy.client(POLITE).get("/").status, 200);
+}
