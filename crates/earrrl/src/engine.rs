@@ -35,7 +35,7 @@ pub struct Charge<'a> {
 /// Keeps the clients of prepared rules, and decides.
 ///
 /// `now: None` means the engine's own clock. Time never goes back: an earlier `now` than the latest
-/// one used is taken as that. The conformance suite, [`crate::conformance`], says the rest.
+/// one used is taken as that. The conformance suite (feature `testing`) says the rest.
 pub trait Engine {
     /// The answer to a request.
     type Decide: Future<Output = Result<Decision, EngineError>> + Send + 'static;

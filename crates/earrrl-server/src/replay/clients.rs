@@ -72,11 +72,12 @@ impl Clients {
     }
 
     /// The number of `key`, a new one if it has not been seen; `None` where there is no room.
+    #[cfg(any(feature = "serve", test))]
     pub(crate) fn number(&mut self, key: &[u8]) -> Option<u32> {
         self.labelled(&Label::new(key, &self.hasher), key)
     }
 
-    /// As [`Clients::number`], of a key and its label.
+    /// The number of a key with its label, a new one if it has not been seen; `None` where there is no room.
     pub(crate) fn labelled(&mut self, label: &Label, key: &[u8]) -> Option<u32> {
         self.find(label, key).or_else(|| self.insert(label, key))
     }

@@ -6,6 +6,7 @@
 //!
 //! Time must not go back between calls on one state; see [`crate::Clock`].
 
+use alloc::string::String;
 use core::time::Duration;
 
 use crate::clock::Nanos;
@@ -233,6 +234,7 @@ pub(crate) struct Judged<S> {
     pub(crate) after: Option<S>,
     pub(crate) allowed: bool,
     /// Whether the request was stored in it.
+    #[cfg_attr(not(feature = "std"), expect(dead_code, reason = "only what keeps states asks"))]
     pub(crate) stores: bool,
 }
 
