@@ -1,9 +1,11 @@
 //! What was counted here while Redis was gone is added to its records, each client's once.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::exchange::LATEST;
 use crate::ledger::{Client, Entry};
@@ -13,6 +15,8 @@ use crate::status::count;
 
 /// Clients handed over at a time.
 const AT_ONCE: usize = 64;
+/// How long a connection that has been replaced may still answer.
+const STILL: Duration = Duration::from_secs(1);
 
 /// Hands over what a group's clients are owed, until Redis fails: the rest is kept for the next time.
 /// It goes on where its caller does not wait: what is under way is in nobody else's hands.
@@ -24,14 +28,19 @@ pub(crate) async fn hand_over(
     if shared.ledger.owed() == 0 {
         return Ok(());
     }
-    let (shared, link) = (shared.clone(), link.clone());
+    let (shared, link, links) = (shared.clone(), link.clone(), shared.links.subscribe());
     let stopped = |_| Fault::Lost("a task was stopped".to_owned());
-    tokio::spawn(async move { hand_over_all(&shared, &link, group).await })
+    tokio::spawn(async move { hand_over_all(&shared, &link, &links, group).await })
         .await
         .map_err(stopped)?
 }
 
-async fn hand_over_all(shared: &Arc<Shared>, link: &Link, group: usize) -> Result<(), Fault> {
+async fn hand_over_all(
+    shared: &Arc<Shared>,
+    link: &Link,
+    links: &watch::Receiver<u64>,
+    group: usize,
+) -> Result<(), Fault> {
     let entries = shared.ledger.drain(group);
     let (clients, mut tasks, mut went) = (entries.len(), JoinSet::new(), Went::default());
     for (client, entry) in entries {
@@ -41,7 +50,7 @@ async fn hand_over_all(shared: &Arc<Shared>, link: &Link, group: usize) -> Resul
         if went.failed.is_some() {
             shared.ledger.put_back(client, entry);
         } else {
-            tasks.spawn(hand_over_one(shared.clone(), link.clone(), client, entry));
+            tasks.spawn(hand_over_one(shared.clone(), link.clone(), links.clone(), client, entry));
         }
     }
     while !tasks.is_empty() {
@@ -77,10 +86,11 @@ impl Went {
     }
 }
 
-/// Waits for as long as anything can still be answered: what was given up could count twice.
+/// Waits for as long as the connection can still answer: what was given up could count twice.
 async fn hand_over_one(
     shared: Arc<Shared>,
     link: Link,
+    mut links: watch::Receiver<u64>,
     client: Client,
     entry: Entry,
 ) -> Result<(), Fault> {
@@ -94,8 +104,12 @@ async fn hand_over_one(
     let adjustments = entry.adjustments(rule.rule.limit(), shared.clock.now());
     let asked = shared.asked(rule, &charge, 0);
     for (done, adjustment) in adjustments.into_iter().enumerate() {
-        let call = shared.adjust_over(link.clone(), &asked, adjustment, None);
-        if let Err(fault) = timeout(LATEST, call).await.unwrap_or(Err(Fault::Late)) {
+        let call = timeout(LATEST, shared.adjust_over(link.clone(), &asked, adjustment, None));
+        let answer = tokio::select! {
+            answer = call => answer.unwrap_or(Err(Fault::Late)),
+            () = replaced(&mut links) => Err(Fault::Late),
+        };
+        if let Err(fault) = answer {
             if done == 0 && !matches!(fault, Fault::Record(_)) {
                 // Where the connection broke, Redis may have taken it all the same: then it counts
                 // twice, never not at all.
@@ -110,4 +124,10 @@ async fn hand_over_one(
     count(&shared.counters.handed_over);
     shared.ledger.done();
     Ok(())
+}
+
+/// Waits until there is another connection, and nothing more comes over the one before.
+async fn replaced(links: &mut watch::Receiver<u64>) {
+    links.changed().await.ok();
+    sleep(STILL).await;
 }

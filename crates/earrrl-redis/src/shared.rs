@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) give_up: Notify,
     /// Whether Redis decides everything.
     pub(crate) settled: watch::Sender<bool>,
+    /// How many connections there have been.
+    pub(crate) links: watch::Sender<u64>,
     urls: Mutex<Vec<String>>,
     link: RwLock<Option<Link>>,
     last_failure: Mutex<Option<String>>,
@@ -74,6 +76,7 @@ impl Shared {
             rules_changed: Notify::new(),
             give_up: Notify::new(),
             settled: watch::Sender::new(false),
+            links: watch::Sender::new(0),
             urls: Mutex::new(options.urls.clone()),
             link: RwLock::default(),
             last_failure: Mutex::default(),
@@ -139,6 +142,7 @@ impl Shared {
 
     pub(crate) fn set_link(&self, link: Link) {
         *self.link.write().unwrap_or_else(PoisonError::into_inner) = Some(link);
+        self.links.send_modify(|links| *links += 1);
     }
 
     pub(crate) fn urls(&self) -> Vec<String> {

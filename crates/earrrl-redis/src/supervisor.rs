@@ -191,7 +191,14 @@ impl Tended {
         if self.shared.breakers.is_open(self.group) {
             return;
         }
-        if let Err(fault) = hand_over(&self.shared, &self.link, self.group).await {
+        // Handing over goes on by itself. On a connection that is dead without a word it would take a
+        // minute, and meanwhile nobody would look for another.
+        let handed_over = tokio::select! {
+            biased;
+            handed_over = hand_over(&self.shared, &self.link, self.group) => handed_over,
+            () = self.shared.trouble[self.group].notified() => Ok(()),
+        };
+        if let Err(fault) = handed_over {
             self.shared.failed(self.group, &fault);
         }
     }
