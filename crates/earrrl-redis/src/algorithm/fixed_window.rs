@@ -16,9 +16,7 @@ impl OnRedis for FixedWindow {
     }
 
     fn parameters(&self, request: &Request<'_>, packed: &mut Packed) {
-        let quota = self.quota().billionths() as f64;
-        let window = whole_micros(self.window());
-        packed.numbers(&[window, quota, request.billionths(), request.linger_ms()]);
+        window_parameters(self.window(), self.quota(), request, packed);
     }
 
     fn has_len(&self, len: usize) -> bool {
@@ -55,6 +53,17 @@ pub(super) fn check_window(window: u64) -> Result<(), RuleError> {
     }
     let problem = format!("{window}ns is not whole microseconds, which Redis's clock tells");
     Err(RuleError::new(problem).of("window"))
+}
+
+/// What the script of a limit with one window reads.
+pub(super) fn window_parameters(
+    window: u64,
+    quota: Cost,
+    request: &Request<'_>,
+    packed: &mut Packed,
+) {
+    let quota = quota.billionths() as f64;
+    packed.numbers(&[whole_micros(window), quota, request.billionths(), request.linger_ms()]);
 }
 
 /// The microsecond in which a window begins.

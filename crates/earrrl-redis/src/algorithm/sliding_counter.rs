@@ -3,8 +3,8 @@
 use earrrl::algorithm::sliding_counter::Counts;
 use earrrl::{Cost, Nanos, RuleError, SlidingCounter, State};
 
-use super::fields::{Fields, Packed, moved_slot, whole_micros};
-use super::fixed_window::{check_window, start};
+use super::fields::{Fields, Packed, moved_slot};
+use super::fixed_window::{check_window, start, window_parameters};
 use super::{Adjustment, OnRedis, Request};
 
 impl OnRedis for SlidingCounter {
@@ -17,9 +17,7 @@ impl OnRedis for SlidingCounter {
     }
 
     fn parameters(&self, request: &Request<'_>, packed: &mut Packed) {
-        let quota = self.quota().billionths() as f64;
-        let window = whole_micros(self.window());
-        packed.numbers(&[window, quota, request.billionths(), request.linger_ms()]);
+        window_parameters(self.window(), self.quota(), request, packed);
     }
 
     fn has_len(&self, len: usize) -> bool {
