@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use earrrl::conformance::block_on;
-use earrrl::{ManualClock, Nanos};
+use earrrl::{ManualClock, Mode, Nanos};
 use earrrl_server::config::Config;
 use earrrl_server::protocol::grpc::json;
 use earrrl_server::service::Service;
-use earrrl_server::service::descriptors::{Ask, Refused};
+use earrrl_server::service::descriptors::refused::Refused;
 use serde_json::{Map, Value, json};
 
 fn testdata(name: &str) -> PathBuf {
@@ -63,7 +63,7 @@ fn request(text: &str) -> Value {
 
 fn ask(service: &Service, request: &Value) -> Result<Value, Refused> {
     let request = json::request(request.to_string().as_bytes()).unwrap();
-    block_on(service.should_rate_limit(&request, Ask::Check, None))
+    block_on(service.should_rate_limit(&request, Mode::Check, None))
         .map(|answer| json::response(&answer))
 }
 

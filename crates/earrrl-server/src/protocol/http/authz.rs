@@ -15,7 +15,7 @@ use earrrl::Mode;
 
 use super::answer;
 use super::problem::Problem;
-use super::routes::{Shared, authorize};
+use super::request::{Shared, authorize};
 use crate::config::access::Access;
 use crate::service::Manner;
 use crate::service::attributes::{Attributes, MAX_ATTRIBUTES};

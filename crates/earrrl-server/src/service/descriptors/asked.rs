@@ -12,14 +12,16 @@ use smallvec::SmallVec;
 
 use super::counts::Counts;
 use super::prepared::{Current, Descriptors, Kind, Limit};
-use super::{MAX_DESCRIPTORS, Refused};
+use super::refused::Refused;
 use crate::config::envoy::tree::TreeLimit;
 use crate::config::envoy::unit::Unit;
 use crate::engine::Engine;
 use crate::service::attributes::Attributes;
-use crate::service::check_key;
-use crate::service::key::{Key, join};
+use crate::service::key::{Key, check_key, join};
 use crate::service::rules::{ActiveRule, RuleSet};
+
+/// Most descriptors of a request.
+const MAX_DESCRIPTORS: usize = 64;
 
 /// What one descriptor of a request asks of one limit.
 #[derive(Debug)]
@@ -94,7 +96,7 @@ impl Share<'_> {
         let key = match &self.limit {
             LimitRef::Tree(_, limit) => limit.metric_key_of(entries),
             LimitRef::Own(_) => {
-                let level = |(key, value)| crate::config::envoy::tree::level_name(key, value);
+                let level = |(key, value)| crate::config::envoy::file::level_name(key, value);
                 std::iter::once(request.domain.clone()).chain(entries.map(level)).collect()
             }
             LimitRef::Rule(_) => return None,

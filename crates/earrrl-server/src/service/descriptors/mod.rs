@@ -9,71 +9,21 @@ pub mod counts;
 mod headers;
 mod metadata;
 pub mod prepared;
+pub mod refused;
+mod verdict;
 
-use std::fmt;
 use std::time::Instant;
 
-use earrrl::{Clock, Cost, Decision, EngineError, Mode, Nanos};
+use earrrl::{Clock, Cost, Decision, EngineError, Mode};
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use smallvec::SmallVec;
 
-use self::answer::Verdicts;
 use self::asked::{Hits, Share};
 use self::prepared::{Descriptors, Kind};
+use self::refused::Refused;
+use self::verdict::Verdicts;
 use super::rules::RuleSet;
 use crate::engine::Engine;
-
-/// Most descriptors of a request.
-pub const MAX_DESCRIPTORS: usize = 64;
-
-/// What is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask {
-    /// Decide and store by policy.
-    Check,
-    /// Decide only.
-    Peek,
-    /// Store whatever the verdict.
-    Charge,
-}
-
-/// Why a request got no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// The request can't be.
-    Invalid(String),
-    /// No configuration has been loaded.
-    NotConfigured,
-    /// The engine failed.
-    Engine(EngineError),
-}
-
-impl Refused {
-    fn invalid(why: impl Into<String>) -> Self {
-        Self::Invalid(why.into())
-    }
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Invalid(why) => f.write_str(why),
-            Self::NotConfigured => f.write_str("no rate limit configuration loaded"),
-            Self::Engine(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Refused {}
-
-impl From<EngineError> for Refused {
-    fn from(error: EngineError) -> Self {
-        match error {
-            EngineError::Invalid(error) => Self::Invalid(error.to_string()),
-            error => Self::Engine(error),
-        }
-    }
-}
 
 impl Descriptors {
     /// Answers a request.
@@ -86,18 +36,17 @@ impl Descriptors {
         rules: &RuleSet,
         clock: &dyn Clock,
         request: &RateLimitRequest,
-        ask: Ask,
+        mode: Mode,
     ) -> Result<RateLimitResponse, Refused> {
         let mut shares = asked::shares(self, rules, request, engine)?;
         asked::place(&mut shares)?;
-        if ask != Ask::Peek {
+        if mode != Mode::Peek {
             refund(engine, &shares).await?;
         }
         let charges = asked::charges(&shares);
-        let mode = match ask {
-            Ask::Check => self.mode(&shares, request),
-            Ask::Peek => Mode::Peek,
-            Ask::Charge => Mode::Charge,
+        let mode = match mode {
+            Mode::Check => self.mode(&shares, request),
+            mode => mode,
         };
         let decision = match &*charges {
             [] => None,
@@ -188,11 +137,6 @@ async fn figures(
     });
     let figures = futures_util::future::join_all(asked).await;
     Ok(figures.into_iter().collect::<Result<_, _>>()?)
-}
-
-/// The time until a window that began at a multiple of `length` ends.
-fn until_window_ends(now: Nanos, length: u64) -> std::time::Duration {
-    std::time::Duration::from_nanos(length - now.get() % length.max(1))
 }
 
 /// An answer in time: near the deadline the request passes, since Envoy lets it pass after it, and
