@@ -17,10 +17,18 @@ pub enum AskError {
         /// How many that is.
         most: usize,
     },
-    /// A rule's text, a cost or an attribute that can't be.
+    /// A rule's text, a cost, an attribute or a descriptor that is invalid.
     Invalid(String),
+    /// There is no configuration of descriptors yet.
+    NotConfigured,
     /// The engine failed.
     Engine(EngineError),
+}
+
+impl AskError {
+    pub(super) fn invalid(why: impl Into<String>) -> Self {
+        Self::Invalid(why.into())
+    }
 }
 
 impl fmt::Display for AskError {
@@ -34,6 +42,7 @@ impl fmt::Display for AskError {
                 write!(f, "rule: {most} texts are in use already, and no more may be")
             }
             Self::Invalid(why) => f.write_str(why),
+            Self::NotConfigured => f.write_str("no rate limit configuration loaded"),
             Self::Engine(error) => error.fmt(f),
         }
     }

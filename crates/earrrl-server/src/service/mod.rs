@@ -151,7 +151,7 @@ impl Service {
     /// Exchanges the descriptors, as they came from a control plane.
     ///
     /// # Errors
-    /// As [`Service::new`], and for a limit that can't be; the descriptors stay as they are.
+    /// As [`Service::new`], and for a limit that is invalid; the descriptors stay as they are.
     pub fn reload_descriptors(&self, tree: Tree) -> Result<(), String> {
         let (config, capacity) = &self.envoy;
         tree.check(config.algorithm).map_err(|error| error.to_string())?;
@@ -184,16 +184,15 @@ impl Service {
     /// Answers a request of Envoy's; what can't be answered before `deadline` passes.
     ///
     /// # Errors
-    /// [`descriptors::refused::Refused`]; nothing is stored then.
+    /// [`AskError`]; nothing is stored then.
     pub async fn should_rate_limit(
         &self,
         request: &RateLimitRequest,
         mode: Mode,
         deadline: Option<Instant>,
-    ) -> Result<RateLimitResponse, descriptors::refused::Refused> {
+    ) -> Result<RateLimitResponse, AskError> {
         let descriptors = self.descriptors.load();
-        let descriptors =
-            descriptors.as_ref().ok_or(descriptors::refused::Refused::NotConfigured)?;
+        let descriptors = descriptors.as_ref().ok_or(AskError::NotConfigured)?;
         let rules = self.rules.load();
         let answer = descriptors.answer(&self.engine, &rules, self.clock.0.as_ref(), request, mode);
         match deadline.filter(|_| self.engine.waits()) {
@@ -221,7 +220,7 @@ impl Service {
         Ok(self.engine.throttle(key, call).await?)
     }
 
-    /// Begins to fetch the state of a client who is about to ask.
+    /// Begins to fetch the state of a client that is about to ask.
     #[inline]
     pub fn prefetch(&self, rule: &ActiveRule, key: &[u8]) {
         if let Some(limit) = rule.limit_for_key(key) {

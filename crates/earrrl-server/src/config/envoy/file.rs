@@ -96,7 +96,7 @@ pub struct LimitConfig {
 pub enum Amount {
     /// Anything; not counted.
     Unlimited,
-    /// So many requests in each unit of time.
+    /// This many requests in each unit of time.
     PerUnit(u32, Unit),
     /// What the limit of ours says.
     Own,

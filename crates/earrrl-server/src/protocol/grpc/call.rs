@@ -11,7 +11,7 @@ use tonic::Status;
 use super::reply::Reply;
 use crate::config::access::Access;
 use crate::server::Server;
-use crate::service::descriptors::refused::Refused;
+use crate::service::error::AskError;
 use earrrl::Mode;
 
 /// Largest message, in bytes.
@@ -60,15 +60,15 @@ where
     let request = RateLimitRequest::decode(message?)
         .map_err(|error| Status::invalid_argument(error.to_string()))?;
     let answer = server.service.should_rate_limit(&request, mode, deadline).await;
-    answer.map_err(|refused| status(&refused))
+    answer.map_err(|error| status(&error))
 }
 
-fn status(refused: &Refused) -> Status {
-    let why = refused.to_string();
-    match refused {
-        Refused::Invalid(_) => Status::invalid_argument(why),
-        Refused::NotConfigured => Status::failed_precondition(why),
-        Refused::Engine(_) => Status::unavailable(why),
+fn status(error: &AskError) -> Status {
+    let why = error.to_string();
+    match error {
+        AskError::NotConfigured => Status::failed_precondition(why),
+        AskError::Engine(_) => Status::unavailable(why),
+        _ => Status::invalid_argument(why),
     }
 }
 

@@ -30,7 +30,7 @@ const TARGET: [HeaderName; 2] =
 const HOST: [HeaderName; 2] = [HeaderName::from_static("x-forwarded-host"), header::HOST];
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// The address of who asks; [`super::serve`] puts it into requests to this route.
+/// The address that asks; [`super::serve`] puts it into requests to this route.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(pub(super) IpAddr);
 

@@ -63,7 +63,9 @@ impl From<AskError> for Problem {
             AskError::UnknownRule => StatusCode::NOT_FOUND,
             AskError::InlineRulesOff => StatusCode::FORBIDDEN,
             AskError::TooManyInlineRules { .. } => StatusCode::CONFLICT,
-            AskError::Engine(EngineError::Unavailable(_)) => StatusCode::SERVICE_UNAVAILABLE,
+            AskError::NotConfigured | AskError::Engine(EngineError::Unavailable(_)) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             AskError::Invalid(_) | AskError::Engine(_) => StatusCode::UNPROCESSABLE_ENTITY,
         };
         Self::new(status, error.to_string())

@@ -9,7 +9,6 @@ pub mod counts;
 mod headers;
 mod metadata;
 pub mod prepared;
-pub mod refused;
 mod verdict;
 
 use std::time::Instant;
@@ -20,8 +19,8 @@ use smallvec::SmallVec;
 
 use self::asked::{Hits, Share};
 use self::prepared::{Descriptors, Kind};
-use self::refused::Refused;
 use self::verdict::Verdicts;
+use super::error::AskError;
 use super::rules::RuleSet;
 use crate::engine::Engine;
 
@@ -29,7 +28,7 @@ impl Descriptors {
     /// Answers a request.
     ///
     /// # Errors
-    /// [`Refused`]; nothing is stored then.
+    /// [`AskError`]; nothing is stored then.
     pub async fn answer(
         &self,
         engine: &Engine,
@@ -37,7 +36,7 @@ impl Descriptors {
         clock: &dyn Clock,
         request: &RateLimitRequest,
         mode: Mode,
-    ) -> Result<RateLimitResponse, Refused> {
+    ) -> Result<RateLimitResponse, AskError> {
         let mut shares = asked::shares(self, rules, request, engine)?;
         asked::place(&mut shares)?;
         if mode != Mode::Peek {
@@ -88,7 +87,7 @@ impl Descriptors {
 }
 
 /// Gives back what descriptors say was charged too much.
-async fn refund(engine: &Engine, shares: &[Share<'_>]) -> Result<(), Refused> {
+async fn refund(engine: &Engine, shares: &[Share<'_>]) -> Result<(), AskError> {
     for share in shares {
         if let (Hits::Refunded(hits), Some(rule)) = (share.hits, share.counted()) {
             let charge = earrrl::Charge { rule, key: &share.key, cost: Cost::from_units(hits) };
@@ -103,7 +102,7 @@ async fn give_back(
     engine: &Engine,
     shares: &[Share<'_>],
     verdicts: &Verdicts,
-) -> Result<(), Refused> {
+) -> Result<(), AskError> {
     for (share, verdict) in shares.iter().zip(&verdicts.each) {
         if let (Hits::Charged(hits), Some(rule), false) =
             (share.hits, share.counted(), verdict.over)
@@ -120,7 +119,7 @@ async fn figures(
     engine: &Engine,
     shares: &[Share<'_>],
     decision: Option<&Decision>,
-) -> Result<SmallVec<[Option<Decision>; 4]>, Refused> {
+) -> Result<SmallVec<[Option<Decision>; 4]>, AskError> {
     let counted = shares.iter().filter(|share| share.counted().is_some()).count();
     let ask = |share: &Share<'_>| {
         let hits = if let Hits::Charged(hits) = share.hits { hits } else { 0 };
@@ -142,10 +141,10 @@ async fn figures(
 /// An answer in time: near the deadline the request passes, since Envoy lets it pass after it, and
 /// counts an error.
 pub(super) async fn in_time(
-    answer: impl Future<Output = Result<RateLimitResponse, Refused>>,
+    answer: impl Future<Output = Result<RateLimitResponse, AskError>>,
     request: &RateLimitRequest,
     deadline: Instant,
-) -> Result<RateLimitResponse, Refused> {
+) -> Result<RateLimitResponse, AskError> {
     // A quarter of the time is for the way back.
     let left = deadline.saturating_duration_since(Instant::now()) * 3 / 4;
     match tokio::time::timeout(left, answer).await {
