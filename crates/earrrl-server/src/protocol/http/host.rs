@@ -11,6 +11,7 @@ use axum::http::{Request, StatusCode, Version, header};
 
 use super::authz;
 use super::problem::Problem;
+use crate::config::listen::Address;
 use crate::server::Server;
 
 /// Whether the request may go on.
@@ -33,7 +34,7 @@ pub(super) fn check<B>(server: &Server, request: &Request<B>) -> Result<(), Prob
 /// What may be asked by another name: proxies hand on the one that their client asked for, and other
 /// machines may be meant to see how this one is.
 fn is_open(server: &Server, path: &str) -> bool {
-    let admin_is_open = server.config.admin.is_some_and(|admin| !admin.ip().is_loopback());
+    let admin_is_open = server.config.admin.as_ref().is_some_and(Address::is_remote);
     match path {
         "/healthz" | "/readyz" | "/metrics" => admin_is_open,
         path => path
