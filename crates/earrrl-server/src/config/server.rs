@@ -29,7 +29,7 @@ pub struct ServerConfig {
     pub socket_mode: u32,
     /// Certificates, where TLS is spoken.
     pub tls: Option<TlsConfig>,
-    /// Seconds after which an HTTP/2 connection is asked to come anew; `None` for never.
+    /// Seconds after which an HTTP/2 connection is asked to come again; `None` for never.
     pub max_connection_age: Option<u32>,
     /// Whether other machines may be served without a token.
     pub allow_remote: bool,
@@ -169,7 +169,7 @@ impl ServerConfig {
     }
 
     /// Why these addresses can't be served, if they can't: other machines are served only with a
-    /// token or a certificate of theirs, or when that was allowed in so many words.
+    /// token or a certificate of theirs, or when that was explicitly allowed.
     pub fn exposed(&self) -> Option<String> {
         if self.allow_remote || self.tokens.any() {
             return None;
