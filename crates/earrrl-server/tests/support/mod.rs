@@ -8,6 +8,7 @@
     clippy::panic
 )]
 
+pub mod certificates;
 pub mod http;
 pub mod process;
 pub mod proxy;
