@@ -23,7 +23,7 @@ pub struct ServerConfig {
     pub admin: Option<SocketAddr>,
     /// Where gRPC is served; `None` for nowhere.
     pub grpc: Option<SocketAddr>,
-    /// Seconds after which a gRPC connection is asked to come anew; `None` for never.
+    /// Seconds after which a gRPC connection is asked to come again; `None` for never.
     pub max_connection_age: Option<u32>,
     /// Whether other machines may be served without a token.
     pub allow_remote: bool,
@@ -149,7 +149,7 @@ impl ServerConfig {
     }
 
     /// Why these addresses can't be served, if they can't: other machines are served only with a
-    /// token, or when that was allowed in so many words.
+    /// token, or when that was explicitly allowed.
     pub fn exposed(&self) -> Option<String> {
         if self.allow_remote || self.tokens.any() {
             return None;

@@ -20,7 +20,7 @@ pub(super) fn check<B>(server: &Server, request: &Request<B>) -> Result<(), Prob
     if more.is_some() || (host.is_none() && request.version() == Version::HTTP_11) {
         return Err(Problem::new(StatusCode::BAD_REQUEST, "Host: expected one"));
     }
-    if !server.guards_host || is_open(server, request.uri().path()) {
+    if !server.guards_host || is_open(request.uri().path()) {
         return Ok(());
     }
     if host.and_then(|host| host.to_str().ok()).is_some_and(is_loopback) {
@@ -30,12 +30,11 @@ pub(super) fn check<B>(server: &Server, request: &Request<B>) -> Result<(), Prob
     Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, detail))
 }
 
-/// What may be asked by another name: proxies hand on the one that their client asked for, and other
-/// machines may be meant to see how this one is.
-fn is_open(server: &Server, path: &str) -> bool {
-    let admin_is_open = server.config.admin.is_some_and(|admin| !admin.ip().is_loopback());
+/// What may be asked by another name: proxies hand on the one that their client asked for, and what
+/// watches this machine may know it by any name. Neither changes anything or tells of a client.
+fn is_open(path: &str) -> bool {
     match path {
-        "/healthz" | "/readyz" | "/metrics" => admin_is_open,
+        "/healthz" | "/readyz" | "/metrics" | "/healthcheck" => true,
         path => path
             .strip_prefix(authz::PATH)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
