@@ -9,11 +9,25 @@ pub(super) fn fits(bytes: usize) -> bool {
     bytes < SMALL || available().is_none_or(|available| bytes as u64 <= available)
 }
 
+/// What the machine has in all, or the control group may use where that is less.
+#[cfg(target_os = "linux")]
+pub fn total() -> Option<u64> {
+    let read = |path| std::fs::read_to_string(path).ok();
+    let machine = read("/proc/meminfo").and_then(|text| kilobytes(&text, "MemTotal:"));
+    let group = read("/sys/fs/cgroup/memory.max").and_then(|text| text.trim().parse().ok());
+    machine.into_iter().chain(group).min()
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn total() -> Option<u64> {
+    None
+}
+
 /// What the machine has left, or the control group where that is less.
 #[cfg(target_os = "linux")]
 fn available() -> Option<u64> {
     let read = |path| std::fs::read_to_string(path).ok();
-    let machine = read("/proc/meminfo").and_then(|text| machine_left(&text));
+    let machine = read("/proc/meminfo").and_then(|text| kilobytes(&text, "MemAvailable:"));
     let limit = read("/sys/fs/cgroup/memory.max");
     let group = limit.zip(read("/sys/fs/cgroup/memory.current"));
     let cached = read("/sys/fs/cgroup/memory.stat").and_then(|text| reclaimable(&text));
@@ -26,10 +40,10 @@ fn available() -> Option<u64> {
     None
 }
 
-/// `MemAvailable` of `/proc/meminfo`, in bytes.
+/// A line of `/proc/meminfo`, in bytes.
 #[cfg(any(target_os = "linux", test))]
-fn machine_left(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+fn kilobytes(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kilobytes.checked_mul(1024)
 }
@@ -55,8 +69,9 @@ mod tests {
     #[test]
     fn what_the_system_tells_is_read() {
         let meminfo = "MemTotal:  24000 kB\nMemFree: 10 kB\nMemAvailable:   2048 kB\n";
-        assert_eq!(machine_left(meminfo), Some(2 << 20));
-        assert_eq!(machine_left("nonsense"), None);
+        assert_eq!(kilobytes(meminfo, "MemAvailable:"), Some(2 << 20));
+        assert_eq!(kilobytes(meminfo, "MemTotal:"), Some(24_000 << 10));
+        assert_eq!(kilobytes("nonsense", "MemTotal:"), None);
         assert_eq!(group_left("4096\n", "1000\n", 0), Some(3096));
         assert_eq!(group_left("4096\n", "1000\n", 900), Some(3996));
         assert_eq!(group_left("10\n", "11\n", 0), Some(0));
