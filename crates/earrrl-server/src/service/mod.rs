@@ -139,7 +139,6 @@ impl Service {
         let descriptors = Descriptors::of_config(config, &self.engine, &self.descriptor_counts);
         let descriptors = descriptors.map_err(|error| error.to_string())?;
         self.engine.reload(&config.engine);
-        self.rules.load().warn_of_capacities(&rules);
         self.rules.store(Arc::new(rules));
         // What a control plane sent stays until it sends something else.
         if config.envoy.control_plane.is_none() {
