@@ -103,6 +103,7 @@ fn a_path_appended_to_the_route_is_the_requests() {
     let seen =
         statuses(&server, 3, |_| ask(&server, "POST", "/v1/authz/login?deny_status=200", forged));
     assert_eq!(seen, [200, 200, 429]);
+    assert_eq!(ask(&server, "GET", "/v1/authz/", "").status, 200, "the root");
 }
 
 /// Each of these is a client's try at another verdict: its third login must not pass.
