@@ -22,7 +22,7 @@ const NAMES: [&str; 3] = [
 ];
 /// `ext_authz`.
 const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
-/// The messages of the rate limit service, for reflection; `scripts/descriptors` makes it.
+/// The messages of the services for Envoy, for reflection; `scripts/descriptors` makes it.
 const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
 
 /// The services that are asked rarely, and who tells of their health.
