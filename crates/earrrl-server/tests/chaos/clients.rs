@@ -120,9 +120,12 @@ fn pipeline(
         Some(open) => open,
         None => {
             let mut fresh = Connection::open(chaos.resp);
-            fresh.send(&encode(&[b"AUTH", chaos.token().as_bytes()]))?;
+            let token = chaos.token();
+            fresh.send(&encode(&[b"AUTH", token.as_bytes()]))?;
             match &*fresh.line()? {
                 "+OK" => connection.insert(fresh),
+                // It was exchanged while the connection waited to be accepted.
+                "-WRONGPASS invalid token" if token != chaos.token() => return Err(Missed::Ended),
                 told if is_told(told) => return Err(Missed::Told),
                 other => panic!("not expected: {other:?}"),
             }
@@ -147,8 +150,11 @@ pub(super) fn checks(chaos: &Chaos) {
         chaos.pause();
         let key = random.below(50_000);
         let body = format!("{{\"rule\":\"bucket\",\"key\":\"client-{key}\"}}");
-        let sent = exchange(chaos, &mut connection, "POST /v1/check", &body);
+        let token = chaos.token();
+        let sent = exchange(&token, chaos, &mut connection, "POST /v1/check", &body);
         match sent {
+            // It was exchanged while the request waited to be accepted.
+            Ok((401, _)) if token != chaos.token() => {}
             Ok((200 | 429, _)) => {
                 chaos.answered.fetch_add(1, Relaxed);
             }
@@ -163,13 +169,14 @@ pub(super) fn checks(chaos: &Chaos) {
 }
 
 fn exchange(
+    token: &str,
     chaos: &Chaos,
     connection: &mut Option<Connection>,
     what: &str,
     body: &str,
 ) -> Result<(u16, String), Missed> {
     let open = connection.get_or_insert_with(|| Connection::open(chaos.http));
-    let (token, length) = (chaos.token(), body.len());
+    let length = body.len();
     let head = format!(
         "{what} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\
          Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
@@ -198,7 +205,7 @@ fn exchange(
 pub(super) fn get(chaos: &Chaos, path: &str) -> String {
     let mut body = None;
     until(path, || {
-        let answer = exchange(chaos, &mut None, &format!("GET {path}"), "");
+        let answer = exchange(&chaos.token(), chaos, &mut None, &format!("GET {path}"), "");
         body = answer.ok().filter(|(status, _)| *status == 200).map(|(_, body)| body);
         body.is_some()
     });
