@@ -87,7 +87,7 @@ impl<'a> Changes<'a> {
              [[rule]]\nname = \"window\"\nlimit = \"fixed-window 10/{window}m\"\ncapacity = 1000\n",
             tokens.display()
         );
-        if nth % 2 == 0 {
+        if nth.is_multiple_of(2) {
             let _ = write!(text, "[[rule]]\nname = \"r{nth}\"\nlimit = \"gcra 1/s burst=9\"\n");
         }
         text
