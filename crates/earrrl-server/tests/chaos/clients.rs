@@ -86,8 +86,7 @@ fn is_told(reply: &str) -> bool {
 /// Pipelines of RESP.
 pub(super) fn pipelines(chaos: &Chaos, seed: u64) {
     let (mut random, mut connection) = (Random::new(seed), None);
-    while !chaos.is_over() {
-        chaos.pause();
+    while chaos.goes_on() {
         let mut requests = Vec::new();
         let depth = 1 + random.below(16);
         for nth in 0..depth {
@@ -146,8 +145,7 @@ fn pipeline(
 /// Checks over HTTP, one after the other.
 pub(super) fn checks(chaos: &Chaos) {
     let (mut random, mut connection) = (Random::new(9), None);
-    while !chaos.is_over() {
-        chaos.pause();
+    while chaos.goes_on() {
         let key = random.below(50_000);
         let body = format!("{{\"rule\":\"bucket\",\"key\":\"client-{key}\"}}");
         let token = chaos.token();

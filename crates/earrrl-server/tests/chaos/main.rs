@@ -52,8 +52,8 @@ impl Chaos {
         self.over.load(Relaxed)
     }
 
-    /// What clients do between two requests.
-    fn pause(&self) {
+    /// What clients do between two requests: rest where that is asked for. Whether there is another.
+    fn goes_on(&self) -> bool {
         if self.rest.load(Relaxed) {
             self.resting.fetch_add(1, Relaxed);
             while self.rest.load(Relaxed) && !self.is_over() {
@@ -61,6 +61,7 @@ impl Chaos {
             }
             self.resting.fetch_sub(1, Relaxed);
         }
+        !self.is_over()
     }
 
     fn token(&self) -> String {

@@ -9,8 +9,7 @@ use crate::server::Server;
 const DOCUMENT: &str = include_str!("openapi.json");
 
 /// The methods by which a proxy may ask, beside GET: those of its client's requests.
-const METHODS: [&str; 8] =
-    ["delete", "head", "options", "patch", "post", "put", "query", "trace"];
+const METHODS: [&str; 8] = ["delete", "head", "options", "patch", "post", "put", "query", "trace"];
 
 /// The document.
 pub(super) fn document(server: &Server) -> Bytes {
