@@ -327,12 +327,20 @@ fn say_refused(protocol: Protocol, socket: &Socket, refused: Refused) {
 }
 
 /// Once a second, the deadlines of connections are looked at.
+/// Seconds from one look at tables that a reload has replaced to the next.
+const TIDY_EVERY: u32 = 60;
+
 async fn tick_forever(server: Arc<Server>) {
-    let mut seconds = each_second();
+    let (mut seconds, mut seconds_to_tidy) = (each_second(), TIDY_EVERY);
     loop {
         seconds.tick().await;
         server.connections.tick();
         server.admin_connections.tick();
+        seconds_to_tidy = seconds_to_tidy.checked_sub(1).unwrap_or(TIDY_EVERY);
+        if seconds_to_tidy == 0 {
+            let server = Arc::clone(&server);
+            drop(tokio::task::spawn_blocking(move || server.service.engine().tidy()));
+        }
     }
 }
 

@@ -37,7 +37,7 @@ impl Tally {
         self.entries.back().map(|(slot, _)| *slot)
     }
 
-    /// Bytes on the heap of a tally that has grown to so many entries.
+    /// Bytes on the heap of a tally that has grown to `entries` entries.
     pub(super) fn bytes_of(entries: usize) -> usize {
         match entries {
             0 => 0,
