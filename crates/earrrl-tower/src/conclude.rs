@@ -123,7 +123,8 @@ where
         if decision.outcome == Outcome::Deny {
             return Conclusion::Refuse(self.over(asked, &verdict(), known, marks, request));
         }
-        let flagged = decision.outcome != Outcome::Allow || self.settings.always_verdict;
+        let over = decision.outcome != Outcome::Allow || !decision.over.is_empty();
+        let flagged = over || self.settings.always_verdict;
         let pass = self.pass(asked, marks, flagged.then(verdict));
         if decision.delay.is_zero() {
             return Conclusion::Pass(pass);
