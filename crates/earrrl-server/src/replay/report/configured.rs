@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::TOP;
 use super::jsonl::{Seconds, write_figures};
-use crate::replay::configured::{Configured, Told};
+use crate::replay::configured::{Configured, Counted, Told};
 use crate::replay::{Names, Reader};
 use crate::text::{percent, write_rows};
 
@@ -44,7 +44,8 @@ pub(crate) fn write_table(
         }
         writeln!(out, "\n{}: most often over the limit", tally.name)?;
         let mut rows = vec![["over", "events", "share over", "client"].map(str::to_owned)];
-        rows.extend(worst.into_iter().map(|(client, requests, over)| {
+        rows.extend(worst.into_iter().map(|(client, counted)| {
+            let Counted { requests, over, .. } = counted;
             let name = names.printable(&tally.clients, client);
             [over.to_string(), requests.to_string(), percent(over, requests), name]
         }));
@@ -62,8 +63,9 @@ pub(crate) fn write_json(
         .tallies
         .iter()
         .map(|tally| {
-            let top = tally.worst(TOP).into_iter().map(|(client, requests, over)| {
-                json!({"key": names.exact(&tally.clients, client), "events": requests, "over": over})
+            let top = tally.worst(TOP).into_iter().map(|(client, counted)| {
+                let key = names.exact(&tally.clients, client);
+                json!({"key": key, "events": counted.requests, "over": counted.over})
             });
             json!({
                 "name": tally.name,
