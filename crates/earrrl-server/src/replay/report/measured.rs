@@ -8,8 +8,8 @@ use crate::replay::run::Replay;
 
 use super::axis::per;
 
-/// How far below the greatest peak the axis starts, at the most: a millionth.
-const DEEPEST: f64 = 1e-6;
+/// How far below the least limit the axis starts, at most: whoever is below that is far from all limits.
+const DEEPEST: f64 = 1e-3;
 
 /// A rule that measures and stops nobody.
 pub(crate) struct Measured {
@@ -88,7 +88,8 @@ pub(crate) fn distribution(replay: &Replay, measured: &[Measured], size: (u32, u
     let all = || peaks.iter().flatten().chain(&limits).copied().filter(|rate| *rate > 0.0);
     let (per, unit) = per(limits.iter().copied());
     let greatest = all().fold(f64::MIN_POSITIVE, f64::max);
-    let least = all().fold(greatest, f64::min).max(greatest * DEEPEST);
+    let lowest = limits.iter().copied().fold(greatest, f64::min);
+    let least = all().fold(greatest, f64::min).max(lowest * DEEPEST);
     let span = ((least * per / 1.5).log10(), (greatest * per * 2.0).log10());
     let most = peaks.iter().map(Vec::len).max().unwrap_or(0) as f64;
     let series = peaks.iter().zip(&replay.trials).enumerate().map(|(place, (peaks, trial))| {
