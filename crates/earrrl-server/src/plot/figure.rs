@@ -44,6 +44,13 @@ pub(crate) struct Across {
     pub(crate) ticks: Ticks,
 }
 
+impl Across {
+    /// Seconds from 0.
+    pub(crate) fn seconds(end: f64) -> Self {
+        Self { label: "seconds".into(), span: (0.0, end), ticks: Ticks::Numbers }
+    }
+}
+
 /// One pair of axes.
 #[derive(Default)]
 pub(crate) struct Panel {

@@ -52,12 +52,12 @@ pub(crate) struct Tally {
     /// Its clients, by their keys.
     pub(crate) clients: Clients,
     /// By client's number.
-    pub(crate) counts: Vec<Counted>,
+    pub(crate) counts: Vec<Seen>,
 }
 
 /// What one rule said of one client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Counted {
+pub(crate) struct Seen {
     /// Its requests.
     pub(crate) requests: u64,
     /// Those over the limit.
@@ -120,6 +120,16 @@ impl Configured {
         self.attributes.clone()
     }
 
+    /// Counts a request at this time; a server's time never goes back.
+    fn pass_to(&mut self, time: u64) {
+        if self.events == 0 {
+            self.from = time;
+        }
+        self.events += 1;
+        self.now = self.now.max(time);
+        self.clock.set(Nanos::new(self.now));
+    }
+
     /// Decides a request whose key is its attributes; `tell` is told what came out.
     pub(crate) fn decide<E>(
         &mut self,
@@ -127,13 +137,7 @@ impl Configured {
         request: Request,
         tell: impl FnOnce(Told<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        if self.events == 0 {
-            self.from = request.time;
-        }
-        self.events += 1;
-        // A server's time never goes back.
-        self.now = self.now.max(request.time);
-        self.clock.set(Nanos::new(self.now));
+        self.pass_to(request.time);
         let rules = Arc::clone(&self.rules);
         let pairs = self.attributes.pairs(clients.key(request.client));
         let attributes = Attributes::new(pairs, &rules.reading);
@@ -143,10 +147,10 @@ impl Configured {
         let answer = match answer {
             Some(Ok(answer)) => answer,
             Some(Err(error)) => {
-                if self.invalid.0 == 0 {
+                self.invalid.0 += 1;
+                if self.invalid.0 == 1 {
                     self.invalid.1 = error.to_string();
                 }
-                self.invalid.0 += 1;
                 return Ok(());
             }
             None => return Ok(()),
@@ -204,7 +208,7 @@ impl Tally {
         let Some(client) = self.clients.number(key) else { return };
         let client = client as usize;
         if client >= self.counts.len() {
-            let new = Counted { seen: (now, now), ..Counted::default() };
+            let new = Seen { seen: (now, now), ..Seen::default() };
             self.counts.resize(client + 1, new);
         }
         let counted = &mut self.counts[client];
@@ -225,7 +229,7 @@ impl Tally {
     }
 
     /// The clients most often over the limit, at most this many, of equals who came first.
-    pub(crate) fn worst(&self, most: usize) -> Vec<(u32, Counted)> {
+    pub(crate) fn worst(&self, most: usize) -> Vec<(u32, Seen)> {
         let counts = (0u32..).zip(self.counts.iter().copied());
         let mut worst: Vec<_> = counts.filter(|(_, counted)| counted.over > 0).collect();
         worst.sort_by_key(|(_, counted)| std::cmp::Reverse(counted.over));

@@ -110,13 +110,7 @@ impl Reader {
         let mut parser = Parser::new((envelope, format), &self.hints, modified);
         self.check(&parser, format)
             .map_err(|problem| ReadError::Input(format!("{name}: {problem}")))?;
-        if !self.formats.contains(&format) {
-            self.formats.push(format);
-            #[cfg(feature = "serve")]
-            if let Some(known) = parser.fields() {
-                self.missing.extend(self.keys.key().missing(&known));
-            }
-        }
+        self.note(format, &parser);
         if let Some(last) = self.last_parser.take()
             && self.hints.year.is_some()
         {
@@ -125,6 +119,20 @@ impl Reader {
         let result = self.read_lines(&name, number, &mut lines, &mut parser, take);
         self.last_parser = Some(parser);
         result
+    }
+
+    /// Notes a format, and what of the configuration's attributes it does not have.
+    fn note(&mut self, format: Format, parser: &Parser) {
+        if self.formats.contains(&format) {
+            return;
+        }
+        self.formats.push(format);
+        #[cfg(feature = "serve")]
+        if let Some(known) = parser.fields() {
+            self.missing.extend(self.keys.key().missing(&known));
+        }
+        #[cfg(not(feature = "serve"))]
+        let _ = parser;
     }
 
     /// Whether a format has what the flags ask for.

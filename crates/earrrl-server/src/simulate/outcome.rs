@@ -6,7 +6,7 @@ use earrrl::sim::run;
 use earrrl::{Rule, RuleError};
 
 use super::Scenario;
-use crate::plot::{Across, Figure, GREY, Note, Panel, Series, Stroke, Ticks};
+use crate::plot::{Across, Figure, GREY, Note, Panel, Series, Stroke};
 use crate::text::{percent, write_rows};
 
 /// One client under one rule.
@@ -172,10 +172,5 @@ pub(crate) fn figure(scenario: &Scenario, outcomes: &[Outcome]) -> Figure {
         last.map(|at| Note { at, text: at.1.to_string(), before: true }).collect();
     notes.dedup_by(|one, other| one.text == other.text);
     let panel = Panel { y_label: "requests so far".into(), series, notes, ..Panel::default() };
-    Figure {
-        title: String::new(),
-        x: Across { label: "seconds".into(), span: (0.0, end), ticks: Ticks::Numbers },
-        panels: vec![panel],
-        size: (900, 480),
-    }
+    Figure { title: String::new(), x: Across::seconds(end), panels: vec![panel], size: (900, 480) }
 }

@@ -15,12 +15,12 @@ const DEEPEST: f64 = 1e-3;
 pub(crate) struct Measured {
     limit: Limit,
     /// By client's number.
-    clients: Vec<Client>,
+    clients: Vec<History>,
 }
 
 /// What is known of a client.
 #[derive(Clone, Default)]
-pub(crate) struct Client {
+pub(crate) struct History {
     state: Option<State>,
     /// Its greatest rate, a second, and when it had that.
     pub(crate) peak: (f64, u64),
@@ -41,7 +41,7 @@ impl Measured {
     fn add(&mut self, request: Request) {
         let place = request.client as usize;
         if place >= self.clients.len() {
-            self.clients.resize(place + 1, Client::default());
+            self.clients.resize(place + 1, History::default());
         }
         let client = &mut self.clients[place];
         let now = Nanos::new(request.time);
@@ -59,7 +59,7 @@ impl Measured {
     }
 
     /// What is known of a client.
-    pub(crate) fn client(&self, number: u32) -> Client {
+    pub(crate) fn client(&self, number: u32) -> History {
         self.clients.get(number as usize).cloned().unwrap_or_default()
     }
 

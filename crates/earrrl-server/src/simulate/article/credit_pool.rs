@@ -70,7 +70,8 @@ pub(super) fn figure() -> Result<Figure, RuleError> {
     });
     let cap = Series::new("", GREY, vec![(0.0, 100.0), (END as f64, 100.0)]);
     Ok(Figure {
-        title: "A pool of 100 credits that regains one a minute: an image costs 20, a list 2".into(),
+        title: "A pool of 100 credits that regains one a minute: an image costs 20, a list 2"
+            .into(),
         x: Across { label: "minutes".into(), span: (0.0, END as f64), ticks: Ticks::Numbers },
         panels: vec![Panel {
             y_label: "credits left".into(),

@@ -6,7 +6,7 @@ use earrrl::sim::run;
 use earrrl::{Rule, RuleError};
 
 use super::tracking::estimates;
-use crate::plot::{Figure, GREY, Mark, Panel, Series, Stroke};
+use crate::plot::{Across, Figure, GREY, Mark, Panel, Series, Stroke};
 
 /// Where the figure ends, in seconds.
 const END: f64 = 420.0;
@@ -52,7 +52,7 @@ pub(super) fn figure() -> Result<Figure, RuleError> {
     }
     Ok(Figure {
         title: "First measured, then judged: exponential 60/1m".into(),
-        x: super::seconds(END),
+        x: Across::seconds(END),
         panels: vec![Panel {
             y_label: "requests a minute".into(),
             series,

@@ -8,7 +8,7 @@ mod windows;
 use clap::ValueEnum;
 use earrrl::RuleError;
 
-use crate::plot::{Across, Figure, Ticks};
+use crate::plot::Figure;
 
 /// A figure of an article.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -40,11 +40,6 @@ pub(crate) fn draw(name: Name) -> Result<Figure, RuleError> {
         Name::CreditPool => credit_pool::figure(),
         Name::Exponential => exponential::figure(),
     }
-}
-
-/// An axis of seconds from 0.
-fn seconds(end: f64) -> Across {
-    Across { label: "seconds".into(), span: (0.0, end), ticks: Ticks::Numbers }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use earrrl::sim::{Client, run};
 use earrrl::{Cost, Mode, Nanos, Rule, RuleError, State};
 
-use crate::plot::{Figure, GREY, Mark, Panel, Series, Stroke};
+use crate::plot::{Across, Figure, GREY, Mark, Panel, Series, Stroke};
 
 /// When the three clients send, in seconds.
 const SENDS: (f64, f64) = (50.0, 200.0);
@@ -43,7 +43,7 @@ pub(super) fn figure(half_life: u32) -> Result<Figure, RuleError> {
     }
     Ok(Figure {
         title: format!("Estimated rate (line) and true rate (dashes), half-life {half_life} s"),
-        x: super::seconds(END),
+        x: Across::seconds(END),
         panels,
         size: (900, 660),
     })

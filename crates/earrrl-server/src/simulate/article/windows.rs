@@ -5,7 +5,7 @@ use std::time::Duration;
 use earrrl::sim::run;
 use earrrl::{Rule, RuleError};
 
-use crate::plot::{Figure, GREY, Mark, Note, Panel, Series, Stroke};
+use crate::plot::{Across, Figure, GREY, Mark, Note, Panel, Series, Stroke};
 use crate::simulate::{Outcome, Scenario};
 
 /// A client that sends 5/3 a second for 150 s, then exactly the 1 a second that it may.
@@ -104,7 +104,7 @@ pub(super) fn doubled_window() -> Result<Figure, RuleError> {
         title:
             "Permitted of a client that asks for 5 each second from 59 s on (dashes: 5 a minute)"
                 .into(),
-        x: super::seconds(END),
+        x: Across::seconds(END),
         panels,
         size: (900, 660),
     })
