@@ -55,8 +55,14 @@ enum Ended {
     Overloaded,
 }
 
-/// Serves a connection to its end.
-pub async fn serve(stream: Stream, connection: Connection, server: Arc<Server>, router: Router) {
+/// Serves a connection to its end; those of proxies that `asks` [`authz`] of, too.
+pub async fn serve(
+    stream: Stream,
+    connection: Connection,
+    server: Arc<Server>,
+    router: Router,
+    asks: bool,
+) {
     let peer = stream.peer();
     let mut stream = Rewound::new(stream);
     let mut silence = None;
@@ -64,7 +70,7 @@ pub async fn serve(stream: Stream, connection: Connection, server: Arc<Server>, 
         let mut asked = pin!(stream.speaks_http2(&connection));
         poll_fn(|context| poll_served(&mut asked, &connection, &mut silence, context)).await
     };
-    let routes = Routes { server: Arc::clone(&server), router, peer };
+    let routes = Routes { server: Arc::clone(&server), router, peer, asks };
     match http2 {
         Ok(Ok(true)) => serve_http2(stream, connection, routes).await,
         Ok(Ok(false)) => serve_http1(stream, connection, routes, silence).await,
@@ -145,19 +151,16 @@ struct Routes {
     server: Arc<Server>,
     router: Router,
     peer: Option<IpAddr>,
+    /// Whether proxies may ask here.
+    asks: bool,
 }
 
 impl Routes {
     fn answer(
         &self,
-        mut request: Request<Incoming>,
+        request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response, Infallible>> + Send + use<> {
-        if let Some(peer) = self.peer
-            && request.uri().path().starts_with(authz::PATH)
-        {
-            request.extensions_mut().insert(authz::Peer(peer));
-        }
-        answer(request, Arc::clone(&self.server), self.router.clone())
+        answer(request, self.clone())
     }
 }
 
@@ -191,13 +194,14 @@ impl Drop for Kept {
     }
 }
 
-async fn answer(
-    request: Request<Incoming>,
-    server: Arc<Server>,
-    router: Router,
-) -> Result<Response, Infallible> {
+async fn answer(request: Request<Incoming>, routes: Routes) -> Result<Response, Infallible> {
+    let Routes { server, router, peer, asks } = routes;
     let http2 = request.version() == Version::HTTP_2;
     let mut response = match host::check(&server, &request) {
+        Ok(()) if asks && authz::is_asked(request.uri().path()) => {
+            let (head, _body) = request.into_parts();
+            authz::answer(&server, &head, peer).await
+        }
         Ok(()) => router.oneshot(request).await?,
         Err(problem) => problem.into_response(),
     };
