@@ -10,7 +10,7 @@ use super::problem::Problem;
 use super::{check, clients, condition, envoy};
 use crate::server::Server;
 
-/// All routes but [`super::authz`]. Metrics are elsewhere where they have a listener of their own.
+/// All routes but `/v1/authz`. Metrics are elsewhere where they have a listener of their own.
 pub fn router(server: Arc<Server>) -> Router {
     let routes = match server.config.admin {
         Some(_) => health(),

@@ -55,7 +55,7 @@ enum Ended {
     Overloaded,
 }
 
-/// Serves a connection to its end; those of proxies that `asks` [`authz`] of, too.
+/// Serves a connection to its end; where a proxy `asks`, `/v1/authz` too.
 pub async fn serve(
     stream: Stream,
     connection: Connection,
