@@ -41,7 +41,8 @@ pub fn total() -> Option<u64> {
 #[cfg(target_os = "linux")]
 fn available() -> Option<u64> {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
-    let machine = read(Path::new("/proc/meminfo")).and_then(|text| kilobytes(&text, "MemAvailable:"));
+    let machine =
+        read(Path::new("/proc/meminfo")).and_then(|text| kilobytes(&text, "MemAvailable:"));
     let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
     let left = |Group { folder, most, used }| {
         let (most, used) = (read(&folder.join(most))?, read(&folder.join(used))?);
