@@ -195,7 +195,7 @@ fn metrics_have_the_peers_names_and_labels() {
     config.envoy.files = vec![folder.path().to_owned()];
     config.envoy.load().unwrap();
     let server =
-        earrrl_server::server::Server::new(&config, Arc::new(ManualClock::new(Nanos::ZERO)));
+        earrrl_server::server::Server::new(&config, None, Arc::new(ManualClock::new(Nanos::ZERO)));
     let server = server.unwrap();
     for text in [
         "plain=x x5",

@@ -14,6 +14,7 @@ mod problem;
 pub mod rule;
 pub mod server;
 pub mod suggest;
+pub mod tls;
 mod value;
 
 use std::path::Path;
@@ -24,6 +25,7 @@ pub use envoy::EnvoyConfig;
 pub use problem::{ConfigError, Problem};
 pub use rule::RuleConfig;
 pub use server::ServerConfig;
+pub use tls::TlsConfig;
 
 use crate::address::ClientAddress;
 use crate::path::Paths;

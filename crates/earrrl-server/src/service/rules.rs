@@ -27,6 +27,19 @@ pub struct RuleSet {
     pub reading: Reading,
     /// The status by which a proxy is told to deny.
     pub deny_status: u16,
+    /// The headers that are read of a request, as attributes: `header:NAME`.
+    pub headers: Vec<String>,
+}
+
+/// The headers that rules name, and the one that tells of clients.
+fn headers(rules: &[Arc<ActiveRule>]) -> Vec<String> {
+    let named = rules.iter().flat_map(|rule| rule.attributes());
+    let named = named.filter(|name| name.starts_with("header:"));
+    let mut headers: Vec<String> =
+        named.chain(["header:x-forwarded-for"]).map(str::to_owned).collect();
+    headers.sort_unstable();
+    headers.dedup();
+    headers
 }
 
 /// One rule in force.
@@ -104,6 +117,7 @@ impl RuleSet {
         Ok(Self {
             by_name: by_name.collect(),
             serve_descriptors: config.rules.iter().any(RuleConfig::serves_descriptors),
+            headers: headers(&rules),
             rules,
             deny_status: config.deny_status,
             reading: Reading { client_address: config.client_address.clone(), paths: config.paths },
@@ -172,6 +186,21 @@ impl ActiveRule {
             cost: config.cost.clone(),
             exempt: config.exempt.clone(),
         })
+    }
+
+    /// The attributes that it asks for, some of them several times.
+    fn attributes(&self) -> impl Iterator<Item = &str> {
+        let key = self.key.iter().filter_map(|part| match part {
+            Part::Attribute(name) => Some(name.as_str()),
+            Part::Literal(_) => None,
+        });
+        let cost = match &self.cost {
+            CostSource::Attribute(name) => Some(name.as_str()),
+            CostSource::Fixed(_) | CostSource::ByPath(_) => None,
+        };
+        let overrides = self.overrides.iter().flat_map(|(conditions, _)| conditions);
+        let conditions = self.conditions.iter().chain(&self.exempt).chain(overrides);
+        key.chain(cost).chain(conditions.map(|condition| condition.attribute.as_str()))
     }
 
     /// A rule that a client brought as text.

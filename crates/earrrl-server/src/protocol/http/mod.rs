@@ -1,6 +1,6 @@
 //! HTTP/1.1 and JSON.
 
-mod answer;
+pub(super) mod answer;
 mod authz;
 mod body;
 mod check;

@@ -21,6 +21,7 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v1/check/batch", post(check::batch))
         .route("/v1/peek", post(check::peek))
         .route(authz::PATH, any(authz::authz))
+        .route("/v1/authz/", any(authz::authz))
         .route("/v1/authz/{*path}", any(authz::authz))
         .route("/v1/charge", post(check::charge))
         .route("/v1/refund", post(check::refund))
