@@ -5,6 +5,7 @@ mod prepared;
 mod tests;
 
 use core::future::{Ready, ready};
+use core::time::Duration;
 use std::collections::HashMap;
 use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -52,6 +53,9 @@ pub struct MemoryEngine<C = SystemClock> {
     clock: Time<C>,
     capacity: usize,
 }
+
+/// Milliseconds that a change waits for requests that know a store which was given up.
+const PATIENCE: usize = 2000;
 
 impl MemoryEngine {
     /// An engine on the system's clock, without rules, with room for `capacity` clients of each.
@@ -162,11 +166,24 @@ impl<C: Clock> MemoryEngine<C> {
                 self.replace(place, &known, swept);
             }
         }
-        let mut given_up = lock(&self.given_up);
-        given_up.append(&mut empty);
-        // A store is large, and giving it back takes time: here, not in the last request to use it.
-        given_up.retain(|clients| Arc::strong_count(clients) > 1);
+        lock(&self.given_up).append(&mut empty);
+        self.give_back();
         self.rules.load().iter().all(|known| known.older.is_none())
+    }
+
+    /// Gives back the memory of stores that were given up, once no request knows them any more: microseconds
+    /// later, but for a thread that was stopped in the middle of a request. A store is large, and giving
+    /// it back takes time, which is not to be that of the last request to use it.
+    fn give_back(&self) {
+        let mut left = std::mem::take(&mut *lock(&self.given_up));
+        for _ in 0..PATIENCE {
+            left.retain(|clients| Arc::strong_count(clients) > 1);
+            if left.is_empty() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        lock(&self.given_up).append(&mut left);
     }
 
     /// Publishes a rule whose clients were swept over, unless it was changed meanwhile.

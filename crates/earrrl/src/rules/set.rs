@@ -198,8 +198,8 @@ impl<C: Clock> Request<'_, C> {
         let now = self.now.map_or_else(|| clock.now(), |now| clock.at(now));
         let mut decision = atomic::decide(&mut parts, mode, now);
         let place = |nth: usize| places.get(nth).copied().unwrap_or(nth);
-        decision.rule = place(decision.rule);
         decision.over = decision.over.iter().map(place).collect();
+        decision.rule = place(decision.rule);
         Ok(decision)
     }
 
