@@ -91,7 +91,7 @@ mod tests {
     fn rates_have_three_digits_and_a_unit() {
         for (rate, text) in [
             (0.0, "0 a day"),
-            (6.2831, "6.28 a second"),
+            (6.2749, "6.27 a second"),
             (100.0, "100 a second"),
             (1234.5, "1234 a second"),
             (0.01, "0.6 a minute"),

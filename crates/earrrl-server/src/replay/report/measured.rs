@@ -91,7 +91,6 @@ pub(crate) fn distribution(replay: &Replay, measured: &[Measured], size: (u32, u
     let lowest = limits.iter().copied().fold(greatest, f64::min);
     let least = all().fold(greatest, f64::min).max(lowest * DEEPEST);
     let span = ((least * per / 1.5).log10(), (greatest * per * 2.0).log10());
-    let most = peaks.iter().map(Vec::len).max().unwrap_or(0) as f64;
     let series = peaks.iter().zip(&replay.trials).enumerate().map(|(place, (peaks, trial))| {
         Series::new(trial.rule.to_string(), place, curve(peaks, per, span))
     });
@@ -112,7 +111,7 @@ pub(crate) fn distribution(replay: &Replay, measured: &[Measured], size: (u32, u
             y_label: "clients with this peak or more".into(),
             marks: marks.collect(),
             series: series.collect(),
-            log_from: Some(0.8_f64.min(most.max(1.0))),
+            log_from: Some(0.8),
             ..Panel::default()
         }],
         size,
