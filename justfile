@@ -11,12 +11,14 @@ test:
 gate:
     scripts/gate
 
-# the properties, extremes and accuracy at length: 50 times the cases, 10 million updates (5 minutes);
+# the properties, extremes, accuracy and the stress tests at length: 50 times the cases, 10 million updates
+# (5 minutes); mutants of the table's protocol, each of which must fail (5 minutes);
 # then the server at full load with a million clients and reloads (5 minutes);
 # then everything that can go wrong at once, and a restart every minute (10 minutes);
 # then Rust and Lua over a million requests of every algorithm (10 minutes)
 long:
-    EARRRL_LONG=1 cargo test -p earrrl --test algorithms
+    EARRRL_LONG=1 cargo test -p earrrl --all-features --test algorithms --lib
+    scripts/mutants
     scripts/miri
     cargo run --release -p earrrl --example flood
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test soak -- --nocapture

@@ -30,14 +30,19 @@ impl Wait {
         }
     }
 
-    /// A wait of so many nanoseconds; less than none is none.
+    /// A wait in nanoseconds; below zero is none.
     pub(crate) fn from_nanos(nanos: i128) -> Self {
         Self::For(duration_from_nanos(nanos))
     }
 }
 
 /// Nanoseconds to a `Duration`: below zero is zero, above its range its greatest.
+#[inline]
 pub(crate) fn duration_from_nanos(nanos: i128) -> Duration {
+    // Five centuries, without a division of 128 bits.
+    if let Ok(nanos) = u64::try_from(nanos) {
+        return Duration::from_nanos(nanos);
+    }
     let nanos = u128::try_from(nanos).unwrap_or(0);
     match u64::try_from(nanos / 1_000_000_000) {
         Ok(secs) => Duration::new(secs, (nanos % 1_000_000_000) as u32),

@@ -47,7 +47,7 @@ pub use cost::Cost;
 pub use decision::{Action, Decision, Figures, Outcome, Places, Wait};
 pub use duration::parse_duration;
 pub use engine::{Charge, Engine, EngineError, MAX_CHARGES, RuleId, check_name};
-pub use error::RuleError;
+pub use error::{RuleError, RuleErrorKind};
 #[cfg(feature = "std")]
 pub use limiter::{Builder, Denied, Limiter, Patience, Reservation, Verdict, WaitError};
 #[cfg(feature = "std")]

@@ -265,7 +265,7 @@ async fn serve_one(
         }
         (stream, _) => stream,
     };
-    let router = match (protocol, connection.kind()) {
+    let (router, asks) = match (protocol, connection.kind()) {
         (Protocol::Grpc, _) => {
             let serving = grpc::serve::serve(stream, connection, server, routers.services);
             return Box::pin(serving).await;
@@ -274,12 +274,12 @@ async fn serve_one(
             let session = resp::session::Session::new(server, connection.id());
             return resp::serve::serve(stream, connection, session).await;
         }
-        (Protocol::Admin, _) => routers.admin,
-        (Protocol::Http, Kind::Usual) => routers.all,
-        (Protocol::Http, Kind::Reserved) => routers.reserved,
+        (Protocol::Admin, _) => (routers.admin, false),
+        (Protocol::Http, Kind::Usual) => (routers.all, true),
+        (Protocol::Http, Kind::Reserved) => (routers.reserved, false),
     };
     // Boxed, so that the larger of the two does not set the size of both.
-    Box::pin(http::serve::serve(stream, connection, server, router)).await;
+    Box::pin(http::serve::serve(stream, connection, server, router, asks)).await;
 }
 
 async fn accept_all(
@@ -329,12 +329,20 @@ fn say_refused(protocol: Protocol, socket: &Socket, refused: Refused) {
 }
 
 /// Once a second, the deadlines of connections are looked at.
+/// Seconds from one look at tables that a reload has replaced to the next.
+const TIDY_EVERY: u32 = 60;
+
 async fn tick_forever(server: Arc<Server>) {
-    let mut seconds = each_second();
+    let (mut seconds, mut seconds_to_tidy) = (each_second(), TIDY_EVERY);
     loop {
         seconds.tick().await;
         server.connections.tick();
         server.admin_connections.tick();
+        seconds_to_tidy = seconds_to_tidy.checked_sub(1).unwrap_or(TIDY_EVERY);
+        if seconds_to_tidy == 0 {
+            let server = Arc::clone(&server);
+            drop(tokio::task::spawn_blocking(move || server.service.engine().tidy()));
+        }
     }
 }
 

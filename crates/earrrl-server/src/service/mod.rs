@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use earrrl::table::KeyHash;
 use earrrl::{Charge, Clock, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome};
 use earrrl_tower::headers::{Available, peek_cost};
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
@@ -230,10 +231,8 @@ impl Service {
 
     /// Begins to fetch the state of a client that is about to ask.
     #[inline]
-    pub fn prefetch(&self, rule: &ActiveRule, key: &[u8]) {
-        if let Some(limit) = rule.limit_for_key(key) {
-            self.engine.prefetch(limit.id, key);
-        }
+    pub fn prefetch(&self, rule: &ActiveRule, key: &[u8]) -> Option<KeyHash> {
+        self.engine.prefetch(rule.limit_for_key(key)?.id, key)
     }
 
     /// Asks one rule.
@@ -246,13 +245,28 @@ impl Service {
         ask: Ask<'a>,
         manner: impl Into<Manner>,
     ) -> Result<Answer<'a>, AskError> {
+        self.ask_hashed(ask, None, manner).await
+    }
+
+    /// The same where [`prefetch`](Self::prefetch) has hashed the key.
+    ///
+    /// # Errors
+    /// [`AskError`]; nothing is stored then.
+    #[inline]
+    pub async fn ask_hashed<'a>(
+        &self,
+        ask: Ask<'a>,
+        hash: Option<KeyHash>,
+        manner: impl Into<Manner>,
+    ) -> Result<Answer<'a>, AskError> {
         check_key(ask.key)?;
         let Some(limit) = ask.rule.limit_for_key(ask.key) else {
             return Ok(self.exempt(ask.rule));
         };
         let cost = ask.cost.unwrap_or_else(|| ask.rule.plain_cost());
         let charge = Charge { rule: limit.id, key: ask.key, cost };
-        self.charge(SmallVec::from_slice(&[(ask.rule, limit)]), &[charge], manner.into()).await
+        let charged = SmallVec::from_slice(&[(ask.rule, limit)]);
+        self.charge(charged, &[charge], hash, manner.into()).await
     }
 
     /// Asks several rules: all or nothing.
@@ -277,7 +291,7 @@ impl Service {
                 charges.push(Charge { rule: limit.id, key: ask.key, cost });
             }
         }
-        self.charge(charged, &charges, manner.into()).await
+        self.charge(charged, &charges, None, manner.into()).await
     }
 
     /// Asks every rule that matches a request.
@@ -307,7 +321,7 @@ impl Service {
         let limits = charged.iter().map(|(_, limit): &(_, &Prepared)| limit.id);
         let each = limits.zip(&keyed).map(|(rule, (key, cost))| Charge { rule, key, cost: *cost });
         let charges: SmallVec<[Charge<'_>; 4]> = each.collect();
-        self.charge(charged, &charges, manner).await
+        self.charge(charged, &charges, None, manner).await
     }
 
     /// Takes back a charge.
@@ -337,12 +351,16 @@ impl Service {
         &self,
         charged: SmallVec<[(&'a ActiveRule, &'a Prepared); 2]>,
         charges: &[Charge<'_>],
+        hash: Option<KeyHash>,
         Manner { mode, available }: Manner,
     ) -> Result<Answer<'a>, AskError> {
         if charges.is_empty() {
             return Ok(Answer { decision: None, charged, available: SmallVec::new() });
         }
-        let decision = self.engine.decide(charges, mode).await?;
+        let decision = match (charges, hash) {
+            ([charge], Some(hash)) => self.engine.decide_hashed(charge, hash, mode).await?,
+            _ => self.engine.decide(charges, mode).await?,
+        };
         if mode != Mode::Peek {
             for (place, (rule, limit)) in charged.iter().enumerate() {
                 let outcome = outcome(&decision, place, limit);

@@ -5,6 +5,7 @@ mod prepared;
 mod tests;
 
 use core::future::{Ready, ready};
+use core::time::Duration;
 use std::collections::HashMap;
 use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +20,7 @@ use crate::decision::Decision;
 use crate::engine::{Charge, Engine, EngineError, RuleId, merge_charges, restore_places};
 use crate::rule::Rule;
 use crate::rules::atomic::{self, Part};
-use crate::store::table::KeyHasher;
+use crate::store::table::{KeyHash, KeyHasher};
 use crate::store::{BuildError, Clients};
 use prepared::{Prepared, Rules};
 
@@ -52,6 +53,9 @@ pub struct MemoryEngine<C = SystemClock> {
     clock: Time<C>,
     capacity: usize,
 }
+
+/// Milliseconds that a change waits for requests that know a store which was given up.
+const PATIENCE: usize = 2000;
 
 impl MemoryEngine {
     /// An engine on the system's clock, without rules, with room for `capacity` clients of each.
@@ -162,11 +166,24 @@ impl<C: Clock> MemoryEngine<C> {
                 self.replace(place, &known, swept);
             }
         }
-        let mut given_up = lock(&self.given_up);
-        given_up.append(&mut empty);
-        // A store is large, and giving it back takes time: here, not in the last request to use it.
-        given_up.retain(|clients| Arc::strong_count(clients) > 1);
+        lock(&self.given_up).append(&mut empty);
+        self.give_back();
         self.rules.load().iter().all(|known| known.older.is_none())
+    }
+
+    /// Gives back the memory of stores that were given up, once no request knows them any more: microseconds
+    /// later, but for a thread that was stopped in the middle of a request. A store is large, and giving
+    /// it back takes time, which is not to be that of the last request to use it.
+    fn give_back(&self) {
+        let mut left = std::mem::take(&mut *lock(&self.given_up));
+        for _ in 0..PATIENCE {
+            left.retain(|clients| Arc::strong_count(clients) > 1);
+            if left.is_empty() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        lock(&self.given_up).append(&mut left);
     }
 
     /// Publishes a rule whose clients were swept over, unless it was changed meanwhile.
@@ -193,12 +210,50 @@ impl<C: Clock> MemoryEngine<C> {
         Some((known.len(), known.displaced()))
     }
 
-    /// Begins to fetch a client's state, for who will decide a little later: it takes longer than the
-    /// decision.
-    pub fn prefetch(&self, rule: RuleId, key: &[u8]) {
+    /// The hash of a key, for [`prefetch`](Self::prefetch) and [`decide_hashed`](Self::decide_hashed).
+    #[inline]
+    pub fn hash(&self, key: &[u8]) -> KeyHash {
+        self.hasher.hash_bytes(key)
+    }
+
+    /// Begins to fetch a client's state, which takes longer than the decision: for callers that have
+    /// something else to do first.
+    #[inline]
+    pub fn prefetch(&self, rule: RuleId, key: KeyHash) {
         if let Some(known) = self.rules.load().get(rule.0 as usize) {
-            known.clients.prefetch(self.hasher.hash_bytes(key), known.rule.limit().policy());
+            known.clients.prefetch(key, known.rule.limit().policy());
         }
+    }
+
+    /// As [`Engine::decide`] on one charge, by the hash of its key.
+    ///
+    /// ```
+    /// use earrrl::{Cost, MemoryEngine, Mode};
+    ///
+    /// let engine = MemoryEngine::new(10_000)?;
+    /// let rule = engine.prepare_with("login", &"gcra 1/s burst=5".parse()?, 1000)?;
+    /// let alice = engine.hash(b"alice");
+    /// engine.prefetch(rule, alice);
+    /// // Meanwhile, the next requests are read.
+    /// let decision = engine.decide_hashed(rule, alice, Cost::ONE, Mode::Check, None)?;
+    /// assert_eq!(decision.remaining, 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the rule is unknown, or the cost above its `max_cost`.
+    #[inline]
+    pub fn decide_hashed(
+        &self,
+        rule: RuleId,
+        key: KeyHash,
+        cost: Cost,
+        mode: Mode,
+        now: Option<Nanos>,
+    ) -> Result<Decision, EngineError> {
+        let (rules, now) = (self.rules.load(), self.at(now));
+        let part = part(&rules, rule, key, cost, now)?;
+        Ok(atomic::decide(&mut [part], mode, now))
     }
 
     /// Replaces what is known of a client by a state that was kept elsewhere, under `limit`; does
@@ -224,11 +279,10 @@ impl<C: Clock> MemoryEngine<C> {
         mode: Mode,
         now: Option<Nanos>,
     ) -> Result<Decision, EngineError> {
-        let rules = self.rules.load();
-        let now = self.at(now);
-        if let [charge] = charges {
-            return Ok(atomic::decide(&mut [self.part(&rules, charge, now)?], mode, now));
+        if let [Charge { rule, key, cost }] = *charges {
+            return self.decide_hashed(rule, self.hash(key), cost, mode, now);
         }
+        let (rules, now) = (self.rules.load(), self.at(now));
         let known = |id: RuleId| rules.get(id.0 as usize).map(|known| &known.rule);
         let merged = merge_charges(charges, known)?;
         let parts: Result<Vec<_>, _> =
@@ -244,12 +298,7 @@ impl<C: Clock> MemoryEngine<C> {
         charge: &Charge<'_>,
         now: Nanos,
     ) -> Result<Part<'a>, EngineError> {
-        let known = rules.get(charge.rule.0 as usize);
-        let known = known.ok_or(EngineError::UnknownRule(charge.rule))?;
-        let cost = known.rule.accept(charge.cost)?;
-        let key = self.hasher.hash_bytes(charge.key);
-        known.settle(key, now);
-        Ok(Part { rule: &known.rule, clients: &known.clients, key, cost })
+        part(rules, charge.rule, self.hash(charge.key), charge.cost, now)
     }
 
     fn at(&self, now: Option<Nanos>) -> Nanos {
@@ -266,6 +315,20 @@ impl<C: Clock> MemoryEngine<C> {
         change(self.part(&rules, charge, now)?);
         Ok(())
     }
+}
+
+#[inline]
+fn part(
+    rules: &Rules,
+    rule: RuleId,
+    key: KeyHash,
+    cost: Cost,
+    now: Nanos,
+) -> Result<Part<'_>, EngineError> {
+    let known = rules.get(rule.0 as usize).ok_or(EngineError::UnknownRule(rule))?;
+    let cost = known.rule.accept(cost)?;
+    known.settle(key, now);
+    Ok(Part { rule: &known.rule, clients: &known.clients, key, cost })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

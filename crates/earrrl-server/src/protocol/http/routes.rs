@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::http::{StatusCode, header};
-use axum::routing::{any, get, post};
+use axum::routing::{get, post};
 
 use super::problem::Problem;
-use super::{authz, check, clients, condition, envoy, openapi};
+use super::{check, clients, condition, envoy, openapi};
 use crate::server::Server;
 
 const JSON: &str = "application/json";
 
-/// All routes. Metrics are elsewhere where they have a listener of their own.
+/// All routes but `/v1/authz`. Metrics are elsewhere where they have a listener of their own.
 pub fn router(server: Arc<Server>) -> Router {
     let document = openapi::document(&server);
     let routes = match server.config.admin {
@@ -23,9 +23,6 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v1/check", post(check::check))
         .route("/v1/check/batch", post(check::batch))
         .route("/v1/peek", post(check::peek))
-        .route(authz::PATH, any(authz::authz))
-        .route("/v1/authz/", any(authz::authz))
-        .route("/v1/authz/{*path}", any(authz::authz))
         .route("/v1/charge", post(check::charge))
         .route("/v1/refund", post(check::refund))
         .route("/v1/clients/{rule}/{*key}", get(clients::explain).delete(clients::reset))

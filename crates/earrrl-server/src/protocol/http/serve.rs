@@ -89,8 +89,14 @@ impl Refusal {
     }
 }
 
-/// Serves a connection to its end.
-pub async fn serve(stream: Stream, connection: Connection, server: Arc<Server>, router: Router) {
+/// Serves a connection to its end; where a proxy `asks`, `/v1/authz` too.
+pub async fn serve(
+    stream: Stream,
+    connection: Connection,
+    server: Arc<Server>,
+    router: Router,
+    asks: bool,
+) {
     let peer = stream.peer();
     let mut stream = Rewound::new(stream);
     let mut silence = None;
@@ -98,7 +104,7 @@ pub async fn serve(stream: Stream, connection: Connection, server: Arc<Server>, 
         let mut asked = pin!(stream.speaks_http2(&connection));
         poll_fn(|context| poll_served(&mut asked, &connection, &mut silence, context)).await
     };
-    let routes = Routes { server: Arc::clone(&server), router, peer };
+    let routes = Routes { server: Arc::clone(&server), router, peer, asks };
     match http2 {
         Ok(Ok(true)) => serve_http2(stream, connection, routes).await,
         Ok(Ok(false)) => serve_http1(stream, connection, routes, silence).await,
@@ -195,21 +201,17 @@ struct Routes {
     server: Arc<Server>,
     router: Router,
     peer: Option<IpAddr>,
+    /// Whether proxies may ask here.
+    asks: bool,
 }
 
 impl Routes {
     fn answer(
         &self,
-        mut request: Request<Incoming>,
+        request: Request<Incoming>,
         connection: &Arc<Connection>,
     ) -> impl Future<Output = Result<Response, Infallible>> + Send + use<> {
-        if let Some(peer) = self.peer
-            && request.uri().path().starts_with(authz::PATH)
-        {
-            request.extensions_mut().insert(authz::Peer(peer));
-        }
-        let connection = Arc::clone(connection);
-        answer(request, Arc::clone(&self.server), self.router.clone(), connection)
+        answer(request, self.clone(), Arc::clone(connection))
     }
 }
 
@@ -245,12 +247,16 @@ impl Drop for Kept {
 
 async fn answer(
     request: Request<Incoming>,
-    server: Arc<Server>,
-    router: Router,
+    routes: Routes,
     connection: Arc<Connection>,
 ) -> Result<Response, Infallible> {
+    let Routes { server, router, peer, asks } = routes;
     let http2 = request.version() == Version::HTTP_2;
     let mut response = match host::check(&server, &request) {
+        Ok(()) if asks && authz::is_asked(request.uri().path()) => {
+            let (head, _body) = request.into_parts();
+            authz::answer(&server, &head, peer).await
+        }
         Ok(()) => router.oneshot(request).await?,
         Err(problem) => problem.into_response(),
     };

@@ -40,8 +40,9 @@ mod victim;
 
 use core::fmt;
 
+pub(crate) use available::{fits, half_of_what_is_left};
 use entry::Entry;
-pub use entry::{MAX_WORD, MIN_WORD, Word};
+pub use entry::{Change, MAX_WORD, MIN_WORD, Word};
 pub use hash::{KeyHash, KeyHasher};
 use raw::RawTable;
 use slot::AtomicSlot;
@@ -83,17 +84,6 @@ pub(crate) struct Place<'a>(raw::Place<'a, AtomicSlot, LINE>);
 
 /// A client's entry as it was read.
 pub(crate) struct Seen<'a>(raw::Seen<'a, AtomicSlot>);
-
-/// What becomes of a client's state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// It stays as it is; of an absent client, nothing is stored.
-    Keep,
-    /// It becomes this word.
-    Store(Word),
-    /// The client is forgotten.
-    Remove,
-}
 
 /// A client's entry, as [`Table::iter`] gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
