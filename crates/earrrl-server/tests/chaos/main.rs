@@ -3,7 +3,7 @@
 //! every minute a restart by socket activation. No request fails but those told so, each that was
 //! answered is counted, and memory stays within what was allowed.
 //!
-//! Half a minute; with `EARRRL_LONG=1` ten minutes.
+//! A minute; with `EARRRL_LONG=1` ten minutes.
 #![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
