@@ -38,6 +38,9 @@ impl Wait {
 
 /// Nanoseconds to a `Duration`: below zero is zero, above its range its greatest.
 pub(crate) fn duration_from_nanos(nanos: i128) -> Duration {
+    if let Ok(nanos) = u64::try_from(nanos) {
+        return Duration::from_nanos(nanos);
+    }
     let nanos = u128::try_from(nanos).unwrap_or(0);
     match u64::try_from(nanos / 1_000_000_000) {
         Ok(secs) => Duration::new(secs, (nanos % 1_000_000_000) as u32),

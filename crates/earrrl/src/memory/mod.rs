@@ -225,10 +225,16 @@ impl<C: Clock> MemoryEngine<C> {
         now: Option<Nanos>,
     ) -> Result<Decision, EngineError> {
         let rules = self.rules.load();
-        let now = self.at(now);
         if let [charge] = charges {
-            return Ok(atomic::decide(&mut [self.part(&rules, charge, now)?], mode, now));
+            let (known, part) = self.known_part(&rules, charge)?;
+            let decision = part.decide_at_home(mode, || self.at(now));
+            return Ok(decision.unwrap_or_else(|| {
+                let now = self.at(now);
+                known.settle(part.key, now);
+                atomic::decide(&mut [part], mode, now)
+            }));
         }
+        let now = self.at(now);
         let known = |id: RuleId| rules.get(id.0 as usize).map(|known| &known.rule);
         let merged = merge_charges(charges, known)?;
         let parts: Result<Vec<_>, _> =
@@ -244,12 +250,22 @@ impl<C: Clock> MemoryEngine<C> {
         charge: &Charge<'_>,
         now: Nanos,
     ) -> Result<Part<'a>, EngineError> {
+        let (known, part) = self.known_part(rules, charge)?;
+        known.settle(part.key, now);
+        Ok(part)
+    }
+
+    /// The client may still have to be brought over; see [`Prepared::settle`].
+    fn known_part<'a>(
+        &self,
+        rules: &'a Rules,
+        charge: &Charge<'_>,
+    ) -> Result<(&'a Prepared, Part<'a>), EngineError> {
         let known = rules.get(charge.rule.0 as usize);
         let known = known.ok_or(EngineError::UnknownRule(charge.rule))?;
         let cost = known.rule.accept(charge.cost)?;
         let key = self.hasher.hash_bytes(charge.key);
-        known.settle(key, now);
-        Ok(Part { rule: &known.rule, clients: &known.clients, key, cost })
+        Ok((known, Part { rule: &known.rule, clients: &known.clients, key, cost }))
     }
 
     fn at(&self, now: Option<Nanos>) -> Nanos {
@@ -282,6 +298,18 @@ impl<C: Clock> Engine for MemoryEngine<C> {
 
     fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
         ready(self.run(charges, mode, now))
+    }
+
+    fn admit_at_once(&self, charge: &Charge<'_>) -> bool {
+        let rules = self.rules.load();
+        self.known_part(&rules, charge).is_ok_and(|(known, part)| {
+            let admitted = part.admit_at_home(|| self.clock.now());
+            admitted.unwrap_or_else(|| {
+                let now = self.clock.now();
+                known.settle(part.key, now);
+                part.admit(now)
+            })
+        })
     }
 
     fn refund(
