@@ -1,4 +1,5 @@
-//! The recipes of `contrib/` for Caddy and Traefik, run by them. nginx's: `debian.rs`.
+//! The recipes of `contrib/` for Caddy, Traefik and Envoy, run by them. nginx's and HAProxy's:
+//! `debian.rs`.
 #![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -44,6 +45,31 @@ fn traefik_keeps_out_who_hammers() {
     let proxy = traefik(&limiter);
     keeps_out_who_hammers(&proxy, false);
     leaves_the_rest_alone(&proxy);
+}
+
+fn envoy(limiter: &Limiter, config: &str) -> Proxy {
+    let mut command = Command::new(installed("bin/envoy"));
+    command.args(["--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warn"]);
+    Proxy::start("envoy", limiter, command.args(["-c", config]))
+}
+
+#[test]
+fn envoy_keeps_out_who_hammers() {
+    for config in ["grpc.yaml", "http.yaml"] {
+        let limiter = Limiter::start(429);
+        let proxy = envoy(&limiter, config);
+        keeps_out_who_hammers(&proxy, true);
+        leaves_the_rest_alone(&proxy);
+    }
+}
+
+#[test]
+fn envoy_stays_open_without_us() {
+    for config in ["grpc.yaml", "http.yaml"] {
+        let mut limiter = Limiter::start(429);
+        let proxy = envoy(&limiter, config);
+        stays_open_without_us(&proxy, &mut limiter);
+    }
 }
 
 /// It knows no other way.

@@ -132,7 +132,8 @@ where
             }
             return Conclusion::Refuse(response);
         }
-        let flagged = decision.outcome != Outcome::Allow || self.settings.always_verdict;
+        let over = decision.outcome != Outcome::Allow || !decision.over.is_empty();
+        let flagged = over || self.settings.always_verdict;
         let verdict = flagged.then(|| Verdict { rule: name.cloned(), decision: Some(*decision) });
         let pass = Pass { marks, rare: self.rare(asked, verdict, x_rate_limit) };
         if decision.delay.is_zero() {

@@ -73,10 +73,10 @@ impl FromStr for Cost {
     /// A decimal, with an optional fraction and exponent; exact.
     fn from_str(text: &str) -> Result<Self, RuleError> {
         let decimal = decimal::parse(text)
-            .ok_or_else(|| RuleError::new(format!("`{text}` is not a decimal number ≥ 0")))?;
+            .ok_or_else(|| RuleError::syntax(format!("`{text}` is not a decimal number ≥ 0")))?;
         let billionths = decimal.scaled(9).filter(|billionths| *billionths <= Self::MAX.0);
         billionths.map(Self).ok_or_else(|| {
-            RuleError::new(format!("`{text}` is not a whole multiple of 1e-9 up to 1e18"))
+            RuleError::syntax(format!("`{text}` is not a whole multiple of 1e-9 up to 1e18"))
         })
     }
 }
@@ -87,7 +87,9 @@ impl TryFrom<f64> for Cost {
     /// The nearest whole number of billionths.
     fn try_from(units: f64) -> Result<Self, RuleError> {
         if !(0.0..=1e18).contains(&units) {
-            return Err(RuleError::new(format!("`{units}` is not a number from 0 to 1e18")));
+            return Err(RuleError::out_of_range(format!(
+                "`{units}` is not a number from 0 to 1e18"
+            )));
         }
         Ok(Self::from_billionths((units * 1e9 + 0.5) as u128))
     }

@@ -30,14 +30,16 @@ impl Wait {
         }
     }
 
-    /// A wait of so many nanoseconds; less than none is none.
+    /// A wait in nanoseconds; below zero is none.
     pub(crate) fn from_nanos(nanos: i128) -> Self {
         Self::For(duration_from_nanos(nanos))
     }
 }
 
 /// Nanoseconds to a `Duration`: below zero is zero, above its range its greatest.
+#[inline]
 pub(crate) fn duration_from_nanos(nanos: i128) -> Duration {
+    // Five centuries, without a division of 128 bits.
     if let Ok(nanos) = u64::try_from(nanos) {
         return Duration::from_nanos(nanos);
     }
@@ -81,7 +83,7 @@ impl Action {
 pub enum Outcome {
     /// Within every rule.
     Allow,
-    /// Over a dry-run rule's limit, and allowed.
+    /// Over a dry-run rule's limit, and allowed; answered only where no other rule was charged.
     Observe,
     /// Over a quarantining rule's limit: allowed and flagged.
     Quarantine,
@@ -175,7 +177,8 @@ impl core::fmt::Debug for Places {
 pub struct Decision {
     /// Whether the request is answered as allowed. Only [`Outcome::Deny`] is not.
     pub allowed: bool,
-    /// What became of it.
+    /// What became of it. A dry run beside a rule that acts shows in [`over`](Self::over) alone,
+    /// neither here nor in the figures.
     pub outcome: Outcome,
     /// Which of the charges the figures below come from, by its place; 0 where there is one.
     pub rule: usize,

@@ -45,7 +45,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, RuleError> {
     let wrong = || {
         let shown: alloc::string::String =
             text.chars().take(40).flat_map(char::escape_debug).collect();
-        RuleError::new(format!("`{shown}` is not a duration such as 250ms, 30s, 1m30s, 1h, 1d"))
+        RuleError::syntax(format!("`{shown}` is not a duration such as 250ms, 30s, 1m30s, 1h, 1d"))
     };
     parse(text).map(Duration::from_nanos).ok_or_else(wrong)
 }

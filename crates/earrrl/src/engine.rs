@@ -11,10 +11,10 @@ use crate::algorithm::Mode;
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::Decision;
-use crate::error::RuleError;
+use crate::error::{RuleError, RuleErrorKind};
 use crate::rule::Rule;
 
-/// One request is charged to at most so many rules.
+/// The most rules that one request is charged to.
 pub const MAX_CHARGES: usize = 64;
 
 /// A rule that an engine has prepared.
@@ -109,9 +109,9 @@ pub enum EngineError {
     UnknownRule(RuleId),
     /// No charge, or more than [`MAX_CHARGES`].
     Charges(usize),
-    /// A rule, a name or a cost that can't be.
+    /// An invalid rule, name or cost.
     Invalid(RuleError),
-    /// What keeps the states can't be reached.
+    /// What keeps the states can't be reached, or has no memory left.
     Unavailable(String),
 }
 
@@ -126,7 +126,14 @@ impl fmt::Display for EngineError {
     }
 }
 
-impl core::error::Error for EngineError {}
+impl core::error::Error for EngineError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Invalid(error) => Some(error),
+            _ => None,
+        }
+    }
+}
 
 impl From<RuleError> for EngineError {
     fn from(error: RuleError) -> Self {
@@ -135,6 +142,9 @@ impl From<RuleError> for EngineError {
 }
 
 /// Checks a rule's name: `[a-z0-9][a-z0-9_-]{0,63}`.
+///
+/// # Errors
+/// When it is another.
 pub fn check_name(name: &str) -> Result<(), RuleError> {
     let starts = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
     let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-';
@@ -142,8 +152,8 @@ pub fn check_name(name: &str) -> Result<(), RuleError> {
         return Ok(());
     }
     let shown: String = name.chars().take(70).flat_map(char::escape_debug).collect();
-    Err(RuleError::new(format!("`{shown}` is not 1 to 64 of a-z 0-9 _ -, a letter or digit first"))
-        .of("name"))
+    let problem = format!("`{shown}` is not 1 to 64 of a-z 0-9 _ -, a letter or digit first");
+    Err(RuleError::of_kind(RuleErrorKind::Name, problem).of("name"))
 }
 
 /// The charges with those of one rule and key added up, each with its place in `charges`, and

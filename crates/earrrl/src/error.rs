@@ -3,17 +3,55 @@
 use alloc::string::String;
 use core::fmt;
 
-/// A rule, a cost or a parameter that can't be. One line, made to be shown to people.
+/// An invalid rule, cost or parameter. One line, made to be shown to people.
+///
+/// ```
+/// use earrrl::{Rule, RuleErrorKind};
+/// let error = "gcra 1/s burst=many".parse::<Rule>().unwrap_err();
+/// assert_eq!((error.kind(), error.column()), (RuleErrorKind::Syntax, Some(16)));
+/// assert_eq!(error.to_string(), "column 16: `many` is not a decimal number ≥ 0");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleError {
+    kind: RuleErrorKind,
     column: Option<usize>,
     message: String,
 }
 
+/// What is wrong, for programs that tell one error from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RuleErrorKind {
+    /// A text that is no rule, cost or duration.
+    Syntax,
+    /// A parameter outside of its bounds, or two that do not go together.
+    OutOfRange,
+    /// A request that costs more than the rule's `max_cost`.
+    Cost,
+    /// An invalid name of a rule.
+    Name,
+    /// A request that does not name one client for each rule, or a set without rules or with too many.
+    Clients,
+    /// Something that this engine or algorithm can't do.
+    Unsupported,
+}
+
 impl RuleError {
-    /// An error of an engine's own: what was wrong, and what would be right, on one line.
+    /// An error of an engine's own: what it can't do, and what would be right, on one line.
     pub fn new(message: String) -> Self {
-        Self { column: None, message }
+        Self::of_kind(RuleErrorKind::Unsupported, message)
+    }
+
+    pub(crate) fn of_kind(kind: RuleErrorKind, message: String) -> Self {
+        Self { kind, column: None, message }
+    }
+
+    pub(crate) fn syntax(message: String) -> Self {
+        Self::of_kind(RuleErrorKind::Syntax, message)
+    }
+
+    pub(crate) fn out_of_range(message: String) -> Self {
+        Self::of_kind(RuleErrorKind::OutOfRange, message)
     }
 
     /// The same error, at a column (counted from 1, in characters) of the rule's text.
@@ -24,6 +62,11 @@ impl RuleError {
     /// The same error, of the named field.
     pub fn of(self, field: &str) -> Self {
         Self { message: alloc::format!("{field}: {}", self.message), ..self }
+    }
+
+    /// What is wrong.
+    pub fn kind(&self) -> RuleErrorKind {
+        self.kind
     }
 
     /// Where in the rule's text it stands: characters, counted from 1.

@@ -16,46 +16,18 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::algorithm::{Limit, Policy};
+use crate::algorithm::Policy;
 use crate::cost::Cost;
 use crate::duration;
 use crate::error::RuleError;
 use crate::nearest::nearest;
 use crate::parameter::Rate;
 
-/// A rule's text is at most so many bytes.
-const LONGEST: usize = 512;
-
-/// Reads a rule. The whole line is one limit; nothing may be left over.
-pub(crate) fn read(text: &str) -> Result<Limit, RuleError> {
-    if text.len() > LONGEST {
-        let problem = format!("the rule is {} bytes long; at most {LONGEST}", text.len());
-        return Err(RuleError::new(problem));
-    }
-    let mut words = Words::new(text);
-    let name = words.next(&format!("expected {}", names()))?;
-    let limit = Limit::read(name.text, &mut words).unwrap_or_else(|| Err(unknown(&name)))?;
-    words.finish()?;
-    Ok(limit)
-}
-
-/// `recent-average, …, sliding-window or sliding-counter`.
-fn names() -> String {
-    let names: Vec<&str> = Limit::NAMES.iter().copied().flatten().copied().collect();
-    match names.split_last() {
-        Some((last, others)) => format!("{} or {last}", others.join(", ")),
-        None => String::new(),
-    }
-}
-
-fn unknown(name: &Word<'_>) -> RuleError {
-    let known = Limit::NAMES.iter().copied().flatten().copied();
-    let meant = did_you_mean(name.text, known);
-    name.error(format!("unknown algorithm {}; expected {}{meant}", name.quoted(), names()))
-}
+/// The most bytes of a rule's text.
+pub(crate) const LONGEST: usize = 512;
 
 /// `; did you mean …?`, where a name is near.
-fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(wrong, known).map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
 }
 
@@ -91,7 +63,7 @@ impl<'a> Word<'a> {
     }
 
     pub(crate) fn error(&self, message: String) -> RuleError {
-        RuleError::new(message).at(self.column)
+        RuleError::syntax(message).at(self.column)
     }
 
     pub(crate) fn expected(&self, what: &str) -> RuleError {
@@ -136,7 +108,7 @@ impl<'a> Words<'a> {
     /// The next word by place.
     pub(crate) fn next(&mut self, expected: &str) -> Result<Word<'a>, RuleError> {
         if self.words.is_empty() {
-            return Err(RuleError::new(expected.into()).at(self.end));
+            return Err(RuleError::syntax(expected.into()).at(self.end));
         }
         Ok(self.words.remove(0))
     }
@@ -145,7 +117,7 @@ impl<'a> Words<'a> {
     pub(crate) fn missing(&self, what: &str) -> RuleError {
         match self.words.iter().find(|word| word.text.contains('=')) {
             Some(word) => word.error(format!("expected {what}, got {}", word.quoted())),
-            None => RuleError::new(format!("expected {what}")).at(self.end),
+            None => RuleError::syntax(format!("expected {what}")).at(self.end),
         }
     }
 

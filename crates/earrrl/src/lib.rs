@@ -47,7 +47,7 @@ pub use cost::Cost;
 pub use decision::{Action, Decision, Figures, Outcome, Places, Wait};
 pub use duration::parse_duration;
 pub use engine::{Charge, Engine, EngineError, MAX_CHARGES, RuleId, check_name};
-pub use error::RuleError;
+pub use error::{RuleError, RuleErrorKind};
 #[cfg(feature = "std")]
 pub use limiter::{Builder, Denied, Limiter, Patience, Reservation, Verdict, WaitError};
 #[cfg(feature = "std")]
@@ -67,6 +67,8 @@ pub mod internal {
     pub use crate::engine::{merge_charges, restore_places};
     pub use crate::nearest::nearest;
     pub use crate::rules::{Judgement, combine, decide_all};
+    #[cfg(feature = "std")]
+    pub use crate::store::{table::available::total as memory_in_all, table_bytes};
 
     /// The usual name of every algorithm.
     pub fn algorithms() -> impl Iterator<Item = &'static str> {

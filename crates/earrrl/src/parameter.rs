@@ -13,7 +13,7 @@ const LONGEST: Duration = Duration::from_secs(3660 * 86_400);
 /// The shortest half-life, period or window.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// A rate: so much cost in so much time. `60/1m` and `1/s` are equal rates.
+/// A rate: an amount of cost in a time. `60/1m` and `1/s` are equal rates.
 ///
 /// ```
 /// use earrrl::Rate;
@@ -32,31 +32,28 @@ impl Rate {
     pub fn new(amount: Cost, per: Duration) -> Result<Self, RuleError> {
         let nanos = u64::try_from(per.as_nanos()).unwrap_or(u64::MAX);
         if nanos == 0 || per > LONGEST {
-            return Err(RuleError::new(format!("{per:?} is not a time from 1ns to 3660d")));
+            return Err(RuleError::out_of_range(format!(
+                "{per:?} is not a time from 1ns to 3660d"
+            )));
         }
         // Billionths a nanosecond are units a second.
         let (n, d) = (amount.billionths(), u128::from(nanos));
         if n > d * 1_000_000_000 || n * u128::from(LONGEST.as_secs()) < d {
             let problem =
                 format!("{amount} per {per:?} is not from 1 in ten years to 1e9 a second");
-            return Err(RuleError::new(problem));
+            return Err(RuleError::out_of_range(problem));
         }
         Ok(Self { amount, per: nanos })
     }
 
-    /// So many whole units a second.
+    /// Whole units a second.
     pub fn per_second(units: u64) -> Result<Self, RuleError> {
         Self::new(Cost::from_units(units), Duration::from_secs(1))
     }
 
-    /// So many whole units a minute.
+    /// Whole units a minute.
     pub fn per_minute(units: u64) -> Result<Self, RuleError> {
         Self::new(Cost::from_units(units), Duration::from_secs(60))
-    }
-
-    /// So many whole units an hour.
-    pub fn per_hour(units: u64) -> Result<Self, RuleError> {
-        Self::new(Cost::from_units(units), Duration::from_secs(3600))
     }
 
     /// Cost units a second.
@@ -112,9 +109,10 @@ pub(crate) fn rate(field: &str, rate: Rate) -> Result<Rate, RuleError> {
 /// A half-life, a period or a window, in nanoseconds.
 pub(crate) fn span(field: &str, span: Duration) -> Result<u64, RuleError> {
     if span < SHORTEST || span > LONGEST {
-        return Err(
-            RuleError::new(format!("{span:?} is not from 1ms to ten years (3660d)")).of(field)
-        );
+        return Err(RuleError::out_of_range(format!(
+            "{span:?} is not from 1ms to ten years (3660d)"
+        ))
+        .of(field));
     }
     Ok(span.as_nanos() as u64)
 }
@@ -122,7 +120,7 @@ pub(crate) fn span(field: &str, span: Duration) -> Result<u64, RuleError> {
 /// A quota, a burst or a capacity: above zero.
 pub(crate) fn quota(field: &str, quota: Cost) -> Result<Cost, RuleError> {
     if quota.is_zero() {
-        return Err(RuleError::new(format!("{quota} is not above 0")).of(field));
+        return Err(RuleError::out_of_range(format!("{quota} is not above 0")).of(field));
     }
     Ok(quota)
 }
@@ -132,7 +130,7 @@ pub(crate) fn per_second(billionths: u128, window: u64) -> f64 {
     count_as_f64(billionths) / window as f64
 }
 
-/// Whole units in so many billionths.
+/// The whole units of an amount in billionths.
 pub(crate) fn whole_units(billionths: u128) -> u64 {
     u64::try_from(billionths / 1_000_000_000).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! What a limit is called in headers: so many units in so many seconds.
+//! What a limit is called in headers: units in seconds.
 
 use crate::algorithm::Limit;
 

@@ -6,11 +6,10 @@ use alloc::string::{String, ToString};
 use core::fmt;
 use core::str::FromStr;
 
-use crate::algorithm::Limit;
+use crate::algorithm::{Limit, parse};
 use crate::cost::Cost;
 use crate::decision::Action;
-use crate::error::RuleError;
-use crate::grammar;
+use crate::error::{RuleError, RuleErrorKind};
 
 /// A limit with its action. An invalid one can't be built.
 ///
@@ -61,7 +60,7 @@ impl Rule {
     /// With a bound on what one request may cost (and so on how long it can lock its client out).
     pub fn with_max_cost(self, max_cost: Cost) -> Result<Self, RuleError> {
         if max_cost.is_zero() {
-            return Err(RuleError::new("0 is not above 0".to_owned()).of("max_cost"));
+            return Err(RuleError::out_of_range("0 is not above 0".to_owned()).of("max_cost"));
         }
         Ok(Self { max_cost, ..self })
     }
@@ -71,7 +70,7 @@ impl Rule {
     pub fn accept(&self, cost: Cost) -> Result<Cost, RuleError> {
         if cost > self.max_cost {
             let problem = format!("{cost} is above the rule's max_cost of {}", self.max_cost);
-            return Err(RuleError::new(problem).of("cost"));
+            return Err(RuleError::of_kind(RuleErrorKind::Cost, problem).of("cost"));
         }
         Ok(cost)
     }
@@ -89,7 +88,7 @@ impl FromStr for Rule {
     type Err = RuleError;
 
     fn from_str(text: &str) -> Result<Self, RuleError> {
-        let limit = grammar::read(text)?;
+        let limit = parse(text)?;
         Ok(Self { text: text.trim().to_string(), ..Self::from(limit) })
     }
 }

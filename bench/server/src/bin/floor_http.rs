@@ -1,9 +1,11 @@
-//! A bare axum route that parses the check's JSON and answers JSON of the decision's size: on tokio's
+//! Bare axum routes: one that parses the check's JSON and answers JSON of the decision's size, and one
+//! that answers with the headers that proxies get. On tokio's
 //! usual runtime or, with any second argument, on one of its own for each core, as the server has them.
 
 use std::net::SocketAddr;
 
-use axum::routing::post;
+use axum::response::IntoResponse;
+use axum::routing::{any, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Builder;
@@ -41,8 +43,18 @@ async fn check(Json(check): Json<Check>) -> Json<Decision> {
     })
 }
 
+/// What a proxy is answered, with nothing looked at.
+async fn authz() -> impl IntoResponse {
+    [
+        ("ratelimit-policy", "\"default\";q=60;w=60"),
+        ("ratelimit", "\"default\";r=59;t=59"),
+        ("x-ratelimit-action", "allow"),
+    ]
+}
+
 fn main() {
-    let address: SocketAddr = std::env::args().nth(1).expect("an address").parse().expect("an address");
+    let address: SocketAddr =
+        std::env::args().nth(1).expect("an address").parse().expect("an address");
     let listener = std::net::TcpListener::bind(address).expect("the address is free");
     listener.set_nonblocking(true).expect("non-blocking");
     if std::env::args().nth(2).is_none() {
@@ -62,7 +74,7 @@ fn run(runtime: &mut Builder, listener: std::net::TcpListener) {
     let runtime = runtime.enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
-        let router = Router::new().route("/v1/check", post(check));
+        let router = Router::new().route("/v1/check", post(check)).route("/v1/authz", any(authz));
         axum::serve(listener, router).await.expect("serves");
     });
 }

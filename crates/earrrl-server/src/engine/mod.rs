@@ -8,6 +8,7 @@ pub mod throttle;
 use std::sync::Arc;
 use std::time::Duration;
 
+use earrrl::table::KeyHash;
 use earrrl::{
     Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Mode, Nanos, Rule, RuleId,
 };
@@ -64,19 +65,15 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::prepare`], for several rules at once, each with the clients it is meant for. In
-    /// memory it is all of them, or on an error none.
+    /// As [`Engine::prepare`], for several rules at once, each with the clients it is meant for:
+    /// all of them, or on an error none.
     ///
     /// # Errors
     /// As there.
     pub fn prepare_all(&self, rules: &[(&str, &Rule, usize)]) -> Result<Vec<RuleId>, EngineError> {
         match &self.rules {
             Rules::Memory(engine) => engine.prepare_all(rules),
-            Rules::Redis(redis) => {
-                let each = rules.iter();
-                each.map(|(name, rule, room)| redis.engine.prepare_with(name, rule, *room))
-                    .collect()
-            }
+            Rules::Redis(redis) => redis.engine.prepare_all(rules),
         }
     }
 
@@ -136,11 +133,38 @@ impl Engine {
         }
     }
 
-    /// Begins to fetch a client's state where that is in memory.
+    /// Begins to fetch a client's state where that is in memory. The hash of its key there.
     #[inline]
-    pub fn prefetch(&self, rule: RuleId, key: &[u8]) {
+    pub fn prefetch(&self, rule: RuleId, key: &[u8]) -> Option<KeyHash> {
+        let Rules::Memory(engine) = &self.rules else { return None };
+        let hash = engine.hash(key);
+        engine.prefetch(rule, hash);
+        Some(hash)
+    }
+
+    /// As [`Engine::decide`] on one charge whose key [`Engine::prefetch`] has hashed.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub async fn decide_hashed(
+        &self,
+        charge: &Charge<'_>,
+        hash: KeyHash,
+        mode: Mode,
+    ) -> Result<Decision, EngineError> {
+        match &self.rules {
+            Rules::Memory(engine) => {
+                engine.decide_hashed(charge.rule, hash, charge.cost, mode, None)
+            }
+            Rules::Redis(_) => self.decide(std::slice::from_ref(charge), mode).await,
+        }
+    }
+
+    /// Gives back the memory of tables that a reload has replaced, once their clients are gone from them.
+    pub fn tidy(&self) {
         if let Rules::Memory(engine) = &self.rules {
-            engine.prefetch(rule, key);
+            engine.tidy();
         }
     }
 
@@ -166,7 +190,7 @@ impl Engine {
     /// Parameters that can't be counted exactly there.
     pub async fn throttle(&self, key: &[u8], call: Call) -> Result<Throttled, EngineError> {
         match &self.rules {
-            Rules::Memory(_) => Ok(self.throttle.throttle(key, call)),
+            Rules::Memory(_) => Ok(self.throttle.throttle(self.throttle.hash(key), call)),
             Rules::Redis(redis) => redis.throttle(key, call, &self.throttle).await,
         }
     }

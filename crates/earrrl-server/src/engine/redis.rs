@@ -63,7 +63,7 @@ impl Redis {
             Err(EngineError::Unavailable(_)) => Ok(match self.engine.options().when_gone {
                 WhenGone::Allow => call.answer_by_fiat(true),
                 WhenGone::Deny => call.answer_by_fiat(false),
-                _ => local.throttle(key, call),
+                _ => local.throttle(local.hash(key), call),
             }),
             Err(error) => Err(error),
         }

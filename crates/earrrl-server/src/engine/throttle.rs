@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use earrrl::table::{Change, KeyHasher, Table, Word};
+use earrrl::table::{Change, KeyHash, KeyHasher, Table, Word};
 use earrrl::{Clock, EngineError};
 
 /// Units of a nanosecond.
@@ -196,15 +196,23 @@ impl Throttle {
 
     /// Answers one call.
     #[inline]
-    pub fn throttle(&self, key: &[u8], call: Call) -> Throttled {
+    pub fn throttle(&self, key: KeyHash, call: Call) -> Throttled {
         let now = Word::from(self.clock.now().get()) << UNITS_SHIFT;
-        self.table.update(self.hasher.hash_bytes(key), || now, |full_at| call.judge(now, full_at))
+        self.table.update(key, || now, |full_at| call.judge(now, full_at))
     }
 
-    /// Begins to fetch the state of a key that is about to be used.
+    /// The hash of a key.
     #[inline]
-    pub fn prefetch(&self, key: &[u8]) {
-        self.table.prefetch(self.hasher.hash_bytes(key));
+    pub fn hash(&self, key: &[u8]) -> KeyHash {
+        self.hasher.hash_bytes(key)
+    }
+
+    /// Begins to fetch the state of a key that is about to be used. Its hash.
+    #[inline]
+    pub fn prefetch(&self, key: &[u8]) -> KeyHash {
+        let hash = self.hash(key);
+        self.table.prefetch(hash);
+        hash
     }
 
     /// The table, for its figures.
@@ -234,7 +242,7 @@ mod tests {
 
     fn answer(t: &Throttle, call: (i64, i64, i64, i64)) -> [i64; 5] {
         let call = Call::new(call.0, call.1, call.2, call.3).unwrap();
-        let got = t.throttle(b"k", call);
+        let got = t.throttle(t.hash(b"k"), call);
         [got.limited.into(), got.limit, got.remaining, got.retry_after, got.reset_after]
     }
 

@@ -1,5 +1,6 @@
 //! How clients ask: each protocol keeps its codec (pure bytes) apart from its sockets.
 
+mod authz;
 mod first;
 pub mod grpc;
 pub mod http;

@@ -214,7 +214,9 @@ impl Running {
         if timeout(patience, server.connections.gone()).await.is_err() {
             tracing::warn!(connections = server.connections.len(), "still open; closing them");
         }
-        tracing::info!(decisions = server.service.metrics.outcomes.total(), "stopped");
+        let metrics = &server.service.metrics;
+        let decisions = metrics.outcomes.total() + metrics.throttle.total();
+        tracing::info!(decisions, "stopped");
         result
     }
 }
@@ -327,12 +329,20 @@ fn say_refused(protocol: Protocol, socket: &Socket, refused: Refused) {
 }
 
 /// Once a second, the deadlines of connections are looked at.
+/// Seconds from one look at tables that a reload has replaced to the next.
+const TIDY_EVERY: u32 = 60;
+
 async fn tick_forever(server: Arc<Server>) {
-    let mut seconds = each_second();
+    let (mut seconds, mut seconds_to_tidy) = (each_second(), TIDY_EVERY);
     loop {
         seconds.tick().await;
         server.connections.tick();
         server.admin_connections.tick();
+        seconds_to_tidy = seconds_to_tidy.checked_sub(1).unwrap_or(TIDY_EVERY);
+        if seconds_to_tidy == 0 {
+            let server = Arc::clone(&server);
+            drop(tokio::task::spawn_blocking(move || server.service.engine().tidy()));
+        }
     }
 }
 
@@ -344,7 +354,7 @@ fn each_second() -> Interval {
 
 /// Reloads on SIGHUP and when the file has changed.
 async fn reload_forever(server: Arc<Server>, source: Option<ConfigSource>, mut hangup: Signal) {
-    let Some(source) = source else {
+    let Some(mut source) = source else {
         loop {
             if hangup.recv().await.is_none() {
                 return pending().await;
@@ -363,7 +373,16 @@ async fn reload_forever(server: Arc<Server>, source: Option<ConfigSource>, mut h
                 }
             }
         }
-        reload(&server, (source.load)());
+        // Tables are made and clients go over to them; who connects does not wait for that.
+        let server = Arc::clone(&server);
+        let reloading = tokio::task::spawn_blocking(move || {
+            reload(&server, (source.load)());
+            source
+        });
+        match reloading.await {
+            Ok(back) => source = back,
+            Err(_) => return,
+        }
     }
 }
 

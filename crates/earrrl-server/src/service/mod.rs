@@ -5,6 +5,8 @@ pub mod descriptors;
 pub mod error;
 mod inline;
 pub mod key;
+mod known;
+pub mod room;
 pub mod rules;
 
 use std::fmt;
@@ -12,6 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use earrrl::table::KeyHash;
 use earrrl::{Charge, Clock, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome};
 use earrrl_tower::headers::{Available, peek_cost};
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
@@ -21,13 +24,14 @@ use crate::config::envoy::tree::Tree;
 use crate::config::{Config, EnvoyConfig};
 use crate::engine::Engine;
 use crate::engine::throttle::{Call, Throttled};
-use crate::metrics::{Family, Metrics};
+use crate::metrics::{Family, Metrics, Outcomes};
 use attributes::Attributes;
 use descriptors::counts::CountsOf;
 use descriptors::prepared::Descriptors;
 use error::AskError;
 use inline::InlineRules;
 use key::{Key, check_key};
+use known::Known;
 use rules::{ActiveRule, Prepared, RuleSet};
 
 /// The rules in force and what keeps their clients.
@@ -36,6 +40,8 @@ pub struct Service {
     /// The counters.
     pub metrics: Metrics,
     engine: Engine,
+    known: Known,
+    known_from_plane: Known,
     rules: ArcSwap<RuleSet>,
     inline: InlineRules,
     descriptors: ArcSwapOption<Descriptors>,
@@ -106,12 +112,15 @@ impl Service {
     pub fn new(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         let engine = Engine::new(&config.engine, config.capacity, Arc::clone(&clock))?;
         let metrics = Metrics::default();
-        let rules = RuleSet::new(config, &engine, &metrics.outcomes)?;
         let descriptor_counts = Arc::default();
-        let descriptors = Descriptors::of_config(config, &engine, &descriptor_counts)?;
+        let known = Known::default();
+        let (rules, descriptors) =
+            prepare(config, &engine, &known, &metrics.outcomes, &descriptor_counts)?;
         Ok(Self {
             metrics,
             engine,
+            known,
+            known_from_plane: Known::default(),
             rules: ArcSwap::from_pointee(rules),
             descriptors: ArcSwapOption::new(descriptors.map(Arc::new)),
             descriptor_counts,
@@ -134,10 +143,9 @@ impl Service {
             );
         }
         self.engine.may_reload(&config.engine)?;
-        let rules = RuleSet::new(config, &self.engine, &self.metrics.outcomes);
-        let rules = rules.map_err(|error| error.to_string())?;
-        let descriptors = Descriptors::of_config(config, &self.engine, &self.descriptor_counts);
-        let descriptors = descriptors.map_err(|error| error.to_string())?;
+        let (outcomes, counts) = (&self.metrics.outcomes, &self.descriptor_counts);
+        let prepared = prepare(config, &self.engine, &self.known, outcomes, counts);
+        let (rules, descriptors) = prepared.map_err(|error| error.to_string())?;
         self.engine.reload(&config.engine);
         self.rules.store(Arc::new(rules));
         // What a control plane sent stays until it sends something else.
@@ -154,10 +162,12 @@ impl Service {
     pub fn reload_descriptors(&self, tree: Tree) -> Result<(), String> {
         let (config, capacity) = &self.envoy;
         tree.check(config.algorithm).map_err(|error| error.to_string())?;
-        let counts = &self.descriptor_counts;
-        let tree = Arc::new(tree);
-        let descriptors = Descriptors::new(config, tree, &self.engine, *capacity, counts);
-        let descriptors = descriptors.map_err(|error| error.to_string())?;
+        let plan = descriptors::prepared::Plan::new(config, Arc::new(tree), *capacity);
+        let plan = plan.map_err(|error| error.to_string())?;
+        let limits: Vec<_> = plan.limits().collect();
+        let ids = self.known_from_plane.prepare(&self.engine, &limits);
+        let mut ids = ids.map_err(|error| error.to_string())?.into_iter();
+        let descriptors = plan.finish(&mut ids, &self.descriptor_counts);
         self.descriptors.store(Some(Arc::new(descriptors)));
         Ok(())
     }
@@ -221,10 +231,8 @@ impl Service {
 
     /// Begins to fetch the state of a client that is about to ask.
     #[inline]
-    pub fn prefetch(&self, rule: &ActiveRule, key: &[u8]) {
-        if let Some(limit) = rule.limit_for_key(key) {
-            self.engine.prefetch(limit.id, key);
-        }
+    pub fn prefetch(&self, rule: &ActiveRule, key: &[u8]) -> Option<KeyHash> {
+        self.engine.prefetch(rule.limit_for_key(key)?.id, key)
     }
 
     /// Asks one rule.
@@ -237,13 +245,28 @@ impl Service {
         ask: Ask<'a>,
         manner: impl Into<Manner>,
     ) -> Result<Answer<'a>, AskError> {
+        self.ask_hashed(ask, None, manner).await
+    }
+
+    /// The same where [`prefetch`](Self::prefetch) has hashed the key.
+    ///
+    /// # Errors
+    /// [`AskError`]; nothing is stored then.
+    #[inline]
+    pub async fn ask_hashed<'a>(
+        &self,
+        ask: Ask<'a>,
+        hash: Option<KeyHash>,
+        manner: impl Into<Manner>,
+    ) -> Result<Answer<'a>, AskError> {
         check_key(ask.key)?;
         let Some(limit) = ask.rule.limit_for_key(ask.key) else {
             return Ok(self.exempt(ask.rule));
         };
         let cost = ask.cost.unwrap_or_else(|| ask.rule.plain_cost());
         let charge = Charge { rule: limit.id, key: ask.key, cost };
-        self.charge(SmallVec::from_slice(&[(ask.rule, limit)]), &[charge], manner.into()).await
+        let charged = SmallVec::from_slice(&[(ask.rule, limit)]);
+        self.charge(charged, &[charge], hash, manner.into()).await
     }
 
     /// Asks several rules: all or nothing.
@@ -268,7 +291,7 @@ impl Service {
                 charges.push(Charge { rule: limit.id, key: ask.key, cost });
             }
         }
-        self.charge(charged, &charges, manner.into()).await
+        self.charge(charged, &charges, None, manner.into()).await
     }
 
     /// Asks every rule that matches a request.
@@ -298,7 +321,7 @@ impl Service {
         let limits = charged.iter().map(|(_, limit): &(_, &Prepared)| limit.id);
         let each = limits.zip(&keyed).map(|(rule, (key, cost))| Charge { rule, key, cost: *cost });
         let charges: SmallVec<[Charge<'_>; 4]> = each.collect();
-        self.charge(charged, &charges, manner).await
+        self.charge(charged, &charges, None, manner).await
     }
 
     /// Takes back a charge.
@@ -328,12 +351,16 @@ impl Service {
         &self,
         charged: SmallVec<[(&'a ActiveRule, &'a Prepared); 2]>,
         charges: &[Charge<'_>],
+        hash: Option<KeyHash>,
         Manner { mode, available }: Manner,
     ) -> Result<Answer<'a>, AskError> {
         if charges.is_empty() {
             return Ok(Answer { decision: None, charged, available: SmallVec::new() });
         }
-        let decision = self.engine.decide(charges, mode).await?;
+        let decision = match (charges, hash) {
+            ([charge], Some(hash)) => self.engine.decide_hashed(charge, hash, mode).await?,
+            _ => self.engine.decide(charges, mode).await?,
+        };
         if mode != Mode::Peek {
             for (place, (rule, limit)) in charged.iter().enumerate() {
                 let outcome = outcome(&decision, place, limit);
@@ -378,6 +405,23 @@ impl Service {
         rule.outcomes.count(Outcome::Allow);
         Answer { decision: None, charged: SmallVec::new(), available: SmallVec::new() }
     }
+}
+
+/// The rules and descriptors of a configuration. The engine prepares all of their limits, or on an
+/// error none.
+fn prepare(
+    config: &Config,
+    engine: &Engine,
+    known: &Known,
+    outcomes: &Outcomes,
+    counts: &Arc<CountsOf>,
+) -> Result<(RuleSet, Option<Descriptors>), EngineError> {
+    let rules = rules::Plan::new(config);
+    let descriptors = descriptors::prepared::Plan::of_config(config)?;
+    let limits = rules.limits().chain(descriptors.iter().flat_map(|plan| plan.limits()));
+    let mut ids = known.prepare(engine, &limits.collect::<Vec<_>>())?.into_iter();
+    let rules = rules.finish(&mut ids, outcomes);
+    Ok((rules, descriptors.map(|plan| plan.finish(&mut ids, counts))))
 }
 
 /// What one of the charged rules said by itself.

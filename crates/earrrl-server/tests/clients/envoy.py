@@ -14,7 +14,8 @@ channel = grpc.insecure_channel(f"127.0.0.1:{sys.argv[1]}")
 token = [("authorization", f"Bearer {sys.argv[2]}")]
 
 database = ProtoReflectionDescriptorDatabase(channel)
-assert SERVICE in database.get_services(), database.get_services()
+for service in (SERVICE, "envoy.service.auth.v3.Authorization"):
+    assert service in database.get_services(), database.get_services()
 pool = DescriptorPool(database)
 method = pool.FindServiceByName(SERVICE).FindMethodByName("ShouldRateLimit")
 Request, Response = (GetMessageClass(t) for t in (method.input_type, method.output_type))

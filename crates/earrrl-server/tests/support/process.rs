@@ -23,13 +23,13 @@ impl Process {
     }
 
     pub fn spawn(command: &mut Command) -> Self {
-        Self::spawn_at("127.0.0.1:0", command)
+        Self::spawn_at("127.0.0.1:0", "127.0.0.1:0", command)
     }
 
-    /// HTTP at this address, the others on free ports.
-    pub fn spawn_at(http: &str, command: &mut Command) -> Self {
+    /// HTTP and gRPC at these addresses, the others on free ports.
+    pub fn spawn_at(http: &str, grpc: &str, command: &mut Command) -> Self {
         let any = "127.0.0.1:0";
-        let listeners = ["--http", http, "--resp", any, "--grpc", any, "--log-json"];
+        let listeners = ["--http", http, "--resp", any, "--grpc", grpc, "--log-json"];
         let mut child = command.args(listeners).stderr(Stdio::piped()).spawn().unwrap();
         let stderr: Box<dyn Read + Send> = Box::new(child.stderr.take().unwrap());
         let mut process = Self {

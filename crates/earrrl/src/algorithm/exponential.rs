@@ -65,7 +65,7 @@ impl Exponential {
     pub fn new(limit: Cost, period: Duration) -> Result<Self, RuleError> {
         let limit = parameter::quota("limit", limit)?;
         if limit > Cost::from_units(1_000_000_000) {
-            return Err(RuleError::new(format!("{limit} is above 1e9")).of("limit"));
+            return Err(RuleError::out_of_range(format!("{limit} is above 1e9")).of("limit"));
         }
         let period = parameter::span("period", period)?;
         Ok(Self { limit, period, policy: Policy::Leaky, most: limit.as_f64() * (1.0 + TOLERANCE) })

@@ -1,12 +1,18 @@
 //! Any limit, any state: what can be asked of every algorithm.
 
+use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 
+use super::contract::{Algorithm, ClientState, Judged, decide, judge};
 use super::list::Stored;
-use super::{Algorithm, ClientState, Judged, Limit, Mode, Policy, State, decide, each, judge};
+use super::policy::{Mode, Policy};
+use super::{Limit, State, each};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Decision, Figures};
+use crate::error::RuleError;
+use crate::grammar::{self, Word, Words};
 
 impl Limit {
     /// Judges a request, then does what `mode` says. The whole of a rate limiter, as a function.
@@ -47,6 +53,19 @@ impl Limit {
         each!(self, limit => admit(limit, state, now, cost, mode))
     }
 
+    /// Whether a request is allowed; nothing is stored. The state comes back without what no longer
+    /// counts.
+    #[cfg(feature = "std")]
+    #[inline]
+    pub(crate) fn allows(
+        &self,
+        state: Option<State>,
+        now: Nanos,
+        cost: Cost,
+    ) -> (Option<State>, bool) {
+        each!(self, limit => allows(limit, state, now, cost))
+    }
+
     /// Whether a client may send one more request, and its rate, in units per second. The state is
     /// left without what no longer counts.
     #[cfg(feature = "std")]
@@ -78,7 +97,7 @@ impl Limit {
         each!(self, limit => limit.limit())
     }
 
-    /// So many units in so many seconds.
+    /// Units, and the seconds in which they are allowed.
     pub(crate) fn allowance(&self) -> (f64, f64) {
         each!(self, limit => limit.allowance())
     }
@@ -126,7 +145,7 @@ impl Limit {
     }
 }
 
-fn step<A: Stored>(
+fn step<A: Stored<State>>(
     limit: &A,
     state: Option<State>,
     now: Nanos,
@@ -137,7 +156,7 @@ fn step<A: Stored>(
     (state.map(A::wrap), allowed, figures)
 }
 
-fn admit<A: Stored>(
+fn admit<A: Stored<State>>(
     limit: &A,
     state: &mut Option<State>,
     now: Nanos,
@@ -151,7 +170,19 @@ fn admit<A: Stored>(
 }
 
 #[cfg(feature = "std")]
-fn standing<A: Stored>(limit: &A, state: &mut Option<State>, now: Nanos) -> (bool, f64) {
+fn allows<A: Stored<State>>(
+    limit: &A,
+    state: Option<State>,
+    now: Nanos,
+    cost: Cost,
+) -> (Option<State>, bool) {
+    let before = limit.advance(state.and_then(A::open), now);
+    let allowed = limit.allows(before.as_ref(), now, cost);
+    (before.map(A::wrap), allowed)
+}
+
+#[cfg(feature = "std")]
+fn standing<A: Stored<State>>(limit: &A, state: &mut Option<State>, now: Nanos) -> (bool, f64) {
     let before = limit.advance(state.take().and_then(A::open), now);
     let allowed = limit.allows(before.as_ref(), now, Cost::ONE);
     let rate = limit.estimate(before.as_ref(), now, Cost::ONE);
@@ -160,7 +191,7 @@ fn standing<A: Stored>(limit: &A, state: &mut Option<State>, now: Nanos) -> (boo
     (allowed, rate.unwrap_or_default())
 }
 
-fn refund<A: Stored>(
+fn refund<A: Stored<State>>(
     limit: &A,
     state: State,
     now: Nanos,
@@ -175,6 +206,35 @@ fn can_delay<A: Algorithm>(_limit: &A) -> bool {
 }
 
 #[inline]
-fn state_of<A: Stored>(_limit: &A, word: i128) -> Option<State> {
+fn state_of<A: Stored<State>>(_limit: &A, word: i128) -> Option<State> {
     A::State::from_word(word).map(A::wrap)
+}
+
+/// Reads a rule. The whole line is one limit; nothing may be left over.
+pub(crate) fn parse(text: &str) -> Result<Limit, RuleError> {
+    if text.len() > grammar::LONGEST {
+        let problem =
+            format!("the rule is {} bytes long; at most {}", text.len(), grammar::LONGEST);
+        return Err(RuleError::syntax(problem));
+    }
+    let mut words = Words::new(text);
+    let name = words.next(&format!("expected {}", names()))?;
+    let limit = Limit::read(name.text, &mut words).unwrap_or_else(|| Err(unknown(&name)))?;
+    words.finish()?;
+    Ok(limit)
+}
+
+/// `recent-average, …, sliding-window or sliding-counter`.
+fn names() -> String {
+    let names: Vec<&str> = Limit::NAMES.iter().copied().flatten().copied().collect();
+    match names.split_last() {
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    }
+}
+
+fn unknown(name: &Word<'_>) -> RuleError {
+    let known = Limit::NAMES.iter().copied().flatten().copied();
+    let meant = grammar::did_you_mean(name.text, known);
+    name.error(format!("unknown algorithm {}; expected {}{meant}", name.quoted(), names()))
 }

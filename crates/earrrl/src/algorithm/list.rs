@@ -32,7 +32,7 @@ macro_rules! algorithms {
                 }
             }
 
-            impl list::Stored for $Algorithm {
+            impl list::Stored<State> for $Algorithm {
                 fn wrap(state: Self::State) -> State {
                     State::$Algorithm(state)
                 }
@@ -152,13 +152,13 @@ macro_rules! algorithms {
 
 pub(super) use algorithms;
 
-use super::{Algorithm, State};
+use super::contract::Algorithm;
 
-/// An algorithm whose state has its place in [`State`].
-pub(super) trait Stored: Algorithm {
+/// An algorithm whose state has its place in `S`, the states of all algorithms.
+pub(super) trait Stored<S>: Algorithm {
     /// The state as any state.
-    fn wrap(state: Self::State) -> State;
+    fn wrap(state: Self::State) -> S;
 
     /// The state of this algorithm; a state of another one is none.
-    fn open(state: State) -> Option<Self::State>;
+    fn open(state: S) -> Option<Self::State>;
 }

@@ -6,19 +6,16 @@
 //!
 //! Time must not go back between calls on one state; see [`crate::Clock`].
 
-use alloc::string::String;
-use core::time::Duration;
-
 use crate::clock::Nanos;
-use crate::cost::Cost;
-use crate::decision::{Figures, Wait};
 use crate::error::RuleError;
 use crate::grammar::Words;
 
+mod contract;
 pub mod exponential;
 pub mod fixed_window;
 mod limit;
 mod list;
+mod policy;
 pub mod recent_average;
 pub mod sliding_counter;
 pub mod sliding_log;
@@ -44,229 +41,8 @@ list::algorithms! {
     SlidingCounter sliding_counter,
 }
 
+pub use contract::{Algorithm, ClientState, Moment};
+pub(crate) use contract::{Judged, figures, judge};
+pub(crate) use limit::parse;
+pub use policy::{Mode, Policy};
 pub use tally::Tally;
-
-/// A state that is one time, in ticks since the Unix epoch.
-///
-/// How long a tick is depends on the limit: 2^-20 ns for recent-average, about as little for
-/// token-bucket. All of them fit 88 bits for 4000 years. Under one limit the order of clients by
-/// this number is their order by how much they recently sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Moment(pub i128);
-
-/// What is kept of one client under some algorithm. "No state" is `None`, never a stored zero.
-pub trait ClientState: Sized {
-    /// The state as a word of the bounded [`table`](crate::table), where it is one time.
-    fn word(&self) -> Option<i128> {
-        None
-    }
-
-    /// The state that such a word stands for; none where states are more than one time.
-    fn from_word(_word: i128) -> Option<Self> {
-        None
-    }
-
-    /// Bytes on the heap.
-    fn heap_bytes(&self) -> usize {
-        0
-    }
-}
-
-impl ClientState for Moment {
-    #[inline]
-    fn word(&self) -> Option<i128> {
-        Some(self.0)
-    }
-
-    #[inline]
-    fn from_word(word: i128) -> Option<Self> {
-        Some(Self(word))
-    }
-}
-
-/// Whether denied attempts count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Policy {
-    /// Every attempt is stored: a client that keeps hammering stays out.
-    Strict,
-    /// Only what was allowed is stored.
-    Leaky,
-}
-
-impl Policy {
-    /// Its word in a rule's text.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Strict => "strict",
-            Self::Leaky => "leaky",
-        }
-    }
-}
-
-/// What is asked of a decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// Judge, then store as the limit's [`Policy`] says: strict always, leaky if allowed.
-    Check,
-    /// Judge as a check does, then store whatever the verdict: for costs known only afterwards.
-    /// A bucket goes into debt, and windows and logs count beyond their quota.
-    Charge,
-    /// Judge only: nothing is stored.
-    Peek,
-}
-
-/// One algorithm with its parameters, whole: its text, its figures, its steps. Every function is pure;
-/// `before` and `after` are the states before and after the request was stored.
-pub trait Algorithm: Sized {
-    /// What is kept of one client.
-    type State: ClientState;
-
-    /// The names that a rule's text may begin with, the usual one first.
-    const NAMES: &'static [&'static str];
-
-    /// Rules with every option, small and large, fast and slow: engines are compared on them.
-    const EXAMPLES: &'static [&'static str];
-
-    /// Whether a request can be held back until it is allowed: where the wait is known before it is
-    /// stored, and storing it queues the next one behind it.
-    const CAN_DELAY: bool = false;
-
-    /// Reads what follows the name in a rule's text.
-    #[doc(hidden)]
-    fn read(name: &str, words: &mut Words<'_>) -> Result<Self, RuleError>;
-
-    /// The rule's text, every option spelled out.
-    fn write(&self) -> String;
-
-    /// Whether denied attempts count.
-    fn policy(&self) -> Policy;
-
-    /// The rate allowed, in cost units per second.
-    fn limit(&self) -> f64;
-
-    /// So many units in so many seconds, as headers tell it; see [`Quota`](crate::Quota).
-    fn allowance(&self) -> (f64, f64);
-
-    /// The most bytes that a busy client's state has on the heap.
-    fn most_heap_bytes(&self) -> usize {
-        0
-    }
-
-    /// The state under this limit of a client that had `state` under `old`: its history, with the
-    /// present rate or balance kept. None where nothing is left of it.
-    fn convert(&self, old: &Self, state: Self::State, now: Nanos) -> Option<Self::State>;
-
-    /// Whether the states of clients under `old` are theirs under this limit as they are, so that
-    /// nothing need be converted.
-    fn keeps_states_of(&self, _old: &Self) -> bool {
-        false
-    }
-
-    /// Drops what `now` has put out of reach, so that the other functions see only what counts.
-    fn advance(&self, state: Option<Self::State>, now: Nanos) -> Option<Self::State>;
-
-    /// Whether a request is allowed.
-    fn allows(&self, before: Option<&Self::State>, now: Nanos, cost: Cost) -> bool;
-
-    /// The state with the request stored in it. The cost is above zero.
-    fn charge(&self, before: Option<Self::State>, now: Nanos, cost: Cost) -> Self::State;
-
-    /// The state with a request of `charged_at` taken out of it again; never below empty.
-    fn refund(
-        &self,
-        state: Self::State,
-        now: Nanos,
-        charged_at: Nanos,
-        cost: Cost,
-    ) -> Option<Self::State>;
-
-    /// The estimate that is compared with the limit, where the algorithm measures one.
-    fn estimate(&self, _before: Option<&Self::State>, _now: Nanos, _cost: Cost) -> Option<f64> {
-        None
-    }
-
-    /// The cost counted after the decision, per second, where the algorithm counts one.
-    fn counted(&self, _after: Option<&Self::State>, _now: Nanos) -> Option<f64> {
-        None
-    }
-
-    /// How many requests of cost 1 would be allowed now, one after the other.
-    fn remaining(&self, after: Option<&Self::State>, now: Nanos) -> u64;
-
-    /// The least wait from which on `cost` is allowed, if nothing else is sent.
-    fn retry_after(&self, after: Option<&Self::State>, now: Nanos, cost: Cost) -> Wait;
-
-    /// The wait until the client is as good as new.
-    fn reset_after(&self, after: Option<&Self::State>, now: Nanos) -> Duration;
-
-    /// Where states are one time: the latest state of a client that is as good as new at `now`.
-    fn idle(&self, _now: Nanos) -> Moment {
-        Moment(i128::MIN)
-    }
-}
-
-/// Judges, then stores: the frame of every decision. `seen` is shown the state in between.
-#[inline]
-pub(crate) fn judge<A: Algorithm>(
-    algorithm: &A,
-    state: Option<A::State>,
-    now: Nanos,
-    cost: Cost,
-    mode: Mode,
-    seen: impl FnOnce(Option<&A::State>),
-) -> Judged<A::State> {
-    let before = algorithm.advance(state, now);
-    let allowed = algorithm.allows(before.as_ref(), now, cost);
-    seen(before.as_ref());
-    let stores = match mode {
-        Mode::Check => allowed || algorithm.policy() == Policy::Strict,
-        Mode::Charge => true,
-        Mode::Peek => false,
-    };
-    let stores = stores && !cost.is_zero();
-    let after = if stores { Some(algorithm.charge(before, now, cost)) } else { before };
-    Judged { after, allowed, stores }
-}
-
-/// What [`judge`] found.
-pub(crate) struct Judged<S> {
-    /// The state afterwards.
-    pub(crate) after: Option<S>,
-    pub(crate) allowed: bool,
-    /// Whether the request was stored in it.
-    #[cfg_attr(not(feature = "std"), expect(dead_code, reason = "only what keeps states asks"))]
-    pub(crate) stores: bool,
-}
-
-/// As [`judge`], and everything there is to say about it.
-fn decide<A: Algorithm>(
-    algorithm: &A,
-    state: Option<A::State>,
-    now: Nanos,
-    cost: Cost,
-    mode: Mode,
-) -> (Option<A::State>, bool, Figures) {
-    let mut estimate = None;
-    let Judged { after, allowed, .. } = judge(algorithm, state, now, cost, mode, |before| {
-        estimate = algorithm.estimate(before, now, cost);
-    });
-    let figures = figures(algorithm, estimate, after.as_ref(), now, cost);
-    (after, allowed, figures)
-}
-
-/// What there is to say of a decision, given the estimate before it and the state after it.
-pub(crate) fn figures<A: Algorithm>(
-    algorithm: &A,
-    estimate: Option<f64>,
-    after: Option<&A::State>,
-    now: Nanos,
-    cost: Cost,
-) -> Figures {
-    Figures {
-        rate: estimate.or_else(|| algorithm.counted(after, now)),
-        limit: algorithm.limit(),
-        remaining: algorithm.remaining(after, now),
-        retry_after: algorithm.retry_after(after, now, cost),
-        reset_after: algorithm.reset_after(after, now),
-    }
-}

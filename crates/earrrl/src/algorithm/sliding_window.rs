@@ -62,11 +62,11 @@ impl SlidingWindow {
         Self { terms, sub_windows: whole.unwrap_or(1), edge: Edge::Harsh }
     }
 
-    /// In so many sub-windows: 1 to 10 000.
+    /// With this number of sub-windows: 1 to 10 000.
     pub fn with_sub_windows(self, sub_windows: u64) -> Result<Self, RuleError> {
         if !(1..=MOST).contains(&sub_windows) {
             let problem = format!("{sub_windows} is not from 1 to {MOST}");
-            return Err(RuleError::new(problem).of("sub-windows"));
+            return Err(RuleError::out_of_range(problem).of("sub-windows"));
         }
         Ok(Self { sub_windows, ..self })
     }

@@ -26,7 +26,7 @@ use crate::grammar::Words;
 use crate::parameter::{self, Rate, greatest_common_divisor};
 
 const BILLION: u128 = 1_000_000_000;
-/// At most so many ticks a nanosecond.
+/// The most ticks a nanosecond.
 const FINEST: u128 = 1 << 20;
 /// The longest time to full that is accepted, in nanoseconds: 2000 years.
 const SLOWEST: u128 = 2000 * 366 * 86_400 * 1_000_000_000;
@@ -73,8 +73,10 @@ impl TokenBucket {
         let full = mul_div_floor(capacity.billionths(), unit, BILLION)
             .filter(|full| full / ticks_per_nano <= SLOWEST)
             .ok_or_else(|| {
-                RuleError::new(format!("{capacity} at {refill} takes over 2000 years to fill"))
-                    .of("capacity")
+                RuleError::out_of_range(format!(
+                    "{capacity} at {refill} takes over 2000 years to fill"
+                ))
+                .of("capacity")
             })?;
         let (ticks_per_nano, unit, full) = (ticks_per_nano as u64, unit as i128, full as i128);
         Ok(Self { capacity, refill, ticks_per_nano, unit, full })

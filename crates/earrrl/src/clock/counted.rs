@@ -9,7 +9,7 @@
 //!   a step forward.
 //! - ahead by at most 2^-12 of the time since the comparison before and a millisecond (boot time is
 //!   slewed, too): no step, and the next stretch runs slower.
-//! - anything else: boot time is read for every answer, until the counter has been measured anew. If
+//! - anything else: boot time is read for every answer, until the counter has been measured again. If
 //!   time was ahead of boot time, it stands still until that has caught up.
 //!
 //! Time never goes back. The last instant of a stretch is known when it begins, so it is known how
@@ -26,7 +26,7 @@ pub(super) const STRETCH: u64 = 10_000_000;
 pub(super) const MEASURED: u64 = 20_000_000;
 /// The counter is read slow by 2^-12, more than its measurement errs.
 const SLOW: u32 = 12;
-/// It is measured anew when it lags by more than 2^-10: its own 2^-12 and what boot time is slewed.
+/// It is measured again when it lags by more than 2^-10: its own 2^-12 and what boot time is slewed.
 const BEHIND: u32 = 10;
 /// How far it may be ahead, beside 2^-12 of the time that it counted.
 pub(super) const AHEAD: u64 = 1_000_000;
@@ -41,7 +41,7 @@ const CLOSED: u64 = 1 << 63;
 const ATTEMPTS: usize = 8;
 const CLOSE: u64 = 1_000;
 
-/// What time is told by. Tests bring one of their own.
+/// What time is read from. Tests bring one of their own.
 pub(super) trait Source: Send + Sync {
     /// The counter, where there is one.
     fn counter(&self) -> Option<u64>;
@@ -59,11 +59,11 @@ std::thread_local! {
 struct Stretch {
     /// The counter when it began.
     counter: u64,
-    /// The instant when it began. No instant before it is told any more.
+    /// The instant when it began. No instant before it is returned any more.
     time: u64,
-    /// The nanoseconds of one count, times 2^32; 0 where boot time is told.
+    /// The nanoseconds of one count, times 2^32; 0 where boot time is read.
     a_count: u64,
-    /// It is over after so many counts.
+    /// The counts after which it is over.
     counts: u64,
 }
 
@@ -206,8 +206,8 @@ impl<S: Source> Counted<S> {
         next.time
     }
 
-    /// How time goes on from an instant that no thread has been told any later one than. Where the
-    /// counter is only a little ahead, it is slowed; else boot time is told.
+    /// How time goes on from an instant that is not before any that a thread has read. Where the
+    /// counter is only a little ahead, it is slowed; else boot time is read.
     fn doubt(
         &self,
         comparison: &mut Comparison,
@@ -229,7 +229,7 @@ impl<S: Source> Counted<S> {
         Stretch { counter: 0, time, a_count: 0, counts: 0 }
     }
 
-    /// While boot time is told: measures the counter, and begins a stretch by it when that is done.
+    /// While boot time is read: measures the counter, and begins a stretch by it when that is done.
     fn measure(&self, comparison: &mut Comparison, boot: u64) {
         let (_, stretch) = self.published();
         let since = comparison.measured_from.map(|from| boot.saturating_sub(from.boot));
@@ -250,7 +250,7 @@ impl<S: Source> Counted<S> {
         self.publish(&next);
     }
 
-    /// From here until the next stretch is published, nobody is told the time. So what has been told
+    /// From here until the next stretch is published, no thread gets the time. So what threads have got
     /// by now was no later than this.
     fn close(&self) -> Reading {
         self.version.fetch_or(CLOSED, SeqCst);
@@ -293,7 +293,7 @@ impl<S: Source> Counted<S> {
         (version, stretch)
     }
 
-    /// Only who holds the lock may, or who makes the clock.
+    /// Only for the holder of the lock, or the maker of the clock.
     fn publish(&self, stretch: &Stretch) {
         let version = (self.version.load(Relaxed) & !CLOSED) + 1;
         fence(Release);

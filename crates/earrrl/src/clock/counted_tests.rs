@@ -44,7 +44,7 @@ impl Hand {
         }
     }
 
-    /// Time passes, in microseconds, while the counter counts so many in each.
+    /// Time passes, in microseconds, while the counter counts `rate` in each.
     fn pass(&self, micros: u64, pace: u64) {
         self.boot.fetch_add(micros * 1_000, SeqCst);
         self.counter.fetch_add(micros * pace, SeqCst);
@@ -121,7 +121,7 @@ fn a_counter_that_is_reset_does_not_stop_the_clock() {
     }
 }
 
-/// What was told before the counter went back was ahead of boot time: the clock stands still.
+/// What was read before the counter went back was ahead of boot time: the clock stands still.
 #[test]
 fn a_counter_that_jumps_ahead_and_back_leaves_time_where_it_is() {
     for back_to in [0, (1 << 40) + 40_000 * PACE] {
@@ -216,8 +216,8 @@ fn a_counter_set_back_during_a_comparison() {
     }
 }
 
-/// Eight threads read while the counter is maltreated: none is told an instant before one that any of
-/// them had been told already.
+/// Eight threads read while the counter is maltreated: none gets an instant before one that any of
+/// them has got already.
 #[test]
 fn time_never_goes_back_between_threads() {
     let clock = Arc::new(measured());

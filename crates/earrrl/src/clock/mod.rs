@@ -36,7 +36,7 @@ pub struct Nanos(u64);
 impl Nanos {
     /// The Unix epoch.
     pub const ZERO: Self = Self(0);
-    /// The last instant that can be told, in the year 2554.
+    /// The last instant there is, in the year 2554.
     pub const MAX: Self = Self(u64::MAX);
 
     /// The instant `nanos` nanoseconds after the epoch.

@@ -13,7 +13,7 @@ use super::{Clock, Nanos};
 /// A step of the wall clock afterwards changes nothing, so it can't prolong or shorten a ban. A
 /// counter that stops, is set back, jumps or runs at another pace is noticed at the next comparison
 /// with boot time, at most 10 ms of counting later; the clock then tells boot time until the counter
-/// is measured anew. It never goes back. A reading costs about 10 ns, where `Instant::now` costs 25.
+/// is measured again. It never goes back. A reading costs about 10 ns, where `Instant::now` costs 25.
 ///
 /// Where a process may not read the counter (`PR_SET_TSC`), the clock tells boot time only, if the
 /// restriction is there when the clock is made.
@@ -40,7 +40,7 @@ impl SystemClock {
     }
 
     /// A clock that goes on as the one did whose [`anchor`](Self::anchor) this is, whatever became of
-    /// wall time since. After a restart of the machine boot time begins anew, so the clock is
+    /// wall time since. After a restart of the machine boot time begins again at zero, so the clock is
     /// anchored to the present wall time, but never before the anchor's.
     ///
     /// ```

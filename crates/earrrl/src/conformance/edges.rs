@@ -87,7 +87,7 @@ async fn same_rule_and_key_twice_add_up<E: Engine>(
     Ok(lockstep.compared)
 }
 
-/// A refund that does not name its time takes back what was charged last, as far as that can be told.
+/// A refund that does not name its time takes back what was charged last, as far as that is known.
 async fn a_refund_without_its_time<E: Engine>(
     engine: E,
     profile: &Profile,

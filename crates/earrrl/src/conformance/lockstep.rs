@@ -80,7 +80,7 @@ impl<'a, E: Engine> Lockstep<'a, E> {
         Ok(lockstep)
     }
 
-    /// Prepares the rule at a place, anew where one is there.
+    /// Prepares the rule at a place, or replaces the one that is there.
     pub fn prepare(&mut self, place: usize, rule: &Rule) -> Result<(), Mismatch> {
         let name = format!("rule-{place}");
         let failed = |error: EngineError| Mismatch::new(&self.scene, format!("prepare: {error}"));

@@ -37,14 +37,15 @@ impl<K: ?Sized> Limiter<K> {
 }
 
 impl<K: ?Sized, C: Clock, F: FnOnce() -> C> Builder<K, F> {
-    /// For so many live clients: 22 bytes each where the rule's state is one time.
+    /// For this many live clients: 22 bytes each where the rule's state is one time.
     #[must_use]
     pub fn capacity(self, clients: usize) -> Self {
         Self { capacity: clients, ..self }
     }
 
-    /// Bounds the bytes of states that are more than one time (exponential, windows, logs); they
-    /// may otherwise take what `capacity` busy clients need.
+    /// Bounds the bytes of states that are more than one time (exponential, windows, logs): where they
+    /// come to that, the longest idle clients are forgotten. Otherwise they may take what `capacity`
+    /// busy clients need, but no more than half of the memory that is left when the limiter is built.
     #[must_use]
     pub fn max_bytes(self, bytes: usize) -> Self {
         Self { most_bytes: Some(bytes), ..self }
@@ -63,8 +64,8 @@ impl<K: ?Sized, C: Clock, F: FnOnce() -> C> Builder<K, F> {
         }
     }
 
-    /// A hash with a known key, for tests. Without, it is random, and nobody who chooses client
-    /// keys can choose their places.
+    /// A hash with a known key, for tests. Without it, the key is random, so that no
+    /// client can choose its place in the table.
     #[must_use]
     pub fn hasher(self, hasher: KeyHasher) -> Self {
         Self { hasher: Some(hasher), ..self }

@@ -202,7 +202,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
 
     /// Gives the clients another rule, and keeps their histories: a changed limit leaves them as
     /// they are, and another half-life, refill or capacity converts each so that its present rate
-    /// or balance stays. Only another algorithm begins anew.
+    /// or balance stays. Only another algorithm begins with no history.
     ///
     /// # Errors
     /// As [`Builder::build`]; the old rule then stays.

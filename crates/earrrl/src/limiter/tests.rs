@@ -267,7 +267,7 @@ fn a_denied_request_leaves_no_charge_behind() {
     }
 }
 
-/// What a client of the rule has left after so many requests at once.
+/// What a client of the rule has left after a number of requests at once.
 fn own_remaining(text: &str, requests: usize) -> u64 {
     let (limiter, _) = manual(text);
     allowed_of(&limiter, "k", requests);

@@ -1,6 +1,6 @@
 //! Waiting for one's turn: a reservation now, a sleep until it is due.
 //!
-//! A bucket may go below zero: who comes when it is empty is charged at once, and told how long to
+//! A bucket may go below zero: a client that comes when it is empty is charged at once, and learns how long to
 //! wait until the refill has paid for it. So everybody waits in the order of arrival, nobody polls,
 //! and there is no queue in memory. Who gives up is refunded.
 
@@ -71,7 +71,14 @@ impl fmt::Display for WaitError {
     }
 }
 
-impl std::error::Error for WaitError {}
+impl std::error::Error for WaitError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Rule(error) => Some(error),
+            Self::TooLong(_) => None,
+        }
+    }
+}
 
 /// A turn that was paid for. Dropped before [`keep`](Self::keep), it is refunded.
 #[must_use]

@@ -19,7 +19,7 @@ use crate::decision::Decision;
 use crate::engine::{Charge, Engine, EngineError, RuleId, merge_charges, restore_places};
 use crate::rule::Rule;
 use crate::rules::atomic::{self, Part};
-use crate::store::table::KeyHasher;
+use crate::store::table::{KeyHash, KeyHasher};
 use crate::store::{BuildError, Clients};
 use prepared::{Prepared, Rules};
 
@@ -193,12 +193,55 @@ impl<C: Clock> MemoryEngine<C> {
         Some((known.len(), known.displaced()))
     }
 
-    /// Begins to fetch a client's state, for who will decide a little later: it takes longer than the
-    /// decision.
-    pub fn prefetch(&self, rule: RuleId, key: &[u8]) {
+    /// The hash of a key, for [`prefetch`](Self::prefetch) and [`decide_hashed`](Self::decide_hashed).
+    #[inline]
+    pub fn hash(&self, key: &[u8]) -> KeyHash {
+        self.hasher.hash_bytes(key)
+    }
+
+    /// Begins to fetch a client's state, which takes longer than the decision: for callers that have
+    /// something else to do first.
+    #[inline]
+    pub fn prefetch(&self, rule: RuleId, key: KeyHash) {
         if let Some(known) = self.rules.load().get(rule.0 as usize) {
-            known.clients.prefetch(self.hasher.hash_bytes(key), known.rule.limit().policy());
+            known.clients.prefetch(key, known.rule.limit().policy());
         }
+    }
+
+    /// As [`Engine::decide`] on one charge, by the hash of its key.
+    ///
+    /// ```
+    /// use earrrl::{Cost, MemoryEngine, Mode};
+    ///
+    /// let engine = MemoryEngine::new(10_000)?;
+    /// let rule = engine.prepare_with("login", &"gcra 1/s burst=5".parse()?, 1000)?;
+    /// let alice = engine.hash(b"alice");
+    /// engine.prefetch(rule, alice);
+    /// // Meanwhile, the next requests are read.
+    /// let decision = engine.decide_hashed(rule, alice, Cost::ONE, Mode::Check, None)?;
+    /// assert_eq!(decision.remaining, 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the rule is unknown, or the cost above its `max_cost`.
+    #[inline]
+    pub fn decide_hashed(
+        &self,
+        rule: RuleId,
+        key: KeyHash,
+        cost: Cost,
+        mode: Mode,
+        now: Option<Nanos>,
+    ) -> Result<Decision, EngineError> {
+        let rules = self.rules.load();
+        let (known, part) = known_part(&rules, rule, key, cost)?;
+        let decision = part.decide_at_home(mode, || self.at(now));
+        Ok(decision.unwrap_or_else(|| {
+            let now = self.at(now);
+            known.settle(key, now);
+            atomic::decide(&mut [part], mode, now)
+        }))
     }
 
     /// Replaces what is known of a client by a state that was kept elsewhere, under `limit`; does
@@ -224,17 +267,10 @@ impl<C: Clock> MemoryEngine<C> {
         mode: Mode,
         now: Option<Nanos>,
     ) -> Result<Decision, EngineError> {
-        let rules = self.rules.load();
-        if let [charge] = charges {
-            let (known, part) = self.known_part(&rules, charge)?;
-            let decision = part.decide_at_home(mode, || self.at(now));
-            return Ok(decision.unwrap_or_else(|| {
-                let now = self.at(now);
-                known.settle(part.key, now);
-                atomic::decide(&mut [part], mode, now)
-            }));
+        if let [Charge { rule, key, cost }] = *charges {
+            return self.decide_hashed(rule, self.hash(key), cost, mode, now);
         }
-        let now = self.at(now);
+        let (rules, now) = (self.rules.load(), self.at(now));
         let known = |id: RuleId| rules.get(id.0 as usize).map(|known| &known.rule);
         let merged = merge_charges(charges, known)?;
         let parts: Result<Vec<_>, _> =
@@ -250,22 +286,7 @@ impl<C: Clock> MemoryEngine<C> {
         charge: &Charge<'_>,
         now: Nanos,
     ) -> Result<Part<'a>, EngineError> {
-        let (known, part) = self.known_part(rules, charge)?;
-        known.settle(part.key, now);
-        Ok(part)
-    }
-
-    /// The client may still have to be brought over; see [`Prepared::settle`].
-    fn known_part<'a>(
-        &self,
-        rules: &'a Rules,
-        charge: &Charge<'_>,
-    ) -> Result<(&'a Prepared, Part<'a>), EngineError> {
-        let known = rules.get(charge.rule.0 as usize);
-        let known = known.ok_or(EngineError::UnknownRule(charge.rule))?;
-        let cost = known.rule.accept(charge.cost)?;
-        let key = self.hasher.hash_bytes(charge.key);
-        Ok((known, Part { rule: &known.rule, clients: &known.clients, key, cost }))
+        part(rules, charge.rule, self.hash(charge.key), charge.cost, now)
     }
 
     fn at(&self, now: Option<Nanos>) -> Nanos {
@@ -282,6 +303,32 @@ impl<C: Clock> MemoryEngine<C> {
         change(self.part(&rules, charge, now)?);
         Ok(())
     }
+}
+
+#[inline]
+fn part(
+    rules: &Rules,
+    rule: RuleId,
+    key: KeyHash,
+    cost: Cost,
+    now: Nanos,
+) -> Result<Part<'_>, EngineError> {
+    let (known, part) = known_part(rules, rule, key, cost)?;
+    known.settle(key, now);
+    Ok(part)
+}
+
+/// The client may still have to be brought over; see [`Prepared::settle`].
+#[inline]
+fn known_part(
+    rules: &Rules,
+    rule: RuleId,
+    key: KeyHash,
+    cost: Cost,
+) -> Result<(&Prepared, Part<'_>), EngineError> {
+    let known = rules.get(rule.0 as usize).ok_or(EngineError::UnknownRule(rule))?;
+    let cost = known.rule.accept(cost)?;
+    Ok((known, Part { rule: &known.rule, clients: &known.clients, key, cost }))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -302,7 +349,8 @@ impl<C: Clock> Engine for MemoryEngine<C> {
 
     fn admit_at_once(&self, charge: &Charge<'_>) -> bool {
         let rules = self.rules.load();
-        self.known_part(&rules, charge).is_ok_and(|(known, part)| {
+        let part = known_part(&rules, charge.rule, self.hash(charge.key), charge.cost);
+        part.is_ok_and(|(known, part)| {
             let admitted = part.admit_at_home(|| self.clock.now());
             admitted.unwrap_or_else(|| {
                 let now = self.clock.now();

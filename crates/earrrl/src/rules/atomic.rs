@@ -13,7 +13,7 @@ use std::vec::Vec;
 use crate::algorithm::{Limit, Mode, Policy, State};
 use crate::clock::Nanos;
 use crate::cost::Cost;
-use crate::decision::{Action, Decision, Figures};
+use crate::decision::{Action, Decision, Figures, Wait};
 use crate::rule::Rule;
 use crate::rules::{Judgement, combine};
 use crate::store::table::KeyHash;
@@ -41,6 +41,8 @@ pub(crate) fn decide(parts: &mut [Part<'_>], mode: Mode, now: Nanos) -> Decision
         let judged: Vec<Judged> = parts.iter().map(|part| part.charge(mode, now)).collect();
         return together(parts, &judged);
     }
+    // All are on their way before the first is waited for.
+    parts.iter().for_each(|part| part.clients.prefetch(part.key, part.rule.limit().policy()));
     let shards = Shards::lock(parts, now);
     let judged = Request { parts, now, shards }.decide(mode);
     together(parts, &judged)
@@ -85,6 +87,16 @@ impl<'a> Part<'a> {
 
     fn decide_alone(&self, mode: Mode, now: Nanos) -> Judged {
         if mode == Mode::Peek { self.peek(now) } else { self.charge(mode, now) }
+    }
+
+    /// The judgement alone. Where the action is to delay, that takes the wait.
+    fn allows(&self, state: Option<State>, now: Nanos) -> (Option<State>, Judgement) {
+        if let Action::Delay { .. } = self.rule.action() {
+            let (state, (judgement, _)) = self.judge(state, now);
+            return (state, judgement);
+        }
+        let (state, allowed) = self.rule.limit().allows(state, now, self.cost);
+        (state, Judgement::new(self.rule, allowed, || Wait::NONE))
     }
 
     fn peek(&self, now: Nanos) -> Judged {
@@ -215,78 +227,105 @@ struct Request<'r, 'a> {
     shards: Shards<'a>,
 }
 
+/// What one rule says until all have said it: figures come last, and only once.
+struct Judging {
+    judgement: Judgement,
+    figures: Option<Figures>,
+}
+
 impl Request<'_, '_> {
     fn decide(mut self, mode: Mode) -> Vec<Judged> {
-        let mut judged: Vec<Judged> = Vec::with_capacity(self.parts.len());
+        let mut judging: Vec<Judging> = Vec::with_capacity(self.parts.len());
         for part in self.parts {
-            judged.push(self.judge(part));
+            judging.push(Judging { judgement: self.judge(part), figures: None });
         }
         if mode == Mode::Check {
-            self.charge_strict_words(&mut judged);
-            if all_pass(&judged) {
-                self.charge_leaky_words(&mut judged);
+            self.charge_strict_words(&mut judging);
+            if all_pass(&judging) {
+                self.charge_leaky_words(&mut judging);
             }
-            self.store_states(&mut judged);
+            self.store_states(&mut judging);
         }
-        judged
+        let each = self.parts.iter().zip(judging);
+        each.map(|(part, Judging { judgement, figures })| {
+            (judgement, figures.unwrap_or_else(|| self.figures(part)))
+        })
+        .collect()
     }
 
-    fn judge(&mut self, part: &Part<'_>) -> Judged {
+    fn judge(&mut self, part: &Part<'_>) -> Judgement {
         let now = self.now;
         match self.shards.of(part) {
-            Some(shard) => shard.lend(part.key, |state| part.judge(state, now)),
-            None => part.peek(now),
+            Some(shard) => shard.lend(part.key, |state| part.allows(state, now)),
+            None => part.settled(now, |part| {
+                part.clients.lend(part.key, part.rule.limit(), |state| part.allows(state, now))
+            }),
         }
+    }
+
+    /// Of a rule that has stored nothing.
+    fn figures(&mut self, part: &Part<'_>) -> Figures {
+        let now = self.now;
+        match self.shards.of(part) {
+            Some(shard) => shard.lend(part.key, |state| part.judge(state, now)).1,
+            None => part.peek(now).1,
+        }
+    }
+
+    fn charge_word(&self, part: &Part<'_>, judging: &mut Judging) {
+        let (judgement, figures) = part.charge(Mode::Check, self.now);
+        *judging = Judging { judgement, figures: Some(figures) };
     }
 
     /// Strict rules store every attempt, so they need not wait for the others.
-    fn charge_strict_words(&self, judged: &mut [Judged]) {
-        for (part, judged) in self.parts.iter().zip(judged) {
+    fn charge_strict_words(&self, judging: &mut [Judging]) {
+        for (part, judging) in self.parts.iter().zip(judging) {
             if part.is_word() && part.is_strict() {
-                *judged = part.charge(Mode::Check, self.now);
+                self.charge_word(part, judging);
             }
         }
     }
 
     /// Leaky rules are charged until one, meanwhile, does not let the request pass.
-    fn charge_leaky_words(&self, judged: &mut [Judged]) {
+    fn charge_leaky_words(&self, judging: &mut [Judging]) {
         for (nth, part) in self.parts.iter().enumerate() {
             if !part.is_word() || part.is_strict() {
                 continue;
             }
-            judged[nth] = part.charge(Mode::Check, self.now);
-            if !judged[nth].0.passes() {
-                self.take_back(&mut judged[..nth]);
+            self.charge_word(part, &mut judging[nth]);
+            if !judging[nth].judgement.passes() {
+                self.take_back(&mut judging[..nth]);
                 return;
             }
         }
     }
 
-    fn take_back(&self, judged: &mut [Judged]) {
-        for (part, (judgement, figures)) in self.parts.iter().zip(judged) {
-            if part.is_word()
-                && !part.is_strict()
-                && judgement.settle(Mode::Check, true) == Mode::Charge
-            {
+    fn take_back(&self, judging: &mut [Judging]) {
+        for (part, judging) in self.parts.iter().zip(judging) {
+            let was_charged = judging.judgement.settle(Mode::Check, true) == Mode::Charge;
+            if part.is_word() && !part.is_strict() && was_charged {
                 part.refund(self.now, Some(self.now));
-                *figures = part.peek(self.now).1;
+                judging.figures = None;
             }
         }
     }
 
     /// Larger states are still as they were judged.
-    fn store_states(&mut self, judged: &mut [Judged]) {
-        let pass = all_pass(judged);
-        for (part, (judgement, figures)) in self.parts.iter().zip(judged) {
-            let (now, mode) = (self.now, judgement.settle(Mode::Check, pass));
-            if let Some(shard) = self.shards.of(part) {
+    fn store_states(&mut self, judging: &mut [Judging]) {
+        let pass = all_pass(judging);
+        for (part, judging) in self.parts.iter().zip(judging) {
+            let (now, mode) = (self.now, judging.judgement.settle(Mode::Check, pass));
+            if mode == Mode::Charge
+                && let Some(shard) = self.shards.of(part)
+            {
                 let limit = part.rule.limit();
-                *figures = shard.update(part.key, limit, now, |state| part.store(state, now, mode));
+                let store = |state| part.store(state, now, mode);
+                judging.figures = Some(shard.update(part.key, limit, now, store));
             }
         }
     }
 }
 
-fn all_pass(judged: &[Judged]) -> bool {
-    judged.iter().all(|(judgement, _)| judgement.passes())
+fn all_pass(judging: &[Judging]) -> bool {
+    judging.iter().all(|judging| judging.judgement.passes())
 }

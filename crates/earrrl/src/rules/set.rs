@@ -11,7 +11,7 @@ use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::engine::MAX_CHARGES;
-use crate::error::RuleError;
+use crate::error::{RuleError, RuleErrorKind};
 use crate::rule::Rule;
 use crate::store::table::{KeyHash, KeyHasher};
 use crate::store::{BuildError, Clients};
@@ -52,7 +52,7 @@ impl RuleSet {
 }
 
 impl RuleSetBuilder {
-    /// Adds a rule, with room for so many live clients.
+    /// Adds a rule, with room for `capacity` live clients.
     #[must_use]
     pub fn rule(mut self, rule: Rule, capacity: usize) -> Self {
         self.rules.push((rule, capacity));
@@ -77,7 +77,7 @@ impl RuleSetBuilder {
         if self.rules.is_empty() || self.rules.len() > MAX_CHARGES {
             let count = self.rules.len();
             let problem = std::format!("{count} rules; expected 1 to {MAX_CHARGES}");
-            return Err(RuleError::new(problem).into());
+            return Err(RuleError::of_kind(RuleErrorKind::Clients, problem).into());
         }
         let keep = |(rule, capacity): (Rule, usize)| {
             let clients = Clients::new(rule.limit(), capacity, None)?;
@@ -95,7 +95,8 @@ impl RuleSetBuilder {
 #[must_use]
 pub struct Request<'a, C> {
     set: &'a RuleSet<C>,
-    charges: Vec<(KeyHash, Cost)>,
+    /// None where a rule is skipped.
+    charges: Vec<Option<(KeyHash, Cost)>>,
     now: Option<Nanos>,
 }
 
@@ -141,7 +142,23 @@ impl<C: Clock> Request<'_, C> {
 
     /// The client under the next rule, and what the request costs it.
     pub fn client_cost<K: Hash + ?Sized>(mut self, key: &K, cost: Cost) -> Self {
-        self.charges.push((self.set.hasher.hash(key), cost));
+        self.charges.push(Some((self.set.hasher.hash(key), cost)));
+        self
+    }
+
+    /// The request is not charged to the next rule, which says nothing of it: for requests without
+    /// such a client, for example without a logged-in user.
+    ///
+    /// ```
+    /// # use earrrl::{Rule, RuleSet};
+    /// # let (address, user): (Rule, Rule) = ("gcra 10/s burst=9".parse()?, "gcra 1/s burst=1".parse()?);
+    /// let rules = RuleSet::builder().rule(address, 10_000).rule(user, 10_000).build()?;
+    /// let anonymous = rules.request().client("192.0.2.7").skip().check()?;
+    /// assert_eq!((anonymous.rule, anonymous.remaining), (0, 8));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn skip(mut self) -> Self {
+        self.charges.push(None);
         self
     }
 
@@ -153,7 +170,8 @@ impl<C: Clock> Request<'_, C> {
     /// Decides, and stores as each rule's policy says: all or nothing.
     ///
     /// # Errors
-    /// When there is not one client for each rule, or one costs more than its rule's `max_cost`.
+    /// When there is not one client (or [`skip`](Self::skip)) for each rule, or all are skipped, or one
+    /// costs more than its rule's `max_cost`.
     pub fn check(self) -> Result<Decision, RuleError> {
         self.decide(Mode::Check)
     }
@@ -175,20 +193,32 @@ impl<C: Clock> Request<'_, C> {
     }
 
     fn decide(self, mode: Mode) -> Result<Decision, RuleError> {
-        let mut parts = self.parts()?;
+        let (places, mut parts): (Vec<usize>, Vec<Part<'_>>) = self.parts()?.into_iter().unzip();
         let clock = &self.set.clock;
         let now = self.now.map_or_else(|| clock.now(), |now| clock.at(now));
-        Ok(atomic::decide(&mut parts, mode, now))
+        let mut decision = atomic::decide(&mut parts, mode, now);
+        let place = |nth: usize| places.get(nth).copied().unwrap_or(nth);
+        decision.rule = place(decision.rule);
+        decision.over = decision.over.iter().map(place).collect();
+        Ok(decision)
     }
 
-    fn parts(&self) -> Result<Vec<Part<'_>>, RuleError> {
+    /// What is charged, each with the place of its rule.
+    fn parts(&self) -> Result<Vec<(usize, Part<'_>)>, RuleError> {
         let (charges, rules) = (self.charges.len(), self.set.rules.len());
         if charges != rules {
-            return Err(RuleError::new(std::format!("{charges} clients for {rules} rules")));
+            let problem = std::format!("{charges} clients for {rules} rules");
+            return Err(RuleError::of_kind(RuleErrorKind::Clients, problem));
         }
-        let each = self.set.rules.iter().zip(&self.charges);
-        each.map(|((rule, clients), (key, cost))| {
-            Ok(Part { rule, clients, key: *key, cost: rule.accept(*cost)? })
+        if self.charges.iter().all(Option::is_none) {
+            let problem = "every rule is skipped".to_string();
+            return Err(RuleError::of_kind(RuleErrorKind::Clients, problem));
+        }
+        let each = self.set.rules.iter().zip(&self.charges).enumerate();
+        each.filter_map(|(place, ((rule, clients), charge))| {
+            let (key, cost) = (*charge)?;
+            let part = |cost| (place, Part { rule, clients, key, cost });
+            Some(rule.accept(cost).map(part))
         })
         .collect()
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::{fmt, format};
 
 use super::states::States;
-use super::table::{Change, KeyHash, Purpose, Table, TableError};
+use super::table::{Change, KeyHash, Purpose, Table, TableError, fits, half_of_what_is_left};
 use crate::algorithm::{Limit, Policy, State};
 use crate::clock::Nanos;
 use crate::cost::Cost;
@@ -53,7 +53,15 @@ impl fmt::Display for BuildError {
     }
 }
 
-impl std::error::Error for BuildError {}
+impl std::error::Error for BuildError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Table(error) => Some(error),
+            Self::Rule(error) => Some(error),
+            Self::NoRandomness(_) => None,
+        }
+    }
+}
 
 impl From<TableError> for BuildError {
     fn from(error: TableError) -> Self {
@@ -74,8 +82,9 @@ impl From<getrandom::Error> for BuildError {
 }
 
 impl Clients {
-    /// Room for `capacity` clients of the limit; for states of several words in at most
-    /// `most_bytes`, or what so many clients can come to need.
+    /// Room for `capacity` clients of the limit. States of several words grow as they are used: to
+    /// at most `most_bytes`, or without it to what that many busy clients need, but no more than half
+    /// of the memory that is left now.
     pub(crate) fn new(
         limit: &Limit,
         capacity: usize,
@@ -226,8 +235,13 @@ impl Kept {
         if capacity == 0 {
             return Err(TableError::NoCapacity.into());
         }
-        let most = most_bytes.or_else(|| States::bytes_of(capacity, limit.state_bytes()));
-        let most = most.ok_or(TableError::TooLarge { capacity })?;
+        // They grow as they are used, so what is there now can only be compared with the least they take.
+        let least = States::bytes_of(capacity, size_of::<State>());
+        if least.is_none_or(|least| !fits(most_bytes.unwrap_or(least))) {
+            return Err(TableError::TooLarge { capacity }.into());
+        }
+        let busy = States::bytes_of(capacity, limit.state_bytes()).unwrap_or(usize::MAX);
+        let most = most_bytes.unwrap_or_else(|| busy.min(half_of_what_is_left()));
         Ok(Self::States(States::new(capacity, most)))
     }
 }

@@ -52,7 +52,7 @@ impl Older {
 
     /// Brings all clients to the store after, and puts the stores that are empty then into `empty`. What is
     /// still needed: a table of another size keeps the clients that are not idle until they are met, for
-    /// the place of a client that is known by its fingerprint only can't be told.
+    /// the place of a client that is known by its fingerprint only is unknown.
     pub(crate) fn sweep(
         &self,
         rule: &Rule,

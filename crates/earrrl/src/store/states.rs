@@ -1,5 +1,5 @@
 //! The states that are more than one time: a bounded map, sharded. When it is full, one of the longest
-//! idle goes: who is within its limit before who is over it.
+//! idle goes: one within its limit before one over it.
 
 use core::hash::{BuildHasherDefault, Hasher};
 use core::sync::atomic::AtomicBool;
@@ -75,16 +75,16 @@ impl States {
     /// Lets nothing be decided here any more, once this returns.
     pub(crate) fn seal(&self) {
         self.sealed.store(true, Relaxed);
-        // Who has a shard now may not have seen it.
+        // A thread that has a shard now may not have seen it.
         self.each().for_each(drop);
     }
 
-    /// Whether it is sealed, for who has locked a shard.
+    /// Whether it is sealed; to be asked under the lock of a shard.
     pub(crate) fn is_sealed(&self) -> bool {
         self.sealed.load(Relaxed)
     }
 
-    /// What `capacity` clients take, at so many bytes a state.
+    /// What `capacity` clients take, at `state` bytes a state.
     pub(crate) fn bytes_of(capacity: usize, state: usize) -> Option<usize> {
         clients_a_shard(capacity)
             .checked_mul(States::SHARDS)?
@@ -175,12 +175,12 @@ impl Shard {
         self.states.peek(&key.bits()).is_some_and(Option::is_some)
     }
 
-    /// Who has been idle for longest.
+    /// The client that has been idle for longest.
     pub(crate) fn longest_idle(&self) -> Option<KeyHash> {
         self.states.peek_lru().map(|(key, _)| KeyHash::from_bits(*key))
     }
 
-    /// One of the longest idle goes: who is within its limit before who is over it, then the lowest
+    /// One of the longest idle goes: one within its limit before one over it, then the lowest
     /// rate. Those over their limit are not looked at again until all others were.
     fn evict(&mut self, limit: &Limit, now: Nanos) {
         let (mut lowest, mut offenders) = (None, [None; SAMPLED]);

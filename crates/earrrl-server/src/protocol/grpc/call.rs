@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use axum::http::{HeaderMap, HeaderValue, Request, Response, header};
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use hyper::body::{Body, Bytes};
-use prost::Message as _;
 use tonic::Status;
 
 use super::reply::Reply;
@@ -52,18 +51,26 @@ async fn decide<B>(
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    authorize(server, request.headers())?;
     let deadline = timeout(request.headers())?.map(|timeout| started + timeout);
-    let patience = Duration::from_secs(server.config.limits.request.into());
-    let message = tokio::time::timeout(patience, read(request.into_body()));
-    let message = message.await.map_err(|_| Status::deadline_exceeded("no whole message came"))?;
-    let request = RateLimitRequest::decode(message?)
-        .map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let request: RateLimitRequest = message(server, request).await?;
     let answer = server.service.should_rate_limit(&request, mode, deadline).await;
     answer.map_err(|error| status(&error))
 }
 
-fn status(error: &AskError) -> Status {
+/// The message of a request that may be made.
+pub(super) async fn message<B, M>(server: &Server, request: Request<B>) -> Result<M, Status>
+where
+    B: Body<Data = Bytes> + Unpin,
+    M: prost::Message + Default,
+{
+    authorize(server, request.headers())?;
+    let patience = Duration::from_secs(server.config.limits.request.into());
+    let message = tokio::time::timeout(patience, read(request.into_body()));
+    let message = message.await.map_err(|_| Status::deadline_exceeded("no whole message came"))?;
+    M::decode(message?).map_err(|error| Status::invalid_argument(error.to_string()))
+}
+
+pub(super) fn status(error: &AskError) -> Status {
     let why = error.to_string();
     match error {
         AskError::NotConfigured => Status::failed_precondition(why),
@@ -83,7 +90,7 @@ fn authorize(server: &Server, headers: &HeaderMap) -> Result<(), Status> {
 }
 
 /// `grpc-timeout`: at most eight digits and a unit.
-fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
+pub(super) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
     let Some(value) = headers.get("grpc-timeout") else { return Ok(None) };
     let parse = |text: &str| {
         let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -148,7 +155,7 @@ fn unframe(mut bytes: Bytes) -> Result<Bytes, Status> {
     Ok(bytes.split_off(PREFIX))
 }
 
-fn frame(answer: &RateLimitResponse) -> Bytes {
+pub(super) fn frame(answer: &impl prost::Message) -> Bytes {
     let length = answer.encoded_len();
     let mut framed = Vec::with_capacity(PREFIX + length);
     framed.push(0);

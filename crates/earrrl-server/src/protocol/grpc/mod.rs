@@ -3,6 +3,7 @@
 //! `call` is one unary call by the frames of HTTP/2, without a layer between; what is asked rarely,
 //! health and reflection, are tonic's services.
 
+mod authz;
 mod call;
 pub mod json;
 mod reply;

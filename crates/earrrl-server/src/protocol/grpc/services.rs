@@ -9,14 +9,20 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tower::ServiceExt as _;
 
-use super::call;
 use super::reply::{Reply, never};
+use super::{authz, call};
 use crate::server::Server;
 use earrrl::Mode;
 
 /// The names under which health is told, beside the empty one for all.
-const NAMES: [&str; 2] = ["ratelimit", "envoy.service.ratelimit.v3.RateLimitService"];
-/// The messages of the rate limit service, for reflection; `scripts/descriptors` makes it.
+const NAMES: [&str; 3] = [
+    "ratelimit",
+    "envoy.service.ratelimit.v3.RateLimitService",
+    "envoy.service.auth.v3.Authorization",
+];
+/// `ext_authz`.
+const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
+/// The messages of the services for Envoy, for reflection; `scripts/descriptors` makes it.
 const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
 
 /// The services that are asked rarely, and who tells of their health.
@@ -66,6 +72,9 @@ impl Services {
         request: Request<Incoming>,
     ) -> Response<Reply> {
         let mode = match request.uri().path() {
+            CHECK if request.method() == Method::POST => {
+                return authz::answer(server, request).await;
+            }
             "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => Mode::Check,
             "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit" => Mode::Peek,
             "/kuadrant.service.ratelimit.v1.RateLimitService/Report" => Mode::Charge,

@@ -10,6 +10,7 @@ use earrrl_tower::headers::is_shown;
 use earrrl_tower::problem::{CONTENT_TYPE, Kind, write_members as write_members_of, write_names};
 
 use super::headers;
+use crate::protocol::authz::Verdict;
 use crate::protocol::seconds::SecondsText;
 use crate::service::Answer;
 use crate::service::rules::Prepared;
@@ -52,16 +53,20 @@ pub(super) fn respond(
 
 /// The answer to a proxy: nothing but headers where the request may pass, problem details where it may
 /// not. Limits are told of rules that deny or delay only: the proxy shows them to its clients.
-pub(super) fn authorize(answer: &Answer<'_>, deny_status: StatusCode, older: bool) -> Response {
+pub(in crate::protocol) fn authorize(
+    answer: &Answer<'_>,
+    deny_status: StatusCode,
+    older: bool,
+) -> Verdict {
     let refused = answer.decision.as_ref().is_some_and(|decision| !decision.allowed);
-    let mut response = Response::new(Body::empty());
+    let mut response = Verdict::default();
     if refused {
-        let mut body = Vec::with_capacity(320);
+        let body = response.body_mut();
+        body.reserve(320);
         body.push(b'{');
-        write_problem(answer, deny_status, &mut body);
-        write_members(answer, true, &mut body);
+        write_problem(answer, deny_status, body);
+        write_members(answer, true, body);
         body.push(b'}');
-        response = Response::new(Body::from(body));
         *response.status_mut() = deny_status;
         response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
     }

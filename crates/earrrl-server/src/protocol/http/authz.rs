@@ -1,5 +1,6 @@
 //! `ANY /v1/authz`: the answer to a proxy that asks about a request before it passes it on: nginx's
-//! `auth_request`, Caddy's `forward_auth`, Traefik's `forwardAuth`, Envoy's `ext_authz` over HTTP.
+//! `auth_request`, Caddy's `forward_auth`, Traefik's `forwardAuth`, HAProxy by a script, Envoy's
+//! `ext_authz` over HTTP.
 //!
 //! What the request is stands in headers that the proxy writes. Nothing is read from the query: it
 //! may be the client's own.
@@ -8,17 +9,15 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::time::Instant;
 
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::Response;
-use earrrl::Mode;
 
-use super::answer;
 use super::problem::Problem;
 use super::request::{Shared, authorize};
 use crate::config::access::Access;
-use crate::service::Manner;
-use crate::service::attributes::{Attributes, MAX_ATTRIBUTES};
+use crate::protocol::authz::{Asked, decide};
 
 /// The route. A proxy that appends the request's path to it (Envoy's `path_prefix`) needs no headers.
 pub(super) const PATH: &str = "/v1/authz";
@@ -34,53 +33,39 @@ const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(pub(super) IpAddr);
 
-type Pair<'a> = (Cow<'a, str>, Cow<'a, str>);
-
 pub(super) async fn authz(State(server): Shared, request: Request) -> Result<Response, Problem> {
     authorize(&server, request.headers(), Access::Ask)?;
     server.service.metrics.http_requests.increment();
     let started = Instant::now();
-    let rules = server.service.rules();
-    let peer = request.extensions().get::<Peer>().map(|peer| peer.0);
-    let pairs = attributes(&request, peer)?;
-    let attributes = Attributes::new(pairs, &rules.reading);
-    let manner = Manner { mode: Mode::Check, available: true };
-    let answer = server.service.ask_matching(&rules, &attributes, manner).await?;
-    let older = server.config.x_ratelimit_headers;
-    let denied = StatusCode::from_u16(rules.deny_status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-    let response = answer::authorize(&answer, denied, older);
+    let headers = request.headers();
+    let verdict =
+        decide(&server, asked(&request)?, |name| line(headers, name), |verdict, _| verdict).await?;
     server.service.metrics.http_request.record(started.elapsed());
-    Ok(response)
+    Ok(verdict.map(|body| if body.is_empty() { Body::empty() } else { Body::from(body) }))
 }
 
 /// What the request is, by the proxy's headers; what they do not tell, by the question itself.
-fn attributes(request: &Request, peer: Option<IpAddr>) -> Result<Vec<Pair<'_>>, Problem> {
+fn asked(request: &Request) -> Result<Asked<'_>, Problem> {
     let headers = request.headers();
     let appended = request.uri().path().strip_prefix(PATH).filter(|path| path.starts_with('/'));
     let own = Cow::Borrowed(request.method().as_str());
-    let (method, path) = match appended {
+    let (method, target) = match appended {
         Some(path) => (own, Cow::Borrowed(path)),
         None => {
             let target = only(headers, &TARGET)?;
             (only(headers, &METHOD)?.unwrap_or(own), target.unwrap_or(Cow::Borrowed(PATH)))
         }
     };
-    let mut pairs = vec![("method".into(), method), ("path".into(), path)];
-    if let Some(peer) = peer {
-        pairs.push(("client".into(), peer.to_string().into()));
-    }
-    if let Some(host) = HOST.iter().find_map(|name| headers.get(name)) {
-        pairs.push(("host".into(), String::from_utf8_lossy(host.as_bytes())));
-    }
-    if let Some(proto) = headers.get(&PROTO) {
-        pairs.push(("proto".into(), String::from_utf8_lossy(proto.as_bytes())));
-    }
-    pairs.extend(headers.keys().map(|name| (format!("header:{name}").into(), line(headers, name))));
-    if pairs.len() > MAX_ATTRIBUTES {
-        let detail = format!("{} attributes; at most {MAX_ATTRIBUTES}", pairs.len());
-        return Err(Problem::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, detail));
-    }
-    Ok(pairs)
+    let first = |name| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
+    // HTTP/2 tells the host beside the headers.
+    let authority = || request.uri().authority().map(|authority| authority.as_str().into());
+    Ok(Asked {
+        method,
+        target,
+        host: HOST.iter().find_map(first).or_else(authority),
+        proto: first(&PROTO),
+        peer: request.extensions().get::<Peer>().map(|peer| peer.0),
+    })
 }
 
 /// The one value that these headers have. Where they differ, one of them is the client's, and which
@@ -98,12 +83,12 @@ fn only<'a>(headers: &'a HeaderMap, names: &[HeaderName]) -> Result<Option<Cow<'
 
 /// A header's value: the first one, as applications read it; a list of addresses is its lines
 /// together.
-fn line<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Cow<'a, str> {
+fn line<'a>(headers: &'a HeaderMap, name: &str) -> Option<Cow<'a, str>> {
     let mut lines =
         headers.get_all(name).iter().map(|line| String::from_utf8_lossy(line.as_bytes()));
-    let first = lines.next().unwrap_or_default();
-    if *name != "x-forwarded-for" {
-        return first;
+    let first = lines.next()?;
+    if name != "x-forwarded-for" {
+        return Some(first);
     }
-    lines.fold(first, |list, line| format!("{list}, {line}").into())
+    Some(lines.fold(first, |list, line| format!("{list}, {line}").into()))
 }

@@ -1,6 +1,6 @@
 //! HTTP/1.1 and JSON.
 
-mod answer;
+pub(super) mod answer;
 mod authz;
 mod body;
 mod check;
@@ -9,6 +9,8 @@ mod condition;
 mod envoy;
 mod headers;
 mod host;
+mod lines;
+mod openapi;
 mod problem;
 mod request;
 mod routes;

@@ -82,9 +82,9 @@ impl Client {
             let then = self.gather(input, consumed, &rules, questions);
             requests += questions.len() as u64;
             if !waits {
-                for (start, kept, question) in questions.drain(..) {
+                for (start, kept, question, hash) in questions.drain(..) {
                     let request = kept.within(&input[start..]);
-                    self.session.answer(question, request, &rules, output).await;
+                    self.session.answer(question, hash, request, &rules, output).await;
                 }
             } else if !Box::pin(self.answer_together(input, &rules, questions, output)).await {
                 break Ended::Closing;

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use earrrl::table::KeyHash;
 use earrrl::{Cost, Decision, MAX_CHARGES, Mode, Nanos, Outcome, Places, Wait};
 
 use super::codec::Request;
@@ -24,10 +25,12 @@ use crate::service::{Answer, Ask};
 pub(super) fn throttle(
     session: &Session,
     request: Request<'_>,
+    hash: Option<KeyHash>,
     reply: &mut Writer<'_>,
 ) -> Result<(), Refusal> {
     let (key, call) = parse_throttle(session, request)?;
-    let throttled = session.server.service.engine().throttle.throttle(key, call);
+    let throttle = &session.server.service.engine().throttle;
+    let throttled = throttle.throttle(hash.unwrap_or_else(|| throttle.hash(key)), call);
     count(session, call, throttled);
     write_throttled(throttled, reply);
     Ok(())
@@ -46,26 +49,22 @@ pub(super) async fn throttle_shared(
     Ok(())
 }
 
-/// Begins to fetch what a question of one key is about.
+/// Begins to fetch what a question of one key is about. The hash of the key.
 #[inline]
 pub(super) fn prefetch(
     session: &Session,
     question: Question,
     request: Request<'_>,
     rules: &RuleSet,
-) {
+) -> Option<KeyHash> {
     let service = &session.server.service;
-    if session.may(Access::Ask).is_err() {
-        return;
-    }
+    session.may(Access::Ask).ok()?;
     match (question, request.word(1), request.word(2)) {
-        (Question::Throttle, Some(key), _) => service.engine().throttle.prefetch(key),
+        (Question::Throttle, Some(key), _) => Some(service.engine().throttle.prefetch(key)),
         (_, Some(name), Some(key)) if matches!(request.len(), 3 | 5) => {
-            if let Some(rule) = remembered(session, rules, name) {
-                service.prefetch(rule, key);
-            }
+            service.prefetch(remembered(session, rules, name)?, key)
         }
-        _ => {}
+        _ => None,
     }
 }
 
@@ -132,7 +131,7 @@ pub(super) async fn ask(
     session: &Session,
     request: Request<'_>,
     rules: &RuleSet,
-    mode: Mode,
+    (mode, hash): (Mode, Option<KeyHash>),
     out: &mut Vec<u8>,
 ) -> Result<(), Refusal> {
     session.may(Access::Ask)?;
@@ -148,7 +147,7 @@ pub(super) async fn ask(
     let Some(rule) = remembered(session, rules, name) else {
         return Box::pin(ask_inline(session, (name, key, cost), mode, out)).await;
     };
-    let answer = session.server.service.ask(Ask { rule, key, cost }, mode).await;
+    let answer = session.server.service.ask_hashed(Ask { rule, key, cost }, hash, mode).await;
     write_answer(&answer.map_err(refusal)?, false, &mut Writer::new(out, session.version));
     Ok(())
 }
@@ -160,6 +159,7 @@ pub(super) async fn allow(
     session: &Session,
     request: Request<'_>,
     rules: &RuleSet,
+    hash: Option<KeyHash>,
     out: &mut Vec<u8>,
 ) -> Result<(), Refusal> {
     session.may(Access::Ask)?;
@@ -172,7 +172,8 @@ pub(super) async fn allow(
         return Err(Refusal::WordCount);
     };
     let rule = remembered(session, rules, name).ok_or_else(|| refusal(AskError::UnknownRule))?;
-    let answer = session.server.service.ask(Ask { rule, key, cost }, Mode::Check).await;
+    let ask = Ask { rule, key, cost };
+    let answer = session.server.service.ask_hashed(ask, hash, Mode::Check).await;
     write_allow(answer.map_err(refusal)?.decision.as_ref(), &mut Writer::new(out, session.version));
     Ok(())
 }

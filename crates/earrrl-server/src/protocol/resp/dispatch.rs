@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use earrrl::table::KeyHash;
+
 use super::codec::{Decoder, Request};
 use super::question::Question;
 use super::refusal::Refusal;
@@ -35,6 +37,7 @@ impl Session {
     pub(super) async fn answer(
         &self,
         question: Question,
+        hash: Option<KeyHash>,
         request: Request<'_>,
         rules: &RuleSet,
         out: &mut Vec<u8>,
@@ -45,10 +48,10 @@ impl Session {
                 decide::throttle_shared(self, request, out).await
             }
             Question::Throttle => {
-                decide::throttle(self, request, &mut Writer::new(out, self.version))
+                decide::throttle(self, request, hash, &mut Writer::new(out, self.version))
             }
-            Question::Ask(mode) => decide::ask(self, request, rules, mode, out).await,
-            Question::Allow => decide::allow(self, request, rules, out).await,
+            Question::Ask(mode) => decide::ask(self, request, rules, (mode, hash), out).await,
+            Question::Allow => decide::allow(self, request, rules, hash, out).await,
         };
         if let Err(refusal) = result {
             out.truncate(length);
@@ -155,7 +158,7 @@ impl Session {
         let (mut start, mut decoder) = (0, Decoder::default());
         while let Some((request, next)) = transaction.next(start, &mut decoder) {
             match self.question(request) {
-                Some(question) => self.answer(question, request, &rules, out).await,
+                Some(question) => self.answer(question, None, request, &rules, out).await,
                 None => drop(self.carry_out(request, &rules, out).await),
             }
             start = next;

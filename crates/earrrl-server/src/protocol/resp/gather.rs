@@ -47,10 +47,11 @@ impl Client {
             let Some(question) = self.session.question(request) else {
                 return Then::Command(start, kept);
             };
-            if fetches {
-                decide::prefetch(&self.session, question, request, rules);
-            }
-            questions.push((start, kept, question));
+            let hash = match fetches {
+                true => decide::prefetch(&self.session, question, request, rules),
+                false => None,
+            };
+            questions.push((start, kept, question, hash));
         }
         Then::More
     }

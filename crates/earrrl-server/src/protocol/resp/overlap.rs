@@ -29,10 +29,10 @@ impl Client {
             return false;
         };
         for together in questions.chunks(at_once) {
-            let answers = together.iter().map(async |(start, kept, question)| {
+            let answers = together.iter().map(async |(start, kept, question, hash)| {
                 let mut out = Vec::new();
                 let request = kept.within(&input[*start..]);
-                self.session.answer(*question, request, rules, &mut out).await;
+                self.session.answer(*question, *hash, request, rules, &mut out).await;
                 out
             });
             for answer in join_all(answers).await {
@@ -46,7 +46,7 @@ impl Client {
     /// How many of the questions may be under way together: one at least, or `None` where memory is
     /// short even for that.
     fn room(&self, held: usize, questions: &Questions) -> Option<usize> {
-        let takes = questions.iter().map(|(_, kept, _)| TAKES + COPIES * kept.consumed());
+        let takes = questions.iter().map(|(_, kept, ..)| TAKES + COPIES * kept.consumed());
         if self.connection.hold(held + takes.clone().sum::<usize>()) {
             return Some(questions.len().max(1));
         }

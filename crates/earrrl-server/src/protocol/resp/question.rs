@@ -1,6 +1,7 @@
 //! Commands that ask, and change nothing but what they ask about.
 
 use earrrl::Mode;
+use earrrl::table::KeyHash;
 
 use super::codec::Kept;
 
@@ -31,5 +32,6 @@ impl Question {
     }
 }
 
-/// A question of the input: where it begins, and what it is.
-pub(super) type Questions = Vec<(usize, Kept, Question)>;
+/// A question of the input: where it begins, what it is, and the hash of its key where its state is
+/// being fetched.
+pub(super) type Questions = Vec<(usize, Kept, Question, Option<KeyHash>)>;

@@ -1,24 +1,55 @@
 //! Whether so much memory is there. A table is touched whole when it is built, and what the system
 //! promises beyond what it has ends the process instead of returning an error.
 
+#[cfg(any(target_os = "linux", test))]
+use std::path::{Path, PathBuf};
+#[cfg(any(target_os = "linux", test))]
+use std::vec::Vec;
+
 /// Less than this is not worth asking for.
 const SMALL: usize = 64 << 20;
 
-/// Whether so many bytes fit in what is available; true where nobody tells.
-pub(super) fn fits(bytes: usize) -> bool {
+/// Whether this many bytes fit in what is available; true where the system does not say.
+pub(crate) fn fits(bytes: usize) -> bool {
     bytes < SMALL || available().is_none_or(|available| bytes as u64 <= available)
 }
 
-/// What the machine has left, or the control group where that is less.
+/// What may be promised to states that grow later.
+pub(crate) fn half_of_what_is_left() -> usize {
+    let half = available().map_or(u64::MAX, |available| available / 2);
+    usize::try_from(half).unwrap_or(usize::MAX).max(SMALL)
+}
+
+/// What the machine has in all, or one of the control groups that this process is in may use, where that
+/// is less.
+#[cfg(target_os = "linux")]
+pub fn total() -> Option<u64> {
+    let read = |path: &Path| std::fs::read_to_string(path).ok();
+    let machine = read(Path::new("/proc/meminfo"));
+    let machine = machine.and_then(|text| kilobytes(&text, "MemTotal:"));
+    let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
+    let most = |group: Group| read(&group.folder.join(group.most))?.trim().parse().ok();
+    groups_of(&groups).into_iter().filter_map(most).chain(machine).min()
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn total() -> Option<u64> {
+    None
+}
+
+/// What the machine has left, or one of the control groups that this process is in, where that is less.
 #[cfg(target_os = "linux")]
 fn available() -> Option<u64> {
-    let read = |path| std::fs::read_to_string(path).ok();
-    let machine = read("/proc/meminfo").and_then(|text| machine_left(&text));
-    let limit = read("/sys/fs/cgroup/memory.max");
-    let group = limit.zip(read("/sys/fs/cgroup/memory.current"));
-    let cached = read("/sys/fs/cgroup/memory.stat").and_then(|text| reclaimable(&text));
-    let group = group.and_then(|(most, used)| group_left(&most, &used, cached.unwrap_or(0)));
-    machine.into_iter().chain(group).min()
+    let read = |path: &Path| std::fs::read_to_string(path).ok();
+    let machine =
+        read(Path::new("/proc/meminfo")).and_then(|text| kilobytes(&text, "MemAvailable:"));
+    let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
+    let left = |Group { folder, most, used }| {
+        let (most, used) = (read(&folder.join(most))?, read(&folder.join(used))?);
+        let cached = read(&folder.join("memory.stat")).and_then(|text| reclaimable(&text));
+        group_left(&most, &used, cached.unwrap_or(0))
+    };
+    groups_of(&groups).into_iter().filter_map(left).chain(machine).min()
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -26,10 +57,44 @@ fn available() -> Option<u64> {
     None
 }
 
-/// `MemAvailable` of `/proc/meminfo`, in bytes.
+/// A control group, and its files that tell what memory it may use and does.
 #[cfg(any(target_os = "linux", test))]
-fn machine_left(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+#[derive(Debug, PartialEq, Eq)]
+struct Group {
+    folder: PathBuf,
+    most: &'static str,
+    used: &'static str,
+}
+
+/// The groups that bound this process's memory, by `/proc/self/cgroup`: its own and those around it, in
+/// both versions of control groups. Some of the folders may not be seen from inside a container.
+#[cfg(any(target_os = "linux", test))]
+fn groups_of(text: &str) -> Vec<Group> {
+    let mut groups = Vec::new();
+    for line in text.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let (root, most, used) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max", "memory.current"),
+            _ if controllers.split(',').any(|name| name == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes")
+            }
+            _ => continue,
+        };
+        let folders = Path::new(path.trim_start_matches('/')).ancestors();
+        groups.extend(folders.map(|folder| Group {
+            folder: Path::new(root).join(folder),
+            most,
+            used,
+        }));
+    }
+    groups
+}
+
+/// A line of `/proc/meminfo`, in bytes.
+#[cfg(any(target_os = "linux", test))]
+fn kilobytes(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kilobytes.checked_mul(1024)
 }
@@ -44,8 +109,8 @@ fn group_left(most: &str, used: &str, cached: u64) -> Option<u64> {
 /// `inactive_file` of `memory.stat`, in bytes.
 #[cfg(any(target_os = "linux", test))]
 fn reclaimable(stat: &str) -> Option<u64> {
-    let line = stat.lines().find_map(|line| line.strip_prefix("inactive_file "))?;
-    line.trim().parse().ok()
+    let of = |name| stat.lines().find_map(|line| line.strip_prefix(name));
+    of("total_inactive_file ").or_else(|| of("inactive_file "))?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -55,13 +120,38 @@ mod tests {
     #[test]
     fn what_the_system_tells_is_read() {
         let meminfo = "MemTotal:  24000 kB\nMemFree: 10 kB\nMemAvailable:   2048 kB\n";
-        assert_eq!(machine_left(meminfo), Some(2 << 20));
-        assert_eq!(machine_left("nonsense"), None);
+        assert_eq!(kilobytes(meminfo, "MemAvailable:"), Some(2 << 20));
+        assert_eq!(kilobytes(meminfo, "MemTotal:"), Some(24_000 << 10));
+        assert_eq!(kilobytes("nonsense", "MemTotal:"), None);
         assert_eq!(group_left("4096\n", "1000\n", 0), Some(3096));
         assert_eq!(group_left("4096\n", "1000\n", 900), Some(3996));
         assert_eq!(group_left("10\n", "11\n", 0), Some(0));
         assert_eq!(group_left("max\n", "11\n", 0), None);
         assert_eq!(reclaimable("anon 5\ninactive_file 900\n"), Some(900));
+        assert_eq!(reclaimable("inactive_file 900\ntotal_inactive_file 950\n"), Some(950));
         assert!(fits(1));
+    }
+
+    #[test]
+    fn the_groups_of_this_process_and_those_around_it_count() {
+        let group = |folder: &str, most, used| Group { folder: folder.into(), most, used };
+        let second = |folder| group(folder, "memory.max", "memory.current");
+        assert_eq!(
+            groups_of("0::/system.slice/earrrl.service\n"),
+            [
+                second("/sys/fs/cgroup/system.slice/earrrl.service"),
+                second("/sys/fs/cgroup/system.slice"),
+                second("/sys/fs/cgroup/"),
+            ]
+        );
+        let first = |folder| group(folder, "memory.limit_in_bytes", "memory.usage_in_bytes");
+        assert_eq!(
+            groups_of("5:devices:/x\n4:cpu,memory:/docker/1f\nnonsense\n"),
+            [
+                first("/sys/fs/cgroup/memory/docker/1f"),
+                first("/sys/fs/cgroup/memory/docker"),
+                first("/sys/fs/cgroup/memory/"),
+            ]
+        );
     }
 }

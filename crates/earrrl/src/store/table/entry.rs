@@ -9,6 +9,17 @@
 /// A smaller word always means a lower current rate, so the smallest is the first to be forgotten.
 pub type Word = i128;
 
+/// What becomes of a client's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It stays as it is; of an absent client, nothing is stored.
+    Keep,
+    /// It becomes this word.
+    Store(Word),
+    /// The client is forgotten.
+    Remove,
+}
+
 /// The smallest storable word; smaller ones are stored as this.
 pub const MIN_WORD: Word = -(1 << 87);
 /// The largest storable word; larger ones are stored as this.

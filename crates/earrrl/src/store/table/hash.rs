@@ -1,5 +1,5 @@
-//! Keys are hashed by a pseudo-random function under a random key, so nobody who chooses client
-//! keys can aim at another client's place. Only the hash is ever stored.
+//! Keys are hashed by a pseudo-random function under a random key, so no client can
+//! choose a key that takes another client's place. Only the hash is ever stored.
 //!
 //! The function is AES-CMAC where the processor has instructions for it, else SipHash-1-3.
 
@@ -108,7 +108,7 @@ impl KeyHasher {
 }
 
 impl core::fmt::Debug for KeyHasher {
-    /// Without its key: who knows that can choose keys that collide.
+    /// Without its key: with that, keys can be chosen that collide.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("KeyHasher").finish_non_exhaustive()
     }

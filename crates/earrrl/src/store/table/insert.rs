@@ -32,7 +32,7 @@ use super::raw::RawTable;
 use super::slot::Slot;
 use super::victim::{Rank, Seen, rank, victim};
 
-/// A claim is stale once so many later ones were made in its shard: its owner is long dead, or so
+/// A claim is stale once this many later ones were made in its shard: its owner is long dead, or so
 /// slow that starting over costs it nothing.
 pub(super) const STALE: u64 = 1 << 16;
 

@@ -21,7 +21,7 @@
 //! Everything is allocated, and touched, on construction: 21⅓ bytes a client and one kilobyte.
 //! Nothing grows afterwards.
 
-mod available;
+pub(crate) mod available;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod cmac;
 mod entry;
@@ -40,8 +40,9 @@ mod victim;
 
 use core::fmt;
 
+pub(crate) use available::{fits, half_of_what_is_left};
 use entry::Entry;
-pub use entry::{MAX_WORD, MIN_WORD, Word};
+pub use entry::{Change, MAX_WORD, MIN_WORD, Word};
 pub use hash::{KeyHash, KeyHasher};
 use raw::RawTable;
 use slot::AtomicSlot;
@@ -83,17 +84,6 @@ pub(crate) struct Place<'a>(raw::Place<'a, AtomicSlot, LINE>);
 
 /// A client's entry as it was read.
 pub(crate) struct Seen<'a>(raw::Seen<'a, AtomicSlot>);
-
-/// What becomes of a client's state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// It stays as it is; of an absent client, nothing is stored.
-    Keep,
-    /// It becomes this word.
-    Store(Word),
-    /// The client is forgotten.
-    Remove,
-}
 
 /// A client's entry, as [`Table::iter`] gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +145,12 @@ impl Table {
         let raw = RawTable::new(capacity.div_ceil(CLIENTS).max(2))
             .ok_or(TableError::TooLarge { capacity })?;
         Ok(Self { raw, capacity })
+    }
+
+    /// What a table for so many live clients takes, all of it at once when it is made.
+    pub(crate) fn bytes_of(capacity: usize) -> Option<usize> {
+        let slots = capacity.div_ceil(CLIENTS).max(2).checked_mul(LINE * LINES)?;
+        slots.checked_mul(size_of::<AtomicSlot>())
     }
 
     /// Reads, judges and changes one client's state, as one indivisible step.

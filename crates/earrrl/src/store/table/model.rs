@@ -289,7 +289,7 @@ fn an_abandoned_claim_is_finished_by_whoever_meets_it() {
     });
 }
 
-/// A claim of a key whose state lies behind it: somebody who scanned before that was committed has
+/// A claim of a key whose state lies behind it: a thread that scanned before that was committed has
 /// not come to withdraw the claim yet.
 #[test]
 fn a_claim_does_not_hide_the_state_behind_it() {
@@ -313,7 +313,7 @@ struct GivingWay<S> {
 }
 
 impl<S: Slot> GivingWay<S> {
-    /// A key that was counted so many times before.
+    /// A key that was counted `counted` times before.
     fn new(counted: Word, key: KeyHash, moving: Option<Mutex<()>>) -> Arc<Self> {
         let (old, new) = (RawTable::new(2).unwrap(), RawTable::new(2).unwrap());
         assert!((0..counted).all(|_| count_in(&old, key).is_some()));
@@ -370,7 +370,7 @@ fn entries<S: Slot>(table: &RawTable<S, 1, 1>) -> Vec<Word> {
     table.entries(0..2).map(Entry::word).collect()
 }
 
-/// Requests from before and after a change race for a key that was counted so many times.
+/// Requests from before and after a change race for a key that was counted before.
 fn a_rule_is_changed<S: Slot + Send + 'static>(counted: Word, late: usize, locks: bool) {
     let key = key(7, 0);
     let tables = GivingWay::<S>::new(counted, key, locks.then(|| Mutex::new(())));

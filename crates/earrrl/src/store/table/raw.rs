@@ -5,8 +5,7 @@ use std::boxed::Box;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::Change;
-use super::entry::{Entry, Word, fingerprint, is_claim};
+use super::entry::{Change, Entry, Word, fingerprint, is_claim};
 use super::hash::KeyHash;
 use super::lines::Lines;
 use super::slot::{Purpose, Slot, prefetch};
@@ -22,7 +21,7 @@ pub(super) struct Shard {
 }
 
 const SHARDS: usize = 16;
-/// Pauses of who was not fast enough, about half a microsecond: threads that fight for a cache line
+/// Pauses of a thread that was not fast enough, about half a microsecond: threads that fight for a cache line
 /// with every step get less done, all together, than threads that leave it to one another for a while.
 const PAUSES: usize = 32;
 

@@ -79,6 +79,8 @@ fn keeping_an_absent_client_stores_nothing() {
 fn twenty_two_bytes_a_client() {
     let table = Table::new(times(1_000_000)).unwrap();
     assert!(cfg!(miri) || table.bytes() <= 22_000_000, "{}", table.bytes());
+    let told = Table::bytes_of(times(1_000_000)).unwrap();
+    assert!((told..told + 2048).contains(&table.bytes()), "{told}, {}", table.bytes());
 }
 
 #[test]
@@ -305,6 +307,52 @@ proptest! {
             }
             stored.insert(name, word);
             prop_assert_eq!(table.len(), stored.len());
+        }
+    }
+}
+
+/// Requests and resets of few keys by several threads, in a table of 32 slots that has room for all: keys
+/// come and go at every step, and none is in two slots, or admitted more often than its resets explain.
+#[test]
+fn keys_that_come_and_go_in_a_tiny_table_are_counted_once() {
+    const KEYS: usize = 16;
+    const QUOTA: usize = 3;
+    let long = std::env::var_os("EARRRL_LONG").is_some();
+    for episode in 0..times(if long { 20_000 } else { 300 }) {
+        let threads = [2, 8][episode % 2];
+        let table = Table::new(1).unwrap();
+        let [asked, admitted, resets] = [(); 3].map(|()| [(); KEYS].map(|()| AtomicUsize::new(0)));
+        let barrier = Barrier::new(threads);
+        let work = |thread: usize| {
+            let mut random = (episode * 8 + thread) as u64;
+            barrier.wait();
+            for _ in 0..100 {
+                random =
+                    random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+                let name = (random >> 40) as usize % KEYS;
+                if random >> 60 == 0 && name < KEYS / 2 {
+                    resets[name].fetch_add(1, Relaxed);
+                    table.reset(key(name as u64));
+                } else {
+                    asked[name].fetch_add(1, Relaxed);
+                    let allowed = admit(&table, key(name as u64), QUOTA as Word);
+                    admitted[name].fetch_add(allowed.into(), Relaxed);
+                }
+            }
+        };
+        let work = &work;
+        thread::scope(|scope| {
+            (0..threads).for_each(|thread| drop(scope.spawn(move || work(thread))));
+        });
+        assert_eq!(table.displaced(), 0);
+        let mut there: Vec<_> = table.iter().map(|client| client.fingerprint).collect();
+        there.sort_unstable();
+        assert!(there.windows(2).all(|two| two[0] != two[1]), "a key in two slots: {there:x?}");
+        for name in 0..KEYS {
+            let [asked, admitted, resets] =
+                [&asked, &admitted, &resets].map(|counts| counts[name].load(Relaxed));
+            assert!(admitted <= QUOTA * (1 + resets), "{name}: {admitted} after {resets} resets");
+            assert!(admitted >= asked.min(QUOTA), "{name}: {admitted} of {asked}");
         }
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! *Nothing comes after the taker.* A late request either claimed its slot before the seal, and the taker
 //! finds the claim or the state it became; or it claimed afterwards, and sees the seal. An update of
-//! the state itself is a swap like the taker's, so one of the two is first. Whoever finds a key absent
+//! the state itself is a swap like the taker's, so one of the two is first. A request that finds a key absent
 //! in a sealed table goes on to the other one. The model checker runs all of it.
 
 use super::entry::{Entry, FINGERPRINT_MASK, Word};
@@ -68,7 +68,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
             if entry == Entry::EMPTY || entry.is_claim() {
                 continue;
             }
-            // All that is known of the key; enough for who keeps others away.
+            // All that is known of the key; enough for `alone`.
             let fingerprint = entry.fingerprint();
             let _alone = alone(KeyHash::from_bits(fingerprint));
             if into.is_sealed() {
@@ -96,7 +96,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     }
 }
 
-/// Which of so many locks keeps others from moving a key: by bits that every entry holds.
+/// Which of a number of locks keeps others from moving a key: by bits that every entry holds.
 pub(crate) fn lock_of(key: KeyHash, locks: usize) -> usize {
     ((key.bits() & FINGERPRINT_MASK) >> 1) as usize % locks
 }

@@ -2,7 +2,7 @@
 
 use super::entry::{Entry, FINGERPRINT_BITS};
 
-/// A newcomer goes home while so many slots of its two sets are free, else where more are free. Of a
+/// A newcomer goes home while this many slots of its two sets are free, else where more are free. Of a
 /// million live clients that fill three quarters of the slots, 25 lose theirs after ten million
 /// dead ones went through, and 87 % of look-ups end at home (99 % in a table filled once). Two
 /// would lose 40, six would lose 7 and find 81 % at home.

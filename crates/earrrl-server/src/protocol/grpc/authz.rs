@@ -1,0 +1,186 @@
+//! Envoy's `ext_authz`: `envoy.service.auth.v3.Authorization/Check`.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::time::Instant;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use earrrl::{Outcome, Wait};
+use envoy_types::pb::envoy::config::core::v3::address::Address;
+use envoy_types::pb::envoy::config::core::v3::header_value_option::HeaderAppendAction;
+use envoy_types::pb::envoy::config::core::v3::{HeaderValue as EnvoyHeader, HeaderValueOption};
+use envoy_types::pb::envoy::service::auth::v3::attribute_context::{HttpRequest, Peer};
+use envoy_types::pb::envoy::service::auth::v3::check_response::HttpResponse;
+use envoy_types::pb::envoy::service::auth::v3::{
+    CheckRequest, CheckResponse, DeniedHttpResponse, OkHttpResponse,
+};
+use envoy_types::pb::envoy::r#type::v3::HttpStatus;
+use envoy_types::pb::google::protobuf::value::Kind;
+use envoy_types::pb::google::protobuf::{Struct, Value};
+use envoy_types::pb::google::rpc::Status as RpcStatus;
+use hyper::body::{Body, Bytes};
+use tonic::{Code, Status};
+
+use super::call;
+use super::reply::Reply;
+use crate::protocol::authz::{Asked, Verdict, decide};
+use crate::server::Server;
+use crate::service::Answer;
+use crate::stream::OF_UNIX;
+
+/// What the application behind Envoy is told; the other headers are for the client.
+const ACTION: &str = "x-ratelimit-action";
+
+/// Answers a call.
+pub(super) async fn answer<B>(server: &Server, request: Request<B>) -> Response<Reply>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let started = Instant::now();
+    let answered = match check(server, request).await {
+        Ok(answer) => Reply::message(call::frame(&answer)),
+        Err(status) => Reply::status(status),
+    };
+    server.service.metrics.http_request.record(started.elapsed());
+    answered
+}
+
+async fn check<B>(server: &Server, request: Request<B>) -> Result<CheckResponse, Status>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let deadline = call::timeout(request.headers())?;
+    let request: CheckRequest = call::message(server, request).await?;
+    let attributes = request.attributes.unwrap_or_default();
+    let peer = attributes.source.as_ref().and_then(address);
+    let http = attributes.request.and_then(|request| request.http);
+    let http = http.ok_or_else(|| Status::invalid_argument("attributes.request.http: expected"))?;
+    let header = |name: &str| header(&http, name);
+    let deciding = decide(server, asked(&http, peer), header, |verdict, answer| {
+        response(verdict, metadata(answer))
+    });
+    let decided = match deadline {
+        None => deciding.await,
+        Some(deadline) => tokio::time::timeout(deadline, deciding)
+            .await
+            .map_err(|_| Status::deadline_exceeded("no decision in time"))?,
+    };
+    decided.map_err(|error| call::status(&error))
+}
+
+fn asked(http: &HttpRequest, peer: Option<IpAddr>) -> Asked<'_> {
+    let said = |text: &str| (!text.is_empty()).then(|| Cow::Owned(text.to_owned()));
+    Asked {
+        method: http.method.as_str().into(),
+        target: http.path.as_str().into(),
+        host: said(&http.host),
+        proto: said(&http.scheme),
+        peer,
+    }
+}
+
+/// Who is connected with Envoy.
+fn address(source: &Peer) -> Option<IpAddr> {
+    match source.address.as_ref()?.address.as_ref()? {
+        Address::SocketAddress(address) => address.address.parse().ok(),
+        Address::Pipe(_) => Some(OF_UNIX),
+        Address::EnvoyInternalAddress(_) => None,
+    }
+}
+
+/// A header's value. Envoy sends names in lower case, and repeated ones joined or, where it is told to
+/// (`encode_raw_headers`), each by itself.
+fn header<'a>(http: &'a HttpRequest, name: &str) -> Option<Cow<'a, str>> {
+    if let Some(value) = http.headers.get(name) {
+        return Some(value.as_str().into());
+    }
+    let raw = http.header_map.as_ref()?.headers.iter().filter(|header| header.key == name);
+    let mut lines = raw.map(|header| match &*header.raw_value {
+        [] => Cow::from(header.value.as_str()),
+        raw => String::from_utf8_lossy(raw),
+    });
+    let first = lines.next()?;
+    if name != "x-forwarded-for" {
+        return Some(first);
+    }
+    Some(lines.fold(first, |list, line| format!("{list}, {line}").into()))
+}
+
+fn response(verdict: Verdict, metadata: Struct) -> CheckResponse {
+    let (parts, body) = verdict.into_parts();
+    let allowed = parts.status == StatusCode::OK;
+    let (code, http) = if allowed {
+        (Code::Ok, HttpResponse::OkResponse(pass(&parts.headers)))
+    } else {
+        let denied = DeniedHttpResponse {
+            status: Some(HttpStatus { code: parts.status.as_u16().into() }),
+            headers: parts.headers.iter().map(|(name, value)| option(name, value)).collect(),
+            body: String::from_utf8(body).unwrap_or_default(),
+        };
+        (code(parts.status), HttpResponse::DeniedResponse(denied))
+    };
+    CheckResponse {
+        status: Some(RpcStatus { code: code.into(), ..RpcStatus::default() }),
+        dynamic_metadata: Some(metadata),
+        http_response: Some(http),
+    }
+}
+
+fn pass(headers: &HeaderMap) -> OkHttpResponse {
+    let (to_application, to_client) =
+        headers.iter().partition::<Vec<_>, _>(|(name, _)| *name == ACTION);
+    let options = |headers: Vec<(&HeaderName, &HeaderValue)>| {
+        headers.into_iter().map(|(name, value)| option(name, value)).collect()
+    };
+    OkHttpResponse {
+        headers: options(to_application),
+        response_headers_to_add: options(to_client),
+        ..OkHttpResponse::default()
+    }
+}
+
+/// A header that takes the place of one that is there.
+fn option(name: &HeaderName, value: &HeaderValue) -> HeaderValueOption {
+    let header = EnvoyHeader {
+        key: name.as_str().to_owned(),
+        value: String::from_utf8_lossy(value.as_bytes()).into_owned(),
+        ..EnvoyHeader::default()
+    };
+    HeaderValueOption {
+        header: Some(header),
+        append_action: HeaderAppendAction::OverwriteIfExistsOrAdd.into(),
+        ..HeaderValueOption::default()
+    }
+}
+
+fn code(status: StatusCode) -> Code {
+    match status {
+        StatusCode::TOO_MANY_REQUESTS => Code::ResourceExhausted,
+        StatusCode::UNAUTHORIZED => Code::Unauthenticated,
+        _ => Code::PermissionDenied,
+    }
+}
+
+/// The decision, for filters and access logs behind: waits in seconds, absent for never.
+fn metadata(answer: &Answer<'_>) -> Struct {
+    let number = |number: f64| Some(Kind::NumberValue(number));
+    let outcome = answer.decision.as_ref().map_or(Outcome::Allow, |decision| decision.outcome);
+    let mut fields = vec![("action", Some(Kind::StringValue(outcome.name().to_owned())))];
+    if let (Some(decision), Some((rule, _))) = (&answer.decision, answer.rule()) {
+        let wait = match decision.retry_after {
+            Wait::For(wait) => number(wait.as_secs_f64()),
+            Wait::Never => None,
+        };
+        fields.extend([
+            ("rule", Some(Kind::StringValue(rule.name.clone()))),
+            ("rate", decision.rate.map(Kind::NumberValue)),
+            ("limit", number(decision.limit)),
+            ("remaining", number(decision.remaining as f64)),
+            ("retry_after", wait),
+            ("reset_after", number(decision.reset_after.as_secs_f64())),
+        ]);
+    }
+    let field =
+        |(name, kind): (&str, Option<Kind>)| Some((name.to_owned(), Value { kind: Some(kind?) }));
+    Struct { fields: fields.into_iter().filter_map(field).collect() }
+}
