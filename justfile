@@ -14,6 +14,7 @@ gate:
 # the properties, extremes, accuracy and the stress tests at length: 50 times the cases, 10 million updates
 # (5 minutes); mutants of the table's protocol, each of which must fail (5 minutes);
 # then the server at full load with a million clients and reloads (5 minutes);
+# then everything that can go wrong at once, and a restart every minute (10 minutes);
 # then Rust and Lua over a million requests of every algorithm (10 minutes)
 long:
     EARRRL_LONG=1 cargo test -p earrrl --all-features --test algorithms --lib
@@ -21,6 +22,7 @@ long:
     scripts/miri
     cargo run --release -p earrrl --example flood
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test soak -- --nocapture
+    EARRRL_LONG=1 cargo test --release -p earrrl-server --test chaos -- --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-redis --test agreement
 
 # the server, its floors and its peers side by side; keep the machine idle (10 minutes)
@@ -31,6 +33,10 @@ bench-server:
 # (15 minutes with a million clients; keep the machine idle)
 bench-redis clients="1000000":
     cargo run --release --manifest-path bench/redis/Cargo.toml -- all {{clients}}
+
+# how long decisions take while limits, half-lives and capacities change (2 minutes; 1 GB)
+reloads:
+    cargo run --release -p earrrl --example reloads
 
 # nanoseconds a decision, algorithm by algorithm
 bench:

@@ -120,7 +120,7 @@ def cpu_each(server, url, requests, clients, *arguments):
     return (server.cpu() - before) / requests * 1e6, requests / took
 
 
-def decision(rounds=5, requests=60_000):
+def decision(rounds=3, requests=60_000):
     ours, port = earrrl(), free_port()
     floor = Server([FLOOR, f"127.0.0.1:{port}", "threads"], port)
     headers = ["X-Forwarded-For: 192.0.2.7", "X-Forwarded-Method: POST", "X-Forwarded-Uri: /login?next=/", "X-Forwarded-Host: shop.example",
@@ -146,7 +146,7 @@ def decision(rounds=5, requests=60_000):
         server.stop()
 
 
-def proxy(rounds=5):
+def proxy(rounds=3):
     ours = earrrl()
     app, port = free_port(), free_port()
     nothing = nginx(f"server {{ listen 127.0.0.1:{app}; location / {{ return 200 'ok'; }} }}", app)
@@ -182,7 +182,7 @@ def proxy(rounds=5):
         server.stop()
 
 
-def tls(rounds=5):
+def tls(rounds=3):
     key, cert = f"{FOLDER}/key.pem", f"{FOLDER}/cert.pem"
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj",
                     "/CN=localhost", "-keyout", key, "-out", cert], check=True, capture_output=True)

@@ -71,7 +71,15 @@ impl RedisEngine {
         rule: &Rule,
         capacity: usize,
     ) -> Result<RuleId, EngineError> {
-        self.shared.prepare(name, rule, capacity)
+        self.prepare_all(&[(name, rule, capacity)]).map(|ids| ids[0])
+    }
+
+    /// As [`RedisEngine::prepare_with`], for several rules at once: all of them, or on an error none.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare_all(&self, wanted: &[(&str, &Rule, usize)]) -> Result<Vec<RuleId>, EngineError> {
+        self.shared.prepare(wanted)
     }
 
     /// Waits until Redis decides, for at most `patience`; answers whether it does.

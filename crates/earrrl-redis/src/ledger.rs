@@ -194,7 +194,8 @@ mod tests {
     fn what_comes_back_counts_and_no_client_has_two_entries_without_need() {
         let rules = Rules::default();
         let rule = "fixed-window 9/1h".parse().unwrap();
-        let id = rules.prepare("window", &rule, Nanos::ZERO, || Ok(RuleId(0))).unwrap();
+        let local = || Ok(vec![RuleId(0)]);
+        let id = rules.prepare(&[("window", &rule)], Nanos::ZERO, local).unwrap()[0];
         let (rule, ledger) = (rules.get(id).unwrap(), Ledger::new(3));
         let add = |client: &str| {
             let (client, key) = (client.into(), Vec::new());

@@ -37,31 +37,44 @@ impl Rules {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Makes a rule known under its name. `local` prepares it in this node's own table.
+    /// Makes rules known under their names: all of them, or on an error none. `local` prepares them in
+    /// this node's own tables; nothing fails after that.
     pub(crate) fn prepare(
         &self,
-        name: &str,
-        rule: &Rule,
+        wanted: &[(&str, &Rule)],
         since: Nanos,
-        local: impl FnOnce() -> Result<RuleId, EngineError>,
-    ) -> Result<RuleId, EngineError> {
-        check_name(name)?;
-        algorithm::of(rule.limit()).check()?;
-        let kind = Kind::of(rule.limit());
-        let mut rules = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let local = local()?;
-        let place = rules.iter().position(|known| known.name == name);
-        let id = RuleId(place.unwrap_or(rules.len()) as u32);
-        let tag = algorithm::tag(rule.limit());
-        let earlier = place.map_or_else(Vec::new, |place| rules[place].history(tag));
-        let (name, rule) = (name.to_owned(), rule.clone());
-        let prepared = Arc::new(Prepared { id, name, rule, kind, tag, since, earlier, local });
-        match place {
-            Some(place) => rules[place] = prepared,
-            None => rules.push(prepared),
+        local: impl FnOnce() -> Result<Vec<RuleId>, EngineError>,
+    ) -> Result<Vec<RuleId>, EngineError> {
+        for (name, rule) in wanted {
+            check_name(name)?;
+            algorithm::of(rule.limit()).check()?;
         }
-        Ok(id)
+        let mut rules = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let locals = local()?;
+        let each = wanted.iter().zip(locals);
+        Ok(each.map(|((name, rule), local)| put(&mut rules, name, rule, since, local)).collect())
     }
+}
+
+/// Puts a rule in the place of the one of its name, or behind all others.
+fn put(
+    rules: &mut Vec<Arc<Prepared>>,
+    name: &str,
+    rule: &Rule,
+    since: Nanos,
+    local: RuleId,
+) -> RuleId {
+    let place = rules.iter().position(|known| known.name == name);
+    let id = RuleId(place.unwrap_or(rules.len()) as u32);
+    let (kind, tag) = (Kind::of(rule.limit()), algorithm::tag(rule.limit()));
+    let earlier = place.map_or_else(Vec::new, |place| rules[place].history(tag));
+    let (name, rule) = (name.to_owned(), rule.clone());
+    let prepared = Arc::new(Prepared { id, name, rule, kind, tag, since, earlier, local });
+    match place {
+        Some(place) => rules[place] = prepared,
+        None => rules.push(prepared),
+    }
+    id
 }
 
 impl Prepared {

@@ -88,19 +88,17 @@ impl Shared {
 
     pub(crate) fn prepare(
         &self,
-        name: &str,
-        rule: &Rule,
-        capacity: usize,
-    ) -> Result<RuleId, EngineError> {
+        wanted: &[(&str, &Rule, usize)],
+    ) -> Result<Vec<RuleId>, EngineError> {
         // A table that no decision is made by takes no room.
-        let capacity = if self.options.when_gone == WhenGone::Local { capacity } else { 1 };
+        let room = |capacity| if self.options.when_gone == WhenGone::Local { capacity } else { 1 };
         let latest = self.latest.load(Ordering::Acquire);
         let since = if latest == 0 { self.clock.now() } else { Nanos::new(latest) };
-        let id = self
-            .rules
-            .prepare(name, rule, since, || self.local.prepare_with(name, rule, capacity))?;
+        let local: Vec<_> = wanted.iter().map(|(name, rule, n)| (*name, *rule, room(*n))).collect();
+        let shared: Vec<_> = wanted.iter().map(|(name, rule, _)| (*name, *rule)).collect();
+        let ids = self.rules.prepare(&shared, since, || self.local.prepare_all(&local))?;
         self.rules_changed.notify_one();
-        Ok(id)
+        Ok(ids)
     }
 
     /// A caller's time in whole microseconds, never before the latest one that was given.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use earrrl::conformance::{Lockstep, Operation, Profile};
 use earrrl::random::Random;
-use earrrl::{Action, Cost, Nanos, Rule};
+use earrrl::{Action, Cost, Limit, Nanos, Rule};
 use earrrl_redis::{Options, RedisEngine, WhenGone};
 
 use support::{PATIENCE, Server};
@@ -73,6 +73,13 @@ fn rule(algorithm: &str, random: &mut Random) -> (Rule, f64) {
     };
     // Some pools would take thousands of years to fill: another, then.
     let Ok(rule) = text.parse::<Rule>() else { return self::rule(algorithm, random) };
+    let rule = match *rule.limit() {
+        // A log that is full, which no text can say.
+        Limit::SlidingLog(log) if random.below(2) == 0 => {
+            log.with_max_entries(1 + random.below(30) as usize).into()
+        }
+        _ => rule,
+    };
     let max = Duration::from_secs_f64(pace * random.below(10) as f64);
     match rule.clone().with_action(Action::Delay { max }) {
         Ok(delayed) if random.below(4) == 0 => (delayed, pace),

@@ -90,6 +90,18 @@ impl Prefixes {
         }
     }
 
+    /// A network that is no smaller than a client.
+    pub fn widen(self, network: IpNet) -> IpNet {
+        let most = match network {
+            IpNet::V4(_) => self.ipv4,
+            IpNet::V6(_) => self.ipv6,
+        };
+        match network.prefix_len() > most {
+            true => IpNet::new(network.network(), most).map_or(network, |net| net.trunc()),
+            false => network,
+        }
+    }
+
     fn write(self, address: IpAddr, buffer: &mut Vec<u8>) {
         let (prefix, whole) = match address {
             IpAddr::V4(_) => (self.ipv4, 32),
@@ -150,6 +162,24 @@ mod tests {
             let expected = Ipv6Addr::from(u128::from(masked) << 64).to_string();
             assert_eq!(String::from_utf8(written), Ok(expected));
         }
+    }
+
+    #[test]
+    fn no_network_is_smaller_than_a_client() {
+        for (network, meant) in [
+            ("2001:db8::1:2:3:4/128", "2001:db8::/64"),
+            ("2001:db8::/72", "2001:db8::/64"),
+            ("2001:db8::/64", "2001:db8::/64"),
+            ("2001:db8::/32", "2001:db8::/32"),
+            ("192.0.2.7/32", "192.0.2.7/32"),
+            ("10.0.0.0/8", "10.0.0.0/8"),
+        ] {
+            let widened = Prefixes::default().widen(network.parse().unwrap());
+            assert_eq!(widened.to_string(), meant, "{network}");
+        }
+        let wide = Prefixes { ipv4: 24, ipv6: 0 };
+        assert_eq!(wide.widen("192.0.2.7/32".parse().unwrap()).to_string(), "192.0.2.0/24");
+        assert_eq!(wide.widen("::1/128".parse().unwrap()).to_string(), "::/0");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Context;
 
@@ -18,8 +18,12 @@ use crate::config::server::Limits;
 
 /// How long a silent connection is kept when the server stops, in seconds.
 const LAST_MOMENT: u32 = 1;
+/// Requests without a good token before a connection is closed.
+const MOST_REFUSED_TOKENS: u8 = 3;
 /// Places beside the limits.
 const RESERVED: usize = 16;
+/// Connections beside the limits, those included that were told to make room and have not left yet.
+const MOST_RESERVED: usize = 4 * RESERVED;
 
 /// Why a connection was not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +52,10 @@ pub struct Connections {
 struct Table {
     entries: Slab<Arc<Entry>>,
     by_address: HashMap<IpAddr, usize>,
+    /// Connections beside the limits.
     reserved: usize,
+    /// Those of them that keep their places, the oldest first.
+    places: Vec<Arc<Entry>>,
 }
 
 #[derive(Debug)]
@@ -68,6 +75,8 @@ pub struct Connection {
     address: IpAddr,
     held: AtomicUsize,
     kind: Kind,
+    /// Requests over HTTP that came with a wrong token, or none.
+    refused_tokens: AtomicU8,
 }
 
 /// Which places a connection takes.
@@ -126,14 +135,23 @@ impl Connections {
     }
 
     /// Admits a connection beside the limits, for a moment: for a question about the server's health.
-    /// `None` when there are as many as may be, too.
+    /// Where all such places are taken, the oldest that has asked nothing yet makes room. `None` when
+    /// there is none.
     pub fn admit_reserved(self: &Arc<Self>, address: IpAddr) -> Option<Connection> {
         let mut table = self.table();
-        if table.reserved >= RESERVED || self.stopping.load(Relaxed) {
+        if table.reserved >= MOST_RESERVED || self.stopping.load(Relaxed) {
             return None;
         }
+        if table.places.len() >= RESERVED {
+            let silent = table.places.iter().position(|entry| !entry.busy.load(Relaxed))?;
+            let silent = table.places.remove(silent);
+            silent.deadline.store(0, Relaxed);
+            silent.waker.wake();
+        }
         table.reserved += 1;
-        Some(self.insert(&mut table, address, Kind::Reserved, LAST_MOMENT))
+        let connection = self.insert(&mut table, address, Kind::Reserved, LAST_MOMENT);
+        table.places.push(Arc::clone(&connection.entry));
+        Some(connection)
     }
 
     fn insert(
@@ -148,7 +166,8 @@ impl Connections {
         let entry = Arc::new(Entry { deadline, waker, busy });
         let index = table.entries.insert(Arc::clone(&entry));
         let held = AtomicUsize::new(0);
-        Connection { all: Arc::clone(self), entry, index, address, held, kind }
+        let refused_tokens = AtomicU8::new(0);
+        Connection { all: Arc::clone(self), entry, index, address, held, kind, refused_tokens }
     }
 
     /// Number of connections.
@@ -218,6 +237,11 @@ impl Connection {
         self.index
     }
 
+    /// A request came with a wrong token, or none. Whether it has to be the last.
+    pub fn refuses_a_token(&self) -> bool {
+        self.refused_tokens.fetch_add(1, Relaxed) + 1 >= MOST_REFUSED_TOKENS
+    }
+
     /// Which places it takes.
     pub fn kind(&self) -> Kind {
         self.kind
@@ -283,6 +307,7 @@ impl Drop for Connection {
         table.entries.try_remove(self.index);
         if self.kind == Kind::Reserved {
             table.reserved -= 1;
+            table.places.retain(|entry| !Arc::ptr_eq(entry, &self.entry));
         }
         if self.kind == Kind::Usual
             && let Some(count) = table.by_address.get_mut(&self.address)
@@ -323,6 +348,25 @@ mod tests {
         assert_eq!(all.admit(address(3)).unwrap_err(), Refused::Full);
         drop(first);
         assert!(all.admit(address(1)).is_ok());
+    }
+
+    /// Whoever is connected and silent does not keep others from asking how the server is.
+    #[test]
+    fn silent_connections_make_room_for_questions_about_health() {
+        let all = Connections::new(Limits::default());
+        let admit = || all.admit_reserved(address(1));
+        let mut silent: Vec<_> = (0..RESERVED).map(|_| admit().unwrap()).collect();
+        silent[0].busy();
+        let asking = admit().unwrap();
+        let overdue = |connection: &Connection| standing(connection) == Standing::Overdue;
+        assert!(!overdue(&silent[0]) && overdue(&silent[1]) && !overdue(&silent[2]));
+        asking.busy();
+        silent.iter().for_each(Connection::busy);
+        assert!(admit().is_none(), "all of them ask");
+        drop(silent.pop());
+        assert!(admit().is_some());
+        let crowd: Vec<_> = (0..10 * RESERVED).map_while(|_| admit()).collect();
+        assert!(all.len() <= MOST_RESERVED && !crowd.is_empty(), "{}", all.len());
     }
 
     #[test]

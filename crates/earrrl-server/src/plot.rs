@@ -1,7 +1,9 @@
 //! Figures: line charts in panels one above the other, as SVG or PNG.
 
+mod calendar;
 mod figure;
 mod legend;
+mod ticks;
 
 use std::error::Error;
 use std::path::Path;
@@ -9,13 +11,16 @@ use std::sync::Once;
 
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::ValueFormatter;
-use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 use resvg::{tiny_skia, usvg};
 
 use crate::text::plain;
-pub(crate) use figure::{Figure, GREY, Mark, Panel, Series, Stroke};
-use figure::{GRAIN, colour, font};
+pub(crate) use calendar::days;
+pub(crate) use figure::{Across, Figure, GREY, Mark, Note, Panel, Series, Stroke};
+use figure::{GRAIN, colour, font, shade};
+pub(crate) use ticks::Ticks;
+use ticks::{Ticked, short};
 
 /// Where the axes start, with their numbers and labels to the left.
 const LEFT: u32 = 70;
@@ -25,6 +30,9 @@ const MARGIN_RIGHT: u32 = 20;
 
 /// Room for a number on the axis across, and on the one upwards.
 const TICK: (u32, u32) = (64, 22);
+
+/// A character's width, on average and at least so.
+const CHARACTER: u32 = 7;
 
 /// Points a pixel from which on lines are drawn thin.
 const DENSE: f64 = 1.5;
@@ -101,8 +109,7 @@ fn draw<DB: DrawingBackend<ErrorType: 'static>>(
     };
     let panels = area.split_evenly((figure.panels.len().max(1), 1));
     for (place, (panel, area)) in figure.panels.iter().zip(&panels).enumerate() {
-        let x_label = if place + 1 == figure.panels.len() { &figure.x_label } else { "" };
-        draw_panel(area, panel, figure.x, x_label)?;
+        draw_panel(area, panel, &figure.x, place + 1 == figure.panels.len())?;
     }
     area.present()?;
     Ok(())
@@ -111,14 +118,22 @@ fn draw<DB: DrawingBackend<ErrorType: 'static>>(
 fn draw_panel<DB: DrawingBackend<ErrorType: 'static>>(
     area: &DrawingArea<DB, Shift>,
     panel: &Panel,
-    x: (f64, f64),
-    x_label: &str,
+    x: &Across,
+    is_last: bool,
 ) -> Result<(), Box<dyn Error>> {
     let points = panel.series.iter().flat_map(|series| &series.points);
     let top = points.map(|point| point.1).fold(0.0, f64::max);
-    let top = if top > 0.0 { top * 1.12 } else { 1.0 };
-    let x_range = x.0..x.1.max(x.0 + 1.0);
+    let top = match panel.log_from {
+        _ if top <= 0.0 => 1.0,
+        Some(_) => top * 1.5,
+        None => top * 1.12,
+    };
+    let x_label = if is_last { &x.label } else { "" };
     let area = legend::draw(area, &panel.series, LEFT)?;
+    let span = if x.span.1 > x.span.0 { x.span } else { (x.span.0, x.span.0 + 1.0) };
+    let width = (area.dim_in_pixel().0 / GRAIN).saturating_sub(LEFT + MARGIN_RIGHT);
+    let ticks = x.ticks.within(span, (width / TICK.0) as usize);
+    let axis = Ticked::new(span, ticks);
     let mut builder = ChartBuilder::on(&area);
     builder
         .margin(8 * GRAIN)
@@ -127,17 +142,19 @@ fn draw_panel<DB: DrawingBackend<ErrorType: 'static>>(
         .y_label_area_size((LEFT - 8) * GRAIN);
     match panel.log_from {
         Some(bottom) => {
-            let range = (bottom..top.max(bottom * 10.0)).log_scale();
-            fill_panel(builder.build_cartesian_2d(x_range, range)?, panel, x_label, (bottom, top))
+            let top = top.max(bottom * 10.0);
+            let chart = builder.build_cartesian_2d(axis, (bottom..top).log_scale())?;
+            fill_panel(chart, panel, x_label, (bottom, top))
         }
         None => {
-            fill_panel(builder.build_cartesian_2d(x_range, 0.0..top)?, panel, x_label, (0.0, top))
+            let chart = builder.build_cartesian_2d(axis, 0.0..top)?;
+            fill_panel(chart, panel, x_label, (0.0, top))
         }
     }
 }
 
 /// A panel's axes, linear across; linear or logarithmic upwards.
-type Axes<'a, DB, Y> = ChartContext<'a, DB, Cartesian2d<RangedCoordf64, Y>>;
+type Axes<'a, DB, Y> = ChartContext<'a, DB, Cartesian2d<Ticked, Y>>;
 
 fn fill_panel<'a, DB, Y>(
     mut chart: Axes<'a, DB, Y>,
@@ -152,7 +169,6 @@ where
     let (width, height) = chart.plotting_area().dim_in_pixel();
     chart
         .configure_mesh()
-        .x_labels((width / GRAIN / TICK.0) as usize)
         .y_labels((height / GRAIN / TICK.1) as usize)
         .disable_x_mesh()
         .light_line_style(TRANSPARENT)
@@ -163,7 +179,6 @@ where
         .axis_desc_style(font(15))
         .x_desc(x_label)
         .y_desc(&panel.y_label)
-        .x_label_formatter(&|value| short(*value))
         .y_label_formatter(&|value| short(*value))
         .draw()?;
     let points = panel.series.iter().map(|series| series.points.len()).max().unwrap_or(0);
@@ -172,7 +187,12 @@ where
     for series in &panel.series {
         draw_series(&mut chart, series, thickness, ends.0)?;
     }
-    draw_marks(&mut chart, &panel.marks, ends)
+    draw_notes(&mut chart, &panel.notes)?;
+    let height = |share: f64| match panel.log_from {
+        Some(_) => ends.0 * (ends.1 / ends.0).powf(share),
+        None => ends.1 * share,
+    };
+    panel.marks.iter().try_for_each(|mark| draw_mark(&mut chart, mark, ends, height(mark.height)))
 }
 
 fn draw_series<'a, DB, Y>(
@@ -201,34 +221,51 @@ where
     Ok(())
 }
 
-fn draw_marks<'a, DB, Y>(
-    chart: &mut Axes<'a, DB, Y>,
-    marks: &[Mark],
-    (bottom, top): (f64, f64),
-) -> Result<(), Box<dyn Error>>
+/// Texts left of their points and above them, or right of them.
+fn draw_notes<'a, DB, Y>(chart: &mut Axes<'a, DB, Y>, notes: &[Note]) -> Result<(), Box<dyn Error>>
 where
     DB: DrawingBackend<ErrorType: 'static> + 'a,
     Y: Ranged<ValueType = f64>,
 {
-    for &Mark { at, height, text } in marks {
-        let style = BLACK.mix(0.45).stroke_width(GRAIN);
-        let line = [(at, bottom), (at, top)].into_iter();
-        chart.draw_series(DashedLineSeries::new(line, 2 * GRAIN, 3 * GRAIN, style))?;
-        let beside = (5 * GRAIN as i32, 0);
-        let text = EmptyElement::at((at, top * height)) + Text::new(text, beside, font(14));
+    for Note { at, text, before } in notes {
+        let grain = GRAIN as i32;
+        let (side, beside) = match before {
+            true => (Pos::new(HPos::Right, VPos::Bottom), (-2 * grain, -3 * grain)),
+            false => (Pos::new(HPos::Left, VPos::Center), (6 * grain, 0)),
+        };
+        let style = TextStyle::from(font(14)).pos(side);
+        let text = EmptyElement::at(*at) + Text::new(text.clone(), beside, style);
         chart.draw_series(std::iter::once(text))?;
     }
     Ok(())
 }
 
-/// A tick's number without digits that say nothing.
-fn short(value: f64) -> String {
-    if value != 0.0 && value.abs() < 1e-3 {
-        return format!("{value:.0e}");
-    }
-    let text = format!("{value:.4}");
-    let text = text.trim_end_matches('0').trim_end_matches('.');
-    if text == "-0" { "0".into() } else { text.into() }
+fn draw_mark<'a, DB, Y>(
+    chart: &mut Axes<'a, DB, Y>,
+    Mark { at, colour, text, .. }: &Mark,
+    (bottom, top): (f64, f64),
+    height: f64,
+) -> Result<(), Box<dyn Error>>
+where
+    DB: DrawingBackend<ErrorType: 'static> + 'a,
+    Y: Ranged<ValueType = f64>,
+{
+    let (style, dash) = match colour {
+        None => (BLACK.mix(0.45).stroke_width(GRAIN), 2),
+        Some(place) => (shade(*place).stroke_width(2 * GRAIN), 7),
+    };
+    let line = [(*at, bottom), (*at, top)].into_iter();
+    chart.draw_series(DashedLineSeries::new(line, dash * GRAIN, 4 * GRAIN, style))?;
+    // Text that would leave the picture on the right stands on the left.
+    let (place, _) = chart.backend_coord(&(*at, height));
+    let (columns, _) = chart.plotting_area().get_pixel_range();
+    let fits = place + (text.chars().count() as u32 * CHARACTER * GRAIN) as i32 <= columns.end;
+    let (side, beside) = if fits { (HPos::Left, 5) } else { (HPos::Right, -5) };
+    let style = TextStyle::from(font(14)).pos(Pos::new(side, VPos::Center));
+    let beside = (beside * GRAIN as i32, 0);
+    let text = EmptyElement::at((*at, height)) + Text::new(text.clone(), beside, style);
+    chart.draw_series(std::iter::once(text))?;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -239,16 +276,14 @@ mod tests {
         let line =
             |stroke| Series::new("rate", 1, vec![(0.0, 1.0), (5.0, 3.0)]).with_stroke(stroke);
         let series = [Stroke::Solid, Stroke::Dashed, Stroke::Filled].map(line).into();
-        let marks = vec![Mark { at: 2.0, height: 0.5, text: "here" }];
-        let label = "requests a second".to_owned();
-        let panel = Panel { y_label: label, series, marks, log_from: Some(0.1) };
-        let empty = Panel { y_label: String::new(), series: vec![], marks: vec![], log_from: None };
-        let panels = vec![panel, empty];
+        let marks = vec![Mark::new(2.0, 0.5, "here")];
+        let notes = vec![Note { at: (5.0, 3.0), text: "most".into(), before: true }];
+        let y_label = "requests a second".to_owned();
+        let panel = Panel { y_label, series, marks, notes, log_from: Some(0.1) };
         Figure {
             title: "A & B".into(),
-            x_label: "s".into(),
-            x: (0.0, 0.0),
-            panels,
+            x: Across { label: "s".into(), span: (0.0, 5.0), ticks: Ticks::Numbers },
+            panels: vec![panel, Panel::default()],
             size: (400, 300),
         }
     }
@@ -262,18 +297,10 @@ mod tests {
         };
         let svg = String::from_utf8(save("a.svg").unwrap()).unwrap();
         assert!(svg.contains("A &amp; B") && svg.contains("requests a second"));
+        assert!(svg.contains("here") && svg.contains("most"));
         let png = save("a.png").unwrap();
         assert!(png.starts_with(b"\x89PNG"));
         assert_eq!(png, save("b.png").unwrap());
         assert!(save("a.gif").unwrap_err().contains(".svg or .png"));
-    }
-
-    #[test]
-    fn ticks_are_short() {
-        for (value, text) in
-            [(0.0, "0"), (-0.0, "0"), (0.25, "0.25"), (100.0, "100"), (1e-9, "1e-9")]
-        {
-            assert_eq!(short(value), text);
-        }
     }
 }

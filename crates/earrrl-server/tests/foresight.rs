@@ -27,7 +27,7 @@ fn the_report_stands_alone() {
     let addresses = page.matches("http").count();
     assert_eq!(addresses, page.matches("http://www.w3.org/2000/svg").count() + 1, "and http-equiv");
     assert!(!page.contains("url(") && !page.contains("src="));
-    assert_eq!(page.matches("<svg").count(), 4);
+    assert_eq!(page.matches("<svg").count(), 5);
     let long = fs::read_to_string(path).unwrap().replace("<script>", &"long".repeat(2000));
     fs::write(path, long).unwrap();
     assert!(earrrl(&arguments).out.contains(&format!("<h3>{}…</h3>", "long".repeat(50))));
@@ -35,6 +35,60 @@ fn the_report_stands_alone() {
     assert_eq!((sorted.code, sorted.err.lines().count()), (Some(2), 1));
     let hidden = earrrl(&["replay", &log(), "--output", "html", "--anonymize", rules[0], rules[1]]);
     assert!(hidden.out.contains("client-") && !hidden.out.contains("203.0.113"));
+}
+
+#[test]
+fn the_report_says_when_and_how_much() {
+    let rules = ["--rule", "recent-average 1/s half-life=10s", "--rule", "fixed-window 60/1m"];
+    let page = earrrl(&[&["replay", &log(), "--output", "html"], &rules[..]].concat()).out;
+    let text = |text: &str| assert!(page.contains(text), "no `{text}`");
+    // The distribution of peaks, with the limit of each rule.
+    text("Clients by their peak rate");
+    text("limit 1: 2 above");
+    text("limit 2: 1 above");
+    // The worst client: denied when, at its peak when, seen when.
+    text("154 of 169 requests denied (91.1 %), 2023-11-14 22:20:01 to 2023-11-14 22:20:21");
+    text("Peak 6.28 a second, 6.28 times the limit, at 2023-11-14 22:20:20");
+    text("First seen 2023-11-14 22:20:00, last seen 2023-11-14 22:20:21");
+    // Ticks of a calendar, in the panels those of the incident.
+    for tick in ["22:19:30", "22:20:05", "2023-11-14, UTC"] {
+        assert!(page.contains(&format!("\n{tick}\n")), "no {tick}");
+    }
+    let panels = page.split("<section>").nth(1).unwrap();
+    assert!(
+        panels.contains("\n22:20:05\n")
+            && !panels.split("</section>").next().unwrap().contains("\n22:19:30\n")
+    );
+}
+
+#[test]
+fn options_are_variables_too() {
+    use std::process::Command;
+    let run = |command: &str, variables: &[(&str, &str)], arguments: &[&str]| {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_earrrl"));
+        process.arg(command).args(arguments).envs(variables.iter().copied());
+        let output = process.output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let rules = ("EARRRL_REPLAY_RULE", "fixed-window 60/1m;gcra 1/s burst=20");
+    let (_, found, _) = run("replay", &[rules, ("EARRRL_REPLAY_ANONYMIZE", "yes")], &[&log()]);
+    assert!(
+        found.contains("fixed-window 60/1m: most denied") && found.contains("gcra 1/s burst=20: ")
+    );
+    assert!(found.contains("client-") && !found.contains("203.0.113.99"));
+    let half_life = [("EARRRL_SUGGEST_HALF_LIFE", "1m"), ("EARRRL_SUGGEST_ANONYMIZE", "0")];
+    let (_, found, _) = run("suggest", &half_life, &[&log()]);
+    assert!(found.contains("half-life=1m strict") && found.contains("203.0.113.99"), "{found}");
+    let client = [("EARRRL_SIMULATE_CLIENT", "a steady 2/s;b steady 1/s")];
+    let (_, found, _) = run("simulate", &client, &["--rule", "fixed-window 60/1m"]);
+    assert_eq!(found.lines().count(), 3, "{found}");
+    // A server's variables are not for these.
+    let server = [("EARRRL_CONFIG", "/nowhere"), ("EARRRL_RULE", "login=gcra 1/s burst=5")];
+    let (code, _, err) = run("replay", &server, &[&log(), "--rule", "fixed-window 60/1m"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let (code, _, err) = run("replay", &[("EARRRL_REPLAY_RULE", "gcra")], &[&log()]);
+    assert_eq!((code, err.lines().count()), (Some(2), 1), "{err}");
 }
 
 #[test]

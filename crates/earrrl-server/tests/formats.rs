@@ -161,3 +161,64 @@ fn the_lines_of_the_documentation_are_read() {
         }
     }
 }
+
+#[test]
+fn the_lines_of_the_help_are_read() {
+    let help = earrrl(&["replay", "--help"]).out;
+    let formats = help.split("\nFormats, with a line of each").nth(1).unwrap();
+    let mut found: Vec<(&str, String)> = Vec::new();
+    for line in formats.lines() {
+        match (line.strip_prefix("      "), line.strip_prefix("  ")) {
+            (Some(line), _) => found.last_mut().unwrap().1 += &format!("{line}\n"),
+            (None, Some(named)) => {
+                found.push((named.split([',', ' ']).next().unwrap(), String::new()))
+            }
+            (None, None) => {}
+        }
+    }
+    assert_eq!(found.len(), 16, "{found:?}");
+    for (format, lines) in found {
+        assert_eq!(replayed(&lines, &["--format", format])["events"], 1, "{format}: {lines}");
+        if format != "sshd-lines" {
+            assert_eq!(replayed(&lines, &[])["formats"][0], format, "{lines}");
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(earrrl(&["man", folder.path().to_str().unwrap()]).code, Some(0));
+    let page = fs::read_to_string(folder.path().join("earrrl-replay.1")).unwrap();
+    assert!(page.contains("limiting requests, excess") && page.contains("haproxy"));
+}
+
+#[test]
+fn a_pasted_statement_is_a_notation() {
+    let line =
+        r#"192.0.2.7 - ann [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5 "-" "curl/8" "-""#;
+    let nginx = r#"log_format  main  '$remote_addr - $remote_user [$time_local] "$request" '
+                      '$status $body_bytes_sent "$http_referer" '
+                      '"$http_user_agent" "$http_x_forwarded_for"';"#;
+    let apache = r#"LogFormat "%h %l %u %t \"%r\" %>s %b \"%{Referer}i\" \"%{User-Agent}i\" \"%{X-Forwarded-For}i\"" combined"#;
+    let json = r#"log_format json escape=json '{"time":"$time_iso8601","ip":"$remote_addr"}';"#;
+    for (notation, line) in [
+        (nginx, line),
+        (apache, line),
+        (json, r#"{"time":"2015-05-17T10:05:03Z","ip":"192.0.2.7"}"#),
+    ] {
+        let found = replayed(line, &["--log-format", notation]);
+        assert_eq!(
+            (&found["events"], &found["from"]),
+            (&1.into(), &1_431_857_103.0.into()),
+            "{notation}"
+        );
+        let top = replayed(line, &["--log-format", notation, "--rule", "fixed-window 0.5/1m"]);
+        assert_eq!(top["rules"][1]["top"][0]["key"], "192.0.2.7", "{notation}");
+    }
+}
+
+#[test]
+fn haproxys_clf_is_a_common_log() {
+    let line = r#"192.0.2.7 - - [06/Feb/2009:12:14:14 +0000] "GET /a HTTP/1.1" 200 2750 "" "" 33317 655 "http-in" "static" "srv1" 10 0 30 69 109 ---- 1 1 1 1 0 0 0 "" """#;
+    for line in [line.to_owned(), format!("Feb  6 12:14:14 localhost haproxy[14389]: {line}")] {
+        let found = replayed(&line, &["--key", "client,path", "--rule", "fixed-window 0.5/1m"]);
+        assert_eq!(found["rules"][1]["top"][0]["key"], "192.0.2.7,/a", "{line}");
+    }
+}

@@ -89,6 +89,19 @@ fn every_documented_route_answers_as_documented() {
     assert_eq!(missing, None, "documented and not tried");
 }
 
+/// What one server has, another lacks.
+#[test]
+fn the_document_is_this_servers() {
+    let open = document(&TestServer::start(""));
+    assert!(open.get("security").is_none() && open["paths"].get("/metrics").is_some());
+    let closed = "[server]\ncheck_token = \"0123456789abcdef\"\nadmin = \"127.0.0.1:0\"\n";
+    let closed = document(&TestServer::start(closed));
+    assert!(closed.get("security").is_some() && closed["paths"].get("/metrics").is_none());
+    for method in ["get", "put", "post", "delete", "options", "head", "patch", "trace"] {
+        assert!(open["paths"]["/v1/authz"].get(method).is_some(), "{method}");
+    }
+}
+
 #[test]
 fn every_reference_leads_somewhere() {
     let document = document(&TestServer::start(""));

@@ -290,6 +290,23 @@ fn garbage_under_load_leaves_the_rules_in_force() {
 }
 
 #[test]
+fn listeners_can_be_turned_off() {
+    for (flag, other) in [("--http", "--resp"), ("--resp", "--http")] {
+        let mut command = Command::new(BINARY);
+        command.args(["serve", flag, "off", other, "127.0.0.1:0", "--log-json"]);
+        let mut process = Killed(command.stderr(std::process::Stdio::piped()).spawn().unwrap());
+        let mut log = std::io::BufReader::new(process.0.stderr.take().unwrap());
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut log, &mut line).unwrap();
+        let serving: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(serving["fields"][&flag[2..]], "off", "{line}");
+        assert_ne!(serving["fields"][&other[2..]], "off", "{line}");
+    }
+    let output = run(&["serve", "--http", "of"]);
+    assert!(text(&output.stderr).contains("or \"off\""), "{}", text(&output.stderr));
+}
+
+#[test]
 fn other_machines_are_not_served_unasked() {
     let output = run(&["serve", "--http", "0.0.0.0:0"]);
     assert_eq!(output.status.code(), Some(2));
@@ -341,6 +358,41 @@ fn config_check_tells_every_mistake() {
         "{error}"
     );
     assert_eq!(run(&["config", "check", "/nonexistent"]).status.code(), Some(2));
+}
+
+#[test]
+fn config_check_tells_of_tables_beyond_memory() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let rule = "[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=5\"\ncapacity = 10_000_000_000\n";
+    std::fs::write(file.path(), rule).unwrap();
+    let output = run(&["config", "check", file.path().to_str().unwrap()]);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(
+        error.contains(":4:12: capacity: the 10000000000 clients of rule a need 199 GiB"),
+        "{error}"
+    );
+    assert_eq!(error.lines().count(), 1, "{error}");
+}
+
+/// As the container runs it, at another port.
+#[test]
+fn the_containers_health_check_tells_health() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/Dockerfile");
+    let dockerfile = std::fs::read_to_string(folder).unwrap();
+    let line = dockerfile.lines().find(|line| line.starts_with("HEALTHCHECK ")).unwrap();
+    let words: Vec<String> = serde_json::from_str(line.split_once(" CMD ").unwrap().1).unwrap();
+    let mut process = Process::start(&[]);
+    let port = process.http.port().to_string();
+    let healthy = || {
+        let words = words.iter().map(|word| word.replace("8080", &port));
+        let words: Vec<String> = words.collect();
+        Command::new(&words[0]).args(&words[1..]).output().unwrap().status.success()
+    };
+    assert!(healthy());
+    process.signal(Signal::TERM);
+    assert!(process.child.wait().unwrap().success());
+    assert!(!healthy());
 }
 
 #[test]

@@ -56,6 +56,18 @@ fn metric(server: &TestServer, name: &str) -> f64 {
 }
 
 #[test]
+fn a_refused_reload_applies_nothing() {
+    let redis = Redis::start();
+    let server = start(&redis, "");
+    // A table that no machine has room for, behind a limit that has changed.
+    let more = "[[rule]]\nname = \"b\"\nlimit = \"gcra 1/s burst=1\"\ncapacity = 10_000_000_000\n";
+    let text = config(&redis.url(), "").replace("burst=1000", "burst=5") + more;
+    let error = server.server.reload(Ok(support::parse(&text))).unwrap_err();
+    assert!(error.contains("memory"), "{error}");
+    assert_eq!(remaining(&server, "alice"), 999);
+}
+
+#[test]
 fn two_servers_share_their_limits() {
     let redis = Redis::start();
     let servers = [(), ()].map(|()| start(&redis, ""));

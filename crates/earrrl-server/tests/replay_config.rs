@@ -134,6 +134,15 @@ fn decision_by_decision() {
     let table = earrrl(&arguments).out;
     assert!(table.contains(&format!("all together: {denied} of 600 not allowed")), "{table}");
     assert!(table.contains("quarantine  slow: fixed-window 6/1m"), "{table}");
+    let page = earrrl(&[&arguments[..], &["--output", "html"]].concat());
+    assert!(page.out.contains(&format!("<p>{denied} of 600 requests not allowed")), "{page:?}");
+    assert!(page.out.contains("<b>slow</b>: fixed-window 6/1m"));
+    // One for all rules together, and one for each.
+    let rules = summary["rules"].as_array().unwrap().len();
+    assert_eq!(page.out.matches("<svg").count(), 1 + rules);
+    let plot = tempfile::NamedTempFile::with_suffix(".svg").unwrap();
+    earrrl(&[&arguments[..], &["--plot", plot.path().to_str().unwrap()]].concat());
+    assert!(fs::read_to_string(plot.path()).unwrap().contains("permitted by all rules together"));
     let streamed = earrrl(&[&arguments[..], &["--output", "jsonl", "--assume-sorted"]].concat());
     assert_eq!(streamed.out, replayed.out);
 }
@@ -153,7 +162,6 @@ fn what_a_log_does_not_have_is_told() {
     for (arguments, told) in [
         (["--rule", "gcra 1/s burst=2"], "cannot be used with"),
         (["--key", "user"], "cannot be used with"),
-        (["--output", "html"], "drawn of --rule"),
     ] {
         let outcome = earrrl(&[&["replay", "--config", path, log], &arguments[..]].concat());
         assert_eq!((outcome.code, outcome.err.lines().count()), (Some(2), 1), "{outcome:?}");

@@ -335,6 +335,84 @@ fn a_refused_reload_applies_nothing() {
     assert_eq!(answer.json()["remaining"], 0, "{answer:?}");
 }
 
+/// Descriptors are part of it.
+#[test]
+fn a_reload_refused_for_its_descriptors_applies_nothing() {
+    let text = |burst: u32| {
+        format!("[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst={burst}\"\ncapacity = 10\n")
+    };
+    let server = TestServer::start(&text(1));
+    let mut config = support::parse(&text(77));
+    config.envoy.files = vec![support::testdata("envoy/shop.yaml")];
+    config.envoy.load().unwrap();
+    config.envoy.algorithm = earrrl_server::config::envoy::Algorithm::Gcra;
+    config.capacity = 10_000_000_000_000;
+    let error = server.server.reload(Ok(config)).unwrap_err();
+    assert!(error.contains("memory"), "{error}");
+    let answer = server.http().post("/v1/check", r#"{"rule":"a","key":"k"}"#);
+    assert_eq!(answer.json()["remaining"], 0, "{answer:?}");
+}
+
+/// A key has no more of an IPv6 address than the network, so what is said of an address is said of
+/// the network.
+#[test]
+fn overrides_and_exemptions_mean_whom_a_key_means() {
+    let server = TestServer::start(
+        r#"
+        [[rule]]
+        name = "a"
+        limit = "fixed-window 1/1h"
+        exempt = { client = ["2001:db8:5::7", "::ffff:192.0.2.9"] }
+        [[rule.override]]
+        key = { client = "2001:db8::1" }
+        limit = "fixed-window 9/1h"
+        [[rule]]
+        name = "b"
+        key = "user"
+        limit = "fixed-window 1/1h"
+        match = { path = "/b" }
+        exempt = { client = "2001:db8::1" }
+        "#,
+    );
+    let mut client = server.http();
+    let mut ask = |address: &str, path: &str| {
+        let body = format!(r#"{{"attributes":{{"client":"{address}","path":"{path}"}}}}"#);
+        client.post("/v1/check", &body).json()
+    };
+    for (address, left) in [("2001:db8::1", 8), ("2001:db8::2", 7), ("[2001:db8::3]:80", 6)] {
+        assert_eq!(ask(address, "/")["remaining"], left, "{address}");
+    }
+    assert_eq!(ask("2001:db8:0:1::1", "/")["remaining"], 0, "another network");
+    for exempt in ["2001:db8:5::7", "2001:db8:5::8", "192.0.2.9"] {
+        assert_eq!(ask(exempt, "/")["rule"], serde_json::Value::Null, "{exempt}");
+    }
+    // By its key alone it is the same client.
+    let named = r#"{"rule":"a","key":"2001:db8::/64"}"#;
+    assert_eq!(server.http().post("/v1/check", named).json()["remaining"], 5);
+    // Where clients are not told apart by address, an address is that address.
+    assert_eq!(ask("2001:db8:7::1", "/b")["rule"], "a");
+    assert_eq!(ask("2001:db8::5", "/b")["over"], serde_json::json!(["b"]));
+    assert_eq!(ask("2001:db8::1", "/b")["rule"], "a");
+}
+
+#[test]
+fn a_rule_that_comes_back_has_its_clients() {
+    let rule = |name: &str| format!("[[rule]]\nname = \"{name}\"\nlimit = \"gcra 1/h burst=9\"\n");
+    let both = rule("a") + &rule("b");
+    let (server, _clock) = TestServer::manual(&both);
+    let ask = || {
+        let answer = server.http().post("/v1/check", r#"{"rule":"b","key":"k"}"#);
+        (answer.status, answer.json()["remaining"].clone())
+    };
+    assert_eq!(ask(), (200, 8.into()));
+    for left in [7, 6, 5] {
+        server.server.reload(Ok(support::parse(&rule("a")))).unwrap();
+        assert_eq!(ask().0, 404);
+        server.server.reload(Ok(support::parse(&both))).unwrap();
+        assert_eq!(ask(), (200, left.into()));
+    }
+}
+
 #[test]
 fn no_rules_any_more_must_be_meant() {
     let server = TestServer::start("[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=1\"\n");
@@ -552,4 +630,120 @@ fn tokens_are_exchanged_by_a_reload() {
     write("new-token-0123456789\n");
     server.server.reload(Ok(config())).unwrap();
     assert_eq!((status("old-token-0123456789"), status("new-token-0123456789")), (401, 200));
+}
+
+/// The value of a metric, with its labels.
+fn metric(server: &TestServer, name: &str) -> u64 {
+    let text = server.http().get("/metrics").body;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.map_or(0, |value| value.parse().unwrap())
+}
+
+fn status(name: u16) -> String {
+    format!("earrrl_http_responses_total{{status=\"{name}\"}}")
+}
+
+#[test]
+fn whoever_is_shed_over_http_is_told() {
+    let config = "[server]\nmax_held_memory = 1048576\nrequest_timeout = \"1h\"\n";
+    let server = TestServer::start(config);
+    let head = "POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+                Content-Length: 250000\r\n\r\n";
+    let mut body = head.as_bytes().to_vec();
+    body.resize(200_000, b'x');
+    let streams: Vec<TcpStream> = (0..12)
+        .map(|_| {
+            let mut stream = connect(server.http);
+            // What is not wanted any more may not be taken.
+            let _ = stream.write_all(&body);
+            stream
+        })
+        .collect();
+    for stream in &streams {
+        stream.set_nonblocking(true).unwrap();
+    }
+    let mut told = 0;
+    // There is room for two.
+    support::until("the others are told", || {
+        for mut stream in &streams {
+            let mut answer = [0; 512];
+            match stream.read(&mut answer) {
+                Ok(read) if answer[..read].starts_with(b"HTTP/1.1 503 ") => told += 1,
+                Ok(0) | Err(_) => {}
+                Ok(read) => panic!("{:?}", String::from_utf8_lossy(&answer[..read])),
+            }
+        }
+        told == 10
+    });
+    assert_eq!((shed(&server), metric(&server, &status(503))), (told, told));
+    assert_eq!(metric(&server, &status(400)), 0);
+}
+
+#[test]
+fn a_bare_line_feed_is_refused() {
+    let server = TestServer::start("");
+    for request in [
+        "GET /v1/rules HTTP/1.1\nHost: localhost\n\n",
+        "GET /v1/rules HTTP/1.1\r\nHost: localhost\nX: y\r\n\r\n",
+        "POST /v1/check HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\n{\r\n",
+    ] {
+        let mut stream = connect(server.http);
+        stream.write_all(request.as_bytes()).unwrap();
+        let answer = String::from_utf8(until_closed(&stream)).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{request:?}: {answer:?}");
+        assert!(answer.ends_with("expected CRLF\"}"), "{answer:?}");
+    }
+    assert_eq!(metric(&server, &status(400)), 3);
+    // Bodies are the client's own.
+    let mut client = server.http();
+    let answer = client.post("/v1/check", "{\n\"attributes\":\n{}}");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(client.get("/healthz").status, 200);
+}
+
+#[test]
+fn what_is_not_understood_is_counted_by_its_status() {
+    let server = TestServer::start("");
+    let long = format!("GET / HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "y".repeat(20_000));
+    for (request, status) in [("no HTTP\r\n\r\n", "400"), (&*long, "431")] {
+        let stream = connect(server.http);
+        let _ = (&stream).write_all(request.as_bytes());
+        let answer = String::from_utf8(until_closed(&stream)).unwrap();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer:?}");
+    }
+    support::until("both are counted", || {
+        metric(&server, &status(400)) == 1 && metric(&server, &status(431)) == 1
+    });
+}
+
+#[test]
+fn guessing_at_tokens_over_http_is_slow() {
+    let server = TestServer::start("[server]\ncheck_token = \"0123456789abcdef\"\n");
+    let mut client = server.http();
+    client.token = Some("guess".to_owned());
+    let body = r#"{"rule":"api","key":"k"}"#;
+    for _ in 0..2 {
+        let answer = client.post("/v1/check", body);
+        assert_eq!((answer.status, answer.header("connection")), (401, None));
+    }
+    let answer = client.post("/v1/check", body);
+    assert_eq!((answer.status, answer.header("connection")), (401, Some("close")));
+    assert_eq!(client.rest(), b"");
+}
+
+/// As many idle clients of HTTP as there are places, those for health included, keep nobody from
+/// asking how the server is.
+#[test]
+fn idle_clients_of_http_leave_room_for_health() {
+    let server = TestServer::start(
+        "[server]\nmax_connections = 20\nmax_connections_per_address = 20\nidle_timeout = \"1h\"\n",
+    );
+    let idle: Vec<_> = (0..20).map(|_| connect(server.http)).collect();
+    support::until("all places are taken", || server.server.connections.len() == 20);
+    let more: Vec<_> = (0..60).map(|_| connect(server.http)).collect();
+    support::until("so are those for health", || server.server.connections.len() >= 36);
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        assert_eq!(server.http().get(path).status, 200, "{path}");
+    }
+    drop((idle, more));
 }

@@ -83,7 +83,7 @@ impl Action {
 pub enum Outcome {
     /// Within every rule.
     Allow,
-    /// Over a dry-run rule's limit, and allowed.
+    /// Over a dry-run rule's limit, and allowed; answered only where no other rule was charged.
     Observe,
     /// Over a quarantining rule's limit: allowed and flagged.
     Quarantine,
@@ -177,7 +177,8 @@ impl core::fmt::Debug for Places {
 pub struct Decision {
     /// Whether the request is answered as allowed. Only [`Outcome::Deny`] is not.
     pub allowed: bool,
-    /// What became of it.
+    /// What became of it. A dry run beside a rule that acts shows in [`over`](Self::over) alone,
+    /// neither here nor in the figures.
     pub outcome: Outcome,
     /// Which of the charges the figures below come from, by its place; 0 where there is one.
     pub rule: usize,

@@ -67,6 +67,8 @@ pub mod internal {
     pub use crate::engine::{merge_charges, restore_places};
     pub use crate::nearest::nearest;
     pub use crate::rules::{Judgement, combine, decide_all};
+    #[cfg(feature = "std")]
+    pub use crate::store::{table::available::total as memory_in_all, table_bytes};
 
     /// The usual name of every algorithm.
     pub fn algorithms() -> impl Iterator<Item = &'static str> {

@@ -1,7 +1,7 @@
 -- Sliding window log: every request of the last window. The slots of its tally are instants.
 
 -- parameters
-local tag, window, quota, cost, most, step, lives = unpack('<I4dddddd', args, at)
+local tag, window, quota, cost, exact, grain, step, lives = unpack('<I4ddddddd', args, at)
 
 -- judge
 local tally = read(key, tag)
@@ -15,9 +15,9 @@ end
 -- charge
 -- The expiry moves once a `step`, for which `lives` allows.
 local moves = tally.newest - tally.newest % step ~= now - now % step
+gather(tally, now, exact, grain)
 add(key, tally, now, cost)
 drop_outweighed(key, tally, quota)
-merge_oldest(key, tally, most)
 write(key, tally, moves and lives)
 
 -- answer
@@ -25,7 +25,11 @@ state = tally and summary(key, tally, quota - cost) or ''
 
 -- adjust
 -- Taken back without its time: the newest.
-if back and unnamed then when = tally.newest end
+if back then
+  when = unnamed and tally.newest or now_at(key, tally, when, exact, grain)
+else
+  gather(tally, when, exact, grain)
+end
 add_past(key, tally, when, cost)
 drop_outweighed(key, tally, quota)
 if tally.sum > 0 then

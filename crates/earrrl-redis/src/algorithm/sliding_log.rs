@@ -22,9 +22,11 @@ impl OnRedis for SlidingLog {
 
     fn parameters(&self, request: &Request<'_>, packed: &mut Packed) {
         let (window, quota) = (whole_micros(self.window()), self.quota().billionths() as f64);
-        let (most, step) = (self.max_entries() as f64, (window / 4.0).ceil());
+        let (exact, grain) = (self.exact_entries() as f64, (self.grain() / SLOT) as f64);
+        let step = (window / 4.0).ceil();
         let lives = (window + step) / 1e3 + request.linger_ms();
-        packed.numbers(&[window, quota, request.billionths(), most, step, lives.ceil()]);
+        let cost = request.billionths();
+        packed.numbers(&[window, quota, cost, exact, grain, step, lives.ceil()]);
     }
 
     fn has_len(&self, len: usize) -> bool {

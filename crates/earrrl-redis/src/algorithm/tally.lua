@@ -75,20 +75,6 @@ local function drop_outweighed(key, tally, quota)
   drop(key, tally, function(_, cost) return tally.sum - cost > quota end)
 end
 
--- Merges the oldest entries, at the later's time, until there are at most `most`.
-local function merge_oldest(key, tally, most)
-  while tally.last - tally.oldest >= most and tally.last > tally.oldest do
-    local _, cost = unpack('<dd', entries(key, tally.oldest, 1))
-    tally.oldest = tally.oldest + 1
-    if tally.oldest < tally.last then
-      local slot, next_cost = unpack('<dd', entries(key, tally.oldest, 1))
-      call('SETRANGE', key, HEADER + ENTRY * tally.oldest, pack('<dd', slot, cost + next_cost))
-    else
-      tally.cost = tally.cost + cost
-    end
-  end
-end
-
 -- Adds to `slot`, or to the newest if that is later: time does not go back.
 local function add(key, tally, slot, cost)
   if tally.sum > 0 and tally.newest < slot then
@@ -120,6 +106,30 @@ local function find(key, tally, slot)
     if unpack('<d', entries(key, middle, 1)) < slot then low = middle + 1 else high = middle end
   end
   if low < tally.last then return low, unpack('<dd', entries(key, low, 1)) end
+end
+
+-- Whether one cell of a grid of `grain` has both slots.
+local function together(one, other, grain)
+  return one - one % grain == other - other % grain
+end
+
+-- Moves the newest entry to `slot`, where there are `exact` entries and the grid has both in one cell:
+-- what is added there next is then part of it.
+local function gather(tally, slot, exact, grain)
+  local entries = tally.sum > 0 and tally.last - tally.oldest + 1 or 0
+  if entries >= exact and tally.newest < slot and together(tally.newest, slot, grain) then
+    tally.newest = slot
+  end
+end
+
+-- The slot of the entry that has what was added to `slot`, where `gather` may have moved it. The oldest
+-- entry is not named: what was before it is gone, perhaps that of `slot` too.
+local function now_at(key, tally, slot, exact, grain)
+  if tally.last - tally.oldest + 1 < exact then return slot end
+  local place, there = find(key, tally, slot)
+  place, there = place or tally.last, there or tally.newest
+  local moved = there > slot and place > tally.oldest and together(there, slot, grain)
+  return moved and there or slot
 end
 
 -- The newest entry, once it has no cost any more, gives way to the one before.

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use earrrl_server::config::envoy::explain::explain;
 use earrrl_server::config::{Config, ConfigError, EnvoyConfig};
+use earrrl_server::service::room::{self, Lacking};
 use earrrl_server::tls::Tls;
 
 use super::{Failure, failure};
@@ -51,6 +52,16 @@ fn check(file: &Path) -> Result<ExitCode, Failure> {
     let config = load(file)?;
     if let Some(why) = config.server.exposed() {
         return Err(Failure::new(why));
+    }
+    if let Some(Lacking { message, place }) = room::lacking(&config) {
+        let name = file.display().to_string();
+        return Err(Failure::new(match place {
+            None => format!("{name}: {message}"),
+            Some(place) => {
+                let text = std::fs::read_to_string(file).unwrap_or_default();
+                ConfigError::at(&name, &text, place, message).to_string()
+            }
+        }));
     }
     if let Some(tls) = &config.server.tls {
         Tls::load(tls).map_err(|why| Failure::new(format!("[server.tls] {why}")))?;

@@ -5,6 +5,7 @@ mod check;
 mod completions;
 #[cfg(feature = "serve")]
 mod config;
+mod environment;
 mod failure;
 mod figure;
 mod log;
@@ -20,7 +21,7 @@ mod suggest;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 pub(crate) use failure::Failure;
 
@@ -49,12 +50,13 @@ enum Command {
 
 /// Runs the command that the arguments name.
 pub(crate) fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let matches = environment::with_variables(Cli::command()).try_get_matches();
+    let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return failure::usage(&error),
     };
     let result = match cli.command {
-        Command::Replay(args) => replay::run(*args),
+        Command::Replay(args) => run_replay(*args),
         #[cfg(feature = "serve")]
         Command::Serve(args) => serve::run(*args),
         #[cfg(feature = "serve")]
@@ -62,7 +64,7 @@ pub(crate) fn run() -> ExitCode {
         #[cfg(feature = "serve")]
         Command::Config(args) => config::run(args),
         Command::Completions(args) => completions::run(args, &mut Cli::command()),
-        Command::Man(args) => man::run(&args, Cli::command()),
+        Command::Man(args) => man::run(&args, environment::with_variables(Cli::command())),
         Command::Suggest(args) => suggest::run(*args),
         Command::Simulate(args) => simulate::run(*args),
     };
@@ -70,4 +72,13 @@ pub(crate) fn run() -> ExitCode {
         Ok(code) => code,
         Err(failure) => failure.tell(),
     }
+}
+
+/// Runs `replay`, under rules or a whole configuration.
+fn run_replay(args: replay::Args) -> Result<ExitCode, Failure> {
+    #[cfg(feature = "serve")]
+    if let Some(path) = &args.config {
+        return replay_config::run(&args, path);
+    }
+    replay::run(args)
 }

@@ -17,20 +17,20 @@ use crate::replay::{Clients, Held, Names, Reader, Replay, Request};
 /// Reads the logs of web servers, proxies, load balancers, mail servers and the ssh daemon, JSON lines
 /// and CSV, plain or compressed, and puts each request through each rule.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLE)]
+#[command(after_help = EXAMPLE, after_long_help = EXAMPLE_AND_FORMATS)]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(super) log: log::LogArgs,
 
     /// A rule to try, see below; may be given several times. Without one, what `suggest` advises is
-    /// tried
+    /// tried, and told
     #[arg(long = "rule", value_name = "RULE")]
     rules: Vec<Rule>,
 
     /// A server's configuration to try instead: its rules, keys, costs, exemptions, all together
     #[cfg(feature = "serve")]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rules", "key", "costs", "ipv4_prefix", "ipv6_prefix"])]
-    config: Option<std::path::PathBuf>,
+    pub(super) config: Option<std::path::PathBuf>,
 
     /// What to print
     #[arg(long, value_name = "FORM", default_value = "table")]
@@ -45,12 +45,24 @@ pub(crate) struct Args {
     pub(super) assume_sorted: bool,
 }
 
+/// The size of a figure in a file.
+pub(super) const PLOT: (u32, u32) = (960, 480);
+
 const EXAMPLE: &str = concat!(
     "\
 Example:
   earrrl replay access.log.gz --rule 'recent-average 1/s half-life=10s strict' \\
                               --rule 'fixed-window 60/1m'",
     include_str!("rules.txt")
+);
+
+const EXAMPLE_AND_FORMATS: &str = concat!(
+    "\
+Example:
+  earrrl replay access.log.gz --rule 'recent-average 1/s half-life=10s strict' \\
+                              --rule 'fixed-window 60/1m'",
+    include_str!("rules.txt"),
+    include_str!("formats.txt")
 );
 
 /// What to print.
@@ -68,10 +80,6 @@ pub(super) enum Output {
 
 /// Runs the command.
 pub(crate) fn run(mut args: Args) -> Result<ExitCode, Failure> {
-    #[cfg(feature = "serve")]
-    if let Some(path) = &args.config {
-        return super::replay_config::run(&args, path);
-    }
     let mut reader = Reader::new(args.log.selection());
     let progress = Progress::of(&args.log.files);
     let mut held = Held::default();
@@ -103,8 +111,12 @@ pub(crate) fn run(mut args: Args) -> Result<ExitCode, Failure> {
 impl Args {
     fn replay(&self) -> Replay {
         let replay = Replay::new(self.rules.iter().cloned());
-        let shows_time = self.plot.is_some() || self.output == Output::Html;
-        if shows_time { replay.with_timeline() } else { replay }
+        if self.shows_time() { replay.with_timeline() } else { replay }
+    }
+
+    /// Whether anything is drawn over time.
+    pub(super) fn shows_time(&self) -> bool {
+        self.plot.is_some() || self.output == Output::Html
     }
 
     /// Whether nothing is held.
@@ -120,9 +132,11 @@ impl Args {
 
     fn draw(&self, replay: &Replay) -> Result<(), Failure> {
         let (Some(path), Some(timeline)) = (&self.plot, &replay.timeline) else { return Ok(()) };
-        let rules: Vec<usize> = (0..replay.trials.len()).collect();
-        let axis = report::Axis::new(timeline);
-        let figure = report::asked_and_permitted(&axis, replay, &rules, (960, 480));
+        let rules = replay.trials.iter().enumerate();
+        let columns: Vec<_> = rules
+            .map(|(place, trial)| (format!("permitted by {}", trial.rule), place + 1, place))
+            .collect();
+        let figure = report::over_time(timeline, 0, &columns, PLOT);
         crate::plot::save(&figure, path).map_err(Failure::new)
     }
 }

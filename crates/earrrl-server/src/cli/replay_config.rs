@@ -1,6 +1,6 @@
 //! `earrrl replay --config`: what a server with this configuration would have said.
 
-use std::io::{self, BufWriter, Write as _};
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ use super::failure::{self, ERROR, warn};
 use super::progress::Progress;
 use super::replay::{Args, Output};
 use super::{Failure, log};
-use crate::replay::report::configured as report;
+use crate::replay::report::{configured as report, configured_html};
 use crate::replay::{Clients, Configured, Held, Key, Names, Reader, Request};
 
 /// Runs the command.
@@ -20,23 +20,48 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<ExitCode, Failure> {
     if config.rules.is_empty() {
         return Err(Failure::new(format!("{}: no rule to try", path.display())));
     }
-    if args.output == Output::Html || args.plot.is_some() {
-        return Err(Failure::new("figures are drawn of --rule, not of --config"));
-    }
     let mut configured =
         Configured::new(&config).map_err(|error| Failure::new(error.to_string()))?;
+    if args.shows_time() {
+        configured = configured.with_timeline();
+    }
     let mut selection = args.log.selection();
     selection.key = Key::attributes(configured.attributes());
     selection.prefixes = config.client_address.prefixes;
     let mut reader = Reader::new(selection);
     let names = Names::new(args.log.anonymize);
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let whole = decide_all(args, &mut reader, &mut configured, (&mut out, &names))?;
+    match args.output {
+        Output::Table => report::write_table(&mut out, &configured, &names)?,
+        Output::Json => report::write_json(&mut out, (&reader, &configured, &names))?,
+        Output::Html => configured_html::write(&mut out, (&reader, &configured, &names))?,
+        Output::Jsonl => {}
+    }
+    out.flush()?;
+    if let (Some(path), Some(figure)) =
+        (&args.plot, configured_html::figure(&configured, super::replay::PLOT))
+    {
+        crate::plot::save(&figure, path).map_err(Failure::new)?;
+    }
+    tell(&reader, &configured);
+    log::tell_skipped(&reader, &args.log);
+    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(ERROR) })
+}
+
+/// Puts all requests through the configuration; false where a log could not be read to its end.
+fn decide_all(
+    args: &Args,
+    reader: &mut Reader,
+    configured: &mut Configured,
+    (out, names): (&mut impl Write, &Names),
+) -> Result<bool, Failure> {
+    let lines = args.output == Output::Jsonl;
     let mut take_one = |clients: &Clients, request: Request| -> io::Result<()> {
-        let lines = args.output == Output::Jsonl;
         configured.decide(clients, request, |told| match lines {
             true => {
                 let client = told.client.map(|client| names.of(client));
-                report::write_line(&mut out, request.time, &told, json!(client))
+                report::write_line(out, request.time, &told, json!(client))
             }
             false => Ok(()),
         })
@@ -45,25 +70,17 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<ExitCode, Failure> {
         requests.iter().try_for_each(|&request| take_one(clients, request))
     };
     let progress = Progress::of(&args.log.files);
-    let mut held = Held::default();
     let whole = if args.assume_sorted {
-        log::read(&args.log, &mut reader, &progress, take)?
+        log::read(&args.log, reader, &progress, take)?
     } else {
-        let whole = log::read(&args.log, &mut reader, &progress, |_, r| held.extend(r))?;
+        let mut held = Held::default();
+        let whole = log::read(&args.log, reader, &progress, |_, r| held.extend(r))?;
         held.sort();
         held.each(|requests| take(&reader.clients, requests))?;
         whole
     };
     progress.clear();
-    match args.output {
-        Output::Table => report::write_table(&mut out, &configured, &names)?,
-        Output::Json => report::write_json(&mut out, (&reader, &configured, &names))?,
-        Output::Jsonl | Output::Html => {}
-    }
-    out.flush()?;
-    tell(&reader, &configured);
-    log::tell_skipped(&reader, &args.log);
-    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(ERROR) })
+    Ok(whole)
 }
 
 /// Warns of what makes a server's answers differ from these.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::builder::FalseyValueParser;
 use earrrl::SystemClock;
 use earrrl_server::config::envoy::{Algorithm, ControlPlane};
-use earrrl_server::config::listen::{self, Address, Protocol};
+use earrrl_server::config::listen::{Address, Place, Protocol};
 use earrrl_server::config::{Config, ConfigError, EngineConfig, RuleConfig};
 use earrrl_server::log::Log;
 use earrrl_server::serve::descriptors;
@@ -45,22 +45,22 @@ pub(super) struct Args {
     #[arg(long = "rule", value_name = "RULE", env = "EARRRL_RULE", value_delimiter = ';')]
     #[arg(conflicts_with = "config", value_parser = named_rule)]
     rules: Vec<RuleConfig>,
-    /// Where HTTP is served [default: 127.0.0.1:8080].
-    #[arg(long, value_name = "ADDR", env = "EARRRL_HTTP", value_parser = listen::parse)]
-    http: Option<Address>,
-    /// Where RESP is served [default: 127.0.0.1:6380].
-    #[arg(long, value_name = "ADDR", env = "EARRRL_RESP", value_parser = listen::parse)]
-    resp: Option<Address>,
+    /// Where HTTP is served, or `off` [default: 127.0.0.1:8080].
+    #[arg(long, value_name = "ADDR", env = "EARRRL_HTTP")]
+    http: Option<Place>,
+    /// Where RESP is served, or `off` [default: 127.0.0.1:6380].
+    #[arg(long, value_name = "ADDR", env = "EARRRL_RESP")]
+    resp: Option<Place>,
     /// Where health and metrics are served apart from HTTP's clients.
-    #[arg(long, value_name = "ADDR", env = "EARRRL_ADMIN", value_parser = listen::parse)]
-    admin: Option<Address>,
+    #[arg(long, value_name = "ADDR", env = "EARRRL_ADMIN")]
+    admin: Option<Place>,
     /// The Redis or Valkey that keeps the states, for every server that uses it alike.
     #[arg(long, value_name = "URL", env = "EARRRL_REDIS", hide_env_values = true)]
     redis: Option<String>,
     /// Where gRPC is served: Envoy's rate limit service [default with --envoy-config:
     /// 127.0.0.1:8081].
-    #[arg(long, value_name = "ADDR", env = "EARRRL_GRPC", value_parser = listen::parse)]
-    grpc: Option<Address>,
+    #[arg(long, value_name = "ADDR", env = "EARRRL_GRPC")]
+    grpc: Option<Place>,
     /// envoyproxy/ratelimit's configuration: YAML files, or folders of them.
     #[arg(long, value_name = "FILE|DIR", num_args = 1.., env = "EARRRL_ENVOY_CONFIG")]
     envoy_config: Vec<PathBuf>,
@@ -104,10 +104,10 @@ impl Args {
             None => Config::parse(DEFAULT_RULE, "default")?,
         };
         let server = &mut config.server;
-        server.http = self.http.clone().or(server.http.take());
-        server.resp = self.resp.clone().or(server.resp.take());
-        server.admin = self.admin.clone().or(server.admin.take());
-        server.grpc = self.grpc.clone().or(server.grpc.take());
+        put(&mut server.http, self.http.as_ref());
+        put(&mut server.resp, self.resp.as_ref());
+        put(&mut server.admin, self.admin.as_ref());
+        put(&mut server.grpc, self.grpc.as_ref());
         server.allow_remote |= self.allow_remote;
         server.allow_inline_rules |= self.allow_inline_rules;
         if let Some(url) = &self.redis {
@@ -137,10 +137,17 @@ impl Args {
             envoy.control_plane = Some(plane.map_err(failed)?);
         }
         let serves = !envoy.files.is_empty() || envoy.control_plane.is_some();
-        if serves && config.server.grpc.is_none() {
+        if serves && config.server.grpc.is_none() && self.grpc.is_none() {
             config.server.grpc = Some(Address::Tcp(DEFAULT_GRPC));
         }
         Ok(())
+    }
+}
+
+/// What the command line says of an address goes before what the configuration says.
+fn put(address: &mut Option<Address>, place: Option<&Place>) {
+    if let Some(Place(said)) = place {
+        address.clone_from(said);
     }
 }
 

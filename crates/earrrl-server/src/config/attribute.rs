@@ -8,7 +8,7 @@ use super::file;
 use super::problem::Problems;
 use super::server::network;
 use super::suggest::nearest;
-use crate::address::parse;
+use crate::address::{Prefixes, parse};
 use crate::path::Paths;
 
 /// The attributes that need no prefix, in the order they are listed in errors.
@@ -39,7 +39,8 @@ enum Pattern {
     Prefix(String),
     /// A path and all below it.
     Below(String),
-    Network(IpNet),
+    /// As it is configured, and the clients that are meant.
+    Network(IpNet, IpNet),
 }
 
 impl Condition {
@@ -47,6 +48,17 @@ impl Condition {
     pub(super) fn path(text: &str, paths: Paths) -> Result<Self, String> {
         let patterns = vec![Pattern::new("path", text, paths)?];
         Ok(Self { attribute: "path".to_owned(), patterns })
+    }
+
+    /// Where clients are told apart by the prefix of their address, a longer one means the client that
+    /// it belongs to: a key has no more of it.
+    pub(super) fn of_clients(mut self, prefixes: Prefixes) -> Self {
+        for pattern in &mut self.patterns {
+            if let Pattern::Network(_, meant) = pattern {
+                *meant = prefixes.widen(*meant);
+            }
+        }
+        self
     }
 
     /// Whether the value is one of those wanted.
@@ -68,7 +80,7 @@ impl Pattern {
         if attribute == "client"
             && let Some(network) = network(text)
         {
-            return Ok(Self::Network(network));
+            return Ok(Self::Network(network, network));
         }
         if attribute == "client" && text.contains('/') {
             let shown = text.escape_debug();
@@ -106,7 +118,7 @@ impl Pattern {
             Self::Exact(text) => text.clone(),
             Self::Prefix(prefix) => format!("{prefix}*"),
             Self::Below(path) => format!("{path}/*"),
-            Self::Network(network) => network.to_string(),
+            Self::Network(network, _) => network.to_string(),
         }
     }
 
@@ -118,7 +130,7 @@ impl Pattern {
                 let rest = value.strip_prefix(path.as_bytes());
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
             }
-            Self::Network(network) => {
+            Self::Network(_, network) => {
                 // A key has the prefix of an address that makes a client.
                 let address = value.split(|byte| *byte == b'/').next().unwrap_or_default();
                 parse(address).is_some_and(|address| network.contains(&address))

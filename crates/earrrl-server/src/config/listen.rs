@@ -60,6 +60,13 @@ impl Address {
         }
     }
 
+    /// Whether nothing else can listen on the other while something does on this.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let (Some(one), Some(two)) = (self.tcp(), other.tcp()) else { return self == other };
+        let all = one.ip().is_unspecified() || two.ip().is_unspecified();
+        one.port() != 0 && one.port() == two.port() && (one.ip() == two.ip() || all)
+    }
+
     /// Whether other machines can reach it.
     pub fn is_remote(&self) -> bool {
         self.tcp().is_some_and(|address| !address.ip().is_loopback())
@@ -86,6 +93,25 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, String> {
         parse(text)
+    }
+}
+
+/// Where a protocol is served, if at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place(pub Option<Address>);
+
+impl FromStr for Place {
+    type Err = String;
+
+    /// An address, or `off`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "off" => Ok(Self(None)),
+            address => match parse(address) {
+                Ok(address) => Ok(Self(Some(address))),
+                Err(expected) => Err(format!("{expected}, or \"off\"")),
+            },
+        }
     }
 }
 

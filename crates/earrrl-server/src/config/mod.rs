@@ -115,7 +115,8 @@ impl Config {
         let engine = EngineConfig::validate(&file.engine, problems);
         let capacity = value::capacity(file.engine.capacity.as_ref(), problems);
         let capacity = capacity.unwrap_or_else(|| engine.default_capacity());
-        let rules = rule::validate_all(&file.rule, paths, problems);
+        let reading = rule::Reading { paths, prefixes: client_address.prefixes };
+        let rules = rule::validate_all(&file.rule, &reading, problems);
         engine.check_rules(&file.rule, problems);
         let mut envoy = EnvoyConfig::validate(&file.envoy, problems);
         envoy.metrics = file.metrics.envoy;

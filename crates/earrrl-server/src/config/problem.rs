@@ -33,6 +33,11 @@ impl ConfigError {
         Self { name: name.to_owned(), problems: vec![problem] }
     }
 
+    /// One mistake, at a place in the file's text.
+    pub fn at(name: &str, text: &str, place: Range<usize>, message: String) -> Self {
+        Self { name: name.to_owned(), problems: vec![Problem::at(text, place, message)] }
+    }
+
     /// An error of the TOML reader, or of a field that no shape has.
     pub(super) fn syntax(name: &str, text: &str, error: &toml::de::Error) -> Self {
         let message = error.message().trim().replace('\n', "; ");

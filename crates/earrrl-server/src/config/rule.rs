@@ -11,6 +11,7 @@ use super::bounds::MAX_RULES;
 use super::problem::Problems;
 use super::suggest::nearest;
 use super::{file, value};
+use crate::address::Prefixes;
 use crate::path::Paths;
 
 /// Most overrides of a rule.
@@ -33,6 +34,8 @@ pub struct RuleConfig {
     pub cost: CostSource,
     /// Live clients it is meant for, where that is its own.
     pub capacity: Option<usize>,
+    /// Where in the file that is said.
+    pub capacity_place: Option<Range<usize>>,
     /// Whom it leaves alone: any is enough.
     pub exempt: Vec<Condition>,
     /// Other limits for some clients; the first whose conditions all hold.
@@ -49,6 +52,7 @@ impl RuleConfig {
             conditions: Vec::new(),
             cost: CostSource::Fixed(Cost::ONE),
             capacity: None,
+            capacity_place: None,
             exempt: Vec::new(),
             overrides: Vec::new(),
         }
@@ -86,9 +90,15 @@ pub enum CostSource {
     Attribute(String),
 }
 
+/// How requests are read, which decides what is meant by a path and by a client.
+pub(super) struct Reading {
+    pub(super) paths: Paths,
+    pub(super) prefixes: Prefixes,
+}
+
 pub(super) fn validate_all(
     rules: &[Spanned<file::Rule>],
-    paths: Paths,
+    reading: &Reading,
     problems: &mut Problems,
 ) -> Vec<RuleConfig> {
     if let Some(excess) = rules.get(MAX_RULES) {
@@ -101,7 +111,7 @@ pub(super) fn validate_all(
         if names.insert(name.get_ref(), ()).is_some() {
             problems.add(name.span(), "name: another rule has it already");
         }
-        valid.extend(validate(rule.get_ref(), paths, problems));
+        valid.extend(validate(rule.get_ref(), reading, problems));
         let for_all = valid.iter().filter(|rule| rule.conditions.is_empty()).count();
         if for_all > MAX_CHARGES {
             let text = format!("match: {for_all} rules have none; at most {MAX_CHARGES} may");
@@ -112,7 +122,8 @@ pub(super) fn validate_all(
     valid
 }
 
-fn validate(file: &file::Rule, paths: Paths, problems: &mut Problems) -> Option<RuleConfig> {
+fn validate(file: &file::Rule, reading: &Reading, problems: &mut Problems) -> Option<RuleConfig> {
+    let paths = reading.paths;
     if let Err(error) = check_name(file.name.get_ref()) {
         problems.add(file.name.span(), error);
     }
@@ -125,14 +136,26 @@ fn validate(file: &file::Rule, paths: Paths, problems: &mut Problems) -> Option<
     if let (Some(rule), Some(field)) = (&rule, &file.cost) {
         passable(rule, &cost, field.span(), problems);
     }
+    let key = key(&file.key, problems);
+    let by_client = key.iter().any(|part| matches!(part, Part::Attribute(n) if n == "client"));
+    // What is said of clients, in the words of the key.
+    let clients = |conditions: Vec<Condition>| match by_client {
+        true => conditions.into_iter().map(|c| c.of_clients(reading.prefixes)).collect(),
+        false => conditions,
+    };
+    let mut overrides = overrides(file, action, max_cost, paths, problems);
+    for entry in &mut overrides {
+        entry.conditions = clients(std::mem::take(&mut entry.conditions));
+    }
     Some(RuleConfig {
         name: file.name.get_ref().clone(),
-        key: key(&file.key, problems),
+        key,
         conditions: conditions("match", &file.matching, paths, problems),
         cost,
         capacity: value::capacity(file.capacity.as_ref(), problems),
-        exempt: conditions("exempt", &file.exempt, paths, problems),
-        overrides: overrides(file, action, max_cost, paths, problems),
+        capacity_place: file.capacity.as_ref().map(Spanned::span),
+        exempt: clients(conditions("exempt", &file.exempt, paths, problems)),
+        overrides,
         rule: rule?,
     })
 }

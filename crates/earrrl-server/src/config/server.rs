@@ -186,21 +186,27 @@ impl ServerConfig {
     }
 }
 
-/// Two listeners can't have one address.
+/// Two listeners can't have one address, nor one of them a port of all addresses that the other has of
+/// one.
 fn collisions(file: &file::Server, problems: &mut Problems) {
-    let fields =
-        [("http", &file.http), ("resp", &file.resp), ("admin", &file.admin), ("grpc", &file.grpc)];
-    let mut taken: Vec<(&str, Address)> = Vec::new();
-    for (name, field) in fields {
+    let default = ServerConfig::default();
+    let fields = [&file.http, &file.resp, &file.admin, &file.grpc];
+    let fields = Protocol::ALL.into_iter().zip(fields);
+    // Those that the file does not say come first: a problem is told where something is said.
+    let unsaid = fields.clone().filter(|(_, field)| field.is_none());
+    let mut taken: Vec<(Protocol, Address)> = unsaid
+        .filter_map(|(protocol, _)| Some((protocol, default.address(protocol)?.clone())))
+        .collect();
+    for (protocol, field) in fields {
         let Some(field) = field else { continue };
         let Ok(address) = listen::parse(field.get_ref()) else { continue };
-        let any_port = address.tcp().is_some_and(|address| address.port() == 0);
-        match taken.iter().find(|(_, known)| *known == address && !any_port) {
+        match taken.iter().find(|(_, known)| known.overlaps(&address)) {
             Some((other, _)) => {
+                let (name, other) = (protocol.name(), other.name());
                 problems
                     .add(field.span(), format!("{name}: {other} has this address; want another"));
             }
-            None => taken.push((name, address)),
+            None => taken.push((protocol, address)),
         }
     }
 }
@@ -289,7 +295,8 @@ pub(super) fn client_address(file: &file::ClientAddress, problems: &mut Problems
     }
 }
 
-/// A network, or a single address.
+/// A network, or a single address; an IPv4 address written as IPv6 is taken as IPv4.
 pub(super) fn network(text: &str) -> Option<IpNet> {
-    text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
+    let address = || text.parse::<IpAddr>().ok().map(|address| address.to_canonical().into());
+    text.parse().ok().or_else(address)
 }

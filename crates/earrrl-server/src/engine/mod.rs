@@ -65,19 +65,15 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::prepare`], for several rules at once, each with the clients it is meant for. In
-    /// memory it is all of them, or on an error none.
+    /// As [`Engine::prepare`], for several rules at once, each with the clients it is meant for:
+    /// all of them, or on an error none.
     ///
     /// # Errors
     /// As there.
     pub fn prepare_all(&self, rules: &[(&str, &Rule, usize)]) -> Result<Vec<RuleId>, EngineError> {
         match &self.rules {
             Rules::Memory(engine) => engine.prepare_all(rules),
-            Rules::Redis(redis) => {
-                let each = rules.iter();
-                each.map(|(name, rule, room)| redis.engine.prepare_with(name, rule, *room))
-                    .collect()
-            }
+            Rules::Redis(redis) => redis.engine.prepare_all(rules),
         }
     }
 

@@ -21,6 +21,10 @@ const STATUSES: [u16; 15] =
 /// The codes of RESP's errors.
 const CODES: [&str; 6] = ["ERR", "EXECABORT", "NOAUTH", "NOPERM", "NOPROTO", "WRONGPASS"];
 
+/// The numbers of gRPC's codes, as texts.
+const GRPC_CODES: [&str; 17] =
+    ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16"];
+
 /// Everything that is counted.
 #[derive(Debug, Default)]
 pub struct Metrics {
@@ -54,6 +58,7 @@ pub struct Metrics {
     pub failed_reloads: Counter,
     resp_errors: Counts<{ CODES.len() }>,
     http_responses: Counts<{ STATUSES.len() }>,
+    grpc_responses: Counts<{ GRPC_CODES.len() }>,
 }
 
 impl Metrics {
@@ -61,6 +66,12 @@ impl Metrics {
     #[inline]
     pub fn count_status(&self, status: u16) {
         self.http_responses.count(&STATUSES, &status);
+    }
+
+    /// Counts an answer of gRPC by its code.
+    #[inline]
+    pub fn count_grpc(&self, code: &[u8]) {
+        self.grpc_responses.count(&GRPC_CODES.map(str::as_bytes), &code);
     }
 
     /// Counts an error of RESP.
@@ -84,9 +95,10 @@ impl Metrics {
         text
     }
 
-    fn by_label(&self) -> [Family; 4] {
+    fn by_label(&self) -> [Family; 5] {
         let errors = self.resp_errors.seen(&CODES);
         let responses = self.http_responses.seen(&STATUSES);
+        let calls = self.grpc_responses.seen(&GRPC_CODES);
         let version = [(env!("CARGO_PKG_VERSION"), 1.0)];
         [
             Family::counter("earrrl_decisions_total", "Decisions by rule and outcome.")
@@ -95,6 +107,8 @@ impl Metrics {
                 .labelled("code", errors),
             Family::counter("earrrl_http_responses_total", "HTTP answers by status.")
                 .labelled("status", responses),
+            Family::counter("earrrl_grpc_responses_total", "gRPC answers by the code's number.")
+                .labelled("code", calls),
             Family::gauge("earrrl_build_info", "The version.").labelled("version", version),
         ]
     }

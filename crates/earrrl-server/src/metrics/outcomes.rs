@@ -51,6 +51,11 @@ impl RuleOutcomes {
         place.map_or(0, |place| self.cells.iter().map(|cell| cell.0[place].load(Relaxed)).sum())
     }
 
+    /// How many in all.
+    pub fn total(&self) -> u64 {
+        OUTCOMES.map(|outcome| self.get(outcome)).iter().sum()
+    }
+
     /// Logs a request that a dry run would have denied; at most one a second, the counts have all.
     pub fn log_observed(&self, rule: &str, key: &[u8]) {
         let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -73,10 +78,7 @@ impl Outcomes {
 
     /// Decisions in all.
     pub fn total(&self) -> u64 {
-        let of = |rule: &Arc<RuleOutcomes>| {
-            OUTCOMES.map(|outcome| rule.get(outcome)).iter().sum::<u64>()
-        };
-        self.lock().values().map(of).sum()
+        self.lock().values().map(|rule| rule.total()).sum()
     }
 
     /// Each rule with its counts.

@@ -2,6 +2,8 @@
 
 use plotters::prelude::*;
 
+use super::ticks::Ticks;
+
 /// Colours that people with any colour vision tell apart (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
@@ -23,36 +25,74 @@ pub(super) const GRAIN: u32 = 4;
 pub(crate) struct Figure {
     /// Above all panels; may be empty.
     pub(crate) title: String,
-    /// Under the lowest panel.
-    pub(crate) x_label: String,
-    /// What the horizontal axis spans.
-    pub(crate) x: (f64, f64),
+    /// The horizontal axis.
+    pub(crate) x: Across,
     /// From top to bottom.
     pub(crate) panels: Vec<Panel>,
     /// Width and height.
     pub(crate) size: (u32, u32),
 }
 
+/// A horizontal axis, which all panels share.
+#[derive(Debug, Clone)]
+pub(crate) struct Across {
+    /// Under the lowest panel.
+    pub(crate) label: String,
+    /// From where to where.
+    pub(crate) span: (f64, f64),
+    /// What stands at its ticks.
+    pub(crate) ticks: Ticks,
+}
+
+impl Across {
+    /// Seconds from 0.
+    pub(crate) fn seconds(end: f64) -> Self {
+        Self { label: "seconds".into(), span: (0.0, end), ticks: Ticks::Numbers }
+    }
+}
+
 /// One pair of axes.
+#[derive(Default)]
 pub(crate) struct Panel {
     /// Beside the vertical axis, with the unit.
     pub(crate) y_label: String,
     /// What is drawn, the first at the bottom.
     pub(crate) series: Vec<Series>,
-    /// Instants worth a word.
+    /// Places on the horizontal axis that are worth a word.
     pub(crate) marks: Vec<Mark>,
+    /// Points that are worth a word.
+    pub(crate) notes: Vec<Note>,
     /// The lower end of a logarithmic axis, or none for one from 0.
     pub(crate) log_from: Option<f64>,
 }
 
-/// A dotted line at an instant, and its text.
+/// An upright line of dots or dashes, and its text.
 pub(crate) struct Mark {
     /// Where on the horizontal axis.
     pub(crate) at: f64,
     /// How far up the text is, as a share of the axis: out of the way of what is drawn.
     pub(crate) height: f64,
+    /// Its place among the colours, dashed; none for dots in the colour of the axes.
+    pub(crate) colour: Option<usize>,
     /// The text.
-    pub(crate) text: &'static str,
+    pub(crate) text: String,
+}
+
+impl Mark {
+    /// An instant.
+    pub(crate) fn new(at: f64, height: f64, text: impl Into<String>) -> Self {
+        Self { at, height, colour: None, text: text.into() }
+    }
+}
+
+/// Text beside a point.
+pub(crate) struct Note {
+    /// The point.
+    pub(crate) at: (f64, f64),
+    /// The text.
+    pub(crate) text: String,
+    /// Whether it ends left of the point, above it, or starts right of it.
+    pub(crate) before: bool,
 }
 
 /// One line.
@@ -92,7 +132,12 @@ impl Series {
 
 /// The colour of a line.
 pub(super) fn colour(series: &Series) -> RGBColor {
-    COLOURS[series.colour % COLOURS.len()]
+    shade(series.colour)
+}
+
+/// The colour at a place.
+pub(super) fn shade(place: usize) -> RGBColor {
+    COLOURS[place % COLOURS.len()]
 }
 
 /// The font at a size.

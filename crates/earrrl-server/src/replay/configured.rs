@@ -12,6 +12,7 @@ use earrrl_server::service::{Answer, Service};
 use futures_util::FutureExt as _;
 
 use super::attributes::AttributeNames;
+use super::timeline::Timeline;
 use super::{Clients, Request};
 
 /// A configuration and what became of the requests under it.
@@ -27,6 +28,11 @@ pub(crate) struct Configured {
     pub(crate) events: u64,
     /// How many of them were not allowed.
     pub(crate) denied: u64,
+    /// What was asked and permitted when, if that is to be shown: all requests and those allowed, and
+    /// for each rule those that it was asked about, and those within its limit.
+    pub(crate) timeline: Option<Timeline>,
+    /// The time of the first request.
+    pub(crate) from: u64,
     /// How many a server would have called invalid, and why the first of them.
     pub(crate) invalid: (u64, String),
 }
@@ -45,8 +51,21 @@ pub(crate) struct Tally {
     pub(crate) over: u64,
     /// Its clients, by their keys.
     pub(crate) clients: Clients,
-    /// By client's number: its requests, and those over the limit.
-    pub(crate) counts: Vec<(u64, u64)>,
+    /// By client's number.
+    pub(crate) counts: Vec<Seen>,
+}
+
+/// What one rule said of one client.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Its requests.
+    pub(crate) requests: u64,
+    /// Those over the limit.
+    pub(crate) over: u64,
+    /// Its first and its last request, in nanoseconds since the epoch.
+    pub(crate) seen: (u64, u64),
+    /// The first and the last over the limit.
+    pub(crate) limited: (u64, u64),
 }
 
 /// What became of one request.
@@ -80,13 +99,35 @@ impl Configured {
             now: 0,
             events: 0,
             denied: 0,
+            timeline: None,
+            from: 0,
             invalid: (0, String::new()),
         })
+    }
+
+    /// Counts by time, too.
+    pub(crate) fn with_timeline(self) -> Self {
+        Self { timeline: Some(Timeline::new(1 + 2 * self.tallies.len())), ..self }
+    }
+
+    /// The time of the last request.
+    pub(crate) fn until(&self) -> u64 {
+        self.now
     }
 
     /// What to ask of a line.
     pub(crate) fn attributes(&self) -> AttributeNames {
         self.attributes.clone()
+    }
+
+    /// Counts a request at this time; a server's time never goes back.
+    fn pass_to(&mut self, time: u64) {
+        if self.events == 0 {
+            self.from = time;
+        }
+        self.events += 1;
+        self.now = self.now.max(time);
+        self.clock.set(Nanos::new(self.now));
     }
 
     /// Decides a request whose key is its attributes; `tell` is told what came out.
@@ -96,10 +137,7 @@ impl Configured {
         request: Request,
         tell: impl FnOnce(Told<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.events += 1;
-        // A server's time never goes back.
-        self.now = self.now.max(request.time);
-        self.clock.set(Nanos::new(self.now));
+        self.pass_to(request.time);
         let rules = Arc::clone(&self.rules);
         let pairs = self.attributes.pairs(clients.key(request.client));
         let attributes = Attributes::new(pairs, &rules.reading);
@@ -109,32 +147,45 @@ impl Configured {
         let answer = match answer {
             Some(Ok(answer)) => answer,
             Some(Err(error)) => {
-                if self.invalid.0 == 0 {
+                self.invalid.0 += 1;
+                if self.invalid.0 == 1 {
                     self.invalid.1 = error.to_string();
                 }
-                self.invalid.0 += 1;
                 return Ok(());
             }
             None => return Ok(()),
         };
-        count(&mut self.tallies, &rules, &attributes, &answer);
         let decision = answer.decision.as_ref();
-        self.denied += u64::from(decision.is_some_and(|decision| !decision.allowed));
+        let denied = decision.is_some_and(|decision| !decision.allowed);
+        self.denied += u64::from(denied);
+        let mut row = self.timeline.as_mut().map(|timeline| timeline.at(self.now));
+        if let Some(row) = &mut row {
+            row[0] += 1;
+            row[1] += u64::from(!denied);
+        }
+        count((&mut self.tallies, row), self.now, &rules, &attributes, &answer);
         let rule = answer.rule().map(|(rule, _)| rule.name.as_str());
         tell(Told { client: attributes.get("client"), rule, decision })
     }
 }
 
-fn count(tallies: &mut [Tally], rules: &RuleSet, attributes: &Attributes<'_>, answer: &Answer<'_>) {
+fn count(
+    (tallies, mut row): (&mut [Tally], Option<&mut [u64]>),
+    now: u64,
+    rules: &RuleSet,
+    attributes: &Attributes<'_>,
+    answer: &Answer<'_>,
+) {
     for (place, (rule, _)) in answer.charged.iter().enumerate() {
         let over = answer.decision.as_ref().is_some_and(|decision| decision.is_over(place));
-        let Some(tally) = rules.position(rule.name.as_bytes()).and_then(|at| tallies.get_mut(at))
-        else {
-            continue;
-        };
+        let Some(at) = rules.position(rule.name.as_bytes()) else { continue };
+        if let Some(row) = &mut row {
+            row[2 + 2 * at] += 1;
+            row[3 + 2 * at] += u64::from(!over);
+        }
         let key = rule.key(attributes);
         let parts = split(&key, rule.key_parts().len()).unwrap_or_default();
-        tally.add(&parts.join(&b','), over);
+        tallies[at].add(&parts.join(&b','), now, over);
     }
 }
 
@@ -151,29 +202,37 @@ impl Tally {
         }
     }
 
-    fn add(&mut self, key: &[u8], over: bool) {
+    fn add(&mut self, key: &[u8], now: u64, over: bool) {
         self.events += 1;
         self.over += u64::from(over);
         let Some(client) = self.clients.number(key) else { return };
         let client = client as usize;
         if client >= self.counts.len() {
-            self.counts.resize(client + 1, (0, 0));
+            let new = Seen { seen: (now, now), ..Seen::default() };
+            self.counts.resize(client + 1, new);
         }
-        self.counts[client].0 += 1;
-        self.counts[client].1 += u64::from(over);
+        let counted = &mut self.counts[client];
+        counted.requests += 1;
+        counted.seen.1 = now;
+        if over {
+            if counted.over == 0 {
+                counted.limited.0 = now;
+            }
+            counted.over += 1;
+            counted.limited.1 = now;
+        }
     }
 
     /// How many clients were over the limit at least once.
     pub(crate) fn limited(&self) -> usize {
-        self.counts.iter().filter(|(_, over)| *over > 0).count()
+        self.counts.iter().filter(|counted| counted.over > 0).count()
     }
 
-    /// The clients most often over the limit, at most so many, of equals who came first: number,
-    /// requests, requests over.
-    pub(crate) fn worst(&self, most: usize) -> Vec<(u32, u64, u64)> {
-        let over = (0u32..).zip(&self.counts).filter(|(_, (_, over))| *over > 0);
-        let mut worst: Vec<_> = over.map(|(n, &(requests, over))| (n, requests, over)).collect();
-        worst.sort_by_key(|&(_, _, over)| std::cmp::Reverse(over));
+    /// The clients most often over the limit, at most this many, of equals who came first.
+    pub(crate) fn worst(&self, most: usize) -> Vec<(u32, Seen)> {
+        let counts = (0u32..).zip(self.counts.iter().copied());
+        let mut worst: Vec<_> = counts.filter(|(_, counted)| counted.over > 0).collect();
+        worst.sort_by_key(|(_, counted)| std::cmp::Reverse(counted.over));
         worst.truncate(most);
         worst
     }

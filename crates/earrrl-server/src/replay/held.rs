@@ -7,7 +7,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 use super::order::{Event, Ordered};
-use super::reader::{Request, TOGETHER};
+use super::request::{Request, TOGETHER};
 
 /// The most requests that are held, 4 GiB of them: a small compressed file can hold any number.
 const MOST: usize = 1 << 28;

@@ -2,7 +2,8 @@
 //!
 //! [`input`] opens a file, [`lines`] cuts it, [`format`] takes a line apart, [`key`] and [`cost`]
 //! say whose request it was and what it cost, [`order`] sorts. [`reader`] runs the first of these
-//! over many files and accounts for every line.
+//! over many files and accounts for every line: [`parsing`] makes batches of requests, [`resolve`] finds
+//! their clients.
 
 #[cfg(feature = "serve")]
 mod attributes;
@@ -22,8 +23,12 @@ mod key;
 mod lines;
 mod names;
 mod order;
+mod parsing;
+mod read_error;
 mod reader;
 pub(crate) mod report;
+mod request;
+mod resolve;
 mod run;
 mod skips;
 mod time;
@@ -40,7 +45,9 @@ pub(crate) use format::{Field, Format, Hints, Pattern, notation};
 pub(crate) use held::Held;
 pub(crate) use key::Key;
 pub(crate) use names::Names;
-pub(crate) use reader::{ReadError, Reader, Request, Selection};
+pub(crate) use read_error::ReadError;
+pub(crate) use reader::{Reader, Selection};
+pub(crate) use request::Request;
 pub(crate) use run::Replay;
 pub(crate) use skips::Skip;
 pub(crate) use time::written;

@@ -2,13 +2,9 @@
 
 use std::io::{self, Read};
 use std::path::Path;
-use std::sync::mpsc::sync_channel;
-
-use earrrl::Cost;
-use foldhash::fast::RandomState;
 
 use super::batch::Batch;
-use super::clients::{Clients, Label};
+use super::clients::Clients;
 use super::cost::Costs;
 use super::envelope::Envelope;
 use super::escape::Escaped;
@@ -16,15 +12,13 @@ use super::format::{Format, Hints, Parser, detect, envelope_of};
 use super::input::{self, Input};
 use super::key::{Key, KeyMaker};
 use super::lines::{Line, Lines, MAX_LINE};
+use super::parsing::Parsing;
+use super::read_error::ReadError;
+use super::request::Request;
+use super::resolve::resolve;
 use super::skips::{Skip, Skips};
 use crate::text::plain;
 use earrrl_server::address::Prefixes;
-
-/// Batches that wait to be taken, at most.
-const AHEAD: usize = 4;
-
-/// Requests whose clients are looked for together.
-pub(crate) const TOGETHER: usize = 64;
 
 /// What of the lines is used, and how.
 pub(crate) struct Selection {
@@ -38,17 +32,6 @@ pub(crate) struct Selection {
     pub(crate) prefixes: Prefixes,
     /// What a request costs.
     pub(crate) costs: Costs,
-}
-
-/// One request.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Request {
-    /// Nanoseconds since the epoch.
-    pub(crate) time: u64,
-    /// The client's number.
-    pub(crate) client: u32,
-    /// What it costs.
-    pub(crate) cost: Cost,
 }
 
 /// Reads logs.
@@ -127,13 +110,7 @@ impl Reader {
         let mut parser = Parser::new((envelope, format), &self.hints, modified);
         self.check(&parser, format)
             .map_err(|problem| ReadError::Input(format!("{name}: {problem}")))?;
-        if !self.formats.contains(&format) {
-            self.formats.push(format);
-            #[cfg(feature = "serve")]
-            if let Some(known) = parser.fields() {
-                self.missing.extend(self.keys.key().missing(&known));
-            }
-        }
+        self.note(format, &parser);
         if let Some(last) = self.last_parser.take()
             && self.hints.year.is_some()
         {
@@ -142,6 +119,20 @@ impl Reader {
         let result = self.read_lines(&name, number, &mut lines, &mut parser, take);
         self.last_parser = Some(parser);
         result
+    }
+
+    /// Notes a format, and what of the configuration's attributes it does not have.
+    fn note(&mut self, format: Format, parser: &Parser) {
+        if self.formats.contains(&format) {
+            return;
+        }
+        self.formats.push(format);
+        #[cfg(feature = "serve")]
+        if let Some(known) = parser.fields() {
+            self.missing.extend(self.keys.key().missing(&known));
+        }
+        #[cfg(not(feature = "serve"))]
+        let _ = parser;
     }
 
     /// Whether a format has what the flags ask for.
@@ -188,7 +179,7 @@ impl Reader {
         };
         let mut crowded = 0;
         let mut resolve = |batch: &mut Batch| {
-            crowded += resolve(clients, batch, take)?;
+            crowded += resolve(clients, batch, take).map_err(ReadError::Output)?;
             batch.clear();
             Ok(())
         };
@@ -232,145 +223,6 @@ impl Reader {
     }
 }
 
-/// A file being parsed.
-struct Parsing<'a> {
-    name: &'a str,
-    number: u64,
-    lines: &'a mut Lines<Box<dyn Read + Send>>,
-    parser: &'a mut Parser,
-    keys: &'a mut KeyMaker,
-    costs: &'a Costs,
-    hasher: RandomState,
-    skips: &'a mut Skips,
-    count: &'a mut u64,
-}
-
-impl Parsing<'_> {
-    /// As [`Parsing::run`], with a thread that parses while this one takes.
-    fn run_beside(
-        mut self,
-        mut take: impl FnMut(&mut Batch) -> Result<(), ReadError>,
-    ) -> Result<(), ReadError> {
-        let (full, batches) = sync_channel(AHEAD);
-        let (back, empty) = sync_channel(AHEAD + 2);
-        std::thread::scope(|scope| {
-            let parsed = scope.spawn(move || {
-                self.run(&mut |batch: &mut Batch| {
-                    let next = empty.try_recv().unwrap_or_default();
-                    full.send(std::mem::replace(batch, next)).map_err(|_| ReadError::Ended)
-                })
-            });
-            let taken = batches.into_iter().try_for_each(|mut batch| {
-                take(&mut batch)?;
-                // Where the other side has ended, it needs no batch any more.
-                let _ = back.try_send(batch);
-                Ok(())
-            });
-            let parsed = parsed.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            taken.and(parsed)
-        })
-    }
-
-    /// Hands all lines to `deliver`, in batches, which it empties.
-    fn run(
-        &mut self,
-        deliver: &mut impl FnMut(&mut Batch) -> Result<(), ReadError>,
-    ) -> Result<(), ReadError> {
-        let mut batch = Batch::default();
-        let mut problem = None;
-        loop {
-            let line = match self.lines.next() {
-                Ok(Some(line)) => line,
-                Ok(None) => break,
-                Err(error) => {
-                    problem = Some(ReadError::Input(format!(
-                        "{}: {} behind line {}; what came before it is used",
-                        self.name,
-                        plain(&error),
-                        self.number
-                    )));
-                    continue;
-                }
-            };
-            self.number += 1;
-            let (text, record) = match line {
-                Line::Whole(text) => {
-                    let text = without_hole(text);
-                    (text, self.parser.parse(text))
-                }
-                Line::TooLong(text) => (text, Err(Skip::TooLong)),
-            };
-            let request = record.and_then(|record| match record {
-                None => Ok(false),
-                Some(record) => {
-                    let cost = self.costs.of(&record)?;
-                    let hasher = &self.hasher;
-                    let push = |key: &[u8]| {
-                        batch.push(key, Label::new(key, hasher), record.time(), cost);
-                    };
-                    self.keys.with(&record, push).map(|()| true)
-                }
-            });
-            match request {
-                Ok(request) => *self.count += u64::from(request),
-                Err(skip) => {
-                    *self.count += 1;
-                    let blank = text.trim_ascii().is_empty();
-                    let skip = if blank { Skip::Blank } else { skip };
-                    self.skips.add(skip, self.name, self.number, text);
-                }
-            }
-            if batch.is_full() {
-                deliver(&mut batch)?;
-            }
-        }
-        if !batch.is_empty() {
-            deliver(&mut batch)?;
-        }
-        problem.map_or(Ok(()), Err)
-    }
-}
-
-/// Finds the clients of a batch and hands its requests on; how many there was no room for.
-fn resolve(
-    clients: &mut Clients,
-    batch: &Batch,
-    take: &mut impl FnMut(&Clients, &[Request]) -> io::Result<()>,
-) -> Result<u64, ReadError> {
-    let mut crowded = 0;
-    let mut requests = Vec::with_capacity(TOGETHER);
-    let mut numbers = [None; TOGETHER];
-    for (chunk, parsed) in batch.parsed().chunks(TOGETHER).enumerate() {
-        let key = |place: usize| batch.key(chunk * TOGETHER + place);
-        // Nothing here waits for anything before it, so that the fetches overlap.
-        for (place, (number, parsed)) in numbers.iter_mut().zip(parsed).enumerate() {
-            *number = clients.find(&parsed.label, key(place));
-        }
-        requests.clear();
-        for (place, (number, parsed)) in numbers.iter().zip(parsed).enumerate() {
-            match number.or_else(|| clients.labelled(&parsed.label, key(place))) {
-                Some(client) => {
-                    requests.push(Request { time: parsed.time, client, cost: parsed.cost });
-                }
-                None => crowded += 1,
-            }
-        }
-        take(clients, &requests).map_err(ReadError::Output)?;
-    }
-    Ok(crowded)
-}
-
-/// What ended the reading of a file.
-#[derive(Debug)]
-pub(crate) enum ReadError {
-    /// The file cannot be read, or not to its end; other files are still read.
-    Input(String),
-    /// What takes the requests can't go on.
-    Output(io::Error),
-    /// Nobody takes what is parsed, for a reason that is told elsewhere.
-    Ended,
-}
-
 /// Why no format was found, with an example.
 fn unknown_format(ahead: &[u8], hints: &Hints) -> String {
     if ahead.contains(&0) {
@@ -389,14 +241,4 @@ fn unknown_format(ahead: &[u8], hints: &Hints) -> String {
         }
     };
     format!("no log format fits its first lines{example}; {hint}")
-}
-
-/// A log that was cut to nothing while being written to goes on behind a hole of zeros.
-#[inline]
-fn without_hole(line: &[u8]) -> &[u8] {
-    if line.first() != Some(&0) {
-        return line;
-    }
-    let start = line.iter().position(|&b| b != 0).unwrap_or(line.len());
-    &line[start..]
 }

@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use earrrl::{Decision, Nanos, Rule};
 
-use super::reader::Request;
+use super::request::Request;
 use super::timeline::Timeline;
 use super::trial::Trial;
 

@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use earrrl::{Cost, Decision, Mode, Nanos, Rule, State};
 
-use super::reader::Request;
+use super::request::Request;
 
 /// A rule and what became of the requests under it.
 pub(crate) struct Trial {
@@ -12,14 +12,10 @@ pub(crate) struct Trial {
     pub(crate) rule: Rule,
     /// How many requests it denied.
     pub(crate) denied: u64,
-    /// By client's number.
-    clients: Vec<Client>,
-}
-
-#[derive(Default)]
-struct Client {
-    state: Option<State>,
-    denied: u64,
+    /// By client's number: its state, and how often it was denied. Apart, so that a request which is
+    /// allowed takes less memory from far away.
+    states: Vec<Option<State>>,
+    denials: Vec<u64>,
 }
 
 /// A client and how often it was denied.
@@ -34,34 +30,40 @@ pub(crate) struct Offender {
 impl Trial {
     /// A rule under which nobody has sent anything.
     pub(crate) fn new(rule: Rule) -> Self {
-        Self { rule, denied: 0, clients: Vec::new() }
+        Self { rule, denied: 0, states: Vec::new(), denials: Vec::new() }
     }
 
     /// Looks at the clients of requests that are judged next, so that they are near then.
     pub(crate) fn fetch(&self, requests: &[Request]) {
-        let clients = requests.iter().filter_map(|r| self.clients.get(r.client as usize));
-        black_box(clients.fold(0, |seen, c| seen ^ c.denied ^ u64::from(c.state.is_some())));
+        let states = requests.iter().filter_map(|r| self.states.get(r.client as usize));
+        black_box(states.fold(0, |seen, state| seen ^ u64::from(state.is_some())));
     }
 
     /// Judges a request and stores it. Time must not go back.
     #[inline]
     pub(crate) fn judge(&mut self, client: u32, now: Nanos, cost: Cost) -> bool {
-        let client = slot(&mut self.clients, client);
-        let allowed = self.rule.limit().admit(&mut client.state, now, cost, Mode::Check);
-        client.denied += u64::from(!allowed);
-        self.denied += u64::from(!allowed);
+        let state = slot(&mut self.states, client);
+        let allowed = self.rule.limit().admit(state, now, cost, Mode::Check);
+        if !allowed {
+            self.deny(client);
+        }
         allowed
     }
 
     /// As [`Trial::judge`], with all the figures.
     pub(crate) fn decide(&mut self, client: u32, now: Nanos, cost: Cost) -> Decision {
-        let client = slot(&mut self.clients, client);
-        let state = client.state.take();
-        let (state, decision) = self.rule.limit().decide(state, now, cost, Mode::Check);
-        client.state = state;
-        client.denied += u64::from(!decision.allowed);
-        self.denied += u64::from(!decision.allowed);
+        let state = slot(&mut self.states, client);
+        let (after, decision) = self.rule.limit().decide(state.take(), now, cost, Mode::Check);
+        *state = after;
+        if !decision.allowed {
+            self.deny(client);
+        }
         decision
+    }
+
+    fn deny(&mut self, client: u32) {
+        *slot(&mut self.denials, client) += 1;
+        self.denied += 1;
     }
 
     /// Whether the rule measures a rate.
@@ -72,14 +74,14 @@ impl Trial {
 
     /// How many clients were denied at least once.
     pub(crate) fn clients_limited(&self) -> usize {
-        self.clients.iter().filter(|client| client.denied > 0).count()
+        self.denials.iter().filter(|denied| **denied > 0).count()
     }
 
     /// The most denied clients, at most `most`; of equals, those that came first.
     pub(crate) fn offenders(&self, most: usize) -> Vec<Offender> {
-        let denied = (0u32..).zip(&self.clients).filter(|(_, client)| client.denied > 0);
+        let denied = (0u32..).zip(&self.denials).filter(|(_, denied)| **denied > 0);
         let mut offenders: Vec<Offender> =
-            denied.map(|(number, c)| Offender { client: number, denied: c.denied }).collect();
+            denied.map(|(client, &denied)| Offender { client, denied }).collect();
         offenders.sort_by_key(|offender| std::cmp::Reverse(offender.denied));
         offenders.truncate(most);
         offenders
@@ -87,10 +89,10 @@ impl Trial {
 }
 
 #[inline]
-fn slot(clients: &mut Vec<Client>, client: u32) -> &mut Client {
+fn slot<T: Default>(clients: &mut Vec<T>, client: u32) -> &mut T {
     let client = client as usize;
     if client >= clients.len() {
-        clients.resize_with(client + 1, Client::default);
+        clients.resize_with(client + 1, T::default);
     }
     &mut clients[client]
 }

@@ -214,7 +214,9 @@ impl Running {
         if timeout(patience, server.connections.gone()).await.is_err() {
             tracing::warn!(connections = server.connections.len(), "still open; closing them");
         }
-        tracing::info!(decisions = server.service.metrics.outcomes.total(), "stopped");
+        let metrics = &server.service.metrics;
+        let decisions = metrics.outcomes.total() + metrics.throttle.total();
+        tracing::info!(decisions, "stopped");
         result
     }
 }
@@ -263,7 +265,7 @@ async fn serve_one(
         }
         (stream, _) => stream,
     };
-    let router = match (protocol, connection.kind()) {
+    let (router, asks) = match (protocol, connection.kind()) {
         (Protocol::Grpc, _) => {
             let serving = grpc::serve::serve(stream, connection, server, routers.services);
             return Box::pin(serving).await;
@@ -272,12 +274,12 @@ async fn serve_one(
             let session = resp::session::Session::new(server, connection.id());
             return resp::serve::serve(stream, connection, session).await;
         }
-        (Protocol::Admin, _) => routers.admin,
-        (Protocol::Http, Kind::Usual) => routers.all,
-        (Protocol::Http, Kind::Reserved) => routers.reserved,
+        (Protocol::Admin, _) => (routers.admin, false),
+        (Protocol::Http, Kind::Usual) => (routers.all, true),
+        (Protocol::Http, Kind::Reserved) => (routers.reserved, false),
     };
     // Boxed, so that the larger of the two does not set the size of both.
-    Box::pin(http::serve::serve(stream, connection, server, router)).await;
+    Box::pin(http::serve::serve(stream, connection, server, router, asks)).await;
 }
 
 async fn accept_all(
@@ -352,7 +354,7 @@ fn each_second() -> Interval {
 
 /// Reloads on SIGHUP and when the file has changed.
 async fn reload_forever(server: Arc<Server>, source: Option<ConfigSource>, mut hangup: Signal) {
-    let Some(source) = source else {
+    let Some(mut source) = source else {
         loop {
             if hangup.recv().await.is_none() {
                 return pending().await;
@@ -371,7 +373,16 @@ async fn reload_forever(server: Arc<Server>, source: Option<ConfigSource>, mut h
                 }
             }
         }
-        reload(&server, (source.load)());
+        // Tables are made and clients go over to them; who connects does not wait for that.
+        let server = Arc::clone(&server);
+        let reloading = tokio::task::spawn_blocking(move || {
+            reload(&server, (source.load)());
+            source
+        });
+        match reloading.await {
+            Ok(back) => source = back,
+            Err(_) => return,
+        }
     }
 }
 

@@ -5,6 +5,8 @@ pub mod descriptors;
 pub mod error;
 mod inline;
 pub mod key;
+mod known;
+pub mod room;
 pub mod rules;
 
 use std::fmt;
@@ -22,13 +24,14 @@ use crate::config::envoy::tree::Tree;
 use crate::config::{Config, EnvoyConfig};
 use crate::engine::Engine;
 use crate::engine::throttle::{Call, Throttled};
-use crate::metrics::{Family, Metrics};
+use crate::metrics::{Family, Metrics, Outcomes};
 use attributes::Attributes;
 use descriptors::counts::CountsOf;
 use descriptors::prepared::Descriptors;
 use error::AskError;
 use inline::InlineRules;
 use key::{Key, check_key};
+use known::Known;
 use rules::{ActiveRule, Prepared, RuleSet};
 
 /// The rules in force and what keeps their clients.
@@ -37,6 +40,8 @@ pub struct Service {
     /// The counters.
     pub metrics: Metrics,
     engine: Engine,
+    known: Known,
+    known_from_plane: Known,
     rules: ArcSwap<RuleSet>,
     inline: InlineRules,
     descriptors: ArcSwapOption<Descriptors>,
@@ -107,12 +112,15 @@ impl Service {
     pub fn new(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         let engine = Engine::new(&config.engine, config.capacity, Arc::clone(&clock))?;
         let metrics = Metrics::default();
-        let rules = RuleSet::new(config, &engine, &metrics.outcomes)?;
         let descriptor_counts = Arc::default();
-        let descriptors = Descriptors::of_config(config, &engine, &descriptor_counts)?;
+        let known = Known::default();
+        let (rules, descriptors) =
+            prepare(config, &engine, &known, &metrics.outcomes, &descriptor_counts)?;
         Ok(Self {
             metrics,
             engine,
+            known,
+            known_from_plane: Known::default(),
             rules: ArcSwap::from_pointee(rules),
             descriptors: ArcSwapOption::new(descriptors.map(Arc::new)),
             descriptor_counts,
@@ -135,10 +143,9 @@ impl Service {
             );
         }
         self.engine.may_reload(&config.engine)?;
-        let rules = RuleSet::new(config, &self.engine, &self.metrics.outcomes);
-        let rules = rules.map_err(|error| error.to_string())?;
-        let descriptors = Descriptors::of_config(config, &self.engine, &self.descriptor_counts);
-        let descriptors = descriptors.map_err(|error| error.to_string())?;
+        let (outcomes, counts) = (&self.metrics.outcomes, &self.descriptor_counts);
+        let prepared = prepare(config, &self.engine, &self.known, outcomes, counts);
+        let (rules, descriptors) = prepared.map_err(|error| error.to_string())?;
         self.engine.reload(&config.engine);
         self.rules.store(Arc::new(rules));
         // What a control plane sent stays until it sends something else.
@@ -155,10 +162,12 @@ impl Service {
     pub fn reload_descriptors(&self, tree: Tree) -> Result<(), String> {
         let (config, capacity) = &self.envoy;
         tree.check(config.algorithm).map_err(|error| error.to_string())?;
-        let counts = &self.descriptor_counts;
-        let tree = Arc::new(tree);
-        let descriptors = Descriptors::new(config, tree, &self.engine, *capacity, counts);
-        let descriptors = descriptors.map_err(|error| error.to_string())?;
+        let plan = descriptors::prepared::Plan::new(config, Arc::new(tree), *capacity);
+        let plan = plan.map_err(|error| error.to_string())?;
+        let limits: Vec<_> = plan.limits().collect();
+        let ids = self.known_from_plane.prepare(&self.engine, &limits);
+        let mut ids = ids.map_err(|error| error.to_string())?.into_iter();
+        let descriptors = plan.finish(&mut ids, &self.descriptor_counts);
         self.descriptors.store(Some(Arc::new(descriptors)));
         Ok(())
     }
@@ -396,6 +405,23 @@ impl Service {
         rule.outcomes.count(Outcome::Allow);
         Answer { decision: None, charged: SmallVec::new(), available: SmallVec::new() }
     }
+}
+
+/// The rules and descriptors of a configuration. The engine prepares all of their limits, or on an
+/// error none.
+fn prepare(
+    config: &Config,
+    engine: &Engine,
+    known: &Known,
+    outcomes: &Outcomes,
+    counts: &Arc<CountsOf>,
+) -> Result<(RuleSet, Option<Descriptors>), EngineError> {
+    let rules = rules::Plan::new(config);
+    let descriptors = descriptors::prepared::Plan::of_config(config)?;
+    let limits = rules.limits().chain(descriptors.iter().flat_map(|plan| plan.limits()));
+    let mut ids = known.prepare(engine, &limits.collect::<Vec<_>>())?.into_iter();
+    let rules = rules.finish(&mut ids, outcomes);
+    Ok((rules, descriptors.map(|plan| plan.finish(&mut ids, counts))))
 }
 
 /// What one of the charged rules said by itself.

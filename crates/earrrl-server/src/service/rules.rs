@@ -99,31 +99,44 @@ impl<'a> Wanted<'a> {
     }
 }
 
-impl RuleSet {
-    /// Prepares the rules. Those whose name is known keep their clients' history.
-    ///
-    /// # Errors
-    /// When there is not enough memory for a table, say; no rule has changed then.
-    pub fn new(config: &Config, engine: &Engine, outcomes: &Outcomes) -> Result<Self, EngineError> {
+/// The rules of a configuration before the engine knows them.
+pub struct Plan<'a> {
+    config: &'a Config,
+    rules: Vec<Wanted<'a>>,
+}
+
+impl<'a> Plan<'a> {
+    /// What is to be prepared for a configuration.
+    pub fn new(config: &'a Config) -> Self {
         let names: HashSet<&str> = config.rules.iter().map(|rule| rule.name.as_str()).collect();
         let rules = config.rules.iter().map(|rule| Wanted::new(rule, config.capacity, &names));
-        let rules: Vec<Wanted<'_>> = rules.collect();
-        let limits = rules.iter().flat_map(|rule| &rule.limits);
-        let limits: Vec<_> = limits.map(|(name, rule, room)| (&**name, *rule, *room)).collect();
-        let mut ids = engine.prepare_all(&limits)?.into_iter();
-        let active = rules.iter().map(|rule| ActiveRule::new(rule, &mut ids, outcomes));
+        Self { config, rules: rules.collect() }
+    }
+
+    /// The limits, each with its name in the engine and the clients it is meant for.
+    pub fn limits(&self) -> impl Iterator<Item = (&str, &Rule, usize)> {
+        let limits = self.rules.iter().flat_map(|rule| &rule.limits);
+        limits.map(|(name, rule, room)| (&**name, *rule, *room))
+    }
+
+    /// The rules, with the engine's ids of [`Plan::limits`].
+    pub fn finish(self, ids: &mut impl Iterator<Item = RuleId>, outcomes: &Outcomes) -> RuleSet {
+        let active = self.rules.iter().map(|rule| ActiveRule::new(rule, ids, outcomes));
         let rules: Vec<_> = active.flatten().map(Arc::new).collect();
         let by_name = rules.iter().enumerate().map(|(index, rule)| (rule.name.clone(), index));
-        Ok(Self {
+        let config = self.config;
+        RuleSet {
             by_name: by_name.collect(),
             serve_descriptors: config.rules.iter().any(RuleConfig::serves_descriptors),
             headers: headers(&rules),
             rules,
             deny_status: config.deny_status,
             reading: Reading { client_address: config.client_address.clone(), paths: config.paths },
-        })
+        }
     }
+}
 
+impl RuleSet {
     /// The rules, in the order of the configuration.
     pub fn iter(&self) -> impl Iterator<Item = &ActiveRule> {
         self.rules.iter().map(Arc::as_ref)
@@ -206,7 +219,7 @@ impl ActiveRule {
     /// A rule that a client brought as text.
     ///
     /// # Errors
-    /// As [`RuleSet::new`].
+    /// As [`Engine::prepare`].
     pub fn inline(
         rule: &Rule,
         capacity: usize,

@@ -6,6 +6,7 @@ use earrrl::sim::run;
 use earrrl::{Rule, RuleError};
 
 use super::Scenario;
+use crate::plot::{Across, Figure, GREY, Note, Panel, Series, Stroke};
 use crate::text::{percent, write_rows};
 
 /// One client under one rule.
@@ -53,7 +54,6 @@ impl Outcome {
     }
 
     /// Of all clients: asked, permitted, first and last denied.
-    #[cfg(test)]
     pub(super) fn totals(&self) -> (u64, u64, Option<f64>, Option<f64>) {
         let denied = || self.tallies.iter().filter(|tally| tally.first_denied.is_some());
         let first = denied().filter_map(|tally| tally.first_denied).reduce(f64::min);
@@ -148,10 +148,8 @@ fn csv_field(text: &str) -> String {
     }
 }
 
-/// Requests asked and permitted up to each instant, under every rule.
-pub(crate) fn figure(scenario: &Scenario, outcomes: &[Outcome]) -> crate::plot::Figure {
-    use crate::plot::{Figure, GREY, Panel, Series, Stroke};
-
+/// Requests asked and permitted up to each instant, under every rule; at its end each line's number.
+pub(crate) fn figure(scenario: &Scenario, outcomes: &[Outcome]) -> Figure {
     let end = scenario.duration().as_secs_f64();
     // Clients that mind being denied ask differently under each rule.
     let asked: Vec<usize> = outcomes.iter().map(|outcome| outcome.attempts.len()).collect();
@@ -169,16 +167,10 @@ pub(crate) fn figure(scenario: &Scenario, outcomes: &[Outcome]) -> crate::plot::
         let permitted = outcome.cumulative(true, end);
         series.push(Series::new(format!("permitted by {}", outcome.rule), place, permitted));
     }
-    Figure {
-        title: String::new(),
-        x_label: "seconds".into(),
-        x: (0.0, end),
-        panels: vec![Panel {
-            y_label: "requests so far".into(),
-            series,
-            marks: Vec::new(),
-            log_from: None,
-        }],
-        size: (900, 480),
-    }
+    let last = series.iter().filter_map(|series| series.points.last().copied());
+    let mut notes: Vec<Note> =
+        last.map(|at| Note { at, text: at.1.to_string(), before: true }).collect();
+    notes.dedup_by(|one, other| one.text == other.text);
+    let panel = Panel { y_label: "requests so far".into(), series, notes, ..Panel::default() };
+    Figure { title: String::new(), x: Across::seconds(end), panels: vec![panel], size: (900, 480) }
 }

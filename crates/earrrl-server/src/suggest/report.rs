@@ -275,7 +275,7 @@ fn duration(time: Duration) -> String {
 
 /// The peaks of all clients, and of the worst.
 pub(crate) fn figure(peaks: &Peaks, judged: &[Judged], measure: &str) -> crate::plot::Figure {
-    use crate::plot::{Figure, GREY, Panel, Series, Stroke};
+    use crate::plot::{Across, Figure, GREY, Panel, Series, Stroke, Ticks};
 
     /// Points of the curve of all clients.
     const POINTS: usize = 500;
@@ -299,13 +299,16 @@ pub(crate) fn figure(peaks: &Peaks, judged: &[Judged], measure: &str) -> crate::
     let curve = Series::new("peak rate", 0, (0..=POINTS).map(at).collect());
     Figure {
         title: "Clients by the peak of their recent average rate".into(),
-        x_label: "clients, from the calmest to the worst, in %".into(),
-        x: (0.0, 100.0),
+        x: Across {
+            label: "clients, from the calmest to the worst, in %".into(),
+            span: (0.0, 100.0),
+            ticks: Ticks::Numbers,
+        },
         panels: vec![Panel {
             y_label: format!("{measure} {unit}"),
             series: std::iter::once(curve.with_stroke(Stroke::Filled)).chain(dashes).collect(),
-            marks: Vec::new(),
             log_from: Some(floor),
+            ..Panel::default()
         }],
         size: (800, 420),
     }

@@ -93,15 +93,36 @@ impl Tally {
         }
     }
 
-    /// Merges the oldest entries, at the later's time, until there are at most `most`.
-    pub(super) fn merge_oldest(&mut self, most: usize) {
-        while self.entries.len() > most.max(1) {
-            if let Some((_, oldest)) = self.entries.pop_front()
-                && let Some((_, next)) = self.entries.front_mut()
-            {
-                *next = next.saturating_add(oldest);
+    /// Moves the newest entry to `slot`, where a grid of `grain` has both in one cell: what is added
+    /// there next is then part of it.
+    pub(super) fn gather(&mut self, slot: u64, grain: u64) {
+        match self.entries.back_mut() {
+            Some((newest, _)) if *newest < slot && *newest / grain == slot / grain => {
+                *newest = slot
             }
+            _ => {}
         }
+    }
+
+    /// Its entries, one a cell of a grid of `grain`, at the latest slot of each.
+    pub(super) fn gathered(self, grain: u64) -> Self {
+        let mut gathered = Self::default();
+        for (slot, cost) in self.entries {
+            gathered.gather(slot, grain);
+            gathered.add(slot, cost);
+        }
+        gathered
+    }
+
+    /// The slot of the entry that has what was added to `slot`, where [`Tally::gather`] may have moved
+    /// it. The oldest entry is not named: what was before it is gone, perhaps that of `slot` too.
+    pub(super) fn now_at(&self, slot: u64, grain: u64) -> u64 {
+        let place = self.entries.binary_search_by_key(&slot, |(slot, _)| *slot);
+        let later = match place {
+            Err(place @ 1..) => self.entries.get(place),
+            _ => None,
+        };
+        later.map(|(later, _)| *later).filter(|later| later / grain == slot / grain).unwrap_or(slot)
     }
 
     /// The slot whose leaving, with all before it, brings the sum to `at_most`; none if it is there.

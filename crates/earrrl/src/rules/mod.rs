@@ -5,6 +5,8 @@
 //! by one rule never drains another.
 
 #[cfg(feature = "std")]
+mod at_home;
+#[cfg(feature = "std")]
 pub(crate) mod atomic;
 #[cfg(feature = "std")]
 mod set;
@@ -86,11 +88,13 @@ pub fn decide_all(
     combine(judged.iter().map(|(rule, judgement, figures)| (*rule, judgement, figures)))
 }
 
-/// The one answer of several rules: their judgements, and their figures after storing.
+/// The one answer of several rules: their judgements, and their figures after storing. A dry run
+/// answers only where no rule beside it acts; else it shows in [`Decision::over`] alone.
 pub fn combine<'a>(
     judged: impl Iterator<Item = (&'a Rule, &'a Judgement, &'a Figures)> + Clone,
 ) -> Decision {
     let all_pass = judged.clone().all(|(_, judgement, _)| judgement.passes());
+    let some_act = judged.clone().any(|(rule, ..)| rule.action() != Action::Observe);
     let mut answer = Decision {
         allowed: true,
         outcome: Outcome::Allow,
@@ -105,9 +109,15 @@ pub fn combine<'a>(
     };
     let mut chosen: Option<Wait> = None;
     for (place, (rule, judgement, figures)) in judged.enumerate() {
+        if !judgement.allowed {
+            answer.over.insert(place);
+        }
+        if some_act && rule.action() == Action::Observe {
+            continue;
+        }
         let wait = wait_of(rule, figures);
         let chooses = match (all_pass, judgement.passes()) {
-            (true, _) => place == 0 || figures.remaining < answer.remaining,
+            (true, _) => chosen.is_none() || figures.remaining < answer.remaining,
             (false, true) => false,
             (false, false) => chosen.is_none_or(|longest| wait > longest),
         };
@@ -115,9 +125,6 @@ pub fn combine<'a>(
             chosen = Some(wait);
             (answer.rule, answer.rate, answer.limit) = (place, figures.rate, figures.limit);
             answer.reset_after = figures.reset_after;
-        }
-        if !judgement.allowed {
-            answer.over.insert(place);
         }
         answer.remaining = answer.remaining.min(figures.remaining);
         answer.outcome = worse(answer.outcome, outcome_of(rule, judgement, all_pass));

@@ -10,14 +10,16 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 
 use super::problem::Problem;
-use super::request::{Shared, authorize};
+use super::request::authorize;
 use crate::config::access::Access;
 use crate::protocol::authz::{Asked, decide};
+use crate::protocol::http::answer::Verdict;
+use crate::server::Server;
 
 /// The route. A proxy that appends the request's path to it (Envoy's `path_prefix`) needs no headers.
 pub(super) const PATH: &str = "/v1/authz";
@@ -29,26 +31,41 @@ const TARGET: [HeaderName; 2] =
 const HOST: [HeaderName; 2] = [HeaderName::from_static("x-forwarded-host"), header::HOST];
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// The address that asks; [`super::serve`] puts it into requests to this route.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Peer(pub(super) IpAddr);
+/// Whether this is a path of this route.
+pub(super) fn is_asked(path: &str) -> bool {
+    path.strip_prefix(PATH).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
 
-pub(super) async fn authz(State(server): Shared, request: Request) -> Result<Response, Problem> {
-    authorize(&server, request.headers(), Access::Ask)?;
-    server.service.metrics.http_requests.increment();
+/// Answers a request to this route. It is asked for each request of a proxy's, so it does without the
+/// router.
+pub(super) async fn answer(server: &Server, request: &Parts, peer: Option<IpAddr>) -> Response {
     let started = Instant::now();
-    let headers = request.headers();
-    let verdict =
-        decide(&server, asked(&request)?, |name| line(headers, name), |verdict, _| verdict).await?;
-    server.service.metrics.http_request.record(started.elapsed());
-    Ok(verdict.map(|body| if body.is_empty() { Body::empty() } else { Body::from(body) }))
+    match verdict(server, request, peer).await {
+        Ok(verdict) => {
+            server.service.metrics.http_request.record(started.elapsed());
+            verdict.map(|body| if body.is_empty() { Body::empty() } else { Body::from(body) })
+        }
+        Err(problem) => problem.into_response(),
+    }
+}
+
+async fn verdict(
+    server: &Server,
+    request: &Parts,
+    peer: Option<IpAddr>,
+) -> Result<Verdict, Problem> {
+    let headers = &request.headers;
+    authorize(server, headers, Access::Ask)?;
+    server.service.metrics.http_requests.increment();
+    let asked = asked(request, peer)?;
+    Ok(decide(server, asked, |name| line(headers, name), |verdict, _| verdict).await?)
 }
 
 /// What the request is, by the proxy's headers; what they do not tell, by the question itself.
-fn asked(request: &Request) -> Result<Asked<'_>, Problem> {
-    let headers = request.headers();
-    let appended = request.uri().path().strip_prefix(PATH).filter(|path| path.starts_with('/'));
-    let own = Cow::Borrowed(request.method().as_str());
+fn asked(request: &Parts, peer: Option<IpAddr>) -> Result<Asked<'_>, Problem> {
+    let headers = &request.headers;
+    let appended = request.uri.path().strip_prefix(PATH).filter(|path| path.starts_with('/'));
+    let own = Cow::Borrowed(request.method.as_str());
     let (method, target) = match appended {
         Some(path) => (own, Cow::Borrowed(path)),
         None => {
@@ -58,13 +75,13 @@ fn asked(request: &Request) -> Result<Asked<'_>, Problem> {
     };
     let first = |name| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
     // HTTP/2 tells the host beside the headers.
-    let authority = || request.uri().authority().map(|authority| authority.as_str().into());
+    let authority = || request.uri.authority().map(|authority| authority.as_str().into());
     Ok(Asked {
         method,
         target,
         host: HOST.iter().find_map(first).or_else(authority),
         proto: first(&PROTO),
-        peer: request.extensions().get::<Peer>().map(|peer| peer.0),
+        peer,
     })
 }
 

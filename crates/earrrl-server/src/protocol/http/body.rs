@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use earrrl::{Cost, MAX_CHARGES, Nanos};
+use earrrl::{Cost, MAX_CHARGES, Nanos, RuleError};
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -168,7 +168,7 @@ impl<'a> Refund<'a> {
     pub(super) fn charged_at(&self) -> Result<Option<Nanos>, AskError> {
         let Some(t0) = self.t0 else { return Ok(None) };
         // A cost's decimals are exact to 1e-9, just as nanoseconds are.
-        let seconds: Cost = t0.get().parse().map_err(|error| invalid("t0", &error))?;
+        let seconds = billionths(t0).map_err(|error| invalid("t0", &error))?;
         let nanos = u64::try_from(seconds.billionths());
         nanos.map(|nanos| Some(Nanos::new(nanos))).map_err(|error| invalid("t0", &error))
     }
@@ -180,7 +180,19 @@ pub(super) fn shown(error: &serde_json::Error) -> String {
 }
 
 fn cost(number: &RawValue) -> Result<Cost, AskError> {
-    number.get().parse().map_err(|error| invalid("cost", &error))
+    billionths(number).map_err(|error| invalid("cost", &error))
+}
+
+/// A whole number of billionths; a double's nearest decimal, as JavaScript writes 0.1 + 0.2, is one,
+/// too.
+fn billionths(number: &RawValue) -> Result<Cost, RuleError> {
+    let text = number.get();
+    text.parse().or_else(|error: RuleError| {
+        let double: f64 = text.parse().map_err(|_| error.clone())?;
+        let nearest = Cost::try_from(double).map_err(|_| error.clone())?;
+        let off = (nearest.as_f64() - double).abs();
+        if double > 0.0 && off <= double * f64::EPSILON { Ok(nearest) } else { Err(error) }
+    })
 }
 
 fn invalid(field: &str, error: &dyn fmt::Display) -> AskError {
@@ -340,6 +352,21 @@ mod tests {
             "",
         ] {
             assert!(wanted(json).is_err(), "{json}");
+        }
+    }
+
+    #[test]
+    fn a_cost_may_be_what_a_double_makes_of_it() {
+        for (json, cost) in
+            [("0.30000000000000004", "0.3"), ("3.0000000000000004e-09", "3e-9"), ("1e3", "1000")]
+        {
+            let json = format!(r#"{{"rule":"a","key":"k","cost":{json}}}"#);
+            let Ok(Wanted::One(named)) = wanted(&json) else { panic!("{json}") };
+            assert_eq!(named.cost, Some(cost.parse().unwrap()));
+        }
+        for cost in ["1e-10", "0.30000000000001", "1e19", "1e400", "-0.1", "0.0000000001"] {
+            let json = format!(r#"{{"rule":"a","key":"k","cost":{cost}}}"#);
+            assert!(wanted(&json).is_err(), "{cost}");
         }
     }
 

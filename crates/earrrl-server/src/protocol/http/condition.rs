@@ -1,4 +1,4 @@
-//! How the server is: health, metrics, and what it can be asked.
+//! How the server is: health and metrics.
 
 use axum::Json;
 use axum::http::{StatusCode, header};
@@ -6,12 +6,6 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use super::request::Shared;
-
-const OPENAPI: &str = include_str!("openapi.json");
-
-pub(super) async fn openapi() -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
-}
 
 pub(super) async fn healthz() -> &'static str {
     "ok\n"

@@ -1,13 +1,14 @@
 //! The `RateLimit` headers of an answer.
 
 use axum::http::{HeaderMap, header};
+use earrrl::Action;
 use earrrl_tower::headers::{current, retry_after, x_rate_limit};
 
 use crate::service::Answer;
 use crate::service::rules::Prepared;
 
 /// `RateLimit-Policy` and `RateLimit`, an item for each rule that was charged and is `shown`, in the
-/// latter the deciding one first; `Retry-After` when it was refused; the older headers where they
+/// latter the deciding one first, without dry runs beside a rule that acts; `Retry-After` when it was refused; the older headers where they
 /// are wanted.
 pub(super) fn write(
     answer: &Answer<'_>,
@@ -17,6 +18,9 @@ pub(super) fn write(
     headers: &mut HeaderMap,
 ) {
     let Some(decision) = &answer.decision else { return };
+    let acts = |limit: &Prepared| limit.rule.action() != Action::Observe;
+    let some_act = answer.charged.iter().any(|(_, limit)| acts(limit));
+    let shown = |limit: &Prepared| shown(limit) && (acts(limit) || !some_act);
     let others = (0..answer.charged.len()).filter(|place| *place != decision.rule);
     let items = std::iter::once(decision.rule).chain(others).filter_map(|place| {
         let (rule, limit) = answer.charged.get(place).filter(|(_, limit)| shown(limit))?;

@@ -42,9 +42,7 @@ pub(super) fn check<B>(server: &Server, request: &Request<B>) -> Result<(), Prob
 fn is_open(path: &str) -> bool {
     match path {
         "/healthz" | "/readyz" | "/metrics" | "/healthcheck" => true,
-        path => path
-            .strip_prefix(authz::PATH)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
+        path => authz::is_asked(path),
     }
 }
 

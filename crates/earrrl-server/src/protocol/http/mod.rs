@@ -9,6 +9,8 @@ mod condition;
 mod envoy;
 mod headers;
 mod host;
+mod lines;
+mod openapi;
 mod problem;
 mod request;
 mod routes;

@@ -9,6 +9,9 @@ use serde::Serialize;
 
 use crate::service::error::AskError;
 
+/// The status for who has gone before it could be told anything; nginx's.
+pub(super) const GONE: u16 = 499;
+
 /// A problem: the status' own title, and what exactly.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Problem {

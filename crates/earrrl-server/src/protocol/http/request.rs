@@ -10,7 +10,7 @@ use hyper::body::Body as _;
 use serde::Deserialize;
 
 use super::body::{self, Object};
-use super::problem::Problem;
+use super::problem::{GONE, Problem};
 use crate::config::access::Access;
 use crate::server::Server;
 
@@ -40,7 +40,8 @@ pub(super) async fn read(
     let mut body = Vec::with_capacity(announced as usize);
     while let Some(chunk) = chunks.next().await {
         // The connection is gone.
-        let chunk = chunk.map_err(|_| Problem::new(StatusCode::BAD_REQUEST, "no whole body"))?;
+        let gone = StatusCode::from_u16(GONE).unwrap_or(StatusCode::BAD_REQUEST);
+        let chunk = chunk.map_err(|_| Problem::new(gone, "no whole body"))?;
         if body.len() + chunk.len() > most {
             return Err(too_long(format!("more than {most} bytes")));
         }

@@ -4,14 +4,17 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::http::{StatusCode, header};
-use axum::routing::{any, get, post};
+use axum::routing::{get, post};
 
 use super::problem::Problem;
-use super::{authz, check, clients, condition, envoy};
+use super::{check, clients, condition, envoy, openapi};
 use crate::server::Server;
 
-/// All routes. Metrics are elsewhere where they have a listener of their own.
+const JSON: &str = "application/json";
+
+/// All routes but `/v1/authz`. Metrics are elsewhere where they have a listener of their own.
 pub fn router(server: Arc<Server>) -> Router {
+    let document = openapi::document(&server);
     let routes = match server.config.admin {
         Some(_) => health(),
         None => health().route("/metrics", get(condition::metrics)),
@@ -20,14 +23,11 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v1/check", post(check::check))
         .route("/v1/check/batch", post(check::batch))
         .route("/v1/peek", post(check::peek))
-        .route(authz::PATH, any(authz::authz))
-        .route("/v1/authz/", any(authz::authz))
-        .route("/v1/authz/{*path}", any(authz::authz))
         .route("/v1/charge", post(check::charge))
         .route("/v1/refund", post(check::refund))
         .route("/v1/clients/{rule}/{*key}", get(clients::explain).delete(clients::reset))
         .route("/v1/rules", get(clients::rules))
-        .route("/openapi.json", get(condition::openapi))
+        .route("/openapi.json", get(async move || ([(header::CONTENT_TYPE, JSON)], document)))
         .route("/json", post(envoy::json))
         .route("/healthcheck", get(envoy::healthcheck))
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "no such route; see /openapi.json"))

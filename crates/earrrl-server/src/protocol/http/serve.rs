@@ -21,7 +21,8 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::{Sleep, sleep, timeout};
 use tower::ServiceExt as _;
 
-use super::problem::Problem;
+use super::lines::{BareLf, Lines};
+use super::problem::{GONE, Problem};
 use super::{authz, host};
 use crate::connections::{Connection, Standing};
 use crate::protocol::first::Rewound;
@@ -37,8 +38,16 @@ const MAX_HEAD_LEN: usize = 16 * 1024;
 /// What a connection without a place of its own is told, and one that would hold too much.
 const OVERLOADED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\n\
                             content-length: 0\r\nconnection: close\r\n\r\n";
+/// What who ends a line wrongly is told.
+const BARE_LF: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\n\
+                         content-length: 101\r\nconnection: close\r\n\r\n\
+                         {\"type\":\"about:blank\",\"title\":\"Bad Request\",\"status\":400,\
+                         \"detail\":\"a line ends in LF, expected CRLF\"}";
 /// Bytes that a request takes before any of it is kept: the reader's buffer.
 const READER: usize = 8 * 1024;
+
+/// How long who guesses at tokens waits for an answer.
+const GUESSING: Duration = Duration::from_secs(1);
 
 /// How long a connection is silent before it counts as idle to a server that is stopping: what has
 /// arrived is noticed by then.
@@ -51,12 +60,43 @@ enum Ended {
     Done,
     /// Its deadline has passed.
     Overdue,
-    /// All connections together would hold too much.
-    Overloaded,
+    /// The connection was refused what it asked for next.
+    Refused(Refusal),
 }
 
-/// Serves a connection to its end.
-pub async fn serve(stream: Stream, connection: Connection, server: Arc<Server>, router: Router) {
+/// Why a connection is read no further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    /// All connections together would hold too much.
+    Overloaded,
+    /// A line of a head ended in LF alone.
+    BareLf,
+}
+
+impl Refusal {
+    fn status(self) -> u16 {
+        match self {
+            Self::Overloaded => 503,
+            Self::BareLf => 400,
+        }
+    }
+
+    fn answer(self) -> &'static [u8] {
+        match self {
+            Self::Overloaded => OVERLOADED,
+            Self::BareLf => BARE_LF,
+        }
+    }
+}
+
+/// Serves a connection to its end; where a proxy `asks`, `/v1/authz` too.
+pub async fn serve(
+    stream: Stream,
+    connection: Connection,
+    server: Arc<Server>,
+    router: Router,
+    asks: bool,
+) {
     let peer = stream.peer();
     let mut stream = Rewound::new(stream);
     let mut silence = None;
@@ -64,12 +104,12 @@ pub async fn serve(stream: Stream, connection: Connection, server: Arc<Server>, 
         let mut asked = pin!(stream.speaks_http2(&connection));
         poll_fn(|context| poll_served(&mut asked, &connection, &mut silence, context)).await
     };
-    let routes = Routes { server: Arc::clone(&server), router, peer };
+    let routes = Routes { server: Arc::clone(&server), router, peer, asks };
     match http2 {
         Ok(Ok(true)) => serve_http2(stream, connection, routes).await,
         Ok(Ok(false)) => serve_http1(stream, connection, routes, silence).await,
         Ok(Err(_)) | Err(Ended::Done) => {}
-        Err(Ended::Overdue | Ended::Overloaded) => server.service.metrics.shed.increment(),
+        Err(Ended::Overdue | Ended::Refused(_)) => server.service.metrics.shed.increment(),
     }
 }
 
@@ -86,28 +126,43 @@ async fn serve_http1(
         connection: Arc::clone(&connection),
         received: 0,
         flushing: false,
-        overloaded: false,
+        lines: Lines::default(),
+        refused: None,
     };
-    let mut served = http1::Builder::new()
-        .max_headers(MAX_HEADERS)
-        .max_buf_size(MAX_HEAD_LEN)
-        .serve_connection(TokioIo::new(watched), service_fn(|request| routes.answer(request)));
+    let asking = Arc::clone(&connection);
+    let mut served =
+        http1::Builder::new().max_headers(MAX_HEADERS).max_buf_size(MAX_HEAD_LEN).serve_connection(
+            TokioIo::new(watched),
+            service_fn(|request| routes.answer(request, &asking)),
+        );
     let ended =
         poll_fn(|context| poll_served(&mut served, &connection, &mut silence, context)).await;
     let watched = served.into_parts().io.into_inner();
-    let ended = match ended {
-        _ if watched.overloaded => Ended::Overloaded,
-        Ok(_) => Ended::Done,
-        Err(ended) => ended,
+    let metrics = &server.service.metrics;
+    let ended = match (watched.refused, ended) {
+        (Some(refusal), _) => Ended::Refused(refusal),
+        (None, Ok(served)) => {
+            if let Err(status) = served.map_err(|error| status_of(&error)) {
+                status.inspect(|status| metrics.count_status(*status));
+            }
+            Ended::Done
+        }
+        (None, Err(ended)) => ended,
     };
-    if ended != Ended::Done {
-        server.service.metrics.shed.increment();
+    if matches!(ended, Ended::Overdue | Ended::Refused(Refusal::Overloaded)) {
+        metrics.shed.increment();
     }
-    if ended == Ended::Overloaded {
+    if let Ended::Refused(refusal) = ended {
+        metrics.count_status(refusal.status());
         // What it held is freed by now.
         connection.hold(0);
-        say_overloaded(watched.stream.stream, &connection).await;
+        say_refused(refusal, watched.stream.stream, &connection).await;
     }
+}
+
+/// What hyper itself has answered to what it could not read.
+fn status_of(error: &hyper::Error) -> Option<u16> {
+    error.is_parse().then_some(if error.is_parse_too_large() { 431 } else { 400 })
 }
 
 async fn serve_http2(stream: Rewound, connection: Connection, routes: Routes) {
@@ -115,13 +170,14 @@ async fn serve_http2(stream: Rewound, connection: Connection, routes: Routes) {
     let connection = Arc::new(connection);
     let patience = Duration::from_secs(server.config.limits.request.into());
     let bodies = Arc::new(Bodies { connection: Arc::clone(&connection), held: 0.into() });
+    let asking = Arc::clone(&connection);
     let max_body = server.config.max_body;
     let answer = move |request: Request<Incoming>| {
         let kept = Kept::new(&bodies, &request, max_body);
-        let routes = routes.clone();
+        let answered = routes.answer(request, &asking);
         async move {
             let Some(_kept) = kept else { return Ok(overloaded()) };
-            match timeout(patience, routes.answer(request)).await {
+            match timeout(patience, answered).await {
                 Ok(answered) => answered,
                 Err(_) => {
                     let why = "the request did not arrive in time";
@@ -145,19 +201,17 @@ struct Routes {
     server: Arc<Server>,
     router: Router,
     peer: Option<IpAddr>,
+    /// Whether proxies may ask here.
+    asks: bool,
 }
 
 impl Routes {
     fn answer(
         &self,
-        mut request: Request<Incoming>,
+        request: Request<Incoming>,
+        connection: &Arc<Connection>,
     ) -> impl Future<Output = Result<Response, Infallible>> + Send + use<> {
-        if let Some(peer) = self.peer
-            && request.uri().path().starts_with(authz::PATH)
-        {
-            request.extensions_mut().insert(authz::Peer(peer));
-        }
-        answer(request, Arc::clone(&self.server), self.router.clone())
+        answer(request, self.clone(), Arc::clone(connection))
     }
 }
 
@@ -193,16 +247,28 @@ impl Drop for Kept {
 
 async fn answer(
     request: Request<Incoming>,
-    server: Arc<Server>,
-    router: Router,
+    routes: Routes,
+    connection: Arc<Connection>,
 ) -> Result<Response, Infallible> {
+    let Routes { server, router, peer, asks } = routes;
     let http2 = request.version() == Version::HTTP_2;
     let mut response = match host::check(&server, &request) {
+        Ok(()) if asks && authz::is_asked(request.uri().path()) => {
+            let (head, _body) = request.into_parts();
+            authz::answer(&server, &head, peer).await
+        }
         Ok(()) => router.oneshot(request).await?,
         Err(problem) => problem.into_response(),
     };
-    server.service.metrics.count_status(response.status().as_u16());
-    if server.connections.are_stopping() && !http2 {
+    // Who has gone is told nothing.
+    if response.status().as_u16() != GONE {
+        server.service.metrics.count_status(response.status().as_u16());
+    }
+    let guesses = response.status() == StatusCode::UNAUTHORIZED && connection.refuses_a_token();
+    if guesses {
+        sleep(GUESSING).await;
+    }
+    if (guesses || server.connections.are_stopping()) && !http2 {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(response)
@@ -230,8 +296,8 @@ fn poll_served<F: Future + Unpin>(
 }
 
 /// Closes so that the answer arrives: bytes left unread would make the kernel reset the connection.
-async fn say_overloaded(mut stream: Stream, connection: &Connection) {
-    let _ = stream.try_write(OVERLOADED);
+async fn say_refused(refusal: Refusal, mut stream: Stream, connection: &Connection) {
+    let _ = stream.try_write(refusal.answer());
     connection.leave();
     if stream.shutdown().await.is_err() {
         return;
@@ -261,7 +327,9 @@ struct Watched {
     received: usize,
     /// Whether an answer is encrypted that the client has not fetched.
     flushing: bool,
-    overloaded: bool,
+    lines: Lines,
+    /// Why nothing more is read; something else is said then than hyper would.
+    refused: Option<Refusal>,
 }
 
 impl Watched {
@@ -278,8 +346,12 @@ impl Watched {
         if self.connection.hold(READER + 2 * self.received) {
             return Ok(());
         }
-        self.overloaded = true;
-        Err(io::ErrorKind::OutOfMemory.into())
+        Err(self.refuse(Refusal::Overloaded))
+    }
+
+    fn refuse(&mut self, refusal: Refusal) -> io::Error {
+        self.refused = Some(refusal);
+        io::ErrorKind::ConnectionAborted.into()
     }
 }
 
@@ -296,6 +368,9 @@ impl AsyncRead for Watched {
             return Poll::Ready(Ok(()));
         }
         self.set_busy();
+        if let Err(BareLf) = self.lines.follow(&buffer.filled()[before..]) {
+            return Poll::Ready(Err(self.refuse(Refusal::BareLf)));
+        }
         Poll::Ready(self.keep(came))
     }
 }
@@ -306,9 +381,8 @@ impl AsyncWrite for Watched {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.overloaded {
-            // Something else is said instead.
-            return Poll::Ready(Err(io::ErrorKind::OutOfMemory.into()));
+        if self.refused.is_some() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(context, bytes)? else {
             self.set_busy();
@@ -334,6 +408,10 @@ impl AsyncWrite for Watched {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Why it was refused is said yet.
+        if self.refused.is_some() {
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

@@ -40,7 +40,7 @@ impl Parser {
 
     /// Takes a line apart.
     pub(crate) fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Record<'a>, Skip> {
-        let (line, outer) = (message.text, message.time);
+        let Message { text: line, time: outer, .. } = console(message);
         let object = match serde_json::from_slice(line) {
             Ok(object) => object,
             Err(_) => {
@@ -59,6 +59,18 @@ impl Parser {
         let time = time.ok_or(Skip::Time)?;
         Ok(Record { time, object, key_field: self.key_field.as_deref() })
     }
+}
+
+/// Caddy's console format: time, level, logger and message, with tabs between them, before the object.
+fn console(message: Message<'_>) -> Message<'_> {
+    let text = message.text;
+    if text.first() == Some(&b'{') {
+        return message;
+    }
+    // All of that is the server's; what a client says is in the object.
+    let Some(at) = memchr::memmem::find(text, b"\t{") else { return message };
+    let stamp = text.split(|&b| b == b'\t').next().and_then(time::parse_any);
+    Message { time: stamp.or(message.time), text: &text[at + 1..], ..message }
 }
 
 impl<'a> Record<'a> {
@@ -240,6 +252,28 @@ mod tests {
             let (_, client) = get(line, &Hints::default(), "client").unwrap();
             assert!(client.unwrap().starts_with("192.0.2.7"), "{line}");
         }
+    }
+
+    #[test]
+    fn caddys_console() {
+        let request = r#"{"request": {"client_ip": "192.0.2.7", "uri": "/a\t{\"x\":1}", "method": "GET"}, "status": 200}"#;
+        for (stamp, level) in
+            [("2015/05/17 10:05:03.500", "INFO"), ("1431857103.5", "\x1b[34mINFO\x1b[0m")]
+        {
+            let line =
+                format!("{stamp}\t{level}\thttp.log.access.log0\thandled request\t{request}");
+            let (time, client) = get(&line, &Hints::default(), "client").unwrap();
+            assert_eq!((time, client.as_deref()), (1_431_857_103_500_000_000, Some("192.0.2.7")));
+        }
+        let (_, log) = crate::replay::format::told(
+            &format!("2015/05/17 10:05:03.500\tINFO\thttp\thandled request\t{request}"),
+            &["client"],
+        );
+        assert_eq!(log, "1431857103.5 192.0.2.7");
+        assert_eq!(
+            get("2015/05/17 10:05:03\tINFO\tstarted", &Hints::default(), "client"),
+            Err(Skip::Malformed)
+        );
     }
 
     #[test]

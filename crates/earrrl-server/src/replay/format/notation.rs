@@ -1,5 +1,5 @@
 //! `--log-format` in nginx's notation (`$remote_addr [$time_local] "$request"`) or Apache's
-//! (`%h %l %u %t "%r" %>s`), made a pattern.
+//! (`%h %l %u %t "%r" %>s`), made a pattern. A whole statement of a configuration is as good.
 
 use std::borrow::Cow;
 
@@ -23,6 +23,7 @@ const TEXT: &str = ".*?";
 /// # Errors
 /// In one line, what is wrong with it.
 pub(crate) fn pattern(notation: &str) -> Result<Pattern, String> {
+    let notation = &*statement(notation)?;
     let (pieces, time_format) = match notation.contains('$') {
         true => (nginx(notation)?, None),
         false => apache(notation)?,
@@ -33,6 +34,64 @@ pub(crate) fn pattern(notation: &str) -> Result<Pattern, String> {
     }
     let pattern = Pattern::new(&expression(&pieces))?;
     Ok(time_format.map_or(pattern.clone(), |format| pattern.with_time_format(&format)))
+}
+
+/// The notation in nginx's `log_format NAME [escape=…] '…' '…';` or Apache's `LogFormat "…" NAME`; what is
+/// no statement is the notation itself.
+fn statement(text: &str) -> Result<Cow<'_, str>, String> {
+    let text = text.trim();
+    let behind = |name: &str| {
+        let rest = text.get(..name.len()).filter(|start| start.eq_ignore_ascii_case(name));
+        rest.map(|_| &text[name.len()..]).filter(|rest| rest.starts_with(char::is_whitespace))
+    };
+    if let Some(rest) = behind("log_format") {
+        let words = words(rest)?;
+        let parts = words.iter().skip(1).skip_while(|word| word.starts_with("escape="));
+        let notation: String = parts.map(String::as_str).collect();
+        return match notation.is_empty() {
+            true => Err("expected log_format NAME '…';".into()),
+            false => Ok(notation.into()),
+        };
+    }
+    match behind("LogFormat") {
+        None => Ok(text.into()),
+        Some(rest) => {
+            let first = words(rest)?.into_iter().next();
+            first.map(Cow::Owned).ok_or_else(|| "expected LogFormat \"…\"".into())
+        }
+    }
+}
+
+/// The words of a statement up to its semicolon, without their quotes.
+fn words(text: &str) -> Result<Vec<String>, String> {
+    let mut words = Vec::new();
+    let mut rest = text.trim_start();
+    while let Some(first) = rest.chars().next().filter(|&first| first != ';') {
+        let quote = matches!(first, '"' | '\'').then_some(first);
+        let mut word = String::new();
+        let mut letters = rest.char_indices().skip(usize::from(quote.is_some()));
+        let end = loop {
+            match letters.next() {
+                None if quote.is_some() => return Err(format!("expected a closing {first}")),
+                None => break rest.len(),
+                Some((at, letter)) if Some(letter) == quote => break at + 1,
+                Some((at, letter))
+                    if quote.is_none() && (letter == ';' || letter.is_whitespace()) =>
+                {
+                    break at;
+                }
+                Some((_, '\\')) => match letters.next() {
+                    Some((_, 't')) => word.push('\t'),
+                    Some((_, other)) => word.push(other),
+                    None => {}
+                },
+                Some((_, letter)) => word.push(letter),
+            }
+        };
+        words.push(word);
+        rest = rest[end..].trim_start();
+    }
+    Ok(words)
 }
 
 impl Piece {

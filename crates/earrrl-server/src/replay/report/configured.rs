@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::TOP;
 use super::jsonl::{Seconds, write_figures};
-use crate::replay::configured::{Configured, Told};
+use crate::replay::configured::{Configured, Seen, Tally, Told};
 use crate::replay::{Names, Reader};
 use crate::text::{percent, write_rows};
 
@@ -36,21 +36,22 @@ pub(crate) fn write_table(
         "\nall together: {denied} of {events} not allowed ({})",
         percent(denied, events)
     )?;
-    for tally in &configured.tallies {
-        let worst = tally.worst(TOP);
-        if worst.is_empty() {
-            writeln!(out, "\n{}: nobody is over the limit", tally.name)?;
-            continue;
-        }
-        writeln!(out, "\n{}: most often over the limit", tally.name)?;
-        let mut rows = vec![["over", "events", "share over", "client"].map(str::to_owned)];
-        rows.extend(worst.into_iter().map(|(client, requests, over)| {
-            let name = names.printable(&tally.clients, client);
-            [over.to_string(), requests.to_string(), percent(over, requests), name]
-        }));
-        write_rows(out, "  ", &rows)?;
+    configured.tallies.iter().try_for_each(|tally| write_worst(out, tally, names))
+}
+
+fn write_worst(out: &mut impl Write, tally: &Tally, names: &Names) -> io::Result<()> {
+    let worst = tally.worst(TOP);
+    if worst.is_empty() {
+        return writeln!(out, "\n{}: nobody is over the limit", tally.name);
     }
-    Ok(())
+    writeln!(out, "\n{}: most often over the limit", tally.name)?;
+    let mut rows = vec![["over", "events", "share over", "client"].map(str::to_owned)];
+    rows.extend(worst.into_iter().map(|(client, seen)| {
+        let Seen { requests, over, .. } = seen;
+        let name = names.printable(&tally.clients, client);
+        [over.to_string(), requests.to_string(), percent(over, requests), name]
+    }));
+    write_rows(out, "  ", &rows)
 }
 
 /// Writes the same as one object.
@@ -62,8 +63,9 @@ pub(crate) fn write_json(
         .tallies
         .iter()
         .map(|tally| {
-            let top = tally.worst(TOP).into_iter().map(|(client, requests, over)| {
-                json!({"key": names.exact(&tally.clients, client), "events": requests, "over": over})
+            let top = tally.worst(TOP).into_iter().map(|(client, counted)| {
+                let key = names.exact(&tally.clients, client);
+                json!({"key": key, "events": counted.requests, "over": counted.over})
             });
             json!({
                 "name": tally.name,

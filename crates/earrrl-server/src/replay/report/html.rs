@@ -1,18 +1,17 @@
-//! One self-contained page: it loads nothing, runs nothing, and reads on a phone and in the dark.
+//! The report as a page: all rules beside each other, and each with those that it denies most.
 
-use std::fmt::{self, Display};
 use std::io::{self, Write};
 
-use super::figures::{Axis, asked_and_permitted, rate_and_limit, rates};
+use super::axis::{over_time, three_digits, written_rate};
+use super::incident::{Incident, incidents};
+use super::measured::{Measured, distribution};
+use super::page::{HALF, Html, WIDE, share, write_end, write_figure, write_start, write_table};
 use super::{Summary, TOP};
-use crate::plot::{self, Figure};
+use crate::replay::Held;
 use crate::replay::time;
 use crate::replay::timeline::Timeline;
-use crate::replay::trial::{Offender, Trial};
-use crate::replay::{Held, Reader};
+use crate::replay::trial::Offender;
 use crate::text::{counted, percent};
-
-const STYLE: &str = include_str!("../../../assets/report.css");
 
 /// Writes the report. The offenders are known only now, so the requests are gone through again.
 pub(crate) fn write(
@@ -21,68 +20,40 @@ pub(crate) fn write(
     timeline: &Timeline,
     held: &Held,
 ) -> io::Result<()> {
-    let Summary { reader, replay, .. } = summary;
-    write!(
-        out,
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <title>Who would have been limited</title>\n<style>\n{STYLE}</style></head><body>\n\
-         <h1>Who would have been limited</h1>\n\
-         <p>{} of {}, {} to {} UTC.</p>\n\
-         <p class=\"faint\">{} read, {} used, {} skipped{}.</p>\n",
-        counted(replay.events, "request"),
-        counted(reader.clients.len() as u64, "client"),
-        time::written(replay.from.map_or(0, earrrl::Nanos::get)),
-        time::written(replay.now.get()),
-        counted(reader.lines, "line"),
-        reader.used(),
-        reader.skips.lines(),
-        reasons(reader),
-    )?;
+    let replay = summary.replay;
+    let from = replay.from.map_or(0, earrrl::Nanos::get);
+    write_start(out, summary.reader, replay.events, (from, replay.now.get()))?;
     write_comparison(out, summary)?;
-    let axis = Axis::new(timeline);
-    for place in 0..replay.trials.len() {
-        write_rule(out, summary, place, (&axis, timeline), held)?;
+    let rules = replay.trials.iter().map(|trial| &trial.rule);
+    let measured: Vec<Measured> = rules.map(|rule| Measured::of(rule, held.requests())).collect();
+    writeln!(
+        out,
+        "<h2>Clients by their peak rate</h2>\n<p class=\"faint\">As each rule measures it if it stops \
+         nobody; a bucket measures no rate, so an average of its rate and burst stands for it. A rule \
+         limits those right of its dashes.</p>"
+    )?;
+    write_figure(out, &distribution(replay, &measured, WIDE))?;
+    for (place, measured) in measured.iter().enumerate() {
+        write_rule(out, summary, (place, measured), timeline, held)?;
     }
-    writeln!(out, "</body></html>")
-}
-
-/// Why lines were skipped, if any were.
-fn reasons(reader: &Reader) -> String {
-    let reasons =
-        reader.skips.by_reason().map(|(skip, lines, _)| format!("{lines} {}", skip.reason()));
-    let reasons: Vec<String> = reasons.collect();
-    if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) }
+    write_end(out)
 }
 
 fn write_comparison(out: &mut impl Write, summary: &Summary<'_>) -> io::Result<()> {
-    writeln!(
-        out,
-        "<div class=\"scroll\"><table><thead><tr><th>rule</th><th>denied</th><th>share denied</th>\
-         <th>clients limited</th></tr></thead><tbody>"
-    )?;
     let events = summary.replay.events;
-    for trial in &summary.replay.trials {
-        let share = trial.denied as f64 / events.max(1) as f64 * 100.0;
-        writeln!(
-            out,
-            "<tr><td>{}</td><td>{}</td><td><span class=\"share\"><i style=\"width:{share:.1}%\"></i>\
-             </span>{}</td><td>{}</td></tr>",
-            Html(trial.rule.to_string()),
-            trial.denied,
-            percent(trial.denied, events),
-            trial.clients_limited(),
-        )?;
-    }
-    writeln!(out, "</tbody></table></div>")
+    let rows = summary.replay.trials.iter().map(|trial| {
+        let limited = trial.clients_limited().to_string();
+        let rule = Html(trial.rule.to_string()).to_string();
+        vec![rule, trial.denied.to_string(), share(trial.denied, events), limited]
+    });
+    write_table(out, &["rule", "denied", "share denied", "clients limited"], rows)
 }
 
 fn write_rule(
     out: &mut impl Write,
     summary: &Summary<'_>,
-    place: usize,
-    (axis, timeline): (&Axis<'_>, &Timeline),
+    (place, measured): (usize, &Measured),
+    timeline: &Timeline,
     held: &Held,
 ) -> io::Result<()> {
     let trial = &summary.replay.trials[place];
@@ -95,20 +66,22 @@ fn write_rule(
         trial.clients_limited(),
         counted(summary.reader.clients.len() as u64, "client"),
     )?;
-    write_figure(out, &asked_and_permitted(axis, summary.replay, &[place], (440, 235)))?;
+    write_figure(out, &over_time(timeline, 0, &[("permitted".into(), place + 1, place)], WIDE))?;
     let offenders = trial.offenders(TOP);
     if offenders.is_empty() {
         return writeln!(out, "<p>Nobody is denied.</p>");
     }
     let clients: Vec<u32> = offenders.iter().map(|offender| offender.client).collect();
-    let rates = rates(&trial.rule, &clients, held.requests(), timeline);
+    let incidents = incidents(&trial.rule, &clients, || held.requests());
+    let measure = if trial.measures() { "estimated rate" } else { "rate asked for" };
+    writeln!(
+        out,
+        "<p class=\"faint\">Below: the {measure} of the most denied, and the limit (dashes).</p>"
+    )?;
     writeln!(out, "<div class=\"offenders\">")?;
-    for (offender, rates) in offenders.iter().zip(rates) {
-        write_offender(out, summary, trial, offender)?;
-        write_figure(
-            out,
-            &rate_and_limit(axis, (&trial.rule, place), (&rates, held.unit()), (420, 170)),
-        )?;
+    for (offender, incident) in offenders.iter().zip(&incidents) {
+        write_offender(out, summary, (place, measured), offender, incident)?;
+        write_figure(out, &incident.figure(&trial.rule, place, held.unit(), HALF))?;
         writeln!(out, "</section>")?;
     }
     writeln!(out, "</div>")
@@ -117,51 +90,28 @@ fn write_rule(
 fn write_offender(
     out: &mut impl Write,
     summary: &Summary<'_>,
-    trial: &Trial,
+    (place, measured): (usize, &Measured),
     offender: &Offender,
+    incident: &Incident,
 ) -> io::Result<()> {
+    let trial = &summary.replay.trials[place];
     let requests = summary.replay.requests(offender.client);
-    let asked = counted(requests, "request");
-    let measured = if trial.measures() { "estimated rate" } else { "rate asked for" };
+    let client = measured.client(offender.client);
+    let (peak, at) = client.peak;
     writeln!(
         out,
-        "<section><h3>{}</h3><p class=\"faint\">{} of {asked} denied ({}); {measured} (dashes: limit):</p>",
+        "<section><h3>{}</h3>\n<p>{} of {} denied ({}), {} to {}.<br>Peak {}, {} times the limit, at {}.\
+         <br>First seen {}, last seen {}.</p>",
         Html(summary.names.printable(&summary.reader.clients, offender.client)),
         offender.denied,
+        counted(requests, "request"),
         percent(offender.denied, requests),
+        time::written(incident.denied.0),
+        time::written(incident.denied.1),
+        written_rate(peak),
+        three_digits(peak / trial.rule.limit().per_second()),
+        time::written(at),
+        time::written(client.first),
+        time::written(client.last),
     )
-}
-
-fn write_figure(out: &mut impl Write, figure: &Figure) -> io::Result<()> {
-    let svg = plot::svg(figure, None).map_err(io::Error::other)?;
-    // Inside a page an SVG has no declaration of its own.
-    let start = svg.find("<svg").unwrap_or(0);
-    writeln!(out, "{}", &svg[start..])
-}
-
-/// Text that is no markup, whatever a client has put into it.
-struct Html(String);
-
-impl Display for Html {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|c| match c {
-            '&' => f.write_str("&amp;"),
-            '<' => f.write_str("&lt;"),
-            '>' => f.write_str("&gt;"),
-            '"' => f.write_str("&quot;"),
-            '\'' => f.write_str("&#39;"),
-            c => write!(f, "{c}"),
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn markup_is_text() {
-        let text = Html("<img src=x onerror='a'>&\"".into()).to_string();
-        assert_eq!(text, "&lt;img src=x onerror=&#39;a&#39;&gt;&amp;&quot;");
-    }
 }

@@ -1,11 +1,16 @@
 //! What came out, in the form that was asked for.
 
+mod axis;
 #[cfg(feature = "serve")]
 pub(crate) mod configured;
-mod figures;
+#[cfg(feature = "serve")]
+pub(crate) mod configured_html;
 mod html;
+mod incident;
 mod json;
 mod jsonl;
+mod measured;
+mod page;
 mod table;
 
 use super::names::Names;
@@ -25,7 +30,7 @@ pub(crate) struct Summary<'a> {
     pub(crate) names: &'a Names,
 }
 
-pub(crate) use figures::{Axis, asked_and_permitted, per};
+pub(crate) use axis::{over_time, per};
 pub(crate) use html::write as write_html;
 pub(crate) use json::write as write_json;
 pub(crate) use jsonl::write as write_jsonl;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use earrrl::{Action, EngineError, FixedWindow, Quota, Rule, RuleId};
+use earrrl::{Action, EngineError, FixedWindow, Quota, Rule, RuleError, RuleId};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
 use super::counts::{Counts, CountsOf};
@@ -71,16 +71,26 @@ pub struct Current {
     pub unit: i32,
 }
 
-impl Descriptors {
-    /// The descriptors of a configuration, if it has any.
+/// A configuration's descriptors before the engine knows their limits.
+pub struct Plan {
+    tree: Arc<Tree>,
+    config: EnvoyConfig,
+    /// What is to be prepared for each limit of the tree; nothing for those that nothing is counted of.
+    wanted: Vec<Option<Wanted>>,
+}
+
+struct Wanted {
+    name: String,
+    rule: Rule,
+    capacity: usize,
+}
+
+impl Plan {
+    /// What is to be prepared for a configuration, if it has descriptors.
     ///
     /// # Errors
-    /// As [`Descriptors::new`].
-    pub fn of_config(
-        config: &Config,
-        engine: &Engine,
-        counts: &Arc<CountsOf>,
-    ) -> Result<Option<Self>, EngineError> {
+    /// As [`Plan::new`].
+    pub fn of_config(config: &Config) -> Result<Option<Self>, RuleError> {
         // Rules of the server's own may serve descriptors alone.
         let rules = || config.rules.iter().any(RuleConfig::serves_descriptors);
         let tree = match &config.envoy.tree {
@@ -88,31 +98,67 @@ impl Descriptors {
             None if rules() => Arc::default(),
             None => return Ok(None),
         };
-        Self::new(&config.envoy, tree, engine, config.capacity, counts).map(Some)
+        Self::new(&config.envoy, tree, config.capacity).map(Some)
     }
 
-    /// Prepares every limit. Those whose way through the tree is known keep their clients' history.
+    /// What is to be prepared for a tree.
     ///
     /// # Errors
-    /// When there is not enough memory for a table, say.
-    pub fn new(
-        config: &EnvoyConfig,
-        tree: Arc<Tree>,
-        engine: &Engine,
-        capacity: usize,
-        counts: &Arc<CountsOf>,
-    ) -> Result<Self, EngineError> {
+    /// A limit that can't be.
+    pub fn new(config: &EnvoyConfig, tree: Arc<Tree>, capacity: usize) -> Result<Self, RuleError> {
         let open = tree.limits().iter().filter(|limit| is_open(limit)).count().max(1);
         let share = (capacity / open).max(LEAST_CAPACITY.min(capacity));
-        let limits = tree.limits().iter().map(|limit| {
+        let wanted = tree.limits().iter().map(|limit| {
             let capacity = if is_open(limit) { share } else { 1 };
-            Limit::new(limit, config.algorithm, engine, capacity, counts)
+            Wanted::new(limit, config.algorithm, capacity)
         });
-        let limits = limits.collect::<Result<_, _>>()?;
-        let (config, counts) = (config.clone(), Arc::clone(counts));
-        Ok(Self { tree, config, counts, limits, overrides: Mutex::default() })
+        let wanted = wanted.collect::<Result<_, _>>()?;
+        Ok(Self { tree, config: config.clone(), wanted })
     }
 
+    /// The limits, each with its name in the engine and the clients it is meant for.
+    pub fn limits(&self) -> impl Iterator<Item = (&str, &Rule, usize)> {
+        self.wanted.iter().flatten().map(|wanted| (&*wanted.name, &wanted.rule, wanted.capacity))
+    }
+
+    /// The descriptors, with the engine's ids of [`Plan::limits`]. Limits whose way through the tree is
+    /// known keep their clients' history.
+    pub fn finish(
+        self,
+        ids: &mut impl Iterator<Item = RuleId>,
+        counts: &Arc<CountsOf>,
+    ) -> Descriptors {
+        let Self { tree, config, wanted } = self;
+        let limits = tree.limits().iter().zip(wanted).map(|(limit, wanted)| {
+            let counted = wanted.and_then(|wanted| Some((ids.next()?, Box::new(wanted.rule))));
+            Limit::new(limit, counted, counts)
+        });
+        let limits = limits.collect();
+        Descriptors {
+            tree,
+            config,
+            counts: Arc::clone(counts),
+            limits,
+            overrides: Mutex::default(),
+        }
+    }
+}
+
+impl Wanted {
+    fn new(
+        limit: &TreeLimit,
+        algorithm: Algorithm,
+        capacity: usize,
+    ) -> Result<Option<Self>, RuleError> {
+        let Some(rule) = limit.config.rule(algorithm)? else { return Ok(None) };
+        // Modes are judged over all descriptors of a request, so the engine only counts.
+        let counts_only = limit.config.shadow_mode || limit.config.quota_mode;
+        let rule = if counts_only { rule.with_action(Action::Observe)? } else { rule };
+        Ok(Some(Self { name: engine_name(limit), rule, capacity }))
+    }
+}
+
+impl Descriptors {
     /// The limit of this index in the tree.
     pub fn limit(&self, index: usize) -> Option<&Limit> {
         self.limits.get(index)
@@ -152,31 +198,20 @@ impl Descriptors {
 }
 
 impl Limit {
-    fn new(
-        limit: &TreeLimit,
-        algorithm: Algorithm,
-        engine: &Engine,
-        capacity: usize,
-        counts: &CountsOf,
-    ) -> Result<Self, EngineError> {
+    fn new(limit: &TreeLimit, counted: Option<(RuleId, Box<Rule>)>, counts: &CountsOf) -> Self {
         let config = &limit.config;
-        let kind = match (config.amount, config.rule(algorithm)?) {
-            (_, Some(rule)) => {
-                // Modes are judged over all descriptors of a request, so the engine only counts.
-                let counts_only = config.shadow_mode || config.quota_mode;
-                let rule = if counts_only { rule.with_action(Action::Observe)? } else { rule };
-                Kind::Counted(engine.prepare(&engine_name(limit), &rule, capacity)?, Box::new(rule))
-            }
-            (Amount::PerUnit(_, unit), None) => Kind::Zero(unit),
-            (Amount::Unlimited | Amount::Own, None) => Kind::Unlimited,
+        let kind = match (counted, config.amount) {
+            (Some((id, rule)), _) => Kind::Counted(id, rule),
+            (None, Amount::PerUnit(_, unit)) => Kind::Zero(unit),
+            (None, Amount::Unlimited | Amount::Own) => Kind::Unlimited,
         };
-        Ok(Self {
+        Self {
             current: Current::new(limit, &kind),
             kind,
             shadow_mode: config.shadow_mode,
             quota_mode: config.quota_mode,
             counts: (!limit.is_named_by_requests()).then(|| counts.of(&limit.metric_key())),
-        })
+        }
     }
 }
 

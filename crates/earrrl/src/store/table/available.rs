@@ -20,11 +20,29 @@ pub(crate) fn half_of_what_is_left() -> usize {
     usize::try_from(half).unwrap_or(usize::MAX).max(SMALL)
 }
 
+/// What the machine has in all, or one of the control groups that this process is in may use, where that
+/// is less.
+#[cfg(target_os = "linux")]
+pub fn total() -> Option<u64> {
+    let read = |path: &Path| std::fs::read_to_string(path).ok();
+    let machine = read(Path::new("/proc/meminfo"));
+    let machine = machine.and_then(|text| kilobytes(&text, "MemTotal:"));
+    let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
+    let most = |group: Group| read(&group.folder.join(group.most))?.trim().parse().ok();
+    groups_of(&groups).into_iter().filter_map(most).chain(machine).min()
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn total() -> Option<u64> {
+    None
+}
+
 /// What the machine has left, or one of the control groups that this process is in, where that is less.
 #[cfg(target_os = "linux")]
 fn available() -> Option<u64> {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
-    let machine = read(Path::new("/proc/meminfo")).and_then(|text| machine_left(&text));
+    let machine =
+        read(Path::new("/proc/meminfo")).and_then(|text| kilobytes(&text, "MemAvailable:"));
     let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
     let left = |Group { folder, most, used }| {
         let (most, used) = (read(&folder.join(most))?, read(&folder.join(used))?);
@@ -73,10 +91,10 @@ fn groups_of(text: &str) -> Vec<Group> {
     groups
 }
 
-/// `MemAvailable` of `/proc/meminfo`, in bytes.
+/// A line of `/proc/meminfo`, in bytes.
 #[cfg(any(target_os = "linux", test))]
-fn machine_left(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+fn kilobytes(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kilobytes.checked_mul(1024)
 }
@@ -102,8 +120,9 @@ mod tests {
     #[test]
     fn what_the_system_tells_is_read() {
         let meminfo = "MemTotal:  24000 kB\nMemFree: 10 kB\nMemAvailable:   2048 kB\n";
-        assert_eq!(machine_left(meminfo), Some(2 << 20));
-        assert_eq!(machine_left("nonsense"), None);
+        assert_eq!(kilobytes(meminfo, "MemAvailable:"), Some(2 << 20));
+        assert_eq!(kilobytes(meminfo, "MemTotal:"), Some(24_000 << 10));
+        assert_eq!(kilobytes("nonsense", "MemTotal:"), None);
         assert_eq!(group_left("4096\n", "1000\n", 0), Some(3096));
         assert_eq!(group_left("4096\n", "1000\n", 900), Some(3996));
         assert_eq!(group_left("10\n", "11\n", 0), Some(0));

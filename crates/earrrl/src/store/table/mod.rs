@@ -21,7 +21,7 @@
 //! Everything is allocated, and touched, on construction: 21⅓ bytes a client and one kilobyte.
 //! Nothing grows afterwards.
 
-mod available;
+pub(crate) mod available;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod cmac;
 mod entry;
@@ -145,6 +145,12 @@ impl Table {
         let raw = RawTable::new(capacity.div_ceil(CLIENTS).max(2))
             .ok_or(TableError::TooLarge { capacity })?;
         Ok(Self { raw, capacity })
+    }
+
+    /// What a table for so many live clients takes, all of it at once when it is made.
+    pub(crate) fn bytes_of(capacity: usize) -> Option<usize> {
+        let slots = capacity.div_ceil(CLIENTS).max(2).checked_mul(LINE * LINES)?;
+        slots.checked_mul(size_of::<AtomicSlot>())
     }
 
     /// Reads, judges and changes one client's state, as one indivisible step.

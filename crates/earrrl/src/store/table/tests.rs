@@ -79,6 +79,8 @@ fn keeping_an_absent_client_stores_nothing() {
 fn twenty_two_bytes_a_client() {
     let table = Table::new(times(1_000_000)).unwrap();
     assert!(cfg!(miri) || table.bytes() <= 22_000_000, "{}", table.bytes());
+    let told = Table::bytes_of(times(1_000_000)).unwrap();
+    assert!((told..told + 2048).contains(&table.bytes()), "{told}, {}", table.bytes());
 }
 
 #[test]

@@ -79,15 +79,21 @@ fn check_answer(
     cost: Cost,
 ) -> Result<(), TestCaseError> {
     let reports: Vec<_> = clients.iter().map(|client| client.report(now, cost)).collect();
-    let least = reports.iter().map(|report| report.remaining).min();
+    // A dry run answers only where no rule beside it acts.
+    let acts = |rule: &Rule| rule.action() != Action::Observe;
+    let answers = |place: usize| acts(&rules[place]) || !rules.iter().any(acts);
+    let answering = || (0..rules.len()).filter(|place| answers(*place));
+    let least = answering().map(|place| reports[place].remaining).min();
     prop_assert_eq!(Some(answer.remaining), least);
     prop_assert_eq!(pass, answer.outcome < Severity(Outcome::ShadowBan));
+    prop_assert!(answer.outcome != Outcome::Observe || !rules.iter().any(acts));
     let from = answer.rule;
     let figures = (answer.limit, answer.reset_after);
     prop_assert_eq!(figures, (reports[from].limit, reports[from].reset_after));
     if pass {
         prop_assert_eq!(answer.retry_after, Wait::NONE);
-        prop_assert_eq!(Some(from), reports.iter().position(|r| Some(r.remaining) == least));
+        let first = answering().find(|place| Some(reports[*place].remaining) == least);
+        prop_assert_eq!(Some(from), first);
         let hold = opinions.iter().filter_map(|opinion| opinion.hold).max();
         prop_assert_eq!(answer.delay, hold.unwrap_or_default());
         return Ok(());

@@ -62,7 +62,7 @@ pub(crate) fn fixed_windows() -> impl Strategy<Value = FixedWindow> {
 }
 
 pub(crate) fn sliding_logs() -> impl Strategy<Value = SlidingLog> {
-    (quotas(), spans(), policies(), select(vec![1, 3, 10_000])).prop_map(
+    (quotas(), spans(), policies(), select(vec![1, 3, 8, 10_000])).prop_map(
         |(quota, span, policy, entries)| {
             let log = SlidingLog::new(quota, span).unwrap();
             log.with_policy(policy).with_max_entries(entries)

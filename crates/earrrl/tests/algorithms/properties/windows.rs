@@ -1,8 +1,10 @@
 //! What windows and logs admit, counted by hand.
 
 use earrrl::algorithm::sliding_window::Edge;
-use earrrl::{Cost, Limit, Nanos, Policy};
+use earrrl::random::Random;
+use earrrl::{Cost, Limit, Nanos, Policy, SlidingLog, State};
 use proptest::prelude::*;
+use std::time::Duration;
 
 use super::strategies::{
     Request, cases, fixed_windows, requests, sliding_counters, sliding_logs, sliding_windows,
@@ -29,6 +31,13 @@ fn most_in_any(admitted: &[(u64, u128)], window: u64) -> u128 {
         counted.map(|(_, cost)| cost).sum()
     };
     admitted.iter().map(|(t, _)| within(*t)).max().unwrap_or(0)
+}
+
+fn entries_of(client: &Client) -> usize {
+    match &client.state {
+        Some(State::SlidingLog(log)) => log.entries().len(),
+        _ => 0,
+    }
 }
 
 proptest! {
@@ -70,6 +79,34 @@ proptest! {
             if fits || client.limit.policy() == Policy::Strict {
                 attempts.push((now.get(), cost));
             }
+        }
+    }
+
+    /// A full log is wrong only about what left the window less than a cell ago.
+    #[test]
+    fn full_logs_count_for_a_cell_too_long_at_most(
+        (limit, entries) in (sliding_logs(), 1usize..60),
+        start in starts(), requests in requests(120),
+    ) {
+        let limit = limit.with_max_entries(entries);
+        let (mut client, mut now) = (Client::new(limit.into()), start);
+        let mut attempts: Vec<(u64, u128)> = vec![];
+        for request in &requests {
+            now = request.after(now, &client.limit);
+            let cost = request.cost.billionths();
+            let longest = limit.window().saturating_add(limit.grain());
+            let sum = |within: u64| -> u128 {
+                let recent = attempts.iter().filter(|(t, _)| now.get() - t < within);
+                recent.map(|(_, cost)| cost).sum()
+            };
+            let allowed = client.ask(now, request.cost).allowed;
+            let denied_for_long = sum(longest) + cost > limit.quota().billionths();
+            prop_assert!(allowed || denied_for_long);
+            prop_assert!(!allowed || sum(limit.window()) + cost <= limit.quota().billionths());
+            if allowed || client.limit.policy() == Policy::Strict {
+                attempts.push((now.get(), cost));
+            }
+            prop_assert!(entries_of(&client) <= entries, "{}", entries_of(&client));
         }
     }
 
@@ -124,5 +161,52 @@ fn a_tenth_and_a_tenth_and_a_tenth_are_three_tenths() {
             assert!(client.ask(Nanos::from_secs(600), tenth).allowed, "{rule}");
         }
         assert!(!client.ask(Nanos::from_secs(600), tenth).allowed, "{rule}");
+    }
+}
+
+/// More requests than entries: 400 a second, at random, under 20 000 a minute.
+#[test]
+fn a_quota_beyond_the_entries_denies_hardly_more_than_an_exact_log() {
+    let mut client = Client::of("sliding-log 20000/1m");
+    let (mut random, mut now) = (Random::new(1), Nanos::from_secs(1_700_000_000));
+    let mut exact = std::collections::VecDeque::new();
+    let (mut denied, mut denied_by_exact) = (0, 0);
+    for _ in 0..60_000 {
+        now = Nanos::new(now.get() + (-random.unit().max(1e-9).ln() / 400.0 * 1e9) as u64);
+        denied += u64::from(!client.ask(now, Cost::ONE).allowed);
+        while exact.front().is_some_and(|then| now.get() - then >= 60_000_000_000) {
+            exact.pop_front();
+        }
+        match exact.len() {
+            20_000 => denied_by_exact += 1,
+            _ => exact.push_back(now.get()),
+        }
+        assert!(entries_of(&client) <= earrrl::algorithm::sliding_log::DEFAULT_MAX_ENTRIES);
+    }
+    assert!((7_000..9_000).contains(&denied_by_exact), "{denied_by_exact}");
+    // Each time that the window is full again, what is sent in a cell of 12 ms comes too early.
+    assert!((denied_by_exact..denied_by_exact + 15).contains(&denied), "{denied}");
+}
+
+/// Exactly those of the last window, however many: what was sent in one cell leaves together.
+#[test]
+fn a_full_log_on_its_grid() {
+    // Of 7 entries 3 are exact; 3 more cells span the window: 20 s each.
+    let limit = SlidingLog::new(Cost::from_units(100), Duration::from_secs(60)).unwrap();
+    let limit = limit.with_max_entries(7);
+    assert_eq!((limit.exact_entries(), limit.grain()), (3, 20_000_000_000));
+    let mut client = Client::new(limit.into());
+    let at = |secs: u64| Nanos::from_secs(1200 + secs);
+    for secs in [0, 1, 2, 3, 4, 19, 20, 39, 40] {
+        client.charge(at(secs), Cost::ONE);
+    }
+    let Some(State::SlidingLog(log)) = &client.state else { panic!("no log") };
+    let entries =
+        log.entries().map(|(slot, cost)| (slot / 1_000_000_000 - 1200, cost / 1_000_000_000));
+    assert_eq!(entries.collect::<Vec<_>>(), [(0, 1), (1, 1), (19, 4), (39, 2), (40, 1)]);
+    // What has been moved is found again by a refund; what was before the oldest is not.
+    for (secs, remaining) in [(20, 92), (4, 93), (0, 94), (0, 94), (60, 94)] {
+        client.refund(at(41), at(secs), Cost::ONE);
+        assert_eq!(client.peek(at(41), Cost::ZERO).remaining, remaining, "{secs}");
     }
 }

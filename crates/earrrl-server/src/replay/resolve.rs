@@ -1,0 +1,44 @@
+//! The clients of parsed requests, many at a time.
+
+use std::io;
+
+use super::batch::Batch;
+use super::clients::Clients;
+use super::request::{Request, TOGETHER};
+
+/// Finds the clients of a batch and hands its requests on; how many there was no room for.
+///
+/// # Errors
+/// What `take` says.
+pub(super) fn resolve(
+    clients: &mut Clients,
+    batch: &Batch,
+    take: &mut impl FnMut(&Clients, &[Request]) -> io::Result<()>,
+) -> io::Result<u64> {
+    let mut crowded = 0;
+    let mut requests = Vec::with_capacity(TOGETHER);
+    let mut guesses = [0; TOGETHER];
+    let mut right = [false; TOGETHER];
+    for (chunk, parsed) in batch.parsed().chunks(TOGETHER).enumerate() {
+        // In neither round does anything wait for what is before it, so that the fetches overlap.
+        clients.guess(parsed.iter().map(|parsed| &parsed.label), &mut guesses);
+        for ((right, guess), parsed) in right.iter_mut().zip(guesses).zip(parsed) {
+            *right = clients.is(guess, &parsed.label);
+        }
+        requests.clear();
+        for (place, parsed) in parsed.iter().enumerate() {
+            let number = match right[place] {
+                true => Some(guesses[place]),
+                false => clients.labelled(&parsed.label, batch.key(chunk * TOGETHER + place)),
+            };
+            match number {
+                Some(client) => {
+                    requests.push(Request { time: parsed.time, client, cost: parsed.cost });
+                }
+                None => crowded += 1,
+            }
+        }
+        take(clients, &requests)?;
+    }
+    Ok(crowded)
+}

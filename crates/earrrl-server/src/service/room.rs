@@ -1,0 +1,105 @@
+//! Whether there is memory for the tables of a configuration, told without making them.
+
+use std::ops::Range;
+
+use earrrl::internal::{memory_in_all, table_bytes};
+use earrrl_redis::WhenGone;
+
+use super::descriptors::prepared;
+use super::rules;
+use crate::config::{Config, EngineConfig};
+
+/// Tables that this machine can't have, whatever else it does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lacking {
+    /// What, and what would be right.
+    pub message: String,
+    /// Where the capacity is said that asks for most, if one rule says it.
+    pub place: Option<Range<usize>>,
+}
+
+/// What a configuration asks for beyond this machine's memory.
+pub fn lacking(config: &Config) -> Option<Lacking> {
+    memory_in_all().and_then(|memory| lacking_of(config, memory))
+}
+
+fn lacking_of(config: &Config, memory: u64) -> Option<Lacking> {
+    let tables = tables(config);
+    let all: u64 = tables.iter().fold(0, |sum, table| sum.saturating_add(table.bytes));
+    let most = tables.into_iter().max_by_key(|table| table.bytes).filter(|_| all > memory)?;
+    let (rule, place) = match config.rules.iter().find(|rule| rule.name == most.name) {
+        Some(rule) => (format!("of rule {}", rule.name), rule.capacity_place.clone()),
+        None => ("of [engine]".to_owned(), None),
+    };
+    let (needs, all, memory) = (gib(most.bytes), gib(all), gib(memory));
+    let message = format!(
+        "capacity: the {} clients {rule} need {needs} GiB, all tables {all} GiB; \
+         this machine has {memory} GiB: want fewer",
+        most.clients
+    );
+    Some(Lacking { message, place })
+}
+
+struct Table {
+    name: String,
+    clients: usize,
+    bytes: u64,
+}
+
+impl Table {
+    fn new(name: &str, clients: usize, bytes: Option<usize>) -> Self {
+        let bytes = bytes.map_or(u64::MAX, |bytes| bytes as u64);
+        Self { name: name.to_owned(), clients, bytes }
+    }
+}
+
+/// Every table that serving would make.
+fn tables(config: &Config) -> Vec<Table> {
+    let rules = rules::Plan::new(config);
+    let descriptors = prepared::Plan::of_config(config).ok().flatten();
+    let limits = rules.limits().chain(descriptors.iter().flat_map(|plan| plan.limits()));
+    let kept_here = match &config.engine {
+        EngineConfig::Memory => true,
+        EngineConfig::Redis(redis) => redis.options.when_gone == WhenGone::Local,
+    };
+    let limits = limits.filter(|_| kept_here);
+    let of_rules = limits
+        .map(|(name, rule, clients)| Table::new(name, clients, table_bytes(rule.limit(), clients)));
+    // `CL.THROTTLE`'s holds words, as that of a bucket.
+    let bucket = "gcra 1/s burst=1".parse::<earrrl::Rule>().ok();
+    let words = bucket.map(|rule| table_bytes(rule.limit(), config.capacity));
+    let throttle = words.map(|bytes| Table::new("CL.THROTTLE", config.capacity, bytes));
+    of_rules.chain(throttle).collect()
+}
+
+/// Rounded up: what is asked for then is never less than what there is.
+fn gib(bytes: u64) -> u64 {
+    bytes.div_ceil(1 << 30)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_beyond_memory_are_told_with_their_place() {
+        let rule = |capacity: &str| {
+            format!("[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=1\"\n{capacity}\n")
+        };
+        let found =
+            |text: &str, gib: u64| lacking_of(&Config::parse(text, "f").unwrap(), gib << 30);
+        assert_eq!(found(&rule(""), 1), None);
+        let text = rule("capacity = 1_000_000_000");
+        let lacking = found(&text, 16).unwrap();
+        assert_eq!(&text[lacking.place.unwrap()], "1_000_000_000");
+        assert!(lacking.message.contains("the 1000000000 clients of rule a need 20 GiB"));
+        assert_eq!(found(&text, 32), None);
+        let windows = text.replace("gcra 1/s burst=1", "fixed-window 5/1m");
+        assert_eq!(found(&windows, 1), None, "they take memory as they come");
+        let engine = format!("[engine]\ncapacity = 1_000_000_000\n{}", rule("capacity = 1"));
+        let message = found(&engine, 1).unwrap().message;
+        assert!(message.contains("of [engine]"), "{message}");
+        let remote = "[engine]\nredis = \"redis://h\"\npolicy = \"deny\"\n".to_owned() + &text;
+        assert_eq!(found(&remote, 1), None);
+    }
+}

@@ -1,0 +1,100 @@
+//! A pool of 100 credits, one a minute: the article's table, and what comes after it.
+
+use earrrl::{Cost, Limit, Mode, Nanos, Rule, RuleError, State};
+
+use crate::plot::{Across, Figure, GREY, Note, Panel, Series, Stroke, Ticks};
+
+/// Minutes shown.
+const END: u64 = 136;
+
+/// Minute, cost, and what is asked for. The article's table ends at 20 minutes.
+const REQUESTS: [(u64, u64, &str); 8] = [
+    (10, 20, ""),
+    (10, 20, ""),
+    (10, 20, "three images"),
+    (20, 2, "a list"),
+    (30, 20, ""),
+    (30, 20, "two images"),
+    (30, 20, "one more is denied"),
+    (32, 20, "after the 2 minutes told"),
+];
+
+/// The balance before and after a request; whether it was allowed.
+struct Step {
+    minute: u64,
+    before: f64,
+    after: f64,
+    allowed: bool,
+    text: &'static str,
+}
+
+fn balance(limit: &Limit, state: &Option<State>, now: Nanos) -> f64 {
+    limit.decide(state.clone(), now, Cost::ONE, Mode::Peek).1.remaining as f64
+}
+
+/// The article's requests through a rule, and its state after them.
+fn steps(rule: &Rule) -> (Vec<Step>, Option<State>) {
+    let limit = rule.limit();
+    let mut state = None;
+    let steps = REQUESTS.into_iter().map(|(minute, cost, text)| {
+        let now = Nanos::from_secs(minute * 60);
+        let before = balance(limit, &state, now);
+        let (next, decision) = limit.decide(state.take(), now, Cost::from_units(cost), Mode::Check);
+        state = next;
+        Step { minute, before, after: balance(limit, &state, now), allowed: decision.allowed, text }
+    });
+    (steps.collect(), state)
+}
+
+pub(super) fn figure() -> Result<Figure, RuleError> {
+    let rule: Rule = "credit-pool 100 refill=1/m".parse()?;
+    let (steps, state) = steps(&rule);
+    let mut points = vec![(0.0, 100.0)];
+    for step in &steps {
+        points.extend([(step.minute as f64, step.before), (step.minute as f64, step.after)]);
+    }
+    let last = steps.last().map_or(0, |step| step.minute);
+    points.extend((last..=END).map(|minute| {
+        (minute as f64, balance(rule.limit(), &state, Nanos::from_secs(minute * 60)))
+    }));
+    let notes = steps.iter().filter(|step| !step.text.is_empty()).map(|step| {
+        // Where nothing else is drawn: the first right of its point, all others left.
+        let before = step.minute > REQUESTS[0].0;
+        let lower = match (before, step.allowed) {
+            (true, true) => 0.0,
+            (true, false) => 9.0,
+            (false, _) => 5.0,
+        };
+        let text = format!("{}: {} left", step.text, step.after);
+        Note { at: (step.minute as f64, step.after - lower), text, before }
+    });
+    let cap = Series::new("", GREY, vec![(0.0, 100.0), (END as f64, 100.0)]);
+    Ok(Figure {
+        title: "A pool of 100 credits that regains one a minute: an image costs 20, a list 2"
+            .into(),
+        x: Across { label: "minutes".into(), span: (0.0, END as f64), ticks: Ticks::Numbers },
+        panels: vec![Panel {
+            y_label: "credits left".into(),
+            notes: notes.collect(),
+            series: vec![
+                cap.with_stroke(Stroke::Dashed),
+                Series::new("", 0, points).with_stroke(Stroke::Filled),
+            ],
+            ..Panel::default()
+        }],
+        size: (900, 420),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn balances_are_those_of_the_article() {
+        let (steps, _) = steps(&"credit-pool 100 refill=1/m".parse().unwrap());
+        let found: Vec<_> = steps.iter().map(|step| (step.before, step.after)).collect();
+        assert_eq!(found[..4], [(100.0, 80.0), (80.0, 60.0), (60.0, 40.0), (50.0, 48.0)]);
+        assert_eq!(found[4..], [(58.0, 38.0), (38.0, 18.0), (18.0, 18.0), (20.0, 0.0)]);
+    }
+}

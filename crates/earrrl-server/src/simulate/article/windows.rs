@@ -1,0 +1,138 @@
+//! What fixed windows let through.
+
+use std::time::Duration;
+
+use earrrl::sim::run;
+use earrrl::{Rule, RuleError};
+
+use crate::plot::{Across, Figure, GREY, Mark, Note, Panel, Series, Stroke};
+use crate::simulate::{Outcome, Scenario};
+
+/// A client that sends 5/3 a second for 150 s, then exactly the 1 a second that it may.
+fn greedy() -> Result<Scenario, RuleError> {
+    Ok(Scenario {
+        rules: vec![
+            "recent-average 1/s half-life=20s strict".parse()?,
+            "fixed-window 60/1m".parse()?,
+        ],
+        clients: vec![
+            "greedy steady 5/3s until=150s".parse()?,
+            "greedy steady 1/s from=150s".parse()?,
+        ],
+        ..Scenario::default()
+    })
+}
+
+/// Fixed windows forgive at every window, recent-average once the client slows down.
+pub(super) fn windowed_vs_recent() -> Result<Figure, RuleError> {
+    let scenario = greedy()?;
+    let outcomes = Outcome::of(&scenario)?;
+    let (_, _, first, last) = outcomes[0].totals();
+    let mut figure = crate::simulate::figure(&scenario, &outcomes);
+    figure.title = "A client asks for 5/3 a second, from 150 s on for the 1 it may".into();
+    let denied = |at: Option<f64>, height, text| Some(Mark::new(at?, height, text));
+    figure.panels[0].marks = [
+        denied(first, 0.35, "first denied"),
+        denied(Some(150.0), 0.12, "slows down"),
+        denied(last, 0.35, "last denied"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    Ok(figure)
+}
+
+/// Where the doubled window ends, in seconds.
+const END: f64 = 200.0;
+
+/// What a rule permitted of a client that asks for five each second, from the last of a window on:
+/// within the minute up to each instant.
+fn within_a_minute(rule: &Rule) -> Result<Vec<(f64, f64)>, RuleError> {
+    const MINUTE: f64 = 60.0;
+
+    let client = "hasty bursty 5 every=1s from=59s".parse()?;
+    let mut changes: Vec<(f64, f64)> = Vec::new();
+    run(rule, &[client], 1, Duration::from_secs_f64(END), |attempt| {
+        let at = attempt.time.get() as f64 / 1e9;
+        if attempt.decision.allowed {
+            changes.extend([(at, 1.0), (at + MINUTE, -1.0)]);
+        }
+    })?;
+    changes.sort_by(|a, b| a.0.total_cmp(&b.0));
+    // What leaves the minute gives way to what comes in the same instant.
+    changes.dedup_by(|next, kept| {
+        let same = next.0 == kept.0;
+        kept.1 += if same { next.1 } else { 0.0 };
+        same
+    });
+    changes.retain(|(at, _)| *at <= END);
+    let mut count = 0.0;
+    let mut points = vec![(0.0, 0.0)];
+    for (at, change) in changes {
+        points.push((at, count));
+        count += change;
+        points.push((at, count));
+    }
+    points.push((END, count));
+    Ok(points)
+}
+
+/// Five a minute in two windows of which a client finds the edge.
+pub(super) fn doubled_window() -> Result<Figure, RuleError> {
+    let rules = ["fixed-window 5/1m", "sliding-counter 5/1m", "sliding-window 5/1m"];
+    let mut panels = Vec::new();
+    for (place, rule) in rules.into_iter().enumerate() {
+        let points = within_a_minute(&rule.parse()?)?;
+        let most =
+            points.iter().fold((0.0, 0.0), |a: (f64, f64), b| if b.1 > a.1 { *b } else { a });
+        let quota = Series::new("", GREY, vec![(0.0, 5.0), (END, 5.0)]).with_stroke(Stroke::Dashed);
+        let mut marks = [60.0, 120.0, 180.0].map(|at| Mark::new(at, 0.95, ""));
+        if place == 0 {
+            marks[1].text = "a new window".into();
+        }
+        let permitted = Series::new(rule, place, points).with_stroke(Stroke::Filled);
+        panels.push(Panel {
+            y_label: "in the last minute".into(),
+            // An axis for all: twice the quota.
+            series: vec![quota, permitted, Series::new("", GREY, vec![(0.0, 10.0)])],
+            notes: vec![Note { at: most, text: most.1.to_string(), before: true }],
+            marks: marks.into(),
+            ..Panel::default()
+        });
+    }
+    Ok(Figure {
+        title:
+            "Permitted of a client that asks for 5 each second from 59 s on (dashes: 5 a minute)"
+                .into(),
+        x: Across::seconds(END),
+        panels,
+        size: (900, 660),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_forgive_and_recent_average_waits() {
+        let scenario = greedy().unwrap();
+        let outcomes = Outcome::of(&scenario).unwrap();
+        assert_eq!(outcomes[0].totals(), (400, 89, Some(27.0), Some(255.0)));
+        let (asked, permitted, ..) = outcomes[1].totals();
+        assert_eq!((asked, permitted), (400, 300));
+        let figure = windowed_vs_recent().unwrap();
+        let notes: Vec<_> = figure.panels[0].notes.iter().map(|note| note.text.as_str()).collect();
+        assert_eq!(notes, ["400", "89", "300"]);
+    }
+
+    #[test]
+    fn a_fixed_window_permits_twice_its_quota() {
+        for (rule, most) in
+            [("fixed-window 5/1m", 10.0), ("sliding-log 5/1m", 5.0), ("sliding-window 5/1m", 5.0)]
+        {
+            let points = within_a_minute(&rule.parse().unwrap()).unwrap();
+            assert_eq!(points.iter().map(|point| point.1).fold(0.0, f64::max), most, "{rule}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Reloads, good and bad, and the exchange of tokens.
+
+use std::cell::Cell;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::clients::get;
+use super::generation::Generation;
+use super::support::until;
+use super::{Chaos, HELD};
+
+/// Files that are refused.
+const BAD: [&str; 5] = [
+    "",
+    "[[rule]]\nname = \"bucket\"\nlimt = \"",
+    "[[rule]]\nname = \"bucket\"\nlimit = \"gcra 1/s burst=0\"\n",
+    "[[rule]]\nname = \"bucket\"\nlimit = \"gcra 1/s burst=3\"\ncapacity = 10_000_000_000\n",
+    "\u{0}\u{1}",
+];
+
+pub(super) struct Changes<'a> {
+    pub(super) file: PathBuf,
+    chaos: &'a Chaos,
+    folder: tempfile::TempDir,
+    nth: Cell<u32>,
+    bad: Cell<u32>,
+}
+
+impl<'a> Changes<'a> {
+    pub(super) fn new(chaos: &'a Chaos) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("limits.toml");
+        let changes = Self { file, chaos, folder, nth: Cell::new(1), bad: Cell::new(0) };
+        changes.write_tokens(1);
+        *chaos.token.write().unwrap() = token(1);
+        std::fs::write(&changes.file, changes.config(1)).unwrap();
+        changes
+    }
+
+    /// How many good ones and bad ones there were.
+    pub(super) fn counts(&self) -> (u32, u32) {
+        (self.nth.get(), self.bad.get())
+    }
+
+    /// A good reload with other tokens, then one that is refused.
+    pub(super) fn next(&self, generation: &Generation) {
+        let nth = self.nth.replace(self.nth.get() + 1) + 1;
+        self.write_tokens(nth);
+        self.replace(&self.config(nth));
+        until("the rules are other ones", || {
+            generation.signal(Signal::HUP);
+            self.burst() == u64::from(nth)
+        });
+        *self.chaos.token.write().unwrap() = token(nth);
+
+        let bad = self.bad.replace(self.bad.get() + 1) as usize;
+        self.replace(BAD[bad % BAD.len()]);
+        until("it is refused", || {
+            generation.signal(Signal::HUP);
+            let ready: Value = serde_json::from_str(&get(self.chaos, "/readyz")).unwrap();
+            ready["status"] == "ready" && ready["reload_error"].is_string()
+        });
+        assert_eq!(self.burst(), u64::from(nth), "the rules before are in force");
+        // Should it be started again, it finds a good one.
+        self.replace(&self.config(nth));
+    }
+
+    /// What the rule `bucket` has in force.
+    fn burst(&self) -> u64 {
+        let rules: Value = serde_json::from_str(&get(self.chaos, "/v1/rules")).unwrap();
+        let rules = rules["rules"].as_array().unwrap();
+        rules.iter().find(|rule| rule["name"] == "bucket").unwrap()["quota"].as_u64().unwrap()
+    }
+
+    /// Another limit, half-life, window and capacity each time; a rule more, or one less.
+    fn config(&self, nth: u32) -> String {
+        let tokens = self.tokens();
+        let (half_life, window, capacity) = (1 + nth % 7, 1 + nth % 3, 10_000 * (1 + nth % 2));
+        let mut text = format!(
+            "[server]\nmax_held_memory = {HELD}\ncheck_token_file = \"{}\"\nrequest_timeout = \"5s\"\n\
+             [engine]\ncapacity = 20_000\n\
+             [[rule]]\nname = \"bucket\"\nlimit = \"gcra 1/s burst={nth}\"\ncapacity = {capacity}\n\
+             [[rule]]\nname = \"average\"\nlimit = \"recent-average 1/s half-life={half_life}s\"\n\
+             [[rule]]\nname = \"window\"\nlimit = \"fixed-window 10/{window}m\"\ncapacity = 1000\n",
+            tokens.display()
+        );
+        if nth.is_multiple_of(2) {
+            let _ = write!(text, "[[rule]]\nname = \"r{nth}\"\nlimit = \"gcra 1/s burst=9\"\n");
+        }
+        text
+    }
+
+    fn tokens(&self) -> PathBuf {
+        self.folder.path().join("tokens")
+    }
+
+    /// Both the present token and the next are good, so nobody is refused while they are exchanged.
+    fn write_tokens(&self, nth: u32) {
+        let mut text = String::new();
+        for token in [token(nth), token(nth - 1)] {
+            let _ = writeln!(text, "{token}");
+        }
+        std::fs::write(self.tokens(), text).unwrap();
+    }
+
+    /// As editors and Kubernetes do: in one step.
+    fn replace(&self, text: &str) {
+        let next = self.folder.path().join("next");
+        std::fs::write(&next, text).unwrap();
+        std::fs::rename(next, &self.file).unwrap();
+    }
+}
+
+fn token(nth: u32) -> String {
+    format!("token-of-the-reload-{nth:08}")
+}

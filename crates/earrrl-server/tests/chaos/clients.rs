@@ -1,0 +1,218 @@
+//! Clients as they are written for use: a connection that ends before an answer has begun is made anew,
+//! and the request sent again. Anything else that is no answer is a failure.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::Ordering::Relaxed;
+
+use earrrl::random::Random;
+
+use super::Chaos;
+use super::support::resp::encode;
+use super::support::{PATIENCE, until};
+
+/// Why there is no answer.
+enum Missed {
+    /// The connection ended before it.
+    Ended,
+    /// The server said that it can't now.
+    Told,
+}
+
+struct Connection(BufReader<TcpStream>);
+
+impl Connection {
+    fn open(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<(), Missed> {
+        self.0.get_mut().write_all(bytes).map_err(|error| ended(&error))
+    }
+
+    /// A line, whole.
+    fn line(&mut self) -> Result<String, Missed> {
+        let mut line = String::new();
+        match self.0.read_line(&mut line) {
+            Ok(0) => Err(Missed::Ended),
+            Ok(_) => {
+                let whole = line.strip_suffix("\r\n");
+                Ok(whole.unwrap_or_else(|| panic!("half an answer: {line:?}")).to_owned())
+            }
+            Err(error) => Err(ended(&error)),
+        }
+    }
+
+    fn skip(&mut self, length: usize) {
+        self.0.read_exact(&mut vec![0; length]).unwrap();
+    }
+
+    /// The rest of a reply of RESP2 whose first line this is.
+    fn skip_reply(&mut self, first: &str) {
+        let number = || first[1..].parse::<i64>().unwrap();
+        match first.as_bytes()[0] {
+            b'*' => {
+                for _ in 0..number() {
+                    let next = self.line().unwrap_or_else(|_| panic!("half an answer"));
+                    self.skip_reply(&next);
+                }
+            }
+            b'$' if number() >= 0 => self.skip(number() as usize + 2),
+            b'$' | b':' | b'+' => {}
+            _ => panic!("not expected: {first:?}"),
+        }
+    }
+}
+
+fn ended(error: &std::io::Error) -> Missed {
+    match error.kind() {
+        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted => {
+            Missed::Ended
+        }
+        _ => panic!("{error}"),
+    }
+}
+
+/// Whether a reply tells that the server can't now.
+fn is_told(reply: &str) -> bool {
+    ["overloaded", "max number of clients", "too many connections", "is stopping"]
+        .iter()
+        .any(|text| reply.starts_with("-ERR") && reply.contains(text))
+}
+
+/// Pipelines of RESP.
+pub(super) fn pipelines(chaos: &Chaos, seed: u64) {
+    let (mut random, mut connection) = (Random::new(seed), None);
+    while chaos.goes_on() {
+        let mut requests = Vec::new();
+        let depth = 1 + random.below(16);
+        for nth in 0..depth {
+            let key = format!("client-{}", random.below(50_000)).into_bytes();
+            requests.extend(match nth % 4 {
+                0 => encode(&[b"CL.THROTTLE", &key, b"15", b"30", b"60"]),
+                1 => encode(&[b"EARRRL.CHECK", b"bucket", &key]),
+                2 => encode(&[b"EARRRL.ALLOW", b"average", &key]),
+                _ => encode(&[b"EARRRL.CHECK", b"window", &key]),
+            });
+        }
+        match pipeline(chaos, &mut connection, &requests, depth) {
+            Ok(()) => {}
+            Err(Missed::Ended) => connection = None,
+            Err(Missed::Told) => {
+                chaos.told.fetch_add(1, Relaxed);
+                connection = None;
+            }
+        }
+    }
+}
+
+fn pipeline(
+    chaos: &Chaos,
+    connection: &mut Option<Connection>,
+    requests: &[u8],
+    depth: u64,
+) -> Result<(), Missed> {
+    let open = match connection {
+        Some(open) => open,
+        None => {
+            let mut fresh = Connection::open(chaos.resp);
+            let token = chaos.token();
+            fresh.send(&encode(&[b"AUTH", token.as_bytes()]))?;
+            match &*fresh.line()? {
+                "+OK" => connection.insert(fresh),
+                // It was exchanged while the connection waited to be accepted.
+                "-WRONGPASS invalid token" if token != chaos.token() => return Err(Missed::Ended),
+                told if is_told(told) => return Err(Missed::Told),
+                other => panic!("not expected: {other:?}"),
+            }
+        }
+    };
+    open.send(requests)?;
+    for _ in 0..depth {
+        let first = open.line()?;
+        if is_told(&first) {
+            return Err(Missed::Told);
+        }
+        open.skip_reply(&first);
+        chaos.answered.fetch_add(1, Relaxed);
+    }
+    Ok(())
+}
+
+/// Checks over HTTP, one after the other.
+pub(super) fn checks(chaos: &Chaos) {
+    let (mut random, mut connection) = (Random::new(9), None);
+    while chaos.goes_on() {
+        let key = random.below(50_000);
+        let body = format!("{{\"rule\":\"bucket\",\"key\":\"client-{key}\"}}");
+        let token = chaos.token();
+        let sent = exchange(&token, chaos, &mut connection, "POST /v1/check", &body);
+        match sent {
+            // It was exchanged while the request waited to be accepted.
+            Ok((401, _)) if token != chaos.token() => {}
+            Ok((200 | 429, _)) => {
+                chaos.answered.fetch_add(1, Relaxed);
+            }
+            Ok((503, _)) | Err(Missed::Told) => {
+                chaos.told.fetch_add(1, Relaxed);
+                connection = None;
+            }
+            Ok((status, body)) => panic!("{status} {body}"),
+            Err(Missed::Ended) => connection = None,
+        }
+    }
+}
+
+fn exchange(
+    token: &str,
+    chaos: &Chaos,
+    connection: &mut Option<Connection>,
+    what: &str,
+    body: &str,
+) -> Result<(u16, String), Missed> {
+    let open = connection.get_or_insert_with(|| Connection::open(chaos.http));
+    let length = body.len();
+    let head = format!(
+        "{what} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\
+         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+    );
+    open.send(&[head.as_bytes(), body.as_bytes()].concat())?;
+    let status = open.line()?.split(' ').nth(1).unwrap().parse().unwrap();
+    let (mut length, mut closes) = (0, false);
+    loop {
+        let line = open.line().unwrap_or_else(|_| panic!("half an answer")).to_lowercase();
+        match line.split_once(": ") {
+            Some(("content-length", value)) => length = value.parse().unwrap(),
+            Some(("connection", value)) => closes = value == "close",
+            Some(_) => {}
+            None => break,
+        }
+    }
+    let mut body = vec![0; length];
+    open.0.read_exact(&mut body).unwrap();
+    if closes {
+        *connection = None;
+    }
+    Ok((status, String::from_utf8(body).unwrap()))
+}
+
+/// Asks until there is an answer.
+pub(super) fn get(chaos: &Chaos, path: &str) -> String {
+    let mut body = None;
+    until(path, || {
+        let answer = exchange(&chaos.token(), chaos, &mut None, &format!("GET {path}"), "");
+        body = answer.ok().filter(|(status, _)| *status == 200).map(|(_, body)| body);
+        body.is_some()
+    });
+    body.unwrap()
+}
+
+/// All values of a metric together.
+pub(super) fn metric(chaos: &Chaos, name: &str) -> u64 {
+    let text = get(chaos, "/metrics");
+    let of = text.lines().filter(|line| line.starts_with(name));
+    of.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}
