@@ -31,6 +31,11 @@ impl Prefixes {
         Self { ipv4: if ipv4 > 32 { 32 } else { ipv4 }, ipv6: if ipv6 > 128 { 128 } else { ipv6 } }
     }
 
+    /// Whether an IPv4 address is a client as it is.
+    pub(crate) const fn keeps_ipv4(self) -> bool {
+        self.ipv4 == 32
+    }
+
     /// The address' network as a client's key: `192.0.2.7`, `192.0.2.0/24`, `2001:db8:0:1::/64`.
     pub fn key(self, address: IpAddr) -> String {
         let mut text = Vec::with_capacity(24);
@@ -47,7 +52,8 @@ impl Prefixes {
         match address.to_canonical() {
             IpAddr::V4(address) => {
                 let kept = u32::MAX.checked_shl(32 - u32::from(self.ipv4)).unwrap_or(0);
-                write_ipv4(Ipv4Addr::from(u32::from(address) & kept), out)?;
+                let (text, len) = ipv4_text(Ipv4Addr::from(u32::from(address) & kept));
+                out.write_all(&text[..len])?;
                 write_length(self.ipv4, 32, out)
             }
             IpAddr::V6(address) => {
@@ -68,21 +74,36 @@ fn write_length(length: u8, whole: u8, out: &mut impl Write) -> io::Result<()> {
     if length == whole { Ok(()) } else { write!(out, "/{length}") }
 }
 
-/// Several times as fast as the standard library's formatting: this is on every request's way.
-fn write_ipv4(address: Ipv4Addr, out: &mut impl Write) -> io::Result<()> {
-    let mut text = [0; 15];
+/// An IPv4 address, and how many bytes its text has. Several times as fast as the standard library's
+/// formatting, and without branches: this is on every request's way.
+pub(crate) fn ipv4_text(address: Ipv4Addr) -> ([u8; 16], usize) {
+    let mut text = [0; 16];
     let mut end = 0;
-    for (place, octet) in address.octets().into_iter().enumerate() {
-        if place > 0 {
-            text[end] = b'.';
-            end += 1;
-        }
-        let mut digits = itoa::Buffer::new();
-        let digits = digits.format(octet).as_bytes();
-        text[end..end + digits.len()].copy_from_slice(digits);
-        end += digits.len();
+    for octet in address.octets() {
+        text[end..end + 4].copy_from_slice(&DOTTED[usize::from(octet)]);
+        end += 2 + usize::from(octet > 9) + usize::from(octet > 99);
     }
-    out.write_all(&text[..end])
+    (text, end - 1)
+}
+
+/// Every octet in decimal, a dot after it.
+static DOTTED: [[u8; 4]; 256] = {
+    let mut all = [[0; 4]; 256];
+    let mut octet = 0;
+    while octet < 256 {
+        let (hundreds, tens, ones) = (digit(octet / 100), digit(octet / 10), digit(octet));
+        all[octet] = match octet {
+            0..10 => [ones, b'.', 0, 0],
+            10..100 => [tens, ones, b'.', 0],
+            _ => [hundreds, tens, ones, b'.'],
+        };
+        octet += 1;
+    }
+    all
+};
+
+const fn digit(number: usize) -> u8 {
+    b'0' + (number % 10) as u8
 }
 
 /// An address whose lower half is zero. Those zeros are the longest run, so they are what `::`

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use earrrl::{Charge, Cost};
+use earrrl::{Charge, Cost, RuleId};
 use http::StatusCode;
 use http::request::Parts;
 use smallvec::SmallVec;
@@ -46,15 +46,15 @@ pub(crate) type Rules = Vec<(RequestRule, usize)>;
 
 impl Asked {
     /// Reads a request under all rules; the status where it is refused for want of a key.
-    pub(crate) fn of(rules: &Rules, request: &Parts) -> Result<Self, StatusCode> {
-        let mut asked = Self::default();
+    #[inline]
+    pub(crate) fn read(&mut self, rules: &Rules, request: &Parts) -> Result<(), StatusCode> {
         for (place, (rule, first)) in rules.iter().enumerate() {
             if rule.exempt.as_ref().is_some_and(|exempt| exempt(request)) {
                 continue;
             }
-            let start = asked.keys.len();
-            if !rule.key.write(request, &mut asked.keys) || asked.keys.len() - start > MAX_KEY_LEN {
-                asked.keys.truncate(start);
+            let start = self.keys.len();
+            if !rule.key.write(request, &mut self.keys) || self.keys.len() - start > MAX_KEY_LEN {
+                self.keys.truncate(start);
                 match rule.missing {
                     Missing::Shared => {}
                     Missing::Skip => continue,
@@ -62,17 +62,17 @@ impl Asked {
                 }
             }
             let plan = rule.plans.iter().position(|plan| (plan.applies)(request));
-            asked.each.push(AskedOf {
+            self.each.push(AskedOf {
                 rule: place as u32,
                 known: (first + plan.map_or(0, |plan| plan + 1)) as u32,
                 cost: match &rule.cost {
                     RequestCost::Fixed(cost) => *cost,
                     RequestCost::By(cost) => cost(request),
                 },
-                key: start as u32..asked.keys.len() as u32,
+                key: start as u32..self.keys.len() as u32,
             });
         }
-        Ok(asked)
+        Ok(())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -90,17 +90,35 @@ impl Asked {
 
     /// The charges, for an engine.
     pub(crate) fn charges(&self, known: &[Known]) -> SmallVec<[Charge<'_>; 2]> {
-        self.each.iter().map(|of| self.charge(known, of, of.cost)).collect()
+        let mut charges = SmallVec::new();
+        self.each.iter().for_each(|of| charges.push(self.charge(known, of, of.cost)));
+        charges
     }
 
     /// One of the charges, at another cost.
     pub(crate) fn charge(&self, known: &[Known], of: &AskedOf, cost: Cost) -> Charge<'_> {
-        let key = of.key.start as usize..of.key.end as usize;
-        Charge { rule: of.known(known).id, key: &self.keys.as_bytes()[key], cost }
+        Charge { rule: of.known(known).id, key: self.key(of), cost }
+    }
+
+    /// The charge where there is one, given the rules' ids.
+    #[inline]
+    pub(crate) fn only_charge(&self, ids: &[RuleId]) -> Option<Charge<'_>> {
+        let of = self.only()?;
+        Some(Charge { rule: ids[of.known as usize], key: self.key(of), cost: of.cost })
+    }
+
+    /// The rule that is asked, where there is one.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<&AskedOf> {
+        if let [of] = &self.each[..] { Some(of) } else { None }
+    }
+
+    fn key(&self, of: &AskedOf) -> &[u8] {
+        &self.keys.as_bytes()[of.key.start as usize..of.key.end as usize]
     }
 
     /// Those that `wanted` tells; `None` if there are none.
-    pub(crate) fn only(&self, wanted: impl Fn(&AskedOf) -> bool) -> Option<Self> {
+    pub(crate) fn filtered(&self, wanted: impl Fn(&AskedOf) -> bool) -> Option<Self> {
         if !self.each.iter().any(&wanted) {
             return None;
         }

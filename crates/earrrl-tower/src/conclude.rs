@@ -6,18 +6,18 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use earrrl::{Engine, EngineError, Outcome};
+use earrrl::{Decision, Engine, EngineError, Outcome, Quota};
 use http::header::RETRY_AFTER;
 use http::{Extensions, HeaderMap, Response, StatusCode};
 
 use crate::asked::Asked;
 use crate::event::Event;
-use crate::headers;
+use crate::headers::{self, Available};
 use crate::known::Known;
-use crate::marks::Marks;
+use crate::marks::{Marks, first};
 use crate::problem::Kind;
 use crate::questions::{Questions, Told};
-use crate::response::{Denial, Reason, is_grpc};
+use crate::response::{Denial, Reason, grpc, is_grpc, problem_of};
 use crate::settlement::Settlement;
 use crate::shared::{Held, OnFailure, Shared};
 use crate::verdict::Verdict;
@@ -34,13 +34,14 @@ pub(crate) enum Conclusion<E> {
 
 /// What a request that is passed on takes along.
 pub(crate) struct Pass<E> {
-    /// The headers of its response.
-    pub(crate) marks: Marks,
+    /// Headers of its response.
+    marks: Marks,
     /// What few requests have.
     rare: Option<Box<Rare<E>>>,
 }
 
 struct Rare<E> {
+    x_rate_limit: Option<(Quota, Available)>,
     after: Option<After<E>>,
     verdict: Option<Verdict>,
     settlement: Option<Settlement>,
@@ -66,9 +67,14 @@ impl<E> Pass<E> {
         }
     }
 
-    /// What is charged by the response.
-    pub(crate) fn after(self) -> Option<After<E>> {
-        self.rare?.after
+    /// Adds the headers to the response; what is charged by it.
+    pub(crate) fn mark(&mut self, response: &mut HeaderMap) -> Option<After<E>> {
+        std::mem::take(&mut self.marks).apply(response);
+        let rare = self.rare.as_mut()?;
+        if let Some((quota, available)) = rare.x_rate_limit {
+            headers::x_rate_limit(quota, available, response);
+        }
+        rare.after.take()
     }
 }
 
@@ -81,7 +87,7 @@ where
     pub(crate) fn conclude(
         self: &Arc<Self>,
         asked: &Asked,
-        answer: Result<Told, EngineError>,
+        answer: Result<&Told, EngineError>,
         known: &[Known],
         request: &HeaderMap,
     ) -> Conclusion<E> {
@@ -92,7 +98,7 @@ where
                 {
                     tracing::info!("the rate limiter's engine answers again");
                 }
-                self.judged(asked, &told, known, request)
+                self.judged(asked, told, known, request)
             }
             // A cost above `max_cost` never passes; it must not be a way round either.
             Err(EngineError::Invalid(_)) => self.refuse(Reason::OverLimit, request),
@@ -102,10 +108,7 @@ where
 
     /// A request whose answer tells no key, and must.
     pub(crate) fn no_key(&self, status: StatusCode, request: &HeaderMap) -> Response<Bytes> {
-        let kind = Kind::Blank;
-        let verdict = Verdict::default();
-        let reason = Reason::NoKey;
-        self.answer(&Denial { reason, status, verdict: &verdict, violated: vec![], kind }, request)
+        self.answer(Reason::NoKey, status, Kind::Blank, request)
     }
 
     fn judged(
@@ -118,14 +121,21 @@ where
         let decision = &told.decision;
         let name = asked.get(decision.rule).map(|of| &of.known(known).name);
         self.tell(&Event::Decided { rule: name.map_or("", |name| name), decision });
-        let marks = Marks::new(told, known, asked, self.settings.x_rate_limit);
-        let verdict = || Verdict { rule: name.cloned(), decision: Some(*decision) };
+        let marks = Marks::new(told, known, asked);
+        let x_rate_limit =
+            if self.settings.x_rate_limit { first(told, known, asked) } else { None };
         if decision.outcome == Outcome::Deny {
-            return Conclusion::Refuse(self.over(asked, &verdict(), known, marks, request));
+            let mut response = self.over(asked, decision, known, request);
+            marks.apply(response.headers_mut());
+            if let Some((quota, available)) = x_rate_limit {
+                headers::x_rate_limit(quota, available, response.headers_mut());
+            }
+            return Conclusion::Refuse(response);
         }
         let over = decision.outcome != Outcome::Allow || !decision.over.is_empty();
         let flagged = over || self.settings.always_verdict;
-        let pass = self.pass(asked, marks, flagged.then(verdict));
+        let verdict = flagged.then(|| Verdict { rule: name.cloned(), decision: Some(*decision) });
+        let pass = Pass { marks, rare: self.rare(asked, verdict, x_rate_limit) };
         if decision.delay.is_zero() {
             return Conclusion::Pass(pass);
         }
@@ -138,42 +148,59 @@ where
         }
     }
 
-    fn pass(self: &Arc<Self>, asked: &Asked, marks: Marks, verdict: Option<Verdict>) -> Pass<E> {
-        let settled = asked.only(|of| of.rule(&self.rules).settled);
-        let after = asked.only(|of| of.rule(&self.rules).cost_after.is_some());
-        if settled.is_none() && after.is_none() && verdict.is_none() {
-            return Pass { marks, rare: None };
+    fn rare(
+        self: &Arc<Self>,
+        asked: &Asked,
+        verdict: Option<Verdict>,
+        x_rate_limit: Option<(Quota, Available)>,
+    ) -> Option<Box<Rare<E>>> {
+        if !self.charges_later && verdict.is_none() && x_rate_limit.is_none() {
+            return None;
         }
+        let settled = asked.filtered(|of| of.rule(&self.rules).settled);
+        let after = asked.filtered(|of| of.rule(&self.rules).cost_after.is_some());
         let settlement = settled.map(|asked| Settlement::new(Arc::clone(self), asked));
         let after = after.map(|asked| (Arc::clone(self), asked));
-        Pass { marks, rare: Some(Box::new(Rare { after, verdict, settlement })) }
+        Some(Box::new(Rare { x_rate_limit, after, verdict, settlement }))
     }
 
     /// The answer to a request that is over a limit.
     fn over(
         &self,
         asked: &Asked,
-        verdict: &Verdict,
+        decision: &Decision,
         known: &[Known],
-        marks: Marks,
         request: &HeaderMap,
     ) -> Response<Bytes> {
-        let decision = verdict.decision.as_ref();
-        let over = |place| decision.is_some_and(|decision| decision.is_over(place));
-        let over = asked.each().filter(|(place, _)| over(*place));
-        let rules = over.map(|(_, of)| of.known(known)).filter(|known| known.is_shown());
-        let violated: Vec<&str> = rules.map(|known| &*known.name).collect();
-        let deciding = decision.and_then(|decision| asked.get(decision.rule));
-        let kind =
-            deciding.map_or(Kind::QuotaExceeded, |of| Kind::of(of.known(known).rule.limit()));
-        let (reason, status) = (Reason::OverLimit, self.settings.status);
-        let denial = Denial { reason, status, verdict, violated, kind };
-        let mut response = self.answer(&denial, request);
-        marks.apply(response.headers_mut());
-        if let Some(wait) = decision.and_then(headers::retry_after) {
+        let mut response = match asked.get(decision.rule) {
+            _ if is_grpc(request) => grpc(Reason::OverLimit, Some(decision)),
+            Some(of) if asked.only().is_some() && self.settings.respond.is_none() => {
+                problem_of(self.settings.status, of.known(known).problem.clone())
+            }
+            _ => self.over_limit(asked, decision, known),
+        };
+        if let Some(wait) = headers::retry_after(decision) {
             response.headers_mut().insert(RETRY_AFTER, wait);
         }
         response
+    }
+
+    /// The answer where it is one of one's own, or several rules are to be told of.
+    fn over_limit(&self, asked: &Asked, decision: &Decision, known: &[Known]) -> Response<Bytes> {
+        let over = asked.each().filter(|(place, _)| decision.is_over(*place));
+        let rules = over.map(|(_, of)| of.known(known)).filter(|known| known.is_shown());
+        let deciding = asked.get(decision.rule).map(|of| of.known(known));
+        let denial = Denial {
+            reason: Reason::OverLimit,
+            status: self.settings.status,
+            verdict: &Verdict {
+                rule: deciding.map(|known| known.name.clone()),
+                decision: Some(*decision),
+            },
+            violated: rules.map(|known| &*known.name).collect(),
+            kind: deciding.map_or(Kind::QuotaExceeded, |known| Kind::of(known.rule.limit())),
+        };
+        self.respond(&denial)
     }
 
     fn refuse(&self, reason: Reason, request: &HeaderMap) -> Conclusion<E> {
@@ -181,17 +208,26 @@ where
             Reason::EngineFailed => (StatusCode::SERVICE_UNAVAILABLE, Kind::Blank),
             _ => (self.settings.status, Kind::QuotaExceeded),
         };
-        let verdict = Verdict::default();
-        let denial = Denial { reason, status, verdict: &verdict, violated: vec![], kind };
-        Conclusion::Refuse(self.answer(&denial, request))
+        Conclusion::Refuse(self.answer(reason, status, kind, request))
     }
 
-    fn answer(&self, denial: &Denial<'_>, request: &HeaderMap) -> Response<Bytes> {
-        match &self.settings.respond {
-            _ if is_grpc(request) => denial.grpc(),
-            Some(respond) => respond(denial),
-            None => denial.problem(),
+    /// An answer for which no decision was needed.
+    fn answer(
+        &self,
+        reason: Reason,
+        status: StatusCode,
+        kind: Kind,
+        request: &HeaderMap,
+    ) -> Response<Bytes> {
+        if is_grpc(request) {
+            return grpc(reason, None);
         }
+        let verdict = &Verdict::default();
+        self.respond(&Denial { reason, status, verdict, violated: Vec::new(), kind })
+    }
+
+    fn respond(&self, denial: &Denial<'_>) -> Response<Bytes> {
+        self.settings.respond.as_ref().map_or_else(|| denial.problem(), |respond| respond(denial))
     }
 
     fn failed(
@@ -213,7 +249,7 @@ where
                 let context = &mut Context::from_waker(Waker::noop());
                 let mut questions = Questions::new(engine, &known, asked);
                 match questions.poll(context, engine, &known, asked, on_allowed) {
-                    Poll::Ready(Ok(told)) => self.judged(asked, &told, &known, request),
+                    Poll::Ready(Ok(told)) => self.judged(asked, told, &known, request),
                     _ => self.refuse(Reason::OverLimit, request),
                 }
             }

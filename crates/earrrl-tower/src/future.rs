@@ -14,7 +14,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::asked::Asked;
-use crate::conclude::{Conclusion, Pass};
+use crate::conclude::{After, Conclusion, Pass};
 use crate::event::Event;
 use crate::questions::Questions;
 use crate::response::ResponseBody;
@@ -45,10 +45,10 @@ pin_project! {
         Serving {
             #[pin]
             serving: S::Future,
-            pass: Option<Pass<E>>,
+            pass: Pass<E>,
         },
         /// What the response costs is charged.
-        Charging { charging: E::Decide, shared: Arc<Shared<E>>, response: Option<Response<R>> },
+        Charging { charging: Box<Charging<E, R>> },
         /// The request is answered in the inner service's place.
         Answered { response: Option<Response<Bytes>> },
     }
@@ -60,7 +60,7 @@ impl<S: Service<Request<B>>, B, E: Engine, R> ResponseFuture<S, B, E, R> {
     }
 
     pub(crate) fn serving(serving: S::Future, pass: Pass<E>) -> Self {
-        Self { state: State::Serving { serving, pass: Some(pass) } }
+        Self { state: State::Serving { serving, pass } }
     }
 
     pub(crate) fn waiting(waiting: Waiting<S, B, E>) -> Self {
@@ -87,19 +87,19 @@ where
                     done.follow(conclusion)
                 }
                 StateProjection::Serving { serving, pass } => {
-                    let response = ready!(serving.poll(context))?;
-                    match finish(pass.take(), response) {
-                        (response, Some((charging, shared))) => {
-                            State::Charging { charging, shared, response: Some(response) }
-                        }
-                        (response, None) => return Poll::Ready(Ok(inner(response))),
-                    }
+                    let mut response = ready!(serving.poll(context))?;
+                    let after = pass.mark(response.headers_mut());
+                    let Some(after) = after else { return Poll::Ready(Ok(inner(response))) };
+                    charge(after, response)
                 }
-                StateProjection::Charging { charging, shared, response } => {
-                    if let Err(error) = ready!(Pin::new(charging).poll(context)) {
-                        shared.tell(&Event::EngineFailed(&error));
+                StateProjection::Charging { charging } => {
+                    if let Err(error) = ready!(Pin::new(&mut charging.charge).poll(context)) {
+                        charging.shared.tell(&Event::EngineFailed(&error));
                     }
-                    return response.take().map_or(Poll::Pending, |r| Poll::Ready(Ok(inner(r))));
+                    return charging
+                        .response
+                        .take()
+                        .map_or(Poll::Pending, |r| Poll::Ready(Ok(inner(r))));
                 }
                 StateProjection::Answered { response } => {
                     let own = |response: Response<Bytes>| Ok(response.map(ResponseBody::own));
@@ -115,23 +115,26 @@ fn inner<R>(response: Response<R>) -> Response<ResponseBody<R>> {
     response.map(ResponseBody::inner)
 }
 
-/// A charge under way, and for whom a failure of it is told.
-type Charging<E> = (<E as Engine>::Decide, Arc<Shared<E>>);
+/// A response whose cost is being charged.
+struct Charging<E: Engine, R> {
+    charge: E::Decide,
+    shared: Arc<Shared<E>>,
+    response: Option<Response<R>>,
+}
 
-/// Adds the headers, and begins to charge what the response costs.
-fn finish<E: Engine, R>(
-    pass: Option<Pass<E>>,
-    mut response: Response<R>,
-) -> (Response<R>, Option<Charging<E>>) {
-    let Some(mut pass) = pass else { return (response, None) };
-    std::mem::take(&mut pass.marks).apply(response.headers_mut());
-    let Some((shared, asked)) = pass.after() else { return (response, None) };
+/// Begins to charge what the response costs.
+fn charge<S, B, E, R>((shared, asked): After<E>, response: Response<R>) -> State<S, B, E, R>
+where
+    S: Service<Request<B>>,
+    E: Engine,
+{
     let (parts, body) = response.into_parts();
-    let charging = shared.charge(&asked, |of| {
+    let charge = shared.charge(&asked, |of| {
         let cost = of.rule(&shared.rules).cost_after.as_ref();
         cost.map_or(Cost::ZERO, |cost| cost(&parts))
     });
-    (Response::from_parts(parts, body), Some((charging, shared)))
+    let response = Some(Response::from_parts(parts, body));
+    State::Charging { charging: Box::new(Charging { charge, shared, response }) }
 }
 
 /// A request whose turn has not come.
@@ -142,7 +145,7 @@ pub(crate) struct Waiting<S, B, E: Engine> {
 }
 
 enum Reason<E: Engine> {
-    Asking { shared: Arc<Shared<E>>, asked: Asked, questions: Questions<E::Decide> },
+    Asking { shared: Arc<Shared<E>>, asked: Asked, questions: Box<Questions<E::Decide>> },
     Held { timer: Delay, pass: Option<Pass<E>>, _held: Held<E> },
 }
 
@@ -158,6 +161,7 @@ where
         asked: Asked,
         questions: Questions<E::Decide>,
     ) -> Self {
+        let questions = Box::new(questions);
         Self { service, request, reason: Reason::Asking { shared, asked, questions } }
     }
 
@@ -198,7 +202,7 @@ where
                 let Self { mut service, mut request, reason } = *self;
                 drop(reason);
                 pass.equip(request.extensions_mut());
-                State::Serving { serving: service.call(request), pass: Some(pass) }
+                State::Serving { serving: service.call(request), pass }
             }
             Conclusion::Hold(pass, delay, held) => {
                 self.reason =

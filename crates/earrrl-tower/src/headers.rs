@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use earrrl::{Action, Cost, Decision, Limit, Outcome, Quota, Rule, Wait};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use smallvec::SmallVec;
+
+use crate::buffer::Buffer;
 
 pub use draft_11 as current;
 
@@ -38,15 +39,24 @@ impl Available {
     /// # Ok::<(), earrrl::RuleError>(())
     /// ```
     pub fn told(rule: &Rule, decision: &Decision, place: usize) -> Option<Self> {
+        Self::tells(rule, decision, place).then(|| Self::peeked(rule, decision))
+    }
+
+    /// Whether a decision tells it for the charge at `place`.
+    pub(crate) fn tells(rule: &Rule, decision: &Decision, place: usize) -> bool {
         let tells = decision.outcome == Outcome::Deny
             || decision.remaining > 0
             || matches!(rule.limit(), Limit::FixedWindow(_));
-        (decision.rule == place && tells).then(|| Self::peeked(rule, decision))
+        decision.rule == place && tells
     }
 
     /// As the decision on a peek of [`peek_cost`] under this rule alone tells it.
     pub fn peeked(rule: &Rule, decision: &Decision) -> Self {
-        let quota = Quota::of(rule.limit());
+        Self::of(rule, Quota::of(rule.limit()), decision)
+    }
+
+    /// The same, given the rule's quota.
+    pub(crate) fn of(rule: &Rule, quota: Quota, decision: &Decision) -> Self {
         match (decision.outcome, decision.retry_after) {
             (Outcome::Deny, Wait::For(wait)) => Self { units: 0, seconds: Some(seconds(wait)) },
             (Outcome::Deny, Wait::Never) => Self { units: 0, seconds: None },
@@ -98,7 +108,7 @@ pub mod draft_11 {
 
     /// `"login";q=60;w=60`, an item for each rule; `None` for no rule.
     pub fn policies<'a>(rules: impl Iterator<Item = (&'a str, Quota)>) -> Option<HeaderValue> {
-        let mut text = Text::new();
+        let mut text = Text::default();
         for (rule, quota) in rules {
             start(&mut text, rule);
             number(&mut text, b";q=", quota.units);
@@ -111,38 +121,71 @@ pub mod draft_11 {
 
     /// `"login";r=50;t=30`, an item for each rule, the deciding one first; `None` for no rule.
     pub fn limits<'a>(rules: impl Iterator<Item = (&'a str, Available)>) -> Option<HeaderValue> {
-        let mut text = Text::new();
+        let mut text = Text::default();
         for (rule, available) in rules {
             start(&mut text, rule);
-            number(&mut text, b";r=", available.units);
-            if let Some(seconds) = available.seconds {
-                number(&mut text, b";t=", seconds);
-            }
+            tell(&mut text, available);
         }
         value(&text)
+    }
+
+    /// [`limits`] of one rule, given its [`label`].
+    pub(crate) fn limit(label: &[u8], available: Available) -> Option<HeaderValue> {
+        let mut text = Text::default();
+        text.push(label);
+        tell(&mut text, available);
+        value(&text)
+    }
+
+    /// What an item about a rule begins with.
+    pub(crate) fn label(rule: &str) -> Box<[u8]> {
+        let mut text = Text::default();
+        start(&mut text, rule);
+        text.as_bytes().into()
+    }
+
+    fn tell(text: &mut Text, available: Available) {
+        number(text, b";r=", available.units);
+        if let Some(seconds) = available.seconds {
+            number(text, b";t=", seconds);
+        }
     }
 
     /// A comma after the item before, and the rule's name as a structured field's string.
     fn start(text: &mut Text, rule: &str) {
         if !text.is_empty() {
-            text.extend_from_slice(b", ");
+            text.push(b", ");
         }
-        text.push(b'"');
+        text.push(b"\"");
         for byte in rule.bytes().filter(|byte| matches!(byte, b' '..=b'~')) {
             if matches!(byte, b'"' | b'\\') {
-                text.push(b'\\');
+                text.push(b"\\");
             }
-            text.push(byte);
+            text.push(&[byte]);
         }
-        text.push(b'"');
+        text.push(b"\"");
     }
 }
 
 /// `Retry-After` for what was denied; none for what will never pass.
 pub fn retry_after(decision: &Decision) -> Option<HeaderValue> {
     match (decision.outcome, decision.retry_after) {
-        (Outcome::Deny, Wait::For(wait)) => Some(HeaderValue::from(seconds(wait))),
+        (Outcome::Deny, Wait::For(wait)) => Some(whole(seconds(wait))),
         _ => None,
+    }
+}
+
+/// A number as a header's value; without an allocation below 100, as most waits are.
+fn whole(number: u64) -> HeaderValue {
+    const TENS: &str = "\
+        10111213141516171819202122232425262728293031323334353637383940414243444546474849\
+        50515253545556575859606162636465666768697071727374757677787980818283848586878889\
+        90919293949596979899";
+    let place = number as usize;
+    match number {
+        0..10 => HeaderValue::from_static(&"0123456789"[place..=place]),
+        10..100 => HeaderValue::from_static(&TENS[2 * place - 20..2 * place - 18]),
+        _ => HeaderValue::from(number),
     }
 }
 
@@ -160,18 +203,21 @@ pub fn x_rate_limit(quota: Quota, available: Available, headers: &mut HeaderMap)
 }
 
 /// A header's value in the making, mostly without an allocation.
-type Text = SmallVec<[u8; 128]>;
+type Text = Buffer<128>;
 
 /// A structured field's integer has at most 15 digits.
 const GREATEST: u64 = 999_999_999_999_999;
 
-fn number(text: &mut Text, before: &[u8], value: u64) {
-    text.extend_from_slice(before);
-    text.extend_from_slice(itoa::Buffer::new().format(value.min(GREATEST)).as_bytes());
+fn number(text: &mut Text, before: &[u8; 3], value: u64) {
+    text.push(before);
+    match value {
+        0..10 => text.push(&[b'0' + value as u8]),
+        _ => text.push(itoa::Buffer::new().format(value.min(GREATEST)).as_bytes()),
+    }
 }
 
 fn value(text: &Text) -> Option<HeaderValue> {
-    if text.is_empty() { None } else { HeaderValue::from_bytes(text).ok() }
+    if text.is_empty() { None } else { HeaderValue::from_bytes(text.as_bytes()).ok() }
 }
 
 #[cfg(test)]

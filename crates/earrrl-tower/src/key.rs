@@ -8,9 +8,10 @@ use std::net::{IpAddr, SocketAddr};
 use http::HeaderName;
 use http::header::COOKIE;
 use http::request::Parts;
-use smallvec::SmallVec;
 
 use crate::ClientAddress;
+use crate::address::ipv4_text;
+use crate::buffer::Buffer;
 
 /// The longest key, in bytes. A longer one is taken as missing.
 pub const MAX_KEY_LEN: usize = 4096;
@@ -34,17 +35,19 @@ pub trait Key: Send + Sync + 'static {
 
 /// A key in the making; short ones take no allocation.
 #[derive(Clone, Debug, Default)]
-pub struct KeyBuffer(SmallVec<[u8; 48]>);
+pub struct KeyBuffer(Buffer<48>);
 
 impl KeyBuffer {
     /// Appends bytes.
+    #[inline]
     pub fn push(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
+        self.0.push(bytes);
     }
 
     /// What was written.
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        self.0.as_bytes()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -58,8 +61,7 @@ impl KeyBuffer {
 
 impl Write for KeyBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.push(bytes);
-        Ok(bytes.len())
+        self.0.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -94,8 +96,15 @@ pub fn peer_address(request: &Parts) -> Option<IpAddr> {
 
 impl Key for ClientAddress {
     fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
-        let client = self.resolve(peer_address(request), &request.headers);
-        client.is_some_and(|client| self.client_prefixes().write(client, key).is_ok())
+        match self.resolve(peer_address(request), &request.headers) {
+            Some(IpAddr::V4(client)) if self.client_prefixes().keeps_ipv4() => {
+                let (text, len) = ipv4_text(client);
+                key.0.push_some(&text, len);
+                true
+            }
+            Some(client) => self.client_prefixes().write(client, key).is_ok(),
+            None => false,
+        }
     }
 }
 

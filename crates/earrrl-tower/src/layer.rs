@@ -183,7 +183,7 @@ impl<E: Engine> Builder<E> {
                 if !names.insert(name.clone()) {
                     return Err(LayerError::NameTwice(name.clone()));
                 }
-                known.push(Known::new(&self.engine, name, rule.clone())?);
+                known.push(Known::new(&self.engine, name, rule.clone(), self.settings.status)?);
             }
             rules.push((rule, first));
         }

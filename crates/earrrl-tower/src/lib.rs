@@ -59,6 +59,7 @@
 
 pub mod address;
 mod asked;
+mod buffer;
 mod client_address;
 mod conclude;
 pub mod cost;

@@ -4,33 +4,28 @@ use earrrl::Quota;
 use http::{HeaderMap, HeaderValue};
 
 use crate::asked::Asked;
-use crate::headers::{self, Available, current};
+use crate::headers::{Available, current};
 use crate::known::Known;
 use crate::questions::Told;
 
-/// Headers to be added, worked out before the request is passed on.
+/// `RateLimit` headers to be added, worked out before the request is passed on.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     limits: Option<HeaderValue>,
     policies: Option<HeaderValue>,
-    x_rate_limit: Option<(Quota, Available)>,
 }
 
 impl Marks {
-    pub(crate) fn new(told: &Told, known: &[Known], asked: &Asked, x_rate_limit: bool) -> Self {
-        let shown = told.available.iter().filter_map(|(place, available)| {
-            asked.get(*place).map(|of| (of.known(known), *available))
-        });
-        let policies = match (&told.available[..], asked.get(0)) {
-            ([_], Some(of)) if asked.each().len() == 1 => of.known(known).policy.clone(),
-            _ => current::policies(shown.clone().map(|(known, _)| (&*known.name, known.quota))),
-        };
-        let first = shown.clone().next().filter(|_| x_rate_limit);
-        Self {
-            limits: current::limits(shown.map(|(known, available)| (&*known.name, available))),
-            policies,
-            x_rate_limit: first.map(|(known, available)| (known.quota, available)),
+    pub(crate) fn new(told: &Told, known: &[Known], asked: &Asked) -> Self {
+        let mut shown = shown(told, known, asked);
+        if asked.only().is_some() {
+            let Some((known, available)) = shown.next() else { return Self::default() };
+            let limits = current::limit(&known.label, available);
+            return Self { limits, policies: known.policy.clone() };
         }
+        let limits = shown.clone().map(|(known, available)| (&*known.name, available));
+        let policies = shown.map(|(known, _)| (&*known.name, known.quota));
+        Self { limits: current::limits(limits), policies: current::policies(policies) }
     }
 
     /// Adds them. `RateLimit` is a list, and a layer within may have begun it.
@@ -41,8 +36,20 @@ impl Marks {
         if let Some(policies) = self.policies {
             headers.append(current::POLICY, policies);
         }
-        if let Some((quota, available)) = self.x_rate_limit {
-            headers::x_rate_limit(quota, available, headers);
-        }
     }
+}
+
+/// What the older headers tell: of the deciding rule.
+pub(crate) fn first(told: &Told, known: &[Known], asked: &Asked) -> Option<(Quota, Available)> {
+    shown(told, known, asked).next().map(|(known, available)| (known.quota, available))
+}
+
+fn shown<'a>(
+    told: &'a Told,
+    known: &'a [Known],
+    asked: &'a Asked,
+) -> impl Iterator<Item = (&'a Known, Available)> + Clone {
+    told.available
+        .iter()
+        .filter_map(|item| Some((asked.get(item.place)?.known(known), item.available?)))
 }

@@ -1,5 +1,6 @@
 //! Problem details (RFC 9457) of requests that were not let through.
 
+use bytes::Bytes;
 use earrrl::{Limit, Policy};
 use http::{HeaderValue, StatusCode};
 
@@ -68,6 +69,18 @@ pub fn write_members<'a>(
     }
     json.extend_from_slice(b",\"violated-policies\":");
     write_names(names, json);
+}
+
+/// A problem as a response's body.
+pub(crate) fn body<'a>(
+    kind: Kind,
+    status: StatusCode,
+    violated: impl IntoIterator<Item = &'a str>,
+) -> Bytes {
+    let mut json = vec![b'{'];
+    write_members(kind, status, violated, &mut json);
+    json.push(b'}');
+    json.into()
 }
 
 /// Writes names of rules as a JSON array. A name, or a rule's text, has no character that JSON would

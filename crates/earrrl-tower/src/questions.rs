@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use earrrl::{Cost, Decision, Engine, EngineError, Mode, Outcome};
+use earrrl::{Decision, Engine, EngineError, Mode, Outcome};
 use smallvec::SmallVec;
 
 use crate::asked::Asked;
@@ -15,33 +15,39 @@ use crate::known::Known;
 /// Questions under way; `D` is the engine's future.
 pub(crate) enum Questions<D> {
     Decide(D),
-    Peek(Decision, SmallVec<[Item<D>; 1]>),
+    Peek(Told, Vec<Peek<D>>),
 }
 
-/// A rule that the headers tell of.
-pub(crate) struct Item<D> {
-    place: usize,
-    state: ItemState<D>,
-}
-
-enum ItemState<D> {
-    Asked(D),
-    Told(Option<Available>),
+/// A question about a rule that the decision does not tell enough of.
+pub(crate) struct Peek<D> {
+    /// Which of [`Told::available`] it is about.
+    item: usize,
+    asked: D,
 }
 
 /// All that is known of a request.
 pub(crate) struct Told {
     pub(crate) decision: Decision,
-    /// By the charges' places, the deciding one first; only what headers tell of.
-    pub(crate) available: SmallVec<[(usize, Available); 2]>,
+    /// Only the rules that headers tell of, the deciding one first.
+    pub(crate) available: SmallVec<[Item; 1]>,
+}
+
+/// What is available under one rule, once that is known.
+pub(crate) struct Item {
+    /// The place of the charge.
+    pub(crate) place: usize,
+    pub(crate) available: Option<Available>,
 }
 
 impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> Questions<D> {
     pub(crate) fn new(engine: &impl Engine<Decide = D>, known: &[Known], asked: &Asked) -> Self {
-        Self::Decide(engine.decide(&asked.charges(known), Mode::Check, None))
+        Self::Decide(match asked.only() {
+            Some(of) => engine.decide(&[asked.charge(known, of, of.cost)], Mode::Check, None),
+            None => engine.decide(&asked.charges(known), Mode::Check, None),
+        })
     }
 
-    /// Goes on asking. Once it has answered, it must not be polled again.
+    /// Goes on asking.
     pub(crate) fn poll(
         &mut self,
         context: &mut Context<'_>,
@@ -49,65 +55,53 @@ impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> Questions<D> {
         known: &[Known],
         asked: &Asked,
         on_allowed: bool,
-    ) -> Poll<Result<Told, EngineError>> {
+    ) -> Poll<Result<&Told, EngineError>> {
         if let Self::Decide(deciding) = self {
             let decision = ready!(Pin::new(deciding).poll(context))?;
             let wanted = on_allowed || decision.outcome == Outcome::Deny;
-            let items =
-                if wanted { items(engine, known, asked, &decision) } else { SmallVec::new() };
-            *self = Self::Peek(decision, items);
+            *self = Self::Peek(Told { decision, available: SmallVec::new() }, Vec::new());
+            if let Self::Peek(told, peeks) = self
+                && wanted
+            {
+                tell(told, peeks, engine, known, asked);
+            }
         }
-        let Self::Peek(decision, items) = self else { return Poll::Pending };
-        for item in items.iter_mut() {
-            ready!(item.poll(context, known, asked));
+        let Self::Peek(told, peeks) = self else { return Poll::Pending };
+        while let Some(peek) = peeks.last_mut() {
+            let decision = ready!(Pin::new(&mut peek.asked).poll(context)).ok();
+            let item = &mut told.available[peek.item];
+            let rule = asked.get(item.place).map(|of| of.known(known));
+            item.available = decision.zip(rule).map(|(decision, rule)| rule.available(&decision));
+            peeks.pop();
         }
-        let available = items.iter().filter_map(|item| match item.state {
-            ItemState::Told(available) => Some((item.place, available?)),
-            ItemState::Asked(_) => None,
-        });
-        Poll::Ready(Ok(Told { decision: *decision, available: available.collect() }))
+        Poll::Ready(Ok(told))
     }
 }
 
-/// Every rule that the headers tell of, the deciding one first, and a peek where it takes one.
-fn items<D>(
+/// Every rule that the headers tell of, the deciding one first, and a peek where it takes one. Where
+/// that fails, the headers go without the rule.
+fn tell<D>(
+    told: &mut Told,
+    peeks: &mut Vec<Peek<D>>,
     engine: &impl Engine<Decide = D>,
     known: &[Known],
     asked: &Asked,
-    decision: &Decision,
-) -> SmallVec<[Item<D>; 1]> {
-    let deciding = decision.rule;
-    let others = asked.each().map(|(place, _)| place).filter(|place| *place != deciding);
-    let places = std::iter::once(deciding).chain(others);
-    let shown = places.filter_map(|place| {
-        let of = asked.get(place)?;
-        let known_rule = of.known(known);
-        known_rule.is_shown().then(|| Item {
-            place,
-            state: match Available::told(&known_rule.rule, decision, place) {
-                Some(available) => ItemState::Told(Some(available)),
-                None => {
-                    let cost: Cost = peek_cost(decision, place, of.cost);
-                    let charge = asked.charge(known, of, cost);
-                    ItemState::Asked(engine.decide(&[charge], Mode::Peek, None))
-                }
-            },
-        })
-    });
-    shown.collect()
-}
-
-impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> Item<D> {
-    /// Where a peek fails, the header goes without the rule.
-    fn poll(&mut self, context: &mut Context<'_>, known: &[Known], asked: &Asked) -> Poll<()> {
-        if let ItemState::Asked(peek) = &mut self.state {
-            let decision = ready!(Pin::new(peek).poll(context)).ok();
-            let rule = asked.get(self.place).map(|of| &of.known(known).rule);
-            let available = decision.zip(rule);
-            self.state = ItemState::Told(
-                available.map(|(decision, rule)| Available::peeked(rule, &decision)),
-            );
+) {
+    let decision = &told.decision;
+    let others = asked.each().map(|(place, _)| place).filter(|place| *place != decision.rule);
+    for place in std::iter::once(decision.rule).chain(others) {
+        let Some(of) = asked.get(place) else { continue };
+        let of_rule = of.known(known);
+        if !of_rule.is_shown() {
+            continue;
         }
-        Poll::Ready(())
+        let tells = Available::tells(&of_rule.rule, decision, place);
+        let available = tells.then(|| of_rule.available(decision));
+        if available.is_none() {
+            let charge = asked.charge(known, of, peek_cost(decision, place, of.cost));
+            let item = told.available.len();
+            peeks.push(Peek { item, asked: engine.decide(&[charge], Mode::Peek, None) });
+        }
+        told.available.push(Item { place, available });
     }
 }

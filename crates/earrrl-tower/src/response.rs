@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use earrrl::Wait;
+use earrrl::{Decision, Wait};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
@@ -107,38 +107,39 @@ pub struct Denial<'a> {
 impl Denial<'_> {
     /// The answer, with problem details as its body.
     pub fn problem(&self) -> Response<Bytes> {
-        let mut json = Vec::with_capacity(200);
-        json.push(b'{');
         let violated = self.violated.iter().copied();
-        problem::write_members(self.kind, self.status, violated, &mut json);
-        json.push(b'}');
-        let mut response = Response::new(Bytes::from(json));
-        *response.status_mut() = self.status;
-        response.headers_mut().insert(CONTENT_TYPE, problem::CONTENT_TYPE);
-        response
+        problem_of(self.status, problem::body(self.kind, self.status, violated))
     }
+}
 
-    /// The answer to a gRPC request: the status in headers, and no body ("trailers-only").
-    pub(crate) fn grpc(&self) -> Response<Bytes> {
-        let (code, message) = match self.reason {
-            Reason::OverLimit => ("8", "over the rate limit"),
-            Reason::TooManyHeld => ("8", "too many requests are held back"),
-            Reason::NoKey => ("3", "the request does not tell whose it is"),
-            Reason::EngineFailed => ("14", "the rate limiter is unavailable"),
-        };
-        let mut response = Response::new(Bytes::new());
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-        headers.insert("grpc-status", HeaderValue::from_static(code));
-        headers.insert("grpc-message", HeaderValue::from_static(message));
-        let wait = self.verdict.decision.as_ref().map(|decision| decision.retry_after);
-        if let (Reason::OverLimit, Some(Wait::For(wait))) = (self.reason, wait) {
-            // Clients that retry by themselves heed this; it is rounded up.
-            let millis = u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
-            headers.insert("grpc-retry-pushback-ms", HeaderValue::from(millis));
-        }
-        response
+/// An answer with this problem.
+pub(crate) fn problem_of(status: StatusCode, problem: Bytes) -> Response<Bytes> {
+    let mut response = Response::new(problem);
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, problem::CONTENT_TYPE);
+    response
+}
+
+/// The answer to a gRPC request: the status in headers, and no body ("trailers-only").
+pub(crate) fn grpc(reason: Reason, decision: Option<&Decision>) -> Response<Bytes> {
+    let (code, message) = match reason {
+        Reason::OverLimit => ("8", "over the rate limit"),
+        Reason::TooManyHeld => ("8", "too many requests are held back"),
+        Reason::NoKey => ("3", "the request does not tell whose it is"),
+        Reason::EngineFailed => ("14", "the rate limiter is unavailable"),
+    };
+    let mut response = Response::new(Bytes::new());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert("grpc-status", HeaderValue::from_static(code));
+    headers.insert("grpc-message", HeaderValue::from_static(message));
+    let wait = decision.map(|decision| decision.retry_after);
+    if let (Reason::OverLimit, Some(Wait::For(wait))) = (reason, wait) {
+        // Clients that retry by themselves heed this; it is rounded up.
+        let millis = u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+        headers.insert("grpc-retry-pushback-ms", HeaderValue::from(millis));
     }
+    response
 }
 
 /// Whether a request is a call of gRPC.

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use earrrl::Engine;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
@@ -56,20 +56,41 @@ where
         self.inner.poll_ready(context)
     }
 
+    #[inline]
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (parts, body) = request.into_parts();
-        let asked = match Asked::of(&self.shared.rules, &parts) {
-            Ok(asked) => asked,
-            Err(status) => {
-                return ResponseFuture::answered(self.shared.no_key(status, &parts.headers));
-            }
-        };
-        let request = Request::from_parts(parts, body);
-        if asked.is_empty() {
+        let (mut parts, body) = request.into_parts();
+        let mut asked = Asked::default();
+        if let Err(status) = asked.read(&self.shared.rules, &parts) {
+            return ResponseFuture::answered(self.shared.no_key(status, &parts.headers));
+        }
+        if asked.is_empty() || self.shared.admits_at_once(&asked) {
+            let request = Request::from_parts(parts, body);
             return ResponseFuture::serving(self.inner.call(request), Pass::plain());
         }
-        self.ask(asked, request)
+        match self.ask(&asked, &parts.headers) {
+            Asking::Concluded(Conclusion::Pass(mut pass)) => {
+                pass.equip(&mut parts.extensions);
+                let request = Request::from_parts(parts, body);
+                ResponseFuture::serving(self.inner.call(request), pass)
+            }
+            Asking::Concluded(Conclusion::Refuse(response)) => ResponseFuture::answered(response),
+            Asking::Concluded(Conclusion::Hold(pass, delay, held)) => {
+                let (service, request) = (self.take_ready(), Request::from_parts(parts, body));
+                ResponseFuture::waiting(Waiting::held(service, request, pass, delay, held))
+            }
+            Asking::Pending(questions) => {
+                let (service, request) = (self.take_ready(), Request::from_parts(parts, body));
+                let shared = Arc::clone(&self.shared);
+                ResponseFuture::waiting(Waiting::asking(service, request, shared, asked, questions))
+            }
+        }
     }
+}
+
+/// How far an engine has come.
+enum Asking<E: Engine> {
+    Concluded(Conclusion<E>),
+    Pending(Questions<E::Decide>),
 }
 
 impl<S, E> RateLimit<S, E>
@@ -79,48 +100,18 @@ where
 {
     /// An engine in memory answers at once: then the inner service is called as it is. It is cloned
     /// only for a request that must wait.
-    fn ask<B, R>(&mut self, asked: Asked, request: Request<B>) -> ResponseFuture<S, B, E, R>
-    where
-        S: Service<Request<B>, Response = Response<R>> + Clone,
-    {
+    #[inline]
+    fn ask(&self, asked: &Asked, request: &HeaderMap) -> Asking<E> {
         let shared = &self.shared;
         let known = shared.known.load();
-        let mut questions = Questions::new(&shared.engine, &known, &asked);
+        let mut questions = Questions::new(&shared.engine, &known, asked);
         let context = &mut Context::from_waker(Waker::noop());
         let on_allowed = shared.settings.headers_on_allowed;
-        match questions.poll(context, &shared.engine, &known, &asked, on_allowed) {
+        match questions.poll(context, &shared.engine, &known, asked, on_allowed) {
             Poll::Ready(answer) => {
-                let conclusion = shared.conclude(&asked, answer, &known, request.headers());
-                drop(known);
-                self.follow(conclusion, request)
+                Asking::Concluded(shared.conclude(asked, answer, &known, request))
             }
-            Poll::Pending => {
-                drop(known);
-                let shared = Arc::clone(shared);
-                let service = self.take_ready();
-                ResponseFuture::waiting(Waiting::asking(service, request, shared, asked, questions))
-            }
-        }
-    }
-
-    fn follow<B, R>(
-        &mut self,
-        conclusion: Conclusion<E>,
-        mut request: Request<B>,
-    ) -> ResponseFuture<S, B, E, R>
-    where
-        S: Service<Request<B>, Response = Response<R>> + Clone,
-    {
-        match conclusion {
-            Conclusion::Pass(mut pass) => {
-                pass.equip(request.extensions_mut());
-                ResponseFuture::serving(self.inner.call(request), pass)
-            }
-            Conclusion::Hold(pass, delay, held) => {
-                let service = self.take_ready();
-                ResponseFuture::waiting(Waiting::held(service, request, pass, delay, held))
-            }
-            Conclusion::Refuse(response) => ResponseFuture::answered(response),
+            Poll::Pending => Asking::Pending(questions),
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use earrrl::{Cost, Engine, EngineError, MemoryEngine, Mode, Rule};
+use earrrl::{Cost, Engine, EngineError, MemoryEngine, Mode, Rule, RuleId};
 use http::{Response, StatusCode};
 
 use crate::asked::{Asked, AskedOf, Rules};
@@ -18,6 +18,12 @@ pub(crate) struct Shared<E> {
     pub(crate) engine: E,
     pub(crate) rules: Rules,
     pub(crate) known: ArcSwap<Vec<Known>>,
+    /// The ids of all that are known; a changed rule keeps its own.
+    ids: Vec<RuleId>,
+    /// Whether of a request within its limit nobody is told anything, so that no figures are needed.
+    silent: bool,
+    /// Whether some rule charges what is known only after the decision.
+    pub(crate) charges_later: bool,
     pub(crate) settings: Settings,
     /// The engine that decides while the other fails, and the rules' ids there.
     pub(crate) local: Option<(MemoryEngine, ArcSwap<Vec<Known>>)>,
@@ -34,6 +40,13 @@ pub(crate) struct Settings {
     pub(crate) on_failure: OnFailure,
     pub(crate) respond: Option<Respond>,
     pub(crate) hook: Option<Hook>,
+}
+
+impl Settings {
+    /// Whether anybody is told of requests within their limits.
+    fn tells_of_allowed(&self) -> bool {
+        self.headers_on_allowed || self.always_verdict || self.hook.is_some()
+    }
 }
 
 pub(crate) type Respond = Box<dyn Fn(&Denial<'_>) -> Response<Bytes> + Send + Sync>;
@@ -60,20 +73,43 @@ impl<E: Engine> Shared<E> {
         settings: Settings,
     ) -> Result<Self, EngineError> {
         let local = match settings.on_failure {
-            OnFailure::Local(capacity) => Some(local_engine(capacity, &known)?),
+            OnFailure::Local(capacity) => Some(local_engine(capacity, &known, settings.status)?),
             _ => None,
         };
+        let ids = known.iter().map(|known| known.id).collect();
+        let charges_later = rules.iter().any(|(rule, _)| rule.settled || rule.cost_after.is_some());
+        let silent = !settings.tells_of_allowed() && !charges_later;
         let known = ArcSwap::from_pointee(known);
         let (failing, held) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Ok(Self { engine, rules, known, settings, local, failing, held })
+        Ok(Self {
+            engine,
+            rules,
+            known,
+            ids,
+            silent,
+            charges_later,
+            settings,
+            local,
+            failing,
+            held,
+        })
+    }
+
+    /// Charges a request and tells that it may pass, where there is nothing else to be known of it.
+    #[inline]
+    pub(crate) fn admits_at_once(&self, asked: &Asked) -> bool {
+        self.silent
+            && !self.failing.load(Ordering::Relaxed)
+            && asked.only_charge(&self.ids).is_some_and(|charge| self.engine.admit_at_once(&charge))
     }
 
     /// Gives a rule or a plan other parameters; its clients keep their history where the algorithm
     /// stays.
     pub(crate) fn change(&self, name: &str, rule: &Rule) -> Result<(), EngineError> {
-        replace(&self.engine, &self.known, name, rule)?;
+        let status = self.settings.status;
+        replace(&self.engine, &self.known, name, rule, status)?;
         match &self.local {
-            Some((engine, known)) => replace(engine, known, name, rule),
+            Some((engine, known)) => replace(engine, known, name, rule, status),
             None => Ok(()),
         }
     }
@@ -120,10 +156,12 @@ impl<E> Drop for Held<E> {
 fn local_engine(
     capacity: usize,
     known: &[Known],
+    status: StatusCode,
 ) -> Result<(MemoryEngine, ArcSwap<Vec<Known>>), EngineError> {
     let engine = MemoryEngine::new(capacity);
     let engine = engine.map_err(|error| EngineError::Unavailable(error.to_string()))?;
-    let here = known.iter().map(|known| Known::new(&engine, &known.name, known.rule.clone()));
+    let here =
+        known.iter().map(|known| Known::new(&engine, &known.name, known.rule.clone(), status));
     let here: Vec<Known> = here.collect::<Result<_, _>>()?;
     Ok((engine, ArcSwap::from_pointee(here)))
 }
@@ -133,8 +171,9 @@ fn replace(
     all: &ArcSwap<Vec<Known>>,
     name: &str,
     rule: &Rule,
+    status: StatusCode,
 ) -> Result<(), EngineError> {
-    let changed = Known::new(engine, name, rule.clone())?;
+    let changed = Known::new(engine, name, rule.clone(), status)?;
     all.rcu(|known| {
         let mut known = Vec::clone(known);
         known.iter_mut().filter(|known| &*known.name == name).for_each(|k| *k = changed.clone());

@@ -473,3 +473,48 @@ impl Service<Request<()>> for NeverReady {
         ready(Ok(Response::default()))
     }
 }
+
+/// Where nobody is told of requests within their limits, the engine is asked another way: it must decide
+/// the same, and tell the same of a denial.
+#[test]
+fn without_headers_on_allowed_answers_are_the_same() {
+    for text in [
+        "recent-average 1/s half-life=2s strict",
+        "recent-average 1/s half-life=2s leaky",
+        "gcra 1/s burst=3",
+        "fixed-window 3/2s",
+        "sliding-log 3/2s strict",
+        "sliding-window 3/2s",
+        "exponential 3/2s",
+    ] {
+        for action in [Action::Deny, Action::Observe, Action::Delay { max: Duration::ZERO }] {
+            let Ok(rule) = rule(text).with_action(action) else { continue };
+            let services = [true, false].map(|told| {
+                let (engine, clock) = engine();
+                let rule = RequestRule::new("rule", rule.clone(), ClientAddress::default())
+                    .cost_by(|request| Cost::from_units(request.uri.path().len() as u64 - 1));
+                let builder = RateLimitLayer::builder(engine).rule(rule).headers_on_allowed(told);
+                (builder.build().unwrap().layer(Counting::default()), clock)
+            });
+            let [(mut telling, one), (mut silent, other)] = services;
+            for (step, path) in
+                ["/c", "/c", "/", "/c", "/cc", "/c", "/", "/c"].iter().cycle().take(40).enumerate()
+            {
+                let asked = |service: &mut _| {
+                    let mut request = request("192.0.2.1", &[]);
+                    *request.uri_mut() = path.parse().unwrap();
+                    ask(service, request)
+                };
+                let (told, untold) = (asked(&mut telling), asked(&mut silent));
+                assert_eq!(told.status(), untold.status(), "{text} {action:?} {step}");
+                if untold.status() == StatusCode::OK {
+                    assert!(untold.headers().is_empty(), "{text} {action:?} {step}");
+                } else {
+                    assert_eq!(told.headers(), untold.headers(), "{text} {action:?} {step}");
+                }
+                let pause = Duration::from_millis(step as u64 % 5 * 170);
+                [&one, &other].into_iter().for_each(|clock| clock.advance(pause));
+            }
+        }
+    }
+}

@@ -4,12 +4,18 @@
 use std::net::SocketAddr;
 
 use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use earrrl::MemoryEngine;
+use earrrl_tower::{RateLimitLayer, RequestRule, key};
+use http::Request;
 use tokio::net::TcpListener;
 use tokio::process::Command;
 use tonic::Code;
 use tonic::transport::Endpoint;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
+use tower::ServiceExt;
 
 #[path = "../examples/axum.rs"]
 #[allow(dead_code, reason = "its main")]
@@ -117,4 +123,31 @@ async fn tonic_unary_and_streaming() {
 async fn one_tests_ones_own_limits_by_a_manual_clock() {
     let expected = [[200; 10].as_slice(), &[429, 200]].concat();
     assert_eq!(manual_clock::statuses().await.unwrap(), expected);
+}
+
+/// The routes of axum are clients of their own, whatever stands in their parameters; a path without a
+/// route tells none, and such requests share one.
+#[tokio::test]
+async fn matched_paths_are_keys() {
+    let rule =
+        RequestRule::new("per-route", "gcra 1/1d burst=1".parse().unwrap(), key::MatchedPath);
+    let engine = MemoryEngine::new(100).unwrap();
+    let layer = RateLimitLayer::builder(engine).rule(rule).build().unwrap();
+    let app = Router::new()
+        .route("/users/{id}", get("a user"))
+        .route("/groups/{id}", get("a group"))
+        .layer(layer);
+    for (path, status) in [
+        ("/users/1", 200),
+        ("/users/2", 429),
+        ("/groups/1", 200),
+        ("/users/%2e", 429),
+        ("/nowhere", 404),
+        ("/nor-here", 429),
+        ("/groups/2", 429),
+    ] {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let response = app.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.status().as_u16(), status, "{path}");
+    }
 }

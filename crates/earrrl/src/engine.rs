@@ -51,6 +51,13 @@ pub trait Engine {
     /// answer the same verdict.
     fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide;
 
+    /// Checks one request at once, for who needs no figures where it is within its rule: then it is
+    /// charged, and the answer `true`. At `false` nothing was stored and nothing is known:
+    /// [`decide`](Engine::decide) is to be asked. An engine that cannot answer at once says no more.
+    fn admit_at_once(&self, _charge: &Charge<'_>) -> bool {
+        false
+    }
+
     /// Takes back what was charged at `charged_at`, or now where that is `None`.
     fn refund(
         &self,
@@ -74,6 +81,10 @@ impl<E: Engine + ?Sized> Engine for Arc<E> {
 
     fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
         (**self).decide(charges, mode, now)
+    }
+
+    fn admit_at_once(&self, charge: &Charge<'_>) -> bool {
+        (**self).admit_at_once(charge)
     }
 
     fn refund(

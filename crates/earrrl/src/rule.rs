@@ -66,6 +66,7 @@ impl Rule {
     }
 
     /// The cost, if the rule accepts one so large.
+    #[inline]
     pub fn accept(&self, cost: Cost) -> Result<Cost, RuleError> {
         if cost > self.max_cost {
             let problem = format!("{cost} is above the rule's max_cost of {}", self.max_cost);

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use axum::http::StatusCode;
 use earrrl::Mode;
 
-use super::http::answer;
+use super::http::answer::{self, Verdict};
 use crate::server::Server;
 use crate::service::attributes::Attributes;
 use crate::service::error::AskError;
@@ -24,9 +24,6 @@ pub(super) struct Asked<'a> {
     /// Who sent it to the proxy that asks, or that proxy itself where its headers tell the rest.
     pub(super) peer: Option<IpAddr>,
 }
-
-/// The answer to a proxy: nothing but headers where the request may pass, problem details where not.
-pub(super) type Verdict = axum::http::Response<Vec<u8>>;
 
 /// Decides under every rule that matches. Of the headers those are read that rules name; `header`
 /// finds one by its name in lower case. `then` sees the decision beside the verdict.

@@ -17,7 +17,7 @@ use alloc::string::String;
 use core::time::Duration;
 
 use super::{Algorithm, Moment, Policy};
-use crate::arithmetic::{div_ceil, mul_div_ceil, mul_div_floor};
+use crate::arithmetic::{div_ceil, div_floor, mul_div_ceil, mul_div_floor};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
@@ -144,8 +144,9 @@ impl TokenBucket {
         left / self.unit as f64
     }
 
+    /// Nanoseconds; none where the ticks are over.
     fn wait(&self, ticks: i128) -> i128 {
-        div_ceil(ticks, self.ticks_per_nano.into())
+        div_ceil(ticks.max(0), self.ticks_per_nano.into())
     }
 }
 
@@ -279,7 +280,7 @@ impl Algorithm for TokenBucket {
 
     fn remaining(&self, after: Option<&Moment>, now: Nanos) -> u64 {
         let missing = self.missing(after, now);
-        let left = (self.full - missing).max(0) / self.unit;
+        let left = div_floor((self.full - missing).max(0), self.unit);
         let whole = missing == 0 && Cost::ONE <= self.capacity;
         u64::try_from(left).unwrap_or(u64::MAX).max(u64::from(whole))
     }

@@ -10,15 +10,28 @@ pub(crate) use wide::{mul_div_ceil, mul_div_floor, product_at_most};
 
 /// Rounds a time in ticks up to whole nanoseconds.
 #[inline]
-pub(crate) const fn div_ceil(ticks: i128, ticks_per_nano: i128) -> i128 {
+pub(crate) fn div_ceil(ticks: i128, ticks_per_nano: i128) -> i128 {
+    if let (Ok(ticks), Ok(ticks_per_nano)) = (u64::try_from(ticks), u64::try_from(ticks_per_nano)) {
+        return ticks.div_ceil(ticks_per_nano).into();
+    }
     let floor = ticks.div_euclid(ticks_per_nano);
     floor + (floor * ticks_per_nano != ticks) as i128
+}
+
+/// `⌊a / b⌋` of numbers that are not negative: the compiler's 128-bit division only where 64 bits
+/// are not enough.
+#[inline]
+pub(crate) fn div_floor(a: i128, b: i128) -> i128 {
+    match (u64::try_from(a), u64::try_from(b)) {
+        (Ok(a), Ok(b)) => (a / b).into(),
+        _ => a / b,
+    }
 }
 
 /// A count as a double: the compiler's 128-bit conversion only where 64 bits are not enough.
 #[inline]
 pub(crate) fn count_as_f64(count: u128) -> f64 {
-    u64::try_from(count).map_or(count as f64, |count| count as f64)
+    u64::try_from(count).map_or_else(|_| count as f64, |count| count as f64)
 }
 
 /// A count of ticks as a double, exact to 2^-53 for anything that fits 103 bits; several times

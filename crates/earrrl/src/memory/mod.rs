@@ -251,9 +251,14 @@ impl<C: Clock> MemoryEngine<C> {
         mode: Mode,
         now: Option<Nanos>,
     ) -> Result<Decision, EngineError> {
-        let (rules, now) = (self.rules.load(), self.at(now));
-        let part = part(&rules, rule, key, cost, now)?;
-        Ok(atomic::decide(&mut [part], mode, now))
+        let rules = self.rules.load();
+        let (known, part) = known_part(&rules, rule, key, cost)?;
+        let decision = part.decide_at_home(mode, || self.at(now));
+        Ok(decision.unwrap_or_else(|| {
+            let now = self.at(now);
+            known.settle(key, now);
+            atomic::decide(&mut [part], mode, now)
+        }))
     }
 
     /// Replaces what is known of a client by a state that was kept elsewhere, under `limit`; does
@@ -325,10 +330,22 @@ fn part(
     cost: Cost,
     now: Nanos,
 ) -> Result<Part<'_>, EngineError> {
+    let (known, part) = known_part(rules, rule, key, cost)?;
+    known.settle(key, now);
+    Ok(part)
+}
+
+/// The client may still have to be brought over; see [`Prepared::settle`].
+#[inline]
+fn known_part(
+    rules: &Rules,
+    rule: RuleId,
+    key: KeyHash,
+    cost: Cost,
+) -> Result<(&Prepared, Part<'_>), EngineError> {
     let known = rules.get(rule.0 as usize).ok_or(EngineError::UnknownRule(rule))?;
     let cost = known.rule.accept(cost)?;
-    known.settle(key, now);
-    Ok(Part { rule: &known.rule, clients: &known.clients, key, cost })
+    Ok((known, Part { rule: &known.rule, clients: &known.clients, key, cost }))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -345,6 +362,19 @@ impl<C: Clock> Engine for MemoryEngine<C> {
 
     fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
         ready(self.run(charges, mode, now))
+    }
+
+    fn admit_at_once(&self, charge: &Charge<'_>) -> bool {
+        let rules = self.rules.load();
+        let part = known_part(&rules, charge.rule, self.hash(charge.key), charge.cost);
+        part.is_ok_and(|(known, part)| {
+            let admitted = part.admit_at_home(|| self.clock.now());
+            admitted.unwrap_or_else(|| {
+                let now = self.clock.now();
+                known.settle(part.key, now);
+                part.admit(now)
+            })
+        })
     }
 
     fn refund(

@@ -3,6 +3,7 @@ use std::thread;
 use super::prepared::BLOCK;
 use super::*;
 use crate::clock::ManualClock;
+use crate::decision::Action;
 
 fn engine() -> MemoryEngine<ManualClock> {
     MemoryEngine::with_clock(1, ManualClock::new(Nanos::from_secs(1_800_000_000))).unwrap()
@@ -255,4 +256,50 @@ fn preparing_again_without_a_capacity_keeps_it() {
     let id = engine.prepare_with("rule", &rule, 1000).unwrap();
     assert_eq!(engine.prepare("rule", &rule), Ok(id));
     assert_eq!(engine.rules.load().get(0).unwrap().capacity, 1000);
+}
+
+/// `admit_at_once` allows what `decide` allows, and leaves the same states behind; what it does not
+/// allow stores nothing, also under a strict rule.
+#[test]
+fn what_is_admitted_at_once_is_what_a_check_allows() {
+    for text in [
+        "recent-average 1/s half-life=2s strict",
+        "recent-average 1/s half-life=2s leaky",
+        "exponential 3/2s",
+        "gcra 1/s burst=3",
+        "fixed-window 3/2s",
+        "sliding-log 3/2s strict",
+        "sliding-window 3/2s",
+        "sliding-counter 3/2s",
+    ] {
+        for action in [Action::Deny, Action::Observe, Action::ShadowBan] {
+            let rule: Rule = text.parse().unwrap();
+            let rule = rule.with_action(action).unwrap();
+            let rule = rule.with_max_cost(Cost::from_units(4)).unwrap();
+            let (one, other) = (engine(), engine());
+            let id = one.prepare("rule", &rule).unwrap();
+            other.prepare("rule", &rule).unwrap();
+            let ask = |engine: &MemoryEngine<ManualClock>, charge: &Charge<'_>, mode| {
+                engine.decide(std::slice::from_ref(charge), mode, None).into_inner()
+            };
+            for (step, cost) in [1, 1, 0, 1, 2, 1, 5, 1, 1, 3, 0, 1].into_iter().enumerate() {
+                let charge = Charge { rule: id, key: b"key", cost: Cost::from_units(cost) };
+                let peeked = ask(&other, &charge, Mode::Peek);
+                let allowed = peeked.is_ok_and(|peeked| peeked.over.is_empty());
+                assert_eq!(one.admit_at_once(&charge), allowed, "{text} {action:?} {step}");
+                if allowed {
+                    ask(&other, &charge, Mode::Check).unwrap();
+                }
+                let one_more = Charge { cost: Cost::ONE, ..charge };
+                let (left, right) =
+                    (ask(&one, &one_more, Mode::Peek), ask(&other, &one_more, Mode::Peek));
+                assert_eq!(left, right, "{text} {action:?} {step}");
+                for engine in [&one, &other] {
+                    engine.clock.at(Nanos::from_secs(1_800_000_000 + step as u64 / 3));
+                }
+            }
+        }
+    }
+    let unknown = Charge { rule: RuleId(7), key: b"key", cost: Cost::ONE };
+    assert!(!engine().admit_at_once(&unknown));
 }

@@ -73,6 +73,18 @@ impl<'a> Part<'a> {
         }
     }
 
+    /// Charges the request where it is allowed, and else stores nothing: whether it is.
+    pub(crate) fn admit(&self, now: Nanos) -> bool {
+        self.settled(now, |part| {
+            let limit = part.rule.limit();
+            part.clients.update(part.key, limit, now, |mut state| {
+                let allowed = limit.admit(&mut state, now, part.cost, Mode::Peek)
+                    && limit.admit(&mut state, now, part.cost, Mode::Charge);
+                (state, allowed)
+            })
+        })
+    }
+
     fn decide_alone(&self, mode: Mode, now: Nanos) -> Judged {
         if mode == Mode::Peek { self.peek(now) } else { self.charge(mode, now) }
     }

@@ -5,6 +5,8 @@
 //! by one rule never drains another.
 
 #[cfg(feature = "std")]
+mod at_home;
+#[cfg(feature = "std")]
 pub(crate) mod atomic;
 #[cfg(feature = "std")]
 mod set;

@@ -23,7 +23,8 @@ use tonic::{Code, Status};
 
 use super::call;
 use super::reply::Reply;
-use crate::protocol::authz::{Asked, Verdict, decide};
+use crate::protocol::authz::{Asked, decide};
+use crate::protocol::http::answer::Verdict;
 use crate::server::Server;
 use crate::service::Answer;
 use crate::stream::OF_UNIX;

@@ -10,7 +10,6 @@ use earrrl_tower::headers::is_shown;
 use earrrl_tower::problem::{CONTENT_TYPE, Kind, write_members as write_members_of, write_names};
 
 use super::headers;
-use crate::protocol::authz::Verdict;
 use crate::protocol::seconds::SecondsText;
 use crate::service::Answer;
 use crate::service::rules::Prepared;
@@ -50,6 +49,9 @@ pub(super) fn respond(
     }
     response
 }
+
+/// The answer to a proxy.
+pub(in crate::protocol) type Verdict = axum::http::Response<Vec<u8>>;
 
 /// The answer to a proxy: nothing but headers where the request may pass, problem details where it may
 /// not. Limits are told of rules that deny or delay only: the proxy shows them to its clients.

@@ -17,7 +17,8 @@ use axum::response::{IntoResponse as _, Response};
 use super::problem::Problem;
 use super::request::authorize;
 use crate::config::access::Access;
-use crate::protocol::authz::{Asked, Verdict, decide};
+use crate::protocol::authz::{Asked, decide};
+use crate::protocol::http::answer::Verdict;
 use crate::server::Server;
 
 /// The route. A proxy that appends the request's path to it (Envoy's `path_prefix`) needs no headers.

@@ -1,0 +1,78 @@
+//! `earrrl-tower`'s layer over a real server: machines that share their limits.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
+
+mod support;
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use bytes::Bytes;
+use earrrl::Cost;
+use earrrl_redis::{Options, RedisEngine};
+use earrrl_tower::{ClientAddress, PeerAddress, RateLimitLayer, RequestRule};
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::Full;
+use support::{PATIENCE, Server};
+use tower::{Layer, ServiceExt, service_fn};
+
+async fn machine(server: &Server, rule: RequestRule) -> RateLimitLayer<RedisEngine> {
+    // A busy machine is no reason to decide by oneself.
+    let options = Options { deadline: Duration::from_secs(30), ..Options::new(&server.url()) };
+    let engine = RedisEngine::connect(options, PATIENCE).await.unwrap();
+    RateLimitLayer::builder(engine).rule(rule).build().unwrap()
+}
+
+fn per_address(rule: &str) -> RequestRule {
+    RequestRule::new("per-address", rule.parse().unwrap(), ClientAddress::default())
+}
+
+async fn ask(layer: &RateLimitLayer<RedisEngine>, peer: &str) -> (StatusCode, HeaderMap) {
+    let inner = service_fn(|_: Request<()>| async {
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+    });
+    let mut request = Request::new(());
+    request.extensions_mut().insert(PeerAddress(peer.parse().unwrap()));
+    let response = layer.layer(inner).oneshot(request).await.unwrap();
+    (response.status(), response.headers().clone())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn machines_share_a_limit_and_tell_of_it() {
+    let server = Server::start(&[]).await;
+    let rule = || per_address("token-bucket 5 refill=1/1d");
+    let machines = [machine(&server, rule()).await, machine(&server, rule()).await];
+    for nth in 0..8 {
+        let (status, headers) = ask(&machines[nth % 2], "192.0.2.7").await;
+        let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap().to_owned());
+        let limit = text("ratelimit").unwrap();
+        assert_eq!(text("ratelimit-policy").unwrap(), "\"per-address\";q=5;w=432000");
+        if nth < 5 {
+            assert_eq!(status, 200);
+            // The last one's rest is the wait for the next, which a peek tells.
+            assert!(limit.starts_with(&format!("\"per-address\";r={};t=", 4 - nth)), "{limit}");
+            assert_eq!(text("retry-after"), None);
+        } else {
+            assert_eq!(status, 429);
+            assert!(limit.starts_with("\"per-address\";r=0;t="), "{limit}");
+            let wait: u64 = text("retry-after").unwrap().parse().unwrap();
+            assert!((1..=86_400).contains(&wait), "{wait}");
+        }
+    }
+    assert_eq!(ask(&machines[0], "192.0.2.8").await.0, 200, "another client");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_response_costs_stands_on_every_machine() {
+    let server = Server::start(&[]).await;
+    let rule = || {
+        let free = per_address("token-bucket 10 refill=1/1d").cost(Cost::ZERO);
+        free.cost_after(|_| Cost::from_units(6))
+    };
+    let machines = [machine(&server, rule()).await, machine(&server, rule()).await];
+    let mut statuses = Vec::new();
+    for nth in 0..4 {
+        statuses.push(ask(&machines[nth % 2], "192.0.2.7").await.0.as_u16());
+    }
+    // 6 of 10, then 12: the charge stands although it goes over.
+    assert_eq!(statuses, [200, 200, 429, 429]);
+}
