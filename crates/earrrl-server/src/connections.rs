@@ -13,8 +13,8 @@ use atomic_waker::AtomicWaker;
 use slab::Slab;
 use tokio::sync::Notify;
 
-use crate::address::Prefixes;
 use crate::config::server::Limits;
+use earrrl_tower::Prefixes;
 
 /// How long a silent connection is kept when the server stops, in seconds.
 const LAST_MOMENT: u32 = 1;
@@ -118,7 +118,7 @@ impl Connections {
     /// [`Refused`] when a limit is reached or the server is stopping.
     pub fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Connection, Refused> {
         // Of IPv6, the network that one subscriber has.
-        let address = Prefixes::default().network(address.to_canonical());
+        let address = Prefixes::default().network(address);
         let mut table = self.table();
         if self.stopping.load(Relaxed) {
             return Err(Refused::Stopping);

@@ -1,9 +1,8 @@
 //! The parts of the `earrrl` binary that its tests and fuzz targets reach.
 //!
-//! A module knows those before it only: `address`, `path`, `config`, `log`, `metrics`, `engine`,
+//! A module knows those before it only: `path`, `config`, `log`, `metrics`, `engine`,
 //! `service`, `connections`, `stream`, `tls`, `server`, `protocol`, `serve`.
 
-pub mod address;
 #[cfg(feature = "serve")]
 pub mod config;
 #[cfg(feature = "serve")]

@@ -73,6 +73,8 @@ fn an_independent_client_is_answered() {
     let (out, err) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(out.trim(), "good", "{err}");
+    let metrics = server.http().request("GET", "/metrics", "", b"").body;
+    assert!(metrics.contains("earrrl_failed_logins_total 1"), "{metrics}");
 }
 
 #[test]

@@ -4,6 +4,8 @@
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use ipnet::IpNet;
+
 /// How many leading bits of an address make a client.
 ///
 /// ```
@@ -49,24 +51,63 @@ impl Prefixes {
     /// # Errors
     /// Those of `out`; memory has none.
     pub fn write(self, address: IpAddr, out: &mut impl Write) -> io::Result<()> {
-        match address.to_canonical() {
-            IpAddr::V4(address) => {
-                let kept = u32::MAX.checked_shl(32 - u32::from(self.ipv4)).unwrap_or(0);
-                let (text, len) = ipv4_text(Ipv4Addr::from(u32::from(address) & kept));
+        match self.network(address) {
+            IpAddr::V4(network) => {
+                let (text, len) = ipv4_text(network);
                 out.write_all(&text[..len])?;
                 write_length(self.ipv4, 32, out)
             }
-            IpAddr::V6(address) => {
-                let kept = u128::MAX.checked_shl(128 - u32::from(self.ipv6)).unwrap_or(0);
-                let network = u128::from(address) & kept;
-                if network << 64 == 0 && network != 0 {
-                    write_upper_half((network >> 64) as u64, out)?;
+            IpAddr::V6(network) => {
+                let bits = u128::from(network);
+                if bits << 64 == 0 && bits != 0 {
+                    write_upper_half((bits >> 64) as u64, out)?;
                 } else {
-                    write!(out, "{}", Ipv6Addr::from(network))?;
+                    write!(out, "{network}")?;
                 }
                 write_length(self.ipv6, 128, out)
             }
         }
+    }
+
+    /// The first address of the network that is the client.
+    pub fn network(self, address: IpAddr) -> IpAddr {
+        match address.to_canonical() {
+            IpAddr::V4(address) => {
+                let kept = u32::MAX.checked_shl(32 - u32::from(self.ipv4)).unwrap_or(0);
+                Ipv4Addr::from(u32::from(address) & kept).into()
+            }
+            IpAddr::V6(address) => {
+                let kept = u128::MAX.checked_shl(128 - u32::from(self.ipv6)).unwrap_or(0);
+                Ipv6Addr::from(u128::from(address) & kept).into()
+            }
+        }
+    }
+
+    /// A network that is no smaller than a client.
+    pub fn widen(self, network: IpNet) -> IpNet {
+        let most = match network {
+            IpNet::V4(_) => self.ipv4,
+            IpNet::V6(_) => self.ipv6,
+        };
+        match network.prefix_len() > most {
+            true => IpNet::new(network.network(), most).map_or(network, |net| net.trunc()),
+            false => network,
+        }
+    }
+
+    /// The key of an address that is given as text, of a log say. What is no address, such as a host name,
+    /// stays as it is.
+    #[inline]
+    pub fn key_of_text<'a>(self, text: &'a [u8], buffer: &'a mut Vec<u8>) -> &'a [u8] {
+        // An IPv4 address that stays whole needs no look at its parts.
+        if self.keeps_ipv4() && !text.contains(&b':') {
+            return text;
+        }
+        let Some(address) = str::from_utf8(text).ok().and_then(parse) else { return text };
+        buffer.clear();
+        // Writing to memory does not fail.
+        let _ = self.write(address, buffer);
+        buffer
     }
 }
 
@@ -181,6 +222,41 @@ mod tests {
             let masked = network & (network << 13) & u64::MAX << (network % 64);
             let address = Ipv6Addr::from(u128::from(masked) << 64);
             assert_eq!(Prefixes::default().key(address.into()), format!("{address}/64"));
+        }
+    }
+
+    #[test]
+    fn no_network_is_smaller_than_a_client() {
+        for (network, meant) in [
+            ("2001:db8::1:2:3:4/128", "2001:db8::/64"),
+            ("2001:db8::/72", "2001:db8::/64"),
+            ("2001:db8::/64", "2001:db8::/64"),
+            ("2001:db8::/32", "2001:db8::/32"),
+            ("192.0.2.7/32", "192.0.2.7/32"),
+            ("10.0.0.0/8", "10.0.0.0/8"),
+        ] {
+            let widened = Prefixes::default().widen(network.parse().unwrap());
+            assert_eq!(widened.to_string(), meant, "{network}");
+        }
+        let wide = Prefixes::new(24, 0);
+        assert_eq!(wide.widen("192.0.2.7/32".parse().unwrap()).to_string(), "192.0.2.0/24");
+        assert_eq!(wide.widen("::1/128".parse().unwrap()).to_string(), "::/0");
+    }
+
+    #[test]
+    fn text_that_is_no_address_is_its_own_key() {
+        for (ipv4, text, key) in [
+            (32, "192.0.2.7", "192.0.2.7"),
+            (32, "192.0.2.7:8080", "192.0.2.7"),
+            (24, "192.0.2.7", "192.0.2.0/24"),
+            (32, "2001:db8:8000:1::1", "2001:db8:8000:1::/64"),
+            (24, "host.example.org", "host.example.org"),
+            (24, "host:with:colons", "host:with:colons"),
+            (24, "", ""),
+        ] {
+            let mut buffer = Vec::new();
+            let found = Prefixes::new(ipv4, 64).key_of_text(text.as_bytes(), &mut buffer);
+            assert_eq!(str::from_utf8(found), Ok(key), "{text}");
         }
     }
 

@@ -81,6 +81,11 @@ impl ClientAddress {
         self.prefixes
     }
 
+    /// Whether any proxy is believed.
+    pub fn believes_proxies(&self) -> bool {
+        self.hops > 0 || !self.trusted.is_empty()
+    }
+
     /// The client's address, given the address of the connection, where that has one.
     pub fn resolve(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Option<IpAddr> {
         let peer = peer.map(|peer| peer.to_canonical());

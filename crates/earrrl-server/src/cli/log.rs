@@ -8,7 +8,7 @@ use crate::replay::{
     Clients, CostRule, Escaped, Field, Format, Hints, Key, Pattern, ReadError, Reader, Request,
     Selection, Skip, notation,
 };
-use earrrl_server::address::Prefixes;
+use earrrl_tower::Prefixes;
 
 use super::Failure;
 use super::failure::warn;
@@ -141,7 +141,7 @@ impl LogArgs {
                 private: self.anonymize,
             },
             key: self.key.clone(),
-            prefixes: Prefixes { ipv4: self.ipv4_prefix, ipv6: self.ipv6_prefix },
+            prefixes: Prefixes::new(self.ipv4_prefix, self.ipv6_prefix),
             costs: self.costs.iter().cloned().collect(),
         }
     }

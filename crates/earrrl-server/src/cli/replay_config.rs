@@ -27,7 +27,7 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<ExitCode, Failure> {
     }
     let mut selection = args.log.selection();
     selection.key = Key::attributes(configured.attributes());
-    selection.prefixes = config.client_address.prefixes;
+    selection.prefixes = config.client_address.client_prefixes();
     let mut reader = Reader::new(selection);
     let names = Names::new(args.log.anonymize);
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());

@@ -8,8 +8,9 @@ use super::file;
 use super::problem::Problems;
 use super::server::network;
 use super::suggest::nearest;
-use crate::address::{Prefixes, parse};
 use crate::path::Paths;
+use earrrl_tower::Prefixes;
+use earrrl_tower::address::parse;
 
 /// The attributes that need no prefix, in the order they are listed in errors.
 const PLAIN: [&str; 5] = ["client", "user", "path", "method", "domain"];
@@ -133,7 +134,8 @@ impl Pattern {
             Self::Network(_, network) => {
                 // A key has the prefix of an address that makes a client.
                 let address = value.split(|byte| *byte == b'/').next().unwrap_or_default();
-                parse(address).is_some_and(|address| network.contains(&address))
+                let address = str::from_utf8(address).ok().and_then(parse);
+                address.is_some_and(|address| network.contains(&address))
             }
         }
     }

@@ -27,8 +27,8 @@ pub use rule::RuleConfig;
 pub use server::ServerConfig;
 pub use tls::TlsConfig;
 
-use crate::address::ClientAddress;
 use crate::path::Paths;
+use earrrl_tower::ClientAddress;
 use problem::Problems;
 
 /// A valid configuration.
@@ -115,7 +115,7 @@ impl Config {
         let engine = EngineConfig::validate(&file.engine, problems);
         let capacity = value::capacity(file.engine.capacity.as_ref(), problems);
         let capacity = capacity.unwrap_or_else(|| engine.default_capacity());
-        let reading = rule::Reading { paths, prefixes: client_address.prefixes };
+        let reading = rule::Reading { paths, prefixes: client_address.client_prefixes() };
         let rules = rule::validate_all(&file.rule, &reading, problems);
         engine.check_rules(&file.rule, problems);
         let mut envoy = EnvoyConfig::validate(&file.envoy, problems);

@@ -11,8 +11,8 @@ use super::bounds::MAX_RULES;
 use super::problem::Problems;
 use super::suggest::nearest;
 use super::{file, value};
-use crate::address::Prefixes;
 use crate::path::Paths;
+use earrrl_tower::Prefixes;
 
 /// Most overrides of a rule.
 const MAX_OVERRIDES: usize = 1000;

@@ -11,7 +11,7 @@ use super::problem::Problems;
 use super::tls::TlsConfig;
 use super::value::{number, seconds};
 use super::{file, listen};
-use crate::address::{ClientAddress, Prefixes};
+use earrrl_tower::{ClientAddress, Prefixes};
 
 /// The `[server]` table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -264,14 +264,14 @@ fn socket_mode(field: Option<&Spanned<String>>, default: u32, problems: &mut Pro
 }
 
 pub(super) fn client_address(file: &file::ClientAddress, problems: &mut Problems) -> ClientAddress {
-    let mut trusted_proxies = Vec::with_capacity(file.trusted_proxies.len());
+    let mut address = ClientAddress::default();
     for proxy in &file.trusted_proxies {
         match network(proxy.get_ref()) {
             Some(network) if network.prefix_len() == 0 => problems.add(
                 proxy.span(),
                 "trusted_proxies: that is everybody; name the proxies' networks, or set hops",
             ),
-            Some(network) => trusted_proxies.push(network),
+            Some(network) => address = address.trust(network),
             None => problems.add(
                 proxy.span(),
                 "trusted_proxies: expected an address or a network, as \"10.0.0.0/8\"",
@@ -284,15 +284,11 @@ pub(super) fn client_address(file: &file::ClientAddress, problems: &mut Problems
     let mut bounded = |name, field: &file::Field<u64>, default: u8, most| {
         number(name, field.as_ref(), default.into(), 0..=most, problems)
     };
-    let Prefixes { ipv4, ipv6 } = Prefixes::default();
-    ClientAddress {
-        trusted_proxies,
-        hops: bounded("hops", &file.hops, 0, 16) as usize,
-        prefixes: Prefixes {
-            ipv4: bounded("ipv4_prefix", &file.ipv4_prefix, ipv4, 32) as u8,
-            ipv6: bounded("ipv6_prefix", &file.ipv6_prefix, ipv6, 128) as u8,
-        },
-    }
+    // As [`Prefixes::default`].
+    let ipv4 = bounded("ipv4_prefix", &file.ipv4_prefix, 32, 32) as u8;
+    let ipv6 = bounded("ipv6_prefix", &file.ipv6_prefix, 64, 128) as u8;
+    let hops = bounded("hops", &file.hops, 0, 16) as usize;
+    address.hops(hops).prefixes(Prefixes::new(ipv4, ipv6))
 }
 
 /// A network, or a single address; an IPv4 address written as IPv6 is taken as IPv4.

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use earrrl::{Action, Cost};
+use earrrl_tower::{ClientAddress, Prefixes};
 
 use super::attribute::Part;
 use super::rule::CostSource;
@@ -63,8 +64,9 @@ fn a_whole_file() {
     assert_eq!((config.server.resp, config.server.threads), (None, Some(2)));
     assert_eq!((config.server.limits.connections, config.server.limits.idle), (100, 60));
     assert!(config.server.tokens.check[0].is(b"check-token-of-sixteen"));
-    assert_eq!(config.client_address.prefixes.ipv6, 56);
-    assert_eq!(config.client_address.trusted_proxies.len(), 2);
+    let near = ["10.0.0.0/8", "::1/128"].map(|network| network.parse().unwrap());
+    let trusting = near.into_iter().fold(ClientAddress::default(), ClientAddress::trust);
+    assert_eq!(config.client_address, trusting.prefixes(Prefixes::new(32, 56)));
 
     let [login, api] = &config.rules[..] else { panic!("two rules") };
     assert_eq!(login.rule.to_string(), "recent-average 0.2/s half-life=5m strict");

@@ -1,6 +1,7 @@
 //! How clients ask: each protocol keeps its codec (pure bytes) apart from its sockets.
 
 mod authz;
+mod bearer;
 mod first;
 pub mod grpc;
 pub mod http;

@@ -26,7 +26,7 @@ impl AttributeNames {
         let mut names: Vec<String> = config.rules.iter().flat_map(names).collect();
         names.push("client".to_owned());
         let address = &config.client_address;
-        if address.hops > 0 || !address.trusted_proxies.is_empty() {
+        if address.believes_proxies() {
             names.push(FORWARDED.to_owned());
         }
         names.sort_unstable();

@@ -8,7 +8,7 @@ use super::attributes::AttributeNames;
 use super::client::{is_client, last_of_list};
 use super::format::{Field, Record};
 use super::skips::Skip;
-use earrrl_server::address::Prefixes;
+use earrrl_tower::Prefixes;
 
 /// One field of a request, or several that make a compound key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,7 +146,7 @@ fn client<'a>(
     if strict && !is_client(last) {
         return Err(Skip::Client);
     }
-    Ok(prefixes.client(last, buffer))
+    Ok(prefixes.key_of_text(last, buffer))
 }
 
 fn append_escaped(part: &[u8], out: &mut Vec<u8>) {

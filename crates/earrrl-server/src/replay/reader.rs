@@ -18,7 +18,7 @@ use super::request::Request;
 use super::resolve::resolve;
 use super::skips::{Skip, Skips};
 use crate::text::plain;
-use earrrl_server::address::Prefixes;
+use earrrl_tower::Prefixes;
 
 /// What of the lines is used, and how.
 pub(crate) struct Selection {

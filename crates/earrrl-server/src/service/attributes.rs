@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use crate::address::{self, ClientAddress};
 use crate::config::attribute::{Condition, Part};
 use crate::path::Paths;
+use earrrl_tower::{ClientAddress, address};
 
 /// Most attributes of a request.
 pub const MAX_ATTRIBUTES: usize = 64;
@@ -78,10 +78,10 @@ impl<'a> Attributes<'a> {
 
     fn resolve_client(&mut self, settings: &ClientAddress) {
         let client = self.get("client").unwrap_or_default().trim();
-        let Some(peer) = address::parse(client.as_bytes()) else { return };
+        let Some(peer) = address::parse(client) else { return };
         let forwarded = self.get("header:x-forwarded-for").unwrap_or_default();
-        let client = settings.resolve(peer, forwarded);
-        self.client_key = Some(settings.prefixes.key(client));
+        let client = settings.resolve_list(Some(peer), forwarded).unwrap_or(peer);
+        self.client_key = Some(settings.client_prefixes().key(client));
         if let Some((_, value)) = self.pairs.iter_mut().find(|(name, _)| name == "client") {
             *value = Cow::Owned(client.to_string());
         }
@@ -108,8 +108,8 @@ mod tests {
     }
 
     fn settings(proxies: &[&str], hops: usize) -> ClientAddress {
-        let trusted_proxies = proxies.iter().map(|net| net.parse().unwrap()).collect();
-        ClientAddress { trusted_proxies, hops, ..ClientAddress::default() }
+        let none = ClientAddress::default().hops(hops);
+        proxies.iter().fold(none, |address, net| address.trust(net.parse().unwrap()))
     }
 
     #[test]

@@ -82,6 +82,8 @@ fails(code.INVALID_ARGUMENT, b"\xff\xff\xff")
 fails(code.RESOURCE_EXHAUSTED, request({"path": "x" * (4 << 20)}))
 fails(code.UNIMPLEMENTED, request(), path=f"/{SERVICE}/Nothing")
 fails(code.UNAUTHENTICATED, request({"a": "b"}), metadata=[])
+wrong = [("authorization", "Bearer wrong-0123456789")]
+assert fails(code.UNAUTHENTICATED, request({"a": "b"}), metadata=wrong) == "invalid token"
 key = fails(code.INVALID_ARGUMENT, request({"path": "x" * 5000}))
 assert key.startswith("key: "), key
 

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use axum::http::{HeaderMap, HeaderValue, Request, Response, header};
+use axum::http::{HeaderMap, Request, Response};
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use hyper::body::{Body, Bytes};
 use tonic::Status;
 
 use super::reply::Reply;
-use crate::config::access::Access;
+use crate::protocol::bearer::{self, Refused};
 use crate::server::Server;
 use crate::service::error::AskError;
 use earrrl::Mode;
@@ -17,6 +17,8 @@ use earrrl::Mode;
 const MAX_MESSAGE: usize = 64 * 1024;
 /// What stands before a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
+/// How long a client with a wrong token waits for its answer.
+const WRONG_TOKEN: Duration = Duration::from_secs(1);
 /// Longest time that a call may name.
 const LONGEST: Duration = Duration::from_secs(3600);
 
@@ -63,7 +65,7 @@ where
     B: Body<Data = Bytes> + Unpin,
     M: prost::Message + Default,
 {
-    authorize(server, request.headers())?;
+    authorize(server, request.headers()).await?;
     let patience = Duration::from_secs(server.config.limits.request.into());
     let message = tokio::time::timeout(patience, read(request.into_body()));
     let message = message.await.map_err(|_| Status::deadline_exceeded("no whole message came"))?;
@@ -79,14 +81,13 @@ pub(super) fn status(error: &AskError) -> Status {
     }
 }
 
-fn authorize(server: &Server, headers: &HeaderMap) -> Result<(), Status> {
-    let tokens = server.tokens();
-    let bearer = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-    let bearer = bearer.and_then(|value| value.strip_prefix(b"Bearer "));
-    match bearer.map_or_else(|| tokens.without(), |token| tokens.with(token)) {
-        Access::Nothing => Err(Status::unauthenticated("expected authorization: Bearer TOKEN")),
-        Access::Ask | Access::Change => Ok(()),
+/// Refuses what brings no token, and slowly what brings a wrong one: so nobody tries many.
+async fn authorize(server: &Server, headers: &HeaderMap) -> Result<(), Status> {
+    let Err(refused) = bearer::access(server, headers) else { return Ok(()) };
+    if refused == Refused::Wrong {
+        tokio::time::sleep(WRONG_TOKEN).await;
     }
+    Err(Status::unauthenticated(refused.why()))
 }
 
 /// `grpc-timeout`: at most eight digits and a unit.
@@ -167,6 +168,8 @@ pub(super) fn frame(answer: &impl prost::Message) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
+
     use super::*;
 
     #[test]

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use super::body::{self, Object};
 use super::problem::{GONE, Problem};
 use crate::config::access::Access;
+use crate::protocol::bearer;
 use crate::server::Server;
 
 pub(super) type Shared = State<Arc<Server>>;
@@ -56,23 +57,11 @@ pub(super) fn authorize(
     headers: &HeaderMap,
     needed: Access,
 ) -> Result<(), Problem> {
-    let tokens = server.tokens();
-    let bearer = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-    let bearer = bearer
-        .and_then(|value| value.split_at_checked(7))
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
-    let access = bearer.map_or_else(|| tokens.without(), |(_, token)| tokens.with(token));
     let refused = |status, detail: &str| Err(Problem::new(status, detail));
-    match (access, bearer) {
-        (access, _) if access >= needed => Ok(()),
-        (Access::Nothing, None) => {
-            refused(StatusCode::UNAUTHORIZED, "expected Authorization: Bearer TOKEN")
-        }
-        (Access::Nothing, Some(_)) => {
-            server.service.metrics.failed_logins.increment();
-            refused(StatusCode::UNAUTHORIZED, "invalid token")
-        }
-        _ => refused(StatusCode::FORBIDDEN, "this needs the admin token"),
+    match bearer::access(server, headers) {
+        Ok(access) if access >= needed => Ok(()),
+        Ok(_) => refused(StatusCode::FORBIDDEN, "this needs the admin token"),
+        Err(error) => refused(StatusCode::UNAUTHORIZED, error.why()),
     }
 }
 

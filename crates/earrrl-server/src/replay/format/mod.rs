@@ -340,7 +340,7 @@ impl<'a> Record<'a> {
 #[cfg(test)]
 fn told(log: &str, fields: &[&str]) -> (Format, String) {
     use super::key::KeyMaker;
-    use earrrl_server::address::Prefixes;
+    use earrrl_tower::Prefixes;
 
     let hints = Hints { year: Some(2009), ..Hints::default() };
     let Some(found) = detect(log.as_bytes(), &hints) else { panic!("no format: {log}") };
@@ -351,7 +351,7 @@ fn told(log: &str, fields: &[&str]) -> (Format, String) {
         told = format!("{}", (record.time() / 1_000) as f64 / 1e6);
         for field in fields {
             let Ok(key) = field.parse() else { panic!("no field: {field}") };
-            let mut keys = KeyMaker::new(key, Prefixes { ipv4: 32, ipv6: 128 }, true);
+            let mut keys = KeyMaker::new(key, Prefixes::new(32, 128), true);
             let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
             told += " ";
             told += &keys.with(&record, text).unwrap_or_else(|_| "-".into());

@@ -1,0 +1,42 @@
+//! The token that a request brings: `Authorization: Bearer TOKEN`, over HTTP and gRPC alike.
+
+use axum::http::{HeaderMap, HeaderValue, header};
+
+use crate::config::access::Access;
+use crate::server::Server;
+
+/// Why a request may do nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// It brings no token.
+    Missing,
+    /// Its token is none of this server's.
+    Wrong,
+}
+
+impl Refused {
+    /// What the client is told.
+    pub(super) fn why(self) -> &'static str {
+        match self {
+            Self::Missing => "expected Authorization: Bearer TOKEN",
+            Self::Wrong => "invalid token",
+        }
+    }
+}
+
+/// What a request may do. Wrong tokens are counted.
+pub(super) fn access(server: &Server, headers: &HeaderMap) -> Result<Access, Refused> {
+    let tokens = server.tokens();
+    let bearer = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    let bearer = bearer
+        .and_then(|value| value.split_at_checked(7))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
+    match bearer.map_or_else(|| tokens.without(), |(_, token)| tokens.with(token)) {
+        Access::Nothing if bearer.is_none() => Err(Refused::Missing),
+        Access::Nothing => {
+            server.service.metrics.failed_logins.increment();
+            Err(Refused::Wrong)
+        }
+        access => Ok(access),
+    }
+}
