@@ -125,9 +125,14 @@ fn decision_by_decision() {
     }
     let denied = answers.iter().filter(|answer| answer["allowed"] == false).count();
     assert!((50..550).contains(&denied), "{denied}");
-    for action in ["deny", "observe", "quarantine"] {
+    for action in ["deny", "quarantine"] {
         assert!(answers.iter().any(|answer| answer["action"] == action), "{action}");
     }
+    // A dry run beside a rule that acts shows only here.
+    let over = |answer: &Value| {
+        answer["over"].as_array().is_some_and(|over| over.contains(&json!("heavy")))
+    };
+    assert!(answers.iter().any(over));
     let summary = earrrl(&[&arguments[..], &["--output", "json"]].concat()).out;
     let summary: Value = serde_json::from_str(&summary).unwrap();
     assert_eq!((&summary["denied"], &summary["events"]), (&json!(denied), &json!(600)));

@@ -14,6 +14,7 @@ use earrrl_server::config::envoy::{Algorithm, ControlPlane};
 use earrrl_server::config::listen::{Address, Place, Protocol};
 use earrrl_server::config::{Config, ConfigError, EngineConfig, RuleConfig};
 use earrrl_server::log::Log;
+use earrrl_server::serve::allocator;
 use earrrl_server::serve::descriptors;
 use earrrl_server::serve::handover::HandedOver;
 use earrrl_server::serve::run::{ConfigSource, Running, Signals};
@@ -163,6 +164,7 @@ fn named_rule(text: &str) -> Result<RuleConfig, String> {
 }
 
 pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
+    allocator::give_back_large_blocks();
     let log = start_log(args.log_json)
         .map_err(|error| Failure::new(format!("no thread for the log: {error}")))?;
     let result = start(args);

@@ -1,6 +1,7 @@
 //! Running the server: threads, sockets, time-outs, shutdown.
 
 pub mod accept;
+pub mod allocator;
 pub mod descriptors;
 pub mod handover;
 pub mod run;

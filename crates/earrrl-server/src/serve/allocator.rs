@@ -1,0 +1,17 @@
+//! What the C library's allocator is told when the server starts.
+#![allow(unsafe_code)]
+
+/// Blocks of this size and more come from the system, and go back to it.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const LARGE: i32 = 1 << 20;
+
+/// Has the memory of a table that is given up go back to the system at once. glibc would do so for the
+/// first ones only: each large block that is freed raises the size from which blocks are mapped by
+/// themselves, up to 32 MiB, and tables below that would then stay with the process, one an arena.
+pub fn give_back_large_blocks() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: it sets a parameter of the allocator, which takes its own lock for that.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+    }
+}
