@@ -42,6 +42,7 @@ list::algorithms! {
 }
 
 pub use contract::{Algorithm, ClientState, Moment};
+#[cfg(feature = "std")]
 pub(crate) use contract::{Judged, figures, judge};
 pub(crate) use limit::parse;
 pub use policy::{Mode, Policy};
