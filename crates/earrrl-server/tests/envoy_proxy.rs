@@ -4,62 +4,13 @@
 
 mod support;
 
-use std::io::Read as _;
-use std::net::{SocketAddr, TcpListener};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
+use support::envoy::Envoy;
 use support::http::Client;
 use support::{TestServer, installed, testdata, until};
 
 const TOKEN: &str = "check-token-0123456789";
-
-/// Envoy with `testdata/envoy/proxy.yaml` in front of a server; killed when this is dropped.
-struct Envoy {
-    child: Child,
-    proxy: SocketAddr,
-    _config: tempfile::TempDir,
-}
-
-impl Envoy {
-    fn start(grpc: SocketAddr) -> Self {
-        // Held together, so that they differ.
-        let held = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [proxy, app] = [0, 1].map(|place: usize| held[place].local_addr().unwrap());
-        drop(held);
-        let text = std::fs::read_to_string(testdata("envoy/proxy.yaml")).unwrap();
-        let port = |address: SocketAddr| address.port().to_string();
-        let text = text.replace("port_value: GRPC", &format!("port_value: {}", port(grpc)));
-        let text = text.replace("port_value: APP", &format!("port_value: {}", port(app)));
-        let text = text.replace("port_value: PROXY", &format!("port_value: {}", port(proxy)));
-        let config = tempfile::tempdir().unwrap();
-        let file = config.path().join("envoy.yaml");
-        std::fs::write(&file, text).unwrap();
-        let mut command = Command::new(installed("bin/envoy"));
-        command.args(["--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warn", "-c"]);
-        let child = command.arg(&file).stderr(Stdio::piped()).spawn().unwrap();
-        let mut envoy = Self { child, proxy, _config: config };
-        until("Envoy listens", || {
-            if envoy.child.try_wait().unwrap().is_some() {
-                let mut log = String::new();
-                envoy.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-                panic!("Envoy ended: {log}");
-            }
-            std::net::TcpStream::connect(proxy).is_ok()
-        });
-        envoy
-    }
-
-    fn client(&self) -> Client {
-        Client::connect(self.proxy)
-    }
-}
-
-impl Drop for Envoy {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 #[test]
 fn an_independent_client_is_answered() {

@@ -119,7 +119,7 @@ async fn figures(
     engine: &Engine,
     shares: &[Share<'_>],
     decision: Option<&Decision>,
-) -> Result<SmallVec<[Option<Decision>; 4]>, AskError> {
+) -> Result<SmallVec<[Option<Decision>; 2]>, AskError> {
     let counted = shares.iter().filter(|share| share.counted().is_some()).count();
     let ask = |share: &Share<'_>| {
         let hits = if let Hits::Charged(hits) = share.hits { hits } else { 0 };
