@@ -374,8 +374,11 @@ impl Service {
             }
         }
         let available = match available {
-            // Boxed, so that it takes no room in connections where it is not asked for.
-            true => Box::pin(self.available(&decision, &charged, charges)).await?,
+            true => match told(&decision, &charged) {
+                Some(available) => available,
+                // Boxed, so that it takes no room in connections where it is not asked for.
+                None => Box::pin(self.available(&decision, &charged, charges)).await?,
+            },
             false => SmallVec::new(),
         };
         Ok(Answer { decision: Some(decision), charged, available })
@@ -408,6 +411,15 @@ impl Service {
         rule.outcomes.count(Outcome::Allow);
         Answer { decision: None, charged: SmallVec::new(), available: SmallVec::new() }
     }
+}
+
+/// What the client may send under each rule, where the decision tells it of all.
+fn told(
+    decision: &Decision,
+    charged: &[(&ActiveRule, &Prepared)],
+) -> Option<SmallVec<[Available; 2]>> {
+    let rules = charged.iter().enumerate();
+    rules.map(|(place, (_, limit))| Available::told(&limit.rule, decision, place)).collect()
 }
 
 /// The rules and descriptors of a configuration. The engine prepares all of their limits, or on an
