@@ -77,7 +77,7 @@ async fn locally(
 }
 
 /// Whatever was asked.
-fn by_fiat(request: &Request, now: Nanos, allowed: bool) -> Decision {
+pub(crate) fn by_fiat(request: &Request, now: Nanos, allowed: bool) -> Decision {
     let judged: Vec<(Judgement, Figures)> = request
         .asked
         .iter()

@@ -194,7 +194,7 @@ mod tests {
     fn what_comes_back_counts_and_no_client_has_two_entries_without_need() {
         let rules = Rules::default();
         let rule = "fixed-window 9/1h".parse().unwrap();
-        let id = rules.prepare("window", &rule, Nanos::ZERO, || Ok(RuleId(0))).unwrap();
+        let id = rules.prepare("window", &rule, Nanos::ZERO, None, || Ok(RuleId(0))).unwrap();
         let (rule, ledger) = (rules.get(id).unwrap(), Ledger::new(3));
         let add = |client: &str| {
             let (client, key) = (client.into(), Vec::new());

@@ -5,6 +5,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use earrrl::{EngineError, Limit, Nanos, Rule, RuleId, check_name};
 
 use crate::algorithm::{self, Kind};
+use crate::near::client::Time;
+use crate::near::table::Table;
 
 /// Earlier parameters that are kept for each rule.
 const EARLIER: usize = 8;
@@ -22,6 +24,8 @@ pub(crate) struct Prepared {
     pub(crate) earlier: Vec<(u32, Limit)>,
     /// The rule in this node's own table.
     pub(crate) local: RuleId,
+    /// Its clients, where this node decides by itself.
+    pub(crate) near: Option<Arc<Table>>,
 }
 
 /// All rules, by their ids.
@@ -33,16 +37,24 @@ impl Rules {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(id.0 as usize).cloned()
     }
 
+    /// Looks at a rule where it is.
+    pub(crate) fn look<R>(&self, id: RuleId, see: impl FnOnce(&Prepared) -> R) -> Option<R> {
+        let rules = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        rules.get(id.0 as usize).map(|rule| see(rule))
+    }
+
     pub(crate) fn all(&self) -> Vec<Arc<Prepared>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Makes a rule known under its name. `local` prepares it in this node's own table.
+    /// Makes a rule known under its name. `local` prepares it in this node's own table; `near` is the room
+    /// for clients that are decided without a trip, where there are such.
     pub(crate) fn prepare(
         &self,
         name: &str,
         rule: &Rule,
         since: Nanos,
+        near: Option<usize>,
         local: impl FnOnce() -> Result<RuleId, EngineError>,
     ) -> Result<RuleId, EngineError> {
         check_name(name)?;
@@ -55,7 +67,18 @@ impl Rules {
         let tag = algorithm::tag(rule.limit());
         let earlier = place.map_or_else(Vec::new, |place| rules[place].history(tag));
         let (name, rule) = (name.to_owned(), rule.clone());
-        let prepared = Arc::new(Prepared { id, name, rule, kind, tag, since, earlier, local });
+        let near = near.map(|room| {
+            let known = place.and_then(|place| rules[place].near.clone());
+            known.unwrap_or_else(|| Arc::new(Table::new(room)))
+        });
+        if let (Some(near), Some(old)) = (&near, place.map(|place| &rules[place])) {
+            let time = Time { local: since, offset: 0 };
+            if old.tag != tag {
+                near.each(|client| client.convert(old.rule.limit(), rule.limit(), time));
+            }
+        }
+        let prepared = Prepared { id, name, rule, kind, tag, since, earlier, local, near };
+        let prepared = Arc::new(prepared);
         match place {
             Some(place) => rules[place] = prepared,
             None => rules.push(prepared),

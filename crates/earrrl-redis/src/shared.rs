@@ -12,7 +12,8 @@ use crate::breaker::Breakers;
 use crate::key::{Keys, slot};
 use crate::ledger::Ledger;
 use crate::link::{Fault, Link};
-use crate::options::{Options, WhenGone};
+use crate::near::{Near, check_near};
+use crate::options::{Consistency, Options, WhenGone};
 use crate::probe::Probe;
 use crate::request::Asked;
 use crate::rules::{Prepared, Rules};
@@ -30,6 +31,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) counters: Counters,
     pub(crate) probe: Probe,
+    pub(crate) near: Near,
     /// Told, group by group, when there is something for the supervisor to do.
     pub(crate) trouble: Vec<Notify>,
     /// Told when there are other rules.
@@ -60,6 +62,7 @@ impl Shared {
         let keys = Keys::new(&options.prefix, options.clients.clone());
         let breakers = Breakers::new(options.cluster, options.failures);
         let probe = Probe::new(probe_keys(&keys, &breakers, options.cluster))?;
+        let near = Near::new(breakers.groups().len(), options.nodes);
         let trouble = breakers.groups().map(|_| Notify::new()).collect();
         let local = MemoryEngine::with_clock(options.local_capacity, clock.clone());
         Ok(Self {
@@ -72,6 +75,7 @@ impl Shared {
             clock,
             counters: Counters::default(),
             probe,
+            near,
             trouble,
             rules_changed: Notify::new(),
             give_up: Notify::new(),
@@ -91,14 +95,19 @@ impl Shared {
         name: &str,
         rule: &Rule,
         capacity: usize,
+        consistency: Consistency,
     ) -> Result<RuleId, EngineError> {
+        if consistency == Consistency::Near {
+            check_near(rule)?;
+        }
+        let near = (consistency == Consistency::Near).then_some(capacity);
         // A table that no decision is made by takes no room.
         let capacity = if self.options.when_gone == WhenGone::Local { capacity } else { 1 };
         let latest = self.latest.load(Ordering::Acquire);
         let since = if latest == 0 { self.clock.now() } else { Nanos::new(latest) };
         let id = self
             .rules
-            .prepare(name, rule, since, || self.local.prepare_with(name, rule, capacity))?;
+            .prepare(name, rule, since, near, || self.local.prepare_with(name, rule, capacity))?;
         self.rules_changed.notify_one();
         Ok(id)
     }
@@ -107,6 +116,12 @@ impl Shared {
     pub(crate) fn given(&self, now: Option<Nanos>) -> Option<Nanos> {
         let now = now?.get() / 1000 * 1000;
         Some(Nanos::new(self.latest.fetch_max(now, Ordering::AcqRel).max(now)))
+    }
+
+    /// The latest time that a caller gave, if one ever did.
+    pub(crate) fn last_given(&self) -> Option<Nanos> {
+        let latest = self.latest.load(Ordering::Acquire);
+        (latest > 0).then_some(Nanos::new(latest))
     }
 
     /// The time to use when Redis is not asked.
@@ -224,16 +239,25 @@ impl Shared {
     pub(crate) fn status(&self) -> Status {
         let mode = self.mode();
         let last_failure = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Status { mode, last_failure, owed: self.ledger.owed(), counts: self.counters.read() }
+        let rules = self.rules.all();
+        let unsent =
+            rules.iter().filter_map(|rule| rule.near.as_ref()).map(|near| near.owed()).sum();
+        let (owed, base_age) = (self.ledger.owed(), self.near.age(self.clock.now()));
+        let (counts, nodes) = (self.counters.read(), self.near.nodes());
+        Status { mode, last_failure, owed, unsent, base_age, nodes, counts }
     }
 
     /// Forgets a client.
     pub(crate) async fn reset(self: &Arc<Self>, asked: &Asked) -> Result<(), Fault> {
         self.local.reset(asked.rule.local, &asked.client).await.ok();
         self.ledger.forget(asked);
+        self.with_near(asked, None, |client, _| client.forget());
         let mut link = self.link(asked.group)?;
         let mut command = redis::cmd("DEL");
         command.arg(&asked.key);
+        if asked.rule.near.is_some() {
+            command.arg(self.keys.claims(&asked.key));
+        }
         let call = async { link.send(&command).await.map(drop).map_err(Fault::from) };
         self.within(self.options.deadline, asked.group, call).await
     }

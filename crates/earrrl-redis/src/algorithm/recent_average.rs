@@ -86,6 +86,24 @@ impl OnRedis for RecentAverage {
         let State::RecentAverage(moment) = counted else { return Vec::new() };
         vec![Adjustment::add(-1.0, (self.count(Some(moment), now) * 1e9) as u128)]
     }
+
+    fn merged(&self, state: State, counted: &State, _sum: Cost) -> State {
+        match (state, counted) {
+            (State::RecentAverage(a), State::RecentAverage(b)) => {
+                State::RecentAverage(self.merge(a, *b))
+            }
+            (state, _) => state,
+        }
+    }
+
+    fn takes(&self, cost: Cost) -> f64 {
+        cost.as_f64()
+    }
+
+    /// Whatever its cost, a request is allowed as long as those before it are within the limit.
+    fn needs(&self, _cost: Cost) -> f64 {
+        0.0
+    }
 }
 
 /// Whether records may live so long that their times need more bytes.
