@@ -1,7 +1,7 @@
 //! The parts of the `earrrl` binary that its tests and fuzz targets reach.
 //!
 //! A module knows those before it only: `address`, `path`, `config`, `log`, `metrics`, `engine`,
-//! `service`, `connections`, `server`, `protocol`, `serve`.
+//! `service`, `connections`, `stream`, `tls`, `server`, `protocol`, `serve`.
 
 pub mod address;
 #[cfg(feature = "serve")]
@@ -23,3 +23,7 @@ pub mod serve;
 pub mod server;
 #[cfg(feature = "serve")]
 pub mod service;
+#[cfg(feature = "serve")]
+pub mod stream;
+#[cfg(feature = "serve")]
+pub mod tls;

@@ -10,12 +10,14 @@ use earrrl::{Clock, EngineError};
 
 use crate::config::access::Tokens;
 use crate::config::envoy::tree::Tree;
+use crate::config::listen::Address;
 use crate::config::server::Limits;
 use crate::config::{Config, ServerConfig};
 use crate::connections::Connections;
 use crate::log;
 use crate::metrics::Family;
 use crate::service::Service;
+use crate::tls::Tls;
 
 /// Most connections to the listener for health and metrics.
 const ADMIN_CONNECTIONS: usize = 64;
@@ -31,6 +33,8 @@ pub struct Server {
     pub admin_connections: Arc<Connections>,
     /// Addresses, limits and tokens, as it was started; a reload exchanges the rules only.
     pub config: ServerConfig,
+    /// Certificates, where TLS is spoken.
+    pub tls: Option<Tls>,
     /// Whether requests must be for a name of this machine's own: it trusts whoever reaches it.
     pub guards_host: bool,
     tokens: ArcSwap<Tokens>,
@@ -44,7 +48,12 @@ impl Server {
     ///
     /// # Errors
     /// When there is not enough memory for the tables, say.
-    pub fn new(config: &Config, clock: Arc<dyn Clock>) -> Result<Arc<Self>, EngineError> {
+    pub fn new(
+        config: &Config,
+        tls: Option<Tls>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<Self>, EngineError> {
+        let http = config.server.http.as_ref().and_then(Address::tcp);
         Ok(Arc::new(Self {
             service: Service::new(config, clock)?,
             connections: Connections::new(config.server.limits),
@@ -55,7 +64,8 @@ impl Server {
             }),
             config: config.server.clone(),
             guards_host: !config.server.tokens.any()
-                && config.server.http.is_some_and(|address| address.ip().is_loopback()),
+                && http.is_some_and(|address| address.ip().is_loopback()),
+            tls,
             tokens: ArcSwap::from_pointee(config.server.tokens.clone()),
             started: Instant::now(),
             stopping: AtomicBool::new(false),
@@ -137,6 +147,7 @@ impl Server {
         families.extend(self.table_gauges());
         families.extend(self.service.engine().metrics());
         families.extend(self.service.descriptor_metrics());
+        families.extend(self.tls.iter().flat_map(Tls::metrics));
         self.service.metrics.render(families)
     }
 

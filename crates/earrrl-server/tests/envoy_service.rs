@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use earrrl::conformance::block_on;
-use earrrl::{ManualClock, Nanos};
+use earrrl::{ManualClock, Mode, Nanos};
 use earrrl_server::config::Config;
 use earrrl_server::protocol::grpc::json;
 use earrrl_server::service::Service;
-use earrrl_server::service::descriptors::{Ask, Refused};
+use earrrl_server::service::error::AskError;
 use serde_json::{Map, Value, json};
 
 fn testdata(name: &str) -> PathBuf {
@@ -61,9 +61,9 @@ fn request(text: &str) -> Value {
     request.into()
 }
 
-fn ask(service: &Service, request: &Value) -> Result<Value, Refused> {
+fn ask(service: &Service, request: &Value) -> Result<Value, AskError> {
     let request = json::request(request.to_string().as_bytes()).unwrap();
-    block_on(service.should_rate_limit(&request, Ask::Check, None))
+    block_on(service.should_rate_limit(&request, Mode::Check, None))
         .map(|answer| json::response(&answer))
 }
 
@@ -117,7 +117,7 @@ fn what_cannot_be_has_the_peers_error() {
         ),
     ] {
         let refused = ask(&service, &request).unwrap_err();
-        assert_eq!(refused, Refused::Invalid(why.into()));
+        assert_eq!(refused, AskError::Invalid(why.into()));
     }
     let bare = Service::new(&Config::default(), Arc::new(ManualClock::new(Nanos::ZERO))).unwrap();
     let refused = ask(&bare, &request("path=/login")).unwrap_err();
@@ -195,7 +195,7 @@ fn metrics_have_the_peers_names_and_labels() {
     config.envoy.files = vec![folder.path().to_owned()];
     config.envoy.load().unwrap();
     let server =
-        earrrl_server::server::Server::new(&config, Arc::new(ManualClock::new(Nanos::ZERO)));
+        earrrl_server::server::Server::new(&config, None, Arc::new(ManualClock::new(Nanos::ZERO)));
     let server = server.unwrap();
     for text in [
         "plain=x x5",

@@ -521,6 +521,9 @@ fn a_name_that_leads_here_is_not_enough() {
     };
     assert_eq!(ask("DELETE /v1/clients/api/k", "Host: rebound.example\r\n"), 421);
     assert_eq!(ask("DELETE /v1/clients/api/k", "Host: localhost:8080\r\n"), 204);
+    for open in ["/metrics", "/healthz", "/readyz"] {
+        assert_eq!(ask(&format!("GET {open}"), "Host: statsd:9102\r\n"), 200, "{open}");
+    }
     assert_eq!(ask("GET /v1/rules", ""), 400);
     assert_eq!(ask("GET /v1/rules", "Host: localhost\r\nHost: localhost\r\n"), 400);
     // Whoever has to show a token may call it what he likes.

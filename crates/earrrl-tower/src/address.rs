@@ -26,7 +26,7 @@ impl Default for Prefixes {
 }
 
 impl Prefixes {
-    /// So many bits of an IPv4 address, at most 32, and of an IPv6 address, at most 128.
+    /// This many bits of an IPv4 address, at most 32, and of an IPv6 address, at most 128.
     pub const fn new(ipv4: u8, ipv6: u8) -> Self {
         Self { ipv4: if ipv4 > 32 { 32 } else { ipv4 }, ipv6: if ipv6 > 128 { 128 } else { ipv6 } }
     }

@@ -115,7 +115,7 @@ impl ClientAddress {
         self.trusted.iter().any(|network| network.contains(&address))
     }
 
-    /// Goes from the connection towards the client, as long as who tells the next address is
+    /// Goes from the connection towards the client, as long as the one that tells the next address is
     /// believed.
     fn walk(
         &self,

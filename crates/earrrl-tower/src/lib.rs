@@ -53,7 +53,7 @@
 //! - `axum`: matched paths, the connection's address of axum, [`Verdict`] as an extractor;
 //! - `tonic`: the connection's address of tonic.
 //!
-//! # For those who write other servers
+//! # For authors of other servers
 //!
 //! [`headers`], [`problem`] and [`address`] are what the layer itself uses.
 

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use earrrl_server::config::envoy::explain::explain;
 use earrrl_server::config::{Config, ConfigError, EnvoyConfig};
+use earrrl_server::tls::Tls;
 
 use super::{Failure, failure};
 
@@ -50,6 +51,9 @@ fn check(file: &Path) -> Result<ExitCode, Failure> {
     let config = load(file)?;
     if let Some(why) = config.server.exposed() {
         return Err(Failure::new(why));
+    }
+    if let Some(tls) = &config.server.tls {
+        Tls::load(tls).map_err(|why| Failure::new(format!("[server.tls] {why}")))?;
     }
     let rules = config.rules.len();
     let mut out = std::io::stdout();

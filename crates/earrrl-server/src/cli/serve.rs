@@ -11,7 +11,8 @@ use std::time::Duration;
 use clap::builder::FalseyValueParser;
 use earrrl::SystemClock;
 use earrrl_server::config::envoy::{Algorithm, ControlPlane};
-use earrrl_server::config::{Config, ConfigError, EngineConfig, RuleConfig, listen};
+use earrrl_server::config::listen::{self, Address, Protocol};
+use earrrl_server::config::{Config, ConfigError, EngineConfig, RuleConfig};
 use earrrl_server::log::Log;
 use earrrl_server::serve::descriptors;
 use earrrl_server::serve::handover::HandedOver;
@@ -46,20 +47,20 @@ pub(super) struct Args {
     rules: Vec<RuleConfig>,
     /// Where HTTP is served [default: 127.0.0.1:8080].
     #[arg(long, value_name = "ADDR", env = "EARRRL_HTTP", value_parser = listen::parse)]
-    http: Option<SocketAddr>,
+    http: Option<Address>,
     /// Where RESP is served [default: 127.0.0.1:6380].
     #[arg(long, value_name = "ADDR", env = "EARRRL_RESP", value_parser = listen::parse)]
-    resp: Option<SocketAddr>,
+    resp: Option<Address>,
     /// Where health and metrics are served apart from HTTP's clients.
     #[arg(long, value_name = "ADDR", env = "EARRRL_ADMIN", value_parser = listen::parse)]
-    admin: Option<SocketAddr>,
+    admin: Option<Address>,
     /// The Redis or Valkey that keeps the states, for every server that uses it alike.
     #[arg(long, value_name = "URL", env = "EARRRL_REDIS", hide_env_values = true)]
     redis: Option<String>,
     /// Where gRPC is served: Envoy's rate limit service [default with --envoy-config:
     /// 127.0.0.1:8081].
     #[arg(long, value_name = "ADDR", env = "EARRRL_GRPC", value_parser = listen::parse)]
-    grpc: Option<SocketAddr>,
+    grpc: Option<Address>,
     /// envoyproxy/ratelimit's configuration: YAML files, or folders of them.
     #[arg(long, value_name = "FILE|DIR", num_args = 1.., env = "EARRRL_ENVOY_CONFIG")]
     envoy_config: Vec<PathBuf>,
@@ -103,10 +104,10 @@ impl Args {
             None => Config::parse(DEFAULT_RULE, "default")?,
         };
         let server = &mut config.server;
-        server.http = self.http.or(server.http);
-        server.resp = self.resp.or(server.resp);
-        server.admin = self.admin.or(server.admin);
-        server.grpc = self.grpc.or(server.grpc);
+        server.http = self.http.clone().or(server.http.take());
+        server.resp = self.resp.clone().or(server.resp.take());
+        server.admin = self.admin.clone().or(server.admin.take());
+        server.grpc = self.grpc.clone().or(server.grpc.take());
         server.allow_remote |= self.allow_remote;
         server.allow_inline_rules |= self.allow_inline_rules;
         if let Some(url) = &self.redis {
@@ -137,7 +138,7 @@ impl Args {
         }
         let serves = !envoy.files.is_empty() || envoy.control_plane.is_some();
         if serves && config.server.grpc.is_none() {
-            config.server.grpc = Some(DEFAULT_GRPC);
+            config.server.grpc = Some(Address::Tcp(DEFAULT_GRPC));
         }
         Ok(())
     }
@@ -190,8 +191,7 @@ async fn serve(args: Args, config: &Config) -> Result<(), Failure> {
 }
 
 fn announce(args: &Args, running: &Running, config: &Config) {
-    let (http, resp, grpc) = (shown(running.http), shown(running.resp), shown(running.grpc));
-    let admin = shown(running.admin);
+    let [http, resp, admin, grpc] = Protocol::ALL.map(|protocol| shown(running.address(protocol)));
     let descriptors = config.envoy.tree.as_ref().map_or(0, |tree| tree.limits().len());
     let rules = config.rules.len();
     tracing::info!(%http, %resp, %grpc, %admin, rules, descriptors, "serving");
@@ -201,14 +201,14 @@ fn announce(args: &Args, running: &Running, config: &Config) {
     for rule in &config.rules {
         tracing::info!("no --config: serving the rule {} = \"{}\"", rule.name, rule.rule);
     }
-    if let Some(http) = running.http {
+    if let Some(Address::Tcp(http)) = running.address(Protocol::Http) {
         tracing::info!(
             "try: curl -H 'content-type: application/json' -d '{{\"rule\":\"{}\",\"key\":\"alice\"}}' \
              http://{http}/v1/check",
             config.rules.first().map_or("default", |rule| &rule.name)
         );
     }
-    if let Some(resp) = running.resp {
+    if let Some(Address::Tcp(resp)) = running.address(Protocol::Resp) {
         tracing::info!("try: redis-cli -p {} CL.THROTTLE user123 15 30 60", resp.port());
     }
 }
@@ -218,8 +218,8 @@ fn algorithm(name: &str) -> Result<Algorithm, String> {
     Algorithm::parse(name).ok_or_else(|| format!("expected one of {names}"))
 }
 
-fn shown(address: Option<SocketAddr>) -> String {
-    address.map_or("off".to_owned(), |address| address.to_string())
+fn shown(address: Option<&Address>) -> String {
+    address.map_or("off".to_owned(), Address::to_string)
 }
 
 /// The log goes to standard error; `RUST_LOG` says how much of it, `NO_COLOR` that it is plain.

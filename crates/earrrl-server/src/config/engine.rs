@@ -62,7 +62,7 @@ impl EngineConfig {
     /// Clients of a rule that this process's own tables are meant for, unless it is said.
     pub fn default_capacity(&self) -> usize {
         match self {
-            Self::Memory => super::DEFAULT_CAPACITY,
+            Self::Memory => super::bounds::DEFAULT_CAPACITY,
             // They decide only while Redis is gone.
             Self::Redis(config) => config.options.local_capacity,
         }

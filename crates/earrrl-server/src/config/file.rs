@@ -55,6 +55,19 @@ pub(super) struct Server {
     pub(super) admin_token_file: Field<String>,
     pub(super) allow_inline_rules: bool,
     pub(super) x_ratelimit_headers: bool,
+    pub(super) socket_mode: Field<String>,
+    pub(super) tls: Option<Tls>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Tls {
+    pub(super) cert: Spanned<String>,
+    pub(super) key: Spanned<String>,
+    pub(super) client_ca: Field<String>,
+    #[serde(default)]
+    pub(super) client_names: Vec<Spanned<String>>,
+    pub(super) listeners: Option<Vec<Spanned<String>>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -1,19 +1,105 @@
 //! Where to listen, as people write it.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
 
 /// What is expected of an address to listen on.
 pub const EXPECTED: &str = "expected an address and port, as \"127.0.0.1:8080\", \"[::1]:8080\", \"localhost:8080\", \
-     \":8080\" for all addresses or \"8080\" for this machine only";
+     \":8080\" for all addresses or \"8080\" for this machine only, or a Unix socket, as \"unix:/run/earrrl.sock\"";
+
+/// What stands before the path of a Unix socket.
+const UNIX: &str = "unix:";
+/// Longest path that a Unix socket may have, in bytes.
+const MAX_PATH_LEN: usize = 107;
+
+/// The protocols that have listeners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP and JSON.
+    Http,
+    /// Redis clients.
+    Resp,
+    /// HTTP, for health and metrics only.
+    Admin,
+    /// gRPC.
+    Grpc,
+}
+
+impl Protocol {
+    /// All of them, in the order in which listeners are handed over.
+    pub const ALL: [Self; 4] = [Self::Http, Self::Resp, Self::Admin, Self::Grpc];
+
+    /// Its name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Resp => "resp",
+            Self::Admin => "admin",
+            Self::Grpc => "grpc",
+        }
+    }
+}
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// An address and a port.
+    Tcp(SocketAddr),
+    /// A socket in the file system.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// The address and port, if it has such.
+    pub fn tcp(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(address) => Some(*address),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// Whether other machines can reach it.
+    pub fn is_remote(&self) -> bool {
+        self.tcp().is_some_and(|address| !address.ip().is_loopback())
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Self {
+        Self::Tcp(address)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "{UNIX}{}", path.display()),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse(text)
+    }
+}
 
 /// The address that a text says.
 ///
 /// # Errors
 /// What was expected.
-pub fn parse(text: &str) -> Result<SocketAddr, String> {
+pub fn parse(text: &str) -> Result<Address, String> {
     let text = text.trim();
+    if let Some(path) = text.strip_prefix(UNIX) {
+        return unix(path);
+    }
     if let Ok(address) = text.parse() {
-        return Ok(address);
+        return Ok(Address::Tcp(address));
     }
     let (host, port) = text.rsplit_once(':').unwrap_or(("localhost", text));
     let ip: Option<IpAddr> = match host {
@@ -23,7 +109,21 @@ pub fn parse(text: &str) -> Result<SocketAddr, String> {
     };
     // A port that `u16` takes with a sign is none.
     let port = port.parse().ok().filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()));
-    ip.zip(port).map(SocketAddr::from).ok_or_else(|| EXPECTED.to_owned())
+    let address = ip.zip(port).map(SocketAddr::from);
+    address.map(Address::Tcp).ok_or_else(|| EXPECTED.to_owned())
+}
+
+fn unix(path: &str) -> Result<Address, String> {
+    if path.is_empty() || path.contains('\0') {
+        return Err(EXPECTED.to_owned());
+    }
+    if path.len() > MAX_PATH_LEN {
+        let length = path.len();
+        return Err(format!(
+            "a path of {length} bytes; a Unix socket's has at most {MAX_PATH_LEN}"
+        ));
+    }
+    Ok(Address::Unix(path.into()))
 }
 
 #[cfg(test)]
@@ -40,6 +140,8 @@ mod tests {
             ("*:8080", Some("0.0.0.0:8080")),
             ("localhost:8080", Some("127.0.0.1:8080")),
             ("0", Some("127.0.0.1:0")),
+            ("unix:/run/earrrl.sock", Some("unix:/run/earrrl.sock")),
+            ("unix:here.sock", Some("unix:here.sock")),
             ("", None),
             (":", None),
             ("localhost", None),
@@ -47,9 +149,18 @@ mod tests {
             ("65536", None),
             ("::1:80", None),
             ("example.org:80", None),
+            ("unix:", None),
+            (&format!("unix:/{}", "a".repeat(107)), None),
         ] {
             let parsed = parse(text).ok().map(|address| address.to_string());
             assert_eq!(parsed.as_deref(), address, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_socket_in_the_file_system_is_not_remote() {
+        for (text, remote) in [("unix:/a", false), ("127.0.0.1:1", false), (":1", true)] {
+            assert_eq!(parse(text).unwrap().is_remote(), remote, "{text}");
         }
     }
 }

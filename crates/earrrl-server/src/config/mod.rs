@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod attribute;
+mod bounds;
 pub mod engine;
 pub mod envoy;
 mod file;
@@ -13,26 +14,22 @@ mod problem;
 pub mod rule;
 pub mod server;
 pub mod suggest;
+pub mod tls;
 mod value;
 
 use std::path::Path;
 
+pub use bounds::{DEFAULT_CAPACITY, MAX_FILE_LEN, MAX_RULES};
 pub use engine::EngineConfig;
 pub use envoy::EnvoyConfig;
 pub use problem::{ConfigError, Problem};
 pub use rule::RuleConfig;
 pub use server::ServerConfig;
+pub use tls::TlsConfig;
 
 use crate::address::ClientAddress;
 use crate::path::Paths;
 use problem::Problems;
-
-/// Live clients a rule is meant for, unless the configuration says otherwise.
-pub const DEFAULT_CAPACITY: usize = 1_000_000;
-/// Most rules in a file.
-pub const MAX_RULES: usize = 1000;
-/// Largest configuration file, in bytes.
-pub const MAX_FILE_LEN: u64 = 1024 * 1024;
 
 /// A valid configuration.
 #[derive(Clone, Debug)]

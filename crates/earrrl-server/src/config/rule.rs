@@ -7,9 +7,10 @@ use earrrl::{Action, Cost, MAX_CHARGES, Mode, Nanos, Quota, Rule, Wait, check_na
 use toml::Spanned;
 
 use super::attribute::{Condition, Part, conditions, key};
+use super::bounds::MAX_RULES;
 use super::problem::Problems;
 use super::suggest::nearest;
-use super::{MAX_RULES, file, value};
+use super::{file, value};
 use crate::path::Paths;
 
 /// Most overrides of a rule.

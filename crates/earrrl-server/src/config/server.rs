@@ -1,12 +1,14 @@
 //! Addresses, limits and tokens, and how a client's address is told.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 use toml::Spanned;
 
 use super::access::Tokens;
+use super::listen::{Address, Protocol};
 use super::problem::Problems;
+use super::tls::TlsConfig;
 use super::value::{number, seconds};
 use super::{file, listen};
 use crate::address::{ClientAddress, Prefixes};
@@ -16,14 +18,18 @@ use crate::address::{ClientAddress, Prefixes};
 #[non_exhaustive]
 pub struct ServerConfig {
     /// Where HTTP is served; `None` for nowhere.
-    pub http: Option<SocketAddr>,
+    pub http: Option<Address>,
     /// Where RESP is served; `None` for nowhere.
-    pub resp: Option<SocketAddr>,
+    pub resp: Option<Address>,
     /// Where health and metrics are served apart from HTTP's clients; `None` for nowhere.
-    pub admin: Option<SocketAddr>,
+    pub admin: Option<Address>,
     /// Where gRPC is served; `None` for nowhere.
-    pub grpc: Option<SocketAddr>,
-    /// Seconds after which a gRPC connection is asked to come anew; `None` for never.
+    pub grpc: Option<Address>,
+    /// Who may open Unix sockets, by the bits of a file's mode.
+    pub socket_mode: u32,
+    /// Certificates, where TLS is spoken.
+    pub tls: Option<TlsConfig>,
+    /// Seconds after which an HTTP/2 connection is asked to come again; `None` for never.
     pub max_connection_age: Option<u32>,
     /// Whether other machines may be served without a token.
     pub allow_remote: bool,
@@ -82,12 +88,14 @@ impl Default for Limits {
 
 impl Default for ServerConfig {
     fn default() -> Self {
-        let local = |port| Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let local = |port| Some(Address::Tcp((Ipv4Addr::LOCALHOST, port).into()));
         Self {
             http: local(8080),
             resp: local(6380),
             admin: None,
             grpc: None,
+            socket_mode: 0o660,
+            tls: None,
             max_connection_age: None,
             allow_remote: false,
             threads: None,
@@ -111,6 +119,8 @@ impl ServerConfig {
             resp: address("resp", file.resp.as_ref(), default.resp, problems),
             admin: address("admin", file.admin.as_ref(), default.admin, problems),
             grpc: address("grpc", file.grpc.as_ref(), default.grpc, problems),
+            socket_mode: socket_mode(file.socket_mode.as_ref(), default.socket_mode, problems),
+            tls: file.tls.as_ref().map(|tls| TlsConfig::validate(tls, problems)),
             max_connection_age: file
                 .max_connection_age
                 .as_ref()
@@ -148,16 +158,27 @@ impl ServerConfig {
         })
     }
 
+    /// Where a protocol is served; `None` for nowhere.
+    pub fn address(&self, protocol: Protocol) -> Option<&Address> {
+        match protocol {
+            Protocol::Http => self.http.as_ref(),
+            Protocol::Resp => self.resp.as_ref(),
+            Protocol::Admin => self.admin.as_ref(),
+            Protocol::Grpc => self.grpc.as_ref(),
+        }
+    }
+
     /// Why these addresses can't be served, if they can't: other machines are served only with a
-    /// token, or when that was allowed in so many words.
+    /// token or a certificate of theirs, or when that was explicitly allowed.
     pub fn exposed(&self) -> Option<String> {
         if self.allow_remote || self.tokens.any() {
             return None;
         }
-        let remote = [self.http, self.resp, self.grpc, self.admin]
-            .into_iter()
-            .flatten()
-            .find(|a| !a.ip().is_loopback())?;
+        let known = self.tls.as_ref().filter(|tls| tls.client_ca.is_some());
+        let open = |protocol: &Protocol| !known.is_some_and(|tls| tls.covers(*protocol));
+        let addresses =
+            Protocol::ALL.into_iter().filter(open).filter_map(|protocol| self.address(protocol));
+        let remote = addresses.into_iter().find(|address| address.is_remote())?;
         Some(format!(
             "{remote} can be reached by other machines: set check_token and admin_token, \
              or allow it with --allow-remote"
@@ -167,12 +188,14 @@ impl ServerConfig {
 
 /// Two listeners can't have one address.
 fn collisions(file: &file::Server, problems: &mut Problems) {
-    let fields = [("http", &file.http), ("resp", &file.resp), ("admin", &file.admin)];
-    let mut taken: Vec<(&str, SocketAddr)> = Vec::new();
+    let fields =
+        [("http", &file.http), ("resp", &file.resp), ("admin", &file.admin), ("grpc", &file.grpc)];
+    let mut taken: Vec<(&str, Address)> = Vec::new();
     for (name, field) in fields {
         let Some(field) = field else { continue };
         let Ok(address) = listen::parse(field.get_ref()) else { continue };
-        match taken.iter().find(|(_, known)| *known == address && address.port() != 0) {
+        let any_port = address.tcp().is_some_and(|address| address.port() == 0);
+        match taken.iter().find(|(_, known)| *known == address && !any_port) {
             Some((other, _)) => {
                 problems
                     .add(field.span(), format!("{name}: {other} has this address; want another"));
@@ -210,9 +233,9 @@ fn limits(file: &file::Server, default: Limits, problems: &mut Problems) -> Limi
 fn address(
     name: &str,
     field: Option<&Spanned<String>>,
-    default: Option<SocketAddr>,
+    default: Option<Address>,
     problems: &mut Problems,
-) -> Option<SocketAddr> {
+) -> Option<Address> {
     let Some(field) = field else { return default };
     if field.get_ref() == "off" {
         return None;
@@ -222,6 +245,16 @@ fn address(
         problems.add(field.span(), format!("{name}: {expected}, or \"off\""));
     }
     parsed.ok()
+}
+
+/// The mode of Unix sockets, in octal.
+fn socket_mode(field: Option<&Spanned<String>>, default: u32, problems: &mut Problems) -> u32 {
+    let Some(field) = field else { return default };
+    let parsed = u32::from_str_radix(field.get_ref(), 8).ok().filter(|mode| *mode <= 0o777);
+    parsed.unwrap_or_else(|| {
+        problems.add(field.span(), "socket_mode: expected a file's mode in octal, as \"660\"");
+        default
+    })
 }
 
 pub(super) fn client_address(file: &file::ClientAddress, problems: &mut Problems) -> ClientAddress {

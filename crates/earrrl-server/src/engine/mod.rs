@@ -53,7 +53,7 @@ impl Engine {
         Ok(Self { rules, throttle })
     }
 
-    /// As [`earrrl::Engine::prepare`], for so many live clients.
+    /// As [`earrrl::Engine::prepare`], for this many live clients.
     ///
     /// # Errors
     /// As there.

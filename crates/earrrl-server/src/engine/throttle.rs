@@ -43,7 +43,7 @@ pub struct Throttled {
     pub reset_after: i64,
 }
 
-/// A parameter that can't be.
+/// A parameter that is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallError {
     /// The parameter of this name is not a whole number within these bounds.
@@ -181,7 +181,7 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// A table for so many live keys.
+    /// A table for this many live keys.
     ///
     /// # Errors
     /// When there is not enough memory, or no randomness.

@@ -1,6 +1,8 @@
 //! How clients ask: each protocol keeps its codec (pure bytes) apart from its sockets.
 
+mod first;
 pub mod grpc;
 pub mod http;
+mod http2;
 pub mod resp;
 pub mod seconds;

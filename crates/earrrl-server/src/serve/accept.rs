@@ -1,68 +1,29 @@
-//! Listening and accepting.
+//! Accepting.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::IpAddr;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use tokio::net::TcpListener;
-
+use super::socket::{Listener, Socket};
 use crate::connections::{Connection, Refused};
 
-/// Connections that the kernel completes and keeps until they are accepted.
-const BACKLOG: i32 = 4096;
 /// How long to leave the rest in the backlog when the process has no descriptor left.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
 
-/// Listens on `address`.
-///
-/// # Errors
-/// When the address is in use, is not one of this machine, or needs privileges.
-pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // Not SO_REUSEPORT: a restart may take the address over, a second server may not share it.
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
-}
-
-/// Takes over a socket that listens already.
-///
-/// # Errors
-/// When it is none that can be waited for.
-pub fn take_over(listener: std::net::TcpListener) -> io::Result<TcpListener> {
-    listener.set_nonblocking(true)?;
-    TcpListener::from_std(listener)
-}
-
 /// Accepts until the task is dropped, and passes on what the limits admit.
 pub async fn accept(
-    listener: TcpListener,
+    listener: Listener,
     admit: impl Fn(IpAddr) -> Result<Connection, Refused>,
-    pass_on: impl Fn(TcpStream, Connection),
-    refuse: impl Fn(&TcpStream, Refused),
+    pass_on: impl Fn(Socket, Connection),
+    refuse: impl Fn(&Socket, Refused),
 ) {
     loop {
-        let (stream, address) = match listener.accept().await {
-            Ok((stream, address)) => match stream.into_std() {
-                Ok(stream) => (stream, address),
-                Err(_) => continue,
+        match listener.accept().await {
+            Ok((socket, address)) => match admit(address) {
+                Ok(connection) => pass_on(socket, connection),
+                Err(refused) => refuse(&socket, refused),
             },
-            Err(error) => {
-                survive(&error).await;
-                continue;
-            }
-        };
-        match admit(address.ip()) {
-            Ok(connection) => {
-                // An answer must not wait for the acknowledgement of the one before. It fails only
-                // when the peer is gone already.
-                let _ = SockRef::from(&stream).set_tcp_nodelay(true);
-                pass_on(stream, connection);
-            }
-            Err(refused) => refuse(&stream, refused),
+            Err(error) => survive(&error).await,
         }
     }
 }

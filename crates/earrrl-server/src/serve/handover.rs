@@ -5,64 +5,72 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
 
 use listenfd::ListenFd;
 
-/// The names that a socket may have (`FileDescriptorName=`), and their order where they have none.
-const NAMES: [&str; 3] = ["http", "resp", "admin"];
+use crate::config::listen::Protocol;
 
-/// Listeners that were handed over.
-#[derive(Debug, Default)]
-pub struct HandedOver {
-    /// For HTTP.
-    pub http: Option<TcpListener>,
-    /// For RESP.
-    pub resp: Option<TcpListener>,
-    /// For health and metrics.
-    pub admin: Option<TcpListener>,
+/// A listener that was handed over.
+#[derive(Debug)]
+pub enum Handed {
+    /// On an address and port.
+    Tcp(TcpListener),
+    /// On a file.
+    Unix(UnixListener),
 }
+
+/// Listeners that were handed over, each with what it is for: by its name
+/// (`FileDescriptorName=http`), or where they have no names by their order, that of
+/// [`Protocol::ALL`].
+#[derive(Debug, Default)]
+pub struct HandedOver(Vec<(Protocol, Handed)>);
 
 impl HandedOver {
     /// Those that `LISTEN_FDS` tells of; none where that is not for this process.
     ///
     /// # Errors
-    /// When one is no TCP socket, or they are not named as expected.
+    /// When one is no listening socket, or they are not named as expected.
     pub fn from_env() -> io::Result<Self> {
         let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
         let mut sockets = ListenFd::from_env();
-        let mut handed = Self::default();
-        for (place, name) in assign(&names, sockets.len())?.into_iter().enumerate() {
-            let listener = sockets.take_tcp_listener(place)?;
-            *handed.place(name) = listener;
+        let mut handed = Vec::new();
+        for (place, protocol) in assign(&names, sockets.len())?.into_iter().enumerate() {
+            handed.extend(take(&mut sockets, place)?.map(|listener| (protocol, listener)));
         }
-        Ok(handed)
+        Ok(Self(handed))
     }
 
-    fn place(&mut self, name: &str) -> &mut Option<TcpListener> {
-        match name {
-            "http" => &mut self.http,
-            "resp" => &mut self.resp,
-            _ => &mut self.admin,
-        }
+    /// The listener for a protocol.
+    pub fn take(&mut self, protocol: Protocol) -> Option<Handed> {
+        let place = self.0.iter().position(|(known, _)| *known == protocol)?;
+        Some(self.0.swap_remove(place).1)
+    }
+}
+
+fn take(sockets: &mut ListenFd, place: usize) -> io::Result<Option<Handed>> {
+    match sockets.take_tcp_listener(place) {
+        Ok(listener) => Ok(listener.map(Handed::Tcp)),
+        Err(_) => Ok(sockets.take_unix_listener(place)?.map(Handed::Unix)),
     }
 }
 
 /// What each of `count` sockets is for.
-fn assign(names: &str, count: usize) -> io::Result<Vec<&'static str>> {
-    let named: Vec<&str> = names.split(':').collect();
-    let known = |name: &&str| NAMES.into_iter().find(|known| known == name);
-    let found: Vec<&'static str> = named.iter().filter_map(known).collect();
+fn assign(names: &str, count: usize) -> io::Result<Vec<Protocol>> {
+    let named = names.split(':');
+    let found: Vec<Protocol> = named
+        .filter_map(|name| Protocol::ALL.into_iter().find(|known| known.name() == name))
+        .collect();
     let wanted = match found.len() {
-        0 => NAMES.into_iter().take(count).collect(),
+        0 => Protocol::ALL.into_iter().take(count).collect(),
         _ => found,
     };
-    let mut distinct = wanted.clone();
-    distinct.sort_unstable();
-    distinct.dedup();
-    if wanted.len() == count && distinct.len() == count {
+    let distinct = wanted.iter().enumerate().all(|(place, one)| !wanted[..place].contains(one));
+    if wanted.len() == count && distinct {
         return Ok(wanted);
     }
-    let want = "LISTEN_FDNAMES: expected each socket to be named http, resp or admin, once each";
+    let want =
+        "LISTEN_FDNAMES: expected each socket to be named http, resp, admin or grpc, once each";
     Err(io::Error::new(io::ErrorKind::InvalidInput, want))
 }
 
@@ -75,14 +83,18 @@ mod tests {
         for (names, count, expected) in [
             ("", 0, Some(&[][..])),
             ("", 2, Some(&["http", "resp"])),
+            ("", 4, Some(&["http", "resp", "admin", "grpc"])),
             ("unknown:unknown", 2, Some(&["http", "resp"])),
             ("resp:http", 2, Some(&["resp", "http"])),
+            ("grpc:http", 2, Some(&["grpc", "http"])),
             ("admin", 1, Some(&["admin"])),
             ("resp:resp", 2, None),
             ("resp:web", 2, None),
-            ("", 4, None),
+            ("", 5, None),
         ] {
-            assert_eq!(assign(names, count).ok().as_deref(), expected, "{names} {count}");
+            let found = assign(names, count).ok();
+            let found = found.map(|all| all.into_iter().map(Protocol::name).collect::<Vec<_>>());
+            assert_eq!(found.as_deref(), expected, "{names} {count}");
         }
     }
 }

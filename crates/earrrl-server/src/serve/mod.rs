@@ -4,5 +4,7 @@ pub mod accept;
 pub mod descriptors;
 pub mod handover;
 pub mod run;
+pub mod socket;
+mod stamps;
 pub mod workers;
 mod xds;

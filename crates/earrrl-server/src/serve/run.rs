@@ -3,43 +3,35 @@
 use std::fmt;
 use std::future::pending;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use axum::Router;
 use earrrl::Clock;
-use socket2::SockRef;
-use tokio::net::{TcpListener, TcpStream as Stream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
 
-use super::accept::{accept, listen, take_over};
+use super::accept::accept;
 use super::handover::HandedOver;
+use super::socket::{Listener, Socket};
+use super::stamps::Stamps;
 use super::workers::{Accepted, Workers};
 use super::xds;
 use crate::config::envoy::ControlPlane;
 use crate::config::envoy::load::files;
+use crate::config::listen::{Address, Protocol};
 use crate::config::{Config, ConfigError, ServerConfig};
 use crate::connections::{Connection, Kind, Refused};
 use crate::protocol::grpc::{self, Services};
 use crate::protocol::{http, resp};
 use crate::server::Server;
+use crate::stream::Stream;
+use crate::tls::Tls;
 
 /// How long the first request may wait for the engine to be at work.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(1);
-
-/// The protocols.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Protocol {
-    Http,
-    Resp,
-    Grpc,
-    /// HTTP, for health and metrics only.
-    Admin,
-}
 
 /// The routes of each kind of HTTP connection.
 #[derive(Clone)]
@@ -55,17 +47,9 @@ struct Routers {
 pub struct Running {
     /// Its shared parts.
     pub server: Arc<Server>,
-    /// Where HTTP is served.
-    pub http: Option<SocketAddr>,
-    /// Where RESP is served.
-    pub resp: Option<SocketAddr>,
-    /// Where health and metrics are served.
-    pub admin: Option<SocketAddr>,
-    /// Where gRPC is served.
-    pub grpc: Option<SocketAddr>,
     services: Services,
     control_plane: Option<ControlPlane>,
-    listeners: Vec<(Protocol, TcpListener)>,
+    listeners: Vec<(Protocol, Listener, Address)>,
     workers: Workers<Protocol>,
     /// What it needs besides: accepting, reloading. None ends by itself.
     tasks: JoinSet<()>,
@@ -131,46 +115,44 @@ impl Running {
     pub fn start_on(
         config: &Config,
         clock: Arc<dyn Clock>,
-        handed: HandedOver,
+        mut handed: HandedOver,
     ) -> Result<Self, StartError> {
         if let Some(why) = config.server.exposed() {
             return Err(StartError(why));
         }
-        let server = Server::new(config, clock).map_err(|error| StartError(error.to_string()))?;
+        let tls = config.server.tls.as_ref().map(Tls::load).transpose();
+        let tls = tls.map_err(|why| StartError(format!("[server.tls] {why}")))?;
+        let server =
+            Server::new(config, tls, clock).map_err(|error| StartError(error.to_string()))?;
         let mut listeners = Vec::new();
-        let mut open = |protocol, handed: Option<_>, address: Option<SocketAddr>| {
-            let (opened, name) = match (handed, address) {
-                (Some(handed), _) => (take_over(handed), "the socket handed over".to_owned()),
-                (None, Some(address)) => (listen(address), address.to_string()),
-                (None, None) => return Ok(None),
+        for protocol in Protocol::ALL {
+            let address = config.server.address(protocol);
+            let (opened, name) = match (handed.take(protocol), address) {
+                (Some(handed), _) => {
+                    (Listener::take_over(handed), "the socket handed over".to_owned())
+                }
+                (None, Some(address)) => {
+                    (Listener::open(address, config.server.socket_mode), address.to_string())
+                }
+                (None, None) => continue,
             };
             let failed = |error: io::Error| StartError(format!("can't listen on {name}: {error}"));
             let listener = opened.map_err(failed)?;
-            let bound = listener.local_addr().map_err(failed)?;
-            listeners.push((protocol, listener));
-            Ok(Some(bound))
-        };
-        let http = open(Protocol::Http, handed.http, config.server.http)?;
-        let resp = open(Protocol::Resp, handed.resp, config.server.resp)?;
-        let grpc = open(Protocol::Grpc, None, config.server.grpc)?;
-        let admin = open(Protocol::Admin, handed.admin, config.server.admin)?;
+            let address = listener.address().map_err(failed)?;
+            listeners.push((protocol, listener, address));
+        }
         let services = grpc::services();
         let workers = start_workers(&server, &services)
             .map_err(|error| StartError(format!("can't start a thread: {error}")))?;
         let control_plane = config.envoy.control_plane.clone();
         let tasks = JoinSet::new();
-        Ok(Self {
-            server,
-            http,
-            resp,
-            admin,
-            grpc,
-            services,
-            control_plane,
-            listeners,
-            workers,
-            tasks,
-        })
+        Ok(Self { server, services, control_plane, listeners, workers, tasks })
+    }
+
+    /// Where a protocol is served; `None` for nowhere.
+    pub fn address(&self, protocol: Protocol) -> Option<&Address> {
+        let (.., address) = self.listeners.iter().find(|(known, ..)| *known == protocol)?;
+        Some(address)
     }
 
     /// Serves until SIGTERM or SIGINT; reloads the file on SIGHUP and when it changes.
@@ -206,8 +188,9 @@ impl Running {
         server.service.engine().ready(ENGINE_PATIENCE).await;
         let mut ticking = JoinSet::new();
         ticking.spawn(tick_forever(Arc::clone(&server)));
+        tasks.spawn(reload_certificates_forever(Arc::clone(&server)));
         let workers = Arc::new(workers);
-        for (protocol, listener) in listeners {
+        for (protocol, listener, _) in listeners {
             // Whoever asks how it is may do so to the last.
             let until = if protocol == Protocol::Admin { &mut ticking } else { &mut tasks };
             until.spawn(accept_all(protocol, listener, Arc::clone(&server), Arc::clone(&workers)));
@@ -270,6 +253,16 @@ async fn serve_one(
     server: Arc<Server>,
     routers: Routers,
 ) {
+    let stream = match (stream, &server.tls) {
+        (Stream::Tcp(stream), Some(tls)) if tls.covers(protocol) => {
+            // Boxed, so that it takes no room in connections without.
+            match Box::pin(tls.accept(protocol, stream, &connection)).await {
+                Ok(stream) => Stream::Tls(Box::new(stream)),
+                Err(error) => return tracing::debug!(%error, "no TLS with a client"),
+            }
+        }
+        (stream, _) => stream,
+    };
     let router = match (protocol, connection.kind()) {
         (Protocol::Grpc, _) => {
             let serving = grpc::serve::serve(stream, connection, server, routers.services);
@@ -289,18 +282,22 @@ async fn serve_one(
 
 async fn accept_all(
     protocol: Protocol,
-    listener: TcpListener,
+    listener: Listener,
     server: Arc<Server>,
     workers: Arc<Workers<Protocol>>,
 ) {
     let metrics = &server.service.metrics;
-    let pass_on = |stream, connection| {
+    let pass_on = |socket, connection| {
         metrics.accepted.increment();
-        workers.serve(Accepted { protocol, stream, connection });
+        workers.serve(Accepted { protocol, socket, connection });
     };
-    let refuse = |stream: &TcpStream, refused| {
+    let speaks_tls = server.tls.as_ref().is_some_and(|tls| tls.covers(protocol));
+    let refuse = |socket: &Socket, refused| {
         metrics.refused.increment();
-        say_refused(protocol, stream, refused);
+        // What is not encrypted is no answer to who speaks TLS.
+        if !speaks_tls || matches!(socket, Socket::Unix(_)) {
+            say_refused(protocol, socket, refused);
+        }
     };
     let admit = |address| match protocol {
         Protocol::Resp | Protocol::Grpc => server.connections.admit(address),
@@ -314,7 +311,7 @@ async fn accept_all(
 }
 
 /// Tells a client why it is not served, if that takes no waiting.
-fn say_refused(protocol: Protocol, stream: &TcpStream, refused: Refused) {
+fn say_refused(protocol: Protocol, socket: &Socket, refused: Refused) {
     let line = match (protocol, refused) {
         (Protocol::Resp, Refused::Full) => "-ERR max number of clients reached\r\n",
         (Protocol::Resp, Refused::AddressFull) => "-ERR too many connections from this address\r\n",
@@ -326,8 +323,7 @@ fn say_refused(protocol: Protocol, stream: &TcpStream, refused: Refused) {
              content-length: 0\r\nconnection: close\r\n\r\n"
         }
     };
-    // It is being closed in any case.
-    let _ = SockRef::from(stream).send(line.as_bytes());
+    socket.send(line.as_bytes());
 }
 
 /// Once a second, the deadlines of connections are looked at.
@@ -346,10 +342,7 @@ fn each_second() -> Interval {
     seconds
 }
 
-/// Reloads on SIGHUP and when the file has changed. It is looked at once a second: that sees a file
-/// that is replaced, a symbolic link that is turned (as Kubernetes does) and network file systems,
-/// where notifications see one of these or none. A change counts once it has stood for a second: a
-/// file that is being written is empty for a moment, and an empty one has no rules.
+/// Reloads on SIGHUP and when the file has changed.
 async fn reload_forever(server: Arc<Server>, source: Option<ConfigSource>, mut hangup: Signal) {
     let Some(source) = source else {
         loop {
@@ -360,37 +353,44 @@ async fn reload_forever(server: Arc<Server>, source: Option<ConfigSource>, mut h
         }
     };
     let mut seconds = each_second();
-    let mut loaded = stamps(&source.paths);
-    let mut last = loaded.clone();
+    let mut stamps = Stamps::new(&all_files(&source.paths));
     loop {
         tokio::select! {
-            Some(()) = hangup.recv() => {}
+            Some(()) = hangup.recv() => stamps = Stamps::new(&all_files(&source.paths)),
             _ = seconds.tick() => {
-                let now = stamps(&source.paths);
-                let settled = now == last;
-                last = now;
-                if last == loaded || !settled {
+                if !stamps.have_changed(&all_files(&source.paths)) {
                     continue;
                 }
             }
         }
-        loaded = stamps(&source.paths);
         reload(&server, (source.load)());
     }
 }
 
-/// What changes when a file does, or a symbolic link on the way to it.
-type Stamp = (PathBuf, SystemTime, u64);
-
-fn stamp(file: &Path) -> Option<Stamp> {
-    let metadata = std::fs::metadata(file).ok()?;
-    Some((std::fs::canonicalize(file).ok()?, metadata.modified().ok()?, metadata.len()))
+/// The files of these paths: of folders, those inside.
+fn all_files(paths: &[PathBuf]) -> Vec<PathBuf> {
+    let inside = |path: &PathBuf| files(std::slice::from_ref(path)).unwrap_or_default();
+    paths.iter().flat_map(inside).collect()
 }
 
-/// The stamps of all files, those of folders included.
-fn stamps(paths: &[PathBuf]) -> Vec<Option<Stamp>> {
-    let inside = |path: &PathBuf| files(std::slice::from_ref(path)).unwrap_or_default();
-    paths.iter().flat_map(inside).map(|file| stamp(&file)).collect()
+/// Exchanges certificates when their files have changed.
+async fn reload_certificates_forever(server: Arc<Server>) {
+    let Some(tls) = &server.tls else { return pending().await };
+    let files = tls.files();
+    let mut stamps = Stamps::new(&files);
+    let mut seconds = each_second();
+    loop {
+        seconds.tick().await;
+        if !stamps.have_changed(&files) {
+            continue;
+        }
+        match tls.reload() {
+            Ok(()) => tracing::info!("certificates reloaded"),
+            Err(error) => {
+                tracing::error!(%error, "certificates not reloaded; those before stay in force");
+            }
+        }
+    }
 }
 
 fn reload(server: &Server, config: Result<Config, ConfigError>) {

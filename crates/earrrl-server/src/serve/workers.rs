@@ -6,19 +6,19 @@
 
 use std::future::Future;
 use std::io;
-use std::net::TcpStream;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::thread;
 
-use tokio::net::TcpStream as Stream;
 use tokio::runtime;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
+use super::socket::Socket;
 use crate::connections::Connection;
+use crate::stream::Stream;
 
 /// A connection on its way to the thread that will serve it.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub struct Accepted<P> {
     /// Which protocol it is to be served.
     pub protocol: P,
     /// The socket, non-blocking.
-    pub stream: TcpStream,
+    pub socket: Socket,
     /// Its place among all connections.
     pub connection: Connection,
 }
@@ -102,9 +102,9 @@ async fn receive<P, F, S>(
     S: Fn(P, Stream, Connection) -> F,
     F: Future<Output = ()> + Send + 'static,
 {
-    while let Some(Accepted { protocol, stream, connection }) = receiver.recv().await {
+    while let Some(Accepted { protocol, socket, connection }) = receiver.recv().await {
         let place = Place(Arc::clone(&load));
-        match Stream::from_std(stream) {
+        match socket.into_stream() {
             Ok(stream) => {
                 let future = serve(protocol, stream, connection);
                 tokio::spawn(Served { future, _place: place });
@@ -152,7 +152,7 @@ impl Drop for Ending {
 #[cfg(test)]
 mod tests {
     use std::future::Ready;
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
 
     use super::*;
     use crate::config::server::Limits;
@@ -167,7 +167,7 @@ mod tests {
         stream.set_nonblocking(true).unwrap();
         let connections = Connections::new(Limits::default());
         let connection = connections.admit([127, 0, 0, 1].into()).unwrap();
-        workers.serve(Accepted { protocol: (), stream, connection });
+        workers.serve(Accepted { protocol: (), socket: Socket::Tcp(stream), connection });
         workers.ended().await;
     }
 }

@@ -64,7 +64,7 @@ impl<'a> Attributes<'a> {
         self.get(&condition.attribute).is_some_and(|value| condition.holds(value.as_bytes()))
     }
 
-    /// A part of a key. A missing attribute is an empty part: all who lack it are one client, so
+    /// A part of a key. A missing attribute is an empty part: all that lack it are one client, so
     /// that leaving it out is no way round a limit.
     pub fn part<'s>(&'s self, part: &'s Part) -> &'s [u8] {
         match part {

@@ -5,13 +5,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use earrrl::Rule;
 
-use super::AskError;
+use super::error::AskError;
 use super::rules::ActiveRule;
 use crate::engine::Engine;
 use crate::metrics::Outcomes;
 
 /// Most different texts.
-pub(super) const MAX_TEXTS: usize = 64;
+const MAX_TEXTS: usize = 64;
 /// Clients that each one's table is meant for, at most.
 const MAX_CAPACITY: usize = 100_000;
 /// Longest text, in bytes.
@@ -52,7 +52,7 @@ impl InlineRules {
             return Ok(Arc::clone(rule));
         }
         if known.len() >= MAX_TEXTS {
-            return Err(AskError::TooManyInlineRules);
+            return Err(AskError::TooManyInlineRules { most: MAX_TEXTS });
         }
         let rule = Arc::new(ActiveRule::inline(&rule, self.capacity, engine, outcomes)?);
         known.insert(text.to_owned(), Arc::clone(&rule));

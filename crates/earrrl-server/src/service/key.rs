@@ -7,8 +7,21 @@ use std::io::Write as _;
 
 use smallvec::SmallVec;
 
+use super::error::AskError;
+
+/// Longest key, in bytes.
+pub const MAX_KEY_LEN: usize = 4096;
+
 /// A key, short ones without an allocation.
 pub type Key = SmallVec<[u8; 96]>;
+
+/// Whether the key is short enough.
+pub(crate) fn check_key(key: &[u8]) -> Result<(), AskError> {
+    if key.len() <= MAX_KEY_LEN {
+        return Ok(());
+    }
+    Err(AskError::Invalid(format!("key: {} bytes; at most {MAX_KEY_LEN}", key.len())))
+}
 
 /// Joins the parts of a key.
 pub fn join<'a>(parts: impl ExactSizeIterator<Item = &'a [u8]>) -> Key {

@@ -2,6 +2,7 @@
 
 pub mod attributes;
 pub mod descriptors;
+pub mod error;
 mod inline;
 pub mod key;
 pub mod rules;
@@ -11,9 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use earrrl::{
-    Charge, Clock, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome, RuleError,
-};
+use earrrl::{Charge, Clock, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome};
 use earrrl_tower::headers::{Available, peek_cost};
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use smallvec::SmallVec;
@@ -26,12 +25,10 @@ use crate::metrics::{Family, Metrics};
 use attributes::Attributes;
 use descriptors::counts::CountsOf;
 use descriptors::prepared::Descriptors;
+use error::AskError;
 use inline::InlineRules;
-use key::Key;
+use key::{Key, check_key};
 use rules::{ActiveRule, Prepared, RuleSet};
-
-/// Longest key, in bytes.
-pub const MAX_KEY_LEN: usize = 4096;
 
 /// The rules in force and what keeps their clients.
 #[derive(Debug)]
@@ -101,59 +98,6 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// Why a request got no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum AskError {
-    /// No rule has this name.
-    UnknownRule,
-    /// Rules by their text are not allowed here.
-    InlineRulesOff,
-    /// As many rules came as text as may be.
-    TooManyInlineRules,
-    /// A rule's text, a cost or an attribute that can't be.
-    Invalid(String),
-    /// The engine failed.
-    Engine(EngineError),
-}
-
-impl fmt::Display for AskError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownRule => f.write_str("rule: none has this name; see the list of rules"),
-            Self::InlineRulesOff => f.write_str(
-                "rule: expected a rule's name; rule texts need the server's --allow-inline-rules",
-            ),
-            Self::TooManyInlineRules => {
-                write!(
-                    f,
-                    "rule: {} texts are in use already, and no more may be",
-                    inline::MAX_TEXTS
-                )
-            }
-            Self::Invalid(why) => f.write_str(why),
-            Self::Engine(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for AskError {}
-
-impl From<EngineError> for AskError {
-    fn from(error: EngineError) -> Self {
-        match error {
-            EngineError::Invalid(error) => error.into(),
-            error => Self::Engine(error),
-        }
-    }
-}
-
-impl From<RuleError> for AskError {
-    fn from(error: RuleError) -> Self {
-        Self::Invalid(error.to_string())
-    }
-}
-
 impl Service {
     /// Puts a configuration's rules in force.
     ///
@@ -195,7 +139,6 @@ impl Service {
         let descriptors = Descriptors::of_config(config, &self.engine, &self.descriptor_counts);
         let descriptors = descriptors.map_err(|error| error.to_string())?;
         self.engine.reload(&config.engine);
-        self.rules.load().warn_of_capacities(&rules);
         self.rules.store(Arc::new(rules));
         // What a control plane sent stays until it sends something else.
         if config.envoy.control_plane.is_none() {
@@ -207,7 +150,7 @@ impl Service {
     /// Exchanges the descriptors, as they came from a control plane.
     ///
     /// # Errors
-    /// As [`Service::new`], and for a limit that can't be; the descriptors stay as they are.
+    /// As [`Service::new`], and for a limit that is invalid; the descriptors stay as they are.
     pub fn reload_descriptors(&self, tree: Tree) -> Result<(), String> {
         let (config, capacity) = &self.envoy;
         tree.check(config.algorithm).map_err(|error| error.to_string())?;
@@ -240,17 +183,17 @@ impl Service {
     /// Answers a request of Envoy's; what can't be answered before `deadline` passes.
     ///
     /// # Errors
-    /// [`descriptors::Refused`]; nothing is stored then.
+    /// [`AskError`]; nothing is stored then.
     pub async fn should_rate_limit(
         &self,
         request: &RateLimitRequest,
-        ask: descriptors::Ask,
+        mode: Mode,
         deadline: Option<Instant>,
-    ) -> Result<RateLimitResponse, descriptors::Refused> {
+    ) -> Result<RateLimitResponse, AskError> {
         let descriptors = self.descriptors.load();
-        let descriptors = descriptors.as_ref().ok_or(descriptors::Refused::NotConfigured)?;
+        let descriptors = descriptors.as_ref().ok_or(AskError::NotConfigured)?;
         let rules = self.rules.load();
-        let answer = descriptors.answer(&self.engine, &rules, self.clock.0.as_ref(), request, ask);
+        let answer = descriptors.answer(&self.engine, &rules, self.clock.0.as_ref(), request, mode);
         match deadline.filter(|_| self.engine.waits()) {
             None => answer.await,
             Some(deadline) => descriptors::in_time(answer, request, deadline).await,
@@ -276,7 +219,7 @@ impl Service {
         Ok(self.engine.throttle(key, call).await?)
     }
 
-    /// Begins to fetch the state of a client who is about to ask.
+    /// Begins to fetch the state of a client that is about to ask.
     #[inline]
     pub fn prefetch(&self, rule: &ActiveRule, key: &[u8]) {
         if let Some(limit) = rule.limit_for_key(key) {
@@ -450,11 +393,4 @@ fn outcome(decision: &Decision, place: usize, limit: &Prepared) -> Outcome {
         Action::Delay { .. } if decision.outcome == Outcome::Delay => Outcome::Delay,
         _ => Outcome::Deny,
     }
-}
-
-pub(crate) fn check_key(key: &[u8]) -> Result<(), AskError> {
-    if key.len() <= MAX_KEY_LEN {
-        return Ok(());
-    }
-    Err(AskError::Invalid(format!("key: {} bytes; at most {MAX_KEY_LEN}", key.len())))
 }

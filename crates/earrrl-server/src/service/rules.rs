@@ -110,16 +110,6 @@ impl RuleSet {
         })
     }
 
-    /// A table keeps its size until the next start.
-    pub fn warn_of_capacities(&self, next: &Self) {
-        for rule in next.iter() {
-            let before = self.get(rule.name.as_bytes()).map(|rule| rule.capacity);
-            if before.is_some_and(|before| before != rule.capacity) {
-                tracing::warn!(rule = rule.name, "capacity has changed; it does at the next start");
-            }
-        }
-    }
-
     /// The rules, in the order of the configuration.
     pub fn iter(&self) -> impl Iterator<Item = &ActiveRule> {
         self.rules.iter().map(Arc::as_ref)

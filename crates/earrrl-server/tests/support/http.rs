@@ -24,8 +24,8 @@ impl Response {
     }
 }
 
-pub struct Client {
-    reader: BufReader<TcpStream>,
+pub struct Client<S = TcpStream> {
+    reader: BufReader<S>,
     /// Sent with every request.
     pub token: Option<String>,
 }
@@ -34,8 +34,10 @@ impl Client {
     pub fn connect(address: SocketAddr) -> Self {
         Self::over(super::connect(address))
     }
+}
 
-    pub fn over(stream: TcpStream) -> Self {
+impl<S: Read + Write> Client<S> {
+    pub fn over(stream: S) -> Self {
         Self { reader: BufReader::new(stream), token: None }
     }
 

@@ -8,6 +8,7 @@
     clippy::panic
 )]
 
+pub mod certificates;
 pub mod http;
 pub mod process;
 pub mod proxy;
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use earrrl::{Clock, ManualClock, Nanos, SystemClock};
 use earrrl_server::config::Config;
+use earrrl_server::config::listen::{Address, Protocol};
 use earrrl_server::serve::run::Running;
 use earrrl_server::server::Server;
 use tokio::sync::oneshot;
@@ -55,22 +57,24 @@ impl TestServer {
     }
 
     pub fn with_clock(mut config: Config, clock: Arc<dyn Clock>) -> Self {
-        let free = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
-        (config.server.http, config.server.resp, config.server.grpc) = (free, free, free);
+        let server = &mut config.server;
+        for address in [&mut server.http, &mut server.resp, &mut server.grpc] {
+            *address = Some("127.0.0.1:0".parse().unwrap());
+        }
         let (started, wait) = std::sync::mpsc::channel();
         let (stop, stopped) = oneshot::channel();
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
                 let running = Running::start(&config, clock).unwrap();
-                let addresses = (running.http.unwrap(), running.resp.unwrap());
-                let others = (running.grpc.unwrap(), running.admin);
-                let addresses = (addresses.0, addresses.1, others.0, others.1);
+                let addresses =
+                    Protocol::ALL.map(|protocol| running.address(protocol).and_then(Address::tcp));
                 started.send((Arc::clone(&running.server), addresses)).unwrap();
                 running.until(async { drop(stopped.await) }).await.unwrap();
             });
         });
-        let (server, (http, resp, grpc, admin)) = wait.recv().unwrap();
+        let (server, [http, resp, admin, grpc]) = wait.recv().unwrap();
+        let (http, resp, grpc) = (http.unwrap(), resp.unwrap(), grpc.unwrap());
         Self { server, http, resp, grpc, admin, stop: Some(stop), thread: Some(thread) }
     }
 

@@ -44,13 +44,23 @@ impl Reply {
     }
 }
 
-pub struct Client {
-    reader: BufReader<TcpStream>,
+pub struct Client<S = TcpStream> {
+    reader: BufReader<S>,
 }
 
 impl Client {
     pub fn connect(address: SocketAddr) -> Self {
-        Self { reader: BufReader::new(super::connect(address)) }
+        Self::over(super::connect(address))
+    }
+
+    pub fn stream(&self) -> &TcpStream {
+        self.reader.get_ref()
+    }
+}
+
+impl<S: Read + Write> Client<S> {
+    pub fn over(stream: S) -> Self {
+        Self { reader: BufReader::new(stream) }
     }
 
     /// Sends a command and reads its reply.
@@ -67,10 +77,6 @@ impl Client {
 
     pub fn send(&mut self, bytes: &[u8]) {
         self.reader.get_mut().write_all(bytes).unwrap();
-    }
-
-    pub fn stream(&self) -> &TcpStream {
-        self.reader.get_ref()
     }
 
     /// Everything until the server closes.

@@ -105,6 +105,12 @@ macro_rules! algorithms {
                 }
             }
 
+            /// Whether it is the same algorithm with other parameters, perhaps.
+            #[cfg(feature = "std")]
+            pub(crate) fn is_of_the_algorithm_of(&self, other: &Self) -> bool {
+                core::mem::discriminant(self) == core::mem::discriminant(other)
+            }
+
             /// Shows the visitor this limit's parameters.
             #[doc(hidden)]
             pub fn visit<'a, V: Visitor<'a>>(&'a self, visitor: V) -> V::Out {

@@ -200,7 +200,7 @@ impl<S: Source> Counted<S> {
         } else {
             let ahead = time.checked_sub(boot).filter(|_| !set_back);
             let tolerated = ahead.is_some_and(|ahead| ahead <= (passed >> SLOW) + AHEAD);
-            self.doubt(comparison, stretch, set_back, tolerated)
+            self.doubt(comparison, stretch, reading.counter, set_back, tolerated)
         };
         self.publish(&next);
         next.time
@@ -212,13 +212,16 @@ impl<S: Source> Counted<S> {
         &self,
         comparison: &mut Comparison,
         stretch: &Stretch,
+        counter: u64,
         set_back: bool,
         tolerated: bool,
     ) -> Stretch {
         let reading = self.close();
+        // It may have been set back since it was compared.
+        let set_back = set_back || reading.counter < counter;
         let told = if set_back { stretch.end() } else { stretch.time_at(reading.counter) };
         let time = told.min(stretch.end()).max(self.told(reading.boot));
-        if tolerated && reading.counter >= stretch.counter {
+        if tolerated && !set_back {
             let slower = stretch.a_count - (stretch.a_count >> SLOW);
             return Stretch { time, ..Stretch::of(slower, reading.counter) };
         }

@@ -17,10 +17,15 @@ struct Hand {
     counter: AtomicU64,
     boot: AtomicU64,
     without_counter: bool,
+    /// After this many readings the counter is set back to 1; 0 for never.
+    falls_after: AtomicU64,
 }
 
 impl Source for Hand {
     fn counter(&self) -> Option<u64> {
+        if self.falls_after.load(SeqCst) > 0 && self.falls_after.fetch_sub(1, SeqCst) == 1 {
+            self.counter.store(1, SeqCst);
+        }
         (!self.without_counter).then(|| self.counter.load(SeqCst))
     }
 
@@ -35,6 +40,7 @@ impl Hand {
             counter: AtomicU64::new(1 << 40),
             boot: AtomicU64::new(BOOT),
             without_counter: false,
+            falls_after: AtomicU64::new(0),
         }
     }
 
@@ -192,6 +198,22 @@ fn two_clocks_of_one_anchor_agree() {
     let (wall, boot) = one.anchor();
     let other = Counted::new(hand, wall, Some(boot));
     assert_eq!(other.now(), truth(&one));
+}
+
+/// The counter runs fast, so time is ahead; while that is being found out, it is set back.
+#[test]
+fn a_counter_set_back_during_a_comparison() {
+    for readings in 1..=6 {
+        let clock = measured();
+        clock.source.pass(1_000, 4 * PACE);
+        let ahead = clock.now();
+        assert!(ahead > truth(&clock) + 2 * MILLI);
+        clock.source.pass(1_700, 4 * PACE);
+        clock.source.falls_after.store(readings, SeqCst);
+        let now = clock.now();
+        assert!(now >= ahead, "{readings}: {now} after {ahead}");
+        assert_settled(&clock, PACE);
+    }
 }
 
 /// Eight threads read while the counter is maltreated: none is told an instant before one that any of

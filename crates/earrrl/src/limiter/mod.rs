@@ -16,7 +16,7 @@ use verdict::Details;
 pub use verdict::{Denied, Verdict};
 pub use wait::{Patience, Reservation, WaitError};
 
-use crate::algorithm::{Algorithm, Judged, Limit, Mode, Moment, Policy, judge};
+use crate::algorithm::{Algorithm, Judged, Limit, Mode, Moment, judge};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::Action;
@@ -24,7 +24,7 @@ use crate::error::RuleError;
 use crate::rule::Rule;
 use crate::rules::atomic::{self, Part};
 use crate::store::table::{Change, KeyHash, KeyHasher, Purpose, Table, Word};
-use crate::store::{BuildError, Clients};
+use crate::store::{BuildError, Clients, Kept};
 
 /// So many keys of a batch are fetched from memory together.
 const BATCH: usize = 16;
@@ -171,7 +171,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
             let mut hashes = [None; BATCH];
             for (hash, key) in hashes.iter_mut().zip(&mut keys) {
                 let key = self.hasher.hash(key);
-                self.clients.prefetch(key);
+                self.clients.prefetch(key, self.rule.limit().policy());
                 *hash = Some(key);
             }
             hashes[0].map(|_| self.check_chunk(&hashes))
@@ -189,8 +189,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     where
         K: Borrow<Q>,
     {
-        let (limit, now) = (self.rule.limit(), self.clock.now());
-        self.clients.refund(self.hasher.hash(key), limit, now, charged_at, cost);
+        self.part(self.hasher.hash(key), cost).refund(self.clock.now(), charged_at);
     }
 
     /// Forgets a client.
@@ -198,7 +197,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     where
         K: Borrow<Q>,
     {
-        self.clients.reset(self.hasher.hash(key));
+        self.part(self.hasher.hash(key), Cost::ZERO).reset(self.clock.now());
     }
 
     /// Gives the clients another rule, and keeps their histories: a changed limit leaves them as
@@ -252,11 +251,11 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         now: impl FnOnce() -> Nanos,
         mode: Mode,
     ) -> Verdict<'_> {
-        match (&self.clients, self.rule.limit(), self.rule.action()) {
-            (Clients::Words(table), Limit::TokenBucket(limit), Action::Deny) => {
+        match (&self.clients.kept, self.rule.limit(), self.rule.action()) {
+            (Kept::Words(table), Limit::TokenBucket(limit), Action::Deny) => {
                 self.step(table, limit, key, cost, now, mode)
             }
-            (Clients::Words(table), Limit::RecentAverage(limit), Action::Deny) => {
+            (Kept::Words(table), Limit::RecentAverage(limit), Action::Deny) => {
                 self.step(table, limit, key, cost, now, mode)
             }
             _ => self.decide_any(key, cost, now(), mode),
@@ -275,11 +274,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         now: impl FnOnce() -> Nanos,
         mode: Mode,
     ) -> Verdict<'_> {
-        let to = match limit.policy() {
-            Policy::Strict => Purpose::Write,
-            Policy::Leaky => Purpose::Read,
-        };
-        let place = table.place(key, to);
+        let place = table.place(key, Purpose::of(limit.policy()));
         let now = now();
         if let Some(mut seen) = table.at_home(place) {
             while let Some(word) = seen.word() {
@@ -327,10 +322,13 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         (change, Verdict { rule: &self.rule, now, cost, allowed, details })
     }
 
+    fn part(&self, key: KeyHash, cost: Cost) -> Part<'_> {
+        Part { rule: &self.rule, clients: &self.clients, key, cost }
+    }
+
     #[inline(never)]
     fn decide_any(&self, key: KeyHash, cost: Cost, now: Nanos, mode: Mode) -> Verdict<'_> {
-        let part = Part { rule: &self.rule, clients: &self.clients, key, cost };
-        let decision = atomic::decide(&[part], mode, now);
+        let decision = atomic::decide(&mut [self.part(key, cost)], mode, now);
         let (allowed, details) = (decision.allowed, Details::Whole(decision));
         Verdict { rule: &self.rule, now, cost, allowed, details }
     }

@@ -17,9 +17,9 @@ use crate::clock::{Clock, Nanos};
 use crate::cost::Cost;
 use crate::decision::Wait;
 use crate::error::RuleError;
-use crate::rule::Rule;
-use crate::store::Clients;
-use crate::store::table::{Change, KeyHash};
+use crate::rules::atomic::Part;
+use crate::store::Kept;
+use crate::store::table::Change;
 
 /// How to wait: by default at most a minute, without jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,11 +76,8 @@ impl std::error::Error for WaitError {}
 /// A turn that was paid for. Dropped before [`keep`](Self::keep), it is refunded.
 #[must_use]
 pub struct Reservation<'a, C: Clock> {
-    clients: &'a Clients,
-    rule: &'a Rule,
+    part: Part<'a>,
     clock: &'a Time<C>,
-    key: KeyHash,
-    cost: Cost,
     charged_at: Nanos,
     wait: Duration,
     kept: bool,
@@ -101,8 +98,7 @@ impl<C: Clock> Reservation<'_, C> {
 impl<C: Clock> Drop for Reservation<'_, C> {
     fn drop(&mut self) {
         if !self.kept {
-            let (limit, now) = (self.rule.limit(), self.clock.now());
-            self.clients.refund(self.key, limit, now, Some(self.charged_at), self.cost);
+            self.part.refund(self.clock.now(), Some(self.charged_at));
         }
     }
 }
@@ -129,7 +125,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         K: Borrow<Q>,
     {
         let cost = self.rule.accept(cost).map_err(WaitError::Rule)?;
-        let (Clients::Words(table), Limit::TokenBucket(limit)) = (&self.clients, self.rule.limit())
+        let (Kept::Words(table), Limit::TokenBucket(limit)) =
+            (&self.clients.kept, self.rule.limit())
         else {
             let problem = std::format!("`{}` can't reserve: token-bucket and gcra can", self.rule);
             return Err(WaitError::Rule(RuleError::new(problem)));
@@ -144,8 +141,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
             },
         );
         let wait = reserved?.saturating_add(random_up_to(patience.jitter));
-        let Self { clients, rule, clock, .. } = self;
-        Ok(Reservation { clients, rule, clock, key, cost, charged_at: now, wait, kept: false })
+        let (part, clock) = (self.part(key, cost), &self.clock);
+        Ok(Reservation { part, clock, charged_at: now, wait, kept: false })
     }
 
     /// Waits for a client's turn, in the order of arrival, on any async runtime: `sleep` is the

@@ -10,16 +10,17 @@
 use std::sync::MutexGuard;
 use std::vec::Vec;
 
-use crate::algorithm::{Mode, Policy, State};
+use crate::algorithm::{Limit, Mode, Policy, State};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Action, Decision, Figures};
 use crate::rule::Rule;
 use crate::rules::{Judgement, combine};
 use crate::store::table::KeyHash;
-use crate::store::{Clients, Shard, States};
+use crate::store::{Clients, Kept, Next, Shard, States};
 
 /// What a request is charged under one rule.
+#[derive(Clone, Copy)]
 pub(crate) struct Part<'a> {
     pub(crate) rule: &'a Rule,
     pub(crate) clients: &'a Clients,
@@ -31,19 +32,18 @@ pub(crate) struct Part<'a> {
 type Judged = (Judgement, Figures);
 
 /// Decides a request; the same rule and key must not come twice.
-pub(crate) fn decide(parts: &[Part<'_>], mode: Mode, now: Nanos) -> Decision {
-    match (parts, mode) {
-        ([part], _) => together(parts, &[part.decide_alone(mode, now)]),
-        // Stored under every rule whatever the others say: nothing ties them together.
-        (_, Mode::Charge) => {
-            let judged: Vec<Judged> = parts.iter().map(|part| part.charge(mode, now)).collect();
-            together(parts, &judged)
-        }
-        _ => {
-            let request = Request { parts, now, shards: Shards::lock(parts) };
-            together(parts, &request.decide(mode))
-        }
+pub(crate) fn decide(parts: &mut [Part<'_>], mode: Mode, now: Nanos) -> Decision {
+    if let [part] = &*parts {
+        return together(parts, &[part.decide_alone(mode, now)]);
     }
+    if mode == Mode::Charge {
+        // Stored under every rule whatever the others say: nothing ties them together.
+        let judged: Vec<Judged> = parts.iter().map(|part| part.charge(mode, now)).collect();
+        return together(parts, &judged);
+    }
+    let shards = Shards::lock(parts, now);
+    let judged = Request { parts, now, shards }.decide(mode);
+    together(parts, &judged)
 }
 
 fn together(parts: &[Part<'_>], judged: &[Judged]) -> Decision {
@@ -51,12 +51,56 @@ fn together(parts: &[Part<'_>], judged: &[Judged]) -> Decision {
     combine(judged.map(|(part, (judgement, figures))| (part.rule, judgement, figures)))
 }
 
-impl Part<'_> {
-    fn decide_alone(&self, mode: Mode, now: Nanos) -> Judged {
-        if mode == Mode::Peek {
-            return self.clients.lend(self.key, self.rule.limit(), |state| self.judge(state, now));
+impl<'a> Part<'a> {
+    /// The same client under the rule that came after this one, where one did meanwhile.
+    fn moved(&self, now: Nanos) -> Self {
+        match self.clients.next(self.key, self.rule.limit(), now) {
+            Some(Next { rule, clients }) => Self { rule, clients, ..*self },
+            None => *self,
         }
-        self.charge(mode, now)
+    }
+
+    /// What `ask` answers of this part, or of the one after it.
+    fn settled<R>(&self, now: Nanos, ask: impl Fn(&Self) -> Option<R>) -> R {
+        let mut part = *self;
+        loop {
+            if let Some(answer) = ask(&part) {
+                return answer;
+            }
+            part = part.moved(now);
+        }
+    }
+
+    fn decide_alone(&self, mode: Mode, now: Nanos) -> Judged {
+        if mode == Mode::Peek { self.peek(now) } else { self.charge(mode, now) }
+    }
+
+    fn peek(&self, now: Nanos) -> Judged {
+        self.settled(now, |part| {
+            part.clients.lend(part.key, part.rule.limit(), |state| part.judge(state, now))
+        })
+    }
+
+    /// Takes back what was charged at that instant, or now.
+    pub(crate) fn refund(&self, now: Nanos, charged_at: Option<Nanos>) {
+        self.settled(now, |part| {
+            part.clients.refund(part.key, part.rule.limit(), now, charged_at, part.cost)
+        });
+    }
+
+    /// Replaces the client's state by one that was kept elsewhere, if that is under the same limit.
+    pub(crate) fn adopt(&self, limit: &Limit, state: Option<State>, now: Nanos) {
+        self.settled(now, |part| {
+            if part.rule.limit() != limit {
+                return Some(());
+            }
+            part.clients.update(part.key, limit, now, |_| (state.clone(), ()))
+        });
+    }
+
+    /// Forgets the client.
+    pub(crate) fn reset(&self, now: Nanos) {
+        self.settled(now, |part| part.clients.reset(part.key, part.rule.limit(), now));
     }
 
     /// The state comes back as it was, without what no longer counts.
@@ -73,22 +117,34 @@ impl Part<'_> {
 
     /// Judges and, if the rule then wants it stored, stores, in one step.
     fn charge(&self, mode: Mode, now: Nanos) -> Judged {
-        self.clients.update(self.key, self.rule.limit(), now, |state| {
-            if let Action::Delay { .. } = self.rule.action() {
-                // Whether it is stored depends on the wait before it is.
-                let (state, (judgement, _)) = self.judge(state, now);
-                let mode = judgement.settle(mode, judgement.passes());
-                let (after, figures) = self.store(state, now, mode);
-                return (after, (judgement, figures));
-            }
-            let limit = self.rule.limit();
-            let (after, allowed, figures) = limit.step(state, now, self.cost, mode);
-            (after, (Judgement::new(self.rule, allowed, || figures.retry_after), figures))
+        self.settled(now, |part| {
+            let (key, limit) = (part.key, part.rule.limit());
+            part.clients.update(key, limit, now, |state| part.charged(state, mode, now))
         })
     }
 
+    fn charged(&self, state: Option<State>, mode: Mode, now: Nanos) -> (Option<State>, Judged) {
+        if let Action::Delay { .. } = self.rule.action() {
+            // Whether it is stored depends on the wait before it is.
+            let (state, (judgement, _)) = self.judge(state, now);
+            let mode = judgement.settle(mode, judgement.passes());
+            let (after, figures) = self.store(state, now, mode);
+            return (after, (judgement, figures));
+        }
+        let limit = self.rule.limit();
+        let (after, allowed, figures) = limit.step(state, now, self.cost, mode);
+        (after, (Judgement::new(self.rule, allowed, || figures.retry_after), figures))
+    }
+
     fn is_word(&self) -> bool {
-        matches!(self.clients, Clients::Words(_))
+        matches!(self.clients.kept, Kept::Words(_))
+    }
+
+    fn states(&self) -> Option<&'a States> {
+        match &self.clients.kept {
+            Kept::Words(_) => None,
+            Kept::States(states) => Some(states),
+        }
     }
 
     fn is_strict(&self) -> bool {
@@ -98,7 +154,12 @@ impl Part<'_> {
     /// Where the state is locked: an order that is the same for every request.
     fn shard(&self) -> Option<(usize, usize)> {
         let place = std::ptr::from_ref(self.clients).addr();
-        matches!(self.clients, Clients::States(_)).then(|| (place, States::shard_of(self.key)))
+        self.states().map(|_| (place, States::shard_of(self.key)))
+    }
+
+    /// Whether its client is elsewhere; known for certain once its shard is locked.
+    fn is_sealed(&self) -> bool {
+        self.states().is_some_and(States::is_sealed)
     }
 }
 
@@ -106,14 +167,24 @@ impl Part<'_> {
 struct Shards<'a>(Vec<((usize, usize), MutexGuard<'a, Shard>)>);
 
 impl<'a> Shards<'a> {
-    fn lock(parts: &[Part<'a>]) -> Self {
-        let mut places: Vec<_> = parts
-            .iter()
-            .filter_map(|part| match part.clients {
-                Clients::States(states) => Some((part.shard()?, states)),
-                Clients::Words(_) => None,
-            })
-            .collect();
+    /// Locks them, and follows clients whose rule was changed meanwhile.
+    fn lock(parts: &mut [Part<'a>], now: Nanos) -> Self {
+        loop {
+            let shards = Self::lock_all(parts);
+            if !parts.iter().any(Part::is_sealed) {
+                return shards;
+            }
+            drop(shards);
+            parts
+                .iter_mut()
+                .filter(|part| part.is_sealed())
+                .for_each(|part| *part = part.moved(now));
+        }
+    }
+
+    fn lock_all(parts: &[Part<'a>]) -> Self {
+        let of = |part: &Part<'a>| Some((part.shard()?, part.states()?));
+        let mut places: Vec<_> = parts.iter().filter_map(of).collect();
         places.sort_by_key(|(place, _)| *place);
         places.dedup_by_key(|(place, _)| *place);
         Self(places.into_iter().map(|(place, states)| (place, states.lock(place.1))).collect())
@@ -152,7 +223,7 @@ impl Request<'_, '_> {
         let now = self.now;
         match self.shards.of(part) {
             Some(shard) => shard.lend(part.key, |state| part.judge(state, now)),
-            None => part.clients.lend(part.key, part.rule.limit(), |state| part.judge(state, now)),
+            None => part.peek(now),
         }
     }
 
@@ -185,11 +256,8 @@ impl Request<'_, '_> {
                 && !part.is_strict()
                 && judgement.settle(Mode::Check, true) == Mode::Charge
             {
-                let limit = part.rule.limit();
-                part.clients.refund(part.key, limit, self.now, Some(self.now), part.cost);
-                let judged =
-                    part.clients.lend(part.key, limit, |state| part.judge(state, self.now));
-                *figures = judged.1;
+                part.refund(self.now, Some(self.now));
+                *figures = part.peek(self.now).1;
             }
         }
     }

@@ -119,15 +119,16 @@ impl<C: Clock> RuleSet<C> {
         charged_at: Option<Nanos>,
     ) {
         if let Some((rule, clients)) = self.rules.get(place) {
-            let now = self.clock.now();
-            clients.refund(self.hasher.hash(key), rule.limit(), now, charged_at, cost);
+            let part = Part { rule, clients, key: self.hasher.hash(key), cost };
+            part.refund(self.clock.now(), charged_at);
         }
     }
 
     /// Forgets a client of the rule at a place.
     pub fn reset<K: Hash + ?Sized>(&self, place: usize, key: &K) {
-        if let Some((_, clients)) = self.rules.get(place) {
-            clients.reset(self.hasher.hash(key));
+        if let Some((rule, clients)) = self.rules.get(place) {
+            let part = Part { rule, clients, key: self.hasher.hash(key), cost: Cost::ZERO };
+            part.reset(self.clock.now());
         }
     }
 }
@@ -174,10 +175,10 @@ impl<C: Clock> Request<'_, C> {
     }
 
     fn decide(self, mode: Mode) -> Result<Decision, RuleError> {
-        let parts = self.parts()?;
+        let mut parts = self.parts()?;
         let clock = &self.set.clock;
         let now = self.now.map_or_else(|| clock.now(), |now| clock.at(now));
-        Ok(atomic::decide(&parts, mode, now))
+        Ok(atomic::decide(&mut parts, mode, now))
     }
 
     fn parts(&self) -> Result<Vec<Part<'_>>, RuleError> {

@@ -1,17 +1,34 @@
 //! Where the states of one rule's clients are: words in the table, everything else in the map.
 
 use std::string::String;
+use std::sync::{Arc, OnceLock};
 use std::{fmt, format};
 
 use super::states::States;
-use super::table::{Change, KeyHash, Table, TableError};
-use crate::algorithm::{Limit, State};
+use super::table::{Change, KeyHash, Purpose, Table, TableError};
+use crate::algorithm::{Limit, Policy, State};
 use crate::clock::Nanos;
+use crate::cost::Cost;
 use crate::error::RuleError;
+use crate::rule::Rule;
 
-pub(crate) enum Clients {
+/// The clients of one rule.
+pub(crate) struct Clients {
+    pub(crate) kept: Kept,
+    /// Where they are since the rule was changed; see `older.rs`.
+    pub(super) next: OnceLock<Next>,
+}
+
+/// What keeps them.
+pub(crate) enum Kept {
     Words(Table),
     States(States),
+}
+
+/// The rule that comes after another of its name, and its clients.
+pub(crate) struct Next {
+    pub(crate) rule: Rule,
+    pub(crate) clients: Arc<Clients>,
 }
 
 /// Why a limiter can't be built.
@@ -64,6 +81,145 @@ impl Clients {
         capacity: usize,
         most_bytes: Option<usize>,
     ) -> Result<Self, BuildError> {
+        Ok(Self { kept: Kept::new(limit, capacity, most_bytes)?, next: OnceLock::new() })
+    }
+
+    /// Reads, judges and changes a client's state as one indivisible step. `decide` may be called
+    /// several times; only its last answer counts. None where the client may be elsewhere: since the
+    /// rule was changed.
+    pub(crate) fn update<R>(
+        &self,
+        key: KeyHash,
+        limit: &Limit,
+        now: Nanos,
+        decide: impl Fn(Option<State>) -> (Option<State>, R),
+    ) -> Option<R> {
+        match &self.kept {
+            Kept::Words(table) => {
+                let decide = &decide;
+                table.update(
+                    key,
+                    || limit.idle(now),
+                    move |word| {
+                        if word.is_none() && table.is_sealed() {
+                            return (Change::Keep, None);
+                        }
+                        let (after, answer) = decide(word.and_then(|word| limit.state_of(word)));
+                        let after = after.as_ref().and_then(State::word);
+                        let change = match after {
+                            _ if after == word => Change::Keep,
+                            Some(after) => Change::Store(after),
+                            None => Change::Remove,
+                        };
+                        (change, Some(answer))
+                    },
+                )
+            }
+            Kept::States(states) => {
+                let mut shard = states.lock(States::shard_of(key));
+                (!states.is_sealed()).then(|| shard.update(key, limit, now, decide))
+            }
+        }
+    }
+
+    /// Lends a client's state to `judge`, which gives it back; nothing is stored. None as
+    /// [`update`](Self::update) says.
+    pub(crate) fn lend<R>(
+        &self,
+        key: KeyHash,
+        limit: &Limit,
+        judge: impl FnOnce(Option<State>) -> (Option<State>, R),
+    ) -> Option<R> {
+        match &self.kept {
+            Kept::Words(table) => {
+                let word = table.get(key);
+                if word.is_none() && table.is_sealed() {
+                    return None;
+                }
+                Some(judge(word.and_then(|word| limit.state_of(word))).1)
+            }
+            Kept::States(states) => {
+                let mut shard = states.lock(States::shard_of(key));
+                (!states.is_sealed()).then(|| shard.lend(key, judge))
+            }
+        }
+    }
+
+    /// Fetches from memory what a decision will need.
+    #[inline]
+    pub(crate) fn prefetch(&self, key: KeyHash, policy: Policy) {
+        if let Kept::Words(table) = &self.kept {
+            table.prefetch_to(key, Purpose::of(policy));
+        }
+    }
+
+    /// Takes back what was charged; see [`Limit::refund`]. None as [`update`](Self::update) says.
+    pub(crate) fn refund(
+        &self,
+        key: KeyHash,
+        limit: &Limit,
+        now: Nanos,
+        charged_at: Option<Nanos>,
+        cost: Cost,
+    ) -> Option<()> {
+        self.update(key, limit, now, |state| {
+            let charged_at = charged_at.or_else(|| limit.last_charge(state.as_ref()));
+            (limit.refund(state, now, charged_at.unwrap_or(now), cost), ())
+        })
+    }
+
+    /// Forgets a client. None as [`update`](Self::update) says.
+    pub(crate) fn reset(&self, key: KeyHash, limit: &Limit, now: Nanos) -> Option<()> {
+        self.update(key, limit, now, |_| (None, ()))
+    }
+
+    /// Whether states under `limit` can be kept here.
+    pub(crate) fn fits(&self, limit: &Limit) -> bool {
+        matches!(self.kept, Kept::Words(_)) == limit.is_one_time()
+    }
+
+    /// Gives every client the state under `new` that follows from its own under `old`; nobody else
+    /// may be deciding meanwhile.
+    pub(crate) fn convert(&mut self, old: &Limit, new: &Limit, now: Nanos) {
+        if new.keeps_states_of(old) {
+            return;
+        }
+        match &self.kept {
+            Kept::Words(table) => {
+                table.convert(|word| new.convert(old, old.state_of(word)?, now)?.word());
+            }
+            Kept::States(states) => {
+                for mut shard in states.each() {
+                    shard.convert(new, now, |state| new.convert(old, state, now));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match &self.kept {
+            Kept::Words(table) => table.len(),
+            Kept::States(states) => states.each().map(|shard| shard.len()).sum(),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        match &self.kept {
+            Kept::Words(table) => table.bytes(),
+            Kept::States(states) => states.each().map(|shard| shard.bytes()).sum(),
+        }
+    }
+
+    pub(crate) fn displaced(&self) -> u64 {
+        match &self.kept {
+            Kept::Words(table) => table.displaced(),
+            Kept::States(states) => states.each().map(|shard| shard.displaced()).sum(),
+        }
+    }
+}
+
+impl Kept {
+    fn new(limit: &Limit, capacity: usize, most_bytes: Option<usize>) -> Result<Self, BuildError> {
         if limit.is_one_time() {
             return Ok(Self::Words(Table::new(capacity)?));
         }
@@ -73,126 +229,5 @@ impl Clients {
         let most = most_bytes.or_else(|| States::bytes_of(capacity, limit.state_bytes()));
         let most = most.ok_or(TableError::TooLarge { capacity })?;
         Ok(Self::States(States::new(capacity, most)))
-    }
-
-    /// Reads, judges and changes a client's state as one indivisible step. `decide` may be called
-    /// several times; only its last answer counts.
-    pub(crate) fn update<R>(
-        &self,
-        key: KeyHash,
-        limit: &Limit,
-        now: Nanos,
-        decide: impl Fn(Option<State>) -> (Option<State>, R),
-    ) -> R {
-        match self {
-            Self::Words(table) => {
-                let decide = &decide;
-                table.update(
-                    key,
-                    || limit.idle(now),
-                    move |word| {
-                        let (after, answer) = decide(word.and_then(|word| limit.state_of(word)));
-                        let after = after.as_ref().and_then(State::word);
-                        let change = match after {
-                            _ if after == word => Change::Keep,
-                            Some(after) => Change::Store(after),
-                            None => Change::Remove,
-                        };
-                        (change, answer)
-                    },
-                )
-            }
-            Self::States(states) => {
-                states.lock(States::shard_of(key)).update(key, limit, now, decide)
-            }
-        }
-    }
-
-    /// Fetches from memory what a decision will need.
-    #[inline]
-    pub(crate) fn prefetch(&self, key: KeyHash) {
-        if let Self::Words(table) = self {
-            table.prefetch(key);
-        }
-    }
-
-    /// Lends a client's state to `judge`, which gives it back; nothing is stored.
-    pub(crate) fn lend<R>(
-        &self,
-        key: KeyHash,
-        limit: &Limit,
-        judge: impl FnOnce(Option<State>) -> (Option<State>, R),
-    ) -> R {
-        match self {
-            Self::Words(table) => judge(table.get(key).and_then(|word| limit.state_of(word))).1,
-            Self::States(states) => states.lock(States::shard_of(key)).lend(key, judge),
-        }
-    }
-
-    /// Takes back what was charged; see [`Limit::refund`].
-    pub(crate) fn refund(
-        &self,
-        key: KeyHash,
-        limit: &Limit,
-        now: Nanos,
-        charged_at: Option<Nanos>,
-        cost: crate::Cost,
-    ) {
-        self.update(key, limit, now, |state| {
-            let charged_at = charged_at.or_else(|| limit.last_charge(state.as_ref()));
-            (limit.refund(state, now, charged_at.unwrap_or(now), cost), ())
-        });
-    }
-
-    /// Forgets a client.
-    pub(crate) fn reset(&self, key: KeyHash) {
-        match self {
-            Self::Words(table) => drop(table.reset(key)),
-            Self::States(states) => states.lock(States::shard_of(key)).remove(key),
-        }
-    }
-
-    /// Whether states under `limit` can be kept here.
-    pub(crate) fn fits(&self, limit: &Limit) -> bool {
-        matches!(self, Self::Words(_)) == limit.is_one_time()
-    }
-
-    /// Gives every client the state under `new` that follows from its own under `old`; nobody else
-    /// may be deciding meanwhile.
-    pub(crate) fn convert(&self, old: &Limit, new: &Limit, now: Nanos) {
-        if new.keeps_states_of(old) {
-            return;
-        }
-        match self {
-            Self::Words(table) => {
-                table.convert(|word| new.convert(old, old.state_of(word)?, now)?.word());
-            }
-            Self::States(states) => {
-                for mut shard in states.each() {
-                    shard.convert(new, now, |state| new.convert(old, state, now));
-                }
-            }
-        }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::Words(table) => table.len(),
-            Self::States(states) => states.each().map(|shard| shard.len()).sum(),
-        }
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        match self {
-            Self::Words(table) => table.bytes(),
-            Self::States(states) => states.each().map(|shard| shard.bytes()).sum(),
-        }
-    }
-
-    pub(crate) fn displaced(&self) -> u64 {
-        match self {
-            Self::Words(table) => table.displaced(),
-            Self::States(states) => states.each().map(|shard| shard.displaced()).sum(),
-        }
     }
 }

@@ -2,6 +2,8 @@
 //! idle goes: who is within its limit before who is over it.
 
 use core::hash::{BuildHasherDefault, Hasher};
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
 use std::boxed::Box;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +13,6 @@ use super::table::KeyHash;
 use crate::algorithm::{Limit, State};
 use crate::clock::Nanos;
 
-const SHARDS: usize = 64;
 /// How many of the longest idle are looked at to find the client to forget.
 const SAMPLED: usize = 5;
 /// What a client takes beside its state: the links and the allocation of its node, and its place
@@ -21,6 +22,8 @@ const OVERHEAD: usize = 80;
 /// Bounded in bytes and in clients.
 pub(crate) struct States {
     shards: Box<[Mutex<Shard>]>,
+    /// Whether the clients are elsewhere, or about to be. It is read under the lock of a shard.
+    sealed: AtomicBool,
 }
 
 /// The clients whose keys' hashes share certain six bits.
@@ -49,39 +52,59 @@ impl Hasher for Hashed {
 }
 
 impl States {
+    /// How many locks there are.
+    pub(crate) const SHARDS: usize = 64;
+
     /// Room for `capacity` clients, in at most `most_bytes`.
     pub(crate) fn new(capacity: usize, most_bytes: usize) -> Self {
         let shard = || {
             Mutex::new(Shard {
                 states: LruCache::unbounded_with_hasher(BuildHasherDefault::default()),
                 bytes: 0,
-                most_bytes: most_bytes / SHARDS,
+                most_bytes: most_bytes / States::SHARDS,
                 most_clients: clients_a_shard(capacity),
                 displaced: 0,
             })
         };
-        Self { shards: (0..SHARDS).map(|_| shard()).collect() }
+        Self {
+            shards: (0..States::SHARDS).map(|_| shard()).collect(),
+            sealed: AtomicBool::new(false),
+        }
+    }
+
+    /// Lets nothing be decided here any more, once this returns.
+    pub(crate) fn seal(&self) {
+        self.sealed.store(true, Relaxed);
+        // Who has a shard now may not have seen it.
+        self.each().for_each(drop);
+    }
+
+    /// Whether it is sealed, for who has locked a shard.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.sealed.load(Relaxed)
     }
 
     /// What `capacity` clients take, at so many bytes a state.
     pub(crate) fn bytes_of(capacity: usize, state: usize) -> Option<usize> {
-        clients_a_shard(capacity).checked_mul(SHARDS)?.checked_mul(state.checked_add(OVERHEAD)?)
+        clients_a_shard(capacity)
+            .checked_mul(States::SHARDS)?
+            .checked_mul(state.checked_add(OVERHEAD)?)
     }
 
     /// Which shard a client is in.
     pub(crate) fn shard_of(key: KeyHash) -> usize {
         // Not the topmost bits: the map looks at those.
-        (key.bits() >> 40) as usize % SHARDS
+        (key.bits() >> 40) as usize % States::SHARDS
     }
 
     /// A shard, for as long as it takes to decide.
     pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
-        self.shards[shard % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[shard % States::SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Every shard, one after the other.
     pub(crate) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
-        (0..SHARDS).map(|shard| self.lock(shard))
+        (0..States::SHARDS).map(|shard| self.lock(shard))
     }
 }
 
@@ -92,7 +115,7 @@ fn bytes(state: &Option<State>) -> usize {
 
 /// The mean and six standard deviations.
 fn clients_a_shard(capacity: usize) -> usize {
-    let mean = capacity.div_ceil(SHARDS);
+    let mean = capacity.div_ceil(States::SHARDS);
     mean.saturating_add(6 * mean.isqrt()).saturating_add(6)
 }
 
@@ -141,10 +164,20 @@ impl Shard {
         answer
     }
 
-    /// Forgets a client.
-    pub(crate) fn remove(&mut self, key: KeyHash) {
+    /// Forgets a client. What was its state.
+    pub(crate) fn remove(&mut self, key: KeyHash) -> Option<State> {
         let state = self.states.pop(&key.bits()).flatten();
         self.bytes -= bytes(&state);
+        state
+    }
+
+    pub(crate) fn has(&self, key: KeyHash) -> bool {
+        self.states.peek(&key.bits()).is_some_and(Option::is_some)
+    }
+
+    /// Who has been idle for longest.
+    pub(crate) fn longest_idle(&self) -> Option<KeyHash> {
+        self.states.peek_lru().map(|(key, _)| KeyHash::from_bits(*key))
     }
 
     /// One of the longest idle goes: who is within its limit before who is over it, then the lowest
@@ -210,12 +243,6 @@ mod tests {
 
     const NOW: Nanos = Nanos::from_secs(1_800_000_000);
 
-    impl Shard {
-        fn has(&self, key: KeyHash) -> bool {
-            self.states.peek(&key.bits()).is_some_and(Option::is_some)
-        }
-    }
-
     fn key(nth: u64) -> KeyHash {
         KeyHash::from_bits(nth.wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
@@ -257,19 +284,19 @@ mod tests {
         for nth in 1000..100_000 {
             store(&states, nth, log(1));
         }
-        assert!(total(&states, Shard::len) <= SHARDS * clients_a_shard(1000));
+        assert!(total(&states, Shard::len) <= States::SHARDS * clients_a_shard(1000));
     }
 
     #[test]
     fn it_is_bounded_in_bytes_and_lets_the_longest_idle_go() {
         let log = || log(100);
-        let states = States::new(1 << 30, SHARDS * 10 * (log().bytes() + OVERHEAD));
+        let states = States::new(1 << 30, States::SHARDS * 10 * (log().bytes() + OVERHEAD));
         for nth in 0..10_000 {
             store(&states, 0, log());
             store(&states, nth, log());
         }
         let held = total(&states, Shard::len);
-        assert!((SHARDS * 9..=SHARDS * 10).contains(&held), "{held}");
+        assert!((States::SHARDS * 9..=States::SHARDS * 10).contains(&held), "{held}");
         assert!(states.lock(States::shard_of(key(0))).has(key(0)));
         assert!(!states.lock(States::shard_of(key(1))).has(key(1)));
     }

@@ -1,4 +1,4 @@
-//! What a `rate_limit` of so many requests in a unit means.
+//! What a `rate_limit` of this many requests in a unit means.
 
 use earrrl::{Rule, RuleError};
 
@@ -39,7 +39,7 @@ impl Algorithm {
         Self::ALL.into_iter().find(|known| known.name() == name)
     }
 
-    /// The rule for so many requests in each unit; `None` for no request at all.
+    /// The rule for this many requests in each unit; `None` for no request at all.
     ///
     /// # Errors
     /// A rate that the algorithm can't have.

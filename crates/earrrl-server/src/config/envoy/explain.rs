@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use super::algorithm::Algorithm;
+use super::file::level_name;
 use super::file::{Amount, LimitConfig};
-use super::tree::{Matched, Tree, TreeLimit, level_name};
+use super::tree::{Matched, Tree, TreeLimit};
 
 /// Explains what a descriptor's entries meet, a line a step.
 pub fn explain(

@@ -4,7 +4,6 @@
 
 use earrrl::{Action, Limit, Rule};
 
-use super::tree::level_name;
 use super::unit::Unit;
 use super::yaml::{self, Node, Place, Value};
 use crate::config::{ConfigError, Problem};
@@ -43,6 +42,11 @@ pub struct DomainConfig {
     pub place: Place,
     /// The first level of the tree.
     pub descriptors: Vec<DescriptorConfig>,
+}
+
+/// How the peer names a level: `key`, or `key_value`.
+pub fn level_name(key: &str, value: &str) -> String {
+    if value.is_empty() { key.to_owned() } else { format!("{key}_{value}") }
 }
 
 /// A descriptor: a key with or without a value, what it limits, and what goes on below it.
@@ -92,7 +96,7 @@ pub struct LimitConfig {
 pub enum Amount {
     /// Anything; not counted.
     Unlimited,
-    /// So many requests in each unit of time.
+    /// This many requests in each unit of time.
     PerUnit(u32, Unit),
     /// What the limit of ours says.
     Own,

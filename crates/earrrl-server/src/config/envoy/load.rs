@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::file::{self, DomainConfig};
 use super::tree::Tree;
-use crate::config::{ConfigError, MAX_FILE_LEN};
+use crate::config::ConfigError;
+use crate::config::bounds::MAX_FILE_LEN;
 
 /// Most files that are loaded together.
 const MAX_FILES: usize = 10_000;

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use smallvec::SmallVec;
 
 use super::algorithm::Algorithm;
-use super::file::{DescriptorConfig, DomainConfig, LimitConfig};
+use super::file::{DescriptorConfig, DomainConfig, LimitConfig, level_name};
 use super::wildcard::Wildcard;
 use super::yaml::Place;
 use crate::config::{ConfigError, Problem};
@@ -87,11 +87,6 @@ impl TreeLimit {
         let levels = self.path.iter().zip(entries).map(level);
         std::iter::once(self.domain.clone()).chain(levels).collect()
     }
-}
-
-/// How the peer names a level: `key`, or `key_value`.
-pub fn level_name(key: &str, value: &str) -> String {
-    if value.is_empty() { key.to_owned() } else { format!("{key}_{value}") }
 }
 
 #[derive(Debug, Default)]

@@ -43,7 +43,7 @@ impl Unit {
         UNITS.iter().find(|unit| unit.2 == number).map(|unit| unit.0)
     }
 
-    /// The unit that takes so many seconds.
+    /// The unit that takes this many seconds.
     pub fn from_secs(secs: u64) -> Option<Self> {
         UNITS.iter().find(|unit| unit.3 == secs).map(|unit| unit.0)
     }

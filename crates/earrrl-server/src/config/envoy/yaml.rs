@@ -213,7 +213,7 @@ impl Builder {
         self.put(open.node, open.anchor)
     }
 
-    /// Counts so many nodes more, so deep below what is open.
+    /// Counts this many nodes more, so deep below what is open.
     fn fits(&mut self, place: Place, count: usize, depth: usize) -> Result<(), Problem> {
         self.nodes = self.nodes.saturating_add(count);
         if self.nodes > MAX_NODES {

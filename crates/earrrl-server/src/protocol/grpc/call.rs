@@ -11,7 +11,8 @@ use tonic::Status;
 use super::reply::Reply;
 use crate::config::access::Access;
 use crate::server::Server;
-use crate::service::descriptors::{Ask, Refused};
+use crate::service::error::AskError;
+use earrrl::Mode;
 
 /// Largest message, in bytes.
 const MAX_MESSAGE: usize = 64 * 1024;
@@ -21,14 +22,14 @@ const PREFIX: usize = 5;
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Answers a call.
-pub(super) async fn answer<B>(server: &Server, ask: Ask, request: Request<B>) -> Response<Reply>
+pub(super) async fn answer<B>(server: &Server, mode: Mode, request: Request<B>) -> Response<Reply>
 where
     B: Body<Data = Bytes> + Unpin,
 {
     let started = Instant::now();
     let counts = server.service.descriptor_counts();
     counts.requests.increment();
-    let answered = match decide(server, ask, request, started).await {
+    let answered = match decide(server, mode, request, started).await {
         Ok(answer) => Reply::message(frame(&answer)),
         Err(status) => {
             match status.code() {
@@ -44,7 +45,7 @@ where
 
 async fn decide<B>(
     server: &Server,
-    ask: Ask,
+    mode: Mode,
     request: Request<B>,
     started: Instant,
 ) -> Result<RateLimitResponse, Status>
@@ -58,16 +59,16 @@ where
     let message = message.await.map_err(|_| Status::deadline_exceeded("no whole message came"))?;
     let request = RateLimitRequest::decode(message?)
         .map_err(|error| Status::invalid_argument(error.to_string()))?;
-    let answer = server.service.should_rate_limit(&request, ask, deadline).await;
-    answer.map_err(|refused| status(&refused))
+    let answer = server.service.should_rate_limit(&request, mode, deadline).await;
+    answer.map_err(|error| status(&error))
 }
 
-fn status(refused: &Refused) -> Status {
-    let why = refused.to_string();
-    match refused {
-        Refused::Invalid(_) => Status::invalid_argument(why),
-        Refused::NotConfigured => Status::failed_precondition(why),
-        Refused::Engine(_) => Status::unavailable(why),
+fn status(error: &AskError) -> Status {
+    let why = error.to_string();
+    match error {
+        AskError::NotConfigured => Status::failed_precondition(why),
+        AskError::Engine(_) => Status::unavailable(why),
+        _ => Status::invalid_argument(why),
     }
 }
 

@@ -1,144 +1,26 @@
-//! One HTTP/2 connection under the server's limits and deadlines.
+//! One gRPC connection.
 
 use std::convert::Infallible;
-use std::future::{Future, pending, poll_fn};
-use std::io;
-use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
-
-use hyper::server::conn::http2;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-use tokio::time::sleep;
 
 use super::services::Services;
-use crate::connections::{Connection, Standing};
+use crate::connections::Connection;
+use crate::protocol::first::Rewound;
+use crate::protocol::http2;
 use crate::server::Server;
-
-/// Most calls under way on a connection; a client is told, and more are refused.
-const MAX_STREAMS: u32 = 1024;
-/// Most bytes of a call's headers.
-const MAX_HEADERS: u32 = 16 * 1024;
-/// What a client may send of one call's message before it is read.
-const STREAM_WINDOW: u32 = 128 * 1024;
-/// What a client may send in all before it is read.
-const CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// Streams that a client opens and resets at once, before the connection is closed.
-const MAX_RESETS: usize = 64;
+use crate::stream::Stream;
 
 /// Serves a connection to its end.
 pub async fn serve(
-    stream: TcpStream,
+    stream: Stream,
     connection: Connection,
     server: Arc<Server>,
     services: Services,
 ) {
-    let connection = Arc::new(connection);
-    let watched = Watched { stream, connection: Arc::clone(&connection) };
-    let service = {
-        let server = Arc::clone(&server);
-        service_fn(move |request| {
-            let (server, services) = (Arc::clone(&server), services.clone());
-            async move { Ok::<_, Infallible>(services.answer(&server, request).await) }
-        })
+    let answering = Arc::clone(&server);
+    let answer = move |request| {
+        let (server, services) = (Arc::clone(&answering), services.clone());
+        async move { Ok::<_, Infallible>(services.answer(&server, request).await) }
     };
-    let mut builder = http2::Builder::new(TokioExecutor::new());
-    builder
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(MAX_STREAMS)
-        .max_header_list_size(MAX_HEADERS)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_pending_accept_reset_streams(MAX_RESETS)
-        .max_local_error_reset_streams(MAX_RESETS);
-    let mut served = pin!(builder.serve_connection(TokioIo::new(watched), service));
-    let mut aged = pin!(age(server.config.max_connection_age, connection.id()));
-    let (mut leaving, mut old) = (false, false);
-    let ended = poll_fn(|context| {
-        if served.as_mut().poll(context).is_ready() {
-            return Poll::Ready(false);
-        }
-        if !old && aged.as_mut().poll(context).is_ready() {
-            old = true;
-            served.as_mut().graceful_shutdown();
-            // The farewell has to be written.
-            context.waker().wake_by_ref();
-        }
-        match connection.standing(context) {
-            Standing::Good => Poll::Pending,
-            Standing::Overdue if leaving => Poll::Ready(true),
-            Standing::Stopping if leaving => Poll::Pending,
-            standing => {
-                leaving = true;
-                connection.leave();
-                served.as_mut().graceful_shutdown();
-                context.waker().wake_by_ref();
-                if standing == Standing::Overdue {
-                    server.service.metrics.shed.increment();
-                }
-                Poll::Pending
-            }
-        }
-    });
-    ended.await;
-}
-
-/// Waits until a connection is to be replaced: at its age and up to a tenth more, so that clients
-/// don't all come back at once.
-async fn age(seconds: Option<u32>, id: usize) {
-    let Some(seconds) = seconds else { return pending().await };
-    let age = Duration::from_secs(seconds.into());
-    sleep(age + age / 10 * (id % 16) as u32 / 16).await;
-}
-
-/// The socket. Whatever a client sends shows that it is there.
-struct Watched {
-    stream: TcpStream,
-    connection: Arc<Connection>,
-}
-
-impl AsyncRead for Watched {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        self.connection.idle();
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Watched {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffers: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, buffers)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
+    http2::serve(Rewound::new(stream), Arc::new(connection), &server, answer).await;
 }

@@ -12,7 +12,7 @@ use tower::ServiceExt as _;
 use super::call;
 use super::reply::{Reply, never};
 use crate::server::Server;
-use crate::service::descriptors::Ask;
+use earrrl::Mode;
 
 /// The names under which health is told, beside the empty one for all.
 const NAMES: [&str; 2] = ["ratelimit", "envoy.service.ratelimit.v3.RateLimitService"];
@@ -65,15 +65,15 @@ impl Services {
         server: &Server,
         request: Request<Incoming>,
     ) -> Response<Reply> {
-        let ask = match request.uri().path() {
-            "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => Ask::Check,
-            "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit" => Ask::Peek,
-            "/kuadrant.service.ratelimit.v1.RateLimitService/Report" => Ask::Charge,
+        let mode = match request.uri().path() {
+            "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => Mode::Check,
+            "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit" => Mode::Peek,
+            "/kuadrant.service.ratelimit.v1.RateLimitService/Report" => Mode::Charge,
             _ => return never(self.others.oneshot(request).await).map(Reply::Other),
         };
         if request.method() != Method::POST {
             return Reply::status(Status::unimplemented("expected POST"));
         }
-        call::answer(server, ask, request).await
+        call::answer(server, mode, request).await
     }
 }

@@ -15,7 +15,7 @@ use earrrl::Mode;
 
 use super::answer;
 use super::problem::Problem;
-use super::routes::{Shared, authorize};
+use super::request::{Shared, authorize};
 use crate::config::access::Access;
 use crate::service::Manner;
 use crate::service::attributes::{Attributes, MAX_ATTRIBUTES};
@@ -30,7 +30,7 @@ const TARGET: [HeaderName; 2] =
 const HOST: [HeaderName; 2] = [HeaderName::from_static("x-forwarded-host"), header::HOST];
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// The address of who asks; [`super::serve`] puts it into requests to this route.
+/// The address that asks; [`super::serve`] puts it into requests to this route.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(pub(super) IpAddr);
 

@@ -13,8 +13,8 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::service::AskError;
 use crate::service::attributes::MAX_ATTRIBUTES;
+use crate::service::error::AskError;
 use crate::service::key::{Key, join};
 
 /// Most checks in a batch.

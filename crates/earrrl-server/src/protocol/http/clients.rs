@@ -1,18 +1,20 @@
 //! One client under one rule: explained, or forgotten; and what a rule is.
 
+use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use percent_encoding::percent_decode;
 use serde_json::{Value, json};
 
 use super::answer::{self, Status};
 use super::problem::Problem;
-use super::routes::{Shared, authorize};
+use super::request::{Shared, authorize};
 use crate::config::access::Access;
 use crate::config::attribute::Part;
+use crate::service::error::AskError;
 use crate::service::rules::ActiveRule;
-use crate::service::{Ask, AskError, Manner};
+use crate::service::{Ask, Manner};
 use earrrl::Mode;
 
 /// `GET /v1/clients/{rule}/{key}`: what a request would be answered now. Nothing is stored.
@@ -53,8 +55,16 @@ fn client(uri: &Uri) -> Result<(&str, Vec<u8>), Problem> {
     }
 }
 
-/// A rule, as `GET /v1/rules` lists it.
-pub(super) fn describe(rule: &ActiveRule) -> Value {
+/// `GET /v1/rules`.
+pub(super) async fn rules(server: Shared, headers: HeaderMap) -> Result<Response, Problem> {
+    authorize(&server, &headers, Access::Ask)?;
+    let rules = server.service.rules();
+    let list: Vec<_> = rules.iter().map(describe).collect();
+    Ok(Json(json!({ "rules": list })).into_response())
+}
+
+/// A rule, as it is listed.
+fn describe(rule: &ActiveRule) -> Value {
     let part = |part: &Part| match part {
         Part::Attribute(name) => name.clone(),
         Part::Literal(text) => format!("'{text}'"),

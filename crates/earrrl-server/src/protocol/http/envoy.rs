@@ -8,10 +8,11 @@ use axum::response::{IntoResponse as _, Response};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 
 use super::problem::Problem;
-use super::routes::{Shared, authorize};
+use super::request::{Shared, authorize};
 use crate::config::access::Access;
 use crate::protocol::grpc::json;
-use crate::service::descriptors::{Ask, Refused};
+use crate::service::error::AskError;
+use earrrl::Mode;
 
 /// Decides a request: 200 for OK, 429 for over the limit, 400 and 500 as the peer does.
 pub(super) async fn json(State(server): Shared, request: Request) -> Result<Response, Problem> {
@@ -21,13 +22,13 @@ pub(super) async fn json(State(server): Shared, request: Request) -> Result<Resp
     let body = to_bytes(request.into_body(), server.config.max_body).await;
     let body = body.map_err(|error| bad(error.to_string()))?;
     let request = json::request(&body).map_err(bad)?;
-    let answer = server.service.should_rate_limit(&request, Ask::Check, None).await;
-    let answer = answer.map_err(|refused| {
-        let status = match refused {
-            Refused::Invalid(_) => StatusCode::BAD_REQUEST,
-            Refused::NotConfigured | Refused::Engine(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    let answer = server.service.should_rate_limit(&request, Mode::Check, None).await;
+    let answer = answer.map_err(|error| {
+        let status = match error {
+            AskError::NotConfigured | AskError::Engine(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => StatusCode::BAD_REQUEST,
         };
-        Problem::new(status, refused.to_string())
+        Problem::new(status, error.to_string())
     })?;
     let over = answer.overall_code == i32::from(Code::OverLimit);
     let status = if over { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };

@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 
 use axum::http::uri::Authority;
-use axum::http::{Request, StatusCode, Version, header};
+use axum::http::{HeaderValue, Request, StatusCode, Version, header};
 
 use super::authz;
 use super::problem::Problem;
@@ -17,25 +17,31 @@ use crate::server::Server;
 pub(super) fn check<B>(server: &Server, request: &Request<B>) -> Result<(), Problem> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let (host, more) = (hosts.next(), hosts.next());
-    if more.is_some() || (host.is_none() && request.version() == Version::HTTP_11) {
+    let host = host.map(HeaderValue::as_bytes);
+    // HTTP/2 tells it beside the headers.
+    let http2 = request.version() == Version::HTTP_2;
+    let authority = request.uri().authority().filter(|_| http2);
+    let authority = authority.map(|authority| authority.as_str().as_bytes());
+    let contradict = authority.is_some_and(|own| host.is_some_and(|host| host != own));
+    let host = host.or(authority);
+    if more.is_some() || contradict || (host.is_none() && request.version() != Version::HTTP_10) {
         return Err(Problem::new(StatusCode::BAD_REQUEST, "Host: expected one"));
     }
-    if !server.guards_host || is_open(server, request.uri().path()) {
+    if !server.guards_host || is_open(request.uri().path()) {
         return Ok(());
     }
-    if host.and_then(|host| host.to_str().ok()).is_some_and(is_loopback) {
+    if host.and_then(|host| str::from_utf8(host).ok()).is_some_and(is_loopback) {
         return Ok(());
     }
     let detail = "Host: expected localhost or a loopback address, since no token is set";
     Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, detail))
 }
 
-/// What may be asked by another name: proxies hand on the one that their client asked for, and other
-/// machines may be meant to see how this one is.
-fn is_open(server: &Server, path: &str) -> bool {
-    let admin_is_open = server.config.admin.is_some_and(|admin| !admin.ip().is_loopback());
+/// What may be asked by another name: proxies hand on the one that their client asked for, and what
+/// watches this machine may know it by any name. Neither changes anything or tells of a client.
+fn is_open(path: &str) -> bool {
     match path {
-        "/healthz" | "/readyz" | "/metrics" => admin_is_open,
+        "/healthz" | "/readyz" | "/metrics" | "/healthcheck" => true,
         path => path
             .strip_prefix(authz::PATH)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),

@@ -3,11 +3,14 @@
 mod answer;
 mod authz;
 mod body;
+mod check;
 mod clients;
+mod condition;
 mod envoy;
 mod headers;
 mod host;
 mod problem;
+mod request;
 mod routes;
 pub mod serve;
 

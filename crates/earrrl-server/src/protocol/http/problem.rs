@@ -7,7 +7,7 @@ use earrrl::EngineError;
 use earrrl_tower::problem::CONTENT_TYPE;
 use serde::Serialize;
 
-use crate::service::AskError;
+use crate::service::error::AskError;
 
 /// A problem: the status' own title, and what exactly.
 #[derive(Debug, PartialEq, Eq)]
@@ -62,8 +62,10 @@ impl From<AskError> for Problem {
         let status = match &error {
             AskError::UnknownRule => StatusCode::NOT_FOUND,
             AskError::InlineRulesOff => StatusCode::FORBIDDEN,
-            AskError::TooManyInlineRules => StatusCode::CONFLICT,
-            AskError::Engine(EngineError::Unavailable(_)) => StatusCode::SERVICE_UNAVAILABLE,
+            AskError::TooManyInlineRules { .. } => StatusCode::CONFLICT,
+            AskError::NotConfigured | AskError::Engine(EngineError::Unavailable(_)) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             AskError::Invalid(_) | AskError::Engine(_) => StatusCode::UNPROCESSABLE_ENTITY,
         };
         Self::new(status, error.to_string())

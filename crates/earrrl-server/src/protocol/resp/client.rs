@@ -2,14 +2,11 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
-use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::buffers::Buffers;
@@ -17,12 +14,13 @@ use super::codec::Decoder;
 use super::reply::Writer;
 use super::session::Session;
 use crate::connections::{Connection, Standing};
+use crate::stream::Stream;
 
 /// How long a request may still be on its way to a server that is stopping.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
 pub(super) struct Client {
-    stream: TcpStream,
+    stream: Stream,
     pub(super) connection: Connection,
     pub(super) session: Session,
     pub(super) decoder: Decoder,
@@ -31,7 +29,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(stream: TcpStream, connection: Connection, session: Session) -> Self {
+    pub(super) fn new(stream: Stream, connection: Connection, session: Session) -> Self {
         let (decoder, unfinished) = (Decoder::default(), Box::default());
         Self { stream, connection, session, decoder, unfinished }
     }
@@ -64,7 +62,9 @@ impl Client {
             }
             Poll::Pending => {
                 // Whoever asks nothing at this moment is not waited for.
-                if standing == Standing::Stopping && self.unfinished.is_empty() && !self.has_input()
+                if standing == Standing::Stopping
+                    && self.unfinished.is_empty()
+                    && !self.stream.has_input()
                 {
                     return Poll::Ready(Ok(buffers));
                 }
@@ -72,12 +72,6 @@ impl Client {
                 Poll::Pending
             }
         }
-    }
-
-    /// Whether bytes have come, be they noticed or not.
-    fn has_input(&self) -> bool {
-        let mut byte = [MaybeUninit::uninit()];
-        matches!(SockRef::from(&self.stream).peek(&mut byte), Ok(1..))
     }
 
     /// Writes all of the output and gives the buffers back.
@@ -127,7 +121,7 @@ impl Client {
                 Err(error) => return Err(error),
             }
         }
-        Ok(true)
+        Ok(!self.stream.is_unflushed())
     }
 
     /// Writes to a client that is slow to read; no request of its is read meanwhile.
@@ -143,7 +137,13 @@ impl Client {
             })
             .await?;
         }
-        Ok(())
+        poll_fn(|context| {
+            if self.connection.standing(context) == Standing::Overdue {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            Pin::new(&mut self.stream).poll_flush(context)
+        })
+        .await
     }
 
     /// Closes so that the last answers arrive: bytes left unread would make the kernel reset the

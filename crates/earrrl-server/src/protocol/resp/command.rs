@@ -1,8 +1,9 @@
 //! The commands that Redis clients send besides asking: greetings, tokens, questions about us.
 
 use super::codec::Request;
+use super::refusal::Refusal;
 use super::reply::{Version, Writer};
-use super::session::{Refusal, Session};
+use super::session::Session;
 use crate::config::access::Access;
 
 /// Our commands: name, and number of words as Redis writes it, negative for "at least".

@@ -8,13 +8,16 @@ use earrrl::{Cost, Decision, MAX_CHARGES, Mode, Nanos, Outcome, Places, Wait};
 
 use super::codec::Request;
 use super::question::Question;
+use super::refusal::Refusal;
 use super::reply::Writer;
-use super::session::{Refusal, Session};
+use super::session::Session;
 use crate::config::access::Access;
 use crate::engine::throttle::{Call, Throttled};
 use crate::service::attributes::{Attributes, MAX_ATTRIBUTES};
+use crate::service::error::AskError;
+use crate::service::key::check_key;
 use crate::service::rules::{ActiveRule, RuleSet};
-use crate::service::{Answer, Ask, AskError, check_key};
+use crate::service::{Answer, Ask};
 
 /// `CL.THROTTLE key max_burst count period [quantity]`.
 #[inline]

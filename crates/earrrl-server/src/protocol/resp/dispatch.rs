@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::codec::{Decoder, Request};
 use super::question::Question;
+use super::refusal::Refusal;
 use super::reply::Writer;
-use super::session::{MAX_FAILED_LOGINS, Refusal, Session};
+use super::session::{MAX_FAILED_LOGINS, Session};
 use super::transaction::Transaction;
 use super::{command, decide};
 use crate::service::rules::RuleSet;

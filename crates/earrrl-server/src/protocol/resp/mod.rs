@@ -10,6 +10,7 @@ mod dispatch;
 mod gather;
 mod overlap;
 mod question;
+mod refusal;
 pub mod reply;
 pub mod serve;
 pub mod session;

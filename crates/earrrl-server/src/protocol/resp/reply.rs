@@ -101,7 +101,7 @@ impl<'a> Writer<'a> {
         if !value.is_finite() {
             return self.nil();
         }
-        // Most limits are whole, and so is the rate of who was never there.
+        // Most limits are whole, and so is the rate of a client that was never there.
         let whole = value as i32;
         if f64::from(whole) == value {
             return self.number(itoa::Buffer::new().format(whole).as_bytes());

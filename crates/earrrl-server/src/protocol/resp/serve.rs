@@ -3,23 +3,19 @@
 use std::io;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 use super::buffers::Buffers;
 use super::client::Client;
 use super::session::Session;
 use crate::connections::Connection;
+use crate::stream::Stream;
 
 /// How long a client waits for the answer to the last wrong token that it may show.
 const PENALTY: Duration = Duration::from_secs(1);
 
 /// Serves a connection to its end. What goes wrong with it ends it and concerns nobody else.
-pub fn serve(
-    stream: TcpStream,
-    connection: Connection,
-    session: Session,
-) -> impl Future<Output = ()> {
+pub fn serve(stream: Stream, connection: Connection, session: Session) -> impl Future<Output = ()> {
     let mut client = Client::new(stream, connection, session);
     // Not an `async fn`, which would keep its arguments beside the client.
     async move {

@@ -4,7 +4,7 @@
 //! each is decided by itself.
 
 use super::codec::{Decoder, Request};
-use super::session::Refusal;
+use super::refusal::Refusal;
 
 /// Most commands.
 const MAX_COMMANDS: usize = 512;

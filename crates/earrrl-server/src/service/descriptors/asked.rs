@@ -12,14 +12,16 @@ use smallvec::SmallVec;
 
 use super::counts::Counts;
 use super::prepared::{Current, Descriptors, Kind, Limit};
-use super::{MAX_DESCRIPTORS, Refused};
 use crate::config::envoy::tree::TreeLimit;
 use crate::config::envoy::unit::Unit;
 use crate::engine::Engine;
 use crate::service::attributes::Attributes;
-use crate::service::check_key;
-use crate::service::key::{Key, join};
+use crate::service::error::AskError;
+use crate::service::key::{Key, check_key, join};
 use crate::service::rules::{ActiveRule, RuleSet};
+
+/// Most descriptors of a request.
+const MAX_DESCRIPTORS: usize = 64;
 
 /// What one descriptor of a request asks of one limit.
 #[derive(Debug)]
@@ -94,7 +96,7 @@ impl Share<'_> {
         let key = match &self.limit {
             LimitRef::Tree(_, limit) => limit.metric_key_of(entries),
             LimitRef::Own(_) => {
-                let level = |(key, value)| crate::config::envoy::tree::level_name(key, value);
+                let level = |(key, value)| crate::config::envoy::file::level_name(key, value);
                 std::iter::once(request.domain.clone()).chain(entries.map(level)).collect()
             }
             LimitRef::Rule(_) => return None,
@@ -109,24 +111,24 @@ pub(super) fn shares<'a>(
     rules: &'a RuleSet,
     request: &RateLimitRequest,
     engine: &Engine,
-) -> Result<SmallVec<[Share<'a>; 4]>, Refused> {
+) -> Result<SmallVec<[Share<'a>; 4]>, AskError> {
     if request.domain.is_empty() {
-        return Err(Refused::invalid("rate limit domain must not be empty"));
+        return Err(AskError::invalid("rate limit domain must not be empty"));
     }
     if request.descriptors.is_empty() {
-        return Err(Refused::invalid("rate limit descriptor list must not be empty"));
+        return Err(AskError::invalid("rate limit descriptor list must not be empty"));
     }
     if request.descriptors.len() > MAX_DESCRIPTORS {
         let count = request.descriptors.len();
-        return Err(Refused::invalid(format!("{count} descriptors; at most {MAX_DESCRIPTORS}")));
+        return Err(AskError::invalid(format!("{count} descriptors; at most {MAX_DESCRIPTORS}")));
     }
     let mut shares = SmallVec::new();
     for (place, descriptor) in request.descriptors.iter().enumerate() {
         let hits = hits(descriptor, request.hits_addend);
         let mut add = |limit, key: Key| {
-            check_key(&key).map_err(|error| Refused::invalid(error.to_string()))?;
+            check_key(&key)?;
             shares.push(Share { descriptor: place, limit, key, hits, place: None });
-            Ok::<_, Refused>(())
+            Ok::<_, AskError>(())
         };
         if let Some((limit, key)) = limit_of(descriptors, &request.domain, descriptor, engine)? {
             add(limit, key)?;
@@ -151,7 +153,7 @@ fn limit_of<'a>(
     domain: &str,
     descriptor: &RateLimitDescriptor,
     engine: &Engine,
-) -> Result<Option<(LimitRef<'a>, Key)>, Refused> {
+) -> Result<Option<(LimitRef<'a>, Key)>, AskError> {
     let entries = &descriptor.entries;
     if let Some(own) = &descriptor.limit {
         if !descriptors.tree.has_domain(domain) {
@@ -160,7 +162,7 @@ fn limit_of<'a>(
         let unit = Unit::from_number(own.unit).filter(|unit| *unit != Unit::Week);
         let Some(unit) = unit else {
             let text = format!("limit.unit: {} is not from 1 (SECOND) to 6 (YEAR)", own.unit);
-            return Err(Refused::invalid(text));
+            return Err(AskError::invalid(text));
         };
         let limit = descriptors.overriding(own.requests_per_unit, unit, engine)?;
         let mut parts: SmallVec<[&[u8]; 8]> = SmallVec::from_slice(&[domain.as_bytes()]);
@@ -231,7 +233,7 @@ fn drop_replaced(shares: &mut SmallVec<[Share<'_>; 4]>) {
 
 /// Gives every share that the engine counts its place among the charges: those of one limit and
 /// client are one charge.
-pub(super) fn place(shares: &mut [Share<'_>]) -> Result<(), Refused> {
+pub(super) fn place(shares: &mut [Share<'_>]) -> Result<(), AskError> {
     let mut count = 0;
     for index in 0..shares.len() {
         let (before, rest) = shares.split_at_mut(index);
@@ -247,7 +249,7 @@ pub(super) fn place(shares: &mut [Share<'_>]) -> Result<(), Refused> {
     }
     if count > MAX_CHARGES {
         let text = format!("descriptors meet {count} limits; at most {MAX_CHARGES}");
-        return Err(Refused::invalid(text));
+        return Err(AskError::invalid(text));
     }
     Ok(())
 }

@@ -5,9 +5,9 @@ use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
 
-use super::answer::Verdicts;
 use super::asked::Share;
 use super::prepared::Descriptors;
+use super::verdict::Verdicts;
 use crate::config::envoy::Headers;
 use crate::config::envoy::unit::Unit;
 

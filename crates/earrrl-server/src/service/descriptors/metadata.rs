@@ -5,8 +5,8 @@ use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{ListValue, Struct, Value};
 use serde_json::Value as Json;
 
-use super::answer::Verdicts;
 use super::asked::{LimitRef, Share};
+use super::verdict::Verdicts;
 
 type Object = serde_json::Map<String, Json>;
 

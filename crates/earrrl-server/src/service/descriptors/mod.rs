@@ -9,95 +9,43 @@ pub mod counts;
 mod headers;
 mod metadata;
 pub mod prepared;
+mod verdict;
 
-use std::fmt;
 use std::time::Instant;
 
-use earrrl::{Clock, Cost, Decision, EngineError, Mode, Nanos};
+use earrrl::{Clock, Cost, Decision, EngineError, Mode};
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use smallvec::SmallVec;
 
-use self::answer::Verdicts;
 use self::asked::{Hits, Share};
 use self::prepared::{Descriptors, Kind};
+use self::verdict::Verdicts;
+use super::error::AskError;
 use super::rules::RuleSet;
 use crate::engine::Engine;
-
-/// Most descriptors of a request.
-pub const MAX_DESCRIPTORS: usize = 64;
-
-/// What is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask {
-    /// Decide and store by policy.
-    Check,
-    /// Decide only.
-    Peek,
-    /// Store whatever the verdict.
-    Charge,
-}
-
-/// Why a request got no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// The request can't be.
-    Invalid(String),
-    /// No configuration has been loaded.
-    NotConfigured,
-    /// The engine failed.
-    Engine(EngineError),
-}
-
-impl Refused {
-    fn invalid(why: impl Into<String>) -> Self {
-        Self::Invalid(why.into())
-    }
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Invalid(why) => f.write_str(why),
-            Self::NotConfigured => f.write_str("no rate limit configuration loaded"),
-            Self::Engine(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Refused {}
-
-impl From<EngineError> for Refused {
-    fn from(error: EngineError) -> Self {
-        match error {
-            EngineError::Invalid(error) => Self::Invalid(error.to_string()),
-            error => Self::Engine(error),
-        }
-    }
-}
 
 impl Descriptors {
     /// Answers a request.
     ///
     /// # Errors
-    /// [`Refused`]; nothing is stored then.
+    /// [`AskError`]; nothing is stored then.
     pub async fn answer(
         &self,
         engine: &Engine,
         rules: &RuleSet,
         clock: &dyn Clock,
         request: &RateLimitRequest,
-        ask: Ask,
-    ) -> Result<RateLimitResponse, Refused> {
+        mode: Mode,
+    ) -> Result<RateLimitResponse, AskError> {
         let mut shares = asked::shares(self, rules, request, engine)?;
         asked::place(&mut shares)?;
-        if ask != Ask::Peek {
+        if mode != Mode::Peek {
             refund(engine, &shares).await?;
         }
         let charges = asked::charges(&shares);
-        let mode = match ask {
-            Ask::Check => self.mode(&shares, request),
-            Ask::Peek => Mode::Peek,
-            Ask::Charge => Mode::Charge,
+        let mode = match mode {
+            Mode::Check => self.mode(&shares, request),
+            mode => mode,
         };
         let decision = match &*charges {
             [] => None,
@@ -139,7 +87,7 @@ impl Descriptors {
 }
 
 /// Gives back what descriptors say was charged too much.
-async fn refund(engine: &Engine, shares: &[Share<'_>]) -> Result<(), Refused> {
+async fn refund(engine: &Engine, shares: &[Share<'_>]) -> Result<(), AskError> {
     for share in shares {
         if let (Hits::Refunded(hits), Some(rule)) = (share.hits, share.counted()) {
             let charge = earrrl::Charge { rule, key: &share.key, cost: Cost::from_units(hits) };
@@ -154,7 +102,7 @@ async fn give_back(
     engine: &Engine,
     shares: &[Share<'_>],
     verdicts: &Verdicts,
-) -> Result<(), Refused> {
+) -> Result<(), AskError> {
     for (share, verdict) in shares.iter().zip(&verdicts.each) {
         if let (Hits::Charged(hits), Some(rule), false) =
             (share.hits, share.counted(), verdict.over)
@@ -171,7 +119,7 @@ async fn figures(
     engine: &Engine,
     shares: &[Share<'_>],
     decision: Option<&Decision>,
-) -> Result<SmallVec<[Option<Decision>; 4]>, Refused> {
+) -> Result<SmallVec<[Option<Decision>; 4]>, AskError> {
     let counted = shares.iter().filter(|share| share.counted().is_some()).count();
     let ask = |share: &Share<'_>| {
         let hits = if let Hits::Charged(hits) = share.hits { hits } else { 0 };
@@ -190,18 +138,13 @@ async fn figures(
     Ok(figures.into_iter().collect::<Result<_, _>>()?)
 }
 
-/// The time until a window that began at a multiple of `length` ends.
-fn until_window_ends(now: Nanos, length: u64) -> std::time::Duration {
-    std::time::Duration::from_nanos(length - now.get() % length.max(1))
-}
-
 /// An answer in time: near the deadline the request passes, since Envoy lets it pass after it, and
 /// counts an error.
 pub(super) async fn in_time(
-    answer: impl Future<Output = Result<RateLimitResponse, Refused>>,
+    answer: impl Future<Output = Result<RateLimitResponse, AskError>>,
     request: &RateLimitRequest,
     deadline: Instant,
-) -> Result<RateLimitResponse, Refused> {
+) -> Result<RateLimitResponse, AskError> {
     // A quarter of the time is for the way back.
     let left = deadline.saturating_duration_since(Instant::now()) * 3 / 4;
     match tokio::time::timeout(left, answer).await {

@@ -65,7 +65,7 @@ pub enum Kind {
 pub struct Current {
     /// The limit's name.
     pub name: String,
-    /// So many requests.
+    /// This many requests.
     pub requests: u32,
     /// In each of this unit, by its number.
     pub unit: i32,

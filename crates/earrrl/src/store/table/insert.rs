@@ -49,9 +49,13 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
 
     /// Steps 2 and 3.
     pub(super) fn finish(&self, key: KeyHash, word: Word, claim: &Seen) -> bool {
-        let committed = Entry::new(key.fingerprint(), word);
-        (!S::RESCANS || self.rescan(key, claim))
-            && self.lines.slot(claim.place).swap(claim.entry, committed).is_ok()
+        if S::RESCANS && !self.rescan(key, claim) {
+            return false;
+        }
+        let sealed = S::HEEDS_SEALS && self.is_sealed();
+        let committed = if sealed { Entry::EMPTY } else { Entry::new(key.fingerprint(), word) };
+        let is_swapped = self.lines.slot(claim.place).swap(claim.entry, committed).is_ok();
+        is_swapped && !sealed
     }
 
     /// Step 1. A claim of the key that is already there is taken over.
@@ -87,10 +91,34 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         let shard = self.shard(fingerprint);
         let entry = Entry::claim(fingerprint, shard.claims.fetch_add(1, Relaxed));
         self.lines.slot(victim.place).swap(victim.entry, entry).ok()?;
-        if victim.rank > idle && !victim.entry.is_claim() {
-            shard.displaced.fetch_add(1, Relaxed);
-        }
+        self.count_displaced(fingerprint, &victim, idle);
         Some(Seen { entry, ..victim })
+    }
+
+    fn count_displaced(&self, by: u64, victim: &Seen, idle: Rank) {
+        if victim.rank > idle && !victim.entry.is_claim() {
+            self.shard(by).displaced.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Stores a state that has no other trace here and that nobody else can be storing, in one of the
+    /// sets that it may be in, home line first: the one with that place.
+    pub(super) fn put_near(&self, place: usize, state: Entry, idle: Word) {
+        let home = place / LINE;
+        let rank_of = |word| rank(Entry::new(state.fingerprint(), word));
+        loop {
+            let mut slots = [UNSEEN; MOST_CANDIDATES];
+            let lines = (0..LINES).map(|nth| home ^ nth);
+            let places = lines.flat_map(|line| line * LINE..(line + 1) * LINE);
+            for (slot, place) in slots.iter_mut().zip(places) {
+                *slot = self.look(place);
+            }
+            let set = slots.get(..LINE * LINES).unwrap_or(&slots);
+            let Some(victim) = victim([set, &[]], LINE, rank(state), rank_of(idle)) else { return };
+            if self.lines.slot(victim.place).swap(victim.entry, state).is_ok() {
+                return self.count_displaced(state.fingerprint(), &victim, rank_of(idle));
+            }
+        }
     }
 
     /// Step 2. Whether the claim is the only trace of its key.

@@ -35,6 +35,7 @@ mod raw;
 mod slot;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod victim;
 
 use core::fmt;
@@ -45,6 +46,7 @@ pub use hash::{KeyHash, KeyHasher};
 use raw::RawTable;
 use slot::AtomicSlot;
 pub(crate) use slot::Purpose;
+pub(crate) use transfer::lock_of;
 
 /// Slots in a cache line.
 const LINE: usize = 4;
@@ -174,7 +176,13 @@ impl Table {
     /// Fetches the lines where the key most likely is, to have them at hand a little later.
     #[inline]
     pub fn prefetch(&self, key: KeyHash) {
-        let _ = self.place(key, Purpose::Write);
+        self.prefetch_to(key, Purpose::Write);
+    }
+
+    /// The same, for a change or perhaps only to read.
+    #[inline]
+    pub(crate) fn prefetch_to(&self, key: KeyHash, to: Purpose) {
+        let _ = self.place(key, to);
     }
 
     /// The same for a key that is new, or not where it most likely is.
@@ -217,6 +225,45 @@ impl Table {
         self.raw.convert(|entry| {
             convert(entry.word()).map_or(Entry::EMPTY, |word| Entry::new(entry.fingerprint(), word))
         });
+    }
+
+    /// Lets no newcomers in any more: an absent client stays absent, whatever is to be stored of it.
+    pub(crate) fn seal(&self) {
+        self.raw.seal();
+    }
+
+    /// Whether it is sealed. Asked after a client was found absent, it tells whether the client may be
+    /// elsewhere.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.raw.is_sealed()
+    }
+
+    /// Takes a client out of a sealed table.
+    pub(crate) fn take(&self, key: KeyHash) -> Option<Word> {
+        self.raw.take(key)
+    }
+
+    /// Whether [`pour`](Self::pour) can bring clients from here to there.
+    pub(crate) fn is_laid_out_as(&self, other: &Self) -> bool {
+        self.raw.is_laid_out_as(&other.raw)
+    }
+
+    /// Takes all clients out of a sealed table into another that is laid out alike, converted. False if
+    /// that one is sealed meanwhile. `alone` gives what keeps others from moving a client; it sees only
+    /// what [`lock_of`] looks at.
+    pub(crate) fn pour<G>(
+        &self,
+        into: &Self,
+        alone: impl Fn(KeyHash) -> G,
+        convert: impl Fn(Word) -> Option<Word>,
+        idle: Word,
+    ) -> bool {
+        self.raw.pour(&into.raw, alone, convert, idle)
+    }
+
+    /// Forgets the clients whose words are at most `idle`. How many are left.
+    pub(crate) fn clear_idle(&self, idle: Word) -> usize {
+        self.raw.clear_idle(idle)
     }
 
     /// All clients, in no order. Those that come or go meanwhile may be missed.

@@ -2,7 +2,7 @@
 //! threads that insert, update, evict and reset. And the proof that the model would notice: with
 //! the rescan left out, it finds a key in two slots.
 
-use loom::sync::{Arc, Mutex};
+use loom::sync::{Arc, Mutex, MutexGuard};
 use loom::thread;
 
 use super::Change;
@@ -13,10 +13,11 @@ use super::slot::Slot;
 use super::victim::Seen;
 
 /// A slot that the model checker watches. Each half is read by a step of its own.
-struct ModelSlot<const RESCANS: bool>(Mutex<Entry>);
+struct ModelSlot<const RESCANS: bool, const HEEDS_SEALS: bool = true>(Mutex<Entry>);
 
-impl<const RESCANS: bool> Slot for ModelSlot<RESCANS> {
+impl<const RESCANS: bool, const HEEDS_SEALS: bool> Slot for ModelSlot<RESCANS, HEEDS_SEALS> {
     const RESCANS: bool = RESCANS;
+    const HEEDS_SEALS: bool = HEEDS_SEALS;
 
     fn vacant() -> Self {
         Self(Mutex::new(Entry::EMPTY))
@@ -301,4 +302,112 @@ fn a_claim_does_not_hide_the_state_behind_it() {
         assert_eq!(table.update(key, || IDLE, |word| (Change::Remove, word)), Some(5));
         assert_eq!(words(&table, key), []);
     });
+}
+
+/// A table that gives way to another, as after a rule was changed.
+struct GivingWay<S> {
+    old: RawTable<S, 1, 1>,
+    new: RawTable<S, 1, 1>,
+    /// Who moves a client; not looked at by a model that shows what goes wrong without.
+    moving: Option<Mutex<()>>,
+}
+
+impl<S: Slot> GivingWay<S> {
+    /// A key that was counted so many times before.
+    fn new(counted: Word, key: KeyHash, moving: Option<Mutex<()>>) -> Arc<Self> {
+        let (old, new) = (RawTable::new(2).unwrap(), RawTable::new(2).unwrap());
+        assert!((0..counted).all(|_| count_in(&old, key).is_some()));
+        Arc::new(Self { old, new, moving })
+    }
+
+    /// As `older.rs` does it.
+    fn settle(&self, key: KeyHash) {
+        if self.new.update(key, || IDLE, |word| (Change::Keep, word)).is_none() {
+            let _alone: Option<MutexGuard<'_, ()>> =
+                self.moving.as_ref().map(|moving| moving.lock().unwrap());
+            if let Some(word) = self.old.take(key) {
+                let store = |there: Option<Word>| (Change::Store(there.unwrap_or(word)), ());
+                self.new.update(key, || IDLE, store);
+            }
+        }
+    }
+
+    /// A request under the rule that comes after.
+    fn count(&self, key: KeyHash) {
+        self.settle(key);
+        count_in(&self.new, key);
+    }
+
+    /// A request that began under the rule before.
+    fn count_late(&self, key: KeyHash) {
+        if count_in(&self.old, key).is_none() {
+            self.count(key);
+        }
+    }
+
+    fn reload_and_count(&self, key: KeyHash) {
+        self.old.seal();
+        self.count(key);
+    }
+}
+
+/// Counts, unless the key is absent from a sealed table.
+fn count_in<S: Slot>(table: &RawTable<S, 1, 1>, key: KeyHash) -> Option<Word> {
+    table.update(
+        key,
+        || IDLE,
+        |word| {
+            if word.is_none() && table.is_sealed() {
+                return (Change::Keep, None);
+            }
+            let count = word.unwrap_or(0) + 1;
+            (Change::Store(count), Some(count))
+        },
+    )
+}
+
+fn entries<S: Slot>(table: &RawTable<S, 1, 1>) -> Vec<Word> {
+    table.entries(0..2).map(Entry::word).collect()
+}
+
+/// Requests from before and after a change race for a key that was counted so many times.
+fn a_rule_is_changed<S: Slot + Send + 'static>(counted: Word, late: usize, locks: bool) {
+    let key = key(7, 0);
+    let tables = GivingWay::<S>::new(counted, key, locks.then(|| Mutex::new(())));
+    let start = |count: fn(&GivingWay<S>, KeyHash)| {
+        let tables = Arc::clone(&tables);
+        thread::spawn(move || count(&tables, key))
+    };
+    let mut threads = vec![start(GivingWay::reload_and_count)];
+    threads.extend((0..late).map(|_| start(GivingWay::count_late)));
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(entries(&tables.old), []);
+    assert_eq!(entries(&tables.new), [counted + 1 + late as Word], "one count of all");
+}
+
+#[test]
+fn a_client_goes_over_to_the_next_table_whole() {
+    explore(3, || a_rule_is_changed::<ModelSlot<true>>(1, 1, true));
+}
+
+#[test]
+fn a_newcomer_during_a_change_is_in_one_table() {
+    explore(3, || a_rule_is_changed::<ModelSlot<true>>(0, 1, true));
+}
+
+#[test]
+fn two_late_requests_follow_a_client_to_the_next_table() {
+    explore(2, || a_rule_is_changed::<ModelSlot<true>>(1, 2, true));
+}
+
+#[test]
+#[should_panic(expected = "assertion `left == right` failed")]
+fn without_a_look_at_the_seal_the_model_finds_a_client_left_behind() {
+    explore(3, || a_rule_is_changed::<ModelSlot<true, false>>(0, 1, true));
+}
+
+#[test]
+#[should_panic(expected = "one count of all")]
+fn with_two_movers_at_once_the_model_finds_a_lost_count() {
+    explore(3, || a_rule_is_changed::<ModelSlot<true>>(1, 1, false));
 }

@@ -42,12 +42,14 @@ pub(super) struct Seen<'a, S> {
 
 pub(super) struct RawTable<S, const LINE: usize, const LINES: usize> {
     pub(super) lines: Lines<S, LINE, LINES>,
+    /// Not empty once the table takes no newcomers any more; see `transfer.rs`.
+    pub(super) sealed: S,
     shards: Box<[Shard; SHARDS]>,
 }
 
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     pub(super) fn new(sets: usize) -> Option<Self> {
-        Some(Self { lines: Lines::new(sets)?, shards: Box::default() })
+        Some(Self { lines: Lines::new(sets)?, sealed: S::vacant(), shards: Box::default() })
     }
 
     /// By the bits above the lowest, which is set in all fingerprints.

@@ -7,11 +7,15 @@
 #![allow(unsafe_code)]
 
 use super::entry::{Entry, fingerprint};
+use crate::algorithm::Policy;
 
 /// All that the table asks of its memory. Every operation is sequentially consistent.
 pub(super) trait Slot: Sync {
     /// Whether inserting rescans. Only a model that shows what goes wrong without says no.
     const RESCANS: bool = true;
+
+    /// Whether inserting looks at the table's seal. Only a model says no.
+    const HEEDS_SEALS: bool = true;
 
     fn vacant() -> Self;
 
@@ -75,6 +79,17 @@ pub(crate) enum Purpose {
     Write,
     /// Perhaps it will only be read: processors that do nothing else share it.
     Read,
+}
+
+impl Purpose {
+    /// Strict rules store every attempt; what is denied under a leaky one stores nothing.
+    #[inline(always)]
+    pub(crate) fn of(policy: Policy) -> Self {
+        match policy {
+            Policy::Strict => Self::Write,
+            Policy::Leaky => Self::Read,
+        }
+    }
 }
 
 /// Fetches the cache line of `target`.

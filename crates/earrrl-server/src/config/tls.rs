@@ -1,0 +1,68 @@
+//! `[server.tls]`: certificates, and which clients' are believed.
+
+use std::path::PathBuf;
+
+use super::file;
+use super::listen::Protocol;
+use super::problem::Problems;
+
+/// The `[server.tls]` table. The files are read when the server starts and whenever they change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TlsConfig {
+    /// The certificate and those that lead to its authority, PEM.
+    pub cert: PathBuf,
+    /// Its private key, PEM.
+    pub key: PathBuf,
+    /// The authorities of clients' certificates, PEM; `None` where clients need none.
+    pub client_ca: Option<PathBuf>,
+    /// The names of which a client's certificate must have one; empty where any will do.
+    pub client_names: Vec<String>,
+    /// The listeners that speak TLS.
+    pub listeners: Vec<Protocol>,
+}
+
+impl TlsConfig {
+    pub(super) fn validate(file: &file::Tls, problems: &mut Problems) -> Self {
+        let path = |field: &toml::Spanned<String>, problems: &mut Problems| {
+            if field.get_ref().is_empty() {
+                problems.add(field.span(), "expected the path of a PEM file");
+            }
+            PathBuf::from(field.get_ref())
+        };
+        let client_ca = file.client_ca.as_ref().map(|field| path(field, problems));
+        if let (None, Some(name)) = (&client_ca, file.client_names.first()) {
+            problems.add(name.span(), "client_names: without client_ca no client is asked for one");
+        }
+        for name in file.client_names.iter().filter(|name| name.get_ref().is_empty()) {
+            problems.add(name.span(), "client_names: expected a DNS name or a URI");
+        }
+        Self {
+            cert: path(&file.cert, problems),
+            key: path(&file.key, problems),
+            client_ca,
+            client_names: file.client_names.iter().map(|name| name.get_ref().clone()).collect(),
+            listeners: listeners(file, problems),
+        }
+    }
+
+    /// Whether a listener speaks TLS.
+    pub fn covers(&self, protocol: Protocol) -> bool {
+        self.listeners.contains(&protocol)
+    }
+}
+
+/// All but the one for health and metrics, which probes ask that know no certificates.
+fn listeners(file: &file::Tls, problems: &mut Problems) -> Vec<Protocol> {
+    let Some(names) = &file.listeners else {
+        return vec![Protocol::Http, Protocol::Resp, Protocol::Grpc];
+    };
+    let mut listeners = Vec::with_capacity(names.len());
+    for name in names {
+        match Protocol::ALL.into_iter().find(|protocol| protocol.name() == name.get_ref()) {
+            Some(protocol) => listeners.push(protocol),
+            None => problems.add(name.span(), "listeners: expected http, resp, grpc or admin"),
+        }
+    }
+    listeners
+}

@@ -1,0 +1,108 @@
+//! Counters, spread over cells that threads don't share: two threads that count in one word slow each
+//! other down by more than a decision takes.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Cells of a counter; more threads than that share.
+pub(super) const CELLS: usize = 16;
+/// Upper bounds of the histogram, in microseconds.
+const BOUNDS: [u64; 12] =
+    [10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 100_000, 1_000_000];
+
+/// A number that only grows, cheap to count from any thread.
+#[derive(Debug, Default)]
+pub struct Counter([Cell; CELLS]);
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Cell(AtomicU64);
+
+impl Counter {
+    /// One more.
+    #[inline]
+    pub fn increment(&self) {
+        self.add(1);
+    }
+
+    /// This many more.
+    #[inline]
+    pub fn add(&self, count: u64) {
+        self.0[cell()].0.fetch_add(count, Relaxed);
+    }
+
+    /// How many in all.
+    pub fn get(&self) -> u64 {
+        self.0.iter().map(|cell| cell.0.load(Relaxed)).sum()
+    }
+}
+
+/// The cell of this thread.
+#[inline]
+pub(super) fn cell() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static CELL: usize = NEXT.fetch_add(1, Relaxed) % CELLS);
+    CELL.with(|cell| *cell)
+}
+
+/// How long something took.
+#[derive(Debug, Default)]
+pub struct Histogram {
+    buckets: [Counter; BOUNDS.len() + 1],
+    nanos: Counter,
+}
+
+impl Histogram {
+    /// Counts one that took so long.
+    #[inline]
+    pub fn record(&self, took: Duration) {
+        let micros = took.as_micros() as u64;
+        let bucket = BOUNDS.iter().position(|bound| micros <= *bound).unwrap_or(BOUNDS.len());
+        self.buckets[bucket].increment();
+        self.nanos.add(took.as_nanos() as u64);
+    }
+
+    /// How many took at most this many seconds, bound by bound.
+    pub(super) fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
+        let counts = self.buckets.iter().scan(0, |sum, bucket| {
+            *sum += bucket.get();
+            Some(*sum)
+        });
+        BOUNDS.iter().map(|micros| *micros as f64 / 1e6).chain([f64::INFINITY]).zip(counts)
+    }
+
+    /// The seconds that all took together.
+    pub(super) fn seconds(&self) -> f64 {
+        self.nanos.get() as f64 / 1e9
+    }
+}
+
+/// How often each of a few known things was seen, and anything else.
+#[derive(Debug)]
+pub(super) struct Counts<const N: usize> {
+    known: [Counter; N],
+    other: Counter,
+}
+
+impl<const N: usize> Default for Counts<N> {
+    fn default() -> Self {
+        Self { known: std::array::from_fn(|_| Counter::default()), other: Counter::default() }
+    }
+}
+
+impl<const N: usize> Counts<N> {
+    /// Counts one.
+    pub(super) fn count<T: PartialEq>(&self, names: &[T; N], seen: &T) {
+        let place = names.iter().position(|known| known == seen);
+        place.map_or(&self.other, |place| &self.known[place]).increment();
+    }
+
+    /// What was seen, and how often.
+    pub(super) fn seen<T: ToString>(&self, names: &[T; N]) -> Vec<(String, f64)> {
+        let known =
+            names.iter().zip(&self.known).map(|(name, counter)| (name.to_string(), counter));
+        let all = known.chain([("other".to_owned(), &self.other)]);
+        let all = all.map(|(name, counter)| (name, counter.get() as f64));
+        all.filter(|(_, count)| *count > 0.0).collect()
+    }
+}

@@ -1,0 +1,114 @@
+//! Numbers with a name, a help text and labels, as Prometheus's library has them.
+
+use prometheus::proto::{
+    Bucket, Counter as CounterValue, Gauge, Histogram as HistogramValue, LabelPair, Metric,
+    MetricFamily, MetricType,
+};
+
+use super::counter::Histogram;
+
+/// Names and values of labels.
+pub type Labels = Vec<(&'static str, String)>;
+
+fn borrowed(labels: &Labels) -> Vec<(&str, &str)> {
+    labels.iter().map(|(name, value)| (*name, &**value)).collect()
+}
+
+/// Numbers that are kept elsewhere and looked at when asked for.
+#[derive(Debug)]
+pub struct Family(pub(super) MetricFamily);
+
+impl Family {
+    /// Numbers that go up and down.
+    pub fn gauge(name: &str, help: &str) -> Self {
+        Self(family(name, help, MetricType::GAUGE, Vec::new()))
+    }
+
+    /// Numbers that only grow.
+    pub fn counter(name: &str, help: &str) -> Self {
+        Self(family(name, help, MetricType::COUNTER, Vec::new()))
+    }
+
+    /// With a single value.
+    pub fn value(self, value: f64) -> Self {
+        self.with([metric(&[], value)].into())
+    }
+
+    /// With values, each with its labels.
+    pub fn with_labels(self, values: impl IntoIterator<Item = (Labels, f64)>) -> Self {
+        let values = values.into_iter();
+        self.with(values.map(|(labels, value)| metric(&borrowed(&labels), value)).collect())
+    }
+
+    /// A histogram.
+    pub fn histogram(name: &str, help: &str, labels: &Labels, taken: &Histogram) -> Self {
+        Self(histogram(name, help, &borrowed(labels), taken))
+    }
+
+    /// With values, each of another label.
+    pub fn labelled<L: AsRef<str>>(
+        self,
+        label: &str,
+        values: impl IntoIterator<Item = (L, f64)>,
+    ) -> Self {
+        let values = values.into_iter();
+        self.with(values.map(|(name, value)| metric(&[(label, name.as_ref())], value)).collect())
+    }
+
+    fn with(mut self, mut values: Vec<Metric>) -> Self {
+        if self.0.get_field_type() == MetricType::COUNTER {
+            for value in &mut values {
+                let mut counter = CounterValue::default();
+                counter.set_value(value.get_gauge().get_value());
+                value.set_counter(counter);
+            }
+        }
+        self.0.set_metric(values);
+        self
+    }
+}
+
+fn family(name: &str, help: &str, kind: MetricType, values: Vec<Metric>) -> MetricFamily {
+    let mut family = MetricFamily::default();
+    family.set_name(name.to_owned());
+    family.set_help(help.to_owned());
+    family.set_field_type(kind);
+    family.set_metric(values);
+    family
+}
+
+fn metric(labels: &[(&str, &str)], value: f64) -> Metric {
+    let mut gauge = Gauge::default();
+    gauge.set_value(value);
+    let mut metric = Metric::from_label(pairs(labels));
+    metric.set_gauge(gauge);
+    metric
+}
+
+fn pairs(labels: &[(&str, &str)]) -> Vec<LabelPair> {
+    let pair = |(name, value): &(&str, &str)| {
+        let mut pair = LabelPair::default();
+        pair.set_name((*name).to_owned());
+        pair.set_value((*value).to_owned());
+        pair
+    };
+    labels.iter().map(pair).collect()
+}
+
+fn histogram(name: &str, help: &str, labels: &[(&str, &str)], taken: &Histogram) -> MetricFamily {
+    let mut value = HistogramValue::default();
+    let buckets = taken.cumulative().filter(|(bound, _)| bound.is_finite());
+    let buckets = buckets.map(|(bound, count)| {
+        let mut bucket = Bucket::default();
+        bucket.set_upper_bound(bound);
+        bucket.set_cumulative_count(count);
+        bucket
+    });
+    value.set_bucket(buckets.collect());
+    // The last bucket has no bound; the encoder writes it from the count.
+    value.set_sample_count(taken.cumulative().last().map_or(0, |(_, count)| count));
+    value.set_sample_sum(taken.seconds());
+    let mut metric = Metric::from_label(pairs(labels));
+    metric.set_histogram(value);
+    family(name, help, MetricType::HISTOGRAM, vec![metric])
+}

@@ -1,0 +1,186 @@
+//! What is counted, and how it is told to Prometheus.
+
+mod counter;
+mod family;
+mod outcomes;
+
+use prometheus::core::Collector as _;
+use prometheus::process_collector::ProcessCollector;
+use prometheus::{Encoder as _, TextEncoder};
+
+pub use counter::{Counter, Histogram};
+pub use family::{Family, Labels};
+pub use outcomes::{Outcomes, RuleOutcomes};
+
+use counter::Counts;
+use outcomes::OUTCOMES;
+
+/// The statuses that this server answers with; others are counted together.
+const STATUSES: [u16; 15] =
+    [200, 204, 400, 401, 403, 404, 405, 409, 413, 415, 421, 422, 429, 431, 503];
+/// The codes of RESP's errors.
+const CODES: [&str; 6] = ["ERR", "EXECABORT", "NOAUTH", "NOPERM", "NOPROTO", "WRONGPASS"];
+
+/// Everything that is counted.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    /// By rule and outcome.
+    pub outcomes: Outcomes,
+    /// `CL.THROTTLE`'s.
+    pub throttle: RuleOutcomes,
+    /// From reading a batch of RESP requests until its answers are ready.
+    pub resp_batch: Histogram,
+    /// From an HTTP request's body until its answer is ready.
+    pub http_request: Histogram,
+    /// RESP requests.
+    pub resp_requests: Counter,
+    /// HTTP requests.
+    pub http_requests: Counter,
+    /// Requests that no rule was for.
+    pub unmatched: Counter,
+    /// Requests that could not be understood.
+    pub malformed: Counter,
+    /// Wrong tokens.
+    pub failed_logins: Counter,
+    /// Connections accepted.
+    pub accepted: Counter,
+    /// Connections refused, for a limit.
+    pub refused: Counter,
+    /// Connections closed because a time-out passed or memory ran short.
+    pub shed: Counter,
+    /// Reloads that took effect.
+    pub reloads: Counter,
+    /// Reloads that were refused, because the file was not valid.
+    pub failed_reloads: Counter,
+    resp_errors: Counts<{ CODES.len() }>,
+    http_responses: Counts<{ STATUSES.len() }>,
+}
+
+impl Metrics {
+    /// Counts an answer of HTTP.
+    #[inline]
+    pub fn count_status(&self, status: u16) {
+        self.http_responses.count(&STATUSES, &status);
+    }
+
+    /// Counts an error of RESP.
+    pub fn count_error(&self, code: &'static str) {
+        self.resp_errors.count(&CODES, &code);
+    }
+
+    /// All of it in the Prometheus text format, with numbers that others keep.
+    pub fn render(&self, families: Vec<Family>) -> Vec<u8> {
+        let counters = self.counters().into_iter();
+        let counters = counters
+            .map(|(name, help, counter)| Family::counter(name, help).value(counter.get() as f64));
+        let own = counters.chain(self.by_label()).chain(self.times()).chain(families);
+        let process = ProcessCollector::for_self().collect();
+        let all = own.map(|family| family.0).chain(process);
+        // A family without values has no text.
+        let all: Vec<_> = all.filter(|family| !family.get_metric().is_empty()).collect();
+        let mut text = Vec::with_capacity(8192);
+        // Writing to memory can't fail.
+        let _ = TextEncoder::new().encode(&all, &mut text);
+        text
+    }
+
+    fn by_label(&self) -> [Family; 4] {
+        let errors = self.resp_errors.seen(&CODES);
+        let responses = self.http_responses.seen(&STATUSES);
+        let version = [(env!("CARGO_PKG_VERSION"), 1.0)];
+        [
+            Family::counter("earrrl_decisions_total", "Decisions by rule and outcome.")
+                .with_labels(self.decisions()),
+            Family::counter("earrrl_resp_errors_total", "Errors answered over RESP.")
+                .labelled("code", errors),
+            Family::counter("earrrl_http_responses_total", "HTTP answers by status.")
+                .labelled("status", responses),
+            Family::gauge("earrrl_build_info", "The version.").labelled("version", version),
+        ]
+    }
+
+    fn times(&self) -> [Family; 2] {
+        let http = vec![("protocol", "http".to_owned())];
+        let resp = "Time from reading RESP requests that came together to the last one's answer.";
+        [
+            Family::histogram(
+                "earrrl_request_seconds",
+                "Time from an HTTP request's body to its answer.",
+                &http,
+                &self.http_request,
+            ),
+            Family::histogram("earrrl_resp_batch_seconds", resp, &Vec::new(), &self.resp_batch),
+        ]
+    }
+
+    fn decisions(&self) -> Vec<(Labels, f64)> {
+        let of = |rule: &str, outcomes: &RuleOutcomes| {
+            OUTCOMES.map(|outcome| {
+                let labels =
+                    vec![("rule", rule.to_owned()), ("outcome", outcome.name().to_owned())];
+                (labels, outcomes.get(outcome) as f64)
+            })
+        };
+        let rules = self.outcomes.each();
+        let rules = rules.iter().flat_map(|(rule, outcomes)| of(rule, outcomes));
+        rules.chain(of("CL.THROTTLE", &self.throttle)).collect()
+    }
+
+    fn counters(&self) -> [(&'static str, &'static str, &Counter); 10] {
+        [
+            ("earrrl_resp_requests_total", "RESP requests.", &self.resp_requests),
+            ("earrrl_http_requests_total", "HTTP requests.", &self.http_requests),
+            ("earrrl_unmatched_total", "Requests that no rule was for.", &self.unmatched),
+            ("earrrl_malformed_requests_total", "Requests not understood.", &self.malformed),
+            ("earrrl_failed_logins_total", "Wrong tokens.", &self.failed_logins),
+            ("earrrl_connections_accepted_total", "Connections accepted.", &self.accepted),
+            ("earrrl_connections_refused_total", "Connections over a limit.", &self.refused),
+            ("earrrl_connections_shed_total", "Connections overdue or too heavy.", &self.shed),
+            ("earrrl_reloads_total", "Reloads that took effect.", &self.reloads),
+            ("earrrl_reload_failures_total", "Reloads refused.", &self.failed_reloads),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use earrrl::Outcome;
+
+    use super::*;
+
+    #[test]
+    fn counts_show_in_prometheus_text() {
+        let metrics = Metrics::default();
+        metrics.outcomes.of_rule("login").count(Outcome::Deny);
+        metrics.outcomes.of_rule("login").count(Outcome::Deny);
+        metrics.throttle.count(Outcome::Allow);
+        metrics.resp_batch.record(Duration::from_micros(30));
+        metrics.resp_batch.record(Duration::from_secs(2));
+        metrics.count_status(429);
+        metrics.count_status(599);
+        metrics.count_error("NOAUTH");
+        let text =
+            metrics.render(vec![Family::gauge("earrrl_connections", "Connections.").value(3.0)]);
+        let text = String::from_utf8(text).unwrap();
+        for line in [
+            "earrrl_decisions_total{rule=\"login\",outcome=\"deny\"} 2",
+            "earrrl_decisions_total{rule=\"login\",outcome=\"allow\"} 0",
+            "earrrl_decisions_total{rule=\"CL.THROTTLE\",outcome=\"allow\"} 1",
+            "earrrl_resp_batch_seconds_bucket{le=\"0.00005\"} 1",
+            "earrrl_resp_batch_seconds_bucket{le=\"+Inf\"} 2",
+            "earrrl_resp_batch_seconds_sum 2.00003",
+            "earrrl_request_seconds_count{protocol=\"http\"} 0",
+            "earrrl_http_responses_total{status=\"429\"} 1",
+            "earrrl_http_responses_total{status=\"other\"} 1",
+            "earrrl_resp_errors_total{code=\"NOAUTH\"} 1",
+            "# TYPE earrrl_decisions_total counter",
+            concat!("earrrl_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
+            "earrrl_connections 3",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert!(text.contains("process_resident_memory_bytes "), "{text}");
+    }
+}

@@ -1,0 +1,90 @@
+//! How often each rule said what.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use earrrl::Outcome;
+
+use super::counter::{CELLS, cell};
+
+/// What can become of a request under a rule, in the order of `Outcome`.
+pub(super) const OUTCOMES: [Outcome; 6] = [
+    Outcome::Allow,
+    Outcome::Observe,
+    Outcome::Quarantine,
+    Outcome::Delay,
+    Outcome::ShadowBan,
+    Outcome::Deny,
+];
+/// How often one rule said what.
+#[derive(Debug, Default)]
+pub struct RuleOutcomes {
+    cells: [OutcomeCells; CELLS],
+    /// The second in which a dry run was last logged.
+    logged: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct OutcomeCells([AtomicU64; OUTCOMES.len()]);
+
+impl RuleOutcomes {
+    /// Counts one.
+    #[inline]
+    pub fn count(&self, outcome: Outcome) {
+        let place = match outcome {
+            Outcome::Allow => 0,
+            Outcome::Observe => 1,
+            Outcome::Quarantine => 2,
+            Outcome::Delay => 3,
+            Outcome::ShadowBan => 4,
+            _ => 5,
+        };
+        self.cells[cell()].0[place].fetch_add(1, Relaxed);
+    }
+
+    /// How many of this outcome.
+    pub fn get(&self, outcome: Outcome) -> u64 {
+        let place = OUTCOMES.iter().position(|known| *known == outcome);
+        place.map_or(0, |place| self.cells.iter().map(|cell| cell.0[place].load(Relaxed)).sum())
+    }
+
+    /// Logs a request that a dry run would have denied; at most one a second, the counts have all.
+    pub fn log_observed(&self, rule: &str, key: &[u8]) {
+        let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        if self.logged.swap(second, Relaxed) != second {
+            let observed = self.get(Outcome::Observe);
+            tracing::info!(rule, key = %key.escape_ascii(), observed, "over the limit, not enforced");
+        }
+    }
+}
+
+/// The counts of all rules there have been; as many as configurations name, so bounded by them.
+#[derive(Debug, Default)]
+pub struct Outcomes(Mutex<BTreeMap<String, Arc<RuleOutcomes>>>);
+
+impl Outcomes {
+    /// The counts of a rule; they go on over reloads.
+    pub fn of_rule(&self, name: &str) -> Arc<RuleOutcomes> {
+        Arc::clone(self.lock().entry(name.to_owned()).or_default())
+    }
+
+    /// Decisions in all.
+    pub fn total(&self) -> u64 {
+        let of = |rule: &Arc<RuleOutcomes>| {
+            OUTCOMES.map(|outcome| rule.get(outcome)).iter().sum::<u64>()
+        };
+        self.lock().values().map(of).sum()
+    }
+
+    /// Each rule with its counts.
+    pub(super) fn each(&self) -> Vec<(String, Arc<RuleOutcomes>)> {
+        self.lock().iter().map(|(name, rule)| (name.clone(), Arc::clone(rule))).collect()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<RuleOutcomes>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,110 @@
+//! The first bytes of a connection, which tell HTTP/2 in clear text from HTTP/1.1.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+
+use crate::connections::Connection;
+use crate::stream::Stream;
+
+/// What a client sends first that speaks HTTP/2 unasked (RFC 9113 section 3.4).
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A connection of which a few bytes have been read; they are read from this once more.
+#[derive(Debug)]
+pub(super) struct Rewound {
+    pub(super) stream: Stream,
+    first: [u8; PREFACE.len()],
+    length: u8,
+    consumed: u8,
+}
+
+impl Rewound {
+    /// Of which nothing has been read.
+    pub(super) fn new(stream: Stream) -> Self {
+        Self { stream, first: [0; PREFACE.len()], length: 0, consumed: 0 }
+    }
+
+    /// Reads until it is plain whether the client speaks HTTP/2.
+    ///
+    /// # Errors
+    /// What the socket says, or that the client has closed it.
+    pub(super) async fn speaks_http2(&mut self, connection: &Connection) -> io::Result<bool> {
+        if self.stream.agreed_on_http2() {
+            return Ok(true);
+        }
+        loop {
+            let length = usize::from(self.length);
+            let read = self.stream.read(&mut self.first[length..]).await?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            if length == 0 {
+                connection.busy();
+            }
+            self.length += read as u8;
+            let first = &self.first[..length + read];
+            if !PREFACE.starts_with(first) {
+                return Ok(false);
+            }
+            if first.len() == PREFACE.len() {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+impl AsyncRead for Rewound {
+    #[inline]
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let again = &self.first[usize::from(self.consumed)..usize::from(self.length)];
+        if again.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(context, buffer);
+        }
+        let taken = again.len().min(buffer.remaining());
+        buffer.put_slice(&again[..taken]);
+        self.consumed += taken as u8;
+        // What has come besides is read at once, so that a request is parsed once.
+        match Pin::new(&mut self.stream).poll_read(context, buffer) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl AsyncWrite for Rewound {
+    #[inline]
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, buffers)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

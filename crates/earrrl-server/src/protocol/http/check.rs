@@ -1,0 +1,169 @@
+//! `POST /v1/check` and its like: one check, several rules at once, a batch; and `/v1/refund`.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use earrrl::Mode;
+use futures_util::future::join_all;
+
+use super::answer::{self, Status};
+use super::body::{Batch, Check, MAX_BATCH, Named, Refund, Wanted};
+use super::problem::Problem;
+use super::request::{Shared, parse, read};
+use crate::config::access::Access;
+use crate::server::Server;
+use crate::service::attributes::Attributes;
+use crate::service::error::AskError;
+use crate::service::rules::{ActiveRule, RuleSet};
+use crate::service::{Answer, Ask, Manner};
+
+/// Checks of a batch that are under way at once, where they are waited for. They are sent in order,
+/// so those about one key are decided in order.
+const AT_ONCE: usize = 32;
+
+pub(super) async fn check(State(server): Shared, request: Request) -> Result<Response, Problem> {
+    ask(&server, request, Mode::Check, Status::ByVerdict).await
+}
+
+pub(super) async fn peek(State(server): Shared, request: Request) -> Result<Response, Problem> {
+    ask(&server, request, Mode::Peek, Status::Ok).await
+}
+
+pub(super) async fn charge(State(server): Shared, request: Request) -> Result<Response, Problem> {
+    ask(&server, request, Mode::Charge, Status::ByVerdict).await
+}
+
+async fn ask(
+    server: &Server,
+    request: Request,
+    mode: Mode,
+    status: Status,
+) -> Result<Response, Problem> {
+    let body = read(server, request, Access::Ask).await?;
+    let started = Instant::now();
+    let check: Check<'_> = parse(server, &body)?;
+    let x_rate_limit = server.config.x_ratelimit_headers;
+    let respond =
+        |answer: &Answer<'_>, several| answer::respond(answer, several, status, x_rate_limit);
+    let manner = Manner { mode, available: true };
+    let response = decide(server, check, manner, respond).await?;
+    server.service.metrics.http_request.record(started.elapsed());
+    Ok(response)
+}
+
+/// Decides one check, and does with the answer what `then` says: the answer borrows from the rules
+/// in force.
+async fn decide<T>(
+    server: &Server,
+    check: Check<'_>,
+    manner: Manner,
+    then: impl FnOnce(&Answer<'_>, bool) -> T,
+) -> Result<T, AskError> {
+    let service = &server.service;
+    let rules = service.rules();
+    match check.wanted()? {
+        Wanted::One(named) => {
+            let rule = find(server, &rules, &named)?;
+            let ask = Ask { rule: rule.get(), key: named.key.as_bytes(), cost: named.cost };
+            Ok(then(&service.ask(ask, manner).await?, false))
+        }
+        Wanted::Several(list) => {
+            let found: Vec<Found<'_>> =
+                list.iter().map(|named| find(server, &rules, named)).collect::<Result<_, _>>()?;
+            let each = found.iter().zip(&list);
+            let asks: Vec<Ask<'_>> = each
+                .map(|(rule, named)| Ask {
+                    rule: rule.get(),
+                    key: named.key.as_bytes(),
+                    cost: named.cost,
+                })
+                .collect();
+            Ok(then(&service.ask_all(&asks, manner).await?, true))
+        }
+        Wanted::Matching(pairs) => {
+            let request = Attributes::new(pairs, &rules.reading);
+            Ok(then(&service.ask_matching(&rules, &request, manner).await?, true))
+        }
+    }
+}
+
+/// A rule of the configuration, or one that came as text.
+enum Found<'a> {
+    Named(&'a ActiveRule),
+    Inline(Arc<ActiveRule>),
+}
+
+impl Found<'_> {
+    fn get(&self) -> &ActiveRule {
+        match self {
+            Self::Named(rule) => rule,
+            Self::Inline(rule) => rule,
+        }
+    }
+}
+
+fn find<'a>(server: &Server, rules: &'a RuleSet, named: &Named<'_>) -> Result<Found<'a>, AskError> {
+    match rules.get(named.rule.as_bytes()) {
+        Some(rule) => Ok(Found::Named(rule)),
+        None if named.rule.contains(' ') => {
+            server.service.inline_rule(&named.rule).map(Found::Inline)
+        }
+        None => Err(AskError::UnknownRule),
+    }
+}
+
+pub(super) async fn batch(State(server): Shared, request: Request) -> Result<Response, Problem> {
+    let body = read(&server, request, Access::Ask).await?;
+    let batch: Batch<'_> = parse(&server, &body)?;
+    if batch.checks.len() > MAX_BATCH {
+        let detail = format!("checks: {}; at most {MAX_BATCH}", batch.checks.len());
+        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
+    }
+    let mut out = Vec::with_capacity(256 * batch.checks.len() + 16);
+    out.extend_from_slice(b"{\"decisions\":[");
+    let mut checks = batch.checks.into_iter().map(|check| check.0);
+    if server.service.engine().waits() {
+        while let Some(first) = checks.next() {
+            let together = [first].into_iter().chain(checks.by_ref().take(AT_ONCE - 1));
+            let answers: Vec<_> = together.map(|check| decide_apart(&server, check)).collect();
+            join_all(answers).await.iter().for_each(|answer| out.extend_from_slice(answer));
+        }
+    } else {
+        for check in checks {
+            decide_into(&server, check, &mut out).await;
+        }
+    }
+    out.pop_if(|byte| *byte == b',');
+    out.extend_from_slice(b"]}");
+    Ok(([(header::CONTENT_TYPE, "application/json")], out).into_response())
+}
+
+/// Appends one answer of a batch, and a comma.
+async fn decide_into(server: &Server, check: Check<'_>, out: &mut Vec<u8>) {
+    let write = |answer: &Answer<'_>, several| answer::write_object(answer, several, out);
+    if let Err(error) = decide(server, check, Mode::Check.into(), write).await {
+        out.extend_from_slice(Problem::from(error).to_json().to_string().as_bytes());
+    }
+    out.push(b',');
+}
+
+async fn decide_apart(server: &Server, check: Check<'_>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256);
+    decide_into(server, check, &mut out).await;
+    out
+}
+
+pub(super) async fn refund(State(server): Shared, request: Request) -> Result<StatusCode, Problem> {
+    let body = read(&server, request, Access::Change).await?;
+    let refund: Refund<'_> = parse(&server, &body)?;
+    let charged_at = refund.charged_at()?;
+    let named = refund.named()?;
+    let rules = server.service.rules();
+    let rule = find(&server, &rules, &named)?;
+    let ask = Ask { rule: rule.get(), key: named.key.as_bytes(), cost: named.cost };
+    server.service.refund(ask, charged_at).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

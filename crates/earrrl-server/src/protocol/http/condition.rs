@@ -1,0 +1,40 @@
+//! How the server is: health, metrics, and what it can be asked.
+
+use axum::Json;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use super::request::Shared;
+
+const OPENAPI: &str = include_str!("openapi.json");
+
+pub(super) async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
+}
+
+pub(super) async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// Ready until it is going. A reload that was refused is told, but takes nobody out of service: the
+/// rules before it are in force. Neither does a Redis that is gone: every server would go at once.
+pub(super) async fn readyz(server: Shared) -> Response {
+    let stopping = server.is_stopping();
+    let status = if stopping { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+    let word = if stopping { "stopping" } else { "ready" };
+    let engine = server.service.engine().state();
+    let mut body = json!({
+        "status": word, "reload_error": server.reload_error(), "engine": { "mode": engine.mode },
+    });
+    if let Some(owed) = engine.owed {
+        body["engine"]["owed_clients"] = owed.into();
+        body["engine"]["trouble"] = engine.trouble.into();
+    }
+    (status, Json(body)).into_response()
+}
+
+pub(super) async fn metrics(server: Shared) -> Response {
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], server.metrics()).into_response()
+}

@@ -1,0 +1,85 @@
+//! What every route asks of a request: a token that is good for it, a body that is JSON and no longer
+//! than may be.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use futures_util::StreamExt as _;
+use hyper::body::Body as _;
+use serde::Deserialize;
+
+use super::body::{self, Object};
+use super::problem::Problem;
+use crate::config::access::Access;
+use crate::server::Server;
+
+pub(super) type Shared = State<Arc<Server>>;
+
+/// The body of a request that may be made. One that is announced as too long is refused before any
+/// of it is read. Its type must be said: a web page can't send JSON to another site unasked.
+pub(super) async fn read(
+    server: &Server,
+    request: Request,
+    needed: Access,
+) -> Result<Vec<u8>, Problem> {
+    authorize(server, request.headers(), needed)?;
+    server.service.metrics.http_requests.increment();
+    let kind = request.headers().get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    if !kind.get(..16).is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/json")) {
+        let detail = "expected Content-Type: application/json";
+        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
+    }
+    let most = server.config.max_body;
+    let too_long = |detail| Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail);
+    let announced = request.body().size_hint().lower();
+    if announced > most as u64 {
+        return Err(too_long(format!("{announced} bytes; at most {most}")));
+    }
+    let mut chunks = request.into_body().into_data_stream();
+    let mut body = Vec::with_capacity(announced as usize);
+    while let Some(chunk) = chunks.next().await {
+        // The connection is gone.
+        let chunk = chunk.map_err(|_| Problem::new(StatusCode::BAD_REQUEST, "no whole body"))?;
+        if body.len() + chunk.len() > most {
+            return Err(too_long(format!("more than {most} bytes")));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+/// Whether the request's token is good for it.
+pub(super) fn authorize(
+    server: &Server,
+    headers: &HeaderMap,
+    needed: Access,
+) -> Result<(), Problem> {
+    let tokens = server.tokens();
+    let bearer = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    let bearer = bearer
+        .and_then(|value| value.split_at_checked(7))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
+    let access = bearer.map_or_else(|| tokens.without(), |(_, token)| tokens.with(token));
+    let refused = |status, detail: &str| Err(Problem::new(status, detail));
+    match (access, bearer) {
+        (access, _) if access >= needed => Ok(()),
+        (Access::Nothing, None) => {
+            refused(StatusCode::UNAUTHORIZED, "expected Authorization: Bearer TOKEN")
+        }
+        (Access::Nothing, Some(_)) => {
+            server.service.metrics.failed_logins.increment();
+            refused(StatusCode::UNAUTHORIZED, "invalid token")
+        }
+        _ => refused(StatusCode::FORBIDDEN, "this needs the admin token"),
+    }
+}
+
+/// The body's JSON.
+pub(super) fn parse<'a, T: Deserialize<'a>>(server: &Server, body: &'a [u8]) -> Result<T, Problem> {
+    let parsed = serde_json::from_slice::<Object<T>>(body);
+    parsed.map(|object| object.0).map_err(|error| {
+        server.service.metrics.malformed.increment();
+        Problem::new(StatusCode::BAD_REQUEST, format!("JSON: {}", body::shown(&error)))
+    })
+}

@@ -1,0 +1,220 @@
+//! Listeners and what they accept: TCP, and sockets in the file system.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, TcpStream};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, fchmod};
+use socket2::{Domain, SockAddr, SockRef, Type};
+use tokio::net::{TcpListener, UnixListener};
+
+use super::handover::Handed;
+use crate::config::listen::Address;
+use crate::stream::{OF_UNIX, Stream};
+
+/// Connections that the kernel completes and keeps until they are accepted.
+const BACKLOG: i32 = 4096;
+
+/// What listens.
+#[derive(Debug)]
+pub enum Listener {
+    /// On an address and port.
+    Tcp(TcpListener),
+    /// On a file, which goes with it unless it was handed over.
+    Unix(UnixListener, Option<SocketFile>),
+}
+
+/// A connection that was accepted, not yet with the thread that will serve it.
+#[derive(Debug)]
+pub enum Socket {
+    /// Over TCP.
+    Tcp(TcpStream),
+    /// Over a Unix socket.
+    Unix(UnixStream),
+}
+
+impl Listener {
+    /// Listens; a Unix socket's file gets this mode.
+    ///
+    /// # Errors
+    /// When the address is in use, is not one of this machine, or needs privileges.
+    pub fn open(address: &Address, mode: u32) -> io::Result<Self> {
+        match address {
+            Address::Tcp(address) => {
+                let socket = new_socket(Domain::for_address(*address))?;
+                // Not SO_REUSEPORT: a restart may take the address over, a second server may not
+                // share it.
+                socket.set_reuse_address(true)?;
+                socket.bind(&(*address).into())?;
+                socket.listen(BACKLOG)?;
+                Ok(Self::Tcp(TcpListener::from_std(socket.into())?))
+            }
+            Address::Unix(path) => {
+                remove_stale(path)?;
+                let socket = new_socket(Domain::UNIX)?;
+                // The file is made by this mode, less what the umask takes: never open too wide.
+                fchmod(&socket, Mode::from_raw_mode(mode))?;
+                socket.bind(&SockAddr::unix(path)?)?;
+                let file = SocketFile::of(path)?;
+                fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+                socket.listen(BACKLOG)?;
+                Ok(Self::Unix(UnixListener::from_std(socket.into())?, Some(file)))
+            }
+        }
+    }
+
+    /// Takes over a socket that listens already.
+    ///
+    /// # Errors
+    /// When it is none that can be waited for.
+    pub fn take_over(handed: Handed) -> io::Result<Self> {
+        match handed {
+            Handed::Tcp(listener) => {
+                listener.set_nonblocking(true)?;
+                Ok(Self::Tcp(TcpListener::from_std(listener)?))
+            }
+            Handed::Unix(listener) => {
+                listener.set_nonblocking(true)?;
+                Ok(Self::Unix(UnixListener::from_std(listener)?, None))
+            }
+        }
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn address(&self) -> io::Result<Address> {
+        match self {
+            Self::Tcp(listener) => Ok(Address::Tcp(listener.local_addr()?)),
+            Self::Unix(listener, _) => {
+                let address = listener.local_addr()?;
+                Ok(Address::Unix(address.as_pathname().unwrap_or(Path::new("")).to_owned()))
+            }
+        }
+    }
+
+    /// The next connection, and who made it.
+    ///
+    /// # Errors
+    /// What `accept` says: of the one connection, or that resources are exhausted.
+    pub async fn accept(&self) -> io::Result<(Socket, IpAddr)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, address) = listener.accept().await?;
+                let stream = stream.into_std()?;
+                // An answer must not wait for the acknowledgement of the one before. It fails only
+                // when the peer is gone already.
+                let _ = SockRef::from(&stream).set_tcp_nodelay(true);
+                Ok((Socket::Tcp(stream), address.ip()))
+            }
+            Self::Unix(listener, _) => {
+                let (stream, _) = listener.accept().await?;
+                Ok((Socket::Unix(stream.into_std()?), OF_UNIX))
+            }
+        }
+    }
+}
+
+fn new_socket(domain: Domain) -> io::Result<socket2::Socket> {
+    let socket = socket2::Socket::new(domain, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Removes the file of a server that was killed. One that somebody listens on stays, and anything
+/// that is no socket.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
+    if !metadata.file_type().is_socket() {
+        let why = "there is a file that is no socket";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        _ => Err(io::ErrorKind::AddrInUse.into()),
+    }
+}
+
+impl Socket {
+    /// Registers it with this thread.
+    ///
+    /// # Errors
+    /// When the thread's event queue does not take it.
+    pub fn into_stream(self) -> io::Result<Stream> {
+        Ok(match self {
+            Self::Tcp(stream) => Stream::Tcp(tokio::net::TcpStream::from_std(stream)?),
+            Self::Unix(stream) => Stream::Unix(tokio::net::UnixStream::from_std(stream)?),
+        })
+    }
+
+    /// Sends a few bytes, if that takes no waiting.
+    pub fn send(&self, bytes: &[u8]) {
+        // It is being closed in any case.
+        let _ = match self {
+            Self::Tcp(stream) => SockRef::from(stream).send(bytes),
+            Self::Unix(stream) => SockRef::from(stream).send(bytes),
+        };
+    }
+}
+
+/// A Unix socket's file, removed when this is dropped, unless another server's has taken its place.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    fn of(path: &Path) -> io::Result<Self> {
+        let metadata = fs::symlink_metadata(path)?;
+        // Another folder may be the current one by then.
+        let path = std::path::absolute(path)?;
+        Ok(Self { path, identity: (metadata.dev(), metadata.ino()) })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let metadata = fs::symlink_metadata(&self.path);
+        if metadata.is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_sockets_file_comes_and_goes_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let address = Address::Unix(path.clone());
+        let listener = Listener::open(&address, 0o600).unwrap();
+        assert_eq!(listener.address().unwrap(), address);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let error = Listener::open(&address, 0o600).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "somebody listens");
+        drop(listener);
+        assert!(!path.exists());
+
+        // What a killed server leaves is removed; a file of another kind is not.
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let listener = Listener::open(&address, 0o666).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o666);
+        fs::remove_file(&path).unwrap();
+        let _successor = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        drop(listener);
+        assert!(path.exists(), "a successor's");
+        let other = folder.path().join("file");
+        fs::write(&other, "precious").unwrap();
+        assert!(Listener::open(&Address::Unix(other.clone()), 0o600).is_err());
+        assert_eq!(fs::read_to_string(other).unwrap(), "precious");
+    }
+}

@@ -1,0 +1,147 @@
+//! A client's connection: over TCP, a Unix socket, or TLS.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv4Addr};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::server::TlsStream;
+
+/// The address that a client over a Unix socket has: it is on this machine.
+pub const OF_UNIX: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// A connection.
+#[derive(Debug)]
+pub enum Stream {
+    /// TCP in clear text.
+    Tcp(TcpStream),
+    /// A Unix socket.
+    Unix(UnixStream),
+    /// TLS over TCP.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Stream {
+    /// The address of who is connected.
+    pub fn peer(&self) -> Option<IpAddr> {
+        let tcp = match self {
+            Self::Tcp(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+            Self::Unix(_) => return Some(OF_UNIX),
+        };
+        tcp.peer_addr().ok().map(|address| address.ip())
+    }
+
+    /// Whether HTTP/2 was agreed upon (ALPN).
+    pub fn agreed_on_http2(&self) -> bool {
+        match self {
+            Self::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(b"h2"),
+            Self::Tcp(_) | Self::Unix(_) => false,
+        }
+    }
+
+    /// Whether bytes have come, be they noticed or not.
+    pub fn has_input(&self) -> bool {
+        let mut byte = [MaybeUninit::uninit()];
+        let peeked = match self {
+            Self::Tcp(stream) => SockRef::from(stream).peek(&mut byte),
+            Self::Unix(stream) => SockRef::from(stream).peek(&mut byte),
+            Self::Tls(stream) => SockRef::from(stream.get_ref().0).peek(&mut byte),
+        };
+        matches!(peeked, Ok(1..))
+    }
+
+    /// Writes what can be written without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock` when that is nothing, and what the socket says.
+    #[inline]
+    pub fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.try_write(bytes),
+            Self::Unix(stream) => stream.try_write(bytes),
+            Self::Tls(stream) => {
+                let mut nobody = Context::from_waker(Waker::noop());
+                match Pin::new(stream).poll_write(&mut nobody, bytes) {
+                    Poll::Ready(result) => result,
+                    Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+                }
+            }
+        }
+    }
+
+    /// Whether what was written has still to be flushed: encrypted, and not yet with the socket.
+    #[inline]
+    pub fn is_unflushed(&self) -> bool {
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => false,
+            Self::Tls(stream) => stream.get_ref().1.wants_write(),
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    #[inline]
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    #[inline]
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_flush(context),
+            Self::Unix(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, buffers),
+            Self::Unix(stream) => Pin::new(stream).poll_write_vectored(context, buffers),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, buffers),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+}

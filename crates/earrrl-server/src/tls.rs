@@ -1,0 +1,287 @@
+//! TLS: certificates in force, exchanged while connections go on, and handshakes within bounds.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::Poll;
+
+use arc_swap::ArcSwap;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
+    SignatureScheme,
+};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::config::TlsConfig;
+use crate::config::listen::Protocol;
+use crate::connections::{Connection, Standing};
+use crate::metrics::{Counter, Family};
+
+/// Largest file of certificates or keys, in bytes.
+const MAX_FILE_LEN: u64 = 4 * 1024 * 1024;
+
+/// The certificates in force.
+#[derive(Debug)]
+pub struct Tls {
+    config: TlsConfig,
+    current: ArcSwap<Acceptors>,
+    handshakes: Counter,
+    failed_handshakes: Counter,
+    reloads: Counter,
+    reload_failed: AtomicBool,
+}
+
+/// What differs between the protocols is what they speak inside (ALPN).
+struct Acceptors {
+    http: TlsAcceptor,
+    grpc: TlsAcceptor,
+    resp: TlsAcceptor,
+}
+
+impl fmt::Debug for Acceptors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Acceptors")
+    }
+}
+
+impl Tls {
+    /// Reads the certificates.
+    ///
+    /// # Errors
+    /// Which file can't be used, and why.
+    pub fn load(config: &TlsConfig) -> Result<Self, String> {
+        Ok(Self {
+            config: config.clone(),
+            current: ArcSwap::from_pointee(Acceptors::load(config)?),
+            handshakes: Counter::default(),
+            failed_handshakes: Counter::default(),
+            reloads: Counter::default(),
+            reload_failed: AtomicBool::new(false),
+        })
+    }
+
+    /// Reads the certificates anew; connections made from here on get them. Tickets of the old ones
+    /// are worth nothing any more, so every client is verified by the new authorities.
+    ///
+    /// # Errors
+    /// As [`Tls::load`]; the old ones stay in force.
+    pub fn reload(&self) -> Result<(), String> {
+        let loaded = Acceptors::load(&self.config);
+        self.reload_failed.store(loaded.is_err(), Relaxed);
+        self.current.store(Arc::new(loaded?));
+        self.reloads.increment();
+        Ok(())
+    }
+
+    /// The files that it is made of.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let TlsConfig { cert, key, client_ca, .. } = &self.config;
+        [cert, key].into_iter().chain(client_ca).cloned().collect()
+    }
+
+    /// Whether a listener speaks TLS.
+    pub fn covers(&self, protocol: Protocol) -> bool {
+        self.config.covers(protocol)
+    }
+
+    /// Shakes hands with a client, within the time of a request.
+    ///
+    /// # Errors
+    /// When it speaks something else, has no certificate that is wanted, or takes too long.
+    pub async fn accept(
+        &self,
+        protocol: Protocol,
+        stream: TcpStream,
+        connection: &Connection,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        connection.busy();
+        let mut accepting = pin!(self.current.load().of(protocol).accept(stream));
+        let mut leaving = false;
+        let accepted = poll_fn(|context| {
+            if let Poll::Ready(accepted) = accepting.as_mut().poll(context) {
+                return Poll::Ready(accepted);
+            }
+            match connection.standing(context) {
+                Standing::Overdue => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+                Standing::Stopping if !leaving => {
+                    leaving = true;
+                    connection.leave();
+                    Poll::Pending
+                }
+                Standing::Stopping | Standing::Good => Poll::Pending,
+            }
+        })
+        .await;
+        match &accepted {
+            Ok(_) => self.handshakes.increment(),
+            Err(_) => self.failed_handshakes.increment(),
+        }
+        connection.idle();
+        accepted
+    }
+
+    /// What it has counted.
+    pub fn metrics(&self) -> [Family; 3] {
+        let failed = f64::from(self.reload_failed.load(Relaxed));
+        let results = [("ok", &self.handshakes), ("failed", &self.failed_handshakes)];
+        let results = results.map(|(result, count)| (result, count.get() as f64));
+        let stale = "1 while the files' certificates can't be used and older ones are.";
+        [
+            Family::counter("earrrl_tls_handshakes_total", "TLS handshakes.")
+                .labelled("result", results),
+            Family::counter("earrrl_tls_reloads_total", "Certificates exchanged.")
+                .value(self.reloads.get() as f64),
+            Family::gauge("earrrl_tls_reload_failed", stale).value(failed),
+        ]
+    }
+}
+
+impl Acceptors {
+    fn load(config: &TlsConfig) -> Result<Self, String> {
+        let base = server_config(config)?;
+        let speaking = |protocols: &[&[u8]]| {
+            let mut config = base.clone();
+            config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+            TlsAcceptor::from(Arc::new(config))
+        };
+        Ok(Self {
+            http: speaking(&[b"h2", b"http/1.1"]),
+            grpc: speaking(&[b"h2"]),
+            resp: speaking(&[]),
+        })
+    }
+
+    fn of(&self, protocol: Protocol) -> &TlsAcceptor {
+        match protocol {
+            Protocol::Http | Protocol::Admin => &self.http,
+            Protocol::Grpc => &self.grpc,
+            Protocol::Resp => &self.resp,
+        }
+    }
+}
+
+fn server_config(config: &TlsConfig) -> Result<ServerConfig, String> {
+    let provider = Arc::new(ring::default_provider());
+    let chain = certificates(&config.cert)?;
+    let key = PrivateKeyDer::from_pem_slice(&read(&config.key)?)
+        .map_err(|error| format!("{}: no private key: {error}", config.key.display()))?;
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+        .map_err(|error| error.to_string())?;
+    let builder = match &config.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(file) => {
+            let names = config.client_names.clone();
+            builder.with_client_cert_verifier(verifier(file, names, provider)?)
+        }
+    };
+    let mut built = builder.with_single_cert(chain, key).map_err(|error| {
+        format!("{} and {}: {error}", config.cert.display(), config.key.display())
+    })?;
+    built.ticketer = ring::Ticketer::new().map_err(|error| error.to_string())?;
+    Ok(built)
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let text = read(file)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    match found {
+        Ok(found) if found.is_empty() => Err(format!("{}: no certificate", file.display())),
+        Ok(found) => Ok(found),
+        Err(error) => Err(format!("{}: {error}", file.display())),
+    }
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, String> {
+    let name = file.display();
+    let failed = |error: io::Error| format!("{name}: {error}");
+    let length = std::fs::metadata(file).map_err(failed)?.len();
+    if length > MAX_FILE_LEN {
+        return Err(format!("{name}: {length} bytes; at most {MAX_FILE_LEN}"));
+    }
+    std::fs::read(file).map_err(failed)
+}
+
+fn verifier(
+    file: &Path,
+    names: Vec<String>,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, String> {
+    let failed = |error: &dyn fmt::Display| format!("{}: {error}", file.display());
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(file)? {
+        roots.add(certificate).map_err(|error| failed(&error))?;
+    }
+    let any = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+        .build()
+        .map_err(|error| failed(&error))?;
+    Ok(if names.is_empty() { any } else { Arc::new(Named { any, names }) })
+}
+
+/// Believes the certificates of the authorities that have one of these names.
+#[derive(Debug)]
+struct Named {
+    any: Arc<dyn ClientCertVerifier>,
+    names: Vec<String>,
+}
+
+impl ClientCertVerifier for Named {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.any.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.any.verify_client_cert(certificate, intermediates, now)?;
+        let parsed = webpki::EndEntityCert::try_from(certificate)
+            .map_err(|_| rustls::Error::from(CertificateError::BadEncoding))?;
+        // A host's name has no case.
+        let dns = parsed
+            .valid_dns_names()
+            .any(|name| self.names.iter().any(|known| known.eq_ignore_ascii_case(name)));
+        let uri =
+            || parsed.valid_uri_names().any(|name| self.names.iter().any(|known| known == name));
+        if dns || uri() {
+            return Ok(verified);
+        }
+        Err(CertificateError::ApplicationVerificationFailure.into())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.any.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.any.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.any.supported_verify_schemes()
+    }
+}

@@ -1,0 +1,115 @@
+//! An authority, what it signs, and a client that speaks TLS.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion,
+};
+
+/// An authority and a folder with its certificate, `ca.pem`.
+pub struct Authority {
+    pub folder: tempfile::TempDir,
+    issuer: Issuer<'static, KeyPair>,
+    root: CertificateDer<'static>,
+}
+
+impl Authority {
+    pub fn new(name: &str) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let certificate = params.self_signed(&key).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("ca.pem"), certificate.pem()).unwrap();
+        let root = certificate.der().clone();
+        Self { folder, issuer: Issuer::new(params, key), root }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Writes `NAME.pem` and `NAME.key`, a certificate with these names (of hosts, or URIs).
+    pub fn issue(&self, name: &str, names: &[&str]) {
+        let (certificate, key) = self.sign(names);
+        fs::write(self.path(&format!("{name}.pem")), certificate).unwrap();
+        fs::write(self.path(&format!("{name}.key")), key).unwrap();
+    }
+
+    /// A certificate and its key, PEM.
+    pub fn sign(&self, names: &[&str]) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let (uris, hosts): (Vec<&str>, Vec<&str>) =
+            names.iter().partition(|name| name.contains("://"));
+        let hosts: Vec<String> = hosts.into_iter().map(str::to_owned).collect();
+        let mut params = CertificateParams::new(hosts).unwrap();
+        let uris = uris.into_iter().map(|uri| SanType::URI(uri.try_into().unwrap()));
+        params.subject_alt_names.extend(uris);
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        (certificate.pem(), key.serialize_pem())
+    }
+
+    /// A `[server.tls]` table with the certificate `server`.
+    pub fn table(&self, more: &str) -> String {
+        let [cert, key] = ["server.pem", "server.key"].map(|name| self.path(name));
+        let (cert, key) = (cert.display(), key.display());
+        format!("[server.tls]\ncert = \"{cert}\"\nkey = \"{key}\"\n{more}\n")
+    }
+
+    /// What a client that trusts this authority says of TLS, with the certificate `own`, if any.
+    pub fn client(
+        &self,
+        own: Option<&str>,
+        versions: &[&'static SupportedProtocolVersion],
+        alpn: &[&str],
+    ) -> Arc<ClientConfig> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.root.clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider);
+        let builder =
+            builder.with_protocol_versions(versions).unwrap().with_root_certificates(roots);
+        let mut config = match own {
+            None => builder.with_no_client_auth(),
+            Some(name) => {
+                let chain = CertificateDer::from_pem_file(self.path(&format!("{name}.pem")));
+                let key = PrivateKeyDer::from_pem_file(self.path(&format!("{name}.key")));
+                builder.with_client_auth_cert(vec![chain.unwrap()], key.unwrap()).unwrap()
+            }
+        };
+        config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+        Arc::new(config)
+    }
+}
+
+/// A connection; it shakes hands with the first byte.
+pub type Tls = StreamOwned<ClientConnection, TcpStream>;
+
+pub fn connect(config: &Arc<ClientConfig>, address: SocketAddr) -> Tls {
+    let name = ServerName::try_from("localhost").unwrap();
+    let connection = ClientConnection::new(Arc::clone(config), name).unwrap();
+    StreamOwned::new(connection, super::connect(address))
+}
+
+/// Shakes hands, and reads on to what the server says of the client's certificate.
+///
+/// # Errors
+/// Why not.
+pub fn shake(config: &Arc<ClientConfig>, address: SocketAddr) -> std::io::Result<Tls> {
+    let mut tls = connect(config, address);
+    while tls.conn.is_handshaking() {
+        tls.conn.complete_io(&mut tls.sock)?;
+    }
+    Ok(tls)
+}
+
+pub fn shown(path: &Path) -> String {
+    path.display().to_string()
+}

@@ -1,0 +1,302 @@
+//! The engine in this process's memory.
+
+mod prepared;
+#[cfg(test)]
+mod tests;
+
+use core::future::{Ready, ready};
+use std::collections::HashMap;
+use std::string::String;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::vec::Vec;
+
+use arc_swap::ArcSwap;
+
+use crate::algorithm::{Limit, Mode, State};
+use crate::clock::{Clock, Nanos, SystemClock, Time};
+use crate::cost::Cost;
+use crate::decision::Decision;
+use crate::engine::{Charge, Engine, EngineError, RuleId, merge_charges, restore_places};
+use crate::rule::Rule;
+use crate::rules::atomic::{self, Part};
+use crate::store::table::KeyHasher;
+use crate::store::{BuildError, Clients};
+use prepared::{Prepared, Rules};
+
+/// Keeps the clients of any number of rules, each rule for a fixed number of clients.
+///
+/// Decisions are made at once, by the calling thread: the futures it returns are ready. They take
+/// no lock where states are one time, but once for each client after its rule's half-life, refill or
+/// capacity was changed.
+///
+/// ```
+/// use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode, Rule};
+///
+/// let engine = MemoryEngine::new(10_000)?;
+/// let login: Rule = "recent-average 0.2/s half-life=5m".parse()?;
+/// let rule = engine.prepare("login", &login)?;
+/// let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
+/// let decision = engine.decide(&[charge], Mode::Check, None).into_inner()?;
+/// assert!(decision.allowed);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct MemoryEngine<C = SystemClock> {
+    rules: ArcSwap<Rules>,
+    /// The places of rules by their names; held by whoever changes the rules.
+    places: Mutex<HashMap<String, usize>>,
+    /// Held by whoever sweeps.
+    sweeping: Mutex<()>,
+    /// Stores without clients that a request may still know.
+    given_up: Mutex<Vec<Arc<Clients>>>,
+    hasher: KeyHasher,
+    clock: Time<C>,
+    capacity: usize,
+}
+
+impl MemoryEngine {
+    /// An engine on the system's clock, without rules, with room for `capacity` clients of each.
+    ///
+    /// # Errors
+    /// When the operating system has no randomness for the hash.
+    pub fn new(capacity: usize) -> Result<Self, BuildError> {
+        Self::with_clock(capacity, SystemClock::new())
+    }
+}
+
+impl<C: Clock> MemoryEngine<C> {
+    /// As [`MemoryEngine::new`], on another clock.
+    ///
+    /// # Errors
+    /// When the operating system has no randomness for the hash.
+    pub fn with_clock(capacity: usize, clock: C) -> Result<Self, BuildError> {
+        Ok(Self {
+            rules: ArcSwap::default(),
+            places: Mutex::default(),
+            sweeping: Mutex::default(),
+            given_up: Mutex::default(),
+            hasher: KeyHasher::random()?,
+            clock: Time::new(clock),
+            capacity,
+        })
+    }
+
+    /// As [`Engine::prepare`], with room for `capacity` clients of this rule.
+    ///
+    /// # Errors
+    /// When the name or the rule can't be, or there is not enough memory.
+    pub fn prepare_with(
+        &self,
+        name: &str,
+        rule: &Rule,
+        capacity: usize,
+    ) -> Result<RuleId, EngineError> {
+        self.prepare_all(&[(name, rule, capacity)]).map(|ids| ids[0])
+    }
+
+    /// As [`MemoryEngine::prepare_with`], for several rules at once: all of them, or on an error none.
+    ///
+    /// Requests go on meanwhile. A changed limit alone touches no client. Where a half-life, a refill, a
+    /// window or the capacity changes, each client goes over to a new store when it is next met, or in
+    /// a sweep before this returns, which takes about a second for five million clients: call it where
+    /// nobody waits. Both stores take memory until then.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare_all(&self, wanted: &[(&str, &Rule, usize)]) -> Result<Vec<RuleId>, EngineError> {
+        let wanted = wanted.iter().map(|(name, rule, capacity)| (*name, *rule, Some(*capacity)));
+        self.publish(wanted)
+    }
+
+    fn publish<'w>(
+        &self,
+        wanted: impl Iterator<Item = (&'w str, &'w Rule, Option<usize>)>,
+    ) -> Result<Vec<RuleId>, EngineError> {
+        let mut places = lock(&self.places);
+        // What can fail comes before anything that a request sees.
+        let mut next = Rules::clone(&self.rules.load_full());
+        let (mut added, mut ids, mut changes) = (HashMap::new(), Vec::new(), Vec::new());
+        for (name, rule, capacity) in wanted {
+            let known = places.get(name).or_else(|| added.get(name)).copied();
+            let place = known.unwrap_or(places.len() + added.len());
+            let prepared = match next.get(place) {
+                Some(known) => {
+                    let changed = known.changed(rule, capacity.unwrap_or(known.capacity))?;
+                    if !known.has_the_store_of(&changed) {
+                        changes.push((known.clone(), changed.clone()));
+                    }
+                    changed
+                }
+                None => Prepared::new(name, rule, capacity.unwrap_or(self.capacity))?,
+            };
+            next.set(place, prepared);
+            if known.is_none() {
+                added.insert(String::from(name), place);
+            }
+            ids.push(RuleId(place as u32));
+        }
+        changes.iter().for_each(|(before, after)| before.give_way_to(after));
+        self.rules.store(Arc::new(next));
+        places.extend(added);
+        drop(places);
+        if !changes.is_empty() {
+            let forgotten = changes.into_iter().filter(|(_, after)| after.older.is_none());
+            lock(&self.given_up).extend(forgotten.map(|(before, _)| before.clients));
+            self.tidy();
+        }
+        Ok(ids)
+    }
+
+    /// Brings over the clients that a change left behind; see [`prepare_all`](Self::prepare_all). True
+    /// when all is done. Only a table that has changed its size keeps some: those that are not as good as
+    /// new stay until they are met, since their keys are not known. The next change looks after them
+    /// again, and so does whoever calls this now and then: the memory of such a table is given back after
+    /// the last of them.
+    pub fn tidy(&self) -> bool {
+        let _sweeping = lock(&self.sweeping);
+        let mut empty = Vec::new();
+        for place in 0..self.rules.load().len() {
+            // No guard is held: a reload meanwhile would have to keep what the guard protects.
+            let known = self.rules.load().get(place).filter(|known| known.older.is_some()).cloned();
+            let Some(known) = known else { continue };
+            if let Some(swept) = known.sweep(self.clock.now(), &mut empty) {
+                self.replace(place, &known, swept);
+            }
+        }
+        let mut given_up = lock(&self.given_up);
+        given_up.append(&mut empty);
+        // A store is large, and giving it back takes time: here, not in the last request to use it.
+        given_up.retain(|clients| Arc::strong_count(clients) > 1);
+        self.rules.load().iter().all(|known| known.older.is_none())
+    }
+
+    /// Publishes a rule whose clients were swept over, unless it was changed meanwhile.
+    fn replace(&self, place: usize, known: &Prepared, swept: Prepared) {
+        let _places = lock(&self.places);
+        let mut next = Rules::clone(&self.rules.load_full());
+        if let Some(now) = next.get(place).filter(|now| now.has_the_store_of(known)) {
+            let swept = Prepared { older: swept.older, ..now.clone() };
+            next.set(place, swept);
+            self.rules.store(Arc::new(next));
+        }
+    }
+
+    /// Every rule with its name, in the order of their ids.
+    pub fn rules(&self) -> Vec<(String, Rule)> {
+        let rules = self.rules.load();
+        rules.iter().map(|known| (String::from(&*known.name), known.rule.clone())).collect()
+    }
+
+    /// How many clients of a rule are stored, and how many that were not idle had to go.
+    pub fn usage(&self, rule: RuleId) -> Option<(usize, u64)> {
+        let rules = self.rules.load();
+        let known = rules.get(rule.0 as usize)?;
+        Some((known.len(), known.displaced()))
+    }
+
+    /// Begins to fetch a client's state, for who will decide a little later: it takes longer than the
+    /// decision.
+    pub fn prefetch(&self, rule: RuleId, key: &[u8]) {
+        if let Some(known) = self.rules.load().get(rule.0 as usize) {
+            known.clients.prefetch(self.hasher.hash_bytes(key), known.rule.limit().policy());
+        }
+    }
+
+    /// Replaces what is known of a client by a state that was kept elsewhere, under `limit`; does
+    /// nothing where the rule's limit is another by now.
+    ///
+    /// # Errors
+    /// When the rule is unknown.
+    pub fn adopt(
+        &self,
+        rule: RuleId,
+        key: &[u8],
+        limit: &Limit,
+        state: Option<State>,
+    ) -> Result<(), EngineError> {
+        let charge = Charge { rule, key, cost: Cost::ZERO };
+        let now = self.clock.now();
+        self.change(&charge, now, |part| part.adopt(limit, state, now))
+    }
+
+    fn run(
+        &self,
+        charges: &[Charge<'_>],
+        mode: Mode,
+        now: Option<Nanos>,
+    ) -> Result<Decision, EngineError> {
+        let rules = self.rules.load();
+        let now = self.at(now);
+        if let [charge] = charges {
+            return Ok(atomic::decide(&mut [self.part(&rules, charge, now)?], mode, now));
+        }
+        let known = |id: RuleId| rules.get(id.0 as usize).map(|known| &known.rule);
+        let merged = merge_charges(charges, known)?;
+        let parts: Result<Vec<_>, _> =
+            merged.iter().map(|(_, charge)| self.part(&rules, charge, now)).collect();
+        let mut decision = atomic::decide(&mut parts?, mode, now);
+        restore_places(&mut decision, &merged);
+        Ok(decision)
+    }
+
+    fn part<'a>(
+        &self,
+        rules: &'a Rules,
+        charge: &Charge<'_>,
+        now: Nanos,
+    ) -> Result<Part<'a>, EngineError> {
+        let known = rules.get(charge.rule.0 as usize);
+        let known = known.ok_or(EngineError::UnknownRule(charge.rule))?;
+        let cost = known.rule.accept(charge.cost)?;
+        let key = self.hasher.hash_bytes(charge.key);
+        known.settle(key, now);
+        Ok(Part { rule: &known.rule, clients: &known.clients, key, cost })
+    }
+
+    fn at(&self, now: Option<Nanos>) -> Nanos {
+        now.map_or_else(|| self.clock.now(), |now| self.clock.at(now))
+    }
+
+    fn change(
+        &self,
+        charge: &Charge<'_>,
+        now: Nanos,
+        change: impl FnOnce(Part<'_>),
+    ) -> Result<(), EngineError> {
+        let rules = self.rules.load();
+        change(self.part(&rules, charge, now)?);
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<C: Clock> Engine for MemoryEngine<C> {
+    type Decide = Ready<Result<Decision, EngineError>>;
+    type Done = Ready<Result<(), EngineError>>;
+
+    fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
+        self.publish([(name, rule, None)].into_iter()).map(|ids| ids[0])
+    }
+
+    fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
+        ready(self.run(charges, mode, now))
+    }
+
+    fn refund(
+        &self,
+        charge: &Charge<'_>,
+        charged_at: Option<Nanos>,
+        now: Option<Nanos>,
+    ) -> Self::Done {
+        let now = self.at(now);
+        ready(self.change(charge, now, |part| part.refund(now, charged_at)))
+    }
+
+    fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done {
+        let charge = Charge { rule, key, cost: Cost::ZERO };
+        let now = self.clock.now();
+        ready(self.change(&charge, now, |part| part.reset(now)))
+    }
+}

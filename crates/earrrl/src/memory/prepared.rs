@@ -1,0 +1,135 @@
+//! The rules of an engine in memory, and what becomes of their clients when they change.
+
+use std::format;
+use std::sync::Arc;
+use std::vec::Vec;
+
+use crate::clock::Nanos;
+use crate::engine::{EngineError, check_name};
+use crate::rule::Rule;
+use crate::store::table::KeyHash;
+use crate::store::{Clients, Next, Older};
+
+/// Rules a block.
+pub(super) const BLOCK: usize = 64;
+
+/// The rules by their places, in blocks: to publish one more costs a block, not all of them.
+#[derive(Clone, Default)]
+pub(super) struct Rules(pub(super) Vec<Arc<Vec<Prepared>>>);
+
+/// A rule with its clients.
+#[derive(Clone)]
+pub(super) struct Prepared {
+    pub(super) name: Arc<str>,
+    pub(super) rule: Rule,
+    pub(super) clients: Arc<Clients>,
+    pub(super) capacity: usize,
+    /// How many clients that were not idle had to go from the stores before this one.
+    pub(super) displaced: u64,
+    /// Where clients may still be from before a change.
+    pub(super) older: Option<Arc<Older>>,
+}
+
+impl Rules {
+    #[inline]
+    pub(super) fn get(&self, place: usize) -> Option<&Prepared> {
+        self.0.get(place / BLOCK)?.get(place % BLOCK)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.iter().map(|block| block.len()).sum()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Prepared> {
+        self.0.iter().flat_map(|block| block.iter())
+    }
+
+    /// Puts a rule at a place that is there already, or the next one.
+    pub(super) fn set(&mut self, place: usize, prepared: Prepared) {
+        if self.0.len() <= place / BLOCK {
+            self.0.push(Arc::default());
+        }
+        if let Some(block) = self.0.get_mut(place / BLOCK).map(Arc::make_mut) {
+            match block.get_mut(place % BLOCK) {
+                Some(known) => *known = prepared,
+                None => block.push(prepared),
+            }
+        }
+    }
+}
+
+impl Prepared {
+    pub(super) fn new(name: &str, rule: &Rule, capacity: usize) -> Result<Self, EngineError> {
+        check_name(name)?;
+        let clients = new_clients(rule, capacity)?;
+        Ok(Self {
+            name: name.into(),
+            rule: rule.clone(),
+            clients,
+            capacity,
+            displaced: 0,
+            older: None,
+        })
+    }
+
+    /// Another rule of the same name, or another capacity. Clients go over to a new store where their
+    /// states mean something else there, or its size is another; of another algorithm, none does.
+    pub(super) fn changed(&self, rule: &Rule, capacity: usize) -> Result<Self, EngineError> {
+        let (old, new) = (self.rule.limit(), rule.limit());
+        let mut changed = Self { rule: rule.clone(), capacity, ..self.clone() };
+        if new.keeps_states_of(old) && capacity == self.capacity {
+            return Ok(changed);
+        }
+        changed.clients = new_clients(rule, capacity)?;
+        changed.displaced = self.displaced();
+        changed.older = new.is_of_the_algorithm_of(old).then(|| {
+            let (clients, older) = (Arc::clone(&self.clients), self.older.clone());
+            Arc::new(Older { limit: *old, clients, older })
+        });
+        Ok(changed)
+    }
+
+    /// Lets this rule's clients go over to the next one's, where that has another store.
+    pub(super) fn give_way_to(&self, next: &Self) {
+        if next.older.is_some() {
+            let (rule, clients) = (next.rule.clone(), Arc::clone(&next.clients));
+            self.clients.seal(Next { rule, clients });
+        }
+    }
+
+    pub(super) fn has_the_store_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.clients, &other.clients)
+    }
+
+    /// Has a client where it is decided on.
+    #[inline]
+    pub(super) fn settle(&self, key: KeyHash, now: Nanos) {
+        if let Some(older) = &self.older {
+            older.settle(key, &self.rule, &self.clients, now);
+        }
+    }
+
+    /// Brings all clients over that can be. The rule without the stores that are empty then, if some are.
+    pub(super) fn sweep(&self, now: Nanos, empty: &mut Vec<Arc<Clients>>) -> Option<Self> {
+        let before = empty.len();
+        let older = self.older.as_ref()?.sweep(&self.rule, &self.clients, now, empty);
+        (empty.len() > before).then(|| Self { older, ..self.clone() })
+    }
+
+    /// How many clients that were not idle had to go.
+    pub(super) fn displaced(&self) -> u64 {
+        self.displaced + self.clients.displaced()
+    }
+
+    /// How many clients there are.
+    pub(super) fn len(&self) -> usize {
+        self.clients.len() + self.older.as_ref().map_or(0, |older| older.len())
+    }
+}
+
+fn new_clients(rule: &Rule, capacity: usize) -> Result<Arc<Clients>, EngineError> {
+    match Clients::new(rule.limit(), capacity, None) {
+        Ok(clients) => Ok(Arc::new(clients)),
+        Err(error) => Err(EngineError::Unavailable(format!("{error}"))),
+    }
+}

@@ -1,0 +1,258 @@
+use std::thread;
+
+use super::prepared::BLOCK;
+use super::*;
+use crate::clock::ManualClock;
+
+fn engine() -> MemoryEngine<ManualClock> {
+    MemoryEngine::with_clock(1, ManualClock::new(Nanos::from_secs(1_800_000_000))).unwrap()
+}
+
+/// Blocks are shared between one state of the rules and the next.
+#[test]
+fn a_rule_more_copies_one_block() {
+    let (engine, rule) = (engine(), "exponential 10/1m".parse().unwrap());
+    for nth in 0..3 * BLOCK {
+        let id = engine.prepare(&format!("rule-{nth}"), &rule).unwrap();
+        assert_eq!(id, RuleId(nth as u32));
+    }
+    let before = engine.rules.load_full();
+    assert_eq!(engine.prepare("rule-70", &rule).unwrap(), RuleId(70));
+    let after = engine.rules.load_full();
+    let same: Vec<bool> = before.0.iter().zip(&after.0).map(|(a, b)| Arc::ptr_eq(a, b)).collect();
+    assert_eq!(same, [true, false, true]);
+    assert_eq!(engine.rules().len(), 3 * BLOCK);
+}
+
+/// A changed limit alone touches no state, and makes nobody wait.
+#[test]
+fn a_changed_limit_converts_nothing() {
+    for (old, new, keeps) in [
+        ("recent-average 1/s half-life=10s", "recent-average 2/s half-life=10s leaky", true),
+        ("recent-average 1/s half-life=10s", "recent-average 1/s half-life=20s", false),
+        ("exponential 10/1m", "exponential 20/1m", true),
+        ("exponential 10/1m", "exponential 10/2m", false),
+        ("gcra 1/s burst=5", "gcra 1/s burst=6", false),
+        ("fixed-window 10/1m", "fixed-window 20/1m", true),
+        ("fixed-window 10/1m", "fixed-window 10/2m", false),
+        ("sliding-log 10/1m", "sliding-log 20/1m strict", true),
+        ("sliding-window 10/1m", "sliding-window 20/1m lenient", true),
+        ("sliding-window 10/1m", "sliding-window 10/1m sub-windows=7", false),
+        ("sliding-counter 10/1m", "sliding-counter 20/1m", true),
+        ("sliding-counter 10/1m", "fixed-window 10/1m", false),
+    ] {
+        let (old, new): (Rule, Rule) = (old.parse().unwrap(), new.parse().unwrap());
+        assert_eq!(new.limit().keeps_states_of(old.limit()), keeps, "{old} to {new}");
+    }
+}
+
+type Manual = MemoryEngine<Arc<ManualClock>>;
+
+const START: Nanos = Nanos::from_secs(1_800_000_000);
+
+fn manual() -> Manual {
+    MemoryEngine::with_clock(1, Arc::new(ManualClock::new(START))).unwrap()
+}
+
+fn ask(engine: &Manual, charges: &[(RuleId, u64)], mode: Mode) -> Decision {
+    let keys: Vec<_> = charges.iter().map(|(_, client)| client.to_le_bytes()).collect();
+    let each = charges.iter().zip(&keys);
+    let charges: Vec<_> =
+        each.map(|((rule, _), key)| Charge { rule: *rule, key, cost: Cost::ONE }).collect();
+    engine.decide(&charges, mode, None).into_inner().unwrap()
+}
+
+fn remaining(engine: &Manual, rule: RuleId, client: u64) -> u64 {
+    ask(engine, &[(rule, client)], Mode::Peek).remaining
+}
+
+const ROOM: usize = 24_000;
+const CLIENTS: u64 = 64;
+
+/// Rules whose changes leave what remains as it is, with the capacities at which they are kept.
+const CHANGES: [(&str, [(&str, usize); 4]); 4] = [
+    (
+        "bucket",
+        [
+            ("token-bucket 1000000 refill=1/h", ROOM),
+            ("token-bucket 1000000 refill=7/h", ROOM),
+            ("token-bucket 1000000 refill=7/h", 2 * ROOM),
+            ("token-bucket 1000000 refill=3/d", ROOM / 4),
+        ],
+    ),
+    (
+        "window",
+        [
+            ("fixed-window 1000000/1h", ROOM),
+            ("fixed-window 1000000/1d", ROOM),
+            ("fixed-window 1000000/1d", 2 * ROOM),
+            ("fixed-window 1000000/7d", ROOM / 4),
+        ],
+    ),
+    (
+        "sub-windows",
+        [
+            ("sliding-window 1000000/1h", ROOM),
+            ("sliding-window 1000000/1h sub-windows=7", ROOM),
+            ("sliding-window 1000000/1d", 2 * ROOM),
+            ("sliding-window 1000000/1d sub-windows=9", ROOM / 4),
+        ],
+    ),
+    (
+        "log",
+        [
+            ("sliding-log 1000000/1h", ROOM),
+            ("sliding-log 1000000/1d", ROOM),
+            ("sliding-log 1000000/1d", 2 * ROOM),
+            ("sliding-log 1000000/7d", ROOM / 4),
+        ],
+    ),
+];
+
+fn change_all(engine: &Manual, nth: usize) -> Vec<RuleId> {
+    let rules = CHANGES.map(|(name, rules)| (name, rules[nth % 4]));
+    let rules = rules.map(|(name, (rule, room))| (name, rule.parse().unwrap(), room));
+    let wanted: Vec<_> = rules.iter().map(|(name, rule, room)| (*name, rule, *room)).collect();
+    engine.prepare_all(&wanted).unwrap()
+}
+
+#[test]
+fn a_change_keeps_every_client_once() {
+    let engine = manual();
+    let ids = change_all(&engine, 0);
+    for (id, client) in ids.iter().flat_map(|id| (0..CLIENTS).map(move |client| (*id, client))) {
+        for _ in 0..=client {
+            ask(&engine, &[(id, client)], Mode::Check);
+        }
+    }
+    for nth in 1..9 {
+        assert_eq!(change_all(&engine, nth), ids);
+        for id in &ids {
+            for client in (nth as u64 % 3..CLIENTS).step_by(3) {
+                assert_eq!(remaining(&engine, *id, client), 1_000_000 - client - 1, "{nth} {id:?}");
+            }
+        }
+    }
+    assert!(ids.iter().all(|id| engine.usage(*id).unwrap().1 == 0));
+}
+
+const THREADS: u64 = 4;
+/// Requests a thread, and clients that come one after the other.
+const REQUESTS: u64 = 10_000;
+const COMING: u64 = 4_000;
+
+/// What one thread's requests counted, by rule and client.
+type Counted = [Vec<u64>; 4];
+
+/// Requests of one rule and of all of them at once, some taken back, of clients that are new or were
+/// lately.
+fn request(engine: &Manual, ids: &[RuleId], thread: u64) -> Counted {
+    let mut counted: Counted = std::array::from_fn(|_| vec![0; COMING as usize]);
+    let mut random = thread;
+    for nth in 0..REQUESTS {
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let client = (nth * COMING / REQUESTS).saturating_sub(random >> 62);
+        let all: Vec<_> = ids.iter().map(|id| (*id, client)).collect();
+        let asked = all
+            .get((random >> 40) as usize % 5..)
+            .filter(|some| !some.is_empty())
+            .map_or(&all[..], |some| &some[..1]);
+        let decision = ask(engine, asked, Mode::Check);
+        assert!(decision.allowed, "{asked:?} {decision:?}");
+        assert!(ask(engine, asked, Mode::Peek).remaining < 1_000_000, "forgotten");
+        let takes_back = random >> 50 & 7 == 0;
+        for (rule, _) in asked {
+            if takes_back {
+                let key = client.to_le_bytes();
+                let charge = Charge { rule: *rule, key: &key, cost: Cost::ONE };
+                engine.refund(&charge, Some(START), None).into_inner().unwrap();
+            }
+            let place = ids.iter().position(|id| id == rule).unwrap();
+            counted[place][client as usize] += u64::from(!takes_back);
+        }
+    }
+    counted
+}
+
+/// What remains says how many requests were counted while the rules changed: each was, once.
+#[test]
+fn requests_during_changes_are_counted_once() {
+    let episodes = if std::env::var_os("EARRRL_LONG").is_some() { 200 } else { 4 };
+    for episode in 0..episodes {
+        let engine = manual();
+        let ids = change_all(&engine, 0);
+        let counted: Vec<_> = thread::scope(|scope| {
+            let start = |nth| {
+                scope.spawn({
+                    let (engine, ids) = (&engine, &ids);
+                    move || request(engine, ids, episode * THREADS + nth)
+                })
+            };
+            let workers: Vec<_> = (0..THREADS).map(start).collect();
+            for nth in 1.. {
+                if workers.iter().all(|worker| worker.is_finished()) {
+                    break;
+                }
+                change_all(&engine, nth);
+            }
+            workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+        });
+        for (place, id) in ids.iter().enumerate() {
+            for client in 0..COMING {
+                let sum: u64 = counted.iter().map(|of| of[place][client as usize]).sum();
+                assert_eq!(1_000_000 - remaining(&engine, *id, client), sum, "{id:?} {client}");
+            }
+        }
+    }
+}
+
+#[test]
+fn another_capacity_takes_effect() {
+    for rule in ["gcra 1/h burst=5", "sliding-log 5/1h"] {
+        let (engine, rule) = (manual(), rule.parse().unwrap());
+        let id = engine.prepare_with("rule", &rule, 100).unwrap();
+        for client in 0..100 {
+            ask(&engine, &[(id, client)], Mode::Check);
+        }
+        engine.prepare_with("rule", &rule, 10_000).unwrap();
+        for client in 0..10_000 {
+            ask(&engine, &[(id, client)], Mode::Check);
+        }
+        let all_there =
+            (0..10_000).all(|client| remaining(&engine, id, client) == 4 - u64::from(client < 100));
+        assert!(all_there, "{rule}");
+        assert_eq!(engine.usage(id), Some((10_000, 0)), "{rule}");
+        engine.prepare_with("rule", &rule, 100).unwrap();
+        assert_eq!(remaining(&engine, id, 9_999), 4, "{rule}");
+    }
+}
+
+/// Whose place in the larger table is not known stays in the smaller one until it is met, or idle.
+#[test]
+fn a_table_that_was_replaced_is_given_back_after_its_last_client() {
+    let (clock, rule) = (Arc::new(ManualClock::new(START)), "gcra 1/m burst=5".parse().unwrap());
+    let engine = MemoryEngine::with_clock(1, Arc::clone(&clock)).unwrap();
+    let id = engine.prepare_with("rule", &rule, 100).unwrap();
+    for client in 0..3 {
+        ask(&engine, &[(id, client)], Mode::Check);
+    }
+    engine.prepare_with("rule", &rule, 1000).unwrap();
+    assert!(!engine.tidy());
+    (0..2).for_each(|client| assert_eq!(ask(&engine, &[(id, client)], Mode::Check).remaining, 3));
+    assert!(!engine.tidy());
+    assert_eq!(engine.usage(id), Some((3, 0)));
+    clock.advance(std::time::Duration::from_secs(60));
+    assert!(engine.tidy());
+    assert_eq!(engine.usage(id), Some((2, 0)));
+    assert!(lock(&engine.given_up).is_empty());
+}
+
+/// A capacity that was not said stays.
+#[test]
+fn preparing_again_without_a_capacity_keeps_it() {
+    let (engine, rule) = (manual(), "gcra 1/h burst=5".parse().unwrap());
+    let id = engine.prepare_with("rule", &rule, 1000).unwrap();
+    assert_eq!(engine.prepare("rule", &rule), Ok(id));
+    assert_eq!(engine.rules.load().get(0).unwrap().capacity, 1000);
+}
