@@ -40,8 +40,6 @@ pub(crate) struct Shared {
     pub(crate) give_up: Notify,
     /// Whether Redis decides everything.
     pub(crate) settled: watch::Sender<bool>,
-    /// How many connections there have been.
-    pub(crate) links: watch::Sender<u64>,
     urls: Mutex<Vec<String>>,
     link: RwLock<Option<Link>>,
     last_failure: Mutex<Option<String>>,
@@ -80,7 +78,6 @@ impl Shared {
             rules_changed: Notify::new(),
             give_up: Notify::new(),
             settled: watch::Sender::new(false),
-            links: watch::Sender::new(0),
             urls: Mutex::new(options.urls.clone()),
             link: RwLock::default(),
             last_failure: Mutex::default(),
@@ -157,7 +154,6 @@ impl Shared {
 
     pub(crate) fn set_link(&self, link: Link) {
         *self.link.write().unwrap_or_else(PoisonError::into_inner) = Some(link);
-        self.links.send_modify(|links| *links += 1);
     }
 
     pub(crate) fn urls(&self) -> Vec<String> {

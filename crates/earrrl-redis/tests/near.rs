@@ -102,6 +102,7 @@ enum Pattern {
 
 struct Run {
     nodes: usize,
+    sync: Duration,
     rule: &'static str,
     /// Times the limit.
     load: f64,
@@ -120,8 +121,7 @@ struct Outcome {
 async fn hop(server: &Server, run: &Run, seed: u64) -> Outcome {
     let mut nodes = Vec::new();
     for _ in 0..run.nodes {
-        // Exchanges come by the test's time, not by the machine's.
-        nodes.push(node(&server.url(), LONG_SYNC, run.nodes as u32).await);
+        nodes.push(node(&server.url(), run.sync, run.nodes as u32).await);
     }
     let rule: Rule = run.rule.parse().unwrap();
     let rules: Vec<_> = nodes.iter().map(|node| prepare(node, run.rule)).collect();
@@ -170,7 +170,7 @@ async fn leaky_rules_and_buckets_admit_no_more_than_they_would_in_one_place() {
             for load in [0.1, 0.5, 2.0, 100.0] {
                 for pattern in [Pattern::Steady, Pattern::Bursty] {
                     seed += 1;
-                    let run = Run { nodes, rule, load, pattern, requests };
+                    let run = Run { nodes, sync: LONG_SYNC, rule, load, pattern, requests };
                     let Outcome { near, exact, trips } = hop(&server, &run, seed).await;
                     println!("{rule:40} {nodes} {load:5} {pattern:?} {near} {exact} {trips:.3}");
                     let most = exact as f64 * 1.01 + 1.0;
@@ -178,6 +178,63 @@ async fn leaky_rules_and_buckets_admit_no_more_than_they_would_in_one_place() {
                 }
             }
         }
+    }
+}
+
+/// What `docs/distributed.md` says of strict rules: attempts on other nodes are seen a `sync` late.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strict_rules_admit_what_is_not_seen_yet_at_most() {
+    let server = Server::start(&[]).await;
+    let long = std::env::var_os("EARRRL_LONG").is_some();
+    let (sizes, requests) = if long { (&[2, 4, 8][..], 20_000) } else { (&[2, 4][..], 1000) };
+    let mut seed = 1000;
+    for rule in [
+        "recent-average 5/s half-life=10s",
+        "fixed-window 60/1m strict",
+        "sliding-counter 60/1m strict",
+    ] {
+        let rate = rule.parse::<Rule>().unwrap().limit().per_second();
+        for &nodes in sizes {
+            for sync in [Duration::from_millis(100), Duration::from_secs(1)] {
+                for load in [0.5, 2.0, 10.0, 100.0] {
+                    seed += 1;
+                    // In virtual time a node sends what it has when it is asked, which must be often enough.
+                    if load * rate * sync.as_secs_f64() < 2.0 * nodes as f64 {
+                        continue;
+                    }
+                    let run = Run { nodes, sync, rule, load, pattern: Pattern::Steady, requests };
+                    let Outcome { near, exact, trips } = hop(&server, &run, seed).await;
+                    println!("{rule:40} {nodes} {load:5} {sync:?} {near} {exact} {trips:.3}");
+                    let others = (nodes - 1) as f64 / nodes as f64;
+                    let unseen = load * rate * sync.as_secs_f64() * others;
+                    let most = exact as f64 * 1.01 + unseen + 1.0;
+                    assert!(near as f64 <= most, "{rule}, {nodes} nodes, {load}: {near} {exact}");
+                }
+            }
+        }
+    }
+}
+
+/// Those far over, and those under half the limit, are decided mostly without a trip, exchanges included.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn most_decisions_need_no_trip() {
+    let server = Server::start(&[]).await;
+    let sync = Duration::from_secs(5);
+    for (seed, (rule, load, most)) in (2000..).zip([
+        ("recent-average 10/s half-life=1m", 100.0, 0.02),
+        ("gcra 10/s burst=100", 100.0, 0.04),
+        ("recent-average 10/s half-life=1m", 0.45, 0.35),
+        ("recent-average 10/s half-life=1m leaky", 0.1, 0.35),
+        ("gcra 10/s burst=100", 0.45, 0.35),
+        ("fixed-window 600/1m", 0.45, 0.35),
+        ("sliding-counter 600/1m", 0.45, 0.35),
+    ]) {
+        let pattern = Pattern::Steady;
+        let run = Run { nodes: 4, sync, rule, load, pattern, requests: 10_000 };
+        let Outcome { near, exact, trips } = hop(&server, &run, seed).await;
+        println!("{rule:40} {load:5} {near} {exact} {trips:.4}");
+        assert!(trips <= most, "{rule}, {load} times the limit: {trips} trips a decision");
+        assert!(near as f64 <= exact as f64 * 1.01 + 1.0, "{near} {exact}");
     }
 }
 

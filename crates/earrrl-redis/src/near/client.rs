@@ -13,7 +13,7 @@ const ROUNDING: f64 = 1.0 + 1e-9;
 /// Redis's clock was set where it is off by more, in nanoseconds; by less, it is only known better.
 const SET: u64 = 1_000_000_000;
 
-/// Requests in a row that are denied to a client far over its limit.
+/// Requests that are denied of late to a client far over its limit.
 const OVER_AND_OVER: u32 = 16;
 
 /// An instant by this node's clock, and how far Redis's is ahead of it.
@@ -94,8 +94,8 @@ pub(crate) struct Client {
     latest: Nanos,
     /// When the last call was made, by this node's clock.
     called: Nanos,
-    /// How many other nodes know it, whether that was only just told, how many requests in a row were
-    /// denied, and until when nobody is asked.
+    /// How many other nodes know it, whether that was only just told, how many requests were denied
+    /// of late, and until when nobody is asked.
     others: u32,
     news: bool,
     denied: u32,
@@ -170,7 +170,9 @@ impl Client {
     /// Who is denied over and over, on several nodes, is asked about by one of them at a time: every node
     /// rests for its own turn, but for no longer than it takes until the limit has all to give.
     fn note(&mut self, allowed: bool, figures: &Figures, time: Time) {
-        self.denied = if allowed { 0 } else { self.denied.saturating_add(1) };
+        // One that is allowed now and then is as far over.
+        self.denied =
+            if allowed { self.denied / 2 } else { (self.denied + 1).min(4 * OVER_AND_OVER) };
         let news = std::mem::take(&mut self.news);
         if let (true, Wait::For(wait)) = (news && self.denied >= OVER_AND_OVER, figures.retry_after)
         {

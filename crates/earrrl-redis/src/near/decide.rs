@@ -16,9 +16,6 @@ use crate::rules::Prepared;
 use crate::shared::Shared;
 use crate::status::count;
 
-/// Trips for one request: another request may spend what was asked for.
-const TRIPS: usize = 2;
-
 impl Shared {
     /// The time by which a client is judged.
     pub(crate) fn time_of(&self, client: &Client, given: Option<Nanos>, local: Nanos) -> Time {
@@ -149,23 +146,15 @@ pub(crate) async fn ask(shared: &Arc<Shared>, request: &Request) -> Option<Decis
     };
     let rule = asked.rule.near.as_ref()?;
     rule.with_new(&asked.client, |client| client.group = asked.group)?;
-    let takes = request.mode == Mode::Check;
-    for _ in 0..TRIPS {
-        let cost = if takes { asked.cost } else { Cost::ZERO };
-        match exchange::ask(shared, asked, cost, request.now).await {
-            Ok(()) => {
-                if let Some(decision) = decide(shared, request, asked, Basis::Share)? {
-                    count(&shared.counters.shared);
-                    return Some(decision);
-                }
-            }
-            Err(fault) => {
-                count(&shared.counters.alone);
-                return gone(shared, request, asked, &fault);
-            }
-        }
+    let cost = if request.mode == Mode::Check { asked.cost } else { Cost::ZERO };
+    if let Err(fault) = exchange::ask(shared, asked, cost, request.now).await {
+        count(&shared.counters.alone);
+        return gone(shared, request, asked, &fault);
     }
     count(&shared.counters.shared);
+    if let Some(decision) = decide(shared, request, asked, Basis::Share)? {
+        return Some(decision);
+    }
     let mut decision = decide(shared, request, asked, Basis::Claimed)??;
     if !decision.allowed && decision.retry_after == Wait::NONE {
         decision.retry_after = Wait::For(shared.options.sync);

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::{Charge, Cost, Nanos};
+use earrrl::{Charge, Cost, Nanos, State};
 use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::client::{Call, Counted, Told};
+use super::client::{Call, Told};
 use super::table::Table;
 use super::{lease, offset};
 use crate::algorithm::{self, Adjustment, Answers, Packed, micros};
@@ -223,25 +223,65 @@ fn begin(shared: &Shared, asked: &Asked, cost: Cost, now: Option<Nanos>) -> Opti
     let (call, present) = shared.with_near(asked, now, |client, time| {
         (client.call(limit, cost, time, || shared.near.number()), time.redis())
     })?;
-    let algorithm = algorithm::of(limit);
+    let least = algorithm::of(limit).takes(Cost::ONE);
+    let numbers = [call.number as f64, call.need, call.take, call.like, least];
+    let counted = call.counted.as_ref();
+    let counted = counted.and_then(|counted| Some((counted.state.as_ref()?, counted.sum)));
+    let all = counted.map_or_else(Vec::new, |(state, sum)| adjustments(asked, state, sum, present));
+    let (keys, args) = arguments(shared, asked, numbers, &all, now);
+    Some((call, keys, args))
+}
+
+/// The keys and arguments of near.lua: its first numbers, and what was counted.
+fn arguments(
+    shared: &Shared,
+    asked: &Asked,
+    numbers: [f64; 5],
+    counted: &[Adjustment],
+    now: Option<Nanos>,
+) -> ([Vec<u8>; 2], Vec<Vec<u8>>) {
     let options = &shared.options;
     let mut head = Packed(shared.near.node.to_vec());
-    let least = algorithm.takes(Cost::ONE);
-    head.numbers(&[call.number as f64, call.need, call.take, call.like, least]);
+    head.numbers(&numbers);
     let lease = lease(options.sync).as_micros() as f64;
     head.numbers(&[f64::from(shared.near.nodes()), lease, now.map_or(-1.0, micros)]);
     head.0.extend(Asked { cost: Cost::ONE, ..asked.clone() }.parameters(options.linger, 1.0));
-    let counted = call.counted.iter().flat_map(|counted| adjustments(asked, counted, present));
-    let counted = counted.map(|adjustment| shared.adjustment(asked, &adjustment, now));
+    let counted = counted.iter().map(|adjustment| shared.adjustment(asked, adjustment, now));
     let args = std::iter::once(head.0).chain(counted).collect();
-    Some((call, [asked.key.clone(), shared.keys.claims(&asked.key)], args))
+    ([asked.key.clone(), shared.keys.claims(&asked.key)], args)
+}
+
+/// Adds what was counted alone under a number, once, however often it is sent; claims nothing.
+pub(crate) async fn add(
+    shared: &Shared,
+    mut link: Link,
+    asked: &Asked,
+    number: u64,
+    state: &State,
+    sum: Cost,
+) -> Result<(), Fault> {
+    let script = shared.scripts.near(asked.rule.kind);
+    for _ in 0..CONVERSIONS {
+        let (local, offset) = (shared.clock.now(), shared.near.offsets[asked.group].get());
+        let now = offset::later(local, offset);
+        let state = algorithm::of(asked.rule.rule.limit()).moved(state.clone(), local, now);
+        let all = adjustments(asked, &state, sum, now);
+        let numbers = [number as f64, 0.0, 0.0, 0.0, f64::MAX];
+        let (keys, args) = arguments(shared, asked, numbers, &all, None);
+        match link.call(script, &keys, &args).await? {
+            Value::BulkString(verdict) if verdict.first() == Some(&b'3') => {
+                convert(shared, &mut link, asked, now).await?;
+            }
+            _ => return Ok(()),
+        }
+    }
+    Err(Fault::Record("converted over and over".to_owned()))
 }
 
 /// What was counted until now, by Redis's clock.
-fn adjustments(asked: &Asked, counted: &Counted, now: Nanos) -> Vec<Adjustment> {
-    let Some(state) = &counted.state else { return Vec::new() };
+fn adjustments(asked: &Asked, state: &State, sum: Cost, now: Nanos) -> Vec<Adjustment> {
     let now = Nanos::new(now.get() / 1000 * 1000);
-    let all = algorithm::of(asked.rule.rule.limit()).adjustments(state, counted.sum, now);
+    let all = algorithm::of(asked.rule.rule.limit()).adjustments(state, sum, now);
     let mut all: Vec<_> = all.into_iter().filter(|one| !one.cost.is_zero()).collect();
     for adjustment in &mut all {
         if adjustment.when < 0.0 {

@@ -15,7 +15,7 @@
 pub(crate) mod client;
 pub(crate) mod decide;
 pub(crate) mod exchange;
-mod offset;
+pub(crate) mod offset;
 pub(crate) mod table;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -116,7 +116,7 @@ impl Config {
         let capacity = value::capacity(file.engine.capacity.as_ref(), problems);
         let capacity = capacity.unwrap_or_else(|| engine.default_capacity());
         let rules = rule::validate_all(&file.rule, paths, problems);
-        engine.check_rules(&file.rule, problems);
+        engine.check_rules(&file.rule, &rules, problems);
         let mut envoy = EnvoyConfig::validate(&file.envoy, problems);
         envoy.metrics = file.metrics.envoy;
         Some(Self {

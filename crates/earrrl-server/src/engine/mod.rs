@@ -12,6 +12,8 @@ use earrrl::{
     Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Mode, Nanos, Rule, RuleId,
 };
 
+use earrrl_redis::Consistency;
+
 use self::redis::Redis;
 use self::state::State;
 use self::throttle::{Call, Throttle, Throttled};
@@ -69,14 +71,21 @@ impl Engine {
     ///
     /// # Errors
     /// As there.
-    pub fn prepare_all(&self, rules: &[(&str, &Rule, usize)]) -> Result<Vec<RuleId>, EngineError> {
+    pub fn prepare_all(
+        &self,
+        rules: &[(&str, &Rule, usize, Consistency)],
+    ) -> Result<Vec<RuleId>, EngineError> {
+        let each = rules.iter().copied();
         match &self.rules {
-            Rules::Memory(engine) => engine.prepare_all(rules),
-            Rules::Redis(redis) => {
-                let each = rules.iter();
-                each.map(|(name, rule, room)| redis.engine.prepare_with(name, rule, *room))
-                    .collect()
+            Rules::Memory(engine) => {
+                let rules: Vec<_> = each.map(|(name, rule, room, _)| (name, rule, room)).collect();
+                engine.prepare_all(&rules)
             }
+            Rules::Redis(redis) => each
+                .map(|(name, rule, room, consistency)| {
+                    redis.engine.prepare_as(name, rule, room, consistency)
+                })
+                .collect(),
         }
     }
 

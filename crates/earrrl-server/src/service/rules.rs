@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use earrrl::{Cost, EngineError, Quota, Rule, RuleId};
+use earrrl_redis::Consistency;
 use siphasher::sip::SipHasher13;
 
 use super::attributes::{Attributes, Reading};
@@ -70,17 +71,17 @@ impl Prepared {
 struct Wanted<'a> {
     config: &'a RuleConfig,
     capacity: usize,
-    limits: Vec<(String, &'a Rule, usize)>,
+    limits: Vec<(String, &'a Rule, usize, Consistency)>,
 }
 
 impl<'a> Wanted<'a> {
     fn new(config: &'a RuleConfig, usual: usize, names: &HashSet<&str>) -> Self {
         let capacity = config.capacity.unwrap_or(usual);
-        let mut limits = vec![(config.name.clone(), &config.rule, capacity)];
+        let mut limits = vec![(config.name.clone(), &config.rule, capacity, config.consistency)];
         limits.extend(config.overrides.iter().map(|entry| {
             let conditions: String = entry.conditions.iter().map(Condition::canonical).collect();
             let name = hidden_name(names, &format!("{}\n{conditions}", config.name));
-            (name, &entry.rule, capacity.min(OVERRIDE_CAPACITY))
+            (name, &entry.rule, capacity.min(OVERRIDE_CAPACITY), config.consistency)
         }));
         Self { config, capacity, limits }
     }
@@ -96,7 +97,8 @@ impl RuleSet {
         let rules = config.rules.iter().map(|rule| Wanted::new(rule, config.capacity, &names));
         let rules: Vec<Wanted<'_>> = rules.collect();
         let limits = rules.iter().flat_map(|rule| &rule.limits);
-        let limits: Vec<_> = limits.map(|(name, rule, room)| (&**name, *rule, *room)).collect();
+        let limits: Vec<_> =
+            limits.map(|(name, rule, room, how)| (&**name, *rule, *room, *how)).collect();
         let mut ids = engine.prepare_all(&limits)?.into_iter();
         let active = rules.iter().map(|rule| ActiveRule::new(rule, &mut ids, outcomes));
         let rules: Vec<_> = active.flatten().map(Arc::new).collect();
@@ -156,7 +158,7 @@ impl ActiveRule {
     ) -> Option<Self> {
         let Wanted { config, capacity, limits } = wanted;
         let prepared =
-            limits.iter().map_while(|(_, rule, _)| Some(Prepared::new(ids.next()?, rule)));
+            limits.iter().map_while(|(_, rule, ..)| Some(Prepared::new(ids.next()?, rule)));
         let mut prepared = prepared.collect::<Vec<_>>().into_iter();
         Some(Self {
             name: config.name.clone(),
