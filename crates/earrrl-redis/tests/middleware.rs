@@ -17,7 +17,8 @@ use tower::{Layer, ServiceExt, service_fn};
 
 async fn machine(server: &Server, rule: RequestRule) -> RateLimitLayer<RedisEngine> {
     // A busy machine is no reason to decide by oneself.
-    let options = Options { deadline: Duration::from_secs(30), ..Options::new(&server.url()) };
+    let mut options = Options::new(&server.url());
+    options.deadline = Duration::from_secs(30);
     let engine = RedisEngine::connect(options, PATIENCE).await.unwrap();
     RateLimitLayer::builder(engine).rule(rule).build().unwrap()
 }
