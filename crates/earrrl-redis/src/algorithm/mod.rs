@@ -87,6 +87,22 @@ pub(crate) trait OnRedis {
 
     /// The calls that add what one node counted alone, `sum` in all, to the client's record.
     fn adjustments(&self, counted: &State, sum: Cost, now: Nanos) -> Vec<Adjustment>;
+
+    /// A state with what one node counted alone added, as those calls add it to a record. States of another
+    /// algorithm stay.
+    fn merged(&self, state: State, _counted: &State, _sum: Cost) -> State {
+        state
+    }
+
+    /// What a request takes of what is spare, in the unit of the script's part `spare`.
+    fn takes(&self, cost: Cost) -> f64 {
+        cost.billionths() as f64
+    }
+
+    /// How much must be spare for it: less where the last request may go over the limit.
+    fn needs(&self, cost: Cost) -> f64 {
+        self.takes(cost)
+    }
 }
 
 /// What a script answers of a state.
