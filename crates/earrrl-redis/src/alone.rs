@@ -89,7 +89,7 @@ pub(crate) fn by_fiat(request: &Request, now: Nanos, allowed: bool) -> Decision 
         })
         .collect();
     let each = request.asked.iter().zip(&judged);
-    combine(each.map(|(asked, (judgement, report))| (&asked.rule.rule, judgement, report)))
+    combine(now, each.map(|(asked, (judgement, report))| (&asked.rule.rule, judgement, report)))
 }
 
 /// Keeps what Redis had of the clients, so that an outage is no amnesty: this node goes on from there.

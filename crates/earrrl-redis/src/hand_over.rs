@@ -90,7 +90,7 @@ async fn hand_over_one(
     let rule = shared.rules.get(client.rule).filter(|rule| rule.tag == entry.tag);
     let (Some(rule), Some(state)) = (rule, &entry.state) else {
         count(&shared.counters.not_handed_over);
-        shared.ledger.done();
+        shared.ledger.done(&client);
         return Ok(());
     };
     let charge = earrrl::Charge { rule: rule.id, key: &client.key, cost: earrrl::Cost::ZERO };
@@ -99,12 +99,12 @@ async fn hand_over_one(
     match timeout(PATIENCE, call).await.unwrap_or(Err(Fault::Late)) {
         Ok(()) => {
             count(&shared.counters.handed_over);
-            shared.ledger.done();
+            shared.ledger.done(&client);
             Ok(())
         }
         Err(fault @ Fault::Record(_)) => {
             count(&shared.counters.not_handed_over);
-            shared.ledger.done();
+            shared.ledger.done(&client);
             Err(fault)
         }
         Err(fault) => {

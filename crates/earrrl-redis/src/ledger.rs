@@ -5,8 +5,8 @@
 //! at which a pool would be full that had seen nothing else: `full = max(full + sum, alone)`, exactly
 //! as if all had been charged in one place. An exponential average does not add, and is not kept.
 
-use std::collections::HashMap;
 use std::collections::hash_map::{self, RandomState};
+use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -46,7 +46,6 @@ pub(crate) struct Ledger {
     hasher: RandomState,
     /// Entries, with those on their way.
     owed: AtomicUsize,
-    under_way: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -54,6 +53,8 @@ struct Owed {
     entries: HashMap<Client, Entry>,
     /// Those that were sent, and may have arrived.
     returned: HashMap<Client, Entry>,
+    /// Whose entries are on their way. One at a time: Redis takes a client's numbers in their order.
+    under_way: HashSet<Client>,
 }
 
 impl Ledger {
@@ -63,7 +64,6 @@ impl Ledger {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             owed: AtomicUsize::new(0),
-            under_way: AtomicUsize::new(0),
         }
     }
 
@@ -122,17 +122,17 @@ impl Ledger {
         true
     }
 
-    /// Whether a client has counts that Redis lacks. Those on their way are not told apart.
+    /// Whether a client has counts that Redis lacks.
     pub(crate) fn owes(&self, asked: &Asked) -> bool {
         if self.owed() == 0 {
             return false;
         }
         let client = Client::of(asked);
-        if self.under_way.load(Ordering::Acquire) > 0 {
-            return true;
-        }
         let owed = self.lock(&client);
-        owed.entries.contains_key(&client) || owed.returned.contains_key(&client)
+        let Owed { entries, returned, under_way } = &*owed;
+        entries.contains_key(&client)
+            || returned.contains_key(&client)
+            || under_way.contains(&client)
     }
 
     /// Forgets a client.
@@ -144,36 +144,40 @@ impl Ledger {
         }
     }
 
-    /// What is to be handed over of a group, one entry a client; each is then [`Ledger::done`] or comes back.
-    /// What came back goes before what was charged since.
+    /// What is to be handed over of a group, one entry a client; each is then [`Ledger::done`] or comes back,
+    /// and no other of its client is drained before that. What came back goes before what was charged since.
     pub(crate) fn drain(&self, group: usize, number: impl Fn() -> u64) -> Vec<(Client, Entry)> {
         let mut drained = Vec::new();
         for shard in &self.shards {
             let mut owed = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            let Owed { entries, returned } = &mut *owed;
+            let (from, Owed { entries, returned, under_way }) = (drained.len(), &mut *owed);
             let ready = |client: &Client, entry: &mut Entry| {
-                entry.group == group && !returned.contains_key(client)
+                let waits = returned.contains_key(client) || under_way.contains(client);
+                entry.group == group && !waits
             };
             drained.extend(entries.extract_if(ready));
             drained.extend(returned.extract_if(|_, entry| entry.group == group));
+            for (client, entry) in &mut drained[from..] {
+                under_way.insert(client.clone());
+                if entry.number == 0 {
+                    entry.number = number();
+                }
+            }
         }
-        for (_, entry) in drained.iter_mut().filter(|(_, entry)| entry.number == 0) {
-            entry.number = number();
-        }
-        self.under_way.fetch_add(drained.len(), Ordering::AcqRel);
         drained
     }
 
-    /// One of the drained entries needs no more care.
-    pub(crate) fn done(&self) {
-        self.under_way.fetch_sub(1, Ordering::AcqRel);
+    /// A drained entry needs no more care.
+    pub(crate) fn done(&self, client: &Client) {
+        self.lock(client).under_way.remove(client);
         self.owed.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// One of the drained entries could not be handed over, as far as is known.
+    /// A drained entry could not be handed over, as far as is known.
     pub(crate) fn put_back(&self, client: Client, entry: Entry) {
-        self.lock(&client).returned.insert(client, entry);
-        self.under_way.fetch_sub(1, Ordering::AcqRel);
+        let mut owed = self.lock(&client);
+        owed.under_way.remove(&client);
+        owed.returned.insert(client, entry);
     }
 
     /// Clients whose counts Redis does not have yet.
@@ -216,14 +220,19 @@ mod tests {
         assert!(add("a") && add("a") && add("b"));
         assert!(ledger.drain(1, || 9).is_empty(), "another group has nothing");
         let drained = ledger.drain(0, || 7);
+        assert_eq!(drained.len(), 2);
         assert!(add("b") && add("c") && !add("d"), "entries under way take room");
+        let mut other = ledger.drain(0, || 8);
+        let (client, entry) = other.pop().unwrap();
+        assert_eq!((client.key[0], other.len()), (b'c', 0), "b has a lower number under way");
+        ledger.put_back(client, entry);
         drained.into_iter().for_each(|(client, entry)| ledger.put_back(client, entry));
         assert_eq!((ledger.owed(), add("d")), (4, false), "what came back takes room");
         let summed = |drained: Vec<(Client, Entry)>| {
             let mut all: Vec<_> = drained
                 .into_iter()
                 .map(|(client, entry)| {
-                    ledger.done();
+                    ledger.done(&client);
                     (client.key[0] as char, entry.number, entry.sum.as_f64())
                 })
                 .collect();

@@ -162,9 +162,11 @@ impl Adjustment {
         Self { back: false, when, alone: (0.0, 0.0), cost }
     }
 
-    /// Takes a cost back that was charged at an instant.
+    /// Takes a cost back that was charged at an instant, which was a whole microsecond before anybody put it
+    /// into a double.
     pub(crate) fn take_back(charged_at: Option<Nanos>, cost: Cost) -> Self {
-        let when = charged_at.map_or(-1.0, micros);
+        let nearest = |at: Nanos| micros(Nanos::new(at.get().saturating_add(500)));
+        let when = charged_at.map_or(-1.0, nearest);
         Self { back: true, when, alone: (0.0, 0.0), cost }
     }
 }

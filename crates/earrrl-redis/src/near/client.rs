@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use earrrl::internal::Judgement;
-use earrrl::{Cost, Figures, Limit, Mode, Nanos, Policy, Rule, State, Wait};
+use earrrl::internal::{Judgement, combine};
+use earrrl::{Cost, Decision, Figures, Limit, Mode, Nanos, Policy, Rule, State, Wait};
 
 use super::offset::later;
 use crate::algorithm;
@@ -70,6 +70,8 @@ pub(crate) struct Told {
     pub(crate) until: Nanos,
     /// How many other nodes know the client.
     pub(crate) others: u32,
+    /// How much was missing of what must be spare.
+    pub(crate) lacks: f64,
 }
 
 /// A client of this node's.
@@ -94,9 +96,10 @@ pub(crate) struct Client {
     latest: Nanos,
     /// When the last call was made, by this node's clock.
     called: Nanos,
-    /// How many other nodes know it, whether that was only just told, how many requests were denied
-    /// of late, and until when nobody is asked.
+    /// How many other nodes know it, how long it takes until what others claim is there again, whether that
+    /// was only just told, how many requests were denied of late, and until when nobody is asked.
     others: u32,
+    lacks: Duration,
     news: bool,
     denied: u32,
     rests: Nanos,
@@ -128,6 +131,12 @@ impl Time {
     }
 }
 
+/// The answer under one rule.
+fn decision(rule: &Rule, at: Nanos, allowed: bool, figures: &Figures) -> Decision {
+    let judgement = Judgement::new(rule, allowed, || figures.retry_after);
+    combine(at, std::iter::once((rule, &judgement, figures)))
+}
+
 impl Client {
     /// Judges a request and does what its mode says, where that needs no trip.
     pub(crate) fn decide(
@@ -137,7 +146,7 @@ impl Client {
         mode: Mode,
         time: Time,
         basis: Basis,
-    ) -> Option<(Judgement, Figures)> {
+    ) -> Option<Decision> {
         let (limit, now) = (rule.limit(), self.at(rule.limit(), time));
         self.touched |= mode != Mode::Peek;
         let strict = mode == Mode::Charge || limit.policy() == Policy::Strict;
@@ -148,7 +157,7 @@ impl Client {
                 self.unsent.add(limit, now, cost);
             }
             self.note(allowed, &figures, time);
-            return Some((Judgement::new(rule, allowed, || figures.retry_after), figures));
+            return Some(decision(rule, now, allowed, &figures));
         }
         let (state, allowed, mut figures) = limit.step(self.state.take(), now, cost, Mode::Peek);
         self.state = state;
@@ -160,24 +169,31 @@ impl Client {
         if strict {
             figures = self.store(rule, cost, mode, now);
         }
-        if rests {
-            figures.retry_after = Wait::For(self.rests.since(time.local));
-        }
         self.note(false, &figures, time);
-        Some((Judgement::new(rule, false, || figures.retry_after), figures))
+        if !strict && time.local < self.rests {
+            figures.retry_after = figures.retry_after.max(Wait::For(self.rests.since(time.local)));
+        }
+        Some(decision(rule, now, false, &figures))
     }
 
-    /// Who is denied over and over, on several nodes, is asked about by one of them at a time: every node
-    /// rests for its own turn, but for no longer than it takes until the limit has all to give.
+    /// Who is denied is asked about again when there can be something: by the limit, or where other nodes claim
+    /// what it has left, when that much is there again. Who is denied over and over on several nodes is asked
+    /// about by one of them at a time: every node rests for its own turn, but for no longer than it takes until
+    /// the limit has all to give.
     fn note(&mut self, allowed: bool, figures: &Figures, time: Time) {
         // One that is allowed now and then is as far over.
         self.denied =
             if allowed { self.denied / 2 } else { (self.denied + 1).min(4 * OVER_AND_OVER) };
-        let news = std::mem::take(&mut self.news);
-        if let (true, Wait::For(wait)) = (news && self.denied >= OVER_AND_OVER, figures.retry_after)
-        {
-            let rest = wait.saturating_mul(self.others + 1).min(figures.reset_after.max(wait));
-            self.rests = time.local + rest;
+        let (news, lacks) = (std::mem::take(&mut self.news), std::mem::take(&mut self.lacks));
+        let Wait::For(wait) = figures.retry_after else { return };
+        if !news || self.others == 0 {
+            return;
+        }
+        let (wait, turns) = (wait.max(lacks), self.others + 1);
+        if self.denied >= OVER_AND_OVER {
+            self.rests = time.local + wait.saturating_mul(turns).min(figures.reset_after.max(wait));
+        } else if !allowed {
+            self.rests = (time.local + lacks).min(self.until);
         }
     }
 
@@ -204,10 +220,16 @@ impl Client {
         Some(Judgement::new(rule, allowed, || figures.retry_after))
     }
 
-    /// Does what was settled of a request that was judged, and tells the figures after it.
-    pub(crate) fn settle(&mut self, rule: &Rule, cost: Cost, settled: Mode, time: Time) -> Figures {
+    /// Does what was settled of a request that was judged, and tells when, and the figures after it.
+    pub(crate) fn settle(
+        &mut self,
+        rule: &Rule,
+        cost: Cost,
+        settled: Mode,
+        time: Time,
+    ) -> (Nanos, Figures) {
         let now = self.at(rule.limit(), time);
-        self.store(rule, cost, settled, now)
+        (now, self.store(rule, cost, settled, now))
     }
 
     /// The figures, with the request stored unless it is a peek.
@@ -303,6 +325,8 @@ impl Client {
         let later = call.place < self.sent;
         self.share = if later { told.share.min(self.liked) } else { told.share };
         (self.until, self.others, self.news) = (told.until, told.others, true);
+        let lacks = told.lacks / algorithm::of(limit).takes(Cost::ONE) / limit.per_second();
+        self.lacks = Duration::try_from_secs_f64(lacks).unwrap_or_default();
         let merged = |state: Option<State>, counted: &Counted| match (&state, &counted.state) {
             (Some(_), Some(counted_state)) => {
                 state.map(|state| algorithm::of(limit).merged(state, counted_state, counted.sum))

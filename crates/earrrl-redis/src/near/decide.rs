@@ -49,14 +49,13 @@ pub(crate) fn at_once(
     let decision = shared.rules.look(charge.rule, |rule| {
         let (table, local) = (rule.near.as_ref()?, shared.now(given));
         let cost = rule.rule.accept(charge.cost).ok()?;
-        let (judgement, figures) = table.with(charge.key, |client| {
+        table.with(charge.key, |client| {
             let time = shared.time_of(client, given, local);
             if given.is_some() && client.is_due(local, shared.options.sync) {
                 return None;
             }
             client.decide(&rule.rule, cost, mode, time, Basis::Share)
-        })??;
-        Some(combine(std::iter::once((&rule.rule, &judgement, &figures))))
+        })?
     })??;
     count(&shared.counters.near);
     Some(decision)
@@ -99,7 +98,7 @@ fn several(
             change(client, time);
         })
     };
-    let mut judged: Vec<(Judgement, Option<Figures>)> = Vec::with_capacity(parts.len());
+    let mut judged: Vec<(Judgement, Option<(Nanos, Figures)>)> = Vec::with_capacity(parts.len());
     for part in &parts {
         let mut judgement = None;
         with(part, &mut |client, time| {
@@ -114,9 +113,15 @@ fn several(
             *figures = Some(client.settle(&part.rule.rule, part.charge.cost, settled, time));
         })?;
     }
-    let each: Vec<_> = judged.into_iter().filter_map(|(j, figures)| Some((j, figures?))).collect();
-    let each = parts.iter().zip(&each);
-    let mut decision = combine(each.map(|(part, (j, figures))| (&part.rule.rule, j, figures)));
+    let each: Vec<_> = judged
+        .into_iter()
+        .filter_map(|(judgement, settled)| settled.map(|(at, figures)| (judgement, at, figures)))
+        .collect();
+    let (_, at, _) = each.first()?;
+    let figures = parts.iter().zip(&each);
+    let figures =
+        figures.map(|(part, (judgement, _, figures))| (&part.rule.rule, judgement, figures));
+    let mut decision = combine(*at, figures);
     restore_places(&mut decision, &merged);
     count(&shared.counters.near);
     Some(decision)
@@ -170,10 +175,9 @@ fn decide(
     basis: Basis,
 ) -> Option<Option<Decision>> {
     let rule = &asked.rule.rule;
-    let judged = shared.with_near(asked, request.now, |client, time| {
+    shared.with_near(asked, request.now, |client, time| {
         client.decide(rule, asked.cost, request.mode, time, basis)
-    })?;
-    Some(judged.map(|(judgement, figures)| combine(std::iter::once((rule, &judgement, &figures)))))
+    })
 }
 
 /// By the policy, or by what was last known.

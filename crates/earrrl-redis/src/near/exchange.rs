@@ -223,29 +223,37 @@ fn begin(shared: &Shared, asked: &Asked, cost: Cost, now: Option<Nanos>) -> Opti
     let (call, present) = shared.with_near(asked, now, |client, time| {
         (client.call(limit, cost, time, || shared.near.number()), time.redis())
     })?;
-    let least = algorithm::of(limit).takes(Cost::ONE);
-    let numbers = [call.number as f64, call.need, call.take, call.like, least];
     let counted = call.counted.as_ref();
     let counted = counted.and_then(|counted| Some((counted.state.as_ref()?, counted.sum)));
     let all = counted.map_or_else(Vec::new, |(state, sum)| adjustments(asked, state, sum, present));
-    let (keys, args) = arguments(shared, asked, numbers, &all, now);
+    let judged = if cost.is_zero() { Cost::ONE } else { cost };
+    let claim = Some((&call, judged));
+    let (keys, args) = arguments(shared, asked, claim, call.number, &all, now);
     Some((call, keys, args))
 }
 
-/// The keys and arguments of near.lua: its first numbers, and what was counted.
+/// The keys and arguments of near.lua: what is asked for, or nothing; and what was counted, with its number.
 fn arguments(
     shared: &Shared,
     asked: &Asked,
-    numbers: [f64; 5],
+    claim: Option<(&Call, Cost)>,
+    number: u64,
     counted: &[Adjustment],
     now: Option<Nanos>,
 ) -> ([Vec<u8>; 2], Vec<Vec<u8>>) {
-    let options = &shared.options;
-    let mut head = Packed(shared.near.node.to_vec());
-    head.numbers(&numbers);
-    let lease = lease(options.sync).as_micros() as f64;
-    head.numbers(&[f64::from(shared.near.nodes()), lease, now.map_or(-1.0, micros)]);
-    head.0.extend(Asked { cost: Cost::ONE, ..asked.clone() }.parameters(options.linger, 1.0));
+    let (options, near) = (&shared.options, &shared.near);
+    let claims = claim.map(|(call, _)| {
+        let least = algorithm::of(asked.rule.rule.limit()).takes(Cost::ONE);
+        let lease = lease(options.sync).as_micros() as f64;
+        (near.node, [call.need, call.take, call.like, least, f64::from(near.nodes()), lease])
+    });
+    let (node, claims) = claims.unwrap_or((near.ledger(), [0.0, 0.0, 0.0, f64::MAX, 1.0, 0.0]));
+    let mut head = Packed(node.to_vec());
+    head.numbers(&[number as f64]);
+    head.numbers(&claims);
+    head.numbers(&[now.map_or(-1.0, micros)]);
+    let cost = claim.map_or(Cost::ONE, |(_, cost)| cost);
+    head.0.extend(Asked { cost, ..asked.clone() }.parameters(options.linger, 1.0));
     let counted = counted.iter().map(|adjustment| shared.adjustment(asked, adjustment, now));
     let args = std::iter::once(head.0).chain(counted).collect();
     ([asked.key.clone(), shared.keys.claims(&asked.key)], args)
@@ -266,8 +274,7 @@ pub(crate) async fn add(
         let now = offset::later(local, offset);
         let state = algorithm::of(asked.rule.rule.limit()).moved(state.clone(), local, now);
         let all = adjustments(asked, &state, sum, now);
-        let numbers = [number as f64, 0.0, 0.0, 0.0, f64::MAX];
-        let (keys, args) = arguments(shared, asked, numbers, &all, None);
+        let (keys, args) = arguments(shared, asked, None, number, &all, None);
         match link.call(script, &keys, &args).await? {
             Value::BulkString(verdict) if verdict.first() == Some(&b'3') => {
                 convert(shared, &mut link, asked, now).await?;
@@ -334,7 +341,8 @@ fn finish(
     };
     let answer = seen.first().map(|seen| &seen.state[..]);
     let (share, rest) = answer.and_then(<[u8]>::split_first_chunk).ok_or_else(nonsense)?;
-    let (others, record) = rest.split_first_chunk().ok_or_else(nonsense)?;
+    let (others, rest) = rest.split_first_chunk().ok_or_else(nonsense)?;
+    let (lacks, record) = rest.split_first_chunk().ok_or_else(nonsense)?;
     let at = now.or(time).ok_or_else(nonsense)?;
     if now.is_none() {
         shared.near.offsets[asked.group].learn(at, sent, received);
@@ -347,7 +355,8 @@ fn finish(
     let share = f64::from_le_bytes(*share);
     let until = offset::later(sent, lease(shared.options.sync).as_nanos() as i64);
     let share = if share.is_finite() { share } else { 0.0 };
-    let told = Told { state, share, until, others: f64::from_le_bytes(*others) as u32 };
+    let (others, lacks) = (f64::from_le_bytes(*others) as u32, f64::from_le_bytes(*lacks));
+    let told = Told { state, share, until, others, lacks };
     let crossed =
         shared.with_near(asked, now, |client, time| client.adopt(limit, call, told, time));
     if crossed == Some(true) {

@@ -51,6 +51,11 @@ impl Near {
         }
     }
 
+    /// What it is called where it hands over what it counted alone: those numbers are a sequence of their own.
+    pub(crate) fn ledger(&self) -> [u8; 8] {
+        self.node.map(|byte| !byte)
+    }
+
     /// A number that no other contribution of this node has.
     pub(crate) fn number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)

@@ -1,10 +1,10 @@
 -- A node that decides by itself exchanges what it knows of a client. KEYS[1] is the client's record,
 -- KEYS[2] what the nodes claim of it. ARGV[1] has the node, the number of what it has counted, how much
 -- must be free, what it takes then, what it would like to take, the least that is worth a claim, how
--- many nodes there are, how long a claim holds, the time, if it is not Redis's, and the parameters for
--- a cost of 1; ARGV[2…] what it has counted, as in adjust.lua.
+-- many nodes there are, how long a claim holds (0: none is made), the time, if it is not Redis's, and
+-- the parameters for the cost that is judged; ARGV[2…] what it has counted, as in adjust.lua.
 -- Answers the verdict, FOREIGN or another, the time, what the node may spend until the claim ends, how
--- many other nodes know the client, and the state.
+-- many other nodes know the client, how much was missing of what must be free, and the state.
 --
 -- Claims, oldest first: a node, the number of the last that was added of it, what it may spend, and
 -- since when. What has been added already is not added again, so a node may send it until it is told.
@@ -65,8 +65,11 @@ local free = spare - claimed
 local share = free / math.max(1, nodes - claimants)
 if share < least then share = 0 end
 if free >= need * 0.999999999 then share = math.max(share, math.min(free, like), take) end
--- As long as the record, so that the last number is known for as long as what was added.
-local lives = math.max(call('PTTL', key), 60000)
+-- As long as the record, so that the last number is known for as long as what was added; a day for a user
+-- who may not ask.
+local lives = redis.pcall('PTTL', key)
+lives = type(lives) == 'number' and math.max(lives, 60000) or 86400000
 local kept = string.sub(others, -32 * 127)
-call('SET', KEYS[2], kept .. pack('<c8ddd', node, last, share, now), 'PX', lives)
-return ALLOWED .. time .. ' ' .. pack('<dd', share, active) .. state
+local own = pack('<c8ddd', node, last, share, lease > 0 and now or 0)
+call('SET', KEYS[2], kept .. own, 'PX', lives)
+return ALLOWED .. time .. ' ' .. pack('<ddd', share, active, math.max(need - free, 0)) .. state

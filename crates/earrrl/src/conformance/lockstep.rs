@@ -151,6 +151,7 @@ impl<'a, E: Engine> Lockstep<'a, E> {
             charges.iter().any(|(rule, ..)| is_estimate(self.rules[*rule].rule.limit()));
         let fields = [
             ("allowed", got.allowed == expected.allowed),
+            ("at", got.at == expected.at),
             ("outcome", got.outcome == expected.outcome),
             ("rule", got.rule == expected.rule),
             ("over", got.over == expected.over),
