@@ -64,18 +64,18 @@ impl Link {
 
     /// Makes scripts known to Redis. A call of an unknown one is sent twice, and then decided after calls that
     /// came later. What cannot be loaded now goes with its first call; so does everything on a Cluster, where
-    /// a shard that does not answer would keep the others waiting.
+    /// a shard that does not answer would keep the others waiting. It is one write: Redis may be far away.
     pub(crate) async fn load(&mut self, scripts: impl Iterator<Item = &Script>) {
         if let Self::Cluster(_) = self {
             return;
         }
-        for script in scripts {
+        let load = |script: &Script| {
             let mut command = redis::cmd("SCRIPT");
             command.arg("LOAD").arg(&script.code);
-            if self.send(&command).await.is_err() {
-                return;
-            }
-        }
+            command
+        };
+        let commands: Vec<Cmd> = scripts.map(load).collect();
+        self.send_all(&commands.iter().collect::<Vec<_>>()).await;
     }
 
     /// Commands are written in the order in which they are polled first. That takes more than the

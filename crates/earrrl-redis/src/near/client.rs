@@ -156,7 +156,7 @@ impl Client {
             if mode != Mode::Peek && !cost.is_zero() && (allowed || strict) {
                 self.unsent.add(limit, now, cost);
             }
-            self.note(allowed, &figures, time);
+            self.note(allowed, &figures, cost, time);
             return Some(decision(rule, now, allowed, &figures));
         }
         let (state, allowed, mut figures) = limit.step(self.state.take(), now, cost, Mode::Peek);
@@ -169,7 +169,7 @@ impl Client {
         if strict {
             figures = self.store(rule, cost, mode, now);
         }
-        self.note(false, &figures, time);
+        self.note(false, &figures, cost, time);
         if !strict && time.local < self.rests {
             figures.retry_after = figures.retry_after.max(Wait::For(self.rests.since(time.local)));
         }
@@ -180,7 +180,7 @@ impl Client {
     /// what it has left, when that much is there again. Who is denied over and over on several nodes is asked
     /// about by one of them at a time: every node rests for its own turn, but for no longer than it takes until
     /// the limit has all to give.
-    fn note(&mut self, allowed: bool, figures: &Figures, time: Time) {
+    fn note(&mut self, allowed: bool, figures: &Figures, cost: Cost, time: Time) {
         // One that is allowed now and then is as far over.
         self.denied =
             if allowed { self.denied / 2 } else { (self.denied + 1).min(4 * OVER_AND_OVER) };
@@ -189,9 +189,11 @@ impl Client {
         if !news || self.others == 0 {
             return;
         }
-        let (wait, turns) = (wait.max(lacks), self.others + 1);
+        let wait = wait.max(lacks);
         if self.denied >= OVER_AND_OVER {
-            self.rests = time.local + wait.saturating_mul(turns).min(figures.reset_after.max(wait));
+            let turns = f64::from(self.others) * cost.as_f64() / figures.limit;
+            let turns = Duration::try_from_secs_f64(turns).unwrap_or(Duration::MAX);
+            self.rests = time.local + wait.saturating_add(turns).min(figures.reset_after.max(wait));
         } else if !allowed {
             self.rests = (time.local + lacks).min(self.until);
         }
