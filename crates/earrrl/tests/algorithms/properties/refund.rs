@@ -1,5 +1,7 @@
 //! A refund undoes a check; it never goes below empty.
 
+use std::time::Duration;
+
 use earrrl::{Cost, Limit, Nanos, Policy};
 use proptest::prelude::*;
 
@@ -7,7 +9,7 @@ use super::strategies::{
     cases, costs, exponentials, fixed_windows, histories, memory, sliding_counters,
     sliding_windows, starts,
 };
-use crate::client::{Client, close};
+use crate::client::{Client, at, close, units};
 
 /// A strict log forgets what newer requests outweigh, and a log at its `max_entries` merges: that
 /// can't be undone.
