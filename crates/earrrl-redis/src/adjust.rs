@@ -32,12 +32,7 @@ impl Shared {
         adjustment: Adjustment,
         now: Option<Nanos>,
     ) -> Result<(), Fault> {
-        let sign = if adjustment.back { -1.0 } else { 1.0 };
-        let mut head = Packed(vec![u8::from(adjustment.back)]);
-        let time = now.map_or(-1.0, micros);
-        head.numbers(&[time, adjustment.when, adjustment.alone.0, adjustment.alone.1]);
-        let adjusted = Asked { cost: adjustment.cost, ..asked.clone() };
-        let argument = [head.0, adjusted.parameters(self.options.linger, sign)].concat();
+        let argument = self.adjustment(asked, &adjustment, now);
         let script = self.scripts.adjust(asked.rule.kind);
         for _ in 0..CONVERSIONS {
             let keys = std::slice::from_ref(&asked.key);
@@ -49,5 +44,20 @@ impl Shared {
             }
         }
         Err(Fault::Record("converted over and over".to_owned()))
+    }
+
+    /// What a script reads of an adjustment.
+    pub(crate) fn adjustment(
+        &self,
+        asked: &Asked,
+        adjustment: &Adjustment,
+        now: Option<Nanos>,
+    ) -> Vec<u8> {
+        let sign = if adjustment.back { -1.0 } else { 1.0 };
+        let mut head = Packed(vec![u8::from(adjustment.back)]);
+        let time = now.map_or(-1.0, micros);
+        head.numbers(&[time, adjustment.when, adjustment.alone.0, adjustment.alone.1]);
+        let adjusted = Asked { cost: adjustment.cost, ..asked.clone() };
+        [head.0, adjusted.parameters(self.options.linger, sign)].concat()
     }
 }

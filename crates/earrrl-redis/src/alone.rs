@@ -77,7 +77,7 @@ async fn locally(
 }
 
 /// Whatever was asked.
-fn by_fiat(request: &Request, now: Nanos, allowed: bool) -> Decision {
+pub(crate) fn by_fiat(request: &Request, now: Nanos, allowed: bool) -> Decision {
     let judged: Vec<(Judgement, Figures)> = request
         .asked
         .iter()
@@ -89,7 +89,7 @@ fn by_fiat(request: &Request, now: Nanos, allowed: bool) -> Decision {
         })
         .collect();
     let each = request.asked.iter().zip(&judged);
-    combine(each.map(|(asked, (judgement, report))| (&asked.rule.rule, judgement, report)))
+    combine(now, each.map(|(asked, (judgement, report))| (&asked.rule.rule, judgement, report)))
 }
 
 /// Keeps what Redis had of the clients, so that an outage is no amnesty: this node goes on from there.
@@ -100,6 +100,11 @@ pub(crate) fn adopt(shared: &Shared, request: &Request, seen: &[Seen], states: V
     }
     let now = shared.now(request.now);
     for ((asked, seen), state) in request.asked.iter().zip(seen).zip(states) {
+        if request.now.is_none() {
+            let asked_at =
+                Nanos::new(now.get().saturating_sub(shared.options.deadline.as_nanos() as u64));
+            shared.near.offsets[asked.group].learn(seen.at, asked_at, now);
+        }
         if shared.ledger.owes(asked) {
             continue;
         }

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use earrrl::internal::{merge_charges, restore_places};
@@ -12,14 +13,49 @@ use earrrl::{
 use tokio::task::JoinHandle;
 
 use crate::algorithm::Adjustment;
-use crate::options::Options;
+use crate::options::{Consistency, Options};
 use crate::request::Request;
 use crate::shared::Shared;
 use crate::status::{Status, count};
-use crate::{alone, reply, supervisor};
+use crate::{alone, near, reply, supervisor};
 
-/// An answer under way.
-type Answer<T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send>>;
+type Waited<T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send>>;
+
+/// An answer, there already or under way.
+#[derive(Debug)]
+pub struct Answer<T>(Stage<T>);
+
+enum Stage<T> {
+    There(Option<Result<T, EngineError>>),
+    UnderWay(Waited<T>),
+}
+
+impl<T> std::fmt::Debug for Stage<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if matches!(self, Self::There(_)) { "There" } else { "UnderWay" })
+    }
+}
+
+impl<T> Answer<T> {
+    fn there(answer: Result<T, EngineError>) -> Self {
+        Self(Stage::There(Some(answer)))
+    }
+
+    fn under_way(answer: impl Future<Output = Result<T, EngineError>> + Send + 'static) -> Self {
+        Self(Stage::UnderWay(Box::pin(answer)))
+    }
+}
+
+impl<T: Unpin> Future for Answer<T> {
+    type Output = Result<T, EngineError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Stage::There(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
+            Stage::UnderWay(answer) => answer.as_mut().poll(context),
+        }
+    }
+}
 
 /// Rules whose clients' records are kept in Redis or Valkey, for every process that uses it alike.
 ///
@@ -27,7 +63,7 @@ type Answer<T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send>>;
 #[derive(Debug)]
 pub struct RedisEngine {
     shared: Arc<Shared>,
-    supervisor: JoinHandle<()>,
+    tasks: [JoinHandle<()>; 2],
 }
 
 impl RedisEngine {
@@ -48,7 +84,8 @@ impl RedisEngine {
         options.check()?;
         let shared = Arc::new(Shared::new(options, clock)?);
         let supervisor = tokio::spawn(supervisor::run(shared.clone()));
-        Ok(Self { shared, supervisor })
+        let exchange = tokio::spawn(near::exchange::run(shared.clone()));
+        Ok(Self { shared, tasks: [supervisor, exchange] })
     }
 
     /// As [`RedisEngine::new`], and waits until Redis decides, or for `patience`.
@@ -71,14 +108,31 @@ impl RedisEngine {
         rule: &Rule,
         capacity: usize,
     ) -> Result<RuleId, EngineError> {
-        self.prepare_all(&[(name, rule, capacity)]).map(|ids| ids[0])
+        self.prepare_as(name, rule, capacity, Consistency::Exact)
     }
 
-    /// As [`RedisEngine::prepare_with`], for several rules at once: all of them, or on an error none.
+    /// As [`RedisEngine::prepare_with`], with a choice of who decides.
+    ///
+    /// # Errors
+    /// As there; or that the rule is none to be [near](crate::check_near).
+    pub fn prepare_as(
+        &self,
+        name: &str,
+        rule: &Rule,
+        capacity: usize,
+        consistency: Consistency,
+    ) -> Result<RuleId, EngineError> {
+        self.prepare_all(&[(name, rule, capacity, consistency)]).map(|ids| ids[0])
+    }
+
+    /// As [`RedisEngine::prepare_as`], for several rules at once: all of them, or on an error none.
     ///
     /// # Errors
     /// As there.
-    pub fn prepare_all(&self, wanted: &[(&str, &Rule, usize)]) -> Result<Vec<RuleId>, EngineError> {
+    pub fn prepare_all(
+        &self,
+        wanted: &[(&str, &Rule, usize, Consistency)],
+    ) -> Result<Vec<RuleId>, EngineError> {
         self.shared.prepare(wanted)
     }
 
@@ -120,26 +174,35 @@ impl RedisEngine {
             let rule = rules.iter().find(|known| known.id == charge.rule)?.clone();
             Some(self.shared.asked(rule, charge, *place))
         });
-        Ok(Request { asked: asked.collect(), now: self.shared.given(now), mode })
+        Ok(Request { asked: asked.collect(), now, mode })
     }
 
     fn run(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Answer<Decision> {
-        match self.request(charges, mode, now) {
-            Ok(request) => Box::pin(decide(self.shared.clone(), Arc::new(request))),
-            Err(error) => Box::pin(std::future::ready(Err(error))),
+        let given = self.shared.given(now);
+        if let Some(decision) = near::decide::at_once(&self.shared, charges, mode, given) {
+            return Answer::there(Ok(decision));
+        }
+        match self.request(charges, mode, given) {
+            Ok(request) => Answer::under_way(decide(self.shared.clone(), Arc::new(request))),
+            Err(error) => Answer::there(Err(error)),
         }
     }
 }
 
 impl Drop for RedisEngine {
     fn drop(&mut self) {
-        self.supervisor.abort();
+        self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 
 /// Asks Redis within the deadline, or decides without it.
 async fn decide(shared: Arc<Shared>, request: Arc<Request>) -> Result<Decision, EngineError> {
-    let mut decision = match shared.ask(&request).await {
+    if let Some(decision) = near::decide::ask(&shared, &request).await {
+        return Ok(decision);
+    }
+    let answer = shared.ask(&request).await;
+    near::decide::decided_elsewhere(&request);
+    let mut decision = match answer {
         Ok(seen) => {
             count(&shared.counters.shared);
             let (decision, states) = reply::decide(&request.rules(), &seen, request.mode);
@@ -174,14 +237,19 @@ impl Engine for RedisEngine {
         now: Option<Nanos>,
     ) -> Self::Done {
         let Some(rule) = self.shared.rules.get(charge.rule) else {
-            return Box::pin(std::future::ready(Err(EngineError::UnknownRule(charge.rule))));
+            return Answer::there(Err(EngineError::UnknownRule(charge.rule)));
         };
         let asked = self.shared.asked(rule, charge, 0);
         let (shared, now) = (self.shared.clone(), self.shared.given(now));
-        Box::pin(async move {
+        Answer::under_way(async move {
+            near::decide::refresh(&shared, &asked, now).await;
             let back = Adjustment::take_back(charged_at, asked.cost);
             match shared.adjust(&asked, back, now).await {
-                Ok(()) => alone::refunded(&shared, &asked, charged_at, now),
+                Ok(()) => {
+                    near::decide::refresh(&shared, &asked, now).await;
+                    alone::refunded(&shared, &asked, charged_at, now)
+                }
+                Err(_) if near::decide::take_back(&shared, &asked, charged_at, now) => Ok(()),
                 Err(fault) => alone::refund(&shared, &asked, charged_at, now, fault),
             }
         })
@@ -189,11 +257,11 @@ impl Engine for RedisEngine {
 
     fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done {
         let Some(known) = self.shared.rules.get(rule) else {
-            return Box::pin(std::future::ready(Err(EngineError::UnknownRule(rule))));
+            return Answer::there(Err(EngineError::UnknownRule(rule)));
         };
         let charge = Charge { rule, key, cost: Cost::ZERO };
         let asked = self.shared.asked(known, &charge, 0);
         let shared = self.shared.clone();
-        Box::pin(async move { shared.reset(&asked).await.map_err(EngineError::from) })
+        Answer::under_way(async move { shared.reset(&asked).await.map_err(EngineError::from) })
     }
 }

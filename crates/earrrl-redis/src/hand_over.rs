@@ -3,20 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-use crate::exchange::LATEST;
 use crate::ledger::{Client, Entry};
 use crate::link::{Fault, Link};
+use crate::near::exchange;
 use crate::shared::Shared;
 use crate::status::count;
 
 /// Clients handed over at a time.
 const AT_ONCE: usize = 64;
-/// How long a connection that has been replaced may still answer.
-const STILL: Duration = Duration::from_secs(1);
+/// How long an answer is waited for before the rest is kept for the next time.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Hands over what a group's clients are owed, until Redis fails: the rest is kept for the next time.
 /// It goes on where its caller does not wait: what is under way is in nobody else's hands.
@@ -28,20 +27,15 @@ pub(crate) async fn hand_over(
     if shared.ledger.owed() == 0 {
         return Ok(());
     }
-    let (shared, link, links) = (shared.clone(), link.clone(), shared.links.subscribe());
+    let (shared, link) = (shared.clone(), link.clone());
     let stopped = |_| Fault::Lost("a task was stopped".to_owned());
-    tokio::spawn(async move { hand_over_all(&shared, &link, &links, group).await })
+    tokio::spawn(async move { hand_over_all(&shared, &link, group).await })
         .await
         .map_err(stopped)?
 }
 
-async fn hand_over_all(
-    shared: &Arc<Shared>,
-    link: &Link,
-    links: &watch::Receiver<u64>,
-    group: usize,
-) -> Result<(), Fault> {
-    let entries = shared.ledger.drain(group);
+async fn hand_over_all(shared: &Arc<Shared>, link: &Link, group: usize) -> Result<(), Fault> {
+    let entries = shared.ledger.drain(group, || shared.near.number());
     let (clients, mut tasks, mut went) = (entries.len(), JoinSet::new(), Went::default());
     for (client, entry) in entries {
         if tasks.len() >= AT_ONCE {
@@ -50,7 +44,7 @@ async fn hand_over_all(
         if went.failed.is_some() {
             shared.ledger.put_back(client, entry);
         } else {
-            tasks.spawn(hand_over_one(shared.clone(), link.clone(), links.clone(), client, entry));
+            tasks.spawn(hand_over_one(shared.clone(), link.clone(), client, entry));
         }
     }
     while !tasks.is_empty() {
@@ -86,48 +80,36 @@ impl Went {
     }
 }
 
-/// Waits for as long as the connection can still answer: what was given up could count twice.
+/// What may have arrived is sent again, under its number: it counts once.
 async fn hand_over_one(
     shared: Arc<Shared>,
     link: Link,
-    mut links: watch::Receiver<u64>,
     client: Client,
     entry: Entry,
 ) -> Result<(), Fault> {
     let rule = shared.rules.get(client.rule).filter(|rule| rule.tag == entry.tag);
-    let Some(rule) = rule else {
+    let (Some(rule), Some(state)) = (rule, &entry.state) else {
         count(&shared.counters.not_handed_over);
-        shared.ledger.done();
+        shared.ledger.done(&client);
         return Ok(());
     };
     let charge = earrrl::Charge { rule: rule.id, key: &client.key, cost: earrrl::Cost::ZERO };
-    let adjustments = entry.adjustments(rule.rule.limit(), shared.clock.now());
     let asked = shared.asked(rule, &charge, 0);
-    for (done, adjustment) in adjustments.into_iter().enumerate() {
-        let call = timeout(LATEST, shared.adjust_over(link.clone(), &asked, adjustment, None));
-        let answer = tokio::select! {
-            answer = call => answer.unwrap_or(Err(Fault::Late)),
-            () = replaced(&mut links) => Err(Fault::Late),
-        };
-        if let Err(fault) = answer {
-            if done == 0 && !matches!(fault, Fault::Record(_)) {
-                // Where the connection broke, Redis may have taken it all the same: then it counts
-                // twice, never not at all.
-                shared.ledger.put_back(client, entry);
-            } else {
-                count(&shared.counters.not_handed_over);
-                shared.ledger.done();
-            }
-            return Err(fault);
+    let call = exchange::add(&shared, link, &asked, entry.number, state, entry.sum);
+    match timeout(PATIENCE, call).await.unwrap_or(Err(Fault::Late)) {
+        Ok(()) => {
+            count(&shared.counters.handed_over);
+            shared.ledger.done(&client);
+            Ok(())
+        }
+        Err(fault @ Fault::Record(_)) => {
+            count(&shared.counters.not_handed_over);
+            shared.ledger.done(&client);
+            Err(fault)
+        }
+        Err(fault) => {
+            shared.ledger.put_back(client, entry);
+            Err(fault)
         }
     }
-    count(&shared.counters.handed_over);
-    shared.ledger.done();
-    Ok(())
-}
-
-/// Waits until there is another connection, and nothing more comes over the one before.
-async fn replaced(links: &mut watch::Receiver<u64>) {
-    links.changed().await.ok();
-    sleep(STILL).await;
 }

@@ -57,6 +57,16 @@ impl Keys {
         key
     }
 
+    /// The key of what nodes claim of a client: of its record's slot.
+    pub(crate) fn claims(&self, record: &[u8]) -> Vec<u8> {
+        [record, b":near"].concat()
+    }
+
+    /// The key of the set of nodes that are alive.
+    pub(crate) fn nodes(&self) -> String {
+        format!("{}nodes", self.prefix)
+    }
+
     /// The key of the hash in which a rule's earlier parameters are kept.
     pub(crate) fn history(&self, rule: &str) -> String {
         format!("{}rules:{rule}", self.prefix)

@@ -5,15 +5,15 @@
 //! at which a pool would be full that had seen nothing else: `full = max(full + sum, alone)`, exactly
 //! as if all had been charged in one place. An exponential average does not add, and is not kept.
 
-use std::collections::HashMap;
 use std::collections::hash_map::{self, RandomState};
+use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use earrrl::{Cost, Limit, Mode, Nanos, RuleId, State};
+use earrrl::{Cost, Mode, Nanos, RuleId, State};
 
-use crate::algorithm::{self, Adjustment};
+use crate::algorithm;
 use crate::request::Asked;
 
 const SHARDS: usize = 64;
@@ -31,8 +31,11 @@ pub(crate) struct Entry {
     pub(crate) tag: u32,
     /// The breaker's group.
     group: usize,
-    state: Option<State>,
-    sum: Cost,
+    /// What it is sent under, so that Redis adds it once however often it is sent; once it has one, it
+    /// changes no more.
+    pub(crate) number: u64,
+    pub(crate) state: Option<State>,
+    pub(crate) sum: Cost,
 }
 
 /// Sharded by client, so that nodes that decide alone do not queue for one lock.
@@ -43,14 +46,15 @@ pub(crate) struct Ledger {
     hasher: RandomState,
     /// Entries, with those on their way.
     owed: AtomicUsize,
-    under_way: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct Owed {
     entries: HashMap<Client, Entry>,
-    /// Those that came back when their clients had been charged again.
-    returned: Vec<(Client, Entry)>,
+    /// Those that were sent, and may have arrived.
+    returned: HashMap<Client, Entry>,
+    /// Whose entries are on their way. One at a time: Redis takes a client's numbers in their order.
+    under_way: HashSet<Client>,
 }
 
 impl Ledger {
@@ -60,7 +64,6 @@ impl Ledger {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             owed: AtomicUsize::new(0),
-            under_way: AtomicUsize::new(0),
         }
     }
 
@@ -76,7 +79,10 @@ impl Ledger {
             return false;
         }
         let mut owed = self.lock(&client);
-        let fresh = || Entry { tag: rule.tag, group: asked.group, state: None, sum: Cost::ZERO };
+        let fresh = || {
+            let (tag, group, sum) = (rule.tag, asked.group, Cost::ZERO);
+            Entry { tag, group, number: 0, state: None, sum }
+        };
         let entry = match owed.entries.entry(client) {
             hash_map::Entry::Occupied(entry) => entry.into_mut(),
             hash_map::Entry::Vacant(entry) => {
@@ -116,53 +122,62 @@ impl Ledger {
         true
     }
 
-    /// Whether a client has counts that Redis lacks. Those on their way are not told apart.
+    /// Whether a client has counts that Redis lacks.
     pub(crate) fn owes(&self, asked: &Asked) -> bool {
         if self.owed() == 0 {
             return false;
         }
         let client = Client::of(asked);
-        self.under_way.load(Ordering::Acquire) > 0
-            || self.lock(&client).entries.contains_key(&client)
+        let owed = self.lock(&client);
+        let Owed { entries, returned, under_way } = &*owed;
+        entries.contains_key(&client)
+            || returned.contains_key(&client)
+            || under_way.contains(&client)
     }
 
     /// Forgets a client.
     pub(crate) fn forget(&self, asked: &Asked) {
         let client = Client::of(asked);
-        if self.lock(&client).entries.remove(&client).is_some() {
-            self.owed.fetch_sub(1, Ordering::AcqRel);
+        let mut owed = self.lock(&client);
+        for gone in [owed.entries.remove(&client), owed.returned.remove(&client)] {
+            self.owed.fetch_sub(usize::from(gone.is_some()), Ordering::AcqRel);
         }
     }
 
-    /// Everything of a group, to be handed over; each entry is then [`Ledger::done`] or comes back.
-    pub(crate) fn drain(&self, group: usize) -> Vec<(Client, Entry)> {
+    /// What is to be handed over of a group, one entry a client; each is then [`Ledger::done`] or comes back,
+    /// and no other of its client is drained before that. What came back goes before what was charged since.
+    pub(crate) fn drain(&self, group: usize, number: impl Fn() -> u64) -> Vec<(Client, Entry)> {
         let mut drained = Vec::new();
         for shard in &self.shards {
             let mut owed = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            drained.extend(owed.returned.extract_if(.., |(_, entry)| entry.group == group));
-            drained.extend(owed.entries.extract_if(|_, entry| entry.group == group));
+            let (from, Owed { entries, returned, under_way }) = (drained.len(), &mut *owed);
+            let ready = |client: &Client, entry: &mut Entry| {
+                let waits = returned.contains_key(client) || under_way.contains(client);
+                entry.group == group && !waits
+            };
+            drained.extend(entries.extract_if(ready));
+            drained.extend(returned.extract_if(|_, entry| entry.group == group));
+            for (client, entry) in &mut drained[from..] {
+                under_way.insert(client.clone());
+                if entry.number == 0 {
+                    entry.number = number();
+                }
+            }
         }
-        self.under_way.fetch_add(drained.len(), Ordering::AcqRel);
         drained
     }
 
-    /// One of the drained entries needs no more care.
-    pub(crate) fn done(&self) {
-        self.under_way.fetch_sub(1, Ordering::AcqRel);
+    /// A drained entry needs no more care.
+    pub(crate) fn done(&self, client: &Client) {
+        self.lock(client).under_way.remove(client);
         self.owed.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// One of the drained entries could not be handed over yet.
+    /// A drained entry could not be handed over, as far as is known.
     pub(crate) fn put_back(&self, client: Client, entry: Entry) {
         let mut owed = self.lock(&client);
-        match owed.entries.entry(client) {
-            hash_map::Entry::Vacant(place) => drop(place.insert(entry)),
-            hash_map::Entry::Occupied(place) => {
-                let client = place.key().clone();
-                owed.returned.push((client, entry));
-            }
-        }
-        self.under_way.fetch_sub(1, Ordering::AcqRel);
+        owed.under_way.remove(&client);
+        owed.returned.insert(client, entry);
     }
 
     /// Clients whose counts Redis does not have yet.
@@ -177,26 +192,18 @@ impl Client {
     }
 }
 
-impl Entry {
-    /// The calls that add this to the client's record.
-    pub(crate) fn adjustments(&self, limit: &Limit, now: Nanos) -> Vec<Adjustment> {
-        let calls = |state| algorithm::of(limit).adjustments(state, self.sum, now);
-        self.state.as_ref().map_or_else(Vec::new, calls)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::rules::Rules;
 
     #[test]
-    fn what_comes_back_counts_and_no_client_has_two_entries_without_need() {
+    fn what_comes_back_is_as_it_was_and_goes_first() {
         let rules = Rules::default();
         let rule = "fixed-window 9/1h".parse().unwrap();
         let local = || Ok(vec![RuleId(0)]);
-        let id = rules.prepare(&[("window", &rule)], Nanos::ZERO, local).unwrap()[0];
-        let (rule, ledger) = (rules.get(id).unwrap(), Ledger::new(3));
+        let id = rules.prepare(&[("window", &rule, None)], Nanos::ZERO, local).unwrap()[0];
+        let (rule, ledger) = (rules.get(id).unwrap(), Ledger::new(4));
         let add = |client: &str| {
             let (client, key) = (client.into(), Vec::new());
             let asked = Asked {
@@ -211,18 +218,29 @@ mod tests {
             ledger.add(&asked, Nanos::ZERO)
         };
         assert!(add("a") && add("a") && add("b"));
-        assert!(ledger.drain(1).is_empty(), "another group has nothing");
-        let mut drained = ledger.drain(0);
-        assert!(add("b") && !add("c"), "entries under way take room");
-        while let Some((client, entry)) = drained.pop() {
-            ledger.put_back(client, entry);
-        }
-        assert_eq!((ledger.owed(), add("c")), (3, false), "what came back takes room");
-        assert!(add("a") && ledger.owed() == 3, "and goes on");
-        let drained = ledger.drain(0);
-        let limit = rule.rule.limit();
-        let adjustments =
-            drained.iter().flat_map(|(_, entry)| entry.adjustments(limit, Nanos::ZERO));
-        assert_eq!(adjustments.map(|adjustment| adjustment.cost.as_f64()).sum::<f64>(), 5.0);
+        assert!(ledger.drain(1, || 9).is_empty(), "another group has nothing");
+        let drained = ledger.drain(0, || 7);
+        assert_eq!(drained.len(), 2);
+        assert!(add("b") && add("c") && !add("d"), "entries under way take room");
+        let mut other = ledger.drain(0, || 8);
+        let (client, entry) = other.pop().unwrap();
+        assert_eq!((client.key[0], other.len()), (b'c', 0), "b has a lower number under way");
+        ledger.put_back(client, entry);
+        drained.into_iter().for_each(|(client, entry)| ledger.put_back(client, entry));
+        assert_eq!((ledger.owed(), add("d")), (4, false), "what came back takes room");
+        let summed = |drained: Vec<(Client, Entry)>| {
+            let mut all: Vec<_> = drained
+                .into_iter()
+                .map(|(client, entry)| {
+                    ledger.done(&client);
+                    (client.key[0] as char, entry.number, entry.sum.as_f64())
+                })
+                .collect();
+            all.sort_by_key(|(client, ..)| *client);
+            all
+        };
+        assert_eq!(summed(ledger.drain(0, || 8)), [('a', 7, 2.0), ('b', 7, 1.0), ('c', 8, 1.0)]);
+        assert_eq!(summed(ledger.drain(0, || 9)), [('b', 9, 1.0)]);
+        assert_eq!(ledger.owed(), 0);
     }
 }

@@ -36,6 +36,7 @@ mod hand_over;
 mod key;
 mod ledger;
 mod link;
+mod near;
 mod options;
 mod probe;
 mod reply;
@@ -47,11 +48,15 @@ mod status;
 mod supervisor;
 mod throttle;
 
-pub use engine::RedisEngine;
+pub use engine::{Answer, RedisEngine};
 pub use key::ClientKeys;
+pub use near::check_near;
 #[cfg(feature = "tls")]
 pub use options::Certificates;
-pub use options::{Options, WhenGone, check_prefix, check_rule, check_url, without_credentials};
+pub use options::{
+    Consistency, Options, WhenGone, check_prefix, check_rule, check_sync, check_url,
+    without_credentials,
+};
 pub use status::{Counts, Mode, Status};
 pub use throttle::{Shift, Shifted};
 

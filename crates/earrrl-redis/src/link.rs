@@ -64,18 +64,18 @@ impl Link {
 
     /// Makes scripts known to Redis. A call of an unknown one is sent twice, and then decided after calls that
     /// came later. What cannot be loaded now goes with its first call; so does everything on a Cluster, where
-    /// a shard that does not answer would keep the others waiting.
+    /// a shard that does not answer would keep the others waiting. It is one write: Redis may be far away.
     pub(crate) async fn load(&mut self, scripts: impl Iterator<Item = &Script>) {
         if let Self::Cluster(_) = self {
             return;
         }
-        for script in scripts {
+        let load = |script: &Script| {
             let mut command = redis::cmd("SCRIPT");
             command.arg("LOAD").arg(&script.code);
-            if self.send(&command).await.is_err() {
-                return;
-            }
-        }
+            command
+        };
+        let commands: Vec<Cmd> = scripts.map(load).collect();
+        self.send_all(&commands.iter().collect::<Vec<_>>()).await;
     }
 
     /// Commands are written in the order in which they are polled first. That takes more than the
@@ -98,16 +98,48 @@ impl Link {
         keys: &[Vec<u8>],
         args: &[Vec<u8>],
     ) -> RedisResult<Value> {
-        let command = |verb: &str, script: &str| {
-            let mut command = redis::cmd(verb);
-            command.arg(script).arg(keys.len()).arg(keys).arg(args);
-            command
-        };
-        match self.send(&command("EVALSHA", &script.hash)).await {
+        match self.send(&Self::command("EVALSHA", &script.hash, keys, args)).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.send(&command("EVAL", &script.code)).await
+                self.send(&Self::command("EVAL", &script.code, keys, args)).await
             }
             answer => answer,
+        }
+    }
+
+    /// The call of a script.
+    pub(crate) fn command(verb: &str, script: &str, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Cmd {
+        let mut command = redis::cmd(verb);
+        command.arg(script).arg(keys.len()).arg(keys).arg(args);
+        command
+    }
+
+    /// Sends commands in one write, to a Cluster one by one; what has no answer failed.
+    pub(crate) async fn send_all(&mut self, commands: &[&Cmd]) -> Vec<RedisResult<Value>> {
+        match self {
+            Self::Single(connection) => {
+                let mut pipeline = redis::Pipeline::with_capacity(commands.len());
+                commands.iter().for_each(|command| {
+                    pipeline.add_command((*command).clone());
+                });
+                match connection.req_packed_commands(&pipeline, 0, commands.len()).await {
+                    Ok(values) => values.into_iter().map(Value::extract_error).collect(),
+                    Err(error) => vec![Err(error)],
+                }
+            }
+            Self::Cluster(connection) => {
+                let calls = commands.iter().map(|command| {
+                    let (mut connection, command) = (connection.clone(), (*command).clone());
+                    tokio::spawn(async move {
+                        connection.req_packed_command(&command).await?.extract_error()
+                    })
+                });
+                let mut answers = Vec::new();
+                for call in calls.collect::<Vec<_>>() {
+                    let stopped = |_| Err(std::io::Error::other("a task was stopped").into());
+                    answers.push(call.await.unwrap_or_else(stopped));
+                }
+                answers
+            }
         }
     }
 }

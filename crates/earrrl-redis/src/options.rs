@@ -38,6 +38,18 @@ impl WhenGone {
     }
 }
 
+/// Who decides under a rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Consistency {
+    /// Redis, in one round trip a decision.
+    #[default]
+    Exact,
+    /// This node, by what it knows of the client, as long as that will do; what it has counted is sent in the
+    /// background. Not for exponential, nor for the action delay: see [`check_near`](crate::check_near).
+    Near,
+}
+
 /// Certificates for TLS, in PEM.
 #[cfg(feature = "tls")]
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -108,6 +120,10 @@ pub struct Options {
     pub failures: u32,
     /// The longest time between attempts to reach it again.
     pub longest_backoff: Duration,
+    /// How often the clients of rules that are near are exchanged.
+    pub sync: Duration,
+    /// How many nodes there are; by their heartbeats where it is `None`.
+    pub nodes: Option<u32>,
 }
 
 impl Options {
@@ -129,6 +145,8 @@ impl Options {
             local_capacity: 100_000,
             failures: 3,
             longest_backoff: Duration::from_secs(1),
+            sync: Duration::from_millis(100),
+            nodes: None,
         }
     }
 
@@ -169,6 +187,10 @@ impl Options {
         }
         if self.longest_backoff.is_zero() {
             return wrong("longest_backoff", "0s is not above 0".to_owned());
+        }
+        check_sync(self.sync)?;
+        if self.nodes == Some(0) {
+            return wrong("nodes", "0 is not above 0".to_owned());
         }
         if self.local_capacity == 0 {
             return wrong("local_capacity", "0 is not above 0".to_owned());
@@ -216,6 +238,17 @@ pub fn check_url(url: &str) -> Result<(), RuleError> {
         let want = "expected redis://[user:password@]host:port/db, rediss://… for TLS, or redis+unix:///path";
         RuleError::new(format!("{want} ({error})"))
     })
+}
+
+/// Checks how often clients are exchanged: 1 ms to 1 h.
+///
+/// # Errors
+/// When it is something else.
+pub fn check_sync(sync: Duration) -> Result<(), RuleError> {
+    if (Duration::from_millis(1)..=Duration::from_secs(3600)).contains(&sync) {
+        return Ok(());
+    }
+    Err(RuleError::new(format!("{sync:?} is not 1ms to 1h")).of("sync"))
 }
 
 /// Checks a prefix of keys.

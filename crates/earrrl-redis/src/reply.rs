@@ -114,7 +114,8 @@ pub(crate) fn decide(
     let (states, figures): (Vec<_>, Vec<_>) = after.unzip();
     let judged = each.iter().zip(&figures);
     let judged = judged.map(|(charged, figures)| (charged.rule, &charged.judgement, figures));
-    (combine(judged), states)
+    let at = seen.first().map_or(Nanos::ZERO, |seen| seen.at);
+    (combine(at, judged), states)
 }
 
 struct Charged<'a> {

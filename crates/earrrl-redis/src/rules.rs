@@ -5,6 +5,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use earrrl::{EngineError, Limit, Nanos, Rule, RuleId, check_name};
 
 use crate::algorithm::{self, Kind};
+use crate::near::client::Time;
+use crate::near::table::Table;
 
 /// Earlier parameters that are kept for each rule.
 const EARLIER: usize = 8;
@@ -22,6 +24,8 @@ pub(crate) struct Prepared {
     pub(crate) earlier: Vec<(u32, Limit)>,
     /// The rule in this node's own table.
     pub(crate) local: RuleId,
+    /// Its clients, where this node decides by itself.
+    pub(crate) near: Option<Arc<Table>>,
 }
 
 /// All rules, by their ids.
@@ -33,43 +37,58 @@ impl Rules {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(id.0 as usize).cloned()
     }
 
+    /// Looks at a rule where it is.
+    pub(crate) fn look<R>(&self, id: RuleId, see: impl FnOnce(&Prepared) -> R) -> Option<R> {
+        let rules = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        rules.get(id.0 as usize).map(|rule| see(rule))
+    }
+
     pub(crate) fn all(&self) -> Vec<Arc<Prepared>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Makes rules known under their names: all of them, or on an error none. `local` prepares them in
-    /// this node's own tables; nothing fails after that.
+    /// this node's own tables; nothing fails after that. With each comes the room for clients that are
+    /// decided without a trip, where there are such.
     pub(crate) fn prepare(
         &self,
-        wanted: &[(&str, &Rule)],
+        wanted: &[(&str, &Rule, Option<usize>)],
         since: Nanos,
         local: impl FnOnce() -> Result<Vec<RuleId>, EngineError>,
     ) -> Result<Vec<RuleId>, EngineError> {
-        for (name, rule) in wanted {
+        for (name, rule, _) in wanted {
             check_name(name)?;
             algorithm::of(rule.limit()).check()?;
         }
         let mut rules = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let locals = local()?;
         let each = wanted.iter().zip(locals);
-        Ok(each.map(|((name, rule), local)| put(&mut rules, name, rule, since, local)).collect())
+        Ok(each.map(|(wanted, local)| put(&mut rules, *wanted, since, local)).collect())
     }
 }
 
 /// Puts a rule in the place of the one of its name, or behind all others.
 fn put(
     rules: &mut Vec<Arc<Prepared>>,
-    name: &str,
-    rule: &Rule,
+    (name, rule, near): (&str, &Rule, Option<usize>),
     since: Nanos,
     local: RuleId,
 ) -> RuleId {
     let place = rules.iter().position(|known| known.name == name);
     let id = RuleId(place.unwrap_or(rules.len()) as u32);
     let (kind, tag) = (Kind::of(rule.limit()), algorithm::tag(rule.limit()));
-    let earlier = place.map_or_else(Vec::new, |place| rules[place].history(tag));
+    let old = place.map(|place| &rules[place]);
+    let earlier = old.map_or_else(Vec::new, |old| old.history(tag));
+    let near = near.map(|room| {
+        let known = old.and_then(|old| old.near.clone());
+        known.unwrap_or_else(|| Arc::new(Table::new(room)))
+    });
+    if let (Some(near), Some(old)) = (&near, old.filter(|old| old.tag != tag)) {
+        let time = Time { local: since, offset: 0 };
+        near.each(|client| client.convert(old.rule.limit(), rule.limit(), time));
+    }
     let (name, rule) = (name.to_owned(), rule.clone());
-    let prepared = Arc::new(Prepared { id, name, rule, kind, tag, since, earlier, local });
+    let prepared = Arc::new(Prepared { id, name, rule, kind, tag, since, earlier, local, near });
     match place {
         Some(place) => rules[place] = prepared,
         None => rules.push(prepared),

@@ -1,8 +1,9 @@
 //! The Lua scripts, put together from the parts of the algorithms' files.
 //!
-//! An algorithm's arithmetic is written once, in `algorithm/<name>.lua`, and set into three
+//! An algorithm's arithmetic is written once, in `algorithm/<name>.lua`, and set into four
 //! frames: one request under one rule (straight-line code: a closure less is a tenth of a
-//! microsecond of Redis's), one request under several, and a correction.
+//! microsecond of Redis's), one request under several, a correction, and an exchange with a node that
+//! decides by itself.
 
 use std::fmt::Write;
 
@@ -37,18 +38,21 @@ impl Kind {
     }
 }
 
-const PARTS: [&str; 5] = ["parameters", "judge", "charge", "answer", "adjust"];
+const PARTS: [&str; 6] = ["parameters", "judge", "charge", "answer", "adjust", "spare"];
 
 /// Every script that the engine calls.
 pub(crate) struct Scripts {
     single: Vec<Script>,
     adjust: Vec<Script>,
+    near: Vec<Script>,
     /// By the set of algorithms, one bit each.
     several: Vec<std::sync::OnceLock<Script>>,
     /// Replaces a record by a converted one.
     pub(crate) swap: Script,
     /// Moves a key's time on.
     pub(crate) throttle: Script,
+    /// Tells how many nodes there are.
+    pub(crate) nodes: Script,
 }
 
 impl Scripts {
@@ -59,15 +63,18 @@ impl Scripts {
         Self {
             single: each(single),
             adjust: each(|kind| in_frame(include_str!("scripts/adjust.lua"), kind)),
+            near: each(|kind| in_frame(include_str!("scripts/near.lua"), kind)),
             several: (0..1 << KINDS.len()).map(|_| Default::default()).collect(),
             swap: Script::new(include_str!("scripts/swap.lua")),
             throttle: Script::new(&strip(include_str!("scripts/throttle.lua"))),
+            nodes: Script::new(&strip(include_str!("scripts/nodes.lua"))),
         }
     }
 
     /// Those that every engine calls: all but the ones for several rules.
     pub(crate) fn common(&self) -> impl Iterator<Item = &Script> {
-        self.single.iter().chain(&self.adjust).chain([&self.swap, &self.throttle])
+        let of_limits = self.single.iter().chain(&self.adjust).chain(&self.near);
+        of_limits.chain([&self.swap, &self.throttle, &self.nodes])
     }
 
     /// Decides a request under one rule.
@@ -78,6 +85,11 @@ impl Scripts {
     /// Takes a request back, or adds one.
     pub(crate) fn adjust(&self, kind: Kind) -> &Script {
         &self.adjust[kind as usize]
+    }
+
+    /// Takes what a node has counted, and tells it what it may spend.
+    pub(crate) fn near(&self, kind: Kind) -> &Script {
+        &self.near[kind as usize]
     }
 
     /// Decides a request under several rules, of these algorithms.
@@ -113,7 +125,7 @@ fn several(set: usize) -> String {
     let kinds = KINDS.iter().copied().filter(|kind| set >> *kind as usize & 1 == 1);
     let mut algorithms = String::new();
     for kind in kinds.clone() {
-        let [parameters, judge, charge, answer, _] = PARTS.map(|part| strip(kind.part(part)));
+        let [parameters, judge, charge, answer, ..] = PARTS.map(|part| strip(kind.part(part)));
         let _ = write!(
             algorithms,
             "judge[{}] = function(key, now, args, at, flags)\nlocal verdict, state\n{parameters}{judge}\
@@ -153,7 +165,8 @@ mod tests {
     #[test]
     fn frames_are_filled() {
         let texts = KINDS.iter().map(|kind| single(*kind));
-        for text in texts.chain([several(1), several(127)]) {
+        let near = KINDS.iter().map(|kind| in_frame(include_str!("scripts/near.lua"), *kind));
+        for text in texts.chain(near).chain([several(1), several(127)]) {
             assert!(!text.contains("--"), "{text}");
         }
     }

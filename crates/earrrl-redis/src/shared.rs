@@ -12,7 +12,8 @@ use crate::breaker::Breakers;
 use crate::key::{Keys, slot};
 use crate::ledger::Ledger;
 use crate::link::{Fault, Link};
-use crate::options::{Options, WhenGone};
+use crate::near::{Near, check_near};
+use crate::options::{Consistency, Options, WhenGone};
 use crate::probe::Probe;
 use crate::request::Asked;
 use crate::rules::{Prepared, Rules};
@@ -30,6 +31,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) counters: Counters,
     pub(crate) probe: Probe,
+    pub(crate) near: Near,
     /// Told, group by group, when there is something for the supervisor to do.
     pub(crate) trouble: Vec<Notify>,
     /// Told when there are other rules.
@@ -38,8 +40,6 @@ pub(crate) struct Shared {
     pub(crate) give_up: Notify,
     /// Whether Redis decides everything.
     pub(crate) settled: watch::Sender<bool>,
-    /// How many connections there have been.
-    pub(crate) links: watch::Sender<u64>,
     urls: Mutex<Vec<String>>,
     link: RwLock<Option<Link>>,
     last_failure: Mutex<Option<String>>,
@@ -60,6 +60,7 @@ impl Shared {
         let keys = Keys::new(&options.prefix, options.clients.clone());
         let breakers = Breakers::new(options.cluster, options.failures);
         let probe = Probe::new(probe_keys(&keys, &breakers, options.cluster))?;
+        let near = Near::new(breakers.groups().len(), options.nodes);
         let trouble = breakers.groups().map(|_| Notify::new()).collect();
         let local = MemoryEngine::with_clock(options.local_capacity, clock.clone());
         Ok(Self {
@@ -72,11 +73,11 @@ impl Shared {
             clock,
             counters: Counters::default(),
             probe,
+            near,
             trouble,
             rules_changed: Notify::new(),
             give_up: Notify::new(),
             settled: watch::Sender::new(false),
-            links: watch::Sender::new(0),
             urls: Mutex::new(options.urls.clone()),
             link: RwLock::default(),
             last_failure: Mutex::default(),
@@ -88,14 +89,22 @@ impl Shared {
 
     pub(crate) fn prepare(
         &self,
-        wanted: &[(&str, &Rule, usize)],
+        wanted: &[(&str, &Rule, usize, Consistency)],
     ) -> Result<Vec<RuleId>, EngineError> {
+        for (_, rule, _, consistency) in wanted {
+            if *consistency == Consistency::Near {
+                check_near(rule)?;
+            }
+        }
         // A table that no decision is made by takes no room.
         let room = |capacity| if self.options.when_gone == WhenGone::Local { capacity } else { 1 };
         let latest = self.latest.load(Ordering::Acquire);
         let since = if latest == 0 { self.clock.now() } else { Nanos::new(latest) };
-        let local: Vec<_> = wanted.iter().map(|(name, rule, n)| (*name, *rule, room(*n))).collect();
-        let shared: Vec<_> = wanted.iter().map(|(name, rule, _)| (*name, *rule)).collect();
+        let local: Vec<_> =
+            wanted.iter().map(|(name, rule, n, _)| (*name, *rule, room(*n))).collect();
+        let near = |consistency, room| (consistency == Consistency::Near).then_some(room);
+        let shared: Vec<_> =
+            wanted.iter().map(|(name, rule, n, how)| (*name, *rule, near(*how, *n))).collect();
         let ids = self.rules.prepare(&shared, since, || self.local.prepare_all(&local))?;
         self.rules_changed.notify_one();
         Ok(ids)
@@ -105,6 +114,12 @@ impl Shared {
     pub(crate) fn given(&self, now: Option<Nanos>) -> Option<Nanos> {
         let now = now?.get() / 1000 * 1000;
         Some(Nanos::new(self.latest.fetch_max(now, Ordering::AcqRel).max(now)))
+    }
+
+    /// The latest time that a caller gave, if one ever did.
+    pub(crate) fn last_given(&self) -> Option<Nanos> {
+        let latest = self.latest.load(Ordering::Acquire);
+        (latest > 0).then_some(Nanos::new(latest))
     }
 
     /// The time to use when Redis is not asked.
@@ -140,7 +155,6 @@ impl Shared {
 
     pub(crate) fn set_link(&self, link: Link) {
         *self.link.write().unwrap_or_else(PoisonError::into_inner) = Some(link);
-        self.links.send_modify(|links| *links += 1);
     }
 
     pub(crate) fn urls(&self) -> Vec<String> {
@@ -222,16 +236,25 @@ impl Shared {
     pub(crate) fn status(&self) -> Status {
         let mode = self.mode();
         let last_failure = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Status { mode, last_failure, owed: self.ledger.owed(), counts: self.counters.read() }
+        let rules = self.rules.all();
+        let unsent =
+            rules.iter().filter_map(|rule| rule.near.as_ref()).map(|near| near.owed()).sum();
+        let (owed, base_age) = (self.ledger.owed(), self.near.age(self.clock.now()));
+        let (counts, nodes) = (self.counters.read(), self.near.nodes());
+        Status { mode, last_failure, owed, unsent, base_age, nodes, counts }
     }
 
     /// Forgets a client.
     pub(crate) async fn reset(self: &Arc<Self>, asked: &Asked) -> Result<(), Fault> {
         self.local.reset(asked.rule.local, &asked.client).await.ok();
         self.ledger.forget(asked);
+        self.with_near(asked, None, |client, _| client.forget());
         let mut link = self.link(asked.group)?;
         let mut command = redis::cmd("DEL");
         command.arg(&asked.key);
+        if asked.rule.near.is_some() {
+            command.arg(self.keys.claims(&asked.key));
+        }
         let call = async { link.send(&command).await.map(drop).map_err(Fault::from) };
         self.within(self.options.deadline, asked.group, call).await
     }

@@ -1,6 +1,7 @@
 //! What an engine tells of itself, for `/readyz`, metrics and logs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// How decisions are made at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,12 @@ pub struct Status {
     pub last_failure: Option<String>,
     /// Clients whose counts wait to be handed over.
     pub owed: usize,
+    /// Clients of rules that are near of whom Redis lacks something.
+    pub unsent: usize,
+    /// How long ago all clients of rules that are near were last exchanged, if they ever were.
+    pub base_age: Option<Duration>,
+    /// How many nodes are alive, as far as is known.
+    pub nodes: u32,
     /// The counts.
     pub counts: Counts,
 }
@@ -72,8 +79,10 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Decisions that Redis made.
+    /// Decisions for which Redis was asked.
     shared,
+    /// Decisions made here without a trip, under rules that are near.
+    near,
     /// Decisions made without it, by the policy for that.
     alone,
     /// Answers that came after the deadline, or not at all.
@@ -94,6 +103,10 @@ counters! {
     converted,
     /// Clients whose counts were handed over when Redis was back.
     handed_over,
+    /// Clients of rules that are near exchanged in the background.
+    exchanged,
+    /// Clients of rules that are near that an exchange found over the limit.
+    crossings,
     /// Clients whose counts could not be: too many, or of an algorithm that does not add.
     not_handed_over,
 }

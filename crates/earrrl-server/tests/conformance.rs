@@ -151,6 +151,8 @@ struct Json<'a> {
     reset_after: &'a RawValue,
     #[serde(borrow)]
     delay: &'a RawValue,
+    #[serde(borrow)]
+    t0: &'a RawValue,
     charge: Option<usize>,
     over_charges: Option<Vec<usize>>,
 }
@@ -170,6 +172,7 @@ impl Json<'_> {
         decision.retry_after = self.retry_after.map_or(Wait::Never, |raw| Wait::For(wait(raw)));
         decision.reset_after = wait(self.reset_after);
         decision.delay = wait(self.delay);
+        decision.at = Nanos::new(wait(self.t0).as_nanos() as u64);
         let places = self.over_charges.as_ref();
         let over = places.map(|places| places.iter().copied().collect());
         decision.over = over.unwrap_or_else(|| only(decision.outcome != Outcome::Allow));
@@ -302,7 +305,10 @@ fn resp_decision(reply: Reply) -> Result<Decision, String> {
     decision.delay = duration(&value(7).unwrap());
     decision.rule = 0;
     decision.over = only(decision.outcome != Outcome::Allow);
-    if let [(charge, Reply::Integer(rule)), (over, Reply::Array(places))] = &pairs[8..] {
+    let ((last, t0), rest) = pairs[8..].split_last().unwrap();
+    assert_eq!(last, "t0");
+    decision.at = Nanos::new(duration(&text(t0).unwrap()).as_nanos() as u64);
+    if let [(charge, Reply::Integer(rule)), (over, Reply::Array(places))] = rest {
         assert_eq!((charge.as_str(), over.as_str()), ("charge", "over"));
         decision.rule = *rule as usize;
         let place = |reply: &Reply| text(reply).unwrap().parse::<usize>().unwrap();

@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use crate::clock::Nanos;
+
 /// How long to wait: a time, or a wait that no time ends.
 ///
 /// ```
@@ -177,6 +179,8 @@ impl core::fmt::Debug for Places {
 pub struct Decision {
     /// Whether the request is answered as allowed. Only [`Outcome::Deny`] is not.
     pub allowed: bool,
+    /// The time by which it was judged and stored, since the Unix epoch: what a refund names.
+    pub at: Nanos,
     /// What became of it. A dry run beside a rule that acts shows in [`over`](Self::over) alone,
     /// neither here nor in the figures.
     pub outcome: Outcome,
@@ -209,9 +213,10 @@ impl Decision {
     }
 
     /// The answer of a single rule that denies what it does not allow.
-    pub(crate) fn single(allowed: bool, figures: Figures) -> Self {
+    pub(crate) fn single(allowed: bool, at: Nanos, figures: Figures) -> Self {
         Self {
             allowed,
+            at,
             outcome: if allowed { Outcome::Allow } else { Outcome::Deny },
             rule: 0,
             rate: figures.rate,

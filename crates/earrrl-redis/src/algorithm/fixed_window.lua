@@ -42,3 +42,6 @@ if there == number then
     call('DEL', key)
   end
 end
+
+-- spare
+spare = quota - count

@@ -44,6 +44,16 @@ impl OnRedis for FixedWindow {
         let State::FixedWindow(state) = counted else { return Vec::new() };
         vec![Adjustment::add(start(state.window, self.window()), state.count)]
     }
+
+    fn merged(&self, state: State, counted: &State, _sum: Cost) -> State {
+        let (State::FixedWindow(a), State::FixedWindow(b)) = (&state, counted) else {
+            return state;
+        };
+        let window = a.window.max(b.window);
+        let counts = [a, b].into_iter().filter(|count| count.window == window);
+        let count = counts.fold(0u128, |sum, count| sum.saturating_add(count.count));
+        State::FixedWindow(Count { window, count })
+    }
 }
 
 /// Refuses a window that is not whole microseconds.

@@ -87,6 +87,22 @@ pub(crate) trait OnRedis {
 
     /// The calls that add what one node counted alone, `sum` in all, to the client's record.
     fn adjustments(&self, counted: &State, sum: Cost, now: Nanos) -> Vec<Adjustment>;
+
+    /// A state with what one node counted alone added, as those calls add it to a record. States of another
+    /// algorithm stay.
+    fn merged(&self, state: State, _counted: &State, _sum: Cost) -> State {
+        state
+    }
+
+    /// What a request takes of what is spare, in the unit of the script's part `spare`.
+    fn takes(&self, cost: Cost) -> f64 {
+        cost.billionths() as f64
+    }
+
+    /// How much must be spare for it: less where the last request may go over the limit.
+    fn needs(&self, cost: Cost) -> f64 {
+        self.takes(cost)
+    }
 }
 
 /// What a script answers of a state.
@@ -146,9 +162,11 @@ impl Adjustment {
         Self { back: false, when, alone: (0.0, 0.0), cost }
     }
 
-    /// Takes a cost back that was charged at an instant.
+    /// Takes a cost back that was charged at an instant, which was a whole microsecond before anybody put it
+    /// into a double.
     pub(crate) fn take_back(charged_at: Option<Nanos>, cost: Cost) -> Self {
-        let when = charged_at.map_or(-1.0, micros);
+        let nearest = |at: Nanos| micros(Nanos::new(at.get().saturating_add(500)));
+        let when = charged_at.map_or(-1.0, nearest);
         Self { back: true, when, alone: (0.0, 0.0), cost }
     }
 }

@@ -58,3 +58,6 @@ if after > count * 1e-11 and after > 1e-27 then
 elseif record then
   call('DEL', key)
 end
+
+-- spare
+spare = most - count

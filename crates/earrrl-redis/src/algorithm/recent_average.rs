@@ -1,5 +1,7 @@
 //! Recent average: the logarithm of a decayed count, and when it was stored.
 
+use std::time::Duration;
+
 use earrrl::{Cost, Nanos, RecentAverage, State};
 
 use super::average::{Life, MANY, life};
@@ -84,7 +86,33 @@ impl OnRedis for RecentAverage {
 
     fn adjustments(&self, counted: &State, _sum: Cost, now: Nanos) -> Vec<Adjustment> {
         let State::RecentAverage(moment) = counted else { return Vec::new() };
-        vec![Adjustment::add(-1.0, (self.count(Some(moment), now) * 1e9) as u128)]
+        let count = self.count(Some(moment), now);
+        if count >= 1.0 || count <= 0.0 {
+            return vec![Adjustment::add(-1.0, (count * 1e9) as u128)];
+        }
+        // Of what has decayed, a billionth of a unit is much: it is told as of the time when it was 1.
+        let age = Duration::from_secs_f64((-count.ln() * self.period_secs()).min(1e9));
+        let micro = now.get().saturating_sub(age.as_nanos() as u64) / 1000;
+        let then = self.count(Some(moment), Nanos::new(micro * 1000));
+        vec![Adjustment::add(micro as f64, (then * 1e9) as u128)]
+    }
+
+    fn merged(&self, state: State, counted: &State, _sum: Cost) -> State {
+        match (state, counted) {
+            (State::RecentAverage(a), State::RecentAverage(b)) => {
+                State::RecentAverage(self.merge(a, *b))
+            }
+            (state, _) => state,
+        }
+    }
+
+    fn takes(&self, cost: Cost) -> f64 {
+        cost.as_f64()
+    }
+
+    /// Whatever its cost, a request is allowed as long as those before it are within the limit.
+    fn needs(&self, _cost: Cost) -> f64 {
+        0.0
     }
 }
 

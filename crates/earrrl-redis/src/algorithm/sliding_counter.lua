@@ -56,3 +56,6 @@ if current > 0 or previous > 0 then
 elseif record then
   call('DEL', key)
 end
+
+-- spare
+spare = quota - current - previous * left / window

@@ -48,4 +48,19 @@ impl OnRedis for SlidingCounter {
         let present = start(state.window, self.window());
         vec![Adjustment::add(earlier, state.previous), Adjustment::add(present, state.current)]
     }
+
+    fn merged(&self, state: State, counted: &State, _sum: Cost) -> State {
+        let (State::SlidingCounter(a), State::SlidingCounter(b)) = (&state, counted) else {
+            return state;
+        };
+        let window = a.window.max(b.window);
+        let in_window = |counts: &Counts, wanted: u64| match wanted {
+            wanted if wanted == counts.window => counts.current,
+            wanted if wanted + 1 == counts.window => counts.previous,
+            _ => 0,
+        };
+        let sum = |wanted| in_window(a, wanted).saturating_add(in_window(b, wanted));
+        let (current, previous) = (sum(window), sum(window.saturating_sub(1)));
+        State::SlidingCounter(Counts { window, current, previous })
+    }
 }

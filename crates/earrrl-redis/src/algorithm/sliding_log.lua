@@ -37,3 +37,6 @@ if tally.sum > 0 then
 elseif tally.there then
   call('DEL', key)
 end
+
+-- spare
+spare = quota - tally.sum

@@ -62,4 +62,11 @@ impl OnRedis for SlidingLog {
         let add = |(slot, cost)| Adjustment::add(micros(Nanos::new(slot)), cost);
         tally.entries().map(add).collect()
     }
+
+    fn merged(&self, state: State, counted: &State, _sum: Cost) -> State {
+        match (state, counted) {
+            (State::SlidingLog(a), State::SlidingLog(b)) => State::SlidingLog(tally::merged(&a, b)),
+            (state, _) => state,
+        }
+    }
 }

@@ -73,6 +73,15 @@ impl OnRedis for SlidingWindow {
         let begins = |slot: u64| (u128::from(slot) * window).div_ceil(parts * 1000) as f64;
         tally.entries().map(|(slot, cost)| Adjustment::add(begins(slot), cost)).collect()
     }
+
+    fn merged(&self, state: State, counted: &State, _sum: Cost) -> State {
+        match (state, counted) {
+            (State::SlidingWindow(a), State::SlidingWindow(b)) => {
+                State::SlidingWindow(tally::merged(&a, b))
+            }
+            (state, _) => state,
+        }
+    }
 }
 
 /// Of the window in microseconds and its number of sub-windows.

@@ -39,6 +39,13 @@ pub(super) fn decode_summary(mut summary: Fields<'_>, unit: u64) -> Option<Tally
     Some(Tally::from_entries([leaving, newest].into_iter().filter(|(_, cost)| *cost > 0)))
 }
 
+/// One tally with what two count.
+pub(super) fn merged(a: &Tally, b: &Tally) -> Tally {
+    let mut entries: Vec<_> = a.entries().chain(b.entries()).collect();
+    entries.sort_by_key(|(slot, _)| *slot);
+    Tally::from_entries(entries)
+}
+
 fn entry(fields: &mut Fields<'_>, unit: u64) -> Option<(u64, u128)> {
     Some((fields.number()? as u64 * unit, fields.number()? as u128))
 }

@@ -58,8 +58,9 @@ end
 
 -- adjust
 -- Back: the pool is full earlier by the price. Added: later by it, and no earlier than the time
--- at which a pool would be full that had seen these requests alone.
-local full_at, left = stored or 0, stored_rest or 0
+-- at which a pool would be full that had seen these requests alone. That is kept for the time to fill
+-- even where it is past: what other nodes charged at that time comes on top of it.
+local full_at, left, kept = stored or 0, stored_rest or 0, back and 0 or full
 if back then
   full_at, left = full_at - price, left - price_rest
   if left < 0 then full_at, left = full_at - 1, left + ticks end
@@ -71,10 +72,13 @@ else
   end
 end
 full_at = math.min(full_at, 9007199254740992)
-if full_at > now or full_at == now and left > 0 then
+if full_at + kept > now or full_at == now and left > 0 then
   local new = pack('<I1I7I4', tag, full_at, left)
   if full_at - now > farthest then new = new .. pack('<I7', now) end
-  call('SET', key, new, 'PX', math.ceil((full_at + step - now) / 1000) + linger)
+  call('SET', key, new, 'PX', math.ceil((full_at + math.max(step, kept) - now) / 1000) + linger)
 elseif record then
   call('DEL', key)
 end
+
+-- spare
+spare = full - missing + price + (full_rest - rest + price_rest) / ticks

@@ -62,6 +62,21 @@ impl OnRedis for TokenBucket {
         let alone = in_two(full_at.0, self);
         vec![Adjustment { alone, ..Adjustment::add(-1.0, sum.billionths()) }]
     }
+
+    fn merged(&self, state: State, counted: &State, sum: Cost) -> State {
+        match (state, counted) {
+            (State::TokenBucket(full_at), State::TokenBucket(alone)) => {
+                let full_at = full_at.0.saturating_add(self.price(sum)).max(alone.0);
+                State::TokenBucket(Moment(full_at))
+            }
+            (state, _) => state,
+        }
+    }
+
+    /// Microseconds of refill.
+    fn takes(&self, cost: Cost) -> f64 {
+        self.price(cost) as f64 / ticks_per_micro(self) as f64
+    }
 }
 
 /// Ticks of its times in a microsecond.

@@ -1,11 +1,12 @@
--- Shared by every script. An algorithm's file has five parts, which the frames (single.lua,
--- several.lua, adjust.lua) put where they need them; `key`, `now` and `flags` are given.
+-- Shared by every script. An algorithm's file has six parts, which the frames (single.lua,
+-- several.lua, adjust.lua, near.lua) put where they need them; `key`, `now` and `flags` are given.
 --   parameters  reads them at `at` of `args`
 --   judge       reads the client's record and judges the request. Sets `verdict`, and `state`, from
 --               which the caller rebuilds the answer
 --   charge      stores the request that was just judged
 --   answer      sets `state`, where that is not the record as it was before
 --   adjust      takes a request of the time `when` back, or adds one that was counted elsewhere
+--   spare       sets `spare`, what the limit has left for the client
 -- Times are microseconds since 1970 and amounts billionths of a unit: whole numbers, which doubles
 -- hold exactly up to 2^53 (until 2255; nine million units).
 

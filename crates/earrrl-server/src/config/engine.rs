@@ -6,6 +6,7 @@ use toml::Spanned;
 
 use super::file;
 use super::problem::Problems;
+use super::rule::RuleConfig;
 
 /// What keeps the clients' states.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,9 +54,19 @@ impl EngineConfig {
     }
 
     /// Refuses limits that the engine can't keep exactly.
-    pub(super) fn check_rules(&self, rules: &[Spanned<file::Rule>], problems: &mut Problems) {
+    pub(super) fn check_rules(
+        &self,
+        rules: &[Spanned<file::Rule>],
+        valid: &[RuleConfig],
+        problems: &mut Problems,
+    ) {
         if let Self::Redis(_) = self {
             redis::check_rules(rules, problems);
+            redis::check_near(rules, valid, problems);
+            return;
+        }
+        for field in rules.iter().filter_map(|rule| rule.get_ref().consistency.as_ref()) {
+            problems.add(field.span(), "consistency: only with redis in [engine]");
         }
     }
 
@@ -97,6 +108,8 @@ fn only_with_redis(file: &file::Engine, problems: &mut Problems) {
         ("prefix", &file.prefix),
         ("policy", &file.policy),
         ("deadline", &file.deadline),
+        ("sentinel", &file.sentinel),
+        ("sync", &file.sync),
         ("hmac_key", &file.hmac_key),
         ("hmac_key_file", &file.hmac_key_file),
         ("ca_file", &file.ca_file),
@@ -105,7 +118,8 @@ fn only_with_redis(file: &file::Engine, problems: &mut Problems) {
     ];
     let texts = texts.into_iter().filter_map(|(name, field)| Some((name, field.as_ref()?.span())));
     let cluster = file.cluster.as_ref().map(|field| ("cluster", field.span()));
-    for (name, span) in texts.chain(cluster) {
+    let nodes = file.nodes.as_ref().map(|field| ("nodes", field.span()));
+    for (name, span) in texts.chain(cluster).chain(nodes) {
         problems.add(span, format!("{name}: only with redis = \"redis://host:port\""));
     }
 }
@@ -115,13 +129,13 @@ mod redis {
     use std::time::Duration;
 
     use earrrl::Rule;
-    use earrrl_redis::{Certificates, ClientKeys, Options, WhenGone};
+    use earrrl_redis::{Certificates, ClientKeys, Consistency, Options, WhenGone};
     use toml::Spanned;
 
     use super::super::suggest::nearest;
     use super::super::value::{duration, secret};
     use super::super::{file, problem::Problems};
-    use super::{EngineConfig, RedisConfig};
+    use super::{EngineConfig, RedisConfig, RuleConfig};
 
     /// The least and the longest time that a decision may wait for Redis.
     const DEADLINES: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(10)];
@@ -141,7 +155,13 @@ mod redis {
             {
                 problems.add(span, format!("redis: {error}"));
             }
-            if let Some(cluster) = &file.cluster {
+            if let Some(sentinel) = &file.sentinel {
+                options.sentinel = Some(sentinel.get_ref().clone());
+                options.cluster = false;
+                if file.cluster.is_some() {
+                    problems.add(sentinel.span(), "sentinel: a Cluster has none; want one of them");
+                }
+            } else if let Some(cluster) = &file.cluster {
                 if options.urls.len() > 1 && !cluster.get_ref() {
                     problems.add(cluster.span(), "cluster: several addresses are a Cluster's");
                 }
@@ -158,6 +178,19 @@ mod redis {
             }
             if let Some(field) = &file.deadline {
                 options.deadline = deadline(field, problems).unwrap_or(options.deadline);
+            }
+            if let Some(field) = &file.sync {
+                let sync = duration("sync", field, problems).unwrap_or(options.sync);
+                match earrrl_redis::check_sync(sync) {
+                    Ok(()) => options.sync = sync,
+                    Err(error) => problems.add(field.span(), error),
+                }
+            }
+            if let Some(field) = &file.nodes {
+                options.nodes = u32::try_from(*field.get_ref()).ok().filter(|nodes| *nodes > 0);
+                if options.nodes.is_none() {
+                    problems.add(field.span(), "nodes: expected 1 or more");
+                }
             }
             // Its bounds are checked where the tables' are.
             if let Some(field) = &file.capacity {
@@ -235,6 +268,25 @@ mod redis {
             let rule = limit.get_ref().parse::<Rule>();
             if let Some(error) = rule.ok().and_then(|rule| earrrl_redis::check_rule(&rule).err()) {
                 problems.add(limit.span(), format!("limit: {error}"));
+            }
+        }
+    }
+
+    /// Refuses near rules that no node can decide by itself.
+    pub(super) fn check_near(
+        rules: &[Spanned<file::Rule>],
+        valid: &[RuleConfig],
+        problems: &mut Problems,
+    ) {
+        let near = valid.iter().filter(|rule| rule.consistency == Consistency::Near);
+        for rule in near {
+            let limits = rule.overrides.iter().map(|special| &special.rule);
+            let mut limits = std::iter::once(&rule.rule).chain(limits);
+            let error = limits.find_map(|rule| earrrl_redis::check_near(rule).err());
+            let written = rules.iter().find(|file| *file.get_ref().name.get_ref() == rule.name);
+            let field = written.and_then(|file| file.get_ref().consistency.as_ref());
+            if let (Some(error), Some(field)) = (error, field) {
+                problems.add(field.span(), error);
             }
         }
     }

@@ -97,6 +97,9 @@ pub(super) struct Engine {
     pub(super) redis: Field<OneOrMany>,
     pub(super) redis_file: Field<String>,
     pub(super) cluster: Field<bool>,
+    pub(super) sentinel: Field<String>,
+    pub(super) sync: Field<String>,
+    pub(super) nodes: Field<u64>,
     pub(super) prefix: Field<String>,
     pub(super) policy: Field<String>,
     pub(super) deadline: Field<String>,
@@ -138,6 +141,7 @@ pub(super) struct Rule {
     pub(super) action: Field<String>,
     pub(super) max_delay: Field<String>,
     pub(super) capacity: Field<u64>,
+    pub(super) consistency: Field<String>,
     #[serde(default)]
     pub(super) exempt: Attributes,
     #[serde(default, rename = "override")]

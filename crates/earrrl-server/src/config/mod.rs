@@ -117,7 +117,7 @@ impl Config {
         let capacity = capacity.unwrap_or_else(|| engine.default_capacity());
         let reading = rule::Reading { paths, prefixes: client_address.client_prefixes() };
         let rules = rule::validate_all(&file.rule, &reading, problems);
-        engine.check_rules(&file.rule, problems);
+        engine.check_rules(&file.rule, &rules, problems);
         let mut envoy = EnvoyConfig::validate(&file.envoy, problems);
         envoy.metrics = file.metrics.envoy;
         Some(Self {

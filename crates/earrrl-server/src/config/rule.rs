@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use earrrl::{Action, Cost, MAX_CHARGES, Mode, Nanos, Quota, Rule, Wait, check_name};
+use earrrl_redis::Consistency;
 use toml::Spanned;
 
 use super::attribute::{Condition, Part, conditions, key};
@@ -36,6 +37,8 @@ pub struct RuleConfig {
     pub capacity: Option<usize>,
     /// Where in the file that is said.
     pub capacity_place: Option<Range<usize>>,
+    /// Who decides, where clients' states are in Redis.
+    pub consistency: Consistency,
     /// Whom it leaves alone: any is enough.
     pub exempt: Vec<Condition>,
     /// Other limits for some clients; the first whose conditions all hold.
@@ -53,6 +56,7 @@ impl RuleConfig {
             cost: CostSource::Fixed(Cost::ONE),
             capacity: None,
             capacity_place: None,
+            consistency: Consistency::Exact,
             exempt: Vec::new(),
             overrides: Vec::new(),
         }
@@ -153,11 +157,28 @@ fn validate(file: &file::Rule, reading: &Reading, problems: &mut Problems) -> Op
         conditions: conditions("match", &file.matching, paths, problems),
         cost,
         capacity: value::capacity(file.capacity.as_ref(), problems),
+        consistency: consistency(file, problems),
         capacity_place: file.capacity.as_ref().map(Spanned::span),
         exempt: clients(conditions("exempt", &file.exempt, paths, problems)),
         overrides,
         rule: rule?,
     })
+}
+
+fn consistency(file: &file::Rule, problems: &mut Problems) -> Consistency {
+    let Some(field) = &file.consistency else { return Consistency::Exact };
+    match field.get_ref().as_str() {
+        "exact" => Consistency::Exact,
+        "near" => Consistency::Near,
+        other => {
+            let suggestion = nearest(other, ["exact", "near"]);
+            let suggestion = suggestion.map(|name| format!("; did you mean `{name}`?"));
+            let (shown, suggestion) = (other.escape_debug(), suggestion.unwrap_or_default());
+            let problem = format!("consistency: `{shown}` is none of exact, near{suggestion}");
+            problems.add(field.span(), problem);
+            Consistency::Exact
+        }
+    }
 }
 
 fn action(file: &file::Rule, problems: &mut Problems) -> Action {

@@ -138,6 +138,18 @@ mod redis {
     }
 
     #[test]
+    fn sentinels_and_near_rules() {
+        let text = "[engine]\nredis = [\"redis://a\", \"redis://b\"]\nsentinel = \"main\"\nsync = \"5s\"\n\
+                    nodes = 4\n[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=5\"\nconsistency = \"near\"";
+        let config = Config::parse(text, "f").unwrap();
+        assert_eq!(config.rules[0].consistency, earrrl_redis::Consistency::Near);
+        let EngineConfig::Redis(redis) = config.engine else { panic!("another engine") };
+        let options = redis.options;
+        assert_eq!((options.sentinel.as_deref(), options.cluster), (Some("main"), false));
+        assert_eq!((options.sync, options.nodes), (Duration::from_secs(5), Some(4)));
+    }
+
+    #[test]
     fn a_secret_address_is_read_from_a_file_and_never_printed() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "redis://u:very-secret@h\n").unwrap();
@@ -171,6 +183,23 @@ mod redis {
             (
                 "redis = \"redis://h\"\n[[rule]]\nname = \"a\"\nlimit = \"fixed-window 5/1500001ns\"",
                 "5:9: limit: window: 1500001ns is not whole microseconds",
+            ),
+            ("sync = \"1s\"", "2:8: sync: only with redis"),
+            ("redis = \"redis://h\"\nsync = \"0s\"", "3:8: sync: "),
+            ("redis = \"redis://h\"\nnodes = 0", "3:9: nodes: expected 1 or more"),
+            (
+                "[[rule]]\nname = \"a\"\nlimit = \"fixed-window 5/1s\"\nconsistency = \"near\"",
+                "5:15: consistency: only with redis",
+            ),
+            (
+                "redis = \"redis://h\"\n[[rule]]\nname = \"a\"\nlimit = \"fixed-window 5/1s\"\n\
+                 consistency = \"naer\"",
+                "6:15: consistency: `naer` is none of exact, near; did you mean `near`?",
+            ),
+            (
+                "redis = \"redis://h\"\n[[rule]]\nname = \"a\"\nlimit = \"exponential 5/1s\"\n\
+                 consistency = \"near\"",
+                "6:15: consistency: near is not for exponential",
             ),
         ] {
             let found = problems(&engine(fields));

@@ -13,6 +13,8 @@ use earrrl::{
     Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Mode, Nanos, Rule, RuleId,
 };
 
+use earrrl_redis::Consistency;
+
 use self::redis::Redis;
 use self::state::State;
 use self::throttle::{Call, Throttle, Throttled};
@@ -70,9 +72,17 @@ impl Engine {
     ///
     /// # Errors
     /// As there.
-    pub fn prepare_all(&self, rules: &[(&str, &Rule, usize)]) -> Result<Vec<RuleId>, EngineError> {
+    pub fn prepare_all(
+        &self,
+        rules: &[(&str, &Rule, usize, Consistency)],
+    ) -> Result<Vec<RuleId>, EngineError> {
         match &self.rules {
-            Rules::Memory(engine) => engine.prepare_all(rules),
+            Rules::Memory(engine) => {
+                let each = rules.iter();
+                let rules: Vec<_> =
+                    each.map(|(name, rule, room, _)| (*name, *rule, *room)).collect();
+                engine.prepare_all(&rules)
+            }
             Rules::Redis(redis) => redis.engine.prepare_all(rules),
         }
     }

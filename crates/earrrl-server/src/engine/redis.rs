@@ -118,14 +118,26 @@ impl Redis {
         let (status, state) = (self.engine.status(), self.state());
         let policy = self.engine.options().when_gone.name();
         let modes = MODES.map(|mode| (mode, f64::from(mode == state.mode)));
-        let by = [("redis", status.counts.shared), (policy, status.counts.alone)];
-        let events = status.counts.each().filter(|(name, _)| !["shared", "alone"].contains(name));
+        let counts = &status.counts;
+        let by = [("redis", counts.shared), ("near", counts.near), (policy, counts.alone)];
+        let made = ["shared", "near", "alone"];
+        let events = counts.each().filter(|(name, _)| !made.contains(name));
+        let age = status.base_age.map_or(0.0, |age| age.as_secs_f64());
         let counted = |(name, count): (&'static str, u64)| (name, count as f64);
         vec![
             Family::gauge("earrrl_engine_mode", "1 for how decisions are made at present.")
                 .labelled("mode", modes),
             Family::gauge("earrrl_redis_owed_clients", "Clients whose counts Redis lacks yet.")
                 .value(status.owed as f64),
+            Family::gauge(
+                "earrrl_redis_unsent_clients",
+                "Clients of near rules with unsent counts.",
+            )
+            .value(status.unsent as f64),
+            Family::gauge("earrrl_redis_base_age_seconds", "Since near clients were exchanged.")
+                .value(age),
+            Family::gauge("earrrl_redis_nodes", "Nodes that are alive, as far as is known.")
+                .value(f64::from(status.nodes)),
             Family::counter("earrrl_engine_decisions_total", "Decisions by who made them.")
                 .labelled("by", by.map(counted)),
             Family::counter("earrrl_redis_events_total", "What happened with Redis.")

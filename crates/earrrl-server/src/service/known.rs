@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use earrrl::{EngineError, Rule, RuleId};
+use earrrl_redis::Consistency;
 
 use crate::engine::Engine;
 
@@ -18,17 +19,17 @@ impl Known {
     pub(super) fn prepare(
         &self,
         engine: &Engine,
-        wanted: &[(&str, &Rule, usize)],
+        wanted: &[(&str, &Rule, usize, Consistency)],
     ) -> Result<Vec<RuleId>, EngineError> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let names: HashSet<&str> = wanted.iter().map(|(name, ..)| *name).collect();
         let gone = known.iter().filter(|(name, _)| !names.contains(name.as_str()));
-        let gone = gone.map(|(name, rule)| (name.as_str(), rule, 1));
+        let gone = gone.map(|(name, rule)| (name.as_str(), rule, 1, Consistency::Exact));
         let all: Vec<_> = wanted.iter().copied().chain(gone).collect();
         let mut ids = engine.prepare_all(&all)?;
         ids.truncate(wanted.len());
         *known =
-            wanted.iter().map(|(name, rule, _)| ((*name).to_owned(), (*rule).clone())).collect();
+            wanted.iter().map(|(name, rule, ..)| ((*name).to_owned(), (*rule).clone())).collect();
         Ok(ids)
     }
 }

@@ -63,8 +63,9 @@ fn tables(config: &Config) -> Vec<Table> {
         EngineConfig::Redis(redis) => redis.options.when_gone == WhenGone::Local,
     };
     let limits = limits.filter(|_| kept_here);
-    let of_rules = limits
-        .map(|(name, rule, clients)| Table::new(name, clients, table_bytes(rule.limit(), clients)));
+    let of_rules = limits.map(|(name, rule, clients, _)| {
+        Table::new(name, clients, table_bytes(rule.limit(), clients))
+    });
     // `CL.THROTTLE`'s holds words, as that of a bucket.
     let bucket = "gcra 1/s burst=1".parse::<earrrl::Rule>().ok();
     let words = bucket.map(|rule| table_bytes(rule.limit(), config.capacity));

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use earrrl::{Cost, EngineError, Quota, Rule, RuleId};
+use earrrl_redis::Consistency;
 use siphasher::sip::SipHasher13;
 
 use super::attributes::{Attributes, Reading};
@@ -83,17 +84,17 @@ impl Prepared {
 struct Wanted<'a> {
     config: &'a RuleConfig,
     capacity: usize,
-    limits: Vec<(String, &'a Rule, usize)>,
+    limits: Vec<(String, &'a Rule, usize, Consistency)>,
 }
 
 impl<'a> Wanted<'a> {
     fn new(config: &'a RuleConfig, usual: usize, names: &HashSet<&str>) -> Self {
         let capacity = config.capacity.unwrap_or(usual);
-        let mut limits = vec![(config.name.clone(), &config.rule, capacity)];
+        let mut limits = vec![(config.name.clone(), &config.rule, capacity, config.consistency)];
         limits.extend(config.overrides.iter().map(|entry| {
             let conditions: String = entry.conditions.iter().map(Condition::canonical).collect();
             let name = hidden_name(names, &format!("{}\n{conditions}", config.name));
-            (name, &entry.rule, capacity.min(OVERRIDE_CAPACITY))
+            (name, &entry.rule, capacity.min(OVERRIDE_CAPACITY), config.consistency)
         }));
         Self { config, capacity, limits }
     }
@@ -114,9 +115,9 @@ impl<'a> Plan<'a> {
     }
 
     /// The limits, each with its name in the engine and the clients it is meant for.
-    pub fn limits(&self) -> impl Iterator<Item = (&str, &Rule, usize)> {
+    pub fn limits(&self) -> impl Iterator<Item = (&str, &Rule, usize, Consistency)> {
         let limits = self.rules.iter().flat_map(|rule| &rule.limits);
-        limits.map(|(name, rule, room)| (&**name, *rule, *room))
+        limits.map(|(name, rule, room, how)| (&**name, *rule, *room, *how))
     }
 
     /// The rules, with the engine's ids of [`Plan::limits`].
@@ -183,7 +184,7 @@ impl ActiveRule {
     ) -> Option<Self> {
         let Wanted { config, capacity, limits } = wanted;
         let prepared =
-            limits.iter().map_while(|(_, rule, _)| Some(Prepared::new(ids.next()?, rule)));
+            limits.iter().map_while(|(_, rule, ..)| Some(Prepared::new(ids.next()?, rule)));
         let mut prepared = prepared.collect::<Vec<_>>().into_iter();
         Some(Self {
             name: config.name.clone(),

@@ -33,7 +33,7 @@ impl Limit {
         mode: Mode,
     ) -> (Option<State>, Decision) {
         let (state, allowed, figures) = self.step(state, now, cost, mode);
-        (state, Decision::single(allowed, figures))
+        (state, Decision::single(allowed, now, figures))
     }
 
     /// As [`Limit::decide`]: the state, the verdict, and the figures whatever the verdict.

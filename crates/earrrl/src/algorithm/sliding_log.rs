@@ -23,6 +23,9 @@ use crate::parameter;
 /// Entries a client, by default.
 pub const DEFAULT_MAX_ENTRIES: usize = 10_000;
 
+/// A time of our days that went through a double comes back so many nanoseconds off, or less.
+const READ_BACK: u64 = 240;
+
 /// At most `quota` in any `(now - window, now]`. Leaky.
 ///
 /// ```
@@ -147,7 +150,7 @@ impl Algorithm for SlidingLog {
     fn refund(&self, mut log: Tally, now: Nanos, charged_at: Nanos, cost: Cost) -> Option<Tally> {
         let slot = match self.is_crowded(&log) {
             true => log.now_at(charged_at.get(), self.grain()),
-            false => charged_at.get(),
+            false => log.nearest(charged_at.get(), READ_BACK),
         };
         log.subtract(slot, cost.billionths());
         log.since(self.start(now))

@@ -125,6 +125,15 @@ impl Tally {
         later.map(|(later, _)| *later).filter(|later| later / grain == slot / grain).unwrap_or(slot)
     }
 
+    /// The slot of an entry that is no farther than `most` from this one; itself where there is none.
+    pub(super) fn nearest(&self, slot: u64, most: u64) -> u64 {
+        let place = self.entries.partition_point(|(there, _)| *there < slot);
+        let around = [place.checked_sub(1), Some(place)].into_iter().flatten();
+        let slots = around.filter_map(|place| Some(self.entries.get(place)?.0));
+        let near = slots.filter(|there| there.abs_diff(slot) <= most);
+        near.min_by_key(|there| there.abs_diff(slot)).unwrap_or(slot)
+    }
+
     /// The slot whose leaving, with all before it, brings the sum to `at_most`; none if it is there.
     pub(super) fn slot_to_leave(&self, at_most: u128) -> Option<u64> {
         let mut left = self.sum;

@@ -121,7 +121,7 @@ impl Verdict<'_> {
     }
 
     fn single(&self, figures: Figures) -> Decision {
-        Decision::single(self.allowed, figures)
+        Decision::single(self.allowed, self.now, figures)
     }
 }
 

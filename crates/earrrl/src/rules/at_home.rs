@@ -87,6 +87,7 @@ impl Part<'_> {
         if *allowed {
             return Decision::single(
                 true,
+                *now,
                 Figures {
                     rate: estimate.or_else(|| limit.counted(Some(after), *now)),
                     limit: limit.limit(),
@@ -98,6 +99,6 @@ impl Part<'_> {
         }
         let figures = figures(limit, estimate, Some(after), *now, self.cost);
         let judgement = Judgement::new(self.rule, false, || figures.retry_after);
-        combine(std::iter::once((self.rule, &judgement, &figures)))
+        combine(*now, std::iter::once((self.rule, &judgement, &figures)))
     }
 }

@@ -34,23 +34,23 @@ type Judged = (Judgement, Figures);
 /// Decides a request; the same rule and key must not come twice.
 pub(crate) fn decide(parts: &mut [Part<'_>], mode: Mode, now: Nanos) -> Decision {
     if let [part] = &*parts {
-        return together(parts, &[part.decide_alone(mode, now)]);
+        return together(parts, now, &[part.decide_alone(mode, now)]);
     }
     if mode == Mode::Charge {
         // Stored under every rule whatever the others say: nothing ties them together.
         let judged: Vec<Judged> = parts.iter().map(|part| part.charge(mode, now)).collect();
-        return together(parts, &judged);
+        return together(parts, now, &judged);
     }
     // All are on their way before the first is waited for.
     parts.iter().for_each(|part| part.clients.prefetch(part.key, part.rule.limit().policy()));
     let shards = Shards::lock(parts, now);
     let judged = Request { parts, now, shards }.decide(mode);
-    together(parts, &judged)
+    together(parts, now, &judged)
 }
 
-fn together(parts: &[Part<'_>], judged: &[Judged]) -> Decision {
+fn together(parts: &[Part<'_>], now: Nanos, judged: &[Judged]) -> Decision {
     let judged = parts.iter().zip(judged);
-    combine(judged.map(|(part, (judgement, figures))| (part.rule, judgement, figures)))
+    combine(now, judged.map(|(part, (judgement, figures))| (part.rule, judgement, figures)))
 }
 
 impl<'a> Part<'a> {

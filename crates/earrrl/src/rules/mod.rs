@@ -85,18 +85,20 @@ pub fn decide_all(
         *state = after;
         judged.push((rule, judgement, figures));
     }
-    combine(judged.iter().map(|(rule, judgement, figures)| (*rule, judgement, figures)))
+    combine(now, judged.iter().map(|(rule, judgement, figures)| (*rule, judgement, figures)))
 }
 
 /// The one answer of several rules: their judgements, and their figures after storing. A dry run
 /// answers only where no rule beside it acts; else it shows in [`Decision::over`] alone.
 pub fn combine<'a>(
+    at: Nanos,
     judged: impl Iterator<Item = (&'a Rule, &'a Judgement, &'a Figures)> + Clone,
 ) -> Decision {
     let all_pass = judged.clone().all(|(_, judgement, _)| judgement.passes());
     let some_act = judged.clone().any(|(rule, ..)| rule.action() != Action::Observe);
     let mut answer = Decision {
         allowed: true,
+        at,
         outcome: Outcome::Allow,
         rule: 0,
         rate: None,

@@ -105,7 +105,7 @@ fn write_members(answer: &Answer<'_>, several: bool, body: &mut Vec<u8>) {
     let Some(decision) = &answer.decision else {
         body.extend_from_slice(
             b"\"allowed\":true,\"action\":\"allow\",\"rule\":null,\"rate\":null,\"limit\":null,\
-              \"remaining\":null,\"retry_after\":0,\"reset_after\":0,\"delay\":0",
+              \"remaining\":null,\"retry_after\":0,\"reset_after\":0,\"delay\":0,\"t0\":null",
         );
         return;
     };
@@ -124,6 +124,8 @@ fn write_members(answer: &Answer<'_>, several: bool, body: &mut Vec<u8>) {
     if several {
         write_places(answer, decision, body);
     }
+    body.extend_from_slice(b",\"t0\":");
+    write_seconds(Duration::from_nanos(decision.at.get()), body);
 }
 
 fn write_verdict(answer: &Answer<'_>, decision: &Decision, body: &mut Vec<u8>) {

@@ -14,6 +14,7 @@ use super::reply::Writer;
 use super::session::Session;
 use crate::config::access::Access;
 use crate::engine::throttle::{Call, Throttled};
+use crate::protocol::seconds::SecondsText;
 use crate::service::attributes::{Attributes, MAX_ATTRIBUTES};
 use crate::service::error::AskError;
 use crate::service::key::check_key;
@@ -395,7 +396,7 @@ fn refusal(error: AskError) -> Refusal {
 #[inline]
 fn write_answer(answer: &Answer<'_>, several: bool, reply: &mut Writer<'_>) {
     let several = several && answer.decision.is_some();
-    reply.map(if several { 10 } else { 8 });
+    reply.map(if several { 11 } else { 9 });
     let decision = answer.decision.as_ref();
     write_figures(decision, reply);
     if let (true, Some(decision)) = (several, decision) {
@@ -406,6 +407,20 @@ fn write_answer(answer: &Answer<'_>, several: bool, reply: &mut Writer<'_>) {
         for place in decision.over.iter() {
             reply.integer(place as i64);
         }
+    }
+    write_time(decision, reply);
+}
+
+/// When it was charged, as a refund names it: a text, which no client's doubles round.
+#[inline]
+fn write_time(decision: Option<&Decision>, reply: &mut Writer<'_>) {
+    reply.raw(b"$2\r\nt0\r\n");
+    match decision {
+        Some(decision) => {
+            let since = Duration::from_nanos(decision.at.get());
+            reply.bulk(SecondsText::default().format(since));
+        }
+        None => reply.nil(),
     }
 }
 

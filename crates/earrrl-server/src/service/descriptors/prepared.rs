@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use earrrl::{Action, EngineError, FixedWindow, Quota, Rule, RuleError, RuleId};
+use earrrl_redis::Consistency;
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
 use super::counts::{Counts, CountsOf};
@@ -117,8 +118,12 @@ impl Plan {
     }
 
     /// The limits, each with its name in the engine and the clients it is meant for.
-    pub fn limits(&self) -> impl Iterator<Item = (&str, &Rule, usize)> {
-        self.wanted.iter().flatten().map(|wanted| (&*wanted.name, &wanted.rule, wanted.capacity))
+    pub fn limits(&self) -> impl Iterator<Item = (&str, &Rule, usize, Consistency)> {
+        let limit = |wanted| {
+            let Wanted { name, rule, capacity, .. }: &Wanted = wanted;
+            (&**name, rule, *capacity, Consistency::Exact)
+        };
+        self.wanted.iter().flatten().map(limit)
     }
 
     /// The descriptors, with the engine's ids of [`Plan::limits`]. Limits whose way through the tree is

@@ -1,5 +1,7 @@
 //! A refund undoes a check; it never goes below empty.
 
+use std::time::Duration;
+
 use earrrl::{Cost, Limit, Nanos, Policy};
 use proptest::prelude::*;
 
@@ -7,7 +9,7 @@ use super::strategies::{
     cases, costs, exponentials, fixed_windows, histories, memory, sliding_counters,
     sliding_windows, starts,
 };
-use crate::client::{Client, close};
+use crate::client::{Client, at, close, units};
 
 /// A strict log forgets what newer requests outweigh, and a log at its `max_entries` merges: that
 /// can't be undone.
@@ -125,5 +127,20 @@ fn what_is_gone_is_not_refunded() {
         client.ask(now, Cost::ONE);
         client.refund(now, long_ago, Cost::ONE);
         assert_eq!(client.peek(now, Cost::ONE).remaining, 4, "{rule}");
+    }
+}
+
+/// A client of a server may read its answer's `t0` into a double, and send that back.
+#[test]
+fn a_time_that_went_through_a_double_finds_its_entry() {
+    for nanos in [1, 120, 119_999_881, 123_456_789, 500_000_119, 999_999_881] {
+        let now = at(1_800_000_000.0) + Duration::from_nanos(nanos);
+        let charged_at = at(now.get() as f64 / 1e9);
+        let mut log = Client::of("sliding-log 5/1m");
+        log.ask(now, units(1));
+        log.ask(now + Duration::from_micros(1), units(2));
+        let later = now + Duration::from_secs(1);
+        log.refund(later, charged_at, units(1));
+        assert_eq!(log.peek(later, units(1)).remaining, 3, "{nanos}");
     }
 }

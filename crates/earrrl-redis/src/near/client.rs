@@ -1,0 +1,419 @@
+//! What a node knows of one client, and what it may decide by that: pure functions.
+
+use std::time::Duration;
+
+use earrrl::internal::{Judgement, combine};
+use earrrl::{Cost, Decision, Figures, Limit, Mode, Nanos, Policy, Rule, State, Wait};
+
+use super::offset::later;
+use crate::algorithm;
+
+/// Sums of many small amounts.
+const ROUNDING: f64 = 1.0 + 1e-9;
+/// Redis's clock was set where it is off by more, in nanoseconds; by less, it is only known better.
+const SET: u64 = 1_000_000_000;
+
+/// Requests that are denied of late to a client far over its limit.
+const OVER_AND_OVER: u32 = 16;
+
+/// An instant by this node's clock, and how far Redis's is ahead of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Time {
+    pub(crate) local: Nanos,
+    pub(crate) offset: i64,
+}
+
+/// What was charged here.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Counted {
+    /// Of a client that was charged nothing else.
+    pub(crate) state: Option<State>,
+    pub(crate) sum: Cost,
+    /// The same in the unit of what is spare.
+    spent: f64,
+    /// When the first of it was charged.
+    since: Nanos,
+}
+
+/// By what a request is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Basis {
+    /// What is known, and what may be spent.
+    Share,
+    /// What is known: there is nobody to ask.
+    State,
+    /// Redis was asked, and other nodes may spend what is left.
+    Claimed,
+}
+
+/// What is told to Redis, and asked.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Call {
+    /// A later call has a higher one.
+    pub(crate) place: u64,
+    /// The number of what was counted, and that; below every number where there is none.
+    pub(crate) number: u64,
+    pub(crate) counted: Option<Counted>,
+    /// How much must be spare, what is taken then, and what would be, were there enough.
+    pub(crate) need: f64,
+    pub(crate) take: f64,
+    pub(crate) like: f64,
+}
+
+/// What Redis answers to it.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    /// With everything that was sent.
+    pub(crate) state: Option<State>,
+    /// What may be spent until an instant of this node's clock.
+    pub(crate) share: f64,
+    pub(crate) until: Nanos,
+    /// How many other nodes know the client.
+    pub(crate) others: u32,
+    /// How much was missing of what must be spare.
+    pub(crate) lacks: f64,
+}
+
+/// A client of this node's.
+#[derive(Debug, Default)]
+pub(crate) struct Client {
+    /// What Redis last told, with everything charged here that was not in it; in Redis's time.
+    state: Option<State>,
+    unsent: Counted,
+    /// Sent, and not known to have arrived; with its number.
+    under_way: Option<Box<(u64, Counted)>>,
+    /// What may be spent, with what Redis does not have yet, and until when.
+    share: f64,
+    until: Nanos,
+    /// What requests that wait for Redis would take.
+    awaited: f64,
+    /// The last call, what it would have liked, and the last whose answer is in the state.
+    sent: u64,
+    liked: f64,
+    told: u64,
+    offset: i64,
+    /// Time does not go back between two requests.
+    latest: Nanos,
+    /// When the last call was made, by this node's clock.
+    called: Nanos,
+    /// How many other nodes know it, how long it takes until what others claim is there again, whether that
+    /// was only just told, how many requests were denied of late, and until when nobody is asked.
+    others: u32,
+    lacks: Duration,
+    news: bool,
+    denied: u32,
+    rests: Nanos,
+    /// Whether it was over the limit when last told.
+    over: bool,
+    /// The breaker's group.
+    pub(crate) group: usize,
+    /// Whether something was decided here since the last exchange.
+    pub(crate) touched: bool,
+    /// Whether it is on the list of those to be exchanged.
+    pub(crate) listed: bool,
+}
+
+impl Counted {
+    fn add(&mut self, limit: &Limit, now: Nanos, cost: Cost) {
+        if self.state.is_none() {
+            self.since = now;
+        }
+        limit.admit(&mut self.state, now, cost, Mode::Charge);
+        self.sum = self.sum + cost;
+        self.spent += algorithm::of(limit).takes(cost);
+    }
+}
+
+impl Time {
+    /// Redis's time.
+    pub(crate) fn redis(self) -> Nanos {
+        later(self.local, self.offset)
+    }
+}
+
+/// The answer under one rule.
+fn decision(rule: &Rule, at: Nanos, allowed: bool, figures: &Figures) -> Decision {
+    let judgement = Judgement::new(rule, allowed, || figures.retry_after);
+    combine(at, std::iter::once((rule, &judgement, figures)))
+}
+
+impl Client {
+    /// Judges a request and does what its mode says, where that needs no trip.
+    pub(crate) fn decide(
+        &mut self,
+        rule: &Rule,
+        cost: Cost,
+        mode: Mode,
+        time: Time,
+        basis: Basis,
+    ) -> Option<Decision> {
+        let (limit, now) = (rule.limit(), self.at(rule.limit(), time));
+        self.touched |= mode != Mode::Peek;
+        let strict = mode == Mode::Charge || limit.policy() == Policy::Strict;
+        if basis != Basis::Claimed && self.covers(limit, cost, mode, time, basis) {
+            let (state, allowed, figures) = limit.step(self.state.take(), now, cost, mode);
+            self.state = state;
+            if mode != Mode::Peek && !cost.is_zero() && (allowed || strict) {
+                self.unsent.add(limit, now, cost);
+            }
+            self.note(allowed, &figures, cost, time);
+            return Some(decision(rule, now, allowed, &figures));
+        }
+        let (state, allowed, mut figures) = limit.step(self.state.take(), now, cost, Mode::Peek);
+        self.state = state;
+        let rests = !strict && time.local < self.rests;
+        let fresh = time.local <= self.until;
+        if basis != Basis::Claimed && !(rests || !allowed && fresh) {
+            return None;
+        }
+        if strict {
+            figures = self.store(rule, cost, mode, now);
+        }
+        self.note(false, &figures, cost, time);
+        if !strict && time.local < self.rests {
+            figures.retry_after = figures.retry_after.max(Wait::For(self.rests.since(time.local)));
+        }
+        Some(decision(rule, now, false, &figures))
+    }
+
+    /// Who is denied is asked about again when there can be something: by the limit, or where other nodes claim
+    /// what it has left, when that much is there again. Who is denied over and over on several nodes is asked
+    /// about by one of them at a time: every node rests for its own turn, but for no longer than it takes until
+    /// the limit has all to give.
+    fn note(&mut self, allowed: bool, figures: &Figures, cost: Cost, time: Time) {
+        // One that is allowed now and then is as far over.
+        self.denied =
+            if allowed { self.denied / 2 } else { (self.denied + 1).min(4 * OVER_AND_OVER) };
+        let (news, lacks) = (std::mem::take(&mut self.news), std::mem::take(&mut self.lacks));
+        let Wait::For(wait) = figures.retry_after else { return };
+        if !news || self.others == 0 {
+            return;
+        }
+        let wait = wait.max(lacks);
+        if self.denied >= OVER_AND_OVER {
+            let turns = f64::from(self.others) * cost.as_f64() / figures.limit;
+            let turns = Duration::try_from_secs_f64(turns).unwrap_or(Duration::MAX);
+            self.rests = time.local + wait.saturating_add(turns).min(figures.reset_after.max(wait));
+        } else if !allowed {
+            self.rests = (time.local + lacks).min(self.until);
+        }
+    }
+
+    /// Whether it is to be exchanged, where nothing is in the background.
+    pub(crate) fn is_due(&self, local: Nanos, sync: Duration) -> bool {
+        local >= self.called + sync
+    }
+
+    /// Judges a request that is charged to several clients, where that needs no trip.
+    pub(crate) fn judge(
+        &mut self,
+        rule: &Rule,
+        cost: Cost,
+        mode: Mode,
+        time: Time,
+    ) -> Option<Judgement> {
+        let (limit, now) = (rule.limit(), self.at(rule.limit(), time));
+        self.touched |= mode != Mode::Peek;
+        let (state, allowed, figures) = limit.step(self.state.take(), now, cost, Mode::Peek);
+        self.state = state;
+        if allowed && !self.covers(limit, cost, mode, time, Basis::Share) {
+            return None;
+        }
+        Some(Judgement::new(rule, allowed, || figures.retry_after))
+    }
+
+    /// Does what was settled of a request that was judged, and tells when, and the figures after it.
+    pub(crate) fn settle(
+        &mut self,
+        rule: &Rule,
+        cost: Cost,
+        settled: Mode,
+        time: Time,
+    ) -> (Nanos, Figures) {
+        let now = self.at(rule.limit(), time);
+        (now, self.store(rule, cost, settled, now))
+    }
+
+    /// The figures, with the request stored unless it is a peek.
+    fn store(&mut self, rule: &Rule, cost: Cost, mode: Mode, now: Nanos) -> Figures {
+        let mode = if mode == Mode::Peek { mode } else { Mode::Charge };
+        let (state, _, figures) = rule.limit().step(self.state.take(), now, cost, mode);
+        self.state = state;
+        if mode == Mode::Charge && !cost.is_zero() {
+            self.unsent.add(rule.limit(), now, cost);
+        }
+        figures
+    }
+
+    /// Whether what is known will do, should the limit allow the request.
+    fn covers(&self, limit: &Limit, cost: Cost, mode: Mode, time: Time, basis: Basis) -> bool {
+        let stores = mode == Mode::Check && !cost.is_zero();
+        let within = || self.spent() + algorithm::of(limit).takes(cost) <= self.share * ROUNDING;
+        basis == Basis::State || time.local <= self.until && (!stores || within())
+    }
+
+    /// What Redis does not have yet, as far as is known.
+    fn spent(&self) -> f64 {
+        self.unsent.spent + self.under_way.as_ref().map_or(0.0, |sent| sent.1.spent)
+    }
+
+    /// Redis's present time. What is kept moves with its clock, should that be set.
+    fn at(&mut self, limit: &Limit, time: Time) -> Nanos {
+        let now = time.redis();
+        if self.offset.abs_diff(time.offset) > SET {
+            let from = later(time.local, self.offset);
+            let moved = |state: &mut Option<State>| {
+                *state = state.take().map(|state| algorithm::of(limit).moved(state, from, now));
+            };
+            moved(&mut self.state);
+            moved(&mut self.unsent.state);
+            if let Some(sent) = &mut self.under_way {
+                moved(&mut sent.1.state);
+            }
+            self.latest = Nanos::ZERO;
+        }
+        self.offset = time.offset;
+        self.latest = self.latest.max(now);
+        self.latest
+    }
+
+    /// What to send: with it, what one more request would take.
+    pub(crate) fn call(
+        &mut self,
+        limit: &Limit,
+        cost: Cost,
+        time: Time,
+        mut number: impl FnMut() -> u64,
+    ) -> Call {
+        self.called = time.local;
+        if self.under_way.is_none() && self.unsent.state.is_some() {
+            self.under_way = Some(Box::new((number(), std::mem::take(&mut self.unsent))));
+        }
+        let left = (self.share - self.spent()).max(0.0) / 2.0;
+        // Until the answer is here, no more is spent than is asked for.
+        self.share = self.spent() + left;
+        let algorithm = algorithm::of(limit);
+        let unsent = self.unsent.spent;
+        self.liked = unsent + left + self.awaited;
+        self.sent = number();
+        let sent = self.under_way.as_deref();
+        Call {
+            place: self.sent,
+            number: sent.map_or(0, |sent| sent.0),
+            counted: sent.map(|sent| sent.1.clone()),
+            need: unsent + if cost.is_zero() { 0.0 } else { algorithm.needs(cost) },
+            take: unsent + algorithm.takes(cost),
+            like: self.liked,
+        }
+    }
+
+    /// A request waits for an answer, or no more.
+    pub(crate) fn awaits(&mut self, limit: &Limit, cost: Cost, waits: bool) {
+        let takes = algorithm::of(limit).takes(cost);
+        self.awaited = if waits { self.awaited + takes } else { (self.awaited - takes).max(0.0) };
+    }
+
+    /// Takes an answer over; tells whether the client turns out to be over the limit, though it was not by
+    /// what was known here.
+    pub(crate) fn adopt(&mut self, limit: &Limit, call: &Call, told: Told, time: Time) -> bool {
+        let now = self.at(limit, time);
+        self.under_way.take_if(|sent| sent.0 <= call.number);
+        // What was charged since is for the next exchange.
+        self.touched |= self.owes();
+        if call.place < self.told {
+            return false;
+        }
+        self.told = call.place;
+        let later = call.place < self.sent;
+        self.share = if later { told.share.min(self.liked) } else { told.share };
+        (self.until, self.others, self.news) = (told.until, told.others, true);
+        let lacks = told.lacks / algorithm::of(limit).takes(Cost::ONE) / limit.per_second();
+        self.lacks = Duration::try_from_secs_f64(lacks).unwrap_or_default();
+        let merged = |state: Option<State>, counted: &Counted| match (&state, &counted.state) {
+            (Some(_), Some(counted_state)) => {
+                state.map(|state| algorithm::of(limit).merged(state, counted_state, counted.sum))
+            }
+            (None, counted) => counted.clone(),
+            (_, None) => state,
+        };
+        let mut state = told.state;
+        if let Some(sent) = &self.under_way {
+            state = merged(state, &sent.1);
+        }
+        self.state = merged(state, &self.unsent);
+        let is = self.is_over(limit, now);
+        let was = std::mem::replace(&mut self.over, is);
+        is && !was && call.counted.is_some()
+    }
+
+    fn is_over(&mut self, limit: &Limit, now: Nanos) -> bool {
+        !limit.admit(&mut self.state, now, Cost::ONE, Mode::Peek)
+    }
+
+    /// What Redis was sent can never arrive; answers whether there was something.
+    pub(crate) fn give_up(&mut self) -> bool {
+        self.under_way.take().is_some()
+    }
+
+    /// Takes a request out that Redis was not sent yet; answers whether there was one.
+    pub(crate) fn take_back(
+        &mut self,
+        limit: &Limit,
+        cost: Cost,
+        charged_at: Option<Nanos>,
+        time: Time,
+    ) -> bool {
+        let now = self.at(limit, time);
+        let here = charged_at.is_none_or(|at| at >= self.unsent.since);
+        if !here || self.unsent.sum < cost || self.unsent.state.is_none() {
+            return false;
+        }
+        let last = || limit.last_charge(self.unsent.state.as_ref());
+        let at = charged_at.or_else(last).unwrap_or(now);
+        let unsent = self.unsent.state.take();
+        self.unsent.state = limit.refund(unsent, now, at, cost);
+        let left = self.unsent.sum.billionths().saturating_sub(cost.billionths());
+        self.unsent.sum = Cost::from_billionths(left);
+        self.unsent.spent = (self.unsent.spent - algorithm::of(limit).takes(cost)).max(0.0);
+        if self.unsent.state.is_none() {
+            self.unsent = Counted::default();
+        }
+        self.state = limit.refund(self.state.take(), now, at, cost);
+        true
+    }
+
+    /// The rule has other parameters: the history stays.
+    pub(crate) fn convert(&mut self, from: &Limit, to: &Limit, time: Time) {
+        let now = self.at(from, time);
+        let converted = |state: &mut Option<State>| {
+            *state = state.take().and_then(|state| to.convert(from, state, now));
+        };
+        converted(&mut self.state);
+        converted(&mut self.unsent.state);
+        if let Some(sent) = &mut self.under_way {
+            converted(&mut sent.1.state);
+        }
+        (self.share, self.until) = (0.0, Nanos::ZERO);
+    }
+
+    /// Forgets what is known, and what was not sent yet.
+    pub(crate) fn forget(&mut self) {
+        let Self { sent, awaited, listed, group, .. } = *self;
+        *self = Self { sent, told: sent, awaited, listed, group, ..Self::default() };
+    }
+
+    /// Asks before it decides again: its record was changed otherwise.
+    pub(crate) fn is_stale(&mut self) {
+        (self.until, self.touched) = (Nanos::ZERO, true);
+    }
+
+    /// Whether Redis lacks something of it.
+    pub(crate) fn owes(&self) -> bool {
+        self.unsent.state.is_some() || self.under_way.is_some()
+    }
+
+    /// Whether it may be forgotten: it costs a trip more.
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.owes() && !self.listed && self.awaited == 0.0
+    }
+}

@@ -1,0 +1,230 @@
+//! Requests under rules that a node decides by itself.
+
+use std::sync::{Arc, MutexGuard};
+
+use earrrl::internal::{Judgement, combine, merge_charges, restore_places};
+use earrrl::{Charge, Cost, Decision, Figures, Mode, Nanos, Wait};
+
+use super::client::{Basis, Client, Time};
+use super::exchange;
+use super::table::{Place, Shard};
+use crate::alone;
+use crate::link::Fault;
+use crate::options::WhenGone;
+use crate::request::{Asked, Request};
+use crate::rules::Prepared;
+use crate::shared::Shared;
+use crate::status::count;
+
+impl Shared {
+    /// The time by which a client is judged.
+    pub(crate) fn time_of(&self, client: &Client, given: Option<Nanos>, local: Nanos) -> Time {
+        let offset = if given.is_some() { 0 } else { self.near.offsets[client.group].get() };
+        Time { local, offset }
+    }
+
+    /// Does something with a client that this node decides by itself, at the present time.
+    pub(crate) fn with_near<R>(
+        &self,
+        asked: &Asked,
+        given: Option<Nanos>,
+        change: impl FnOnce(&mut Client, Time) -> R,
+    ) -> Option<R> {
+        let local = self.now(given);
+        asked.rule.near.as_ref()?.with(&asked.client, |client| {
+            let time = self.time_of(client, given, local);
+            change(client, time)
+        })
+    }
+}
+
+/// Decides at once, where nobody need be asked.
+pub(crate) fn at_once(
+    shared: &Shared,
+    charges: &[Charge<'_>],
+    mode: Mode,
+    given: Option<Nanos>,
+) -> Option<Decision> {
+    let [charge] = charges else { return several(shared, charges, mode, given) };
+    let decision = shared.rules.look(charge.rule, |rule| {
+        let (table, local) = (rule.near.as_ref()?, shared.now(given));
+        let cost = rule.rule.accept(charge.cost).ok()?;
+        table.with(charge.key, |client| {
+            let time = shared.time_of(client, given, local);
+            if given.is_some() && client.is_due(local, shared.options.sync) {
+                return None;
+            }
+            client.decide(&rule.rule, cost, mode, time, Basis::Share)
+        })?
+    })??;
+    count(&shared.counters.near);
+    Some(decision)
+}
+
+/// A charge to a client of this node's own.
+struct Part<'a> {
+    rule: &'a Prepared,
+    charge: Charge<'a>,
+    place: Place,
+    /// Which of the locks.
+    lock: usize,
+}
+
+/// All or nothing: every client stays locked until all are judged.
+fn several(
+    shared: &Shared,
+    charges: &[Charge<'_>],
+    mode: Mode,
+    given: Option<Nanos>,
+) -> Option<Decision> {
+    let rules: Vec<Arc<Prepared>> =
+        charges.iter().map(|charge| shared.rules.get(charge.rule)).collect::<Option<_>>()?;
+    if given.is_some() || rules.iter().any(|rule| rule.near.is_none()) {
+        return None;
+    }
+    let find = |id| rules.iter().find(|rule| rule.id == id);
+    let merged = merge_charges(charges, |id| find(id).map(|rule| &rule.rule)).ok()?;
+    let mut parts = Vec::with_capacity(merged.len());
+    for (_, charge) in &merged {
+        let rule = find(charge.rule)?;
+        let place = rule.near.as_ref()?.place(charge.key);
+        parts.push(Part { rule, charge: *charge, place, lock: 0 });
+    }
+    let mut locks = lock(&mut parts)?;
+    let local = shared.now(given);
+    let mut with = |part: &Part<'_>, change: &mut dyn FnMut(&mut Client, Time)| {
+        locks[part.lock].with(part.place, part.charge.key, |client| {
+            let time = shared.time_of(client, given, local);
+            change(client, time);
+        })
+    };
+    let mut judged: Vec<(Judgement, Option<(Nanos, Figures)>)> = Vec::with_capacity(parts.len());
+    for part in &parts {
+        let mut judgement = None;
+        with(part, &mut |client, time| {
+            judgement = client.judge(&part.rule.rule, part.charge.cost, mode, time);
+        })?;
+        judged.push((judgement?, None));
+    }
+    let all_pass = judged.iter().all(|(judgement, _)| judgement.passes());
+    for (part, (judgement, figures)) in parts.iter().zip(&mut judged) {
+        let settled = judgement.settle(mode, all_pass);
+        with(part, &mut |client, time| {
+            *figures = Some(client.settle(&part.rule.rule, part.charge.cost, settled, time));
+        })?;
+    }
+    let each: Vec<_> = judged
+        .into_iter()
+        .filter_map(|(judgement, settled)| settled.map(|(at, figures)| (judgement, at, figures)))
+        .collect();
+    let (_, at, _) = each.first()?;
+    let figures = parts.iter().zip(&each);
+    let figures =
+        figures.map(|(part, (judgement, _, figures))| (&part.rule.rule, judgement, figures));
+    let mut decision = combine(*at, figures);
+    restore_places(&mut decision, &merged);
+    count(&shared.counters.near);
+    Some(decision)
+}
+
+/// Locks every part's shard once, in one order for all requests.
+fn lock<'a>(parts: &mut [Part<'a>]) -> Option<Vec<MutexGuard<'a, Shard>>> {
+    let shard = |part: &Part<'_>| (part.rule.id, part.place.shard);
+    let mut order: Vec<_> = parts.iter().map(shard).collect();
+    order.sort_unstable();
+    order.dedup();
+    for part in parts.iter_mut() {
+        part.lock = order.binary_search(&shard(part)).ok()?;
+    }
+    let locked = order.iter().map(|wanted| {
+        let part = parts.iter().find(|part| shard(part) == *wanted)?;
+        Some(part.rule.near.as_ref()?.lock(wanted.1))
+    });
+    locked.collect()
+}
+
+/// Asks Redis what this node may do, and then decides; nothing where Redis itself is to decide.
+pub(crate) async fn ask(shared: &Arc<Shared>, request: &Request) -> Option<Decision> {
+    let [asked] = &request.asked[..] else {
+        exchange::send_first(shared, request).await;
+        return None;
+    };
+    let rule = asked.rule.near.as_ref()?;
+    rule.with_new(&asked.client, |client| client.group = asked.group)?;
+    let cost = if request.mode == Mode::Check { asked.cost } else { Cost::ZERO };
+    if let Err(fault) = exchange::ask(shared, asked, cost, request.now).await {
+        count(&shared.counters.alone);
+        return gone(shared, request, asked, &fault);
+    }
+    count(&shared.counters.shared);
+    if let Some(decision) = decide(shared, request, asked, Basis::Share)? {
+        return Some(decision);
+    }
+    let mut decision = decide(shared, request, asked, Basis::Claimed)??;
+    if !decision.allowed && decision.retry_after == Wait::NONE {
+        decision.retry_after = Wait::For(shared.options.sync);
+    }
+    Some(decision)
+}
+
+/// Nothing where the client is not known any more; nothing in it where Redis must be asked.
+fn decide(
+    shared: &Shared,
+    request: &Request,
+    asked: &Asked,
+    basis: Basis,
+) -> Option<Option<Decision>> {
+    let rule = &asked.rule.rule;
+    shared.with_near(asked, request.now, |client, time| {
+        client.decide(rule, asked.cost, request.mode, time, basis)
+    })
+}
+
+/// By the policy, or by what was last known.
+fn gone(shared: &Shared, request: &Request, asked: &Asked, fault: &Fault) -> Option<Decision> {
+    if let Fault::Record(_) = fault {
+        // Its record can't be used: nothing that is sent can arrive.
+        if shared.with_near(asked, request.now, |client, _| client.give_up()) == Some(true) {
+            count(&shared.counters.not_handed_over);
+        }
+    }
+    let now = shared.now(request.now);
+    match shared.options.when_gone {
+        WhenGone::Local => decide(shared, request, asked, Basis::State)?,
+        WhenGone::Allow => Some(alone::by_fiat(request, now, true)),
+        WhenGone::Deny => Some(alone::by_fiat(request, now, false)),
+    }
+}
+
+/// Redis has decided itself about clients of this node's.
+pub(crate) fn decided_elsewhere(request: &Request) {
+    for asked in &request.asked {
+        if let Some(table) = &asked.rule.near {
+            table.with_new(&asked.client, |client| {
+                client.group = asked.group;
+                client.is_stale();
+            });
+        }
+    }
+}
+
+/// Takes a request back that Redis was not sent; answers whether there was one.
+pub(crate) fn take_back(
+    shared: &Shared,
+    asked: &Asked,
+    charged_at: Option<Nanos>,
+    now: Option<Nanos>,
+) -> bool {
+    let limit = asked.rule.rule.limit();
+    let back = |client: &mut Client, time| client.take_back(limit, asked.cost, charged_at, time);
+    shared.with_near(asked, now, back).unwrap_or_default()
+}
+
+/// Sends what Redis lacks of a client, and hears what it has: before its record is changed otherwise, and
+/// after.
+pub(crate) async fn refresh(shared: &Arc<Shared>, asked: &Asked, now: Option<Nanos>) {
+    let Some(table) = &asked.rule.near else { return };
+    if exchange::ask(shared, asked, Cost::ZERO, now).await.is_err() {
+        table.with(&asked.client, Client::is_stale);
+    }
+}

@@ -1,0 +1,75 @@
+-- A node that decides by itself exchanges what it knows of a client. KEYS[1] is the client's record,
+-- KEYS[2] what the nodes claim of it. ARGV[1] has the node, the number of what it has counted, how much
+-- must be free, what it takes then, what it would like to take, the least that is worth a claim, how
+-- many nodes there are, how long a claim holds (0: none is made), the time, if it is not Redis's, and
+-- the parameters for the cost that is judged; ARGV[2…] what it has counted, as in adjust.lua.
+-- Answers the verdict, FOREIGN or another, the time, what the node may spend until the claim ends, how
+-- many other nodes know the client, how much was missing of what must be free, and the state.
+--
+-- Claims, oldest first: a node, the number of the last that was added of it, what it may spend, and
+-- since when. What has been added already is not added again, so a node may send it until it is told.
+
+local key, time = KEYS[1], ''
+local node, number, need, take, like, least, nodes, lease, now = unpack('<c8dddddddd', ARGV[1])
+if now < 0 then
+  local parts = call('TIME')
+  now, time = parts[1] * 1000000 + parts[2], parts[1] .. '.' .. parts[2]
+end
+
+-- Judges; `add` adds what the node has counted.
+local function see(args, at, add)
+  local flags, back, when, alone, alone_rest, unnamed, verdict, state, spare = 1, false, now, 0, 0
+  if add then
+    local _
+    _, _, when, alone, alone_rest = unpack('<Bdddd', args)
+    unnamed = when < 0
+    if unnamed then when = now end
+  end
+  --[[ parameters ]]
+  --[[ judge ]]
+  if verdict == FOREIGN then return verdict end
+  if add then
+    --[[ adjust ]]
+    return verdict
+  end
+  --[[ spare ]]
+  --[[ answer ]]
+  return verdict, state, spare
+end
+
+local others, active, claimed, claimants, last = '', 0, 0, 0, 0
+local claims = call('GET', KEYS[2]) or ''
+for at = 1, #claims - 31, 32 do
+  local holder, added, share, since = unpack('<c8ddd', claims, at)
+  if holder == node then
+    last = added
+  else
+    others = others .. string.sub(claims, at, at + 31)
+    if math.abs(now - since) < lease then
+      active = active + 1
+      if share > 0 then claimed, claimants = claimed + share, claimants + 1 end
+    end
+  end
+end
+if number > last then
+  for place = 2, #ARGV do
+    if see(ARGV[place], 34, true) == FOREIGN then return FOREIGN .. time .. ' ' end
+  end
+  last = number
+end
+local verdict, state, spare = see(ARGV[1], 73, false)
+if verdict == FOREIGN then return FOREIGN .. time .. ' ' end
+
+-- What is free is for the nodes that hold none of it, in equal parts, unless more is asked for now.
+local free = spare - claimed
+local share = free / math.max(1, nodes - claimants)
+if share < least then share = 0 end
+if free >= need * 0.999999999 then share = math.max(share, math.min(free, like), take) end
+-- As long as the record, so that the last number is known for as long as what was added; a day for a user
+-- who may not ask.
+local lives = redis.pcall('PTTL', key)
+lives = type(lives) == 'number' and math.max(lives, 60000) or 86400000
+local kept = string.sub(others, -32 * 127)
+local own = pack('<c8ddd', node, last, share, lease > 0 and now or 0)
+call('SET', KEYS[2], kept .. own, 'PX', lives)
+return ALLOWED .. time .. ' ' .. pack('<ddd', share, active, math.max(need - free, 0)) .. state

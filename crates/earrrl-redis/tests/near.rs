@@ -1,0 +1,374 @@
+//! Decisions without a trip: what several nodes admit together, what Redis has in the end, and what it
+//! takes. `EARRRL_LONG=1` runs more nodes for longer.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use earrrl::conformance::{Profile, run};
+use earrrl::random::Random;
+use earrrl::{
+    Charge, Cost, Decision, Engine, EngineError, Limit, Mode, Nanos, Rule, RuleId, State,
+};
+use earrrl_redis::{Answer, Consistency, Options, RedisEngine, WhenGone, check_near};
+
+use support::proxy::Proxy;
+use support::{PATIENCE, Server, until};
+
+const LONG_SYNC: Duration = Duration::from_secs(3600);
+
+async fn node(url: &str, sync: Duration, nodes: u32) -> Arc<RedisEngine> {
+    node_within(url, sync, nodes, Duration::from_secs(10)).await
+}
+
+async fn node_within(
+    url: &str,
+    sync: Duration,
+    nodes: u32,
+    deadline: Duration,
+) -> Arc<RedisEngine> {
+    let mut options = Options::new(url);
+    options.deadline = deadline;
+    options.linger = Duration::from_secs(3600);
+    (options.sync, options.nodes) = (sync, Some(nodes));
+    let node = RedisEngine::connect(options, PATIENCE).await.unwrap();
+    assert!(node.ready(PATIENCE).await, "{:?}", node.status());
+    Arc::new(node)
+}
+
+fn prepare(node: &RedisEngine, rule: &str) -> RuleId {
+    node.prepare_as("rule", &rule.parse().unwrap(), 10_000, Consistency::Near).unwrap()
+}
+
+async fn ask(node: &RedisEngine, rule: RuleId, key: &str, mode: Mode) -> Decision {
+    let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
+    node.decide(&[charge], mode, None).await.unwrap()
+}
+
+/// As the engine that it holds, with every rule near that can be.
+struct Near(RedisEngine);
+
+impl Engine for Near {
+    type Decide = Answer<Decision>;
+    type Done = Answer<()>;
+
+    fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
+        // Of logs and sub-windows a node knows a summary, by which waits may be longer.
+        let whole = !matches!(rule.limit(), Limit::SlidingLog(_) | Limit::SlidingWindow(_));
+        let near = whole && check_near(rule).is_ok();
+        let consistency = if near { Consistency::Near } else { Consistency::Exact };
+        self.0.prepare_as(name, rule, 1000, consistency)
+    }
+
+    fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
+        self.0.decide(charges, mode, now)
+    }
+
+    fn refund(&self, charge: &Charge<'_>, at: Option<Nanos>, now: Option<Nanos>) -> Self::Done {
+        self.0.refund(charge, at, now)
+    }
+
+    fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done {
+        self.0.reset(rule, key)
+    }
+}
+
+/// A node that shares with nobody answers as every engine does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_node_alone_is_exact() {
+    let server = Server::start(&[]).await;
+    let scene = AtomicU32::new(0);
+    let make = async || {
+        let mut options = Options::new(&server.url());
+        options.prefix = format!("scene{}-", scene.fetch_add(1, Ordering::Relaxed));
+        options.linger = Duration::from_secs(3600);
+        options.deadline = PATIENCE;
+        options.when_gone = WhenGone::Deny;
+        (options.sync, options.nodes) = (Duration::from_millis(5), Some(1));
+        let engine = RedisEngine::connect(options, PATIENCE).await.unwrap();
+        assert!(engine.ready(PATIENCE).await);
+        Near(engine)
+    };
+    let profile = Profile { charges: false, ..Profile::REDIS };
+    let compared = run(make, &profile).await.unwrap_or_else(|error| panic!("{error}"));
+    assert!(compared > 10_000);
+}
+
+/// How the requests of a run come.
+#[derive(Clone, Copy, Debug)]
+enum Pattern {
+    Steady,
+    Bursty,
+}
+
+struct Run {
+    nodes: usize,
+    sync: Duration,
+    rule: &'static str,
+    /// Times the limit.
+    load: f64,
+    pattern: Pattern,
+    requests: usize,
+}
+
+/// What came of a run.
+struct Outcome {
+    near: u64,
+    exact: u64,
+    trips: f64,
+}
+
+/// One client that hops from node to node, in virtual time; beside it, the same requests by the pure function.
+async fn hop(server: &Server, run: &Run, seed: u64) -> Outcome {
+    let mut nodes = Vec::new();
+    for _ in 0..run.nodes {
+        nodes.push(node(&server.url(), run.sync, run.nodes as u32).await);
+    }
+    let rule: Rule = run.rule.parse().unwrap();
+    let rules: Vec<_> = nodes.iter().map(|node| prepare(node, run.rule)).collect();
+    let mut random = Random::new(seed);
+    let key = format!("client-{seed}");
+    let gap = 1.0 / (run.load * rule.limit().per_second());
+    let mut now = Nanos::from_secs(1_800_000_000);
+    let (mut state, mut near, mut exact): (Option<State>, u64, u64) = (None, 0, 0);
+    for number in 0..run.requests {
+        let pause = match run.pattern {
+            Pattern::Steady => gap,
+            Pattern::Bursty if number % 40 == 0 => 40.0 * gap,
+            Pattern::Bursty => 0.0,
+        };
+        now = now + Duration::from_micros((pause * 1e6 * (0.5 + random.unit())) as u64);
+        let place = random.below(run.nodes as u64) as usize;
+        let charge = Charge { rule: rules[place], key: key.as_bytes(), cost: Cost::ONE };
+        let decision = nodes[place].decide(&[charge], Mode::Check, Some(now)).await.unwrap();
+        near += u64::from(decision.allowed);
+        exact += u64::from(rule.limit().admit(&mut state, now, Cost::ONE, Mode::Check));
+    }
+    for node in &nodes {
+        let status = node.status();
+        assert_eq!((status.counts.alone, status.last_failure), (0, None));
+    }
+    let trips: u64 = nodes.iter().map(|node| node.status().counts.shared).sum();
+    Outcome { near, exact, trips: trips as f64 / run.requests as f64 }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leaky_rules_and_buckets_admit_no_more_than_they_would_in_one_place() {
+    let server = Server::start(&[]).await;
+    let long = std::env::var_os("EARRRL_LONG").is_some();
+    let (sizes, requests) = if long { (&[2, 4, 8][..], 20_000) } else { (&[2, 4][..], 400) };
+    let mut seed = 0;
+    for rule in [
+        "gcra 10/s burst=20",
+        "token-bucket 60 refill=1/s",
+        "recent-average 5/s half-life=10s leaky",
+        "fixed-window 60/1m",
+        "sliding-log 60/1m",
+        "sliding-window 60/1m",
+        "sliding-counter 60/1m",
+    ] {
+        for &nodes in sizes {
+            for load in [0.1, 0.5, 2.0, 100.0] {
+                for pattern in [Pattern::Steady, Pattern::Bursty] {
+                    seed += 1;
+                    let run = Run { nodes, sync: LONG_SYNC, rule, load, pattern, requests };
+                    let Outcome { near, exact, trips } = hop(&server, &run, seed).await;
+                    println!("{rule:40} {nodes} {load:5} {pattern:?} {near} {exact} {trips:.3}");
+                    let most = exact as f64 * 1.01 + 1.0;
+                    assert!(near as f64 <= most, "{rule}, {nodes} nodes, {load}: {near} {exact}");
+                }
+            }
+        }
+    }
+}
+
+/// What `docs/distributed.md` says of strict rules: attempts on other nodes are seen a `sync` late.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strict_rules_admit_what_is_not_seen_yet_at_most() {
+    let server = Server::start(&[]).await;
+    let long = std::env::var_os("EARRRL_LONG").is_some();
+    let (sizes, requests) = if long { (&[2, 4, 8][..], 20_000) } else { (&[2, 4][..], 1000) };
+    let mut seed = 1000;
+    for rule in [
+        "recent-average 5/s half-life=10s",
+        "fixed-window 60/1m strict",
+        "sliding-counter 60/1m strict",
+    ] {
+        let rate = rule.parse::<Rule>().unwrap().limit().per_second();
+        for &nodes in sizes {
+            for sync in [Duration::from_millis(100), Duration::from_secs(1)] {
+                for load in [0.5, 2.0, 10.0, 100.0] {
+                    seed += 1;
+                    // In virtual time a node sends what it has when it is asked, which must be often enough.
+                    if load * rate * sync.as_secs_f64() < 2.0 * nodes as f64 {
+                        continue;
+                    }
+                    let run = Run { nodes, sync, rule, load, pattern: Pattern::Steady, requests };
+                    let Outcome { near, exact, trips } = hop(&server, &run, seed).await;
+                    println!("{rule:40} {nodes} {load:5} {sync:?} {near} {exact} {trips:.3}");
+                    let others = (nodes - 1) as f64 / nodes as f64;
+                    let unseen = load * rate * sync.as_secs_f64() * others;
+                    let most = exact as f64 * 1.01 + unseen + 1.0;
+                    assert!(near as f64 <= most, "{rule}, {nodes} nodes, {load}: {near} {exact}");
+                }
+            }
+        }
+    }
+}
+
+/// Those far over, and those under half the limit, are decided mostly without a trip, exchanges included.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn most_decisions_need_no_trip() {
+    let server = Server::start(&[]).await;
+    let sync = Duration::from_secs(5);
+    for (seed, (rule, load, most)) in (2000..).zip([
+        ("recent-average 10/s half-life=1m", 100.0, 0.02),
+        ("gcra 10/s burst=100", 100.0, 0.02),
+        ("recent-average 10/s half-life=1m", 0.45, 0.35),
+        ("recent-average 10/s half-life=1m leaky", 0.2, 0.35),
+        ("gcra 10/s burst=100", 0.45, 0.35),
+        ("fixed-window 600/1m", 0.45, 0.35),
+        ("sliding-counter 600/1m", 0.45, 0.35),
+    ]) {
+        let pattern = Pattern::Steady;
+        let run = Run { nodes: 4, sync, rule, load, pattern, requests: 10_000 };
+        let Outcome { near, exact, trips } = hop(&server, &run, seed).await;
+        println!("{rule:40} {load:5} {near} {exact} {trips:.4}");
+        assert!(trips <= most, "{rule}, {load} times the limit: {trips} trips a decision");
+        assert!(near as f64 <= exact as f64 * 1.01 + 1.0, "{near} {exact}");
+    }
+}
+
+/// Whatever the connection does, every count arrives, and arrives once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_sent_again_counts_once() {
+    let server = Server::start(&[]).await;
+    let proxy = Proxy::start(server.port).await;
+    let mut nodes = Vec::new();
+    for _ in 0..2 {
+        let (sync, deadline) = (Duration::from_millis(5), Duration::from_millis(200));
+        nodes.push(node_within(&proxy.url(), sync, 2, deadline).await);
+    }
+    let rules: Vec<_> =
+        nodes.iter().map(|node| prepare(node, "fixed-window 9000000/3650d")).collect();
+    let mut sent = [0; 5];
+    for turn in 0..2000 {
+        let (place, client) = (turn % 2, turn % 5);
+        let decision = ask(&nodes[place], rules[place], &format!("c{client}"), Mode::Check).await;
+        assert!(decision.allowed);
+        sent[client] += 1;
+        match turn % 400 {
+            100 => proxy.swallow(),
+            200 => drop(server.command::<i64>(&["CLIENT", "KILL", "TYPE", "normal"])),
+            300 => drop(server.command::<String>(&["SCRIPT", "FLUSH"])),
+            _ => {}
+        }
+        if turn % 50 == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+    for node in &nodes {
+        assert!(node.ready(PATIENCE).await);
+        until("everything is sent", || node.status().unsent == 0).await;
+    }
+    let other = node(&server.url(), LONG_SYNC, 3).await;
+    let rule = prepare(&other, "fixed-window 9000000/3650d");
+    for (client, sent) in sent.into_iter().enumerate() {
+        let decision = ask(&other, rule, &format!("c{client}"), Mode::Peek).await;
+        assert_eq!(9_000_000 - decision.remaining, sent, "client {client}");
+    }
+}
+
+/// Two nodes that were parted end with the state of one that had all requests.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn states_are_those_of_one_node_once_a_partition_heals() {
+    let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let rule: Rule = "recent-average 1/s half-life=1h".parse().unwrap();
+    let mut nodes = Vec::new();
+    for _ in 0..2 {
+        nodes.push(node(&server.url(), Duration::from_millis(20), 2).await);
+    }
+    let rules: Vec<_> =
+        nodes.iter().map(|node| prepare(node, "recent-average 1/s half-life=1h")).collect();
+    let now = || {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        Nanos::new(since.as_nanos() as u64)
+    };
+    let mut state = None;
+    let mut send = async |times: usize| {
+        for turn in 0..times {
+            ask(&nodes[turn % 2], rules[turn % 2], "k", Mode::Check).await;
+            rule.limit().admit(&mut state, now(), Cost::ONE, Mode::Charge);
+        }
+    };
+    send(100).await;
+    server.kill();
+    send(200).await;
+    server.restart().await;
+    send(10).await;
+    for node in &nodes {
+        assert!(node.ready(PATIENCE).await);
+        until("everything is sent", || node.status().unsent == 0).await;
+    }
+    let other = node(&server.url(), LONG_SYNC, 3).await;
+    let found =
+        ask(&other, prepare(&other, "recent-average 1/s half-life=1h"), "k", Mode::Peek).await;
+    let (_, expected) = rule.limit().decide(state, now(), Cost::ONE, Mode::Peek);
+    let (found, expected) = (found.rate.unwrap(), expected.rate.unwrap());
+    // A peek takes its time, too: half a second is 1e-4 of an hour.
+    assert!((found / expected - 1.0).abs() < 1e-4, "{found} {expected}");
+}
+
+/// Who is over the limit is denied without a trip, and by what all nodes have seen.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_far_over_makes_no_trips() {
+    let server = Server::start(&[]).await;
+    let mut nodes = Vec::new();
+    for _ in 0..2 {
+        nodes.push(node(&server.url(), Duration::from_millis(50), 2).await);
+    }
+    let rules: Vec<_> =
+        nodes.iter().map(|node| prepare(node, "recent-average 0.01/s half-life=1h")).collect();
+    let mut allowed = 0;
+    for turn in 0..4000 {
+        let decision = ask(&nodes[turn % 2], rules[turn % 2], "k", Mode::Check).await;
+        allowed += usize::from(decision.allowed);
+    }
+    // 52 fit, and the one that goes over.
+    assert!((40..=53).contains(&allowed), "{allowed}");
+    let trips: u64 = nodes.iter().map(|node| node.status().counts.shared).sum();
+    assert!(trips < 80, "{trips}");
+    for (node, rule) in nodes.iter().zip(&rules) {
+        until("both know of all requests", || {
+            let decision = ask(node, *rule, "k", Mode::Peek);
+            let peeked = tokio::task::block_in_place(|| {
+                tokio::runtime::Handle::current().block_on(decision)
+            });
+            // Less what has decayed in a minute.
+            let count = peeked.rate.unwrap() * 3600.0 / std::f64::consts::LN_2;
+            (3950.0..=4000.1).contains(&count) && node.status().unsent == 0
+        })
+        .await;
+    }
+}
+
+/// A reset and a refund are seen by the node that makes them at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refunds_and_resets() {
+    let server = Server::start(&[]).await;
+    let node = node(&server.url(), LONG_SYNC, 1).await;
+    let rule = prepare(&node, "gcra 1/1h burst=10");
+    let charge = Charge { rule, key: b"k", cost: Cost::ONE };
+    for left in [9, 8, 7] {
+        assert_eq!(ask(&node, rule, "k", Mode::Check).await.remaining, left);
+    }
+    node.refund(&charge, None, None).await.unwrap();
+    assert_eq!(ask(&node, rule, "k", Mode::Peek).await.remaining, 8);
+    node.reset(rule, b"k").await.unwrap();
+    assert_eq!(ask(&node, rule, "k", Mode::Peek).await.remaining, 10);
+    let keys: i64 = server.command(&["EXISTS", "earrrl1:{k}:rule"]).unwrap();
+    assert_eq!(keys, 0);
+}
