@@ -75,7 +75,7 @@ impl Verdict {
                 let reset = match (over, figures.retry_after, fixed_window(rule)) {
                     // A limit that is not enforced has nobody wait.
                     (true, Wait::For(wait), _) if !wait.is_zero() => wait,
-                    (_, _, Some(window)) => until_window_ends(now, window.window()),
+                    (_, _, Some(window)) => until_window_ends(now, window.window_nanos()),
                     _ => figures.reset_after,
                 };
                 (over, if over { 0 } else { figures.remaining }, Some(reset))
