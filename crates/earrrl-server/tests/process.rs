@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use earrrl_server::serve::descriptors;
 use rustix::process::Signal;
-use support::certificates::Authority;
+use support::certificates::{Authority, shake};
 use support::process::{BINARY, Process};
 use support::resp::{Client, Reply, encode};
 use support::{connect, http, until};
@@ -339,6 +339,37 @@ fn a_reload_refused_for_want_of_descriptors_is_tried_again() {
         awaited.retain(|message| line["fields"]["message"] != *message);
     }
     assert_eq!(observer.get("/v1/rules").json()["rules"][0]["quota"], 77);
+}
+
+/// As systemd tells a unit of what `LoadCredential=` names.
+#[test]
+fn tokens_and_keys_may_be_a_units_credentials() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.toml");
+    let authority = Authority::new("ours");
+    authority.issue("server", &["localhost"]);
+    let token = "check-token-0123456789";
+    std::fs::write(authority.path("check-token"), token).unwrap();
+    let config = "[server]\ncheck_token_file = \"$CREDENTIALS_DIRECTORY/check-token\"\n\
+                  [server.tls]\ncert = \"$CREDENTIALS_DIRECTORY/server.pem\"\n\
+                  key = \"$CREDENTIALS_DIRECTORY/server.key\"\nlisteners = [\"resp\"]\n";
+    std::fs::write(&file, config.to_owned() + &rule_file(5)).unwrap();
+    let mut command = Command::new(BINARY);
+    command.args(["serve", "--config"]).arg(&file);
+    let process = Process::spawn(command.env("CREDENTIALS_DIRECTORY", authority.folder.path()));
+    let mut client = http::Client::connect(process.http);
+    assert_eq!(client.get("/v1/rules").status, 401);
+    client.token = Some(token.to_owned());
+    assert_eq!(client.get("/v1/rules").status, 200);
+    let client = authority.client(None, &[&rustls::version::TLS13], &[]);
+    assert!(shake(&client, process.resp).is_ok());
+
+    let mut check = Command::new(BINARY);
+    let check = check.args(["config", "check"]).arg(&file).env_remove("CREDENTIALS_DIRECTORY");
+    let output = check.output().unwrap();
+    let error = text(&output.stderr);
+    assert!(error.contains(":2:20: check_token_file: CREDENTIALS_DIRECTORY is not set"), "{error}");
+    assert!(error.contains(":4:8: ") && error.contains(":5:7: "), "{error}");
 }
 
 #[test]

@@ -748,6 +748,27 @@ fn idle_clients_of_http_leave_room_for_health() {
     drop((idle, more));
 }
 
+/// Whoever holds all that may be held keeps nobody from small requests.
+#[test]
+fn health_is_told_however_much_is_held() {
+    let server = TestServer::start(
+        "[server]\nmax_held_memory = 1048576\nrequest_timeout = \"1h\"\nmax_connections = 10000\n",
+    );
+    let mut crowd = Vec::new();
+    for (length, most_left) in [(16_000, 17_000), (1000, 2000)] {
+        let half = format!("*4\r\n$16000\r\n{}", "x".repeat(length));
+        support::until("it is full", || {
+            let mut stream = connect(server.resp);
+            let _ = stream.write_all(half.as_bytes());
+            crowd.push(stream);
+            1_048_576 - server.server.connections.held().min(1_048_576) < most_left
+        });
+    }
+    assert_eq!(server.http().get("/healthz").status, 200);
+    assert_eq!(server.http().get("/metrics").status, 200);
+    assert_eq!(server.http().post("/v1/check", r#"{"rule":"no","key":"k"}"#).status, 404);
+}
+
 /// They ask on and on, and read nothing.
 #[test]
 fn memory_held_for_answers_that_nobody_reads_is_bounded_together() {

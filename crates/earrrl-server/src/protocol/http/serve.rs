@@ -46,6 +46,9 @@ const BARE_LF: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/p
 /// Bytes that a request takes before any of it is kept: the reader's buffer.
 const READER: usize = 8 * 1024;
 
+/// Bytes of a request beside that, and of its answer, for which there is always room.
+const SMALL: usize = 2 * 1024;
+
 /// How long who guesses at tokens waits for an answer.
 const GUESSING: Duration = Duration::from_secs(1);
 
@@ -182,7 +185,7 @@ async fn serve_http2(stream: Rewound, connection: Connection, routes: Routes) {
         async move {
             let response = if enough { Some(in_time(&server, answered).await) } else { None };
             // What is left of a request that was answered is the answer.
-            let response = response.filter(|response| share.set(length_of(response.body())));
+            let response = response.filter(|response| share.set(held_by_body(response.body())));
             let response = response.unwrap_or_else(|| {
                 share.set(0);
                 server.service.metrics.shed.increment();
@@ -201,8 +204,9 @@ fn held_by(request: &Request<Incoming>, server: &Server) -> usize {
     held::head(request.headers()) + longest.min(server.config.max_body)
 }
 
-fn length_of(body: &impl Body) -> usize {
-    body.size_hint().exact().map_or(0, |length| length as usize)
+/// What an answer takes: its buffer grew by doubling.
+fn held_by_body(body: &impl Body) -> usize {
+    body.size_hint().exact().map_or(0, |length| 2 * length as usize)
 }
 
 /// The answer, or that the request did not come in time.
@@ -356,8 +360,10 @@ impl Watched {
         if self.holds() { Ok(()) } else { Err(self.refuse(Refusal::Cut)) }
     }
 
+    /// What is as small as a question about the server's health has room always.
     fn holds(&self) -> bool {
-        self.connection.hold(READER + 2 * self.received + self.answer)
+        let bytes = READER + 2 * self.received + self.answer;
+        self.connection.hold(bytes) || bytes <= READER + SMALL
     }
 
     fn refuse(&mut self, refusal: Refusal) -> io::Error {
