@@ -17,7 +17,9 @@ use earrrl_server::log::Log;
 use earrrl_server::serve::allocator;
 use earrrl_server::serve::descriptors;
 use earrrl_server::serve::handover::HandedOver;
-use earrrl_server::serve::run::{ConfigSource, Running, Signals};
+use earrrl_server::serve::reload::ConfigSource;
+use earrrl_server::serve::run::{Running, Signals, catch_hangup};
+use tokio::signal::unix::Signal;
 use tracing_subscriber::EnvFilter;
 
 use super::{Failure, failure};
@@ -173,20 +175,27 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 fn start(args: Args) -> Result<ExitCode, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(format!("no event queue: {error}")))?;
+    // A reload that is asked for this early comes once it serves.
+    let hangup = runtime.block_on(async { catch_hangup() }).map_err(no_signals)?;
     let config = args.load().map_err(|error| failure::lines(&error.to_string()))?;
     match descriptors::raise() {
         Ok(limit) => tracing::debug!(limit, "open files"),
         Err(error) => tracing::warn!(%error, "the limit of open files stays low"),
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(format!("no event queue: {error}")))?;
-    runtime.block_on(serve(args, &config))?;
-    Ok(ExitCode::SUCCESS)
+    let served = runtime.block_on(serve(args, &config, hangup));
+    // Not waited for: a reload may be reading what never ends.
+    runtime.shutdown_background();
+    served.map(|()| ExitCode::SUCCESS)
 }
 
-async fn serve(args: Args, config: &Config) -> Result<(), Failure> {
-    let signals = Signals::catch()
-        .map_err(|error| Failure::new(format!("can't receive signals: {error}")))?;
+fn no_signals(error: io::Error) -> Failure {
+    Failure::new(format!("can't receive signals: {error}"))
+}
+
+async fn serve(args: Args, config: &Config, hangup: Signal) -> Result<(), Failure> {
+    let signals = Signals::catch(hangup).map_err(no_signals)?;
     let handed = HandedOver::from_env().map_err(|error| Failure::new(error.to_string()))?;
     let running = Running::start_on(config, Arc::new(SystemClock::new()), handed)
         .map_err(|error| Failure::new(error.to_string()))?;

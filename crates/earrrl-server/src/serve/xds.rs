@@ -13,6 +13,7 @@ use envoy_types::pb::google::rpc::Status as RpcStatus;
 use envoy_types::pb::ratelimit::config::ratelimit::v3::RateLimitConfig;
 use prost::Message as _;
 use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Endpoint;
@@ -46,7 +47,7 @@ pub(super) async fn follow(server: Arc<Server>, plane: ControlPlane) {
 }
 
 async fn stream(
-    server: &Server,
+    server: &Arc<Server>,
     plane: &ControlPlane,
     version: &mut String,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -68,7 +69,9 @@ async fn stream(
     let responses = client.stream_aggregated_resources(ReceiverStream::new(receiver));
     let mut responses = responses.await?.into_inner();
     while let Some(response) = responses.message().await? {
-        let taken = take(server, &response);
+        // Tables may be made; who connects does not wait for that.
+        let (server, taking) = (Arc::clone(server), response.clone());
+        let taken = spawn_blocking(move || take(&server, &taking)).await?;
         if taken.is_ok() {
             version.clone_from(&response.version_info);
         }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::file::{self, DomainConfig};
 use super::tree::Tree;
 use crate::config::ConfigError;
-use crate::config::bounds::MAX_FILE_LEN;
+use crate::config::value::read;
 
 /// Most files that are loaded together.
 const MAX_FILES: usize = 10_000;
@@ -28,11 +28,7 @@ pub fn load(paths: &[PathBuf], merge_domains: bool) -> Result<Loaded, ConfigErro
     let mut domains: Vec<DomainConfig> = Vec::new();
     for path in files(paths)? {
         let name = path.display().to_string();
-        let length = std::fs::metadata(&path).map_err(|error| unreadable(&path, &error))?.len();
-        if length > MAX_FILE_LEN {
-            return Err(unreadable(&path, &format!("{length} bytes; at most {MAX_FILE_LEN}")));
-        }
-        let text = std::fs::read_to_string(&path).map_err(|error| unreadable(&path, &error))?;
+        let text = read(&path).map_err(|error| unreadable(&path, &error))?;
         domains.push(file::parse(&text, &name, &mut warnings)?);
     }
     Ok(Loaded { tree: Tree::new(&domains, merge_domains)?, warnings })
