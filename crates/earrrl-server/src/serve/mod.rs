@@ -3,6 +3,7 @@
 pub mod accept;
 pub mod allocator;
 pub mod descriptors;
+mod dial;
 pub mod handover;
 pub mod run;
 pub mod socket;
