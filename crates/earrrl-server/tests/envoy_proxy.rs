@@ -91,3 +91,51 @@ fn tokens_are_billed_to_the_last_one() {
     until("the second bill has come", || remaining("small", ask) == 0);
     assert_eq!(small(&mut client, 60), 429);
 }
+
+/// The patches of `contrib/envoy/istio.yaml`, put where Istio puts them.
+#[test]
+fn istios_patches_are_obeyed() {
+    let recipe = std::fs::read_to_string(testdata("../contrib/envoy/istio.yaml")).unwrap();
+    let recipe = recipe.replace("outbound|8081||ratelimit.default.svc.cluster.local", "ratelimit");
+    // The test may run on a busy machine.
+    let patches = values(&recipe.replace("timeout: 0.02s", "timeout: 30s"));
+    let [filter, limits] = &*patches else { panic!("{patches:?}") };
+    let server = TestServer::with_descriptors("");
+    let envoy = Envoy::start_with(server.grpc, |text| {
+        let (start, rest) =
+            text.split_once("                  - name: envoy.filters.http.ratelimit\n").unwrap();
+        let (_, end) =
+            rest.split_once("                  - name: envoy.filters.http.router").unwrap();
+        let filter = indent(filter, 20).replacen("  name:", "- name:", 1);
+        let text =
+            format!("{start}{filter}                  - name: envoy.filters.http.router{end}");
+        let (start, rest) = text.split_once("                    - name: shop\n").unwrap();
+        let (rest, _) =
+            rest.split_once("                        - match: {prefix: /tokens}").unwrap();
+        let route = "                        - {match: {prefix: /}, route: {cluster: app}}\n";
+        format!("{start}                    - name: shop\n{}{rest}{route}", indent(limits, 22))
+    });
+    let mut client = envoy.client();
+    for expected in [200; 20].into_iter().chain([429; 5]) {
+        assert_eq!(client.request("GET", "/", "x-user: alice\r\n", b"").status, expected);
+    }
+    assert_eq!(client.request("GET", "/", "", b"").status, 200);
+}
+
+/// The blocks under each `value:` of a YAML text, without their indentation.
+fn values(text: &str) -> Vec<String> {
+    let depth = |line: &str| line.len() - line.trim_start().len();
+    let lines: Vec<&str> = text.lines().collect();
+    let keys = lines.iter().enumerate().filter(|(_, line)| line.trim() == "value:");
+    let block = |(at, key): (usize, &&str)| {
+        let inside = lines[at + 1..].iter().take_while(|line| depth(line) > depth(key));
+        let inside: Vec<&str> = inside.copied().collect();
+        let least = inside.iter().map(|line| depth(line)).min().unwrap();
+        inside.iter().map(|line| format!("{}\n", &line[least..])).collect()
+    };
+    keys.map(block).collect()
+}
+
+fn indent(text: &str, spaces: usize) -> String {
+    text.lines().map(|line| format!("{:spaces$}{line}\n", "")).collect()
+}

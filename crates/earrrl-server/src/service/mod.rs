@@ -209,7 +209,11 @@ impl Service {
         let answer = pin!(descriptors.answer(&self.engine, &rules, clock, request, mode));
         match deadline.filter(|_| self.engine.waits()) {
             None => answer.await,
-            Some(deadline) => descriptors::in_time(answer, request, deadline).await,
+            Some(deadline) => {
+                let passes = || self.engine.passes_undecided();
+                let decided = descriptors::in_time(answer, deadline).await;
+                decided.unwrap_or_else(|_| Ok(descriptors::undecided(request, passes())))
+            }
         }
     }
 
