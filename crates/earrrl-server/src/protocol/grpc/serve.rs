@@ -24,6 +24,9 @@ use crate::protocol::http2::{
 use crate::server::Server;
 use crate::stream::Stream;
 
+/// Requests that a connection keeps room for while it has none.
+const KEPT: usize = 32;
+
 /// The connection as `h2` sees it.
 type Requests = h2::server::Connection<Watched<Stream>, Bytes>;
 /// A request that has come, and the way back.
@@ -52,6 +55,7 @@ pub async fn serve(
                 Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
                 Poll::Pending if !arrived.is_empty() => {
                     arrived.drain(..).for_each(|asked| answer(&server, &services, asked, context));
+                    arrived.shrink_to(KEPT);
                 }
                 Poll::Pending => match term.poll(context) {
                     Turn::GoOn => return Poll::Pending,
