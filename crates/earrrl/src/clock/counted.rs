@@ -54,6 +54,11 @@ std::thread_local! {
     static LAST: Cell<u64> = const { Cell::new(0) };
 }
 
+/// The counter as this thread last read it.
+pub(super) fn last_read() -> u64 {
+    LAST.get()
+}
+
 /// How time goes on from a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stretch {
@@ -130,6 +135,15 @@ impl<S: Source> Counted<S> {
             return stretch.time + stretch.nanos(counted);
         }
         self.compare(counter, before)
+    }
+
+    /// The instant at which the counter was so, if the present stretch had begun.
+    #[inline]
+    pub(super) fn at(&self, counter: u64) -> Option<u64> {
+        let (version, stretch) = self.published();
+        let counted = counter.wrapping_sub(stretch.counter);
+        let is_known = counted < stretch.counts && self.is_current(version);
+        is_known.then(|| stretch.time + stretch.nanos(counted))
     }
 
     /// Without a counter, the first stretch never ends.

@@ -250,3 +250,23 @@ fn time_never_goes_back_between_threads() {
     readers.into_iter().for_each(|reader| reader.join().unwrap());
     assert_settled(&clock, PACE);
 }
+
+/// A counter of a moment ago is an instant of the present stretch or none.
+#[test]
+fn an_earlier_counter_tells_no_later_instant() {
+    let clock = measured();
+    let (mut known, mut counter) = (0, clock.source.counter().unwrap());
+    for nth in 0..100_000 {
+        let before = clock.now();
+        if let Some(then) = clock.at(counter) {
+            assert!(then <= before, "{then} at {before}");
+            known += 1;
+        }
+        counter = clock.source.counter().unwrap();
+        clock.source.pass(10, PACE);
+        if nth % 30_000 == 29_999 {
+            clock.source.counter.store(nth, SeqCst);
+        }
+    }
+    assert!(known > 90_000, "{known}");
+}

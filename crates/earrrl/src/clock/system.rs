@@ -4,9 +4,8 @@ use core::fmt;
 use core::time::Duration;
 
 use super::counted::{Counted, Source};
-use super::lately::Lately;
 use super::machine::{Machine, boot_id};
-use super::{Clock, Nanos};
+use super::{Clock, Nanos, counted, lately};
 
 /// The machine's clock: the processor's counter, held to boot time (which goes on while the machine
 /// sleeps), and anchored to wall time once, when it is made.
@@ -24,7 +23,6 @@ use super::{Clock, Nanos};
 /// restriction is there when the clock is made.
 pub struct SystemClock {
     counted: Counted<Machine>,
-    lately: Lately,
     /// How long the system's own clock stands still; none where it is of no use.
     step: Option<Duration>,
 }
@@ -51,7 +49,7 @@ impl SystemClock {
 
     fn of(machine: Machine, wall: u64, boot: Option<u64>) -> Self {
         let step = machine.step();
-        Self { counted: Counted::new(machine, wall, boot), lately: Lately::new(), step }
+        Self { counted: Counted::new(machine, wall, boot), step }
     }
 
     /// A clock that goes on as the one did whose [`anchor`](Self::anchor) this is, whatever became of
@@ -98,7 +96,13 @@ impl Clock for SystemClock {
     #[inline]
     fn lately(&self, lag: Duration) -> Option<Nanos> {
         self.step.filter(|step| *step <= lag)?;
-        Some(Nanos::new(self.lately.get(Machine::coarse(), || self.counted.now())))
+        let step = Machine::coarse();
+        let lately = lately::counter(step).and_then(|counter| self.counted.at(counter));
+        Some(Nanos::new(lately.unwrap_or_else(|| {
+            let now = self.counted.now();
+            lately::read(step, counted::last_read());
+            now
+        })))
     }
 }
 
