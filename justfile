@@ -23,7 +23,7 @@ long:
     cargo run --release -p earrrl --example flood
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test soak -- --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test chaos -- --nocapture
-    EARRRL_LONG=1 cargo test --release -p earrrl-redis --test agreement
+    EARRRL_LONG=1 cargo test --release -p earrrl-redis --test agreement --test near --test audit
 
 # the server, its floors and its peers side by side; keep the machine idle (10 minutes)
 bench-server:
