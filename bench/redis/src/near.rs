@@ -24,20 +24,21 @@ pub async fn run() {
     let rule = memory.prepare("rule", &RULE.parse().unwrap()).unwrap();
     let first = decide(&memory, rule, &keys, DECISIONS).await;
     println!("memory            {first:8.0} ns of this process a decision");
-    for (name, sync) in [("100 ms", 100), ("5 s", 5000)] {
+    far(&keys).await;
+    // At 100 ms a client that comes once in a second is asked about each time: a claim holds 1.2 s.
+    for (name, sync, times) in [("5 s", 5000, DECISIONS), ("100 ms", 100, DECISIONS / 10)] {
         let server = Server::start(&[]).await;
         let (near, rule) = engine(&server.url(), Duration::from_millis(sync)).await;
         decide(&near, rule, &keys, 3 * CLIENTS).await;
-        let (here, there) = (decide(&memory, rule, &keys, DECISIONS).await, cpu(server.id()));
-        let each = decide(&near, rule, &keys, DECISIONS).await;
-        let redis = (cpu(server.id()) - there) / DECISIONS as f64 * 1e9;
+        let (here, there) = (decide(&memory, rule, &keys, times).await, cpu(server.id()));
+        let each = decide(&near, rule, &keys, times).await;
+        let redis = (cpu(server.id()) - there) / times as f64 * 1e9;
         println!(
             "near, sync {name:6} {each:8.0} ns, {:.2} of the memory engine's in this run ({here:.0}); Redis {redis:.0} ns; {:?}",
             each / here,
             near.status().counts
         );
     }
-    far(&keys).await;
 }
 
 async fn engine(url: &str, sync: Duration) -> (RedisEngine, RuleId) {

@@ -1,6 +1,6 @@
 //! Faults in a row, at random, under load, on near and exact rules: no decision fails, nothing counts twice, and
 //! all is handed over in the end, by a ledger of the test's own. `EARRRL_LONG=1` runs 20 faults.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod support;
 
