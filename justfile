@@ -26,7 +26,7 @@ long:
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test soak -- --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test chaos -- --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test envoy_trouble -- --nocapture
-    EARRRL_LONG=1 cargo test --release -p earrrl-redis --test agreement
+    EARRRL_LONG=1 cargo test --release -p earrrl-redis --test agreement --test near --test audit
 
 # the server, its floors and its peers side by side; keep the machine idle (10 minutes)
 bench-server:

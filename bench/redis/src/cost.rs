@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use earrrl::{Charge, Cost, Engine, RuleId, Mode};
+use earrrl::{Charge, Cost, Engine, Mode, RuleId};
 use earrrl_redis::{Options, RedisEngine};
 use redis::aio::MultiplexedConnection;
 

@@ -38,7 +38,10 @@ impl Load {
                     let key = format!("client-{task}-{}", turn % 100);
                     let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
                     let began = Instant::now();
-                    engine.decide(&[charge], earrrl::Mode::Check, None).await.expect("no decision fails");
+                    engine
+                        .decide(&[charge], earrrl::Mode::Check, None)
+                        .await
+                        .expect("no decision fails");
                     decisions.lock().unwrap().push((began, began.elapsed()));
                     let began = Instant::now();
                     if turn % 4 == 0 {

@@ -1,9 +1,10 @@
 //! What a decision on Redis costs, beside other scripts; and how long one takes while Redis breaks.
 //!
-//! `cargo run --release -- cost [clients]`, `-- faults`, or `-- all [clients]` for both.
+//! `cargo run --release -- cost [clients]`, `-- faults`, `-- near`, or `-- all [clients]` for the first two.
 
 mod cost;
 mod faults;
+mod near;
 #[path = "../../../crates/earrrl-redis/tests/support/mod.rs"]
 mod support;
 
@@ -14,6 +15,7 @@ async fn main() {
         ["cost"] => cost::run(1_000_000).await,
         ["cost", clients] => cost::run(clients.parse().expect("a number of clients")).await,
         ["faults"] => faults::run().await,
+        ["near"] => near::run().await,
         ["all", clients @ ..] => {
             let clients = clients
                 .first()
@@ -22,6 +24,6 @@ async fn main() {
             println!();
             faults::run().await;
         }
-        _ => eprintln!("expected `cost [clients]`, `faults` or `all [clients]`"),
+        _ => eprintln!("expected `cost [clients]`, `faults`, `near` or `all [clients]`"),
     }
 }

@@ -10,7 +10,8 @@ use earrrl::{Charge, Cost, Engine, ManualClock, Mode, Nanos, RuleId};
 use earrrl_redis::{Options, RedisEngine};
 
 use support::load::becomes;
-use support::{PATIENCE, Server};
+use support::proxy::Proxy;
+use support::{PATIENCE, Server, until};
 
 /// Rules under which a client that has used everything up stays out for longer than a test takes.
 const RULES: [&str; 9] = [
@@ -86,4 +87,75 @@ async fn what_was_left_can_be_used_once_a_node() {
     assert_eq!(allowed(&nodes[1], rules[1], 20).await, 3);
     // The other has not heard of the last three: never more than nodes × what was left.
     assert_eq!(allowed(&nodes[0], rules[0], 20).await, 6);
+}
+
+/// How Redis is broken.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Killed,
+    Stopped,
+    Swallowed,
+    Lossy,
+    Cut,
+}
+
+/// Of banned clients' requests no more pass while Redis is broken than before; and of a pool, on each node, what was
+/// left when it broke.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bans_hold_whatever_breaks() {
+    for fault in [Fault::Killed, Fault::Stopped, Fault::Swallowed, Fault::Lossy, Fault::Cut] {
+        let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+        let proxy = Proxy::start(server.port).await;
+        let mut nodes = Vec::new();
+        for _ in 0..2 {
+            let mut options = Options::new(&proxy.url());
+            options.deadline = Duration::from_millis(100);
+            let node = RedisEngine::connect(options, PATIENCE).await.unwrap();
+            let ban = "recent-average 0.001/s half-life=1h".parse().unwrap();
+            let (ban, pool) = (
+                node.prepare("ban", &ban).unwrap(),
+                node.prepare("pool", &"gcra 1/1h burst=40".parse().unwrap()).unwrap(),
+            );
+            nodes.push((node, ban, pool));
+        }
+        let (one, ban, pool) = &nodes[0];
+        assert!((4..=8).contains(&allowed(one, *ban, 100).await), "{fault:?}");
+        assert_eq!(allowed(one, *pool, 30).await, 30, "{fault:?}");
+        for (node, ban, pool) in &nodes {
+            assert_eq!(allowed(node, *ban, 100).await, 0, "{fault:?}: banned on both nodes");
+            let peek = Charge { rule: *pool, key: b"k", cost: Cost::ONE };
+            assert_eq!(node.decide(&[peek], Mode::Peek, None).await.unwrap().remaining, 10);
+        }
+        match fault {
+            Fault::Killed => server.kill(),
+            Fault::Stopped => server.signal("STOP"),
+            Fault::Swallowed => proxy.swallow(),
+            Fault::Lossy => proxy.lose_one_in(10),
+            Fault::Cut => {}
+        }
+        let (mut banned, mut spent) = (0, 0);
+        for turn in 0..20 {
+            if matches!(fault, Fault::Cut) {
+                server.command::<i64>(&["CLIENT", "KILL", "TYPE", "normal"]).ok();
+            }
+            for (node, ban, pool) in &nodes {
+                banned += allowed(node, *ban, 5).await;
+                spent += allowed(node, *pool, 1 + turn % 3).await;
+            }
+        }
+        assert_eq!(banned, 0, "{fault:?}: of 200 requests");
+        assert!(spent <= 20, "{fault:?}: {spent} of twice 10 that were left");
+        match fault {
+            Fault::Killed => server.restart().await,
+            Fault::Stopped => server.signal("CONT"),
+            Fault::Lossy => proxy.lose_one_in(0),
+            Fault::Swallowed | Fault::Cut => {}
+        }
+        for (node, ban, pool) in &nodes {
+            assert!(node.ready(PATIENCE).await, "{fault:?}");
+            until("counts are handed over", || node.status().owed == 0).await;
+            assert_eq!(allowed(node, *ban, 20).await, 0, "{fault:?}: and afterwards");
+            assert!(allowed(node, *pool, 20).await <= 10, "{fault:?}");
+        }
+    }
 }

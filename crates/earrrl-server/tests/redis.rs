@@ -303,3 +303,26 @@ fn rules_are_reloaded_and_keep_their_histories() {
     reload(&larger.replace(&redis.url(), &user)).unwrap();
     assert_eq!(remaining(&server, "alice"), 497);
 }
+
+/// What Redis told of a key of `CL.THROTTLE` goes on here when Redis is gone.
+#[test]
+fn throttle_is_no_amnesty_in_an_outage() {
+    let mut redis = Redis::start();
+    let server = start(&redis, "");
+    let mut resp = server.resp();
+    for left in [2, 1, 0] {
+        let used = 3600 * (3 - left);
+        assert_eq!(resp.line("CL.THROTTLE k 2 1 3600"), Reply::integers(&[0, 3, left, -1, used]));
+    }
+    resp.line("CL.THROTTLE other 2 1 3600");
+    redis.kill();
+    let first = |reply: Reply| match reply {
+        Reply::Array(five) => five[0].clone(),
+        other => panic!("{other:?}"),
+    };
+    for _ in 0..5 {
+        assert_eq!(first(resp.line("CL.THROTTLE k 2 1 3600")), Reply::Integer(1));
+    }
+    let other = (0..5).map(|_| first(resp.line("CL.THROTTLE other 2 1 3600")));
+    assert_eq!(other.filter(|limited| *limited == Reply::Integer(0)).count(), 2);
+}

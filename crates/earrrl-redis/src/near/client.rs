@@ -199,6 +199,11 @@ impl Client {
         }
     }
 
+    /// Whether other nodes claim what a request would need, by the last answer.
+    pub(crate) fn lacks(&self) -> bool {
+        !self.lacks.is_zero()
+    }
+
     /// Whether it is to be exchanged, where nothing is in the background.
     pub(crate) fn is_due(&self, local: Nanos, sync: Duration) -> bool {
         local >= self.called + sync

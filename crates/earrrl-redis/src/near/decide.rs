@@ -143,6 +143,9 @@ fn lock<'a>(parts: &mut [Part<'a>]) -> Option<Vec<MutexGuard<'a, Shard>>> {
     locked.collect()
 }
 
+/// How often Redis is asked, where other requests spend meanwhile what was told.
+const ASKS: usize = 3;
+
 /// Asks Redis what this node may do, and then decides; nothing where Redis itself is to decide.
 pub(crate) async fn ask(shared: &Arc<Shared>, request: &Request) -> Option<Decision> {
     let [asked] = &request.asked[..] else {
@@ -152,13 +155,20 @@ pub(crate) async fn ask(shared: &Arc<Shared>, request: &Request) -> Option<Decis
     let rule = asked.rule.near.as_ref()?;
     rule.with_new(&asked.client, |client| client.group = asked.group)?;
     let cost = if request.mode == Mode::Check { asked.cost } else { Cost::ZERO };
-    if let Err(fault) = exchange::ask(shared, asked, cost, request.now).await {
-        count(&shared.counters.alone);
-        return gone(shared, request, asked, &fault);
-    }
-    count(&shared.counters.shared);
-    if let Some(decision) = decide(shared, request, asked, Basis::Share)? {
-        return Some(decision);
+    for asks in 1..=ASKS {
+        if let Err(fault) = exchange::ask(shared, asked, cost, request.now).await {
+            count(&shared.counters.alone);
+            return gone(shared, request, asked, &fault);
+        }
+        if asks == 1 {
+            count(&shared.counters.shared);
+        }
+        if let Some(decision) = decide(shared, request, asked, Basis::Share)? {
+            return Some(decision);
+        }
+        if shared.with_near(asked, request.now, |client, _| client.lacks())? {
+            break;
+        }
     }
     let mut decision = decide(shared, request, asked, Basis::Claimed)??;
     if !decision.allowed && decision.retry_after == Wait::NONE {

@@ -91,6 +91,11 @@ impl Server {
         command(&self.url(), words)
     }
 
+    /// Of its process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     pub fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();

@@ -59,6 +59,9 @@ impl Redis {
     ) -> Result<Throttled, EngineError> {
         let (by, most) = call.shift();
         match self.engine.shift(key, Shift { by, most }, self.now()).await {
+            Ok(seen) if self.engine.options().when_gone == WhenGone::Local => {
+                Ok(local.follow(local.hash(key), call, seen.now, seen.before))
+            }
             Ok(seen) => Ok(call.answer(seen.now, seen.before)),
             Err(EngineError::Unavailable(_)) => Ok(match self.engine.options().when_gone {
                 WhenGone::Allow => call.answer_by_fiat(true),

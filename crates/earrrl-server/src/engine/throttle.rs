@@ -201,6 +201,30 @@ impl Throttle {
         self.table.update(key, || now, |full_at| call.judge(now, full_at))
     }
 
+    /// Answers from a key's time as it is kept elsewhere, where it was `there` o'clock, and keeps it here
+    /// too, at this clock's time: so a key goes on from there when it must be decided here.
+    pub(crate) fn follow(
+        &self,
+        key: KeyHash,
+        call: Call,
+        there: Word,
+        full_at: Option<Word>,
+    ) -> Throttled {
+        let (change, answer) = call.judge(there, full_at);
+        let after = match change {
+            Change::Store(after) => Some(after),
+            Change::Keep => full_at,
+            Change::Remove => None,
+        };
+        let here = Word::from(self.clock.now().get()) << UNITS_SHIFT;
+        let change = || match after.filter(|after| *after > there) {
+            Some(after) => Change::Store(after - there + here),
+            None => Change::Remove,
+        };
+        self.table.update(key, || here, |_| (change(), ()));
+        answer
+    }
+
     /// The hash of a key.
     #[inline]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
@@ -272,6 +296,18 @@ mod tests {
             clock.set(Nanos::from_secs(1_800_000_000) + Duration::from_millis(ms));
             assert_eq!(answer(&throttle, (4, 1, 1, quantity)), expected, "{ms} {quantity}");
         }
+    }
+
+    #[test]
+    fn what_is_kept_elsewhere_goes_on_here() {
+        let (throttle, clock) = throttle();
+        let there = Word::from(clock.now().get() + 3_600_000_000_000) << UNITS_SHIFT;
+        let (call, key) = (Call::new(4, 1, 3600, 1).unwrap(), throttle.hash(b"k"));
+        let (by, _) = call.shift();
+        assert!(!throttle.follow(key, call, there, Some(there + 3 * by)).limited);
+        assert_eq!(answer(&throttle, (4, 1, 3600, 1)), [0, 5, 0, -1, 5 * 3600]);
+        assert!(throttle.follow(key, call, there, Some(there + 5 * by)).limited);
+        assert_eq!(answer(&throttle, (4, 1, 3600, 1)), [1, 5, 0, 3600, 5 * 3600]);
     }
 
     #[test]

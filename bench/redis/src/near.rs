@@ -1,0 +1,105 @@
+//! Near rules: what a decision costs this process, beside the memory engine and the exact one; what it costs
+//! Redis; and how long one takes while Redis is 20 ms away.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use earrrl::random::Random;
+use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode, RuleId};
+use earrrl_redis::{Consistency, Options, RedisEngine};
+
+use crate::support::Server;
+use crate::support::proxy::Proxy;
+
+const CLIENTS: u64 = 100_000;
+const DECISIONS: u64 = 2_000_000;
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A limit that its clients come close to now and then.
+const RULE: &str = "recent-average 1000/s half-life=10s";
+
+pub async fn run() {
+    let keys: Vec<String> = (0..CLIENTS).map(|number| format!("user_id_{number:06}")).collect();
+    println!("{CLIENTS} clients, {RULE}");
+    let memory = MemoryEngine::new(2 * CLIENTS as usize).unwrap();
+    let rule = memory.prepare("rule", &RULE.parse().unwrap()).unwrap();
+    let first = decide(&memory, rule, &keys, DECISIONS).await;
+    println!("memory            {first:8.0} ns of this process a decision");
+    far(&keys).await;
+    // At 100 ms a client that comes once in a second is asked about each time: a claim holds 1.2 s.
+    for (name, sync, times) in [("5 s", 5000, DECISIONS), ("100 ms", 100, DECISIONS / 10)] {
+        let server = Server::start(&[]).await;
+        let (near, rule) = engine(&server.url(), Duration::from_millis(sync)).await;
+        decide(&near, rule, &keys, 3 * CLIENTS).await;
+        let (here, there) = (decide(&memory, rule, &keys, times).await, cpu(server.id()));
+        let each = decide(&near, rule, &keys, times).await;
+        let redis = (cpu(server.id()) - there) / times as f64 * 1e9;
+        println!(
+            "near, sync {name:6} {each:8.0} ns, {:.2} of the memory engine's in this run ({here:.0}); Redis {redis:.0} ns; {:?}",
+            each / here,
+            near.status().counts
+        );
+    }
+}
+
+async fn engine(url: &str, sync: Duration) -> (RedisEngine, RuleId) {
+    let mut options = Options::new(url);
+    options.deadline = Duration::from_secs(1);
+    options.sync = sync;
+    let engine = RedisEngine::connect(options, PATIENCE).await.unwrap();
+    assert!(engine.ready(PATIENCE).await);
+    let rule = RULE.parse().unwrap();
+    let rule = engine.prepare_as("rule", &rule, 2 * CLIENTS as usize, Consistency::Near).unwrap();
+    (engine, rule)
+}
+
+/// Nanoseconds of this process a decision.
+async fn decide<E: Engine>(engine: &E, rule: RuleId, keys: &[String], times: u64) -> f64 {
+    let (mut random, before) = (Random::new(7), cpu(std::process::id()));
+    for turn in 0..times {
+        let key = keys[random.below(keys.len() as u64) as usize].as_bytes();
+        let charge = Charge { rule, key, cost: Cost::ONE };
+        black_box(engine.decide(&[charge], Mode::Check, None).await.unwrap());
+        if turn % 4096 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    (cpu(std::process::id()) - before) / times as f64 * 1e9
+}
+
+/// Percentiles of decisions while Redis is 20 ms away.
+async fn far(keys: &[String]) {
+    let server = Server::start(&[]).await;
+    let proxy = Proxy::start(server.port).await;
+    let (near, rule) = engine(&proxy.url(), Duration::from_millis(100)).await;
+    let few = &keys[..1000];
+    decide(&near, rule, few, 20_000).await;
+    proxy.set_latency(Duration::from_millis(10));
+    let (mut random, mut took) = (Random::new(9), Vec::new());
+    let shared = near.status().counts.shared;
+    let end = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < end {
+        let key = few[random.below(few.len() as u64) as usize].as_bytes();
+        let begun = Instant::now();
+        let charge = Charge { rule, key, cost: Cost::ONE };
+        black_box(near.decide(&[charge], Mode::Check, None).await.unwrap());
+        took.push(begun.elapsed());
+        tokio::time::sleep(Duration::from_micros(50)).await;
+    }
+    took.sort_unstable();
+    let at = |share: f64| took[(took.len() as f64 * share) as usize];
+    println!(
+        "Redis 20 ms away: {} decisions, {} with a trip; p50 {:?}, p99 {:?}, p99.9 {:?}",
+        took.len(),
+        near.status().counts.shared - shared,
+        at(0.5),
+        at(0.99),
+        at(0.999)
+    );
+}
+
+/// Seconds of processor time that a process has used.
+fn cpu(process: u32) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let fields: Vec<&str> = text.rsplit(')').next().unwrap().split_whitespace().collect();
+    (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
+}

@@ -1,0 +1,244 @@
+//! Faults in a row, at random, under load, on near and exact rules: no decision fails, nothing counts twice, and
+//! all is handed over in the end, by a ledger of the test's own. `EARRRL_LONG=1` runs 20 faults.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use earrrl::random::Random;
+use earrrl::{Charge, Cost, Engine, Mode, RuleId};
+use earrrl_redis::{Consistency, Options, RedisEngine};
+use tokio::task::JoinHandle;
+
+use support::proxy::Proxy;
+use support::{PATIENCE, Server, until};
+
+/// A rule that never denies, so that one count is one request.
+const WIDE: &str = "fixed-window 9000000/3650d";
+const CLIENTS: usize = 20;
+const TASKS: usize = 4;
+const NODES: u64 = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    Killed,
+    Stopped,
+    Swallowed,
+    Cut,
+    Lossy,
+    ScriptsFlushed,
+    ClockBack,
+    ClockForward,
+    Flushed,
+}
+
+use Fault::{
+    ClockBack, ClockForward, Cut, Flushed, Killed, Lossy, ScriptsFlushed, Stopped, Swallowed,
+};
+
+const FAULTS: [Fault; 9] =
+    [Killed, Stopped, Swallowed, Cut, Lossy, ScriptsFlushed, ClockBack, ClockForward, Flushed];
+
+impl Fault {
+    /// Whether Redis may have counted a request whose answer never comes.
+    fn breaks(self) -> bool {
+        matches!(self, Killed | Swallowed | Cut)
+    }
+}
+
+/// What was asked under one rule, client by client.
+#[derive(Default)]
+struct Ledger {
+    sent: [AtomicU64; CLIENTS],
+    /// Of that, what was asked before Redis lost everything.
+    lost: [AtomicU64; CLIENTS],
+}
+
+impl Ledger {
+    fn all(&self) -> u64 {
+        self.sent.iter().map(|sent| sent.load(Ordering::SeqCst)).sum()
+    }
+
+    fn forget(&self) {
+        for (sent, lost) in self.sent.iter().zip(&self.lost) {
+            lost.store(sent.load(Ordering::SeqCst), Ordering::SeqCst);
+        }
+    }
+}
+
+/// Another one in every round.
+fn client(round: usize, number: usize) -> String {
+    format!("client-{round}-{number}")
+}
+
+/// Asks on one node under one rule, until told to stop.
+fn load(
+    node: &Arc<RedisEngine>,
+    rule: RuleId,
+    ledger: &Arc<Ledger>,
+    stop: &Arc<AtomicBool>,
+    round: usize,
+) -> Vec<JoinHandle<()>> {
+    let tasks = (0..TASKS).map(|task| {
+        let (node, ledger, stop) = (node.clone(), ledger.clone(), stop.clone());
+        tokio::spawn(async move {
+            for turn in task.. {
+                if stop.load(Ordering::SeqCst) {
+                    return;
+                }
+                let number = turn * 7 % CLIENTS;
+                // Noted before: what is asked while everything is lost may be lost, too.
+                ledger.sent[number].fetch_add(1, Ordering::SeqCst);
+                let key = client(round, number);
+                let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
+                let decision = node.decide(&[charge], Mode::Check, None).await.unwrap();
+                assert!(decision.allowed, "{decision:?}");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+    });
+    tasks.collect()
+}
+
+async fn node(proxy: &Proxy) -> Arc<RedisEngine> {
+    let mut options = Options::new(&proxy.url());
+    options.deadline = Duration::from_millis(100);
+    (options.sync, options.nodes) = (Duration::from_millis(20), Some(NODES as u32));
+    let node = RedisEngine::connect(options, PATIENCE).await.unwrap();
+    assert!(node.ready(PATIENCE).await, "{:?}", node.status());
+    Arc::new(node)
+}
+
+fn left_alone(nodes: &[Arc<RedisEngine>]) -> bool {
+    nodes.iter().all(|node| node.status().mode != earrrl_redis::Mode::Shared)
+}
+
+/// Breaks something, and mends it once that was felt.
+async fn strike(fault: Fault, server: &mut Server, proxies: &[Proxy], nodes: &[Arc<RedisEngine>]) {
+    match fault {
+        Killed => {
+            server.kill();
+            until("a killed one is left alone", || left_alone(nodes)).await;
+            server.restart().await;
+        }
+        Stopped => {
+            server.signal("STOP");
+            until("a stopped one is left alone", || left_alone(nodes)).await;
+            server.signal("CONT");
+        }
+        Swallowed => {
+            proxies.iter().for_each(Proxy::swallow);
+            until("a silent one is left alone", || left_alone(nodes)).await;
+        }
+        Cut => {
+            for _ in 0..20 {
+                server.command::<i64>(&["CLIENT", "KILL", "TYPE", "normal"]).ok();
+            }
+        }
+        Lossy => {
+            let late = || nodes.iter().map(|node| node.status().counts.late).sum::<u64>();
+            let before = late();
+            proxies.iter().for_each(|proxy| proxy.lose_one_in(50));
+            until("something is late", || late() > before).await;
+            proxies.iter().for_each(|proxy| proxy.lose_one_in(0));
+        }
+        ScriptsFlushed => drop(server.command::<String>(&["SCRIPT", "FLUSH"]).unwrap()),
+        ClockBack => server.put_behind(Duration::from_secs(3600)),
+        ClockForward => server.put_behind(Duration::ZERO),
+        Flushed => drop(server.command::<String>(&["FLUSHALL"]).unwrap()),
+    }
+}
+
+/// What Redis has counted of a client.
+async fn counted(node: &RedisEngine, rule: RuleId, key: &str) -> u64 {
+    let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
+    9_000_000 - node.decide(&[charge], Mode::Peek, None).await.unwrap().remaining
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn faults_at_random_under_load_lose_nothing() {
+    let mut random = Random::new(std::env::var("SEED").map_or(13, |seed| seed.parse().unwrap()));
+    let mut faults = FAULTS.to_vec();
+    if std::env::var_os("EARRRL_LONG").is_some() {
+        let more = (0..11).map(|_| FAULTS[random.below(FAULTS.len() as u64) as usize]);
+        faults.extend(more.collect::<Vec<_>>());
+    }
+    for place in (1..faults.len()).rev() {
+        faults.swap(place, random.below(place as u64 + 1) as usize);
+    }
+    let mut server =
+        Server::start_with_a_clock(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let proxies = [Proxy::start(server.port).await, Proxy::start(server.port).await];
+    let nodes = [node(&proxies[0]).await, node(&proxies[1]).await];
+    let rounds: Vec<&[Fault]> = faults.chunk_by(|_, next| *next != Flushed).collect();
+    for (round, faults) in rounds.into_iter().enumerate() {
+        play(round, faults, &mut server, &proxies, &nodes).await;
+    }
+}
+
+/// Faults one after the other under load, and what was counted in the end. If Redis loses everything, it does so first.
+async fn play(
+    round: usize,
+    faults: &[Fault],
+    server: &mut Server,
+    proxies: &[Proxy],
+    nodes: &[Arc<RedisEngine>],
+) {
+    let stop = Arc::<AtomicBool>::default();
+    let ledgers = [Arc::<Ledger>::default(), Arc::<Ledger>::default()];
+    let (rule, mut tasks) = (WIDE.parse().unwrap(), Vec::new());
+    for (name, how, ledger) in
+        [("near", Consistency::Near, &ledgers[0]), ("exact", Consistency::Exact, &ledgers[1])]
+    {
+        for node in nodes {
+            let rule = node.prepare_as(name, &rule, 1000, how).unwrap();
+            tasks.extend(load(node, rule, ledger, &stop, round));
+        }
+    }
+    for &fault in faults {
+        println!("{fault:?}");
+        strike(fault, server, proxies, nodes).await;
+        if fault == Flushed {
+            ledgers.iter().for_each(|ledger| ledger.forget());
+        }
+        for node in nodes {
+            assert!(node.ready(PATIENCE).await, "{:?}", node.status());
+        }
+        let before = [ledgers[0].all(), ledgers[1].all()];
+        until("decisions go on", || (0..2).all(|of| ledgers[of].all() > before[of] + 100)).await;
+    }
+    stop.store(true, Ordering::SeqCst);
+    for task in tasks {
+        task.await.unwrap();
+    }
+    for node in nodes {
+        assert!(node.ready(PATIENCE).await, "{:?}", node.status());
+        until("all is handed over", || {
+            let status = node.status();
+            status.owed == 0 && status.unsent == 0
+        })
+        .await;
+        assert_eq!(node.status().counts.not_handed_over, 0);
+    }
+    let breaks = faults.iter().filter(|fault| fault.breaks()).count() as u64;
+    for (name, ledger, twice) in
+        [("near", &ledgers[0], 0), ("exact", &ledgers[1], NODES * TASKS as u64 * breaks)]
+    {
+        // A node that was not there: what it is told is what Redis has.
+        let reader = node(&proxies[0]).await;
+        let rule = reader.prepare(name, &rule).unwrap();
+        let (mut found, mut all, mut gone) = (0, 0, 0);
+        for number in 0..CLIENTS {
+            let sent = ledger.sent[number].load(Ordering::SeqCst);
+            let lost = ledger.lost[number].load(Ordering::SeqCst);
+            let counted = counted(&reader, rule, &client(round, number)).await;
+            assert!(counted >= sent - lost, "{name} {number}: {counted} of {sent} less {lost}");
+            (found, all, gone) = (found + counted, all + sent, gone + lost);
+        }
+        println!("{name}: {found} of {all} are counted; {gone} could be lost");
+        assert!(found <= all + twice, "{name}: {found} of {all}");
+    }
+}
