@@ -825,3 +825,45 @@ fn answers_that_nobody_reads_over_http2_are_held_within_bounds() {
     drop(stream);
     support::until("it is free", || server.server.connections.held() == 0);
 }
+
+/// Messages of gRPC whose ends do not come.
+#[test]
+fn memory_held_for_half_messages_is_bounded_together() {
+    let server = TestServer::start(
+        "[server]\nmax_held_memory = 1048576\nrequest_timeout = \"1h\"\nmax_connections = 10000\n",
+    );
+    for path in [
+        "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+        "/envoy.service.auth.v3.Authorization/Check",
+        "/grpc.health.v1.Health/Check",
+    ] {
+        let mut stream = connect(server.grpc);
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+        stream.write_all(&frame(4, 0, 0, &[])).unwrap();
+        let mut message = vec![0, 0, 0, 0xff, 0xff];
+        message.resize(16_000, 0);
+        let before = answered_over_grpc(&server);
+        for nth in 0..100 {
+            // :method POST, :scheme http, then :path and :authority as literals.
+            let mut block = vec![0x83, 0x86, 0x04, path.len() as u8];
+            block.extend(path.as_bytes());
+            block.extend([0x01, 9]);
+            block.extend(b"localhost");
+            block.extend([0x0f, 0x10, 16]);
+            block.extend(b"application/grpc");
+            let mut bytes = frame(1, 0x04, 2 * nth + 1, &block);
+            bytes.extend(frame(0, 0, 2 * nth + 1, &message));
+            stream.write_all(&bytes).unwrap();
+        }
+        support::until("many are refused", || answered_over_grpc(&server) >= before + 30);
+        assert!(server.server.connections.held() <= 1_048_576);
+        drop(stream);
+        support::until("it is free", || server.server.connections.held() == 0);
+    }
+}
+
+fn answered_over_grpc(server: &TestServer) -> u64 {
+    let text = server.http().get("/metrics").body;
+    let of = text.lines().filter(|line| line.starts_with("earrrl_grpc_responses_total"));
+    of.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::builder::FalseyValueParser;
 use earrrl::SystemClock;
-use earrrl_server::config::envoy::{Algorithm, ControlPlane};
+use earrrl_server::config::envoy::{Algorithm, ControlPlane, PlaneFiles};
 use earrrl_server::config::listen::{Address, Place, Protocol};
 use earrrl_server::config::{Config, ConfigError, EngineConfig, RuleConfig};
 use earrrl_server::log::Log;
@@ -70,11 +70,20 @@ pub(super) struct Args {
     /// Where a control plane is that sends the descriptors instead (xDS, an ADS stream).
     #[arg(
         long,
-        value_name = "HOST:PORT",
+        value_name = "[https://]HOST:PORT",
         env = "EARRRL_ENVOY_XDS",
         conflicts_with = "envoy_config"
     )]
     envoy_xds: Option<String>,
+    /// With https://: the authorities that the control plane is believed by [default: the system's].
+    #[arg(long, value_name = "FILE", env = "EARRRL_ENVOY_XDS_CA", requires = "envoy_xds")]
+    envoy_xds_ca: Option<PathBuf>,
+    /// With https://: the certificate that the control plane is shown.
+    #[arg(long, value_name = "FILE", env = "EARRRL_ENVOY_XDS_CERT", requires = "envoy_xds")]
+    envoy_xds_cert: Option<PathBuf>,
+    /// With https://: the key of that certificate.
+    #[arg(long, value_name = "FILE", env = "EARRRL_ENVOY_XDS_KEY", requires = "envoy_xds")]
+    envoy_xds_key: Option<PathBuf>,
     /// The node id that the control plane is told [default: ratelimit].
     #[arg(long, value_name = "ID", env = "EARRRL_NODE", requires = "envoy_xds")]
     node: Option<String>,
@@ -136,6 +145,13 @@ impl Args {
         }
         if let Some(address) = &self.envoy_xds {
             let plane = ControlPlane::new(address, self.node.as_deref().unwrap_or_default());
+            let plane = plane.and_then(|plane| {
+                plane.with_files(PlaneFiles {
+                    ca: self.envoy_xds_ca.clone(),
+                    cert: self.envoy_xds_cert.clone(),
+                    key: self.envoy_xds_key.clone(),
+                })
+            });
             let failed = |why| ConfigError::unreadable("--envoy-xds", why);
             envoy.control_plane = Some(plane.map_err(failed)?);
         }

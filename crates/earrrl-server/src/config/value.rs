@@ -120,14 +120,22 @@ pub(super) fn text_of(path: &str) -> io::Result<String> {
 /// The text of a file.
 ///
 /// # Errors
-/// When it can't be read, is no text, or is longer than a configuration may be.
+/// As [`read_bytes`], and when it is no text.
 pub(super) fn read(path: &Path) -> io::Result<String> {
+    String::from_utf8(read_bytes(path)?).map_err(|_| io::Error::other("expected UTF-8"))
+}
+
+/// What a file holds.
+///
+/// # Errors
+/// When it can't be read, or is longer than a configuration may be.
+pub(super) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = File::open(path)?.take(MAX_FILE_LEN + 1).read_to_end(&mut bytes)?;
     if read as u64 > MAX_FILE_LEN {
         return Err(io::Error::other(format!("longer than {MAX_FILE_LEN} bytes")));
     }
-    String::from_utf8(bytes).map_err(|_| io::Error::other("expected UTF-8"))
+    Ok(bytes)
 }
 
 /// A cost: a number of at most nine decimals.

@@ -4,6 +4,7 @@ pub mod accept;
 mod again;
 pub mod allocator;
 pub mod descriptors;
+mod dial;
 pub mod handover;
 pub mod reload;
 pub mod run;

@@ -10,6 +10,7 @@ pub mod room;
 pub mod rules;
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -203,10 +204,16 @@ impl Service {
         let descriptors = self.descriptors.load();
         let descriptors = descriptors.as_ref().ok_or(AskError::NotConfigured)?;
         let rules = self.rules.load();
-        let answer = descriptors.answer(&self.engine, &rules, self.clock.0.as_ref(), request, mode);
+        // Not moved about: it is large.
+        let clock = self.clock.0.as_ref();
+        let answer = pin!(descriptors.answer(&self.engine, &rules, clock, request, mode));
         match deadline.filter(|_| self.engine.waits()) {
             None => answer.await,
-            Some(deadline) => descriptors::in_time(answer, request, deadline).await,
+            Some(deadline) => {
+                let passes = || self.engine.passes_undecided();
+                let decided = descriptors::in_time(answer, deadline).await;
+                decided.unwrap_or_else(|_| Ok(descriptors::undecided(request, passes())))
+            }
         }
     }
 
