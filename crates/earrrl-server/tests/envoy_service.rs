@@ -133,7 +133,7 @@ fn metadata_is_that_of_descriptors_that_passed() {
     assert_eq!(first["metadata"]["pool"], pool);
     assert_eq!(first["domain"], "shop");
     assert_eq!(first["hitsAddend"], 3.0);
-    assert_eq!(first["descriptors"][0], json!({"entries": ["pool=a"], "hitsAddend": 1.0}));
+    assert_eq!(first["descriptors"][0], json!({"entries": ["pool=a"], "hitsAddend": 1}));
     assert_eq!(of("pool=a; pool=b")["metadata"]["pool"], json!({"name": "b"}));
 }
 

@@ -50,22 +50,26 @@ impl Incoming {
 
     /// The message, without its prefix, once it is there.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Bytes, Status>> {
-        while let Some(data) = ready!(self.poll_data(context)) {
+        while self.is_held() {
+            let Some(data) = ready!(self.poll_data(context)) else {
+                return Poll::Ready(unframe(self.bytes()));
+            };
             let Ok(data) = data else {
                 return Poll::Ready(Err(Status::cancelled("the stream broke off")));
             };
             self.add(data);
-            if !self.is_held() {
-                return Poll::Ready(Err(Status::unavailable(OVERLOADED)));
-            }
             if self.whole.len() + self.parts.len() > PREFIX + MAX_MESSAGE {
                 let text = format!("a message of more than {MAX_MESSAGE} bytes");
                 return Poll::Ready(Err(Status::resource_exhausted(text)));
             }
         }
+        Poll::Ready(Err(Status::unavailable(OVERLOADED)))
+    }
+
+    /// All that has come.
+    fn bytes(&mut self) -> Bytes {
         let parts = std::mem::take(&mut self.parts);
-        let bytes = if parts.is_empty() { std::mem::take(&mut self.whole) } else { parts.into() };
-        Poll::Ready(unframe(bytes))
+        if parts.is_empty() { std::mem::take(&mut self.whole) } else { parts.into() }
     }
 
     fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, h2::Error>>> {

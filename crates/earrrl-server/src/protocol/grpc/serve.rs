@@ -26,6 +26,9 @@ use crate::protocol::http2::{
 use crate::server::Server;
 use crate::stream::Stream;
 
+/// Requests that a connection keeps room for while it has none.
+const KEPT: usize = 32;
+
 /// The connection as `h2` sees it.
 type Requests = h2::server::Connection<Watched<Stream>, Bytes>;
 /// A request that has come, and the way back.
@@ -57,6 +60,7 @@ pub async fn serve(
                     for asked in arrived.drain(..) {
                         answer(&server, &services, &held, asked, context);
                     }
+                    arrived.shrink_to(KEPT);
                 }
                 Poll::Pending => match term.poll(context) {
                     Turn::GoOn => return Poll::Pending,
