@@ -1,5 +1,7 @@
 //! How long decisions take while rules change: five million clients, one thread that decides without a
-//! pause, another that changes one thing after the other. Beside it the same without a change.
+//! pause, another that changes one thing after the other. Beside it the same without a change. On a machine
+//! with other work the longest are what the system took the processor away for; how often the thread that
+//! decides went to sleep by itself, which is at a lock, does not depend on that.
 //!
 //! `cargo run --release -p earrrl --example reloads [-- CLIENTS SECONDS]`, 5 000 000 and 10 of each by default.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -42,8 +44,8 @@ fn main() {
         decide(&engine, other, key);
     }
     println!("{clients} clients of each rule; nanoseconds a decision");
-    println!("| while | rule | changes | p50 | p99 | p99.9 | p99.99 | longest |");
-    println!("|---|---|---|---|---|---|---|---|");
+    println!("| while | rule | changes | p50 | p99 | p99.9 | p99.99 | longest | slept |");
+    println!("|---|---|---|---|---|---|---|---|---|");
     for (name, change) in CHANGES {
         let over = AtomicBool::new(false);
         let span = Duration::from_secs(seconds as u64);
@@ -71,13 +73,14 @@ fn main() {
             deciding.join().unwrap()
         });
         let count = if name == NOTHING { 0 } else { count };
+        let (taken, slept) = taken;
         for (rule, mut nanos) in ["that changes", "beside it"].into_iter().zip(taken) {
             nanos.sort_unstable();
             let at = |share: f64| nanos[((nanos.len() - 1) as f64 * share) as usize];
             let [p50, p99, p999, p9999] = [0.5, 0.99, 0.999, 0.9999].map(at);
             let longest = at(1.0);
             println!(
-                "| {name} | {rule} | {count} | {p50} | {p99} | {p999} | {p9999} | {longest} |"
+                "| {name} | {rule} | {count} | {p50} | {p99} | {p999} | {p9999} | {longest} | {slept} |"
             );
         }
         engine.tidy();
@@ -94,13 +97,15 @@ fn decide(engine: &MemoryEngine, rule: RuleId, key: u64) {
     engine.decide(&[charge], Mode::Check, None).into_inner().unwrap();
 }
 
-/// What each decision took under the rule that changes, and under another.
+/// What each decision took under the rule that changes, and under another; and how often the thread
+/// slept.
 fn measure(
     engine: &MemoryEngine,
     rules: [RuleId; 2],
     clients: u64,
     over: &AtomicBool,
-) -> [Vec<u32>; 2] {
+) -> ([Vec<u32>; 2], u64) {
+    let slept = sleeps();
     let mut random = Random::new(1);
     let mut taken = [Vec::with_capacity(20_000_000), Vec::with_capacity(20_000_000)];
     while !over.load(Relaxed) {
@@ -111,5 +116,12 @@ fn measure(
             taken.push(began.elapsed().as_nanos().min(u32::MAX.into()) as u32);
         }
     }
-    taken
+    (taken, sleeps() - slept)
+}
+
+/// How often this thread has gone to sleep by itself.
+fn sleeps() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.map_or(0, |count| count.trim().parse().unwrap())
 }

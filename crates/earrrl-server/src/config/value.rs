@@ -120,12 +120,15 @@ pub(super) fn text_of(path: &str) -> io::Result<String> {
 /// The text of a file.
 ///
 /// # Errors
-/// When it can't be read, is no text, or is longer than a configuration may be.
+/// As [`read_bytes`], and when it is no text.
 pub(super) fn read(path: &Path) -> io::Result<String> {
     String::from_utf8(read_bytes(path)?).map_err(|_| io::Error::other("expected UTF-8"))
 }
 
-/// As [`read`], whatever the bytes.
+/// What a file holds.
+///
+/// # Errors
+/// When it can't be read, or is longer than a configuration may be.
 pub(super) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = File::open(path)?.take(MAX_FILE_LEN + 1).read_to_end(&mut bytes)?;

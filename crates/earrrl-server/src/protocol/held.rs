@@ -12,7 +12,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use crate::connections::Connection;
 
 /// Bytes that a request takes beside what has come of it: its stream and its task.
-const REQUEST: usize = 1024;
+pub(super) const REQUEST: usize = 1024;
 
 /// The bytes of all requests together.
 #[derive(Debug)]

@@ -29,6 +29,8 @@ pub(super) const MAX_HEADERS: u32 = 16 * 1024;
 pub(super) const STREAM_WINDOW: u32 = 128 * 1024;
 /// What a client may send in all before it is read.
 pub(super) const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// What of one answer may wait to be written.
+pub(super) const SEND_BUFFER: usize = 16 * 1024;
 /// Streams that a client opens and resets at once, before the connection is closed.
 pub(super) const MAX_RESETS: usize = 64;
 
@@ -51,6 +53,7 @@ pub(super) async fn serve<F, A, B>(
         .max_header_list_size(MAX_HEADERS)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(SEND_BUFFER)
         .max_pending_accept_reset_streams(MAX_RESETS)
         .max_local_error_reset_streams(MAX_RESETS);
     let mut served = pin!(builder.serve_connection(TokioIo::new(watched), service_fn(answer)));
@@ -129,15 +132,18 @@ impl<'s> Term<'s> {
     }
 }
 
-/// The socket. Whatever a client sends shows that it is there.
+/// The socket. Whatever a client sends shows that it is there, unless it does not read: an answer has
+/// the time of a request to be fetched.
 pub(super) struct Watched<S> {
     stream: S,
     connection: Arc<Connection>,
+    /// Whether the client has to read before more can be written.
+    is_blocked: bool,
 }
 
 impl<S> Watched<S> {
     pub(super) fn new(stream: S, connection: Arc<Connection>) -> Self {
-        Self { stream, connection }
+        Self { stream, connection, is_blocked: false }
     }
 }
 
@@ -148,8 +154,22 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        self.connection.idle();
+        if !self.is_blocked {
+            self.connection.idle();
+        }
         Poll::Ready(Ok(()))
+    }
+}
+
+impl<S> Watched<S> {
+    fn wrote<T>(&mut self, written: Poll<T>) -> Poll<T> {
+        match (written.is_pending(), self.is_blocked) {
+            (true, false) => self.connection.busy(),
+            (false, true) => self.connection.idle(),
+            _ => {}
+        }
+        self.is_blocked = written.is_pending();
+        written
     }
 }
 
@@ -159,7 +179,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.wrote(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -175,7 +196,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         context: &mut Context<'_>,
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, buffers)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, buffers);
+        self.wrote(written)
     }
 
     fn is_write_vectored(&self) -> bool {

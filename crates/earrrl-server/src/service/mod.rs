@@ -276,6 +276,51 @@ impl Service {
         self.charge(charged, &[charge], hash, manner.into()).await
     }
 
+    /// The same where no more than the decision is wanted; `None` where the rule leaves the client alone.
+    ///
+    /// # Errors
+    /// [`AskError`]; nothing is stored then.
+    #[inline]
+    pub async fn decide_hashed(
+        &self,
+        ask: Ask<'_>,
+        hash: Option<KeyHash>,
+        mode: Mode,
+    ) -> Result<Option<Decision>, AskError> {
+        check_key(ask.key)?;
+        let Some(limit) = ask.rule.limit_for_key(ask.key) else {
+            return Ok(self.exempt(ask.rule).decision);
+        };
+        let cost = ask.cost.unwrap_or_else(|| ask.rule.plain_cost());
+        let charge = Charge { rule: limit.id, key: ask.key, cost };
+        Ok(Some(self.decide(&[(ask.rule, limit)], &[charge], hash, mode).await?))
+    }
+
+    /// Decides, and counts what each rule said.
+    #[inline]
+    async fn decide(
+        &self,
+        charged: &[(&ActiveRule, &Prepared)],
+        charges: &[Charge<'_>],
+        hash: Option<KeyHash>,
+        mode: Mode,
+    ) -> Result<Decision, EngineError> {
+        let decision = match (charges, hash) {
+            ([charge], Some(hash)) => self.engine.decide_hashed(charge, hash, mode).await?,
+            _ => self.engine.decide(charges, mode).await?,
+        };
+        if mode != Mode::Peek {
+            for (place, (rule, limit)) in charged.iter().enumerate() {
+                let outcome = outcome(&decision, place, limit);
+                rule.outcomes.count(outcome);
+                if outcome == Outcome::Observe {
+                    rule.outcomes.log_observed(&rule.name, charges[place].key);
+                }
+            }
+        }
+        Ok(decision)
+    }
+
     /// Asks several rules: all or nothing.
     ///
     /// # Errors
@@ -364,19 +409,7 @@ impl Service {
         if charges.is_empty() {
             return Ok(Answer { decision: None, charged, available: SmallVec::new() });
         }
-        let decision = match (charges, hash) {
-            ([charge], Some(hash)) => self.engine.decide_hashed(charge, hash, mode).await?,
-            _ => self.engine.decide(charges, mode).await?,
-        };
-        if mode != Mode::Peek {
-            for (place, (rule, limit)) in charged.iter().enumerate() {
-                let outcome = outcome(&decision, place, limit);
-                rule.outcomes.count(outcome);
-                if outcome == Outcome::Observe {
-                    rule.outcomes.log_observed(&rule.name, charges[place].key);
-                }
-            }
-        }
+        let decision = self.decide(&charged, charges, hash, mode).await?;
         let available = match available {
             true => match told(&decision, &charged) {
                 Some(available) => available,

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
@@ -25,6 +26,7 @@ use super::call;
 use super::message::frame;
 use super::reply::Answer;
 use crate::protocol::authz::{Asked, decide};
+use crate::protocol::held::Held;
 use crate::protocol::http::answer::Verdict;
 use crate::server::Server;
 use crate::service;
@@ -34,16 +36,24 @@ use crate::stream::OF_UNIX;
 const ACTION: &str = "x-ratelimit-action";
 
 /// Answers a call.
-pub(super) async fn answer(server: &Server, request: Request<RecvStream>) -> Answer {
+pub(super) async fn answer(
+    server: &Server,
+    all: &Arc<Held>,
+    request: Request<RecvStream>,
+) -> Answer {
     let started = Instant::now();
-    let answered = check(server, request).await.map(|answer| frame(&answer));
+    let answered = check(server, all, request).await.map(|answer| frame(&answer));
     server.service.metrics.http_request.record(started.elapsed());
     answered
 }
 
-async fn check(server: &Server, request: Request<RecvStream>) -> Result<CheckResponse, Status> {
+async fn check(
+    server: &Server,
+    all: &Arc<Held>,
+    request: Request<RecvStream>,
+) -> Result<CheckResponse, Status> {
     let deadline = call::timeout(request.headers()).map_err(Status::invalid_argument)?;
-    let request: CheckRequest = call::message(server, request).await?;
+    let request: CheckRequest = call::message(server, all, request).await?;
     let attributes = request.attributes.unwrap_or_default();
     let peer = attributes.source.as_ref().and_then(address);
     let http = attributes.request.and_then(|request| request.http);

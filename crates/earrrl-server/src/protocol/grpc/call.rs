@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ use super::message::{Incoming, frame};
 use super::reply::Answer;
 use crate::config::access::Access;
 use crate::protocol::bearer::{self, Refused};
+use crate::protocol::held::Held;
 use crate::server::Server;
 use crate::service::error::AskError;
 use earrrl::Mode;
@@ -65,6 +67,11 @@ impl Call {
         Some(answer)
     }
 
+    /// What comes of its message is held from here on.
+    pub(super) fn hold(&mut self, all: &Arc<Held>) {
+        self.message.hold(all);
+    }
+
     /// The answer.
     pub(super) async fn answer(mut self, server: &Server) -> Answer {
         let answer = match self.read(server).await {
@@ -77,7 +84,7 @@ impl Call {
 
     async fn read(&mut self, server: &Server) -> Result<Bytes, Status> {
         self.timeout.map_err(Status::invalid_argument)?;
-        admit(self.access).await?;
+        admit(self.access, &mut self.message).await?;
         read(server, &mut self.message).await
     }
 
@@ -105,16 +112,20 @@ impl Call {
 /// The message of a request that may be made.
 pub(super) async fn message<M: prost::Message + Default>(
     server: &Server,
+    all: &Arc<Held>,
     request: Request<RecvStream>,
 ) -> Result<M, Status> {
-    let (head, body) = request.into_parts();
-    admit(bearer::access(server, &head.headers)).await?;
-    decode(read(server, &mut Incoming::new(body)).await?)
+    let access = bearer::access(server, request.headers());
+    let mut message = Incoming::new(request.into_body());
+    message.hold(all);
+    admit(access, &mut message).await?;
+    decode(read(server, &mut message).await?)
 }
 
 /// Refuses what brings no token, and slowly what brings a wrong one: so nobody tries many.
-async fn admit(access: Result<Access, Refused>) -> Result<(), Status> {
+async fn admit(access: Result<Access, Refused>, message: &mut Incoming) -> Result<(), Status> {
     let Err(refused) = access else { return Ok(()) };
+    message.close();
     if refused == Refused::Wrong {
         tokio::time::sleep(WRONG_TOKEN).await;
     }
@@ -125,7 +136,12 @@ async fn admit(access: Result<Access, Refused>) -> Result<(), Status> {
 async fn read(server: &Server, message: &mut Incoming) -> Result<Bytes, Status> {
     let patience = Duration::from_secs(server.config.limits.request.into());
     let read = tokio::time::timeout(patience, poll_fn(|context| message.poll(context)));
-    read.await.map_err(|_| Status::deadline_exceeded("no whole message came"))?
+    let read = read.await.map_err(|_| Status::deadline_exceeded("no whole message came"))?;
+    read.inspect_err(|status| {
+        if status.code() == tonic::Code::Unavailable {
+            server.service.metrics.shed.increment();
+        }
+    })
 }
 
 fn decode<M: prost::Message + Default>(message: Bytes) -> Result<M, Status> {

@@ -1,45 +1,85 @@
 //! The one message of a unary call's request or answer, with its prefix.
 
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use h2::RecvStream;
 use hyper::body::Bytes;
 use tonic::Status;
 
+use crate::protocol::held::{self, Held, Share};
+
 /// Largest message, in bytes. A stream's window holds it whole.
 const MAX_MESSAGE: usize = 64 * 1024;
 /// What stands before a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
 
+/// What is said where all connections together would hold too much.
+const OVERLOADED: &str = "all connections together hold too much; come back in a second";
+
 /// A message that is being read.
 #[derive(Debug)]
 pub(super) struct Incoming {
-    body: RecvStream,
+    /// `None` where it is read no further.
+    body: Option<RecvStream>,
     whole: Bytes,
     parts: Vec<u8>,
+    /// What it holds, where it is waited for.
+    share: Option<Share>,
 }
 
 impl Incoming {
     pub(super) fn new(body: RecvStream) -> Self {
-        Self { body, whole: Bytes::new(), parts: Vec::new() }
+        Self { body: Some(body), whole: Bytes::new(), parts: Vec::new(), share: None }
+    }
+
+    /// From here on it counts as held.
+    pub(super) fn hold(&mut self, all: &Arc<Held>) {
+        self.share = Some(Share::new(all));
+    }
+
+    /// It is read no further, and what has come is forgotten.
+    pub(super) fn close(&mut self) {
+        self.body = None;
+    }
+
+    fn is_held(&mut self) -> bool {
+        let bytes = held::REQUEST + self.whole.len() + 2 * self.parts.len();
+        self.share.as_mut().is_none_or(|share| share.set(bytes))
     }
 
     /// The message, without its prefix, once it is there.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Bytes, Status>> {
-        while let Some(data) = ready!(self.body.poll_data(context)) {
+        while self.is_held() {
+            let Some(data) = ready!(self.poll_data(context)) else {
+                return Poll::Ready(unframe(self.bytes()));
+            };
             let Ok(data) = data else {
                 return Poll::Ready(Err(Status::cancelled("the stream broke off")));
             };
-            let _ = self.body.flow_control().release_capacity(data.len());
             self.add(data);
             if self.whole.len() + self.parts.len() > PREFIX + MAX_MESSAGE {
                 let text = format!("a message of more than {MAX_MESSAGE} bytes");
                 return Poll::Ready(Err(Status::resource_exhausted(text)));
             }
         }
+        Poll::Ready(Err(Status::unavailable(OVERLOADED)))
+    }
+
+    /// All that has come.
+    fn bytes(&mut self) -> Bytes {
         let parts = std::mem::take(&mut self.parts);
-        let bytes = if parts.is_empty() { std::mem::take(&mut self.whole) } else { parts.into() };
-        Poll::Ready(unframe(bytes))
+        if parts.is_empty() { std::mem::take(&mut self.whole) } else { parts.into() }
+    }
+
+    fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, h2::Error>>> {
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        let data = ready!(body.poll_data(context));
+        if let Some(Ok(data)) = &data {
+            // Read, so the client may send more.
+            let _ = body.flow_control().release_capacity(data.len());
+        }
+        Poll::Ready(data)
     }
 
     fn add(&mut self, data: Bytes) {

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use axum::Router;
 use axum::body::Body;
@@ -14,6 +14,7 @@ use hyper::body::{Body as _, Bytes, Frame};
 use tower::ServiceExt as _;
 
 use super::reply::count;
+use crate::protocol::held::{self, Share};
 use crate::server::Server;
 
 /// Answers a call, to its end or until the client takes it back.
@@ -21,9 +22,12 @@ pub(super) async fn answer(
     server: &Server,
     services: Router,
     request: Request<RecvStream>,
+    share: Share,
     mut respond: SendResponse<Bytes>,
 ) {
-    let mut answering = pin!(services.oneshot(request.map(|body| Body::new(Received(body)))));
+    let came = held::head(request.headers());
+    let request = request.map(|body| Body::new(Received { body, share, came }));
+    let mut answering = pin!(services.oneshot(request));
     let answered = poll_fn(|context| match answering.as_mut().poll(context) {
         Poll::Ready(answered) => Poll::Ready(Some(never(answered))),
         Poll::Pending => respond.poll_reset(context).map(|_| None),
@@ -85,8 +89,12 @@ fn gone() -> axum::Error {
     axum::Error::new(h2::Error::from(h2::Reason::CANCEL))
 }
 
-/// A request's body.
-struct Received(RecvStream);
+/// A request's body. What has come of it counts as held, since it may be kept.
+struct Received {
+    body: RecvStream,
+    share: Share,
+    came: usize,
+}
 
 impl hyper::body::Body for Received {
     type Data = Bytes;
@@ -96,15 +104,19 @@ impl hyper::body::Body for Received {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
-        self.0.poll_data(context).map_ok(|data| {
-            // Read, so the client may send more.
-            let _ = self.0.flow_control().release_capacity(data.len());
-            Frame::data(data)
-        })
+        let Some(data) = ready!(self.body.poll_data(context)?) else { return Poll::Ready(None) };
+        // Read, so the client may send more.
+        let _ = self.body.flow_control().release_capacity(data.len());
+        let came = self.came + data.len();
+        self.came = came;
+        if !self.share.set(came) {
+            return Poll::Ready(Some(Err(h2::Reason::ENHANCE_YOUR_CALM.into())));
+        }
+        Poll::Ready(Some(Ok(Frame::data(data))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
+        self.body.is_end_stream()
     }
 }
 

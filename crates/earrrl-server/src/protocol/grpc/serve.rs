@@ -18,8 +18,10 @@ use super::reply::{Answer, send};
 use super::services::{Kind, Services, kind_of};
 use super::{authz, others};
 use crate::connections::Connection;
+use crate::protocol::held::{Held, Share};
 use crate::protocol::http2::{
-    CONNECTION_WINDOW, MAX_HEADERS, MAX_RESETS, MAX_STREAMS, STREAM_WINDOW, Term, Turn, Watched,
+    CONNECTION_WINDOW, MAX_HEADERS, MAX_RESETS, MAX_STREAMS, SEND_BUFFER, STREAM_WINDOW, Term,
+    Turn, Watched,
 };
 use crate::server::Server;
 use crate::stream::Stream;
@@ -40,6 +42,7 @@ pub async fn serve(
     services: Services,
 ) {
     let connection = Arc::new(connection);
+    let held = Held::new(Arc::clone(&connection));
     let mut term = Term::new(Arc::clone(&connection), &server);
     let Some(mut requests) = greet(Watched::new(stream, connection), &mut term).await else {
         return;
@@ -54,7 +57,9 @@ pub async fn serve(
                 Poll::Ready(Some(Ok(asked))) => arrived.push(asked),
                 Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
                 Poll::Pending if !arrived.is_empty() => {
-                    arrived.drain(..).for_each(|asked| answer(&server, &services, asked, context));
+                    for asked in arrived.drain(..) {
+                        answer(&server, &services, &held, asked, context);
+                    }
                     arrived.shrink_to(KEPT);
                 }
                 Poll::Pending => match term.poll(context) {
@@ -76,6 +81,7 @@ async fn greet(stream: Watched<Stream>, term: &mut Term<'_>) -> Option<Requests>
         .max_header_list_size(MAX_HEADERS)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buffer_size(SEND_BUFFER)
         .max_pending_accept_reset_streams(MAX_RESETS)
         .max_local_error_reset_streams(Some(MAX_RESETS));
     let mut greeting = builder.handshake(stream);
@@ -95,28 +101,35 @@ async fn greet(stream: Watched<Stream>, term: &mut Term<'_>) -> Option<Requests>
 fn answer(
     server: &Arc<Server>,
     services: &Services,
+    held: &Arc<Held>,
     (request, mut respond): Asked,
     context: &mut Context<'_>,
 ) {
     let mode = match kind_of(&request) {
         Kind::RateLimit(mode) => mode,
         Kind::Authorization => {
-            return wait(
-                server,
-                respond,
-                |server| async move { authz::answer(&server, request).await },
-            );
+            let held = Arc::clone(held);
+            return wait(server, respond, |server| async move {
+                authz::answer(&server, &held, request).await
+            });
         }
         Kind::Other => {
             let (server, others) = (Arc::clone(server), services.others());
-            tokio::spawn(async move { others::answer(&server, others, request, respond).await });
+            let share = Share::new(held);
+            let answering = async move {
+                others::answer(&server, others, request, share, respond).await;
+            };
+            tokio::spawn(answering);
             return;
         }
     };
     let mut call = Call::new(server, mode, request);
     match call.at_once(server, context) {
         Some(answer) => send(server, answer, &mut respond),
-        None => wait(server, respond, |server| async move { call.answer(&server).await }),
+        None => {
+            call.hold(held);
+            wait(server, respond, |server| async move { call.answer(&server).await });
+        }
     }
 }
 

@@ -54,6 +54,7 @@ impl Client {
                 Ended::Starved => break true,
                 Ended::Closing => break false,
                 Ended::Full => {
+                    self.hold(input.len() + output.len())?;
                     self.write_patiently(&output).await?;
                     output.clear();
                 }

@@ -84,7 +84,17 @@ impl Client {
         }
         let rest: Box<[u8]> = buffers.output[written..].into();
         buffers.give_back();
-        self.write_patiently(&rest).await
+        self.hold(rest.len())?;
+        self.write_patiently(&rest).await?;
+        self.hold(0)
+    }
+
+    /// Accounts for what is kept, and for this much besides while a client is slow to read.
+    pub(super) fn hold(&self, more: usize) -> io::Result<()> {
+        match self.connection.hold(self.unfinished.len() + self.session.held() + more) {
+            true => Ok(()),
+            false => Err(io::ErrorKind::OutOfMemory.into()),
+        }
     }
 
     /// Writes all of the output, amid a long pipeline; what is still to be decided is kept aside.
@@ -101,9 +111,7 @@ impl Client {
         let input: Box<[u8]> = buffers.input[*consumed..].into();
         let output: Box<[u8]> = buffers.output[written..].into();
         buffers.give_back();
-        if !self.connection.hold(input.len() + output.len()) {
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
+        self.hold(input.len() + output.len())?;
         self.write_patiently(&output).await?;
         let mut buffers = Buffers::take();
         buffers.input.extend_from_slice(&input);

@@ -174,8 +174,8 @@ pub(super) async fn allow(
     };
     let rule = remembered(session, rules, name).ok_or_else(|| refusal(AskError::UnknownRule))?;
     let ask = Ask { rule, key, cost };
-    let answer = session.server.service.ask_hashed(ask, hash, Mode::Check).await;
-    write_allow(answer.map_err(refusal)?.decision.as_ref(), &mut Writer::new(out, session.version));
+    let decided = session.server.service.decide_hashed(ask, hash, Mode::Check).await;
+    write_allow(decided.map_err(refusal)?.as_ref(), &mut Writer::new(out, session.version));
     Ok(())
 }
 

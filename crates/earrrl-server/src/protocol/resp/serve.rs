@@ -44,7 +44,7 @@ impl Client {
             if consumed < buffers.input.len() {
                 self.unfinished = buffers.input[consumed..].into();
             }
-            if !self.connection.hold(self.unfinished.len() + self.session.held()) {
+            if self.hold(0).is_err() {
                 self.refuse_for_memory(&mut buffers.output);
                 return self.flush(buffers).await;
             }
