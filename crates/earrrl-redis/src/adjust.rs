@@ -8,14 +8,14 @@ use redis::Value;
 use crate::algorithm::{Adjustment, Packed, micros};
 use crate::convert::{CONVERSIONS, convert};
 use crate::link::{Fault, Link};
-use crate::request::Asked;
+use crate::request::AskedCharge;
 use crate::shared::Shared;
 
 impl Shared {
     /// Takes a request back or adds one, atomically, within the deadline.
     pub(crate) async fn adjust(
         self: &Arc<Self>,
-        asked: &Asked,
+        asked: &AskedCharge,
         adjustment: Adjustment,
         now: Option<Nanos>,
     ) -> Result<(), Fault> {
@@ -28,7 +28,7 @@ impl Shared {
     pub(crate) async fn adjust_over(
         &self,
         mut link: Link,
-        asked: &Asked,
+        asked: &AskedCharge,
         adjustment: Adjustment,
         now: Option<Nanos>,
     ) -> Result<(), Fault> {
@@ -49,7 +49,7 @@ impl Shared {
     /// What a script reads of an adjustment.
     pub(crate) fn adjustment(
         &self,
-        asked: &Asked,
+        asked: &AskedCharge,
         adjustment: &Adjustment,
         now: Option<Nanos>,
     ) -> Vec<u8> {
@@ -57,7 +57,7 @@ impl Shared {
         let mut head = Packed(vec![u8::from(adjustment.back)]);
         let time = now.map_or(-1.0, micros);
         head.numbers(&[time, adjustment.when, adjustment.alone.0, adjustment.alone.1]);
-        let adjusted = Asked { cost: adjustment.cost, ..asked.clone() };
+        let adjusted = AskedCharge { cost: adjustment.cost, ..asked.clone() };
         [head.0, adjusted.parameters(self.options.linger, sign)].concat()
     }
 }

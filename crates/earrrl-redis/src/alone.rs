@@ -13,7 +13,7 @@ use crate::exchange::{LATEST, Late, Missed, stored, take_back};
 use crate::link::Fault;
 use crate::options::WhenGone;
 use crate::reply::Seen;
-use crate::request::{Asked, Request};
+use crate::request::{AskedCharge, Request};
 use crate::shared::Shared;
 use crate::status::count;
 
@@ -148,7 +148,7 @@ async fn settle(
 /// Takes a request back that was decided without Redis; an error where it was decided by Redis.
 pub(crate) fn refund(
     shared: &Shared,
-    asked: &Asked,
+    asked: &AskedCharge,
     charged_at: Option<Nanos>,
     now: Option<Nanos>,
     fault: Fault,
@@ -163,7 +163,7 @@ pub(crate) fn refund(
 /// Takes a request back from this node's own state, too.
 pub(crate) fn refunded(
     shared: &Shared,
-    asked: &Asked,
+    asked: &AskedCharge,
     charged_at: Option<Nanos>,
     now: Option<Nanos>,
 ) -> Result<(), EngineError> {

@@ -13,7 +13,7 @@ use redis::Value;
 
 use crate::algorithm;
 use crate::link::{Fault, Link};
-use crate::request::Asked;
+use crate::request::AskedCharge;
 use crate::shared::Shared;
 use crate::status::count;
 
@@ -24,7 +24,7 @@ pub(crate) const CONVERSIONS: usize = 4;
 pub(crate) async fn convert(
     shared: &Shared,
     link: &mut Link,
-    asked: &Asked,
+    asked: &AskedCharge,
     now: Nanos,
 ) -> Result<(), Fault> {
     let mut get = redis::cmd("GET");
@@ -50,7 +50,7 @@ pub(crate) async fn convert(
 async fn limit_of(
     shared: &Shared,
     link: &mut Link,
-    asked: &Asked,
+    asked: &AskedCharge,
     old: &[u8],
 ) -> Result<Option<Limit>, Fault> {
     let known = asked.rule.earlier.iter().find(|(tag, limit)| algorithm::is_of(limit, *tag, old));
@@ -73,7 +73,7 @@ async fn limit_of(
 /// The record under the present parameters, and how long it must live.
 fn converted(
     shared: &Shared,
-    asked: &Asked,
+    asked: &AskedCharge,
     old: &Limit,
     bytes: &[u8],
     now: Nanos,

@@ -15,7 +15,7 @@ use redis::Value;
 use crate::algorithm::{Adjustment, flags};
 use crate::convert::{CONVERSIONS, convert};
 use crate::link::{Fault, Link};
-use crate::reply::{self, Reply, Seen, Verdict};
+use crate::reply::{self, Reply, ScriptVerdict, Seen};
 use crate::request::{Request, time_argument};
 use crate::shared::Shared;
 
@@ -106,7 +106,7 @@ impl Shared {
         }
         let passes = fault.is_none()
             && seen.iter().zip(&request.asked).all(|(seen, asked)| {
-                let over = seen.as_ref().is_none_or(|seen| seen.verdict == Verdict::Over);
+                let over = seen.as_ref().is_none_or(|seen| seen.verdict == ScriptVerdict::Over);
                 !over || !asked.rule.rule.action().enforces()
             });
         if !passes {
@@ -153,9 +153,9 @@ pub(crate) async fn take_back(shared: Arc<Shared>, request: Arc<Request>, place:
 pub(crate) fn stored(
     request: &Request,
     places: &[usize],
-    verdict: impl Fn(usize) -> Option<Verdict>,
+    verdict: impl Fn(usize) -> Option<ScriptVerdict>,
 ) -> Vec<usize> {
-    let over = |place: usize| verdict(place).is_none_or(|verdict| verdict == Verdict::Over);
+    let over = |place: usize| verdict(place).is_none_or(|verdict| verdict == ScriptVerdict::Over);
     let enforces = |place: usize| request.asked[place].rule.rule.action().enforces();
     let passes = places.iter().all(|place| !over(*place) || !enforces(*place));
     let stores = |place: usize| {

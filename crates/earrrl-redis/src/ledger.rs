@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use earrrl::{Cost, Mode, Nanos, RuleId, State};
 
 use crate::algorithm;
-use crate::request::Asked;
+use crate::request::AskedCharge;
 
 const SHARDS: usize = 64;
 
@@ -73,7 +73,7 @@ impl Ledger {
     }
 
     /// Notes a charge; answers whether there was room and sense for it.
-    pub(crate) fn add(&self, asked: &Asked, now: Nanos) -> bool {
+    pub(crate) fn add(&self, asked: &AskedCharge, now: Nanos) -> bool {
         let (rule, client) = (&asked.rule, Client::of(asked));
         if !algorithm::of(rule.rule.limit()).adds() {
             return false;
@@ -103,7 +103,12 @@ impl Ledger {
 
     /// Takes a charge out again, which Redis turned out to have stored; answers whether it was there.
     /// Without its time, the last one.
-    pub(crate) fn take_back(&self, asked: &Asked, charged_at: Option<Nanos>, now: Nanos) -> bool {
+    pub(crate) fn take_back(
+        &self,
+        asked: &AskedCharge,
+        charged_at: Option<Nanos>,
+        now: Nanos,
+    ) -> bool {
         let (rule, client) = (&asked.rule, Client::of(asked));
         let mut owed = self.lock(&client);
         let Some(entry) = owed.entries.get_mut(&client).filter(|entry| entry.tag == rule.tag)
@@ -123,7 +128,7 @@ impl Ledger {
     }
 
     /// Whether a client has counts that Redis lacks.
-    pub(crate) fn owes(&self, asked: &Asked) -> bool {
+    pub(crate) fn owes(&self, asked: &AskedCharge) -> bool {
         if self.owed() == 0 {
             return false;
         }
@@ -136,7 +141,7 @@ impl Ledger {
     }
 
     /// Forgets a client.
-    pub(crate) fn forget(&self, asked: &Asked) {
+    pub(crate) fn forget(&self, asked: &AskedCharge) {
         let client = Client::of(asked);
         let mut owed = self.lock(&client);
         for gone in [owed.entries.remove(&client), owed.returned.remove(&client)] {
@@ -187,7 +192,7 @@ impl Ledger {
 }
 
 impl Client {
-    fn of(asked: &Asked) -> Self {
+    fn of(asked: &AskedCharge) -> Self {
         Self { rule: asked.rule.id, key: asked.client.clone() }
     }
 }
@@ -206,7 +211,7 @@ mod tests {
         let (rule, ledger) = (rules.get(id).unwrap(), Ledger::new(4));
         let add = |client: &str| {
             let (client, key) = (client.into(), Vec::new());
-            let asked = Asked {
+            let asked = AskedCharge {
                 rule: rule.clone(),
                 client,
                 cost: Cost::ONE,

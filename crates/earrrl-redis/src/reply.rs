@@ -11,7 +11,7 @@ use crate::algorithm::{self, Answers};
 
 /// What Lua said of one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum ScriptVerdict {
     /// Within the limit.
     Allowed,
     /// Over it, but for no longer than it may be held.
@@ -23,7 +23,7 @@ pub(crate) enum Verdict {
 /// A charge as the script saw it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Seen {
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: ScriptVerdict,
     /// The record before, or the summary of a tally after.
     pub(crate) state: Vec<u8>,
     /// Stored, and taken back again.
@@ -33,7 +33,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    fn new(verdict: Verdict, state: &[u8]) -> Self {
+    fn new(verdict: ScriptVerdict, state: &[u8]) -> Self {
         Self { verdict, state: state.into(), undone: false, at: Nanos::ZERO }
     }
 }
@@ -76,11 +76,11 @@ pub(crate) fn several(bytes: &[u8]) -> Option<Reply> {
     rest.is_empty().then_some(Reply::Decided { time, seen })
 }
 
-fn read(verdict: u8) -> Option<Verdict> {
+fn read(verdict: u8) -> Option<ScriptVerdict> {
     match verdict {
-        b'0' => Some(Verdict::Allowed),
-        b'1' => Some(Verdict::Held),
-        b'2' => Some(Verdict::Over),
+        b'0' => Some(ScriptVerdict::Allowed),
+        b'1' => Some(ScriptVerdict::Held),
+        b'2' => Some(ScriptVerdict::Over),
         _ => None,
     }
 }
@@ -139,7 +139,7 @@ impl<'a> Charged<'a> {
             false => algorithm::decode(limit, &seen.state, now),
         };
         let wait = || limit.step(state.clone(), now, cost, Mode::Peek).2.retry_after;
-        let judgement = Judgement::new(rule, seen.verdict == Verdict::Allowed, wait);
+        let judgement = Judgement::new(rule, seen.verdict == ScriptVerdict::Allowed, wait);
         Self { rule, cost, now, judgement, state, after }
     }
 
@@ -162,14 +162,14 @@ mod tests {
         let time = Some(Nanos::new(1_700_000_000_000_007_000));
         assert_eq!(
             single(b"01700000000.7 ab c"),
-            Some(Reply::Decided { time, seen: vec![seen(Verdict::Allowed, b"ab c")] })
+            Some(Reply::Decided { time, seen: vec![seen(ScriptVerdict::Allowed, b"ab c")] })
         );
         assert_eq!(single(b"3 "), Some(Reply::Foreign { time: None, place: 0 }));
         assert_eq!(
             several(b" 2\x02ab1\x00"),
             Some(Reply::Decided {
                 time: None,
-                seen: vec![seen(Verdict::Over, b"ab"), seen(Verdict::Held, b"")]
+                seen: vec![seen(ScriptVerdict::Over, b"ab"), seen(ScriptVerdict::Held, b"")]
             })
         );
         assert_eq!(several(b"1700000000.7 3\x04"), Some(Reply::Foreign { time, place: 4 }));

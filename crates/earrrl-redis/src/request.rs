@@ -6,12 +6,12 @@ use std::time::Duration;
 use earrrl::{Charge, Cost, Mode, Nanos, Policy, Rule, RuleId};
 
 use crate::algorithm::{self, micros};
-use crate::rules::Prepared;
+use crate::rules::PreparedRule;
 
 /// One charge.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
-    pub(crate) rule: Arc<Prepared>,
+pub(crate) struct AskedCharge {
+    pub(crate) rule: Arc<PreparedRule>,
     pub(crate) client: Vec<u8>,
     pub(crate) cost: Cost,
     /// Its place in the caller's request.
@@ -25,13 +25,13 @@ pub(crate) struct Asked {
 /// A request under one or several rules, equal ones merged.
 #[derive(Debug)]
 pub(crate) struct Request {
-    pub(crate) asked: Vec<Asked>,
+    pub(crate) asked: Vec<AskedCharge>,
     /// The caller's own time, in whole microseconds.
     pub(crate) now: Option<Nanos>,
     pub(crate) mode: Mode,
 }
 
-impl Asked {
+impl AskedCharge {
     /// The charge under the number that an engine knows its rule by.
     pub(crate) fn charge(&self, rule: RuleId) -> Charge<'_> {
         Charge { rule, key: &self.client, cost: self.cost }

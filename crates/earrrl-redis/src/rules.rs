@@ -12,7 +12,7 @@ use crate::near::table::Table;
 const EARLIER: usize = 8;
 
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedRule {
     pub(crate) id: RuleId,
     pub(crate) name: String,
     pub(crate) rule: Rule,
@@ -30,20 +30,20 @@ pub(crate) struct Prepared {
 
 /// All rules, by their ids.
 #[derive(Debug, Default)]
-pub(crate) struct Rules(RwLock<Vec<Arc<Prepared>>>);
+pub(crate) struct Rules(RwLock<Vec<Arc<PreparedRule>>>);
 
 impl Rules {
-    pub(crate) fn get(&self, id: RuleId) -> Option<Arc<Prepared>> {
+    pub(crate) fn get(&self, id: RuleId) -> Option<Arc<PreparedRule>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(id.0 as usize).cloned()
     }
 
     /// Looks at a rule where it is.
-    pub(crate) fn look<R>(&self, id: RuleId, see: impl FnOnce(&Prepared) -> R) -> Option<R> {
+    pub(crate) fn look<R>(&self, id: RuleId, see: impl FnOnce(&PreparedRule) -> R) -> Option<R> {
         let rules = self.0.read().unwrap_or_else(PoisonError::into_inner);
         rules.get(id.0 as usize).map(|rule| see(rule))
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<Prepared>> {
+    pub(crate) fn all(&self) -> Vec<Arc<PreparedRule>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -69,7 +69,7 @@ impl Rules {
 
 /// Puts a rule in the place of the one of its name, or behind all others.
 fn put(
-    rules: &mut Vec<Arc<Prepared>>,
+    rules: &mut Vec<Arc<PreparedRule>>,
     (name, rule, near): (&str, &Rule, Option<usize>),
     since: Nanos,
     local: RuleId,
@@ -88,7 +88,8 @@ fn put(
         near.each(|client| client.convert(old.rule.limit(), rule.limit(), time));
     }
     let (name, rule) = (name.to_owned(), rule.clone());
-    let prepared = Arc::new(Prepared { id, name, rule, kind, tag, since, earlier, local, near });
+    let prepared =
+        Arc::new(PreparedRule { id, name, rule, kind, tag, since, earlier, local, near });
     match place {
         Some(place) => rules[place] = prepared,
         None => rules.push(prepared),
@@ -96,7 +97,7 @@ fn put(
     id
 }
 
-impl Prepared {
+impl PreparedRule {
     /// The parameters that are earlier than those of `tag`, once those hold; the latest first.
     fn history(&self, tag: u32) -> Vec<(u32, Limit)> {
         let known = [(self.tag, *self.rule.limit())].into_iter().chain(self.earlier.clone());

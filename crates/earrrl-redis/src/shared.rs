@@ -15,8 +15,8 @@ use crate::link::{Fault, Link};
 use crate::near::{Near, check_near};
 use crate::options::{Consistency, Options, WhenGone};
 use crate::probe::Probe;
-use crate::request::Asked;
-use crate::rules::{Prepared, Rules};
+use crate::request::AskedCharge;
+use crate::rules::{PreparedRule, Rules};
 use crate::script::Scripts;
 use crate::status::{Counters, Mode, Status, count};
 
@@ -133,11 +133,16 @@ impl Shared {
     }
 
     /// A charge as it goes to Redis.
-    pub(crate) fn asked(&self, rule: Arc<Prepared>, charge: &Charge<'_>, place: usize) -> Asked {
+    pub(crate) fn asked(
+        &self,
+        rule: Arc<PreparedRule>,
+        charge: &Charge<'_>,
+        place: usize,
+    ) -> AskedCharge {
         let key = self.keys.record(charge.key, &rule.name);
         let slot = if self.options.cluster { slot(&key) } else { 0 };
         let group = self.breakers.group(slot);
-        Asked { rule, client: charge.key.into(), cost: charge.cost, place, key, slot, group }
+        AskedCharge { rule, client: charge.key.into(), cost: charge.cost, place, key, slot, group }
     }
 
     /// The connection to use for a group of slots, unless that is left alone.
@@ -245,7 +250,7 @@ impl Shared {
     }
 
     /// Forgets a client.
-    pub(crate) async fn reset(self: &Arc<Self>, asked: &Asked) -> Result<(), Fault> {
+    pub(crate) async fn reset(self: &Arc<Self>, asked: &AskedCharge) -> Result<(), Fault> {
         self.local.reset(asked.rule.local, &asked.client).await.ok();
         self.ledger.forget(asked);
         self.with_near(asked, None, |client, _| client.forget());
@@ -275,7 +280,7 @@ impl Shared {
     }
 
     /// The microsecond to convert records at: when this rule became known here, or the present one.
-    pub(crate) fn conversion_time(&self, asked: &Asked, now: Nanos) -> Nanos {
+    pub(crate) fn conversion_time(&self, asked: &AskedCharge, now: Nanos) -> Nanos {
         Nanos::new(asked.rule.since.min(now).get() / 1000 * 1000)
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::hand_over::hand_over;
 use crate::link::{Fault, Link};
 use crate::options::Options;
-use crate::rules::Prepared;
+use crate::rules::PreparedRule;
 use crate::shared::Shared;
 use crate::status::count;
 
@@ -219,7 +219,7 @@ async fn keep_rules_written(shared: &Shared, link: &Link) {
 }
 
 /// Answers whether it needs not be tried again.
-async fn write_down(shared: &Shared, mut link: Link, rule: &Prepared) -> bool {
+async fn write_down(shared: &Shared, mut link: Link, rule: &PreparedRule) -> bool {
     let key = shared.keys.history(&rule.name);
     if shared.breakers.is_open(shared.group(key.as_bytes())) {
         return false;

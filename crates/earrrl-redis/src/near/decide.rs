@@ -11,8 +11,8 @@ use super::table::{Place, Shard};
 use crate::alone;
 use crate::link::Fault;
 use crate::options::WhenGone;
-use crate::request::{Asked, Request};
-use crate::rules::Prepared;
+use crate::request::{AskedCharge, Request};
+use crate::rules::PreparedRule;
 use crate::shared::Shared;
 use crate::status::count;
 
@@ -26,7 +26,7 @@ impl Shared {
     /// Does something with a client that this node decides by itself, at the present time.
     pub(crate) fn with_near<R>(
         &self,
-        asked: &Asked,
+        asked: &AskedCharge,
         given: Option<Nanos>,
         change: impl FnOnce(&mut Client, Time) -> R,
     ) -> Option<R> {
@@ -63,7 +63,7 @@ pub(crate) fn at_once(
 
 /// A charge to a client of this node's own.
 struct Part<'a> {
-    rule: &'a Prepared,
+    rule: &'a PreparedRule,
     charge: Charge<'a>,
     place: Place,
     /// Which of the locks.
@@ -77,7 +77,7 @@ fn several(
     mode: Mode,
     given: Option<Nanos>,
 ) -> Option<Decision> {
-    let rules: Vec<Arc<Prepared>> =
+    let rules: Vec<Arc<PreparedRule>> =
         charges.iter().map(|charge| shared.rules.get(charge.rule)).collect::<Option<_>>()?;
     if given.is_some() || rules.iter().any(|rule| rule.near.is_none()) {
         return None;
@@ -181,7 +181,7 @@ pub(crate) async fn ask(shared: &Arc<Shared>, request: &Request) -> Option<Decis
 fn decide(
     shared: &Shared,
     request: &Request,
-    asked: &Asked,
+    asked: &AskedCharge,
     basis: Basis,
 ) -> Option<Option<Decision>> {
     let rule = &asked.rule.rule;
@@ -191,7 +191,12 @@ fn decide(
 }
 
 /// By the policy, or by what was last known.
-fn gone(shared: &Shared, request: &Request, asked: &Asked, fault: &Fault) -> Option<Decision> {
+fn gone(
+    shared: &Shared,
+    request: &Request,
+    asked: &AskedCharge,
+    fault: &Fault,
+) -> Option<Decision> {
     if let Fault::Record(_) = fault {
         // Its record can't be used: nothing that is sent can arrive.
         if shared.with_near(asked, request.now, |client, _| client.give_up()) == Some(true) {
@@ -221,7 +226,7 @@ pub(crate) fn decided_elsewhere(request: &Request) {
 /// Takes a request back that Redis was not sent; answers whether there was one.
 pub(crate) fn take_back(
     shared: &Shared,
-    asked: &Asked,
+    asked: &AskedCharge,
     charged_at: Option<Nanos>,
     now: Option<Nanos>,
 ) -> bool {
@@ -232,7 +237,7 @@ pub(crate) fn take_back(
 
 /// Sends what Redis lacks of a client, and hears what it has: before its record is changed otherwise, and
 /// after.
-pub(crate) async fn refresh(shared: &Arc<Shared>, asked: &Asked, now: Option<Nanos>) {
+pub(crate) async fn refresh(shared: &Arc<Shared>, asked: &AskedCharge, now: Option<Nanos>) {
     let Some(table) = &asked.rule.near else { return };
     if exchange::ask(shared, asked, Cost::ZERO, now).await.is_err() {
         table.with(&asked.client, Client::is_stale);

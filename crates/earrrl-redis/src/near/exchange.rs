@@ -15,8 +15,8 @@ use crate::algorithm::{self, Adjustment, Answers, Packed, micros};
 use crate::convert::{CONVERSIONS, convert};
 use crate::link::{Fault, Link};
 use crate::reply::{self, Reply};
-use crate::request::{Asked, Request};
-use crate::rules::Prepared;
+use crate::request::{AskedCharge, Request};
+use crate::rules::PreparedRule;
 use crate::shared::Shared;
 use crate::status::count;
 
@@ -72,7 +72,7 @@ async fn heartbeat(shared: &Shared) {
 }
 
 /// Answers whether all were exchanged.
-async fn exchange_all(shared: &Arc<Shared>, rule: &Arc<Prepared>) -> bool {
+async fn exchange_all(shared: &Arc<Shared>, rule: &Arc<PreparedRule>) -> bool {
     let Some(table) = &rule.near else { return true };
     if shared.breakers.open_groups() == shared.breakers.groups().len() {
         return false;
@@ -95,9 +95,9 @@ async fn exchange_all(shared: &Arc<Shared>, rule: &Arc<Prepared>) -> bool {
 }
 
 /// Exchanges some clients in one write. Those whose exchange fails are on the list again.
-async fn exchange_some(shared: Arc<Shared>, mut link: Link, all: Vec<Asked>) -> bool {
+async fn exchange_some(shared: Arc<Shared>, mut link: Link, all: Vec<AskedCharge>) -> bool {
     let now = None;
-    let mut clients: Vec<(Asked, Call, Cmd)> = Vec::with_capacity(all.len());
+    let mut clients: Vec<(AskedCharge, Call, Cmd)> = Vec::with_capacity(all.len());
     let mut again = Vec::new();
     for asked in all {
         let call = (!shared.breakers.is_open(asked.group))
@@ -161,7 +161,7 @@ pub(crate) async fn send_first(shared: &Arc<Shared>, request: &Request) {
 /// Exchanges one client now, within the deadline, and claims what a request takes.
 pub(crate) async fn ask(
     shared: &Arc<Shared>,
-    asked: &Asked,
+    asked: &AskedCharge,
     cost: Cost,
     now: Option<Nanos>,
 ) -> Result<(), Fault> {
@@ -174,7 +174,7 @@ pub(crate) async fn ask(
 async fn exchange_one(
     shared: &Shared,
     mut link: Link,
-    asked: &Asked,
+    asked: &AskedCharge,
     cost: Cost,
     now: Option<Nanos>,
 ) -> Result<(), Fault> {
@@ -196,12 +196,12 @@ async fn exchange_one(
 /// A request waits for an answer about its client until this is dropped.
 struct Waits<'a> {
     table: &'a Table,
-    asked: &'a Asked,
+    asked: &'a AskedCharge,
     cost: Cost,
 }
 
 impl<'a> Waits<'a> {
-    fn new(table: &'a Table, asked: &'a Asked, cost: Cost) -> Self {
+    fn new(table: &'a Table, asked: &'a AskedCharge, cost: Cost) -> Self {
         let limit = asked.rule.rule.limit();
         table.with(&asked.client, |client| client.awaits(limit, cost, true));
         Self { table, asked, cost }
@@ -218,7 +218,7 @@ impl Drop for Waits<'_> {
 type Begun = (Call, [Vec<u8>; 2], Vec<Vec<u8>>);
 
 /// A call about a client, its keys and arguments.
-fn begin(shared: &Shared, asked: &Asked, cost: Cost, now: Option<Nanos>) -> Option<Begun> {
+fn begin(shared: &Shared, asked: &AskedCharge, cost: Cost, now: Option<Nanos>) -> Option<Begun> {
     let limit = asked.rule.rule.limit();
     let (call, present) = shared.with_near(asked, now, |client, time| {
         (client.call(limit, cost, time, || shared.near.number()), time.redis())
@@ -235,7 +235,7 @@ fn begin(shared: &Shared, asked: &Asked, cost: Cost, now: Option<Nanos>) -> Opti
 /// The keys and arguments of near.lua: what is asked for, or nothing; and what was counted, with its number.
 fn arguments(
     shared: &Shared,
-    asked: &Asked,
+    asked: &AskedCharge,
     claim: Option<(&Call, Cost)>,
     number: u64,
     counted: &[Adjustment],
@@ -253,7 +253,7 @@ fn arguments(
     head.numbers(&claims);
     head.numbers(&[now.map_or(-1.0, micros)]);
     let cost = claim.map_or(Cost::ONE, |(_, cost)| cost);
-    head.0.extend(Asked { cost, ..asked.clone() }.parameters(options.linger, 1.0));
+    head.0.extend(AskedCharge { cost, ..asked.clone() }.parameters(options.linger, 1.0));
     let counted = counted.iter().map(|adjustment| shared.adjustment(asked, adjustment, now));
     let args = std::iter::once(head.0).chain(counted).collect();
     ([asked.key.clone(), shared.keys.claims(&asked.key)], args)
@@ -263,7 +263,7 @@ fn arguments(
 pub(crate) async fn add(
     shared: &Shared,
     mut link: Link,
-    asked: &Asked,
+    asked: &AskedCharge,
     number: u64,
     state: &State,
     sum: Cost,
@@ -286,7 +286,7 @@ pub(crate) async fn add(
 }
 
 /// What was counted until now, by Redis's clock.
-fn adjustments(asked: &Asked, state: &State, sum: Cost, now: Nanos) -> Vec<Adjustment> {
+fn adjustments(asked: &AskedCharge, state: &State, sum: Cost, now: Nanos) -> Vec<Adjustment> {
     let now = Nanos::new(now.get() / 1000 * 1000);
     let all = algorithm::of(asked.rule.rule.limit()).adjustments(state, sum, now);
     let mut all: Vec<_> = all.into_iter().filter(|one| !one.cost.is_zero()).collect();
@@ -316,7 +316,7 @@ enum Unfinished {
 /// Takes an answer over.
 fn finish(
     shared: &Shared,
-    asked: &Asked,
+    asked: &AskedCharge,
     call: &Call,
     answer: RedisResult<Value>,
     sent: Nanos,

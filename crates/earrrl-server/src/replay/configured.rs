@@ -7,7 +7,7 @@ use earrrl::{Decision, EngineError, ManualClock, Mode, Nanos};
 use earrrl_server::config::{Config, EngineConfig};
 use earrrl_server::service::attributes::Attributes;
 use earrrl_server::service::key::split;
-use earrrl_server::service::rules::{ActiveRule, RuleSet};
+use earrrl_server::service::rules::{ActiveRule, ActiveRules};
 use earrrl_server::service::{Answer, Service};
 use futures_util::FutureExt as _;
 
@@ -19,7 +19,7 @@ use super::{Clients, Request};
 pub(crate) struct Configured {
     service: Service,
     clock: Arc<ManualClock>,
-    rules: Arc<RuleSet>,
+    rules: Arc<ActiveRules>,
     attributes: AttributeNames,
     now: u64,
     /// What each rule said, in the order of the configuration.
@@ -172,7 +172,7 @@ impl Configured {
 fn count(
     (tallies, mut row): (&mut [Tally], Option<&mut [u64]>),
     now: u64,
-    rules: &RuleSet,
+    rules: &ActiveRules,
     attributes: &Attributes<'_>,
     answer: &Answer<'_>,
 ) {

@@ -33,7 +33,7 @@ use error::AskError;
 use inline::InlineRules;
 use key::{Key, check_key};
 use known::Known;
-use rules::{ActiveRule, Prepared, RuleSet};
+use rules::{ActiveRule, ActiveRules, PreparedLimit};
 
 /// The rules in force and what keeps their clients.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub struct Service {
     engine: Engine,
     known: Known,
     known_from_plane: Known,
-    rules: ArcSwap<RuleSet>,
+    rules: ArcSwap<ActiveRules>,
     inline: InlineRules,
     descriptors: ArcSwapOption<Descriptors>,
     descriptor_counts: Arc<CountsOf>,
@@ -93,14 +93,14 @@ pub struct Answer<'a> {
     /// `None` when no rule applies: the request is allowed, and there is nothing to tell.
     pub decision: Option<Decision>,
     /// The rules that were charged, in order.
-    pub charged: SmallVec<[(&'a ActiveRule, &'a Prepared); 2]>,
+    pub charged: SmallVec<[(&'a ActiveRule, &'a PreparedLimit); 2]>,
     /// What the client may send under each of them, where that was asked for.
     pub available: SmallVec<[Available; 2]>,
 }
 
 impl<'a> Answer<'a> {
     /// The rule the figures come from.
-    pub fn rule(&self) -> Option<(&'a ActiveRule, &'a Prepared)> {
+    pub fn rule(&self) -> Option<(&'a ActiveRule, &'a PreparedLimit)> {
         self.charged.get(self.decision.as_ref()?.rule).copied()
     }
 }
@@ -174,7 +174,7 @@ impl Service {
     }
 
     /// The rules in force; to be asked for once for each batch of requests.
-    pub fn rules(&self) -> arc_swap::Guard<Arc<RuleSet>> {
+    pub fn rules(&self) -> arc_swap::Guard<Arc<ActiveRules>> {
         self.rules.load()
     }
 
@@ -300,7 +300,7 @@ impl Service {
     #[inline]
     async fn decide(
         &self,
-        charged: &[(&ActiveRule, &Prepared)],
+        charged: &[(&ActiveRule, &PreparedLimit)],
         charges: &[Charge<'_>],
         hash: Option<KeyHash>,
         mode: Mode,
@@ -352,7 +352,7 @@ impl Service {
     /// [`AskError`]; nothing is stored then.
     pub async fn ask_matching<'a>(
         &self,
-        rules: &'a RuleSet,
+        rules: &'a ActiveRules,
         request: &Attributes<'_>,
         manner: Manner,
     ) -> Result<Answer<'a>, AskError> {
@@ -370,7 +370,7 @@ impl Service {
         if unmatched && manner.mode != Mode::Peek {
             self.metrics.unmatched.increment();
         }
-        let limits = charged.iter().map(|(_, limit): &(_, &Prepared)| limit.id);
+        let limits = charged.iter().map(|(_, limit): &(_, &PreparedLimit)| limit.id);
         let each = limits.zip(&keyed).map(|(rule, (key, cost))| Charge { rule, key, cost: *cost });
         let charges: SmallVec<[Charge<'_>; 4]> = each.collect();
         self.charge(charged, &charges, None, manner).await
@@ -401,7 +401,7 @@ impl Service {
     #[inline]
     async fn charge<'a>(
         &self,
-        charged: SmallVec<[(&'a ActiveRule, &'a Prepared); 2]>,
+        charged: SmallVec<[(&'a ActiveRule, &'a PreparedLimit); 2]>,
         charges: &[Charge<'_>],
         hash: Option<KeyHash>,
         Manner { mode, available }: Manner,
@@ -425,7 +425,7 @@ impl Service {
     async fn available(
         &self,
         decision: &Decision,
-        charged: &[(&ActiveRule, &Prepared)],
+        charged: &[(&ActiveRule, &PreparedLimit)],
         charges: &[Charge<'_>],
     ) -> Result<SmallVec<[Available; 2]>, EngineError> {
         let mut all = SmallVec::new();
@@ -453,7 +453,7 @@ impl Service {
 /// What the client may send under each rule, where the decision tells it of all.
 fn told(
     decision: &Decision,
-    charged: &[(&ActiveRule, &Prepared)],
+    charged: &[(&ActiveRule, &PreparedLimit)],
 ) -> Option<SmallVec<[Available; 2]>> {
     let rules = charged.iter().enumerate();
     rules.map(|(place, (_, limit))| Available::told(&limit.rule, decision, place)).collect()
@@ -467,7 +467,7 @@ fn prepare(
     known: &Known,
     outcomes: &Outcomes,
     counts: &Arc<CountsOf>,
-) -> Result<(RuleSet, Option<Descriptors>), EngineError> {
+) -> Result<(ActiveRules, Option<Descriptors>), EngineError> {
     let rules = rules::Plan::new(config);
     let descriptors = descriptors::prepared::Plan::of_config(config)?;
     let limits = rules.limits().chain(descriptors.iter().flat_map(|plan| plan.limits()));
@@ -477,7 +477,7 @@ fn prepare(
 }
 
 /// What one of the charged rules said by itself.
-fn outcome(decision: &Decision, place: usize, limit: &Prepared) -> Outcome {
+fn outcome(decision: &Decision, place: usize, limit: &PreparedLimit) -> Outcome {
     use earrrl::Action;
     if !decision.is_over(place) {
         return Outcome::Allow;

@@ -20,7 +20,7 @@ const OVERRIDE_CAPACITY: usize = 100_000;
 
 /// All rules in force. A reload makes a new set and exchanges the whole.
 #[derive(Debug)]
-pub struct RuleSet {
+pub struct ActiveRules {
     rules: Vec<Arc<ActiveRule>>,
     by_name: HashMap<String, usize>,
     serve_descriptors: bool,
@@ -49,7 +49,7 @@ pub struct ActiveRule {
     /// Its name.
     pub name: String,
     /// Its own limit.
-    pub own: Prepared,
+    pub own: PreparedLimit,
     /// Live clients its table is meant for.
     pub capacity: usize,
     /// How often it said what.
@@ -59,12 +59,12 @@ pub struct ActiveRule {
     conditions: Vec<Condition>,
     cost: CostSource,
     exempt: Vec<Condition>,
-    overrides: Vec<(Vec<Condition>, Prepared)>,
+    overrides: Vec<(Vec<Condition>, PreparedLimit)>,
 }
 
 /// A limit that the engine knows.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedLimit {
     /// Its id in the engine.
     pub id: RuleId,
     /// The limit.
@@ -73,7 +73,7 @@ pub struct Prepared {
     pub quota: Quota,
 }
 
-impl Prepared {
+impl PreparedLimit {
     fn new(id: RuleId, rule: &Rule) -> Self {
         Self { id, quota: Quota::of(rule.limit()), rule: rule.clone() }
     }
@@ -121,12 +121,16 @@ impl<'a> Plan<'a> {
     }
 
     /// The rules, with the engine's ids of [`Plan::limits`].
-    pub fn finish(self, ids: &mut impl Iterator<Item = RuleId>, outcomes: &Outcomes) -> RuleSet {
+    pub fn finish(
+        self,
+        ids: &mut impl Iterator<Item = RuleId>,
+        outcomes: &Outcomes,
+    ) -> ActiveRules {
         let active = self.rules.iter().map(|rule| ActiveRule::new(rule, ids, outcomes));
         let rules: Vec<_> = active.flatten().map(Arc::new).collect();
         let by_name = rules.iter().enumerate().map(|(index, rule)| (rule.name.clone(), index));
         let config = self.config;
-        RuleSet {
+        ActiveRules {
             by_name: by_name.collect(),
             serve_descriptors: config.rules.iter().any(RuleConfig::serves_descriptors),
             headers: headers(&rules),
@@ -137,7 +141,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-impl RuleSet {
+impl ActiveRules {
     /// The rules, in the order of the configuration.
     pub fn iter(&self) -> impl Iterator<Item = &ActiveRule> {
         self.rules.iter().map(Arc::as_ref)
@@ -184,7 +188,7 @@ impl ActiveRule {
     ) -> Option<Self> {
         let Wanted { config, capacity, limits } = wanted;
         let prepared =
-            limits.iter().map_while(|(_, rule, ..)| Some(Prepared::new(ids.next()?, rule)));
+            limits.iter().map_while(|(_, rule, ..)| Some(PreparedLimit::new(ids.next()?, rule)));
         let mut prepared = prepared.collect::<Vec<_>>().into_iter();
         Some(Self {
             name: config.name.clone(),
@@ -230,7 +234,7 @@ impl ActiveRule {
         let text = rule.to_string();
         let name = hidden_name(&HashSet::new(), &text);
         Ok(Self {
-            own: Prepared::new(engine.prepare(&name, rule, capacity)?, rule),
+            own: PreparedLimit::new(engine.prepare(&name, rule, capacity)?, rule),
             name: text,
             outcomes: outcomes.of_rule("inline"),
             capacity,
@@ -294,7 +298,7 @@ impl ActiveRule {
     }
 
     /// The limit for this request; `None` where the rule leaves it alone.
-    pub fn limit_for(&self, request: &Attributes<'_>) -> Option<&Prepared> {
+    pub fn limit_for(&self, request: &Attributes<'_>) -> Option<&PreparedLimit> {
         if self.exempt.iter().any(|condition| request.meet(condition)) {
             return None;
         }
@@ -305,14 +309,14 @@ impl ActiveRule {
 
     /// The limit for a client that is known by its key only.
     #[inline]
-    pub fn limit_for_key(&self, key: &[u8]) -> Option<&Prepared> {
+    pub fn limit_for_key(&self, key: &[u8]) -> Option<&PreparedLimit> {
         if self.exempt.is_empty() && self.overrides.is_empty() {
             return Some(&self.own);
         }
         self.special_limit(key)
     }
 
-    fn special_limit(&self, key: &[u8]) -> Option<&Prepared> {
+    fn special_limit(&self, key: &[u8]) -> Option<&PreparedLimit> {
         let Some(values) = split(key, self.key.len()) else { return Some(&self.own) };
         let meets = |condition: &Condition| {
             let named =

@@ -12,7 +12,7 @@ use earrrl_tower::problem::{CONTENT_TYPE, Kind, write_members as write_members_o
 use super::headers;
 use crate::protocol::seconds::SecondsText;
 use crate::service::Answer;
-use crate::service::rules::Prepared;
+use crate::service::rules::PreparedLimit;
 
 /// The status a decision is answered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub(in crate::protocol) fn authorize(
         *response.status_mut() = deny_status;
         response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
     }
-    let shown = |limit: &Prepared| is_shown(limit.rule.action());
+    let shown = |limit: &PreparedLimit| is_shown(limit.rule.action());
     headers::write(answer, refused, older, shown, response.headers_mut());
     let outcome = answer.decision.as_ref().map_or(Outcome::Allow, |decision| decision.outcome);
     let action = HeaderValue::from_static(outcome.name());

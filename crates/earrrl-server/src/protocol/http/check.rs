@@ -17,7 +17,7 @@ use crate::config::access::Access;
 use crate::server::Server;
 use crate::service::attributes::Attributes;
 use crate::service::error::AskError;
-use crate::service::rules::{ActiveRule, RuleSet};
+use crate::service::rules::{ActiveRule, ActiveRules};
 use crate::service::{Answer, Ask, Manner};
 
 /// Checks of a batch that are under way at once, where they are waited for. They are sent in order,
@@ -105,7 +105,11 @@ impl Found<'_> {
     }
 }
 
-fn find<'a>(server: &Server, rules: &'a RuleSet, named: &Named<'_>) -> Result<Found<'a>, AskError> {
+fn find<'a>(
+    server: &Server,
+    rules: &'a ActiveRules,
+    named: &Named<'_>,
+) -> Result<Found<'a>, AskError> {
     match rules.get(named.rule.as_bytes()) {
         Some(rule) => Ok(Found::Named(rule)),
         None if named.rule.contains(' ') => {

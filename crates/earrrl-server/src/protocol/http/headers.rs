@@ -5,7 +5,7 @@ use earrrl::Action;
 use earrrl_tower::headers::{current, retry_after, x_rate_limit};
 
 use crate::service::Answer;
-use crate::service::rules::Prepared;
+use crate::service::rules::PreparedLimit;
 
 /// `RateLimit-Policy` and `RateLimit`, an item for each rule that was charged and is `shown`, in the
 /// latter the deciding one first, without dry runs beside a rule that acts; `Retry-After` when it was refused; the older headers where they
@@ -14,13 +14,13 @@ pub(super) fn write(
     answer: &Answer<'_>,
     refused: bool,
     older: bool,
-    shown: impl Fn(&Prepared) -> bool,
+    shown: impl Fn(&PreparedLimit) -> bool,
     headers: &mut HeaderMap,
 ) {
     let Some(decision) = &answer.decision else { return };
-    let acts = |limit: &Prepared| limit.rule.action() != Action::Observe;
+    let acts = |limit: &PreparedLimit| limit.rule.action() != Action::Observe;
     let some_act = answer.charged.iter().any(|(_, limit)| acts(limit));
-    let shown = |limit: &Prepared| shown(limit) && (acts(limit) || !some_act);
+    let shown = |limit: &PreparedLimit| shown(limit) && (acts(limit) || !some_act);
     let others = (0..answer.charged.len()).filter(|place| *place != decision.rule);
     let items = std::iter::once(decision.rule).chain(others).filter_map(|place| {
         let (rule, limit) = answer.charged.get(place).filter(|(_, limit)| shown(limit))?;

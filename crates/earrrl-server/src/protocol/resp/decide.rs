@@ -18,7 +18,7 @@ use crate::protocol::seconds::SecondsText;
 use crate::service::attributes::{Attributes, MAX_ATTRIBUTES};
 use crate::service::error::AskError;
 use crate::service::key::check_key;
-use crate::service::rules::{ActiveRule, RuleSet};
+use crate::service::rules::{ActiveRule, ActiveRules};
 use crate::service::{Answer, Ask};
 
 /// `CL.THROTTLE key max_burst count period [quantity]`.
@@ -56,7 +56,7 @@ pub(super) fn prefetch(
     session: &Session,
     question: Question,
     request: Request<'_>,
-    rules: &RuleSet,
+    rules: &ActiveRules,
 ) -> Option<KeyHash> {
     let service = &session.server.service;
     session.may(Access::Ask).ok()?;
@@ -131,7 +131,7 @@ fn not_whole(name: &str) -> Refusal {
 pub(super) async fn ask(
     session: &Session,
     request: Request<'_>,
-    rules: &RuleSet,
+    rules: &ActiveRules,
     (mode, hash): (Mode, Option<KeyHash>),
     out: &mut Vec<u8>,
 ) -> Result<(), Refusal> {
@@ -159,7 +159,7 @@ pub(super) async fn ask(
 pub(super) async fn allow(
     session: &Session,
     request: Request<'_>,
-    rules: &RuleSet,
+    rules: &ActiveRules,
     hash: Option<KeyHash>,
     out: &mut Vec<u8>,
 ) -> Result<(), Refusal> {
@@ -207,7 +207,7 @@ fn whole_millis(wait: Duration) -> i64 {
 pub(super) async fn check_attributes(
     session: &Session,
     request: Request<'_>,
-    rules: &RuleSet,
+    rules: &ActiveRules,
     out: &mut Vec<u8>,
 ) -> Result<(), Refusal> {
     session.may(Access::Ask)?;
@@ -249,7 +249,11 @@ fn write_matching(answer: &Answer<'_>, reply: &mut Writer<'_>) {
 
 /// The rule of this name, looked for first where the client's last rule was.
 #[inline]
-fn remembered<'r>(session: &Session, rules: &'r RuleSet, name: &[u8]) -> Option<&'r ActiveRule> {
+fn remembered<'r>(
+    session: &Session,
+    rules: &'r ActiveRules,
+    name: &[u8],
+) -> Option<&'r ActiveRule> {
     if let Some(rule) = rules.at(session.last_rule.load(Relaxed), name) {
         return Some(rule);
     }
@@ -261,7 +265,7 @@ fn remembered<'r>(session: &Session, rules: &'r RuleSet, name: &[u8]) -> Option<
 async fn ask_several(
     session: &Session,
     request: Request<'_>,
-    rules: &RuleSet,
+    rules: &ActiveRules,
     mode: Mode,
     out: &mut Vec<u8>,
 ) -> Result<(), Refusal> {
@@ -327,7 +331,7 @@ fn cost(text: &[u8]) -> Result<Cost, Refusal> {
 pub(super) async fn refund(
     session: &Session,
     request: Request<'_>,
-    rules: &RuleSet,
+    rules: &ActiveRules,
     reply: &mut Writer<'_>,
 ) -> Result<(), Refusal> {
     session.may(Access::Change)?;
@@ -358,7 +362,7 @@ fn instant(text: &[u8]) -> Result<Nanos, Refusal> {
 pub(super) async fn reset(
     session: &Session,
     request: Request<'_>,
-    rules: &RuleSet,
+    rules: &ActiveRules,
     reply: &mut Writer<'_>,
 ) -> Result<(), Refusal> {
     session.may(Access::Change)?;
@@ -374,7 +378,7 @@ pub(super) async fn reset(
 /// `EARRRL.RULES`: each rule's name and text.
 pub(super) fn rules(
     session: &Session,
-    rules: &RuleSet,
+    rules: &ActiveRules,
     reply: &mut Writer<'_>,
 ) -> Result<(), Refusal> {
     session.may(Access::Ask)?;

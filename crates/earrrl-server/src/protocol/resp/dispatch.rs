@@ -11,7 +11,7 @@ use super::reply::Writer;
 use super::session::{MAX_FAILED_LOGINS, Session};
 use super::transaction::Transaction;
 use super::{command, decide};
-use crate::service::rules::RuleSet;
+use crate::service::rules::ActiveRules;
 
 /// What follows an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Session {
         question: Question,
         hash: Option<KeyHash>,
         request: Request<'_>,
-        rules: &RuleSet,
+        rules: &ActiveRules,
         out: &mut Vec<u8>,
     ) {
         let length = out.len();
@@ -63,7 +63,7 @@ impl Session {
     pub(super) async fn carry_out(
         &mut self,
         request: Request<'_>,
-        rules: &RuleSet,
+        rules: &ActiveRules,
         out: &mut Vec<u8>,
     ) -> Next {
         let length = out.len();
@@ -81,7 +81,7 @@ impl Session {
     async fn seldom(
         &mut self,
         request: Request<'_>,
-        rules: &RuleSet,
+        rules: &ActiveRules,
         out: &mut Vec<u8>,
     ) -> Result<Next, Refusal> {
         let Some(name) = request.word(0) else { return Ok(Next::Go) };

@@ -7,7 +7,7 @@ use super::client::Client;
 use super::codec::{Kept, Malformed};
 use super::decide;
 use super::question::Questions;
-use crate::service::rules::RuleSet;
+use crate::service::rules::ActiveRules;
 
 /// Most requests that are gathered. What a question is answered with is short, so that their answers
 /// together are not much.
@@ -31,7 +31,7 @@ impl Client {
         &mut self,
         input: &[u8],
         consumed: &mut usize,
-        rules: &RuleSet,
+        rules: &ActiveRules,
         questions: &mut Questions,
     ) -> Then {
         let fetches = !self.session.server.service.engine().waits();

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 
 use super::client::Client;
 use super::question::Questions;
-use crate::service::rules::RuleSet;
+use crate::service::rules::ActiveRules;
 
 /// What one takes while it is under way, in bytes, generously, and how often its own are copied.
 const TAKES: usize = 2048;
@@ -20,7 +20,7 @@ impl Client {
     pub(super) async fn answer_together(
         &mut self,
         input: &[u8],
-        rules: &RuleSet,
+        rules: &ActiveRules,
         questions: &mut Questions,
         output: &mut Vec<u8>,
     ) -> bool {

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::asked::{Hits, LimitRef, Share};
 use super::counts::Became;
 use super::prepared::{Descriptors, Kind};
-use super::verdict::{Verdict, Verdicts};
+use super::verdict::{ShareVerdict, Verdicts};
 use super::{headers, metadata};
 
 /// The answer where there is no time to decide.
@@ -68,7 +68,7 @@ fn code(over: bool) -> Code {
     if over { Code::OverLimit } else { Code::Ok }
 }
 
-fn status_of(share: &Share<'_>, verdict: &Verdict) -> DescriptorStatus {
+fn status_of(share: &Share<'_>, verdict: &ShareVerdict) -> DescriptorStatus {
     let current = &share.limit.current;
     let limit = RateLimit {
         name: current.name.clone(),
@@ -94,7 +94,7 @@ fn count(
     descriptors: &Descriptors,
     request: &RateLimitRequest,
     share: &Share<'_>,
-    verdict: &Verdict,
+    verdict: &ShareVerdict,
 ) {
     if let LimitRef::Rule(rule) = &share.limit {
         rule.rule.outcomes.count(verdict.outcome);

@@ -18,7 +18,7 @@ use crate::engine::Engine;
 use crate::service::attributes::Attributes;
 use crate::service::error::AskError;
 use crate::service::key::{Key, check_key, join};
-use crate::service::rules::{ActiveRule, RuleSet};
+use crate::service::rules::{ActiveRule, ActiveRules};
 
 /// Most descriptors of a request.
 const MAX_DESCRIPTORS: usize = 64;
@@ -108,7 +108,7 @@ impl Share<'_> {
 /// Everything that a request asks.
 pub(super) fn shares<'a>(
     descriptors: &'a Descriptors,
-    rules: &'a RuleSet,
+    rules: &'a ActiveRules,
     request: &RateLimitRequest,
     engine: &Engine,
 ) -> Result<SmallVec<[Share<'a>; 2]>, AskError> {
@@ -181,7 +181,7 @@ fn limit_of<'a>(
 
 /// The server's own rules that say which descriptors they are for.
 fn rules_of<'a>(
-    rules: &'a RuleSet,
+    rules: &'a ActiveRules,
     domain: &str,
     descriptor: &RateLimitDescriptor,
 ) -> SmallVec<[(LimitRef<'a>, Key); 1]> {

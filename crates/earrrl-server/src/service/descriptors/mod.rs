@@ -23,7 +23,7 @@ use self::asked::{Hits, Share};
 use self::prepared::{Descriptors, Kind};
 use self::verdict::Verdicts;
 use super::error::AskError;
-use super::rules::RuleSet;
+use super::rules::ActiveRules;
 use crate::engine::Engine;
 
 impl Descriptors {
@@ -34,7 +34,7 @@ impl Descriptors {
     pub async fn answer(
         &self,
         engine: &Engine,
-        rules: &RuleSet,
+        rules: &ActiveRules,
         clock: &dyn Clock,
         request: &RateLimitRequest,
         mode: Mode,

@@ -11,13 +11,13 @@ use super::prepared::{Kind, Limit, fixed_window};
 /// What each share's limit says, in order.
 #[derive(Debug)]
 pub(super) struct Verdicts {
-    pub(super) each: SmallVec<[Verdict; 2]>,
+    pub(super) each: SmallVec<[ShareVerdict; 2]>,
     over: bool,
 }
 
 /// What one limit says of a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Verdict {
+pub(super) struct ShareVerdict {
     /// Over the limit.
     pub(super) over: bool,
     /// Over it, and that counts.
@@ -38,12 +38,13 @@ impl Verdicts {
         now: Nanos,
     ) -> Self {
         let verdict = |(share, figures): (&Share<'_>, Option<Decision>)| {
-            Verdict::new(share, figures.as_ref(), decision, now)
+            ShareVerdict::new(share, figures.as_ref(), decision, now)
         };
-        let each: SmallVec<[Verdict; 2]> = shares.iter().zip(figures).map(verdict).collect();
+        let each: SmallVec<[ShareVerdict; 2]> = shares.iter().zip(figures).map(verdict).collect();
         let quotas = || shares.iter().zip(&each).filter(|(share, _)| share.limit.quota_mode);
-        let denied =
-            |(share, verdict): (&Share<'_>, &Verdict)| verdict.enforced && !share.limit.quota_mode;
+        let denied = |(share, verdict): (&Share<'_>, &ShareVerdict)| {
+            verdict.enforced && !share.limit.quota_mode
+        };
         let all_quotas = quotas().count() > 0 && quotas().all(|(_, verdict)| verdict.enforced);
         let over = all_quotas || shares.iter().zip(&each).any(denied);
         Self { each, over }
@@ -55,7 +56,7 @@ impl Verdicts {
     }
 }
 
-impl Verdict {
+impl ShareVerdict {
     fn new(
         share: &Share<'_>,
         figures: Option<&Decision>,
