@@ -15,6 +15,8 @@ gate:
 # (5 minutes); mutants of the table's protocol, each of which must fail (5 minutes);
 # then the server at full load with a million clients and reloads (5 minutes);
 # then everything that can go wrong at once, and a restart every minute (10 minutes);
+# then a real Envoy that waits for 20 ms while its rate limit service reloads, changes certificates, restarts and
+# crashes (2 minutes);
 # then Rust and Lua over a million requests of every algorithm (10 minutes)
 long:
     EARRRL_LONG=1 cargo test -p earrrl --all-features --test algorithms --lib
@@ -23,11 +25,19 @@ long:
     cargo run --release -p earrrl --example flood
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test soak -- --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test chaos -- --nocapture
+    EARRRL_LONG=1 cargo test --release -p earrrl-server --test envoy_trouble -- --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-redis --test agreement --test near --test audit
 
 # the server, its floors and its peers side by side; keep the machine idle (10 minutes)
 bench-server:
     bench/server/run.py
+
+# Envoy's rate limit service beside a bare tonic echo, and how long calls take at four fifths of what the
+# machine can do (5 minutes; needs h2load; keep the machine idle)
+bench-envoy:
+    cargo build --release -p earrrl-server --bin earrrl --example echo_grpc
+    bench/envoy.py cpu
+    bench/envoy.py late
 
 # Redis's processor time a decision and bytes a client beside other scripts, then decisions while it breaks
 # (15 minutes with a million clients; keep the machine idle)

@@ -103,7 +103,7 @@ fn check_wait(limit: &Limit, state: &Option<State>, now: Nanos, cost: Cost, wait
         return;
     };
     let haze = match limit {
-        Limit::Exponential(limit) => (limit.period() as f64 * 1e-14) as u64 + 1,
+        Limit::Exponential(limit) => (limit.period_nanos() as f64 * 1e-14) as u64 + 1,
         _ => 0,
     };
     let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
@@ -43,6 +43,23 @@ pub struct Server {
     reload_error: Mutex<Option<String>>,
 }
 
+/// What came of a reload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reloaded {
+    /// Other rules are in force.
+    Anew,
+    /// Those before stay in force, for this reason.
+    Refused(String),
+    /// They stay for the reason that was given before.
+    RefusedAsBefore,
+}
+
+impl From<Result<(), String>> for Reloaded {
+    fn from(result: Result<(), String>) -> Self {
+        result.map_or_else(Self::Refused, |()| Self::Anew)
+    }
+}
+
 impl Server {
     /// A server with a configuration's rules in force; it does not listen yet.
     ///
@@ -79,11 +96,31 @@ impl Server {
     /// Why it was refused; `/readyz` tells it until a reload succeeds.
     pub fn reload(&self, config: Result<Config, String>) -> Result<(), String> {
         let result = config.and_then(|config| self.apply(config));
+        self.count_reload(&result);
+        *self.last_refusal() = result.clone().err();
+        result
+    }
+
+    /// As [`Server::reload`], after one that was refused: what is refused for the same reason once
+    /// more is not counted.
+    pub fn reload_again(&self, config: Result<Config, String>) -> Reloaded {
+        let result = config.and_then(|config| self.apply(config));
+        let before = std::mem::replace(&mut *self.last_refusal(), result.clone().err());
+        if result.is_err() && result.as_ref().err() == before.as_ref() {
+            return Reloaded::RefusedAsBefore;
+        }
+        self.count_reload(&result);
+        result.into()
+    }
+
+    fn count_reload(&self, result: &Result<(), String>) {
         let metrics = &self.service.metrics;
         let counter = if result.is_ok() { &metrics.reloads } else { &metrics.failed_reloads };
         counter.increment();
-        *self.reload_error.lock().unwrap_or_else(PoisonError::into_inner) = result.clone().err();
-        result
+    }
+
+    fn last_refusal(&self) -> MutexGuard<'_, Option<String>> {
+        self.reload_error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn apply(&self, config: Config) -> Result<(), String> {
@@ -107,15 +144,13 @@ impl Server {
     /// Why they were refused.
     pub fn reload_descriptors(&self, tree: Tree) -> Result<(), String> {
         let result = self.service.reload_descriptors(tree);
-        let metrics = &self.service.metrics;
-        let counter = if result.is_ok() { &metrics.reloads } else { &metrics.failed_reloads };
-        counter.increment();
+        self.count_reload(&result);
         result
     }
 
     /// Why the last reload was refused, if it was.
     pub fn reload_error(&self) -> Option<String> {
-        self.reload_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last_refusal().clone()
     }
 
     /// From here on `/readyz` says that the server is going.

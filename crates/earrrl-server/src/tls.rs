@@ -175,8 +175,7 @@ impl Acceptors {
 fn server_config(config: &TlsConfig) -> Result<ServerConfig, String> {
     let provider = Arc::new(ring::default_provider());
     let chain = certificates(&config.cert)?;
-    let key = PrivateKeyDer::from_pem_slice(&read(&config.key)?)
-        .map_err(|error| format!("{}: no private key: {error}", config.key.display()))?;
+    let key = private_key(&config.key)?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
         .map_err(|error| error.to_string())?;
@@ -194,7 +193,20 @@ fn server_config(config: &TlsConfig) -> Result<ServerConfig, String> {
     Ok(built)
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+/// The key of a file.
+///
+/// # Errors
+/// What is wrong with the file.
+pub(crate) fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    PrivateKeyDer::from_pem_slice(&read(file)?)
+        .map_err(|error| format!("{}: no private key: {error}", file.display()))
+}
+
+/// The certificates of a file, one at least.
+///
+/// # Errors
+/// What is wrong with the file.
+pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let text = read(file)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     match found {

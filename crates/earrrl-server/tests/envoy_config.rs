@@ -126,3 +126,11 @@ fn explaining_names_the_limit_and_the_way_to_it() {
     let text = of("shop", &[("banned", "x")]);
     assert!(text.contains("named banned") && text.contains("nothing is allowed"), "{text}");
 }
+
+#[test]
+fn what_is_no_text_is_an_error_with_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("d.yaml"), b"domain: d\ndescr\xc3\xa9\xffiptors:\n").unwrap();
+    let error = load(&[folder.path().to_owned()], false).unwrap_err().to_string();
+    assert!(error.ends_with("d.yaml:2:7: expected UTF-8"), "{error}");
+}

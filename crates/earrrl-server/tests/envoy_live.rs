@@ -8,22 +8,29 @@ use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use earrrl::SystemClock;
 use earrrl_server::config::envoy::ControlPlane;
 use earrrl_server::config::envoy::xds::TYPE_URL;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor as Descriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::{
     AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
 };
 use envoy_types::pb::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use envoy_types::pb::google::protobuf::Any;
 use envoy_types::pb::ratelimit::config::ratelimit::v3::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy,
 };
 use prost::Message as _;
+use rustix::process::Signal;
 use serde_json::{Value, json};
+use support::certificates::{Authority, shown};
 use support::process::Process;
 use support::redis::{Redis, free_address};
 use support::{TestServer, connect, http, parse, testdata, until};
@@ -173,6 +180,58 @@ fn response(version: &str, domain: &str, limit: u32) -> Option<DiscoveryResponse
     })
 }
 
+/// Redis does not answer; the caller's deadline comes before the engine's.
+#[test]
+fn what_cannot_be_decided_in_time_is_answered_by_policy() {
+    let redis = Redis::start();
+    let start = |policy: &str| {
+        let engine = format!(
+            "[engine]\nredis = \"{}\"\ndeadline = \"10s\"\npolicy = \"{policy}\"\ncapacity = 1000",
+            redis.url()
+        );
+        let mut config = parse(&engine);
+        config.envoy.files = vec![testdata("envoy/shop.yaml")];
+        config.envoy.load().unwrap();
+        let server = TestServer::with_clock(config, Arc::new(SystemClock::new()));
+        until("Redis decides", || server.http().get("/readyz").json()["engine"]["mode"] == "redis");
+        server
+    };
+    let servers = ["local", "allow", "deny"].map(start);
+    redis.signal(Signal::STOP);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let ask = &|server: &TestServer, key: &str, negative: bool| {
+        let entry = Entry { key: key.into(), value: "small".into() };
+        let descriptor = Descriptor {
+            entries: vec![entry],
+            is_negative_hits: negative,
+            ..Descriptor::default()
+        };
+        let mut request = Request::new(RateLimitRequest {
+            domain: "shop".into(),
+            descriptors: vec![descriptor],
+            hits_addend: 1,
+        });
+        request.set_timeout(Duration::from_secs(3));
+        let address = format!("http://{}", server.grpc);
+        runtime.block_on(async {
+            let mut client = RateLimitServiceClient::connect(address).await.unwrap();
+            client.should_rate_limit(request).await.unwrap().into_inner().overall_code
+        })
+    };
+    let (ok, over) = (1, 2);
+    // At once, since they wait.
+    std::thread::scope(|scope| {
+        for (server, expected) in servers.iter().zip([ok, ok, over]) {
+            scope.spawn(move || {
+                assert_eq!(ask(server, "team", false), expected);
+                // What meets no limit, and what gives back, is denied by no policy.
+                assert_eq!(ask(server, "nobody", false), ok);
+                assert_eq!(ask(server, "team", true), ok);
+            });
+        }
+    });
+}
+
 #[test]
 fn a_control_plane_is_followed() {
     let plane = Plane::default();
@@ -209,6 +268,64 @@ fn a_control_plane_is_followed() {
     assert_eq!(requests[0].node.as_ref().unwrap().id, "node-7");
     let refusal = &requests[2].error_detail.as_ref().unwrap().message;
     assert_eq!(refusal, "xds c: config file cannot have empty domain");
+}
+
+/// Takes TLS off what comes, and passes it on; tells of every handshake whether it succeeded.
+async fn unwrap_tls(
+    listener: tokio::net::TcpListener,
+    config: rustls::ServerConfig,
+    to: SocketAddr,
+    shaken: Arc<Mutex<Vec<bool>>>,
+) {
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        let (acceptor, shaken) = (acceptor.clone(), Arc::clone(&shaken));
+        tokio::spawn(async move {
+            let accepted = acceptor.accept(stream).await;
+            shaken.lock().unwrap().push(accepted.is_ok());
+            let Ok(mut client) = accepted else { return };
+            let mut server = tokio::net::TcpStream::connect(to).await.unwrap();
+            let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+        });
+    }
+}
+
+/// Each side knows the other by its authority: what is meant for Envoy Gateway.
+#[test]
+fn a_control_plane_is_spoken_to_over_tls() {
+    let (authority, other) = (Authority::new("ours"), Authority::new("other"));
+    authority.issue("plane", &["localhost"]);
+    authority.issue("node", &["ratelimit"]);
+    other.issue("node", &["ratelimit"]);
+    let plane = Plane::default();
+    *plane.responses.lock().unwrap() = vec![response("1", "d", 5)];
+    let (address, shaken) = (free_address(), Arc::<Mutex<Vec<bool>>>::default());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let service = AggregatedDiscoveryServiceServer::new(plane.clone());
+    runtime.spawn(tonic::transport::Server::builder().add_service(service).serve(address));
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let config = authority.server("plane");
+    runtime.spawn(unwrap_tls(listener, config, address, Arc::clone(&shaken)));
+    let text = std::fs::read_to_string(testdata("../contrib/envoy/gateway.toml")).unwrap();
+    let follow = |node: &Authority| {
+        let text = text.replace("/certs/ca.crt", &shown(&authority.path("ca.pem")));
+        let text = text.replace("/certs/tls.crt", &shown(&node.path("node.pem")));
+        let text = text.replace("/certs/tls.key", &shown(&node.path("node.key")));
+        let config = parse(&text.replace("envoy-gateway:18001", &format!("localhost:{port}")));
+        TestServer::with_clock(config, Arc::new(SystemClock::new()))
+    };
+    let stranger = follow(&other);
+    until("a stranger is refused", || shaken.lock().unwrap().contains(&false));
+    assert!(plane.requests.lock().unwrap().is_empty());
+    drop(stranger);
+    let server = follow(&authority);
+    until("the limit is in force", || {
+        let answer = ask(server.http, ("d", "k", "x"), &json!({"hitsAddend": 0}));
+        answer["statuses"][0]["currentLimit"]["requestsPerUnit"] == 5
+    });
+    assert_eq!(plane.requests.lock().unwrap()[0].node.as_ref().unwrap().id, "envoy-ratelimit");
 }
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -4,62 +4,13 @@
 
 mod support;
 
-use std::io::Read as _;
-use std::net::{SocketAddr, TcpListener};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
+use support::envoy::Envoy;
 use support::http::Client;
 use support::{TestServer, installed, testdata, until};
 
 const TOKEN: &str = "check-token-0123456789";
-
-/// Envoy with `testdata/envoy/proxy.yaml` in front of a server; killed when this is dropped.
-struct Envoy {
-    child: Child,
-    proxy: SocketAddr,
-    _config: tempfile::TempDir,
-}
-
-impl Envoy {
-    fn start(grpc: SocketAddr) -> Self {
-        // Held together, so that they differ.
-        let held = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [proxy, app] = [0, 1].map(|place: usize| held[place].local_addr().unwrap());
-        drop(held);
-        let text = std::fs::read_to_string(testdata("envoy/proxy.yaml")).unwrap();
-        let port = |address: SocketAddr| address.port().to_string();
-        let text = text.replace("port_value: GRPC", &format!("port_value: {}", port(grpc)));
-        let text = text.replace("port_value: APP", &format!("port_value: {}", port(app)));
-        let text = text.replace("port_value: PROXY", &format!("port_value: {}", port(proxy)));
-        let config = tempfile::tempdir().unwrap();
-        let file = config.path().join("envoy.yaml");
-        std::fs::write(&file, text).unwrap();
-        let mut command = Command::new(installed("bin/envoy"));
-        command.args(["--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warn", "-c"]);
-        let child = command.arg(&file).stderr(Stdio::piped()).spawn().unwrap();
-        let mut envoy = Self { child, proxy, _config: config };
-        until("Envoy listens", || {
-            if envoy.child.try_wait().unwrap().is_some() {
-                let mut log = String::new();
-                envoy.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-                panic!("Envoy ended: {log}");
-            }
-            std::net::TcpStream::connect(proxy).is_ok()
-        });
-        envoy
-    }
-
-    fn client(&self) -> Client {
-        Client::connect(self.proxy)
-    }
-}
-
-impl Drop for Envoy {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 #[test]
 fn an_independent_client_is_answered() {
@@ -139,4 +90,52 @@ fn tokens_are_billed_to_the_last_one() {
     assert_eq!(small(&mut client, 60), 200);
     until("the second bill has come", || remaining("small", ask) == 0);
     assert_eq!(small(&mut client, 60), 429);
+}
+
+/// The patches of `contrib/envoy/istio.yaml`, put where Istio puts them.
+#[test]
+fn istios_patches_are_obeyed() {
+    let recipe = std::fs::read_to_string(testdata("../contrib/envoy/istio.yaml")).unwrap();
+    let recipe = recipe.replace("outbound|8081||ratelimit.default.svc.cluster.local", "ratelimit");
+    // The test may run on a busy machine.
+    let patches = values(&recipe.replace("timeout: 0.02s", "timeout: 30s"));
+    let [filter, limits] = &*patches else { panic!("{patches:?}") };
+    let server = TestServer::with_descriptors("");
+    let envoy = Envoy::start_with(server.grpc, |text| {
+        let (start, rest) =
+            text.split_once("                  - name: envoy.filters.http.ratelimit\n").unwrap();
+        let (_, end) =
+            rest.split_once("                  - name: envoy.filters.http.router").unwrap();
+        let filter = indent(filter, 20).replacen("  name:", "- name:", 1);
+        let text =
+            format!("{start}{filter}                  - name: envoy.filters.http.router{end}");
+        let (start, rest) = text.split_once("                    - name: shop\n").unwrap();
+        let (rest, _) =
+            rest.split_once("                        - match: {prefix: /tokens}").unwrap();
+        let route = "                        - {match: {prefix: /}, route: {cluster: app}}\n";
+        format!("{start}                    - name: shop\n{}{rest}{route}", indent(limits, 22))
+    });
+    let mut client = envoy.client();
+    for expected in [200; 20].into_iter().chain([429; 5]) {
+        assert_eq!(client.request("GET", "/", "x-user: alice\r\n", b"").status, expected);
+    }
+    assert_eq!(client.request("GET", "/", "", b"").status, 200);
+}
+
+/// The blocks under each `value:` of a YAML text, without their indentation.
+fn values(text: &str) -> Vec<String> {
+    let depth = |line: &str| line.len() - line.trim_start().len();
+    let lines: Vec<&str> = text.lines().collect();
+    let keys = lines.iter().enumerate().filter(|(_, line)| line.trim() == "value:");
+    let block = |(at, key): (usize, &&str)| {
+        let inside = lines[at + 1..].iter().take_while(|line| depth(line) > depth(key));
+        let inside: Vec<&str> = inside.copied().collect();
+        let least = inside.iter().map(|line| depth(line)).min().unwrap();
+        inside.iter().map(|line| format!("{}\n", &line[least..])).collect()
+    };
+    keys.map(block).collect()
+}
+
+fn indent(text: &str, spaces: usize) -> String {
+    text.lines().map(|line| format!("{:spaces$}{line}\n", "")).collect()
 }

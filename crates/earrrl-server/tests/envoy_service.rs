@@ -133,7 +133,7 @@ fn metadata_is_that_of_descriptors_that_passed() {
     assert_eq!(first["metadata"]["pool"], pool);
     assert_eq!(first["domain"], "shop");
     assert_eq!(first["hitsAddend"], 3.0);
-    assert_eq!(first["descriptors"][0], json!({"entries": ["pool=a"], "hitsAddend": 1.0}));
+    assert_eq!(first["descriptors"][0], json!({"entries": ["pool=a"], "hitsAddend": 1}));
     assert_eq!(of("pool=a; pool=b")["metadata"]["pool"], json!({"name": "b"}));
 }
 
@@ -205,6 +205,7 @@ fn metrics_have_the_peers_names_and_labels() {
         "shared=ab",
         "top=v,sub=w",
         "top=v,sub=w",
+        "wild=ab h18446744073709551615",
     ] {
         let mut request = request(text);
         request["domain"] = "d".into();
@@ -217,7 +218,8 @@ fn metrics_have_the_peers_names_and_labels() {
         r#"near_limit{domain="d",key1="plain"} 1"#,
         r#"over_limit{domain="d",key1="plain"} 1"#,
         r#"over_limit{domain="d",key1="named_bob"} 2"#,
-        r#"total_hits{domain="d",key1="wild_ab"} 1"#,
+        // A claim of 2^64 - 1 counts as 2^32 - 1, so that no sum begins anew.
+        r#"total_hits{domain="d",key1="wild_ab"} 4294967296"#,
         r#"total_hits{domain="d",key1="shared_a*"} 1"#,
         r#"shadow_mode{domain="d",key1="top_v",key2="sub"} 1"#,
     ] {
@@ -232,4 +234,43 @@ fn metrics_have_the_peers_names_and_labels() {
     ] {
         assert!(metrics.contains(&format!("ratelimit_service_{name}")), "{name}");
     }
+}
+
+/// As protojson reads it: null stands for what is not there, and whole numbers may be written with a point.
+#[test]
+fn json_is_read_as_the_peer_reads_it() {
+    let read = |text: &str| json::request(text.as_bytes());
+    let all = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":null}],"limit":{"requestsPerUnit":1e1,"unit":null},"hitsAddend":"7","isNegativeHits":null}],"hits_addend":3.0}"#;
+    let request = read(all).unwrap();
+    let descriptor = &request.descriptors[0];
+    let limit = descriptor.limit.as_ref().unwrap();
+    assert_eq!((request.hits_addend, descriptor.hits_addend.as_ref().unwrap().value), (3, 7));
+    assert_eq!((limit.requests_per_unit, limit.unit), (10, 0));
+    assert_eq!((descriptor.entries[0].value.as_str(), descriptor.is_negative_hits), ("", false));
+    let nothing = r#"{"domain":null,"descriptors":null,"hitsAddend":null}"#;
+    assert_eq!(read(nothing), Ok(Default::default()));
+    let unset = r#"{"domain":"d","descriptors":[{"entries":null,"limit":null,"hitsAddend":null}]}"#;
+    let descriptor = &read(unset).unwrap().descriptors[0];
+    assert!(descriptor.limit.is_none() && descriptor.hits_addend.is_none());
+
+    for (text, expected) in [
+        (r#"{"hitsAddend":1.5}"#, "expected a whole number from 0, not 1.5"),
+        (r#"{"hitsAddend":-1}"#, "expected a whole number from 0, not -1"),
+        (r#"{"hitsAddend":4294967296}"#, "hitsAddend: 4294967296 is above 4294967295"),
+        (
+            r#"{"descriptors":[{"limit":{"requests_per_unit":4294967296,"unit":1}}]}"#,
+            "requestsPerUnit: 4294967296 is above 4294967295",
+        ),
+    ] {
+        let error = read(text).unwrap_err();
+        assert!(error.starts_with(expected), "{text}: {error}");
+    }
+}
+
+/// Metadata's numbers are doubles; protojson writes whole ones without a point.
+#[test]
+fn whole_numbers_of_metadata_have_no_point() {
+    let (service, _) = service("[envoy]\ndynamic_metadata = true");
+    let answer = ask(&service, &request("pool=a x3")).unwrap();
+    assert_eq!(answer["dynamicMetadata"]["hitsAddend"].to_string(), "3");
 }

@@ -4,8 +4,10 @@
 
 mod support;
 
+use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use earrrl_server::serve::descriptors;
 use rustix::process::Signal;
+use support::certificates::{Authority, shake};
 use support::process::{BINARY, Process};
 use support::resp::{Client, Reply, encode};
 use support::{connect, http, until};
@@ -103,9 +106,7 @@ fn a_log_that_nobody_reads_ends_nothing() {
 fn a_full_disk_stops_no_reload() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("limits.toml");
-    let rule =
-        |burst: u32| format!("[[rule]]\nname = \"default\"\nlimit = \"gcra 1/s burst={burst}\"\n");
-    std::fs::write(&file, rule(5)).unwrap();
+    std::fs::write(&file, rule_file(5)).unwrap();
     let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (http, resp) = (free(), free());
     let mut command = Command::new(BINARY);
@@ -115,7 +116,7 @@ fn a_full_disk_stops_no_reload() {
     let process = Killed(command.spawn().unwrap());
     until("it serves", || TcpStream::connect(http).is_ok());
     for reload in 1..=3 {
-        std::fs::write(&file, rule(5 + reload)).unwrap();
+        std::fs::write(&file, rule_file(5 + reload)).unwrap();
         rustix::process::kill_process(rustix::process::Pid::from_child(&process.0), Signal::HUP)
             .unwrap();
         until("it has reloaded", || {
@@ -263,9 +264,7 @@ fn garbage_under_load_leaves_the_rules_in_force() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("limits.toml");
     let write = |text: &str| std::fs::write(&file, text).unwrap();
-    let rule =
-        |burst: u32| format!("[[rule]]\nname = \"default\"\nlimit = \"gcra 1/s burst={burst}\"\n");
-    write(&rule(5));
+    write(&rule_file(5));
     let mut process = Process::start(&["--config", file.to_str().unwrap()]);
     let stop = Arc::new(AtomicBool::new(false));
     let clients = hammer(process.resp, &stop);
@@ -280,13 +279,132 @@ fn garbage_under_load_leaves_the_rules_in_force() {
     assert_eq!(observer.get("/v1/rules").json()["rules"][0]["quota"], 5);
 
     // A change of the file is noticed without a signal.
-    write(&rule(77));
+    write(&rule_file(77));
     process.until_logged("reloaded");
     assert_eq!(observer.get("/v1/rules").json()["rules"][0]["quota"], 77);
     assert_eq!(observer.get("/readyz").json()["reload_error"], serde_json::Value::Null);
     stop.store(true, Relaxed);
     let answered: u64 = clients.into_iter().map(|client| client.join().unwrap()).sum();
     assert!(answered > 0);
+}
+
+fn rule_file(burst: u32) -> String {
+    format!("[[rule]]\nname = \"default\"\nlimit = \"gcra 1/s burst={burst}\"\n")
+}
+
+/// A file that whoever reads it waits at.
+fn make_pipe(file: &Path) {
+    assert!(Command::new("mkfifo").arg(file).status().unwrap().success());
+}
+
+/// The writing end of a pipe, once somebody reads it.
+fn pipe_that_is_read(file: &Path) -> File {
+    const O_NONBLOCK: i32 = 0o4000;
+    let mut pipe = None;
+    until("the pipe is read", || {
+        let opened = OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(file);
+        pipe = opened.ok();
+        pipe.is_some()
+    });
+    pipe.unwrap()
+}
+
+#[test]
+fn a_reload_refused_for_want_of_descriptors_is_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.toml");
+    let authority = Authority::new("ours");
+    authority.issue("server", &["localhost"]);
+    let config = |burst| rule_file(burst) + &authority.table("listeners = [\"grpc\"]");
+    std::fs::write(&file, config(5)).unwrap();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -n 40; exec \"$@\"", "sh", BINARY, "serve", "--config"]).arg(&file);
+    let mut process = Process::spawn(&mut shell);
+    let mut observer = http::Client::connect(process.http);
+    assert_eq!(observer.get("/healthz").status, 200);
+    let crowd: Vec<_> = (0..100).map(|_| connect(process.resp)).collect();
+    process.until_logged("can't accept now");
+    std::fs::write(&file, config(77)).unwrap();
+    process.signal(Signal::HUP);
+    let refused = process.until_logged("not reloaded");
+    assert!(refused["fields"]["error"].as_str().unwrap().contains("open files"), "{refused}");
+    assert_eq!(observer.get("/v1/rules").json()["rules"][0]["quota"], 5);
+    authority.issue("server", &["localhost"]);
+    process.until_logged("certificates not reloaded");
+    // Nobody asks once more, and the file does not change.
+    drop(crowd);
+    let mut awaited = vec!["certificates reloaded", "reloaded"];
+    while !awaited.is_empty() {
+        let line = process.until_logged("");
+        awaited.retain(|message| line["fields"]["message"] != *message);
+    }
+    assert_eq!(observer.get("/v1/rules").json()["rules"][0]["quota"], 77);
+}
+
+/// As systemd tells a unit of what `LoadCredential=` names.
+#[test]
+fn tokens_and_keys_may_be_a_units_credentials() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.toml");
+    let authority = Authority::new("ours");
+    authority.issue("server", &["localhost"]);
+    let token = "check-token-0123456789";
+    std::fs::write(authority.path("check-token"), token).unwrap();
+    let config = "[server]\ncheck_token_file = \"$CREDENTIALS_DIRECTORY/check-token\"\n\
+                  [server.tls]\ncert = \"$CREDENTIALS_DIRECTORY/server.pem\"\n\
+                  key = \"$CREDENTIALS_DIRECTORY/server.key\"\nlisteners = [\"resp\"]\n";
+    std::fs::write(&file, config.to_owned() + &rule_file(5)).unwrap();
+    let mut command = Command::new(BINARY);
+    command.args(["serve", "--config"]).arg(&file);
+    let process = Process::spawn(command.env("CREDENTIALS_DIRECTORY", authority.folder.path()));
+    let mut client = http::Client::connect(process.http);
+    assert_eq!(client.get("/v1/rules").status, 401);
+    client.token = Some(token.to_owned());
+    assert_eq!(client.get("/v1/rules").status, 200);
+    let client = authority.client(None, &[&rustls::version::TLS13], &[]);
+    assert!(shake(&client, process.resp).is_ok());
+
+    let mut check = Command::new(BINARY);
+    let check = check.args(["config", "check"]).arg(&file).env_remove("CREDENTIALS_DIRECTORY");
+    let output = check.output().unwrap();
+    let error = text(&output.stderr);
+    assert!(error.contains(":2:20: check_token_file: CREDENTIALS_DIRECTORY is not set"), "{error}");
+    assert!(error.contains(":4:8: ") && error.contains(":5:7: "), "{error}");
+}
+
+#[test]
+fn a_hangup_before_it_serves_is_a_reload_after() {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, next] = ["limits.toml", "next"].map(|name| folder.path().join(name));
+    make_pipe(&file);
+    let mut command = Command::new(BINARY);
+    command.args(["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--config"]);
+    let mut process = Process::begin(command.arg(&file));
+    let mut pipe = pipe_that_is_read(&file);
+    process.signal(Signal::HUP);
+    std::fs::write(&next, rule_file(77)).unwrap();
+    std::fs::rename(&next, &file).unwrap();
+    pipe.write_all(rule_file(5).as_bytes()).unwrap();
+    drop(pipe);
+    process.until_serving();
+    process.until_logged("reloaded");
+    let rules = http::Client::connect(process.http).get("/v1/rules").json();
+    assert_eq!(rules["rules"][0]["quota"], 77);
+}
+
+#[test]
+fn a_reload_that_never_ends_holds_up_no_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, pipe] = ["limits.toml", "pipe"].map(|name| folder.path().join(name));
+    std::fs::write(&file, rule_file(5)).unwrap();
+    make_pipe(&pipe);
+    let mut process = Process::start(&["--config", file.to_str().unwrap()]);
+    std::fs::rename(&pipe, &file).unwrap();
+    process.signal(Signal::HUP);
+    let _pipe = pipe_that_is_read(&file);
+    process.signal(Signal::TERM);
+    until("it has stopped", || process.child.try_wait().unwrap().is_some());
+    assert!(process.child.wait().unwrap().success());
 }
 
 #[test]

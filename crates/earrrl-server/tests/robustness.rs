@@ -747,3 +747,81 @@ fn idle_clients_of_http_leave_room_for_health() {
     }
     drop((idle, more));
 }
+
+/// Whoever holds all that may be held keeps nobody from small requests.
+#[test]
+fn health_is_told_however_much_is_held() {
+    let server = TestServer::start(
+        "[server]\nmax_held_memory = 1048576\nrequest_timeout = \"1h\"\nmax_connections = 10000\n",
+    );
+    let mut crowd = Vec::new();
+    for (length, most_left) in [(16_000, 17_000), (1000, 2000)] {
+        let half = format!("*4\r\n$16000\r\n{}", "x".repeat(length));
+        support::until("it is full", || {
+            let mut stream = connect(server.resp);
+            let _ = stream.write_all(half.as_bytes());
+            crowd.push(stream);
+            1_048_576 - server.server.connections.held().min(1_048_576) < most_left
+        });
+    }
+    assert_eq!(server.http().get("/healthz").status, 200);
+    assert_eq!(server.http().get("/metrics").status, 200);
+    assert_eq!(server.http().post("/v1/check", r#"{"rule":"no","key":"k"}"#).status, 404);
+}
+
+/// They ask on and on, and read nothing.
+#[test]
+fn memory_held_for_answers_that_nobody_reads_is_bounded_together() {
+    let server = TestServer::start(
+        "[server]\nmax_held_memory = 1048576\nrequest_timeout = \"1h\"\nmax_connections = 10000\n",
+    );
+    let request = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(400);
+    let crowd: Vec<TcpStream> = (0..150)
+        .map(|_| {
+            let mut stream = connect(server.http);
+            socket2::SockRef::from(&stream).set_recv_buffer_size(4096).unwrap();
+            let _ = stream.write_all(request.as_bytes());
+            stream
+        })
+        .collect();
+    support::until("many are shed", || shed(&server) >= 50);
+    support::until("it is free", || server.server.connections.held() <= 1_048_576);
+    drop(crowd);
+}
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+    bytes.extend([kind, flags]);
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+/// `GET path` on a stream, and its end.
+fn get_frame(stream: u32, path: &str) -> Vec<u8> {
+    // :method GET, :scheme http, then :path and :authority as literals.
+    let mut block = vec![0x82, 0x86, 0x04, path.len() as u8];
+    block.extend(path.as_bytes());
+    block.extend([0x01, 9]);
+    block.extend(b"localhost");
+    frame(1, 0x05, stream, &block)
+}
+
+#[test]
+fn answers_that_nobody_reads_over_http2_are_held_within_bounds() {
+    let server = TestServer::start(
+        "[server]\nmax_held_memory = 1048576\nrequest_timeout = \"1h\"\nmax_connections = 10000\n",
+    );
+    let mut stream = connect(server.http);
+    // No byte of a body may be sent: the initial window is zero.
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]));
+    (0..1000).for_each(|nth| bytes.extend(get_frame(2 * nth + 1, "/openapi.json")));
+    stream.write_all(&bytes).unwrap();
+    support::until("many are refused", || shed(&server) >= 500);
+    assert!(server.server.connections.held() <= 1_048_576);
+    assert_eq!(server.http().get("/healthz").status, 200);
+    drop(stream);
+    support::until("it is free", || server.server.connections.held() == 0);
+}

@@ -103,11 +103,16 @@ impl Prefixes {
         if self.keeps_ipv4() && !text.contains(&b':') {
             return text;
         }
-        let Some(address) = str::from_utf8(text).ok().and_then(parse) else { return text };
+        self.key_of_address(text, buffer).unwrap_or(text)
+    }
+
+    /// As [`Prefixes::key_of_text`], but `None` for what is no address.
+    pub fn key_of_address<'a>(self, text: &[u8], buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+        let address = str::from_utf8(text).ok().and_then(parse)?;
         buffer.clear();
         // Writing to memory does not fail.
         let _ = self.write(address, buffer);
-        buffer
+        Some(buffer)
     }
 }
 

@@ -61,9 +61,9 @@ impl Rate {
         per_second(self.amount.billionths(), self.per)
     }
 
-    /// As it was given: the amount, and the time in which it is allowed, in nanoseconds.
-    pub fn parts(self) -> (Cost, u64) {
-        (self.amount, self.per)
+    /// As it was given: the amount, and the time in which it is allowed.
+    pub fn parts(self) -> (Cost, Duration) {
+        (self.amount, Duration::from_nanos(self.per))
     }
 
     /// `N/D` in lowest terms: N units every D nanoseconds.

@@ -12,11 +12,11 @@ const TOLERANCE: f64 = 1e-12;
 
 impl OnRedis for Exponential {
     fn meaning(&self) -> [u64; 4] {
-        [self.period(), 0, 0, 0]
+        [self.period_nanos(), 0, 0, 0]
     }
 
     fn parameters(&self, request: &Request<'_>, packed: &mut Packed) {
-        let period = self.period() as f64 / 1e3;
+        let period = self.period_nanos() as f64 / 1e3;
         let most = self.quota().as_f64() * (1.0 + TOLERANCE);
         let Life { step, lives } = life(period, request.linger_ms());
         packed.numbers(&[period, most, request.units(), step, lives, MANY * most]);
@@ -44,7 +44,7 @@ impl OnRedis for Exponential {
 
     /// Forgotten at a billionth of a hundred times the limit.
     fn tail(&self) -> f64 {
-        self.period() as f64 / 1e9 * 1e11f64.ln()
+        self.period_nanos() as f64 / 1e9 * 1e11f64.ln()
     }
 
     fn adds(&self) -> bool {

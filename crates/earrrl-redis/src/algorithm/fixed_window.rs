@@ -8,15 +8,15 @@ use super::{Adjustment, OnRedis, Request};
 
 impl OnRedis for FixedWindow {
     fn meaning(&self) -> [u64; 4] {
-        [self.window(), 0, 0, 0]
+        [self.window_nanos(), 0, 0, 0]
     }
 
     fn check(&self) -> Result<(), RuleError> {
-        check_window(self.window())
+        check_window(self.window_nanos())
     }
 
     fn parameters(&self, request: &Request<'_>, packed: &mut Packed) {
-        window_parameters(self.window(), self.quota(), request, packed);
+        window_parameters(self.window_nanos(), self.quota(), request, packed);
     }
 
     fn has_len(&self, len: usize) -> bool {
@@ -36,13 +36,17 @@ impl OnRedis for FixedWindow {
 
     fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
         let State::FixedWindow(state) = state else { return state };
-        let window = moved_slot(state.window, from.get() / self.window(), to.get() / self.window());
+        let window = moved_slot(
+            state.window,
+            from.get() / self.window_nanos(),
+            to.get() / self.window_nanos(),
+        );
         State::FixedWindow(Count { window, ..state })
     }
 
     fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {
         let State::FixedWindow(state) = counted else { return Vec::new() };
-        vec![Adjustment::add(start(state.window, self.window()), state.count)]
+        vec![Adjustment::add(start(state.window, self.window_nanos()), state.count)]
     }
 
     fn merged(&self, state: State, counted: &State, _sum: Cost) -> State {

@@ -9,15 +9,15 @@ use super::{Adjustment, OnRedis, Request};
 
 impl OnRedis for SlidingCounter {
     fn meaning(&self) -> [u64; 4] {
-        [self.window(), 0, 0, 0]
+        [self.window_nanos(), 0, 0, 0]
     }
 
     fn check(&self) -> Result<(), RuleError> {
-        check_window(self.window())
+        check_window(self.window_nanos())
     }
 
     fn parameters(&self, request: &Request<'_>, packed: &mut Packed) {
-        window_parameters(self.window(), self.quota(), request, packed);
+        window_parameters(self.window_nanos(), self.quota(), request, packed);
     }
 
     fn has_len(&self, len: usize) -> bool {
@@ -38,14 +38,18 @@ impl OnRedis for SlidingCounter {
 
     fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
         let State::SlidingCounter(state) = state else { return state };
-        let window = moved_slot(state.window, from.get() / self.window(), to.get() / self.window());
+        let window = moved_slot(
+            state.window,
+            from.get() / self.window_nanos(),
+            to.get() / self.window_nanos(),
+        );
         State::SlidingCounter(Counts { window, ..state })
     }
 
     fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {
         let State::SlidingCounter(state) = counted else { return Vec::new() };
-        let earlier = start(state.window.saturating_sub(1), self.window());
-        let present = start(state.window, self.window());
+        let earlier = start(state.window.saturating_sub(1), self.window_nanos());
+        let present = start(state.window, self.window_nanos());
         vec![Adjustment::add(earlier, state.previous), Adjustment::add(present, state.current)]
     }
 

@@ -17,12 +17,12 @@ impl OnRedis for SlidingLog {
     }
 
     fn check(&self) -> Result<(), RuleError> {
-        check_window(self.window())
+        check_window(self.window_nanos())
     }
 
     fn parameters(&self, request: &Request<'_>, packed: &mut Packed) {
-        let (window, quota) = (whole_micros(self.window()), self.quota().billionths() as f64);
-        let (exact, grain) = (self.exact_entries() as f64, (self.grain() / SLOT) as f64);
+        let (window, quota) = (whole_micros(self.window_nanos()), self.quota().billionths() as f64);
+        let (exact, grain) = (self.exact_entries() as f64, (self.grain_nanos() / SLOT) as f64);
         let step = (window / 4.0).ceil();
         let lives = (window + step) / 1e3 + request.linger_ms();
         let cost = request.billionths();

@@ -12,26 +12,26 @@ const MOST_EXACT: f64 = 9_007_199_254_740_992.0;
 
 impl OnRedis for SlidingWindow {
     fn meaning(&self) -> [u64; 4] {
-        [self.window(), self.sub_windows(), 0, 0]
+        [self.window_nanos(), self.sub_windows(), 0, 0]
     }
 
     fn check(&self) -> Result<(), RuleError> {
         let shares = self.sub_windows() / common_divisor(self);
-        if whole_micros(self.window()) * shares as f64 >= MOST_EXACT {
+        if whole_micros(self.window_nanos()) * shares as f64 >= MOST_EXACT {
             let problem = format!(
                 "{} parts of {}us can't be told exactly on Redis; take a divisor of the window",
                 self.sub_windows(),
-                self.window() / 1000
+                self.window_nanos() / 1000
             );
             return Err(RuleError::new(problem).of("sub-windows"));
         }
-        check_window(self.window())
+        check_window(self.window_nanos())
     }
 
     fn parameters(&self, request: &Request<'_>, packed: &mut Packed) {
-        let (window, quota) = (whole_micros(self.window()), self.quota().billionths() as f64);
+        let (window, quota) = (whole_micros(self.window_nanos()), self.quota().billionths() as f64);
         let (parts, common) = (self.sub_windows(), common_divisor(self));
-        let (share, width) = (parts / common, self.window() / 1000 / common);
+        let (share, width) = (parts / common, self.window_nanos() / 1000 / common);
         let lifetime = (parts + u64::from(self.edge() == Edge::Harsh)) as f64;
         let lives = window / 1e3 * (lifetime / parts as f64) + request.linger_ms();
         packed.numbers(&[window, parts as f64, share as f64, width as f64, lifetime]);
@@ -69,7 +69,7 @@ impl OnRedis for SlidingWindow {
 
     fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {
         let State::SlidingWindow(tally) = counted else { return Vec::new() };
-        let (window, parts) = (u128::from(self.window()), u128::from(self.sub_windows()));
+        let (window, parts) = (u128::from(self.window_nanos()), u128::from(self.sub_windows()));
         let begins = |slot: u64| (u128::from(slot) * window).div_ceil(parts * 1000) as f64;
         tally.entries().map(|(slot, cost)| Adjustment::add(begins(slot), cost)).collect()
     }
@@ -86,7 +86,7 @@ impl OnRedis for SlidingWindow {
 
 /// Of the window in microseconds and its number of sub-windows.
 fn common_divisor(limit: &SlidingWindow) -> u64 {
-    let (mut a, mut b) = (limit.window() / 1000, limit.sub_windows());
+    let (mut a, mut b) = (limit.window_nanos() / 1000, limit.sub_windows());
     while b != 0 {
         (a, b) = (b, a % b);
     }
@@ -95,6 +95,6 @@ fn common_divisor(limit: &SlidingWindow) -> u64 {
 
 /// The number of the sub-window at an instant.
 fn slot_of(limit: &SlidingWindow, now: Nanos) -> u64 {
-    let (parts, window) = (u128::from(limit.sub_windows()), u128::from(limit.window()));
+    let (parts, window) = (u128::from(limit.sub_windows()), u128::from(limit.window_nanos()));
     u64::try_from(u128::from(now.get()) * parts / window).unwrap_or(u64::MAX)
 }

@@ -10,7 +10,7 @@ use super::{Adjustment, OnRedis, Request};
 impl OnRedis for TokenBucket {
     fn meaning(&self) -> [u64; 4] {
         let (amount, per) = self.refill().parts();
-        let rate = amount.billionths() as f64 / per as f64;
+        let rate = amount.billionths() as f64 / per.as_nanos() as f64;
         let capacity = self.capacity().billionths();
         let ticks = self.ticks_per_nano() as u64;
         [rate.to_bits(), ticks, capacity as u64, (capacity >> 64) as u64]

@@ -10,14 +10,16 @@ use std::time::Duration;
 
 use clap::builder::FalseyValueParser;
 use earrrl::SystemClock;
-use earrrl_server::config::envoy::{Algorithm, ControlPlane};
+use earrrl_server::config::envoy::{Algorithm, ControlPlane, PlaneFiles};
 use earrrl_server::config::listen::{Address, Place, Protocol};
 use earrrl_server::config::{Config, ConfigError, EngineConfig, RuleConfig};
 use earrrl_server::log::Log;
 use earrrl_server::serve::allocator;
 use earrrl_server::serve::descriptors;
 use earrrl_server::serve::handover::HandedOver;
-use earrrl_server::serve::run::{ConfigSource, Running, Signals};
+use earrrl_server::serve::reload::ConfigSource;
+use earrrl_server::serve::run::{Running, Signals, catch_hangup};
+use tokio::signal::unix::Signal;
 use tracing_subscriber::EnvFilter;
 
 use super::{Failure, failure};
@@ -68,11 +70,20 @@ pub(super) struct Args {
     /// Where a control plane is that sends the descriptors instead (xDS, an ADS stream).
     #[arg(
         long,
-        value_name = "HOST:PORT",
+        value_name = "[https://]HOST:PORT",
         env = "EARRRL_ENVOY_XDS",
         conflicts_with = "envoy_config"
     )]
     envoy_xds: Option<String>,
+    /// With https://: the authorities that the control plane is believed by [default: the system's].
+    #[arg(long, value_name = "FILE", env = "EARRRL_ENVOY_XDS_CA", requires = "envoy_xds")]
+    envoy_xds_ca: Option<PathBuf>,
+    /// With https://: the certificate that the control plane is shown.
+    #[arg(long, value_name = "FILE", env = "EARRRL_ENVOY_XDS_CERT", requires = "envoy_xds")]
+    envoy_xds_cert: Option<PathBuf>,
+    /// With https://: the key of that certificate.
+    #[arg(long, value_name = "FILE", env = "EARRRL_ENVOY_XDS_KEY", requires = "envoy_xds")]
+    envoy_xds_key: Option<PathBuf>,
     /// The node id that the control plane is told [default: ratelimit].
     #[arg(long, value_name = "ID", env = "EARRRL_NODE", requires = "envoy_xds")]
     node: Option<String>,
@@ -134,6 +145,13 @@ impl Args {
         }
         if let Some(address) = &self.envoy_xds {
             let plane = ControlPlane::new(address, self.node.as_deref().unwrap_or_default());
+            let plane = plane.and_then(|plane| {
+                plane.with_files(PlaneFiles {
+                    ca: self.envoy_xds_ca.clone(),
+                    cert: self.envoy_xds_cert.clone(),
+                    key: self.envoy_xds_key.clone(),
+                })
+            });
             let failed = |why| ConfigError::unreadable("--envoy-xds", why);
             envoy.control_plane = Some(plane.map_err(failed)?);
         }
@@ -173,20 +191,27 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 fn start(args: Args) -> Result<ExitCode, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(format!("no event queue: {error}")))?;
+    // A reload that is asked for this early comes once it serves.
+    let hangup = runtime.block_on(async { catch_hangup() }).map_err(no_signals)?;
     let config = args.load().map_err(|error| failure::lines(&error.to_string()))?;
     match descriptors::raise() {
         Ok(limit) => tracing::debug!(limit, "open files"),
         Err(error) => tracing::warn!(%error, "the limit of open files stays low"),
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(format!("no event queue: {error}")))?;
-    runtime.block_on(serve(args, &config))?;
-    Ok(ExitCode::SUCCESS)
+    let served = runtime.block_on(serve(args, &config, hangup));
+    // Not waited for: a reload may be reading what never ends.
+    runtime.shutdown_background();
+    served.map(|()| ExitCode::SUCCESS)
 }
 
-async fn serve(args: Args, config: &Config) -> Result<(), Failure> {
-    let signals = Signals::catch()
-        .map_err(|error| Failure::new(format!("can't receive signals: {error}")))?;
+fn no_signals(error: io::Error) -> Failure {
+    Failure::new(format!("can't receive signals: {error}"))
+}
+
+async fn serve(args: Args, config: &Config, hangup: Signal) -> Result<(), Failure> {
+    let signals = Signals::catch(hangup).map_err(no_signals)?;
     let handed = HandedOver::from_env().map_err(|error| Failure::new(error.to_string()))?;
     let running = Running::start_on(config, Arc::new(SystemClock::new()), handed)
         .map_err(|error| Failure::new(error.to_string()))?;

@@ -7,6 +7,7 @@ use toml::Spanned;
 use super::file;
 use super::problem::Problems;
 use super::rule::RuleConfig;
+use super::value::text_of;
 
 /// What keeps the clients' states.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,7 +86,7 @@ fn urls(file: &file::Engine, problems: &mut Problems) -> Option<(Range<usize>, V
     match (&file.redis, &file.redis_file) {
         (None, None) => None,
         (Some(inline), None) => Some((inline.span(), inline.get_ref().as_slice().to_vec())),
-        (None, Some(path)) => match std::fs::read_to_string(path.get_ref()) {
+        (None, Some(path)) => match text_of(path.get_ref()) {
             Ok(text) => Some((path.span(), vec![text.trim().to_owned()])),
             Err(error) => {
                 problems.add(path.span(), format!("redis_file: {error}"));
@@ -133,7 +134,7 @@ mod redis {
     use toml::Spanned;
 
     use super::super::suggest::nearest;
-    use super::super::value::{duration, secret};
+    use super::super::value::{duration, secret, text_of};
     use super::super::{file, problem::Problems};
     use super::{EngineConfig, RedisConfig, RuleConfig};
 
@@ -240,8 +241,8 @@ mod redis {
     fn certificates(file: &file::Engine, problems: &mut Problems) -> Option<Certificates> {
         let mut read = |name: &str, field: &file::Field<String>| {
             let field = field.as_ref()?;
-            let bytes = std::fs::read(field.get_ref());
-            bytes.map_err(|error| problems.add(field.span(), format!("{name}: {error}"))).ok()
+            let text = text_of(field.get_ref()).map(String::into_bytes);
+            text.map_err(|error| problems.add(field.span(), format!("{name}: {error}"))).ok()
         };
         let mut certificates = Certificates::default();
         certificates.authority = read("ca_file", &file.ca_file);

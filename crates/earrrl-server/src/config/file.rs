@@ -81,6 +81,9 @@ pub(super) struct Envoy {
     pub(super) problem_body: bool,
     pub(super) dynamic_metadata: bool,
     pub(super) xds: Field<String>,
+    pub(super) xds_ca: Option<String>,
+    pub(super) xds_cert: Option<String>,
+    pub(super) xds_key: Option<String>,
     pub(super) node: Option<String>,
 }
 

@@ -17,6 +17,7 @@ pub mod suggest;
 pub mod tls;
 mod value;
 
+use std::io;
 use std::path::Path;
 
 pub use bounds::{DEFAULT_CAPACITY, MAX_FILE_LEN, MAX_RULES};
@@ -77,12 +78,8 @@ impl Config {
     /// Everything that is wrong with it, each with its line and column.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let name = path.display().to_string();
-        let unreadable = |why: String| ConfigError::unreadable(&name, why);
-        let length = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
-        if length > MAX_FILE_LEN {
-            return Err(unreadable(format!("{length} bytes; at most {MAX_FILE_LEN}")));
-        }
-        let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
+        let unreadable = |error: io::Error| ConfigError::unreadable(&name, error.to_string());
+        let text = value::read(path).map_err(unreadable)?;
         Self::parse(&text, &name)
     }
 

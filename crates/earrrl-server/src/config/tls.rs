@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::file;
 use super::listen::Protocol;
 use super::problem::Problems;
+use super::value::path_of;
 
 /// The `[server.tls]` table. The files are read when the server starts and whenever they change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +29,10 @@ impl TlsConfig {
             if field.get_ref().is_empty() {
                 problems.add(field.span(), "expected the path of a PEM file");
             }
-            PathBuf::from(field.get_ref())
+            path_of(field.get_ref()).unwrap_or_else(|error| {
+                problems.add(field.span(), error);
+                PathBuf::new()
+            })
         };
         let client_ca = file.client_ca.as_ref().map(|field| path(field, problems));
         if let (None, Some(name)) = (&client_ca, file.client_names.first()) {

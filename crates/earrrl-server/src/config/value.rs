@@ -1,13 +1,20 @@
 //! Plain values with their bounds.
 
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::ops::{Range, RangeInclusive};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use earrrl::Cost;
 use toml::Spanned;
 
+use super::bounds::MAX_FILE_LEN;
 use super::problem::Problems;
+
+/// Where systemd puts what `LoadCredential=` names.
+const CREDENTIALS: &str = "$CREDENTIALS_DIRECTORY/";
 
 /// A whole number within `bounds`, or the default.
 pub(super) fn number(
@@ -77,7 +84,7 @@ pub(super) fn secret(
     match (inline, from_file) {
         (None, None) => None,
         (Some(inline), None) => Some((inline.span(), inline.get_ref().clone())),
-        (None, Some(path)) => match std::fs::read_to_string(path.get_ref()) {
+        (None, Some(path)) => match text_of(path.get_ref()) {
             Ok(text) => Some((path.span(), text.trim_end().to_owned())),
             Err(error) => {
                 problems.add(path.span(), format!("{name}_file: {error}"));
@@ -89,6 +96,43 @@ pub(super) fn secret(
             None
         }
     }
+}
+
+/// The path of a file. One of a systemd unit's credentials begins with `$CREDENTIALS_DIRECTORY/`.
+///
+/// # Errors
+/// When the unit has none.
+pub(super) fn path_of(text: &str) -> io::Result<PathBuf> {
+    let Some(name) = text.strip_prefix(CREDENTIALS) else { return Ok(text.into()) };
+    let none = || io::Error::other("CREDENTIALS_DIRECTORY is not set: LoadCredential= sets it");
+    let folder = std::env::var_os("CREDENTIALS_DIRECTORY").ok_or_else(none)?;
+    Ok(Path::new(&folder).join(name))
+}
+
+/// The text of a file that the configuration names.
+///
+/// # Errors
+/// As [`path_of`] and [`read`].
+pub(super) fn text_of(path: &str) -> io::Result<String> {
+    read(&path_of(path)?)
+}
+
+/// The text of a file.
+///
+/// # Errors
+/// When it can't be read, is no text, or is longer than a configuration may be.
+pub(super) fn read(path: &Path) -> io::Result<String> {
+    String::from_utf8(read_bytes(path)?).map_err(|_| io::Error::other("expected UTF-8"))
+}
+
+/// As [`read`], whatever the bytes.
+pub(super) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = File::open(path)?.take(MAX_FILE_LEN + 1).read_to_end(&mut bytes)?;
+    if read as u64 > MAX_FILE_LEN {
+        return Err(io::Error::other(format!("longer than {MAX_FILE_LEN} bytes")));
+    }
+    Ok(bytes)
 }
 
 /// A cost: a number of at most nine decimals.

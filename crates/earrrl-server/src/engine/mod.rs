@@ -13,7 +13,7 @@ use earrrl::{
     Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Mode, Nanos, Rule, RuleId,
 };
 
-use earrrl_redis::Consistency;
+use earrrl_redis::{Consistency, WhenGone};
 
 use self::redis::Redis;
 use self::state::State;
@@ -91,6 +91,14 @@ impl Engine {
     #[inline]
     pub fn waits(&self) -> bool {
         !matches!(self.rules, Rules::Memory(_))
+    }
+
+    /// Whether a request passes that there is no time left to decide.
+    pub fn passes_undecided(&self) -> bool {
+        match &self.rules {
+            Rules::Memory(_) => true,
+            Rules::Redis(redis) => redis.engine.options().when_gone != WhenGone::Deny,
+        }
     }
 
     /// Waits until it is at work, for at most `patience`.

@@ -4,6 +4,7 @@ mod authz;
 mod bearer;
 mod first;
 pub mod grpc;
+mod held;
 pub mod http;
 mod http2;
 pub mod resp;

@@ -143,6 +143,10 @@ fn client<'a>(
     buffer: &'a mut Vec<u8>,
 ) -> Result<&'a [u8], Skip> {
     let last = last_of_list(text);
+    // No host's name has a colon; an address that has one is read once.
+    if strict && last.contains(&b':') {
+        return prefixes.key_of_address(last, buffer).ok_or(Skip::Client);
+    }
     if strict && !is_client(last) {
         return Err(Skip::Client);
     }

@@ -1,9 +1,12 @@
 //! Running the server: threads, sockets, time-outs, shutdown.
 
 pub mod accept;
+mod again;
 pub mod allocator;
 pub mod descriptors;
+mod dial;
 pub mod handover;
+pub mod reload;
 pub mod run;
 pub mod socket;
 mod stamps;

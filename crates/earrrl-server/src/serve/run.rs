@@ -1,9 +1,7 @@
 //! A server's life: listen, serve, reload, stop.
 
 use std::fmt;
-use std::future::pending;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,14 +13,13 @@ use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
 
 use super::accept::accept;
 use super::handover::HandedOver;
+use super::reload::{ConfigSource, reload_certificates_forever, reload_forever};
 use super::socket::{Listener, Socket};
-use super::stamps::Stamps;
 use super::workers::{Accepted, Workers};
 use super::xds;
+use crate::config::Config;
 use crate::config::envoy::ControlPlane;
-use crate::config::envoy::load::files;
 use crate::config::listen::{Address, Protocol};
-use crate::config::{Config, ConfigError, ServerConfig};
 use crate::connections::{Connection, Kind, Refused};
 use crate::protocol::grpc::{self, Services};
 use crate::protocol::{http, resp};
@@ -55,6 +52,14 @@ pub struct Running {
     tasks: JoinSet<()>,
 }
 
+/// SIGHUP. It is caught from here on, so this comes before the configuration is read.
+///
+/// # Errors
+/// When it can't be caught.
+pub fn catch_hangup() -> io::Result<Signal> {
+    signal(SignalKind::hangup())
+}
+
 /// The signals that a server heeds. They are caught from here on, so this comes before anybody is
 /// told that it serves.
 #[derive(Debug)]
@@ -65,25 +70,14 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Catches them.
+    /// Catches them, beside the one that is caught already.
     ///
     /// # Errors
     /// When they can't be.
-    pub fn catch() -> io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-        })
+    pub fn catch(hangup: Signal) -> io::Result<Self> {
+        let terminate = signal(SignalKind::terminate())?;
+        Ok(Self { terminate, interrupt: signal(SignalKind::interrupt())?, hangup })
     }
-}
-
-/// The files that a server's configuration comes from.
-pub struct ConfigSource {
-    /// Where they are; of a folder, every file in it.
-    pub paths: Vec<PathBuf>,
-    /// Reads it, and adds what the command line says.
-    pub load: Box<dyn Fn() -> Result<Config, ConfigError> + Send>,
 }
 
 /// Why a server could not be started.
@@ -328,10 +322,10 @@ fn say_refused(protocol: Protocol, socket: &Socket, refused: Refused) {
     socket.send(line.as_bytes());
 }
 
-/// Once a second, the deadlines of connections are looked at.
 /// Seconds from one look at tables that a reload has replaced to the next.
 const TIDY_EVERY: u32 = 60;
 
+/// Once a second, the deadlines of connections are looked at.
 async fn tick_forever(server: Arc<Server>) {
     let (mut seconds, mut seconds_to_tidy) = (each_second(), TIDY_EVERY);
     loop {
@@ -346,82 +340,8 @@ async fn tick_forever(server: Arc<Server>) {
     }
 }
 
-fn each_second() -> Interval {
+pub(super) fn each_second() -> Interval {
     let mut seconds = interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     seconds
-}
-
-/// Reloads on SIGHUP and when the file has changed.
-async fn reload_forever(server: Arc<Server>, source: Option<ConfigSource>, mut hangup: Signal) {
-    let Some(mut source) = source else {
-        loop {
-            if hangup.recv().await.is_none() {
-                return pending().await;
-            }
-            tracing::warn!("SIGHUP: there is no configuration file to reload");
-        }
-    };
-    let mut seconds = each_second();
-    let mut stamps = Stamps::new(&all_files(&source.paths));
-    loop {
-        tokio::select! {
-            Some(()) = hangup.recv() => stamps = Stamps::new(&all_files(&source.paths)),
-            _ = seconds.tick() => {
-                if !stamps.have_changed(&all_files(&source.paths)) {
-                    continue;
-                }
-            }
-        }
-        // Tables are made and clients go over to them; who connects does not wait for that.
-        let server = Arc::clone(&server);
-        let reloading = tokio::task::spawn_blocking(move || {
-            reload(&server, (source.load)());
-            source
-        });
-        match reloading.await {
-            Ok(back) => source = back,
-            Err(_) => return,
-        }
-    }
-}
-
-/// The files of these paths: of folders, those inside.
-fn all_files(paths: &[PathBuf]) -> Vec<PathBuf> {
-    let inside = |path: &PathBuf| files(std::slice::from_ref(path)).unwrap_or_default();
-    paths.iter().flat_map(inside).collect()
-}
-
-/// Exchanges certificates when their files have changed.
-async fn reload_certificates_forever(server: Arc<Server>) {
-    let Some(tls) = &server.tls else { return pending().await };
-    let files = tls.files();
-    let mut stamps = Stamps::new(&files);
-    let mut seconds = each_second();
-    loop {
-        seconds.tick().await;
-        if !stamps.have_changed(&files) {
-            continue;
-        }
-        match tls.reload() {
-            Ok(()) => tracing::info!("certificates reloaded"),
-            Err(error) => {
-                tracing::error!(%error, "certificates not reloaded; those before stay in force");
-            }
-        }
-    }
-}
-
-fn reload(server: &Server, config: Result<Config, ConfigError>) {
-    if let Ok(config) = &config {
-        // Tokens are exchanged; the rest is not.
-        let tokens = server.config.tokens.clone();
-        if (ServerConfig { tokens, ..config.server.clone() }) != server.config {
-            tracing::warn!("[server] has changed; that takes effect at the next start only");
-        }
-    }
-    match server.reload(config.map_err(|error| error.to_string())) {
-        Ok(()) => tracing::info!(rules = server.service.rules().len(), "reloaded"),
-        Err(error) => tracing::error!(%error, "not reloaded; the rules before stay in force"),
-    }
 }

@@ -3,6 +3,7 @@
 //! What is refused is told, and the last good configuration stays; a stream that ends is opened
 //! again, later each time.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,12 +12,16 @@ use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service
 use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use envoy_types::pb::google::rpc::Status as RpcStatus;
 use envoy_types::pb::ratelimit::config::ratelimit::v3::RateLimitConfig;
+use hyper_util::rt::TokioIo;
 use prost::Message as _;
 use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tower::service_fn;
 
+use super::dial::Dial;
 use crate::config::ConfigError;
 use crate::config::envoy::ControlPlane;
 use crate::config::envoy::tree::Tree;
@@ -38,23 +43,47 @@ pub(super) async fn follow(server: Arc<Server>, plane: ControlPlane) {
         let before = version.clone();
         match stream(&server, &plane, &mut version).await {
             Ok(()) => tracing::warn!("the control plane ended the stream"),
-            Err(error) => tracing::warn!(%error, "no stream from the control plane"),
+            Err(error) => {
+                let error = why(&*error);
+                tracing::warn!(error, "no stream from the control plane");
+            }
         }
         wait = if version == before { (wait * 2).min(LONGEST_WAIT) } else { FIRST_WAIT };
         sleep(wait).await;
     }
 }
 
-async fn stream(
-    server: &Server,
+/// An error and what led to it.
+fn why(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+async fn connect(
     plane: &ControlPlane,
-    version: &mut String,
-) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let endpoint = Endpoint::from_shared(plane.address.clone())?
+) -> Result<Channel, Box<dyn std::error::Error + Send + Sync>> {
+    let scheme = if plane.tls.is_some() { "https" } else { "http" };
+    // What is dialled is encrypted here, so it is clear text to the library.
+    let endpoint = Endpoint::from_shared(format!("http://{}", plane.address))?
+        .origin(format!("{scheme}://{}", plane.address).parse()?)
         .connect_timeout(Duration::from_secs(5))
         .http2_keep_alive_interval(Duration::from_secs(30))
         .keep_alive_while_idle(true);
-    let client = AggregatedDiscoveryServiceClient::new(endpoint.connect().await?);
+    let Some(tls) = &plane.tls else { return Ok(endpoint.connect().await?) };
+    let dial = Arc::new(Dial::new(&plane.address, tls)?);
+    let connector = service_fn(move |_: Uri| {
+        let dial = Arc::clone(&dial);
+        async move { Ok::<_, io::Error>(TokioIo::new(dial.connect().await?)) }
+    });
+    Ok(endpoint.connect_with_connector(connector).await?)
+}
+
+async fn stream(
+    server: &Arc<Server>,
+    plane: &ControlPlane,
+    version: &mut String,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let client = AggregatedDiscoveryServiceClient::new(connect(plane).await?);
     let mut client = client.max_decoding_message_size(MAX_MESSAGE);
     let (requests, receiver) = mpsc::channel(4);
     let node = Node { id: plane.node.clone(), ..Node::default() };
@@ -68,7 +97,9 @@ async fn stream(
     let responses = client.stream_aggregated_resources(ReceiverStream::new(receiver));
     let mut responses = responses.await?.into_inner();
     while let Some(response) = responses.message().await? {
-        let taken = take(server, &response);
+        // Tables may be made; who connects does not wait for that.
+        let (server, taking) = (Arc::clone(server), response.clone());
+        let taken = spawn_blocking(move || take(&server, &taking)).await?;
         if taken.is_ok() {
             version.clone_from(&response.version_info);
         }

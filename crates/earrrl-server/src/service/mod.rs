@@ -10,6 +10,7 @@ pub mod room;
 pub mod rules;
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -203,10 +204,16 @@ impl Service {
         let descriptors = self.descriptors.load();
         let descriptors = descriptors.as_ref().ok_or(AskError::NotConfigured)?;
         let rules = self.rules.load();
-        let answer = descriptors.answer(&self.engine, &rules, self.clock.0.as_ref(), request, mode);
+        // Not moved about: it is large.
+        let clock = self.clock.0.as_ref();
+        let answer = pin!(descriptors.answer(&self.engine, &rules, clock, request, mode));
         match deadline.filter(|_| self.engine.waits()) {
             None => answer.await,
-            Some(deadline) => descriptors::in_time(answer, request, deadline).await,
+            Some(deadline) => {
+                let passes = || self.engine.passes_undecided();
+                let decided = descriptors::in_time(answer, deadline).await;
+                decided.unwrap_or_else(|_| Ok(descriptors::undecided(request, passes())))
+            }
         }
     }
 
@@ -371,8 +378,11 @@ impl Service {
             }
         }
         let available = match available {
-            // Boxed, so that it takes no room in connections where it is not asked for.
-            true => Box::pin(self.available(&decision, &charged, charges)).await?,
+            true => match told(&decision, &charged) {
+                Some(available) => available,
+                // Boxed, so that it takes no room in connections where it is not asked for.
+                None => Box::pin(self.available(&decision, &charged, charges)).await?,
+            },
             false => SmallVec::new(),
         };
         Ok(Answer { decision: Some(decision), charged, available })
@@ -405,6 +415,15 @@ impl Service {
         rule.outcomes.count(Outcome::Allow);
         Answer { decision: None, charged: SmallVec::new(), available: SmallVec::new() }
     }
+}
+
+/// What the client may send under each rule, where the decision tells it of all.
+fn told(
+    decision: &Decision,
+    charged: &[(&ActiveRule, &Prepared)],
+) -> Option<SmallVec<[Available; 2]>> {
+    let rules = charged.iter().enumerate();
+    rules.map(|(place, (_, limit))| Available::told(&limit.rule, decision, place)).collect()
 }
 
 /// The rules and descriptors of a configuration. The engine prepares all of their limits, or on an

@@ -1,16 +1,19 @@
-//! Reloads, good and bad, and the exchange of tokens.
+//! Reloads, good and bad, and the exchange of tokens and certificates.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use rustix::process::Signal;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use serde_json::Value;
 
 use super::clients::get;
 use super::generation::Generation;
+use super::support::certificates::{Authority, shake};
 use super::support::until;
-use super::{Chaos, HELD};
+use super::{Chaos, HELD, client};
 
 /// Files that are refused.
 const BAD: [&str; 5] = [
@@ -24,16 +27,18 @@ const BAD: [&str; 5] = [
 pub(super) struct Changes<'a> {
     pub(super) file: PathBuf,
     chaos: &'a Chaos,
+    authority: Authority,
     folder: tempfile::TempDir,
     nth: Cell<u32>,
     bad: Cell<u32>,
 }
 
 impl<'a> Changes<'a> {
-    pub(super) fn new(chaos: &'a Chaos) -> Self {
+    pub(super) fn new(chaos: &'a Chaos, authority: Authority) -> Self {
+        authority.issue("server", &["localhost"]);
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("limits.toml");
-        let changes = Self { file, chaos, folder, nth: Cell::new(1), bad: Cell::new(0) };
+        let changes = Self { file, chaos, authority, folder, nth: Cell::new(1), bad: Cell::new(0) };
         changes.write_tokens(1);
         *chaos.token.write().unwrap() = token(1);
         std::fs::write(&changes.file, changes.config(1)).unwrap();
@@ -45,8 +50,9 @@ impl<'a> Changes<'a> {
         (self.nth.get(), self.bad.get())
     }
 
-    /// A good reload with other tokens, then one that is refused.
+    /// A good reload with other tokens, then one that is refused; and another certificate.
     pub(super) fn next(&self, generation: &Generation) {
+        self.authority.issue("server", &["localhost"]);
         let nth = self.nth.replace(self.nth.get() + 1) + 1;
         self.write_tokens(nth);
         self.replace(&self.config(nth));
@@ -66,6 +72,17 @@ impl<'a> Changes<'a> {
         assert_eq!(self.burst(), u64::from(nth), "the rules before are in force");
         // Should it be started again, it finds a good one.
         self.replace(&self.config(nth));
+        self.until_certified();
+    }
+
+    /// Waits until who connects is shown the certificate of the file.
+    fn until_certified(&self) {
+        let issued = CertificateDer::from_pem_file(self.authority.path("server.pem")).unwrap();
+        until("the certificate is the new one", || {
+            // Without the tickets of others.
+            let shaken = shake(&client(&self.authority), self.chaos.http);
+            shaken.is_ok_and(|tls| tls.conn.peer_certificates().unwrap()[0] == issued)
+        });
     }
 
     /// What the rule `bucket` has in force.
@@ -84,8 +101,9 @@ impl<'a> Changes<'a> {
              [engine]\ncapacity = 20_000\n\
              [[rule]]\nname = \"bucket\"\nlimit = \"gcra 1/s burst={nth}\"\ncapacity = {capacity}\n\
              [[rule]]\nname = \"average\"\nlimit = \"recent-average 1/s half-life={half_life}s\"\n\
-             [[rule]]\nname = \"window\"\nlimit = \"fixed-window 10/{window}m\"\ncapacity = 1000\n",
-            tokens.display()
+             [[rule]]\nname = \"window\"\nlimit = \"fixed-window 10/{window}m\"\ncapacity = 1000\n{}",
+            tokens.display(),
+            self.authority.table("listeners = [\"http\"]")
         );
         if nth.is_multiple_of(2) {
             let _ = write!(text, "[[rule]]\nname = \"r{nth}\"\nlimit = \"gcra 1/s burst=9\"\n");

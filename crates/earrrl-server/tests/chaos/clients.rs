@@ -3,13 +3,16 @@
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::process::Stdio;
 use std::sync::atomic::Ordering::Relaxed;
 
 use earrrl::random::Random;
 
 use super::Chaos;
+use super::support::certificates::{self, Tls};
 use super::support::resp::encode;
-use super::support::{PATIENCE, until};
+use super::support::tools::{self, tool};
+use super::support::{connect, testdata, until};
 
 /// Why there is no answer.
 enum Missed {
@@ -19,16 +22,21 @@ enum Missed {
     Told,
 }
 
-struct Connection(BufReader<TcpStream>);
+struct Connection<S = TcpStream>(BufReader<S>);
 
 impl Connection {
     fn open(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self(BufReader::new(stream))
+        Self(BufReader::new(connect(address)))
     }
+}
 
+impl Connection<Tls> {
+    fn open_tls(chaos: &Chaos) -> Self {
+        Self(BufReader::new(certificates::connect(&chaos.tls, chaos.http)))
+    }
+}
+
+impl<S: Read + Write> Connection<S> {
     fn send(&mut self, bytes: &[u8]) -> Result<(), Missed> {
         self.0.get_mut().write_all(bytes).map_err(|error| ended(&error))
     }
@@ -69,9 +77,10 @@ impl Connection {
 
 fn ended(error: &std::io::Error) -> Missed {
     match error.kind() {
-        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted => {
-            Missed::Ended
-        }
+        ErrorKind::BrokenPipe
+        | ErrorKind::ConnectionReset
+        | ErrorKind::ConnectionAborted
+        | ErrorKind::UnexpectedEof => Missed::Ended,
         _ => panic!("{error}"),
     }
 }
@@ -142,10 +151,13 @@ fn pipeline(
     Ok(())
 }
 
-/// Checks over HTTP, one after the other.
+/// Checks over HTTP and TLS, one after the other, some on a connection of their own.
 pub(super) fn checks(chaos: &Chaos) {
     let (mut random, mut connection) = (Random::new(9), None);
     while chaos.goes_on() {
+        if random.below(20) == 0 {
+            connection = None;
+        }
         let key = random.below(50_000);
         let body = format!("{{\"rule\":\"bucket\",\"key\":\"client-{key}\"}}");
         let token = chaos.token();
@@ -169,11 +181,11 @@ pub(super) fn checks(chaos: &Chaos) {
 fn exchange(
     token: &str,
     chaos: &Chaos,
-    connection: &mut Option<Connection>,
+    connection: &mut Option<Connection<Tls>>,
     what: &str,
     body: &str,
 ) -> Result<(u16, String), Missed> {
-    let open = connection.get_or_insert_with(|| Connection::open(chaos.http));
+    let open = connection.get_or_insert_with(|| Connection::open_tls(chaos));
     let length = body.len();
     let head = format!(
         "{what} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\
@@ -197,6 +209,62 @@ fn exchange(
         *connection = None;
     }
     Ok((status, String::from_utf8(body).unwrap()))
+}
+
+/// redis-py: single requests and transactions. It sends again by itself what was not answered.
+pub(super) fn redis_py(chaos: &Chaos) {
+    let mut script = tool("python3");
+    script.env("PYTHONPATH", tools::folder().join("python"));
+    script.arg(testdata("../crates/earrrl-server/tests/clients/chaos.py"));
+    let mut script = script.arg(chaos.resp.port().to_string());
+    script = script.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = script.spawn().unwrap();
+    let mut orders = child.stdin.take().unwrap();
+    let mut results = BufReader::new(child.stdout.take().unwrap());
+    while chaos.goes_on() {
+        writeln!(orders, "{}", chaos.token()).unwrap();
+        let mut line = String::new();
+        results.read_line(&mut line).unwrap();
+        let counts = line.trim().split_once(' ').unwrap_or_else(|| panic!("redis-py: {line:?}"));
+        chaos.answered.fetch_add(counts.0.parse().unwrap(), Relaxed);
+        chaos.told.fetch_add(counts.1.parse().unwrap(), Relaxed);
+    }
+    drop(orders);
+    assert!(child.wait().unwrap().success());
+}
+
+/// curl: ten checks on a connection, over HTTP/2 and HTTP/1.1 in turns.
+pub(super) fn curl(chaos: &Chaos) {
+    let mut random = Random::new(10);
+    let url = format!("https://localhost:{}/v1/check", chaos.http.port());
+    while chaos.goes_on() {
+        let token = chaos.token();
+        let version = ["--http1.1", "--http2"][random.below(2) as usize];
+        let mut curl = tool("curl");
+        curl.args([version, "-s", "-w", "%{http_code} %{exitcode}\n"]);
+        curl.arg("--cacert").arg(&chaos.authority);
+        curl.args(["-H", &format!("Authorization: Bearer {token}")]);
+        curl.args(["-H", "Content-Type: application/json"]);
+        curl.args([
+            "-d",
+            &format!("{{\"rule\":\"bucket\",\"key\":\"c{}\"}}", random.below(50_000)),
+        ]);
+        for _ in 0..10 {
+            curl.args(["-o", "/dev/null", &url]);
+        }
+        let output = String::from_utf8(curl.output().unwrap().stdout).unwrap();
+        assert_eq!(output.lines().count(), 10, "{output}");
+        for line in output.lines() {
+            match line {
+                "200 0" | "429 0" => drop(chaos.answered.fetch_add(1, Relaxed)),
+                "503 0" => drop(chaos.told.fetch_add(1, Relaxed)),
+                "401 0" if token != chaos.token() => {}
+                // The connection ended before an answer had begun.
+                _ if line.starts_with("000 ") => {}
+                _ => panic!("curl: {output}"),
+            }
+        }
+    }
 }
 
 /// Asks until there is an answer.

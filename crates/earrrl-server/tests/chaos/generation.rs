@@ -99,7 +99,7 @@ impl Generation {
 
     /// Stops it under load where it tells how many decisions it made, else while clients rest. Answers
     /// how many there were.
-    pub(super) fn stop(self, chaos: &Chaos, clients: usize) -> u64 {
+    pub(super) fn stop(mut self, chaos: &Chaos, clients: usize) -> u64 {
         if self.sink == Sink::Closed || self.sink == Sink::Full {
             let counted = self.stop_at_rest(chaos, clients, || {});
             chaos.rest.store(false, Relaxed);
@@ -114,7 +114,7 @@ impl Generation {
     }
 
     /// Stops it while clients rest, after `then`.
-    pub(super) fn stop_at_rest(self, chaos: &Chaos, clients: usize, then: impl Fn()) -> u64 {
+    pub(super) fn stop_at_rest(mut self, chaos: &Chaos, clients: usize, then: impl Fn()) -> u64 {
         until_all_rest(chaos, clients);
         let counted = metric(chaos, "earrrl_decisions_total");
         then();
@@ -126,12 +126,18 @@ impl Generation {
         self.lines.lock().unwrap().iter().find(|line| line.contains(text)).cloned()
     }
 
-    fn end(&self) {
+    fn end(&mut self) {
         self.signal(Signal::TERM);
-        let pid = Pid::from_child(&self.child);
-        let waited = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
-        let status = waited.unwrap().unwrap().1;
-        assert_eq!(status.exit_status(), Some(0), "{:?}", self.lines.lock());
+        let status = self.child.wait().unwrap();
+        assert_eq!(status.code(), Some(0), "{:?}", self.lines.lock());
+    }
+}
+
+/// Where the test fails, the server does not stay behind.
+impl Drop for Generation {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use earrrl::random::Random;
 
 use super::Chaos;
+use super::support::certificates;
 
 /// More than the server has descriptors for.
 const CROWD: usize = 300;
@@ -16,14 +17,17 @@ pub(super) fn attack(chaos: &Chaos, seed: u64) {
     let mut random = Random::new(100 + seed);
     let mut held: Vec<TcpStream> = Vec::new();
     while !chaos.is_over() {
-        match random.below(8) {
+        match random.below(11) {
             0 => crowd(chaos, &mut random),
             1 => held.extend(send(chaos.resp, b"*2\r\n$4\r\nECHO\r\n$16000\r\nxx")),
-            2 => held.extend(send(chaos.http, &half_a_body())),
+            2 => held.extend(send_tls(chaos, &half_a_body())),
             3 => held.extend(send(chaos.resp, &b"COMMAND\r\n".repeat(10_000))),
             4 => held.extend(send(chaos.resp, &b"AUTH wrong\r\n".repeat(100))),
-            5 => drop(send(chaos.http, b"GET / HTTP/1.1\nHost:\r\n\r\n\0\xff")),
-            6 => drop(send(chaos.http, WRONG_TOKEN)),
+            5 => drop(send_tls(chaos, b"GET / HTTP/1.1\nHost:\r\n\r\n\0\xff")),
+            6 => drop(send_tls(chaos, WRONG_TOKEN)),
+            7 => held.extend(send_tls(chaos, &METRICS.repeat(100))),
+            8 => held.extend(send(chaos.http, HALF_A_RECORD)),
+            9 => drop(send(chaos.http, WRONG_TOKEN)),
             _ => garbage(chaos, &mut random),
         }
         if held.len() > 40 {
@@ -36,6 +40,12 @@ pub(super) fn attack(chaos: &Chaos, seed: u64) {
 const WRONG_TOKEN: &[u8] =
     b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer x\r\n\
                              Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
+
+/// Of which nobody reads the answers.
+const METRICS: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+/// A handshake that begins and goes no further.
+const HALF_A_RECORD: &[u8] = b"\x16\x03\x01\x02\x00\x01";
 
 fn half_a_body() -> Vec<u8> {
     let head = "POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000\r\n\r\n";
@@ -50,6 +60,18 @@ fn send(address: SocketAddr, bytes: &[u8]) -> Option<TcpStream> {
     stream.set_nonblocking(true).ok()?;
     let _ = stream.write(bytes);
     Some(stream)
+}
+
+/// The same over TLS.
+fn send_tls(chaos: &Chaos, bytes: &[u8]) -> Option<TcpStream> {
+    let mut tls = certificates::connect(&chaos.tls, chaos.http);
+    tls.sock.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    while tls.conn.is_handshaking() {
+        tls.conn.complete_io(&mut tls.sock).ok()?;
+    }
+    tls.sock.set_nonblocking(true).ok()?;
+    let _ = tls.write(bytes);
+    Some(tls.sock)
 }
 
 /// Takes every descriptor for a moment.

@@ -1,9 +1,10 @@
 //! Everything goes wrong at once, under load: sinks of the log that are closed, full or not read,
-//! descriptors that run out, reloads good and bad, tokens exchanged, idle and hostile clients, and
-//! every minute a restart by socket activation. No request fails but those told so, each that was
-//! answered is counted, and memory stays within what was allowed.
+//! descriptors that run out, reloads good and bad, tokens and certificates exchanged, idle and hostile
+//! clients, and every minute a restart by socket activation. Beside clients of its own there are
+//! redis-py and curl. No request fails but those told so, each that was answered is counted, and memory
+//! stays within what was allowed.
 //!
-//! A minute; with `EARRRL_LONG=1` ten minutes.
+//! Twenty seconds and more; with `EARRRL_LONG=1` ten minutes.
 #![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
@@ -16,13 +17,17 @@ mod generation;
 mod hostile;
 
 use std::net::{SocketAddr, TcpListener};
-use std::sync::RwLock;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use changes::Changes;
 use generation::{Generation, Sink};
+use rustls::ClientConfig;
+use rustls::version::{TLS12, TLS13};
+use support::certificates::Authority;
 use support::until;
 
 /// Bytes that connections may hold together.
@@ -36,6 +41,10 @@ const SLACK: u64 = 32 << 20;
 struct Chaos {
     http: SocketAddr,
     resp: SocketAddr,
+    /// HTTP is spoken over TLS, RESP is not.
+    tls: Arc<ClientConfig>,
+    /// The authority's certificate.
+    authority: PathBuf,
     token: RwLock<String>,
     over: AtomicBool,
     /// Clients rest between requests while this is set.
@@ -69,6 +78,11 @@ impl Chaos {
     }
 }
 
+/// A client that trusts an authority.
+fn client(authority: &Authority) -> Arc<ClientConfig> {
+    authority.client(None, &[&TLS13, &TLS12], &[])
+}
+
 /// All threads end when the one that watches them does, whatever for.
 struct Ends<'a>(&'a Chaos);
 
@@ -93,11 +107,19 @@ fn plan() -> Plan {
 #[test]
 fn nothing_fails_and_everything_is_counted() {
     let plan = plan();
-    let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = || {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // As long a backlog as systemd asks for.
+        socket2::SockRef::from(&listener).listen(4096).unwrap();
+        listener
+    };
     let (http, resp) = (listen(), listen());
+    let authority = Authority::new("ours");
     let chaos = Chaos {
         http: http.local_addr().unwrap(),
         resp: resp.local_addr().unwrap(),
+        tls: client(&authority),
+        authority: authority.path("ca.pem"),
         token: RwLock::default(),
         over: AtomicBool::new(false),
         rest: AtomicBool::new(false),
@@ -105,7 +127,7 @@ fn nothing_fails_and_everything_is_counted() {
         answered: AtomicU64::new(0),
         told: AtomicU64::new(0),
     };
-    let changes = Changes::new(&chaos);
+    let changes = Changes::new(&chaos, authority);
     let mut counted = 0;
     thread::scope(|scope| {
         let _ends = Ends(&chaos);
@@ -115,7 +137,10 @@ fn nothing_fails_and_everything_is_counted() {
             let chaos = &chaos;
             crowd.push(scope.spawn(move || clients::pipelines(chaos, seed)));
         }
-        crowd.push(scope.spawn(|| clients::checks(&chaos)));
+        for client in [clients::checks, clients::redis_py, clients::curl] {
+            let chaos = &chaos;
+            crowd.push(scope.spawn(move || client(chaos)));
+        }
         let mut others = Vec::new();
         for seed in 0..2 {
             let chaos = &chaos;

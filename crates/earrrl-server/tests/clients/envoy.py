@@ -14,7 +14,8 @@ channel = grpc.insecure_channel(f"127.0.0.1:{sys.argv[1]}")
 token = [("authorization", f"Bearer {sys.argv[2]}")]
 
 database = ProtoReflectionDescriptorDatabase(channel)
-for service in (SERVICE, "envoy.service.auth.v3.Authorization"):
+KUADRANT = "kuadrant.service.ratelimit.v1.RateLimitService"
+for service in (SERVICE, "envoy.service.auth.v3.Authorization", KUADRANT):
     assert service in database.get_services(), database.get_services()
 pool = DescriptorPool(database)
 method = pool.FindServiceByName(SERVICE).FindMethodByName("ShouldRateLimit")
@@ -88,7 +89,8 @@ key = fails(code.INVALID_ARGUMENT, request({"path": "x" * 5000}))
 assert key.startswith("key: "), key
 
 # Kuadrant asks first and reports afterwards.
-kuadrant = "/kuadrant.service.ratelimit.v1.RateLimitService/"
+kuadrant = f"/{KUADRANT}/"
+assert {m.name for m in pool.FindServiceByName(KUADRANT).methods} == {"CheckRateLimit", "Report"}
 member = request({"user": "kuadrant"})
 for _ in range(2):
     assert call(member, path=kuadrant + "CheckRateLimit").statuses[0].limit_remaining == 20

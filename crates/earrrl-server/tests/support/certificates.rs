@@ -8,8 +8,10 @@ use std::sync::Arc;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
 use rustls::{
-    ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion,
+    ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned,
+    SupportedProtocolVersion,
 };
 
 /// An authority and a folder with its certificate, `ca.pem`.
@@ -61,6 +63,25 @@ impl Authority {
         let [cert, key] = ["server.pem", "server.key"].map(|name| self.path(name));
         let (cert, key) = (cert.display(), key.display());
         format!("[server.tls]\ncert = \"{cert}\"\nkey = \"{key}\"\n{more}\n")
+    }
+
+    /// What a server of HTTP/2 with this certificate says of TLS that wants one of this authority's, too.
+    pub fn server(&self, name: &str) -> ServerConfig {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.root.clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        let chain = CertificateDer::from_pem_file(self.path(&format!("{name}.pem"))).unwrap();
+        let key = PrivateKeyDer::from_pem_file(self.path(&format!("{name}.key"))).unwrap();
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_client_cert_verifier(verifier.build().unwrap())
+            .with_single_cert(vec![chain], key)
+            .unwrap();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        config
     }
 
     /// What a client that trusts this authority says of TLS, with the certificate `own`, if any.

@@ -9,6 +9,7 @@
 )]
 
 pub mod certificates;
+pub mod envoy;
 pub mod http;
 pub mod process;
 pub mod proxy;

@@ -29,19 +29,24 @@ impl Process {
     /// HTTP and gRPC at these addresses, the others on free ports.
     pub fn spawn_at(http: &str, grpc: &str, command: &mut Command) -> Self {
         let any = "127.0.0.1:0";
-        let listeners = ["--http", http, "--resp", any, "--grpc", grpc, "--log-json"];
-        let mut child = command.args(listeners).stderr(Stdio::piped()).spawn().unwrap();
-        let stderr: Box<dyn Read + Send> = Box::new(child.stderr.take().unwrap());
-        let mut process = Self {
-            child,
-            http: SocketAddr::from(([127, 0, 0, 1], 0)),
-            resp: SocketAddr::from(([127, 0, 0, 1], 0)),
-            log: BufReader::new(stderr),
-        };
-        let serving = process.until_logged("serving");
-        let address = |name: &str| serving["fields"][name].as_str().unwrap().parse().unwrap();
-        (process.http, process.resp) = (address("http"), address("resp"));
+        let mut process =
+            Self::begin(command.args(["--http", http, "--resp", any, "--grpc", grpc]));
+        process.until_serving();
         process
+    }
+
+    /// One that may not serve yet.
+    pub fn begin(command: &mut Command) -> Self {
+        let mut child = command.arg("--log-json").stderr(Stdio::piped()).spawn().unwrap();
+        let stderr: Box<dyn Read + Send> = Box::new(child.stderr.take().unwrap());
+        let none = SocketAddr::from(([127, 0, 0, 1], 0));
+        Self { child, http: none, resp: none, log: BufReader::new(stderr) }
+    }
+
+    pub fn until_serving(&mut self) {
+        let serving = self.until_logged("serving");
+        let address = |name: &str| serving["fields"][name].as_str().unwrap().parse().unwrap();
+        (self.http, self.resp) = (address("http"), address("resp"));
     }
 
     /// Closes the reading end of the log.

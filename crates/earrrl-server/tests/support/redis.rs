@@ -1,11 +1,13 @@
 //! A Valkey server of the tests' own, on a free port.
 
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::resp::{Client, Reply};
+use super::resp::Client;
 
 /// Stopped when this is dropped.
 pub struct Redis {
@@ -16,7 +18,7 @@ pub struct Redis {
 impl Redis {
     pub fn start() -> Self {
         let address = free_address();
-        let redis = Self { address, process: launch(address) };
+        let mut redis = Self { address, process: launch(address) };
         redis.answers();
         redis
     }
@@ -44,10 +46,13 @@ impl Redis {
         self.answers();
     }
 
-    fn answers(&self) {
+    /// Waits for it. Another process may have had the port for a moment: then it is begun again.
+    fn answers(&mut self) {
         super::until("the server answers", || {
-            TcpStream::connect(self.address).is_ok()
-                && self.client().line("PING") == Reply::Simple("PONG".into())
+            if self.process.try_wait().unwrap().is_some() {
+                self.process = launch(self.address);
+            }
+            pong(self.address).is_ok_and(|answer| &answer == b"+PONG\r\n")
         });
     }
 }
@@ -57,6 +62,15 @@ impl Drop for Redis {
         self.process.kill().ok();
         self.process.wait().ok();
     }
+}
+
+fn pong(address: SocketAddr) -> io::Result<[u8; 7]> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    stream.write_all(b"PING\r\n")?;
+    let mut answer = [0; 7];
+    stream.read_exact(&mut answer)?;
+    Ok(answer)
 }
 
 fn launch(address: SocketAddr) -> Child {

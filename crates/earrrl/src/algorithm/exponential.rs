@@ -81,8 +81,14 @@ impl Exponential {
         self.limit
     }
 
+    /// The averaging period.
+    pub fn period(&self) -> Duration {
+        Duration::from_nanos(self.period)
+    }
+
     /// The averaging period in nanoseconds.
-    pub fn period(&self) -> u64 {
+    #[doc(hidden)]
+    pub fn period_nanos(&self) -> u64 {
         self.period
     }
 

@@ -64,30 +64,33 @@ pub struct RecentAverage {
     reset: i128,
 }
 
-/// How the averaging time was given, in nanoseconds: `period = half-life / ln 2`.
+/// How the averaging time was given: `period = half-life / ln 2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Averaging {
     /// The time in which the past comes to count half.
-    HalfLife(u64),
+    HalfLife(Duration),
     /// The e-folding time.
-    Period(u64),
+    Period(Duration),
 }
 
 impl RecentAverage {
     /// With the time in which the past counts half: 1 ms to 10 years. Strict.
     pub fn with_half_life(rate: Rate, half_life: Duration) -> Result<Self, RuleError> {
-        Self::new(rate, Averaging::HalfLife(parameter::span("half-life", half_life)?))
+        Self::new(
+            rate,
+            Averaging::HalfLife(Duration::from_nanos(parameter::span("half-life", half_life)?)),
+        )
     }
 
     /// With the averaging period, `half-life / ln 2`: 1 ms to 10 years. Strict.
     pub fn with_period(rate: Rate, period: Duration) -> Result<Self, RuleError> {
-        Self::new(rate, Averaging::Period(parameter::span("period", period)?))
+        Self::new(rate, Averaging::Period(Duration::from_nanos(parameter::span("period", period)?)))
     }
 
     fn new(rate: Rate, averaging: Averaging) -> Result<Self, RuleError> {
         let period_secs = match averaging {
-            Averaging::HalfLife(nanos) => nanos as f64 / 1e9 / core::f64::consts::LN_2,
-            Averaging::Period(nanos) => nanos as f64 / 1e9,
+            Averaging::HalfLife(time) => time.as_nanos() as f64 / 1e9 / core::f64::consts::LN_2,
+            Averaging::Period(time) => time.as_nanos() as f64 / 1e9,
         };
         let limit = parameter::rate("rate", rate)?.per_second_f64();
         let most = limit * period_secs * (1.0 + TOLERANCE);
@@ -210,11 +213,11 @@ impl Algorithm for RecentAverage {
     }
 
     fn write(&self) -> String {
-        let (option, nanos) = match self.averaging {
-            Averaging::HalfLife(nanos) => ("half-life", nanos),
-            Averaging::Period(nanos) => ("period", nanos),
+        let (option, time) = match self.averaging {
+            Averaging::HalfLife(time) => ("half-life", time),
+            Averaging::Period(time) => ("period", time),
         };
-        let (name, time) = (Self::NAMES[0], duration::Text(nanos));
+        let (name, time) = (Self::NAMES[0], duration::Text(time.as_nanos() as u64));
         format!("{name} {} {option}={time} {}", self.rate, self.policy.name())
     }
 

@@ -67,9 +67,15 @@ impl SlidingLog {
         (self.max_entries - 1) / 2
     }
 
-    /// The cell, in nanoseconds, whose requests share an entry in a log of more: whole microseconds.
-    /// A window touches one cell more than it spans.
-    pub fn grain(&self) -> u64 {
+    /// The cell whose requests share an entry in a log of more: whole microseconds. A window touches
+    /// one cell more than it spans.
+    pub fn grain(&self) -> Duration {
+        Duration::from_nanos(self.grain_nanos())
+    }
+
+    /// The cell in nanoseconds.
+    #[doc(hidden)]
+    pub fn grain_nanos(&self) -> u64 {
         match (self.max_entries - 1 - self.exact_entries()) as u64 {
             0 => u64::MAX,
             cells => self.terms.window.div_ceil(cells).next_multiple_of(1000),
@@ -122,7 +128,7 @@ impl Algorithm for SlidingLog {
     fn convert(&self, _old: &Self, state: Tally, now: Nanos) -> Option<Tally> {
         let log = self.advance(Some(state), now)?;
         let fits = log.entries().len() <= self.max_entries;
-        Some(if fits { log } else { log.gathered(self.grain()) })
+        Some(if fits { log } else { log.gathered(self.grain_nanos()) })
     }
 
     fn keeps_states_of(&self, old: &Self) -> bool {
@@ -140,7 +146,7 @@ impl Algorithm for SlidingLog {
     fn charge(&self, before: Option<Tally>, now: Nanos, cost: Cost) -> Tally {
         let mut log = before.unwrap_or_default();
         if self.is_crowded(&log) {
-            log.gather(now.get(), self.grain());
+            log.gather(now.get(), self.grain_nanos());
         }
         log.add(now.get(), cost.billionths());
         log.drop_outweighed(self.terms.quota.billionths());
@@ -149,7 +155,7 @@ impl Algorithm for SlidingLog {
 
     fn refund(&self, mut log: Tally, now: Nanos, charged_at: Nanos, cost: Cost) -> Option<Tally> {
         let slot = match self.is_crowded(&log) {
-            true => log.now_at(charged_at.get(), self.grain()),
+            true => log.now_at(charged_at.get(), self.grain_nanos()),
             false => log.nearest(charged_at.get(), READ_BACK),
         };
         log.subtract(slot, cost.billionths());

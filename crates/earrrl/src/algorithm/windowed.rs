@@ -96,8 +96,14 @@ macro_rules! windowed {
                 self.terms.quota
             }
 
+            /// The window.
+            pub fn window(&self) -> core::time::Duration {
+                core::time::Duration::from_nanos(self.terms.window)
+            }
+
             /// The window in nanoseconds.
-            pub fn window(&self) -> u64 {
+            #[doc(hidden)]
+            pub fn window_nanos(&self) -> u64 {
                 self.terms.window
             }
         }

@@ -25,6 +25,17 @@ impl Machine {
     pub(super) fn wall(&self) -> u64 {
         self.boot.wall()
     }
+
+    /// How long the system's own clock stands still, where it is cheaper than the counter.
+    pub(super) fn step(&self) -> Option<Duration> {
+        self.counter.as_ref().and_then(|_| coarse::step())
+    }
+
+    /// That clock.
+    #[inline]
+    pub(super) fn coarse() -> u64 {
+        coarse::now()
+    }
 }
 
 impl Source for Machine {
@@ -46,6 +57,48 @@ pub(super) fn boot_id() -> Option<u128> {
 
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A clock that the system keeps in memory and moves with its own timer.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod coarse {
+    use core::time::Duration;
+
+    use rustix::time::{ClockId, clock_getres, clock_gettime};
+
+    /// A system that is asked by a call takes longer than this for sixteen.
+    const SIXTEEN: u64 = 1_000;
+
+    #[inline]
+    pub(super) fn now() -> u64 {
+        let now = clock_gettime(ClockId::MonotonicCoarse);
+        (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+    }
+
+    pub(super) fn step() -> Option<Duration> {
+        let fine = || super::linux::nanos_of(clock_gettime(ClockId::Monotonic));
+        let sixteen = |_| {
+            let start = fine();
+            (0..16).for_each(|_| assert!(core::hint::black_box(now()) > 0));
+            fine() - start
+        };
+        let least = (0..16).map(sixteen).min()?;
+        let step = Duration::try_from(clock_getres(ClockId::MonotonicCoarse)).ok()?;
+        (least <= SIXTEEN).then_some(step)
+    }
+}
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+mod coarse {
+    use core::time::Duration;
+
+    pub(super) fn now() -> u64 {
+        0
+    }
+
+    pub(super) fn step() -> Option<Duration> {
+        None
+    }
 }
 
 #[cfg(target_os = "linux")]
@@ -90,18 +143,18 @@ mod linux {
 
         pub(super) fn now(&self) -> u64 {
             let left = match self {
-                Self::Clock => return duration(clock_gettime(ClockId::Boottime)),
+                Self::Clock => return nanos_of(clock_gettime(ClockId::Boottime)),
                 Self::Timer(timer) => timerfd_gettime(timer).map(|timer| timer.it_value),
             };
-            let left = left.map_or(0, duration);
+            let left = left.map_or(0, nanos_of);
             nanos(Duration::from_secs(FAR.unsigned_abs())).saturating_sub(left)
         }
 
         /// To some milliseconds where the counter may not be read.
         pub(super) fn wall(&self) -> u64 {
             match self {
-                Self::Clock => duration(clock_gettime(ClockId::Realtime)),
-                Self::Timer(_) => duration(clock_gettime(ClockId::RealtimeCoarse)),
+                Self::Clock => nanos_of(clock_gettime(ClockId::Realtime)),
+                Self::Timer(_) => nanos_of(clock_gettime(ClockId::RealtimeCoarse)),
             }
         }
     }
@@ -114,7 +167,7 @@ mod linux {
         Ok(timer)
     }
 
-    fn duration(time: Timespec) -> u64 {
+    pub(super) fn nanos_of(time: Timespec) -> u64 {
         nanos(Duration::try_from(time).unwrap_or_default())
     }
 }

@@ -3,6 +3,8 @@
 #[cfg(feature = "std")]
 mod counted;
 #[cfg(feature = "std")]
+mod lately;
+#[cfg(feature = "std")]
 mod machine;
 #[cfg(feature = "std")]
 mod monotonic;
@@ -80,12 +82,25 @@ impl fmt::Debug for Nanos {
 pub trait Clock: Send + Sync {
     /// The present instant.
     fn now(&self) -> Nanos;
+
+    /// An instant that was the present one at most `lag` ago, where the clock has one that is cheaper to
+    /// tell. A limiter decides by it where that makes no difference, or none that counts under its
+    /// rule; else it asks for [`now`](Self::now). None, as by default, if it is always to ask.
+    #[inline]
+    fn lately(&self, _lag: Duration) -> Option<Nanos> {
+        None
+    }
 }
 
 impl<C: Clock + ?Sized> Clock for alloc::sync::Arc<C> {
     #[inline]
     fn now(&self) -> Nanos {
         (**self).now()
+    }
+
+    #[inline]
+    fn lately(&self, lag: Duration) -> Option<Nanos> {
+        (**self).lately(lag)
     }
 }
 

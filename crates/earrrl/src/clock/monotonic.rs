@@ -1,6 +1,7 @@
 //! Time that never goes back, whether a clock tells it or a caller.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use core::time::Duration;
 
 use super::{Clock, Nanos};
 
@@ -22,10 +23,21 @@ impl<C: Clock> Time<C> {
     /// The present instant.
     #[inline]
     pub(crate) fn now(&self) -> Nanos {
+        self.used(self.clock.now())
+    }
+
+    /// One of a moment ago; see [`Clock::lately`].
+    #[inline]
+    pub(crate) fn lately(&self, lag: Duration) -> Option<Nanos> {
+        self.clock.lately(lag).map(|lately| self.used(lately))
+    }
+
+    #[inline]
+    fn used(&self, told: Nanos) -> Nanos {
         if !self.used.load(Relaxed) {
             self.used.store(true, Relaxed);
         }
-        self.clock.now().max(Nanos::new(self.given.load(Relaxed)))
+        told.max(Nanos::new(self.given.load(Relaxed)))
     }
 
     /// A given instant, or the latest one used if that is later.
@@ -34,5 +46,11 @@ impl<C: Clock> Time<C> {
         let before = Nanos::new(self.given.fetch_max(given.get(), Relaxed));
         let floor = if self.used.load(Relaxed) { self.clock.now() } else { Nanos::ZERO };
         given.max(before).max(floor)
+    }
+}
+
+impl<C: Clock> Clock for Time<C> {
+    fn now(&self) -> Nanos {
+        self.now()
     }
 }

@@ -10,6 +10,7 @@ use core::borrow::Borrow;
 use core::fmt;
 use core::hash::Hash;
 use core::marker::PhantomData;
+use core::time::Duration;
 
 pub use builder::Builder;
 use verdict::Details;
@@ -23,11 +24,14 @@ use crate::decision::Action;
 use crate::error::RuleError;
 use crate::rule::Rule;
 use crate::rules::atomic::{self, Part};
-use crate::store::table::{Change, KeyHash, KeyHasher, Purpose, Table, Word};
+use crate::store::table::{Change, KeyHash, KeyHasher, Purpose, Seen, Table, Word};
 use crate::store::{BuildError, Clients, Kept};
 
 /// So many keys of a batch are fetched from memory together.
 const BATCH: usize = 16;
+/// A request that is denied at an instant of a moment ago and so much later is denied now, too: no clock lags
+/// behind by more.
+const SOON: Duration = Duration::from_secs(1);
 
 /// Decides requests under one rule, for a fixed number of clients.
 ///
@@ -56,6 +60,8 @@ pub struct Limiter<K: ?Sized, C = SystemClock> {
     clients: Clients,
     hasher: KeyHasher,
     clock: Time<C>,
+    /// How far the instant that a request is stored at may lag behind the present one.
+    lag: Duration,
     capacity: usize,
     most_bytes: Option<usize>,
     keys: PhantomData<fn(&K)>,
@@ -68,7 +74,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     where
         K: Borrow<Q>,
     {
-        self.decide(self.hasher.hash(key), Cost::ONE, || self.clock.now(), Mode::Check)
+        self.decide(self.hasher.hash(key), Cost::ONE, None, Mode::Check)
     }
 
     /// Decides a request.
@@ -85,7 +91,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         K: Borrow<Q>,
     {
         let cost = self.rule.accept(cost)?;
-        Ok(self.decide(self.hasher.hash(key), cost, || self.clock.now(), Mode::Check))
+        Ok(self.decide(self.hasher.hash(key), cost, None, Mode::Check))
     }
 
     /// Decides a request of some instant; one before the latest that was used is taken as that. So an
@@ -106,7 +112,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     {
         let cost = self.rule.accept(cost)?;
         let now = self.clock.at(now);
-        Ok(self.decide(self.hasher.hash(key), cost, || now, Mode::Check))
+        Ok(self.decide(self.hasher.hash(key), cost, Some(now), Mode::Check))
     }
 
     /// What [`check_cost`](Self::check_cost) would answer; nothing is stored.
@@ -118,7 +124,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         K: Borrow<Q>,
     {
         let cost = self.rule.accept(cost)?;
-        Ok(self.decide(self.hasher.hash(key), cost, || self.clock.now(), Mode::Peek))
+        Ok(self.decide(self.hasher.hash(key), cost, None, Mode::Peek))
     }
 
     /// Answers as [`check_cost`](Self::check_cost) does, and stores the cost whatever the verdict: for
@@ -146,7 +152,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         K: Borrow<Q>,
     {
         let cost = self.rule.accept(cost)?;
-        Ok(self.decide(self.hasher.hash(key), cost, || self.clock.now(), Mode::Charge))
+        Ok(self.decide(self.hasher.hash(key), cost, None, Mode::Charge))
     }
 
     /// Decides requests of cost 1 of many keys, in order: several times as fast as one by one
@@ -167,21 +173,36 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         I: IntoIterator<Item = &'a Q, IntoIter: 'a>,
     {
         let mut keys = keys.into_iter().fuse();
-        let chunks = core::iter::from_fn(move || {
-            let mut hashes = [None; BATCH];
-            for (hash, key) in hashes.iter_mut().zip(&mut keys) {
-                let key = self.hasher.hash(key);
-                self.clients.prefetch(key, self.rule.limit().policy());
-                *hash = Some(key);
+        // Filled in place: to hand sixteen verdicts on takes longer than to decide them.
+        let (mut verdicts, mut next) = ([None; BATCH], 0..0);
+        core::iter::from_fn(move || {
+            if next.is_empty() {
+                next = 0..self.check_some(&mut keys, &mut verdicts);
             }
-            hashes[0].map(|_| self.check_chunk(&hashes))
-        });
-        chunks.flat_map(|verdicts| verdicts.into_iter().flatten())
+            verdicts[next.next()?]
+        })
     }
 
-    fn check_chunk(&self, keys: &[Option<KeyHash>; BATCH]) -> [Option<Verdict<'_>>; BATCH] {
-        let now = self.clock.now();
-        keys.map(|key| key.map(|key| self.decide(key, Cost::ONE, || now, Mode::Check)))
+    /// Decides as many as there is room for; how many that were.
+    #[inline]
+    fn check_some<'a, 'k, Q: Hash + ?Sized + 'k>(
+        &'a self,
+        keys: &mut impl Iterator<Item = &'k Q>,
+        verdicts: &mut [Option<Verdict<'a>>; BATCH],
+    ) -> usize {
+        let (mut hashes, mut count) = ([KeyHash::from_bits(0); BATCH], 0);
+        for (hash, key) in hashes.iter_mut().zip(keys) {
+            *hash = self.hasher.hash(key);
+            self.clients.prefetch(*hash, self.rule.limit().policy());
+            count += 1;
+        }
+        if count > 0 {
+            let now = Some(self.clock.now());
+            for (verdict, key) in verdicts.iter_mut().zip(&hashes[..count]) {
+                *verdict = Some(self.decide(*key, Cost::ONE, now, Mode::Check));
+            }
+        }
+        count
     }
 
     /// Takes back a request that was charged at that instant ([`Verdict::decided_at`]), or now.
@@ -213,6 +234,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         } else {
             self.clients = Clients::new(rule.limit(), self.capacity, self.most_bytes)?;
         }
+        self.lag = lag_of(&rule);
         self.rule = rule;
         Ok(())
     }
@@ -243,27 +265,28 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         self.clients.displaced()
     }
 
+    /// At the given instant, or the present one.
     #[inline(always)]
-    fn decide(
-        &self,
-        key: KeyHash,
-        cost: Cost,
-        now: impl FnOnce() -> Nanos,
-        mode: Mode,
-    ) -> Verdict<'_> {
+    fn decide(&self, key: KeyHash, cost: Cost, given: Option<Nanos>, mode: Mode) -> Verdict<'_> {
         match (&self.clients.kept, self.rule.limit(), self.rule.action()) {
             (Kept::Words(table), Limit::TokenBucket(limit), Action::Deny) => {
-                self.step(table, limit, key, cost, now, mode)
+                self.step(table, limit, key, cost, given, mode)
             }
             (Kept::Words(table), Limit::RecentAverage(limit), Action::Deny) => {
-                self.step(table, limit, key, cost, now, mode)
+                self.step(table, limit, key, cost, given, mode)
             }
-            _ => self.decide_any(key, cost, now(), mode),
+            _ => self.decide_any(key, cost, self.now(given), mode),
         }
     }
 
+    #[inline(always)]
+    fn now(&self, given: Option<Nanos>) -> Nanos {
+        given.unwrap_or_else(|| self.clock.now())
+    }
+
     /// The hot path: one state, one compare-and-swap, and no figures until they are asked for. The
-    /// clock is read while the state is fetched.
+    /// clock is read while the state is fetched; an instant of a moment ago is as good, unless the
+    /// request is denied and may be allowed by now.
     #[inline(always)]
     fn step<A: Algorithm<State = Moment>>(
         &self,
@@ -271,20 +294,48 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         limit: &A,
         key: KeyHash,
         cost: Cost,
-        now: impl FnOnce() -> Nanos,
+        given: Option<Nanos>,
         mode: Mode,
     ) -> Verdict<'_> {
         let place = table.place(key, Purpose::of(limit.policy()));
-        let now = now();
-        if let Some(mut seen) = table.at_home(place) {
-            while let Some(word) = seen.word() {
-                let (change, verdict) = self.judge(limit, Some(word), now, cost, mode);
-                if seen.apply(change) {
-                    return verdict;
-                }
+        let lately = if given.is_some() { None } else { self.clock.lately(self.lag) };
+        if let (Some(lately), Some(seen)) = (lately, table.at_home(&place)) {
+            let is_over = |word| !limit.allows(Some(&Moment(word)), lately + SOON, cost);
+            if let Some(verdict) = self.swap(seen, limit, lately, cost, mode, is_over) {
+                return Verdict { clock: Some(&self.clock), ..verdict };
             }
         }
+        let now = self.now(given);
+        if let Some(seen) = table.at_home(&place)
+            && let Some(verdict) = self.swap(seen, limit, now, cost, mode, |_| true)
+        {
+            return verdict;
+        }
         self.step_anywhere(table, limit, key, cost, now, mode)
+    }
+
+    /// Decides on what is seen until that is still there afterwards. None, and nothing done, if it is no
+    /// longer the client's, or if it is denied and not `is_over` for sure.
+    #[inline(always)]
+    fn swap<A: Algorithm<State = Moment>>(
+        &self,
+        mut seen: Seen<'_>,
+        limit: &A,
+        now: Nanos,
+        cost: Cost,
+        mode: Mode,
+        is_over: impl Fn(Word) -> bool,
+    ) -> Option<Verdict<'_>> {
+        loop {
+            let word = seen.word()?;
+            let (change, verdict) = self.judge(limit, Some(word), now, cost, mode);
+            if !verdict.allowed && !is_over(word) {
+                return None;
+            }
+            if seen.apply(change) {
+                return Some(verdict);
+            }
+        }
     }
 
     /// The same for a client that is new, or not where it most likely is.
@@ -319,7 +370,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
             _ => Change::Keep,
         };
         let details = Details::Moments { before, after };
-        (change, Verdict { rule: &self.rule, now, cost, allowed, details })
+        (change, Verdict { rule: &self.rule, now, clock: None, cost, allowed, details })
     }
 
     fn part(&self, key: KeyHash, cost: Cost) -> Part<'_> {
@@ -330,8 +381,14 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     fn decide_any(&self, key: KeyHash, cost: Cost, now: Nanos, mode: Mode) -> Verdict<'_> {
         let decision = atomic::decide(&mut [self.part(key, cost)], mode, now);
         let (allowed, details) = (decision.allowed, Details::Whole(decision));
-        Verdict { rule: &self.rule, now, cost, allowed, details }
+        Verdict { rule: &self.rule, now, clock: None, cost, allowed, details }
     }
+}
+
+/// A 128th of the time in which the rule forgets: what it takes to refill a bucket, or the averaging period.
+fn lag_of(rule: &Rule) -> Duration {
+    let (_, forgets_in) = rule.limit().allowance();
+    Duration::try_from_secs_f64(forgets_in / 128.0).unwrap_or(Duration::MAX)
 }
 
 impl<K: ?Sized, C> fmt::Debug for Limiter<K, C> {

@@ -9,7 +9,7 @@ use std::{vec, vec::Vec};
 use proptest::prelude::*;
 
 use super::*;
-use crate::clock::ManualClock;
+use crate::clock::{Clock, ManualClock};
 use crate::store::table::TableError;
 use crate::{Decision, Outcome, RuleSet, State, Wait};
 
@@ -350,4 +350,67 @@ fn waiting_sleeps_once_and_giving_up_refunds() {
     assert_eq!(next(), Duration::from_secs(3));
     drop(waiting);
     assert_eq!(next(), Duration::from_secs(2));
+}
+
+/// A clock whose `lately` is as old as it may be.
+#[derive(Default)]
+struct Lagging(ManualClock);
+
+impl Clock for Lagging {
+    fn now(&self) -> Nanos {
+        self.0.now()
+    }
+
+    fn lately(&self, lag: Duration) -> Option<Nanos> {
+        let lag = lag.min(Duration::from_millis(4));
+        Some(Nanos::new(self.now().get() - u64::try_from(lag.as_nanos()).unwrap()))
+    }
+}
+
+/// Whether a request is allowed, and how long it has to wait, is told for the present instant, to the
+/// nanosecond.
+#[test]
+fn an_instant_of_a_moment_ago_decides_only_what_it_can() {
+    for text in ["gcra 1/1h burst=2", "recent-average 0.001/s half-life=1m leaky"] {
+        let rule: Rule = text.parse().unwrap();
+        let clock = Arc::new(Lagging::default());
+        clock.0.set(Nanos::from_secs(1_000_000));
+        let limiter: Limiter<u64, _> =
+            Limiter::builder(rule).clock(Arc::clone(&clock)).build().unwrap();
+        let allowed = (0..100).filter(|_| limiter.check(&7).is_allowed()).count();
+        assert!((1..=2).contains(&allowed), "{text}: {allowed}");
+        let denied = limiter.check(&7);
+        let wait = denied.retry_after().duration().unwrap();
+        assert_eq!(denied.decided_at(), clock.now());
+        clock.0.advance(Duration::from_millis(3));
+        let wait_now = limiter.check(&7).retry_after().duration().unwrap();
+        assert_eq!(wait_now, wait - Duration::from_millis(3), "{text}");
+        clock.0.advance(wait_now - Duration::from_nanos(1));
+        let last = limiter.check(&7);
+        assert!(!last.is_allowed(), "{text}");
+        assert_eq!(last.retry_after().duration(), Some(Duration::from_nanos(1)), "{text}");
+        clock.0.advance(Duration::from_nanos(1));
+        assert!(limiter.check(&7).is_allowed(), "{text}");
+    }
+}
+
+/// A request is never stored as later than it was, and as earlier only by a 128th of what the rule forgets in.
+#[test]
+fn what_is_stored_lags_behind_by_little() {
+    let rule = |text: &str| -> Rule { text.parse().unwrap() };
+    for (text, price, lag) in [
+        ("gcra 1000/s burst=1", 1_000_000, 1_000_000 / 128),
+        ("gcra 10/s burst=1", 100_000_000, 100_000_000 / 128),
+        ("gcra 1/s burst=10", 1_000_000_000, 4_000_000),
+    ] {
+        let clock = Arc::new(Lagging::default());
+        clock.0.set(Nanos::from_secs(1_000_000));
+        let limiter: Limiter<u64, _> =
+            Limiter::builder(rule(text)).clock(Arc::clone(&clock)).build().unwrap();
+        assert!(limiter.check(&7).is_allowed());
+        clock.0.advance(Duration::from_secs(3600));
+        let reset = limiter.check(&7).reset_after();
+        let short = Duration::from_nanos(price).saturating_sub(reset);
+        assert!(short <= Duration::from_nanos(lag + 1), "{text}: {short:?}");
+    }
 }

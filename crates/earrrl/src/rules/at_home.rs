@@ -68,7 +68,7 @@ impl Part<'_> {
     ) -> Option<Settled> {
         let place = table.place(self.key, Purpose::of(limit.policy()));
         let now = now();
-        let mut seen = table.at_home(place)?;
+        let mut seen = table.at_home(&place)?;
         loop {
             let before = limit.advance(Some(Moment(seen.word()?)), now)?;
             let mode = mode(limit.allows(Some(&before), now, self.cost));

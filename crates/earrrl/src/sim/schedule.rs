@@ -38,7 +38,7 @@ impl<'a> Schedule<'a> {
             Pattern::Steady(rate) => {
                 // Exact, so that 5/3s is a gap of 0.6 s however long it lasts.
                 let (amount, per) = rate.parts();
-                number.checked_mul(u128::from(per) * 1_000_000_000)? / amount.billionths()
+                number.checked_mul(per.as_nanos() * 1_000_000_000)? / amount.billionths()
             }
             Pattern::Random(rate) => {
                 self.last -= ln(1.0 - self.random.unit()) / rate.per_second_f64() * 1e9;

@@ -17,8 +17,9 @@ use crate::algorithm::{Limit, State};
 use crate::clock::Nanos;
 use crate::rule::Rule;
 
-/// Who moves a client has the lock of its key: at most one does.
-static MOVING: [Mutex<()>; 64] = [const { Mutex::new(()) }; 64];
+/// Who moves a client has the lock of its key: at most one does. So many that a request hardly ever
+/// meets the sweep: whoever waits for a lock sleeps, for longer than a move takes.
+static MOVING: [Mutex<()>; 4096] = [const { Mutex::new(()) }; 4096];
 
 fn alone(key: KeyHash) -> MutexGuard<'static, ()> {
     MOVING[lock_of(key, MOVING.len())].lock().unwrap_or_else(PoisonError::into_inner)

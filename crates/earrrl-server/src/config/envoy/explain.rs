@@ -6,6 +6,7 @@ use super::algorithm::Algorithm;
 use super::file::level_name;
 use super::file::{Amount, LimitConfig};
 use super::tree::{Matched, Tree, TreeLimit};
+use super::unit::Unit;
 
 /// Explains what a descriptor's entries meet, a line a step.
 pub fn explain(
@@ -81,7 +82,10 @@ fn amount(limit: &LimitConfig, algorithm: Algorithm) -> String {
     match limit.amount {
         Amount::Unlimited => "unlimited".to_owned(),
         Amount::PerUnit(0, _) => "nothing is allowed".to_owned(),
-        Amount::PerUnit(requests, unit) => format!("{requests} a {}: {rule}", unit.name()),
+        Amount::PerUnit(requests, unit) => {
+            let article = if unit == Unit::Hour { "an" } else { "a" };
+            format!("{requests} {article} {}: {rule}", unit.name())
+        }
         Amount::Own => rule,
     }
 }

@@ -1,11 +1,13 @@
 //! Files and folders of configuration, loaded whole or not at all.
 
 use std::path::{Path, PathBuf};
+use std::string::FromUtf8Error;
 
 use super::file::{self, DomainConfig};
 use super::tree::Tree;
+use super::yaml::Place;
 use crate::config::ConfigError;
-use crate::config::bounds::MAX_FILE_LEN;
+use crate::config::value::read_bytes;
 
 /// Most files that are loaded together.
 const MAX_FILES: usize = 10_000;
@@ -28,11 +30,8 @@ pub fn load(paths: &[PathBuf], merge_domains: bool) -> Result<Loaded, ConfigErro
     let mut domains: Vec<DomainConfig> = Vec::new();
     for path in files(paths)? {
         let name = path.display().to_string();
-        let length = std::fs::metadata(&path).map_err(|error| unreadable(&path, &error))?.len();
-        if length > MAX_FILE_LEN {
-            return Err(unreadable(&path, &format!("{length} bytes; at most {MAX_FILE_LEN}")));
-        }
-        let text = std::fs::read_to_string(&path).map_err(|error| unreadable(&path, &error))?;
+        let bytes = read_bytes(&path).map_err(|error| unreadable(&path, &error))?;
+        let text = String::from_utf8(bytes).map_err(|error| no_text(&name, &error))?;
         domains.push(file::parse(&text, &name, &mut warnings)?);
     }
     Ok(Loaded { tree: Tree::new(&domains, merge_domains)?, warnings })
@@ -67,6 +66,16 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ConfigError> {
 fn is_config(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     !name.starts_with('.') && (name.ends_with(".yaml") || name.ends_with(".yml")) && path.is_file()
+}
+
+/// Tells where a file ceases to be text.
+fn no_text(name: &str, error: &FromUtf8Error) -> ConfigError {
+    let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+    let good = String::from_utf8_lossy(good);
+    let last = good.rsplit('\n').next().unwrap_or_default();
+    let (line, column) = (good.matches('\n').count() + 1, last.chars().count() + 1);
+    let problem = Place { line, column }.problem("expected UTF-8".to_owned());
+    ConfigError { name: name.to_owned(), problems: vec![problem] }
 }
 
 fn unreadable(path: &Path, why: &dyn std::fmt::Display) -> ConfigError {

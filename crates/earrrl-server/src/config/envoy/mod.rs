@@ -53,26 +53,72 @@ pub struct EnvoyConfig {
 /// Where a control plane is, and who asks it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlPlane {
-    /// `http://host:port`.
+    /// `host:port`.
     pub address: String,
     /// The node's id.
     pub node: String,
+    /// How it is spoken to over TLS; `None` for clear text.
+    pub tls: Option<PlaneTls>,
+}
+
+/// The files for TLS with a control plane. They are read for each connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlaneTls {
+    /// The authorities that it is believed by; `None` for the system's.
+    pub ca: Option<PathBuf>,
+    /// A certificate to show, and its key.
+    pub cert: Option<(PathBuf, PathBuf)>,
 }
 
 impl ControlPlane {
-    /// A control plane at `host:port`, or `http://host:port`.
+    /// A control plane at `host:port`, `http://host:port` or, over TLS, `https://host:port`.
     ///
     /// # Errors
     /// What is no address.
     pub fn new(address: &str, node: &str) -> Result<Self, String> {
-        let bare = address.strip_prefix("http://").unwrap_or(address);
-        let port = bare.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
-        if port.is_none() || bare.contains('/') {
-            return Err("expected host:port or http://host:port".to_owned());
+        let encrypted = address.strip_prefix("https://");
+        let bare = encrypted.or(address.strip_prefix("http://")).unwrap_or(address);
+        let parts = bare.rsplit_once(':').filter(|(host, port)| {
+            !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok()
+        });
+        if parts.is_none() {
+            return Err("expected host:port, http://host:port or https://host:port".to_owned());
         }
         let node = if node.is_empty() { "ratelimit" } else { node };
-        Ok(Self { address: format!("http://{bare}"), node: node.to_owned() })
+        let tls = encrypted.map(|_| PlaneTls::default());
+        Ok(Self { address: bare.to_owned(), node: node.to_owned(), tls })
     }
+
+    /// With these files for TLS.
+    ///
+    /// # Errors
+    /// Files without TLS, a certificate without a key or a key without a certificate.
+    pub fn with_files(mut self, files: PlaneFiles) -> Result<Self, String> {
+        let cert = match (files.cert, files.key) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            _ => return Err("a certificate and its key: expected both or none".to_owned()),
+        };
+        match &mut self.tls {
+            Some(tls) => *tls = PlaneTls { ca: files.ca, cert },
+            None if files.ca.is_some() || cert.is_some() => {
+                return Err("files for TLS: expected an address with https://".to_owned());
+            }
+            None => {}
+        }
+        Ok(self)
+    }
+}
+
+/// The files for TLS as they are told.
+#[derive(Clone, Debug, Default)]
+pub struct PlaneFiles {
+    /// Authorities.
+    pub ca: Option<PathBuf>,
+    /// A certificate to show.
+    pub cert: Option<PathBuf>,
+    /// Its key.
+    pub key: Option<PathBuf>,
 }
 
 /// The headers that clients get.
@@ -127,7 +173,11 @@ impl EnvoyConfig {
 
 fn control_plane(file: &toml_file::Envoy, problems: &mut Problems) -> Option<ControlPlane> {
     let field = file.xds.as_ref()?;
+    let path = |name: &Option<String>| name.as_ref().map(PathBuf::from);
+    let files =
+        PlaneFiles { ca: path(&file.xds_ca), cert: path(&file.xds_cert), key: path(&file.xds_key) };
     let plane = ControlPlane::new(field.get_ref(), file.node.as_deref().unwrap_or_default());
+    let plane = plane.and_then(|plane| plane.with_files(files));
     plane.map_err(|why| problems.add(field.span(), format!("xds: {why}"))).ok()
 }
 

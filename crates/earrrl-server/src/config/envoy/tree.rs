@@ -3,8 +3,7 @@
 //! A level is looked up by key, then by value: first the exact one, then wildcards in the order of
 //! the file, then the key alone. There is no way back: what matched first is followed.
 
-use std::collections::HashMap;
-
+use foldhash::HashMap;
 use smallvec::SmallVec;
 
 use super::algorithm::Algorithm;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::time::Instant;
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
 use earrrl::{Outcome, Wait};
 use envoy_types::pb::envoy::config::core::v3::address::Address;
 use envoy_types::pb::envoy::config::core::v3::header_value_option::HeaderAppendAction;
@@ -18,39 +18,31 @@ use envoy_types::pb::envoy::r#type::v3::HttpStatus;
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Struct, Value};
 use envoy_types::pb::google::rpc::Status as RpcStatus;
-use hyper::body::{Body, Bytes};
+use h2::RecvStream;
 use tonic::{Code, Status};
 
 use super::call;
-use super::reply::Reply;
+use super::message::frame;
+use super::reply::Answer;
 use crate::protocol::authz::{Asked, decide};
 use crate::protocol::http::answer::Verdict;
 use crate::server::Server;
-use crate::service::Answer;
+use crate::service;
 use crate::stream::OF_UNIX;
 
 /// What the application behind Envoy is told; the other headers are for the client.
 const ACTION: &str = "x-ratelimit-action";
 
 /// Answers a call.
-pub(super) async fn answer<B>(server: &Server, request: Request<B>) -> Response<Reply>
-where
-    B: Body<Data = Bytes> + Unpin,
-{
+pub(super) async fn answer(server: &Server, request: Request<RecvStream>) -> Answer {
     let started = Instant::now();
-    let answered = match check(server, request).await {
-        Ok(answer) => Reply::message(call::frame(&answer)),
-        Err(status) => Reply::status(status),
-    };
+    let answered = check(server, request).await.map(|answer| frame(&answer));
     server.service.metrics.http_request.record(started.elapsed());
     answered
 }
 
-async fn check<B>(server: &Server, request: Request<B>) -> Result<CheckResponse, Status>
-where
-    B: Body<Data = Bytes> + Unpin,
-{
-    let deadline = call::timeout(request.headers())?;
+async fn check(server: &Server, request: Request<RecvStream>) -> Result<CheckResponse, Status> {
+    let deadline = call::timeout(request.headers()).map_err(Status::invalid_argument)?;
     let request: CheckRequest = call::message(server, request).await?;
     let attributes = request.attributes.unwrap_or_default();
     let peer = attributes.source.as_ref().and_then(address);
@@ -163,7 +155,7 @@ fn code(status: StatusCode) -> Code {
 }
 
 /// The decision, for filters and access logs behind: waits in seconds, absent for never.
-fn metadata(answer: &Answer<'_>) -> Struct {
+fn metadata(answer: &service::Answer<'_>) -> Struct {
     let number = |number: f64| Some(Kind::NumberValue(number));
     let outcome = answer.decision.as_ref().map_or(Outcome::Allow, |decision| decision.outcome);
     let mut fields = vec![("action", Some(Kind::StringValue(outcome.name().to_owned())))];

@@ -1,75 +1,135 @@
-//! One unary call: its message read within bounds, its deadline, its answer.
+//! One unary call: who may make it, its deadline, its decision.
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use axum::http::{HeaderMap, Request, Response};
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use hyper::body::{Body, Bytes};
+use axum::http::{HeaderMap, Request};
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use h2::RecvStream;
+use hyper::body::Bytes;
 use tonic::Status;
 
-use super::reply::Reply;
+use super::message::{Incoming, frame};
+use super::reply::Answer;
+use crate::config::access::Access;
 use crate::protocol::bearer::{self, Refused};
 use crate::server::Server;
 use crate::service::error::AskError;
 use earrrl::Mode;
 
-/// Largest message, in bytes.
-const MAX_MESSAGE: usize = 64 * 1024;
-/// What stands before a message: whether it is compressed, and its length.
-const PREFIX: usize = 5;
 /// How long a client with a wrong token waits for its answer.
 const WRONG_TOKEN: Duration = Duration::from_secs(1);
 /// Longest time that a call may name.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// Answers a call.
-pub(super) async fn answer<B>(server: &Server, mode: Mode, request: Request<B>) -> Response<Reply>
-where
-    B: Body<Data = Bytes> + Unpin,
-{
-    let started = Instant::now();
-    let counts = server.service.descriptor_counts();
-    counts.requests.increment();
-    let answered = match decide(server, mode, request, started).await {
-        Ok(answer) => Reply::message(frame(&answer)),
-        Err(status) => {
-            match status.code() {
-                tonic::Code::Unavailable => counts.engine_errors.increment(),
-                _ => counts.service_errors.increment(),
-            }
-            Reply::status(status)
-        }
-    };
-    counts.response_time.record(started.elapsed());
-    answered
+/// A call for a decision on descriptors.
+#[derive(Debug)]
+pub(super) struct Call {
+    mode: Mode,
+    started: Instant,
+    timeout: Result<Option<Duration>, &'static str>,
+    access: Result<Access, Refused>,
+    message: Incoming,
 }
 
-async fn decide<B>(
-    server: &Server,
-    mode: Mode,
-    request: Request<B>,
-    started: Instant,
-) -> Result<RateLimitResponse, Status>
-where
-    B: Body<Data = Bytes> + Unpin,
-{
-    let deadline = timeout(request.headers())?.map(|timeout| started + timeout);
-    let request: RateLimitRequest = message(server, request).await?;
-    let answer = server.service.should_rate_limit(&request, mode, deadline).await;
-    answer.map_err(|error| status(&error))
+impl Call {
+    pub(super) fn new(server: &Server, mode: Mode, request: Request<RecvStream>) -> Self {
+        server.service.descriptor_counts().requests.increment();
+        let (head, body) = request.into_parts();
+        Self {
+            mode,
+            started: Instant::now(),
+            timeout: timeout(&head.headers),
+            access: bearer::access(server, &head.headers),
+            message: Incoming::new(body),
+        }
+    }
+
+    /// The answer, if its message is there and nothing else has to be waited for.
+    pub(super) fn at_once(&mut self, server: &Server, context: &mut Context<'_>) -> Option<Answer> {
+        if self.access.is_err() || self.timeout.is_err() || server.service.engine().waits() {
+            return None;
+        }
+        let Poll::Ready(message) = self.message.poll(context) else { return None };
+        let answer = match message {
+            Ok(message) => match pin!(self.decide(server, message)).poll(context) {
+                Poll::Ready(answer) => answer,
+                // What is in memory is decided at once.
+                Poll::Pending => return None,
+            },
+            Err(status) => Err(status),
+        };
+        self.conclude(server, &answer);
+        Some(answer)
+    }
+
+    /// The answer.
+    pub(super) async fn answer(mut self, server: &Server) -> Answer {
+        let answer = match self.read(server).await {
+            Ok(message) => self.decide(server, message).await,
+            Err(status) => Err(status),
+        };
+        self.conclude(server, &answer);
+        answer
+    }
+
+    async fn read(&mut self, server: &Server) -> Result<Bytes, Status> {
+        self.timeout.map_err(Status::invalid_argument)?;
+        admit(self.access).await?;
+        read(server, &mut self.message).await
+    }
+
+    async fn decide(&self, server: &Server, message: Bytes) -> Answer {
+        let timeout = self.timeout.map_err(Status::invalid_argument)?;
+        let request: RateLimitRequest = decode(message)?;
+        let deadline = timeout.map(|timeout| self.started + timeout);
+        let decided = server.service.should_rate_limit(&request, self.mode, deadline).await;
+        decided.map(|answer| frame(&answer)).map_err(|error| status(&error))
+    }
+
+    fn conclude(&self, server: &Server, answer: &Answer) {
+        let counts = server.service.descriptor_counts();
+        match answer {
+            Ok(_) => {}
+            Err(status) if status.code() == tonic::Code::Unavailable => {
+                counts.engine_errors.increment();
+            }
+            Err(_) => counts.service_errors.increment(),
+        }
+        counts.response_time.record(self.started.elapsed());
+    }
 }
 
 /// The message of a request that may be made.
-pub(super) async fn message<B, M>(server: &Server, request: Request<B>) -> Result<M, Status>
-where
-    B: Body<Data = Bytes> + Unpin,
-    M: prost::Message + Default,
-{
-    authorize(server, request.headers()).await?;
+pub(super) async fn message<M: prost::Message + Default>(
+    server: &Server,
+    request: Request<RecvStream>,
+) -> Result<M, Status> {
+    let (head, body) = request.into_parts();
+    admit(bearer::access(server, &head.headers)).await?;
+    decode(read(server, &mut Incoming::new(body)).await?)
+}
+
+/// Refuses what brings no token, and slowly what brings a wrong one: so nobody tries many.
+async fn admit(access: Result<Access, Refused>) -> Result<(), Status> {
+    let Err(refused) = access else { return Ok(()) };
+    if refused == Refused::Wrong {
+        tokio::time::sleep(WRONG_TOKEN).await;
+    }
+    Err(Status::unauthenticated(refused.why()))
+}
+
+/// The whole message, if it comes in time.
+async fn read(server: &Server, message: &mut Incoming) -> Result<Bytes, Status> {
     let patience = Duration::from_secs(server.config.limits.request.into());
-    let message = tokio::time::timeout(patience, read(request.into_body()));
-    let message = message.await.map_err(|_| Status::deadline_exceeded("no whole message came"))?;
-    M::decode(message?).map_err(|error| Status::invalid_argument(error.to_string()))
+    let read = tokio::time::timeout(patience, poll_fn(|context| message.poll(context)));
+    read.await.map_err(|_| Status::deadline_exceeded("no whole message came"))?
+}
+
+fn decode<M: prost::Message + Default>(message: Bytes) -> Result<M, Status> {
+    M::decode(message).map_err(|error| Status::invalid_argument(error.to_string()))
 }
 
 pub(super) fn status(error: &AskError) -> Status {
@@ -81,17 +141,8 @@ pub(super) fn status(error: &AskError) -> Status {
     }
 }
 
-/// Refuses what brings no token, and slowly what brings a wrong one: so nobody tries many.
-async fn authorize(server: &Server, headers: &HeaderMap) -> Result<(), Status> {
-    let Err(refused) = bearer::access(server, headers) else { return Ok(()) };
-    if refused == Refused::Wrong {
-        tokio::time::sleep(WRONG_TOKEN).await;
-    }
-    Err(Status::unauthenticated(refused.why()))
-}
-
 /// `grpc-timeout`: at most eight digits and a unit.
-pub(super) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
+pub(super) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, &'static str> {
     let Some(value) = headers.get("grpc-timeout") else { return Ok(None) };
     let parse = |text: &str| {
         let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -108,62 +159,7 @@ pub(super) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
         })
     };
     let parsed = value.to_str().ok().and_then(parse).map(|timeout| timeout.min(LONGEST));
-    parsed
-        .map(Some)
-        .ok_or_else(|| Status::invalid_argument("grpc-timeout: expected digits and a unit, as 20m"))
-}
-
-/// The one message of a body, without its prefix.
-async fn read<B: Body<Data = Bytes> + Unpin>(mut body: B) -> Result<Bytes, Status> {
-    let mut whole = Bytes::new();
-    let mut parts = Vec::new();
-    while let Some(frame) = next_frame(&mut body).await {
-        let frame = frame.map_err(|_| Status::cancelled("the stream broke off"))?;
-        let Ok(data) = frame.into_data() else { continue };
-        // Mostly there is one frame, and nothing is copied.
-        if whole.is_empty() && parts.is_empty() {
-            whole = data;
-        } else {
-            parts.extend_from_slice(&std::mem::take(&mut whole));
-            parts.extend_from_slice(&data);
-        }
-        let length = whole.len() + parts.len();
-        if length > PREFIX + MAX_MESSAGE {
-            let text = format!("a message of more than {MAX_MESSAGE} bytes");
-            return Err(Status::resource_exhausted(text));
-        }
-    }
-    unframe(if parts.is_empty() { whole } else { parts.into() })
-}
-
-async fn next_frame<B: Body + Unpin>(
-    body: &mut B,
-) -> Option<Result<hyper::body::Frame<B::Data>, B::Error>> {
-    std::future::poll_fn(|context| std::pin::Pin::new(&mut *body).poll_frame(context)).await
-}
-
-fn unframe(mut bytes: Bytes) -> Result<Bytes, Status> {
-    let Some((prefix, message)) = bytes.split_first_chunk::<PREFIX>() else {
-        return Err(Status::invalid_argument("expected one message"));
-    };
-    if prefix[0] != 0 {
-        return Err(Status::unimplemented("compressed messages are not served"));
-    }
-    let length = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
-    if length != message.len() {
-        return Err(Status::invalid_argument("expected one whole message"));
-    }
-    Ok(bytes.split_off(PREFIX))
-}
-
-pub(super) fn frame(answer: &impl prost::Message) -> Bytes {
-    let length = answer.encoded_len();
-    let mut framed = Vec::with_capacity(PREFIX + length);
-    framed.push(0);
-    framed.extend_from_slice(&(length as u32).to_be_bytes());
-    // It fails only where there is no room, and a vector grows.
-    let _ = answer.encode(&mut framed);
-    framed.into()
+    parsed.map(Some).ok_or("grpc-timeout: expected digits and a unit, as 20m")
 }
 
 #[cfg(test)]

@@ -12,10 +12,13 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Descrip
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Struct, UInt64Value, Value};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value as Json, json};
 
 use crate::config::envoy::unit::Unit;
+
+/// Up to here every whole number is a double, 2^53.
+const EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// Reads a request.
 ///
@@ -23,9 +26,10 @@ use crate::config::envoy::unit::Unit;
 /// What is wrong with it.
 pub fn request(body: &[u8]) -> Result<RateLimitRequest, String> {
     let request: Request = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let descriptors = request.descriptors.into_iter().map(descriptor);
     Ok(RateLimitRequest {
         domain: request.domain,
-        descriptors: request.descriptors.into_iter().map(Into::into).collect(),
+        descriptors: descriptors.collect::<Result<_, _>>()?,
         hits_addend: number(request.hits_addend, "hitsAddend")?,
     })
 }
@@ -34,7 +38,9 @@ pub fn request(body: &[u8]) -> Result<RateLimitRequest, String> {
 #[serde(deny_unknown_fields, default, rename_all = "camelCase")]
 #[derive(Default)]
 struct Request {
+    #[serde(deserialize_with = "or_default")]
     domain: String,
+    #[serde(deserialize_with = "or_default")]
     descriptors: Vec<Descriptor>,
     #[serde(alias = "hits_addend")]
     hits_addend: Number,
@@ -43,18 +49,21 @@ struct Request {
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default, rename_all = "camelCase")]
 struct Descriptor {
+    #[serde(deserialize_with = "or_default")]
     entries: Vec<Entry>,
     limit: Option<Override>,
     #[serde(alias = "hits_addend")]
     hits_addend: Option<Number>,
-    #[serde(alias = "is_negative_hits")]
+    #[serde(alias = "is_negative_hits", deserialize_with = "or_default")]
     is_negative_hits: bool,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 struct Entry {
+    #[serde(deserialize_with = "or_default")]
     key: String,
+    #[serde(deserialize_with = "or_default")]
     value: String,
 }
 
@@ -66,7 +75,14 @@ struct Override {
     unit: UnitName,
 }
 
-/// A whole number, or its text.
+/// Null stands for the default.
+fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// A whole number, or its text; nothing is zero.
 #[derive(Deserialize, Default)]
 #[serde(try_from = "Json")]
 struct Number(u64);
@@ -81,7 +97,10 @@ impl TryFrom<Json> for Number {
 
     fn try_from(json: Json) -> Result<Self, String> {
         let text = json.as_str().and_then(|text| text.parse().ok());
-        let number = json.as_u64().or(text).map(Self);
+        let whole = |number: &f64| number.fract() == 0.0 && (0.0..=EXACT).contains(number);
+        let float = json.as_f64().filter(whole).map(|number| number as u64);
+        let nothing = json.is_null().then_some(0);
+        let number = json.as_u64().or(text).or(float).or(nothing).map(Self);
         number.ok_or_else(|| format!("expected a whole number from 0, not {json}"))
     }
 }
@@ -94,7 +113,8 @@ impl TryFrom<Json> for UnitName {
             "UNKNOWN" => Some(0),
             name => Unit::parse(name).filter(|_| name == name.to_uppercase()).map(Unit::number),
         };
-        let number = json.as_i64().and_then(|number| i32::try_from(number).ok());
+        let number = json.as_i64().or(json.is_null().then_some(0));
+        let number = number.and_then(|number| i32::try_from(number).ok());
         let unit = number.or_else(|| json.as_str().and_then(by_name)).map(Self);
         unit.ok_or_else(|| format!("expected a unit, as \"MINUTE\", not {json}"))
     }
@@ -104,20 +124,20 @@ fn number(number: Number, name: &str) -> Result<u32, String> {
     u32::try_from(number.0).map_err(|_| format!("{name}: {} is above {}", number.0, u32::MAX))
 }
 
-impl From<Descriptor> for RateLimitDescriptor {
-    fn from(from: Descriptor) -> Self {
-        let entry = |Entry { key, value }| rate_limit_descriptor::Entry { key, value };
-        let limit = |limit: Override| rate_limit_descriptor::RateLimitOverride {
-            requests_per_unit: u32::try_from(limit.requests_per_unit.0).unwrap_or(u32::MAX),
+fn descriptor(from: Descriptor) -> Result<RateLimitDescriptor, String> {
+    let entry = |Entry { key, value }| rate_limit_descriptor::Entry { key, value };
+    let limit = |limit: Override| {
+        Ok::<_, String>(rate_limit_descriptor::RateLimitOverride {
+            requests_per_unit: number(limit.requests_per_unit, "requestsPerUnit")?,
             unit: limit.unit.0,
-        };
-        Self {
-            entries: from.entries.into_iter().map(entry).collect(),
-            limit: from.limit.map(limit),
-            hits_addend: from.hits_addend.map(|number| UInt64Value { value: number.0 }),
-            is_negative_hits: from.is_negative_hits,
-        }
-    }
+        })
+    };
+    Ok(RateLimitDescriptor {
+        entries: from.entries.into_iter().map(entry).collect(),
+        limit: from.limit.map(limit).transpose()?,
+        hits_addend: from.hits_addend.map(|number| UInt64Value { value: number.0 }),
+        is_negative_hits: from.is_negative_hits,
+    })
 }
 
 /// Writes an answer.
@@ -185,6 +205,9 @@ fn from_value(value: &Value) -> Json {
     match &value.kind {
         None | Some(Kind::NullValue(_)) => Json::Null,
         Some(Kind::BoolValue(truth)) => (*truth).into(),
+        Some(Kind::NumberValue(number)) if number.fract() == 0.0 && number.abs() <= EXACT => {
+            (*number as i64).into()
+        }
         Some(Kind::NumberValue(number)) => (*number).into(),
         Some(Kind::StringValue(text)) => text.as_str().into(),
         Some(Kind::ListValue(list)) => list.values.iter().map(from_value).collect(),

@@ -1,11 +1,13 @@
 //! gRPC: Envoy's rate limit service, and Kuadrant's of the same messages.
 //!
-//! `call` is one unary call by the frames of HTTP/2, without a layer between; what is asked rarely,
-//! health and reflection, are tonic's services.
+//! `serve` is a connection by the frames of HTTP/2 and `call` one unary call, without a layer between;
+//! what is asked rarely, health and reflection, are tonic's services (`others`).
 
 mod authz;
 mod call;
 pub mod json;
+mod message;
+mod others;
 mod reply;
 pub mod serve;
 mod services;

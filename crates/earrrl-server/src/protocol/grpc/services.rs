@@ -1,17 +1,11 @@
 //! Which service answers which path.
 
 use axum::Router;
-use axum::http::{Method, Request, Response};
-use hyper::body::Incoming;
-use tonic::Status;
+use axum::http::{Method, Request};
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
-use tower::ServiceExt as _;
 
-use super::reply::{Reply, never};
-use super::{authz, call};
-use crate::server::Server;
 use earrrl::Mode;
 
 /// The names under which health is told, beside the empty one for all.
@@ -20,8 +14,6 @@ const NAMES: [&str; 3] = [
     "envoy.service.ratelimit.v3.RateLimitService",
     "envoy.service.auth.v3.Authorization",
 ];
-/// `ext_authz`.
-const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
 /// The messages of the services for Envoy, for reflection; `scripts/descriptors` makes it.
 const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
 
@@ -65,24 +57,37 @@ impl Services {
         }
     }
 
-    /// Answers a call.
-    pub(super) async fn answer(
-        self,
-        server: &Server,
-        request: Request<Incoming>,
-    ) -> Response<Reply> {
-        let mode = match request.uri().path() {
-            CHECK if request.method() == Method::POST => {
-                return authz::answer(server, request).await;
-            }
-            "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => Mode::Check,
-            "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit" => Mode::Peek,
-            "/kuadrant.service.ratelimit.v1.RateLimitService/Report" => Mode::Charge,
-            _ => return never(self.others.oneshot(request).await).map(Reply::Other),
-        };
-        if request.method() != Method::POST {
-            return Reply::status(Status::unimplemented("expected POST"));
+    /// Those of tonic's.
+    pub(super) fn others(&self) -> Router {
+        self.others.clone()
+    }
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    /// A decision on descriptors.
+    RateLimit(Mode),
+    /// `ext_authz`.
+    Authorization,
+    /// A service of tonic's, or nothing that is known.
+    Other,
+}
+
+/// What a request asks for, by its path.
+pub(super) fn kind_of<B>(request: &Request<B>) -> Kind {
+    if request.method() != Method::POST {
+        return Kind::Other;
+    }
+    match request.uri().path() {
+        "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => {
+            Kind::RateLimit(Mode::Check)
         }
-        call::answer(server, mode, request).await
+        "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit" => {
+            Kind::RateLimit(Mode::Peek)
+        }
+        "/kuadrant.service.ratelimit.v1.RateLimitService/Report" => Kind::RateLimit(Mode::Charge),
+        "/envoy.service.auth.v3.Authorization/Check" => Kind::Authorization,
+        _ => Kind::Other,
     }
 }

@@ -15,6 +15,9 @@ use crate::config::access::Access;
 use crate::protocol::bearer;
 use crate::server::Server;
 
+/// Bytes that a body has room for before any of it has come.
+const FIRST_ROOM: usize = 4 * 1024;
+
 pub(super) type Shared = State<Arc<Server>>;
 
 /// The body of a request that may be made. One that is announced as too long is refused before any
@@ -38,7 +41,8 @@ pub(super) async fn read(
         return Err(too_long(format!("{announced} bytes; at most {most}")));
     }
     let mut chunks = request.into_body().into_data_stream();
-    let mut body = Vec::with_capacity(announced as usize);
+    // What is announced may never come.
+    let mut body = Vec::with_capacity((announced as usize).min(FIRST_ROOM));
     while let Some(chunk) = chunks.next().await {
         // The connection is gone.
         let gone = StatusCode::from_u16(GONE).unwrap_or(StatusCode::BAD_REQUEST);

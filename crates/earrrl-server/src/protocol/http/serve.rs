@@ -6,14 +6,13 @@ use std::io;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
 use axum::http::{HeaderValue, Request, StatusCode, Version, header};
 use axum::response::{IntoResponse as _, Response};
-use hyper::body::{Body as _, Incoming};
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -26,6 +25,7 @@ use super::problem::{GONE, Problem};
 use super::{authz, host};
 use crate::connections::{Connection, Standing};
 use crate::protocol::first::Rewound;
+use crate::protocol::held::{self, Held, Holding, Share};
 use crate::protocol::http2;
 use crate::server::Server;
 use crate::stream::Stream;
@@ -45,6 +45,9 @@ const BARE_LF: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/p
                          \"detail\":\"a line ends in LF, expected CRLF\"}";
 /// Bytes that a request takes before any of it is kept: the reader's buffer.
 const READER: usize = 8 * 1024;
+
+/// Bytes of a request beside that, and of its answer, for which there is always room.
+const SMALL: usize = 2 * 1024;
 
 /// How long who guesses at tokens waits for an answer.
 const GUESSING: Duration = Duration::from_secs(1);
@@ -69,21 +72,25 @@ enum Ended {
 enum Refusal {
     /// All connections together would hold too much.
     Overloaded,
+    /// The same amid an answer, where nothing can be told.
+    Cut,
     /// A line of a head ended in LF alone.
     BareLf,
 }
 
 impl Refusal {
-    fn status(self) -> u16 {
+    fn status(self) -> Option<u16> {
         match self {
-            Self::Overloaded => 503,
-            Self::BareLf => 400,
+            Self::Overloaded => Some(503),
+            Self::Cut => None,
+            Self::BareLf => Some(400),
         }
     }
 
     fn answer(self) -> &'static [u8] {
         match self {
             Self::Overloaded => OVERLOADED,
+            Self::Cut => b"",
             Self::BareLf => BARE_LF,
         }
     }
@@ -125,6 +132,7 @@ async fn serve_http1(
         stream,
         connection: Arc::clone(&connection),
         received: 0,
+        answer: 0,
         flushing: false,
         lines: Lines::default(),
         refused: None,
@@ -149,11 +157,11 @@ async fn serve_http1(
         }
         (None, Err(ended)) => ended,
     };
-    if matches!(ended, Ended::Overdue | Ended::Refused(Refusal::Overloaded)) {
+    if matches!(ended, Ended::Overdue | Ended::Refused(Refusal::Overloaded | Refusal::Cut)) {
         metrics.shed.increment();
     }
     if let Ended::Refused(refusal) = ended {
-        metrics.count_status(refusal.status());
+        refusal.status().into_iter().for_each(|status| metrics.count_status(status));
         // What it held is freed by now.
         connection.hold(0);
         say_refused(refusal, watched.stream.stream, &connection).await;
@@ -168,25 +176,53 @@ fn status_of(error: &hyper::Error) -> Option<u16> {
 async fn serve_http2(stream: Rewound, connection: Connection, routes: Routes) {
     let server = Arc::clone(&routes.server);
     let connection = Arc::new(connection);
-    let patience = Duration::from_secs(server.config.limits.request.into());
-    let bodies = Arc::new(Bodies { connection: Arc::clone(&connection), held: 0.into() });
+    let held = Held::new(Arc::clone(&connection));
     let asking = Arc::clone(&connection);
-    let max_body = server.config.max_body;
     let answer = move |request: Request<Incoming>| {
-        let kept = Kept::new(&bodies, &request, max_body);
-        let answered = routes.answer(request, &asking);
+        let mut share = Share::new(&held);
+        let enough = share.set(held_by(&request, &routes.server));
+        let (server, answered) = (Arc::clone(&routes.server), routes.answer(request, &asking));
         async move {
-            let Some(_kept) = kept else { return Ok(overloaded()) };
-            match timeout(patience, answered).await {
-                Ok(answered) => answered,
-                Err(_) => {
-                    let why = "the request did not arrive in time";
-                    Ok(Problem::new(StatusCode::REQUEST_TIMEOUT, why).into_response())
-                }
-            }
+            let response = if enough { Some(in_time(&server, answered).await) } else { None };
+            // What is left of a request that was answered is the answer.
+            let response = response.filter(|response| share.set(held_by_body(response.body())));
+            let response = response.unwrap_or_else(|| {
+                share.set(0);
+                server.service.metrics.shed.increment();
+                overloaded()
+            });
+            Ok(response.map(|body| Holding { body, share }))
         }
     };
     http2::serve(stream, connection, &server, answer).await;
+}
+
+/// What a request may take: its head, and a body as long as that may get.
+fn held_by(request: &Request<Incoming>, server: &Server) -> usize {
+    let longest = request.body().size_hint().upper().unwrap_or(u64::MAX);
+    let longest = usize::try_from(longest).unwrap_or(usize::MAX);
+    held::head(request.headers()) + longest.min(server.config.max_body)
+}
+
+/// What an answer takes: its buffer grew by doubling.
+fn held_by_body(body: &impl Body) -> usize {
+    body.size_hint().exact().map_or(0, |length| 2 * length as usize)
+}
+
+/// The answer, or that the request did not come in time.
+async fn in_time(
+    server: &Server,
+    answered: impl Future<Output = Result<Response, Infallible>>,
+) -> Response {
+    let patience = Duration::from_secs(server.config.limits.request.into());
+    match timeout(patience, answered).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(never)) => match never {},
+        Err(_) => {
+            let why = "the request did not arrive in time";
+            Problem::new(StatusCode::REQUEST_TIMEOUT, why).into_response()
+        }
+    }
 }
 
 fn overloaded() -> Response {
@@ -212,36 +248,6 @@ impl Routes {
         connection: &Arc<Connection>,
     ) -> impl Future<Output = Result<Response, Infallible>> + Send + use<> {
         answer(request, self.clone(), Arc::clone(connection))
-    }
-}
-
-/// Bytes that are set aside for the bodies of a connection's requests.
-struct Bodies {
-    connection: Arc<Connection>,
-    held: AtomicUsize,
-}
-
-/// One request's part of them.
-struct Kept {
-    bodies: Arc<Bodies>,
-    bytes: usize,
-}
-
-impl Kept {
-    /// Room for a request's body, as long as that may get. `None` when there is none.
-    fn new(bodies: &Arc<Bodies>, request: &Request<Incoming>, max_body: usize) -> Option<Self> {
-        let longest = request.body().size_hint().upper().unwrap_or(u64::MAX);
-        let bytes = usize::try_from(longest).map_or(max_body, |longest| longest.min(max_body));
-        let kept = Self { bodies: Arc::clone(bodies), bytes };
-        let held = bodies.held.fetch_add(bytes, Relaxed) + bytes;
-        bodies.connection.hold(held).then_some(kept)
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        let before = self.bodies.held.fetch_sub(self.bytes, Relaxed);
-        self.bodies.connection.hold(before - self.bytes);
     }
 }
 
@@ -325,6 +331,8 @@ struct Watched {
     connection: Arc<Connection>,
     /// Bytes of the present request that have come.
     received: usize,
+    /// Bytes of answers that the client is slow to fetch.
+    answer: usize,
     /// Whether an answer is encrypted that the client has not fetched.
     flushing: bool,
     lines: Lines,
@@ -343,10 +351,19 @@ impl Watched {
     /// grows by doubling.
     fn keep(&mut self, bytes: usize) -> io::Result<()> {
         self.received += bytes;
-        if self.connection.hold(READER + 2 * self.received) {
-            return Ok(());
-        }
-        Err(self.refuse(Refusal::Overloaded))
+        if self.holds() { Ok(()) } else { Err(self.refuse(Refusal::Overloaded)) }
+    }
+
+    /// Accounts for an answer that the client has not fetched.
+    fn keep_answer(&mut self, bytes: usize) -> io::Result<()> {
+        self.answer = self.answer.max(bytes);
+        if self.holds() { Ok(()) } else { Err(self.refuse(Refusal::Cut)) }
+    }
+
+    /// What is as small as a question about the server's health has room always.
+    fn holds(&self) -> bool {
+        let bytes = READER + 2 * self.received + self.answer;
+        self.connection.hold(bytes) || bytes <= READER + SMALL
     }
 
     fn refuse(&mut self, refusal: Refusal) -> io::Error {
@@ -386,10 +403,13 @@ impl AsyncWrite for Watched {
         }
         let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(context, bytes)? else {
             self.set_busy();
-            return Poll::Pending;
+            return match self.keep_answer(bytes.len()) {
+                Ok(()) => Poll::Pending,
+                Err(error) => Poll::Ready(Err(error)),
+            };
         };
         if written == bytes.len() {
-            self.received = 0;
+            (self.received, self.answer) = (0, 0);
             self.connection.hold(0);
             self.connection.idle();
         }

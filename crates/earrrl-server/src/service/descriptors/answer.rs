@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit,
 };
@@ -16,11 +17,16 @@ use super::verdict::{Verdict, Verdicts};
 use super::{headers, metadata};
 
 /// The answer where there is no time to decide.
-pub(super) fn unlimited(request: &RateLimitRequest) -> RateLimitResponse {
-    let passes = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
+pub(in crate::service) fn undecided(request: &RateLimitRequest, passes: bool) -> RateLimitResponse {
+    // What is given back denies nothing.
+    let denies = |descriptor: &RateLimitDescriptor| !passes && !descriptor.is_negative_hits;
+    let status = |descriptor| DescriptorStatus {
+        code: code(denies(descriptor)).into(),
+        ..DescriptorStatus::default()
+    };
     RateLimitResponse {
-        overall_code: Code::Ok.into(),
-        statuses: vec![passes; request.descriptors.len()],
+        overall_code: code(request.descriptors.iter().any(denies)).into(),
+        statuses: request.descriptors.iter().map(status).collect(),
         ..RateLimitResponse::default()
     }
 }

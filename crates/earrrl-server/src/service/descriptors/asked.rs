@@ -111,7 +111,7 @@ pub(super) fn shares<'a>(
     rules: &'a RuleSet,
     request: &RateLimitRequest,
     engine: &Engine,
-) -> Result<SmallVec<[Share<'a>; 4]>, AskError> {
+) -> Result<SmallVec<[Share<'a>; 2]>, AskError> {
     if request.domain.is_empty() {
         return Err(AskError::invalid("rate limit domain must not be empty"));
     }
@@ -207,7 +207,7 @@ fn rules_of<'a>(
 }
 
 /// Limits that another descriptor of the same request names are left out.
-fn drop_replaced(shares: &mut SmallVec<[Share<'_>; 4]>) {
+fn drop_replaced(shares: &mut SmallVec<[Share<'_>; 2]>) {
     let mut replaced: HashSet<&str> = HashSet::new();
     for share in &*shares {
         if let LimitRef::Tree(_, limit) = &share.limit {
@@ -255,8 +255,8 @@ pub(super) fn place(shares: &mut [Share<'_>]) -> Result<(), AskError> {
 }
 
 /// The charges of a request, in the order of their places.
-pub(super) fn charges<'s>(shares: &'s [Share<'_>]) -> SmallVec<[Charge<'s>; 4]> {
-    let mut charges: SmallVec<[Charge<'s>; 4]> = SmallVec::new();
+pub(super) fn charges<'s>(shares: &'s [Share<'_>]) -> SmallVec<[Charge<'s>; 2]> {
+    let mut charges: SmallVec<[Charge<'s>; 2]> = SmallVec::new();
     for share in shares {
         let (Some(rule), Hits::Charged(hits), Some(place)) =
             (share.counted(), share.hits, share.place)

@@ -43,7 +43,9 @@ pub struct Became {
 impl Counts {
     /// Counts one descriptor of a request.
     pub fn count(&self, became: Became) {
-        let Became { hits, over, shadow, limit, remaining } = became;
+        let Became { over, shadow, limit, remaining, .. } = became;
+        // A descriptor may claim so many that the sums would begin anew.
+        let hits = became.hits.min(u32::MAX.into());
         if hits == 0 {
             return;
         }

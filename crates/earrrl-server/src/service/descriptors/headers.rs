@@ -11,6 +11,9 @@ use super::verdict::Verdicts;
 use crate::config::envoy::Headers;
 use crate::config::envoy::unit::Unit;
 
+/// Bytes that an item mostly has.
+const TYPICAL: usize = 48;
+
 /// Adds them.
 pub(super) fn add(
     descriptors: &Descriptors,
@@ -50,27 +53,45 @@ fn tightest(statuses: &[DescriptorStatus]) -> Option<&DescriptorStatus> {
 
 /// draft-ietf-httpapi-ratelimit-headers-11.
 fn draft_11(statuses: &[DescriptorStatus], tightest: &DescriptorStatus) -> Vec<HeaderValue> {
-    let limited = statuses.iter().filter(|status| status.current_limit.is_some());
-    let policies: Vec<_> = limited.map(policy).collect();
     let Some(limit) = &tightest.current_limit else { return Vec::new() };
-    let (name, remaining) = (quoted(&limit.name), tightest.limit_remaining);
-    let available = format!("{name};r={remaining};t={}", seconds(tightest));
-    vec![header("ratelimit-policy", policies.join(", ")), header("ratelimit", available)]
+    let mut policies = String::with_capacity(TYPICAL * statuses.len());
+    for limit in statuses.iter().filter_map(|status| status.current_limit.as_ref()) {
+        if !policies.is_empty() {
+            policies.push_str(", ");
+        }
+        let window = Unit::from_number(limit.unit).map_or(1, |unit| unit.duration().as_secs());
+        push_item(
+            &mut policies,
+            &limit.name,
+            [";q=", ";w="],
+            [limit.requests_per_unit.into(), window],
+        );
+    }
+    let mut available = String::with_capacity(TYPICAL);
+    let left = [tightest.limit_remaining.into(), seconds(tightest)];
+    push_item(&mut available, &limit.name, [";r=", ";t="], left);
+    vec![header("ratelimit-policy", policies), header("ratelimit", available)]
 }
 
-fn policy(status: &DescriptorStatus) -> String {
-    let Some(limit) = &status.current_limit else { return String::new() };
-    let window = Unit::from_number(limit.unit).map_or(1, |unit| unit.duration().as_secs());
-    format!("{};q={};w={window}", quoted(&limit.name), limit.requests_per_unit)
-}
-
-/// A name as a structured field's string; a limit without one is called `default`.
-fn quoted(name: &str) -> String {
-    let visible = name.chars().filter(|c| matches!(c, ' '..='~'));
-    let escaped: String = visible
-        .flat_map(|c| matches!(c, '"' | '\\').then_some('\\').into_iter().chain([c]))
-        .collect();
-    format!("\"{}\"", if escaped.is_empty() { "default" } else { &escaped })
+/// Adds a structured field's item: a name as a string, and two numbers. A limit without a name is called
+/// `default`.
+fn push_item(text: &mut String, name: &str, parameters: [&str; 2], numbers: [u64; 2]) {
+    let start = text.len();
+    text.push('"');
+    for visible in name.chars().filter(|c| matches!(c, ' '..='~')) {
+        if matches!(visible, '"' | '\\') {
+            text.push('\\');
+        }
+        text.push(visible);
+    }
+    if text.len() == start + 1 {
+        text.push_str("default");
+    }
+    text.push('"');
+    for (parameter, number) in parameters.into_iter().zip(numbers) {
+        text.push_str(parameter);
+        text.push_str(itoa::Buffer::new().format(number));
+    }
 }
 
 /// The names that the peer uses.
@@ -83,8 +104,9 @@ fn peer(tightest: &DescriptorStatus) -> Vec<HeaderValue> {
     ]
 }
 
-fn seconds(status: &DescriptorStatus) -> i64 {
-    status.duration_until_reset.as_ref().map_or(0, |duration| duration.seconds)
+fn seconds(status: &DescriptorStatus) -> u64 {
+    let reset = status.duration_until_reset.as_ref();
+    reset.map_or(0, |duration| duration.seconds.unsigned_abs())
 }
 
 fn header(key: &str, value: String) -> HeaderValue {

@@ -16,7 +16,9 @@ use std::time::Instant;
 use earrrl::{Clock, Cost, Decision, EngineError, Mode};
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use smallvec::SmallVec;
+use tokio::time::error::Elapsed;
 
+pub(super) use self::answer::undecided;
 use self::asked::{Hits, Share};
 use self::prepared::{Descriptors, Kind};
 use self::verdict::Verdicts;
@@ -119,7 +121,7 @@ async fn figures(
     engine: &Engine,
     shares: &[Share<'_>],
     decision: Option<&Decision>,
-) -> Result<SmallVec<[Option<Decision>; 4]>, AskError> {
+) -> Result<SmallVec<[Option<Decision>; 2]>, AskError> {
     let counted = shares.iter().filter(|share| share.counted().is_some()).count();
     let ask = |share: &Share<'_>| {
         let hits = if let Hits::Charged(hits) = share.hits { hits } else { 0 };
@@ -138,17 +140,9 @@ async fn figures(
     Ok(figures.into_iter().collect::<Result<_, _>>()?)
 }
 
-/// An answer in time: near the deadline the request passes, since Envoy lets it pass after it, and
-/// counts an error.
-pub(super) async fn in_time(
-    answer: impl Future<Output = Result<RateLimitResponse, AskError>>,
-    request: &RateLimitRequest,
-    deadline: Instant,
-) -> Result<RateLimitResponse, AskError> {
+/// An answer in time: after the deadline Envoy lets a request pass, and counts an error.
+pub(super) async fn in_time<F: Future>(answer: F, deadline: Instant) -> Result<F::Output, Elapsed> {
     // A quarter of the time is for the way back.
     let left = deadline.saturating_duration_since(Instant::now()) * 3 / 4;
-    match tokio::time::timeout(left, answer).await {
-        Ok(answer) => answer,
-        Err(_) => Ok(answer::unlimited(request)),
-    }
+    tokio::time::timeout(left, answer).await
 }

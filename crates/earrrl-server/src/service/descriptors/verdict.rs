@@ -11,7 +11,7 @@ use super::prepared::{Kind, Limit, fixed_window};
 /// What each share's limit says, in order.
 #[derive(Debug)]
 pub(super) struct Verdicts {
-    pub(super) each: SmallVec<[Verdict; 4]>,
+    pub(super) each: SmallVec<[Verdict; 2]>,
     over: bool,
 }
 
@@ -33,14 +33,14 @@ pub(super) struct Verdict {
 impl Verdicts {
     pub(super) fn new(
         shares: &[Share<'_>],
-        figures: SmallVec<[Option<Decision>; 4]>,
+        figures: SmallVec<[Option<Decision>; 2]>,
         decision: Option<&Decision>,
         now: Nanos,
     ) -> Self {
         let verdict = |(share, figures): (&Share<'_>, Option<Decision>)| {
             Verdict::new(share, figures.as_ref(), decision, now)
         };
-        let each: SmallVec<[Verdict; 4]> = shares.iter().zip(figures).map(verdict).collect();
+        let each: SmallVec<[Verdict; 2]> = shares.iter().zip(figures).map(verdict).collect();
         let quotas = || shares.iter().zip(&each).filter(|(share, _)| share.limit.quota_mode);
         let denied =
             |(share, verdict): (&Share<'_>, &Verdict)| verdict.enforced && !share.limit.quota_mode;
@@ -75,7 +75,7 @@ impl Verdict {
                 let reset = match (over, figures.retry_after, fixed_window(rule)) {
                     // A limit that is not enforced has nobody wait.
                     (true, Wait::For(wait), _) if !wait.is_zero() => wait,
-                    (_, _, Some(window)) => until_window_ends(now, window.window()),
+                    (_, _, Some(window)) => until_window_ends(now, window.window_nanos()),
                     _ => figures.reset_after,
                 };
                 (over, if over { 0 } else { figures.remaining }, Some(reset))

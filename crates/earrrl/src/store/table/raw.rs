@@ -73,14 +73,14 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         decide: impl Fn(Option<Word>) -> (Change, R),
     ) -> R {
         let at_home =
-            self.at_home(self.place(key, Purpose::Write)).and_then(|seen| seen.update(&decide));
+            self.at_home(&self.place(key, Purpose::Write)).and_then(|seen| seen.update(&decide));
         at_home.unwrap_or_else(|| self.update_anywhere(key, idle, decide))
     }
 
     /// See [`Table::at_home`](super::Table::at_home).
     #[inline(always)]
-    pub(super) fn at_home<'a>(&self, place: Place<'a, S, LINE>) -> Option<Seen<'a, S>> {
-        let Place { key, homes } = place;
+    pub(super) fn at_home<'a>(&self, place: &Place<'a, S, LINE>) -> Option<Seen<'a, S>> {
+        let Place { key, homes } = *place;
         Some(Seen::read(key, find_at_home(homes, key)?))
     }
 
@@ -197,15 +197,16 @@ impl<'a, S: Slot> Seen<'a, S> {
     }
 }
 
-/// The slot of the home lines that most likely is the key's. Which of them it is can't be predicted,
-/// so this has no branches.
+/// The slot of the home lines that most likely is the key's. Nearly always it is in the first, which the
+/// processor predicts: so it goes on to the next decision before this one's lines are there.
 #[inline(always)]
 fn find_at_home<S: Slot, const LINE: usize>(homes: [&[S; LINE]; 2], key: KeyHash) -> Option<&S> {
-    let first = S::matches(homes[0], key.fingerprint());
-    let second = S::matches(homes[1], key.fingerprint());
-    let home = if first != 0 { homes[0] } else { homes[1] };
-    let matches = first | second;
-    (matches != 0).then(|| &home[matches.trailing_zeros() as usize % LINE])
+    let matches = S::matches(homes[0], key.fingerprint());
+    if matches != 0 {
+        return homes[0].get(matches.trailing_zeros() as usize);
+    }
+    let matches = S::matches(homes[1], key.fingerprint());
+    homes[1].get(matches.trailing_zeros() as usize)
 }
 
 #[inline(always)]

@@ -142,16 +142,19 @@ mod native {
             let (low, high): (u64, u64);
             let replaced: u64;
             // SAFETY: the cell is 16 bytes, aligned to 16. `is_lock_free` has answered that the
-            // processor has the instruction. rbx, which it needs, may not be named as an operand,
-            // hence the exchange with rsi.
+            // processor has the instruction. rbx, which it needs, may not be named as an operand, hence the
+            // moves. An exchange of registers instead of them would make all that the caller has in rbx
+            // wait for the new state, hence for memory.
             unsafe {
                 asm!(
-                    "xchg rsi, rbx",
+                    "mov r8, rbx",
+                    "mov rbx, rsi",
                     "lock cmpxchg16b xmmword ptr [rdi]",
                     "sete cl",
-                    "mov rbx, rsi",
+                    "mov rbx, r8",
+                    out("r8") _,
                     in("rdi") self.0.get(),
-                    inout("rsi") new.low => _,
+                    in("rsi") new.low,
                     inout("rcx") new.high => replaced,
                     inout("rax") seen.low => low,
                     inout("rdx") seen.high => high,

@@ -24,7 +24,7 @@ struct Exact {
 impl Exact {
     fn new(capacity: Cost, rate: Rate) -> Self {
         let (amount, per) = rate.parts();
-        let (amount, per) = (amount.billionths() as i128, i128::from(per));
+        let (amount, per) = (amount.billionths() as i128, per.as_nanos() as i128);
         let capacity = capacity.billionths() as i128 * per;
         Self { capacity, balance: capacity, amount, per, now: 0, roundings: 0 }
     }
@@ -56,7 +56,7 @@ impl Exact {
 fn play(capacity: Cost, rate: Rate, cost: impl Fn(&mut Random) -> Cost, whole: bool) {
     let limit = Limit::from(TokenBucket::new(capacity, rate).unwrap());
     let (mut client, mut exact) = (Client::new(limit), Exact::new(capacity, rate));
-    let mut random = Random::new(rate.parts().1);
+    let mut random = Random::new(rate.parts().1.as_nanos() as u64);
     let (mut now, unit) = (0u64, (1e9 / rate.per_second_f64()) as u64 + 1);
     for step in 0..20_000 {
         if now > Nanos::MAX.get() / 2 {

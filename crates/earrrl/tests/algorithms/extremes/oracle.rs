@@ -36,19 +36,19 @@ impl History {
             Limit::Exponential(limit) => self.exponential(limit, now, cost),
             Limit::TokenBucket(limit) => self.token_bucket(limit, now, cost),
             Limit::FixedWindow(limit) => {
-                let start = now.get() - now.get() % limit.window();
+                let start = now.get() - now.get() % limit.window_nanos();
                 self.fits(|t| t >= start, cost, limit.quota())
             }
             Limit::SlidingLog(limit) => {
                 let age = |t: u64| now.get() - t;
-                self.fits(|t| age(t) < limit.window(), cost, limit.quota())
+                self.fits(|t| age(t) < limit.window_nanos(), cost, limit.quota())
             }
             Limit::SlidingWindow(limit) => {
                 let first = slot(limit, now.get()).saturating_sub(lifetime(limit) - 1);
                 self.fits(|t| slot(limit, t) >= first, cost, limit.quota())
             }
             Limit::SlidingCounter(limit) => {
-                let (w, window) = (limit.window(), now.get() / limit.window());
+                let (w, window) = (limit.window_nanos(), now.get() / limit.window_nanos());
                 let current = self.sum(|t| t / w == window) + cost.billionths();
                 let previous = self.sum(|t| window > 0 && t / w == window - 1);
                 let left = w - now.get() % w;
@@ -89,7 +89,7 @@ impl History {
 
     /// The recurrence of the source, from the first request on.
     fn exponential(&self, limit: &Exponential, now: Nanos, cost: Cost) -> Exact {
-        let period = limit.period() as f64;
+        let period = limit.period_nanos() as f64;
         let measure = |last: Option<(Nanos, f64)>, t: Nanos, cost: f64| match last {
             None => cost,
             Some((before, rate)) => {
@@ -112,6 +112,7 @@ impl History {
     /// Balances in billionths of a unit times the nanoseconds of the refill.
     fn token_bucket(&self, limit: &TokenBucket, now: Nanos, cost: Cost) -> Exact {
         let (amount, per) = limit.refill().parts();
+        let per = per.as_nanos() as u64;
         let amount = BigUint::from(amount.billionths());
         let price = |cost: Cost| BigUint::from(cost.billionths()) * per;
         let full = price(limit.capacity());
@@ -143,7 +144,7 @@ fn exactly(fits: bool) -> Exact {
 }
 
 fn slot(limit: &SlidingWindow, t: u64) -> u64 {
-    (u128::from(t) * u128::from(limit.sub_windows()) / u128::from(limit.window())) as u64
+    (u128::from(t) * u128::from(limit.sub_windows()) / u128::from(limit.window_nanos())) as u64
 }
 
 fn lifetime(limit: &SlidingWindow) -> u64 {

@@ -162,7 +162,7 @@ proptest! {
         };
         let haze = match limit {
             // Where a nanosecond is less than doubles tell.
-            Limit::Exponential(limit) => (limit.period() as f64 * 1e-14) as u64 + 1,
+            Limit::Exponential(limit) => (limit.period_nanos() as f64 * 1e-14) as u64 + 1,
             _ => 0,
         };
         let nanos = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);

@@ -29,8 +29,8 @@ fn kept(client: &Client, now: Nanos) -> f64 {
             limit.balance(Some(full_at), now)
         }
         (Limit::TokenBucket(limit), _) => limit.balance(None, now),
-        (Limit::FixedWindow(limit), _) => rate * limit.window() as f64 / 1e9,
-        (Limit::SlidingCounter(limit), _) => rate * limit.window() as f64 / 1e9,
+        (Limit::FixedWindow(limit), _) => rate * limit.window_nanos() as f64 / 1e9,
+        (Limit::SlidingCounter(limit), _) => rate * limit.window_nanos() as f64 / 1e9,
         _ => rate,
     }
 }
@@ -89,7 +89,7 @@ proptest! {
             }
         }
         for (t, _) in &admitted {
-            let recent = admitted.iter().filter(|(u, _)| u <= t && t - u < limit.window());
+            let recent = admitted.iter().filter(|(u, _)| u <= t && t - u < limit.window_nanos());
             let sum: u128 = recent.map(|(_, cost)| cost).sum();
             prop_assert!(sum <= limit.quota().billionths());
         }
@@ -112,10 +112,10 @@ proptest! {
         let (Limit::SlidingLog(old_log), Limit::SlidingLog(new_log)) = (old, new) else {
             return Ok(());
         };
-        let window = old_log.window().max(new_log.window());
+        let window = old_log.window_nanos().max(new_log.window_nanos());
         let known = entries(&client.state);
         let state = client.state.and_then(|state| new.convert(&old, state, now));
-        let in_new = |(t, _): &(u64, u128)| now.get() - t < new_log.window();
+        let in_new = |(t, _): &(u64, u128)| now.get() - t < new_log.window_nanos();
         let expected: Vec<_> = known.iter().copied().filter(in_new).collect();
         prop_assert!(known.iter().all(|(t, _)| now.get() - t < window));
         if expected.len() <= new_log.max_entries() {

@@ -101,13 +101,13 @@ proptest! {
         let mut client = Client::new(limit.into());
         let start = Nanos::from_secs(1_700_000_000);
         client.charge(start, Cost::from_units(old));
-        let now = Nanos::new(start.get() + (share * limit.period() as f64) as u64);
+        let now = Nanos::new(start.get() + (share * limit.period_nanos() as f64) as u64);
         let untouched = client.clone();
         client.charge(now, cost);
         client.refund(now, now, cost);
         let rate = |client: &Client| {
             let per_second = client.report(now, Cost::ZERO).rate.unwrap_or_default();
-            per_second * limit.period() as f64 / 1e9
+            per_second * limit.period_nanos() as f64 / 1e9
         };
         let (found, expected) = (rate(&client), rate(&untouched));
         prop_assert!(found >= 0.0);

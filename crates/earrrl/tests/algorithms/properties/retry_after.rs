@@ -10,7 +10,7 @@ use crate::client::{Client, before, nanos};
 /// error of 4e-15 in the measure, over long periods.
 fn haze(limit: &Limit) -> u64 {
     match limit {
-        Limit::Exponential(limit) => (limit.period() as f64 * 4e-15) as u64,
+        Limit::Exponential(limit) => (limit.period_nanos() as f64 * 4e-15) as u64,
         _ => 0,
     }
 }
@@ -87,10 +87,10 @@ proptest! {
             }
             Limit::Exponential(limit) => {
                 // Where the last digits of 1.01 stand for many nanoseconds.
-                almost = before(almost, (limit.period() as f64 * 1e-14) as u64);
+                almost = before(almost, (limit.period_nanos() as f64 * 1e-14) as u64);
                 let measured = |now| {
                     let rate = client.report(now, Cost::ONE).rate.unwrap_or_default();
-                    rate * limit.period() as f64 / 1e9
+                    rate * limit.period_nanos() as f64 / 1e9
                 };
                 prop_assert!(measured(later) <= 1.01 * (1.0 + 1e-12), "{}", measured(later));
                 prop_assert!(reset == 0 || measured(almost) > 1.01 * (1.0 - 1e-12), "{reset}");

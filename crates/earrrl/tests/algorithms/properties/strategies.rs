@@ -117,12 +117,12 @@ pub(crate) fn unit_time(limit: &Limit) -> f64 {
 pub(crate) fn memory(limit: &Limit) -> u64 {
     match limit {
         Limit::RecentAverage(limit) => (limit.period_secs() * 1e9) as u64,
-        Limit::Exponential(limit) => limit.period(),
+        Limit::Exponential(limit) => limit.period_nanos(),
         Limit::TokenBucket(limit) => (limit.fill_secs() * 1e9) as u64,
-        Limit::FixedWindow(limit) => limit.window(),
-        Limit::SlidingLog(limit) => limit.window(),
-        Limit::SlidingWindow(limit) => limit.window(),
-        Limit::SlidingCounter(limit) => limit.window(),
+        Limit::FixedWindow(limit) => limit.window_nanos(),
+        Limit::SlidingLog(limit) => limit.window_nanos(),
+        Limit::SlidingWindow(limit) => limit.window_nanos(),
+        Limit::SlidingCounter(limit) => limit.window_nanos(),
         _ => 1_000_000_000,
     }
 }

@@ -48,7 +48,7 @@ proptest! {
     ) {
         let limit = limit.with_edge(Edge::Harsh);
         let admitted = admitted(limit.into(), start, &requests);
-        prop_assert!(most_in_any(&admitted, limit.window()) <= limit.quota().billionths());
+        prop_assert!(most_in_any(&admitted, limit.window_nanos()) <= limit.quota().billionths());
     }
 
     #[test]
@@ -56,7 +56,7 @@ proptest! {
         limit in sliding_logs(), start in starts(), requests in requests(120),
     ) {
         let admitted = admitted(limit.into(), start, &requests);
-        prop_assert!(most_in_any(&admitted, limit.window()) <= limit.quota().billionths());
+        prop_assert!(most_in_any(&admitted, limit.window_nanos()) <= limit.quota().billionths());
     }
 
     /// A whole log denies only what would really be too much.
@@ -70,7 +70,7 @@ proptest! {
         for request in &requests {
             now = request.after(now, &client.limit);
             let cost = request.cost.billionths();
-            let recent = attempts.iter().filter(|(t, _)| now.get() - t < limit.window());
+            let recent = attempts.iter().filter(|(t, _)| now.get() - t < limit.window_nanos());
             let sum = recent.map(|(_, cost)| cost).sum::<u128>();
             let fits = sum + cost <= limit.quota().billionths();
             let full = sum <= limit.quota().billionths();
@@ -94,7 +94,7 @@ proptest! {
         for request in &requests {
             now = request.after(now, &client.limit);
             let cost = request.cost.billionths();
-            let longest = limit.window().saturating_add(limit.grain());
+            let longest = limit.window_nanos().saturating_add(limit.grain_nanos());
             let sum = |within: u64| -> u128 {
                 let recent = attempts.iter().filter(|(t, _)| now.get() - t < within);
                 recent.map(|(_, cost)| cost).sum()
@@ -102,7 +102,7 @@ proptest! {
             let allowed = client.ask(now, request.cost).allowed;
             let denied_for_long = sum(longest) + cost > limit.quota().billionths();
             prop_assert!(allowed || denied_for_long);
-            prop_assert!(!allowed || sum(limit.window()) + cost <= limit.quota().billionths());
+            prop_assert!(!allowed || sum(limit.window_nanos()) + cost <= limit.quota().billionths());
             if allowed || client.limit.policy() == Policy::Strict {
                 attempts.push((now.get(), cost));
             }
@@ -115,7 +115,7 @@ proptest! {
         limit in fixed_windows(), start in starts(), requests in requests(120),
     ) {
         let admitted = admitted(limit.into(), start, &requests);
-        prop_assert!(most_in_any(&admitted, limit.window()) <= 2 * limit.quota().billionths());
+        prop_assert!(most_in_any(&admitted, limit.window_nanos()) <= 2 * limit.quota().billionths());
     }
 
     /// The counter by its definition, in integers over whole histories.
@@ -125,10 +125,10 @@ proptest! {
     ) {
         let (mut client, mut now) = (Client::new(limit.into()), start);
         let mut counts = std::collections::BTreeMap::<u64, u128>::new();
-        let (w, q) = (u128::from(limit.window()), limit.quota().billionths());
+        let (w, q) = (u128::from(limit.window_nanos()), limit.quota().billionths());
         for request in &requests {
             now = request.after(now, &client.limit);
-            let (window, e) = (now.get() / limit.window(), u128::from(now.get() % limit.window()));
+            let (window, e) = (now.get() / limit.window_nanos(), u128::from(now.get() % limit.window_nanos()));
             let count = |window: u64| counts.get(&window).copied().unwrap_or(0);
             let (prev, cur) = (count(window.wrapping_sub(1)), count(window));
             let cost = request.cost.billionths();
@@ -194,7 +194,7 @@ fn a_full_log_on_its_grid() {
     // Of 7 entries 3 are exact; 3 more cells span the window: 20 s each.
     let limit = SlidingLog::new(Cost::from_units(100), Duration::from_secs(60)).unwrap();
     let limit = limit.with_max_entries(7);
-    assert_eq!((limit.exact_entries(), limit.grain()), (3, 20_000_000_000));
+    assert_eq!((limit.exact_entries(), limit.grain_nanos()), (3, 20_000_000_000));
     let mut client = Client::new(limit.into());
     let at = |secs: u64| Nanos::from_secs(1200 + secs);
     for secs in [0, 1, 2, 3, 4, 19, 20, 39, 40] {

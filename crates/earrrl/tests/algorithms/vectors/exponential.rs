@@ -8,7 +8,7 @@ use crate::client::{Client, assert_close, assert_wait, at, units};
 /// Seconds of the limit's period: measured rates are per second, the source's per period.
 fn period(client: &Client) -> f64 {
     match client.limit {
-        Limit::Exponential(limit) => limit.period() as f64 / 1e9,
+        Limit::Exponential(limit) => limit.period_nanos() as f64 / 1e9,
         _ => panic!("{client:?}"),
     }
 }

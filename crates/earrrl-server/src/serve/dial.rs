@@ -1,0 +1,68 @@
+//! A connection over TLS to a server that this one asks.
+
+use std::io;
+use std::sync::Arc;
+
+use rustls::crypto::ring;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::config::envoy::PlaneTls;
+use crate::tls::{certificates, private_key};
+
+/// Whom to connect with, and how.
+pub(super) struct Dial {
+    address: String,
+    name: ServerName<'static>,
+    connector: TlsConnector,
+}
+
+impl Dial {
+    /// To `host:port`; the certificate has to be the host's.
+    ///
+    /// # Errors
+    /// A name that is none, or which file can't be used, and why.
+    pub(super) fn new(address: &str, tls: &PlaneTls) -> Result<Self, String> {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let name =
+            ServerName::try_from(host.to_owned()).map_err(|error| format!("{host}: {error}"))?;
+        let connector = TlsConnector::from(Arc::new(config(tls)?));
+        Ok(Self { address: address.to_owned(), name, connector })
+    }
+
+    pub(super) async fn connect(&self) -> io::Result<TlsStream<TcpStream>> {
+        let stream = TcpStream::connect(&self.address).await?;
+        stream.set_nodelay(true)?;
+        self.connector.connect(self.name.clone(), stream).await
+    }
+}
+
+fn config(tls: &PlaneTls) -> Result<ClientConfig, String> {
+    let mut roots = RootCertStore::empty();
+    match &tls.ca {
+        Some(file) => {
+            for certificate in certificates(file)? {
+                roots.add(certificate).map_err(|error| format!("{}: {error}", file.display()))?;
+            }
+        }
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots);
+    let mut config = match &tls.cert {
+        None => builder.with_no_client_auth(),
+        Some((cert, key)) => builder
+            .with_client_auth_cert(certificates(cert)?, private_key(key)?)
+            .map_err(|error| format!("{} and {}: {error}", cert.display(), key.display()))?,
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(config)
+}

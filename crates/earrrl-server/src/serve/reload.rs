@@ -1,0 +1,119 @@
+//! Reloads: on SIGHUP, when a file has changed, and once more where one was refused.
+
+use std::future::pending;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::signal::unix::Signal;
+
+use super::again::Again;
+use super::run::each_second;
+use super::stamps::Stamps;
+use crate::config::envoy::load::files;
+use crate::config::{Config, ConfigError, ServerConfig};
+use crate::server::{Reloaded, Server};
+
+/// The files that a server's configuration comes from.
+pub struct ConfigSource {
+    /// Where they are; of a folder, every file in it.
+    pub paths: Vec<PathBuf>,
+    /// Reads it, and adds what the command line says.
+    pub load: Box<dyn Fn() -> Result<Config, ConfigError> + Send>,
+}
+
+/// Reloads on SIGHUP and when the file has changed.
+pub(super) async fn reload_forever(
+    server: Arc<Server>,
+    source: Option<ConfigSource>,
+    mut hangup: Signal,
+) {
+    let Some(mut source) = source else {
+        loop {
+            if hangup.recv().await.is_none() {
+                return pending().await;
+            }
+            tracing::warn!("SIGHUP: there is no configuration file to reload");
+        }
+    };
+    let (mut seconds, mut again) = (each_second(), Again::default());
+    let mut stamps = Stamps::new(&all_files(&source.paths));
+    loop {
+        let asked = tokio::select! {
+            Some(()) = hangup.recv() => {
+                stamps = Stamps::new(&all_files(&source.paths));
+                true
+            }
+            _ = seconds.tick() => {
+                let (changed, due) = (stamps.have_changed(&all_files(&source.paths)), again.is_due());
+                if !changed && !due {
+                    continue;
+                }
+                changed
+            }
+        };
+        // Tables are made and clients go over to them; who connects does not wait for that.
+        let server = Arc::clone(&server);
+        let reloading = tokio::task::spawn_blocking(move || {
+            let succeeded = reload(&server, (source.load)(), asked);
+            (source, succeeded)
+        });
+        let Ok((back, succeeded)) = reloading.await else { return };
+        source = back;
+        again.attempted(succeeded);
+    }
+}
+
+/// The files of these paths: of folders, those inside.
+fn all_files(paths: &[PathBuf]) -> Vec<PathBuf> {
+    let inside = |path: &PathBuf| files(std::slice::from_ref(path)).unwrap_or_default();
+    paths.iter().flat_map(inside).collect()
+}
+
+/// Whether it succeeded. Where nobody `asked`, one was refused before: nothing is said twice.
+fn reload(server: &Server, config: Result<Config, ConfigError>, asked: bool) -> bool {
+    let config = config.map_err(|error| error.to_string());
+    let needs_restart = config.as_ref().is_ok_and(|config| needs_restart(server, config));
+    let reloaded = if asked { server.reload(config).into() } else { server.reload_again(config) };
+    if needs_restart && reloaded != Reloaded::RefusedAsBefore {
+        tracing::warn!("[server] has changed; that takes effect at the next start only");
+    }
+    match &reloaded {
+        Reloaded::Anew => tracing::info!(rules = server.service.rules().len(), "reloaded"),
+        Reloaded::Refused(error) => {
+            tracing::error!(%error, "not reloaded; the rules before stay in force");
+        }
+        Reloaded::RefusedAsBefore => {}
+    }
+    reloaded == Reloaded::Anew
+}
+
+/// Tokens are exchanged; the rest of `[server]` is not.
+fn needs_restart(server: &Server, config: &Config) -> bool {
+    let tokens = server.config.tokens.clone();
+    (ServerConfig { tokens, ..config.server.clone() }) != server.config
+}
+
+/// Exchanges certificates when their files have changed.
+pub(super) async fn reload_certificates_forever(server: Arc<Server>) {
+    let Some(tls) = &server.tls else { return pending().await };
+    let files = tls.files();
+    let (mut stamps, mut again) = (Stamps::new(&files), Again::default());
+    let (mut seconds, mut said) = (each_second(), None);
+    loop {
+        seconds.tick().await;
+        let (changed, due) = (stamps.have_changed(&files), again.is_due());
+        if !changed && !due {
+            continue;
+        }
+        let error = tls.reload().err();
+        again.attempted(error.is_none());
+        match &error {
+            None => tracing::info!("certificates reloaded"),
+            Some(error) if changed || said.as_ref() != Some(error) => {
+                tracing::error!(%error, "certificates not reloaded; those before stay in force");
+            }
+            Some(_) => {}
+        }
+        said = error;
+    }
+}

@@ -1,0 +1,62 @@
+"""redis-py: for each token on standard input some single requests and transactions. Prints how many
+decisions were answered, and how many requests were told that the server can't now."""
+
+import random
+import sys
+
+import redis
+from redis.backoff import ConstantBackoff
+from redis.credentials import CredentialProvider
+from redis.exceptions import AuthenticationError, ConnectionError, ResponseError
+from redis.retry import Retry
+
+TOLD = ("overloaded", "too many connections", "is stopping")
+
+
+class Token(CredentialProvider):
+    token = ""
+
+    def get_credentials(self):
+        return (self.token,)
+
+
+tokens = Token()
+clients = [
+    redis.Redis(
+        port=int(sys.argv[1]),
+        credential_provider=tokens,
+        protocol=protocol,
+        retry=Retry(ConstantBackoff(0.01), 1000),
+        retry_on_error=[ConnectionError],
+    )
+    for protocol in (2, 3)
+]
+
+
+def single(client, key):
+    client.execute_command("EARRRL.CHECK", "bucket", key)
+    return 1
+
+
+def transaction(client, key):
+    with client.pipeline() as pipeline:
+        pipeline.execute_command("CL.THROTTLE", key, 15, 30, 60)
+        pipeline.execute_command("EARRRL.ALLOW", "average", key)
+        return len(pipeline.execute())
+
+
+for line in sys.stdin:
+    tokens.token, answered, told = line.strip(), 0, 0
+    for number in range(20):
+        client, ask = clients[number % 2], (single, transaction)[number // 2 % 2]
+        try:
+            answered += ask(client, f"py-{random.randrange(50_000)}")
+        except AuthenticationError:
+            # The token was exchanged meanwhile.
+            break
+        except ResponseError as error:
+            if not any(text in str(error) for text in TOLD):
+                raise
+            told += 1
+            client.connection_pool.disconnect()
+    print(answered, told, flush=True)
