@@ -299,7 +299,9 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     ) -> Verdict<'_> {
         let place = table.place(key, Purpose::of(limit.policy()));
         let lately = if given.is_some() { None } else { self.clock.lately(self.lag) };
-        if let (Some(lately), Some(seen)) = (lately, table.at_home(&place)) {
+        if let Some(lately) = lately
+            && let Some(seen) = table.at_home(&place)
+        {
             let is_over = |word| !limit.allows(Some(&Moment(word)), lately + SOON, cost);
             if let Some(verdict) = self.swap(seen, limit, lately, cost, mode, is_over) {
                 return Verdict { clock: Some(&self.clock), ..verdict };
