@@ -10,5 +10,6 @@ pub mod reload;
 pub mod run;
 pub mod socket;
 mod stamps;
+mod ticks;
 pub mod workers;
 mod xds;

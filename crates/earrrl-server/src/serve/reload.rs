@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tokio::signal::unix::Signal;
 
 use super::again::Again;
-use super::run::each_second;
 use super::stamps::Stamps;
+use super::ticks::each_second;
 use crate::config::envoy::load::files;
 use crate::config::{Config, ConfigError, ServerConfig};
 use crate::server::{Reloaded, Server};

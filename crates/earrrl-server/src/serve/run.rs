@@ -9,12 +9,13 @@ use axum::Router;
 use earrrl::Clock;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
-use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::accept::accept;
 use super::handover::HandedOver;
 use super::reload::{ConfigSource, reload_certificates_forever, reload_forever};
 use super::socket::{Listener, Socket};
+use super::ticks::each_second;
 use super::workers::{Accepted, Workers};
 use super::xds;
 use crate::config::Config;
@@ -338,10 +339,4 @@ async fn tick_forever(server: Arc<Server>) {
             drop(tokio::task::spawn_blocking(move || server.service.engine().tidy()));
         }
     }
-}
-
-pub(super) fn each_second() -> Interval {
-    let mut seconds = interval(Duration::from_secs(1));
-    seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    seconds
 }
