@@ -185,7 +185,7 @@ impl Part {
 }
 
 /// The `[attributes]` table.
-pub(super) fn paths(file: &file::AttributesRead, problems: &mut Problems) -> Paths {
+pub(super) fn paths(file: &file::AttributesTable, problems: &mut Problems) -> Paths {
     let mut choice = |name: &str, field: &file::Field<String>, usual: &str, other: &str| {
         let Some(field) = field else { return false };
         if field.get_ref() != usual && field.get_ref() != other {
@@ -220,7 +220,7 @@ pub(super) fn key(field: &file::Field<file::OneOrMany>, problems: &mut Problems)
 /// Conditions on attributes, as `match`, `exempt` and an override's `key` have them.
 pub(super) fn conditions(
     field_name: &str,
-    attributes: &file::Attributes,
+    attributes: &file::AttributeValues,
     paths: Paths,
     problems: &mut Problems,
 ) -> Vec<Condition> {

@@ -39,7 +39,7 @@ pub struct RuleConfig {
     pub capacity_place: Option<Range<usize>>,
     /// Who decides, where clients' states are in Redis.
     pub consistency: Consistency,
-    /// Whom it leaves alone: any is enough.
+    /// Requests that it leaves alone: one match is enough.
     pub exempt: Vec<Condition>,
     /// Other limits for some clients; the first whose conditions all hold.
     pub overrides: Vec<Override>,
@@ -101,7 +101,7 @@ pub(super) struct Reading {
 }
 
 pub(super) fn validate_all(
-    rules: &[Spanned<file::Rule>],
+    rules: &[Spanned<file::RuleTable>],
     reading: &Reading,
     problems: &mut Problems,
 ) -> Vec<RuleConfig> {
@@ -126,7 +126,11 @@ pub(super) fn validate_all(
     valid
 }
 
-fn validate(file: &file::Rule, reading: &Reading, problems: &mut Problems) -> Option<RuleConfig> {
+fn validate(
+    file: &file::RuleTable,
+    reading: &Reading,
+    problems: &mut Problems,
+) -> Option<RuleConfig> {
     let paths = reading.paths;
     if let Err(error) = check_name(file.name.get_ref()) {
         problems.add(file.name.span(), error);
@@ -165,7 +169,7 @@ fn validate(file: &file::Rule, reading: &Reading, problems: &mut Problems) -> Op
     })
 }
 
-fn consistency(file: &file::Rule, problems: &mut Problems) -> Consistency {
+fn consistency(file: &file::RuleTable, problems: &mut Problems) -> Consistency {
     let Some(field) = &file.consistency else { return Consistency::Exact };
     match field.get_ref().as_str() {
         "exact" => Consistency::Exact,
@@ -181,7 +185,7 @@ fn consistency(file: &file::Rule, problems: &mut Problems) -> Consistency {
     }
 }
 
-fn action(file: &file::Rule, problems: &mut Problems) -> Action {
+fn action(file: &file::RuleTable, problems: &mut Problems) -> Action {
     let name = file.action.as_ref().map_or("deny", |field| field.get_ref());
     if let (Some(max_delay), false) = (&file.max_delay, name == "delay") {
         problems.add(max_delay.span(), "max_delay: only for action = \"delay\"");
@@ -258,7 +262,7 @@ fn limit(
 }
 
 fn overrides(
-    file: &file::Rule,
+    file: &file::RuleTable,
     action: Action,
     max_cost: Option<Cost>,
     paths: Paths,

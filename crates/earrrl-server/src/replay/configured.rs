@@ -228,7 +228,7 @@ impl Tally {
         self.counts.iter().filter(|counted| counted.over > 0).count()
     }
 
-    /// The clients most often over the limit, at most this many, of equals who came first.
+    /// The clients most often over the limit, at most this many; among equals, the one that came first.
     pub(crate) fn worst(&self, most: usize) -> Vec<(u32, Seen)> {
         let counts = (0u32..).zip(self.counts.iter().copied());
         let mut worst: Vec<_> = counts.filter(|(_, counted)| counted.over > 0).collect();

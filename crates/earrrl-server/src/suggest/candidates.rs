@@ -1,4 +1,4 @@
-//! Limits worth a look, and whom they would touch.
+//! Limits worth a look, and the clients that they would affect.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl FromStr for Share {
     }
 }
 
-/// A limit and whom it would have touched.
+/// A limit and the clients that it would have affected.
 pub(crate) struct Judged {
     /// The rule to copy.
     pub(crate) rule: Rule,

@@ -115,7 +115,7 @@ impl Sweep {
         &self.tried[self.chosen].0
     }
 
-    /// The gap that parts those who stand out; none where nobody does.
+    /// The gap below the clients that stand out; `None` where none does.
     pub(crate) fn gap(&self) -> Option<Gap> {
         self.tried[self.chosen].1.filter(Gap::is_wide)
     }

@@ -1,4 +1,4 @@
-//! From a log to a limit: every client's peak rate, who stands out, and whom a limit would touch.
+//! From a log to a limit: every client's peak rate, which stand out, and which a limit would affect.
 
 mod candidates;
 mod gap;

@@ -89,7 +89,7 @@ impl Peaks {
         self.worst().into_iter().map(|(_, client)| client.peak).collect()
     }
 
-    /// All clients with their numbers, the worst first; of equals who came first.
+    /// All clients with their numbers, the worst first; among equals, the one that came first.
     pub(crate) fn worst(&self) -> Vec<(u32, Client)> {
         let seen = (0u32..).zip(self.clients.iter().copied()).filter(|(_, c)| c.requests > 0);
         let mut clients: Vec<(u32, Client)> = seen.collect();

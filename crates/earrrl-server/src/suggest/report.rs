@@ -73,7 +73,7 @@ impl Advice<'_> {
     }
 }
 
-/// Writes the half-lives, the quantiles, the limits, and the suggestion with whom it touches.
+/// Writes the half-lives, the quantiles, the limits, and the suggestion with the clients that it affects.
 pub(crate) fn write_table(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
     let peaks = advice.sweep.peaks();
     let clients = peaks.worst().len() as u64;

@@ -1,5 +1,6 @@
 //! Which limit a descriptor meets, and why, in words.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use super::algorithm::Algorithm;
@@ -23,19 +24,7 @@ pub fn explain(
         false => writeln!(text, "domain `{domain}` is unknown: no limit, OK"),
     };
     for (place, (key, value)) in entries.iter().enumerate().take_while(|_| walk.domain) {
-        let met = match walk.steps.get(place).map(|step| (step.matched, step.share)) {
-            None => "matches nothing on this level: no limit, OK".to_owned(),
-            Some((Matched::Exact, _)) => "matches its key and value".to_owned(),
-            Some((Matched::Key, _)) => {
-                "matches its key alone; each value counts for itself".to_owned()
-            }
-            Some((Matched::Wildcard(pattern), true)) => {
-                format!("matches `{pattern}`; all values share one counter")
-            }
-            Some((Matched::Wildcard(pattern), false)) => {
-                format!("matches `{pattern}`; each value counts for itself")
-            }
-        };
+        let met = met(walk.steps.get(place).map(|step| (step.matched, step.share)));
         let _ = writeln!(text, "  {key}={value} {met}");
         if walk.steps.len() <= place {
             return text;
@@ -49,6 +38,21 @@ pub fn explain(
         None => {}
     }
     text
+}
+
+/// What an entry met, and whether all values share a counter.
+fn met(step: Option<(Matched<'_>, bool)>) -> Cow<'static, str> {
+    match step {
+        None => "matches nothing on this level: no limit, OK".into(),
+        Some((Matched::Exact, _)) => "matches its key and value".into(),
+        Some((Matched::Key, _)) => "matches its key alone; each value counts for itself".into(),
+        Some((Matched::Wildcard(pattern), true)) => {
+            format!("matches `{pattern}`; all values share one counter").into()
+        }
+        Some((Matched::Wildcard(pattern), false)) => {
+            format!("matches `{pattern}`; each value counts for itself").into()
+        }
+    }
 }
 
 fn describe(text: &mut String, limit: &TreeLimit, algorithm: Algorithm) {

@@ -134,7 +134,7 @@ pub enum Headers {
 }
 
 impl EnvoyConfig {
-    pub(super) fn validate(file: &toml_file::Envoy, problems: &mut Problems) -> Self {
+    pub(super) fn validate(file: &toml_file::EnvoyTable, problems: &mut Problems) -> Self {
         let paths = file.files.as_ref().map(|field| field.get_ref().as_slice());
         let algorithms = Algorithm::ALL.map(|known| (known.name(), known));
         let headers = [
@@ -171,7 +171,7 @@ impl EnvoyConfig {
     }
 }
 
-fn control_plane(file: &toml_file::Envoy, problems: &mut Problems) -> Option<ControlPlane> {
+fn control_plane(file: &toml_file::EnvoyTable, problems: &mut Problems) -> Option<ControlPlane> {
     let field = file.xds.as_ref()?;
     let path = |name: &Option<String>| name.as_ref().map(PathBuf::from);
     let files =
