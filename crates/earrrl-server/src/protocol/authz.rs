@@ -21,7 +21,7 @@ pub(super) struct Asked<'a> {
     pub(super) target: Cow<'a, str>,
     pub(super) host: Option<Cow<'a, str>>,
     pub(super) proto: Option<Cow<'a, str>>,
-    /// Who sent it to the proxy that asks, or that proxy itself where its headers tell the rest.
+    /// The peer of the proxy that asks, or that proxy itself where its headers tell the rest.
     pub(super) peer: Option<IpAddr>,
 }
 

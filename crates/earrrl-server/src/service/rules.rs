@@ -22,7 +22,7 @@ const OVERRIDE_CAPACITY: usize = 100_000;
 #[derive(Debug)]
 pub struct ActiveRules {
     rules: Vec<Arc<ActiveRule>>,
-    by_name: HashMap<String, usize>,
+    by_name: HashMap<Box<[u8]>, usize>,
     serve_descriptors: bool,
     /// How what a request brings is read.
     pub reading: Reading,
@@ -128,7 +128,8 @@ impl<'a> Plan<'a> {
     ) -> ActiveRules {
         let active = self.rules.iter().map(|rule| ActiveRule::new(rule, ids, outcomes));
         let rules: Vec<_> = active.flatten().map(Arc::new).collect();
-        let by_name = rules.iter().enumerate().map(|(index, rule)| (rule.name.clone(), index));
+        let by_name =
+            rules.iter().enumerate().map(|(index, rule)| (rule.name.as_bytes().into(), index));
         let config = self.config;
         ActiveRules {
             by_name: by_name.collect(),
@@ -170,7 +171,7 @@ impl ActiveRules {
 
     /// Where the rule of this name is.
     pub fn position(&self, name: &[u8]) -> Option<usize> {
-        self.by_name.get(std::str::from_utf8(name).ok()?).copied()
+        self.by_name.get(name).copied()
     }
 
     /// The rule of this name.

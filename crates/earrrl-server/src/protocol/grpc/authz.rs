@@ -82,7 +82,7 @@ fn asked(http: &HttpRequest, peer: Option<IpAddr>) -> Asked<'_> {
     }
 }
 
-/// Who is connected with Envoy.
+/// The address of the client that is connected with Envoy.
 fn address(source: &Peer) -> Option<IpAddr> {
     match source.address.as_ref()?.address.as_ref()? {
         Address::SocketAddress(address) => address.address.parse().ok(),

@@ -44,12 +44,12 @@ async fn ask(
 ) -> Result<Response, Problem> {
     let body = read(server, request, Access::Ask).await?;
     let started = Instant::now();
-    let check: Check<'_> = parse(server, &body)?;
+    let wanted = parse::<Check<'_>>(server, &body)?.wanted()?;
     let x_rate_limit = server.config.x_ratelimit_headers;
     let respond =
         |answer: &Answer<'_>, several| answer::respond(answer, several, status, x_rate_limit);
     let manner = Manner { mode, available: true };
-    let response = decide(server, check, manner, respond).await?;
+    let response = decide(server, wanted, manner, respond).await?;
     server.service.metrics.http_request.record(started.elapsed());
     Ok(response)
 }
@@ -58,36 +58,45 @@ async fn ask(
 /// in force.
 async fn decide<T>(
     server: &Server,
-    check: Check<'_>,
+    wanted: Wanted<'_>,
     manner: Manner,
     then: impl FnOnce(&Answer<'_>, bool) -> T,
 ) -> Result<T, AskError> {
-    let service = &server.service;
-    let rules = service.rules();
-    match check.wanted()? {
+    let rules = server.service.rules();
+    match wanted {
         Wanted::One(named) => {
             let rule = find(server, &rules, &named)?;
             let ask = Ask { rule: rule.get(), key: named.key.as_bytes(), cost: named.cost };
-            Ok(then(&service.ask(ask, manner).await?, false))
+            Ok(then(&server.service.ask(ask, manner).await?, false))
         }
+        // Boxed, so that they take no room in a check of one rule, which nearly all are.
         Wanted::Several(list) => {
-            let found: Vec<Found<'_>> =
-                list.iter().map(|named| find(server, &rules, named)).collect::<Result<_, _>>()?;
-            let each = found.iter().zip(&list);
-            let asks: Vec<Ask<'_>> = each
-                .map(|(rule, named)| Ask {
-                    rule: rule.get(),
-                    key: named.key.as_bytes(),
-                    cost: named.cost,
-                })
-                .collect();
-            Ok(then(&service.ask_all(&asks, manner).await?, true))
+            Box::pin(decide_several(server, &rules, &list, manner, then)).await
         }
         Wanted::Matching(pairs) => {
-            let request = Attributes::new(pairs, &rules.reading);
-            Ok(then(&service.ask_matching(&rules, &request, manner).await?, true))
+            Box::pin(async {
+                let request = Attributes::new(pairs, &rules.reading);
+                Ok(then(&server.service.ask_matching(&rules, &request, manner).await?, true))
+            })
+            .await
         }
     }
+}
+
+async fn decide_several<T>(
+    server: &Server,
+    rules: &ActiveRules,
+    list: &[Named<'_>],
+    manner: Manner,
+    then: impl FnOnce(&Answer<'_>, bool) -> T,
+) -> Result<T, AskError> {
+    let found: Vec<Found<'_>> =
+        list.iter().map(|named| find(server, rules, named)).collect::<Result<_, _>>()?;
+    let each = found.iter().zip(list);
+    let asks: Vec<Ask<'_>> = each
+        .map(|(rule, named)| Ask { rule: rule.get(), key: named.key.as_bytes(), cost: named.cost })
+        .collect();
+    Ok(then(&server.service.ask_all(&asks, manner).await?, true))
 }
 
 /// A rule of the configuration, or one that came as text.
@@ -148,7 +157,11 @@ pub(super) async fn batch(State(server): Shared, request: Request) -> Result<Res
 /// Appends one answer of a batch, and a comma.
 async fn decide_into(server: &Server, check: Check<'_>, out: &mut Vec<u8>) {
     let write = |answer: &Answer<'_>, several| answer::write_object(answer, several, out);
-    if let Err(error) = decide(server, check, Mode::Check.into(), write).await {
+    let decided = match check.wanted() {
+        Ok(wanted) => decide(server, wanted, Mode::Check.into(), write).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = decided {
         out.extend_from_slice(Problem::from(error).to_json().to_string().as_bytes());
     }
     out.push(b',');
