@@ -10,7 +10,7 @@ use super::failure::ERROR;
 use super::progress::Progress;
 use super::{Failure, log};
 use crate::replay::report::{self, Summary};
-use crate::replay::{Clients, Held, Names, Reader, Replay, Request};
+use crate::replay::{Clients, HeldBack, Names, Reader, Replay, Request};
 
 /// Show who would have been limited, under every rule side by side
 ///
@@ -82,7 +82,7 @@ pub(super) enum Output {
 pub(crate) fn run(mut args: Args) -> Result<ExitCode, Failure> {
     let mut reader = Reader::new(args.log.selection());
     let progress = Progress::of(&args.log.files);
-    let mut held = Held::default();
+    let mut held = HeldBack::default();
     let (mut run, whole) = if args.streams()? {
         let mut run = Run::new(&args);
         let whole =
@@ -177,7 +177,7 @@ impl<W: Write> Run<W> {
         })
     }
 
-    fn finish(&mut self, reader: &Reader, held: &Held) -> io::Result<()> {
+    fn finish(&mut self, reader: &Reader, held: &HeldBack) -> io::Result<()> {
         let summary = Summary { reader, replay: &self.replay, names: &self.names };
         match self.output {
             Output::Table => report::write_table(&mut self.out, &summary)?,

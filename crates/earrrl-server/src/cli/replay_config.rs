@@ -12,7 +12,7 @@ use super::progress::Progress;
 use super::replay::{Args, Output};
 use super::{Failure, log};
 use crate::replay::report::{configured as report, configured_html};
-use crate::replay::{Clients, Configured, Held, Key, Names, Reader, Request};
+use crate::replay::{Clients, Configured, HeldBack, Key, Names, Reader, Request};
 
 /// Runs the command.
 pub(super) fn run(args: &Args, path: &Path) -> Result<ExitCode, Failure> {
@@ -73,7 +73,7 @@ fn decide_all(
     let whole = if args.assume_sorted {
         log::read(&args.log, reader, &progress, take)?
     } else {
-        let mut held = Held::default();
+        let mut held = HeldBack::default();
         let whole = log::read(&args.log, reader, &progress, |_, r| held.extend(r))?;
         held.sort();
         held.each(|requests| take(&reader.clients, requests))?;

@@ -11,7 +11,7 @@ pub(super) type Field<T> = Option<Spanned<T>>;
 pub(super) type AttributeValues = BTreeMap<Spanned<String>, Spanned<OneOrMany>>;
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct File {
     pub(super) version: Field<u64>,
     pub(super) server: ServerTable,
@@ -26,13 +26,13 @@ pub(super) struct File {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct AuthzTable {
     pub(super) deny_status: Field<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct ServerTable {
     pub(super) http: Field<String>,
     pub(super) resp: Field<String>,
@@ -60,7 +60,7 @@ pub(super) struct ServerTable {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table")]
 pub(super) struct TlsTable {
     pub(super) cert: Spanned<String>,
     pub(super) key: Spanned<String>,
@@ -71,7 +71,7 @@ pub(super) struct TlsTable {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct EnvoyTable {
     pub(super) files: Field<OneOrMany>,
     pub(super) merge_domains: bool,
@@ -88,13 +88,13 @@ pub(super) struct EnvoyTable {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct MetricsTable {
     pub(super) envoy: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct EngineTable {
     pub(super) capacity: Field<u64>,
     pub(super) redis: Field<OneOrMany>,
@@ -114,7 +114,7 @@ pub(super) struct EngineTable {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct ClientAddressTable {
     pub(super) trusted_proxies: Vec<Spanned<String>>,
     pub(super) hops: Field<u64>,
@@ -123,7 +123,7 @@ pub(super) struct ClientAddressTable {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct AttributesTable {
     pub(super) path_case: Field<String>,
     pub(super) trailing_slash: Field<String>,
@@ -131,7 +131,7 @@ pub(super) struct AttributesTable {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table")]
 pub(super) struct RuleTable {
     pub(super) name: Spanned<String>,
     pub(super) limit: Spanned<String>,
@@ -152,7 +152,7 @@ pub(super) struct RuleTable {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table")]
 pub(super) struct OverrideTable {
     pub(super) key: Spanned<AttributeValues>,
     pub(super) limit: Spanned<String>,

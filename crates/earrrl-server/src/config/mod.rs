@@ -110,7 +110,7 @@ impl Config {
         let engine = EngineConfig::validate(&file.engine, problems);
         let capacity = value::capacity(file.engine.capacity.as_ref(), problems);
         let capacity = capacity.unwrap_or_else(|| engine.default_capacity());
-        let reading = rule::Reading { paths, prefixes: client_address.client_prefixes() };
+        let reading = rule::RequestReading { paths, prefixes: client_address.client_prefixes() };
         let rules = rule::validate_all(&file.rule, &reading, problems);
         engine.check_rules(&file.rule, &rules, problems);
         let mut envoy = EnvoyConfig::validate(&file.envoy, problems);

@@ -95,14 +95,14 @@ pub enum CostSource {
 }
 
 /// How requests are read, which decides what is meant by a path and by a client.
-pub(super) struct Reading {
+pub(super) struct RequestReading {
     pub(super) paths: Paths,
     pub(super) prefixes: Prefixes,
 }
 
 pub(super) fn validate_all(
     rules: &[Spanned<file::RuleTable>],
-    reading: &Reading,
+    reading: &RequestReading,
     problems: &mut Problems,
 ) -> Vec<RuleConfig> {
     if let Some(excess) = rules.get(MAX_RULES) {
@@ -128,7 +128,7 @@ pub(super) fn validate_all(
 
 fn validate(
     file: &file::RuleTable,
-    reading: &Reading,
+    reading: &RequestReading,
     problems: &mut Problems,
 ) -> Option<RuleConfig> {
     let paths = reading.paths;

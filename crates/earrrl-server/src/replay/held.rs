@@ -14,13 +14,13 @@ const MOST: usize = 1 << 28;
 
 /// Requests held back to be put in order, their costs under small numbers.
 #[derive(Default)]
-pub(crate) struct Held {
+pub(crate) struct HeldBack {
     events: Ordered,
     costs: Vec<Cost>,
     numbers: HashMap<Cost, u32, RandomState>,
 }
 
-impl Held {
+impl HeldBack {
     /// Holds a request behind all others of its time.
     ///
     /// # Errors
@@ -45,7 +45,7 @@ impl Held {
     /// Holds requests behind all others of their times.
     ///
     /// # Errors
-    /// As [`Held::push`].
+    /// As [`HeldBack::push`].
     pub(crate) fn extend(&mut self, requests: &[Request]) -> io::Result<()> {
         requests.iter().try_for_each(|&request| self.push(request))
     }
@@ -55,7 +55,7 @@ impl Held {
         if self.costs.iter().all(|&cost| cost == Cost::ONE) { "requests" } else { "cost" }
     }
 
-    /// Puts the requests in order; to be called before [`Held::requests`].
+    /// Puts the requests in order; to be called before [`HeldBack::requests`].
     pub(crate) fn sort(&mut self) {
         self.events.sort();
     }

@@ -42,7 +42,7 @@ pub(crate) use configured::Configured;
 pub(crate) use cost::CostRule;
 pub(crate) use escape::Escaped;
 pub(crate) use format::{Field, Format, Hints, Pattern, notation};
-pub(crate) use held::Held;
+pub(crate) use held::HeldBack;
 pub(crate) use key::Key;
 pub(crate) use names::Names;
 pub(crate) use read_error::ReadError;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use super::algorithm::Algorithm;
+use super::algorithm::EnvoyAlgorithm;
 use super::file::level_name;
 use super::file::{Amount, LimitConfig};
 use super::tree::{Matched, Tree, TreeLimit};
@@ -12,7 +12,7 @@ use super::unit::Unit;
 /// Explains what a descriptor's entries meet, a line a step.
 pub fn explain(
     tree: &Tree,
-    algorithm: Algorithm,
+    algorithm: EnvoyAlgorithm,
     domain: &str,
     entries: &[(&str, &str)],
 ) -> String {
@@ -55,7 +55,7 @@ fn met(step: Option<(Matched<'_>, bool)>) -> Cow<'static, str> {
     }
 }
 
-fn describe(text: &mut String, limit: &TreeLimit, algorithm: Algorithm) {
+fn describe(text: &mut String, limit: &TreeLimit, algorithm: EnvoyAlgorithm) {
     let levels = limit.path.iter().map(|part| level_name(&part.key, &part.value));
     let path = levels.collect::<Vec<_>>().join(" > ");
     let (source, place) = (&limit.source, limit.place);
@@ -80,7 +80,7 @@ fn describe(text: &mut String, limit: &TreeLimit, algorithm: Algorithm) {
     }
 }
 
-fn amount(limit: &LimitConfig, algorithm: Algorithm) -> String {
+fn amount(limit: &LimitConfig, algorithm: EnvoyAlgorithm) -> String {
     let rule = limit.rule(algorithm).ok().flatten();
     let rule = rule.map_or_else(String::new, |rule| rule.to_string());
     match limit.amount {

@@ -19,7 +19,7 @@ const ROOM: usize = 512;
 
 /// The status a decision is answered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Status {
+pub(super) enum AnswerStatus {
     /// 200 when allowed, 429 when not.
     ByVerdict,
     /// 200.
@@ -30,11 +30,11 @@ pub(super) enum Status {
 pub(super) fn respond(
     answer: &Answer<'_>,
     several: bool,
-    status: Status,
+    status: AnswerStatus,
     x_rate_limit: bool,
 ) -> Response {
     let denied = answer.decision.as_ref().is_some_and(|decision| !decision.allowed);
-    let refused = denied && status == Status::ByVerdict;
+    let refused = denied && status == AnswerStatus::ByVerdict;
     let mut body = Vec::with_capacity(ROOM);
     body.push(b'{');
     if refused {

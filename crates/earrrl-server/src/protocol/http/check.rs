@@ -9,8 +9,8 @@ use axum::response::{IntoResponse, Response};
 use earrrl::Mode;
 use futures_util::future::join_all;
 
-use super::answer::{self, Status};
-use super::body::{Batch, Check, MAX_BATCH, Named, Refund, Wanted};
+use super::answer::{self, AnswerStatus};
+use super::body::{BatchBody, Check, MAX_BATCH, NamedCharge, Refund, WantedDecision};
 use super::problem::Problem;
 use super::request::{Shared, parse, read};
 use crate::config::access::Access;
@@ -25,22 +25,22 @@ use crate::service::{Answer, Ask, Manner};
 const AT_ONCE: usize = 32;
 
 pub(super) async fn check(State(server): Shared, request: Request) -> Result<Response, Problem> {
-    ask(&server, request, Mode::Check, Status::ByVerdict).await
+    ask(&server, request, Mode::Check, AnswerStatus::ByVerdict).await
 }
 
 pub(super) async fn peek(State(server): Shared, request: Request) -> Result<Response, Problem> {
-    ask(&server, request, Mode::Peek, Status::Ok).await
+    ask(&server, request, Mode::Peek, AnswerStatus::Ok).await
 }
 
 pub(super) async fn charge(State(server): Shared, request: Request) -> Result<Response, Problem> {
-    ask(&server, request, Mode::Charge, Status::ByVerdict).await
+    ask(&server, request, Mode::Charge, AnswerStatus::ByVerdict).await
 }
 
 async fn ask(
     server: &Server,
     request: Request,
     mode: Mode,
-    status: Status,
+    status: AnswerStatus,
 ) -> Result<Response, Problem> {
     let body = read(server, request, Access::Ask).await?;
     let started = Instant::now();
@@ -58,22 +58,22 @@ async fn ask(
 /// in force.
 async fn decide<T>(
     server: &Server,
-    wanted: Wanted<'_>,
+    wanted: WantedDecision<'_>,
     manner: Manner,
     then: impl FnOnce(&Answer<'_>, bool) -> T,
 ) -> Result<T, AskError> {
     let rules = server.service.rules();
     match wanted {
-        Wanted::One(named) => {
+        WantedDecision::One(named) => {
             let rule = find(server, &rules, &named)?;
             let ask = Ask { rule: rule.get(), key: named.key.as_bytes(), cost: named.cost };
             Ok(then(&server.service.ask(ask, manner).await?, false))
         }
         // Boxed, so that they take no room in a check of one rule, which nearly all are.
-        Wanted::Several(list) => {
+        WantedDecision::Several(list) => {
             Box::pin(decide_several(server, &rules, &list, manner, then)).await
         }
-        Wanted::Matching(pairs) => {
+        WantedDecision::Matching(pairs) => {
             Box::pin(async {
                 let request = Attributes::new(pairs, &rules.reading);
                 Ok(then(&server.service.ask_matching(&rules, &request, manner).await?, true))
@@ -86,7 +86,7 @@ async fn decide<T>(
 async fn decide_several<T>(
     server: &Server,
     rules: &ActiveRules,
-    list: &[Named<'_>],
+    list: &[NamedCharge<'_>],
     manner: Manner,
     then: impl FnOnce(&Answer<'_>, bool) -> T,
 ) -> Result<T, AskError> {
@@ -117,7 +117,7 @@ impl Found<'_> {
 fn find<'a>(
     server: &Server,
     rules: &'a ActiveRules,
-    named: &Named<'_>,
+    named: &NamedCharge<'_>,
 ) -> Result<Found<'a>, AskError> {
     match rules.get(named.rule.as_bytes()) {
         Some(rule) => Ok(Found::Named(rule)),
@@ -130,7 +130,7 @@ fn find<'a>(
 
 pub(super) async fn batch(State(server): Shared, request: Request) -> Result<Response, Problem> {
     let body = read(&server, request, Access::Ask).await?;
-    let batch: Batch<'_> = parse(&server, &body)?;
+    let batch: BatchBody<'_> = parse(&server, &body)?;
     if batch.checks.len() > MAX_BATCH {
         let detail = format!("checks: {}; at most {MAX_BATCH}", batch.checks.len());
         return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use percent_encoding::percent_decode;
 use serde_json::{Value, json};
 
-use super::answer::{self, Status};
+use super::answer::{self, AnswerStatus};
 use super::problem::Problem;
 use super::request::{Shared, authorize};
 use crate::config::access::Access;
@@ -29,7 +29,7 @@ pub(super) async fn explain(
     let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;
     let manner = Manner { mode: Mode::Peek, available: true };
     let answer = server.service.ask(Ask { rule, key: &key, cost: None }, manner).await?;
-    Ok(answer::respond(&answer, false, Status::Ok, server.config.x_ratelimit_headers))
+    Ok(answer::respond(&answer, false, AnswerStatus::Ok, server.config.x_ratelimit_headers))
 }
 
 /// `DELETE /v1/clients/{rule}/{key}`.

@@ -25,7 +25,7 @@ use super::problem::{GONE, Problem};
 use super::{authz, host};
 use crate::connections::{Connection, Standing};
 use crate::protocol::first::Rewound;
-use crate::protocol::held::{self, Held, Holding, Share};
+use crate::protocol::held::{self, HeldBytes, HeldShare, Holding};
 use crate::protocol::http2;
 use crate::server::Server;
 use crate::stream::Stream;
@@ -176,10 +176,10 @@ fn status_of(error: &hyper::Error) -> Option<u16> {
 async fn serve_http2(stream: Rewound, connection: Connection, routes: Routes) {
     let server = Arc::clone(&routes.server);
     let connection = Arc::new(connection);
-    let held = Held::new(Arc::clone(&connection));
+    let held = HeldBytes::new(Arc::clone(&connection));
     let asking = Arc::clone(&connection);
     let answer = move |request: Request<Incoming>| {
-        let mut share = Share::new(&held);
+        let mut share = HeldShare::new(&held);
         let enough = share.set(held_by(&request, &routes.server));
         let (server, answered) = (Arc::clone(&routes.server), routes.answer(request, &asking));
         async move {

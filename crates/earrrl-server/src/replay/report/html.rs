@@ -7,7 +7,7 @@ use super::incident::{Incident, incidents};
 use super::measured::{Measured, distribution};
 use super::page::{HALF, Html, WIDE, share, write_end, write_figure, write_start, write_table};
 use super::{Summary, TOP};
-use crate::replay::Held;
+use crate::replay::HeldBack;
 use crate::replay::time;
 use crate::replay::timeline::Timeline;
 use crate::replay::trial::Offender;
@@ -18,7 +18,7 @@ pub(crate) fn write(
     out: &mut impl Write,
     summary: &Summary<'_>,
     timeline: &Timeline,
-    held: &Held,
+    held: &HeldBack,
 ) -> io::Result<()> {
     let replay = summary.replay;
     let from = replay.from.map_or(0, earrrl::Nanos::get);
@@ -54,7 +54,7 @@ fn write_rule(
     summary: &Summary<'_>,
     (place, measured): (usize, &Measured),
     timeline: &Timeline,
-    held: &Held,
+    held: &HeldBack,
 ) -> io::Result<()> {
     let trial = &summary.replay.trials[place];
     writeln!(out, "<h2>{}</h2>", Html(trial.rule.to_string()))?;

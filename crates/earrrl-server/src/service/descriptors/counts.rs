@@ -12,7 +12,7 @@ const OTHERS: &str = "other";
 
 /// The counters of one descriptor.
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct DescriptorCounts {
     /// Hits in all.
     pub total_hits: Counter,
     /// Hits over the limit.
@@ -40,7 +40,7 @@ pub struct Became {
     pub remaining: u64,
 }
 
-impl Counts {
+impl DescriptorCounts {
     /// Counts one descriptor of a request.
     pub fn count(&self, became: Became) {
         let Became { over, shadow, limit, remaining, .. } = became;
@@ -70,7 +70,7 @@ impl Counts {
 /// over reloads.
 #[derive(Debug, Default)]
 pub struct CountsOf {
-    by_labels: Mutex<BTreeMap<Labels, Arc<Counts>>>,
+    by_labels: Mutex<BTreeMap<Labels, Arc<DescriptorCounts>>>,
     /// Calls.
     pub requests: Counter,
     /// Calls that could not be understood.
@@ -83,7 +83,7 @@ pub struct CountsOf {
 
 impl CountsOf {
     /// The counters of a descriptor: domain, first and second level, separated by dots.
-    pub fn of(&self, key: &[String]) -> Arc<Counts> {
+    pub fn of(&self, key: &[String]) -> Arc<DescriptorCounts> {
         let mut counts = self.lock();
         let key = labels(key);
         let known = counts.contains_key(&key) || counts.len() < MAX_KEYS;
@@ -106,14 +106,14 @@ impl CountsOf {
 
     fn of_descriptors(&self) -> Vec<Family> {
         let counts = self.lock();
-        let family = |(outcome, help, counter): (&str, _, fn(&Counts) -> &Counter)| {
+        let family = |(outcome, help, counter): (&str, _, fn(&DescriptorCounts) -> &Counter)| {
             let values = counts
                 .iter()
                 .map(|(labels, counts)| (labels.clone(), counter(counts).get() as f64));
             let name = format!("ratelimit_service_rate_limit_{outcome}");
             Family::counter(&name, help).with_labels(values)
         };
-        let outcomes: [(&str, &str, fn(&Counts) -> &Counter); 5] = [
+        let outcomes: [(&str, &str, fn(&DescriptorCounts) -> &Counter); 5] = [
             ("total_hits", "Hits.", |counts| &counts.total_hits),
             ("over_limit", "Hits over.", |counts| &counts.over_limit),
             ("near_limit", "Hits near.", |counts| &counts.near_limit),
@@ -143,7 +143,7 @@ impl CountsOf {
         ]
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Labels, Arc<Counts>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Labels, Arc<DescriptorCounts>>> {
         self.by_labels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,11 +7,11 @@ use earrrl::{Action, EngineError, FixedWindow, Quota, Rule, RuleError, RuleId};
 use earrrl_redis::Consistency;
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
-use super::counts::{Counts, CountsOf};
+use super::counts::{CountsOf, DescriptorCounts};
 use crate::config::envoy::file::Amount;
 use crate::config::envoy::tree::{PathPart, Tree, TreeLimit};
 use crate::config::envoy::unit::Unit;
-use crate::config::envoy::{Algorithm, EnvoyConfig};
+use crate::config::envoy::{EnvoyAlgorithm, EnvoyConfig};
 use crate::config::{Config, RuleConfig};
 use crate::engine::Engine;
 
@@ -47,7 +47,7 @@ pub struct Limit {
     /// Enforced only when all such limits of a request are over.
     pub quota_mode: bool,
     /// How often what was said; `None` where requests' own values name the counter.
-    pub counts: Option<Arc<Counts>>,
+    pub counts: Option<Arc<DescriptorCounts>>,
 }
 
 /// How a limit is decided.
@@ -152,7 +152,7 @@ impl Plan {
 impl Wanted {
     fn new(
         limit: &TreeLimit,
-        algorithm: Algorithm,
+        algorithm: EnvoyAlgorithm,
         capacity: usize,
     ) -> Result<Option<Self>, RuleError> {
         let Some(rule) = limit.config.rule(algorithm)? else { return Ok(None) };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use earrrl::{Action, Decision, Nanos, Outcome, Wait};
 use smallvec::SmallVec;
 
-use super::asked::{Hits, Share};
+use super::asked::{AskedLimit, Hits};
 use super::prepared::{Kind, Limit, fixed_window};
 
 /// What each share's limit says, in order.
@@ -32,17 +32,17 @@ pub(super) struct ShareVerdict {
 
 impl Verdicts {
     pub(super) fn new(
-        shares: &[Share<'_>],
+        shares: &[AskedLimit<'_>],
         figures: SmallVec<[Option<Decision>; 2]>,
         decision: Option<&Decision>,
         now: Nanos,
     ) -> Self {
-        let verdict = |(share, figures): (&Share<'_>, Option<Decision>)| {
+        let verdict = |(share, figures): (&AskedLimit<'_>, Option<Decision>)| {
             ShareVerdict::new(share, figures.as_ref(), decision, now)
         };
         let each: SmallVec<[ShareVerdict; 2]> = shares.iter().zip(figures).map(verdict).collect();
         let quotas = || shares.iter().zip(&each).filter(|(share, _)| share.limit.quota_mode);
-        let denied = |(share, verdict): (&Share<'_>, &ShareVerdict)| {
+        let denied = |(share, verdict): (&AskedLimit<'_>, &ShareVerdict)| {
             verdict.enforced && !share.limit.quota_mode
         };
         let all_quotas = quotas().count() > 0 && quotas().all(|(_, verdict)| verdict.enforced);
@@ -58,7 +58,7 @@ impl Verdicts {
 
 impl ShareVerdict {
     fn new(
-        share: &Share<'_>,
+        share: &AskedLimit<'_>,
         figures: Option<&Decision>,
         decision: Option<&Decision>,
         now: Nanos,
