@@ -10,7 +10,7 @@ use earrrl::Rule;
 use super::failure::{ERROR, warn};
 use super::progress::Progress;
 use super::{Failure, log};
-use crate::replay::{HeldBack, Names, Reader};
+use crate::replay::{HeldBack, LogReader, Names};
 use crate::suggest::{
     Advice, ClientShare, HALF_LIVES, Peaks, Sweep, judge, write_json, write_table, write_toml,
 };
@@ -69,7 +69,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     for &half_life in &half_lives {
         Peaks::new(half_life).map_err(wrong)?;
     }
-    let mut reader = Reader::new(args.log.selection());
+    let mut reader = LogReader::new(args.log.selection());
     let progress = Progress::of(&args.log.files);
     let mut held = HeldBack::default();
     let whole = log::read(&args.log, &mut reader, &progress, |_, requests| held.extend(requests))?;
@@ -110,7 +110,7 @@ impl Args {
 }
 
 /// What would be suggested for these requests, for `replay` without a rule; tells that it is tried.
-pub(super) fn advice(reader: &Reader, held: &HeldBack) -> Result<Vec<Rule>, Failure> {
+pub(super) fn advice(reader: &LogReader, held: &HeldBack) -> Result<Vec<Rule>, Failure> {
     let wrong = |error: earrrl::RuleError| Failure::new(error.to_string());
     let half_lives = HALF_LIVES.map(Duration::from_secs);
     let sweep = Sweep::new(&half_lives, |clients| clients, || held.requests()).map_err(wrong)?;

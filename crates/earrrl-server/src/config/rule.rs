@@ -7,7 +7,7 @@ use earrrl::{Action, Cost, MAX_CHARGES, Mode, Nanos, Quota, Rule, Wait, check_na
 use earrrl_redis::Consistency;
 use toml::Spanned;
 
-use super::attribute::{Condition, Part, conditions, key};
+use super::attribute::{Condition, KeyPart, conditions, key};
 use super::bounds::MAX_RULES;
 use super::problem::Problems;
 use super::suggest::nearest;
@@ -28,7 +28,7 @@ pub struct RuleConfig {
     /// Its limit, action and greatest cost.
     pub rule: Rule,
     /// What makes two requests the same client's.
-    pub key: Vec<Part>,
+    pub key: Vec<KeyPart>,
     /// Which requests it is for: all must hold.
     pub conditions: Vec<Condition>,
     /// What a request costs.
@@ -51,7 +51,7 @@ impl RuleConfig {
         Self {
             name: name.to_owned(),
             rule,
-            key: vec![Part::Attribute("client".to_owned())],
+            key: vec![KeyPart::Attribute("client".to_owned())],
             conditions: Vec::new(),
             cost: CostSource::Fixed(Cost::ONE),
             capacity: None,
@@ -145,7 +145,7 @@ fn validate(
         passable(rule, &cost, field.span(), problems);
     }
     let key = key(&file.key, problems);
-    let by_client = key.iter().any(|part| matches!(part, Part::Attribute(n) if n == "client"));
+    let by_client = key.iter().any(|part| matches!(part, KeyPart::Attribute(n) if n == "client"));
     // What is said of clients, in the words of the key.
     let clients = |conditions: Vec<Condition>| match by_client {
         true => conditions.into_iter().map(|c| c.of_clients(reading.prefixes)).collect(),

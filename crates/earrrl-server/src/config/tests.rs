@@ -3,7 +3,7 @@ use std::time::Duration;
 use earrrl::{Action, Cost};
 use earrrl_tower::{ClientAddress, Prefixes};
 
-use super::attribute::Part;
+use super::attribute::KeyPart;
 use super::rule::CostSource;
 use super::*;
 
@@ -71,11 +71,11 @@ fn a_whole_file() {
     let [login, api] = &config.rules[..] else { panic!("two rules") };
     assert_eq!(login.rule.to_string(), "recent-average 0.2/s half-life=5m strict");
     assert_eq!(login.rule.max_cost(), Cost::from_units(1000));
-    assert_eq!(login.key[2], Part::Literal("login".to_owned()));
+    assert_eq!(login.key[2], KeyPart::Literal("login".to_owned()));
     assert_eq!(login.cost, CostSource::Attribute("cost".to_owned()));
     assert_eq!((login.capacity, api.capacity), (Some(1_000_000), None));
     assert_eq!(config.capacity, 5000);
-    assert_eq!(api.key, [Part::Attribute("client".to_owned())]);
+    assert_eq!(api.key, [KeyPart::Attribute("client".to_owned())]);
     assert_eq!(api.rule.action(), Action::Delay { max: Duration::from_secs(90) });
     assert!(login.exempt[0].holds(b"10.1.255.7") && !login.exempt[0].holds(b"10.2.0.1"));
     assert!(login.overrides[0].conditions[0].holds(b"partner-7"));

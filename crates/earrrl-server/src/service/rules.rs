@@ -10,7 +10,7 @@ use siphasher::sip::SipHasher13;
 use super::attributes::{Attributes, Reading};
 use super::key::{Key, join, split};
 use crate::config::Config;
-use crate::config::attribute::{Condition, Part};
+use crate::config::attribute::{Condition, KeyPart};
 use crate::config::rule::{CostSource, RuleConfig, action_name};
 use crate::engine::Engine;
 use crate::metrics::{Outcomes, RuleOutcomes};
@@ -55,7 +55,7 @@ pub struct ActiveRule {
     /// How often it said what.
     pub outcomes: Arc<RuleOutcomes>,
     serves_descriptors: bool,
-    key: Vec<Part>,
+    key: Vec<KeyPart>,
     conditions: Vec<Condition>,
     cost: CostSource,
     exempt: Vec<Condition>,
@@ -210,8 +210,8 @@ impl ActiveRule {
     /// The attributes that it asks for, some of them several times.
     fn attributes(&self) -> impl Iterator<Item = &str> {
         let key = self.key.iter().filter_map(|part| match part {
-            Part::Attribute(name) => Some(name.as_str()),
-            Part::Literal(_) => None,
+            KeyPart::Attribute(name) => Some(name.as_str()),
+            KeyPart::Literal(_) => None,
         });
         let cost = match &self.cost {
             CostSource::Attribute(name) => Some(name.as_str()),
@@ -240,7 +240,7 @@ impl ActiveRule {
             outcomes: outcomes.of_rule("inline"),
             capacity,
             serves_descriptors: false,
-            key: vec![Part::Attribute("client".to_owned())],
+            key: vec![KeyPart::Attribute("client".to_owned())],
             conditions: Vec::new(),
             cost: CostSource::Fixed(Cost::ONE),
             exempt: Vec::new(),
@@ -254,7 +254,7 @@ impl ActiveRule {
     }
 
     /// What makes two requests the same client's.
-    pub fn key_parts(&self) -> &[Part] {
+    pub fn key_parts(&self) -> &[KeyPart] {
         &self.key
     }
 
@@ -321,7 +321,7 @@ impl ActiveRule {
         let Some(values) = split(key, self.key.len()) else { return Some(&self.own) };
         let meets = |condition: &Condition| {
             let named =
-                |part: &Part| matches!(part, Part::Attribute(n) if *n == condition.attribute);
+                |part: &KeyPart| matches!(part, KeyPart::Attribute(n) if *n == condition.attribute);
             let place = self.key.iter().position(named);
             place.is_some_and(|place| condition.holds(values[place]))
         };

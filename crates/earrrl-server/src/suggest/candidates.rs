@@ -6,7 +6,7 @@ use std::time::Duration;
 use earrrl::{Cost, Limit, Rate, RecentAverage, Rule, RuleError};
 
 use super::{Gap, Peaks};
-use crate::replay::Request;
+use crate::replay::LoggedRequest;
 
 /// Most rows of the table of limits.
 const MOST: usize = 16;
@@ -63,7 +63,7 @@ pub(crate) struct JudgedLimit {
 pub(crate) fn judge(
     peaks: &Peaks,
     gap: Option<Gap>,
-    requests: impl Iterator<Item = Request>,
+    requests: impl Iterator<Item = LoggedRequest>,
 ) -> Result<Vec<JudgedLimit>, RuleError> {
     let (half_life, descending) = (peaks.half_life, peaks.descending());
     let mut rates: Vec<Rate> = round_limits(&descending, peaks.of_one_request())

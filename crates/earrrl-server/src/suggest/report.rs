@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Gap, JudgedLimit, Peaks, Sweep};
-use crate::replay::{Names, Reader, written};
+use crate::replay::{LogReader, Names, written};
 use crate::text::{counted, percent, write_rows};
 
 /// Shares of the clients whose greatest peak is told.
@@ -33,7 +33,7 @@ pub(crate) struct Advice<'a> {
     /// Limits under the chosen one; the last is suggested.
     pub(crate) judged: &'a [JudgedLimit],
     /// The lines.
-    pub(crate) reader: &'a Reader,
+    pub(crate) reader: &'a LogReader,
     /// The clients' names.
     pub(crate) names: &'a Names,
     /// Why fewer may be touched than stand out.

@@ -11,7 +11,7 @@ use super::answer::{self, AnswerStatus};
 use super::problem::Problem;
 use super::request::{Shared, authorize};
 use crate::config::access::Access;
-use crate::config::attribute::Part;
+use crate::config::attribute::KeyPart;
 use crate::service::error::AskError;
 use crate::service::rules::ActiveRule;
 use crate::service::{Ask, Manner};
@@ -65,9 +65,9 @@ pub(super) async fn rules(server: Shared, headers: HeaderMap) -> Result<Response
 
 /// A rule, as it is listed.
 fn describe(rule: &ActiveRule) -> Value {
-    let part = |part: &Part| match part {
-        Part::Attribute(name) => name.clone(),
-        Part::Literal(text) => format!("'{text}'"),
+    let part = |part: &KeyPart| match part {
+        KeyPart::Attribute(name) => name.clone(),
+        KeyPart::Literal(text) => format!("'{text}'"),
     };
     json!({
         "name": rule.name,

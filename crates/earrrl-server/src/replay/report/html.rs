@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::axis::{over_time, three_digits, written_rate};
 use super::incident::{Incident, incidents};
-use super::measured::{Measured, distribution};
+use super::measured::{MeasuredRule, distribution};
 use super::page::{HALF, Html, WIDE, share, write_end, write_figure, write_start, write_table};
 use super::{Summary, TOP};
 use crate::replay::HeldBack;
@@ -25,10 +25,11 @@ pub(crate) fn write(
     write_start(out, summary.reader, replay.events, (from, replay.now.get()))?;
     write_comparison(out, summary)?;
     let rules = replay.trials.iter().map(|trial| &trial.rule);
-    let measured: Vec<Measured> = rules.map(|rule| Measured::of(rule, held.requests())).collect();
+    let measured: Vec<MeasuredRule> =
+        rules.map(|rule| MeasuredRule::of(rule, held.requests())).collect();
     writeln!(
         out,
-        "<h2>Clients by their peak rate</h2>\n<p class=\"faint\">As each rule measures it if it stops \
+        "<h2>ClientNumbers by their peak rate</h2>\n<p class=\"faint\">As each rule measures it if it stops \
          nobody; a bucket measures no rate, so an average of its rate and burst stands for it. A rule \
          limits those right of its dashes.</p>"
     )?;
@@ -52,7 +53,7 @@ fn write_comparison(out: &mut impl Write, summary: &Summary<'_>) -> io::Result<(
 fn write_rule(
     out: &mut impl Write,
     summary: &Summary<'_>,
-    (place, measured): (usize, &Measured),
+    (place, measured): (usize, &MeasuredRule),
     timeline: &Timeline,
     held: &HeldBack,
 ) -> io::Result<()> {
@@ -90,7 +91,7 @@ fn write_rule(
 fn write_offender(
     out: &mut impl Write,
     summary: &Summary<'_>,
-    (place, measured): (usize, &Measured),
+    (place, measured): (usize, &MeasuredRule),
     offender: &Offender,
     incident: &Incident,
 ) -> io::Result<()> {

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::asked::{AskedLimit, Hits, LimitRef};
 use super::counts::Became;
-use super::prepared::{Descriptors, Kind};
+use super::prepared::{Descriptors, LimitKind};
 use super::verdict::{ShareVerdict, Verdicts};
 use super::{headers, metadata};
 
@@ -77,7 +77,7 @@ fn status_of(share: &AskedLimit<'_>, verdict: &ShareVerdict) -> DescriptorStatus
     };
     DescriptorStatus {
         code: code(verdict.enforced).into(),
-        current_limit: (!matches!(share.limit.kind, Kind::Unlimited)).then_some(limit),
+        current_limit: (!matches!(share.limit.kind, LimitKind::Unlimited)).then_some(limit),
         limit_remaining: u32::try_from(verdict.remaining).unwrap_or(u32::MAX),
         duration_until_reset: verdict.reset.map(whole_seconds),
         ..DescriptorStatus::default()
@@ -101,7 +101,7 @@ fn count(
         return;
     }
     let Hits::Charged(hits) = share.hits else { return };
-    if !descriptors.config.metrics || matches!(share.limit.kind, Kind::Unlimited) {
+    if !descriptors.config.metrics || matches!(share.limit.kind, LimitKind::Unlimited) {
         return;
     }
     if let Some(counts) = share.counts(descriptors, request) {

@@ -11,7 +11,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use smallvec::SmallVec;
 
 use super::counts::DescriptorCounts;
-use super::prepared::{Current, Descriptors, Kind, Limit};
+use super::prepared::{Current, DescriptorLimit, Descriptors, LimitKind};
 use crate::config::envoy::tree::TreeLimit;
 use crate::config::envoy::unit::Unit;
 use crate::engine::Engine;
@@ -47,9 +47,9 @@ pub(super) enum Hits {
 #[derive(Debug)]
 pub(super) enum LimitRef<'a> {
     /// One of the tree's.
-    Tree(&'a Limit, &'a TreeLimit),
+    Tree(&'a DescriptorLimit, &'a TreeLimit),
     /// The request's own.
-    Own(Arc<Limit>),
+    Own(Arc<DescriptorLimit>),
     /// A rule's of the server's configuration.
     Rule(Box<RuleLimit<'a>>),
 }
@@ -58,13 +58,13 @@ pub(super) enum LimitRef<'a> {
 #[derive(Debug)]
 pub(super) struct RuleLimit<'a> {
     pub(super) rule: &'a ActiveRule,
-    limit: Limit,
+    limit: DescriptorLimit,
 }
 
 impl Deref for LimitRef<'_> {
-    type Target = Limit;
+    type Target = DescriptorLimit;
 
-    fn deref(&self) -> &Limit {
+    fn deref(&self) -> &DescriptorLimit {
         match self {
             Self::Tree(limit, _) => limit,
             Self::Own(limit) => limit,
@@ -77,8 +77,8 @@ impl AskedLimit<'_> {
     /// The engine's rule, if the engine counts.
     pub(super) fn counted(&self) -> Option<RuleId> {
         match &self.limit.kind {
-            Kind::Counted(id, _) => Some(*id),
-            Kind::Unlimited | Kind::Zero(_) => None,
+            LimitKind::Counted(id, _) => Some(*id),
+            LimitKind::Unlimited | LimitKind::Zero(_) => None,
         }
     }
 
@@ -197,9 +197,9 @@ fn rules_of<'a>(
     for rule in rules.iter().filter(|rule| rule.serves_descriptors() && rule.matches(&request)) {
         let Some(prepared) = rule.limit_for(&request) else { continue };
         let current = Current { name: rule.name.clone(), ..Current::of(&prepared.rule) };
-        let kind = Kind::Counted(prepared.id, Box::new(prepared.rule.clone()));
+        let kind = LimitKind::Counted(prepared.id, Box::new(prepared.rule.clone()));
         let (shadow_mode, quota_mode) = (false, false);
-        let limit = Limit { kind, current, shadow_mode, quota_mode, counts: None };
+        let limit = DescriptorLimit { kind, current, shadow_mode, quota_mode, counts: None };
         let limit = LimitRef::Rule(Box::new(RuleLimit { rule, limit }));
         limits.push((limit, rule.key(&request)));
     }
@@ -221,7 +221,7 @@ fn drop_replaced(shares: &mut SmallVec<[AskedLimit<'_>; 2]>) {
         .iter()
         .map(|share| match &share.limit {
             LimitRef::Tree(_, limit) => {
-                !matches!(share.limit.kind, Kind::Unlimited)
+                !matches!(share.limit.kind, LimitKind::Unlimited)
                     && replaced.contains(limit.config.name.as_str())
             }
             _ => false,

@@ -20,7 +20,7 @@ use tokio::time::error::Elapsed;
 
 pub(super) use self::answer::undecided;
 use self::asked::{AskedLimit, Hits};
-use self::prepared::{Descriptors, Kind};
+use self::prepared::{Descriptors, LimitKind};
 use self::verdict::Verdicts;
 use super::error::AskError;
 use super::rules::ActiveRules;
@@ -73,7 +73,7 @@ impl Descriptors {
             own.as_ref().is_some_and(|hits| hits.value > 0)
         };
         let denies = |share: &AskedLimit<'_>| {
-            matches!(share.limit.kind, Kind::Zero(_))
+            matches!(share.limit.kind, LimitKind::Zero(_))
                 && !share.limit.shadow_mode
                 && !share.limit.quota_mode
                 && share.hits != Hits::Charged(0)

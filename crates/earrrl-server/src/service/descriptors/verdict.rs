@@ -6,7 +6,7 @@ use earrrl::{Action, Decision, Nanos, Outcome, Wait};
 use smallvec::SmallVec;
 
 use super::asked::{AskedLimit, Hits};
-use super::prepared::{Kind, Limit, fixed_window};
+use super::prepared::{DescriptorLimit, LimitKind, fixed_window};
 
 /// What each share's limit says, in order.
 #[derive(Debug)]
@@ -64,13 +64,13 @@ impl ShareVerdict {
         now: Nanos,
     ) -> Self {
         let (over, remaining, reset) = match (&share.limit.kind, figures) {
-            (Kind::Unlimited, _) => (false, u64::MAX, None),
-            (Kind::Zero(unit), _) => {
+            (LimitKind::Unlimited, _) => (false, u64::MAX, None),
+            (LimitKind::Zero(unit), _) => {
                 let length = unit.duration().as_nanos() as u64;
                 let over = matches!(share.hits, Hits::Charged(hits) if hits > 0);
                 (over, 0, Some(until_window_ends(now, length)))
             }
-            (Kind::Counted(_, rule), Some(figures)) => {
+            (LimitKind::Counted(_, rule), Some(figures)) => {
                 let place = share.place.zip(decision);
                 let over = place.is_some_and(|(place, decision)| decision.is_over(place));
                 let reset = match (over, figures.retry_after, fixed_window(rule)) {
@@ -81,19 +81,19 @@ impl ShareVerdict {
                 };
                 (over, if over { 0 } else { figures.remaining }, Some(reset))
             }
-            (Kind::Counted(..), None) => (false, 0, None),
+            (LimitKind::Counted(..), None) => (false, 0, None),
         };
         let outcome = share.limit.outcome(over);
         Self { over, enforced: outcome == Outcome::Deny, outcome, remaining, reset }
     }
 }
 
-impl Limit {
+impl DescriptorLimit {
     /// What is done with a request that is over this limit, or not.
     fn outcome(&self, over: bool) -> Outcome {
         let action = match &self.kind {
-            Kind::Counted(_, rule) => rule.action(),
-            Kind::Unlimited | Kind::Zero(_) => Action::Deny,
+            LimitKind::Counted(_, rule) => rule.action(),
+            LimitKind::Unlimited | LimitKind::Zero(_) => Action::Deny,
         };
         match action {
             _ if !over => Outcome::Allow,
