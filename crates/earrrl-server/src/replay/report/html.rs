@@ -29,7 +29,7 @@ pub(crate) fn write(
         rules.map(|rule| MeasuredRule::of(rule, held.requests())).collect();
     writeln!(
         out,
-        "<h2>ClientNumbers by their peak rate</h2>\n<p class=\"faint\">As each rule measures it if it stops \
+        "<h2>Clients by their peak rate</h2>\n<p class=\"faint\">As each rule measures it if it stops \
          nobody; a bucket measures no rate, so an average of its rate and burst stands for it. A rule \
          limits those right of its dashes.</p>"
     )?;
