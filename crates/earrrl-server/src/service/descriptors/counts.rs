@@ -66,6 +66,9 @@ impl DescriptorCounts {
     }
 }
 
+/// A counter, the end of its name, and what it says.
+type OutcomeCounter = (&'static str, &'static str, fn(&DescriptorCounts) -> &Counter);
+
 /// Every descriptor's counters, by the name that the peer gives it, and those of all calls. They go on
 /// over reloads.
 #[derive(Debug, Default)]
@@ -106,14 +109,14 @@ impl CountsOf {
 
     fn of_descriptors(&self) -> Vec<Family> {
         let counts = self.lock();
-        let family = |(outcome, help, counter): (&str, _, fn(&DescriptorCounts) -> &Counter)| {
+        let family = |(outcome, help, counter): OutcomeCounter| {
             let values = counts
                 .iter()
                 .map(|(labels, counts)| (labels.clone(), counter(counts).get() as f64));
             let name = format!("ratelimit_service_rate_limit_{outcome}");
             Family::counter(&name, help).with_labels(values)
         };
-        let outcomes: [(&str, &str, fn(&DescriptorCounts) -> &Counter); 5] = [
+        let outcomes: [OutcomeCounter; 5] = [
             ("total_hits", "Hits.", |counts| &counts.total_hits),
             ("over_limit", "Hits over.", |counts| &counts.over_limit),
             ("near_limit", "Hits near.", |counts| &counts.near_limit),
