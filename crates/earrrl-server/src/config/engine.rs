@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use toml::Spanned;
 
+use super::file;
 use super::problem::Problems;
+use super::redis::{self, RedisConfig};
 use super::rule::RuleConfig;
 use super::value::text_of;
-use super::{file, redis};
 
 /// What keeps the clients' states.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,21 +21,12 @@ pub enum EngineConfig {
     Redis(Box<RedisConfig>),
 }
 
-/// How Redis is used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RedisConfig {
-    /// Where it is, and everything else.
-    pub options: earrrl_redis::Options,
-    /// Whether the server's own clock is told to Redis, instead of Redis's being asked: for tests,
-    /// never with a Redis that others use. No configuration file says it.
-    pub own_clock: bool,
-}
-
 impl EngineConfig {
     pub(super) fn validate(file: &file::EngineTable, problems: &mut Problems) -> Self {
         match urls(file, problems) {
-            Some((span, urls)) => Self::redis(file, &urls, span, problems),
+            Some((span, urls)) => {
+                Self::Redis(Box::new(redis::validate(file, &urls, span, problems)))
+            }
             None => {
                 only_with_redis(file, problems);
                 Self::Memory

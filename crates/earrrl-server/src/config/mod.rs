@@ -11,7 +11,7 @@ pub mod envoy;
 mod file;
 pub mod listen;
 mod problem;
-mod redis;
+pub mod redis;
 pub mod rule;
 pub mod server;
 pub mod suggest;

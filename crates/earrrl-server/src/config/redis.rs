@@ -7,12 +7,22 @@ use earrrl::Rule;
 use earrrl_redis::{Certificates, ClientKeys, Consistency, Options, WhenGone};
 use toml::Spanned;
 
-use super::engine::{EngineConfig, RedisConfig};
 use super::file;
 use super::problem::Problems;
 use super::rule::RuleConfig;
 use super::suggest::nearest;
 use super::value::{duration, secret, text_of};
+
+/// How Redis is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RedisConfig {
+    /// Where it is, and everything else.
+    pub options: earrrl_redis::Options,
+    /// Whether the server's own clock is told to Redis, instead of Redis's being asked: for tests,
+    /// never with a Redis that others use. No configuration file says it.
+    pub own_clock: bool,
+}
 
 /// The least and the longest time that a decision may wait for Redis.
 const DEADLINES: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(10)];
@@ -20,42 +30,40 @@ const DEADLINES: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(
 const MIN_HMAC_KEY_LEN: usize = 16;
 const POLICIES: [WhenGone; 3] = [WhenGone::Local, WhenGone::Allow, WhenGone::Deny];
 
-impl EngineConfig {
-    pub(super) fn redis(
-        file: &file::EngineTable,
-        urls: &[String],
-        span: Range<usize>,
-        problems: &mut Problems,
-    ) -> Self {
-        let mut options = Options::new(&urls.join(","));
-        if let Some(error) = options.urls.iter().find_map(|u| earrrl_redis::check_url(u).err()) {
-            problems.add(span, format!("redis: {error}"));
-        }
-        topology(file, &mut options, problems);
-        if let Some(prefix) = &file.prefix {
-            options.prefix.clone_from(prefix.get_ref());
-            if let Err(error) = earrrl_redis::check_prefix(prefix.get_ref()) {
-                problems.add(prefix.span(), error);
-            }
-        }
-        if let Some(field) = &file.policy {
-            options.when_gone = policy(field, problems);
-        }
-        if let Some(field) = &file.deadline {
-            options.deadline = deadline(field, problems).unwrap_or(options.deadline);
-        }
-        if let Some(field) = &file.sync {
-            options.sync = sync(field, problems).unwrap_or(options.sync);
-        }
-        // Its bounds are checked where the tables' are.
-        if let Some(field) = &file.capacity {
-            options.local_capacity = *field.get_ref() as usize;
-        }
-        options.nodes = file.nodes.as_ref().and_then(|field| nodes(field, problems));
-        options.clients = client_keys(file, problems);
-        options.certificates = certificates(file, problems);
-        Self::Redis(Box::new(RedisConfig { options, own_clock: false }))
+pub(super) fn validate(
+    file: &file::EngineTable,
+    urls: &[String],
+    span: Range<usize>,
+    problems: &mut Problems,
+) -> RedisConfig {
+    let mut options = Options::new(&urls.join(","));
+    if let Some(error) = options.urls.iter().find_map(|u| earrrl_redis::check_url(u).err()) {
+        problems.add(span, format!("redis: {error}"));
     }
+    topology(file, &mut options, problems);
+    if let Some(prefix) = &file.prefix {
+        options.prefix.clone_from(prefix.get_ref());
+        if let Err(error) = earrrl_redis::check_prefix(prefix.get_ref()) {
+            problems.add(prefix.span(), error);
+        }
+    }
+    if let Some(field) = &file.policy {
+        options.when_gone = policy(field, problems);
+    }
+    if let Some(field) = &file.deadline {
+        options.deadline = deadline(field, problems).unwrap_or(options.deadline);
+    }
+    if let Some(field) = &file.sync {
+        options.sync = sync(field, problems).unwrap_or(options.sync);
+    }
+    // Its bounds are checked where the tables' are.
+    if let Some(field) = &file.capacity {
+        options.local_capacity = *field.get_ref() as usize;
+    }
+    options.nodes = file.nodes.as_ref().and_then(|field| nodes(field, problems));
+    options.clients = client_keys(file, problems);
+    options.certificates = certificates(file, problems);
+    RedisConfig { options, own_clock: false }
 }
 
 /// Whether the addresses are Sentinels', a Cluster's or a single server's.

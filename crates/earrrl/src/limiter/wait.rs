@@ -17,7 +17,7 @@ use crate::clock::{Clock, Nanos};
 use crate::cost::Cost;
 use crate::decision::Wait;
 use crate::error::RuleError;
-use crate::rules::atomic::Part;
+use crate::rules::part::Part;
 use crate::store::Kept;
 use crate::store::table::Change;
 
