@@ -136,9 +136,7 @@ fn validate(
         problems.add(file.name.span(), error);
     }
     let action = action(file, problems);
-    let max_cost = file.max_cost.as_ref().and_then(|field| {
-        value::cost("max_cost", field.get_ref(), |problem| problems.add(field.span(), problem))
-    });
+    let max_cost = max_cost(file, problems);
     let rule = limit(&file.limit, action, max_cost, problems);
     let cost = cost_source(&file.cost, paths, problems);
     if let (Some(rule), Some(field)) = (&rule, &file.cost) {
@@ -167,6 +165,11 @@ fn validate(
         overrides,
         rule: rule?,
     })
+}
+
+fn max_cost(file: &file::RuleTable, problems: &mut Problems) -> Option<Cost> {
+    let field = file.max_cost.as_ref()?;
+    value::cost("max_cost", field.get_ref(), |problem| problems.add(field.span(), problem))
 }
 
 fn consistency(file: &file::RuleTable, problems: &mut Problems) -> Consistency {

@@ -115,16 +115,9 @@ impl Report for Figures {
     }
 }
 
-/// The one answer of several rules: their judgements, and their figures after storing. A dry run
-/// answers only where no rule beside it acts; else it shows in [`Decision::over`] alone.
-#[inline]
-pub fn combine<'a, R: Report + 'a>(
-    at: Nanos,
-    judged: impl Iterator<Item = (&'a Rule, &'a Judgement, &'a R)> + Clone,
-) -> Decision {
-    let all_pass = judged.clone().all(|(_, judgement, _)| judgement.passes());
-    let some_act = judged.clone().any(|(rule, ..)| rule.action() != Action::Observe);
-    let mut answer = Decision {
+/// The decision on a request that no rule has told of yet.
+const fn untold(at: Nanos) -> Decision {
+    Decision {
         allowed: true,
         at,
         outcome: Outcome::Allow,
@@ -136,7 +129,19 @@ pub fn combine<'a, R: Report + 'a>(
         reset_after: Duration::ZERO,
         delay: Duration::ZERO,
         over: Places::NONE,
-    };
+    }
+}
+
+/// The one answer of several rules: their judgements, and their figures after storing. A dry run
+/// answers only where no rule beside it acts; else it shows in [`Decision::over`] alone.
+#[inline]
+pub fn combine<'a, R: Report + 'a>(
+    at: Nanos,
+    judged: impl Iterator<Item = (&'a Rule, &'a Judgement, &'a R)> + Clone,
+) -> Decision {
+    let all_pass = judged.clone().all(|(_, judgement, _)| judgement.passes());
+    let some_act = judged.clone().any(|(rule, ..)| rule.action() != Action::Observe);
+    let mut answer = untold(at);
     let mut deciding: Option<(Wait, &R)> = None;
     for (place, (rule, judgement, report)) in judged.enumerate() {
         if !judgement.allowed {
