@@ -24,6 +24,7 @@ use super::lines::{BareLf, Lines};
 use super::problem::{GONE, Problem};
 use super::{authz, host};
 use crate::connections::{Connection, Standing};
+use crate::metrics::Metrics;
 use crate::protocol::first::Rewound;
 use crate::protocol::held::{self, HeldBytes, HeldShare, Holding};
 use crate::protocol::http2;
@@ -145,18 +146,22 @@ async fn serve_http1(
         );
     let ended =
         poll_fn(|context| poll_served(&mut served, &connection, &mut silence, context)).await;
-    let watched = served.into_parts().io.into_inner();
+    let Watched { stream, refused, .. } = served.into_parts().io.into_inner();
     let metrics = &server.service.metrics;
-    let ended = match (watched.refused, ended) {
+    let ended = match (refused, ended) {
         (Some(refusal), _) => Ended::Refused(refusal),
         (None, Ok(served)) => {
-            if let Err(status) = served.map_err(|error| status_of(&error)) {
-                status.inspect(|status| metrics.count_status(*status));
-            }
+            let status = served.err().as_ref().and_then(status_of);
+            status.inspect(|status| metrics.count_status(*status));
             Ended::Done
         }
         (None, Err(ended)) => ended,
     };
+    close(ended, stream.stream, &connection, metrics).await;
+}
+
+/// Counts what was shed, and says what was refused.
+async fn close(ended: Ended, stream: Stream, connection: &Connection, metrics: &Metrics) {
     if matches!(ended, Ended::Overdue | Ended::Refused(Refusal::Overloaded | Refusal::Cut)) {
         metrics.shed.increment();
     }
@@ -164,7 +169,7 @@ async fn serve_http1(
         refusal.status().into_iter().for_each(|status| metrics.count_status(status));
         // What it held is freed by now.
         connection.hold(0);
-        say_refused(refusal, watched.stream.stream, &connection).await;
+        say_refused(refusal, stream, connection).await;
     }
 }
 
