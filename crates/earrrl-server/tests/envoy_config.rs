@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use earrrl_server::config::envoy::file::{self, Amount};
 use earrrl_server::config::envoy::load::{files, load};
-use earrrl_server::config::envoy::tree::{Matched, Step, Tree};
+use earrrl_server::config::envoy::tree::{Matched, Tree, WalkStep};
 use serde_json::Value;
 
 fn testdata(name: &str) -> PathBuf {
@@ -26,7 +26,7 @@ fn tree(texts: &[&str]) -> Result<Tree, String> {
     Tree::new(&domains, false).map_err(|error| error.to_string())
 }
 
-fn way(step: &Step<'_>) -> String {
+fn way(step: &WalkStep<'_>) -> String {
     let shared = if step.share { "shared " } else { "" };
     match step.matched {
         Matched::Exact => "exact".into(),

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::replay::{
-    ClientNumbers, CostRule, Escaped, Field, Format, Hints, Key, LogReader, LoggedRequest, Pattern,
-    ReadError, Selection, Skip, notation,
+    ClientNumbers, CostRule, Escaped, Field, Format, Hints, LogKey, LogReader, LoggedRequest,
+    Pattern, ReadError, Selection, Skip, notation,
 };
 use earrrl_tower::Prefixes;
 
@@ -24,7 +24,7 @@ pub(crate) struct LogArgs {
     /// What identifies a client: client, user, path or any field of the log; several with commas
     /// between them make a compound key
     #[arg(long, value_name = "FIELD,…", default_value = "client")]
-    key: Key,
+    key: LogKey,
 
     /// The format of the logs, or the product that writes them; auto finds it out for each of them
     #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = format)]

@@ -12,7 +12,7 @@ use super::progress::Progress;
 use super::replay::{Args, Output};
 use super::{Failure, log};
 use crate::replay::report::{configured as report, configured_html};
-use crate::replay::{ClientNumbers, Configured, HeldBack, Key, LogReader, LoggedRequest, Names};
+use crate::replay::{ClientNumbers, Configured, HeldBack, LogKey, LogReader, LoggedRequest, Names};
 
 /// Runs the command.
 pub(super) fn run(args: &Args, path: &Path) -> Result<ExitCode, Failure> {
@@ -26,7 +26,7 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<ExitCode, Failure> {
         configured = configured.with_timeline();
     }
     let mut selection = args.log.selection();
-    selection.key = Key::attributes(configured.attributes());
+    selection.key = LogKey::attributes(configured.attributes());
     selection.prefixes = config.client_address.client_prefixes();
     let mut reader = LogReader::new(selection);
     let names = Names::new(args.log.anonymize);

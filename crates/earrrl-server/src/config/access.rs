@@ -72,8 +72,8 @@ impl Tokens {
 /// One token, or two while one takes the other's place: each on its line.
 fn token(
     name: &str,
-    inline: &file::Field<String>,
-    from_file: &file::Field<String>,
+    inline: &file::Placed<String>,
+    from_file: &file::Placed<String>,
     problems: &mut Problems,
 ) -> Vec<Token> {
     let Some((span, text)) = secret(name, inline.as_ref(), from_file.as_ref(), problems) else {

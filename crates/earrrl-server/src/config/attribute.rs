@@ -186,7 +186,7 @@ impl KeyPart {
 
 /// The `[attributes]` table.
 pub(super) fn paths(file: &file::AttributesTable, problems: &mut Problems) -> Paths {
-    let mut choice = |name: &str, field: &file::Field<String>, usual: &str, other: &str| {
+    let mut choice = |name: &str, field: &file::Placed<String>, usual: &str, other: &str| {
         let Some(field) = field else { return false };
         if field.get_ref() != usual && field.get_ref() != other {
             problems.add(field.span(), format!("{name}: expected \"{usual}\" or \"{other}\""));
@@ -201,7 +201,7 @@ pub(super) fn paths(file: &file::AttributesTable, problems: &mut Problems) -> Pa
 }
 
 /// The parts of a key; `client` unless said otherwise.
-pub(super) fn key(field: &file::Field<file::OneOrMany>, problems: &mut Problems) -> Vec<KeyPart> {
+pub(super) fn key(field: &file::Placed<file::OneOrMany>, problems: &mut Problems) -> Vec<KeyPart> {
     let Some(field) = field else { return vec![KeyPart::Attribute("client".to_owned())] };
     let texts = field.get_ref().as_slice();
     if texts.is_empty() || texts.len() > MAX_LEN {

@@ -6,20 +6,20 @@ use serde::Deserialize;
 use toml::Spanned;
 
 /// A field with its place in the file.
-pub(super) type Field<T> = Option<Spanned<T>>;
+pub(super) type Placed<T> = Option<Spanned<T>>;
 /// Attributes, each with one value or a list.
 pub(super) type AttributeValues = BTreeMap<Spanned<String>, Spanned<OneOrMany>>;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct File {
-    pub(super) version: Field<u64>,
+    pub(super) version: Placed<u64>,
     pub(super) server: ServerTable,
     pub(super) engine: EngineTable,
     pub(super) client_address: ClientAddressTable,
     pub(super) attributes: AttributesTable,
     pub(super) authz: AuthzTable,
-    pub(super) rules: Field<String>,
+    pub(super) rules: Placed<String>,
     pub(super) envoy: EnvoyTable,
     pub(super) metrics: MetricsTable,
     pub(super) rule: Vec<Spanned<RuleTable>>,
@@ -28,34 +28,34 @@ pub(super) struct File {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct AuthzTable {
-    pub(super) deny_status: Field<u64>,
+    pub(super) deny_status: Placed<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct ServerTable {
-    pub(super) http: Field<String>,
-    pub(super) resp: Field<String>,
-    pub(super) admin: Field<String>,
-    pub(super) grpc: Field<String>,
-    pub(super) max_connection_age: Field<String>,
+    pub(super) http: Placed<String>,
+    pub(super) resp: Placed<String>,
+    pub(super) admin: Placed<String>,
+    pub(super) grpc: Placed<String>,
+    pub(super) max_connection_age: Placed<String>,
     pub(super) allow_remote: bool,
-    pub(super) threads: Field<u64>,
-    pub(super) max_connections: Field<u64>,
-    pub(super) max_connections_per_address: Field<u64>,
-    pub(super) max_body: Field<u64>,
-    pub(super) max_held_memory: Field<u64>,
-    pub(super) idle_timeout: Field<String>,
-    pub(super) request_timeout: Field<String>,
-    pub(super) shutdown_delay: Field<String>,
-    pub(super) shutdown_timeout: Field<String>,
-    pub(super) check_token: Field<String>,
-    pub(super) check_token_file: Field<String>,
-    pub(super) admin_token: Field<String>,
-    pub(super) admin_token_file: Field<String>,
+    pub(super) threads: Placed<u64>,
+    pub(super) max_connections: Placed<u64>,
+    pub(super) max_connections_per_address: Placed<u64>,
+    pub(super) max_body: Placed<u64>,
+    pub(super) max_held_memory: Placed<u64>,
+    pub(super) idle_timeout: Placed<String>,
+    pub(super) request_timeout: Placed<String>,
+    pub(super) shutdown_delay: Placed<String>,
+    pub(super) shutdown_timeout: Placed<String>,
+    pub(super) check_token: Placed<String>,
+    pub(super) check_token_file: Placed<String>,
+    pub(super) admin_token: Placed<String>,
+    pub(super) admin_token_file: Placed<String>,
     pub(super) allow_inline_rules: bool,
     pub(super) x_ratelimit_headers: bool,
-    pub(super) socket_mode: Field<String>,
+    pub(super) socket_mode: Placed<String>,
     pub(super) tls: Option<TlsTable>,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct ServerTable {
 pub(super) struct TlsTable {
     pub(super) cert: Spanned<String>,
     pub(super) key: Spanned<String>,
-    pub(super) client_ca: Field<String>,
+    pub(super) client_ca: Placed<String>,
     #[serde(default)]
     pub(super) client_names: Vec<Spanned<String>>,
     pub(super) listeners: Option<Vec<Spanned<String>>>,
@@ -73,14 +73,14 @@ pub(super) struct TlsTable {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct EnvoyTable {
-    pub(super) files: Field<OneOrMany>,
+    pub(super) files: Placed<OneOrMany>,
     pub(super) merge_domains: bool,
-    pub(super) algorithm: Field<String>,
+    pub(super) algorithm: Placed<String>,
     pub(super) drain_denied: bool,
-    pub(super) headers: Field<String>,
+    pub(super) headers: Placed<String>,
     pub(super) problem_body: bool,
     pub(super) dynamic_metadata: bool,
-    pub(super) xds: Field<String>,
+    pub(super) xds: Placed<String>,
     pub(super) xds_ca: Option<String>,
     pub(super) xds_cert: Option<String>,
     pub(super) xds_key: Option<String>,
@@ -96,38 +96,38 @@ pub(super) struct MetricsTable {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct EngineTable {
-    pub(super) capacity: Field<u64>,
-    pub(super) redis: Field<OneOrMany>,
-    pub(super) redis_file: Field<String>,
-    pub(super) cluster: Field<bool>,
-    pub(super) sentinel: Field<String>,
-    pub(super) sync: Field<String>,
-    pub(super) nodes: Field<u64>,
-    pub(super) prefix: Field<String>,
-    pub(super) policy: Field<String>,
-    pub(super) deadline: Field<String>,
-    pub(super) hmac_key: Field<String>,
-    pub(super) hmac_key_file: Field<String>,
-    pub(super) ca_file: Field<String>,
-    pub(super) cert_file: Field<String>,
-    pub(super) key_file: Field<String>,
+    pub(super) capacity: Placed<u64>,
+    pub(super) redis: Placed<OneOrMany>,
+    pub(super) redis_file: Placed<String>,
+    pub(super) cluster: Placed<bool>,
+    pub(super) sentinel: Placed<String>,
+    pub(super) sync: Placed<String>,
+    pub(super) nodes: Placed<u64>,
+    pub(super) prefix: Placed<String>,
+    pub(super) policy: Placed<String>,
+    pub(super) deadline: Placed<String>,
+    pub(super) hmac_key: Placed<String>,
+    pub(super) hmac_key_file: Placed<String>,
+    pub(super) ca_file: Placed<String>,
+    pub(super) cert_file: Placed<String>,
+    pub(super) key_file: Placed<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct ClientAddressTable {
     pub(super) trusted_proxies: Vec<Spanned<String>>,
-    pub(super) hops: Field<u64>,
-    pub(super) ipv4_prefix: Field<u64>,
-    pub(super) ipv6_prefix: Field<u64>,
+    pub(super) hops: Placed<u64>,
+    pub(super) ipv4_prefix: Placed<u64>,
+    pub(super) ipv6_prefix: Placed<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct AttributesTable {
-    pub(super) path_case: Field<String>,
-    pub(super) trailing_slash: Field<String>,
-    pub(super) path_parameters: Field<String>,
+    pub(super) path_case: Placed<String>,
+    pub(super) trailing_slash: Placed<String>,
+    pub(super) path_parameters: Placed<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -136,15 +136,15 @@ pub(super) struct RuleTable {
     pub(super) name: Spanned<String>,
     pub(super) limit: Spanned<String>,
     #[serde(default)]
-    pub(super) key: Field<OneOrMany>,
+    pub(super) key: Placed<OneOrMany>,
     #[serde(default, rename = "match")]
     pub(super) matching: AttributeValues,
-    pub(super) cost: Field<toml::Value>,
-    pub(super) max_cost: Field<toml::Value>,
-    pub(super) action: Field<String>,
-    pub(super) max_delay: Field<String>,
-    pub(super) capacity: Field<u64>,
-    pub(super) consistency: Field<String>,
+    pub(super) cost: Placed<toml::Value>,
+    pub(super) max_cost: Placed<toml::Value>,
+    pub(super) action: Placed<String>,
+    pub(super) max_delay: Placed<String>,
+    pub(super) capacity: Placed<u64>,
+    pub(super) consistency: Placed<String>,
     #[serde(default)]
     pub(super) exempt: AttributeValues,
     #[serde(default, rename = "override")]

@@ -134,7 +134,7 @@ fn client_keys(file: &file::EngineTable, problems: &mut Problems) -> ClientKeys 
 }
 
 fn certificates(file: &file::EngineTable, problems: &mut Problems) -> Option<Certificates> {
-    let mut read = |name: &str, field: &file::Field<String>| {
+    let mut read = |name: &str, field: &file::Placed<String>| {
         let field = field.as_ref()?;
         let text = text_of(field.get_ref()).map(String::into_bytes);
         text.map_err(|error| problems.add(field.span(), format!("{name}: {error}"))).ok()

@@ -306,7 +306,7 @@ fn passable(rule: &Rule, cost: &CostSource, span: Range<usize>, problems: &mut P
 }
 
 fn cost_source(
-    field: &file::Field<toml::Value>,
+    field: &file::Placed<toml::Value>,
     paths: Paths,
     problems: &mut Problems,
 ) -> CostSource {

@@ -115,14 +115,14 @@ impl ServerConfig {
         let default = Self::default();
         collisions(file, problems);
         let mut address =
-            |name, field: &file::Field<String>, default| address(name, field, default, problems);
+            |name, field: &file::Placed<String>, default| address(name, field, default, problems);
         let (http, resp) =
             (address("http", &file.http, default.http), address("resp", &file.resp, default.resp));
         let (admin, grpc) = (
             address("admin", &file.admin, default.admin),
             address("grpc", &file.grpc, default.grpc),
         );
-        let mut time = |name, field: &file::Field<String>, default, bounds| {
+        let mut time = |name, field: &file::Placed<String>, default, bounds| {
             seconds(name, field.as_ref(), default, bounds, problems)
         };
         let age = &file.max_connection_age;
@@ -205,7 +205,7 @@ fn collisions(file: &file::ServerTable, problems: &mut Problems) {
 }
 
 fn limits(file: &file::ServerTable, default: Limits, problems: &mut Problems) -> Limits {
-    let mut count = |name, field: &file::Field<u64>, default: usize, least| {
+    let mut count = |name, field: &file::Placed<u64>, default: usize, least| {
         number(name, field.as_ref(), default as u64, least..=u64::from(u32::MAX), problems) as usize
     };
     let connections = count("max_connections", &file.max_connections, default.connections, 1);
@@ -217,7 +217,7 @@ fn limits(file: &file::ServerTable, default: Limits, problems: &mut Problems) ->
     );
     let held_bytes =
         count("max_held_memory", &file.max_held_memory, default.held_bytes, 1024 * 1024);
-    let mut time = |name, field: &file::Field<String>, default| {
+    let mut time = |name, field: &file::Placed<String>, default| {
         seconds(name, field.as_ref(), default, 1..=86_400, problems)
     };
     Limits {
@@ -239,7 +239,7 @@ fn max_body(field: Option<&Spanned<u64>>, default: usize, problems: &mut Problem
 
 fn address(
     name: &str,
-    field: &file::Field<String>,
+    field: &file::Placed<String>,
     default: Option<Address>,
     problems: &mut Problems,
 ) -> Option<Address> {
@@ -285,7 +285,7 @@ pub(super) fn client_address(
     if let (Some(hops), false) = (&file.hops, file.trusted_proxies.is_empty()) {
         problems.add(hops.span(), "hops: trusted_proxies is set already; want one of them");
     }
-    let mut bounded = |name, field: &file::Field<u64>, default: u8, most| {
+    let mut bounded = |name, field: &file::Placed<u64>, default: u8, most| {
         number(name, field.as_ref(), default.into(), 0..=most, problems)
     };
     // As [`Prefixes::default`].

@@ -12,11 +12,11 @@ const BOUNDS: [u64; 12] =
 
 /// A number that only grows, cheap to count from any thread.
 #[derive(Debug, Default)]
-pub struct Counter([Cell; CELLS]);
+pub struct Counter([StripedCell; CELLS]);
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Cell(AtomicU64);
+struct StripedCell(AtomicU64);
 
 impl Counter {
     /// One more.
@@ -79,18 +79,18 @@ impl Histogram {
 
 /// How often each of a few known things was seen, and anything else.
 #[derive(Debug)]
-pub(super) struct Counts<const N: usize> {
+pub(super) struct CountsByName<const N: usize> {
     known: [Counter; N],
     other: Counter,
 }
 
-impl<const N: usize> Default for Counts<N> {
+impl<const N: usize> Default for CountsByName<N> {
     fn default() -> Self {
         Self { known: std::array::from_fn(|_| Counter::default()), other: Counter::default() }
     }
 }
 
-impl<const N: usize> Counts<N> {
+impl<const N: usize> CountsByName<N> {
     /// Counts one.
     pub(super) fn count<T: PartialEq>(&self, names: &[T; N], seen: &T) {
         let place = names.iter().position(|known| known == seen);

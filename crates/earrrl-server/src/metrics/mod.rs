@@ -12,7 +12,7 @@ pub use counter::{Counter, Histogram};
 pub use family::{Family, Labels};
 pub use outcomes::{Outcomes, RuleOutcomes};
 
-use counter::Counts;
+use counter::CountsByName;
 use outcomes::OUTCOMES;
 
 /// The statuses that this server answers with; others are counted together.
@@ -56,9 +56,9 @@ pub struct Metrics {
     pub reloads: Counter,
     /// Reloads that were refused, because the file was not valid.
     pub failed_reloads: Counter,
-    resp_errors: Counts<{ CODES.len() }>,
-    http_responses: Counts<{ STATUSES.len() }>,
-    grpc_responses: Counts<{ GRPC_CODES.len() }>,
+    resp_errors: CountsByName<{ CODES.len() }>,
+    http_responses: CountsByName<{ STATUSES.len() }>,
+    grpc_responses: CountsByName<{ GRPC_CODES.len() }>,
 }
 
 impl Metrics {

@@ -7,14 +7,14 @@ use crate::server::Server;
 
 /// Why a request may do nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum TokenRefused {
     /// It brings no token.
     Missing,
     /// Its token is none of this server's.
     Wrong,
 }
 
-impl Refused {
+impl TokenRefused {
     /// What the client is told.
     pub(super) fn why(self) -> &'static str {
         match self {
@@ -25,17 +25,17 @@ impl Refused {
 }
 
 /// What a request may do. Wrong tokens are counted.
-pub(super) fn access(server: &Server, headers: &HeaderMap) -> Result<Access, Refused> {
+pub(super) fn access(server: &Server, headers: &HeaderMap) -> Result<Access, TokenRefused> {
     let tokens = server.tokens();
     let bearer = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     let bearer = bearer
         .and_then(|value| value.split_at_checked(7))
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
     match bearer.map_or_else(|| tokens.without(), |(_, token)| tokens.with(token)) {
-        Access::Nothing if bearer.is_none() => Err(Refused::Missing),
+        Access::Nothing if bearer.is_none() => Err(TokenRefused::Missing),
         Access::Nothing => {
             server.service.metrics.failed_logins.increment();
-            Err(Refused::Wrong)
+            Err(TokenRefused::Wrong)
         }
         access => Ok(access),
     }

@@ -119,7 +119,7 @@ fn fields(attribute: &str) -> Vec<Field> {
     names.iter().map(|name| Field::new(name)).collect()
 }
 
-/// `x-api-key` as most programs write it: `X-Api-Key`.
+/// `x-api-key` as most programs write it: `X-Api-LogKey`.
 fn titled(header: &str) -> String {
     let mut start = true;
     let letter = |c: char| {

@@ -12,14 +12,14 @@ use earrrl_tower::Prefixes;
 
 /// One field of a request, or several that make a compound key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Key {
+pub(crate) struct LogKey {
     fields: Vec<Field>,
     /// Instead, all that a server's configuration looks at.
     #[cfg(feature = "serve")]
     attributes: Option<AttributeNames>,
 }
 
-impl Key {
+impl LogKey {
     fn of(fields: Vec<Field>) -> Self {
         Self {
             fields,
@@ -47,14 +47,14 @@ impl Key {
     }
 }
 
-impl Display for Key {
+impl Display for LogKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.fields.iter().map(Field::name).collect();
         f.write_str(&names.join(","))
     }
 }
 
-impl FromStr for Key {
+impl FromStr for LogKey {
     type Err = String;
 
     /// Field names with commas between them.
@@ -69,7 +69,7 @@ impl FromStr for Key {
 
 /// Makes keys of records, in memory of its own.
 pub(crate) struct KeyMaker {
-    key: Key,
+    key: LogKey,
     prefixes: Prefixes,
     /// Whether a client must be an address or a host's name.
     strict: bool,
@@ -79,12 +79,12 @@ pub(crate) struct KeyMaker {
 
 impl KeyMaker {
     /// Makes such keys, addresses cut to these prefixes.
-    pub(crate) fn new(key: Key, prefixes: Prefixes, strict: bool) -> Self {
+    pub(crate) fn new(key: LogKey, prefixes: Prefixes, strict: bool) -> Self {
         Self { key, prefixes, strict, address: Vec::new(), compound: Vec::new() }
     }
 
     /// What the keys are made of.
-    pub(crate) fn key(&self) -> &Key {
+    pub(crate) fn key(&self) -> &LogKey {
         &self.key
     }
 
@@ -94,7 +94,7 @@ impl KeyMaker {
     /// backslash in a part has a backslash before it, so different parts never make the same key.
     ///
     /// # Errors
-    /// [`Skip::Key`] where a part is missing, [`Skip::Client`] where a client is none.
+    /// [`Skip::LogKey`] where a part is missing, [`Skip::Client`] where a client is none.
     #[inline]
     pub(crate) fn with<T>(
         &mut self,
@@ -195,9 +195,9 @@ mod tests {
 
     #[test]
     fn names_are_not_empty() {
-        assert_eq!("client, agent".parse::<Key>().unwrap().to_string(), "client,agent");
+        assert_eq!("client, agent".parse::<LogKey>().unwrap().to_string(), "client,agent");
         for text in ["", ",", "client,", "client,,user"] {
-            assert!(text.parse::<Key>().is_err(), "{text}");
+            assert!(text.parse::<LogKey>().is_err(), "{text}");
         }
     }
 

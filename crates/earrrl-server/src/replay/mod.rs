@@ -43,7 +43,7 @@ pub(crate) use cost::CostRule;
 pub(crate) use escape::Escaped;
 pub(crate) use format::{Field, Format, Hints, Pattern, notation};
 pub(crate) use held::HeldBack;
-pub(crate) use key::Key;
+pub(crate) use key::LogKey;
 pub(crate) use names::Names;
 pub(crate) use read_error::ReadError;
 pub(crate) use reader::{LogReader, Selection};

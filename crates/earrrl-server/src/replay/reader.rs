@@ -10,7 +10,7 @@ use super::envelope::Envelope;
 use super::escape::Escaped;
 use super::format::{Format, Hints, Parser, detect, envelope_of};
 use super::input::{self, Input};
-use super::key::{Key, KeyMaker};
+use super::key::{KeyMaker, LogKey};
 use super::lines::{LogLine, LogLines, MAX_LINE};
 use super::parsing::Parsing;
 use super::read_error::ReadError;
@@ -27,7 +27,7 @@ pub(crate) struct Selection {
     /// Where to look in a line.
     pub(crate) hints: Hints,
     /// What identifies a client.
-    pub(crate) key: Key,
+    pub(crate) key: LogKey,
     /// How much of an address counts.
     pub(crate) prefixes: Prefixes,
     /// What a request costs.

@@ -103,7 +103,7 @@ async fn receive<P, F, S>(
     F: Future<Output = ()> + Send + 'static,
 {
     while let Some(Accepted { protocol, socket, connection }) = receiver.recv().await {
-        let place = Place(Arc::clone(&load));
+        let place = LoadShare(Arc::clone(&load));
         match socket.into_stream() {
             Ok(stream) => {
                 let future = serve(protocol, stream, connection);
@@ -119,7 +119,7 @@ pin_project_lite::pin_project! {
     struct Served<F> {
         #[pin]
         future: F,
-        _place: Place,
+        _place: LoadShare,
     }
 }
 
@@ -132,9 +132,9 @@ impl<F: Future<Output = ()>> Future for Served<F> {
 }
 
 /// One connection's part of a thread's load.
-struct Place(Arc<AtomicUsize>);
+struct LoadShare(Arc<AtomicUsize>);
 
-impl Drop for Place {
+impl Drop for LoadShare {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }

@@ -112,14 +112,14 @@ pub struct Walk<'t> {
     /// Whether the domain is known.
     pub domain: bool,
     /// What each entry matched, up to the first that matched nothing.
-    pub steps: SmallVec<[Step<'t>; 4]>,
+    pub steps: SmallVec<[WalkStep<'t>; 4]>,
     /// The limit, by its index, if the last entry met one.
     pub limit: Option<usize>,
 }
 
 /// What one entry matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step<'t> {
+pub struct WalkStep<'t> {
     /// Which way.
     pub matched: Matched<'t>,
     /// All values that match share one counter.
@@ -262,7 +262,7 @@ impl Tree {
             let Some((node, matched)) = level.and_then(|level| level.find(key, value)) else {
                 break;
             };
-            walk.steps.push(Step { matched, share: node.share });
+            walk.steps.push(WalkStep { matched, share: node.share });
             walk.limit = node.limit.filter(|_| place + 1 == count);
             level = Some(&node.next);
         }

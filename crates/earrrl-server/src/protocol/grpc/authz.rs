@@ -24,7 +24,7 @@ use tonic::{Code, Status};
 
 use super::call;
 use super::message::frame;
-use super::reply::Answer;
+use super::reply::Reply;
 use crate::protocol::authz::{ProxiedRequest, decide};
 use crate::protocol::held::HeldBytes;
 use crate::protocol::http::answer::Verdict;
@@ -40,7 +40,7 @@ pub(super) async fn answer(
     server: &Server,
     all: &Arc<HeldBytes>,
     request: Request<RecvStream>,
-) -> Answer {
+) -> Reply {
     let started = Instant::now();
     let answered = check(server, all, request).await.map(|answer| frame(&answer));
     server.service.metrics.http_request.record(started.elapsed());

@@ -13,9 +13,9 @@ use hyper::body::Bytes;
 use tonic::Status;
 
 use super::message::{Incoming, frame};
-use super::reply::Answer;
+use super::reply::Reply;
 use crate::config::access::Access;
-use crate::protocol::bearer::{self, Refused};
+use crate::protocol::bearer::{self, TokenRefused};
 use crate::protocol::held::HeldBytes;
 use crate::server::Server;
 use crate::service::error::AskError;
@@ -28,15 +28,15 @@ const LONGEST: Duration = Duration::from_secs(3600);
 
 /// A call for a decision on descriptors.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct RateLimitCall {
     mode: Mode,
     started: Instant,
     timeout: Result<Option<Duration>, &'static str>,
-    access: Result<Access, Refused>,
+    access: Result<Access, TokenRefused>,
     message: Incoming,
 }
 
-impl Call {
+impl RateLimitCall {
     pub(super) fn new(server: &Server, mode: Mode, request: Request<RecvStream>) -> Self {
         server.service.descriptor_counts().requests.increment();
         let (head, body) = request.into_parts();
@@ -50,7 +50,7 @@ impl Call {
     }
 
     /// The answer, if its message is there and nothing else has to be waited for.
-    pub(super) fn at_once(&mut self, server: &Server, context: &mut Context<'_>) -> Option<Answer> {
+    pub(super) fn at_once(&mut self, server: &Server, context: &mut Context<'_>) -> Option<Reply> {
         if self.access.is_err() || self.timeout.is_err() || server.service.engine().waits() {
             return None;
         }
@@ -73,7 +73,7 @@ impl Call {
     }
 
     /// The answer.
-    pub(super) async fn answer(mut self, server: &Server) -> Answer {
+    pub(super) async fn answer(mut self, server: &Server) -> Reply {
         let answer = match self.read(server).await {
             Ok(message) => self.decide(server, message).await,
             Err(status) => Err(status),
@@ -88,7 +88,7 @@ impl Call {
         read(server, &mut self.message).await
     }
 
-    async fn decide(&self, server: &Server, message: Bytes) -> Answer {
+    async fn decide(&self, server: &Server, message: Bytes) -> Reply {
         let timeout = self.timeout.map_err(Status::invalid_argument)?;
         let request: RateLimitRequest = decode(message)?;
         let deadline = timeout.map(|timeout| self.started + timeout);
@@ -96,7 +96,7 @@ impl Call {
         decided.map(|answer| frame(&answer)).map_err(|error| status(&error))
     }
 
-    fn conclude(&self, server: &Server, answer: &Answer) {
+    fn conclude(&self, server: &Server, answer: &Reply) {
         let counts = server.service.descriptor_counts();
         match answer {
             Ok(_) => {}
@@ -123,10 +123,10 @@ pub(super) async fn message<M: prost::Message + Default>(
 }
 
 /// Refuses what brings no token, and slowly what brings a wrong one: so nobody tries many.
-async fn admit(access: Result<Access, Refused>, message: &mut Incoming) -> Result<(), Status> {
+async fn admit(access: Result<Access, TokenRefused>, message: &mut Incoming) -> Result<(), Status> {
     let Err(refused) = access else { return Ok(()) };
     message.close();
-    if refused == Refused::Wrong {
+    if refused == TokenRefused::Wrong {
         tokio::time::sleep(WRONG_TOKEN).await;
     }
     Err(Status::unauthenticated(refused.why()))

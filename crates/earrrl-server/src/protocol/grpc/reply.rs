@@ -8,14 +8,14 @@ use tonic::Status;
 use crate::server::Server;
 
 /// The answer to a unary call: a message with its prefix, or what went wrong.
-pub(super) type Answer = Result<Bytes, Status>;
+pub(super) type Reply = Result<Bytes, Status>;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const OK: HeaderValue = HeaderValue::from_static("0");
 
 /// Sends an answer.
-pub(super) fn send(server: &Server, answer: Answer, respond: &mut SendResponse<Bytes>) {
+pub(super) fn send(server: &Server, answer: Reply, respond: &mut SendResponse<Bytes>) {
     // A client that has gone is told nothing.
     let _ = match answer {
         Ok(message) => {

@@ -13,9 +13,9 @@ use h2::RecvStream;
 use h2::server::SendResponse;
 use hyper::body::Bytes;
 
-use super::call::Call;
-use super::reply::{Answer, send};
-use super::services::{Kind, Services, kind_of};
+use super::call::RateLimitCall;
+use super::reply::{Reply, send};
+use super::services::{CallKind, Services, kind_of};
 use super::{authz, others};
 use crate::connections::Connection;
 use crate::protocol::held::{HeldBytes, HeldShare};
@@ -106,14 +106,14 @@ fn answer(
     context: &mut Context<'_>,
 ) {
     let mode = match kind_of(&request) {
-        Kind::RateLimit(mode) => mode,
-        Kind::Authorization => {
+        CallKind::RateLimit(mode) => mode,
+        CallKind::Authorization => {
             let held = Arc::clone(held);
             return wait(server, respond, |server| async move {
                 authz::answer(&server, &held, request).await
             });
         }
-        Kind::Other => {
+        CallKind::Other => {
             let (server, others) = (Arc::clone(server), services.others());
             let share = HeldShare::new(held);
             let answering = async move {
@@ -123,7 +123,7 @@ fn answer(
             return;
         }
     };
-    let mut call = Call::new(server, mode, request);
+    let mut call = RateLimitCall::new(server, mode, request);
     match call.at_once(server, context) {
         Some(answer) => send(server, answer, &mut respond),
         None => {
@@ -139,7 +139,7 @@ fn wait<F>(
     mut respond: SendResponse<Bytes>,
     answer: impl FnOnce(Arc<Server>) -> F,
 ) where
-    F: Future<Output = Answer> + Send + 'static,
+    F: Future<Output = Reply> + Send + 'static,
 {
     let server = Arc::clone(server);
     let answer = answer(Arc::clone(&server));

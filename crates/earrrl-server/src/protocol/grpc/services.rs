@@ -65,7 +65,7 @@ impl Services {
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(super) enum CallKind {
     /// A decision on descriptors.
     RateLimit(Mode),
     /// `ext_authz`.
@@ -75,19 +75,21 @@ pub(super) enum Kind {
 }
 
 /// What a request asks for, by its path.
-pub(super) fn kind_of<B>(request: &Request<B>) -> Kind {
+pub(super) fn kind_of<B>(request: &Request<B>) -> CallKind {
     if request.method() != Method::POST {
-        return Kind::Other;
+        return CallKind::Other;
     }
     match request.uri().path() {
         "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => {
-            Kind::RateLimit(Mode::Check)
+            CallKind::RateLimit(Mode::Check)
         }
         "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit" => {
-            Kind::RateLimit(Mode::Peek)
+            CallKind::RateLimit(Mode::Peek)
         }
-        "/kuadrant.service.ratelimit.v1.RateLimitService/Report" => Kind::RateLimit(Mode::Charge),
-        "/envoy.service.auth.v3.Authorization/Check" => Kind::Authorization,
-        _ => Kind::Other,
+        "/kuadrant.service.ratelimit.v1.RateLimitService/Report" => {
+            CallKind::RateLimit(Mode::Charge)
+        }
+        "/envoy.service.auth.v3.Authorization/Check" => CallKind::Authorization,
+        _ => CallKind::Other,
     }
 }

@@ -59,18 +59,18 @@ const SILENCE: Duration = Duration::from_millis(50);
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
+enum HttpEnded {
     /// The client or the server was done with it.
     Done,
     /// Its deadline has passed.
     Overdue,
     /// The connection was refused what it asked for next.
-    Refused(Refusal),
+    Refused(HttpRefusal),
 }
 
 /// Why a connection is read no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refusal {
+enum HttpRefusal {
     /// All connections together would hold too much.
     Overloaded,
     /// The same amid an answer, where nothing can be told.
@@ -79,7 +79,7 @@ enum Refusal {
     BareLf,
 }
 
-impl Refusal {
+impl HttpRefusal {
     fn status(self) -> Option<u16> {
         match self {
             Self::Overloaded => Some(503),
@@ -116,8 +116,8 @@ pub async fn serve(
     match http2 {
         Ok(Ok(true)) => serve_http2(stream, connection, routes).await,
         Ok(Ok(false)) => serve_http1(stream, connection, routes, silence).await,
-        Ok(Err(_)) | Err(Ended::Done) => {}
-        Err(Ended::Overdue | Ended::Refused(_)) => server.service.metrics.shed.increment(),
+        Ok(Err(_)) | Err(HttpEnded::Done) => {}
+        Err(HttpEnded::Overdue | HttpEnded::Refused(_)) => server.service.metrics.shed.increment(),
     }
 }
 
@@ -149,11 +149,11 @@ async fn serve_http1(
     let Watched { stream, refused, .. } = served.into_parts().io.into_inner();
     let metrics = &server.service.metrics;
     let ended = match (refused, ended) {
-        (Some(refusal), _) => Ended::Refused(refusal),
+        (Some(refusal), _) => HttpEnded::Refused(refusal),
         (None, Ok(served)) => {
             let status = served.err().as_ref().and_then(status_of);
             status.inspect(|status| metrics.count_status(*status));
-            Ended::Done
+            HttpEnded::Done
         }
         (None, Err(ended)) => ended,
     };
@@ -161,11 +161,14 @@ async fn serve_http1(
 }
 
 /// Counts what was shed, and says what was refused.
-async fn close(ended: Ended, stream: Stream, connection: &Connection, metrics: &Metrics) {
-    if matches!(ended, Ended::Overdue | Ended::Refused(Refusal::Overloaded | Refusal::Cut)) {
+async fn close(ended: HttpEnded, stream: Stream, connection: &Connection, metrics: &Metrics) {
+    if matches!(
+        ended,
+        HttpEnded::Overdue | HttpEnded::Refused(HttpRefusal::Overloaded | HttpRefusal::Cut)
+    ) {
         metrics.shed.increment();
     }
-    if let Ended::Refused(refusal) = ended {
+    if let HttpEnded::Refused(refusal) = ended {
         refusal.status().into_iter().for_each(|status| metrics.count_status(status));
         // What it held is freed by now.
         connection.hold(0);
@@ -291,23 +294,23 @@ fn poll_served<F: Future + Unpin>(
     connection: &Connection,
     silence: &mut Option<Pin<Box<Sleep>>>,
     context: &mut Context<'_>,
-) -> Poll<Result<F::Output, Ended>> {
+) -> Poll<Result<F::Output, HttpEnded>> {
     let served = Pin::new(served).poll(context);
     match connection.standing(context) {
         _ if served.is_ready() => served.map(Ok),
         Standing::Good => Poll::Pending,
-        Standing::Overdue => Poll::Ready(Err(Ended::Overdue)),
+        Standing::Overdue => Poll::Ready(Err(HttpEnded::Overdue)),
         // A request that is under way is answered, and its answer says that it was the last.
         Standing::Stopping if connection.is_busy() => Poll::Pending,
         Standing::Stopping => {
             let silence = silence.get_or_insert_with(|| Box::pin(sleep(SILENCE)));
-            silence.as_mut().poll(context).map(|()| Err(Ended::Done))
+            silence.as_mut().poll(context).map(|()| Err(HttpEnded::Done))
         }
     }
 }
 
 /// Closes so that the answer arrives: bytes left unread would make the kernel reset the connection.
-async fn say_refused(refusal: Refusal, mut stream: Stream, connection: &Connection) {
+async fn say_refused(refusal: HttpRefusal, mut stream: Stream, connection: &Connection) {
     let _ = stream.try_write(refusal.answer());
     connection.leave();
     if stream.shutdown().await.is_err() {
@@ -342,7 +345,7 @@ struct Watched {
     flushing: bool,
     lines: Lines,
     /// Why nothing more is read; something else is said then than hyper would.
-    refused: Option<Refusal>,
+    refused: Option<HttpRefusal>,
 }
 
 impl Watched {
@@ -356,13 +359,13 @@ impl Watched {
     /// grows by doubling.
     fn keep(&mut self, bytes: usize) -> io::Result<()> {
         self.received += bytes;
-        if self.holds() { Ok(()) } else { Err(self.refuse(Refusal::Overloaded)) }
+        if self.holds() { Ok(()) } else { Err(self.refuse(HttpRefusal::Overloaded)) }
     }
 
     /// Accounts for an answer that the client has not fetched.
     fn keep_answer(&mut self, bytes: usize) -> io::Result<()> {
         self.answer = self.answer.max(bytes);
-        if self.holds() { Ok(()) } else { Err(self.refuse(Refusal::Cut)) }
+        if self.holds() { Ok(()) } else { Err(self.refuse(HttpRefusal::Cut)) }
     }
 
     /// What is as small as a question about the server's health has room always.
@@ -371,7 +374,7 @@ impl Watched {
         self.connection.hold(bytes) || bytes <= READER + SMALL
     }
 
-    fn refuse(&mut self, refusal: Refusal) -> io::Error {
+    fn refuse(&mut self, refusal: HttpRefusal) -> io::Error {
         self.refused = Some(refusal);
         io::ErrorKind::ConnectionAborted.into()
     }
@@ -391,7 +394,7 @@ impl AsyncRead for Watched {
         }
         self.set_busy();
         if let Err(BareLf) = self.lines.follow(&buffer.filled()[before..]) {
-            return Poll::Ready(Err(self.refuse(Refusal::BareLf)));
+            return Poll::Ready(Err(self.refuse(HttpRefusal::BareLf)));
         }
         Poll::Ready(self.keep(came))
     }

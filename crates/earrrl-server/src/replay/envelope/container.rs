@@ -40,7 +40,7 @@ impl Pieces {
         line: &[u8],
         unescaped: &'a mut Vec<u8>,
     ) -> Result<Message<'a>, Skip> {
-        let entry: Entry<'_> = serde_json::from_slice(line).map_err(|_| Skip::Malformed)?;
+        let entry: DockerLine<'_> = serde_json::from_slice(line).map_err(|_| Skip::Malformed)?;
         let text = entry.log.strip_suffix('\n');
         let partial = text.is_none() && entry.log.len() >= DOCKER_PIECE;
         self.whole(usize::from(entry.stream == "stderr"), partial)?;
@@ -60,7 +60,7 @@ impl Pieces {
 
 /// A line of Docker's json-file.
 #[derive(Deserialize)]
-struct Entry<'a> {
+struct DockerLine<'a> {
     #[serde(borrow)]
     log: Cow<'a, str>,
     stream: &'a str,

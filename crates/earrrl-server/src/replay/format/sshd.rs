@@ -29,12 +29,12 @@ const ENDS: [&[u8]; 3] = [b"Connection closed by ", b"Connection reset by ", b"D
 #[derive(Default)]
 pub(crate) struct Parser {
     /// What has counted of a connection, by process and address.
-    connections: HashMap<Vec<u8>, Counted>,
+    connections: HashMap<Vec<u8>, CountedConnection>,
 }
 
 /// What has counted of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Counted {
+enum CountedConnection {
     /// The invalid user, whose first failure is the same attempt.
     InvalidUser,
     /// An attempt that is over, or a login.
@@ -52,7 +52,7 @@ pub(crate) struct Record<'a> {
 }
 
 /// What a line tells.
-enum Event {
+enum SshdEvent {
     InvalidUser,
     Failed { invalid_user: bool },
     Ended,
@@ -76,24 +76,26 @@ impl Parser {
     }
 
     /// Whether this is an attempt that has not counted yet.
-    fn counts(&mut self, event: &Event, connection: &[u8]) -> bool {
+    fn counts(&mut self, event: &SshdEvent, connection: &[u8]) -> bool {
         if self.connections.len() >= MOST {
             self.connections.clear();
         }
         let before = match event {
-            Event::Ended => self.connections.remove(connection),
-            Event::InvalidUser => {
-                self.connections.insert(connection.to_owned(), Counted::InvalidUser)
+            SshdEvent::Ended => self.connections.remove(connection),
+            SshdEvent::InvalidUser => {
+                self.connections.insert(connection.to_owned(), CountedConnection::InvalidUser)
             }
-            Event::Failed { .. } | Event::Accepted => {
-                self.connections.insert(connection.to_owned(), Counted::Attempt)
+            SshdEvent::Failed { .. } | SshdEvent::Accepted => {
+                self.connections.insert(connection.to_owned(), CountedConnection::Attempt)
             }
         };
         match event {
-            Event::InvalidUser => true,
-            Event::Failed { invalid_user } => !invalid_user || before != Some(Counted::InvalidUser),
-            Event::Ended => before.is_none(),
-            Event::Accepted => false,
+            SshdEvent::InvalidUser => true,
+            SshdEvent::Failed { invalid_user } => {
+                !invalid_user || before != Some(CountedConnection::InvalidUser)
+            }
+            SshdEvent::Ended => before.is_none(),
+            SshdEvent::Accepted => false,
         }
     }
 }
@@ -126,7 +128,7 @@ fn repeated(text: &[u8]) -> (&[u8], Option<&[u8]>) {
 }
 
 /// What a line tells, and what follows.
-fn event(text: &[u8]) -> Option<(Event, &[u8])> {
+fn event(text: &[u8]) -> Option<(SshdEvent, &[u8])> {
     if let Some(rest) = text.strip_prefix(b"Failed ") {
         let at = memchr::memmem::find(rest, b" for ")?;
         let method = &rest[..at];
@@ -135,27 +137,27 @@ fn event(text: &[u8]) -> Option<(Event, &[u8])> {
         let invalid_user = rest.starts_with(b"invalid user ");
         let asks = method == b"none" && !invalid_user;
         let failed = !asks && !method.contains(&b' ');
-        return failed.then_some((Event::Failed { invalid_user }, rest));
+        return failed.then_some((SshdEvent::Failed { invalid_user }, rest));
     }
     for start in [&b"Invalid user "[..], b"Illegal user "] {
         if let Some(rest) = text.strip_prefix(start) {
-            return Some((Event::InvalidUser, rest));
+            return Some((SshdEvent::InvalidUser, rest));
         }
     }
     if let Some(rest) = text.strip_prefix(b"Accepted ") {
-        return Some((Event::Accepted, &rest[memchr::memmem::find(rest, b" for ")? + 5..]));
+        return Some((SshdEvent::Accepted, &rest[memchr::memmem::find(rest, b" for ")? + 5..]));
     }
     let rest = ENDS.iter().find_map(|start| text.strip_prefix(*start))?;
     let known = [&b"authenticating user "[..], b"invalid user "];
     let rest = known.iter().find_map(|start| rest.strip_prefix(*start))?;
-    Some((Event::Ended, rest))
+    Some((SshdEvent::Ended, rest))
 }
 
 /// The user and the address behind it, which is the last one on the line.
-fn user_and_client<'a>(event: &Event, rest: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+fn user_and_client<'a>(event: &SshdEvent, rest: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
     let rest = rest.strip_prefix(b"invalid user ").unwrap_or(rest);
     let rest = rest.strip_suffix(b" [preauth]").unwrap_or(rest);
-    let mark: &[u8] = if matches!(event, Event::Ended) { b" " } else { b"from " };
+    let mark: &[u8] = if matches!(event, SshdEvent::Ended) { b" " } else { b"from " };
     let port = memchr::memmem::rfind(rest, b" port ");
     // What follows the port is the protocol, and a key's name.
     let end = match port {
