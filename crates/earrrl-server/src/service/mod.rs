@@ -16,7 +16,9 @@ use std::time::Instant;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use earrrl::table::KeyHash;
-use earrrl::{Charge, Clock, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome};
+use earrrl::{
+    Brief, Charge, Clock, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome,
+};
 use earrrl_tower::headers::{Available, peek_cost};
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use smallvec::SmallVec;
@@ -276,24 +278,32 @@ impl Service {
         self.charge(charged, &[charge], hash, manner.into()).await
     }
 
-    /// The same where no more than the decision is wanted; `None` where the rule leaves the client alone.
+    /// Checks one rule, told in brief; `None` where the rule leaves the client alone.
     ///
     /// # Errors
     /// [`AskError`]; nothing is stored then.
     #[inline]
-    pub async fn decide_hashed(
+    pub async fn check_hashed(
         &self,
         ask: Ask<'_>,
         hash: Option<KeyHash>,
-        mode: Mode,
-    ) -> Result<Option<Decision>, AskError> {
+    ) -> Result<Option<Brief>, AskError> {
         check_key(ask.key)?;
         let Some(limit) = ask.rule.limit_for_key(ask.key) else {
-            return Ok(self.exempt(ask.rule).decision);
+            self.exempt(ask.rule);
+            return Ok(None);
         };
         let cost = ask.cost.unwrap_or_else(|| ask.rule.plain_cost());
         let charge = Charge { rule: limit.id, key: ask.key, cost };
-        Ok(Some(self.decide(&[(ask.rule, limit)], &[charge], hash, mode).await?))
+        if let Some(hash) = hash
+            && let Some(brief) = self.engine.check_hashed(&charge, hash)
+        {
+            let brief = brief?;
+            ask.rule.count(brief.outcome, ask.key);
+            return Ok(Some(brief));
+        }
+        let decision = self.decide(&[(ask.rule, limit)], &[charge], hash, Mode::Check).await?;
+        Ok(Some(Brief::from(&decision)))
     }
 
     /// Decides, and counts what each rule said.
@@ -311,11 +321,7 @@ impl Service {
         };
         if mode != Mode::Peek {
             for (place, (rule, limit)) in charged.iter().enumerate() {
-                let outcome = outcome(&decision, place, limit);
-                rule.outcomes.count(outcome);
-                if outcome == Outcome::Observe {
-                    rule.outcomes.log_observed(&rule.name, charges[place].key);
-                }
+                rule.count(outcome(&decision, place, limit), charges[place].key);
             }
         }
         Ok(decision)

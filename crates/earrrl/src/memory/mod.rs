@@ -16,7 +16,7 @@ use arc_swap::ArcSwap;
 use crate::algorithm::{Limit, Mode, State};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
-use crate::decision::Decision;
+use crate::decision::{Brief, Decision};
 use crate::engine::{Charge, Engine, EngineError, RuleId, merge_charges, restore_places};
 use crate::rule::Rule;
 use crate::rules::atomic::{self, Part};
@@ -254,10 +254,26 @@ impl<C: Clock> MemoryEngine<C> {
         let rules = self.rules.load();
         let (known, part) = known_part(&rules, rule, key, cost)?;
         let decision = part.decide_at_home(mode, || self.at(now));
-        Ok(decision.unwrap_or_else(|| {
-            let now = self.at(now);
-            known.settle(key, now);
-            atomic::decide(&mut [part], mode, now)
+        Ok(decision.unwrap_or_else(|| decide_anywhere(known, part, mode, self.at(now))))
+    }
+
+    /// As [`decide_hashed`](Self::decide_hashed) in [`Mode::Check`] at the present instant, for who needs no
+    /// more than a client does.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn check_hashed(
+        &self,
+        rule: RuleId,
+        key: KeyHash,
+        cost: Cost,
+    ) -> Result<Brief, EngineError> {
+        let rules = self.rules.load();
+        let (known, part) = known_part(&rules, rule, key, cost)?;
+        let brief = part.check_at_home(|| self.clock.now());
+        Ok(brief.unwrap_or_else(|| {
+            Brief::from(&decide_anywhere(known, part, Mode::Check, self.clock.now()))
         }))
     }
 
@@ -346,6 +362,13 @@ fn known_part(
     let known = rules.get(rule.0 as usize).ok_or(EngineError::UnknownRule(rule))?;
     let cost = known.rule.accept(cost)?;
     Ok((known, Part { rule: &known.rule, clients: &known.clients, key, cost }))
+}
+
+/// Of a client that is new, say, or has yet to be brought over.
+#[inline(never)]
+fn decide_anywhere(known: &Prepared, part: Part<'_>, mode: Mode, now: Nanos) -> Decision {
+    known.settle(part.key, now);
+    atomic::decide(&mut [part], mode, now)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -4,9 +4,9 @@
 
 use crate::algorithm::{Algorithm, Judged, Limit, Mode, Moment, figures, judge};
 use crate::clock::Nanos;
-use crate::decision::{Action, Decision, Figures, Wait};
+use crate::decision::{Action, Brief, Decision, Figures, Outcome, Wait};
 use crate::rules::atomic::Part;
-use crate::rules::{Judgement, combine};
+use crate::rules::{Judgement, combine, outcome_of};
 use crate::store::Kept;
 use crate::store::table::{Change, Purpose, Table};
 
@@ -36,6 +36,24 @@ impl Part<'_> {
             (Kept::Words(table), Limit::RecentAverage(limit), _) => {
                 let settled = self.settle(table, limit, now, |_| mode)?;
                 Some(self.decision(limit, &settled))
+            }
+            _ => None,
+        }
+    }
+
+    /// Checks the request, and tells no more than a client needs to know. None, and nothing done, where this
+    /// is not the way.
+    #[inline]
+    pub(crate) fn check_at_home(&self, now: impl FnOnce() -> Nanos) -> Option<Brief> {
+        match (&self.clients.kept, self.rule.limit(), self.rule.action()) {
+            (_, _, Action::Delay { .. }) => None,
+            (Kept::Words(table), Limit::TokenBucket(limit), _) => {
+                let settled = self.settle(table, limit, now, |_| Mode::Check)?;
+                Some(self.brief(limit, &settled))
+            }
+            (Kept::Words(table), Limit::RecentAverage(limit), _) => {
+                let settled = self.settle(table, limit, now, |_| Mode::Check)?;
+                Some(self.brief(limit, &settled))
             }
             _ => None,
         }
@@ -100,5 +118,17 @@ impl Part<'_> {
         let figures = figures(limit, estimate, Some(after), *now, self.cost);
         let judgement = Judgement::new(self.rule, false, || figures.retry_after);
         combine(*now, std::iter::once((self.rule, &judgement, &figures)))
+    }
+
+    #[inline(always)]
+    fn brief<A: Algorithm<State = Moment>>(&self, limit: &A, settled: &Settled) -> Brief {
+        let Settled { now, after, allowed, .. } = settled;
+        let judgement = Judgement::new(self.rule, *allowed, || Wait::NONE);
+        let outcome = outcome_of(self.rule, &judgement, true);
+        let wait = match outcome {
+            Outcome::Deny => limit.retry_after(Some(after), *now, self.cost),
+            _ => Wait::NONE,
+        };
+        Brief { outcome, remaining: limit.remaining(Some(after), *now), wait }
     }
 }
