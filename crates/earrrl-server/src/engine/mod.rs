@@ -180,15 +180,16 @@ impl Engine {
         }
     }
 
-    /// A check of one charge whose key [`Engine::prefetch`] has hashed, told in brief; `None` where it has to
-    /// be waited for.
+    /// A check of one charge, told in brief; `None` where it has to be waited for. The hash is that of
+    /// [`Engine::prefetch`].
     #[inline]
-    pub fn check_hashed(
+    pub fn check_at_once(
         &self,
         charge: &Charge<'_>,
-        hash: KeyHash,
+        hash: Option<KeyHash>,
     ) -> Option<Result<Brief, EngineError>> {
         let Rules::Memory(engine) = &self.rules else { return None };
+        let hash = hash.unwrap_or_else(|| engine.hash(charge.key));
         Some(engine.check_hashed(charge.rule, hash, charge.cost))
     }
 

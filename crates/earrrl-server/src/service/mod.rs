@@ -74,6 +74,16 @@ pub struct Ask<'a> {
     pub cost: Option<Cost>,
 }
 
+impl<'a> Ask<'a> {
+    /// What it is charged under which limit; `None` where the rule leaves the client alone.
+    #[inline]
+    fn charge(&self) -> Option<(&'a PreparedLimit, Charge<'a>)> {
+        let limit = self.rule.limit_for_key(self.key)?;
+        let cost = self.cost.unwrap_or_else(|| self.rule.plain_cost());
+        Some((limit, Charge { rule: limit.id, key: self.key, cost }))
+    }
+}
+
 /// How a request is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Manner {
@@ -269,41 +279,37 @@ impl Service {
         manner: impl Into<Manner>,
     ) -> Result<Answer<'a>, AskError> {
         check_key(ask.key)?;
-        let Some(limit) = ask.rule.limit_for_key(ask.key) else {
+        let Some((limit, charge)) = ask.charge() else {
             return Ok(self.exempt(ask.rule));
         };
-        let cost = ask.cost.unwrap_or_else(|| ask.rule.plain_cost());
-        let charge = Charge { rule: limit.id, key: ask.key, cost };
         let charged = SmallVec::from_slice(&[(ask.rule, limit)]);
         self.charge(charged, &[charge], hash, manner.into()).await
     }
 
-    /// Checks one rule, told in brief; `None` where the rule leaves the client alone.
+    /// Checks one rule, told in brief: of a client that the rule leaves alone, nothing.
     ///
     /// # Errors
     /// [`AskError`]; nothing is stored then.
     #[inline]
-    pub async fn check_hashed(
+    pub async fn check(
         &self,
         ask: Ask<'_>,
         hash: Option<KeyHash>,
     ) -> Result<Option<Brief>, AskError> {
         check_key(ask.key)?;
-        let Some(limit) = ask.rule.limit_for_key(ask.key) else {
+        let Some((limit, charge)) = ask.charge() else {
             self.exempt(ask.rule);
             return Ok(None);
         };
-        let cost = ask.cost.unwrap_or_else(|| ask.rule.plain_cost());
-        let charge = Charge { rule: limit.id, key: ask.key, cost };
-        if let Some(hash) = hash
-            && let Some(brief) = self.engine.check_hashed(&charge, hash)
-        {
+        if let Some(brief) = self.engine.check_at_once(&charge, hash) {
             let brief = brief?;
             ask.rule.count(brief.outcome, ask.key);
             return Ok(Some(brief));
         }
-        let decision = self.decide(&[(ask.rule, limit)], &[charge], hash, Mode::Check).await?;
-        Ok(Some(Brief::from(&decision)))
+        // Boxed, so that it takes no room where nothing is waited for.
+        let (charged, charges) = ([(ask.rule, limit)], [charge]);
+        let decided = Box::pin(self.decide(&charged, &charges, hash, Mode::Check)).await?;
+        Ok(Some(Brief::from(&decided)))
     }
 
     /// Decides, and counts what each rule said.
@@ -343,10 +349,9 @@ impl Service {
         let mut charges: SmallVec<[Charge<'a>; 4]> = SmallVec::with_capacity(asks.len());
         for ask in asks {
             check_key(ask.key)?;
-            if let Some(limit) = ask.rule.limit_for_key(ask.key) {
-                let cost = ask.cost.unwrap_or_else(|| ask.rule.plain_cost());
+            if let Some((limit, charge)) = ask.charge() {
                 charged.push((ask.rule, limit));
-                charges.push(Charge { rule: limit.id, key: ask.key, cost });
+                charges.push(charge);
             }
         }
         self.charge(charged, &charges, None, manner.into()).await
@@ -388,9 +393,7 @@ impl Service {
     /// [`AskError`].
     pub async fn refund(&self, ask: Ask<'_>, charged_at: Option<Nanos>) -> Result<(), AskError> {
         check_key(ask.key)?;
-        let Some(limit) = ask.rule.limit_for_key(ask.key) else { return Ok(()) };
-        let cost = ask.cost.unwrap_or_else(|| ask.rule.plain_cost());
-        let charge = Charge { rule: limit.id, key: ask.key, cost };
+        let Some((_, charge)) = ask.charge() else { return Ok(()) };
         Ok(self.engine.refund(&charge, charged_at).await?)
     }
 

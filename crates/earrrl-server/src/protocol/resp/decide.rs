@@ -173,7 +173,7 @@ pub(super) async fn allow(
         return Err(Refusal::WordCount);
     };
     let rule = remembered(session, rules, name).ok_or_else(|| refusal(AskError::UnknownRule))?;
-    let told = session.server.service.check_hashed(Ask { rule, key, cost }, hash).await;
+    let told = session.server.service.check(Ask { rule, key, cost }, hash).await;
     write_brief(told.map_err(refusal)?, &mut Writer::new(out, session.version));
     Ok(())
 }
