@@ -156,6 +156,14 @@ pub fn check_name(name: &str) -> Result<(), RuleError> {
     Err(RuleError::of_kind(RuleErrorKind::Name, problem).of("name"))
 }
 
+/// Whether they are as many as may be, and none is of the rule and key of another: nothing is to be merged.
+#[cfg(feature = "std")]
+pub(crate) fn are_distinct(charges: &[Charge<'_>]) -> bool {
+    let same = |a: &Charge<'_>, b: &Charge<'_>| a.rule == b.rule && a.key == b.key;
+    let comes_again = |(nth, charge)| charges[..nth].iter().any(|before| same(before, charge));
+    (1..=MAX_CHARGES).contains(&charges.len()) && !charges.iter().enumerate().any(comes_again)
+}
+
 /// The charges with those of one rule and key added up, each with its place in `charges`, and
 /// every sum checked against its rule's `max_cost`.
 pub fn merge_charges<'a, 'r>(

@@ -25,6 +25,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 pub struct Rate {
     amount: Cost,
     per: u64,
+    per_second: f64,
 }
 
 impl Rate {
@@ -43,7 +44,7 @@ impl Rate {
                 format!("{amount} per {per:?} is not from 1 in ten years to 1e9 a second");
             return Err(RuleError::out_of_range(problem));
         }
-        Ok(Self { amount, per: nanos })
+        Ok(Self { amount, per: nanos, per_second: per_second(amount.billionths(), nanos) })
     }
 
     /// Whole units a second.
@@ -57,8 +58,9 @@ impl Rate {
     }
 
     /// Cost units a second.
+    #[inline]
     pub fn per_second_f64(self) -> f64 {
-        per_second(self.amount.billionths(), self.per)
+        self.per_second
     }
 
     /// As it was given: the amount, and the time in which it is allowed.
