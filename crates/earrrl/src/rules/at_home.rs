@@ -6,7 +6,7 @@ use core::time::Duration;
 use crate::algorithm::{Algorithm, Limit, Mode, Moment};
 use crate::clock::Nanos;
 use crate::decision::{Brief, Decision, Outcome, Wait};
-use crate::rules::atomic::Part;
+use crate::rules::part::Part;
 use crate::rules::{Judgement, Report, combine, outcome_of, wait_of};
 use crate::store::Kept;
 use crate::store::table::{Change, Place, Purpose, Seen};

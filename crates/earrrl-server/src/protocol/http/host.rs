@@ -18,10 +18,8 @@ pub(super) fn check<B>(server: &Server, request: &Request<B>) -> Result<(), Prob
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let (host, more) = (hosts.next(), hosts.next());
     let host = host.map(HeaderValue::as_bytes);
-    // HTTP/2 tells it beside the headers.
-    let http2 = request.version() == Version::HTTP_2;
-    let authority = request.uri().authority().filter(|_| http2);
-    let authority = authority.map(|authority| authority.as_str().as_bytes());
+    // HTTP/2 tells it beside the headers, and so does a target that is a whole URI.
+    let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
     let contradict = authority.is_some_and(|own| host.is_some_and(|host| host != own));
     let host = host.or(authority);
     if more.is_some() || contradict || (host.is_none() && request.version() != Version::HTTP_10) {
@@ -48,6 +46,9 @@ fn is_open(path: &str) -> bool {
 
 fn is_loopback(host: &str) -> bool {
     // What nearly all say is read without an allocation.
+    if is_localhost(host) {
+        return true;
+    }
     if let Ok(address) = host.parse::<SocketAddr>() {
         return address.ip().to_canonical().is_loopback();
     }
@@ -60,6 +61,12 @@ fn is_loopback(host: &str) -> bool {
     }
 }
 
+/// `localhost`, with a port or without.
+fn is_localhost(host: &str) -> bool {
+    let (name, port) = host.split_once(':').unwrap_or((host, "0"));
+    name == "localhost" && port.parse::<u16>().is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,6 +75,7 @@ mod tests {
     fn only_loopback_names_are_this_machines_own() {
         for (host, own) in [
             ("localhost", true),
+            ("localhost:8080", true),
             ("LOCALHOST:8080", true),
             ("app.localhost:80", true),
             ("127.0.0.1:8080", true),
@@ -77,6 +85,8 @@ mod tests {
             ("evil.example", false),
             ("localhost.evil.example", false),
             ("notlocalhost", false),
+            ("localhost:8080@evil.example", false),
+            ("localhost:8080:8080", false),
             ("10.0.0.1:8080", false),
             ("0.0.0.0", false),
             ("", false),

@@ -9,7 +9,7 @@ use futures_util::StreamExt as _;
 use hyper::body::Body as _;
 use serde::Deserialize;
 
-use super::body::{self, Object};
+use super::body::{self, JsonObject};
 use super::problem::{GONE, Problem};
 use crate::config::access::Access;
 use crate::protocol::bearer;
@@ -28,7 +28,6 @@ pub(super) async fn read(
     needed: Access,
 ) -> Result<Vec<u8>, Problem> {
     authorize(server, request.headers(), needed)?;
-    server.service.metrics.http_requests.increment();
     let kind = request.headers().get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     if !kind.get(..16).is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/json")) {
         let detail = "expected Content-Type: application/json";
@@ -71,7 +70,7 @@ pub(super) fn authorize(
 
 /// The body's JSON.
 pub(super) fn parse<'a, T: Deserialize<'a>>(server: &Server, body: &'a [u8]) -> Result<T, Problem> {
-    let parsed = serde_json::from_slice::<Object<T>>(body);
+    let parsed = serde_json::from_slice::<JsonObject<T>>(body);
     parsed.map(|object| object.0).map_err(|error| {
         server.service.metrics.malformed.increment();
         Problem::new(StatusCode::BAD_REQUEST, format!("JSON: {}", body::shown(&error)))
