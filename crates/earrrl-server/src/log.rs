@@ -1,6 +1,6 @@
 //! The log: lines to standard error that nobody has to wait for.
 //!
-//! A thread of its own writes them. Where they can't be written (a closed pipe, a pipe that nobody
+//! A thread of its own writes them, to an output without a buffer. Where they can't be written (a closed pipe, a pipe that nobody
 //! reads, a full disk) they are lost and counted, and nothing else happens.
 
 use std::io::{self, Write};
@@ -57,11 +57,27 @@ impl Log {
 }
 
 fn write_all(lines: &Receiver<Vec<u8>>, waiting: &AtomicUsize, mut output: impl Write) {
-    for line in lines {
-        if output.write_all(&line).and_then(|()| output.flush()).is_err() {
-            LOST.fetch_add(1, Relaxed);
+    // Whether the last line was begun and not ended: what comes next is not to be taken for its rest.
+    let mut torn = false;
+    for mut line in lines {
+        if torn {
+            line.insert(0, b'\n');
         }
+        let left = write_line(&mut output, &line);
+        LOST.fetch_add(u64::from(left > 0), Relaxed);
+        torn = left > 0 && (torn || left < line.len());
         waiting.fetch_sub(1, Relaxed);
+    }
+}
+
+/// How many bytes of it could not be written.
+fn write_line(output: &mut impl Write, mut line: &[u8]) -> usize {
+    loop {
+        match output.write(line) {
+            Ok(written @ 1..) => line = &line[written..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            _ => return line.len(),
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use earrrl::conformance::{Profile, block_on, run};
 use earrrl::random::Random;
 use earrrl::{
-    Charge, Cost, Decision, Engine, EngineError, ManualClock, Mode, Nanos, Outcome, Places,
+    Brief, Charge, Cost, Decision, Engine, EngineError, ManualClock, Mode, Nanos, Outcome, Places,
     ReferenceEngine, Rule, RuleId, Wait, check_name,
 };
 use earrrl_server::config::{Config, RuleConfig};
@@ -416,6 +416,67 @@ mod over_redis {
         let redis = Redis::start();
         conforms(&Profile { charges: false, ..Profile::REDIS }, || apart(&redis), resp3);
     }
+
+    #[test]
+    fn allow_tells_in_brief_what_a_check_tells() {
+        let redis = Redis::start();
+        super::allow_tells_what_a_check_tells(|| apart(&redis));
+    }
+}
+
+#[test]
+fn allow_tells_in_brief_what_a_check_tells() {
+    allow_tells_what_a_check_tells(|| support::parse(""));
+}
+
+/// Two servers, one of which is asked by `EARRRL.CHECK`, the other by `EARRRL.ALLOW`.
+fn allow_tells_what_a_check_tells(config: impl Fn() -> Config) {
+    const ACTIONS: [&str; 5] =
+        ["deny", "delay\"\nmax_delay = \"500ms", "quarantine", "shadow-ban", "observe"];
+    let rules = STREAM_RULES.iter().zip(ACTIONS).enumerate().map(|(place, (text, action))| {
+        format!("[[rule]]\nname = \"rule-{place}\"\nlimit = \"{text}\"\naction = \"{action}\"\n")
+    });
+    let rules = support::parse(&rules.collect::<String>()).rules;
+    let servers = ["EARRRL.CHECK", "EARRRL.ALLOW"].map(|command| {
+        let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
+        let config = Config { rules: rules.clone(), ..config() };
+        let server = TestServer::with_clock(config, clock.clone());
+        (command, server.resp(), server, clock)
+    });
+    let [mut check, mut allow] = servers;
+    let (mut waits, mut denied) = (0, 0);
+    for requests in stream().chunks(TOGETHER).take(20) {
+        // Ten clients, so that many are denied.
+        let first = |(key, charges): &Streamed| (key[..8].to_owned(), charges[..1].to_vec());
+        let requests: Vec<Streamed> = requests.iter().map(first).collect();
+        for (command, client, _, clock) in [&mut check, &mut allow] {
+            clock.advance(Duration::from_nanos(123_456_789));
+            let encode = |request: &Streamed| {
+                let mut words = resp_words(&named(request), false);
+                words[0] = command.as_bytes().to_vec();
+                support::resp::encode(&words.iter().map(Vec::as_slice).collect::<Vec<_>>())
+            };
+            client.send(&requests.iter().flat_map(encode).collect::<Vec<u8>>());
+        }
+        for request in &requests {
+            let decision = resp_decision(check.1.reply()).unwrap();
+            let told = brief(&Brief::from(&decision));
+            assert_eq!(
+                allow.1.reply(),
+                Reply::Array(told.map(Reply::Integer).into()),
+                "{request:?}"
+            );
+            denied += i64::from(told[0] == 0);
+            waits += i64::from(told[2] > 0);
+        }
+    }
+    assert!(denied > 1000 && waits > denied, "{denied} {waits}");
+}
+
+fn brief(brief: &Brief) -> [i64; 3] {
+    let millis = |wait: Duration| wait.as_nanos().div_ceil(1_000_000) as i64;
+    let wait = brief.wait.duration().map_or(-1, millis);
+    [brief.is_allowed().into(), brief.remaining as i64, wait]
 }
 
 /// The rules of the long stream; a request is charged to one to three of them.

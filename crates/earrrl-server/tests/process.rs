@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use earrrl_server::serve::descriptors;
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use support::certificates::{Authority, shake};
 use support::process::{BINARY, Process};
 use support::resp::{Client, Reply, encode};
@@ -102,29 +102,83 @@ fn a_log_that_nobody_reads_ends_nothing() {
     assert!(process.child.wait().unwrap().success());
 }
 
-#[test]
-fn a_full_disk_stops_no_reload() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("limits.toml");
-    std::fs::write(&file, rule_file(5)).unwrap();
-    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (http, resp) = (free(), free());
-    let mut command = Command::new(BINARY);
-    command.args(["serve", "--config", file.to_str().unwrap()]);
-    command.args(["--http", &http.to_string(), "--resp", &resp.to_string()]);
-    command.stderr(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
-    let process = Killed(command.spawn().unwrap());
-    until("it serves", || TcpStream::connect(http).is_ok());
-    for reload in 1..=3 {
-        std::fs::write(&file, rule_file(5 + reload)).unwrap();
-        rustix::process::kill_process(rustix::process::Pid::from_child(&process.0), Signal::HUP)
-            .unwrap();
+/// A server whose log goes to a file, and whose rule is changed.
+struct Reloading {
+    process: Killed,
+    http: SocketAddr,
+    folder: tempfile::TempDir,
+    burst: u32,
+}
+
+impl Reloading {
+    fn start(log: File) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("limits.toml");
+        std::fs::write(&file, rule_file(5)).unwrap();
+        let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (http, resp) = (free(), free());
+        let mut command = Command::new(BINARY);
+        command.args(["serve", "--log-json", "--config", file.to_str().unwrap()]);
+        command.args(["--http", &http.to_string(), "--resp", &resp.to_string()]);
+        let process = Killed(command.stderr(log).spawn().unwrap());
+        until("it serves", || TcpStream::connect(http).is_ok());
+        Self { process, http, folder, burst: 5 }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.process.0)
+    }
+
+    /// Changes the rule, and waits until it is in force.
+    fn reload(&mut self) {
+        self.burst += 1;
+        std::fs::write(self.folder.path().join("limits.toml"), rule_file(self.burst)).unwrap();
+        kill_process(self.pid(), Signal::HUP).unwrap();
         until("it has reloaded", || {
-            let rules = http::Client::connect(http).get("/v1/rules").json();
-            rules["rules"][0]["quota"] == 5 + reload
+            let rules = http::Client::connect(self.http).get("/v1/rules").json();
+            rules["rules"][0]["quota"] == self.burst
         });
     }
-    assert!(metric(http, "earrrl_log_lines_lost_total") >= 3);
+
+    fn lost(&self) -> u64 {
+        metric(self.http, "earrrl_log_lines_lost_total")
+    }
+}
+
+#[test]
+fn a_full_disk_stops_no_reload() {
+    let mut server = Reloading::start(OpenOptions::new().write(true).open("/dev/full").unwrap());
+    (0..3).for_each(|_| server.reload());
+    assert!(server.lost() >= 3);
+}
+
+/// A limit of the file's size is a full disk that needs no disk.
+#[test]
+fn a_log_goes_on_once_its_disk_has_room_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let mut server =
+        Reloading::start(OpenOptions::new().create(true).append(true).open(&log).unwrap());
+    let written = || std::fs::read_to_string(&log).unwrap();
+    let give_room = |server: &Reloading, current| {
+        let limit = Rlimit { current, ..getrlimit(Resource::Fsize) };
+        prlimit(Some(server.pid()), Resource::Fsize, limit).unwrap();
+    };
+    let is_json = |line: &&str| serde_json::from_str::<serde_json::Value>(line).is_ok();
+    for round in 1..=3 {
+        // Some of a line may fit yet.
+        give_room(&server, Some(written().len() as u64 + 30));
+        let lost = server.lost();
+        (0..3).for_each(|_| server.reload());
+        until("lines are lost", || server.lost() >= lost + 3);
+        let (lost, whole) = (server.lost(), written().lines().filter(is_json).count());
+        give_room(&server, None);
+        server.reload();
+        until("a line is written", || written().lines().filter(is_json).count() > whole);
+        assert_eq!(server.lost(), lost);
+        let torn = written().lines().filter(|line| !is_json(line)).count();
+        assert!(torn <= round, "{}", written());
+    }
 }
 
 /// A process, killed when this is dropped.

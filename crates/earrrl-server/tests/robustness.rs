@@ -604,6 +604,9 @@ fn a_name_that_leads_here_is_not_enough() {
     }
     assert_eq!(ask("GET /v1/rules", ""), 400);
     assert_eq!(ask("GET /v1/rules", "Host: localhost\r\nHost: localhost\r\n"), 400);
+    assert_eq!(ask("GET http://rebound.example/v1/rules", "Host: rebound.example\r\n"), 421);
+    assert_eq!(ask("GET http://rebound.example/v1/rules", "Host: localhost\r\n"), 400);
+    assert_eq!(ask("GET http://localhost/v1/rules", "Host: localhost\r\n"), 200);
     // Whoever has to show a token may call it what he likes.
     let guarded = TestServer::start(TOKENS);
     let mut client = guarded.http();
@@ -714,6 +717,7 @@ fn what_is_not_understood_is_counted_by_its_status() {
     support::until("both are counted", || {
         metric(&server, &status(400)) == 1 && metric(&server, &status(431)) == 1
     });
+    assert!(metric(&server, "earrrl_http_requests_total") >= 2);
 }
 
 #[test]

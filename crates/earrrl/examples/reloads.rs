@@ -1,7 +1,9 @@
 //! How long decisions take while rules change: five million clients, one thread that decides without a
-//! pause, another that changes one thing after the other. Beside it the same without a change. On a machine
-//! with other work the longest are what the system took the processor away for; how often the thread that
-//! decides went to sleep by itself, which is at a lock, does not depend on that.
+//! pause, another that changes one thing after the other. Beside it the same without a change, and nothing at
+//! all for as long as a decision usually takes: its tail is the machine's, which takes the processor away
+//! for its timer and for other work, the likelier the longer something takes. How often the thread that decides
+//! went to sleep by itself, which is at a lock, and met a page that the system had to find, does not depend
+//! on that.
 //!
 //! `cargo run --release -p earrrl --example reloads [-- CLIENTS SECONDS]`, 5 000 000 and 10 of each by default.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -44,8 +46,8 @@ fn main() {
         decide(&engine, other, key);
     }
     println!("{clients} clients of each rule; nanoseconds a decision");
-    println!("| while | rule | changes | p50 | p99 | p99.9 | p99.99 | longest | slept |");
-    println!("|---|---|---|---|---|---|---|---|---|");
+    println!("| while | rule | changes | p50 | p99 | p99.9 | p99.99 | longest | slept | pages |");
+    println!("|---|---|---|---|---|---|---|---|---|---|");
     for (name, change) in CHANGES {
         let over = AtomicBool::new(false);
         let span = Duration::from_secs(seconds as u64);
@@ -73,14 +75,15 @@ fn main() {
             deciding.join().unwrap()
         });
         let count = if name == NOTHING { 0 } else { count };
-        let (taken, slept) = taken;
-        for (rule, mut nanos) in ["that changes", "beside it"].into_iter().zip(taken) {
+        let (taken, [slept, pages]) = taken;
+        for (rule, mut nanos) in ["that changes", "beside it", "nothing"].into_iter().zip(taken) {
             nanos.sort_unstable();
             let at = |share: f64| nanos[((nanos.len() - 1) as f64 * share) as usize];
             let [p50, p99, p999, p9999] = [0.5, 0.99, 0.999, 0.9999].map(at);
             let longest = at(1.0);
             println!(
-                "| {name} | {rule} | {count} | {p50} | {p99} | {p999} | {p9999} | {longest} | {slept} |"
+                "| {name} | {rule} | {count} | {p50} | {p99} | {p999} | {p9999} | {longest} \
+                 | {slept} | {pages} |"
             );
         }
         engine.tidy();
@@ -97,33 +100,46 @@ fn decide(engine: &MemoryEngine, rule: RuleId, key: u64) {
     engine.decide(&[charge], Mode::Check, None).into_inner().unwrap();
 }
 
-/// What each decision took under the rule that changes, and under another; and how often the thread
-/// slept.
+/// What each decision took under the rule that changes, and under another, and nothing; and what
+/// befell the thread.
 fn measure(
     engine: &MemoryEngine,
     rules: [RuleId; 2],
     clients: u64,
     over: &AtomicBool,
-) -> ([Vec<u32>; 2], u64) {
+) -> ([Vec<u32>; 3], [u64; 2]) {
     let mut random = Random::new(1);
     // Touched before: else each thousandth decision would show a page that the system has to find.
-    let mut taken = [vec![1; 20_000_000], vec![1; 20_000_000]];
+    let mut taken = [(); 3].map(|()| vec![1; 15_000_000]);
     taken.iter_mut().for_each(Vec::clear);
-    let slept = sleeps();
+    let [changing, beside, nothing] = &mut taken;
+    let (before, mut usual) = (befallen(), 0_u32);
     while !over.load(Relaxed) {
-        for (rule, taken) in rules.into_iter().zip(&mut taken) {
-            let key = random.below(clients);
-            let began = Instant::now();
-            decide(engine, rule, key);
-            taken.push(began.elapsed().as_nanos().min(u32::MAX.into()) as u32);
-        }
+        let key = random.below(clients);
+        let took = nanos(|_| decide(engine, rules[0], key));
+        // Half are above it.
+        usual = if took > usual { usual + 2 } else { usual.saturating_sub(2) };
+        changing.push(took);
+        let key = random.below(clients);
+        beside.push(nanos(|_| decide(engine, rules[1], key)));
+        nothing.push(nanos(|began| while (began.elapsed().as_nanos() as u32) < usual {}));
     }
-    (taken, sleeps() - slept)
+    let after = befallen();
+    (taken, [after[0] - before[0], after[1] - before[1]])
 }
 
-/// How often this thread has gone to sleep by itself.
-fn sleeps() -> u64 {
+fn nanos(act: impl FnOnce(Instant)) -> u32 {
+    let began = Instant::now();
+    act(began);
+    began.elapsed().as_nanos().min(u32::MAX.into()) as u32
+}
+
+/// How often this thread has gone to sleep by itself, and has met a page that was not there.
+fn befallen() -> [u64; 2] {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    line.map_or(0, |count| count.trim().parse().unwrap())
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap_or_default();
+    // The name, in parentheses, may hold anything.
+    let faults = stat.rsplit(')').next().and_then(|fields| fields.split_whitespace().nth(7));
+    [line, faults].map(|count| count.map_or(0, |count| count.trim().parse().unwrap()))
 }

@@ -232,6 +232,36 @@ impl Decision {
     }
 }
 
+/// What a client needs to know of a decision under one rule, and no more: several times less work than all
+/// of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Brief {
+    /// As [`Decision::outcome`].
+    pub outcome: Outcome,
+    /// As [`Decision::remaining`].
+    pub remaining: u64,
+    /// How long to wait: where the request is allowed, before it is served, as [`Decision::delay`]; where
+    /// not, as [`Decision::retry_after`].
+    pub wait: Wait,
+}
+
+impl Brief {
+    /// Whether the request is answered as allowed.
+    #[inline]
+    pub fn is_allowed(&self) -> bool {
+        self.outcome != Outcome::Deny
+    }
+}
+
+impl From<&Decision> for Brief {
+    fn from(decision: &Decision) -> Self {
+        let Decision { outcome, remaining, delay, retry_after, .. } = *decision;
+        let wait = if decision.allowed { Wait::For(delay) } else { retry_after };
+        Self { outcome, remaining, wait }
+    }
+}
+
 /// The figures of one rule after a decision, before any action on them.
 ///
 /// `retry_after` is the wait for the same cost whether or not it was allowed: several rules on one

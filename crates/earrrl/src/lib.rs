@@ -44,7 +44,7 @@ pub use clock::{Clock, ManualClock, Nanos};
 #[cfg(feature = "testing")]
 pub use conformance::ReferenceEngine;
 pub use cost::Cost;
-pub use decision::{Action, Decision, Figures, Outcome, Places, Wait};
+pub use decision::{Action, Brief, Decision, Figures, Outcome, Places, Wait};
 pub use duration::parse_duration;
 pub use engine::{Charge, Engine, EngineError, MAX_CHARGES, RuleId, check_name};
 pub use error::{RuleError, RuleErrorKind};

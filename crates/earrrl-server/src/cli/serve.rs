@@ -19,7 +19,7 @@ use earrrl_server::serve::descriptors;
 use earrrl_server::serve::handover::HandedOver;
 use earrrl_server::serve::reload::ConfigSource;
 use earrrl_server::serve::run::{Running, Signals, catch_hangup};
-use tokio::signal::unix::Signal;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use super::{Failure, failure};
@@ -195,6 +195,7 @@ fn start(args: Args) -> Result<ExitCode, Failure> {
     let runtime = runtime.map_err(|error| Failure::new(format!("no event queue: {error}")))?;
     // A reload that is asked for this early comes once it serves.
     let hangup = runtime.block_on(async { catch_hangup() }).map_err(no_signals)?;
+    runtime.block_on(async { survive_full_log() }).map_err(no_signals)?;
     let config = args.load().map_err(|error| failure::lines(&error.to_string()))?;
     match descriptors::raise() {
         Ok(limit) => tracing::debug!(limit, "open files"),
@@ -204,6 +205,12 @@ fn start(args: Args) -> Result<ExitCode, Failure> {
     // Not waited for: a reload may be reading what never ends.
     runtime.shutdown_background();
     served.map(|()| ExitCode::SUCCESS)
+}
+
+/// Where a limit of files' sizes is set, the system sends a signal to whoever writes beyond it, which ends
+/// a process that does not catch it.
+fn survive_full_log() -> io::Result<()> {
+    signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw())).map(drop)
 }
 
 fn no_signals(error: io::Error) -> Failure {

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use earrrl::table::KeyHash;
 use earrrl::{
-    Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Mode, Nanos, Rule, RuleId,
+    Brief, Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Mode, Nanos, Rule,
+    RuleId,
 };
 
 use earrrl_redis::{Consistency, WhenGone};
@@ -177,6 +178,19 @@ impl Engine {
             }
             Rules::Redis(_) => self.decide(std::slice::from_ref(charge), mode).await,
         }
+    }
+
+    /// A check of one charge, told in brief; `None` where it has to be waited for. The hash is that of
+    /// [`Engine::prefetch`].
+    #[inline]
+    pub fn check_at_once(
+        &self,
+        charge: &Charge<'_>,
+        hash: Option<KeyHash>,
+    ) -> Option<Result<Brief, EngineError>> {
+        let Rules::Memory(engine) = &self.rules else { return None };
+        let hash = hash.unwrap_or_else(|| engine.hash(charge.key));
+        Some(engine.check_hashed(charge.rule, hash, charge.cost))
     }
 
     /// Gives back the memory of tables that a reload has replaced, once their clients are gone from them.

@@ -38,8 +38,6 @@ pub struct Metrics {
     pub http_request: Histogram,
     /// RESP requests.
     pub resp_requests: Counter,
-    /// HTTP requests.
-    pub http_requests: Counter,
     /// Requests that no rule was for.
     pub unmatched: Counter,
     /// Requests that could not be understood.
@@ -95,16 +93,19 @@ impl Metrics {
         text
     }
 
-    fn by_label(&self) -> [Family; 5] {
+    fn by_label(&self) -> [Family; 6] {
         let errors = self.resp_errors.seen(&CODES);
         let responses = self.http_responses.seen(&STATUSES);
         let calls = self.grpc_responses.seen(&GRPC_CODES);
+        let requests = responses.iter().map(|(_, count)| count).sum();
         let version = [(env!("CARGO_PKG_VERSION"), 1.0)];
         [
             Family::counter("earrrl_decisions_total", "Decisions by rule and outcome.")
                 .with_labels(self.decisions()),
             Family::counter("earrrl_resp_errors_total", "Errors answered over RESP.")
                 .labelled("code", errors),
+            Family::counter("earrrl_http_requests_total", "HTTP requests that were answered.")
+                .value(requests),
             Family::counter("earrrl_http_responses_total", "HTTP answers by status.")
                 .labelled("status", responses),
             Family::counter("earrrl_grpc_responses_total", "gRPC answers by the code's number.")
@@ -140,10 +141,9 @@ impl Metrics {
         rules.chain(of("CL.THROTTLE", &self.throttle)).collect()
     }
 
-    fn counters(&self) -> [(&'static str, &'static str, &Counter); 10] {
+    fn counters(&self) -> [(&'static str, &'static str, &Counter); 9] {
         [
             ("earrrl_resp_requests_total", "RESP requests.", &self.resp_requests),
-            ("earrrl_http_requests_total", "HTTP requests.", &self.http_requests),
             ("earrrl_unmatched_total", "Requests that no rule was for.", &self.unmatched),
             ("earrrl_malformed_requests_total", "Requests not understood.", &self.malformed),
             ("earrrl_failed_logins_total", "Wrong tokens.", &self.failed_logins),

@@ -16,7 +16,9 @@ use std::time::Instant;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use earrrl::table::KeyHash;
-use earrrl::{Charge, Clock, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome};
+use earrrl::{
+    Brief, Charge, Clock, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome,
+};
 use earrrl_tower::headers::{Available, peek_cost};
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use smallvec::SmallVec;
@@ -70,6 +72,16 @@ pub struct Ask<'a> {
     pub key: &'a [u8],
     /// What it costs; `None` for what the rule says.
     pub cost: Option<Cost>,
+}
+
+impl<'a> Ask<'a> {
+    /// What it is charged under which limit; `None` where the rule leaves the client alone.
+    #[inline]
+    fn charge(&self) -> Option<(&'a PreparedLimit, Charge<'a>)> {
+        let limit = self.rule.limit_for_key(self.key)?;
+        let cost = self.cost.unwrap_or_else(|| self.rule.plain_cost());
+        Some((limit, Charge { rule: limit.id, key: self.key, cost }))
+    }
 }
 
 /// How a request is answered.
@@ -267,33 +279,37 @@ impl Service {
         manner: impl Into<Manner>,
     ) -> Result<Answer<'a>, AskError> {
         check_key(ask.key)?;
-        let Some(limit) = ask.rule.limit_for_key(ask.key) else {
+        let Some((limit, charge)) = ask.charge() else {
             return Ok(self.exempt(ask.rule));
         };
-        let cost = ask.cost.unwrap_or_else(|| ask.rule.plain_cost());
-        let charge = Charge { rule: limit.id, key: ask.key, cost };
         let charged = SmallVec::from_slice(&[(ask.rule, limit)]);
         self.charge(charged, &[charge], hash, manner.into()).await
     }
 
-    /// The same where no more than the decision is wanted; `None` where the rule leaves the client alone.
+    /// Checks one rule, told in brief: of a client that the rule leaves alone, nothing.
     ///
     /// # Errors
     /// [`AskError`]; nothing is stored then.
     #[inline]
-    pub async fn decide_hashed(
+    pub async fn check(
         &self,
         ask: Ask<'_>,
         hash: Option<KeyHash>,
-        mode: Mode,
-    ) -> Result<Option<Decision>, AskError> {
+    ) -> Result<Option<Brief>, AskError> {
         check_key(ask.key)?;
-        let Some(limit) = ask.rule.limit_for_key(ask.key) else {
-            return Ok(self.exempt(ask.rule).decision);
+        let Some((limit, charge)) = ask.charge() else {
+            self.exempt(ask.rule);
+            return Ok(None);
         };
-        let cost = ask.cost.unwrap_or_else(|| ask.rule.plain_cost());
-        let charge = Charge { rule: limit.id, key: ask.key, cost };
-        Ok(Some(self.decide(&[(ask.rule, limit)], &[charge], hash, mode).await?))
+        if let Some(brief) = self.engine.check_at_once(&charge, hash) {
+            let brief = brief?;
+            ask.rule.count(brief.outcome, ask.key);
+            return Ok(Some(brief));
+        }
+        // Boxed, so that it takes no room where nothing is waited for.
+        let (charged, charges) = ([(ask.rule, limit)], [charge]);
+        let decided = Box::pin(self.decide(&charged, &charges, hash, Mode::Check)).await?;
+        Ok(Some(Brief::from(&decided)))
     }
 
     /// Decides, and counts what each rule said.
@@ -311,11 +327,7 @@ impl Service {
         };
         if mode != Mode::Peek {
             for (place, (rule, limit)) in charged.iter().enumerate() {
-                let outcome = outcome(&decision, place, limit);
-                rule.outcomes.count(outcome);
-                if outcome == Outcome::Observe {
-                    rule.outcomes.log_observed(&rule.name, charges[place].key);
-                }
+                rule.count(outcome(&decision, place, limit), charges[place].key);
             }
         }
         Ok(decision)
@@ -337,10 +349,9 @@ impl Service {
         let mut charges: SmallVec<[Charge<'a>; 4]> = SmallVec::with_capacity(asks.len());
         for ask in asks {
             check_key(ask.key)?;
-            if let Some(limit) = ask.rule.limit_for_key(ask.key) {
-                let cost = ask.cost.unwrap_or_else(|| ask.rule.plain_cost());
+            if let Some((limit, charge)) = ask.charge() {
                 charged.push((ask.rule, limit));
-                charges.push(Charge { rule: limit.id, key: ask.key, cost });
+                charges.push(charge);
             }
         }
         self.charge(charged, &charges, None, manner.into()).await
@@ -382,9 +393,7 @@ impl Service {
     /// [`AskError`].
     pub async fn refund(&self, ask: Ask<'_>, charged_at: Option<Nanos>) -> Result<(), AskError> {
         check_key(ask.key)?;
-        let Some(limit) = ask.rule.limit_for_key(ask.key) else { return Ok(()) };
-        let cost = ask.cost.unwrap_or_else(|| ask.rule.plain_cost());
-        let charge = Charge { rule: limit.id, key: ask.key, cost };
+        let Some((_, charge)) = ask.charge() else { return Ok(()) };
         Ok(self.engine.refund(&charge, charged_at).await?)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use earrrl::{Cost, EngineError, Quota, Rule, RuleId};
+use earrrl::{Cost, EngineError, Outcome, Quota, Rule, RuleId};
 use earrrl_redis::Consistency;
 use siphasher::sip::SipHasher13;
 
@@ -205,6 +205,15 @@ impl ActiveRule {
             cost: config.cost.clone(),
             exempt: config.exempt.clone(),
         })
+    }
+
+    /// Counts what it said of a client's request; what it only would have said is logged, too.
+    #[inline]
+    pub fn count(&self, outcome: Outcome, key: &[u8]) {
+        self.outcomes.count(outcome);
+        if outcome == Outcome::Observe {
+            self.outcomes.log_observed(&self.name, key);
+        }
     }
 
     /// The attributes that it asks for, some of them several times.

@@ -16,7 +16,7 @@ use arc_swap::ArcSwap;
 use crate::algorithm::{Limit, Mode, State};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
-use crate::decision::Decision;
+use crate::decision::{Brief, Decision};
 use crate::engine::{
     Charge, Engine, EngineError, RuleId, are_distinct, merge_charges, restore_places,
 };
@@ -259,10 +259,26 @@ impl<C: Clock> MemoryEngine<C> {
         let lately = self.clock.lately_unless(now, known.lag);
         let now = || self.clock.at_or_now(now);
         let decision = part.decide_at_home(mode, lately, now);
-        Ok(decision.unwrap_or_else(|| {
-            known.settle(key, now());
-            atomic::decide(&mut [part], mode, None, &now)
-        }))
+        Ok(decision.unwrap_or_else(|| decide_anywhere(known, part, mode, &now)))
+    }
+
+    /// As [`decide_hashed`](Self::decide_hashed) in [`Mode::Check`] at the present instant, for who needs no
+    /// more than a client does.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn check_hashed(
+        &self,
+        rule: RuleId,
+        key: KeyHash,
+        cost: Cost,
+    ) -> Result<Brief, EngineError> {
+        let rules = self.rules.load();
+        let (known, part) = known_part(&rules, rule, key, cost)?;
+        let now = || self.clock.now();
+        let brief = part.check_at_home(self.clock.lately(known.lag), now);
+        Ok(brief.unwrap_or_else(|| Brief::from(&decide_anywhere(known, part, Mode::Check, &now))))
     }
 
     /// Replaces what is known of a client by a state that was kept elsewhere, under `limit`; does
@@ -358,6 +374,18 @@ fn known_part(
     let known = rules.get(rule.0 as usize).ok_or(EngineError::UnknownRule(rule))?;
     let cost = known.rule.accept(cost)?;
     Ok((known, Part { rule: &known.rule, clients: &known.clients, key, cost }))
+}
+
+/// Of a client that is new, say, or has yet to be brought over.
+#[inline(never)]
+fn decide_anywhere(
+    known: &Prepared,
+    part: Part<'_>,
+    mode: Mode,
+    now: &impl Fn() -> Nanos,
+) -> Decision {
+    known.settle(part.key, now());
+    atomic::decide(&mut [part], mode, None, now)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

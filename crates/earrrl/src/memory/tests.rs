@@ -336,3 +336,47 @@ fn what_is_admitted_at_once_is_what_a_check_allows() {
     let unknown = Charge { rule: RuleId(7), key: b"key", cost: Cost::ONE };
     assert!(!engine().admit_at_once(&unknown));
 }
+
+/// What a client is told in brief is what the whole decision says, and both leave the same states behind.
+#[test]
+fn a_brief_answer_is_the_decision_s() {
+    let actions = [
+        Action::Deny,
+        Action::Observe,
+        Action::Quarantine,
+        Action::ShadowBan,
+        Action::Delay { max: Duration::from_millis(400) },
+    ];
+    for text in [
+        "recent-average 1/s half-life=2s strict",
+        "recent-average 1/s half-life=2s leaky",
+        "exponential 3/2s",
+        "gcra 2/s burst=3",
+        "fixed-window 3/2s",
+        "sliding-log 3/2s strict",
+    ] {
+        for action in actions {
+            let rule: Rule = text.parse().unwrap();
+            let Ok(rule) = rule.with_action(action) else { continue };
+            let rule = rule.with_max_cost(Cost::from_units(4)).unwrap();
+            let (one, other) = (manual(), manual());
+            let id = one.prepare("rule", &rule).unwrap();
+            other.prepare("rule", &rule).unwrap();
+            for step in 0..60_u64 {
+                let cost =
+                    Cost::from_units([1, 1, 0, 1, 2, 1, 5, 1, 4, 3, 0, 1][step as usize % 12]);
+                let (brief, whole) = (
+                    one.check_hashed(id, one.hash(b"key"), cost),
+                    other.decide_hashed(id, other.hash(b"key"), cost, Mode::Check, None),
+                );
+                let whole = whole.as_ref().map(Brief::from).map_err(EngineError::clone);
+                assert_eq!(brief, whole, "{text} {action:?} {step}");
+                for engine in [&one, &other] {
+                    engine.clock.at(START + Duration::from_millis(70 * step));
+                }
+            }
+        }
+    }
+    let unknown = engine().check_hashed(RuleId(7), engine().hash(b"key"), Cost::ONE);
+    assert_eq!(unknown, Err(EngineError::UnknownRule(RuleId(7))));
+}

@@ -5,9 +5,9 @@ use core::time::Duration;
 
 use crate::algorithm::{Algorithm, Limit, Mode, Moment};
 use crate::clock::Nanos;
-use crate::decision::{Decision, Wait};
+use crate::decision::{Brief, Decision, Outcome, Wait};
 use crate::rules::part::Part;
-use crate::rules::{Judgement, Report, combine};
+use crate::rules::{Judgement, Report, combine, outcome_of, wait_of};
 use crate::store::Kept;
 use crate::store::table::{Change, Place, Purpose, Seen};
 
@@ -57,6 +57,17 @@ impl<'a> Part<'a> {
         let settle = |judgement: &Judgement| judgement.settle(mode, judgement.passes());
         let client = self.settle_at_home(lately, now, settle)?;
         Some(combine(client.now, std::iter::once((self.rule, &client.judgement, &client))))
+    }
+
+    /// The same of a check, in brief.
+    #[inline]
+    pub(crate) fn check_at_home(
+        &self,
+        lately: Option<Nanos>,
+        now: impl Fn() -> Nanos,
+    ) -> Option<Brief> {
+        let settle = |judgement: &Judgement| judgement.settle(Mode::Check, judgement.passes());
+        Some(self.settle_at_home(lately, now, settle)?.brief())
     }
 
     /// Charges the request where it is allowed, and else stores nothing: whether it is. None, and nothing
@@ -127,6 +138,18 @@ impl AtHome<'_> {
     #[inline]
     pub(super) fn judgement(&self) -> &Judgement {
         &self.judgement
+    }
+
+    /// What [`combine`] says where no other rule does.
+    #[inline]
+    fn brief(&self) -> Brief {
+        let (rule, judgement) = (self.part.rule, &self.judgement);
+        let outcome = outcome_of(rule, judgement, judgement.passes());
+        let wait = match outcome {
+            Outcome::Deny => wait_of(rule, self),
+            _ => Wait::For(judgement.hold.unwrap_or_default()),
+        };
+        Brief { outcome, remaining: self.remaining(), wait }
     }
 
     /// Does what `mode` says of the judgement. None, and nothing done, if the client is no longer there.

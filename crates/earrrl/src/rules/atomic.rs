@@ -183,7 +183,7 @@ impl<'a> Part<'a> {
     /// Where the state is locked: an order that is the same for every request.
     fn shard(&self) -> Option<(usize, usize)> {
         let place = std::ptr::from_ref(self.clients).addr();
-        self.states().map(|_| (place, States::shard_of(self.key)))
+        self.states().map(|states| (place, states.shard_of(self.key)))
     }
 
     /// Whether its client is elsewhere; known for certain once its shard is locked.

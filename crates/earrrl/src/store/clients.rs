@@ -125,7 +125,7 @@ impl Clients {
                 )
             }
             Kept::States(states) => {
-                let mut shard = states.lock(States::shard_of(key));
+                let mut shard = states.lock_of(key);
                 (!states.is_sealed()).then(|| shard.update(key, limit, now, decide))
             }
         }
@@ -148,7 +148,7 @@ impl Clients {
                 Some(judge(word.and_then(|word| limit.state_of(word))).1)
             }
             Kept::States(states) => {
-                let mut shard = states.lock(States::shard_of(key));
+                let mut shard = states.lock_of(key);
                 (!states.is_sealed()).then(|| shard.lend(key, judge))
             }
         }

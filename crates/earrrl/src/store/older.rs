@@ -13,7 +13,7 @@ use std::vec::Vec;
 use super::clients::{Clients, Kept, Next};
 use super::states::States;
 use super::table::{KeyHash, lock_of};
-use crate::algorithm::{Limit, State};
+use crate::algorithm::{Limit, Policy, State};
 use crate::clock::Nanos;
 use crate::rule::Rule;
 
@@ -36,11 +36,20 @@ pub(crate) struct Older {
 impl Older {
     /// Brings a client to the store after, unless it is there.
     pub(crate) fn settle(&self, key: KeyHash, rule: &Rule, clients: &Clients, now: Nanos) {
+        // All are on their way before the first is waited for.
+        self.prefetch(key);
         if !clients.has(key) {
             let _alone = alone(key);
             if let Some((state, limit)) = self.take(key) {
                 clients.receive(key, rule, state, limit, now);
             }
+        }
+    }
+
+    fn prefetch(&self, key: KeyHash) {
+        self.clients.prefetch(key, Policy::Strict);
+        if let Some(older) = &self.older {
+            older.prefetch(key);
         }
     }
 
@@ -91,7 +100,7 @@ impl Older {
 
     /// The longest idle first, so that they are so in the store after, too.
     fn sweep_states(&self, from: &States, rule: &Rule, clients: &Clients, now: Nanos) {
-        for shard in 0..States::SHARDS {
+        for shard in from.places() {
             let next = || from.lock(shard).longest_idle();
             while let Some(key) = next() {
                 let _alone = alone(key);
@@ -134,14 +143,14 @@ impl Clients {
     fn has(&self, key: KeyHash) -> bool {
         match &self.kept {
             Kept::Words(table) => table.get(key).is_some(),
-            Kept::States(states) => states.lock(States::shard_of(key)).has(key),
+            Kept::States(states) => states.lock_of(key).has(key),
         }
     }
 
     fn take(&self, key: KeyHash, limit: &Limit) -> Option<State> {
         match &self.kept {
             Kept::Words(table) => table.take(key).and_then(|word| limit.state_of(word)),
-            Kept::States(states) => states.lock(States::shard_of(key)).remove(key),
+            Kept::States(states) => states.lock_of(key).remove(key),
         }
     }
 

@@ -2,6 +2,7 @@
 //! idle goes: one within its limit before one over it.
 
 use core::hash::{BuildHasherDefault, Hasher};
+use core::ops::Range;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 use std::boxed::Box;
@@ -13,6 +14,10 @@ use super::table::KeyHash;
 use crate::algorithm::{Limit, State};
 use crate::clock::Nanos;
 
+/// The fewest locks, and how many clients share one where there are more: so few that a map which grows while
+/// it is locked, and moves all of its clients, keeps nobody waiting for a millisecond.
+const LEAST_SHARDS: usize = 64;
+const SHARED: usize = 8192;
 /// How many of the longest idle are looked at to find the client to forget.
 const SAMPLED: usize = 5;
 /// What a client takes beside its state: the links and the allocation of its node, and its place
@@ -26,7 +31,7 @@ pub(crate) struct States {
     sealed: AtomicBool,
 }
 
-/// The clients whose keys' hashes share certain six bits.
+/// The clients whose keys' hashes share certain bits.
 pub(crate) struct Shard {
     states: LruCache<u64, Option<State>, BuildHasherDefault<Hashed>>,
     bytes: usize,
@@ -52,24 +57,19 @@ impl Hasher for Hashed {
 }
 
 impl States {
-    /// How many locks there are.
-    pub(crate) const SHARDS: usize = 64;
-
     /// Room for `capacity` clients, in at most `most_bytes`.
     pub(crate) fn new(capacity: usize, most_bytes: usize) -> Self {
+        let shards = shards(capacity);
         let shard = || {
             Mutex::new(Shard {
                 states: LruCache::unbounded_with_hasher(BuildHasherDefault::default()),
                 bytes: 0,
-                most_bytes: most_bytes / States::SHARDS,
+                most_bytes: most_bytes / shards,
                 most_clients: clients_a_shard(capacity),
                 displaced: 0,
             })
         };
-        Self {
-            shards: (0..States::SHARDS).map(|_| shard()).collect(),
-            sealed: AtomicBool::new(false),
-        }
+        Self { shards: (0..shards).map(|_| shard()).collect(), sealed: AtomicBool::new(false) }
     }
 
     /// Lets nothing be decided here any more, once this returns.
@@ -87,24 +87,34 @@ impl States {
     /// What `capacity` clients take, at `state` bytes a state.
     pub(crate) fn bytes_of(capacity: usize, state: usize) -> Option<usize> {
         clients_a_shard(capacity)
-            .checked_mul(States::SHARDS)?
+            .checked_mul(shards(capacity))?
             .checked_mul(state.checked_add(OVERHEAD)?)
     }
 
     /// Which shard a client is in.
-    pub(crate) fn shard_of(key: KeyHash) -> usize {
+    pub(crate) fn shard_of(&self, key: KeyHash) -> usize {
         // Not the topmost bits: the map looks at those.
-        (key.bits() >> 40) as usize % States::SHARDS
+        (key.bits() >> 40) as usize % self.shards.len()
     }
 
     /// A shard, for as long as it takes to decide.
     pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
-        self.shards[shard % States::SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[shard % self.shards.len()].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A client's shard, for as long as it takes to decide.
+    pub(crate) fn lock_of(&self, key: KeyHash) -> MutexGuard<'_, Shard> {
+        self.lock(self.shard_of(key))
+    }
+
+    /// Where the shards are.
+    pub(crate) fn places(&self) -> Range<usize> {
+        0..self.shards.len()
     }
 
     /// Every shard, one after the other.
     pub(crate) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
-        (0..States::SHARDS).map(|shard| self.lock(shard))
+        self.places().map(|shard| self.lock(shard))
     }
 }
 
@@ -113,9 +123,13 @@ fn bytes(state: &Option<State>) -> usize {
     state.as_ref().map_or(0, |state| OVERHEAD + state.bytes())
 }
 
+fn shards(capacity: usize) -> usize {
+    capacity.div_ceil(SHARED).next_power_of_two().max(LEAST_SHARDS)
+}
+
 /// The mean and six standard deviations.
 fn clients_a_shard(capacity: usize) -> usize {
-    let mean = capacity.div_ceil(States::SHARDS);
+    let mean = capacity.div_ceil(shards(capacity));
     mean.saturating_add(6 * mean.isqrt()).saturating_add(6)
 }
 
@@ -253,13 +267,13 @@ mod tests {
 
     fn store(states: &States, nth: u64, state: State) {
         let limit = limit("sliding-log 1000/1h");
-        let mut shard = states.lock(States::shard_of(key(nth)));
+        let mut shard = states.lock_of(key(nth));
         shard.update(key(nth), &limit, NOW, |_| (Some(state), ()));
     }
 
     /// One request; whether it is allowed.
     fn request(states: &States, limit: &Limit, nth: u64) -> bool {
-        let mut shard = states.lock(States::shard_of(key(nth)));
+        let mut shard = states.lock_of(key(nth));
         shard.update(key(nth), limit, NOW, |mut state| {
             let allowed = limit.admit(&mut state, NOW, Cost::ONE, Mode::Check);
             (state, allowed)
@@ -274,6 +288,17 @@ mod tests {
         states.each().map(|shard| of(&shard)).sum()
     }
 
+    /// A map that grows moves all its clients while it is locked, whether they come one by one or are
+    /// brought over by a sweep.
+    #[test]
+    fn no_lock_is_held_over_more_clients_than_move_in_a_millisecond() {
+        for capacity in [1, 1_000, 1_000_000, 5_000_000, 1_000_000_000] {
+            let (most, all) = (clients_a_shard(capacity), shards(capacity));
+            assert!(most <= SHARED + SHARED / 8, "{most} of {capacity}");
+            assert!(all * most >= capacity && all * SHARED <= capacity * 2 || all == LEAST_SHARDS);
+        }
+    }
+
     #[test]
     fn it_is_bounded_in_clients_and_loses_none_of_its_capacity() {
         let states = States::new(1000, usize::MAX);
@@ -284,21 +309,21 @@ mod tests {
         for nth in 1000..100_000 {
             store(&states, nth, log(1));
         }
-        assert!(total(&states, Shard::len) <= States::SHARDS * clients_a_shard(1000));
+        assert!(total(&states, Shard::len) <= LEAST_SHARDS * clients_a_shard(1000));
     }
 
     #[test]
     fn it_is_bounded_in_bytes_and_lets_the_longest_idle_go() {
         let log = || log(100);
-        let states = States::new(1 << 30, States::SHARDS * 10 * (log().bytes() + OVERHEAD));
+        let states = States::new(1000, LEAST_SHARDS * 10 * (log().bytes() + OVERHEAD));
         for nth in 0..10_000 {
             store(&states, 0, log());
             store(&states, nth, log());
         }
         let held = total(&states, Shard::len);
-        assert!((States::SHARDS * 9..=States::SHARDS * 10).contains(&held), "{held}");
-        assert!(states.lock(States::shard_of(key(0))).has(key(0)));
-        assert!(!states.lock(States::shard_of(key(1))).has(key(1)));
+        assert!((LEAST_SHARDS * 9..=LEAST_SHARDS * 10).contains(&held), "{held}");
+        assert!(states.lock_of(key(0)).has(key(0)));
+        assert!(!states.lock_of(key(1)).has(key(1)));
     }
 
     #[test]
@@ -306,8 +331,8 @@ mod tests {
         let states = States::new(10, usize::MAX);
         store(&states, 1, log(1));
         store(&states, 1, log(7));
-        states.lock(States::shard_of(key(1))).remove(key(1));
-        states.lock(States::shard_of(key(2))).remove(key(2));
+        states.lock_of(key(1)).remove(key(1));
+        states.lock_of(key(2)).remove(key(2));
         assert_eq!((total(&states, Shard::len), total(&states, Shard::bytes)), (0, 0));
     }
 
@@ -333,7 +358,7 @@ mod tests {
     #[test]
     fn of_those_within_their_limits_the_lowest_rate_goes() {
         let (states, limit) = (States::new(1, usize::MAX), limit("fixed-window 5/15m"));
-        let in_one_shard = |nth: u64| nth * u64::from(States::shard_of(key(nth)) == 0);
+        let in_one_shard = |nth: u64| nth * u64::from(states.shard_of(key(nth)) == 0);
         let names: Vec<_> = (1..).map(in_one_shard).filter(|nth| *nth > 0).take(14).collect();
         let (room, rest) = names.split_at(clients_a_shard(1));
         for (nth, name) in room.iter().enumerate() {
@@ -349,7 +374,7 @@ mod tests {
     #[test]
     fn who_is_idle_goes_first_and_is_not_counted() {
         let states = States::new(1, usize::MAX);
-        let idle = |nth| nth * u64::from(States::shard_of(key(nth)) == 0);
+        let idle = |nth| nth * u64::from(states.shard_of(key(nth)) == 0);
         let names: Vec<_> = (1..).map(idle).filter(|nth| *nth > 0).take(14).collect();
         let (room, rest) = names.split_at(clients_a_shard(1));
         for (nth, name) in room.iter().enumerate() {

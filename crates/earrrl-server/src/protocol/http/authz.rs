@@ -56,7 +56,6 @@ async fn verdict(
 ) -> Result<Verdict, Problem> {
     let headers = &request.headers;
     authorize(server, headers, Access::Ask)?;
-    server.service.metrics.http_requests.increment();
     let asked = asked(request, peer)?;
     Ok(decide(server, asked, |name| line(headers, name), |verdict, _| verdict).await?)
 }

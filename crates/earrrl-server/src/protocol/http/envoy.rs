@@ -17,7 +17,6 @@ use earrrl::Mode;
 /// Decides a request: 200 for OK, 429 for over the limit, 400 and 500 as the peer does.
 pub(super) async fn json(State(server): Shared, request: Request) -> Result<Response, Problem> {
     authorize(&server, request.headers(), Access::Ask)?;
-    server.service.metrics.http_requests.increment();
     let bad = |why: String| Problem::new(StatusCode::BAD_REQUEST, why);
     let body = to_bytes(request.into_body(), server.config.max_body).await;
     let body = body.map_err(|error| bad(error.to_string()))?;

@@ -18,10 +18,8 @@ pub(super) fn check<B>(server: &Server, request: &Request<B>) -> Result<(), Prob
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let (host, more) = (hosts.next(), hosts.next());
     let host = host.map(HeaderValue::as_bytes);
-    // HTTP/2 tells it beside the headers.
-    let http2 = request.version() == Version::HTTP_2;
-    let authority = request.uri().authority().filter(|_| http2);
-    let authority = authority.map(|authority| authority.as_str().as_bytes());
+    // HTTP/2 tells it beside the headers, and so does a target that is a whole URI.
+    let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
     let contradict = authority.is_some_and(|own| host.is_some_and(|host| host != own));
     let host = host.or(authority);
     if more.is_some() || contradict || (host.is_none() && request.version() != Version::HTTP_10) {

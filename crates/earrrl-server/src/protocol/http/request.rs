@@ -28,7 +28,6 @@ pub(super) async fn read(
     needed: Access,
 ) -> Result<Vec<u8>, Problem> {
     authorize(server, request.headers(), needed)?;
-    server.service.metrics.http_requests.increment();
     let kind = request.headers().get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     if !kind.get(..16).is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/json")) {
         let detail = "expected Content-Type: application/json";

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use earrrl::table::KeyHash;
-use earrrl::{Cost, Decision, MAX_CHARGES, Mode, Nanos, Outcome, Places, Wait};
+use earrrl::{Brief, Cost, Decision, MAX_CHARGES, Mode, Nanos, Outcome, Places, Wait};
 
 use super::codec::Request;
 use super::question::Question;
@@ -173,27 +173,21 @@ pub(super) async fn allow(
         return Err(Refusal::WordCount);
     };
     let rule = remembered(session, rules, name).ok_or_else(|| refusal(AskError::UnknownRule))?;
-    let ask = Ask { rule, key, cost };
-    let decided = session.server.service.decide_hashed(ask, hash, Mode::Check).await;
-    write_allow(decided.map_err(refusal)?.as_ref(), &mut Writer::new(out, session.version));
+    let told = session.server.service.check(Ask { rule, key, cost }, hash).await;
+    write_brief(told.map_err(refusal)?, &mut Writer::new(out, session.version));
     Ok(())
 }
 
 #[inline]
-fn write_allow(decision: Option<&Decision>, reply: &mut Writer<'_>) {
-    let Some(decision) = decision else {
+fn write_brief(brief: Option<Brief>, reply: &mut Writer<'_>) {
+    let Some(brief) = brief else {
         // The rule leaves this client alone.
         return reply.raw(b"*3\r\n:1\r\n:-1\r\n:0\r\n");
     };
-    let wait = match (decision.allowed, decision.retry_after) {
-        (true, _) => whole_millis(decision.delay),
-        (false, Wait::For(wait)) => whole_millis(wait),
-        (false, Wait::Never) => -1,
-    };
     reply.array(3);
-    reply.integer(decision.allowed.into());
-    reply.integer(i64::try_from(decision.remaining).unwrap_or(i64::MAX));
-    reply.integer(wait);
+    reply.integer(brief.is_allowed().into());
+    reply.integer(i64::try_from(brief.remaining).unwrap_or(i64::MAX));
+    reply.integer(brief.wait.duration().map_or(-1, whole_millis));
 }
 
 /// Rounded up.

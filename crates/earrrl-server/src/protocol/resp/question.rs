@@ -20,13 +20,16 @@ impl Question {
     /// The question of a command of this name, if it asks.
     #[inline]
     pub(super) fn of(name: &[u8]) -> Option<Self> {
-        let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
-        match name.len() {
-            11 if is(b"CL.THROTTLE") => Some(Self::Throttle),
-            12 if is(b"EARRRL.CHECK") => Some(Self::Ask(Mode::Check)),
-            12 if is(b"EARRRL.ALLOW") => Some(Self::Allow),
-            11 if is(b"EARRRL.PEEK") => Some(Self::Ask(Mode::Peek)),
-            13 if is(b"EARRRL.CHARGE") => Some(Self::Ask(Mode::Charge)),
+        let mut upper = [0; 13];
+        let upper = upper.get_mut(..name.len())?;
+        upper.copy_from_slice(name);
+        upper.make_ascii_uppercase();
+        match &*upper {
+            b"CL.THROTTLE" => Some(Self::Throttle),
+            b"EARRRL.CHECK" => Some(Self::Ask(Mode::Check)),
+            b"EARRRL.ALLOW" => Some(Self::Allow),
+            b"EARRRL.PEEK" => Some(Self::Ask(Mode::Peek)),
+            b"EARRRL.CHARGE" => Some(Self::Ask(Mode::Charge)),
             _ => None,
         }
     }

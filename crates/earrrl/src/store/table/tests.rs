@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -164,6 +165,33 @@ fn threads_admit_exactly_the_quota_in_full_sets() {
         admits_exactly(threads, 1, &full_table(1, MAX_WORD));
         admits_exactly(threads, NAMES, &full_table(20 * NAMES as usize, -1));
     }
+}
+
+/// Who brings a client over has its lock for as long as that takes: nobody waits for another client's move.
+#[test]
+fn a_sweep_holds_a_lock_over_one_client() {
+    struct Held<'a>(&'a Cell<Option<u32>>);
+    impl Drop for Held<'_> {
+        fn drop(&mut self) {
+            self.0.set(None);
+        }
+    }
+    let (from, into) = (Table::new(1000).unwrap(), Table::new(1000).unwrap());
+    (0..1000).for_each(|name| store(&from, name, name.into()));
+    from.seal();
+    // How many were moved under the lock that is held.
+    let under_lock = Cell::new(None);
+    let alone = |_| {
+        assert_eq!(under_lock.replace(Some(0)), None, "two locks at once");
+        Held(&under_lock)
+    };
+    let convert = |word| {
+        assert_eq!(under_lock.replace(Some(1)), Some(0), "two clients under one lock");
+        Some(word + 1)
+    };
+    assert!(from.pour(&into, alone, convert, IDLE));
+    assert!((0..1000).all(|name| into.get(key(name)) == Some(Word::from(name) + 1)));
+    assert_eq!(from.len(), 0);
 }
 
 /// A table without an empty slot, all of its clients at the same word.
