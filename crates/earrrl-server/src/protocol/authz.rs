@@ -9,9 +9,9 @@ use earrrl::Mode;
 
 use super::http::answer::{self, Verdict};
 use crate::server::Server;
+use crate::service::ask::{Answer, Manner};
 use crate::service::attributes::Attributes;
 use crate::service::error::AskError;
-use crate::service::{Answer, Manner};
 
 /// A request that a proxy asks about.
 #[derive(Debug, Default)]

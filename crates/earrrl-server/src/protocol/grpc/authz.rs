@@ -165,7 +165,7 @@ fn code(status: StatusCode) -> Code {
 }
 
 /// The decision, for filters and access logs behind: waits in seconds, absent for never.
-fn metadata(answer: &service::Answer<'_>) -> Struct {
+fn metadata(answer: &service::ask::Answer<'_>) -> Struct {
     let number = |number: f64| Some(Kind::NumberValue(number));
     let outcome = answer.decision.as_ref().map_or(Outcome::Allow, |decision| decision.outcome);
     let mut fields = vec![("action", Some(Kind::StringValue(outcome.name().to_owned())))];

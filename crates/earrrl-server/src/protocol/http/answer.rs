@@ -11,7 +11,7 @@ use earrrl_tower::problem::{CONTENT_TYPE, Kind, write_members as write_members_o
 
 use super::headers;
 use crate::protocol::seconds::SecondsText;
-use crate::service::Answer;
+use crate::service::ask::Answer;
 use crate::service::rules::PreparedLimit;
 
 /// Bytes that an answer has room for at first: nearly all are shorter.

@@ -15,10 +15,10 @@ use super::problem::Problem;
 use super::request::{Shared, parse, read};
 use crate::config::access::Access;
 use crate::server::Server;
+use crate::service::ask::{Answer, Ask, Manner};
 use crate::service::attributes::Attributes;
 use crate::service::error::AskError;
 use crate::service::rules::{ActiveRule, ActiveRules};
-use crate::service::{Answer, Ask, Manner};
 
 /// Checks of a batch that are under way at once, where they are waited for. They are sent in order,
 /// so those about one key are decided in order.

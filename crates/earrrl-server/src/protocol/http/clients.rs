@@ -12,9 +12,9 @@ use super::problem::Problem;
 use super::request::{Shared, authorize};
 use crate::config::access::Access;
 use crate::config::attribute::KeyPart;
+use crate::service::ask::{Ask, Manner};
 use crate::service::error::AskError;
 use crate::service::rules::ActiveRule;
-use crate::service::{Ask, Manner};
 use earrrl::Mode;
 
 /// `GET /v1/clients/{rule}/{key}`: what a request would be answered now. Nothing is stored.

@@ -4,7 +4,7 @@ use axum::http::{HeaderMap, header};
 use earrrl::Action;
 use earrrl_tower::headers::{current, retry_after, x_rate_limit};
 
-use crate::service::Answer;
+use crate::service::ask::Answer;
 use crate::service::rules::PreparedLimit;
 
 /// `RateLimit-Policy` and `RateLimit`, an item for each rule that was charged and is `shown`, in the

@@ -15,11 +15,11 @@ use super::session::Session;
 use crate::config::access::Access;
 use crate::engine::throttle::{Call, Throttled};
 use crate::protocol::seconds::SecondsText;
+use crate::service::ask::{Answer, Ask};
 use crate::service::attributes::{Attributes, MAX_ATTRIBUTES};
 use crate::service::error::AskError;
 use crate::service::key::check_key;
 use crate::service::rules::{ActiveRule, ActiveRules};
-use crate::service::{Answer, Ask};
 
 /// `CL.THROTTLE key max_burst count period [quantity]`.
 #[inline]
