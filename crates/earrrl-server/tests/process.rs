@@ -529,6 +529,13 @@ fn config_check_tells_every_mistake() {
         error.contains("limits.toml:4:10:") && error.contains("did you mean `deny`?"),
         "{error}"
     );
+    let missing = check("[server.tls]\ncert = \"/nowhere/c.pem\"\nkey = \"/nowhere/k.pem\"\n");
+    assert_eq!(missing.status.code(), Some(2));
+    let error = text(&missing.stderr);
+    assert!(
+        error.contains("limits.toml:2:8: [server.tls] /nowhere/c.pem: No such file"),
+        "{error}"
+    );
     assert_eq!(run(&["config", "check", "/nonexistent"]).status.code(), Some(2));
 }
 

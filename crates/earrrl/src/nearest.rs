@@ -2,9 +2,9 @@
 
 use alloc::vec::Vec;
 
-/// The known name that is nearest to a misspelt one, if any is near.
+/// The known name, in lower case, that is nearest to a misspelt one, if any is near.
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let wrong: Vec<char> = wrong.chars().take(40).collect();
+    let wrong: Vec<char> = wrong.chars().take(40).map(|c| c.to_ascii_lowercase()).collect();
     let distance = |name: &str| distance(&wrong, &name.chars().collect::<Vec<_>>());
     let (distance, name) = known.into_iter().map(|name| (distance(name), name)).min()?;
     (distance <= 1 + name.len() / 4).then_some(name)
@@ -37,6 +37,7 @@ mod tests {
         for (wrong, meant) in [
             ("limitt", Some("limit")),
             ("nmae", Some("name")),
+            ("CAPACITY", Some("capacity")),
             ("cpacty", Some("capacity")),
             ("frobnicate", None),
             ("", None),

@@ -1,6 +1,7 @@
 //! `earrrl config check` and `earrrl config explain`.
 
 use std::io::Write as _;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -48,23 +49,33 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
     }
 }
 
+/// What is wrong, and where in the file if that is known.
+fn mistake(file: &Path, place: Option<Range<usize>>, message: String) -> Failure {
+    let name = file.display().to_string();
+    Failure::new(match place {
+        None => format!("{name}: {message}"),
+        Some(place) => {
+            let text = std::fs::read_to_string(file).unwrap_or_default();
+            ConfigError::at(&name, &text, place, message).to_string()
+        }
+    })
+}
+
 fn check(file: &Path) -> Result<ExitCode, Failure> {
     let config = load(file)?;
     if let Some(why) = config.server.exposed() {
         return Err(Failure::new(why));
     }
     if let Some(Lacking { message, place }) = room::lacking(&config) {
-        let name = file.display().to_string();
-        return Err(Failure::new(match place {
-            None => format!("{name}: {message}"),
-            Some(place) => {
-                let text = std::fs::read_to_string(file).unwrap_or_default();
-                ConfigError::at(&name, &text, place, message).to_string()
-            }
-        }));
+        return Err(mistake(file, place, message));
     }
     if let Some(tls) = &config.server.tls {
-        Tls::load(tls).map_err(|why| Failure::new(format!("[server.tls] {why}")))?;
+        Tls::load(tls).map_err(|why| {
+            // It begins with the file that is not good.
+            let is_told = |path: &Path| why.starts_with(&format!("{}: ", path.display()));
+            let place = tls.places.iter().find(|(path, _)| is_told(path));
+            mistake(file, place.map(|(_, place)| place.clone()), format!("[server.tls] {why}"))
+        })?;
     }
     let rules = config.rules.len();
     let mut out = std::io::stdout();

@@ -67,6 +67,12 @@ impl Condition {
         self.patterns.iter().any(|pattern| pattern.matches(value))
     }
 
+    /// Whether whatever meets the other meets this one.
+    pub(super) fn covers(&self, other: &Self) -> bool {
+        let covered = |theirs| self.patterns.iter().any(|own| own.covers(theirs));
+        self.attribute == other.attribute && other.patterns.iter().all(covered)
+    }
+
     /// A text that no other condition has, and that no later version writes otherwise: each part
     /// after its length.
     pub fn canonical(&self) -> String {
@@ -120,6 +126,16 @@ impl ValuePattern {
             Self::Prefix(prefix) => format!("{prefix}*"),
             Self::Below(path) => format!("{path}/*"),
             Self::Network(network, _) => network.to_string(),
+        }
+    }
+
+    fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Network(_, own), Self::Network(_, other)) => own.contains(other),
+            (Self::Prefix(prefix), Self::Exact(text) | Self::Prefix(text) | Self::Below(text)) => {
+                text.starts_with(prefix)
+            }
+            (own, other) => own == other,
         }
     }
 
@@ -210,6 +226,11 @@ pub(super) fn key(field: &file::Placed<file::OneOrMany>, problems: &mut Problems
     let mut parts = Vec::with_capacity(texts.len());
     for text in texts {
         match KeyPart::new(text) {
+            Ok(part) if parts.contains(&part) && matches!(part, KeyPart::Attribute(_)) => {
+                let twice =
+                    format!("key: `{}` is there twice; once is enough", text.escape_debug());
+                problems.add(field.span(), twice);
+            }
             Ok(part) => parts.push(part),
             Err(why) => problems.add(field.span(), format!("key: {why}")),
         }

@@ -83,6 +83,14 @@ pub struct Override {
     pub rule: Rule,
 }
 
+impl Override {
+    /// Whether whoever meets these conditions meets its own.
+    fn is_for_all_of(&self, conditions: &[Condition]) -> bool {
+        let covered = |own: &Condition| conditions.iter().any(|other| own.covers(other));
+        !self.conditions.is_empty() && self.conditions.iter().all(covered)
+    }
+}
+
 /// Where a request's cost comes from when the request does not say.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CostSource {
@@ -275,11 +283,15 @@ fn overrides(
         let count = file.overrides.len();
         problems.add(excess.key.span(), format!("{count} overrides; at most {MAX_OVERRIDES}"));
     }
-    let mut valid = Vec::with_capacity(file.overrides.len());
+    let mut valid: Vec<Override> = Vec::with_capacity(file.overrides.len());
     for entry in &file.overrides {
         let conditions = conditions("override", entry.key.get_ref(), paths, problems);
         if entry.key.get_ref().is_empty() {
             problems.add(entry.key.span(), "override: key says for whom, as { user = \"alice\" }");
+        } else if valid.iter().any(|before| before.is_for_all_of(&conditions)) {
+            let why =
+                "override: one before it is for all of these, and the first counts; put it first";
+            problems.add(entry.key.span(), why);
         }
         if let Some(rule) = limit(&entry.limit, action, max_cost, problems) {
             valid.push(Override { conditions, rule });

@@ -382,6 +382,17 @@ fn every_mistake_says_what_would_be_right() {
         ),
         (rule("[[rule.override]]\nkey = { user = \"a\" }\nlimit = \"gcra 1/s\""), "6:", "burst"),
         (limited("gcr 1/s burst=5", ""), "3:10:", "gcra"),
+        (
+            rule(
+                "[[rule.override]]\nkey = { client = \"10.0.0.0/8\" }\nlimit = \"gcra 1/s burst=1\"\n\
+                  [[rule.override]]\nkey = { client = \"10.1.0.0/16\", user = \"a\" }\n\
+                  limit = \"gcra 1/s burst=1\"",
+            ),
+            "8:7:",
+            "put it first",
+        ),
+        (rule("key = [\"client\", \"client\"]"), "4:7:", "once is enough"),
+        (limited("GCRA 1/s burst=5", ""), "3:10:", "did you mean `gcra`?"),
         (limited("gcra 1/s", ""), "3:", "burst"),
         (limited("gcra 1/w burst=5", ""), "3:17:", "such as 250ms"),
         (limited("recent-average 1/s", ""), "3:", "half-life"),
@@ -402,5 +413,5 @@ fn every_mistake_says_what_would_be_right() {
         }
     }
     assert!(missed.is_empty(), "{missed}");
-    assert!(mistakes.len() >= 61, "{}", mistakes.len());
+    assert!(mistakes.len() >= 64, "{}", mistakes.len());
 }

@@ -1,5 +1,6 @@
 //! `[server.tls]`: certificates, and which clients' are believed.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use super::file;
@@ -21,18 +22,23 @@ pub struct TlsConfig {
     pub client_names: Vec<String>,
     /// The listeners that speak TLS.
     pub listeners: Vec<Protocol>,
+    /// Where in the configuration the files are named.
+    pub places: Vec<(PathBuf, Range<usize>)>,
 }
 
 impl TlsConfig {
     pub(super) fn validate(file: &file::TlsTable, problems: &mut Problems) -> Self {
-        let path = |field: &toml::Spanned<String>, problems: &mut Problems| {
+        let mut places = Vec::new();
+        let mut path = |field: &toml::Spanned<String>, problems: &mut Problems| {
             if field.get_ref().is_empty() {
                 problems.add(field.span(), "expected the path of a PEM file");
             }
-            path_of(field.get_ref()).unwrap_or_else(|error| {
+            let path = path_of(field.get_ref()).unwrap_or_else(|error| {
                 problems.add(field.span(), error);
                 PathBuf::new()
-            })
+            });
+            places.push((path.clone(), field.span()));
+            path
         };
         let client_ca = file.client_ca.as_ref().map(|field| path(field, problems));
         if let (None, Some(name)) = (&client_ca, file.client_names.first()) {
@@ -47,6 +53,7 @@ impl TlsConfig {
             client_ca,
             client_names: file.client_names.iter().map(|name| name.get_ref().clone()).collect(),
             listeners: listeners(file, problems),
+            places,
         }
     }
 
