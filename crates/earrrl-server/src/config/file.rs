@@ -144,6 +144,7 @@ pub(super) struct Rule {
     pub(super) action: Field<String>,
     pub(super) max_delay: Field<String>,
     pub(super) capacity: Field<u64>,
+    pub(super) max_bytes: Field<u64>,
     pub(super) consistency: Field<String>,
     #[serde(default)]
     pub(super) exempt: Attributes,
