@@ -30,6 +30,9 @@ pub struct Rate {
 
 impl Rate {
     /// `amount` in every `per`: from one in ten years to 10^9 a second.
+    ///
+    /// # Errors
+    /// What is out of these bounds.
     pub fn new(amount: Cost, per: Duration) -> Result<Self, RuleError> {
         let nanos = u64::try_from(per.as_nanos()).unwrap_or(u64::MAX);
         if nanos == 0 || per > LONGEST {
@@ -48,11 +51,17 @@ impl Rate {
     }
 
     /// Whole units a second.
+    ///
+    /// # Errors
+    /// As [`Rate::new`].
     pub fn per_second(units: u64) -> Result<Self, RuleError> {
         Self::new(Cost::from_units(units), Duration::from_secs(1))
     }
 
     /// Whole units a minute.
+    ///
+    /// # Errors
+    /// As [`Rate::new`].
     pub fn per_minute(units: u64) -> Result<Self, RuleError> {
         Self::new(Cost::from_units(units), Duration::from_secs(60))
     }

@@ -21,7 +21,8 @@ use crate::engine::{
     Charge, Engine, EngineError, RuleId, are_distinct, merge_charges, restore_places,
 };
 use crate::rule::Rule;
-use crate::rules::atomic::{self, Each, Part};
+use crate::rules::atomic::{self, Each};
+use crate::rules::part::Part;
 use crate::store::table::{KeyHash, KeyHasher};
 use crate::store::{BuildError, Clients};
 use prepared::{Prepared, Rules};

@@ -6,7 +6,7 @@ use core::time::Duration;
 use crate::algorithm::{Algorithm, Limit, Mode, Moment};
 use crate::clock::Nanos;
 use crate::decision::{Decision, Wait};
-use crate::rules::atomic::Part;
+use crate::rules::part::Part;
 use crate::rules::{Judgement, Report, combine};
 use crate::store::Kept;
 use crate::store::table::{Change, Place, Purpose, Seen};

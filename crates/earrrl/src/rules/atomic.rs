@@ -15,22 +15,12 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Limit, Mode, Policy, State};
 use crate::clock::Nanos;
-use crate::cost::Cost;
 use crate::decision::{Action, Decision, Figures, Wait};
-use crate::rule::Rule;
 use crate::rules::at_home::AtHome;
+use crate::rules::part::Part;
 use crate::rules::{Judgement, Report, combine};
-use crate::store::table::{KeyHash, Place};
-use crate::store::{Clients, Kept, Next, Shard, States};
-
-/// What a request is charged under one rule.
-#[derive(Clone, Copy)]
-pub(crate) struct Part<'a> {
-    pub(crate) rule: &'a Rule,
-    pub(crate) clients: &'a Clients,
-    pub(crate) key: KeyHash,
-    pub(crate) cost: Cost,
-}
+use crate::store::table::Place;
+use crate::store::{Kept, Next, Shard, States};
 
 /// One for each rule: of so many without an allocation.
 pub(crate) type Each<T> = SmallVec<[T; 8]>;

@@ -9,6 +9,8 @@ mod at_home;
 #[cfg(feature = "std")]
 pub(crate) mod atomic;
 #[cfg(feature = "std")]
+pub(crate) mod part;
+#[cfg(feature = "std")]
 mod set;
 
 #[cfg(feature = "std")]

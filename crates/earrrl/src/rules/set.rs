@@ -6,7 +6,8 @@ use core::time::Duration;
 use std::string::ToString;
 use std::vec::Vec;
 
-use super::atomic::{self, Each, Part};
+use super::atomic::{self, Each};
+use super::part::Part;
 use crate::algorithm::Mode;
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
