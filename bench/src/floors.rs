@@ -47,12 +47,15 @@ unsafe fn compare_exchange(place: *mut u128, seen: (u64, u64), new: (u64, u64)) 
     let replaced: u64;
     unsafe {
         std::arch::asm!(
-            "xchg rsi, rbx",
+            // Moved, not exchanged: what is kept in rbx must not wait for the new word.
+            "mov {kept}, rbx",
+            "mov rbx, {low}",
             "lock cmpxchg16b xmmword ptr [rdi]",
             "sete cl",
-            "mov rbx, rsi",
+            "mov rbx, {kept}",
+            kept = out(reg) _,
+            low = in(reg) new.0,
             in("rdi") place,
-            inout("rsi") new.0 => _,
             inout("rcx") new.1 => replaced,
             inout("rax") seen.0 => _,
             inout("rdx") seen.1 => _,

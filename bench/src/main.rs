@@ -1,15 +1,18 @@
 //! Ours and other rate limiters, side by side, in one run: medians and ratios as Markdown.
 //!
-//! `cargo run --release --manifest-path bench/Cargo.toml [-- --rounds N] [--sizes 1,10000,…] [--only TEXT,…]`
+//! `cargo run --release --manifest-path bench/Cargo.toml [-- --rounds N] [--decisions N] [--sizes 1,10000,…]
+//! [--only TEXT,…]`
 //!
-//! `--only` measures the kinds of keys (`u64`, `strings`, `zipf`, `denied`) and the contenders that it
-//! names, the latter by a part of their names.
+//! A round is a million decisions of every contender in every way, unless `--decisions` says
+//! otherwise. `--only` measures the kinds of keys (`u64`, `strings`, `Zipf`, `denied`), the contenders that it
+//! names, by a part of their names, and `several` rules on one request; without it, all is measured.
 
 mod contender;
 mod floors;
 mod ours;
 mod peers;
 mod report;
+mod several;
 mod ways;
 
 use std::alloc::System;
@@ -57,6 +60,8 @@ const KINDS: [&str; 4] = ["u64 keys", "20-byte strings", "Zipf 0.99, u64", "deni
 
 struct Options {
     rounds: usize,
+    /// By each thread, in a round.
+    decisions: usize,
     sizes: Vec<usize>,
     only: Vec<String>,
 }
@@ -71,13 +76,18 @@ impl Options {
 }
 
 fn options() -> Options {
-    let mut options =
-        Options { rounds: 5, sizes: vec![1, 10_000, 1_000_000, 10_000_000], only: Vec::new() };
+    let mut options = Options {
+        rounds: 5,
+        decisions: 1_000_000,
+        sizes: vec![1, 10_000, 1_000_000, 10_000_000],
+        only: Vec::new(),
+    };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let value = args.next().unwrap_or_default();
         match arg.as_str() {
             "--rounds" => options.rounds = value.parse().expect("a number of rounds"),
+            "--decisions" => options.decisions = value.parse().expect("a number of decisions"),
             "--sizes" => {
                 let sizes = value.split(',').map(|size| size.parse().expect("numbers of clients"));
                 options.sizes = sizes.collect();
@@ -144,14 +154,14 @@ fn group<K: Key>(
     options: &Options,
     to: &mut Report,
 ) {
-    if !options.wants(kind, &KINDS) {
+    if options.only == ["several"] || !options.wants(kind, &KINDS) {
         return;
     }
     let names: Vec<_> = make.iter().map(|(name, _)| *name).collect();
     let wanted = make.iter().filter(|(name, _)| options.wants(name, &names));
     let rounds = options.rounds;
     // Before the contenders, so that the keys lie one after the other, as in a server's buffer.
-    let length = 1_000_000;
+    let length = options.decisions;
     let sequences: [Vec<K>; 2] = [sequence(setting, length, 1), sequence(setting, length, 2)];
     let [first, second] = sequences.each_ref().map(Vec::as_slice);
     let contenders: Vec<Named<K>> = wanted
@@ -192,16 +202,19 @@ fn main() {
         let allowed = Setting { clients, load: Load::Allowed, popularity: Popularity::Uniform };
         group(&numbers(), &allowed, KINDS[0], &options, &mut report);
         group(&strings(), &allowed, KINDS[1], &options, &mut report);
-        if clients == 1_000_000 {
+        if clients >= 1_000_000 {
             let zipf = Setting { popularity: Popularity::Zipf, ..allowed };
             group(&numbers(), &zipf, KINDS[2], &options, &mut report);
         }
-        if [1, 10_000, 1_000_000].contains(&clients) {
-            let denied = Setting { load: Load::Denied, ..allowed };
-            group(&numbers(), &denied, KINDS[3], &options, &mut report);
-        }
+        let denied = Setting { load: Load::Denied, ..allowed };
+        group(&numbers(), &denied, KINDS[3], &options, &mut report);
     }
-    report.print();
+    if options.only != ["several"] {
+        report.print();
+    }
+    if options.only.is_empty() || options.only.iter().any(|text| text == "several") {
+        several::print(options.rounds);
+    }
     if options.only.is_empty() {
         ways::print_atomic_updates(options.rounds);
         ways::print_sums(options.rounds);

@@ -89,7 +89,7 @@ fn earned_in(limit: &Limit, units: u64, decision: &Decision) -> Option<u64> {
     // The nearest whole second: rounded up, limits of several units a second would be used by five
     // sixths only. A client that reads each answer is not misled, since it rests at 0 units.
     let earned = units as f64 / decision.limit;
-    (units > 0).then(|| (earned.round() as u64).max(1))
+    (units > 0).then(|| ((earned + 0.5) as u64).max(1))
 }
 
 /// Whole seconds, rounded up, at least 1: a client that comes back sooner may be denied again.

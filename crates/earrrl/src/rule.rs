@@ -28,6 +28,7 @@ pub struct Rule {
     limit: Limit,
     action: Action,
     max_cost: Cost,
+    max_bytes: Option<usize>,
     text: String,
 }
 
@@ -71,6 +72,31 @@ impl Rule {
         Ok(Self { max_cost, ..self })
     }
 
+    /// The most bytes that its clients' states may take, where they are more than one time; as
+    /// [`Builder::max_bytes`](crate::Builder::max_bytes).
+    pub fn max_bytes(&self) -> Option<usize> {
+        self.max_bytes
+    }
+
+    /// With a bound on the bytes that its clients' states take.
+    ///
+    /// ```
+    /// use earrrl::Rule;
+    /// let rule: Rule = "sliding-log 1000/1h".parse()?;
+    /// assert_eq!(rule.with_max_bytes(1_000_000_000)?.max_bytes(), Some(1_000_000_000));
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where a state is one time: there the capacity says what they take.
+    pub fn with_max_bytes(self, bytes: usize) -> Result<Self, RuleError> {
+        if self.limit.is_one_time() {
+            let problem = format!("`{self}` keeps 22 bytes a client: its capacity bounds them");
+            return Err(RuleError::new(problem).of("max_bytes"));
+        }
+        Ok(Self { max_bytes: Some(bytes), ..self })
+    }
+
     /// The cost, if the rule accepts one so large.
     ///
     /// # Errors
@@ -89,7 +115,8 @@ impl<L: Into<Limit>> From<L> for Rule {
     /// Denies what the limit does not allow; of any cost.
     fn from(limit: L) -> Self {
         let limit = limit.into();
-        Self { limit, action: Action::Deny, max_cost: Cost::MAX, text: limit.text() }
+        let (action, max_cost, text) = (Action::Deny, Cost::MAX, limit.text());
+        Self { limit, action, max_cost, max_bytes: None, text }
     }
 }
 
@@ -110,8 +137,9 @@ impl fmt::Display for Rule {
 }
 
 impl PartialEq for Rule {
-    /// The same decisions, however they are written.
+    /// The same decisions, within the same memory, however they are written.
     fn eq(&self, other: &Self) -> bool {
-        (self.limit, self.action, self.max_cost) == (other.limit, other.action, other.max_cost)
+        let of = |rule: &Self| (rule.limit, rule.action, rule.max_cost, rule.max_bytes);
+        of(self) == of(other)
     }
 }

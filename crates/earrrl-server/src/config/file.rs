@@ -144,6 +144,7 @@ pub(super) struct RuleTable {
     pub(super) action: Placed<String>,
     pub(super) max_delay: Placed<String>,
     pub(super) capacity: Placed<u64>,
+    pub(super) max_bytes: Placed<u64>,
     pub(super) consistency: Placed<String>,
     #[serde(default)]
     pub(super) exempt: AttributeValues,

@@ -1,7 +1,7 @@
 //! The `[[rule]]` tables.
 
 use std::collections::HashMap;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use earrrl::{Action, Cost, MAX_CHARGES, Mode, Nanos, Quota, Rule, Wait, check_name};
 use earrrl_redis::Consistency;
@@ -17,6 +17,8 @@ use earrrl_tower::Prefixes;
 
 /// Most overrides of a rule.
 const MAX_OVERRIDES: usize = 1000;
+/// What a rule's clients may be allowed to take in all.
+const MAX_BYTES: RangeInclusive<u64> = 1_000_000..=1_000_000_000_000_000;
 const ACTIONS: [&str; 5] = ["deny", "shadow-ban", "quarantine", "delay", "observe"];
 
 /// A rule of the configuration.
@@ -146,6 +148,7 @@ fn validate(
     let action = action(file, problems);
     let max_cost = max_cost(file, problems);
     let rule = limit(&file.limit, action, max_cost, problems);
+    let rule = rule.and_then(|rule| bounded(rule, file.max_bytes.as_ref(), problems));
     let cost = cost_source(&file.cost, paths, problems);
     if let (Some(rule), Some(field)) = (&rule, &file.cost) {
         passable(rule, &cost, field.span(), problems);
@@ -159,6 +162,10 @@ fn validate(
     };
     let mut overrides = overrides(file, action, max_cost, paths, problems);
     for entry in &mut overrides {
+        let max_bytes = rule.as_ref().and_then(Rule::max_bytes);
+        if let Some(Ok(bounded)) = max_bytes.map(|bytes| entry.rule.clone().with_max_bytes(bytes)) {
+            entry.rule = bounded;
+        }
         entry.conditions = clients(std::mem::take(&mut entry.conditions));
     }
     Some(RuleConfig {
@@ -267,6 +274,22 @@ fn limit(
         Ok(rule) => Some(rule),
         Err((start, problem)) => {
             problems.add(start..field.span().end, problem);
+            None
+        }
+    }
+}
+
+/// The rule, with what its clients may take in all.
+fn bounded(rule: Rule, field: Option<&Spanned<u64>>, problems: &mut Problems) -> Option<Rule> {
+    let Some(field) = field else { return Some(rule) };
+    let bytes = usize::try_from(*field.get_ref()).unwrap_or(usize::MAX);
+    match rule.with_max_bytes(bytes) {
+        Ok(bounded) => {
+            value::number("max_bytes", Some(field), 0, MAX_BYTES, problems);
+            Some(bounded)
+        }
+        Err(error) => {
+            problems.add(field.span(), error);
             None
         }
     }

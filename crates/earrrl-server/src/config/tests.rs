@@ -230,6 +230,23 @@ fn unknown_fields_show_where_and_what_was_meant() {
     }
 }
 
+/// It bounds the rule's own clients, and those of each override whose states are larger, too.
+#[test]
+fn a_rule_says_what_its_clients_may_take() {
+    let overrides = ["fixed-window 9/1m", "gcra 9/s burst=9"].map(|limit| {
+        format!(
+            "[[rule.override]]\nkey = {{ client = \"{}\" }}\nlimit = \"{limit}\"\n",
+            limit.len()
+        )
+    });
+    let rule = "[[rule]]\nname = \"a\"\nlimit = \"sliding-log 9/1m\"\nmax_bytes = 5_000_000\n";
+    let config = Config::parse(&(rule.to_owned() + &overrides.concat()), "f").unwrap();
+    let rule = &config.rules[0];
+    let bounds = rule.overrides.iter().map(|entry| entry.rule.max_bytes());
+    assert_eq!(rule.rule.max_bytes(), Some(5_000_000));
+    assert_eq!(bounds.collect::<Vec<_>>(), [Some(5_000_000), None]);
+}
+
 #[test]
 fn every_mistake_shows_with_its_place() {
     for (text, expected) in [
@@ -245,6 +262,14 @@ fn every_mistake_shows_with_its_place() {
         (rule("cost = nan"), "4:8: cost: `NaN`"),
         (rule("max_cost = 0"), "3:9: max_cost: 0 is not above 0"),
         (rule("capacity = 0"), "4:12: capacity: 0 is not from 1"),
+        (
+            "[[rule]]\nname = \"a\"\nlimit = \"sliding-log 9/1m\"\nmax_bytes = 5".to_owned(),
+            "4:13: max_bytes: 5 is not from 1000000 to",
+        ),
+        (
+            rule("max_bytes = 5000000"),
+            "4:13: max_bytes: `gcra 1/s burst=60` keeps 22 bytes a client",
+        ),
         ("[[rule]]\nname = \"A\"\nlimit = \"gcra 1/s burst=1\"".to_owned(), "2:8: name: `A`"),
         (
             "[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=0\"".to_owned(),

@@ -25,10 +25,11 @@ impl<K: ?Sized> Limiter<K> {
     /// Begins a limiter of a rule, or of one algorithm with its parameters. Its defaults are a
     /// capacity of 100 000 clients and the system's clock.
     pub fn builder(rule: impl Into<Rule>) -> Builder<K> {
+        let rule = rule.into();
         Builder {
-            rule: rule.into(),
             capacity: DEFAULT_CAPACITY,
-            most_bytes: None,
+            most_bytes: rule.max_bytes(),
+            rule,
             hasher: None,
             clock: SystemClock::new,
             keys: PhantomData,

@@ -235,6 +235,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         } else {
             self.clients = Clients::new(rule.limit(), self.capacity, self.most_bytes)?;
         }
+        self.most_bytes = rule.max_bytes().or(self.most_bytes);
         self.lag = rule.limit().lag();
         self.rule = rule;
         Ok(())

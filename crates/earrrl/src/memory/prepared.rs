@@ -81,7 +81,8 @@ impl Prepared {
     pub(super) fn changed(&self, rule: &Rule, capacity: usize) -> Result<Self, EngineError> {
         let (old, new) = (self.rule.limit(), rule.limit());
         let mut changed = Self { rule: rule.clone(), lag: new.lag(), capacity, ..self.clone() };
-        if new.keeps_states_of(old) && capacity == self.capacity {
+        let as_large = (capacity, rule.max_bytes()) == (self.capacity, self.rule.max_bytes());
+        if new.keeps_states_of(old) && as_large {
             return Ok(changed);
         }
         changed.clients = new_clients(rule, capacity)?;
@@ -132,7 +133,7 @@ impl Prepared {
 }
 
 fn new_clients(rule: &Rule, capacity: usize) -> Result<Arc<Clients>, EngineError> {
-    match Clients::new(rule.limit(), capacity, None) {
+    match Clients::new(rule.limit(), capacity, rule.max_bytes()) {
         Ok(clients) => Ok(Arc::new(clients)),
         Err(error) => Err(EngineError::Unavailable(format!("{error}"))),
     }

@@ -42,6 +42,27 @@ fn an_instant_of_a_moment_ago_decides_only_what_it_can() {
     }
 }
 
+/// Where the clients' states are larger; and another bound keeps who is there.
+#[test]
+fn a_rules_clients_take_what_it_says() {
+    let engine = engine();
+    let rule: Rule = "fixed-window 5/15m".parse().unwrap();
+    let prepare = |rule: &Rule| engine.prepare_with("login", rule, 100_000).unwrap();
+    let small = prepare(&rule.clone().with_max_bytes(1_000_000).unwrap());
+    let visit = |key: u64| {
+        let charge = Charge { rule: small, key: &key.to_le_bytes(), cost: Cost::ONE };
+        engine.decide(&[charge], Mode::Check, None).into_inner().unwrap().remaining
+    };
+    assert!((0..20_000).all(|key| visit(key) == 4));
+    let (clients, displaced) = engine.usage(small).unwrap();
+    assert!((1_000_000 / 332..1_000_000 / 100).contains(&clients), "{clients} clients");
+    assert!(displaced > 0);
+    assert_eq!(prepare(&rule.with_max_bytes(100_000_000).unwrap()), small);
+    assert_eq!(visit(19_999), 3);
+    assert!((20_000..30_000).all(|key| visit(key) == 4));
+    assert!(engine.usage(small).unwrap().0 >= clients + 10_000);
+}
+
 /// Blocks are shared between one state of the rules and the next.
 #[test]
 fn a_rule_more_copies_one_block() {

@@ -84,7 +84,7 @@ impl RuleSetBuilder {
             return Err(RuleError::of_kind(RuleErrorKind::Clients, problem).into());
         }
         let keep = |(rule, capacity): (Rule, usize)| {
-            let clients = Clients::new(rule.limit(), capacity, None)?;
+            let clients = Clients::new(rule.limit(), capacity, rule.max_bytes())?;
             Ok((rule, clients))
         };
         let lag = self.rules.iter().map(|(rule, _)| rule.limit().lag()).min().unwrap_or_default();

@@ -5,10 +5,9 @@
 //! has them, which [`Cmac::new`] has asked.
 #![allow(unsafe_code)]
 
-use core::arch::asm;
 use core::arch::x86_64::{
-    __m128i, _mm_aeskeygenassist_si128, _mm_cvtsi128_si64, _mm_set_epi64x, _mm_shuffle_epi32,
-    _mm_slli_si128, _mm_unpackhi_epi64, _mm_xor_si128,
+    __m128i, _mm_aesenc_si128, _mm_aesenclast_si128, _mm_aeskeygenassist_si128, _mm_cvtsi128_si64,
+    _mm_set_epi64x, _mm_shuffle_epi32, _mm_slli_si128, _mm_unpackhi_epi64, _mm_xor_si128,
 };
 use core::hash::Hasher;
 
@@ -47,29 +46,9 @@ impl Cmac {
 
     /// One block.
     #[inline(always)]
-    fn encrypt(&self, mut block: __m128i) -> __m128i {
-        // SAFETY: only `new` makes a `Cmac`, and only where the processor has the instructions. All
-        // loads are aligned and inside `rounds`. A function of intrinsics would do as well, if only
-        // it were inlined into those that are not compiled for these instructions.
-        unsafe {
-            asm!(
-                "pxor {block}, [{rounds}]",
-                "aesenc {block}, [{rounds} + 16]",
-                "aesenc {block}, [{rounds} + 32]",
-                "aesenc {block}, [{rounds} + 48]",
-                "aesenc {block}, [{rounds} + 64]",
-                "aesenc {block}, [{rounds} + 80]",
-                "aesenc {block}, [{rounds} + 96]",
-                "aesenc {block}, [{rounds} + 112]",
-                "aesenc {block}, [{rounds} + 128]",
-                "aesenc {block}, [{rounds} + 144]",
-                "aesenclast {block}, [{rounds} + 160]",
-                rounds = in(reg) self.rounds.as_ptr(),
-                block = inout(xmm_reg) block,
-                options(pure, readonly, nostack, preserves_flags),
-            );
-        }
-        block
+    fn encrypt(&self, block: __m128i) -> __m128i {
+        // SAFETY: only `new` makes a `Cmac`, and only where the processor has the instructions.
+        unsafe { encrypt(&self.rounds, block) }
     }
 }
 
@@ -208,6 +187,18 @@ fn low(block: __m128i) -> u64 {
 fn high(block: __m128i) -> u64 {
     // SAFETY: SSE2.
     low(unsafe { _mm_unpackhi_epi64(block, block) })
+}
+
+/// One block under an expanded key. A function of C's, since those of Rust's hand a block over in memory.
+#[target_feature(enable = "aes")]
+#[expect(improper_ctypes_definitions, reason = "nobody calls it from another language")]
+extern "C" fn encrypt(rounds: &[__m128i; ROUNDS + 1], block: __m128i) -> __m128i {
+    let [first, middle @ .., last] = rounds;
+    let mut block = _mm_xor_si128(block, *first);
+    for round in middle {
+        block = _mm_aesenc_si128(block, *round);
+    }
+    _mm_aesenclast_si128(block, *last)
 }
 
 /// The key of each round: FIPS 197, section 5.2.

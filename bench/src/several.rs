@@ -1,0 +1,103 @@
+//! Several rules on one request: one limiter for each of them, and all at once.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use earrrl::{Charge, Cost, Engine, Limiter, MemoryEngine, Mode, Rule, RuleId, RuleSet};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use rand_distr::{Distribution, Uniform};
+
+const CLIENTS: u64 = 10_000;
+const REQUESTS: usize = 200_000;
+
+/// What decides a request of a client under all rules, and what it is called.
+type Way = (&'static str, Box<dyn Fn(&[u8]) -> bool>);
+
+/// Never denying, and deciding by what it is: buckets and averages in turn.
+fn rules(count: usize) -> Vec<Rule> {
+    let rule = |nth: usize| match nth % 2 {
+        0 => format!("gcra {}/s burst=100000000", 100_000_000 + nth),
+        _ => format!("recent-average {}/s half-life=10s", 100_000_000 + nth),
+    };
+    (0..count).map(|nth| rule(nth).parse().expect("a valid rule")).collect()
+}
+
+fn limiters(rules: &[Rule]) -> Vec<Limiter<[u8]>> {
+    let limiter = |rule: &Rule| Limiter::builder(rule.clone()).capacity(12_500).build();
+    rules.iter().map(|rule| limiter(rule).expect("enough memory")).collect()
+}
+
+fn ways(rules: &[Rule]) -> Vec<Way> {
+    let (silent, telling) = (limiters(rules), limiters(rules));
+    let set = rules.iter().fold(RuleSet::builder(), |set, rule| set.rule(rule.clone(), 12_500));
+    let set = set.build().expect("enough memory");
+    let engine = MemoryEngine::new(12_500).expect("an engine");
+    let prepare = |(nth, rule)| engine.prepare(&format!("rule-{nth}"), rule).expect("a rule");
+    let ids: Vec<RuleId> = rules.iter().enumerate().map(prepare).collect();
+    vec![
+        (
+            "a limiter for each, the verdicts only",
+            Box::new(move |key| silent.iter().all(|limiter| limiter.check(key).is_allowed())),
+        ),
+        (
+            "a limiter for each, with all figures",
+            Box::new(move |key| {
+                telling.iter().all(|limiter| limiter.check(key).decision().allowed)
+            }),
+        ),
+        (
+            "RuleSet",
+            Box::new(move |key| {
+                let request = (0..set.rules().len()).fold(set.request(), |all, _| all.client(key));
+                request.check().expect("a client for each rule").allowed
+            }),
+        ),
+        (
+            "MemoryEngine",
+            Box::new(move |key| {
+                let mut charges = [Charge { rule: ids[0], key, cost: Cost::ONE }; 8];
+                charges.iter_mut().zip(&ids).for_each(|(charge, id)| charge.rule = *id);
+                let decision = engine.decide(&charges[..ids.len()], Mode::Check, None);
+                decision.into_inner().expect("known rules").allowed
+            }),
+        ),
+    ]
+}
+
+fn nanos(way: &Way, keys: &[[u8; 8]]) -> f64 {
+    let start = Instant::now();
+    black_box(keys.iter().filter(|key| way.1(&key[..])).count());
+    start.elapsed().as_nanos() as f64 / keys.len() as f64
+}
+
+/// The median of rounds in which the ways take turns, each way's times in a column of their own.
+fn medians(rules: &[Rule], keys: &[[u8; 8]], rounds: usize) -> Vec<(&'static str, f64)> {
+    let ways = ways(rules);
+    let mut times = vec![Vec::new(); ways.len()];
+    for round in 0..=rounds {
+        for (way, times) in ways.iter().zip(&mut times) {
+            let time = nanos(way, keys);
+            if round > 0 {
+                times.push(time);
+            }
+        }
+    }
+    let named = ways.iter().zip(times).map(|((name, _), mut times)| {
+        times.sort_by(f64::total_cmp);
+        (*name, times[times.len() / 2])
+    });
+    named.collect()
+}
+
+pub fn print(rounds: usize) {
+    let uniform = Uniform::new(0, CLIENTS).expect("a range");
+    let mut random = SmallRng::seed_from_u64(1);
+    let keys: Vec<_> = (0..REQUESTS).map(|_| uniform.sample(&mut random).to_le_bytes()).collect();
+    let (one, eight) = (medians(&rules(1), &keys, rounds), medians(&rules(8), &keys, rounds));
+    println!("\n### ns a request under several rules, {CLIENTS} clients of each\n");
+    println!("| | 1 rule | 8 rules |\n|---|---:|---:|");
+    for ((name, one), (_, eight)) in one.into_iter().zip(eight) {
+        println!("| {name} | {one:.1} | {eight:.1} |");
+    }
+}
