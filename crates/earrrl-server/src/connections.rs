@@ -1,4 +1,4 @@
-//! Who is connected: limits in all and by address, deadlines, and the way to end them all.
+//! Open connections: limits in all and by address, deadlines, and the way to end them all.
 //!
 //! A connection's deadline is a number that it sets in passing; once a second [`Connections::tick`]
 //! wakes those that are past theirs. No timer is touched on the way of a request.

@@ -27,9 +27,9 @@ const ADMIN_CONNECTIONS: usize = 64;
 pub struct Server {
     /// What it does.
     pub service: Service,
-    /// Who is connected.
+    /// Open connections.
     pub connections: Arc<Connections>,
-    /// Who is connected to the listener for health and metrics.
+    /// Open connections of the listener for health and metrics.
     pub admin_connections: Arc<Connections>,
     /// Addresses, limits and tokens, as it was started; a reload exchanges the rules only.
     pub config: ServerConfig,

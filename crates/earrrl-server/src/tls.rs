@@ -239,17 +239,17 @@ fn verifier(
     let any = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
         .build()
         .map_err(|error| failed(&error))?;
-    Ok(if names.is_empty() { any } else { Arc::new(Named { any, names }) })
+    Ok(if names.is_empty() { any } else { Arc::new(NamedAuthorities { any, names }) })
 }
 
 /// Believes the certificates of the authorities that have one of these names.
 #[derive(Debug)]
-struct Named {
+struct NamedAuthorities {
     any: Arc<dyn ClientCertVerifier>,
     names: Vec<String>,
 }
 
-impl ClientCertVerifier for Named {
+impl ClientCertVerifier for NamedAuthorities {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         self.any.root_hint_subjects()
     }

@@ -111,10 +111,10 @@ fn a_folder_is_its_yaml_files_by_name() {
 
 #[test]
 fn explaining_names_the_limit_and_the_way_to_it() {
-    use earrrl_server::config::envoy::Algorithm;
+    use earrrl_server::config::envoy::EnvoyAlgorithm;
     use earrrl_server::config::envoy::explain::explain;
     let tree = load(&[testdata("envoy/shop.yaml")], false).unwrap().tree;
-    let of = |domain, entries: &[_]| explain(&tree, Algorithm::FixedWindow, domain, entries);
+    let of = |domain, entries: &[_]| explain(&tree, EnvoyAlgorithm::FixedWindow, domain, entries);
     let text = of("shop", &[("user", "u1"), ("plan", "free")]);
     let expected = "domain `shop`\n  user=u1 matches its key alone; each value counts for itself\n  \
                     plan=free matches its key and value\nuser > plan_free, ";

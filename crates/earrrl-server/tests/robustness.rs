@@ -345,7 +345,7 @@ fn a_reload_refused_for_its_descriptors_applies_nothing() {
     let mut config = support::parse(&text(77));
     config.envoy.files = vec![support::testdata("envoy/shop.yaml")];
     config.envoy.load().unwrap();
-    config.envoy.algorithm = earrrl_server::config::envoy::Algorithm::Gcra;
+    config.envoy.algorithm = earrrl_server::config::envoy::EnvoyAlgorithm::Gcra;
     config.capacity = 10_000_000_000_000;
     let error = server.server.reload(Ok(config)).unwrap_err();
     assert!(error.contains("memory"), "{error}");

@@ -22,7 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Who is a client
+//! # What is one client
 //!
 //! A [`RequestRule`] has a [`key`]: [`ClientAddress`] (the connection's, or what trusted proxies
 //! append to `X-Forwarded-For`, `Forwarded` and others, read from the right; IPv6 by /64),

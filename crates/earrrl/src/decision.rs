@@ -153,7 +153,9 @@ impl Places {
 
     /// The places, the lowest first.
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        (0..64).filter(move |place| self.contains(*place))
+        let rest = |left: &u64| Some(left & (left - 1)).filter(|left| *left != 0);
+        let first = Some(self.0).filter(|places| *places != 0);
+        core::iter::successors(first, rest).map(|left| left.trailing_zeros() as usize)
     }
 }
 

@@ -44,6 +44,9 @@ pub trait Engine {
 
     /// Makes a rule known under a name; once, not on every request. A name that is known already
     /// keeps its id and its clients' history, and gets the new rule.
+    ///
+    /// # Errors
+    /// An invalid name, a rule that the engine can't keep, and too little memory for its clients.
     fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError>;
 
     /// Decides a request under one or several rules. A [check](Mode::Check) is all or nothing, a
@@ -156,8 +159,19 @@ pub fn check_name(name: &str) -> Result<(), RuleError> {
     Err(RuleError::of_kind(RuleErrorKind::Name, problem).of("name"))
 }
 
+/// Whether they are as many as may be, and none is of the rule and key of another: nothing is to be merged.
+#[cfg(feature = "std")]
+pub(crate) fn are_distinct(charges: &[Charge<'_>]) -> bool {
+    let same = |a: &Charge<'_>, b: &Charge<'_>| a.rule == b.rule && a.key == b.key;
+    let comes_again = |(nth, charge)| charges[..nth].iter().any(|before| same(before, charge));
+    (1..=MAX_CHARGES).contains(&charges.len()) && !charges.iter().enumerate().any(comes_again)
+}
+
 /// The charges with those of one rule and key added up, each with its place in `charges`, and
 /// every sum checked against its rule's `max_cost`.
+///
+/// # Errors
+/// A rule that is not known, and a sum above its rule's `max_cost`.
 pub fn merge_charges<'a, 'r>(
     charges: &[Charge<'a>],
     rule: impl Fn(RuleId) -> Option<&'r Rule>,

@@ -66,7 +66,7 @@ pub mod internal {
     pub use crate::algorithm::Tally;
     pub use crate::engine::{merge_charges, restore_places};
     pub use crate::nearest::nearest;
-    pub use crate::rules::{Judgement, combine, decide_all};
+    pub use crate::rules::{Judgement, Report, combine, decide_all};
     #[cfg(feature = "std")]
     pub use crate::store::{table::available::total as memory_in_all, table_bytes};
 

@@ -25,10 +25,14 @@ const SHORTEST: Duration = Duration::from_millis(1);
 pub struct Rate {
     amount: Cost,
     per: u64,
+    per_second: f64,
 }
 
 impl Rate {
     /// `amount` in every `per`: from one in ten years to 10^9 a second.
+    ///
+    /// # Errors
+    /// What is out of these bounds.
     pub fn new(amount: Cost, per: Duration) -> Result<Self, RuleError> {
         let nanos = u64::try_from(per.as_nanos()).unwrap_or(u64::MAX);
         if nanos == 0 || per > LONGEST {
@@ -43,22 +47,29 @@ impl Rate {
                 format!("{amount} per {per:?} is not from 1 in ten years to 1e9 a second");
             return Err(RuleError::out_of_range(problem));
         }
-        Ok(Self { amount, per: nanos })
+        Ok(Self { amount, per: nanos, per_second: per_second(amount.billionths(), nanos) })
     }
 
     /// Whole units a second.
+    ///
+    /// # Errors
+    /// As [`Rate::new`].
     pub fn per_second(units: u64) -> Result<Self, RuleError> {
         Self::new(Cost::from_units(units), Duration::from_secs(1))
     }
 
     /// Whole units a minute.
+    ///
+    /// # Errors
+    /// As [`Rate::new`].
     pub fn per_minute(units: u64) -> Result<Self, RuleError> {
         Self::new(Cost::from_units(units), Duration::from_secs(60))
     }
 
     /// Cost units a second.
+    #[inline]
     pub fn per_second_f64(self) -> f64 {
-        per_second(self.amount.billionths(), self.per)
+        self.per_second
     }
 
     /// As it was given: the amount, and the time in which it is allowed.

@@ -48,6 +48,9 @@ impl Rule {
     }
 
     /// With another action. `Delay` needs token-bucket, gcra or recent-average.
+    ///
+    /// # Errors
+    /// `Delay` under another algorithm.
     pub fn with_action(self, action: Action) -> Result<Self, RuleError> {
         if matches!(action, Action::Delay { .. }) && !self.limit.can_delay() {
             let problem =
@@ -58,6 +61,9 @@ impl Rule {
     }
 
     /// With a bound on what one request may cost (and so on how long it can lock its client out).
+    ///
+    /// # Errors
+    /// A bound of 0.
     pub fn with_max_cost(self, max_cost: Cost) -> Result<Self, RuleError> {
         if max_cost.is_zero() {
             return Err(RuleError::out_of_range("0 is not above 0".to_owned()).of("max_cost"));
@@ -66,6 +72,9 @@ impl Rule {
     }
 
     /// The cost, if the rule accepts one so large.
+    ///
+    /// # Errors
+    /// A cost above [`Rule::max_cost`].
     #[inline]
     pub fn accept(&self, cost: Cost) -> Result<Cost, RuleError> {
         if cost > self.max_cost {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::replay::{
-    Clients, CostRule, Escaped, Field, Format, Hints, Key, Pattern, ReadError, Reader, Request,
-    Selection, Skip, notation,
+    ClientNumbers, CostRule, Escaped, Field, Format, Hints, Key, LogReader, LoggedRequest, Pattern,
+    ReadError, Selection, Skip, notation,
 };
 use earrrl_tower::Prefixes;
 
@@ -153,9 +153,9 @@ impl LogArgs {
 /// Where nothing could be read at all, or `take` can't go on.
 pub(crate) fn read(
     args: &LogArgs,
-    reader: &mut Reader,
+    reader: &mut LogReader,
     progress: &Progress,
-    mut take: impl FnMut(&Clients, &[Request]) -> io::Result<()>,
+    mut take: impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
 ) -> Result<bool, Failure> {
     let mut whole = true;
     for file in &args.files {
@@ -177,7 +177,7 @@ pub(crate) fn read(
 }
 
 /// Why not a single line could be used.
-fn nothing(reader: &Reader, args: &LogArgs) -> String {
+fn nothing(reader: &LogReader, args: &LogArgs) -> String {
     match reader.lines {
         0 => "the log is empty".into(),
         lines => format!("none of {lines} lines is usable: {}", skipped(reader, args)),
@@ -195,7 +195,7 @@ pub(crate) fn tell_disorder(back: u64, requests: u64) {
 }
 
 /// Warns where what was taken as the client is probably none.
-pub(crate) fn tell_doubts(reader: &Reader, args: &LogArgs) {
+pub(crate) fn tell_doubts(reader: &LogReader, args: &LogArgs) {
     let (requests, clients) = (reader.used(), reader.clients.len() as u64);
     let key = args.key_name();
     if requests < DOUBTFUL || clients > 1 && clients < requests {
@@ -213,7 +213,7 @@ pub(crate) fn tell_doubts(reader: &Reader, args: &LogArgs) {
 }
 
 /// Tells how many lines were skipped and why, if any were.
-pub(crate) fn tell_skipped(reader: &Reader, args: &LogArgs) {
+pub(crate) fn tell_skipped(reader: &LogReader, args: &LogArgs) {
     let (skipped_lines, lines) = (reader.skips.lines(), reader.lines);
     if skipped_lines > 0 {
         let used = reader.used();
@@ -225,7 +225,7 @@ pub(crate) fn tell_skipped(reader: &Reader, args: &LogArgs) {
 }
 
 /// Every reason for skipping lines, with an example.
-fn skipped(reader: &Reader, args: &LogArgs) -> String {
+fn skipped(reader: &LogReader, args: &LogArgs) -> String {
     let reasons = reader.skips.by_reason().map(|(skip, lines, examples)| {
         let example = match examples.first() {
             Some(example) if args.anonymize => format!(" ({})", example.place),

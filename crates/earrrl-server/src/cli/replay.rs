@@ -10,7 +10,7 @@ use super::failure::ERROR;
 use super::progress::Progress;
 use super::{Failure, log};
 use crate::replay::report::{self, Summary};
-use crate::replay::{Clients, Held, Names, Reader, Replay, Request};
+use crate::replay::{ClientNumbers, HeldBack, LogReader, LoggedRequest, Names, Replay};
 
 /// Show who would have been limited, under every rule side by side
 ///
@@ -80,9 +80,9 @@ pub(super) enum Output {
 
 /// Runs the command.
 pub(crate) fn run(mut args: Args) -> Result<ExitCode, Failure> {
-    let mut reader = Reader::new(args.log.selection());
+    let mut reader = LogReader::new(args.log.selection());
     let progress = Progress::of(&args.log.files);
-    let mut held = Held::default();
+    let mut held = HeldBack::default();
     let (mut run, whole) = if args.streams()? {
         let mut run = Run::new(&args);
         let whole =
@@ -161,7 +161,7 @@ impl Run<BufWriter<io::StdoutLock<'static>>> {
 }
 
 impl<W: Write> Run<W> {
-    fn take(&mut self, clients: &Clients, requests: &[Request]) -> io::Result<()> {
+    fn take(&mut self, clients: &ClientNumbers, requests: &[LoggedRequest]) -> io::Result<()> {
         if self.output == Output::Jsonl {
             return requests.iter().try_for_each(|&request| self.tell(clients, request));
         }
@@ -169,7 +169,7 @@ impl<W: Write> Run<W> {
         Ok(())
     }
 
-    fn tell(&mut self, clients: &Clients, request: Request) -> io::Result<()> {
+    fn tell(&mut self, clients: &ClientNumbers, request: LoggedRequest) -> io::Result<()> {
         let key = serde_json::to_string(&self.names.exact(clients, request.client))?;
         let out = &mut self.out;
         self.replay.decide(request, |rule, decision| {
@@ -177,7 +177,7 @@ impl<W: Write> Run<W> {
         })
     }
 
-    fn finish(&mut self, reader: &Reader, held: &Held) -> io::Result<()> {
+    fn finish(&mut self, reader: &LogReader, held: &HeldBack) -> io::Result<()> {
         let summary = Summary { reader, replay: &self.replay, names: &self.names };
         match self.output {
             Output::Table => report::write_table(&mut self.out, &summary)?,

@@ -12,7 +12,7 @@ use super::progress::Progress;
 use super::replay::{Args, Output};
 use super::{Failure, log};
 use crate::replay::report::{configured as report, configured_html};
-use crate::replay::{Clients, Configured, Held, Key, Names, Reader, Request};
+use crate::replay::{ClientNumbers, Configured, HeldBack, Key, LogReader, LoggedRequest, Names};
 
 /// Runs the command.
 pub(super) fn run(args: &Args, path: &Path) -> Result<ExitCode, Failure> {
@@ -28,7 +28,7 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<ExitCode, Failure> {
     let mut selection = args.log.selection();
     selection.key = Key::attributes(configured.attributes());
     selection.prefixes = config.client_address.client_prefixes();
-    let mut reader = Reader::new(selection);
+    let mut reader = LogReader::new(selection);
     let names = Names::new(args.log.anonymize);
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let whole = decide_all(args, &mut reader, &mut configured, (&mut out, &names))?;
@@ -52,12 +52,12 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<ExitCode, Failure> {
 /// Puts all requests through the configuration; false where a log could not be read to its end.
 fn decide_all(
     args: &Args,
-    reader: &mut Reader,
+    reader: &mut LogReader,
     configured: &mut Configured,
     (out, names): (&mut impl Write, &Names),
 ) -> Result<bool, Failure> {
     let lines = args.output == Output::Jsonl;
-    let mut take_one = |clients: &Clients, request: Request| -> io::Result<()> {
+    let mut take_one = |clients: &ClientNumbers, request: LoggedRequest| -> io::Result<()> {
         configured.decide(clients, request, |told| match lines {
             true => {
                 let client = told.client.map(|client| names.of(client));
@@ -66,14 +66,14 @@ fn decide_all(
             false => Ok(()),
         })
     };
-    let mut take = |clients: &Clients, requests: &[Request]| {
+    let mut take = |clients: &ClientNumbers, requests: &[LoggedRequest]| {
         requests.iter().try_for_each(|&request| take_one(clients, request))
     };
     let progress = Progress::of(&args.log.files);
     let whole = if args.assume_sorted {
         log::read(&args.log, reader, &progress, take)?
     } else {
-        let mut held = Held::default();
+        let mut held = HeldBack::default();
         let whole = log::read(&args.log, reader, &progress, |_, r| held.extend(r))?;
         held.sort();
         held.each(|requests| take(&reader.clients, requests))?;
@@ -84,7 +84,7 @@ fn decide_all(
 }
 
 /// Warns of what makes a server's answers differ from these.
-fn tell(reader: &Reader, configured: &Configured) {
+fn tell(reader: &LogReader, configured: &Configured) {
     if !reader.missing.is_empty() {
         let names = reader.missing.join(", ");
         warn(&format!(

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use clap::builder::FalseyValueParser;
 use earrrl::SystemClock;
-use earrrl_server::config::envoy::{Algorithm, ControlPlane, PlaneFiles};
-use earrrl_server::config::listen::{Address, Place, Protocol};
+use earrrl_server::config::envoy::{ControlPlane, EnvoyAlgorithm, PlaneFiles};
+use earrrl_server::config::listen::{Address, ListenAt, Protocol};
 use earrrl_server::config::{Config, ConfigError, EngineConfig, RuleConfig};
 use earrrl_server::log::Log;
 use earrrl_server::serve::allocator;
@@ -50,20 +50,20 @@ pub(super) struct Args {
     rules: Vec<RuleConfig>,
     /// Where HTTP is served, or `off` [default: 127.0.0.1:8080].
     #[arg(long, value_name = "ADDR", env = "EARRRL_HTTP")]
-    http: Option<Place>,
+    http: Option<ListenAt>,
     /// Where RESP is served, or `off` [default: 127.0.0.1:6380].
     #[arg(long, value_name = "ADDR", env = "EARRRL_RESP")]
-    resp: Option<Place>,
+    resp: Option<ListenAt>,
     /// Where health and metrics are served apart from HTTP's clients.
     #[arg(long, value_name = "ADDR", env = "EARRRL_ADMIN")]
-    admin: Option<Place>,
+    admin: Option<ListenAt>,
     /// The Redis or Valkey that keeps the states, for every server that uses it alike.
     #[arg(long, value_name = "URL", env = "EARRRL_REDIS", hide_env_values = true)]
     redis: Option<String>,
     /// Where gRPC is served: Envoy's rate limit service [default with --envoy-config:
     /// 127.0.0.1:8081].
     #[arg(long, value_name = "ADDR", env = "EARRRL_GRPC")]
-    grpc: Option<Place>,
+    grpc: Option<ListenAt>,
     /// envoyproxy/ratelimit's configuration: YAML files, or folders of them.
     #[arg(long, value_name = "FILE|DIR", num_args = 1.., env = "EARRRL_ENVOY_CONFIG")]
     envoy_config: Vec<PathBuf>,
@@ -89,7 +89,7 @@ pub(super) struct Args {
     node: Option<String>,
     /// What its rate_limits mean: fixed-window, sliding-window, gcra or recent-average.
     #[arg(long, value_name = "NAME", env = "EARRRL_ENVOY_ALGORITHM", value_parser = algorithm)]
-    envoy_algorithm: Option<Algorithm>,
+    envoy_algorithm: Option<EnvoyAlgorithm>,
     /// Live clients that each rule's table is meant for.
     #[arg(long, value_name = "N", env = "EARRRL_CAPACITY")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=10_000_000_000))]
@@ -164,8 +164,8 @@ impl Args {
 }
 
 /// What the command line says of an address goes before what the configuration says.
-fn put(address: &mut Option<Address>, place: Option<&Place>) {
-    if let Some(Place(said)) = place {
+fn put(address: &mut Option<Address>, place: Option<&ListenAt>) {
+    if let Some(ListenAt(said)) = place {
         address.clone_from(said);
     }
 }
@@ -247,9 +247,9 @@ fn announce(args: &Args, running: &Running, config: &Config) {
     }
 }
 
-fn algorithm(name: &str) -> Result<Algorithm, String> {
-    let names = Algorithm::ALL.map(Algorithm::name).join(", ");
-    Algorithm::parse(name).ok_or_else(|| format!("expected one of {names}"))
+fn algorithm(name: &str) -> Result<EnvoyAlgorithm, String> {
+    let names = EnvoyAlgorithm::ALL.map(EnvoyAlgorithm::name).join(", ");
+    EnvoyAlgorithm::parse(name).ok_or_else(|| format!("expected one of {names}"))
 }
 
 fn shown(address: Option<&Address>) -> String {

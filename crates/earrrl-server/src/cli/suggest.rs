@@ -10,9 +10,9 @@ use earrrl::Rule;
 use super::failure::{ERROR, warn};
 use super::progress::Progress;
 use super::{Failure, log};
-use crate::replay::{Held, Names, Reader};
+use crate::replay::{HeldBack, LogReader, Names};
 use crate::suggest::{
-    Advice, HALF_LIVES, Peaks, Share, Sweep, judge, write_json, write_table, write_toml,
+    Advice, ClientShare, HALF_LIVES, Peaks, Sweep, judge, write_json, write_table, write_toml,
 };
 
 /// Find the limit that would touch only the worst clients
@@ -32,7 +32,7 @@ pub(crate) struct Args {
 
     /// The share of clients that the limit may touch at most; unless it is said, as many as stand out
     #[arg(long, value_name = "SHARE")]
-    touch: Option<Share>,
+    touch: Option<ClientShare>,
 
     /// What to print
     #[arg(long, value_name = "FORM", default_value = "table")]
@@ -69,9 +69,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     for &half_life in &half_lives {
         Peaks::new(half_life).map_err(wrong)?;
     }
-    let mut reader = Reader::new(args.log.selection());
+    let mut reader = LogReader::new(args.log.selection());
     let progress = Progress::of(&args.log.files);
-    let mut held = Held::default();
+    let mut held = HeldBack::default();
     let whole = log::read(&args.log, &mut reader, &progress, |_, requests| held.extend(requests))?;
     progress.clear();
     held.sort();
@@ -110,7 +110,7 @@ impl Args {
 }
 
 /// What would be suggested for these requests, for `replay` without a rule; tells that it is tried.
-pub(super) fn advice(reader: &Reader, held: &Held) -> Result<Vec<Rule>, Failure> {
+pub(super) fn advice(reader: &LogReader, held: &HeldBack) -> Result<Vec<Rule>, Failure> {
     let wrong = |error: earrrl::RuleError| Failure::new(error.to_string());
     let half_lives = HALF_LIVES.map(Duration::from_secs);
     let sweep = Sweep::new(&half_lives, |clients| clients, || held.requests()).map_err(wrong)?;

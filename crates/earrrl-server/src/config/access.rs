@@ -43,7 +43,7 @@ impl Tokens {
         !self.check.is_empty() || !self.admin.is_empty()
     }
 
-    pub(super) fn validate(file: &file::Server, problems: &mut Problems) -> Self {
+    pub(super) fn validate(file: &file::ServerTable, problems: &mut Problems) -> Self {
         Self {
             check: token("check_token", &file.check_token, &file.check_token_file, problems),
             admin: token("admin_token", &file.admin_token, &file.admin_token_file, problems),

@@ -19,7 +19,7 @@ const MAX_LEN: usize = 64;
 
 /// One part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum KeyPart {
     /// The value of the attribute of this name; of a missing one, nothing.
     Attribute(String),
     /// This text.
@@ -31,11 +31,11 @@ pub enum Part {
 pub struct Condition {
     /// The attribute's name.
     pub attribute: String,
-    patterns: Vec<Pattern>,
+    patterns: Vec<ValuePattern>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Pattern {
+enum ValuePattern {
     Exact(String),
     Prefix(String),
     /// A path and all below it.
@@ -47,7 +47,7 @@ enum Pattern {
 impl Condition {
     /// A single path, or with `*` at its end all that begin so.
     pub(super) fn path(text: &str, paths: Paths) -> Result<Self, String> {
-        let patterns = vec![Pattern::new("path", text, paths)?];
+        let patterns = vec![ValuePattern::new("path", text, paths)?];
         Ok(Self { attribute: "path".to_owned(), patterns })
     }
 
@@ -55,7 +55,7 @@ impl Condition {
     /// it belongs to: a key has no more of it.
     pub(super) fn of_clients(mut self, prefixes: Prefixes) -> Self {
         for pattern in &mut self.patterns {
-            if let Pattern::Network(_, meant) = pattern {
+            if let ValuePattern::Network(_, meant) = pattern {
                 *meant = prefixes.widen(*meant);
             }
         }
@@ -70,13 +70,13 @@ impl Condition {
     /// A text that no other condition has, and that no later version writes otherwise: each part
     /// after its length.
     pub fn canonical(&self) -> String {
-        let patterns = self.patterns.iter().map(Pattern::text);
+        let patterns = self.patterns.iter().map(ValuePattern::text);
         let parts = std::iter::once(self.attribute.clone()).chain(patterns);
         parts.map(|part| format!("{}:{part},", part.len())).collect::<String>() + ";"
     }
 }
 
-impl Pattern {
+impl ValuePattern {
     fn new(attribute: &str, text: &str, paths: Paths) -> Result<Self, String> {
         if attribute == "client"
             && let Some(network) = network(text)
@@ -170,7 +170,7 @@ fn unknown(text: &str) -> String {
     )
 }
 
-impl Part {
+impl KeyPart {
     fn new(text: &str) -> Result<Self, String> {
         for quote in ['\'', '"'] {
             if let Some(rest) = text.strip_prefix(quote) {
@@ -185,7 +185,7 @@ impl Part {
 }
 
 /// The `[attributes]` table.
-pub(super) fn paths(file: &file::AttributesRead, problems: &mut Problems) -> Paths {
+pub(super) fn paths(file: &file::AttributesTable, problems: &mut Problems) -> Paths {
     let mut choice = |name: &str, field: &file::Field<String>, usual: &str, other: &str| {
         let Some(field) = field else { return false };
         if field.get_ref() != usual && field.get_ref() != other {
@@ -201,15 +201,15 @@ pub(super) fn paths(file: &file::AttributesRead, problems: &mut Problems) -> Pat
 }
 
 /// The parts of a key; `client` unless said otherwise.
-pub(super) fn key(field: &file::Field<file::OneOrMany>, problems: &mut Problems) -> Vec<Part> {
-    let Some(field) = field else { return vec![Part::Attribute("client".to_owned())] };
+pub(super) fn key(field: &file::Field<file::OneOrMany>, problems: &mut Problems) -> Vec<KeyPart> {
+    let Some(field) = field else { return vec![KeyPart::Attribute("client".to_owned())] };
     let texts = field.get_ref().as_slice();
     if texts.is_empty() || texts.len() > MAX_LEN {
         problems.add(field.span(), format!("key: {} parts; expected 1 to {MAX_LEN}", texts.len()));
     }
     let mut parts = Vec::with_capacity(texts.len());
     for text in texts {
-        match Part::new(text) {
+        match KeyPart::new(text) {
             Ok(part) => parts.push(part),
             Err(why) => problems.add(field.span(), format!("key: {why}")),
         }
@@ -220,7 +220,7 @@ pub(super) fn key(field: &file::Field<file::OneOrMany>, problems: &mut Problems)
 /// Conditions on attributes, as `match`, `exempt` and an override's `key` have them.
 pub(super) fn conditions(
     field_name: &str,
-    attributes: &file::Attributes,
+    attributes: &file::AttributeValues,
     paths: Paths,
     problems: &mut Problems,
 ) -> Vec<Condition> {
@@ -240,7 +240,7 @@ pub(super) fn conditions(
         }
         let mut patterns = Vec::with_capacity(texts.len());
         for text in texts {
-            match Pattern::new(&attribute, text, paths) {
+            match ValuePattern::new(&attribute, text, paths) {
                 Ok(pattern) => patterns.push(pattern),
                 Err(why) => problems.add(values.span(), format!("{field_name}: {why}")),
             }

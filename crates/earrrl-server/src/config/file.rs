@@ -8,32 +8,32 @@ use toml::Spanned;
 /// A field with its place in the file.
 pub(super) type Field<T> = Option<Spanned<T>>;
 /// Attributes, each with one value or a list.
-pub(super) type Attributes = BTreeMap<Spanned<String>, Spanned<OneOrMany>>;
+pub(super) type AttributeValues = BTreeMap<Spanned<String>, Spanned<OneOrMany>>;
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct File {
     pub(super) version: Field<u64>,
-    pub(super) server: Server,
-    pub(super) engine: Engine,
-    pub(super) client_address: ClientAddress,
-    pub(super) attributes: AttributesRead,
-    pub(super) authz: Authz,
+    pub(super) server: ServerTable,
+    pub(super) engine: EngineTable,
+    pub(super) client_address: ClientAddressTable,
+    pub(super) attributes: AttributesTable,
+    pub(super) authz: AuthzTable,
     pub(super) rules: Field<String>,
-    pub(super) envoy: Envoy,
-    pub(super) metrics: Metrics,
-    pub(super) rule: Vec<Spanned<Rule>>,
+    pub(super) envoy: EnvoyTable,
+    pub(super) metrics: MetricsTable,
+    pub(super) rule: Vec<Spanned<RuleTable>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Authz {
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub(super) struct AuthzTable {
     pub(super) deny_status: Field<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Server {
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub(super) struct ServerTable {
     pub(super) http: Field<String>,
     pub(super) resp: Field<String>,
     pub(super) admin: Field<String>,
@@ -56,12 +56,12 @@ pub(super) struct Server {
     pub(super) allow_inline_rules: bool,
     pub(super) x_ratelimit_headers: bool,
     pub(super) socket_mode: Field<String>,
-    pub(super) tls: Option<Tls>,
+    pub(super) tls: Option<TlsTable>,
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Tls {
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct TlsTable {
     pub(super) cert: Spanned<String>,
     pub(super) key: Spanned<String>,
     pub(super) client_ca: Field<String>,
@@ -71,8 +71,8 @@ pub(super) struct Tls {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Envoy {
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub(super) struct EnvoyTable {
     pub(super) files: Field<OneOrMany>,
     pub(super) merge_domains: bool,
     pub(super) algorithm: Field<String>,
@@ -88,14 +88,14 @@ pub(super) struct Envoy {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Metrics {
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub(super) struct MetricsTable {
     pub(super) envoy: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Engine {
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub(super) struct EngineTable {
     pub(super) capacity: Field<u64>,
     pub(super) redis: Field<OneOrMany>,
     pub(super) redis_file: Field<String>,
@@ -114,8 +114,8 @@ pub(super) struct Engine {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct ClientAddress {
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub(super) struct ClientAddressTable {
     pub(super) trusted_proxies: Vec<Spanned<String>>,
     pub(super) hops: Field<u64>,
     pub(super) ipv4_prefix: Field<u64>,
@@ -123,22 +123,22 @@ pub(super) struct ClientAddress {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct AttributesRead {
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub(super) struct AttributesTable {
     pub(super) path_case: Field<String>,
     pub(super) trailing_slash: Field<String>,
     pub(super) path_parameters: Field<String>,
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Rule {
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct RuleTable {
     pub(super) name: Spanned<String>,
     pub(super) limit: Spanned<String>,
     #[serde(default)]
     pub(super) key: Field<OneOrMany>,
     #[serde(default, rename = "match")]
-    pub(super) matching: Attributes,
+    pub(super) matching: AttributeValues,
     pub(super) cost: Field<toml::Value>,
     pub(super) max_cost: Field<toml::Value>,
     pub(super) action: Field<String>,
@@ -146,15 +146,15 @@ pub(super) struct Rule {
     pub(super) capacity: Field<u64>,
     pub(super) consistency: Field<String>,
     #[serde(default)]
-    pub(super) exempt: Attributes,
+    pub(super) exempt: AttributeValues,
     #[serde(default, rename = "override")]
-    pub(super) overrides: Vec<Override>,
+    pub(super) overrides: Vec<OverrideTable>,
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Override {
-    pub(super) key: Spanned<Attributes>,
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct OverrideTable {
+    pub(super) key: Spanned<AttributeValues>,
     pub(super) limit: Spanned<String>,
 }
 

@@ -98,9 +98,9 @@ impl FromStr for Address {
 
 /// Where a protocol is served, if at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place(pub Option<Address>);
+pub struct ListenAt(pub Option<Address>);
 
-impl FromStr for Place {
+impl FromStr for ListenAt {
     type Err = String;
 
     /// An address, or `off`.

@@ -1,7 +1,7 @@
 //! The configuration: one TOML file, validated whole before any of it is used.
 //!
-//! `file` has the shapes as they are written, `server`, `engine`, `rule` and `attribute` what they
-//! mean.
+//! `file` has the shapes as they are written, `server`, `engine`, `redis`, `rule` and `attribute` what
+//! they mean.
 
 pub mod access;
 pub mod attribute;
@@ -11,6 +11,7 @@ pub mod envoy;
 mod file;
 pub mod listen;
 mod problem;
+pub mod redis;
 pub mod rule;
 pub mod server;
 pub mod suggest;
@@ -92,13 +93,10 @@ impl Config {
             toml::from_str(text).map_err(|error| ConfigError::syntax(name, text, &error))?;
         let mut problems = Problems::default();
         let config = Self::validate(&file, &mut problems);
-        match config {
-            Some(config) if problems.is_empty() => Ok(config),
-            _ => Err(problems.into_error(name, text)),
-        }
+        if problems.is_empty() { Ok(config) } else { Err(problems.into_error(name, text)) }
     }
 
-    fn validate(file: &file::File, problems: &mut Problems) -> Option<Self> {
+    fn validate(file: &file::File, problems: &mut Problems) -> Self {
         if let Some(version) = &file.version
             && *version.get_ref() != 1
         {
@@ -112,13 +110,13 @@ impl Config {
         let engine = EngineConfig::validate(&file.engine, problems);
         let capacity = value::capacity(file.engine.capacity.as_ref(), problems);
         let capacity = capacity.unwrap_or_else(|| engine.default_capacity());
-        let reading = rule::Reading { paths, prefixes: client_address.client_prefixes() };
+        let reading = rule::RequestReading { paths, prefixes: client_address.client_prefixes() };
         let rules = rule::validate_all(&file.rule, &reading, problems);
         engine.check_rules(&file.rule, &rules, problems);
         let mut envoy = EnvoyConfig::validate(&file.envoy, problems);
         envoy.metrics = file.metrics.envoy;
-        Some(Self {
-            server: server?,
+        Self {
+            server,
             engine,
             capacity,
             client_address,
@@ -127,12 +125,12 @@ impl Config {
             no_rules,
             envoy,
             rules,
-        })
+        }
     }
 }
 
 /// `[authz] deny_status`: what proxies pass on to their clients.
-fn deny_status(file: &file::Authz, problems: &mut Problems) -> u16 {
+fn deny_status(file: &file::AuthzTable, problems: &mut Problems) -> u16 {
     let Some(field) = &file.deny_status else { return 429 };
     match *field.get_ref() {
         status @ (401 | 403 | 429 | 503) => status as u16,

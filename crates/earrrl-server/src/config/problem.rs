@@ -5,6 +5,9 @@ use std::ops::Range;
 
 use super::suggest::did_you_mean;
 
+/// Most characters that are shown of a wrong value.
+const LONGEST_SHOWN: usize = 80;
+
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -40,25 +43,41 @@ impl ConfigError {
 
     /// An error of the TOML reader, or of a field that no shape has.
     pub(super) fn syntax(name: &str, text: &str, error: &toml::de::Error) -> Self {
+        let span = error.span().unwrap_or_default();
         let message = error.message().trim().replace('\n', "; ");
         let message = match did_you_mean(&message) {
             Some(suggestion) => format!("{message}; did you mean `{suggestion}`?"),
-            None if is_single_bracket(text, error) => {
+            None if is_misspelt_rule(text, &span) => {
                 "rule: expected [[rule]], in two brackets each: there may be several".to_owned()
             }
-            None => message,
+            None => wrong_type(text, &span, &message).unwrap_or(message),
         };
-        let problem = Problem::at(text, error.span().unwrap_or_default(), message);
+        let problem = Problem::at(text, span, message);
         Self { name: name.to_owned(), problems: vec![problem] }
     }
 }
 
-/// `[rule]` for `[[rule]]`.
-fn is_single_bracket(text: &str, error: &toml::de::Error) -> bool {
-    let line = error.span().and_then(|span| text.get(span.start..)).unwrap_or_default();
-    let first = line.lines().next().unwrap_or_default().trim();
-    error.message().contains("expected a sequence")
-        && first.trim_start_matches('[').starts_with("rule")
+/// `[rule]` or `[[rules]]` for `[[rule]]`.
+fn is_misspelt_rule(text: &str, span: &Range<usize>) -> bool {
+    let line = text.get(span.start..).and_then(|rest| rest.lines().next()).unwrap_or_default();
+    matches!(line.trim_end(), "[rule]" | "[rules]" | "[[rules]]")
+}
+
+/// The field, what it wants and what it got, of serde's `invalid type: WHAT, expected WHAT`.
+fn wrong_type(text: &str, span: &Range<usize>, message: &str) -> Option<String> {
+    let told = message.strip_prefix("invalid type: ");
+    let told = told.or_else(|| message.strip_prefix("invalid value: "))?;
+    let (got, expected) = told.rsplit_once(", expected ")?;
+    let expected = match expected {
+        "u64" | "u32" | "usize" => "a whole number, 0 or more",
+        "a boolean" => "true or false",
+        other => other,
+    };
+    let line = text.get(..span.start)?.rsplit('\n').next()?;
+    let field = line.split_once('=').map_or("", |(field, _)| field.trim());
+    let separator = if field.is_empty() { "" } else { ": " };
+    let got: String = got.chars().take(LONGEST_SHOWN).collect();
+    Some(format!("{field}{separator}expected {expected}, got {got}"))
 }
 
 impl fmt::Display for ConfigError {

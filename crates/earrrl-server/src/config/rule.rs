@@ -7,7 +7,7 @@ use earrrl::{Action, Cost, MAX_CHARGES, Mode, Nanos, Quota, Rule, Wait, check_na
 use earrrl_redis::Consistency;
 use toml::Spanned;
 
-use super::attribute::{Condition, Part, conditions, key};
+use super::attribute::{Condition, KeyPart, conditions, key};
 use super::bounds::MAX_RULES;
 use super::problem::Problems;
 use super::suggest::nearest;
@@ -28,7 +28,7 @@ pub struct RuleConfig {
     /// Its limit, action and greatest cost.
     pub rule: Rule,
     /// What makes two requests the same client's.
-    pub key: Vec<Part>,
+    pub key: Vec<KeyPart>,
     /// Which requests it is for: all must hold.
     pub conditions: Vec<Condition>,
     /// What a request costs.
@@ -39,7 +39,7 @@ pub struct RuleConfig {
     pub capacity_place: Option<Range<usize>>,
     /// Who decides, where clients' states are in Redis.
     pub consistency: Consistency,
-    /// Whom it leaves alone: any is enough.
+    /// Requests that it leaves alone: one match is enough.
     pub exempt: Vec<Condition>,
     /// Other limits for some clients; the first whose conditions all hold.
     pub overrides: Vec<Override>,
@@ -51,7 +51,7 @@ impl RuleConfig {
         Self {
             name: name.to_owned(),
             rule,
-            key: vec![Part::Attribute("client".to_owned())],
+            key: vec![KeyPart::Attribute("client".to_owned())],
             conditions: Vec::new(),
             cost: CostSource::Fixed(Cost::ONE),
             capacity: None,
@@ -95,14 +95,14 @@ pub enum CostSource {
 }
 
 /// How requests are read, which decides what is meant by a path and by a client.
-pub(super) struct Reading {
+pub(super) struct RequestReading {
     pub(super) paths: Paths,
     pub(super) prefixes: Prefixes,
 }
 
 pub(super) fn validate_all(
-    rules: &[Spanned<file::Rule>],
-    reading: &Reading,
+    rules: &[Spanned<file::RuleTable>],
+    reading: &RequestReading,
     problems: &mut Problems,
 ) -> Vec<RuleConfig> {
     if let Some(excess) = rules.get(MAX_RULES) {
@@ -126,7 +126,11 @@ pub(super) fn validate_all(
     valid
 }
 
-fn validate(file: &file::Rule, reading: &Reading, problems: &mut Problems) -> Option<RuleConfig> {
+fn validate(
+    file: &file::RuleTable,
+    reading: &RequestReading,
+    problems: &mut Problems,
+) -> Option<RuleConfig> {
     let paths = reading.paths;
     if let Err(error) = check_name(file.name.get_ref()) {
         problems.add(file.name.span(), error);
@@ -141,7 +145,7 @@ fn validate(file: &file::Rule, reading: &Reading, problems: &mut Problems) -> Op
         passable(rule, &cost, field.span(), problems);
     }
     let key = key(&file.key, problems);
-    let by_client = key.iter().any(|part| matches!(part, Part::Attribute(n) if n == "client"));
+    let by_client = key.iter().any(|part| matches!(part, KeyPart::Attribute(n) if n == "client"));
     // What is said of clients, in the words of the key.
     let clients = |conditions: Vec<Condition>| match by_client {
         true => conditions.into_iter().map(|c| c.of_clients(reading.prefixes)).collect(),
@@ -165,7 +169,7 @@ fn validate(file: &file::Rule, reading: &Reading, problems: &mut Problems) -> Op
     })
 }
 
-fn consistency(file: &file::Rule, problems: &mut Problems) -> Consistency {
+fn consistency(file: &file::RuleTable, problems: &mut Problems) -> Consistency {
     let Some(field) = &file.consistency else { return Consistency::Exact };
     match field.get_ref().as_str() {
         "exact" => Consistency::Exact,
@@ -181,7 +185,7 @@ fn consistency(file: &file::Rule, problems: &mut Problems) -> Consistency {
     }
 }
 
-fn action(file: &file::Rule, problems: &mut Problems) -> Action {
+fn action(file: &file::RuleTable, problems: &mut Problems) -> Action {
     let name = file.action.as_ref().map_or("deny", |field| field.get_ref());
     if let (Some(max_delay), false) = (&file.max_delay, name == "delay") {
         problems.add(max_delay.span(), "max_delay: only for action = \"delay\"");
@@ -258,7 +262,7 @@ fn limit(
 }
 
 fn overrides(
-    file: &file::Rule,
+    file: &file::RuleTable,
     action: Action,
     max_cost: Option<Cost>,
     paths: Paths,

@@ -25,7 +25,7 @@ pub struct ServerConfig {
     pub admin: Option<Address>,
     /// Where gRPC is served; `None` for nowhere.
     pub grpc: Option<Address>,
-    /// Who may open Unix sockets, by the bits of a file's mode.
+    /// The mode of Unix sockets: which users may open them.
     pub socket_mode: u32,
     /// Certificates, where TLS is spoken.
     pub tls: Option<TlsConfig>,
@@ -111,51 +111,44 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    pub(super) fn validate(file: &file::Server, problems: &mut Problems) -> Option<Self> {
+    pub(super) fn validate(file: &file::ServerTable, problems: &mut Problems) -> Self {
         let default = Self::default();
         collisions(file, problems);
-        Some(Self {
-            http: address("http", file.http.as_ref(), default.http, problems),
-            resp: address("resp", file.resp.as_ref(), default.resp, problems),
-            admin: address("admin", file.admin.as_ref(), default.admin, problems),
-            grpc: address("grpc", file.grpc.as_ref(), default.grpc, problems),
+        let mut address =
+            |name, field: &file::Field<String>, default| address(name, field, default, problems);
+        let (http, resp) =
+            (address("http", &file.http, default.http), address("resp", &file.resp, default.resp));
+        let (admin, grpc) = (
+            address("admin", &file.admin, default.admin),
+            address("grpc", &file.grpc, default.grpc),
+        );
+        let mut time = |name, field: &file::Field<String>, default, bounds| {
+            seconds(name, field.as_ref(), default, bounds, problems)
+        };
+        let age = &file.max_connection_age;
+        let max_connection_age =
+            age.is_some().then(|| time("max_connection_age", age, 1, 1..=86_400));
+        let delay = time("shutdown_delay", &file.shutdown_delay, default.shutdown_delay, 0..=3600);
+        let stop =
+            time("shutdown_timeout", &file.shutdown_timeout, default.shutdown_timeout, 0..=3600);
+        Self {
+            http,
+            resp,
+            admin,
+            grpc,
             socket_mode: socket_mode(file.socket_mode.as_ref(), default.socket_mode, problems),
             tls: file.tls.as_ref().map(|tls| TlsConfig::validate(tls, problems)),
-            max_connection_age: file
-                .max_connection_age
-                .as_ref()
-                .map(|age| seconds("max_connection_age", Some(age), 1, 1..=86_400, problems)),
+            max_connection_age,
             allow_remote: file.allow_remote,
-            threads: file
-                .threads
-                .as_ref()
-                .map(|threads| number("threads", Some(threads), 1, 1..=1024, problems) as usize),
+            threads: threads(file.threads.as_ref(), problems),
             limits: limits(file, default.limits, problems),
-            max_body: number(
-                "max_body",
-                file.max_body.as_ref(),
-                default.max_body as u64,
-                1024..=16 * 1024 * 1024,
-                problems,
-            ) as usize,
-            shutdown_delay: seconds(
-                "shutdown_delay",
-                file.shutdown_delay.as_ref(),
-                default.shutdown_delay,
-                0..=3600,
-                problems,
-            ),
-            shutdown_timeout: seconds(
-                "shutdown_timeout",
-                file.shutdown_timeout.as_ref(),
-                default.shutdown_timeout,
-                0..=3600,
-                problems,
-            ),
+            max_body: max_body(file.max_body.as_ref(), default.max_body, problems),
+            shutdown_delay: delay,
+            shutdown_timeout: stop,
             tokens: Tokens::validate(file, problems),
             allow_inline_rules: file.allow_inline_rules,
             x_ratelimit_headers: file.x_ratelimit_headers,
-        })
+        }
     }
 
     /// Where a protocol is served; `None` for nowhere.
@@ -188,7 +181,7 @@ impl ServerConfig {
 
 /// Two listeners can't have one address, nor one of them a port of all addresses that the other has of
 /// one.
-fn collisions(file: &file::Server, problems: &mut Problems) {
+fn collisions(file: &file::ServerTable, problems: &mut Problems) {
     let default = ServerConfig::default();
     let fields = [&file.http, &file.resp, &file.admin, &file.grpc];
     let fields = Protocol::ALL.into_iter().zip(fields);
@@ -211,7 +204,7 @@ fn collisions(file: &file::Server, problems: &mut Problems) {
     }
 }
 
-fn limits(file: &file::Server, default: Limits, problems: &mut Problems) -> Limits {
+fn limits(file: &file::ServerTable, default: Limits, problems: &mut Problems) -> Limits {
     let mut count = |name, field: &file::Field<u64>, default: usize, least| {
         number(name, field.as_ref(), default as u64, least..=u64::from(u32::MAX), problems) as usize
     };
@@ -236,9 +229,17 @@ fn limits(file: &file::Server, default: Limits, problems: &mut Problems) -> Limi
     }
 }
 
+fn threads(field: Option<&Spanned<u64>>, problems: &mut Problems) -> Option<usize> {
+    field.map(|_| number("threads", field, 1, 1..=1024, problems) as usize)
+}
+
+fn max_body(field: Option<&Spanned<u64>>, default: usize, problems: &mut Problems) -> usize {
+    number("max_body", field, default as u64, 1024..=16 * 1024 * 1024, problems) as usize
+}
+
 fn address(
     name: &str,
-    field: Option<&Spanned<String>>,
+    field: &file::Field<String>,
     default: Option<Address>,
     problems: &mut Problems,
 ) -> Option<Address> {
@@ -263,7 +264,10 @@ fn socket_mode(field: Option<&Spanned<String>>, default: u32, problems: &mut Pro
     })
 }
 
-pub(super) fn client_address(file: &file::ClientAddress, problems: &mut Problems) -> ClientAddress {
+pub(super) fn client_address(
+    file: &file::ClientAddressTable,
+    problems: &mut Problems,
+) -> ClientAddress {
     let mut address = ClientAddress::default();
     for proxy in &file.trusted_proxies {
         match network(proxy.get_ref()) {

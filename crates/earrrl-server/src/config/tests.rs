@@ -3,7 +3,7 @@ use std::time::Duration;
 use earrrl::{Action, Cost};
 use earrrl_tower::{ClientAddress, Prefixes};
 
-use super::attribute::Part;
+use super::attribute::KeyPart;
 use super::rule::CostSource;
 use super::*;
 
@@ -71,11 +71,11 @@ fn a_whole_file() {
     let [login, api] = &config.rules[..] else { panic!("two rules") };
     assert_eq!(login.rule.to_string(), "recent-average 0.2/s half-life=5m strict");
     assert_eq!(login.rule.max_cost(), Cost::from_units(1000));
-    assert_eq!(login.key[2], Part::Literal("login".to_owned()));
+    assert_eq!(login.key[2], KeyPart::Literal("login".to_owned()));
     assert_eq!(login.cost, CostSource::Attribute("cost".to_owned()));
     assert_eq!((login.capacity, api.capacity), (Some(1_000_000), None));
     assert_eq!(config.capacity, 5000);
-    assert_eq!(api.key, [Part::Attribute("client".to_owned())]);
+    assert_eq!(api.key, [KeyPart::Attribute("client".to_owned())]);
     assert_eq!(api.rule.action(), Action::Delay { max: Duration::from_secs(90) });
     assert!(login.exempt[0].holds(b"10.1.255.7") && !login.exempt[0].holds(b"10.2.0.1"));
     assert!(login.overrides[0].conditions[0].holds(b"partner-7"));
@@ -309,6 +309,7 @@ fn every_mistake_says_what_would_be_right() {
     let attributes = |fields: &str| format!("[attributes]\n{fields}\n");
     let mistakes = [
         ("[rule]\nname = \"a\"".to_owned(), "1:1:", "expected [[rule]]"),
+        ("[[rules]]\nname = \"a\"".to_owned(), "1:1:", "expected [[rule]]"),
         (server("http = \"[::1]\""), "2:8:", "\"[::1]:8080\""),
         (server("http = \"example.org:80\""), "2:8:", "\":8080\" for all addresses"),
         (server("http = \":80\"\nresp = \":80\""), "3:8:", "http has this address"),
@@ -334,8 +335,11 @@ fn every_mistake_says_what_would_be_right() {
         (server("shutdown_timeout = \"2h\""), "2:20:", "from 0s to 3600s"),
         (server("request_timeout = \"1.5s\""), "2:19:", "as \"30s\" or \"5m\""),
         (server("threads = 0"), "2:11:", "from 1 to 1024"),
-        (server("threads = \"two\""), "2:11:", "expected u64"),
-        (server("allow_remote = 1"), "2:16:", "expected a boolean"),
+        (server("threads = \"two\""), "2:11:", "threads: expected a whole number"),
+        (server("threads = -1"), "2:11:", "threads: expected a whole number, 0 or more, got"),
+        (server("http = 8080"), "2:8:", "http: expected a string"),
+        ("server = 5".to_owned(), "1:10:", "server: expected a table"),
+        (server("allow_remote = 1"), "2:16:", "allow_remote: expected true or false"),
         (server("check_token_file = \"/nowhere\""), "2:20:", "No such file"),
         (server("admin_token = \"with a space in it\""), "2:15:", "visible ASCII"),
         (

@@ -24,7 +24,7 @@ pub struct TlsConfig {
 }
 
 impl TlsConfig {
-    pub(super) fn validate(file: &file::Tls, problems: &mut Problems) -> Self {
+    pub(super) fn validate(file: &file::TlsTable, problems: &mut Problems) -> Self {
         let path = |field: &toml::Spanned<String>, problems: &mut Problems| {
             if field.get_ref().is_empty() {
                 problems.add(field.span(), "expected the path of a PEM file");
@@ -57,7 +57,7 @@ impl TlsConfig {
 }
 
 /// All but the one for health and metrics, which probes ask that know no certificates.
-fn listeners(file: &file::Tls, problems: &mut Problems) -> Vec<Protocol> {
+fn listeners(file: &file::TlsTable, problems: &mut Problems) -> Vec<Protocol> {
     let Some(names) = &file.listeners else {
         return vec![Protocol::Http, Protocol::Resp, Protocol::Grpc];
     };

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::state::State;
 use super::throttle::{Call, Throttle, Throttled};
-use crate::config::engine::RedisConfig;
+use crate::config::redis::RedisConfig;
 use crate::metrics::Family;
 
 /// Modes, in the words of `/readyz` and metrics. `partly`: some shards of a Cluster are left alone.

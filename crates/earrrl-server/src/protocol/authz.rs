@@ -15,13 +15,13 @@ use crate::service::{Answer, Manner};
 
 /// A request that a proxy asks about.
 #[derive(Debug, Default)]
-pub(super) struct Asked<'a> {
+pub(super) struct ProxiedRequest<'a> {
     pub(super) method: Cow<'a, str>,
     /// The path, with a query or without.
     pub(super) target: Cow<'a, str>,
     pub(super) host: Option<Cow<'a, str>>,
     pub(super) proto: Option<Cow<'a, str>>,
-    /// Who sent it to the proxy that asks, or that proxy itself where its headers tell the rest.
+    /// The peer of the proxy that asks, or that proxy itself where its headers tell the rest.
     pub(super) peer: Option<IpAddr>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Asked<'a> {
 /// When no decision can be had.
 pub(super) async fn decide<'a, T>(
     server: &Server,
-    asked: Asked<'a>,
+    asked: ProxiedRequest<'a>,
     header: impl Fn(&str) -> Option<Cow<'a, str>>,
     then: impl FnOnce(Verdict, &Answer<'_>) -> T,
 ) -> Result<T, AskError> {

@@ -16,27 +16,27 @@ pub(super) const REQUEST: usize = 1024;
 
 /// The bytes of all requests together.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldBytes {
     connection: Arc<Connection>,
     bytes: AtomicUsize,
 }
 
 /// One request's part of them.
 #[derive(Debug)]
-pub(super) struct Share {
-    all: Arc<Held>,
+pub(super) struct HeldShare {
+    all: Arc<HeldBytes>,
     bytes: usize,
 }
 
-impl Held {
+impl HeldBytes {
     pub(super) fn new(connection: Arc<Connection>) -> Arc<Self> {
         Arc::new(Self { connection, bytes: AtomicUsize::new(0) })
     }
 }
 
-impl Share {
+impl HeldShare {
     /// Nothing yet.
-    pub(super) fn new(all: &Arc<Held>) -> Self {
+    pub(super) fn new(all: &Arc<HeldBytes>) -> Self {
         Self { all: Arc::clone(all), bytes: 0 }
     }
 
@@ -50,7 +50,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for HeldShare {
     fn drop(&mut self) {
         self.set(0);
     }
@@ -68,7 +68,7 @@ pin_project_lite::pin_project! {
     pub(super) struct Holding<B> {
         #[pin]
         pub(super) body: B,
-        pub(super) share: Share,
+        pub(super) share: HeldShare,
     }
 }
 

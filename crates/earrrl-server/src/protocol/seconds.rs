@@ -11,20 +11,19 @@ impl SecondsText {
     #[inline]
     pub fn format(&mut self, duration: Duration) -> &[u8] {
         let mut integer = itoa::Buffer::new();
-        let whole = integer.format(duration.as_secs()).as_bytes();
-        self.0[..whole.len()].copy_from_slice(whole);
-        let mut fraction = duration.subsec_nanos();
-        if fraction == 0 {
-            return &self.0[..whole.len()];
+        let seconds = integer.format(duration.as_secs()).as_bytes();
+        let point = seconds.len();
+        self.0[..point].copy_from_slice(seconds);
+        let nanos = duration.subsec_nanos();
+        if nanos == 0 {
+            return &self.0[..point];
         }
-        self.0[whole.len()] = b'.';
-        let digits = &mut self.0[whole.len() + 1..whole.len() + 10];
-        for digit in digits.iter_mut().rev() {
-            *digit = b'0' + (fraction % 10) as u8;
-            fraction /= 10;
-        }
-        let zeros = digits.iter().rev().take_while(|&&digit| digit == b'0').count();
-        &self.0[..whole.len() + 10 - zeros]
+        // A digit in front keeps the zeros that the fraction begins with; the point takes its place.
+        let fraction = integer.format(1_000_000_000 + nanos).as_bytes();
+        let zeros = fraction.iter().rev().take_while(|&&digit| digit == b'0').count();
+        self.0[point..point + fraction.len()].copy_from_slice(fraction);
+        self.0[point] = b'.';
+        &self.0[..point + fraction.len() - zeros]
     }
 }
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use earrrl_server::config::Config;
-use earrrl_server::config::attribute::{Condition, Part};
+use earrrl_server::config::attribute::{Condition, KeyPart};
 use earrrl_server::config::rule::{CostSource, RuleConfig};
 use earrrl_server::service::key::{join, split};
 
@@ -80,8 +80,8 @@ fn names(rule: &RuleConfig) -> Vec<String> {
     let conditions = rule.conditions.iter().chain(&rule.exempt).chain(overrides);
     let mut names: Vec<String> = conditions.map(|c: &Condition| c.attribute.clone()).collect();
     names.extend(rule.key.iter().filter_map(|part| match part {
-        Part::Attribute(name) => Some(name.clone()),
-        Part::Literal(_) => None,
+        KeyPart::Attribute(name) => Some(name.clone()),
+        KeyPart::Literal(_) => None,
     }));
     match &rule.cost {
         CostSource::Fixed(_) => {}

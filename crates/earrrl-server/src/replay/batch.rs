@@ -15,7 +15,7 @@ const MOST_BYTES: usize = 128 * 1024;
 
 /// Requests whose clients have no numbers yet.
 #[derive(Debug, Default)]
-pub(crate) struct Batch {
+pub(crate) struct RequestBatch {
     keys: Vec<u8>,
     parsed: Vec<Parsed>,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Parsed {
     pub(crate) cost: Cost,
 }
 
-impl Batch {
+impl RequestBatch {
     /// Adds a request.
     #[inline]
     pub(crate) fn push(&mut self, key: &[u8], label: Label, time: u64, cost: Cost) {

@@ -27,12 +27,12 @@ const NOBODY: u32 = u32::MAX;
 ///
 /// The hash is keyed at random on each run. That is weaker than a pseudo-random function, but
 /// whoever wrote the log can't see how long one run of this tool took, so can't choose against it.
-pub(crate) struct Clients {
+pub(crate) struct ClientNumbers {
     /// Open addresses, each client at the first free one from its hash on; less than three quarters
     /// are taken.
-    slots: Vec<Slot>,
+    slots: Vec<ClientSlot>,
     /// By number.
-    entries: Vec<Text>,
+    entries: Vec<ClientText>,
     hasher: RandomState,
     /// Keys longer than an entry, one behind the other.
     long: Vec<u8>,
@@ -40,7 +40,7 @@ pub(crate) struct Clients {
 
 /// A client's number, and enough of its hash to tell it from nearly all others.
 #[derive(Debug, Clone, Copy)]
-struct Slot {
+struct ClientSlot {
     hash: u32,
     number: u32,
 }
@@ -49,14 +49,14 @@ struct Slot {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Label {
     hash: u32,
-    text: Text,
+    text: ClientText,
 }
 
 /// Length and bytes; of a long key where it ends among the long ones, and its length there. Half a cache
 /// line, and never parts of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(align(32))]
-struct Text([u8; SHORT + 1]);
+struct ClientText([u8; SHORT + 1]);
 
 impl Label {
     /// The label of a key.
@@ -69,13 +69,13 @@ impl Label {
         } else {
             text[0] = LONG;
         }
-        Self { hash: hasher.hash_one(key) as u32, text: Text(text) }
+        Self { hash: hasher.hash_one(key) as u32, text: ClientText(text) }
     }
 }
 
-impl Default for Clients {
+impl Default for ClientNumbers {
     fn default() -> Self {
-        let free = Slot { hash: 0, number: NOBODY };
+        let free = ClientSlot { hash: 0, number: NOBODY };
         Self {
             slots: vec![free; SLOTS],
             entries: Vec::new(),
@@ -85,7 +85,7 @@ impl Default for Clients {
     }
 }
 
-impl Clients {
+impl ClientNumbers {
     /// None yet.
     pub(crate) fn new() -> Self {
         Self::default()
@@ -151,7 +151,7 @@ impl Clients {
     #[cold]
     fn insert(&mut self, label: &Label, key: &[u8], place: usize) -> Option<u32> {
         let number = u32::try_from(self.entries.len()).ok().filter(|&number| number != NOBODY)?;
-        let Text(mut text) = label.text;
+        let ClientText(mut text) = label.text;
         if text[0] == LONG {
             if key.len() > MOST - self.long.len() {
                 return None;
@@ -160,8 +160,8 @@ impl Clients {
             text[1..9].copy_from_slice(&self.long.len().to_le_bytes());
             text[9..17].copy_from_slice(&key.len().to_le_bytes());
         }
-        self.entries.push(Text(text));
-        self.slots[place] = Slot { hash: label.hash, number };
+        self.entries.push(ClientText(text));
+        self.slots[place] = ClientSlot { hash: label.hash, number };
         if self.entries.len() * 4 > self.slots.len() * 3 {
             self.grow();
         }
@@ -171,7 +171,7 @@ impl Clients {
     /// Twice as many slots. Their hashes are enough for that: no key is looked at.
     fn grow(&mut self) {
         let mask = self.slots.len() * 2 - 1;
-        let mut slots = vec![Slot { hash: 0, number: NOBODY }; mask + 1];
+        let mut slots = vec![ClientSlot { hash: 0, number: NOBODY }; mask + 1];
         for slot in self.slots.iter().filter(|slot| slot.number != NOBODY) {
             let mut place = slot.hash as usize & mask;
             while slots[place].number != NOBODY {
@@ -184,7 +184,7 @@ impl Clients {
 
     /// The key with this number.
     pub(crate) fn key(&self, number: u32) -> &[u8] {
-        let Text(text) = &self.entries[number as usize];
+        let ClientText(text) = &self.entries[number as usize];
         if text[0] != LONG {
             return &text[1..=usize::from(text[0])];
         }
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_key_keeps_its_number() {
-        let mut clients = Clients::new();
+        let mut clients = ClientNumbers::new();
         let key = |n: u64| format!("{:x}", n * 7919) + &"-".repeat(n as usize % 40);
         let keys: Vec<String> = (0..10_000).map(key).collect();
         for _ in 0..2 {

@@ -13,7 +13,7 @@ use futures_util::FutureExt as _;
 
 use super::attributes::AttributeNames;
 use super::timeline::Timeline;
-use super::{Clients, Request};
+use super::{ClientNumbers, LoggedRequest};
 
 /// A configuration and what became of the requests under it.
 pub(crate) struct Configured {
@@ -23,7 +23,7 @@ pub(crate) struct Configured {
     attributes: AttributeNames,
     now: u64,
     /// What each rule said, in the order of the configuration.
-    pub(crate) tallies: Vec<Tally>,
+    pub(crate) tallies: Vec<RuleTally>,
     /// How many requests there were.
     pub(crate) events: u64,
     /// How many of them were not allowed.
@@ -38,7 +38,7 @@ pub(crate) struct Configured {
 }
 
 /// What one rule said.
-pub(crate) struct Tally {
+pub(crate) struct RuleTally {
     /// Its name.
     pub(crate) name: String,
     /// Its limit.
@@ -50,14 +50,14 @@ pub(crate) struct Tally {
     /// Those that found it over its limit.
     pub(crate) over: u64,
     /// Its clients, by their keys.
-    pub(crate) clients: Clients,
+    pub(crate) clients: ClientNumbers,
     /// By client's number.
-    pub(crate) counts: Vec<Seen>,
+    pub(crate) counts: Vec<ClientTally>,
 }
 
 /// What one rule said of one client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct ClientTally {
     /// Its requests.
     pub(crate) requests: u64,
     /// Those over the limit.
@@ -69,7 +69,7 @@ pub(crate) struct Seen {
 }
 
 /// What became of one request.
-pub(crate) struct Told<'a> {
+pub(crate) struct RequestFate<'a> {
     /// The client's address, as the server tells it.
     pub(crate) client: Option<&'a str>,
     /// The rule that the figures come from.
@@ -92,7 +92,7 @@ impl Configured {
         let rules = Arc::clone(&service.rules());
         Ok(Self {
             attributes: AttributeNames::of(config),
-            tallies: rules.iter().map(Tally::new).collect(),
+            tallies: rules.iter().map(RuleTally::new).collect(),
             service,
             clock,
             rules,
@@ -133,9 +133,9 @@ impl Configured {
     /// Decides a request whose key is its attributes; `tell` is told what came out.
     pub(crate) fn decide<E>(
         &mut self,
-        clients: &Clients,
-        request: Request,
-        tell: impl FnOnce(Told<'_>) -> Result<(), E>,
+        clients: &ClientNumbers,
+        request: LoggedRequest,
+        tell: impl FnOnce(RequestFate<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         self.pass_to(request.time);
         let rules = Arc::clone(&self.rules);
@@ -165,12 +165,12 @@ impl Configured {
         }
         count((&mut self.tallies, row), self.now, &rules, &attributes, &answer);
         let rule = answer.rule().map(|(rule, _)| rule.name.as_str());
-        tell(Told { client: attributes.get("client"), rule, decision })
+        tell(RequestFate { client: attributes.get("client"), rule, decision })
     }
 }
 
 fn count(
-    (tallies, mut row): (&mut [Tally], Option<&mut [u64]>),
+    (tallies, mut row): (&mut [RuleTally], Option<&mut [u64]>),
     now: u64,
     rules: &ActiveRules,
     attributes: &Attributes<'_>,
@@ -189,7 +189,7 @@ fn count(
     }
 }
 
-impl Tally {
+impl RuleTally {
     fn new(rule: &ActiveRule) -> Self {
         Self {
             name: rule.name.clone(),
@@ -197,7 +197,7 @@ impl Tally {
             action: rule.action_name(),
             events: 0,
             over: 0,
-            clients: Clients::new(),
+            clients: ClientNumbers::new(),
             counts: Vec::new(),
         }
     }
@@ -208,7 +208,7 @@ impl Tally {
         let Some(client) = self.clients.number(key) else { return };
         let client = client as usize;
         if client >= self.counts.len() {
-            let new = Seen { seen: (now, now), ..Seen::default() };
+            let new = ClientTally { seen: (now, now), ..ClientTally::default() };
             self.counts.resize(client + 1, new);
         }
         let counted = &mut self.counts[client];
@@ -228,8 +228,8 @@ impl Tally {
         self.counts.iter().filter(|counted| counted.over > 0).count()
     }
 
-    /// The clients most often over the limit, at most this many, of equals who came first.
-    pub(crate) fn worst(&self, most: usize) -> Vec<(u32, Seen)> {
+    /// The clients most often over the limit, at most this many; among equals, the one that came first.
+    pub(crate) fn worst(&self, most: usize) -> Vec<(u32, ClientTally)> {
         let counts = (0u32..).zip(self.counts.iter().copied());
         let mut worst: Vec<_> = counts.filter(|(_, counted)| counted.over > 0).collect();
         worst.sort_by_key(|(_, counted)| std::cmp::Reverse(counted.over));

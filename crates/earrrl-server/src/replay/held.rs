@@ -6,27 +6,30 @@ use earrrl::Cost;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use super::order::{Event, Ordered};
-use super::request::{Request, TOGETHER};
+use super::order::{Ordered, OrderedRequest};
+use super::request::{LoggedRequest, TOGETHER};
 
 /// The most requests that are held, 4 GiB of them: a small compressed file can hold any number.
 const MOST: usize = 1 << 28;
 
 /// Requests held back to be put in order, their costs under small numbers.
 #[derive(Default)]
-pub(crate) struct Held {
+pub(crate) struct HeldBack {
     events: Ordered,
     costs: Vec<Cost>,
     numbers: HashMap<Cost, u32, RandomState>,
 }
 
-impl Held {
+impl HeldBack {
     /// Holds a request behind all others of its time.
     ///
     /// # Errors
     /// [`io::ErrorKind::OutOfMemory`] where there are too many.
     #[inline]
-    pub(crate) fn push(&mut self, Request { time, client, cost }: Request) -> io::Result<()> {
+    pub(crate) fn push(
+        &mut self,
+        LoggedRequest { time, client, cost }: LoggedRequest,
+    ) -> io::Result<()> {
         if self.events.len() >= MOST {
             return Err(too_many());
         }
@@ -38,15 +41,15 @@ impl Held {
                 self.costs.len() as u32 - 1
             }),
         };
-        self.events.push(Event { time, client, cost });
+        self.events.push(OrderedRequest { time, client, cost });
         Ok(())
     }
 
     /// Holds requests behind all others of their times.
     ///
     /// # Errors
-    /// As [`Held::push`].
-    pub(crate) fn extend(&mut self, requests: &[Request]) -> io::Result<()> {
+    /// As [`HeldBack::push`].
+    pub(crate) fn extend(&mut self, requests: &[LoggedRequest]) -> io::Result<()> {
         requests.iter().try_for_each(|&request| self.push(request))
     }
 
@@ -55,7 +58,7 @@ impl Held {
         if self.costs.iter().all(|&cost| cost == Cost::ONE) { "requests" } else { "cost" }
     }
 
-    /// Puts the requests in order; to be called before [`Held::requests`].
+    /// Puts the requests in order; to be called before [`HeldBack::requests`].
     pub(crate) fn sort(&mut self) {
         self.events.sort();
     }
@@ -66,7 +69,7 @@ impl Held {
     /// What `take` says.
     pub(crate) fn each<E>(
         &self,
-        mut take: impl FnMut(&[Request]) -> Result<(), E>,
+        mut take: impl FnMut(&[LoggedRequest]) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut together = Vec::with_capacity(TOGETHER);
         for request in self.requests() {
@@ -80,8 +83,8 @@ impl Held {
     }
 
     /// The requests in order.
-    pub(crate) fn requests(&self) -> impl Iterator<Item = Request> {
-        self.events.iter().map(|event| Request {
+    pub(crate) fn requests(&self) -> impl Iterator<Item = LoggedRequest> {
+        self.events.iter().map(|event| LoggedRequest {
             time: event.time,
             client: event.client,
             cost: self.costs[event.cost as usize],

@@ -18,7 +18,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// One line, without its end.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Line<'a> {
+pub(crate) enum LogLine<'a> {
     /// A whole line.
     Whole(&'a [u8]),
     /// The start of a line longer than [`MAX_LINE`]; the rest has been passed over.
@@ -28,7 +28,7 @@ pub(crate) enum Line<'a> {
 /// Splits a stream into lines.
 ///
 /// An error of the stream comes where it stands: behind the lines read before it.
-pub(crate) struct Lines<R> {
+pub(crate) struct LogLines<R> {
     source: R,
     buffer: Box<[u8]>,
     start: usize,
@@ -40,7 +40,7 @@ pub(crate) struct Lines<R> {
     endless: u64,
 }
 
-impl<R: Read> Lines<R> {
+impl<R: Read> LogLines<R> {
     /// Reads `source` from its present position.
     pub(crate) fn new(source: R) -> Self {
         Self {
@@ -72,7 +72,7 @@ impl<R: Read> Lines<R> {
 
     /// The next line; `None` at the end.
     #[inline]
-    pub(crate) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
+    pub(crate) fn next(&mut self) -> io::Result<Option<LogLine<'_>>> {
         match memchr::memchr(b'\n', self.ahead()) {
             Some(len) if len <= MAX_LINE => Ok(Some(self.take(len, 1))),
             _ => self.next_slow(),
@@ -81,7 +81,7 @@ impl<R: Read> Lines<R> {
 
     /// A line that is not whole in the buffer yet, or too long.
     #[cold]
-    fn next_slow(&mut self) -> io::Result<Option<Line<'_>>> {
+    fn next_slow(&mut self) -> io::Result<Option<LogLine<'_>>> {
         self.begin();
         loop {
             let ahead = self.ahead();
@@ -101,14 +101,14 @@ impl<R: Read> Lines<R> {
     }
 
     #[inline]
-    fn take(&mut self, len: usize, newline: usize) -> Line<'_> {
+    fn take(&mut self, len: usize, newline: usize) -> LogLine<'_> {
         let line = &self.buffer[self.start..self.start + len];
         self.start += len + newline;
-        Line::Whole(line.strip_suffix(b"\r").unwrap_or(line))
+        LogLine::Whole(line.strip_suffix(b"\r").unwrap_or(line))
     }
 
     /// Drops a line that is too long, but for its start.
-    fn pass_over(&mut self) -> Line<'_> {
+    fn pass_over(&mut self) -> LogLine<'_> {
         let kept = self.start + SAMPLE.min(self.end - self.start);
         self.sample.clear();
         self.sample.extend_from_slice(&self.buffer[self.start..kept]);
@@ -129,7 +129,7 @@ impl<R: Read> Lines<R> {
             }
             self.fill();
         }
-        Line::TooLong(&self.sample)
+        LogLine::TooLong(&self.sample)
     }
 
     /// Passes over a byte order mark, once.
@@ -186,12 +186,12 @@ mod tests {
     }
 
     fn all(text: &[u8], step: usize) -> Vec<(bool, Vec<u8>)> {
-        let mut lines = Lines::new(Drip(text, step, false));
+        let mut lines = LogLines::new(Drip(text, step, false));
         let mut out = Vec::new();
         while let Some(line) = lines.next().unwrap() {
             out.push(match line {
-                Line::Whole(line) => (true, line.to_vec()),
-                Line::TooLong(line) => (false, line.to_vec()),
+                LogLine::Whole(line) => (true, line.to_vec()),
+                LogLine::TooLong(line) => (false, line.to_vec()),
             });
         }
         out
@@ -222,26 +222,26 @@ mod tests {
 
     #[test]
     fn a_line_without_end_is_not_waited_for() {
-        let mut lines = Lines::new(io::repeat(0));
+        let mut lines = LogLines::new(io::repeat(0));
         lines.endless = 3 * BUFFER as u64;
-        assert!(matches!(lines.next(), Ok(Some(Line::TooLong(_)))));
+        assert!(matches!(lines.next(), Ok(Some(LogLine::TooLong(_)))));
         assert!(lines.next().is_err());
         assert_eq!(lines.next().unwrap(), None);
     }
 
     #[test]
     fn lines_before_an_error_are_not_lost() {
-        let mut lines = Lines::new(Drip(b"one\ntw", 100, true));
-        assert_eq!(lines.next().unwrap(), Some(Line::Whole(b"one")));
-        assert_eq!(lines.next().unwrap(), Some(Line::Whole(b"tw")));
+        let mut lines = LogLines::new(Drip(b"one\ntw", 100, true));
+        assert_eq!(lines.next().unwrap(), Some(LogLine::Whole(b"one")));
+        assert_eq!(lines.next().unwrap(), Some(LogLine::Whole(b"tw")));
         assert!(lines.next().is_err());
         assert_eq!(lines.next().unwrap(), None);
     }
 
     #[test]
     fn peeking_takes_nothing() {
-        let mut lines = Lines::new(&b"\xef\xbb\xbfone\ntwo"[..]);
+        let mut lines = LogLines::new(&b"\xef\xbb\xbfone\ntwo"[..]);
         assert_eq!(lines.peek(), b"one\ntwo");
-        assert_eq!(lines.next().unwrap(), Some(Line::Whole(b"one")));
+        assert_eq!(lines.next().unwrap(), Some(LogLine::Whole(b"one")));
     }
 }

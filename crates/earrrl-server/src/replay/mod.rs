@@ -36,18 +36,18 @@ mod timeline;
 mod trial;
 mod years;
 
-pub(crate) use clients::Clients;
+pub(crate) use clients::ClientNumbers;
 #[cfg(feature = "serve")]
 pub(crate) use configured::Configured;
 pub(crate) use cost::CostRule;
 pub(crate) use escape::Escaped;
 pub(crate) use format::{Field, Format, Hints, Pattern, notation};
-pub(crate) use held::Held;
+pub(crate) use held::HeldBack;
 pub(crate) use key::Key;
 pub(crate) use names::Names;
 pub(crate) use read_error::ReadError;
-pub(crate) use reader::{Reader, Selection};
-pub(crate) use request::Request;
+pub(crate) use reader::{LogReader, Selection};
+pub(crate) use request::LoggedRequest;
 pub(crate) use run::Replay;
 pub(crate) use skips::Skip;
 pub(crate) use time::written;

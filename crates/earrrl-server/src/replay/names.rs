@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::hash::{BuildHasher as _, RandomState};
 
-use super::{Clients, Escaped};
+use super::{ClientNumbers, Escaped};
 
 /// Characters printed of a name: a user agent may have thousands.
 const SHOWN: usize = 200;
@@ -27,7 +27,7 @@ impl Names {
     }
 
     /// A client's name, fit to print: its start where it is long.
-    pub(crate) fn printable(&self, clients: &Clients, client: u32) -> String {
+    pub(crate) fn printable(&self, clients: &ClientNumbers, client: u32) -> String {
         self.pseudonym(clients, client).unwrap_or_else(|| {
             let mut name = Escaped(clients.key(client)).to_string();
             if let Some((end, _)) = name.char_indices().nth(SHOWN) {
@@ -39,7 +39,7 @@ impl Names {
     }
 
     /// A client's name for data: the key unchanged where it is text.
-    pub(crate) fn exact<'a>(&self, clients: &'a Clients, client: u32) -> Cow<'a, str> {
+    pub(crate) fn exact<'a>(&self, clients: &'a ClientNumbers, client: u32) -> Cow<'a, str> {
         if let Some(name) = self.pseudonym(clients, client) {
             return Cow::Owned(name);
         }
@@ -59,7 +59,7 @@ impl Names {
         }
     }
 
-    fn pseudonym(&self, clients: &Clients, client: u32) -> Option<String> {
+    fn pseudonym(&self, clients: &ClientNumbers, client: u32) -> Option<String> {
         let hash = self.mask.as_ref()?.hash_one(clients.key(client));
         Some(format!("client-{hash:016x}"))
     }

@@ -9,7 +9,7 @@ const RUN: usize = 1 << 20;
 
 /// One request, 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Event {
+pub(crate) struct OrderedRequest {
     /// Nanoseconds since the epoch.
     pub(crate) time: u64,
     /// The client's number.
@@ -21,14 +21,14 @@ pub(crate) struct Event {
 /// Sorted runs, to be merged.
 #[derive(Debug, Default)]
 pub(crate) struct Ordered {
-    runs: Vec<Vec<Event>>,
+    runs: Vec<Vec<OrderedRequest>>,
     /// The newest run, not sorted yet.
-    open: Vec<Event>,
+    open: Vec<OrderedRequest>,
 }
 
 impl Ordered {
     /// Adds an event behind all others of its time.
-    pub(crate) fn push(&mut self, event: Event) {
+    pub(crate) fn push(&mut self, event: OrderedRequest) {
         if self.open.len() == RUN {
             self.sort();
             self.open.reserve_exact(RUN);
@@ -53,8 +53,8 @@ impl Ordered {
     }
 
     /// The events in order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Event> {
-        let head = |(run, events): (usize, &Vec<Event>)| Reverse((events[0].time, run));
+    pub(crate) fn iter(&self) -> impl Iterator<Item = OrderedRequest> {
+        let head = |(run, events): (usize, &Vec<OrderedRequest>)| Reverse((events[0].time, run));
         let mut heads: BinaryHeap<_> = self.runs.iter().enumerate().map(head).collect();
         let mut next = vec![0; self.runs.len()];
         std::iter::from_fn(move || {
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn an_event_is_small() {
-        assert_eq!(size_of::<Event>(), 16);
+        assert_eq!(size_of::<OrderedRequest>(), 16);
     }
 
     #[test]
@@ -89,7 +89,11 @@ mod tests {
         let mut random = 1u64;
         for client in 0..2 * RUN as u32 + 1000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            events.push(Event { time: u64::from(client) / 5 + (random >> 44), client, cost: 0 });
+            events.push(OrderedRequest {
+                time: u64::from(client) / 5 + (random >> 44),
+                client,
+                cost: 0,
+            });
         }
         let mut ordered = Ordered::default();
         events.iter().for_each(|&event| ordered.push(event));

@@ -5,12 +5,12 @@ use std::sync::mpsc::sync_channel;
 
 use foldhash::fast::RandomState;
 
-use super::batch::Batch;
+use super::batch::RequestBatch;
 use super::clients::Label;
 use super::cost::Costs;
 use super::format::Parser;
 use super::key::KeyMaker;
-use super::lines::{Line, Lines};
+use super::lines::{LogLine, LogLines};
 use super::read_error::ReadError;
 use super::skips::{Skip, Skips};
 use crate::text::plain;
@@ -22,7 +22,7 @@ const AHEAD: usize = 4;
 pub(super) struct Parsing<'a> {
     pub(super) name: &'a str,
     pub(super) number: u64,
-    pub(super) lines: &'a mut Lines<Box<dyn Read + Send>>,
+    pub(super) lines: &'a mut LogLines<Box<dyn Read + Send>>,
     pub(super) parser: &'a mut Parser,
     pub(super) keys: &'a mut KeyMaker,
     pub(super) costs: &'a Costs,
@@ -35,13 +35,13 @@ impl Parsing<'_> {
     /// As [`Parsing::run`], with a thread that parses while this one takes.
     pub(super) fn run_beside(
         mut self,
-        mut take: impl FnMut(&mut Batch) -> Result<(), ReadError>,
+        mut take: impl FnMut(&mut RequestBatch) -> Result<(), ReadError>,
     ) -> Result<(), ReadError> {
         let (full, batches) = sync_channel(AHEAD);
         let (back, empty) = sync_channel(AHEAD + 2);
         std::thread::scope(|scope| {
             let parsed = scope.spawn(move || {
-                self.run(&mut |batch: &mut Batch| {
+                self.run(&mut |batch: &mut RequestBatch| {
                     let next = empty.try_recv().unwrap_or_default();
                     full.send(std::mem::replace(batch, next)).map_err(|_| ReadError::Ended)
                 })
@@ -60,9 +60,9 @@ impl Parsing<'_> {
     /// Hands all lines to `deliver`, in batches, which it empties.
     pub(super) fn run(
         &mut self,
-        deliver: &mut impl FnMut(&mut Batch) -> Result<(), ReadError>,
+        deliver: &mut impl FnMut(&mut RequestBatch) -> Result<(), ReadError>,
     ) -> Result<(), ReadError> {
-        let mut batch = Batch::default();
+        let mut batch = RequestBatch::default();
         let mut problem = None;
         loop {
             match self.add_line(&mut batch) {
@@ -89,15 +89,15 @@ impl Parsing<'_> {
 
     /// Adds the next line's request, or counts why it is none; false at the end.
     #[inline]
-    fn add_line(&mut self, batch: &mut Batch) -> io::Result<bool> {
+    fn add_line(&mut self, batch: &mut RequestBatch) -> io::Result<bool> {
         let Some(line) = self.lines.next()? else { return Ok(false) };
         self.number += 1;
         let (text, record) = match line {
-            Line::Whole(text) => {
+            LogLine::Whole(text) => {
                 let text = without_hole(text);
                 (text, self.parser.parse(text))
             }
-            Line::TooLong(text) => (text, Err(Skip::TooLong)),
+            LogLine::TooLong(text) => (text, Err(Skip::TooLong)),
         };
         let request = record.and_then(|record| match record {
             None => Ok(false),

@@ -3,18 +3,18 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use super::batch::Batch;
-use super::clients::Clients;
+use super::batch::RequestBatch;
+use super::clients::ClientNumbers;
 use super::cost::Costs;
 use super::envelope::Envelope;
 use super::escape::Escaped;
 use super::format::{Format, Hints, Parser, detect, envelope_of};
 use super::input::{self, Input};
 use super::key::{Key, KeyMaker};
-use super::lines::{Line, Lines, MAX_LINE};
+use super::lines::{LogLine, LogLines, MAX_LINE};
 use super::parsing::Parsing;
 use super::read_error::ReadError;
-use super::request::Request;
+use super::request::LoggedRequest;
 use super::resolve::resolve;
 use super::skips::{Skip, Skips};
 use crate::text::plain;
@@ -35,7 +35,7 @@ pub(crate) struct Selection {
 }
 
 /// Reads logs.
-pub(crate) struct Reader {
+pub(crate) struct LogReader {
     format: Option<Format>,
     hints: Hints,
     keys: KeyMaker,
@@ -43,7 +43,7 @@ pub(crate) struct Reader {
     /// The parser of the file before, for what goes on from one file to the next.
     last_parser: Option<Parser>,
     /// Every client met.
-    pub(crate) clients: Clients,
+    pub(crate) clients: ClientNumbers,
     /// Every line that was no request.
     pub(crate) skips: Skips,
     /// How many lines were read, headers apart.
@@ -55,7 +55,7 @@ pub(crate) struct Reader {
     pub(crate) missing: Vec<String>,
 }
 
-impl Reader {
+impl LogReader {
     /// A reader that has read nothing.
     pub(crate) fn new(selection: Selection) -> Self {
         let Selection { format, hints, key, prefixes, costs } = selection;
@@ -65,7 +65,7 @@ impl Reader {
             keys: KeyMaker::new(key, prefixes, format.is_none()),
             costs,
             last_parser: None,
-            clients: Clients::new(),
+            clients: ClientNumbers::new(),
             skips: Skips::default(),
             lines: 0,
             formats: Vec::new(),
@@ -87,7 +87,7 @@ impl Reader {
         &mut self,
         path: &Path,
         watch: impl FnOnce(Box<dyn Read + Send>) -> Box<dyn Read + Send>,
-        take: &mut impl FnMut(&Clients, &[Request]) -> io::Result<()>,
+        take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
     ) -> Result<(), ReadError> {
         let about = |error: io::Error| {
             ReadError::Input(format!(
@@ -97,7 +97,7 @@ impl Reader {
             ))
         };
         let Input { name, modified, source } = input::open(path, watch).map_err(about)?;
-        let mut lines = Lines::new(source);
+        let mut lines = LogLines::new(source);
         let before = self.lines;
         let (envelope, format) = match self.format {
             Some(format) => (envelope_of(lines.peek(), format, &self.hints), format),
@@ -161,9 +161,9 @@ impl Reader {
         &mut self,
         name: &str,
         number: u64,
-        lines: &mut Lines<Box<dyn Read + Send>>,
+        lines: &mut LogLines<Box<dyn Read + Send>>,
         parser: &mut Parser,
-        take: &mut impl FnMut(&Clients, &[Request]) -> io::Result<()>,
+        take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
     ) -> Result<(), ReadError> {
         let clients = &mut self.clients;
         let mut parsing = Parsing {
@@ -178,7 +178,7 @@ impl Reader {
             count: &mut self.lines,
         };
         let mut crowded = 0;
-        let mut resolve = |batch: &mut Batch| {
+        let mut resolve = |batch: &mut RequestBatch| {
             crowded += resolve(clients, batch, take).map_err(ReadError::Output)?;
             batch.clear();
             Ok(())
@@ -196,7 +196,7 @@ impl Reader {
     fn find_format(
         &mut self,
         name: &str,
-        lines: &mut Lines<Box<dyn Read + Send>>,
+        lines: &mut LogLines<Box<dyn Read + Send>>,
     ) -> Result<Option<(Envelope, Format)>, ReadError> {
         let about = |problem: &str| ReadError::Input(format!("{name}: {problem}"));
         let mut passed = 0;
@@ -211,7 +211,7 @@ impl Reader {
                 return Err(about(&lines.take_error().map_or(unknown, |error| plain(&error))));
             }
             match lines.next().map_err(|error| about(&plain(&error)))? {
-                Some(Line::TooLong(text) | Line::Whole(text)) => {
+                Some(LogLine::TooLong(text) | LogLine::Whole(text)) => {
                     self.lines += 1;
                     passed += 1;
                     self.skips.add(Skip::TooLong, name, passed, text);

@@ -7,7 +7,7 @@ pub(crate) const TOGETHER: usize = 64;
 
 /// One request.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Request {
+pub(crate) struct LoggedRequest {
     /// Nanoseconds since the epoch.
     pub(crate) time: u64,
     /// The client's number.

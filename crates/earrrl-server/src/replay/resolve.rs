@@ -2,18 +2,18 @@
 
 use std::io;
 
-use super::batch::Batch;
-use super::clients::Clients;
-use super::request::{Request, TOGETHER};
+use super::batch::RequestBatch;
+use super::clients::ClientNumbers;
+use super::request::{LoggedRequest, TOGETHER};
 
 /// Finds the clients of a batch and hands its requests on; how many there was no room for.
 ///
 /// # Errors
 /// What `take` says.
 pub(super) fn resolve(
-    clients: &mut Clients,
-    batch: &Batch,
-    take: &mut impl FnMut(&Clients, &[Request]) -> io::Result<()>,
+    clients: &mut ClientNumbers,
+    batch: &RequestBatch,
+    take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
 ) -> io::Result<u64> {
     let mut crowded = 0;
     let mut requests = Vec::with_capacity(TOGETHER);
@@ -33,7 +33,7 @@ pub(super) fn resolve(
             };
             match number {
                 Some(client) => {
-                    requests.push(Request { time: parsed.time, client, cost: parsed.cost });
+                    requests.push(LoggedRequest { time: parsed.time, client, cost: parsed.cost });
                 }
                 None => crowded += 1,
             }

@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use earrrl::{Decision, Nanos, Rule};
 
-use super::request::Request;
+use super::request::LoggedRequest;
 use super::timeline::Timeline;
 use super::trial::Trial;
 
@@ -47,13 +47,13 @@ impl Replay {
     }
 
     /// Judges requests under every rule, one after the other.
-    pub(crate) fn judge_all(&mut self, requests: &[Request]) {
+    pub(crate) fn judge_all(&mut self, requests: &[LoggedRequest]) {
         self.fetch(requests);
         requests.iter().for_each(|&request| self.judge(request));
     }
 
     /// Looks at what requests will need. The looks don't wait for each other, as judging does.
-    fn fetch(&self, requests: &[Request]) {
+    fn fetch(&self, requests: &[LoggedRequest]) {
         let counts = requests.iter().map(|r| self.requests.get(r.client as usize).unwrap_or(&0));
         black_box(counts.fold(0, |seen, count| seen ^ count));
         self.trials.iter().for_each(|trial| trial.fetch(requests));
@@ -61,7 +61,7 @@ impl Replay {
 
     /// Judges one request under every rule.
     #[inline]
-    fn judge(&mut self, request: Request) {
+    fn judge(&mut self, request: LoggedRequest) {
         let now = self.count(&request);
         let mut counts = self.timeline.as_mut().map(|timeline| timeline.at(now.get()));
         if let Some(counts) = &mut counts {
@@ -78,7 +78,7 @@ impl Replay {
     /// As [`Replay::judge`]; hands every rule's place and decision to `tell`.
     pub(crate) fn decide<E>(
         &mut self,
-        request: Request,
+        request: LoggedRequest,
         mut tell: impl FnMut(usize, Decision) -> Result<(), E>,
     ) -> Result<(), E> {
         let now = self.count(&request);
@@ -103,7 +103,7 @@ impl Replay {
 
     /// A limiter's time never goes back: an earlier request counts as of the latest time used.
     #[inline]
-    fn count(&mut self, request: &Request) -> Nanos {
+    fn count(&mut self, request: &LoggedRequest) -> Nanos {
         self.events += 1;
         let client = request.client as usize;
         if client >= self.requests.len() {

@@ -79,7 +79,7 @@ pub(crate) struct Example {
 
 /// One reason and its lines.
 #[derive(Debug, Clone, Default)]
-struct Group {
+struct SkipGroup {
     lines: u64,
     examples: Vec<Example>,
 }
@@ -87,7 +87,7 @@ struct Group {
 /// All skipped lines.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Skips {
-    groups: [Group; Skip::ALL.len()],
+    groups: [SkipGroup; Skip::ALL.len()],
 }
 
 impl Skips {

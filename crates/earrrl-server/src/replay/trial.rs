@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use earrrl::{Cost, Decision, Mode, Nanos, Rule, State};
 
-use super::request::Request;
+use super::request::LoggedRequest;
 
 /// A rule and what became of the requests under it.
 pub(crate) struct Trial {
@@ -34,7 +34,7 @@ impl Trial {
     }
 
     /// Looks at the clients of requests that are judged next, so that they are near then.
-    pub(crate) fn fetch(&self, requests: &[Request]) {
+    pub(crate) fn fetch(&self, requests: &[LoggedRequest]) {
         let states = requests.iter().filter_map(|r| self.states.get(r.client as usize));
         black_box(states.fold(0, |seen, state| seen ^ u64::from(state.is_some())));
     }

@@ -13,7 +13,7 @@ use tokio_rustls::client::TlsStream;
 use crate::config::envoy::PlaneTls;
 use crate::tls::{certificates, private_key};
 
-/// Whom to connect with, and how.
+/// Where to connect to, and how.
 pub(super) struct Dial {
     address: String,
     name: ServerName<'static>,

@@ -51,7 +51,7 @@ pub(super) async fn reload_forever(
                 changed
             }
         };
-        // Tables are made and clients go over to them; who connects does not wait for that.
+        // Tables are made and clients move to them; new connections do not wait for that.
         let server = Arc::clone(&server);
         let reloading = tokio::task::spawn_blocking(move || {
             let succeeded = reload(&server, (source.load)(), asked);

@@ -291,7 +291,7 @@ async fn accept_all(
     let speaks_tls = server.tls.as_ref().is_some_and(|tls| tls.covers(protocol));
     let refuse = |socket: &Socket, refused| {
         metrics.refused.increment();
-        // What is not encrypted is no answer to who speaks TLS.
+        // A client that speaks TLS could not read an answer in clear text.
         if !speaks_tls || matches!(socket, Socket::Unix(_)) {
             say_refused(protocol, socket, refused);
         }

@@ -97,7 +97,7 @@ impl Listener {
         }
     }
 
-    /// The next connection, and who made it.
+    /// The next connection and its peer.
     ///
     /// # Errors
     /// What `accept` says: of the one connection, or that resources are exhausted.

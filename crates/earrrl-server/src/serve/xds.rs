@@ -97,7 +97,7 @@ async fn stream(
     let responses = client.stream_aggregated_resources(ReceiverStream::new(receiver));
     let mut responses = responses.await?.into_inner();
     while let Some(response) = responses.message().await? {
-        // Tables may be made; who connects does not wait for that.
+        // Tables may be made; new connections do not wait for that.
         let (server, taking) = (Arc::clone(server), response.clone());
         let taken = spawn_blocking(move || take(&server, &taking)).await?;
         if taken.is_ok() {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use crate::config::attribute::{Condition, Part};
+use crate::config::attribute::{Condition, KeyPart};
 use crate::path::Paths;
 use earrrl_tower::{ClientAddress, address};
 
@@ -66,13 +66,13 @@ impl<'a> Attributes<'a> {
 
     /// A part of a key. A missing attribute is an empty part: all that lack it are one client, so
     /// that leaving it out is no way round a limit.
-    pub fn part<'s>(&'s self, part: &'s Part) -> &'s [u8] {
+    pub fn part<'s>(&'s self, part: &'s KeyPart) -> &'s [u8] {
         match part {
-            Part::Literal(text) => text.as_bytes(),
-            Part::Attribute(name) if name == "client" && self.client_key.is_some() => {
+            KeyPart::Literal(text) => text.as_bytes(),
+            KeyPart::Attribute(name) if name == "client" && self.client_key.is_some() => {
                 self.client_key.as_deref().unwrap_or_default().as_bytes()
             }
-            Part::Attribute(name) => self.get(name).unwrap_or_default().as_bytes(),
+            KeyPart::Attribute(name) => self.get(name).unwrap_or_default().as_bytes(),
         }
     }
 
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_client_is_a_prefix() {
-        let part = Part::Attribute("client".to_owned());
+        let part = KeyPart::Attribute("client".to_owned());
         for (client, key) in [
             ("192.0.2.7", "192.0.2.7"),
             ("192.0.2.7:4711", "192.0.2.7"),
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn missing_attributes_make_one_client() {
         let found = attributes(&[("path", "/a?b=c")], ClientAddress::default());
-        assert_eq!(found.part(&Part::Attribute("user".to_owned())), b"");
+        assert_eq!(found.part(&KeyPart::Attribute("user".to_owned())), b"");
         assert_eq!(found.get("path"), Some("/a"));
     }
 

@@ -163,7 +163,7 @@ impl Service {
     pub fn reload_descriptors(&self, tree: Tree) -> Result<(), String> {
         let (config, capacity) = &self.envoy;
         tree.check(config.algorithm).map_err(|error| error.to_string())?;
-        let plan = descriptors::prepared::Plan::new(config, Arc::new(tree), *capacity);
+        let plan = descriptors::prepared::DescriptorsPlan::new(config, Arc::new(tree), *capacity);
         let plan = plan.map_err(|error| error.to_string())?;
         let limits: Vec<_> = plan.limits().collect();
         let ids = self.known_from_plane.prepare(&self.engine, &limits);
@@ -469,7 +469,7 @@ fn prepare(
     counts: &Arc<CountsOf>,
 ) -> Result<(ActiveRules, Option<Descriptors>), EngineError> {
     let rules = rules::Plan::new(config);
-    let descriptors = descriptors::prepared::Plan::of_config(config)?;
+    let descriptors = descriptors::prepared::DescriptorsPlan::of_config(config)?;
     let limits = rules.limits().chain(descriptors.iter().flat_map(|plan| plan.limits()));
     let mut ids = known.prepare(engine, &limits.collect::<Vec<_>>())?.into_iter();
     let rules = rules.finish(&mut ids, outcomes);

@@ -10,7 +10,7 @@ use siphasher::sip::SipHasher13;
 use super::attributes::{Attributes, Reading};
 use super::key::{Key, join, split};
 use crate::config::Config;
-use crate::config::attribute::{Condition, Part};
+use crate::config::attribute::{Condition, KeyPart};
 use crate::config::rule::{CostSource, RuleConfig, action_name};
 use crate::engine::Engine;
 use crate::metrics::{Outcomes, RuleOutcomes};
@@ -22,7 +22,7 @@ const OVERRIDE_CAPACITY: usize = 100_000;
 #[derive(Debug)]
 pub struct ActiveRules {
     rules: Vec<Arc<ActiveRule>>,
-    by_name: HashMap<String, usize>,
+    by_name: HashMap<Box<[u8]>, usize>,
     serve_descriptors: bool,
     /// How what a request brings is read.
     pub reading: Reading,
@@ -55,7 +55,7 @@ pub struct ActiveRule {
     /// How often it said what.
     pub outcomes: Arc<RuleOutcomes>,
     serves_descriptors: bool,
-    key: Vec<Part>,
+    key: Vec<KeyPart>,
     conditions: Vec<Condition>,
     cost: CostSource,
     exempt: Vec<Condition>,
@@ -128,7 +128,8 @@ impl<'a> Plan<'a> {
     ) -> ActiveRules {
         let active = self.rules.iter().map(|rule| ActiveRule::new(rule, ids, outcomes));
         let rules: Vec<_> = active.flatten().map(Arc::new).collect();
-        let by_name = rules.iter().enumerate().map(|(index, rule)| (rule.name.clone(), index));
+        let by_name =
+            rules.iter().enumerate().map(|(index, rule)| (rule.name.as_bytes().into(), index));
         let config = self.config;
         ActiveRules {
             by_name: by_name.collect(),
@@ -170,7 +171,7 @@ impl ActiveRules {
 
     /// Where the rule of this name is.
     pub fn position(&self, name: &[u8]) -> Option<usize> {
-        self.by_name.get(std::str::from_utf8(name).ok()?).copied()
+        self.by_name.get(name).copied()
     }
 
     /// The rule of this name.
@@ -209,8 +210,8 @@ impl ActiveRule {
     /// The attributes that it asks for, some of them several times.
     fn attributes(&self) -> impl Iterator<Item = &str> {
         let key = self.key.iter().filter_map(|part| match part {
-            Part::Attribute(name) => Some(name.as_str()),
-            Part::Literal(_) => None,
+            KeyPart::Attribute(name) => Some(name.as_str()),
+            KeyPart::Literal(_) => None,
         });
         let cost = match &self.cost {
             CostSource::Attribute(name) => Some(name.as_str()),
@@ -239,7 +240,7 @@ impl ActiveRule {
             outcomes: outcomes.of_rule("inline"),
             capacity,
             serves_descriptors: false,
-            key: vec![Part::Attribute("client".to_owned())],
+            key: vec![KeyPart::Attribute("client".to_owned())],
             conditions: Vec::new(),
             cost: CostSource::Fixed(Cost::ONE),
             exempt: Vec::new(),
@@ -253,7 +254,7 @@ impl ActiveRule {
     }
 
     /// What makes two requests the same client's.
-    pub fn key_parts(&self) -> &[Part] {
+    pub fn key_parts(&self) -> &[KeyPart] {
         &self.key
     }
 
@@ -320,7 +321,7 @@ impl ActiveRule {
         let Some(values) = split(key, self.key.len()) else { return Some(&self.own) };
         let meets = |condition: &Condition| {
             let named =
-                |part: &Part| matches!(part, Part::Attribute(n) if *n == condition.attribute);
+                |part: &KeyPart| matches!(part, KeyPart::Attribute(n) if *n == condition.attribute);
             let place = self.key.iter().position(named);
             place.is_some_and(|place| condition.holds(values[place]))
         };

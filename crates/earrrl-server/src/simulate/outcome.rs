@@ -11,7 +11,7 @@ use crate::text::{percent, write_rows};
 
 /// One client under one rule.
 #[derive(Debug, Clone, Default)]
-struct Tally {
+struct ClientRun {
     asked: u64,
     permitted: u64,
     first_denied: Option<f64>,
@@ -21,7 +21,7 @@ struct Tally {
 /// One rule's run.
 pub(crate) struct Outcome {
     rule: Rule,
-    tallies: Vec<Tally>,
+    tallies: Vec<ClientRun>,
     /// Each attempt: when in seconds, and whether it was permitted.
     attempts: Vec<(f64, bool)>,
 }
@@ -37,7 +37,7 @@ impl Outcome {
 
     fn of_rule(scenario: &Scenario, rule: &Rule) -> Result<Self, RuleError> {
         let clients = &scenario.clients;
-        let mut tallies = vec![Tally::default(); clients.len()];
+        let mut tallies = vec![ClientRun::default(); clients.len()];
         let mut attempts = Vec::new();
         run(rule, clients, scenario.seed(), scenario.duration(), |attempt| {
             let (time, allowed) = (attempt.time.get() as f64 / 1e9, attempt.decision.allowed);
@@ -58,7 +58,7 @@ impl Outcome {
         let denied = || self.tallies.iter().filter(|tally| tally.first_denied.is_some());
         let first = denied().filter_map(|tally| tally.first_denied).reduce(f64::min);
         let last = denied().filter_map(|tally| tally.last_denied).reduce(f64::max);
-        let sum = |count: fn(&Tally) -> u64| self.tallies.iter().map(count).sum();
+        let sum = |count: fn(&ClientRun) -> u64| self.tallies.iter().map(count).sum();
         (sum(|tally| tally.asked), sum(|tally| tally.permitted), first, last)
     }
 

@@ -1,4 +1,4 @@
-//! Limits worth a look, and whom they would touch.
+//! Limits worth a look, and the clients that they would affect.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use earrrl::{Cost, Limit, Rate, RecentAverage, Rule, RuleError};
 
 use super::{Gap, Peaks};
-use crate::replay::Request;
+use crate::replay::LoggedRequest;
 
 /// Most rows of the table of limits.
 const MOST: usize = 16;
@@ -16,16 +16,16 @@ const UNITS: [u64; 4] = [1, 60, 3600, 86_400];
 
 /// A share of clients: `0.1%` or `0.001`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Share(f64);
+pub(crate) struct ClientShare(f64);
 
-impl Share {
+impl ClientShare {
     /// So many of these, at most.
     pub(crate) fn of(self, count: usize) -> usize {
         (self.0 * count as f64 + 1e-9) as usize
     }
 }
 
-impl FromStr for Share {
+impl FromStr for ClientShare {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -39,8 +39,8 @@ impl FromStr for Share {
     }
 }
 
-/// A limit and whom it would have touched.
-pub(crate) struct Judged {
+/// A limit and the clients that it would have affected.
+pub(crate) struct JudgedLimit {
     /// The rule to copy.
     pub(crate) rule: Rule,
     /// The limit, in cost units a second.
@@ -63,8 +63,8 @@ pub(crate) struct Judged {
 pub(crate) fn judge(
     peaks: &Peaks,
     gap: Option<Gap>,
-    requests: impl Iterator<Item = Request>,
-) -> Result<Vec<Judged>, RuleError> {
+    requests: impl Iterator<Item = LoggedRequest>,
+) -> Result<Vec<JudgedLimit>, RuleError> {
     let (half_life, descending) = (peaks.half_life, peaks.descending());
     let mut rates: Vec<Rate> = round_limits(&descending, peaks.of_one_request())
         .map(|limit| rate(limit, false))
@@ -74,7 +74,7 @@ pub(crate) fn judge(
         Some(gap) => within(gap)?,
         None => rate(greatest * 2.0, true)?,
     });
-    let mut judged: Vec<Judged> = rates
+    let mut judged: Vec<JudgedLimit> = rates
         .into_iter()
         .map(|rate| candidate(rate, half_life, &descending))
         .collect::<Result<_, _>>()?;
@@ -107,11 +107,15 @@ fn within(gap: Gap) -> Result<Rate, RuleError> {
     Ok(best.unwrap_or(middle))
 }
 
-fn candidate(rate: Rate, half_life: Duration, descending: &[f64]) -> Result<Judged, RuleError> {
+fn candidate(
+    rate: Rate,
+    half_life: Duration,
+    descending: &[f64],
+) -> Result<JudgedLimit, RuleError> {
     let limit = RecentAverage::with_half_life(rate, half_life)?;
     // A rule's own tolerance, so that this is what `replay` would find.
     let threshold = rate.per_second_f64() * (1.0 + 1e-9);
-    Ok(Judged {
+    Ok(JudgedLimit {
         rule: Rule::from(Limit::from(limit)),
         limit: threshold,
         rate,
@@ -197,11 +201,11 @@ mod tests {
     #[test]
     fn shares() {
         for (text, share) in [("0.1%", Some(0.001)), ("0.001", Some(0.001)), ("0", Some(0.0))] {
-            assert_eq!(text.parse().ok(), share.map(Share));
+            assert_eq!(text.parse().ok(), share.map(ClientShare));
         }
         for text in ["100%", "-1%", "x", "NaN", ""] {
-            assert!(text.parse::<Share>().is_err(), "{text}");
+            assert!(text.parse::<ClientShare>().is_err(), "{text}");
         }
-        assert_eq!("3%".parse::<Share>().unwrap().of(100), 3);
+        assert_eq!("3%".parse::<ClientShare>().unwrap().of(100), 3);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use earrrl::RuleError;
 
 use super::Peaks;
-use crate::replay::Request;
+use crate::replay::LoggedRequest;
 
 /// Half-lives that are tried unless one is given.
 pub(crate) const HALF_LIVES: [u64; 4] = [10, 60, 600, 3600];
@@ -89,7 +89,7 @@ impl Sweep {
     ///
     /// # Errors
     /// A half-life that no rule can have.
-    pub(crate) fn new<I: Iterator<Item = Request>>(
+    pub(crate) fn new<I: Iterator<Item = LoggedRequest>>(
         half_lives: &[Duration],
         most: impl Fn(usize) -> usize,
         requests: impl Fn() -> I,
@@ -115,7 +115,7 @@ impl Sweep {
         &self.tried[self.chosen].0
     }
 
-    /// The gap that parts those who stand out; none where nobody does.
+    /// The gap below the clients that stand out; `None` where none does.
     pub(crate) fn gap(&self) -> Option<Gap> {
         self.tried[self.chosen].1.filter(Gap::is_wide)
     }

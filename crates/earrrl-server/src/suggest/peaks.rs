@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use earrrl::{Algorithm as _, Moment, Nanos, Rate, RecentAverage, RuleError};
 
-use crate::replay::Request;
+use crate::replay::LoggedRequest;
 
 /// A log's clients and the greatest rate that a limit would have seen of each.
 pub(crate) struct Peaks {
@@ -13,14 +13,14 @@ pub(crate) struct Peaks {
     /// The half-life is all that matters of it: strict, so that a rate depends on no limit.
     estimator: RecentAverage,
     /// By client's number.
-    clients: Vec<Client>,
+    clients: Vec<ClientPeaks>,
     /// How many requests there were.
     pub(crate) requests: u64,
 }
 
 /// What is known of a client.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Client {
+pub(crate) struct ClientPeaks {
     state: Option<Moment>,
     /// Its greatest rate, a second.
     pub(crate) peak: f64,
@@ -39,7 +39,7 @@ impl Peaks {
     /// A half-life that no rule can have.
     pub(crate) fn of(
         half_life: Duration,
-        requests: impl Iterator<Item = Request>,
+        requests: impl Iterator<Item = LoggedRequest>,
     ) -> Result<Self, RuleError> {
         let mut peaks = Self::new(half_life)?;
         requests.for_each(|request| {
@@ -58,10 +58,10 @@ impl Peaks {
     }
 
     /// Counts a request; gives the rate before it, which is what a limit is compared with.
-    pub(crate) fn add(&mut self, request: Request) -> f64 {
+    pub(crate) fn add(&mut self, request: LoggedRequest) -> f64 {
         let place = request.client as usize;
         if place >= self.clients.len() {
-            self.clients.resize(place + 1, Client::default());
+            self.clients.resize(place + 1, ClientPeaks::default());
         }
         let (client, now) = (&mut self.clients[place], Nanos::new(request.time));
         let count = self.estimator.count(client.state.as_ref(), now);
@@ -89,10 +89,10 @@ impl Peaks {
         self.worst().into_iter().map(|(_, client)| client.peak).collect()
     }
 
-    /// All clients with their numbers, the worst first; of equals who came first.
-    pub(crate) fn worst(&self) -> Vec<(u32, Client)> {
+    /// All clients with their numbers, the worst first; among equals, the one that came first.
+    pub(crate) fn worst(&self) -> Vec<(u32, ClientPeaks)> {
         let seen = (0u32..).zip(self.clients.iter().copied()).filter(|(_, c)| c.requests > 0);
-        let mut clients: Vec<(u32, Client)> = seen.collect();
+        let mut clients: Vec<(u32, ClientPeaks)> = seen.collect();
         clients.sort_by(|(_, a), (_, b)| b.peak.total_cmp(&a.peak));
         clients
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Gap, Judged, Peaks, Sweep};
-use crate::replay::{Names, Reader, written};
+use super::{Gap, JudgedLimit, Peaks, Sweep};
+use crate::replay::{LogReader, Names, written};
 use crate::text::{counted, percent, write_rows};
 
 /// Shares of the clients whose greatest peak is told.
@@ -31,9 +31,9 @@ pub(crate) struct Advice<'a> {
     /// The half-lives tried.
     pub(crate) sweep: &'a Sweep,
     /// Limits under the chosen one; the last is suggested.
-    pub(crate) judged: &'a [Judged],
+    pub(crate) judged: &'a [JudgedLimit],
     /// The lines.
-    pub(crate) reader: &'a Reader,
+    pub(crate) reader: &'a LogReader,
     /// The clients' names.
     pub(crate) names: &'a Names,
     /// Why fewer may be touched than stand out.
@@ -73,7 +73,7 @@ impl Advice<'_> {
     }
 }
 
-/// Writes the half-lives, the quantiles, the limits, and the suggestion with whom it touches.
+/// Writes the half-lives, the quantiles, the limits, and the suggestion with the clients that it affects.
 pub(crate) fn write_table(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
     let peaks = advice.sweep.peaks();
     let clients = peaks.worst().len() as u64;
@@ -153,7 +153,11 @@ fn write_limits(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
     write_rows(out, "", &rows)
 }
 
-fn write_touched(out: &mut impl Write, advice: &Advice<'_>, judged: &Judged) -> io::Result<()> {
+fn write_touched(
+    out: &mut impl Write,
+    advice: &Advice<'_>,
+    judged: &JudgedLimit,
+) -> io::Result<()> {
     let worst = advice.sweep.peaks().worst();
     let touched = &worst[..judged.clients.min(worst.len())];
     let (unit, name) = unit(touched.iter().map(|(_, client)| client.peak));
@@ -203,7 +207,7 @@ pub(crate) fn write_json(out: &mut impl Write, advice: &Advice<'_>) -> io::Resul
     writeln!(out)
 }
 
-fn judged_json(judged: &Judged) -> Value {
+fn judged_json(judged: &JudgedLimit) -> Value {
     json!({
         "rule": judged.rule.to_string(),
         "limit": judged.rate.per_second_f64(),
@@ -213,7 +217,7 @@ fn judged_json(judged: &Judged) -> Value {
     })
 }
 
-fn touched_json(advice: &Advice<'_>, judged: &Judged) -> Value {
+fn touched_json(advice: &Advice<'_>, judged: &JudgedLimit) -> Value {
     let touched = advice.sweep.peaks().worst().into_iter().take(judged.clients);
     let object = touched.map(|(number, client)| {
         json!({
@@ -274,7 +278,7 @@ fn duration(time: Duration) -> String {
 }
 
 /// The peaks of all clients, and of the worst.
-pub(crate) fn figure(peaks: &Peaks, judged: &[Judged], measure: &str) -> crate::plot::Figure {
+pub(crate) fn figure(peaks: &Peaks, judged: &[JudgedLimit], measure: &str) -> crate::plot::Figure {
     use crate::plot::{Across, Figure, GREY, Panel, Series, Stroke, Ticks};
 
     /// Points of the curve of all clients.

@@ -62,6 +62,9 @@ impl ClientState for Measured {}
 
 impl Exponential {
     /// `limit` (at most 10^9) in every `period` of 1 ms to ten years.
+    ///
+    /// # Errors
+    /// What is out of these bounds, or a limit of 0.
     pub fn new(limit: Cost, period: Duration) -> Result<Self, RuleError> {
         let limit = parameter::quota("limit", limit)?;
         if limit > Cost::from_units(1_000_000_000) {

@@ -3,6 +3,8 @@
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+#[cfg(feature = "std")]
+use core::time::Duration;
 
 use super::contract::{Algorithm, ClientState, Judged, decide, judge};
 use super::list::Stored;
@@ -100,6 +102,18 @@ impl Limit {
     /// Units, and the seconds in which they are allowed.
     pub(crate) fn allowance(&self) -> (f64, f64) {
         each!(self, limit => limit.allowance())
+    }
+
+    /// How far the instant that a request is stored at may lag behind the present one: a 128th of the time in
+    /// which the rule forgets, what it takes to refill a bucket or the averaging period. Not at all
+    /// where states are larger.
+    #[cfg(feature = "std")]
+    pub(crate) fn lag(&self) -> Duration {
+        if !self.is_one_time() {
+            return Duration::ZERO;
+        }
+        let (_, forgets_in) = self.allowance();
+        Duration::try_from_secs_f64(forgets_in / 128.0).unwrap_or(Duration::MAX)
     }
 
     /// When the last request was stored, where a refund must name it to find it and `state` tells: a

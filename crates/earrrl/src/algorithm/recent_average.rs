@@ -75,6 +75,9 @@ pub enum Averaging {
 
 impl RecentAverage {
     /// With the time in which the past counts half: 1 ms to 10 years. Strict.
+    ///
+    /// # Errors
+    /// A half-life out of these bounds.
     pub fn with_half_life(rate: Rate, half_life: Duration) -> Result<Self, RuleError> {
         Self::new(
             rate,
@@ -83,6 +86,9 @@ impl RecentAverage {
     }
 
     /// With the averaging period, `half-life / ln 2`: 1 ms to 10 years. Strict.
+    ///
+    /// # Errors
+    /// A period out of these bounds.
     pub fn with_period(rate: Rate, period: Duration) -> Result<Self, RuleError> {
         Self::new(rate, Averaging::Period(Duration::from_nanos(parameter::span("period", period)?)))
     }

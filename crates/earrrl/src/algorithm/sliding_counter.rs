@@ -53,6 +53,9 @@ impl ClientState for Counts {}
 
 impl SlidingCounter {
     /// `quota` in about any `window` of 1 ms to ten years.
+    ///
+    /// # Errors
+    /// A quota of 0, or a window out of these bounds.
     pub fn new(quota: Cost, window: Duration) -> Result<Self, RuleError> {
         Ok(Self { terms: Windowed::new(quota, window)? })
     }

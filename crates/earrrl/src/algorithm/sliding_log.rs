@@ -47,6 +47,9 @@ windowed!(SlidingLog);
 
 impl SlidingLog {
     /// `quota` in any `window` of 1 ms to ten years.
+    ///
+    /// # Errors
+    /// A quota of 0, or a window out of these bounds.
     pub fn new(quota: Cost, window: Duration) -> Result<Self, RuleError> {
         Ok(Self { terms: Windowed::new(quota, window)?, max_entries: DEFAULT_MAX_ENTRIES })
     }

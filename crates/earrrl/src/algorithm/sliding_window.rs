@@ -53,6 +53,9 @@ windowed!(SlidingWindow);
 impl SlidingWindow {
     /// `quota` in any `window` of 1 ms to ten years, in as many sub-windows up to 60 as make whole
     /// nanoseconds.
+    ///
+    /// # Errors
+    /// A quota of 0, or a window out of these bounds.
     pub fn new(quota: Cost, window: Duration) -> Result<Self, RuleError> {
         Ok(Self::of(Windowed::new(quota, window)?))
     }
@@ -63,6 +66,9 @@ impl SlidingWindow {
     }
 
     /// With this number of sub-windows: 1 to 10 000.
+    ///
+    /// # Errors
+    /// Another number.
     pub fn with_sub_windows(self, sub_windows: u64) -> Result<Self, RuleError> {
         if !(1..=MOST).contains(&sub_windows) {
             let problem = format!("{sub_windows} is not from 1 to {MOST}");

@@ -84,8 +84,8 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Nanos;
 
     /// An instant that was the present one at most `lag` ago, where the clock has one that is cheaper to
-    /// tell. A limiter decides by it where that makes no difference, or none that counts under its
-    /// rule; else it asks for [`now`](Self::now). None, as by default, if it is always to ask.
+    /// tell. It is decided by where that makes no difference, or none that counts under its
+    /// rule; else [`now`](Self::now) is asked. None, as by default, if that is to be asked always.
     #[inline]
     fn lately(&self, _lag: Duration) -> Option<Nanos> {
         None
@@ -132,8 +132,23 @@ impl Clock for ManualClock {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// A clock whose `lately` is as old as it may be.
+    #[derive(Default)]
+    pub(crate) struct Lagging(pub(crate) ManualClock);
+
+    impl Clock for Lagging {
+        fn now(&self) -> Nanos {
+            self.0.now()
+        }
+
+        fn lately(&self, lag: Duration) -> Option<Nanos> {
+            let lag = lag.min(Duration::from_millis(4));
+            Some(Nanos::new(self.now().get() - u64::try_from(lag.as_nanos()).unwrap()))
+        }
+    }
 
     #[test]
     fn a_manual_clock_never_goes_back() {

@@ -32,6 +32,18 @@ impl<C: Clock> Time<C> {
         self.clock.lately(lag).map(|lately| self.used(lately))
     }
 
+    /// The same for a request that is not of a given instant.
+    #[inline]
+    pub(crate) fn lately_unless(&self, given: Option<Nanos>, lag: Duration) -> Option<Nanos> {
+        if given.is_some() { None } else { self.lately(lag) }
+    }
+
+    /// The given instant as [`at`](Self::at) has it, or the present one.
+    #[inline]
+    pub(crate) fn at_or_now(&self, given: Option<Nanos>) -> Nanos {
+        given.map_or_else(|| self.now(), |given| self.at(given))
+    }
+
     #[inline]
     fn used(&self, told: Nanos) -> Nanos {
         if !self.used.load(Relaxed) {

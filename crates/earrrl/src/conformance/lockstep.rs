@@ -57,6 +57,9 @@ pub struct Lockstep<'a, E> {
 
 impl<'a, E: Engine> Lockstep<'a, E> {
     /// Both engines with the rules prepared, named `rule-0`, `rule-1`, ….
+    ///
+    /// # Errors
+    /// A rule that either engine can't prepare.
     pub fn new(
         scene: &str,
         engine: E,
@@ -81,6 +84,9 @@ impl<'a, E: Engine> Lockstep<'a, E> {
     }
 
     /// Prepares the rule at a place, or replaces the one that is there.
+    ///
+    /// # Errors
+    /// A rule that either engine can't prepare.
     pub fn prepare(&mut self, place: usize, rule: &Rule) -> Result<(), Mismatch> {
         let name = format!("rule-{place}");
         let failed = |error: EngineError| Mismatch::new(&self.scene, format!("prepare: {error}"));
@@ -103,6 +109,9 @@ impl<'a, E: Engine> Lockstep<'a, E> {
     }
 
     /// Asks both; answers what the engine answered, or `None` for a change.
+    ///
+    /// # Errors
+    /// Answers that differ.
     pub async fn ask(
         &mut self,
         operation: Operation,

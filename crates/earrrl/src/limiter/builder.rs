@@ -7,7 +7,7 @@ use crate::rule::Rule;
 use crate::store::table::KeyHasher;
 use crate::store::{BuildError, Clients};
 
-use super::{Limiter, lag_of};
+use super::Limiter;
 
 const DEFAULT_CAPACITY: usize = 100_000;
 
@@ -83,7 +83,7 @@ impl<K: ?Sized, C: Clock, F: FnOnce() -> C> Builder<K, F> {
             clients: Clients::new(self.rule.limit(), self.capacity, self.most_bytes)?,
             hasher: self.hasher.map_or_else(KeyHasher::random, Ok)?,
             clock: Time::new((self.clock)()),
-            lag: lag_of(&self.rule),
+            lag: self.rule.limit().lag(),
             rule: self.rule,
             capacity: self.capacity,
             most_bytes: self.most_bytes,

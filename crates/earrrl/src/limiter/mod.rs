@@ -23,7 +23,8 @@ use crate::cost::Cost;
 use crate::decision::Action;
 use crate::error::RuleError;
 use crate::rule::Rule;
-use crate::rules::atomic::{self, Part};
+use crate::rules::atomic;
+use crate::rules::part::Part;
 use crate::store::table::{Change, KeyHash, KeyHasher, Purpose, Seen, Table, Word};
 use crate::store::{BuildError, Clients, Kept};
 
@@ -234,7 +235,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         } else {
             self.clients = Clients::new(rule.limit(), self.capacity, self.most_bytes)?;
         }
-        self.lag = lag_of(&rule);
+        self.lag = rule.limit().lag();
         self.rule = rule;
         Ok(())
     }
@@ -381,16 +382,10 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
 
     #[inline(never)]
     fn decide_any(&self, key: KeyHash, cost: Cost, now: Nanos, mode: Mode) -> Verdict<'_> {
-        let decision = atomic::decide(&mut [self.part(key, cost)], mode, now);
+        let decision = atomic::decide(&mut [self.part(key, cost)], mode, None, &|| now);
         let (allowed, details) = (decision.allowed, Details::Whole(decision));
         Verdict { rule: &self.rule, now, clock: None, cost, allowed, details }
     }
-}
-
-/// A 128th of the time in which the rule forgets: what it takes to refill a bucket, or the averaging period.
-fn lag_of(rule: &Rule) -> Duration {
-    let (_, forgets_in) = rule.limit().allowance();
-    Duration::try_from_secs_f64(forgets_in / 128.0).unwrap_or(Duration::MAX)
 }
 
 impl<K: ?Sized, C> fmt::Debug for Limiter<K, C> {

@@ -9,6 +9,7 @@ use std::{vec, vec::Vec};
 use proptest::prelude::*;
 
 use super::*;
+use crate::clock::tests::Lagging;
 use crate::clock::{Clock, ManualClock};
 use crate::store::table::TableError;
 use crate::{Decision, Outcome, RuleSet, State, Wait};
@@ -350,21 +351,6 @@ fn waiting_sleeps_once_and_giving_up_refunds() {
     assert_eq!(next(), Duration::from_secs(3));
     drop(waiting);
     assert_eq!(next(), Duration::from_secs(2));
-}
-
-/// A clock whose `lately` is as old as it may be.
-#[derive(Default)]
-struct Lagging(ManualClock);
-
-impl Clock for Lagging {
-    fn now(&self) -> Nanos {
-        self.0.now()
-    }
-
-    fn lately(&self, lag: Duration) -> Option<Nanos> {
-        let lag = lag.min(Duration::from_millis(4));
-        Some(Nanos::new(self.now().get() - u64::try_from(lag.as_nanos()).unwrap()))
-    }
 }
 
 /// Whether a request is allowed, and how long it has to wait, is told for the present instant, to the

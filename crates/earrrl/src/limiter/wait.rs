@@ -2,7 +2,7 @@
 //!
 //! A bucket may go below zero: a client that comes when it is empty is charged at once, and learns how long to
 //! wait until the refill has paid for it. So everybody waits in the order of arrival, nobody polls,
-//! and there is no queue in memory. Who gives up is refunded.
+//! and there is no queue in memory. A caller that gives up gets a refund.
 
 use core::borrow::Borrow;
 use core::future::Future;
@@ -17,7 +17,7 @@ use crate::clock::{Clock, Nanos};
 use crate::cost::Cost;
 use crate::decision::Wait;
 use crate::error::RuleError;
-use crate::rules::atomic::Part;
+use crate::rules::part::Part;
 use crate::store::Kept;
 use crate::store::table::Change;
 
@@ -25,7 +25,7 @@ use crate::store::table::Change;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Patience {
-    /// Who would have to wait longer is turned away at once: the bound of the queue.
+    /// A caller that would have to wait longer is refused at once: this bounds the queue.
     pub max_wait: Duration,
     /// Up to so much is added at random, so that waiters of many clients don't wake together.
     pub jitter: Duration,

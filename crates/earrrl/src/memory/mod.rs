@@ -17,9 +17,12 @@ use crate::algorithm::{Limit, Mode, State};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::Decision;
-use crate::engine::{Charge, Engine, EngineError, RuleId, merge_charges, restore_places};
+use crate::engine::{
+    Charge, Engine, EngineError, RuleId, are_distinct, merge_charges, restore_places,
+};
 use crate::rule::Rule;
-use crate::rules::atomic::{self, Part};
+use crate::rules::atomic::{self, Each};
+use crate::rules::part::Part;
 use crate::store::table::{KeyHash, KeyHasher};
 use crate::store::{BuildError, Clients};
 use prepared::{Prepared, Rules};
@@ -253,11 +256,12 @@ impl<C: Clock> MemoryEngine<C> {
     ) -> Result<Decision, EngineError> {
         let rules = self.rules.load();
         let (known, part) = known_part(&rules, rule, key, cost)?;
-        let decision = part.decide_at_home(mode, || self.at(now));
+        let lately = self.clock.lately_unless(now, known.lag);
+        let now = || self.clock.at_or_now(now);
+        let decision = part.decide_at_home(mode, lately, now);
         Ok(decision.unwrap_or_else(|| {
-            let now = self.at(now);
-            known.settle(key, now);
-            atomic::decide(&mut [part], mode, now)
+            known.settle(key, now());
+            atomic::decide(&mut [part], mode, None, &now)
         }))
     }
 
@@ -287,27 +291,46 @@ impl<C: Clock> MemoryEngine<C> {
         if let [Charge { rule, key, cost }] = *charges {
             return self.decide_hashed(rule, self.hash(key), cost, mode, now);
         }
-        let (rules, now) = (self.rules.load(), self.at(now));
+        let rules = self.rules.load();
+        if are_distinct(charges) {
+            return self.run_distinct(&rules, charges, mode, now);
+        }
         let known = |id: RuleId| rules.get(id.0 as usize).map(|known| &known.rule);
         let merged = merge_charges(charges, known)?;
-        let parts: Result<Vec<_>, _> =
-            merged.iter().map(|(_, charge)| self.part(&rules, charge, now)).collect();
-        let mut decision = atomic::decide(&mut parts?, mode, now);
+        let distinct: Vec<_> = merged.iter().map(|(_, charge)| *charge).collect();
+        let mut decision = self.run_distinct(&rules, &distinct, mode, now)?;
         restore_places(&mut decision, &merged);
         Ok(decision)
     }
 
-    fn part<'a>(
+    fn run_distinct(
+        &self,
+        rules: &Rules,
+        charges: &[Charge<'_>],
+        mode: Mode,
+        now: Option<Nanos>,
+    ) -> Result<Decision, EngineError> {
+        let (mut parts, mut lag) = (Each::new(), Duration::MAX);
+        for charge in charges {
+            let (known, part) = self.known_part(rules, charge)?;
+            if known.older.is_some() {
+                known.settle(part.key, self.clock.at_or_now(now));
+            }
+            parts.push(part);
+            lag = lag.min(known.lag);
+        }
+        let lately = self.clock.lately_unless(now, lag);
+        let now = || self.clock.at_or_now(now);
+        Ok(atomic::decide(&mut parts, mode, lately, &now))
+    }
+
+    #[inline]
+    fn known_part<'a>(
         &self,
         rules: &'a Rules,
         charge: &Charge<'_>,
-        now: Nanos,
-    ) -> Result<Part<'a>, EngineError> {
-        part(rules, charge.rule, self.hash(charge.key), charge.cost, now)
-    }
-
-    fn at(&self, now: Option<Nanos>) -> Nanos {
-        now.map_or_else(|| self.clock.now(), |now| self.clock.at(now))
+    ) -> Result<(&'a Prepared, Part<'a>), EngineError> {
+        known_part(rules, charge.rule, self.hash(charge.key), charge.cost)
     }
 
     fn change(
@@ -317,22 +340,11 @@ impl<C: Clock> MemoryEngine<C> {
         change: impl FnOnce(Part<'_>),
     ) -> Result<(), EngineError> {
         let rules = self.rules.load();
-        change(self.part(&rules, charge, now)?);
+        let (known, part) = self.known_part(&rules, charge)?;
+        known.settle(part.key, now);
+        change(part);
         Ok(())
     }
-}
-
-#[inline]
-fn part(
-    rules: &Rules,
-    rule: RuleId,
-    key: KeyHash,
-    cost: Cost,
-    now: Nanos,
-) -> Result<Part<'_>, EngineError> {
-    let (known, part) = known_part(rules, rule, key, cost)?;
-    known.settle(key, now);
-    Ok(part)
 }
 
 /// The client may still have to be brought over; see [`Prepared::settle`].
@@ -366,9 +378,9 @@ impl<C: Clock> Engine for MemoryEngine<C> {
 
     fn admit_at_once(&self, charge: &Charge<'_>) -> bool {
         let rules = self.rules.load();
-        let part = known_part(&rules, charge.rule, self.hash(charge.key), charge.cost);
-        part.is_ok_and(|(known, part)| {
-            let admitted = part.admit_at_home(|| self.clock.now());
+        self.known_part(&rules, charge).is_ok_and(|(known, part)| {
+            let lately = self.clock.lately(known.lag);
+            let admitted = part.admit_at_home(lately, || self.clock.now());
             admitted.unwrap_or_else(|| {
                 let now = self.clock.now();
                 known.settle(part.key, now);
@@ -383,7 +395,7 @@ impl<C: Clock> Engine for MemoryEngine<C> {
         charged_at: Option<Nanos>,
         now: Option<Nanos>,
     ) -> Self::Done {
-        let now = self.at(now);
+        let now = self.clock.at_or_now(now);
         ready(self.change(charge, now, |part| part.refund(now, charged_at)))
     }
 

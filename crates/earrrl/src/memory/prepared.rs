@@ -1,5 +1,6 @@
 //! The rules of an engine in memory, and what becomes of their clients when they change.
 
+use core::time::Duration;
 use std::format;
 use std::sync::Arc;
 use std::vec::Vec;
@@ -23,6 +24,8 @@ pub(super) struct Prepared {
     pub(super) name: Arc<str>,
     pub(super) rule: Rule,
     pub(super) clients: Arc<Clients>,
+    /// See [`Limit::lag`](crate::Limit).
+    pub(super) lag: Duration,
     pub(super) capacity: usize,
     /// How many clients that were not idle had to go from the stores before this one.
     pub(super) displaced: u64,
@@ -66,6 +69,7 @@ impl Prepared {
             name: name.into(),
             rule: rule.clone(),
             clients,
+            lag: rule.limit().lag(),
             capacity,
             displaced: 0,
             older: None,
@@ -76,7 +80,7 @@ impl Prepared {
     /// states mean something else there, or its size is another; of another algorithm, none does.
     pub(super) fn changed(&self, rule: &Rule, capacity: usize) -> Result<Self, EngineError> {
         let (old, new) = (self.rule.limit(), rule.limit());
-        let mut changed = Self { rule: rule.clone(), capacity, ..self.clone() };
+        let mut changed = Self { rule: rule.clone(), lag: new.lag(), capacity, ..self.clone() };
         if new.keeps_states_of(old) && capacity == self.capacity {
             return Ok(changed);
         }

@@ -3,10 +3,43 @@ use std::thread;
 use super::prepared::BLOCK;
 use super::*;
 use crate::clock::ManualClock;
+use crate::clock::tests::Lagging;
 use crate::decision::Action;
 
 fn engine() -> MemoryEngine<ManualClock> {
     MemoryEngine::with_clock(1, ManualClock::new(Nanos::from_secs(1_800_000_000))).unwrap()
+}
+
+/// Whether a request is allowed, and how long it has to wait, is told for the present instant, to the
+/// nanosecond, under one rule or several.
+#[test]
+fn an_instant_of_a_moment_ago_decides_only_what_it_can() {
+    let texts = ["gcra 1/1h burst=3", "recent-average 100/s half-life=1m", "gcra 9/m burst=900"];
+    for count in 1..=texts.len() {
+        let clock = Arc::new(Lagging::default());
+        clock.0.set(Nanos::from_secs(1_000_000));
+        let engine = MemoryEngine::with_clock(1, Arc::clone(&clock)).unwrap();
+        let charge = |text: &&str| {
+            let rule = engine.prepare(&format!("r{}", text.len()), &text.parse().unwrap()).unwrap();
+            Charge { rule, key: b"alice", cost: Cost::ONE }
+        };
+        let charges: Vec<_> = texts[..count].iter().map(charge).collect();
+        let ask = || engine.decide(&charges, Mode::Check, None).into_inner().unwrap();
+        assert!(ask().allowed);
+        let allowed = ask();
+        assert!(allowed.allowed && allowed.at + Duration::from_millis(4) == clock.now());
+        assert!(ask().allowed);
+        let wait = || ask().retry_after.duration().unwrap();
+        let denied = ask();
+        assert_eq!((denied.allowed, denied.rule, denied.at), (false, 0, clock.now()));
+        let before = wait();
+        clock.0.advance(Duration::from_millis(3));
+        assert_eq!(wait(), before - Duration::from_millis(3));
+        clock.0.advance(wait() - Duration::from_nanos(1));
+        assert_eq!(wait(), Duration::from_nanos(1), "{count} rules");
+        clock.0.advance(Duration::from_nanos(1));
+        assert!(ask().allowed, "{count} rules");
+    }
 }
 
 /// Blocks are shared between one state of the rules and the next.

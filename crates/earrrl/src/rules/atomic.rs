@@ -7,50 +7,54 @@
 //! from the judgement to the end. A concurrent request may see a charge that is about to be taken
 //! back: an error on the deny side.
 
+use core::time::Duration;
 use std::sync::MutexGuard;
 use std::vec::Vec;
 
+use smallvec::SmallVec;
+
 use crate::algorithm::{Limit, Mode, Policy, State};
 use crate::clock::Nanos;
-use crate::cost::Cost;
 use crate::decision::{Action, Decision, Figures, Wait};
-use crate::rule::Rule;
-use crate::rules::{Judgement, combine};
-use crate::store::table::KeyHash;
-use crate::store::{Clients, Kept, Next, Shard, States};
+use crate::rules::at_home::AtHome;
+use crate::rules::part::Part;
+use crate::rules::{Judgement, Report, combine};
+use crate::store::table::Place;
+use crate::store::{Kept, Next, Shard, States};
 
-/// What a request is charged under one rule.
-#[derive(Clone, Copy)]
-pub(crate) struct Part<'a> {
-    pub(crate) rule: &'a Rule,
-    pub(crate) clients: &'a Clients,
-    pub(crate) key: KeyHash,
-    pub(crate) cost: Cost,
-}
+/// One for each rule: of so many without an allocation.
+pub(crate) type Each<T> = SmallVec<[T; 8]>;
 
 /// What one rule said, and its figures afterwards.
 type Judged = (Judgement, Figures);
 
-/// Decides a request; the same rule and key must not come twice.
-pub(crate) fn decide(parts: &mut [Part<'_>], mode: Mode, now: Nanos) -> Decision {
+/// Decides a request; the same rule and key must not come twice. An instant of a moment ago may be given,
+/// too: it is as good where it is within every rule.
+pub(crate) fn decide(
+    parts: &mut [Part<'_>],
+    mode: Mode,
+    lately: Option<Nanos>,
+    now: &dyn Fn() -> Nanos,
+) -> Decision {
     if let [part] = &*parts {
-        return together(parts, now, &[part.decide_alone(mode, now)]);
+        let at_home = part.decide_at_home(mode, lately, now);
+        return at_home.unwrap_or_else(|| part.decide_alone(mode, now()));
     }
     if mode == Mode::Charge {
         // Stored under every rule whatever the others say: nothing ties them together.
-        let judged: Vec<Judged> = parts.iter().map(|part| part.charge(mode, now)).collect();
-        return together(parts, now, &judged);
+        let now = now();
+        let said: Each<Said<'_>> = parts.iter().map(|part| part.charge(mode, now).into()).collect();
+        return together(parts, now, &said);
     }
-    // All are on their way before the first is waited for.
-    parts.iter().for_each(|part| part.clients.prefetch(part.key, part.rule.limit().policy()));
+    // All are on their way before the clock is read, and the first is waited for.
+    let places: Each<_> = parts.iter().map(Part::place).collect();
     let shards = Shards::lock(parts, now);
-    let judged = Request { parts, now, shards }.decide(mode);
-    together(parts, now, &judged)
+    Request { parts, places: &places, now: Nanos::ZERO, shards }.decide(mode, lately, now)
 }
 
-fn together(parts: &[Part<'_>], now: Nanos, judged: &[Judged]) -> Decision {
-    let judged = parts.iter().zip(judged);
-    combine(now, judged.map(|(part, (judgement, figures))| (part.rule, judgement, figures)))
+fn together(parts: &[Part<'_>], now: Nanos, said: &[Said<'_>]) -> Decision {
+    let each = parts.iter().zip(said);
+    combine(now, each.map(|(part, said)| (part.rule, said.judgement(), said)))
 }
 
 impl<'a> Part<'a> {
@@ -85,8 +89,9 @@ impl<'a> Part<'a> {
         })
     }
 
-    fn decide_alone(&self, mode: Mode, now: Nanos) -> Judged {
-        if mode == Mode::Peek { self.peek(now) } else { self.charge(mode, now) }
+    fn decide_alone(&self, mode: Mode, now: Nanos) -> Decision {
+        let judged = if mode == Mode::Peek { self.peek(now) } else { self.charge(mode, now) };
+        combine(now, std::iter::once((self.rule, &judged.0, &judged.1)))
     }
 
     /// The judgement alone. Where the action is to delay, that takes the wait.
@@ -192,13 +197,14 @@ struct Shards<'a>(Vec<((usize, usize), MutexGuard<'a, Shard>)>);
 
 impl<'a> Shards<'a> {
     /// Locks them, and follows clients whose rule was changed meanwhile.
-    fn lock(parts: &mut [Part<'a>], now: Nanos) -> Self {
+    fn lock(parts: &mut [Part<'a>], now: &dyn Fn() -> Nanos) -> Self {
         loop {
             let shards = Self::lock_all(parts);
             if !parts.iter().any(Part::is_sealed) {
                 return shards;
             }
             drop(shards);
+            let now = now();
             parts
                 .iter_mut()
                 .filter(|part| part.is_sealed())
@@ -223,34 +229,52 @@ impl<'a> Shards<'a> {
 
 struct Request<'r, 'a> {
     parts: &'r [Part<'a>],
+    /// Of those whose states are words.
+    places: &'r [Option<Place<'a>>],
     now: Nanos,
     shards: Shards<'a>,
 }
 
-/// What one rule says until all have said it: figures come last, and only once.
-struct Judging {
-    judgement: Judgement,
-    figures: Option<Figures>,
+/// What one rule says.
+enum Said<'a> {
+    /// Of a client that was judged in its place.
+    AtHome(AtHome<'a>),
+    /// Of another. Figures come last, and only once.
+    Elsewhere(Judgement, Option<Figures>),
 }
 
-impl Request<'_, '_> {
-    fn decide(mut self, mode: Mode) -> Vec<Judged> {
-        let mut judging: Vec<Judging> = Vec::with_capacity(self.parts.len());
-        for part in self.parts {
-            judging.push(Judging { judgement: self.judge(part), figures: None });
+impl<'r> Request<'r, '_> {
+    fn decide(mut self, mode: Mode, lately: Option<Nanos>, now: &dyn Fn() -> Nanos) -> Decision {
+        let mut said = Each::new();
+        self.judge_all(lately.unwrap_or_else(now), &mut said);
+        if lately.is_some() && !said.iter().all(|said| said.judgement().allowed) {
+            self.judge_all(now(), &mut said);
         }
         if mode == Mode::Check {
-            self.charge_strict_words(&mut judging);
-            if all_pass(&judging) {
-                self.charge_leaky_words(&mut judging);
+            self.charge_strict_words(&mut said);
+            if all_pass(&said) {
+                self.charge_leaky_words(&mut said);
             }
-            self.store_states(&mut judging);
+            self.store_states(&mut said);
         }
-        let each = self.parts.iter().zip(judging);
-        each.map(|(part, Judging { judgement, figures })| {
-            (judgement, figures.unwrap_or_else(|| self.figures(part)))
-        })
-        .collect()
+        for (part, said) in self.parts.iter().zip(&mut said) {
+            if let Said::Elsewhere(_, figures @ None) = said {
+                *figures = Some(self.figures(part));
+            }
+        }
+        together(self.parts, self.now, &said)
+    }
+
+    fn judge_all(&mut self, now: Nanos, said: &mut Each<Said<'r>>) {
+        self.now = now;
+        said.clear();
+        for (part, place) in self.parts.iter().zip(self.places) {
+            let at_home = place.as_ref().and_then(|place| part.judge_at_home(place, now));
+            said.push(match at_home {
+                Some(client) => Said::AtHome(client),
+                None => Said::Elsewhere(self.judge(part), None),
+            });
+        }
     }
 
     fn judge(&mut self, part: &Part<'_>) -> Judgement {
@@ -272,60 +296,110 @@ impl Request<'_, '_> {
         }
     }
 
-    fn charge_word(&self, part: &Part<'_>, judging: &mut Judging) {
-        let (judgement, figures) = part.charge(Mode::Check, self.now);
-        *judging = Judging { judgement, figures: Some(figures) };
+    fn charge_word(&self, part: &Part<'_>, said: &mut Said<'_>) {
+        if let Said::AtHome(client) = said
+            && client.settle(|judgement| judgement.settle(Mode::Check, true)).is_some()
+        {
+            return;
+        }
+        *said = part.charge(Mode::Check, self.now).into();
     }
 
     /// Strict rules store every attempt, so they need not wait for the others.
-    fn charge_strict_words(&self, judging: &mut [Judging]) {
-        for (part, judging) in self.parts.iter().zip(judging) {
+    fn charge_strict_words(&self, said: &mut [Said<'_>]) {
+        for (part, said) in self.parts.iter().zip(said) {
             if part.is_word() && part.is_strict() {
-                self.charge_word(part, judging);
+                self.charge_word(part, said);
             }
         }
     }
 
     /// Leaky rules are charged until one, meanwhile, does not let the request pass.
-    fn charge_leaky_words(&self, judging: &mut [Judging]) {
+    fn charge_leaky_words(&self, said: &mut [Said<'_>]) {
         for (nth, part) in self.parts.iter().enumerate() {
             if !part.is_word() || part.is_strict() {
                 continue;
             }
-            self.charge_word(part, &mut judging[nth]);
-            if !judging[nth].judgement.passes() {
-                self.take_back(&mut judging[..nth]);
+            self.charge_word(part, &mut said[nth]);
+            if !said[nth].judgement().passes() {
+                self.take_back(&mut said[..nth]);
                 return;
             }
         }
     }
 
-    fn take_back(&self, judging: &mut [Judging]) {
-        for (part, judging) in self.parts.iter().zip(judging) {
-            let was_charged = judging.judgement.settle(Mode::Check, true) == Mode::Charge;
+    fn take_back(&self, said: &mut [Said<'_>]) {
+        for (part, said) in self.parts.iter().zip(said) {
+            let judgement = *said.judgement();
+            let was_charged = judgement.settle(Mode::Check, true) == Mode::Charge;
             if part.is_word() && !part.is_strict() && was_charged {
                 part.refund(self.now, Some(self.now));
-                judging.figures = None;
+                *said = Said::Elsewhere(judgement, None);
             }
         }
     }
 
     /// Larger states are still as they were judged.
-    fn store_states(&mut self, judging: &mut [Judging]) {
-        let pass = all_pass(judging);
-        for (part, judging) in self.parts.iter().zip(judging) {
-            let (now, mode) = (self.now, judging.judgement.settle(Mode::Check, pass));
+    fn store_states(&mut self, said: &mut [Said<'_>]) {
+        let pass = all_pass(said);
+        for (part, said) in self.parts.iter().zip(said) {
+            let (now, mode) = (self.now, said.judgement().settle(Mode::Check, pass));
             if mode == Mode::Charge
+                && let Said::Elsewhere(_, figures) = said
                 && let Some(shard) = self.shards.of(part)
             {
                 let limit = part.rule.limit();
                 let store = |state| part.store(state, now, mode);
-                judging.figures = Some(shard.update(part.key, limit, now, store));
+                *figures = Some(shard.update(part.key, limit, now, store));
             }
         }
     }
 }
 
-fn all_pass(judging: &[Judging]) -> bool {
-    judging.iter().all(|judging| judging.judgement.passes())
+fn all_pass(said: &[Said<'_>]) -> bool {
+    said.iter().all(|said| said.judgement().passes())
+}
+
+impl Said<'_> {
+    #[inline]
+    fn judgement(&self) -> &Judgement {
+        match self {
+            Self::AtHome(client) => client.judgement(),
+            Self::Elsewhere(judgement, _) => judgement,
+        }
+    }
+}
+
+impl From<Judged> for Said<'_> {
+    fn from((judgement, figures): Judged) -> Self {
+        Self::Elsewhere(judgement, Some(figures))
+    }
+}
+
+/// Asked once all have their figures.
+impl Report for Said<'_> {
+    fn remaining(&self) -> u64 {
+        match self {
+            Self::AtHome(client) => client.remaining(),
+            Self::Elsewhere(_, figures) => figures.map_or(0, |figures| figures.remaining()),
+        }
+    }
+
+    fn retry_after(&self) -> Wait {
+        match self {
+            Self::AtHome(client) => client.retry_after(),
+            Self::Elsewhere(_, figures) => {
+                figures.map_or(Wait::NONE, |figures| figures.retry_after())
+            }
+        }
+    }
+
+    fn standing(&self) -> (Option<f64>, f64, Duration) {
+        match self {
+            Self::AtHome(client) => client.standing(),
+            Self::Elsewhere(_, figures) => {
+                figures.map_or((None, 0.0, Duration::ZERO), |figures| figures.standing())
+            }
+        }
+    }
 }

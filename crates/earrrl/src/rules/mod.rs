@@ -9,6 +9,8 @@ mod at_home;
 #[cfg(feature = "std")]
 pub(crate) mod atomic;
 #[cfg(feature = "std")]
+pub(crate) mod part;
+#[cfg(feature = "std")]
 mod set;
 
 #[cfg(feature = "std")]
@@ -47,6 +49,7 @@ impl Judgement {
     }
 
     /// Whether the rule lets the request pass, for all that it is over the limit.
+    #[inline]
     pub fn passes(&self) -> bool {
         self.allowed || self.hold.is_some() || !self.enforces
     }
@@ -88,11 +91,36 @@ pub fn decide_all(
     combine(now, judged.iter().map(|(rule, judgement, figures)| (*rule, judgement, figures)))
 }
 
+/// The figures of one rule after storing, each worked out when it is asked for.
+pub trait Report {
+    /// As [`Figures::remaining`].
+    fn remaining(&self) -> u64;
+    /// As [`Figures::retry_after`].
+    fn retry_after(&self) -> Wait;
+    /// What only the deciding rule is asked: its rate, its limit, and the wait until it is as good as new.
+    fn standing(&self) -> (Option<f64>, f64, Duration);
+}
+
+impl Report for Figures {
+    fn remaining(&self) -> u64 {
+        self.remaining
+    }
+
+    fn retry_after(&self) -> Wait {
+        self.retry_after
+    }
+
+    fn standing(&self) -> (Option<f64>, f64, Duration) {
+        (self.rate, self.limit, self.reset_after)
+    }
+}
+
 /// The one answer of several rules: their judgements, and their figures after storing. A dry run
 /// answers only where no rule beside it acts; else it shows in [`Decision::over`] alone.
-pub fn combine<'a>(
+#[inline]
+pub fn combine<'a, R: Report + 'a>(
     at: Nanos,
-    judged: impl Iterator<Item = (&'a Rule, &'a Judgement, &'a Figures)> + Clone,
+    judged: impl Iterator<Item = (&'a Rule, &'a Judgement, &'a R)> + Clone,
 ) -> Decision {
     let all_pass = judged.clone().all(|(_, judgement, _)| judgement.passes());
     let some_act = judged.clone().any(|(rule, ..)| rule.action() != Action::Observe);
@@ -109,39 +137,41 @@ pub fn combine<'a>(
         delay: Duration::ZERO,
         over: Places::NONE,
     };
-    let mut chosen: Option<Wait> = None;
-    for (place, (rule, judgement, figures)) in judged.enumerate() {
+    let mut deciding: Option<(Wait, &R)> = None;
+    for (place, (rule, judgement, report)) in judged.enumerate() {
         if !judgement.allowed {
             answer.over.insert(place);
         }
         if some_act && rule.action() == Action::Observe {
             continue;
         }
-        let wait = wait_of(rule, figures);
-        let chooses = match (all_pass, judgement.passes()) {
-            (true, _) => chosen.is_none() || figures.remaining < answer.remaining,
+        let remaining = report.remaining();
+        let wait = if all_pass { Wait::NONE } else { wait_of(rule, report) };
+        let decides = match (all_pass, judgement.passes()) {
+            (true, _) => deciding.is_none() || remaining < answer.remaining,
             (false, true) => false,
-            (false, false) => chosen.is_none_or(|longest| wait > longest),
+            (false, false) => deciding.is_none_or(|(longest, _)| wait > longest),
         };
-        if chooses {
-            chosen = Some(wait);
-            (answer.rule, answer.rate, answer.limit) = (place, figures.rate, figures.limit);
-            answer.reset_after = figures.reset_after;
+        if decides {
+            (answer.rule, deciding) = (place, Some((wait, report)));
         }
-        answer.remaining = answer.remaining.min(figures.remaining);
+        answer.remaining = answer.remaining.min(remaining);
         answer.outcome = worse(answer.outcome, outcome_of(rule, judgement, all_pass));
         answer.delay = answer.delay.max(judgement.hold.filter(|_| all_pass).unwrap_or_default());
         if !all_pass && rule.action().enforces() {
             answer.retry_after = answer.retry_after.max(wait);
         }
     }
+    if let Some((_, report)) = deciding {
+        (answer.rate, answer.limit, answer.reset_after) = report.standing();
+    }
     answer.allowed = answer.outcome != Outcome::Deny;
     answer
 }
 
 /// The wait until the rule lets such a request pass: where it would hold it, until it would.
-fn wait_of(rule: &Rule, figures: &Figures) -> Wait {
-    match (rule.action(), figures.retry_after) {
+fn wait_of(rule: &Rule, report: &impl Report) -> Wait {
+    match (rule.action(), report.retry_after()) {
         (Action::Delay { max }, Wait::For(wait)) => Wait::For(wait.saturating_sub(max)),
         (_, wait) => wait,
     }

@@ -2,10 +2,12 @@
 
 use core::fmt;
 use core::hash::Hash;
+use core::time::Duration;
 use std::string::ToString;
 use std::vec::Vec;
 
-use super::atomic::{self, Part};
+use super::atomic::{self, Each};
+use super::part::Part;
 use crate::algorithm::Mode;
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
@@ -36,6 +38,8 @@ pub struct RuleSet<C = SystemClock> {
     rules: Vec<(Rule, Clients)>,
     hasher: KeyHasher,
     clock: Time<C>,
+    /// How far the instant that a request is stored at may lag behind the present one.
+    lag: Duration,
 }
 
 /// What a rule set is to be; see [`RuleSet::builder`].
@@ -83,7 +87,9 @@ impl RuleSetBuilder {
             let clients = Clients::new(rule.limit(), capacity, None)?;
             Ok((rule, clients))
         };
+        let lag = self.rules.iter().map(|(rule, _)| rule.limit().lag()).min().unwrap_or_default();
         Ok(RuleSet {
+            lag,
             rules: self.rules.into_iter().map(keep).collect::<Result<_, BuildError>>()?,
             hasher: KeyHasher::random()?,
             clock: Time::new(clock),
@@ -193,10 +199,11 @@ impl<C: Clock> Request<'_, C> {
     }
 
     fn decide(self, mode: Mode) -> Result<Decision, RuleError> {
-        let (places, mut parts): (Vec<usize>, Vec<Part<'_>>) = self.parts()?.into_iter().unzip();
+        let (places, mut parts) = self.parts()?;
         let clock = &self.set.clock;
-        let now = self.now.map_or_else(|| clock.now(), |now| clock.at(now));
-        let mut decision = atomic::decide(&mut parts, mode, now);
+        let lately = clock.lately_unless(self.now, self.set.lag);
+        let now = || clock.at_or_now(self.now);
+        let mut decision = atomic::decide(&mut parts, mode, lately, &now);
         let place = |nth: usize| places.get(nth).copied().unwrap_or(nth);
         decision.over = decision.over.iter().map(place).collect();
         decision.rule = place(decision.rule);
@@ -204,7 +211,7 @@ impl<C: Clock> Request<'_, C> {
     }
 
     /// What is charged, each with the place of its rule.
-    fn parts(&self) -> Result<Vec<(usize, Part<'_>)>, RuleError> {
+    fn parts(&self) -> Result<(Each<usize>, Each<Part<'_>>), RuleError> {
         let (charges, rules) = (self.charges.len(), self.set.rules.len());
         if charges != rules {
             let problem = std::format!("{charges} clients for {rules} rules");
@@ -214,13 +221,16 @@ impl<C: Clock> Request<'_, C> {
             let problem = "every rule is skipped".to_string();
             return Err(RuleError::of_kind(RuleErrorKind::Clients, problem));
         }
-        let each = self.set.rules.iter().zip(&self.charges).enumerate();
-        each.filter_map(|(place, ((rule, clients), charge))| {
-            let (key, cost) = (*charge)?;
-            let part = |cost| (place, Part { rule, clients, key, cost });
-            Some(rule.accept(cost).map(part))
-        })
-        .collect()
+        let (mut places, mut parts) = (Each::new(), Each::new());
+        for (place, ((rule, clients), charge)) in
+            self.set.rules.iter().zip(&self.charges).enumerate()
+        {
+            if let Some((key, cost)) = *charge {
+                places.push(place);
+                parts.push(Part { rule, clients, key, cost: rule.accept(cost)? });
+            }
+        }
+        Ok((places, parts))
     }
 }
 

@@ -7,7 +7,7 @@ use super::unit::Unit;
 
 /// The algorithm for all limits that don't say their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Algorithm {
+pub enum EnvoyAlgorithm {
     /// The peer's: a count that starts again at every multiple of the unit.
     #[default]
     FixedWindow,
@@ -19,7 +19,7 @@ pub enum Algorithm {
     RecentAverage,
 }
 
-impl Algorithm {
+impl EnvoyAlgorithm {
     /// All of them.
     pub const ALL: [Self; 4] =
         [Self::FixedWindow, Self::SlidingWindow, Self::Gcra, Self::RecentAverage];
@@ -63,7 +63,7 @@ impl LimitConfig {
     ///
     /// # Errors
     /// A rate that the algorithm can't have.
-    pub fn rule(&self, algorithm: Algorithm) -> Result<Option<Rule>, RuleError> {
+    pub fn rule(&self, algorithm: EnvoyAlgorithm) -> Result<Option<Rule>, RuleError> {
         let rule = match (&self.limit, self.amount) {
             (Some(limit), _) => Some(Rule::from(*limit)),
             (None, Amount::PerUnit(requests, unit)) => algorithm.rule(requests, unit)?,
@@ -80,8 +80,8 @@ mod tests {
     #[test]
     fn every_algorithm_has_a_rule_for_every_unit() {
         let units = [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Year];
-        for algorithm in Algorithm::ALL {
-            assert_eq!(Algorithm::parse(algorithm.name()), Some(algorithm));
+        for algorithm in EnvoyAlgorithm::ALL {
+            assert_eq!(EnvoyAlgorithm::parse(algorithm.name()), Some(algorithm));
             assert_eq!(algorithm.rule(0, Unit::Day).unwrap(), None);
             for unit in units {
                 for requests in [1, 7, 1_000_000] {

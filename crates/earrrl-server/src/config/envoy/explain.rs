@@ -1,8 +1,9 @@
 //! Which limit a descriptor meets, and why, in words.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use super::algorithm::Algorithm;
+use super::algorithm::EnvoyAlgorithm;
 use super::file::level_name;
 use super::file::{Amount, LimitConfig};
 use super::tree::{Matched, Tree, TreeLimit};
@@ -11,7 +12,7 @@ use super::unit::Unit;
 /// Explains what a descriptor's entries meet, a line a step.
 pub fn explain(
     tree: &Tree,
-    algorithm: Algorithm,
+    algorithm: EnvoyAlgorithm,
     domain: &str,
     entries: &[(&str, &str)],
 ) -> String {
@@ -23,19 +24,7 @@ pub fn explain(
         false => writeln!(text, "domain `{domain}` is unknown: no limit, OK"),
     };
     for (place, (key, value)) in entries.iter().enumerate().take_while(|_| walk.domain) {
-        let met = match walk.steps.get(place).map(|step| (step.matched, step.share)) {
-            None => "matches nothing on this level: no limit, OK".to_owned(),
-            Some((Matched::Exact, _)) => "matches its key and value".to_owned(),
-            Some((Matched::Key, _)) => {
-                "matches its key alone; each value counts for itself".to_owned()
-            }
-            Some((Matched::Wildcard(pattern), true)) => {
-                format!("matches `{pattern}`; all values share one counter")
-            }
-            Some((Matched::Wildcard(pattern), false)) => {
-                format!("matches `{pattern}`; each value counts for itself")
-            }
-        };
+        let met = met(walk.steps.get(place).map(|step| (step.matched, step.share)));
         let _ = writeln!(text, "  {key}={value} {met}");
         if walk.steps.len() <= place {
             return text;
@@ -51,7 +40,22 @@ pub fn explain(
     text
 }
 
-fn describe(text: &mut String, limit: &TreeLimit, algorithm: Algorithm) {
+/// What an entry met, and whether all values share a counter.
+fn met(step: Option<(Matched<'_>, bool)>) -> Cow<'static, str> {
+    match step {
+        None => "matches nothing on this level: no limit, OK".into(),
+        Some((Matched::Exact, _)) => "matches its key and value".into(),
+        Some((Matched::Key, _)) => "matches its key alone; each value counts for itself".into(),
+        Some((Matched::Wildcard(pattern), true)) => {
+            format!("matches `{pattern}`; all values share one counter").into()
+        }
+        Some((Matched::Wildcard(pattern), false)) => {
+            format!("matches `{pattern}`; each value counts for itself").into()
+        }
+    }
+}
+
+fn describe(text: &mut String, limit: &TreeLimit, algorithm: EnvoyAlgorithm) {
     let levels = limit.path.iter().map(|part| level_name(&part.key, &part.value));
     let path = levels.collect::<Vec<_>>().join(" > ");
     let (source, place) = (&limit.source, limit.place);
@@ -76,7 +80,7 @@ fn describe(text: &mut String, limit: &TreeLimit, algorithm: Algorithm) {
     }
 }
 
-fn amount(limit: &LimitConfig, algorithm: Algorithm) -> String {
+fn amount(limit: &LimitConfig, algorithm: EnvoyAlgorithm) -> String {
     let rule = limit.rule(algorithm).ok().flatten();
     let rule = rule.map_or_else(String::new, |rule| rule.to_string());
     match limit.amount {

@@ -5,7 +5,7 @@
 use earrrl::{Action, Limit, Rule};
 
 use super::unit::Unit;
-use super::yaml::{self, Node, Place, Value};
+use super::yaml::{self, Position, Value, YamlNode};
 use crate::config::{ConfigError, Problem};
 
 /// Every key that means something, at whatever depth; all but the last two are the peer's.
@@ -39,7 +39,7 @@ pub struct DomainConfig {
     /// The name that requests give.
     pub domain: String,
     /// Where the name stands.
-    pub place: Place,
+    pub place: Position,
     /// The first level of the tree.
     pub descriptors: Vec<DescriptorConfig>,
 }
@@ -53,7 +53,7 @@ pub fn level_name(key: &str, value: &str) -> String {
 #[derive(Clone, Debug, Default)]
 pub struct DescriptorConfig {
     /// Where it stands.
-    pub place: Place,
+    pub place: Position,
     /// Its key, not empty.
     pub key: String,
     /// Its value, which may hold wildcards; empty for any value.
@@ -113,14 +113,14 @@ pub fn parse(
 ) -> Result<DomainConfig, ConfigError> {
     let failed = |problem| ConfigError { name: source.to_owned(), problems: vec![problem] };
     let root = yaml::parse(text).map_err(failed)?;
-    let start = Place { line: 1, column: 1 };
-    let root = root.unwrap_or(Node { place: start, value: Value::Map(Vec::new()) });
+    let start = Position { line: 1, column: 1 };
+    let root = root.unwrap_or(YamlNode { place: start, value: Value::Map(Vec::new()) });
     read(&root, source, warnings)
 }
 
 /// What a file's tree means.
 pub(super) fn read(
-    root: &Node,
+    root: &YamlNode,
     source: &str,
     warnings: &mut Vec<String>,
 ) -> Result<DomainConfig, ConfigError> {
@@ -142,12 +142,12 @@ struct Reader {
 }
 
 impl Reader {
-    fn problem(&mut self, place: Place, message: impl Into<String>) {
+    fn problem(&mut self, place: Position, message: impl Into<String>) {
         self.problems.push(place.problem(message));
     }
 
     /// The peer's first pass: keys are known texts, lists hold maps.
-    fn check_keys(&mut self, node: &Node) {
+    fn check_keys(&mut self, node: &YamlNode) {
         let Value::Map(entries) = &node.value else {
             return self.problem(node.place, "error loading config file: expected a map");
         };
@@ -172,7 +172,7 @@ impl Reader {
         }
     }
 
-    fn check_value(&mut self, value: &Node) {
+    fn check_value(&mut self, value: &YamlNode) {
         match &value.value {
             Value::Map(_) => self.check_keys(value),
             Value::List(list) => {
@@ -193,7 +193,7 @@ impl Reader {
         }
     }
 
-    fn domain(&mut self, root: &Node, source: &str) -> DomainConfig {
+    fn domain(&mut self, root: &YamlNode, source: &str) -> DomainConfig {
         let mut config = DomainConfig { source: source.into(), ..DomainConfig::default() };
         config.place = root.place;
         for (key, value) in entries(root) {
@@ -212,7 +212,7 @@ impl Reader {
         config
     }
 
-    fn descriptors(&mut self, node: &Node) -> Vec<DescriptorConfig> {
+    fn descriptors(&mut self, node: &YamlNode) -> Vec<DescriptorConfig> {
         match &node.value {
             Value::List(list) => list.iter().map(|element| self.descriptor(element)).collect(),
             _ if node.is_null() => Vec::new(),
@@ -223,7 +223,7 @@ impl Reader {
         }
     }
 
-    fn descriptor(&mut self, node: &Node) -> DescriptorConfig {
+    fn descriptor(&mut self, node: &YamlNode) -> DescriptorConfig {
         let mut descriptor = DescriptorConfig { place: node.place, ..DescriptorConfig::default() };
         let mut limit = LimitReader::default();
         for (key, value) in entries(node) {
@@ -258,7 +258,7 @@ impl Reader {
         descriptor
     }
 
-    fn rate_limit(&mut self, node: &Node, limit: &mut LimitReader) {
+    fn rate_limit(&mut self, node: &YamlNode, limit: &mut LimitReader) {
         if node.is_null() {
             return;
         }
@@ -295,9 +295,9 @@ impl Reader {
         }
     }
 
-    fn replaces(&mut self, node: &Node) -> Vec<(Place, String)> {
+    fn replaces(&mut self, node: &YamlNode) -> Vec<(Position, String)> {
         let Value::List(list) = &node.value else { return Vec::new() };
-        let name = |element: &Node| {
+        let name = |element: &YamlNode| {
             let named = entries(element).find(|(key, _)| *key == "name");
             let name = named.map_or_else(String::new, |(key, value)| self.text(key, value));
             (element.place, name)
@@ -305,7 +305,7 @@ impl Reader {
         list.iter().map(name).collect()
     }
 
-    fn own_limit(&mut self, node: &Node) -> Option<Limit> {
+    fn own_limit(&mut self, node: &YamlNode) -> Option<Limit> {
         match self.text("limit", node).parse::<Rule>() {
             Ok(rule) => Some(*rule.limit()),
             Err(error) => {
@@ -315,7 +315,7 @@ impl Reader {
         }
     }
 
-    fn action(&mut self, node: &Node) -> Option<Action> {
+    fn action(&mut self, node: &YamlNode) -> Option<Action> {
         match self.text("action", node).as_str() {
             "deny" => Some(Action::Deny),
             "shadow-ban" => Some(Action::ShadowBan),
@@ -330,7 +330,7 @@ impl Reader {
         }
     }
 
-    fn metadata(&mut self, node: &Node) -> serde_json::Map<String, serde_json::Value> {
+    fn metadata(&mut self, node: &YamlNode) -> serde_json::Map<String, serde_json::Value> {
         match node.to_json() {
             serde_json::Value::Object(map) => map,
             serde_json::Value::Null => serde_json::Map::new(),
@@ -341,7 +341,7 @@ impl Reader {
         }
     }
 
-    fn text(&mut self, name: &str, node: &Node) -> String {
+    fn text(&mut self, name: &str, node: &YamlNode) -> String {
         match node.scalar() {
             Some(_) if node.is_null() => String::new(),
             Some(text) => text.to_owned(),
@@ -352,7 +352,7 @@ impl Reader {
         }
     }
 
-    fn truth(&mut self, name: &str, node: &Node) -> bool {
+    fn truth(&mut self, name: &str, node: &YamlNode) -> bool {
         let truth = node.scalar().and_then(yaml::truth);
         if truth.is_none() && !node.is_null() {
             self.problem(node.place, format!("{name}: expected true or false"));
@@ -360,7 +360,7 @@ impl Reader {
         truth.unwrap_or(false)
     }
 
-    fn count(&mut self, name: &str, node: &Node) -> u32 {
+    fn count(&mut self, name: &str, node: &YamlNode) -> u32 {
         let count = node.scalar().and_then(|text| text.replace('_', "").parse().ok());
         if count.is_none() && !node.is_null() {
             let want = format!("expected a whole number from 0 to {}", u32::MAX);
@@ -370,7 +370,7 @@ impl Reader {
     }
 
     /// A known key where it means nothing: the peer ignores it, so the file still loads.
-    fn misplaced(&mut self, key: &str, value: &Node, of: &str) {
+    fn misplaced(&mut self, key: &str, value: &YamlNode, of: &str) {
         if KEYS.contains(&key) {
             self.warnings.push(value.place.problem(format!("'{key}' is no key of {of}; ignored")));
         }
@@ -383,7 +383,7 @@ struct LimitReader {
     amount: Option<Amount>,
     own: Option<Limit>,
     name: String,
-    replaces: Vec<(Place, String)>,
+    replaces: Vec<(Position, String)>,
     shadow_mode: bool,
     quota_mode: bool,
     action: Option<Action>,
@@ -405,7 +405,7 @@ impl LimitReader {
 }
 
 /// The entries of a map whose keys are scalars.
-fn entries(node: &Node) -> impl Iterator<Item = (&str, &Node)> {
+fn entries(node: &YamlNode) -> impl Iterator<Item = (&str, &YamlNode)> {
     let entries = match &node.value {
         Value::Map(entries) => entries.as_slice(),
         _ => &[],

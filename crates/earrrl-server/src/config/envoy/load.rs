@@ -5,7 +5,7 @@ use std::string::FromUtf8Error;
 
 use super::file::{self, DomainConfig};
 use super::tree::Tree;
-use super::yaml::Place;
+use super::yaml::Position;
 use crate::config::ConfigError;
 use crate::config::value::read_bytes;
 
@@ -74,7 +74,7 @@ fn no_text(name: &str, error: &FromUtf8Error) -> ConfigError {
     let good = String::from_utf8_lossy(good);
     let last = good.rsplit('\n').next().unwrap_or_default();
     let (line, column) = (good.matches('\n').count() + 1, last.chars().count() + 1);
-    let problem = Place { line, column }.problem("expected UTF-8".to_owned());
+    let problem = Position { line, column }.problem("expected UTF-8".to_owned());
     ConfigError { name: name.to_owned(), problems: vec![problem] }
 }
 

@@ -17,10 +17,10 @@ use std::sync::Arc;
 
 use toml::Spanned;
 
-pub use self::algorithm::Algorithm;
+pub use self::algorithm::EnvoyAlgorithm;
 use self::tree::Tree;
 pub use self::wildcard::Wildcard;
-pub use self::yaml::Place;
+pub use self::yaml::Position;
 use super::problem::Problems;
 use super::suggest::nearest;
 use super::{ConfigError, file as toml_file};
@@ -33,7 +33,7 @@ pub struct EnvoyConfig {
     /// A domain may stand in several files.
     pub merge_domains: bool,
     /// What a `rate_limit` means.
-    pub algorithm: Algorithm,
+    pub algorithm: EnvoyAlgorithm,
     /// A request that one descriptor denies is counted in the others all the same, as the peer does.
     pub drain_denied: bool,
     /// The headers that clients get.
@@ -134,9 +134,9 @@ pub enum Headers {
 }
 
 impl EnvoyConfig {
-    pub(super) fn validate(file: &toml_file::Envoy, problems: &mut Problems) -> Self {
+    pub(super) fn validate(file: &toml_file::EnvoyTable, problems: &mut Problems) -> Self {
         let paths = file.files.as_ref().map(|field| field.get_ref().as_slice());
-        let algorithms = Algorithm::ALL.map(|known| (known.name(), known));
+        let algorithms = EnvoyAlgorithm::ALL.map(|known| (known.name(), known));
         let headers = [
             ("draft-11", Headers::Draft11),
             ("envoyproxy-ratelimit", Headers::Peer),
@@ -171,7 +171,7 @@ impl EnvoyConfig {
     }
 }
 
-fn control_plane(file: &toml_file::Envoy, problems: &mut Problems) -> Option<ControlPlane> {
+fn control_plane(file: &toml_file::EnvoyTable, problems: &mut Problems) -> Option<ControlPlane> {
     let field = file.xds.as_ref()?;
     let path = |name: &Option<String>| name.as_ref().map(PathBuf::from);
     let files =

@@ -6,10 +6,10 @@
 use foldhash::HashMap;
 use smallvec::SmallVec;
 
-use super::algorithm::Algorithm;
+use super::algorithm::EnvoyAlgorithm;
 use super::file::{DescriptorConfig, DomainConfig, LimitConfig, level_name};
 use super::wildcard::Wildcard;
-use super::yaml::Place;
+use super::yaml::Position;
 use crate::config::{ConfigError, Problem};
 
 /// Most descriptors of all domains.
@@ -29,7 +29,7 @@ pub struct TreeLimit {
     /// Where it is written.
     pub source: String,
     /// The place in that file.
-    pub place: Place,
+    pub place: Position,
     /// The domain.
     pub domain: String,
     /// Keys and values from the first level to its own.
@@ -186,7 +186,7 @@ impl Tree {
     ///
     /// # Errors
     /// The first that can't.
-    pub fn check(&self, algorithm: Algorithm) -> Result<(), ConfigError> {
+    pub fn check(&self, algorithm: EnvoyAlgorithm) -> Result<(), ConfigError> {
         for limit in &self.limits {
             if let Err(error) = limit.config.rule(algorithm) {
                 let problems = vec![limit.place.problem(error.to_string())];

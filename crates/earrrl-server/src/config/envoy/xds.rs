@@ -10,7 +10,7 @@ use envoy_types::pb::ratelimit::config::ratelimit::v3::{
 
 use super::file::{self, DomainConfig};
 use super::unit::Unit;
-use super::yaml::{Node, Place, Value};
+use super::yaml::{Position, Value, YamlNode};
 use crate::config::ConfigError;
 
 /// The type of the resources.
@@ -28,7 +28,7 @@ pub fn domain(config: &RateLimitConfig) -> Result<DomainConfig, ConfigError> {
     file::read(&root, &format!("xds {}", config.name), &mut Vec::new())
 }
 
-fn descriptor(from: &RateLimitDescriptor) -> Node {
+fn descriptor(from: &RateLimitDescriptor) -> YamlNode {
     let mut entries = vec![
         ("key", text(&from.key)),
         ("value", text(&from.value)),
@@ -42,7 +42,7 @@ fn descriptor(from: &RateLimitDescriptor) -> Node {
     map(entries)
 }
 
-fn rate_limit(from: &RateLimitPolicy) -> Node {
+fn rate_limit(from: &RateLimitPolicy) -> YamlNode {
     let unit = Unit::from_number(from.unit).map_or("", Unit::name);
     let replaced = from.replaces.iter().map(|replace| map([("name", text(&replace.name))]));
     map([
@@ -54,12 +54,12 @@ fn rate_limit(from: &RateLimitPolicy) -> Node {
     ])
 }
 
-fn object(from: &Struct) -> Node {
+fn object(from: &Struct) -> YamlNode {
     let field = |(key, value): (&String, &ProtoValue)| (text(key), value_of(value));
     node(Value::Map(from.fields.iter().map(field).collect()))
 }
 
-fn value_of(from: &ProtoValue) -> Node {
+fn value_of(from: &ProtoValue) -> YamlNode {
     match &from.kind {
         None | Some(Kind::NullValue(_)) => plain("null".into()),
         Some(Kind::BoolValue(value)) => truth(*value),
@@ -70,26 +70,26 @@ fn value_of(from: &ProtoValue) -> Node {
     }
 }
 
-fn map<'a>(entries: impl IntoIterator<Item = (&'a str, Node)>) -> Node {
+fn map<'a>(entries: impl IntoIterator<Item = (&'a str, YamlNode)>) -> YamlNode {
     node(Value::Map(entries.into_iter().map(|(key, value)| (text(key), value)).collect()))
 }
 
-fn list(nodes: impl Iterator<Item = Node>) -> Node {
+fn list(nodes: impl Iterator<Item = YamlNode>) -> YamlNode {
     node(Value::List(nodes.collect()))
 }
 
-fn text(value: &str) -> Node {
+fn text(value: &str) -> YamlNode {
     node(Value::Text(value.to_owned()))
 }
 
-fn truth(value: bool) -> Node {
+fn truth(value: bool) -> YamlNode {
     plain(value.to_string())
 }
 
-fn plain(value: String) -> Node {
+fn plain(value: String) -> YamlNode {
     node(Value::Plain(value))
 }
 
-fn node(value: Value) -> Node {
-    Node { place: Place::default(), value }
+fn node(value: Value) -> YamlNode {
+    YamlNode { place: Position::default(), value }
 }

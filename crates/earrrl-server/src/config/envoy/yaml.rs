@@ -15,7 +15,7 @@ const MAX_NODES: usize = 500_000;
 
 /// Where something is in its file: from 1, the column in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct Position {
     /// The line.
     pub line: usize,
     /// The column.
@@ -24,8 +24,8 @@ pub struct Place {
 
 /// A value and where it is.
 #[derive(Clone, Debug)]
-pub(super) struct Node {
-    pub(super) place: Place,
+pub(super) struct YamlNode {
+    pub(super) place: Position,
     pub(super) value: Value,
 }
 
@@ -35,11 +35,11 @@ pub(super) enum Value {
     Plain(String),
     /// A scalar that is a text in any case.
     Text(String),
-    List(Vec<Node>),
-    Map(Vec<(Node, Node)>),
+    List(Vec<YamlNode>),
+    Map(Vec<(YamlNode, YamlNode)>),
 }
 
-impl Place {
+impl Position {
     pub(super) fn problem(self, message: impl Into<String>) -> Problem {
         let Self { line, column } = self;
         // Of what no file holds there is no place.
@@ -52,13 +52,13 @@ impl Place {
     }
 }
 
-impl From<Marker> for Place {
+impl From<Marker> for Position {
     fn from(mark: Marker) -> Self {
         Self { line: mark.line().max(1), column: mark.col() + 1 }
     }
 }
 
-impl Node {
+impl YamlNode {
     /// The text of a scalar.
     pub(super) fn scalar(&self) -> Option<&str> {
         match &self.value {
@@ -139,12 +139,12 @@ fn looks_numeric(text: &str) -> bool {
 ///
 /// # Errors
 /// Where it is no YAML, has several documents, or is beyond the bounds.
-pub(super) fn parse(text: &str) -> Result<Option<Node>, Problem> {
-    let mut builder = Builder::default();
+pub(super) fn parse(text: &str) -> Result<Option<YamlNode>, Problem> {
+    let mut builder = NodeBuilder::default();
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| {
             let message = format!("error loading config file: {}", error.info());
-            Place::from(*error.marker()).problem(message)
+            Position::from(*error.marker()).problem(message)
         })?;
         builder.take(event, span.start.into())?;
     }
@@ -152,31 +152,31 @@ pub(super) fn parse(text: &str) -> Result<Option<Node>, Problem> {
 }
 
 #[derive(Default)]
-struct Builder {
-    root: Option<Node>,
+struct NodeBuilder {
+    root: Option<YamlNode>,
     open: Vec<Open>,
-    anchors: HashMap<usize, Node>,
+    anchors: HashMap<usize, YamlNode>,
     nodes: usize,
 }
 
 /// A list or a map whose end has not come yet.
 struct Open {
-    node: Node,
+    node: YamlNode,
     anchor: usize,
     /// The key whose value comes next.
-    key: Option<Node>,
+    key: Option<YamlNode>,
     /// The entries of maps that are merged into this one.
-    merged: Vec<(Node, Node)>,
+    merged: Vec<(YamlNode, YamlNode)>,
 }
 
-impl Builder {
-    fn take(&mut self, event: Event<'_>, place: Place) -> Result<(), Problem> {
+impl NodeBuilder {
+    fn take(&mut self, event: Event<'_>, place: Position) -> Result<(), Problem> {
         match event {
             Event::Scalar(text, style, anchor, _) => {
                 let text = text.into_owned();
                 let plain = style == ScalarStyle::Plain;
                 let value = if plain { Value::Plain(text) } else { Value::Text(text) };
-                self.put(Node { place, value }, anchor)
+                self.put(YamlNode { place, value }, anchor)
             }
             Event::SequenceStart(_, anchor, _) => self.open(place, Value::List(Vec::new()), anchor),
             Event::MappingStart(_, anchor, _) => self.open(place, Value::Map(Vec::new()), anchor),
@@ -195,9 +195,9 @@ impl Builder {
         }
     }
 
-    fn open(&mut self, place: Place, value: Value, anchor: usize) -> Result<(), Problem> {
+    fn open(&mut self, place: Position, value: Value, anchor: usize) -> Result<(), Problem> {
         self.fits(place, 1, 1)?;
-        let node = Node { place, value };
+        let node = YamlNode { place, value };
         self.open.push(Open { node, anchor, key: None, merged: Vec::new() });
         Ok(())
     }
@@ -214,7 +214,7 @@ impl Builder {
     }
 
     /// Counts this many nodes more, so deep below what is open.
-    fn fits(&mut self, place: Place, count: usize, depth: usize) -> Result<(), Problem> {
+    fn fits(&mut self, place: Position, count: usize, depth: usize) -> Result<(), Problem> {
         self.nodes = self.nodes.saturating_add(count);
         if self.nodes > MAX_NODES {
             return Err(place.problem(format!("more than {MAX_NODES} values")));
@@ -225,7 +225,7 @@ impl Builder {
         Ok(())
     }
 
-    fn put(&mut self, node: Node, anchor: usize) -> Result<(), Problem> {
+    fn put(&mut self, node: YamlNode, anchor: usize) -> Result<(), Problem> {
         self.fits(node.place, 1, 0)?;
         if anchor > 0 {
             self.fits(node.place, node.size().0, 0)?;
@@ -252,7 +252,7 @@ impl Builder {
 }
 
 /// `<<: *other`: the entries of another map, or of several.
-fn merge(merged: &mut Vec<(Node, Node)>, other: Node) {
+fn merge(merged: &mut Vec<(YamlNode, YamlNode)>, other: YamlNode) {
     match other.value {
         Value::Map(entries) => merged.extend(entries),
         Value::List(maps) => maps.into_iter().for_each(|other| merge(merged, other)),

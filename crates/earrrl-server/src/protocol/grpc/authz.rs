@@ -25,8 +25,8 @@ use tonic::{Code, Status};
 use super::call;
 use super::message::frame;
 use super::reply::Answer;
-use crate::protocol::authz::{Asked, decide};
-use crate::protocol::held::Held;
+use crate::protocol::authz::{ProxiedRequest, decide};
+use crate::protocol::held::HeldBytes;
 use crate::protocol::http::answer::Verdict;
 use crate::server::Server;
 use crate::service;
@@ -38,7 +38,7 @@ const ACTION: &str = "x-ratelimit-action";
 /// Answers a call.
 pub(super) async fn answer(
     server: &Server,
-    all: &Arc<Held>,
+    all: &Arc<HeldBytes>,
     request: Request<RecvStream>,
 ) -> Answer {
     let started = Instant::now();
@@ -49,7 +49,7 @@ pub(super) async fn answer(
 
 async fn check(
     server: &Server,
-    all: &Arc<Held>,
+    all: &Arc<HeldBytes>,
     request: Request<RecvStream>,
 ) -> Result<CheckResponse, Status> {
     let deadline = call::timeout(request.headers()).map_err(Status::invalid_argument)?;
@@ -71,9 +71,9 @@ async fn check(
     decided.map_err(|error| call::status(&error))
 }
 
-fn asked(http: &HttpRequest, peer: Option<IpAddr>) -> Asked<'_> {
+fn asked(http: &HttpRequest, peer: Option<IpAddr>) -> ProxiedRequest<'_> {
     let said = |text: &str| (!text.is_empty()).then(|| Cow::Owned(text.to_owned()));
-    Asked {
+    ProxiedRequest {
         method: http.method.as_str().into(),
         target: http.path.as_str().into(),
         host: said(&http.host),
@@ -82,7 +82,7 @@ fn asked(http: &HttpRequest, peer: Option<IpAddr>) -> Asked<'_> {
     }
 }
 
-/// Who is connected with Envoy.
+/// The address of the client that is connected with Envoy.
 fn address(source: &Peer) -> Option<IpAddr> {
     match source.address.as_ref()?.address.as_ref()? {
         Address::SocketAddress(address) => address.address.parse().ok(),

@@ -16,7 +16,7 @@ use super::message::{Incoming, frame};
 use super::reply::Answer;
 use crate::config::access::Access;
 use crate::protocol::bearer::{self, Refused};
-use crate::protocol::held::Held;
+use crate::protocol::held::HeldBytes;
 use crate::server::Server;
 use crate::service::error::AskError;
 use earrrl::Mode;
@@ -68,7 +68,7 @@ impl Call {
     }
 
     /// What comes of its message is held from here on.
-    pub(super) fn hold(&mut self, all: &Arc<Held>) {
+    pub(super) fn hold(&mut self, all: &Arc<HeldBytes>) {
         self.message.hold(all);
     }
 
@@ -112,7 +112,7 @@ impl Call {
 /// The message of a request that may be made.
 pub(super) async fn message<M: prost::Message + Default>(
     server: &Server,
-    all: &Arc<Held>,
+    all: &Arc<HeldBytes>,
     request: Request<RecvStream>,
 ) -> Result<M, Status> {
     let access = bearer::access(server, request.headers());

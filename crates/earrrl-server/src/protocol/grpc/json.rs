@@ -25,7 +25,7 @@ const EXACT: f64 = 9_007_199_254_740_992.0;
 /// # Errors
 /// What is wrong with it.
 pub fn request(body: &[u8]) -> Result<RateLimitRequest, String> {
-    let request: Request = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let request: JsonRequest = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let descriptors = request.descriptors.into_iter().map(descriptor);
     Ok(RateLimitRequest {
         domain: request.domain,
@@ -37,30 +37,30 @@ pub fn request(body: &[u8]) -> Result<RateLimitRequest, String> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "camelCase")]
 #[derive(Default)]
-struct Request {
+struct JsonRequest {
     #[serde(deserialize_with = "or_default")]
     domain: String,
     #[serde(deserialize_with = "or_default")]
     descriptors: Vec<Descriptor>,
     #[serde(alias = "hits_addend")]
-    hits_addend: Number,
+    hits_addend: JsonNumber,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default, rename_all = "camelCase")]
 struct Descriptor {
     #[serde(deserialize_with = "or_default")]
-    entries: Vec<Entry>,
-    limit: Option<Override>,
+    entries: Vec<JsonEntry>,
+    limit: Option<JsonOverride>,
     #[serde(alias = "hits_addend")]
-    hits_addend: Option<Number>,
+    hits_addend: Option<JsonNumber>,
     #[serde(alias = "is_negative_hits", deserialize_with = "or_default")]
     is_negative_hits: bool,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
-struct Entry {
+struct JsonEntry {
     #[serde(deserialize_with = "or_default")]
     key: String,
     #[serde(deserialize_with = "or_default")]
@@ -69,9 +69,9 @@ struct Entry {
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default, rename_all = "camelCase")]
-struct Override {
+struct JsonOverride {
     #[serde(alias = "requests_per_unit")]
-    requests_per_unit: Number,
+    requests_per_unit: JsonNumber,
     unit: UnitName,
 }
 
@@ -85,14 +85,14 @@ fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
 /// A whole number, or its text; nothing is zero.
 #[derive(Deserialize, Default)]
 #[serde(try_from = "Json")]
-struct Number(u64);
+struct JsonNumber(u64);
 
 /// A unit by name or number.
 #[derive(Deserialize, Default)]
 #[serde(try_from = "Json")]
 struct UnitName(i32);
 
-impl TryFrom<Json> for Number {
+impl TryFrom<Json> for JsonNumber {
     type Error = String;
 
     fn try_from(json: Json) -> Result<Self, String> {
@@ -120,13 +120,13 @@ impl TryFrom<Json> for UnitName {
     }
 }
 
-fn number(number: Number, name: &str) -> Result<u32, String> {
+fn number(number: JsonNumber, name: &str) -> Result<u32, String> {
     u32::try_from(number.0).map_err(|_| format!("{name}: {} is above {}", number.0, u32::MAX))
 }
 
 fn descriptor(from: Descriptor) -> Result<RateLimitDescriptor, String> {
-    let entry = |Entry { key, value }| rate_limit_descriptor::Entry { key, value };
-    let limit = |limit: Override| {
+    let entry = |JsonEntry { key, value }| rate_limit_descriptor::Entry { key, value };
+    let limit = |limit: JsonOverride| {
         Ok::<_, String>(rate_limit_descriptor::RateLimitOverride {
             requests_per_unit: number(limit.requests_per_unit, "requestsPerUnit")?,
             unit: limit.unit.0,

@@ -7,7 +7,7 @@ use h2::RecvStream;
 use hyper::body::Bytes;
 use tonic::Status;
 
-use crate::protocol::held::{self, Held, Share};
+use crate::protocol::held::{self, HeldBytes, HeldShare};
 
 /// Largest message, in bytes. A stream's window holds it whole.
 const MAX_MESSAGE: usize = 64 * 1024;
@@ -25,7 +25,7 @@ pub(super) struct Incoming {
     whole: Bytes,
     parts: Vec<u8>,
     /// What it holds, where it is waited for.
-    share: Option<Share>,
+    share: Option<HeldShare>,
 }
 
 impl Incoming {
@@ -34,8 +34,8 @@ impl Incoming {
     }
 
     /// From here on it counts as held.
-    pub(super) fn hold(&mut self, all: &Arc<Held>) {
-        self.share = Some(Share::new(all));
+    pub(super) fn hold(&mut self, all: &Arc<HeldBytes>) {
+        self.share = Some(HeldShare::new(all));
     }
 
     /// It is read no further, and what has come is forgotten.

@@ -14,7 +14,7 @@ use hyper::body::{Body as _, Bytes, Frame};
 use tower::ServiceExt as _;
 
 use super::reply::count;
-use crate::protocol::held::{self, Share};
+use crate::protocol::held::{self, HeldShare};
 use crate::server::Server;
 
 /// Answers a call, to its end or until the client takes it back.
@@ -22,7 +22,7 @@ pub(super) async fn answer(
     server: &Server,
     services: Router,
     request: Request<RecvStream>,
-    share: Share,
+    share: HeldShare,
     mut respond: SendResponse<Bytes>,
 ) {
     let came = held::head(request.headers());
@@ -92,7 +92,7 @@ fn gone() -> axum::Error {
 /// A request's body. What has come of it counts as held, since it may be kept.
 struct Received {
     body: RecvStream,
-    share: Share,
+    share: HeldShare,
     came: usize,
 }
 

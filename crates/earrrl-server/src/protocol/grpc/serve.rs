@@ -18,7 +18,7 @@ use super::reply::{Answer, send};
 use super::services::{Kind, Services, kind_of};
 use super::{authz, others};
 use crate::connections::Connection;
-use crate::protocol::held::{Held, Share};
+use crate::protocol::held::{HeldBytes, HeldShare};
 use crate::protocol::http2::{
     CONNECTION_WINDOW, MAX_HEADERS, MAX_RESETS, MAX_STREAMS, SEND_BUFFER, STREAM_WINDOW, Term,
     Turn, Watched,
@@ -32,7 +32,7 @@ const KEPT: usize = 32;
 /// The connection as `h2` sees it.
 type Requests = h2::server::Connection<Watched<Stream>, Bytes>;
 /// A request that has come, and the way back.
-type Asked = (Request<RecvStream>, SendResponse<Bytes>);
+type PendingCall = (Request<RecvStream>, SendResponse<Bytes>);
 
 /// Serves a connection to its end.
 pub async fn serve(
@@ -42,7 +42,7 @@ pub async fn serve(
     services: Services,
 ) {
     let connection = Arc::new(connection);
-    let held = Held::new(Arc::clone(&connection));
+    let held = HeldBytes::new(Arc::clone(&connection));
     let mut term = Term::new(Arc::clone(&connection), &server);
     let Some(mut requests) = greet(Watched::new(stream, connection), &mut term).await else {
         return;
@@ -50,7 +50,7 @@ pub async fn serve(
     if term.is_leaving() {
         requests.graceful_shutdown();
     }
-    let mut arrived: Vec<Asked> = Vec::new();
+    let mut arrived: Vec<PendingCall> = Vec::new();
     let ended = poll_fn(|context| {
         loop {
             match requests.poll_accept(context) {
@@ -101,8 +101,8 @@ async fn greet(stream: Watched<Stream>, term: &mut Term<'_>) -> Option<Requests>
 fn answer(
     server: &Arc<Server>,
     services: &Services,
-    held: &Arc<Held>,
-    (request, mut respond): Asked,
+    held: &Arc<HeldBytes>,
+    (request, mut respond): PendingCall,
     context: &mut Context<'_>,
 ) {
     let mode = match kind_of(&request) {
@@ -115,7 +115,7 @@ fn answer(
         }
         Kind::Other => {
             let (server, others) = (Arc::clone(server), services.others());
-            let share = Share::new(held);
+            let share = HeldShare::new(held);
             let answering = async move {
                 others::answer(&server, others, request, share, respond).await;
             };

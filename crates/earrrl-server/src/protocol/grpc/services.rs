@@ -17,7 +17,7 @@ const NAMES: [&str; 3] = [
 /// The messages of the services for Envoy, for reflection; `scripts/descriptors` makes it.
 const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
 
-/// The services that are asked rarely, and who tells of their health.
+/// The services that are called rarely, and the reporter of their health.
 #[derive(Clone, Debug)]
 pub struct Services {
     others: Router,

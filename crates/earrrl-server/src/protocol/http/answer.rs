@@ -14,9 +14,12 @@ use crate::protocol::seconds::SecondsText;
 use crate::service::Answer;
 use crate::service::rules::PreparedLimit;
 
+/// Bytes that an answer has room for at first: nearly all are shorter.
+const ROOM: usize = 512;
+
 /// The status a decision is answered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Status {
+pub(super) enum AnswerStatus {
     /// 200 when allowed, 429 when not.
     ByVerdict,
     /// 200.
@@ -27,12 +30,12 @@ pub(super) enum Status {
 pub(super) fn respond(
     answer: &Answer<'_>,
     several: bool,
-    status: Status,
+    status: AnswerStatus,
     x_rate_limit: bool,
 ) -> Response {
     let denied = answer.decision.as_ref().is_some_and(|decision| !decision.allowed);
-    let refused = denied && status == Status::ByVerdict;
-    let mut body = Vec::with_capacity(320);
+    let refused = denied && status == AnswerStatus::ByVerdict;
+    let mut body = Vec::with_capacity(ROOM);
     body.push(b'{');
     if refused {
         write_problem(answer, StatusCode::TOO_MANY_REQUESTS, &mut body);
@@ -64,7 +67,7 @@ pub(in crate::protocol) fn authorize(
     let mut response = Verdict::default();
     if refused {
         let body = response.body_mut();
-        body.reserve(320);
+        body.reserve(ROOM);
         body.push(b'{');
         write_problem(answer, deny_status, body);
         write_members(answer, true, body);

@@ -17,7 +17,7 @@ use axum::response::{IntoResponse as _, Response};
 use super::problem::Problem;
 use super::request::authorize;
 use crate::config::access::Access;
-use crate::protocol::authz::{Asked, decide};
+use crate::protocol::authz::{ProxiedRequest, decide};
 use crate::protocol::http::answer::Verdict;
 use crate::server::Server;
 
@@ -62,7 +62,7 @@ async fn verdict(
 }
 
 /// What the request is, by the proxy's headers; what they do not tell, by the question itself.
-fn asked(request: &Parts, peer: Option<IpAddr>) -> Result<Asked<'_>, Problem> {
+fn asked(request: &Parts, peer: Option<IpAddr>) -> Result<ProxiedRequest<'_>, Problem> {
     let headers = &request.headers;
     let appended = request.uri.path().strip_prefix(PATH).filter(|path| path.starts_with('/'));
     let own = Cow::Borrowed(request.method.as_str());
@@ -76,7 +76,7 @@ fn asked(request: &Parts, peer: Option<IpAddr>) -> Result<Asked<'_>, Problem> {
     let first = |name| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
     // HTTP/2 tells the host beside the headers.
     let authority = || request.uri.authority().map(|authority| authority.as_str().into());
-    Ok(Asked {
+    Ok(ProxiedRequest {
         method,
         target,
         host: HOST.iter().find_map(first).or_else(authority),

@@ -25,15 +25,15 @@ pub(super) const MAX_BATCH: usize = 1000;
 #[serde(deny_unknown_fields)]
 pub(super) struct Check<'a> {
     #[serde(borrow, default)]
-    pub(super) rule: Option<Text<'a>>,
+    pub(super) rule: Option<JsonText<'a>>,
     #[serde(borrow, default)]
     pub(super) key: Option<KeyText<'a>>,
     #[serde(borrow, default)]
-    pub(super) key_b64: Option<Text<'a>>,
+    pub(super) key_b64: Option<JsonText<'a>>,
     #[serde(borrow, default)]
     pub(super) cost: Option<&'a RawValue>,
     #[serde(borrow, default)]
-    pub(super) rules: Option<Vec<Object<Charge<'a>>>>,
+    pub(super) rules: Option<Vec<JsonObject<ChargeBody<'a>>>>,
     #[serde(borrow, default)]
     pub(super) attributes: Option<Pairs<'a>>,
 }
@@ -41,13 +41,13 @@ pub(super) struct Check<'a> {
 /// One of several charges.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Charge<'a> {
+pub(super) struct ChargeBody<'a> {
     #[serde(borrow)]
-    pub(super) rule: Text<'a>,
+    pub(super) rule: JsonText<'a>,
     #[serde(borrow, default)]
     pub(super) key: Option<KeyText<'a>>,
     #[serde(borrow, default)]
-    pub(super) key_b64: Option<Text<'a>>,
+    pub(super) key_b64: Option<JsonText<'a>>,
     #[serde(borrow, default)]
     pub(super) cost: Option<&'a RawValue>,
 }
@@ -57,11 +57,11 @@ pub(super) struct Charge<'a> {
 #[serde(deny_unknown_fields)]
 pub(super) struct Refund<'a> {
     #[serde(borrow)]
-    pub(super) rule: Text<'a>,
+    pub(super) rule: JsonText<'a>,
     #[serde(borrow, default)]
     pub(super) key: Option<KeyText<'a>>,
     #[serde(borrow, default)]
-    pub(super) key_b64: Option<Text<'a>>,
+    pub(super) key_b64: Option<JsonText<'a>>,
     #[serde(borrow, default)]
     pub(super) cost: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -71,35 +71,35 @@ pub(super) struct Refund<'a> {
 /// Several checks.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Batch<'a> {
+pub(super) struct BatchBody<'a> {
     #[serde(borrow)]
-    pub(super) checks: Vec<Object<Check<'a>>>,
+    pub(super) checks: Vec<JsonObject<Check<'a>>>,
 }
 
 /// What a check asks for, once it is known to ask for one thing.
 #[derive(Debug)]
-pub(super) enum Wanted<'a> {
-    One(Named<'a>),
-    Several(Vec<Named<'a>>),
+pub(super) enum WantedDecision<'a> {
+    One(NamedCharge<'a>),
+    Several(Vec<NamedCharge<'a>>),
     Matching(Vec<(Cow<'a, str>, Cow<'a, str>)>),
 }
 
 /// A rule, a key and a cost.
 #[derive(Debug)]
-pub(super) struct Named<'a> {
+pub(super) struct NamedCharge<'a> {
     pub(super) rule: Cow<'a, str>,
-    pub(super) key: Bytes<'a>,
+    pub(super) key: KeyBytes<'a>,
     pub(super) cost: Option<Cost>,
 }
 
 /// A key: text as it came, or bytes that had to be made.
 #[derive(Debug)]
-pub(super) enum Bytes<'a> {
+pub(super) enum KeyBytes<'a> {
     Text(Cow<'a, str>),
     Made(Key),
 }
 
-impl Bytes<'_> {
+impl KeyBytes<'_> {
     pub(super) fn as_bytes(&self) -> &[u8] {
         match self {
             Self::Text(text) => text.as_bytes(),
@@ -110,18 +110,19 @@ impl Bytes<'_> {
 
 impl<'a> Check<'a> {
     /// What is asked.
-    pub(super) fn wanted(self) -> Result<Wanted<'a>, AskError> {
+    pub(super) fn wanted(self) -> Result<WantedDecision<'a>, AskError> {
         match (self.rule, self.rules, self.attributes) {
             (Some(rule), None, None) => {
-                let charge = Charge { rule, key: self.key, key_b64: self.key_b64, cost: self.cost };
-                Ok(Wanted::One(charge.named()?))
+                let charge =
+                    ChargeBody { rule, key: self.key, key_b64: self.key_b64, cost: self.cost };
+                Ok(WantedDecision::One(charge.named()?))
             }
             (None, rules, attributes)
                 if self.key.is_none() && self.key_b64.is_none() && self.cost.is_none() =>
             {
                 match (rules, attributes) {
-                    (Some(rules), None) => Ok(Wanted::Several(several(rules)?)),
-                    (None, Some(attributes)) => Ok(Wanted::Matching(attributes.0)),
+                    (Some(rules), None) => Ok(WantedDecision::Several(several(rules)?)),
+                    (None, Some(attributes)) => Ok(WantedDecision::Matching(attributes.0)),
                     _ => Err(one_of()),
                 }
             }
@@ -134,7 +135,7 @@ fn one_of() -> AskError {
     AskError::Invalid("expected one of: rule with key, rules, attributes".to_owned())
 }
 
-fn several(rules: Vec<Object<Charge<'_>>>) -> Result<Vec<Named<'_>>, AskError> {
+fn several(rules: Vec<JsonObject<ChargeBody<'_>>>) -> Result<Vec<NamedCharge<'_>>, AskError> {
     if rules.is_empty() || rules.len() > MAX_CHARGES {
         let why = format!("rules: {} charges; expected 1 to {MAX_CHARGES}", rules.len());
         return Err(AskError::Invalid(why));
@@ -142,26 +143,26 @@ fn several(rules: Vec<Object<Charge<'_>>>) -> Result<Vec<Named<'_>>, AskError> {
     rules.into_iter().map(|charge| charge.0.named()).collect()
 }
 
-impl<'a> Charge<'a> {
-    pub(super) fn named(self) -> Result<Named<'a>, AskError> {
+impl<'a> ChargeBody<'a> {
+    pub(super) fn named(self) -> Result<NamedCharge<'a>, AskError> {
         let key = match (self.key, self.key_b64) {
             (Some(KeyText(key)), None) => key,
             (None, Some(text)) => {
                 let bytes = STANDARD.decode(text.0.as_bytes());
                 let bytes = bytes.map_err(|error| invalid("key_b64", &error))?;
-                Bytes::Made(Key::from_vec(bytes))
+                KeyBytes::Made(Key::from_vec(bytes))
             }
             _ => return Err(AskError::Invalid("expected one of: key, key_b64".to_owned())),
         };
-        Ok(Named { rule: self.rule.0, key, cost: self.cost.map(cost).transpose()? })
+        Ok(NamedCharge { rule: self.rule.0, key, cost: self.cost.map(cost).transpose()? })
     }
 }
 
 impl<'a> Refund<'a> {
     /// What was charged.
-    pub(super) fn named(self) -> Result<Named<'a>, AskError> {
+    pub(super) fn named(self) -> Result<NamedCharge<'a>, AskError> {
         let Self { rule, key, key_b64, cost, .. } = self;
-        Charge { rule, key, key_b64, cost }.named()
+        ChargeBody { rule, key, key_b64, cost }.named()
     }
 
     /// When it was charged.
@@ -201,12 +202,12 @@ fn invalid(field: &str, error: &dyn fmt::Display) -> AskError {
 
 /// A JSON object. Of a list serde would take the elements for the members, in their order.
 #[derive(Debug)]
-pub(super) struct Object<T>(pub(super) T);
+pub(super) struct JsonObject<T>(pub(super) T);
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Members<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Members<T> {
+        struct MembersVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for MembersVisitor<T> {
             type Value = T;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
@@ -215,42 +216,42 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
                 T::deserialize(MapAccessDeserializer::new(map))
             }
         }
-        deserializer.deserialize_map(Members(PhantomData)).map(Object)
+        deserializer.deserialize_map(MembersVisitor(PhantomData)).map(JsonObject)
     }
 }
 
 /// Borrowed text, which serde takes from an `Option` only in a shape of its own.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
+pub(super) struct JsonText<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
 
 /// A key, as text or as a list of the parts that make it up.
 #[derive(Debug)]
-pub(super) struct KeyText<'a>(Bytes<'a>);
+pub(super) struct KeyText<'a>(KeyBytes<'a>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for KeyText<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Keys;
-        impl<'de> Visitor<'de> for Keys {
-            type Value = Bytes<'de>;
+        struct KeyVisitor;
+        impl<'de> Visitor<'de> for KeyVisitor {
+            type Value = KeyBytes<'de>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a string, or a list of strings")
             }
             fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Bytes::Text(Cow::Borrowed(text)))
+                Ok(KeyBytes::Text(Cow::Borrowed(text)))
             }
             fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Bytes::Text(Cow::Owned(text.to_owned())))
+                Ok(KeyBytes::Text(Cow::Owned(text.to_owned())))
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-                let mut parts: Vec<Text<'de>> = Vec::new();
+                let mut parts: Vec<JsonText<'de>> = Vec::new();
                 while let Some(part) = list.next_element()? {
                     parts.push(part);
                 }
-                Ok(Bytes::Made(join(parts.iter().map(|part| part.0.as_bytes()))))
+                Ok(KeyBytes::Made(join(parts.iter().map(|part| part.0.as_bytes()))))
             }
         }
-        deserializer.deserialize_any(Keys).map(KeyText)
+        deserializer.deserialize_any(KeyVisitor).map(KeyText)
     }
 }
 
@@ -260,15 +261,15 @@ pub(super) struct Pairs<'a>(pub(super) Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
+        struct PairsVisitor;
+        impl<'de> Visitor<'de> for PairsVisitor {
             type Value = Pairs<'de>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of strings and numbers")
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut pairs = Vec::new();
-                while let Some((name, value)) = map.next_entry::<Text<'de>, &'de RawValue>()? {
+                while let Some((name, value)) = map.next_entry::<JsonText<'de>, &'de RawValue>()? {
                     if pairs.len() == MAX_ATTRIBUTES {
                         return Err(A::Error::custom(format!("more than {MAX_ATTRIBUTES}")));
                     }
@@ -277,14 +278,14 @@ impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
                 Ok(Pairs(pairs))
             }
         }
-        deserializer.deserialize_map(Entries)
+        deserializer.deserialize_map(PairsVisitor)
     }
 }
 
 fn scalar(json: &str) -> Result<Cow<'_, str>, String> {
     match json.as_bytes().first() {
         Some(b'"') => {
-            serde_json::from_str::<Text<'_>>(json).map(|text| text.0).map_err(|e| e.to_string())
+            serde_json::from_str::<JsonText<'_>>(json).map(|text| text.0).map_err(|e| e.to_string())
         }
         Some(b'[' | b'{' | b'n') | None => Err("expected a string or a number".to_owned()),
         Some(_) => Ok(Cow::Borrowed(json)),
@@ -295,15 +296,16 @@ fn scalar(json: &str) -> Result<Cow<'_, str>, String> {
 mod tests {
     use super::*;
 
-    fn wanted(json: &str) -> Result<Wanted<'_>, String> {
-        let check: Object<Check<'_>> =
+    fn wanted(json: &str) -> Result<WantedDecision<'_>, String> {
+        let check: JsonObject<Check<'_>> =
             serde_json::from_str(json).map_err(|error| error.to_string())?;
         check.0.wanted().map_err(|error| error.to_string())
     }
 
     #[test]
     fn a_rule_and_key() {
-        let Ok(Wanted::One(named)) = wanted(r#"{"rule":"login","key":"alice","cost":0.1}"#) else {
+        let Ok(WantedDecision::One(named)) = wanted(r#"{"rule":"login","key":"alice","cost":0.1}"#)
+        else {
             panic!("one")
         };
         assert!(matches!(named.rule, Cow::Borrowed("login")));
@@ -314,7 +316,7 @@ mod tests {
     #[test]
     fn keys_of_any_bytes_and_several_parts() {
         let key = |json: &str| match wanted(json) {
-            Ok(Wanted::One(named)) => named.key.as_bytes().to_vec(),
+            Ok(WantedDecision::One(named)) => named.key.as_bytes().to_vec(),
             other => panic!("{other:?}"),
         };
         assert_eq!(key(r#"{"rule":"a","key":"\u00e9\n"}"#), "é\n".as_bytes());
@@ -325,7 +327,7 @@ mod tests {
     #[test]
     fn attributes_are_scalars() {
         let json = r#"{"attributes":{"client":"192.0.2.7","cost":5,"vip":true}}"#;
-        let Ok(Wanted::Matching(pairs)) = wanted(json) else { panic!("matching") };
+        let Ok(WantedDecision::Matching(pairs)) = wanted(json) else { panic!("matching") };
         assert_eq!(pairs[1], ("cost".into(), "5".into()));
         assert_eq!(pairs[2].1, "true");
     }
@@ -361,7 +363,7 @@ mod tests {
             [("0.30000000000000004", "0.3"), ("3.0000000000000004e-09", "3e-9"), ("1e3", "1000")]
         {
             let json = format!(r#"{{"rule":"a","key":"k","cost":{json}}}"#);
-            let Ok(Wanted::One(named)) = wanted(&json) else { panic!("{json}") };
+            let Ok(WantedDecision::One(named)) = wanted(&json) else { panic!("{json}") };
             assert_eq!(named.cost, Some(cost.parse().unwrap()));
         }
         for cost in ["1e-10", "0.30000000000001", "1e19", "1e400", "-0.1", "0.0000000001"] {

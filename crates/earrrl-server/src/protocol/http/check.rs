@@ -9,8 +9,8 @@ use axum::response::{IntoResponse, Response};
 use earrrl::Mode;
 use futures_util::future::join_all;
 
-use super::answer::{self, Status};
-use super::body::{Batch, Check, MAX_BATCH, Named, Refund, Wanted};
+use super::answer::{self, AnswerStatus};
+use super::body::{BatchBody, Check, MAX_BATCH, NamedCharge, Refund, WantedDecision};
 use super::problem::Problem;
 use super::request::{Shared, parse, read};
 use crate::config::access::Access;
@@ -25,31 +25,31 @@ use crate::service::{Answer, Ask, Manner};
 const AT_ONCE: usize = 32;
 
 pub(super) async fn check(State(server): Shared, request: Request) -> Result<Response, Problem> {
-    ask(&server, request, Mode::Check, Status::ByVerdict).await
+    ask(&server, request, Mode::Check, AnswerStatus::ByVerdict).await
 }
 
 pub(super) async fn peek(State(server): Shared, request: Request) -> Result<Response, Problem> {
-    ask(&server, request, Mode::Peek, Status::Ok).await
+    ask(&server, request, Mode::Peek, AnswerStatus::Ok).await
 }
 
 pub(super) async fn charge(State(server): Shared, request: Request) -> Result<Response, Problem> {
-    ask(&server, request, Mode::Charge, Status::ByVerdict).await
+    ask(&server, request, Mode::Charge, AnswerStatus::ByVerdict).await
 }
 
 async fn ask(
     server: &Server,
     request: Request,
     mode: Mode,
-    status: Status,
+    status: AnswerStatus,
 ) -> Result<Response, Problem> {
     let body = read(server, request, Access::Ask).await?;
     let started = Instant::now();
-    let check: Check<'_> = parse(server, &body)?;
+    let wanted = parse::<Check<'_>>(server, &body)?.wanted()?;
     let x_rate_limit = server.config.x_ratelimit_headers;
     let respond =
         |answer: &Answer<'_>, several| answer::respond(answer, several, status, x_rate_limit);
     let manner = Manner { mode, available: true };
-    let response = decide(server, check, manner, respond).await?;
+    let response = decide(server, wanted, manner, respond).await?;
     server.service.metrics.http_request.record(started.elapsed());
     Ok(response)
 }
@@ -58,36 +58,45 @@ async fn ask(
 /// in force.
 async fn decide<T>(
     server: &Server,
-    check: Check<'_>,
+    wanted: WantedDecision<'_>,
     manner: Manner,
     then: impl FnOnce(&Answer<'_>, bool) -> T,
 ) -> Result<T, AskError> {
-    let service = &server.service;
-    let rules = service.rules();
-    match check.wanted()? {
-        Wanted::One(named) => {
+    let rules = server.service.rules();
+    match wanted {
+        WantedDecision::One(named) => {
             let rule = find(server, &rules, &named)?;
             let ask = Ask { rule: rule.get(), key: named.key.as_bytes(), cost: named.cost };
-            Ok(then(&service.ask(ask, manner).await?, false))
+            Ok(then(&server.service.ask(ask, manner).await?, false))
         }
-        Wanted::Several(list) => {
-            let found: Vec<Found<'_>> =
-                list.iter().map(|named| find(server, &rules, named)).collect::<Result<_, _>>()?;
-            let each = found.iter().zip(&list);
-            let asks: Vec<Ask<'_>> = each
-                .map(|(rule, named)| Ask {
-                    rule: rule.get(),
-                    key: named.key.as_bytes(),
-                    cost: named.cost,
-                })
-                .collect();
-            Ok(then(&service.ask_all(&asks, manner).await?, true))
+        // Boxed, so that they take no room in a check of one rule, which nearly all are.
+        WantedDecision::Several(list) => {
+            Box::pin(decide_several(server, &rules, &list, manner, then)).await
         }
-        Wanted::Matching(pairs) => {
-            let request = Attributes::new(pairs, &rules.reading);
-            Ok(then(&service.ask_matching(&rules, &request, manner).await?, true))
+        WantedDecision::Matching(pairs) => {
+            Box::pin(async {
+                let request = Attributes::new(pairs, &rules.reading);
+                Ok(then(&server.service.ask_matching(&rules, &request, manner).await?, true))
+            })
+            .await
         }
     }
+}
+
+async fn decide_several<T>(
+    server: &Server,
+    rules: &ActiveRules,
+    list: &[NamedCharge<'_>],
+    manner: Manner,
+    then: impl FnOnce(&Answer<'_>, bool) -> T,
+) -> Result<T, AskError> {
+    let found: Vec<Found<'_>> =
+        list.iter().map(|named| find(server, rules, named)).collect::<Result<_, _>>()?;
+    let each = found.iter().zip(list);
+    let asks: Vec<Ask<'_>> = each
+        .map(|(rule, named)| Ask { rule: rule.get(), key: named.key.as_bytes(), cost: named.cost })
+        .collect();
+    Ok(then(&server.service.ask_all(&asks, manner).await?, true))
 }
 
 /// A rule of the configuration, or one that came as text.
@@ -108,7 +117,7 @@ impl Found<'_> {
 fn find<'a>(
     server: &Server,
     rules: &'a ActiveRules,
-    named: &Named<'_>,
+    named: &NamedCharge<'_>,
 ) -> Result<Found<'a>, AskError> {
     match rules.get(named.rule.as_bytes()) {
         Some(rule) => Ok(Found::Named(rule)),
@@ -121,7 +130,7 @@ fn find<'a>(
 
 pub(super) async fn batch(State(server): Shared, request: Request) -> Result<Response, Problem> {
     let body = read(&server, request, Access::Ask).await?;
-    let batch: Batch<'_> = parse(&server, &body)?;
+    let batch: BatchBody<'_> = parse(&server, &body)?;
     if batch.checks.len() > MAX_BATCH {
         let detail = format!("checks: {}; at most {MAX_BATCH}", batch.checks.len());
         return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
@@ -148,7 +157,11 @@ pub(super) async fn batch(State(server): Shared, request: Request) -> Result<Res
 /// Appends one answer of a batch, and a comma.
 async fn decide_into(server: &Server, check: Check<'_>, out: &mut Vec<u8>) {
     let write = |answer: &Answer<'_>, several| answer::write_object(answer, several, out);
-    if let Err(error) = decide(server, check, Mode::Check.into(), write).await {
+    let decided = match check.wanted() {
+        Ok(wanted) => decide(server, wanted, Mode::Check.into(), write).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = decided {
         out.extend_from_slice(Problem::from(error).to_json().to_string().as_bytes());
     }
     out.push(b',');

@@ -7,11 +7,11 @@ use axum::response::{IntoResponse, Response};
 use percent_encoding::percent_decode;
 use serde_json::{Value, json};
 
-use super::answer::{self, Status};
+use super::answer::{self, AnswerStatus};
 use super::problem::Problem;
 use super::request::{Shared, authorize};
 use crate::config::access::Access;
-use crate::config::attribute::Part;
+use crate::config::attribute::KeyPart;
 use crate::service::error::AskError;
 use crate::service::rules::ActiveRule;
 use crate::service::{Ask, Manner};
@@ -29,7 +29,7 @@ pub(super) async fn explain(
     let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;
     let manner = Manner { mode: Mode::Peek, available: true };
     let answer = server.service.ask(Ask { rule, key: &key, cost: None }, manner).await?;
-    Ok(answer::respond(&answer, false, Status::Ok, server.config.x_ratelimit_headers))
+    Ok(answer::respond(&answer, false, AnswerStatus::Ok, server.config.x_ratelimit_headers))
 }
 
 /// `DELETE /v1/clients/{rule}/{key}`.
@@ -65,9 +65,9 @@ pub(super) async fn rules(server: Shared, headers: HeaderMap) -> Result<Response
 
 /// A rule, as it is listed.
 fn describe(rule: &ActiveRule) -> Value {
-    let part = |part: &Part| match part {
-        Part::Attribute(name) => name.clone(),
-        Part::Literal(text) => format!("'{text}'"),
+    let part = |part: &KeyPart| match part {
+        KeyPart::Attribute(name) => name.clone(),
+        KeyPart::Literal(text) => format!("'{text}'"),
     };
     json!({
         "name": rule.name,

@@ -48,6 +48,9 @@ fn is_open(path: &str) -> bool {
 
 fn is_loopback(host: &str) -> bool {
     // What nearly all say is read without an allocation.
+    if is_localhost(host) {
+        return true;
+    }
     if let Ok(address) = host.parse::<SocketAddr>() {
         return address.ip().to_canonical().is_loopback();
     }
@@ -60,6 +63,12 @@ fn is_loopback(host: &str) -> bool {
     }
 }
 
+/// `localhost`, with a port or without.
+fn is_localhost(host: &str) -> bool {
+    let (name, port) = host.split_once(':').unwrap_or((host, "0"));
+    name == "localhost" && port.parse::<u16>().is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,6 +77,7 @@ mod tests {
     fn only_loopback_names_are_this_machines_own() {
         for (host, own) in [
             ("localhost", true),
+            ("localhost:8080", true),
             ("LOCALHOST:8080", true),
             ("app.localhost:80", true),
             ("127.0.0.1:8080", true),
@@ -77,6 +87,8 @@ mod tests {
             ("evil.example", false),
             ("localhost.evil.example", false),
             ("notlocalhost", false),
+            ("localhost:8080@evil.example", false),
+            ("localhost:8080:8080", false),
             ("10.0.0.1:8080", false),
             ("0.0.0.0", false),
             ("", false),

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::service::error::AskError;
 
-/// The status for who has gone before it could be told anything; nginx's.
+/// The status of a request whose client left before the answer, as nginx counts it.
 pub(super) const GONE: u16 = 499;
 
 /// A problem: the status' own title, and what exactly.

@@ -9,7 +9,7 @@ use futures_util::StreamExt as _;
 use hyper::body::Body as _;
 use serde::Deserialize;
 
-use super::body::{self, Object};
+use super::body::{self, JsonObject};
 use super::problem::{GONE, Problem};
 use crate::config::access::Access;
 use crate::protocol::bearer;
@@ -71,7 +71,7 @@ pub(super) fn authorize(
 
 /// The body's JSON.
 pub(super) fn parse<'a, T: Deserialize<'a>>(server: &Server, body: &'a [u8]) -> Result<T, Problem> {
-    let parsed = serde_json::from_slice::<Object<T>>(body);
+    let parsed = serde_json::from_slice::<JsonObject<T>>(body);
     parsed.map(|object| object.0).map_err(|error| {
         server.service.metrics.malformed.increment();
         Problem::new(StatusCode::BAD_REQUEST, format!("JSON: {}", body::shown(&error)))

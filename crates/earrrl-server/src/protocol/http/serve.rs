@@ -18,14 +18,14 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::{Sleep, sleep, timeout};
-use tower::ServiceExt as _;
+use tower::Service as _;
 
 use super::lines::{BareLf, Lines};
 use super::problem::{GONE, Problem};
 use super::{authz, host};
 use crate::connections::{Connection, Standing};
 use crate::protocol::first::Rewound;
-use crate::protocol::held::{self, Held, Holding, Share};
+use crate::protocol::held::{self, HeldBytes, HeldShare, Holding};
 use crate::protocol::http2;
 use crate::server::Server;
 use crate::stream::Stream;
@@ -35,10 +35,10 @@ const MAX_HEADERS: usize = 64;
 /// Most bytes of a request's head.
 const MAX_HEAD_LEN: usize = 16 * 1024;
 
-/// What a connection without a place of its own is told, and one that would hold too much.
+/// The answer to a connection beyond the limits, in number or in memory.
 const OVERLOADED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\n\
                             content-length: 0\r\nconnection: close\r\n\r\n";
-/// What who ends a line wrongly is told.
+/// The answer to a line that ends in LF alone.
 const BARE_LF: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\n\
                          content-length: 101\r\nconnection: close\r\n\r\n\
                          {\"type\":\"about:blank\",\"title\":\"Bad Request\",\"status\":400,\
@@ -49,7 +49,7 @@ const READER: usize = 8 * 1024;
 /// Bytes of a request beside that, and of its answer, for which there is always room.
 const SMALL: usize = 2 * 1024;
 
-/// How long who guesses at tokens waits for an answer.
+/// How late the answer to a wrong token is, once a client has sent several.
 const GUESSING: Duration = Duration::from_secs(1);
 
 /// How long a connection is silent before it counts as idle to a server that is stopping: what has
@@ -176,10 +176,10 @@ fn status_of(error: &hyper::Error) -> Option<u16> {
 async fn serve_http2(stream: Rewound, connection: Connection, routes: Routes) {
     let server = Arc::clone(&routes.server);
     let connection = Arc::new(connection);
-    let held = Held::new(Arc::clone(&connection));
+    let held = HeldBytes::new(Arc::clone(&connection));
     let asking = Arc::clone(&connection);
     let answer = move |request: Request<Incoming>| {
-        let mut share = Share::new(&held);
+        let mut share = HeldShare::new(&held);
         let enough = share.set(held_by(&request, &routes.server));
         let (server, answered) = (Arc::clone(&routes.server), routes.answer(request, &asking));
         async move {
@@ -256,17 +256,17 @@ async fn answer(
     routes: Routes,
     connection: Arc<Connection>,
 ) -> Result<Response, Infallible> {
-    let Routes { server, router, peer, asks } = routes;
+    let Routes { server, mut router, peer, asks } = routes;
     let http2 = request.version() == Version::HTTP_2;
     let mut response = match host::check(&server, &request) {
         Ok(()) if asks && authz::is_asked(request.uri().path()) => {
             let (head, _body) = request.into_parts();
             authz::answer(&server, &head, peer).await
         }
-        Ok(()) => router.oneshot(request).await?,
+        Ok(()) => router.call(request).await?,
         Err(problem) => problem.into_response(),
     };
-    // Who has gone is told nothing.
+    // A client that has gone gets no answer.
     if response.status().as_u16() != GONE {
         server.service.metrics.count_status(response.status().as_u16());
     }

@@ -90,7 +90,7 @@ fn fits(parser: &mut Parser, line: &[u8], format: Format) -> bool {
     }
     match record.get(&Field::Client) {
         Some(client) => is_client(last_of_list(&client)),
-        // Objects may say who it was in fields of their own.
+        // JSON objects may name the client in fields of their own.
         None => format == Format::Json,
     }
 }

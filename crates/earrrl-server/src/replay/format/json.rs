@@ -24,7 +24,7 @@ pub(crate) struct Parser {
 pub(crate) struct Record<'a> {
     /// Nanoseconds since the epoch.
     pub(crate) time: u64,
-    object: Object<'a>,
+    object: JsonMembers<'a>,
     key_field: Option<&'a str>,
 }
 
@@ -104,17 +104,17 @@ fn bytes(text: Cow<'_, str>) -> Cow<'_, [u8]> {
 }
 
 /// The members of an object, their values not looked at yet.
-struct Object<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+struct JsonMembers<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 /// A string that is borrowed where it holds no escapes.
 #[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+struct JsonString<'a>(#[serde(borrow)] Cow<'a, str>);
 
-impl<'de> Deserialize<'de> for Object<'de> {
+impl<'de> Deserialize<'de> for JsonMembers<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Members;
-        impl<'de> Visitor<'de> for Members {
-            type Value = Object<'de>;
+        struct JsonMembersVisitor;
+        impl<'de> Visitor<'de> for JsonMembersVisitor {
+            type Value = JsonMembers<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
@@ -122,24 +122,24 @@ impl<'de> Deserialize<'de> for Object<'de> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut members = Vec::with_capacity(24);
-                while let Some((Text(name), value)) = map.next_entry()? {
+                while let Some((JsonString(name), value)) = map.next_entry()? {
                     members.push((name, value));
                 }
-                Ok(Object(members))
+                Ok(JsonMembers(members))
             }
         }
-        deserializer.deserialize_map(Members)
+        deserializer.deserialize_map(JsonMembersVisitor)
     }
 }
 
 /// The text of the member at a dotted path. A name with dots in it goes before a nested one.
-fn find<'a>(object: &Object<'a>, path: &str) -> Option<Cow<'a, str>> {
+fn find<'a>(object: &JsonMembers<'a>, path: &str) -> Option<Cow<'a, str>> {
     let member = |name: &str| object.0.iter().find(|(n, _)| n == name).map(|&(_, value)| value);
     if let Some(found) = member(path).and_then(text) {
         return Some(found);
     }
     path.match_indices('.').find_map(|(dot, _)| {
-        let inner: Object<'a> = serde_json::from_str(member(&path[..dot])?.get()).ok()?;
+        let inner: JsonMembers<'a> = serde_json::from_str(member(&path[..dot])?.get()).ok()?;
         find(&inner, &path[dot + 1..])
     })
 }
@@ -148,7 +148,7 @@ fn find<'a>(object: &Object<'a>, path: &str) -> Option<Cow<'a, str>> {
 fn text(value: &RawValue) -> Option<Cow<'_, str>> {
     let raw = value.get();
     match raw.as_bytes().first()? {
-        b'"' => serde_json::from_str::<Text<'_>>(raw).ok().map(|Text(text)| text),
+        b'"' => serde_json::from_str::<JsonString<'_>>(raw).ok().map(|JsonString(text)| text),
         b'[' => {
             let items: Vec<&RawValue> = serde_json::from_str(raw).ok()?;
             items.first().filter(|item| !item.get().starts_with('[')).copied().and_then(text)

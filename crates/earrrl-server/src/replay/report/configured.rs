@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::TOP;
 use super::jsonl::{Seconds, write_figures};
-use crate::replay::configured::{Configured, Seen, Tally, Told};
-use crate::replay::{Names, Reader};
+use crate::replay::configured::{ClientTally, Configured, RequestFate, RuleTally};
+use crate::replay::{LogReader, Names};
 use crate::text::{percent, write_rows};
 
 /// Writes a row for all rules together and one for each, and then each rule's worst clients.
@@ -39,7 +39,7 @@ pub(crate) fn write_table(
     configured.tallies.iter().try_for_each(|tally| write_worst(out, tally, names))
 }
 
-fn write_worst(out: &mut impl Write, tally: &Tally, names: &Names) -> io::Result<()> {
+fn write_worst(out: &mut impl Write, tally: &RuleTally, names: &Names) -> io::Result<()> {
     let worst = tally.worst(TOP);
     if worst.is_empty() {
         return writeln!(out, "\n{}: nobody is over the limit", tally.name);
@@ -47,7 +47,7 @@ fn write_worst(out: &mut impl Write, tally: &Tally, names: &Names) -> io::Result
     writeln!(out, "\n{}: most often over the limit", tally.name)?;
     let mut rows = vec![["over", "events", "share over", "client"].map(str::to_owned)];
     rows.extend(worst.into_iter().map(|(client, seen)| {
-        let Seen { requests, over, .. } = seen;
+        let ClientTally { requests, over, .. } = seen;
         let name = names.printable(&tally.clients, client);
         [over.to_string(), requests.to_string(), percent(over, requests), name]
     }));
@@ -57,7 +57,7 @@ fn write_worst(out: &mut impl Write, tally: &Tally, names: &Names) -> io::Result
 /// Writes the same as one object.
 pub(crate) fn write_json(
     out: &mut impl Write,
-    (reader, configured, names): (&Reader, &Configured, &Names),
+    (reader, configured, names): (&LogReader, &Configured, &Names),
 ) -> io::Result<()> {
     let rules: Vec<Value> = configured
         .tallies
@@ -94,7 +94,7 @@ pub(crate) fn write_json(
 pub(crate) fn write_line(
     out: &mut impl Write,
     time: u64,
-    told: &Told<'_>,
+    told: &RequestFate<'_>,
     client: Value,
 ) -> io::Result<()> {
     write!(out, r#"{{"t":{},"key":{client},"rule":{},"#, Seconds(time.into()), json!(told.rule))?;

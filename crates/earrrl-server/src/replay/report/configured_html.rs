@@ -6,8 +6,8 @@ use super::TOP;
 use super::axis::over_time;
 use super::page::{Html, WIDE, share, write_end, write_figure, write_start, write_table};
 use crate::plot::Figure;
-use crate::replay::configured::{Configured, Tally};
-use crate::replay::{Names, Reader, time};
+use crate::replay::configured::{Configured, RuleTally};
+use crate::replay::{LogReader, Names, time};
 use crate::text::{counted, percent};
 
 /// All requests, and those allowed by all rules together.
@@ -19,7 +19,7 @@ pub(crate) fn figure(configured: &Configured, size: (u32, u32)) -> Option<Figure
 /// Writes the report.
 pub(crate) fn write(
     out: &mut impl Write,
-    (reader, configured, names): (&Reader, &Configured, &Names),
+    (reader, configured, names): (&LogReader, &Configured, &Names),
 ) -> io::Result<()> {
     write_start(out, reader, configured.events, (configured.from, configured.until()))?;
     let header = ["rule", "action", "requests", "over", "share over", "clients", "clients over"];
@@ -53,7 +53,7 @@ pub(crate) fn write(
 
 fn write_rule(
     out: &mut impl Write,
-    (place, tally): (usize, &Tally),
+    (place, tally): (usize, &RuleTally),
     configured: &Configured,
     names: &Names,
 ) -> io::Result<()> {

@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use super::axis::{over_time, three_digits, written_rate};
 use super::incident::{Incident, incidents};
-use super::measured::{Measured, distribution};
+use super::measured::{MeasuredRule, distribution};
 use super::page::{HALF, Html, WIDE, share, write_end, write_figure, write_start, write_table};
 use super::{Summary, TOP};
-use crate::replay::Held;
+use crate::replay::HeldBack;
 use crate::replay::time;
 use crate::replay::timeline::Timeline;
 use crate::replay::trial::Offender;
@@ -18,14 +18,15 @@ pub(crate) fn write(
     out: &mut impl Write,
     summary: &Summary<'_>,
     timeline: &Timeline,
-    held: &Held,
+    held: &HeldBack,
 ) -> io::Result<()> {
     let replay = summary.replay;
     let from = replay.from.map_or(0, earrrl::Nanos::get);
     write_start(out, summary.reader, replay.events, (from, replay.now.get()))?;
     write_comparison(out, summary)?;
     let rules = replay.trials.iter().map(|trial| &trial.rule);
-    let measured: Vec<Measured> = rules.map(|rule| Measured::of(rule, held.requests())).collect();
+    let measured: Vec<MeasuredRule> =
+        rules.map(|rule| MeasuredRule::of(rule, held.requests())).collect();
     writeln!(
         out,
         "<h2>Clients by their peak rate</h2>\n<p class=\"faint\">As each rule measures it if it stops \
@@ -52,9 +53,9 @@ fn write_comparison(out: &mut impl Write, summary: &Summary<'_>) -> io::Result<(
 fn write_rule(
     out: &mut impl Write,
     summary: &Summary<'_>,
-    (place, measured): (usize, &Measured),
+    (place, measured): (usize, &MeasuredRule),
     timeline: &Timeline,
-    held: &Held,
+    held: &HeldBack,
 ) -> io::Result<()> {
     let trial = &summary.replay.trials[place];
     writeln!(out, "<h2>{}</h2>", Html(trial.rule.to_string()))?;
@@ -90,7 +91,7 @@ fn write_rule(
 fn write_offender(
     out: &mut impl Write,
     summary: &Summary<'_>,
-    (place, measured): (usize, &Measured),
+    (place, measured): (usize, &MeasuredRule),
     offender: &Offender,
     incident: &Incident,
 ) -> io::Result<()> {

@@ -4,7 +4,7 @@ use earrrl::{Cost, Decision, Mode, Nanos, Rule, State};
 
 use super::axis::{across, per};
 use crate::plot::{Figure, GREY, Panel, Series, Stroke};
-use crate::replay::Request;
+use crate::replay::LoggedRequest;
 use crate::replay::time::SECOND;
 
 /// Points of a curve, at most.
@@ -32,7 +32,7 @@ pub(crate) struct Incident {
 }
 
 /// The incidents of some clients of a rule. The requests are gone through twice.
-pub(crate) fn incidents<I: Iterator<Item = Request>>(
+pub(crate) fn incidents<I: Iterator<Item = LoggedRequest>>(
     rule: &Rule,
     clients: &[u32],
     requests: impl Fn() -> I,
@@ -60,8 +60,8 @@ pub(crate) fn incidents<I: Iterator<Item = Request>>(
 fn each(
     rule: &Rule,
     clients: &[u32],
-    requests: impl Iterator<Item = Request>,
-    mut take: impl FnMut(usize, Request, Option<&State>, Decision),
+    requests: impl Iterator<Item = LoggedRequest>,
+    mut take: impl FnMut(usize, LoggedRequest, Option<&State>, Decision),
 ) -> Vec<Option<State>> {
     let mut states: Vec<Option<State>> = vec![None; clients.len()];
     for request in requests {
@@ -90,7 +90,13 @@ impl Incident {
         Self { denied: ends(denials).unwrap_or_default(), shown, rates, closed: 0, step }
     }
 
-    fn add(&mut self, rule: &Rule, request: Request, before: Option<&State>, rate: Option<f64>) {
+    fn add(
+        &mut self,
+        rule: &Rule,
+        request: LoggedRequest,
+        before: Option<&State>,
+        rate: Option<f64>,
+    ) {
         let Some(since) = request.time.checked_sub(self.shown.0) else { return };
         let place = (since / self.step) as usize;
         self.close_until(place, rule, before);
@@ -161,8 +167,8 @@ mod tests {
         let rule: Rule = "fixed-window 2/1m".parse().unwrap();
         // Three requests at the start, and twenty seconds of five each two days later.
         let times = [0, 1, 2].into_iter().chain((0..100).map(|nth| 172_800 + nth / 5));
-        let requests: Vec<Request> = times
-            .map(|secs| Request {
+        let requests: Vec<LoggedRequest> = times
+            .map(|secs| LoggedRequest {
                 time: (1_700_000_000 + secs) * SECOND,
                 client: 7,
                 cost: Cost::ONE,

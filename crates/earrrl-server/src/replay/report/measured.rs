@@ -3,7 +3,7 @@
 use earrrl::{Limit, Mode, Nanos, Policy, RecentAverage, Rule, State};
 
 use crate::plot::{Across, Figure, Mark, Panel, Series, Ticks};
-use crate::replay::Request;
+use crate::replay::LoggedRequest;
 use crate::replay::run::Replay;
 
 use super::axis::per;
@@ -12,7 +12,7 @@ use super::axis::per;
 const DEEPEST: f64 = 1e-3;
 
 /// A rule that measures and stops nobody.
-pub(crate) struct Measured {
+pub(crate) struct MeasuredRule {
     limit: Limit,
     /// By client's number.
     clients: Vec<History>,
@@ -30,15 +30,15 @@ pub(crate) struct History {
     pub(crate) last: u64,
 }
 
-impl Measured {
+impl MeasuredRule {
     /// All requests as a rule measures them.
-    pub(crate) fn of(rule: &Rule, requests: impl Iterator<Item = Request>) -> Self {
+    pub(crate) fn of(rule: &Rule, requests: impl Iterator<Item = LoggedRequest>) -> Self {
         let mut measured = Self { limit: measuring(rule.limit()), clients: Vec::new() };
         requests.for_each(|request| measured.add(request));
         measured
     }
 
-    fn add(&mut self, request: Request) {
+    fn add(&mut self, request: LoggedRequest) {
         let place = request.client as usize;
         if place >= self.clients.len() {
             self.clients.resize(place + 1, History::default());
@@ -81,8 +81,8 @@ fn measuring(limit: &Limit) -> Limit {
 }
 
 /// How many clients reach which peak, under each rule; dashes at its limit.
-pub(crate) fn distribution(replay: &Replay, measured: &[Measured], size: (u32, u32)) -> Figure {
-    let peaks: Vec<Vec<f64>> = measured.iter().map(Measured::peaks).collect();
+pub(crate) fn distribution(replay: &Replay, measured: &[MeasuredRule], size: (u32, u32)) -> Figure {
+    let peaks: Vec<Vec<f64>> = measured.iter().map(MeasuredRule::peaks).collect();
     let limits = replay.trials.iter().map(|trial| trial.rule.limit().per_second());
     let limits: Vec<f64> = limits.collect();
     let all = || peaks.iter().flatten().chain(&limits).copied().filter(|rate| *rate > 0.0);
@@ -138,8 +138,8 @@ mod tests {
     use super::*;
     use earrrl::Cost;
 
-    fn requests(times: &[f64]) -> impl Iterator<Item = Request> {
-        times.iter().map(|secs| Request {
+    fn requests(times: &[f64]) -> impl Iterator<Item = LoggedRequest> {
+        times.iter().map(|secs| LoggedRequest {
             time: (1e18 + secs * 1e9) as u64,
             client: 0,
             cost: Cost::ONE,
@@ -157,12 +157,12 @@ mod tests {
             let rule: Rule = rule.parse().unwrap();
             let limit = rule.limit().per_second() * (1.0 + 1e-9);
             for (times, over) in [(&[10.0, 10.0, 10.0][..], false), (&[10.0; 5], true)] {
-                let client = Measured::of(&rule, requests(times)).client(0);
+                let client = MeasuredRule::of(&rule, requests(times)).client(0);
                 assert_eq!(client.peak.0 > limit, over, "{rule}, {}", times.len());
             }
         }
         let rule: Rule = "fixed-window 3/1m".parse().unwrap();
-        let client = Measured::of(&rule, requests(&[1.0, 2.0, 300.0])).client(0);
+        let client = MeasuredRule::of(&rule, requests(&[1.0, 2.0, 300.0])).client(0);
         let second = |time: u64| (time - 1_000_000_000_000_000_000) / 1_000_000_000;
         assert_eq!([client.first, client.peak.1, client.last].map(second), [1, 2, 300]);
     }

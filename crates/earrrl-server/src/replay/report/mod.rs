@@ -14,7 +14,7 @@ mod page;
 mod table;
 
 use super::names::Names;
-use super::reader::Reader;
+use super::reader::LogReader;
 use super::run::Replay;
 
 /// How many of a rule's worst clients are named.
@@ -23,7 +23,7 @@ pub(crate) const TOP: usize = 10;
 /// Everything that there is to report.
 pub(crate) struct Summary<'a> {
     /// The lines.
-    pub(crate) reader: &'a Reader,
+    pub(crate) reader: &'a LogReader,
     /// The decisions.
     pub(crate) replay: &'a Replay,
     /// The clients' names.

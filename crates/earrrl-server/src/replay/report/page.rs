@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 use std::io::{self, Write};
 
 use crate::plot::{self, Figure};
-use crate::replay::{Reader, time};
+use crate::replay::{LogReader, time};
 use crate::text::{counted, percent};
 
 const STYLE: &str = include_str!("../../../assets/report.css");
@@ -17,7 +17,7 @@ pub(super) const HALF: (u32, u32) = (590, 200);
 /// Writes what comes before everything else: how many requests there were, from when to when.
 pub(super) fn write_start(
     out: &mut impl Write,
-    reader: &Reader,
+    reader: &LogReader,
     events: u64,
     (from, to): (u64, u64),
 ) -> io::Result<()> {
@@ -46,7 +46,7 @@ pub(super) fn write_end(out: &mut impl Write) -> io::Result<()> {
 }
 
 /// Why lines were skipped, if any were.
-fn reasons(reader: &Reader) -> String {
+fn reasons(reader: &LogReader) -> String {
     let reasons =
         reader.skips.by_reason().map(|(skip, lines, _)| format!("{lines} {}", skip.reason()));
     let reasons: Vec<String> = reasons.collect();

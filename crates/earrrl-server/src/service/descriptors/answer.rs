@@ -10,9 +10,9 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 use envoy_types::pb::google::protobuf::Duration as ProtoDuration;
 use smallvec::SmallVec;
 
-use super::asked::{Hits, LimitRef, Share};
+use super::asked::{AskedLimit, Hits, LimitRef};
 use super::counts::Became;
-use super::prepared::{Descriptors, Kind};
+use super::prepared::{Descriptors, LimitKind};
 use super::verdict::{ShareVerdict, Verdicts};
 use super::{headers, metadata};
 
@@ -35,7 +35,7 @@ pub(in crate::service) fn undecided(request: &RateLimitRequest, passes: bool) ->
 pub(super) fn response(
     descriptors: &Descriptors,
     request: &RateLimitRequest,
-    shares: &[Share<'_>],
+    shares: &[AskedLimit<'_>],
     verdicts: &Verdicts,
 ) -> RateLimitResponse {
     let mut response = RateLimitResponse {
@@ -68,7 +68,7 @@ fn code(over: bool) -> Code {
     if over { Code::OverLimit } else { Code::Ok }
 }
 
-fn status_of(share: &Share<'_>, verdict: &ShareVerdict) -> DescriptorStatus {
+fn status_of(share: &AskedLimit<'_>, verdict: &ShareVerdict) -> DescriptorStatus {
     let current = &share.limit.current;
     let limit = RateLimit {
         name: current.name.clone(),
@@ -77,7 +77,7 @@ fn status_of(share: &Share<'_>, verdict: &ShareVerdict) -> DescriptorStatus {
     };
     DescriptorStatus {
         code: code(verdict.enforced).into(),
-        current_limit: (!matches!(share.limit.kind, Kind::Unlimited)).then_some(limit),
+        current_limit: (!matches!(share.limit.kind, LimitKind::Unlimited)).then_some(limit),
         limit_remaining: u32::try_from(verdict.remaining).unwrap_or(u32::MAX),
         duration_until_reset: verdict.reset.map(whole_seconds),
         ..DescriptorStatus::default()
@@ -93,7 +93,7 @@ fn whole_seconds(duration: Duration) -> ProtoDuration {
 fn count(
     descriptors: &Descriptors,
     request: &RateLimitRequest,
-    share: &Share<'_>,
+    share: &AskedLimit<'_>,
     verdict: &ShareVerdict,
 ) {
     if let LimitRef::Rule(rule) = &share.limit {
@@ -101,7 +101,7 @@ fn count(
         return;
     }
     let Hits::Charged(hits) = share.hits else { return };
-    if !descriptors.config.metrics || matches!(share.limit.kind, Kind::Unlimited) {
+    if !descriptors.config.metrics || matches!(share.limit.kind, LimitKind::Unlimited) {
         return;
     }
     if let Some(counts) = share.counts(descriptors, request) {

@@ -10,8 +10,8 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use smallvec::SmallVec;
 
-use super::counts::Counts;
-use super::prepared::{Current, Descriptors, Kind, Limit};
+use super::counts::DescriptorCounts;
+use super::prepared::{Current, DescriptorLimit, Descriptors, LimitKind};
 use crate::config::envoy::tree::TreeLimit;
 use crate::config::envoy::unit::Unit;
 use crate::engine::Engine;
@@ -25,7 +25,7 @@ const MAX_DESCRIPTORS: usize = 64;
 
 /// What one descriptor of a request asks of one limit.
 #[derive(Debug)]
-pub(super) struct Share<'a> {
+pub(super) struct AskedLimit<'a> {
     /// Which descriptor.
     pub(super) descriptor: usize,
     pub(super) limit: LimitRef<'a>,
@@ -47,9 +47,9 @@ pub(super) enum Hits {
 #[derive(Debug)]
 pub(super) enum LimitRef<'a> {
     /// One of the tree's.
-    Tree(&'a Limit, &'a TreeLimit),
+    Tree(&'a DescriptorLimit, &'a TreeLimit),
     /// The request's own.
-    Own(Arc<Limit>),
+    Own(Arc<DescriptorLimit>),
     /// A rule's of the server's configuration.
     Rule(Box<RuleLimit<'a>>),
 }
@@ -58,13 +58,13 @@ pub(super) enum LimitRef<'a> {
 #[derive(Debug)]
 pub(super) struct RuleLimit<'a> {
     pub(super) rule: &'a ActiveRule,
-    limit: Limit,
+    limit: DescriptorLimit,
 }
 
 impl Deref for LimitRef<'_> {
-    type Target = Limit;
+    type Target = DescriptorLimit;
 
-    fn deref(&self) -> &Limit {
+    fn deref(&self) -> &DescriptorLimit {
         match self {
             Self::Tree(limit, _) => limit,
             Self::Own(limit) => limit,
@@ -73,12 +73,12 @@ impl Deref for LimitRef<'_> {
     }
 }
 
-impl Share<'_> {
+impl AskedLimit<'_> {
     /// The engine's rule, if the engine counts.
     pub(super) fn counted(&self) -> Option<RuleId> {
         match &self.limit.kind {
-            Kind::Counted(id, _) => Some(*id),
-            Kind::Unlimited | Kind::Zero(_) => None,
+            LimitKind::Counted(id, _) => Some(*id),
+            LimitKind::Unlimited | LimitKind::Zero(_) => None,
         }
     }
 
@@ -87,7 +87,7 @@ impl Share<'_> {
         &self,
         descriptors: &Descriptors,
         request: &RateLimitRequest,
-    ) -> Option<Arc<Counts>> {
+    ) -> Option<Arc<DescriptorCounts>> {
         if let Some(counts) = &self.limit.counts {
             return Some(Arc::clone(counts));
         }
@@ -111,7 +111,7 @@ pub(super) fn shares<'a>(
     rules: &'a ActiveRules,
     request: &RateLimitRequest,
     engine: &Engine,
-) -> Result<SmallVec<[Share<'a>; 2]>, AskError> {
+) -> Result<SmallVec<[AskedLimit<'a>; 2]>, AskError> {
     if request.domain.is_empty() {
         return Err(AskError::invalid("rate limit domain must not be empty"));
     }
@@ -127,7 +127,7 @@ pub(super) fn shares<'a>(
         let hits = hits(descriptor, request.hits_addend);
         let mut add = |limit, key: Key| {
             check_key(&key)?;
-            shares.push(Share { descriptor: place, limit, key, hits, place: None });
+            shares.push(AskedLimit { descriptor: place, limit, key, hits, place: None });
             Ok::<_, AskError>(())
         };
         if let Some((limit, key)) = limit_of(descriptors, &request.domain, descriptor, engine)? {
@@ -197,9 +197,9 @@ fn rules_of<'a>(
     for rule in rules.iter().filter(|rule| rule.serves_descriptors() && rule.matches(&request)) {
         let Some(prepared) = rule.limit_for(&request) else { continue };
         let current = Current { name: rule.name.clone(), ..Current::of(&prepared.rule) };
-        let kind = Kind::Counted(prepared.id, Box::new(prepared.rule.clone()));
+        let kind = LimitKind::Counted(prepared.id, Box::new(prepared.rule.clone()));
         let (shadow_mode, quota_mode) = (false, false);
-        let limit = Limit { kind, current, shadow_mode, quota_mode, counts: None };
+        let limit = DescriptorLimit { kind, current, shadow_mode, quota_mode, counts: None };
         let limit = LimitRef::Rule(Box::new(RuleLimit { rule, limit }));
         limits.push((limit, rule.key(&request)));
     }
@@ -207,7 +207,7 @@ fn rules_of<'a>(
 }
 
 /// Limits that another descriptor of the same request names are left out.
-fn drop_replaced(shares: &mut SmallVec<[Share<'_>; 2]>) {
+fn drop_replaced(shares: &mut SmallVec<[AskedLimit<'_>; 2]>) {
     let mut replaced: HashSet<&str> = HashSet::new();
     for share in &*shares {
         if let LimitRef::Tree(_, limit) = &share.limit {
@@ -221,7 +221,7 @@ fn drop_replaced(shares: &mut SmallVec<[Share<'_>; 2]>) {
         .iter()
         .map(|share| match &share.limit {
             LimitRef::Tree(_, limit) => {
-                !matches!(share.limit.kind, Kind::Unlimited)
+                !matches!(share.limit.kind, LimitKind::Unlimited)
                     && replaced.contains(limit.config.name.as_str())
             }
             _ => false,
@@ -233,7 +233,7 @@ fn drop_replaced(shares: &mut SmallVec<[Share<'_>; 2]>) {
 
 /// Gives every share that the engine counts its place among the charges: those of one limit and
 /// client are one charge.
-pub(super) fn place(shares: &mut [Share<'_>]) -> Result<(), AskError> {
+pub(super) fn place(shares: &mut [AskedLimit<'_>]) -> Result<(), AskError> {
     let mut count = 0;
     for index in 0..shares.len() {
         let (before, rest) = shares.split_at_mut(index);
@@ -241,7 +241,7 @@ pub(super) fn place(shares: &mut [Share<'_>]) -> Result<(), AskError> {
         if share.counted().is_none() || matches!(share.hits, Hits::Refunded(_)) {
             continue;
         }
-        let same = |other: &&Share<'_>| {
+        let same = |other: &&AskedLimit<'_>| {
             other.place.is_some() && other.counted() == share.counted() && other.key == share.key
         };
         share.place = before.iter().find(same).map_or(Some(count), |other| other.place);
@@ -255,7 +255,7 @@ pub(super) fn place(shares: &mut [Share<'_>]) -> Result<(), AskError> {
 }
 
 /// The charges of a request, in the order of their places.
-pub(super) fn charges<'s>(shares: &'s [Share<'_>]) -> SmallVec<[Charge<'s>; 2]> {
+pub(super) fn charges<'s>(shares: &'s [AskedLimit<'_>]) -> SmallVec<[Charge<'s>; 2]> {
     let mut charges: SmallVec<[Charge<'s>; 2]> = SmallVec::new();
     for share in shares {
         let (Some(rule), Hits::Charged(hits), Some(place)) =

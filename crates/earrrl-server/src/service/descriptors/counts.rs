@@ -12,7 +12,7 @@ const OTHERS: &str = "other";
 
 /// The counters of one descriptor.
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct DescriptorCounts {
     /// Hits in all.
     pub total_hits: Counter,
     /// Hits over the limit.
@@ -40,7 +40,7 @@ pub struct Became {
     pub remaining: u64,
 }
 
-impl Counts {
+impl DescriptorCounts {
     /// Counts one descriptor of a request.
     pub fn count(&self, became: Became) {
         let Became { over, shadow, limit, remaining, .. } = became;
@@ -66,11 +66,14 @@ impl Counts {
     }
 }
 
+/// A counter, the end of its name, and what it says.
+type OutcomeCounter = (&'static str, &'static str, fn(&DescriptorCounts) -> &Counter);
+
 /// Every descriptor's counters, by the name that the peer gives it, and those of all calls. They go on
 /// over reloads.
 #[derive(Debug, Default)]
 pub struct CountsOf {
-    by_labels: Mutex<BTreeMap<Labels, Arc<Counts>>>,
+    by_labels: Mutex<BTreeMap<Labels, Arc<DescriptorCounts>>>,
     /// Calls.
     pub requests: Counter,
     /// Calls that could not be understood.
@@ -83,7 +86,7 @@ pub struct CountsOf {
 
 impl CountsOf {
     /// The counters of a descriptor: domain, first and second level, separated by dots.
-    pub fn of(&self, key: &[String]) -> Arc<Counts> {
+    pub fn of(&self, key: &[String]) -> Arc<DescriptorCounts> {
         let mut counts = self.lock();
         let key = labels(key);
         let known = counts.contains_key(&key) || counts.len() < MAX_KEYS;
@@ -93,48 +96,57 @@ impl CountsOf {
 
     /// The counters under the peer's names.
     pub fn families(&self, metrics: &Metrics) -> Vec<Family> {
+        let mut families = self.of_descriptors();
+        families.extend(self.of_calls());
+        families.extend([
+            Family::counter("ratelimit_service_config_load_success", "Configurations loaded.")
+                .value(1.0 + metrics.reloads.get() as f64),
+            Family::counter("ratelimit_service_config_load_error", "Configurations refused.")
+                .value(metrics.failed_reloads.get() as f64),
+        ]);
+        families
+    }
+
+    fn of_descriptors(&self) -> Vec<Family> {
         let counts = self.lock();
-        // The label of calls.
-        let method: Labels = vec![("grpc_method", "ShouldRateLimit".to_owned())];
-        let family = |name, help, counter: fn(&Counts) -> &Counter| {
+        let family = |(outcome, help, counter): OutcomeCounter| {
             let values = counts
                 .iter()
                 .map(|(labels, counts)| (labels.clone(), counter(counts).get() as f64));
-            Family::counter(name, help).with_labels(values)
+            let name = format!("ratelimit_service_rate_limit_{outcome}");
+            Family::counter(&name, help).with_labels(values)
         };
-        vec![
-            family("ratelimit_service_rate_limit_total_hits", "Hits.", |c| &c.total_hits),
-            family("ratelimit_service_rate_limit_over_limit", "Hits over.", |c| &c.over_limit),
-            family("ratelimit_service_rate_limit_near_limit", "Hits near.", |c| &c.near_limit),
-            family("ratelimit_service_rate_limit_within_limit", "Hits within.", |c| {
-                &c.within_limit
-            }),
-            family("ratelimit_service_rate_limit_shadow_mode", "Hits let pass.", |c| {
-                &c.shadow_mode
-            }),
+        let outcomes: [OutcomeCounter; 5] = [
+            ("total_hits", "Hits.", |counts| &counts.total_hits),
+            ("over_limit", "Hits over.", |counts| &counts.over_limit),
+            ("near_limit", "Hits near.", |counts| &counts.near_limit),
+            ("within_limit", "Hits within.", |counts| &counts.within_limit),
+            ("shadow_mode", "Hits let pass.", |counts| &counts.shadow_mode),
+        ];
+        outcomes.map(family).into()
+    }
+
+    fn of_calls(&self) -> [Family; 3] {
+        let method: Labels = vec![("grpc_method", "ShouldRateLimit".to_owned())];
+        let errors = [
+            ("service_error", self.service_errors.get() as f64),
+            ("redis_error", self.engine_errors.get() as f64),
+        ];
+        [
             Family::counter("ratelimit_service_total_requests", "Calls.")
                 .with_labels([(method.clone(), self.requests.get() as f64)]),
-            Family::counter("ratelimit_service_should_rate_limit_error", "Failed calls.").labelled(
-                "err_type",
-                [
-                    ("service_error", self.service_errors.get() as f64),
-                    ("redis_error", self.engine_errors.get() as f64),
-                ],
-            ),
+            Family::counter("ratelimit_service_should_rate_limit_error", "Failed calls.")
+                .labelled("err_type", errors),
             Family::histogram(
                 "ratelimit_service_response_time_seconds",
                 "Time of a call.",
                 &method,
                 &self.response_time,
             ),
-            Family::counter("ratelimit_service_config_load_success", "Configurations loaded.")
-                .value(1.0 + metrics.reloads.get() as f64),
-            Family::counter("ratelimit_service_config_load_error", "Configurations refused.")
-                .value(metrics.failed_reloads.get() as f64),
         ]
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Labels, Arc<Counts>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Labels, Arc<DescriptorCounts>>> {
         self.by_labels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

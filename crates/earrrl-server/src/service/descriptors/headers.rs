@@ -5,7 +5,7 @@ use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
 
-use super::asked::Share;
+use super::asked::AskedLimit;
 use super::prepared::Descriptors;
 use super::verdict::Verdicts;
 use crate::config::envoy::Headers;
@@ -17,7 +17,7 @@ const TYPICAL: usize = 48;
 /// Adds them.
 pub(super) fn add(
     descriptors: &Descriptors,
-    shares: &[Share<'_>],
+    shares: &[AskedLimit<'_>],
     verdicts: &Verdicts,
     response: &mut RateLimitResponse,
 ) {

@@ -5,13 +5,17 @@ use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{ListValue, Struct, Value};
 use serde_json::Value as Json;
 
-use super::asked::{LimitRef, Share};
+use super::asked::{AskedLimit, LimitRef};
 use super::verdict::Verdicts;
 
 type Object = serde_json::Map<String, Json>;
 
 /// `{domain, descriptors: [{entries: ["key=value"]}], hitsAddend?, metadata?}`.
-pub(super) fn of(request: &RateLimitRequest, shares: &[Share<'_>], verdicts: &Verdicts) -> Struct {
+pub(super) fn of(
+    request: &RateLimitRequest,
+    shares: &[AskedLimit<'_>],
+    verdicts: &Verdicts,
+) -> Struct {
     let mut object = Object::new();
     object.insert("domain".into(), request.domain.as_str().into());
     let descriptors = request.descriptors.iter().map(|descriptor| {

@@ -19,8 +19,8 @@ use smallvec::SmallVec;
 use tokio::time::error::Elapsed;
 
 pub(super) use self::answer::undecided;
-use self::asked::{Hits, Share};
-use self::prepared::{Descriptors, Kind};
+use self::asked::{AskedLimit, Hits};
+use self::prepared::{Descriptors, LimitKind};
 use self::verdict::Verdicts;
 use super::error::AskError;
 use super::rules::ActiveRules;
@@ -67,13 +67,13 @@ impl Descriptors {
     /// Requests are stored all or nothing. What a descriptor bills by hits of its own has happened
     /// already, so it is stored whatever the verdict; and so is everything where the peer's way was
     /// asked for.
-    fn mode(&self, shares: &[Share<'_>], request: &RateLimitRequest) -> Mode {
-        let bills = |share: &Share<'_>| {
+    fn mode(&self, shares: &[AskedLimit<'_>], request: &RateLimitRequest) -> Mode {
+        let bills = |share: &AskedLimit<'_>| {
             let own = &request.descriptors[share.descriptor].hits_addend;
             own.as_ref().is_some_and(|hits| hits.value > 0)
         };
-        let denies = |share: &Share<'_>| {
-            matches!(share.limit.kind, Kind::Zero(_))
+        let denies = |share: &AskedLimit<'_>| {
+            matches!(share.limit.kind, LimitKind::Zero(_))
                 && !share.limit.shadow_mode
                 && !share.limit.quota_mode
                 && share.hits != Hits::Charged(0)
@@ -89,7 +89,7 @@ impl Descriptors {
 }
 
 /// Gives back what descriptors say was charged too much.
-async fn refund(engine: &Engine, shares: &[Share<'_>]) -> Result<(), AskError> {
+async fn refund(engine: &Engine, shares: &[AskedLimit<'_>]) -> Result<(), AskError> {
     for share in shares {
         if let (Hits::Refunded(hits), Some(rule)) = (share.hits, share.counted()) {
             let charge = earrrl::Charge { rule, key: &share.key, cost: Cost::from_units(hits) };
@@ -102,7 +102,7 @@ async fn refund(engine: &Engine, shares: &[Share<'_>]) -> Result<(), AskError> {
 /// Takes back what was charged for a request that is denied because all quotas are over.
 async fn give_back(
     engine: &Engine,
-    shares: &[Share<'_>],
+    shares: &[AskedLimit<'_>],
     verdicts: &Verdicts,
 ) -> Result<(), AskError> {
     for (share, verdict) in shares.iter().zip(&verdicts.each) {
@@ -119,16 +119,16 @@ async fn give_back(
 /// What each share's limit says by itself. A decision tells it of one; the others are asked.
 async fn figures(
     engine: &Engine,
-    shares: &[Share<'_>],
+    shares: &[AskedLimit<'_>],
     decision: Option<&Decision>,
 ) -> Result<SmallVec<[Option<Decision>; 2]>, AskError> {
     let counted = shares.iter().filter(|share| share.counted().is_some()).count();
-    let ask = |share: &Share<'_>| {
+    let ask = |share: &AskedLimit<'_>| {
         let hits = if let Hits::Charged(hits) = share.hits { hits } else { 0 };
         (share.counted(), share.key.clone(), Cost::from_units(hits))
     };
     if let (1, Some(decision)) = (counted, decision) {
-        let told = |share: &Share<'_>| share.counted().map(|_| *decision);
+        let told = |share: &AskedLimit<'_>| share.counted().map(|_| *decision);
         return Ok(shares.iter().map(told).collect());
     }
     let asked = shares.iter().map(ask).map(|(rule, key, cost)| async move {

@@ -7,11 +7,11 @@ use earrrl::{Action, EngineError, FixedWindow, Quota, Rule, RuleError, RuleId};
 use earrrl_redis::Consistency;
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
-use super::counts::{Counts, CountsOf};
+use super::counts::{CountsOf, DescriptorCounts};
 use crate::config::envoy::file::Amount;
 use crate::config::envoy::tree::{PathPart, Tree, TreeLimit};
 use crate::config::envoy::unit::Unit;
-use crate::config::envoy::{Algorithm, EnvoyConfig};
+use crate::config::envoy::{EnvoyAlgorithm, EnvoyConfig};
 use crate::config::{Config, RuleConfig};
 use crate::engine::Engine;
 
@@ -31,15 +31,15 @@ pub struct Descriptors {
     pub config: EnvoyConfig,
     /// The counters of metrics.
     pub counts: Arc<CountsOf>,
-    limits: Vec<Limit>,
-    overrides: Mutex<HashMap<(u32, Unit), Arc<Limit>>>,
+    limits: Vec<DescriptorLimit>,
+    overrides: Mutex<HashMap<(u32, Unit), Arc<DescriptorLimit>>>,
 }
 
 /// One limit in force.
 #[derive(Debug)]
-pub struct Limit {
+pub struct DescriptorLimit {
     /// What keeps its clients.
-    pub kind: Kind,
+    pub kind: LimitKind,
     /// What answers say of it.
     pub current: Current,
     /// Counted, never enforced.
@@ -47,12 +47,12 @@ pub struct Limit {
     /// Enforced only when all such limits of a request are over.
     pub quota_mode: bool,
     /// How often what was said; `None` where requests' own values name the counter.
-    pub counts: Option<Arc<Counts>>,
+    pub counts: Option<Arc<DescriptorCounts>>,
 }
 
 /// How a limit is decided.
 #[derive(Clone, Debug)]
-pub enum Kind {
+pub enum LimitKind {
     /// Nothing is counted, everything is allowed.
     Unlimited,
     /// Nothing is allowed; the answer names the end of the window.
@@ -73,24 +73,24 @@ pub struct Current {
 }
 
 /// A configuration's descriptors before the engine knows their limits.
-pub struct Plan {
+pub struct DescriptorsPlan {
     tree: Arc<Tree>,
     config: EnvoyConfig,
     /// What is to be prepared for each limit of the tree; nothing for those that nothing is counted of.
-    wanted: Vec<Option<Wanted>>,
+    wanted: Vec<Option<WantedLimit>>,
 }
 
-struct Wanted {
+struct WantedLimit {
     name: String,
     rule: Rule,
     capacity: usize,
 }
 
-impl Plan {
+impl DescriptorsPlan {
     /// What is to be prepared for a configuration, if it has descriptors.
     ///
     /// # Errors
-    /// As [`Plan::new`].
+    /// As [`DescriptorsPlan::new`].
     pub fn of_config(config: &Config) -> Result<Option<Self>, RuleError> {
         // Rules of the server's own may serve descriptors alone.
         let rules = || config.rules.iter().any(RuleConfig::serves_descriptors);
@@ -111,7 +111,7 @@ impl Plan {
         let share = (capacity / open).max(LEAST_CAPACITY.min(capacity));
         let wanted = tree.limits().iter().map(|limit| {
             let capacity = if is_open(limit) { share } else { 1 };
-            Wanted::new(limit, config.algorithm, capacity)
+            WantedLimit::new(limit, config.algorithm, capacity)
         });
         let wanted = wanted.collect::<Result<_, _>>()?;
         Ok(Self { tree, config: config.clone(), wanted })
@@ -120,13 +120,13 @@ impl Plan {
     /// The limits, each with its name in the engine and the clients it is meant for.
     pub fn limits(&self) -> impl Iterator<Item = (&str, &Rule, usize, Consistency)> {
         let limit = |wanted| {
-            let Wanted { name, rule, capacity, .. }: &Wanted = wanted;
+            let WantedLimit { name, rule, capacity, .. }: &WantedLimit = wanted;
             (&**name, rule, *capacity, Consistency::Exact)
         };
         self.wanted.iter().flatten().map(limit)
     }
 
-    /// The descriptors, with the engine's ids of [`Plan::limits`]. Limits whose way through the tree is
+    /// The descriptors, with the engine's ids of [`DescriptorsPlan::limits`]. Limits whose way through the tree is
     /// known keep their clients' history.
     pub fn finish(
         self,
@@ -136,7 +136,7 @@ impl Plan {
         let Self { tree, config, wanted } = self;
         let limits = tree.limits().iter().zip(wanted).map(|(limit, wanted)| {
             let counted = wanted.and_then(|wanted| Some((ids.next()?, Box::new(wanted.rule))));
-            Limit::new(limit, counted, counts)
+            DescriptorLimit::new(limit, counted, counts)
         });
         let limits = limits.collect();
         Descriptors {
@@ -149,10 +149,10 @@ impl Plan {
     }
 }
 
-impl Wanted {
+impl WantedLimit {
     fn new(
         limit: &TreeLimit,
-        algorithm: Algorithm,
+        algorithm: EnvoyAlgorithm,
         capacity: usize,
     ) -> Result<Option<Self>, RuleError> {
         let Some(rule) = limit.config.rule(algorithm)? else { return Ok(None) };
@@ -165,7 +165,7 @@ impl Wanted {
 
 impl Descriptors {
     /// The limit of this index in the tree.
-    pub fn limit(&self, index: usize) -> Option<&Limit> {
+    pub fn limit(&self, index: usize) -> Option<&DescriptorLimit> {
         self.limits.get(index)
     }
 
@@ -178,7 +178,7 @@ impl Descriptors {
         requests: u32,
         unit: Unit,
         engine: &Engine,
-    ) -> Result<Arc<Limit>, EngineError> {
+    ) -> Result<Arc<DescriptorLimit>, EngineError> {
         let mut overrides = self.overrides.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = overrides.get(&(requests, unit)) {
             return Ok(Arc::clone(known));
@@ -188,27 +188,28 @@ impl Descriptors {
             return Err(EngineError::Unavailable(text));
         }
         let kind = match self.config.algorithm.rule(requests, unit)? {
-            None => Kind::Zero(unit),
+            None => LimitKind::Zero(unit),
             Some(rule) => {
                 let name = format!("envoy-override-{requests}-{}", unit.name());
-                Kind::Counted(engine.prepare(&name, &rule, OVERRIDE_CAPACITY)?, Box::new(rule))
+                LimitKind::Counted(engine.prepare(&name, &rule, OVERRIDE_CAPACITY)?, Box::new(rule))
             }
         };
         let current = Current { name: String::new(), requests, unit: unit.number() };
         let (shadow_mode, quota_mode) = (false, false);
-        let limit = Arc::new(Limit { kind, current, shadow_mode, quota_mode, counts: None });
+        let limit =
+            Arc::new(DescriptorLimit { kind, current, shadow_mode, quota_mode, counts: None });
         overrides.insert((requests, unit), Arc::clone(&limit));
         Ok(limit)
     }
 }
 
-impl Limit {
+impl DescriptorLimit {
     fn new(limit: &TreeLimit, counted: Option<(RuleId, Box<Rule>)>, counts: &CountsOf) -> Self {
         let config = &limit.config;
         let kind = match (counted, config.amount) {
-            (Some((id, rule)), _) => Kind::Counted(id, rule),
-            (None, Amount::PerUnit(_, unit)) => Kind::Zero(unit),
-            (None, Amount::Unlimited | Amount::Own) => Kind::Unlimited,
+            (Some((id, rule)), _) => LimitKind::Counted(id, rule),
+            (None, Amount::PerUnit(_, unit)) => LimitKind::Zero(unit),
+            (None, Amount::Unlimited | Amount::Own) => LimitKind::Unlimited,
         };
         Self {
             current: Current::new(limit, &kind),
@@ -221,11 +222,11 @@ impl Limit {
 }
 
 impl Current {
-    fn new(limit: &TreeLimit, kind: &Kind) -> Self {
+    fn new(limit: &TreeLimit, kind: &LimitKind) -> Self {
         let name = limit.config.name.clone();
         match (limit.config.amount, kind) {
             (Amount::PerUnit(requests, unit), _) => Self { name, requests, unit: unit.number() },
-            (Amount::Own, Kind::Counted(_, rule)) => Self { name, ..Self::of(rule) },
+            (Amount::Own, LimitKind::Counted(_, rule)) => Self { name, ..Self::of(rule) },
             _ => Self { name, ..Self::default() },
         }
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use earrrl::{Action, Decision, Nanos, Outcome, Wait};
 use smallvec::SmallVec;
 
-use super::asked::{Hits, Share};
-use super::prepared::{Kind, Limit, fixed_window};
+use super::asked::{AskedLimit, Hits};
+use super::prepared::{DescriptorLimit, LimitKind, fixed_window};
 
 /// What each share's limit says, in order.
 #[derive(Debug)]
@@ -32,17 +32,17 @@ pub(super) struct ShareVerdict {
 
 impl Verdicts {
     pub(super) fn new(
-        shares: &[Share<'_>],
+        shares: &[AskedLimit<'_>],
         figures: SmallVec<[Option<Decision>; 2]>,
         decision: Option<&Decision>,
         now: Nanos,
     ) -> Self {
-        let verdict = |(share, figures): (&Share<'_>, Option<Decision>)| {
+        let verdict = |(share, figures): (&AskedLimit<'_>, Option<Decision>)| {
             ShareVerdict::new(share, figures.as_ref(), decision, now)
         };
         let each: SmallVec<[ShareVerdict; 2]> = shares.iter().zip(figures).map(verdict).collect();
         let quotas = || shares.iter().zip(&each).filter(|(share, _)| share.limit.quota_mode);
-        let denied = |(share, verdict): (&Share<'_>, &ShareVerdict)| {
+        let denied = |(share, verdict): (&AskedLimit<'_>, &ShareVerdict)| {
             verdict.enforced && !share.limit.quota_mode
         };
         let all_quotas = quotas().count() > 0 && quotas().all(|(_, verdict)| verdict.enforced);
@@ -58,19 +58,19 @@ impl Verdicts {
 
 impl ShareVerdict {
     fn new(
-        share: &Share<'_>,
+        share: &AskedLimit<'_>,
         figures: Option<&Decision>,
         decision: Option<&Decision>,
         now: Nanos,
     ) -> Self {
         let (over, remaining, reset) = match (&share.limit.kind, figures) {
-            (Kind::Unlimited, _) => (false, u64::MAX, None),
-            (Kind::Zero(unit), _) => {
+            (LimitKind::Unlimited, _) => (false, u64::MAX, None),
+            (LimitKind::Zero(unit), _) => {
                 let length = unit.duration().as_nanos() as u64;
                 let over = matches!(share.hits, Hits::Charged(hits) if hits > 0);
                 (over, 0, Some(until_window_ends(now, length)))
             }
-            (Kind::Counted(_, rule), Some(figures)) => {
+            (LimitKind::Counted(_, rule), Some(figures)) => {
                 let place = share.place.zip(decision);
                 let over = place.is_some_and(|(place, decision)| decision.is_over(place));
                 let reset = match (over, figures.retry_after, fixed_window(rule)) {
@@ -81,19 +81,19 @@ impl ShareVerdict {
                 };
                 (over, if over { 0 } else { figures.remaining }, Some(reset))
             }
-            (Kind::Counted(..), None) => (false, 0, None),
+            (LimitKind::Counted(..), None) => (false, 0, None),
         };
         let outcome = share.limit.outcome(over);
         Self { over, enforced: outcome == Outcome::Deny, outcome, remaining, reset }
     }
 }
 
-impl Limit {
+impl DescriptorLimit {
     /// What is done with a request that is over this limit, or not.
     fn outcome(&self, over: bool) -> Outcome {
         let action = match &self.kind {
-            Kind::Counted(_, rule) => rule.action(),
-            Kind::Unlimited | Kind::Zero(_) => Action::Deny,
+            LimitKind::Counted(_, rule) => rule.action(),
+            LimitKind::Unlimited | LimitKind::Zero(_) => Action::Deny,
         };
         match action {
             _ if !over => Outcome::Allow,

@@ -20,7 +20,7 @@ const REQUESTS: [(u64, u64, &str); 8] = [
 ];
 
 /// The balance before and after a request; whether it was allowed.
-struct Step {
+struct CreditStep {
     minute: u64,
     before: f64,
     after: f64,
@@ -33,7 +33,7 @@ fn balance(limit: &Limit, state: &Option<State>, now: Nanos) -> f64 {
 }
 
 /// The article's requests through a rule, and its state after them.
-fn steps(rule: &Rule) -> (Vec<Step>, Option<State>) {
+fn steps(rule: &Rule) -> (Vec<CreditStep>, Option<State>) {
     let limit = rule.limit();
     let mut state = None;
     let steps = REQUESTS.into_iter().map(|(minute, cost, text)| {
@@ -41,7 +41,13 @@ fn steps(rule: &Rule) -> (Vec<Step>, Option<State>) {
         let before = balance(limit, &state, now);
         let (next, decision) = limit.decide(state.take(), now, Cost::from_units(cost), Mode::Check);
         state = next;
-        Step { minute, before, after: balance(limit, &state, now), allowed: decision.allowed, text }
+        CreditStep {
+            minute,
+            before,
+            after: balance(limit, &state, now),
+            allowed: decision.allowed,
+            text,
+        }
     });
     (steps.collect(), state)
 }

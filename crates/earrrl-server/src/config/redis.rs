@@ -1,0 +1,188 @@
+//! What `[engine]` says of Redis, and which rules it can serve.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use earrrl::Rule;
+use earrrl_redis::{Certificates, ClientKeys, Consistency, Options, WhenGone};
+use toml::Spanned;
+
+use super::file;
+use super::problem::Problems;
+use super::rule::RuleConfig;
+use super::suggest::nearest;
+use super::value::{duration, secret, text_of};
+
+/// How Redis is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RedisConfig {
+    /// Where it is, and everything else.
+    pub options: earrrl_redis::Options,
+    /// Whether the server's own clock is told to Redis, instead of Redis's being asked: for tests,
+    /// never with a Redis that others use. No configuration file says it.
+    pub own_clock: bool,
+}
+
+/// The least and the longest time that a decision may wait for Redis.
+const DEADLINES: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(10)];
+/// Shortest key of a hash, in bytes.
+const MIN_HMAC_KEY_LEN: usize = 16;
+const POLICIES: [WhenGone; 3] = [WhenGone::Local, WhenGone::Allow, WhenGone::Deny];
+
+pub(super) fn validate(
+    file: &file::EngineTable,
+    urls: &[String],
+    span: Range<usize>,
+    problems: &mut Problems,
+) -> RedisConfig {
+    let mut options = Options::new(&urls.join(","));
+    if let Some(error) = options.urls.iter().find_map(|u| earrrl_redis::check_url(u).err()) {
+        problems.add(span, format!("redis: {error}"));
+    }
+    topology(file, &mut options, problems);
+    if let Some(prefix) = &file.prefix {
+        options.prefix.clone_from(prefix.get_ref());
+        if let Err(error) = earrrl_redis::check_prefix(prefix.get_ref()) {
+            problems.add(prefix.span(), error);
+        }
+    }
+    if let Some(field) = &file.policy {
+        options.when_gone = policy(field, problems);
+    }
+    if let Some(field) = &file.deadline {
+        options.deadline = deadline(field, problems).unwrap_or(options.deadline);
+    }
+    if let Some(field) = &file.sync {
+        options.sync = sync(field, problems).unwrap_or(options.sync);
+    }
+    // Its bounds are checked where the tables' are.
+    if let Some(field) = &file.capacity {
+        options.local_capacity = *field.get_ref() as usize;
+    }
+    options.nodes = file.nodes.as_ref().and_then(|field| nodes(field, problems));
+    options.clients = client_keys(file, problems);
+    options.certificates = certificates(file, problems);
+    RedisConfig { options, own_clock: false }
+}
+
+/// Whether the addresses are Sentinels', a Cluster's or a single server's.
+fn topology(file: &file::EngineTable, options: &mut Options, problems: &mut Problems) {
+    match (&file.sentinel, &file.cluster) {
+        (Some(sentinel), cluster) => {
+            options.sentinel = Some(sentinel.get_ref().clone());
+            options.cluster = false;
+            if cluster.is_some() {
+                problems.add(sentinel.span(), "sentinel: a Cluster has none; want one of them");
+            }
+        }
+        (None, Some(cluster)) => {
+            if options.urls.len() > 1 && !cluster.get_ref() {
+                problems.add(cluster.span(), "cluster: several addresses are a Cluster's");
+            }
+            options.cluster = *cluster.get_ref();
+        }
+        (None, None) => {}
+    }
+}
+
+fn sync(field: &Spanned<String>, problems: &mut Problems) -> Option<Duration> {
+    let sync = duration("sync", field, problems)?;
+    earrrl_redis::check_sync(sync).map_err(|error| problems.add(field.span(), error)).ok()?;
+    Some(sync)
+}
+
+fn nodes(field: &Spanned<u64>, problems: &mut Problems) -> Option<u32> {
+    let nodes = u32::try_from(*field.get_ref()).ok().filter(|nodes| *nodes > 0);
+    if nodes.is_none() {
+        problems.add(field.span(), "nodes: expected 1 or more");
+    }
+    nodes
+}
+
+fn policy(field: &Spanned<String>, problems: &mut Problems) -> WhenGone {
+    let name = field.get_ref();
+    if let Some(policy) = POLICIES.into_iter().find(|policy| policy.name() == name) {
+        return policy;
+    }
+    let names = POLICIES.map(WhenGone::name);
+    let suggestion = nearest(name, names).map(|name| format!("; did you mean `{name}`?"));
+    let (shown, suggestion) = (name.escape_debug(), suggestion.unwrap_or_default());
+    let problem = format!("policy: `{shown}` is none of {}{suggestion}", names.join(", "));
+    problems.add(field.span(), problem);
+    WhenGone::default()
+}
+
+fn deadline(field: &Spanned<String>, problems: &mut Problems) -> Option<Duration> {
+    let deadline = duration("deadline", field, problems)?;
+    let [least, most] = DEADLINES;
+    if (least..=most).contains(&deadline) {
+        return Some(deadline);
+    }
+    problems.add(field.span(), "deadline: expected 1ms to 10s, as \"5ms\"");
+    None
+}
+
+fn client_keys(file: &file::EngineTable, problems: &mut Problems) -> ClientKeys {
+    let found = secret("hmac_key", file.hmac_key.as_ref(), file.hmac_key_file.as_ref(), problems);
+    let Some((span, key)) = found else { return ClientKeys::Escaped };
+    if key.len() < MIN_HMAC_KEY_LEN {
+        let problem = format!("hmac_key: {} bytes; expected {MIN_HMAC_KEY_LEN} or more", key.len());
+        problems.add(span, problem);
+    }
+    ClientKeys::Hashed(key.into_bytes())
+}
+
+fn certificates(file: &file::EngineTable, problems: &mut Problems) -> Option<Certificates> {
+    let mut read = |name: &str, field: &file::Field<String>| {
+        let field = field.as_ref()?;
+        let text = text_of(field.get_ref()).map(String::into_bytes);
+        text.map_err(|error| problems.add(field.span(), format!("{name}: {error}"))).ok()
+    };
+    let mut certificates = Certificates::default();
+    certificates.authority = read("ca_file", &file.ca_file);
+    let own = (read("cert_file", &file.cert_file), read("key_file", &file.key_file));
+    match (&file.cert_file, &file.key_file) {
+        (Some(one), None) | (None, Some(one)) => {
+            problems.add(one.span(), "cert_file, key_file: expected both or none");
+        }
+        _ => {}
+    }
+    if let (Some(certificate), Some(key)) = own {
+        certificates.client = Some((certificate, key));
+    }
+    (certificates != Certificates::default()).then_some(certificates)
+}
+
+pub(super) fn check_rules(rules: &[Spanned<file::RuleTable>], problems: &mut Problems) {
+    let limits = rules.iter().map(Spanned::get_ref).flat_map(|rule| {
+        let overrides = rule.overrides.iter().map(|special| &special.limit);
+        std::iter::once(&rule.limit).chain(overrides)
+    });
+    for limit in limits {
+        // What is no rule at all has been told already.
+        let rule = limit.get_ref().parse::<Rule>();
+        if let Some(error) = rule.ok().and_then(|rule| earrrl_redis::check_rule(&rule).err()) {
+            problems.add(limit.span(), format!("limit: {error}"));
+        }
+    }
+}
+
+/// Refuses near rules that no node can decide by itself.
+pub(super) fn check_near(
+    rules: &[Spanned<file::RuleTable>],
+    valid: &[RuleConfig],
+    problems: &mut Problems,
+) {
+    let near = valid.iter().filter(|rule| rule.consistency == Consistency::Near);
+    for rule in near {
+        let limits = rule.overrides.iter().map(|special| &special.rule);
+        let mut limits = std::iter::once(&rule.rule).chain(limits);
+        let error = limits.find_map(|rule| earrrl_redis::check_near(rule).err());
+        let written = rules.iter().find(|file| *file.get_ref().name.get_ref() == rule.name);
+        let field = written.and_then(|file| file.get_ref().consistency.as_ref());
+        if let (Some(error), Some(field)) = (error, field) {
+            problems.add(field.span(), error);
+        }
+    }
+}

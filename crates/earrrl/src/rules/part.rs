@@ -1,0 +1,15 @@
+//! One rule's part of a request.
+
+use crate::cost::Cost;
+use crate::rule::Rule;
+use crate::store::Clients;
+use crate::store::table::KeyHash;
+
+/// What a request is charged under one rule.
+#[derive(Clone, Copy)]
+pub(crate) struct Part<'a> {
+    pub(crate) rule: &'a Rule,
+    pub(crate) clients: &'a Clients,
+    pub(crate) key: KeyHash,
+    pub(crate) cost: Cost,
+}
