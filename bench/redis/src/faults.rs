@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use earrrl::{Charge, Cost, Engine, RuleId};
-use earrrl_redis::{Mode, Options, RedisEngine};
+use earrrl_redis::{EngineMode, Options, RedisEngine};
 use tokio::time::sleep;
 
 use crate::support::cluster::Cluster;
@@ -118,7 +118,7 @@ async fn scene(
     let ended = Instant::now();
     repair().await;
     load.report(name, broken, opened, ended);
-    until("Redis decides again", || engine.status().mode == Mode::Shared).await;
+    until("Redis decides again", || engine.status().mode == EngineMode::Shared).await;
 }
 
 pub async fn run() {

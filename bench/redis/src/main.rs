@@ -1,6 +1,6 @@
 //! What a decision on Redis costs, beside other scripts; and how long one takes while Redis breaks.
 //!
-//! `cargo run --release -- cost [clients]`, `-- faults`, `-- near`, or `-- all [clients]` for the first two.
+//! `cargo run --release -- cost [clients]`, `-- faults`, `-- near [clients]`, or `-- all [clients]` for the first two.
 
 mod cost;
 mod faults;
@@ -15,7 +15,8 @@ async fn main() {
         ["cost"] => cost::run(1_000_000).await,
         ["cost", clients] => cost::run(clients.parse().expect("a number of clients")).await,
         ["faults"] => faults::run().await,
-        ["near"] => near::run().await,
+        ["near"] => near::run(100_000).await,
+        ["near", clients] => near::run(clients.parse().expect("a number of clients")).await,
         ["all", clients @ ..] => {
             let clients = clients
                 .first()
@@ -24,6 +25,6 @@ async fn main() {
             println!();
             faults::run().await;
         }
-        _ => eprintln!("expected `cost [clients]`, `faults`, `near` or `all [clients]`"),
+        _ => eprintln!("expected `cost [clients]`, `faults`, `near [clients]` or `all [clients]`"),
     }
 }

@@ -1,12 +1,12 @@
 //! Corrections of a client's record: what was charged is taken back, what was counted elsewhere added.
 
+use std::slice::from_ref;
 use std::sync::Arc;
 
 use earrrl::Nanos;
-use redis::Value;
 
 use crate::algorithm::{Adjustment, Packed, micros};
-use crate::convert::{CONVERSIONS, convert};
+use crate::convert::{converting, done_or_foreign};
 use crate::link::{Fault, Link};
 use crate::request::AskedCharge;
 use crate::shared::Shared;
@@ -27,23 +27,18 @@ impl Shared {
     /// As [`Shared::adjust`], over a given connection and without a deadline.
     pub(crate) async fn adjust_over(
         &self,
-        mut link: Link,
+        link: Link,
         asked: &AskedCharge,
         adjustment: Adjustment,
         now: Option<Nanos>,
     ) -> Result<(), Fault> {
-        let argument = self.adjustment(asked, &adjustment, now);
-        let script = self.scripts.adjust(asked.rule.kind);
-        for _ in 0..CONVERSIONS {
-            let keys = std::slice::from_ref(&asked.key);
-            match link.call(script, keys, std::slice::from_ref(&argument)).await? {
-                Value::BulkString(verdict) if verdict == b"3" => {
-                    convert(self, &mut link, asked, self.now(now)).await?;
-                }
-                _ => return Ok(()),
-            }
-        }
-        Err(Fault::Record("converted over and over".to_owned()))
+        let argument = &self.adjustment(asked, &adjustment, now);
+        let (script, key) = (self.scripts.adjust(asked.rule.kind), from_ref(&asked.key));
+        converting(self, link, |mut link| async move {
+            let answer = link.call(script, key, from_ref(argument)).await?;
+            Ok(done_or_foreign(&answer, asked, self.now(now)))
+        })
+        .await
     }
 
     /// What a script reads of an adjustment.
@@ -57,7 +52,7 @@ impl Shared {
         let mut head = Packed(vec![u8::from(adjustment.back)]);
         let time = now.map_or(-1.0, micros);
         head.numbers(&[time, adjustment.when, adjustment.alone.0, adjustment.alone.1]);
-        let adjusted = AskedCharge { cost: adjustment.cost, ..asked.clone() };
-        [head.0, adjusted.parameters(self.options.linger, sign)].concat()
+        head.0.extend(asked.rule.parameters(adjustment.cost, self.options.linger, sign));
+        head.0
     }
 }

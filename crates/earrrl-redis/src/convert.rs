@@ -13,12 +13,52 @@ use redis::Value;
 
 use crate::algorithm;
 use crate::link::{Fault, Link};
+use crate::reply::FOREIGN;
 use crate::request::AskedCharge;
 use crate::shared::Shared;
 use crate::status::count;
 
 /// Conversions that one call may meet: other nodes may convert the same record back meanwhile.
-pub(crate) const CONVERSIONS: usize = 4;
+const CONVERSIONS: usize = 4;
+
+/// What came of a call.
+pub(crate) enum Called<'a, T> {
+    Done(T),
+    /// Nothing was done at this time: the record of this charge is of other parameters.
+    Foreign(&'a AskedCharge, Nanos),
+}
+
+/// The same, where a script answers no more than that.
+pub(crate) fn done_or_foreign<'a>(
+    answer: &Value,
+    asked: &'a AskedCharge,
+    now: Nanos,
+) -> Called<'a, ()> {
+    match answer {
+        Value::BulkString(verdict) if verdict.first() == Some(&FOREIGN) => {
+            Called::Foreign(asked, now)
+        }
+        _ => Called::Done(()),
+    }
+}
+
+/// Calls a script, and converts what it finds written under other parameters, until it is done.
+pub(crate) async fn converting<'a, T, F>(
+    shared: &Shared,
+    mut link: Link,
+    call: impl Fn(Link) -> F,
+) -> Result<T, Fault>
+where
+    F: Future<Output = Result<Called<'a, T>, Fault>>,
+{
+    for _ in 0..CONVERSIONS {
+        match call(link.clone()).await? {
+            Called::Done(answer) => return Ok(answer),
+            Called::Foreign(asked, now) => convert(shared, &mut link, asked, now).await?,
+        }
+    }
+    Err(Fault::Record("converted over and over".to_owned()))
+}
 
 /// Replaces the record of a charge by one of its rule's present parameters.
 pub(crate) async fn convert(

@@ -84,7 +84,7 @@ impl RedisEngine {
         options.check()?;
         let shared = Arc::new(Shared::new(options, clock)?);
         let supervisor = tokio::spawn(supervisor::run(shared.clone()));
-        let exchange = tokio::spawn(near::exchange::run(shared.clone()));
+        let exchange = tokio::spawn(near::rounds::run(shared.clone()));
         Ok(Self { shared, tasks: [supervisor, exchange] })
     }
 
@@ -201,7 +201,7 @@ async fn decide(shared: Arc<Shared>, request: Arc<Request>) -> Result<Decision, 
         return Ok(decision);
     }
     let answer = shared.ask(&request).await;
-    near::decide::decided_elsewhere(&request);
+    near::decide::decided_elsewhere(&shared, &request);
     let mut decision = match answer {
         Ok(seen) => {
             count(&shared.counters.shared);

@@ -13,7 +13,7 @@ use earrrl::{Mode, Nanos};
 use redis::Value;
 
 use crate::algorithm::{Adjustment, flags};
-use crate::convert::{CONVERSIONS, convert};
+use crate::convert::{Called, converting};
 use crate::link::{Fault, Link};
 use crate::reply::{self, Reply, ScriptVerdict, Seen};
 use crate::request::{Request, time_argument};
@@ -22,9 +22,8 @@ use crate::shared::Shared;
 /// How long a late answer is waited for before it is taken as never to come.
 pub(crate) const LATEST: Duration = Duration::from_secs(60);
 
-/// What Redis saw.
-pub(crate) type Answer = Vec<Seen>;
-type Call = Pin<Box<dyn Future<Output = Result<Answer, Fault>> + Send>>;
+/// What Redis sees of a request, once it answers.
+type Pending = Pin<Box<dyn Future<Output = Result<Vec<Seen>, Fault>> + Send>>;
 
 /// Why there is no answer, and the calls that may be answered yet.
 pub(crate) struct Missed {
@@ -34,14 +33,14 @@ pub(crate) struct Missed {
 
 /// A call that is under way past its deadline.
 pub(crate) struct Late {
-    pub(crate) call: Call,
+    pub(crate) call: Pending,
     /// The charges that it is about, by their places in the request.
     pub(crate) places: Vec<usize>,
 }
 
 impl Shared {
     /// Asks Redis within the deadline.
-    pub(crate) async fn ask(self: &Arc<Self>, request: &Arc<Request>) -> Result<Answer, Missed> {
+    pub(crate) async fn ask(self: &Arc<Self>, request: &Arc<Request>) -> Result<Vec<Seen>, Missed> {
         let mut slots = request.by_slot();
         match slots.pop() {
             Some(places) if slots.is_empty() => self.ask_slot(request, places).await,
@@ -58,11 +57,11 @@ impl Shared {
         self: &Arc<Self>,
         request: &Arc<Request>,
         places: Vec<usize>,
-    ) -> Result<Answer, Missed> {
+    ) -> Result<Vec<Seen>, Missed> {
         let group = places.first().map_or(0, |place| request.asked[*place].group);
         let missed = |fault| Missed { fault, late: Vec::new() };
         let link = self.link(group).map_err(missed)?;
-        let mut call: Call =
+        let mut call: Pending =
             Box::pin(exchange(self.clone(), link, request.clone(), places.clone()));
         let fault = match tokio::time::timeout(self.options.deadline, &mut call).await {
             Ok(Ok(answer)) => {
@@ -84,7 +83,7 @@ impl Shared {
         self: &Arc<Self>,
         request: &Arc<Request>,
         slots: Vec<Vec<usize>>,
-    ) -> Result<Answer, Missed> {
+    ) -> Result<Vec<Seen>, Missed> {
         let calls = slots.iter().map(|places| {
             let (shared, request, places) = (self.clone(), request.clone(), places.clone());
             tokio::spawn(async move { shared.ask_slot(&request, places).await })
@@ -172,28 +171,28 @@ pub(crate) fn stored(
 /// Calls the script, and converts what it finds written under other parameters.
 async fn exchange(
     shared: Arc<Shared>,
-    mut link: Link,
+    link: Link,
     request: Arc<Request>,
     places: Vec<usize>,
-) -> Result<Answer, Fault> {
-    let nonsense = || Fault::Record("the script's answer makes no sense".to_owned());
-    for _ in 0..CONVERSIONS {
-        let reply = call(&shared, &mut link, &request, &places).await?.ok_or_else(nonsense)?;
-        match reply {
+) -> Result<Vec<Seen>, Fault> {
+    let (shared, request, places) = (&*shared, &*request, &places[..]);
+    converting(shared, link, |mut link| async move {
+        let nonsense = || Fault::Record("the script's answer makes no sense".to_owned());
+        match call(shared, &mut link, request, places).await?.ok_or_else(nonsense)? {
             Reply::Decided { time, mut seen } if seen.len() == places.len() => {
                 let at = request.now.or(time).ok_or_else(nonsense)?;
                 seen.iter_mut().for_each(|seen| seen.at = at);
-                return Ok(seen);
+                Ok(Called::Done(seen))
             }
-            Reply::Decided { .. } => return Err(nonsense()),
+            Reply::Decided { .. } => Err(nonsense()),
             Reply::Foreign { time, place } => {
                 let asked = places.get(place).ok_or_else(nonsense)?;
                 let now = request.now.or(time).ok_or_else(nonsense)?;
-                convert(&shared, &mut link, &request.asked[*asked], now).await?;
+                Ok(Called::Foreign(&request.asked[*asked], now))
             }
         }
-    }
-    Err(Fault::Record("converted over and over".to_owned()))
+    })
+    .await
 }
 
 async fn call(
@@ -213,14 +212,14 @@ async fn call(
         [one] => {
             let asked = &request.asked[*one];
             let head = time.into_iter().chain([flags(*one)]);
-            let args = head.chain(asked.parameters(shared.options.linger, 1.0)).collect();
+            let args = head.chain(asked.parameters(shared.options.linger)).collect();
             (shared.scripts.single(asked.rule.kind), vec![args])
         }
         _ => {
             let charge = |place: &usize| {
                 let asked = &request.asked[*place];
                 let head = [asked.rule.kind as u8, flags(*place)];
-                head.into_iter().chain(asked.parameters(shared.options.linger, 1.0)).collect()
+                head.into_iter().chain(asked.parameters(shared.options.linger)).collect()
             };
             let args = [time.to_vec()].into_iter().chain(places.iter().map(charge)).collect();
             (shared.scripts.several(asked().map(|asked| asked.rule.kind)), args)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
-use crate::ledger::{Client, Entry};
+use crate::ledger::{ClientId, Contribution};
 use crate::link::{Fault, Link};
 use crate::near::exchange;
 use crate::shared::Shared;
@@ -84,8 +84,8 @@ impl Went {
 async fn hand_over_one(
     shared: Arc<Shared>,
     link: Link,
-    client: Client,
-    entry: Entry,
+    client: ClientId,
+    entry: Contribution,
 ) -> Result<(), Fault> {
     let rule = shared.rules.get(client.rule).filter(|rule| rule.tag == entry.tag);
     let (Some(rule), Some(state)) = (rule, &entry.state) else {

@@ -20,14 +20,14 @@ const SHARDS: usize = 64;
 
 /// Whose an entry is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Client {
+pub(crate) struct ClientId {
     pub(crate) rule: RuleId,
     pub(crate) key: Vec<u8>,
 }
 
 /// What a client was charged here.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct Contribution {
     pub(crate) tag: u32,
     /// The breaker's group.
     group: usize,
@@ -50,11 +50,11 @@ pub(crate) struct Ledger {
 
 #[derive(Debug, Default)]
 struct Owed {
-    entries: HashMap<Client, Entry>,
+    entries: HashMap<ClientId, Contribution>,
     /// Those that were sent, and may have arrived.
-    returned: HashMap<Client, Entry>,
+    returned: HashMap<ClientId, Contribution>,
     /// Whose entries are on their way. One at a time: Redis takes a client's numbers in their order.
-    under_way: HashSet<Client>,
+    under_way: HashSet<ClientId>,
 }
 
 impl Ledger {
@@ -67,21 +67,21 @@ impl Ledger {
         }
     }
 
-    fn lock(&self, client: &Client) -> MutexGuard<'_, Owed> {
+    fn lock(&self, client: &ClientId) -> MutexGuard<'_, Owed> {
         let shard = self.hasher.hash_one(client) as usize % SHARDS;
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes a charge; answers whether there was room and sense for it.
     pub(crate) fn add(&self, asked: &AskedCharge, now: Nanos) -> bool {
-        let (rule, client) = (&asked.rule, Client::of(asked));
+        let (rule, client) = (&asked.rule, ClientId::of(asked));
         if !algorithm::of(rule.rule.limit()).adds() {
             return false;
         }
         let mut owed = self.lock(&client);
         let fresh = || {
             let (tag, group, sum) = (rule.tag, asked.group, Cost::ZERO);
-            Entry { tag, group, number: 0, state: None, sum }
+            Contribution { tag, group, number: 0, state: None, sum }
         };
         let entry = match owed.entries.entry(client) {
             hash_map::Entry::Occupied(entry) => entry.into_mut(),
@@ -109,7 +109,7 @@ impl Ledger {
         charged_at: Option<Nanos>,
         now: Nanos,
     ) -> bool {
-        let (rule, client) = (&asked.rule, Client::of(asked));
+        let (rule, client) = (&asked.rule, ClientId::of(asked));
         let mut owed = self.lock(&client);
         let Some(entry) = owed.entries.get_mut(&client).filter(|entry| entry.tag == rule.tag)
         else {
@@ -132,7 +132,7 @@ impl Ledger {
         if self.owed() == 0 {
             return false;
         }
-        let client = Client::of(asked);
+        let client = ClientId::of(asked);
         let owed = self.lock(&client);
         let Owed { entries, returned, under_way } = &*owed;
         entries.contains_key(&client)
@@ -142,7 +142,7 @@ impl Ledger {
 
     /// Forgets a client.
     pub(crate) fn forget(&self, asked: &AskedCharge) {
-        let client = Client::of(asked);
+        let client = ClientId::of(asked);
         let mut owed = self.lock(&client);
         for gone in [owed.entries.remove(&client), owed.returned.remove(&client)] {
             self.owed.fetch_sub(usize::from(gone.is_some()), Ordering::AcqRel);
@@ -151,12 +151,16 @@ impl Ledger {
 
     /// What is to be handed over of a group, one entry a client; each is then [`Ledger::done`] or comes back,
     /// and no other of its client is drained before that. What came back goes before what was charged since.
-    pub(crate) fn drain(&self, group: usize, number: impl Fn() -> u64) -> Vec<(Client, Entry)> {
+    pub(crate) fn drain(
+        &self,
+        group: usize,
+        number: impl Fn() -> u64,
+    ) -> Vec<(ClientId, Contribution)> {
         let mut drained = Vec::new();
         for shard in &self.shards {
             let mut owed = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let (from, Owed { entries, returned, under_way }) = (drained.len(), &mut *owed);
-            let ready = |client: &Client, entry: &mut Entry| {
+            let ready = |client: &ClientId, entry: &mut Contribution| {
                 let waits = returned.contains_key(client) || under_way.contains(client);
                 entry.group == group && !waits
             };
@@ -173,13 +177,13 @@ impl Ledger {
     }
 
     /// A drained entry needs no more care.
-    pub(crate) fn done(&self, client: &Client) {
+    pub(crate) fn done(&self, client: &ClientId) {
         self.lock(client).under_way.remove(client);
         self.owed.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// A drained entry could not be handed over, as far as is known.
-    pub(crate) fn put_back(&self, client: Client, entry: Entry) {
+    pub(crate) fn put_back(&self, client: ClientId, entry: Contribution) {
         let mut owed = self.lock(&client);
         owed.under_way.remove(&client);
         owed.returned.insert(client, entry);
@@ -191,7 +195,7 @@ impl Ledger {
     }
 }
 
-impl Client {
+impl ClientId {
     fn of(asked: &AskedCharge) -> Self {
         Self { rule: asked.rule.id, key: asked.client.clone() }
     }
@@ -199,12 +203,16 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use earrrl::table::KeyHasher;
+
     use super::*;
     use crate::rules::Rules;
 
     #[test]
     fn what_comes_back_is_as_it_was_and_goes_first() {
-        let rules = Rules::default();
+        let rules = Rules::new(KeyHasher::with_key(&[7; 16]), Duration::ZERO);
         let rule = "fixed-window 9/1h".parse().unwrap();
         let local = || Ok(vec![RuleId(0)]);
         let id = rules.prepare(&[("window", &rule, None)], Nanos::ZERO, local).unwrap()[0];
@@ -233,7 +241,7 @@ mod tests {
         ledger.put_back(client, entry);
         drained.into_iter().for_each(|(client, entry)| ledger.put_back(client, entry));
         assert_eq!((ledger.owed(), add("d")), (4, false), "what came back takes room");
-        let summed = |drained: Vec<(Client, Entry)>| {
+        let summed = |drained: Vec<(ClientId, Contribution)>| {
             let mut all: Vec<_> = drained
                 .into_iter()
                 .map(|(client, entry)| {

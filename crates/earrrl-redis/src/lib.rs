@@ -57,7 +57,7 @@ pub use options::{
     Consistency, Options, WhenGone, check_prefix, check_rule, check_sync, check_url,
     without_credentials,
 };
-pub use status::{Counts, Mode, Status};
+pub use status::{Counts, EngineMode, Status};
 pub use throttle::{Shift, Shifted};
 
 /// The README's example, compiled as a doctest.

@@ -74,8 +74,7 @@ impl Link {
             command.arg("LOAD").arg(&script.code);
             command
         };
-        let commands: Vec<Cmd> = scripts.map(load).collect();
-        self.send_all(&commands.iter().collect::<Vec<_>>()).await;
+        self.send_all(scripts.map(load).collect()).await;
     }
 
     /// Commands are written in the order in which they are polled first. That takes more than the
@@ -114,21 +113,21 @@ impl Link {
     }
 
     /// Sends commands in one write, to a Cluster one by one; what has no answer failed.
-    pub(crate) async fn send_all(&mut self, commands: &[&Cmd]) -> Vec<RedisResult<Value>> {
+    pub(crate) async fn send_all(&mut self, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {
         match self {
             Self::Single(connection) => {
-                let mut pipeline = redis::Pipeline::with_capacity(commands.len());
-                commands.iter().for_each(|command| {
-                    pipeline.add_command((*command).clone());
+                let (count, mut pipeline) = (commands.len(), redis::Pipeline::new());
+                commands.into_iter().for_each(|command| {
+                    pipeline.add_command(command);
                 });
-                match connection.req_packed_commands(&pipeline, 0, commands.len()).await {
+                match connection.req_packed_commands(&pipeline, 0, count).await {
                     Ok(values) => values.into_iter().map(Value::extract_error).collect(),
                     Err(error) => vec![Err(error)],
                 }
             }
             Self::Cluster(connection) => {
-                let calls = commands.iter().map(|command| {
-                    let (mut connection, command) = (connection.clone(), (*command).clone());
+                let calls = commands.into_iter().map(|command| {
+                    let mut connection = connection.clone();
                     tokio::spawn(async move {
                         connection.req_packed_command(&command).await?.extract_error()
                     })

@@ -3,7 +3,7 @@
 use earrrl::{Cost, EngineError, Mode, Rule};
 use redis::Value;
 
-use crate::algorithm::{self, Kind, Packed, Request};
+use crate::algorithm::{self, Kind, Packed, Terms};
 use crate::link::{Fault, Link};
 use crate::script::{Script, Scripts};
 
@@ -21,7 +21,7 @@ impl Probe {
     pub(crate) fn new(keys: Vec<Vec<u8>>) -> Result<Self, EngineError> {
         let rule: Rule = RULE.parse()?;
         let request =
-            Request { rule: &rule, cost: Cost::ONE, sign: 1.0, linger: std::time::Duration::ZERO };
+            Terms { rule: &rule, cost: Cost::ONE, sign: 1.0, linger: std::time::Duration::ZERO };
         let mut argument = Packed::default();
         // Redis's own time.
         argument.numbers(&[-1.0]);

@@ -20,6 +20,9 @@ pub(crate) enum ScriptVerdict {
     Over,
 }
 
+/// The verdict of a script that did nothing: the record is of other parameters.
+pub(crate) const FOREIGN: u8 = b'3';
+
 /// A charge as the script saw it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Seen {
@@ -56,7 +59,7 @@ pub(crate) fn single(bytes: &[u8]) -> Option<Reply> {
     let (&verdict, rest) = bytes.split_first()?;
     let (time, state) = split_time(rest)?;
     Some(match verdict {
-        b'3' => Reply::Foreign { time, place: 0 },
+        FOREIGN => Reply::Foreign { time, place: 0 },
         _ => Reply::Decided { time, seen: vec![Seen::new(read(verdict)?, state)] },
     })
 }
@@ -66,7 +69,7 @@ pub(crate) fn several(bytes: &[u8]) -> Option<Reply> {
     let (time, mut rest) = split_time(bytes)?;
     let mut seen = Vec::new();
     while let Some((&[verdict, length], more)) = rest.split_first_chunk() {
-        if verdict == b'3' {
+        if verdict == FOREIGN {
             return Some(Reply::Foreign { time, place: length.into() });
         }
         let (state, more) = more.split_at_checked(length.into())?;

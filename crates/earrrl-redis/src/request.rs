@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use earrrl::{Charge, Cost, Mode, Nanos, Policy, Rule, RuleId};
 
-use crate::algorithm::{self, micros};
+use crate::algorithm::micros;
 use crate::rules::PreparedRule;
 
 /// One charge.
@@ -37,10 +37,9 @@ impl AskedCharge {
         Charge { rule, key: &self.client, cost: self.cost }
     }
 
-    /// The parameters of the rule and of this cost, `sign` -1 to take it back.
-    pub(crate) fn parameters(&self, linger: Duration, sign: f64) -> Vec<u8> {
-        let request = algorithm::Request { rule: &self.rule.rule, cost: self.cost, sign, linger };
-        algorithm::pack(&request, self.rule.tag)
+    /// The parameters of the rule and of this cost.
+    pub(crate) fn parameters(&self, linger: Duration) -> Vec<u8> {
+        self.rule.parameters(self.cost, linger, 1.0)
     }
 }
 

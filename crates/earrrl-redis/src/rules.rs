@@ -1,11 +1,15 @@
 //! Rules as the engine keeps them: prepared once, replaced when a limit changes.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use earrrl::{EngineError, Limit, Nanos, Rule, RuleId, check_name};
+use arc_swap::ArcSwap;
+use earrrl::table::KeyHasher;
+use earrrl::{Cost, EngineError, Limit, Nanos, Rule, RuleId, check_name};
 
 use crate::algorithm::{self, Kind};
 use crate::near::client::Time;
+use crate::near::lease;
 use crate::near::table::Table;
 
 /// Earlier parameters that are kept for each rule.
@@ -26,25 +30,37 @@ pub(crate) struct PreparedRule {
     pub(crate) local: RuleId,
     /// Its clients, where this node decides by itself.
     pub(crate) near: Option<Arc<Table>>,
+    /// How long this node's claims of what it has left hold.
+    pub(crate) lease: Duration,
 }
 
 /// All rules, by their ids.
-#[derive(Debug, Default)]
-pub(crate) struct Rules(RwLock<Vec<Arc<PreparedRule>>>);
+#[derive(Debug)]
+pub(crate) struct Rules {
+    all: ArcSwap<Vec<Arc<PreparedRule>>>,
+    /// Held by whoever changes them.
+    changing: Mutex<()>,
+    /// Of clients that are decided without a trip, and how often they are exchanged.
+    hasher: KeyHasher,
+    sync: Duration,
+}
 
 impl Rules {
+    pub(crate) fn new(hasher: KeyHasher, sync: Duration) -> Self {
+        Self { all: ArcSwap::default(), changing: Mutex::default(), hasher, sync }
+    }
+
     pub(crate) fn get(&self, id: RuleId) -> Option<Arc<PreparedRule>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(id.0 as usize).cloned()
+        self.all.load().get(id.0 as usize).cloned()
     }
 
     /// Looks at a rule where it is.
     pub(crate) fn look<R>(&self, id: RuleId, see: impl FnOnce(&PreparedRule) -> R) -> Option<R> {
-        let rules = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        rules.get(id.0 as usize).map(|rule| see(rule))
+        self.all.load().get(id.0 as usize).map(|rule| see(rule))
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<PreparedRule>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn all(&self) -> Arc<Vec<Arc<PreparedRule>>> {
+        self.all.load_full()
     }
 
     /// Makes rules known under their names: all of them, or on an error none. `local` prepares them in
@@ -60,44 +76,53 @@ impl Rules {
             check_name(name)?;
             algorithm::of(rule.limit()).check()?;
         }
-        let mut rules = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let locals = local()?;
+        let mut rules = Vec::clone(&self.all());
         let each = wanted.iter().zip(locals);
-        Ok(each.map(|(wanted, local)| put(&mut rules, *wanted, since, local)).collect())
+        let ids = each.map(|(wanted, local)| self.put(&mut rules, *wanted, since, local)).collect();
+        self.all.store(Arc::new(rules));
+        Ok(ids)
     }
-}
 
-/// Puts a rule in the place of the one of its name, or behind all others.
-fn put(
-    rules: &mut Vec<Arc<PreparedRule>>,
-    (name, rule, near): (&str, &Rule, Option<usize>),
-    since: Nanos,
-    local: RuleId,
-) -> RuleId {
-    let place = rules.iter().position(|known| known.name == name);
-    let id = RuleId(place.unwrap_or(rules.len()) as u32);
-    let (kind, tag) = (Kind::of(rule.limit()), algorithm::tag(rule.limit()));
-    let old = place.map(|place| &rules[place]);
-    let earlier = old.map_or_else(Vec::new, |old| old.history(tag));
-    let near = near.map(|room| {
-        let known = old.and_then(|old| old.near.clone());
-        known.unwrap_or_else(|| Arc::new(Table::new(room)))
-    });
-    if let (Some(near), Some(old)) = (&near, old.filter(|old| old.tag != tag)) {
-        let time = Time { local: since, offset: 0 };
-        near.each(|client| client.convert(old.rule.limit(), rule.limit(), time));
+    /// Puts a rule in the place of the one of its name, or behind all others.
+    fn put(
+        &self,
+        rules: &mut Vec<Arc<PreparedRule>>,
+        (name, rule, near): (&str, &Rule, Option<usize>),
+        since: Nanos,
+        local: RuleId,
+    ) -> RuleId {
+        let place = rules.iter().position(|known| known.name == name);
+        let id = RuleId(place.unwrap_or(rules.len()) as u32);
+        let (kind, tag) = (Kind::of(rule.limit()), algorithm::tag(rule.limit()));
+        let old = place.map(|place| &rules[place]);
+        let earlier = old.map_or_else(Vec::new, |old| old.history(tag));
+        let near = near.map(|room| {
+            let known = old.and_then(|old| old.near.clone());
+            known.unwrap_or_else(|| Arc::new(Table::new(room, self.hasher)))
+        });
+        if let (Some(near), Some(old)) = (&near, old.filter(|old| old.tag != tag)) {
+            let time = Time { local: since, offset: 0 };
+            near.each(|client| client.convert(old.rule.limit(), rule.limit(), time));
+        }
+        let (name, rule, lease) = (name.to_owned(), rule.clone(), lease(rule.limit(), self.sync));
+        let prepared =
+            PreparedRule { id, name, rule, kind, tag, since, earlier, local, near, lease };
+        match place {
+            Some(place) => rules[place] = Arc::new(prepared),
+            None => rules.push(Arc::new(prepared)),
+        }
+        id
     }
-    let (name, rule) = (name.to_owned(), rule.clone());
-    let prepared =
-        Arc::new(PreparedRule { id, name, rule, kind, tag, since, earlier, local, near });
-    match place {
-        Some(place) => rules[place] = prepared,
-        None => rules.push(prepared),
-    }
-    id
 }
 
 impl PreparedRule {
+    /// What a script reads of the rule and of a cost, `sign` -1 to take it back.
+    pub(crate) fn parameters(&self, cost: Cost, linger: Duration, sign: f64) -> Vec<u8> {
+        algorithm::pack(&algorithm::Terms { rule: &self.rule, cost, sign, linger }, self.tag)
+    }
+
     /// The parameters that are earlier than those of `tag`, once those hold; the latest first.
     fn history(&self, tag: u32) -> Vec<(u32, Limit)> {
         let known = [(self.tag, *self.rule.limit())].into_iter().chain(self.earlier.clone());

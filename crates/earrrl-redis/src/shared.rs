@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use earrrl::table::KeyHasher;
 use earrrl::{Charge, Clock, Engine as _, EngineError, MemoryEngine, Nanos, Rule, RuleId};
 use tokio::sync::{Notify, watch};
 
@@ -18,7 +19,7 @@ use crate::probe::Probe;
 use crate::request::AskedCharge;
 use crate::rules::{PreparedRule, Rules};
 use crate::script::Scripts;
-use crate::status::{Counters, Mode, Status, count};
+use crate::status::{Counters, EngineMode, Status, count};
 
 pub(crate) struct Shared {
     pub(crate) options: Options,
@@ -46,7 +47,7 @@ pub(crate) struct Shared {
     /// The latest microsecond that a caller gave.
     latest: AtomicU64,
     /// The mode that was last written to the log.
-    told: Mutex<Mode>,
+    told: Mutex<EngineMode>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -61,14 +62,17 @@ impl Shared {
         let breakers = Breakers::new(options.cluster, options.failures);
         let probe = Probe::new(probe_keys(&keys, &breakers, options.cluster))?;
         let near = Near::new(breakers.groups().len(), options.nodes);
+        let unavailable =
+            |error: &dyn std::error::Error| EngineError::Unavailable(error.to_string());
+        let hasher = KeyHasher::random().map_err(|error| unavailable(&error))?;
         let trouble = breakers.groups().map(|_| Notify::new()).collect();
         let local = MemoryEngine::with_clock(options.local_capacity, clock.clone());
         Ok(Self {
             keys,
-            rules: Rules::default(),
+            rules: Rules::new(hasher, options.sync),
             scripts: Scripts::new(),
             breakers,
-            local: local.map_err(|error| EngineError::Unavailable(error.to_string()))?,
+            local: local.map_err(|error| unavailable(&error))?,
             ledger: Ledger::new(options.local_capacity),
             clock,
             counters: Counters::default(),
@@ -82,7 +86,7 @@ impl Shared {
             link: RwLock::default(),
             last_failure: Mutex::default(),
             latest: AtomicU64::new(0),
-            told: Mutex::new(Mode::Connecting),
+            told: Mutex::new(EngineMode::Connecting),
             options,
         })
     }
@@ -228,13 +232,13 @@ impl Shared {
         last.replace(text) != *last
     }
 
-    fn mode(&self) -> Mode {
+    fn mode(&self) -> EngineMode {
         let open = self.breakers.open_groups();
         match (self.any_link().is_some(), open) {
-            (false, _) => Mode::Connecting,
-            (true, 0) => Mode::Shared,
-            (true, open) if open < self.breakers.groups().len() => Mode::Partly,
-            (true, _) => Mode::Alone,
+            (false, _) => EngineMode::Connecting,
+            (true, 0) => EngineMode::Shared,
+            (true, open) if open < self.breakers.groups().len() => EngineMode::Partly,
+            (true, _) => EngineMode::Alone,
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// How decisions are made at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Mode {
+pub enum EngineMode {
     /// Redis has not been reached yet.
     Connecting,
     /// Redis decides.
@@ -17,7 +17,7 @@ pub enum Mode {
     Alone,
 }
 
-impl Mode {
+impl EngineMode {
     /// Its name in `/readyz` and on metrics.
     pub const fn name(self) -> &'static str {
         match self {
@@ -34,7 +34,7 @@ impl Mode {
 #[non_exhaustive]
 pub struct Status {
     /// How decisions are made at present.
-    pub mode: Mode,
+    pub mode: EngineMode,
     /// The last failure, if there was one: for people.
     pub last_failure: Option<String>,
     /// Clients whose counts wait to be handed over.

@@ -208,9 +208,9 @@ impl Tended {
 async fn keep_rules_written(shared: &Shared, link: &Link) {
     let mut written: Vec<(String, u32)> = Vec::new();
     loop {
-        for rule in shared.rules.all() {
+        for rule in shared.rules.all().iter() {
             let parameters = (rule.name.clone(), rule.tag);
-            if !written.contains(&parameters) && write_down(shared, link.clone(), &rule).await {
+            if !written.contains(&parameters) && write_down(shared, link.clone(), rule).await {
                 written.push(parameters);
             }
         }

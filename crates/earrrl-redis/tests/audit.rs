@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use earrrl::random::Random;
 use earrrl::{Charge, Cost, Engine, Mode, RuleId};
-use earrrl_redis::{Consistency, Options, RedisEngine};
+use earrrl_redis::{Consistency, EngineMode, Options, RedisEngine};
 use tokio::task::JoinHandle;
 
+use support::cluster::Cluster;
 use support::proxy::Proxy;
 use support::{PATIENCE, Server, until};
 
@@ -33,10 +34,15 @@ enum Fault {
     ClockBack,
     ClockForward,
     Flushed,
+    /// A replica takes its master's place.
+    FailedOver,
+    /// A slot goes to another shard, with the clients in it.
+    Resharded,
 }
 
 use Fault::{
-    ClockBack, ClockForward, Cut, Flushed, Killed, Lossy, ScriptsFlushed, Stopped, Swallowed,
+    ClockBack, ClockForward, Cut, FailedOver, Flushed, Killed, Lossy, Resharded, ScriptsFlushed,
+    Stopped, Swallowed,
 };
 
 const FAULTS: [Fault; 9] =
@@ -45,7 +51,7 @@ const FAULTS: [Fault; 9] =
 impl Fault {
     /// Whether Redis may have counted a request whose answer never comes.
     fn breaks(self) -> bool {
-        matches!(self, Killed | Swallowed | Cut)
+        matches!(self, Killed | Swallowed | Cut | FailedOver)
     }
 }
 
@@ -103,8 +109,7 @@ fn load(
     tasks.collect()
 }
 
-async fn node(proxy: &Proxy) -> Arc<RedisEngine> {
-    let mut options = Options::new(&proxy.url());
+async fn node(mut options: Options) -> Arc<RedisEngine> {
     options.deadline = Duration::from_millis(100);
     (options.sync, options.nodes) = (Duration::from_millis(20), Some(NODES as u32));
     let node = RedisEngine::connect(options, PATIENCE).await.unwrap();
@@ -113,42 +118,116 @@ async fn node(proxy: &Proxy) -> Arc<RedisEngine> {
 }
 
 fn left_alone(nodes: &[Arc<RedisEngine>]) -> bool {
-    nodes.iter().all(|node| node.status().mode != earrrl_redis::Mode::Shared)
+    nodes.iter().all(|node| node.status().mode != EngineMode::Shared)
 }
 
-/// Breaks something, and mends it once that was felt.
-async fn strike(fault: Fault, server: &mut Server, proxies: &[Proxy], nodes: &[Arc<RedisEngine>]) {
+/// What can be broken.
+trait Scene {
+    /// How its node of this number reaches it.
+    fn options(&self, number: usize) -> Options;
+
+    /// Breaks something, and mends it once that was felt.
+    async fn strike(&mut self, fault: Fault, nodes: &[Arc<RedisEngine>]);
+}
+
+/// One server, with a proxy for each node.
+struct Single {
+    server: Server,
+    proxies: [Proxy; NODES as usize],
+}
+
+impl Single {
+    async fn start() -> Self {
+        let server =
+            Server::start_with_a_clock(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+        let proxies = [Proxy::start(server.port).await, Proxy::start(server.port).await];
+        Self { server, proxies }
+    }
+}
+
+impl Scene for Single {
+    fn options(&self, number: usize) -> Options {
+        Options::new(&self.proxies[number].url())
+    }
+
+    async fn strike(&mut self, fault: Fault, nodes: &[Arc<RedisEngine>]) {
+        let Self { server, proxies } = self;
+        match fault {
+            Killed => {
+                server.kill();
+                until("a killed one is left alone", || left_alone(nodes)).await;
+                server.restart().await;
+            }
+            Stopped => {
+                server.signal("STOP");
+                until("a stopped one is left alone", || left_alone(nodes)).await;
+                server.signal("CONT");
+            }
+            Swallowed => {
+                proxies.iter().for_each(Proxy::swallow);
+                until("a silent one is left alone", || left_alone(nodes)).await;
+            }
+            Lossy => {
+                let late = || nodes.iter().map(|node| node.status().counts.late).sum::<u64>();
+                let before = late();
+                proxies.iter().for_each(|proxy| proxy.lose_one_in(50));
+                until("something is late", || late() > before).await;
+                proxies.iter().for_each(|proxy| proxy.lose_one_in(0));
+            }
+            _ => strike_server(fault, server),
+        }
+    }
+}
+
+/// What is felt at once, if at all.
+fn strike_server(fault: Fault, server: &Server) {
     match fault {
-        Killed => {
-            server.kill();
-            until("a killed one is left alone", || left_alone(nodes)).await;
-            server.restart().await;
-        }
-        Stopped => {
-            server.signal("STOP");
-            until("a stopped one is left alone", || left_alone(nodes)).await;
-            server.signal("CONT");
-        }
-        Swallowed => {
-            proxies.iter().for_each(Proxy::swallow);
-            until("a silent one is left alone", || left_alone(nodes)).await;
-        }
         Cut => {
             for _ in 0..20 {
                 server.command::<i64>(&["CLIENT", "KILL", "TYPE", "normal"]).ok();
             }
         }
-        Lossy => {
-            let late = || nodes.iter().map(|node| node.status().counts.late).sum::<u64>();
-            let before = late();
-            proxies.iter().for_each(|proxy| proxy.lose_one_in(50));
-            until("something is late", || late() > before).await;
-            proxies.iter().for_each(|proxy| proxy.lose_one_in(0));
-        }
         ScriptsFlushed => drop(server.command::<String>(&["SCRIPT", "FLUSH"]).unwrap()),
         ClockBack => server.put_behind(Duration::from_secs(3600)),
         ClockForward => server.put_behind(Duration::ZERO),
         Flushed => drop(server.command::<String>(&["FLUSHALL"]).unwrap()),
+        other => panic!("{other:?} needs more than a server"),
+    }
+}
+
+/// The slot of a client of the first round, which is moved to and fro.
+fn moving(cluster: &Cluster) -> u16 {
+    cluster.slot_of(&client(0, 7))
+}
+
+impl Scene for Cluster {
+    fn options(&self, _number: usize) -> Options {
+        let urls = self.urls();
+        Options::cluster(urls.iter().map(String::as_str))
+    }
+
+    async fn strike(&mut self, fault: Fault, nodes: &[Arc<RedisEngine>]) {
+        let slot = moving(self);
+        match fault {
+            Stopped => {
+                let master = self.master_of(slot);
+                self.nodes[master].signal("STOP");
+                let felt = || nodes.iter().all(|node| node.status().mode == EngineMode::Partly);
+                until("a stopped shard is left alone", felt).await;
+                self.nodes[master].signal("CONT");
+            }
+            FailedOver => {
+                let master = self.master_of(slot);
+                self.fail_over(master).await;
+            }
+            Resharded => {
+                let from = self.master_of(slot);
+                let mut masters = [0, 8000, 16_000].map(|slot| self.master_of(slot)).into_iter();
+                let to = masters.find(|master| *master != from).unwrap();
+                self.move_slot(slot, from, to);
+            }
+            _ => self.nodes.iter().for_each(|server| strike_server(fault, server)),
+        }
     }
 }
 
@@ -169,24 +248,30 @@ async fn faults_at_random_under_load_lose_nothing() {
     for place in (1..faults.len()).rev() {
         faults.swap(place, random.below(place as u64 + 1) as usize);
     }
-    let mut server =
-        Server::start_with_a_clock(&["--appendonly", "yes", "--appendfsync", "always"]).await;
-    let proxies = [Proxy::start(server.port).await, Proxy::start(server.port).await];
-    let nodes = [node(&proxies[0]).await, node(&proxies[1]).await];
+    let mut scene = Single::start().await;
+    let nodes = [node(scene.options(0)).await, node(scene.options(1)).await];
     let rounds: Vec<&[Fault]> = faults.chunk_by(|_, next| *next != Flushed).collect();
     for (round, faults) in rounds.into_iter().enumerate() {
-        play(round, faults, &mut server, &proxies, &nodes).await;
+        play(round, faults, &mut scene, &nodes).await;
     }
 }
 
+/// Slots that move, masters that give way to their replicas, and a shard that stops, of a Cluster under load.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_changes_under_load_and_loses_nothing() {
+    let mut random = Random::new(std::env::var("SEED").map_or(13, |seed| seed.parse().unwrap()));
+    let mut faults = vec![Resharded, FailedOver, Cut, Resharded, ScriptsFlushed, Stopped];
+    if std::env::var_os("EARRRL_LONG").is_some() {
+        faults = (0..20).map(|_| faults[random.below(faults.len() as u64) as usize]).collect();
+    }
+    let mut cluster = Cluster::start().await;
+    cluster.without_failover();
+    let nodes = [node(cluster.options(0)).await, node(cluster.options(1)).await];
+    play(0, &faults, &mut cluster, &nodes).await;
+}
+
 /// Faults one after the other under load, and what was counted in the end. If Redis loses everything, it does so first.
-async fn play(
-    round: usize,
-    faults: &[Fault],
-    server: &mut Server,
-    proxies: &[Proxy],
-    nodes: &[Arc<RedisEngine>],
-) {
+async fn play(round: usize, faults: &[Fault], scene: &mut impl Scene, nodes: &[Arc<RedisEngine>]) {
     let stop = Arc::<AtomicBool>::default();
     let ledgers = [Arc::<Ledger>::default(), Arc::<Ledger>::default()];
     let (rule, mut tasks) = (WIDE.parse().unwrap(), Vec::new());
@@ -200,7 +285,7 @@ async fn play(
     }
     for &fault in faults {
         println!("{fault:?}");
-        strike(fault, server, proxies, nodes).await;
+        scene.strike(fault, nodes).await;
         if fault == Flushed {
             ledgers.iter().for_each(|ledger| ledger.forget());
         }
@@ -228,7 +313,7 @@ async fn play(
         [("near", &ledgers[0], 0), ("exact", &ledgers[1], NODES * TASKS as u64 * breaks)]
     {
         // A node that was not there: what it is told is what Redis has.
-        let reader = node(&proxies[0]).await;
+        let reader = node(scene.options(0)).await;
         let rule = reader.prepare(name, &rule).unwrap();
         let (mut found, mut all, mut gone) = (0, 0, 0);
         for number in 0..CLIENTS {

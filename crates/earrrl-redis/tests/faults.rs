@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earrrl::{Charge, Cost, Engine, RuleId};
-use earrrl_redis::{Mode, Options, RedisEngine, WhenGone};
+use earrrl_redis::{EngineMode, Options, RedisEngine, WhenGone};
 
 use support::load::{Load, becomes};
 use support::proxy::Proxy;
@@ -55,10 +55,10 @@ async fn killed_and_restarted() {
     let load = Load::start(&engine, rule);
     load.goes_on(500).await;
     server.kill();
-    becomes(&engine, Mode::Alone).await;
+    becomes(&engine, EngineMode::Alone).await;
     load.goes_on(500).await;
     server.restart().await;
-    becomes(&engine, Mode::Shared).await;
+    becomes(&engine, EngineMode::Shared).await;
     load.goes_on(500).await;
     nothing_is_lost(&engine, rule, load, 64).await;
 }
@@ -70,10 +70,10 @@ async fn stopped_for_a_while() {
     let load = Load::start(&engine, rule);
     load.goes_on(500).await;
     server.signal("STOP");
-    becomes(&engine, Mode::Alone).await;
+    becomes(&engine, EngineMode::Alone).await;
     load.goes_on(500).await;
     server.signal("CONT");
-    becomes(&engine, Mode::Shared).await;
+    becomes(&engine, EngineMode::Shared).await;
     load.goes_on(500).await;
     nothing_is_lost(&engine, rule, load, 0).await;
 }
@@ -86,9 +86,9 @@ async fn a_connection_swallowed() {
     let load = Load::start(&engine, rule);
     load.goes_on(500).await;
     proxy.swallow();
-    becomes(&engine, Mode::Alone).await;
+    becomes(&engine, EngineMode::Alone).await;
     load.goes_on(500).await;
-    becomes(&engine, Mode::Shared).await;
+    becomes(&engine, EngineMode::Shared).await;
     load.goes_on(500).await;
     // Requests may have reached Redis whose answers were swallowed.
     nothing_is_lost(&engine, rule, load, 64).await;
@@ -115,7 +115,7 @@ async fn another_type_under_our_key() {
     server.command::<i64>(&["LPUSH", key, "not ours"]).unwrap();
     let load = Load::start(&engine, rule);
     load.goes_on(1000).await;
-    assert_eq!(engine.status().mode, Mode::Shared, "one record is no outage");
+    assert_eq!(engine.status().mode, EngineMode::Shared, "one record is no outage");
     assert!(engine.status().counts.unusable > 0);
     load.stop().await;
     assert_eq!(server.command::<String>(&["TYPE", key]).unwrap(), "list", "and is left alone");
@@ -144,11 +144,11 @@ async fn out_of_memory() {
     let load = Load::start(&engine, rule);
     load.goes_on(500).await;
     server.command::<String>(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
-    becomes(&engine, Mode::Alone).await;
+    becomes(&engine, EngineMode::Alone).await;
     load.goes_on(500).await;
     assert!(engine.status().last_failure.unwrap().contains("OOM"));
     server.command::<String>(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
-    becomes(&engine, Mode::Shared).await;
+    becomes(&engine, EngineMode::Shared).await;
     nothing_is_lost(&engine, rule, load, 0).await;
 }
 
@@ -159,10 +159,10 @@ async fn a_replica_that_only_reads() {
     let load = Load::start(&engine, rule);
     load.goes_on(500).await;
     server.command::<String>(&["REPLICAOF", "127.0.0.1", &other.port.to_string()]).unwrap();
-    becomes(&engine, Mode::Alone).await;
+    becomes(&engine, EngineMode::Alone).await;
     load.goes_on(500).await;
     server.command::<String>(&["REPLICAOF", "NO", "ONE"]).unwrap();
-    becomes(&engine, Mode::Shared).await;
+    becomes(&engine, EngineMode::Shared).await;
     // What Redis had before went when it became the other's replica.
     load.stop().await;
     until("counts are handed over", || engine.status().counts.handed_over > 0).await;
@@ -184,7 +184,7 @@ async fn the_password_changed() {
     load.goes_on(500).await;
     user("new");
     server.command::<i64>(&["CLIENT", "KILL", "USER", "earrrl"]).unwrap();
-    becomes(&engine, Mode::Alone).await;
+    becomes(&engine, EngineMode::Alone).await;
     load.goes_on(500).await;
     until("the refusal is told", || {
         engine
@@ -194,7 +194,7 @@ async fn the_password_changed() {
     })
     .await;
     engine.set_urls(vec![url("new")]);
-    becomes(&engine, Mode::Shared).await;
+    becomes(&engine, EngineMode::Shared).await;
     nothing_is_lost(&engine, rule, load, 64).await;
 }
 
@@ -212,14 +212,14 @@ async fn scripts_forbidden() {
     let load = Load::start(&engine, rule);
     load.goes_on(500).await;
     user("-evalsha");
-    becomes(&engine, Mode::Alone).await;
+    becomes(&engine, EngineMode::Alone).await;
     let closed = engine.status().counts.closed;
     load.goes_on(1000).await;
     let status = engine.status();
     assert!(status.last_failure.is_some_and(|why| why.contains("permissions")));
-    assert_eq!((status.mode, status.counts.closed), (Mode::Alone, closed));
+    assert_eq!((status.mode, status.counts.closed), (EngineMode::Alone, closed));
     user("+evalsha");
-    becomes(&engine, Mode::Shared).await;
+    becomes(&engine, EngineMode::Shared).await;
     nothing_is_lost(&engine, rule, load, 0).await;
     assert_eq!(engine.status().counts.not_handed_over, 0);
 }
@@ -244,7 +244,7 @@ async fn never_there_at_all() {
     let rule = engine.prepare("wide", &WIDE.parse().unwrap()).unwrap();
     let load = Load::start(&engine, rule);
     load.goes_on(500).await;
-    assert_eq!(engine.status().mode, Mode::Connecting);
+    assert_eq!(engine.status().mode, EngineMode::Connecting);
     load.stop().await;
 }
 
@@ -273,10 +273,10 @@ async fn a_master_of_the_cluster_killed() {
     let slot = 100;
     let dead = cluster.master_of(slot);
     cluster.nodes[dead].kill();
-    becomes(&engine, Mode::Partly).await;
+    becomes(&engine, EngineMode::Partly).await;
     load.goes_on(500).await;
     cluster.fails_over(slot, dead).await;
-    becomes(&engine, Mode::Shared).await;
+    becomes(&engine, EngineMode::Shared).await;
     load.goes_on(500).await;
     let alive = cluster.urls().into_iter().find(|url| command::<String>(url, &["PING"]).is_ok());
     assert!(alive.is_some());
@@ -293,14 +293,14 @@ async fn farther_away_than_the_deadline() {
     let load = Load::start(&engine, rule);
     load.goes_on(500).await;
     proxy.set_latency(2 * DEADLINE);
-    becomes(&engine, Mode::Alone).await;
+    becomes(&engine, EngineMode::Alone).await;
     let (late, shared) = (engine.status().counts.late, engine.status().counts.shared);
     until("it was tried some more", || engine.status().counts.connected >= 3).await;
     let status = engine.status();
-    assert_eq!((status.mode, status.counts.shared), (Mode::Alone, shared), "{status:?}");
+    assert_eq!((status.mode, status.counts.shared), (EngineMode::Alone, shared), "{status:?}");
     assert!(status.counts.late <= late + 8, "and costs no decision a deadline: {status:?}");
     proxy.set_latency(Duration::ZERO);
-    becomes(&engine, Mode::Shared).await;
+    becomes(&engine, EngineMode::Shared).await;
     load.goes_on(500).await;
     nothing_is_lost(&engine, rule, load, 0).await;
 }
@@ -316,7 +316,7 @@ async fn packets_lost_now_and_then() {
     load.goes_on(5000).await;
     until("something was late", || engine.status().counts.late > 0).await;
     proxy.lose_one_in(0);
-    becomes(&engine, Mode::Shared).await;
+    becomes(&engine, EngineMode::Shared).await;
     nothing_is_lost(&engine, rule, load, 0).await;
 }
 
@@ -327,7 +327,7 @@ async fn every_node_of_a_cluster_killed_without_traffic() {
     let urls = cluster.urls();
     let (engine, _) = engine(Options::cluster(urls.iter().map(String::as_str))).await;
     cluster.nodes.iter_mut().for_each(Server::kill);
-    becomes(&engine, Mode::Alone).await;
+    becomes(&engine, EngineMode::Alone).await;
 }
 
 /// A shard that is stopped for long holds nothing up in the others; what it was asked counts once.
@@ -343,20 +343,20 @@ async fn one_shard_stopped_for_long() {
     for master in &masters {
         cluster.nodes[*master].signal("STOP");
     }
-    becomes(&engine, Mode::Alone).await;
+    becomes(&engine, EngineMode::Alone).await;
     load.goes_on(1000).await;
     for master in &masters[1..] {
         cluster.nodes[*master].signal("CONT");
     }
-    becomes(&engine, Mode::Partly).await;
+    becomes(&engine, EngineMode::Partly).await;
     until("the others have their counts", || {
         let status = engine.status();
-        status.mode == Mode::Partly && status.counts.handed_over >= 100 && status.owed <= 200
+        status.mode == EngineMode::Partly && status.counts.handed_over >= 100 && status.owed <= 200
     })
     .await;
     let connected = engine.status().counts.connected;
     until("it was long", || engine.status().counts.connected > connected).await;
     cluster.nodes[masters[0]].signal("CONT");
-    becomes(&engine, Mode::Shared).await;
+    becomes(&engine, EngineMode::Shared).await;
     nothing_is_lost(&engine, rule, load, 0).await;
 }

@@ -6,7 +6,7 @@ mod support;
 use std::time::Duration;
 
 use earrrl::{Charge, Cost, Engine, RuleId};
-use earrrl_redis::{Mode, Options, RedisEngine};
+use earrrl_redis::{EngineMode, Options, RedisEngine};
 
 use support::load::becomes;
 use support::{PATIENCE, Server, until};
@@ -34,7 +34,7 @@ async fn used(engine: &RedisEngine, rule: RuleId, burst: u64) -> u64 {
 }
 
 async fn back(engine: &RedisEngine) {
-    becomes(engine, Mode::Shared).await;
+    becomes(engine, EngineMode::Shared).await;
     until("counts are handed over", || engine.status().owed == 0).await;
 }
 
@@ -62,8 +62,8 @@ async fn counts_of_two_nodes_and_of_redis_add_up() {
         ask(&nodes[0], one, 4).await;
         ask(&nodes[1], other, 5).await;
     }
-    becomes(&nodes[0], Mode::Alone).await;
-    becomes(&nodes[1], Mode::Alone).await;
+    becomes(&nodes[0], EngineMode::Alone).await;
+    becomes(&nodes[1], EngineMode::Alone).await;
     server.signal("CONT");
     back(&nodes[0]).await;
     back(&nodes[1]).await;

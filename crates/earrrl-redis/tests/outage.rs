@@ -69,7 +69,7 @@ async fn who_is_out_stays_out_on_every_node() {
         for (rule, text) in rules.into_iter().zip(RULES) {
             assert_eq!(allowed(node, rule, 20).await, 0, "{text}");
         }
-        becomes(node, earrrl_redis::Mode::Alone).await;
+        becomes(node, earrrl_redis::EngineMode::Alone).await;
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earrrl::Engine;
-use earrrl_redis::{Mode, Options, RedisEngine};
+use earrrl_redis::{EngineMode, Options, RedisEngine};
 
 use support::load::{Load, becomes};
 use support::tools::redis_server;
@@ -78,9 +78,9 @@ async fn a_failover() {
     let load = Load::start(&engine, rule);
     load.goes_on(500).await;
     master.kill();
-    becomes(&engine, Mode::Alone).await;
+    becomes(&engine, EngineMode::Alone).await;
     load.goes_on(500).await;
-    becomes(&engine, Mode::Shared).await;
+    becomes(&engine, EngineMode::Shared).await;
     assert_eq!(sentinel.master("port"), Some(replica.port.to_string()));
     load.goes_on(500).await;
     load.stop().await;

@@ -14,7 +14,7 @@ use earrrl::{ManualClock, Nanos};
 use earrrl_server::config::{Config, EngineConfig};
 use rustix::process::Signal;
 use serde_json::Value;
-use support::redis::{Redis, free_address};
+use support::redis::{Redis, Sentinel, free_address};
 use support::resp::{Reply, encode};
 use support::{TestServer, until};
 
@@ -325,4 +325,39 @@ fn throttle_is_no_amnesty_in_an_outage() {
     }
     let other = (0..5).map(|_| first(resp.line("CL.THROTTLE other 2 1 3600")));
     assert_eq!(other.filter(|limited| *limited == Reply::Integer(0)).count(), 2);
+}
+
+/// Sentinels name another master when theirs is dead: decisions go on, here and then there, and nothing is lost.
+#[test]
+fn a_master_dies_and_the_sentinel_names_another() {
+    let mut master = Redis::start();
+    let replica = master.replica();
+    let sentinel = Sentinel::start(&master);
+    let url = format!("redis://{}", sentinel.address);
+    let server = at_work(TestServer::start(&config(&url, "sentinel = \"main\"")));
+    assert_eq!(remaining(&server, "alice"), 999);
+    until("the replica has it", || {
+        replica.client().line("EXISTS earrrl1:{alice}:api") == Reply::Integer(1)
+    });
+    master.kill();
+    let mut left = 999;
+    let mut decided = || {
+        left -= 1;
+        assert_eq!(remaining(&server, "alice"), left, "no request fails, and each counts");
+    };
+    until("the policy decides", || {
+        decided();
+        engine(&server)["mode"] == "local"
+    });
+    until("the other master decides", || {
+        decided();
+        engine(&server)["mode"] == "redis"
+    });
+    assert_eq!(sentinel.master("port"), replica.address.port().to_string());
+    until("it has what was counted meanwhile", || engine(&server)["owed_clients"] == 0);
+    let before = metric(&server, "earrrl_engine_decisions_total{by=\"redis\"}");
+    assert_eq!(remaining(&server, "alice"), left - 1);
+    assert_eq!(metric(&server, "earrrl_engine_decisions_total{by=\"redis\"}"), before + 1.0);
+    let other = remaining(&TestServer::start(&config(&replica.url(), "")), "alice");
+    assert!(other <= left, "another server knows of it: {other}");
 }

@@ -5,7 +5,7 @@ use earrrl::{Cost, Exponential, Nanos, State};
 
 use super::average::{Life, MANY, life};
 use super::fields::{Fields, Packed, micros, moved_slot, nanos};
-use super::{Adjustment, OnRedis, Request};
+use super::{Adjustment, OnRedis, Terms};
 
 /// A limit meant as whole is whole, as in the core.
 const TOLERANCE: f64 = 1e-12;
@@ -15,11 +15,11 @@ impl OnRedis for Exponential {
         [self.period_nanos(), 0, 0, 0]
     }
 
-    fn parameters(&self, request: &Request<'_>, packed: &mut Packed) {
+    fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
         let period = self.period_nanos() as f64 / 1e3;
         let most = self.quota().as_f64() * (1.0 + TOLERANCE);
-        let Life { step, lives } = life(period, request.linger_ms());
-        packed.numbers(&[period, most, request.units(), step, lives, MANY * most]);
+        let Life { step, lives } = life(period, terms.linger_ms());
+        packed.numbers(&[period, most, terms.units(), step, lives, MANY * most]);
     }
 
     fn has_len(&self, len: usize) -> bool {

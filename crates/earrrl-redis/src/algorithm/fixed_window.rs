@@ -4,7 +4,7 @@ use earrrl::algorithm::fixed_window::Count;
 use earrrl::{Cost, FixedWindow, Nanos, RuleError, State};
 
 use super::fields::{Fields, Packed, moved_slot, whole_micros};
-use super::{Adjustment, OnRedis, Request};
+use super::{Adjustment, OnRedis, Terms};
 
 impl OnRedis for FixedWindow {
     fn meaning(&self) -> [u64; 4] {
@@ -15,8 +15,8 @@ impl OnRedis for FixedWindow {
         check_window(self.window_nanos())
     }
 
-    fn parameters(&self, request: &Request<'_>, packed: &mut Packed) {
-        window_parameters(self.window_nanos(), self.quota(), request, packed);
+    fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
+        window_parameters(self.window_nanos(), self.quota(), terms, packed);
     }
 
     fn has_len(&self, len: usize) -> bool {
@@ -70,14 +70,9 @@ pub(super) fn check_window(window: u64) -> Result<(), RuleError> {
 }
 
 /// What the script of a limit with one window reads.
-pub(super) fn window_parameters(
-    window: u64,
-    quota: Cost,
-    request: &Request<'_>,
-    packed: &mut Packed,
-) {
+pub(super) fn window_parameters(window: u64, quota: Cost, terms: &Terms<'_>, packed: &mut Packed) {
     let quota = quota.billionths() as f64;
-    packed.numbers(&[whole_micros(window), quota, request.billionths(), request.linger_ms()]);
+    packed.numbers(&[whole_micros(window), quota, terms.billionths(), terms.linger_ms()]);
 }
 
 /// The microsecond in which a window begins.

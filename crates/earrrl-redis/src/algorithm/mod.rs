@@ -39,7 +39,7 @@ pub(crate) trait OnRedis {
     }
 
     /// Writes what the script reads in its part `parameters`, after the tag.
-    fn parameters(&self, request: &Request<'_>, packed: &mut Packed);
+    fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed);
 
     /// Bytes of the tag that a record begins with: one where every byte counts.
     fn tag_len(&self) -> usize {
@@ -113,7 +113,7 @@ pub(crate) enum Answers {
 }
 
 /// A charge, for [`OnRedis::parameters`].
-pub(crate) struct Request<'a> {
+pub(crate) struct Terms<'a> {
     pub(crate) rule: &'a Rule,
     pub(crate) cost: Cost,
     /// -1 to take it back.
@@ -121,7 +121,7 @@ pub(crate) struct Request<'a> {
     pub(crate) linger: Duration,
 }
 
-impl Request<'_> {
+impl Terms<'_> {
     fn units(&self) -> f64 {
         self.cost.as_f64() * self.sign
     }
@@ -239,11 +239,11 @@ pub(crate) fn tag(limit: &Limit) -> u32 {
 
 /// What the script gets of a charge: one packed string, which Lua reads in one call. It begins with
 /// the tag of the rule's records.
-pub(crate) fn pack(request: &Request<'_>, tag: u32) -> Vec<u8> {
-    let algorithm = of(request.rule.limit());
+pub(crate) fn pack(terms: &Terms<'_>, tag: u32) -> Vec<u8> {
+    let algorithm = of(terms.rule.limit());
     let mut packed = Packed(Vec::with_capacity(96));
     packed.whole(tag.into(), algorithm.tag_len());
-    algorithm.parameters(request, &mut packed);
+    algorithm.parameters(terms, &mut packed);
     packed.0
 }
 

@@ -6,7 +6,7 @@ use earrrl::{Cost, Nanos, RecentAverage, State};
 
 use super::average::{Life, MANY, life};
 use super::fields::{Fields, Packed, span_micros};
-use super::{Adjustment, OnRedis, Request};
+use super::{Adjustment, OnRedis, Terms};
 
 /// A limit meant as whole is whole, as in the core.
 const TOLERANCE: f64 = 1e-9;
@@ -22,12 +22,12 @@ impl OnRedis for RecentAverage {
         [self.period_secs().to_bits(), 0, 0, 0]
     }
 
-    fn parameters(&self, request: &Request<'_>, packed: &mut Packed) {
+    fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
         let period = self.period_secs() * 1e6;
         let most = self.burst() * (1.0 + TOLERANCE);
-        let held = request.hold().map_or(-1.0, |max| most * (span_micros(max) / period).exp());
-        let Life { step, lives } = life(period, request.linger_ms());
-        packed.numbers(&[period, most, held, request.units(), step, lives, MANY * most]);
+        let held = terms.hold().map_or(-1.0, |max| most * (span_micros(max) / period).exp());
+        let Life { step, lives } = life(period, terms.linger_ms());
+        packed.numbers(&[period, most, held, terms.units(), step, lives, MANY * most]);
         packed.whole(is_wide(self).into(), 1);
     }
 

@@ -5,7 +5,7 @@ use earrrl::{Cost, Nanos, RuleError, SlidingCounter, State};
 
 use super::fields::{Fields, Packed, moved_slot};
 use super::fixed_window::{check_window, start, window_parameters};
-use super::{Adjustment, OnRedis, Request};
+use super::{Adjustment, OnRedis, Terms};
 
 impl OnRedis for SlidingCounter {
     fn meaning(&self) -> [u64; 4] {
@@ -16,8 +16,8 @@ impl OnRedis for SlidingCounter {
         check_window(self.window_nanos())
     }
 
-    fn parameters(&self, request: &Request<'_>, packed: &mut Packed) {
-        window_parameters(self.window_nanos(), self.quota(), request, packed);
+    fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
+        window_parameters(self.window_nanos(), self.quota(), terms, packed);
     }
 
     fn has_len(&self, len: usize) -> bool {

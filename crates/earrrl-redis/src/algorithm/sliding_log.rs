@@ -5,7 +5,7 @@ use earrrl::{Cost, Nanos, RuleError, SlidingLog, State};
 
 use super::fields::{Fields, Packed, micros, moved_slot, whole_micros};
 use super::fixed_window::check_window;
-use super::{Adjustment, Answers, OnRedis, Request, tally};
+use super::{Adjustment, Answers, OnRedis, Terms, tally};
 
 /// Nanoseconds of a slot.
 const SLOT: u64 = 1000;
@@ -20,12 +20,12 @@ impl OnRedis for SlidingLog {
         check_window(self.window_nanos())
     }
 
-    fn parameters(&self, request: &Request<'_>, packed: &mut Packed) {
+    fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
         let (window, quota) = (whole_micros(self.window_nanos()), self.quota().billionths() as f64);
         let (exact, grain) = (self.exact_entries() as f64, (self.grain_nanos() / SLOT) as f64);
         let step = (window / 4.0).ceil();
-        let lives = (window + step) / 1e3 + request.linger_ms();
-        let cost = request.billionths();
+        let lives = (window + step) / 1e3 + terms.linger_ms();
+        let cost = terms.billionths();
         packed.numbers(&[window, quota, cost, exact, grain, step, lives.ceil()]);
     }
 

@@ -6,7 +6,7 @@ use earrrl::{Cost, Nanos, RuleError, SlidingWindow, State};
 
 use super::fields::{Fields, Packed, moved_slot, whole_micros};
 use super::fixed_window::check_window;
-use super::{Adjustment, Answers, OnRedis, Request, tally};
+use super::{Adjustment, Answers, OnRedis, Terms, tally};
 
 const MOST_EXACT: f64 = 9_007_199_254_740_992.0;
 
@@ -28,14 +28,14 @@ impl OnRedis for SlidingWindow {
         check_window(self.window_nanos())
     }
 
-    fn parameters(&self, request: &Request<'_>, packed: &mut Packed) {
+    fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
         let (window, quota) = (whole_micros(self.window_nanos()), self.quota().billionths() as f64);
         let (parts, common) = (self.sub_windows(), common_divisor(self));
         let (share, width) = (parts / common, self.window_nanos() / 1000 / common);
         let lifetime = (parts + u64::from(self.edge() == Edge::Harsh)) as f64;
-        let lives = window / 1e3 * (lifetime / parts as f64) + request.linger_ms();
+        let lives = window / 1e3 * (lifetime / parts as f64) + terms.linger_ms();
         packed.numbers(&[window, parts as f64, share as f64, width as f64, lifetime]);
-        packed.numbers(&[quota, request.billionths(), lives.ceil()]);
+        packed.numbers(&[quota, terms.billionths(), lives.ceil()]);
     }
 
     fn has_len(&self, len: usize) -> bool {

@@ -5,7 +5,7 @@ use earrrl::algorithm::Moment;
 use earrrl::{Cost, Nanos, State, TokenBucket};
 
 use super::fields::{Fields, Packed, span_micros};
-use super::{Adjustment, OnRedis, Request};
+use super::{Adjustment, OnRedis, Terms};
 
 impl OnRedis for TokenBucket {
     fn meaning(&self) -> [u64; 4] {
@@ -17,13 +17,13 @@ impl OnRedis for TokenBucket {
     }
 
     /// What is taken back is told as what was paid: the script has two words for it, and no sign.
-    fn parameters(&self, request: &Request<'_>, packed: &mut Packed) {
-        let [full, held, price] = spans(self, request);
+    fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
+        let [full, held, price] = spans(self, terms);
         let step = ((full.0 / 4.0).ceil() + 1000.0).floor();
         packed.numbers(&[ticks_per_micro(self) as f64, full.0, full.1, held.0, held.1]);
-        let longest = span_micros(request.hold().unwrap_or_default());
+        let longest = span_micros(terms.hold().unwrap_or_default());
         let farthest = in_two(self.full_ticks(), self).0 + longest.ceil() + 1.0;
-        packed.numbers(&[price.0, price.1, farthest, step, request.linger_ms()]);
+        packed.numbers(&[price.0, price.1, farthest, step, terms.linger_ms()]);
     }
 
     fn tag_len(&self) -> usize {
@@ -91,12 +91,12 @@ fn in_two(ticks: i128, limit: &TokenBucket) -> (f64, f64) {
 }
 
 /// Capacity, the most that may be missing for a request that is held, and the price.
-fn spans(limit: &TokenBucket, request: &Request<'_>) -> [(f64, f64); 3] {
-    let price = limit.price(request.cost);
+fn spans(limit: &TokenBucket, terms: &Terms<'_>) -> [(f64, f64); 3] {
+    let price = limit.price(terms.cost);
     // A full pool pays for its whole capacity, though the price may be rounded up by a tick.
-    let fits = request.cost <= limit.capacity();
+    let fits = terms.cost <= limit.capacity();
     let full = if fits { limit.full_ticks().max(price) } else { limit.full_ticks() };
-    let held = request.hold().filter(|_| fits).map_or((-1.0, 0.0), |max| {
+    let held = terms.hold().filter(|_| fits).map_or((-1.0, 0.0), |max| {
         let ticks = i128::try_from(max.as_nanos()).unwrap_or(i128::MAX);
         in_two(ticks.saturating_mul(limit.ticks_per_nano()).saturating_add(full), limit)
     });

@@ -25,14 +25,26 @@ pub(crate) struct Time {
 
 /// What was charged here.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[repr(C)]
 pub(crate) struct Counted {
-    /// Of a client that was charged nothing else.
-    pub(crate) state: Option<State>,
-    pub(crate) sum: Cost,
-    /// The same in the unit of what is spare.
+    /// The sum in the unit of what is spare.
     spent: f64,
     /// When the first of it was charged.
     since: Nanos,
+    pub(crate) sum: Cost,
+    /// Of a client that was charged nothing else.
+    pub(crate) state: Option<State>,
+}
+
+/// How soon a client is to be exchanged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Due {
+    #[default]
+    Never,
+    /// While its claim holds.
+    Sometime,
+    Soon,
 }
 
 /// By what a request is judged.
@@ -68,59 +80,68 @@ pub(crate) struct Told {
     /// What may be spent until an instant of this node's clock.
     pub(crate) share: f64,
     pub(crate) until: Nanos,
+    /// From when on it is to be claimed anew, and until when the state will do to deny by.
+    pub(crate) renew: Nanos,
+    pub(crate) fresh: Nanos,
     /// How many other nodes know the client.
     pub(crate) others: u32,
     /// How much was missing of what must be spare.
     pub(crate) lacks: f64,
 }
 
-/// A client of this node's.
+/// A client of this node's. What every decision reads comes first: most of its time goes on fetching that.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct Client {
-    /// What Redis last told, with everything charged here that was not in it; in Redis's time.
-    state: Option<State>,
-    unsent: Counted,
-    /// Sent, and not known to have arrived; with its number.
-    under_way: Option<Box<(u64, Counted)>>,
-    /// What may be spent, with what Redis does not have yet, and until when.
+    /// What may be spent, with what Redis does not have yet, until when, and from when on it is to be claimed anew.
     share: f64,
     until: Nanos,
+    renew: Nanos,
+    /// Until when the state will do to deny by.
+    fresh: Nanos,
+    /// How far Redis's clock is ahead of this node's. Time does not go back between two requests.
+    offset: i64,
+    latest: Nanos,
+    /// Sent, and not known to have arrived; with its number.
+    under_way: Option<Box<(u64, Counted)>>,
+    /// How many requests were denied of late.
+    denied: u32,
+    /// How soon it is to be exchanged, and by which list.
+    pub(crate) due: Due,
+    pub(crate) listed: Due,
+    /// Whether Redis only just told of it, and whether it was over the limit then.
+    news: bool,
+    over: bool,
+    /// The breaker's group.
+    pub(crate) group: usize,
+    unsent: Counted,
+    /// What Redis last told, with everything charged here that was not in it; in Redis's time.
+    state: Option<State>,
+    /// Since when it is to be exchanged.
+    pub(crate) since: Nanos,
+    /// Until when nobody is asked, as it is denied.
+    rests: Nanos,
+    /// How many other nodes know it, and how long it takes until what they claim is there again.
+    others: u32,
+    lacks: Duration,
     /// What requests that wait for Redis would take.
     awaited: f64,
     /// The last call, what it would have liked, and the last whose answer is in the state.
     sent: u64,
     liked: f64,
     told: u64,
-    offset: i64,
-    /// Time does not go back between two requests.
-    latest: Nanos,
     /// When the last call was made, by this node's clock.
     called: Nanos,
-    /// How many other nodes know it, how long it takes until what others claim is there again, whether that
-    /// was only just told, how many requests were denied of late, and until when nobody is asked.
-    others: u32,
-    lacks: Duration,
-    news: bool,
-    denied: u32,
-    rests: Nanos,
-    /// Whether it was over the limit when last told.
-    over: bool,
-    /// The breaker's group.
-    pub(crate) group: usize,
-    /// Whether something was decided here since the last exchange.
-    pub(crate) touched: bool,
-    /// Whether it is on the list of those to be exchanged.
-    pub(crate) listed: bool,
 }
 
 impl Counted {
-    fn add(&mut self, limit: &Limit, now: Nanos, cost: Cost) {
+    fn add(&mut self, limit: &Limit, now: Nanos, cost: Cost, takes: f64) {
         if self.state.is_none() {
             self.since = now;
         }
         limit.admit(&mut self.state, now, cost, Mode::Charge);
         self.sum = self.sum + cost;
-        self.spent += algorithm::of(limit).takes(cost);
+        self.spent += takes;
     }
 }
 
@@ -147,33 +168,57 @@ impl Client {
         time: Time,
         basis: Basis,
     ) -> Option<Decision> {
-        let (limit, now) = (rule.limit(), self.at(rule.limit(), time));
-        self.touched |= mode != Mode::Peek;
+        let limit = rule.limit();
+        let (now, takes) = (self.at(limit, time), algorithm::of(limit).takes(cost));
         let strict = mode == Mode::Charge || limit.policy() == Policy::Strict;
-        if basis != Basis::Claimed && self.covers(limit, cost, mode, time, basis) {
-            let (state, allowed, figures) = limit.step(self.state.take(), now, cost, mode);
-            self.state = state;
+        if basis != Basis::Claimed && self.covers(takes, mode, time, basis) {
+            let (allowed, figures) = self.step(limit, now, cost, mode);
             if mode != Mode::Peek && !cost.is_zero() && (allowed || strict) {
-                self.unsent.add(limit, now, cost);
+                self.unsent.add(limit, now, cost, takes);
             }
+            self.touch(mode, strict && !allowed, time);
             self.note(allowed, &figures, cost, time);
             return Some(decision(rule, now, allowed, &figures));
         }
-        let (state, allowed, mut figures) = limit.step(self.state.take(), now, cost, Mode::Peek);
-        self.state = state;
+        let (allowed, mut figures) = self.step(limit, now, cost, Mode::Peek);
         let rests = !strict && time.local < self.rests;
-        let fresh = time.local <= self.until;
+        let fresh = time.local <= self.fresh;
         if basis != Basis::Claimed && !(rests || !allowed && fresh) {
             return None;
         }
         if strict {
-            figures = self.store(rule, cost, mode, now);
+            figures = self.store(limit, cost, mode, now);
         }
+        self.touch(mode, strict, time);
         self.note(false, &figures, cost, time);
         if !strict && time.local < self.rests {
             figures.retry_after = figures.retry_after.max(Wait::For(self.rests.since(time.local)));
         }
         Some(decision(rule, now, false, &figures))
+    }
+
+    /// Judges by the state, and puts it back as it is then.
+    fn step(&mut self, limit: &Limit, now: Nanos, cost: Cost, mode: Mode) -> (bool, Figures) {
+        let (state, allowed, figures) = limit.step(self.state.take(), now, cost, mode);
+        self.state = state;
+        (allowed, figures)
+    }
+
+    /// Has it exchanged after a decision: soon, where others must hear of that, or little is left of its share or of
+    /// the time for which that holds.
+    fn touch(&mut self, mode: Mode, others_must_hear: bool, time: Time) {
+        if mode == Mode::Peek {
+            return;
+        }
+        let ends = time.local > self.renew || 2.0 * self.spent() > self.share;
+        self.list(if others_must_hear || ends { Due::Soon } else { Due::Sometime }, time.local);
+    }
+
+    pub(crate) fn list(&mut self, due: Due, local: Nanos) {
+        if self.due == Due::Never {
+            self.since = local;
+        }
+        self.due = self.due.max(due);
     }
 
     /// Who is denied is asked about again when there can be something: by the limit, or where other nodes claim
@@ -184,9 +229,12 @@ impl Client {
         // One that is allowed now and then is as far over.
         self.denied =
             if allowed { self.denied / 2 } else { (self.denied + 1).min(4 * OVER_AND_OVER) };
-        let (news, lacks) = (std::mem::take(&mut self.news), std::mem::take(&mut self.lacks));
         let Wait::For(wait) = figures.retry_after else { return };
-        if !news || self.others == 0 {
+        if !std::mem::take(&mut self.news) {
+            return;
+        }
+        let lacks = std::mem::take(&mut self.lacks);
+        if self.others == 0 {
             return;
         }
         let wait = wait.max(lacks);
@@ -217,13 +265,13 @@ impl Client {
         mode: Mode,
         time: Time,
     ) -> Option<Judgement> {
-        let (limit, now) = (rule.limit(), self.at(rule.limit(), time));
-        self.touched |= mode != Mode::Peek;
-        let (state, allowed, figures) = limit.step(self.state.take(), now, cost, Mode::Peek);
-        self.state = state;
-        if allowed && !self.covers(limit, cost, mode, time, Basis::Share) {
+        let limit = rule.limit();
+        let (now, takes) = (self.at(limit, time), algorithm::of(limit).takes(cost));
+        let (allowed, figures) = self.step(limit, now, cost, Mode::Peek);
+        if allowed && !self.covers(takes, mode, time, Basis::Share) {
             return None;
         }
+        self.touch(mode, !allowed && limit.policy() == Policy::Strict, time);
         Some(Judgement::new(rule, allowed, || figures.retry_after))
     }
 
@@ -236,25 +284,27 @@ impl Client {
         time: Time,
     ) -> (Nanos, Figures) {
         let now = self.at(rule.limit(), time);
-        (now, self.store(rule, cost, settled, now))
+        let figures = self.store(rule.limit(), cost, settled, now);
+        self.touch(settled, false, time);
+        (now, figures)
     }
 
     /// The figures, with the request stored unless it is a peek.
-    fn store(&mut self, rule: &Rule, cost: Cost, mode: Mode, now: Nanos) -> Figures {
+    fn store(&mut self, limit: &Limit, cost: Cost, mode: Mode, now: Nanos) -> Figures {
         let mode = if mode == Mode::Peek { mode } else { Mode::Charge };
-        let (state, _, figures) = rule.limit().step(self.state.take(), now, cost, mode);
-        self.state = state;
+        let (_, figures) = self.step(limit, now, cost, mode);
         if mode == Mode::Charge && !cost.is_zero() {
-            self.unsent.add(rule.limit(), now, cost);
+            self.unsent.add(limit, now, cost, algorithm::of(limit).takes(cost));
         }
         figures
     }
 
-    /// Whether what is known will do, should the limit allow the request.
-    fn covers(&self, limit: &Limit, cost: Cost, mode: Mode, time: Time, basis: Basis) -> bool {
-        let stores = mode == Mode::Check && !cost.is_zero();
-        let within = || self.spent() + algorithm::of(limit).takes(cost) <= self.share * ROUNDING;
-        basis == Basis::State || time.local <= self.until && (!stores || within())
+    /// Whether what is known will do, should the limit allow a request that takes so much.
+    fn covers(&self, takes: f64, mode: Mode, time: Time, basis: Basis) -> bool {
+        let until = if mode == Mode::Peek { self.fresh } else { self.until };
+        let within = || self.spent() + takes <= self.share * ROUNDING;
+        let stores = mode == Mode::Check && takes > 0.0;
+        basis == Basis::State || time.local <= until && (!stores || within())
     }
 
     /// What Redis does not have yet, as far as is known.
@@ -323,15 +373,18 @@ impl Client {
     pub(crate) fn adopt(&mut self, limit: &Limit, call: &Call, told: Told, time: Time) -> bool {
         let now = self.at(limit, time);
         self.under_way.take_if(|sent| sent.0 <= call.number);
-        // What was charged since is for the next exchange.
-        self.touched |= self.owes();
+        if self.owes() {
+            // What was charged since is for the next exchange.
+            self.list(Due::Sometime, time.local);
+        }
         if call.place < self.told {
             return false;
         }
         self.told = call.place;
         let later = call.place < self.sent;
         self.share = if later { told.share.min(self.liked) } else { told.share };
-        (self.until, self.others, self.news) = (told.until, told.others, true);
+        (self.until, self.renew, self.fresh) = (told.until, told.renew, told.fresh);
+        (self.others, self.news) = (told.others, true);
         let lacks = told.lacks / algorithm::of(limit).takes(Cost::ONE) / limit.per_second();
         self.lacks = Duration::try_from_secs_f64(lacks).unwrap_or_default();
         let merged = |state: Option<State>, counted: &Counted| match (&state, &counted.state) {
@@ -398,18 +451,20 @@ impl Client {
         if let Some(sent) = &mut self.under_way {
             converted(&mut sent.1.state);
         }
-        (self.share, self.until) = (0.0, Nanos::ZERO);
+        (self.share, self.until, self.fresh) = (0.0, Nanos::ZERO, Nanos::ZERO);
     }
 
     /// Forgets what is known, and what was not sent yet.
     pub(crate) fn forget(&mut self) {
-        let Self { sent, awaited, listed, group, .. } = *self;
-        *self = Self { sent, told: sent, awaited, listed, group, ..Self::default() };
+        let Self { sent, awaited, due, since, listed, group, .. } = *self;
+        let told = sent;
+        *self = Self { sent, told, awaited, due, since, listed, group, ..Self::default() };
     }
 
     /// Asks before it decides again: its record was changed otherwise.
-    pub(crate) fn is_stale(&mut self) {
-        (self.until, self.touched) = (Nanos::ZERO, true);
+    pub(crate) fn is_stale(&mut self, local: Nanos) {
+        (self.until, self.fresh) = (Nanos::ZERO, Nanos::ZERO);
+        self.list(Due::Soon, local);
     }
 
     /// Whether Redis lacks something of it.
@@ -419,6 +474,6 @@ impl Client {
 
     /// Whether it may be forgotten: it costs a trip more.
     pub(crate) fn is_settled(&self) -> bool {
-        !self.owes() && !self.listed && self.awaited == 0.0
+        !self.owes() && self.listed == Due::Never && self.awaited == 0.0
     }
 }

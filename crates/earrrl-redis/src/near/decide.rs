@@ -70,6 +70,13 @@ struct Part<'a> {
     lock: usize,
 }
 
+impl<'a> Part<'a> {
+    fn new(rule: &'a PreparedRule, charge: Charge<'a>) -> Option<Self> {
+        let place = rule.near.as_ref()?.place(charge.key);
+        Some(Self { rule, charge, place, lock: 0 })
+    }
+}
+
 /// All or nothing: every client stays locked until all are judged.
 fn several(
     shared: &Shared,
@@ -84,47 +91,62 @@ fn several(
     }
     let find = |id| rules.iter().find(|rule| rule.id == id);
     let merged = merge_charges(charges, |id| find(id).map(|rule| &rule.rule)).ok()?;
-    let mut parts = Vec::with_capacity(merged.len());
-    for (_, charge) in &merged {
-        let rule = find(charge.rule)?;
-        let place = rule.near.as_ref()?.place(charge.key);
-        parts.push(Part { rule, charge: *charge, place, lock: 0 });
-    }
-    let mut locks = lock(&mut parts)?;
-    let local = shared.now(given);
-    let mut with = |part: &Part<'_>, change: &mut dyn FnMut(&mut Client, Time)| {
-        locks[part.lock].with(part.place, part.charge.key, |client| {
-            let time = shared.time_of(client, given, local);
-            change(client, time);
-        })
-    };
-    let mut judged: Vec<(Judgement, Option<(Nanos, Figures)>)> = Vec::with_capacity(parts.len());
-    for part in &parts {
-        let mut judgement = None;
-        with(part, &mut |client, time| {
-            judgement = client.judge(&part.rule.rule, part.charge.cost, mode, time);
-        })?;
-        judged.push((judgement?, None));
-    }
-    let all_pass = judged.iter().all(|(judgement, _)| judgement.passes());
-    for (part, (judgement, figures)) in parts.iter().zip(&mut judged) {
-        let settled = judgement.settle(mode, all_pass);
-        with(part, &mut |client, time| {
-            *figures = Some(client.settle(&part.rule.rule, part.charge.cost, settled, time));
-        })?;
-    }
-    let each: Vec<_> = judged
-        .into_iter()
-        .filter_map(|(judgement, settled)| settled.map(|(at, figures)| (judgement, at, figures)))
-        .collect();
-    let (_, at, _) = each.first()?;
-    let figures = parts.iter().zip(&each);
-    let figures =
-        figures.map(|(part, (judgement, _, figures))| (&part.rule.rule, judgement, figures));
-    let mut decision = combine(*at, figures);
+    let parts = merged.iter().map(|(_, charge)| Part::new(find(charge.rule)?, *charge));
+    let mut locked = Locked::new(shared, parts.collect::<Option<_>>()?)?;
+    let judged = locked.judge(mode)?;
+    let settled = locked.settle(mode, &judged)?;
+    let (at, _) = settled.first()?;
+    let figures = settled.iter().map(|(_, figures)| figures);
+    let each = locked.parts.iter().zip(&judged).zip(figures);
+    let each = each.map(|((part, judgement), figures)| (&part.rule.rule, judgement, figures));
+    let mut decision = combine(*at, each);
     restore_places(&mut decision, &merged);
     count(&shared.counters.near);
     Some(decision)
+}
+
+/// The clients of a request, with the locks of their shards.
+struct Locked<'a> {
+    shared: &'a Shared,
+    parts: Vec<Part<'a>>,
+    locks: Vec<MutexGuard<'a, Shard>>,
+    local: Nanos,
+}
+
+impl<'a> Locked<'a> {
+    fn new(shared: &'a Shared, mut parts: Vec<Part<'a>>) -> Option<Self> {
+        let locks = lock(&mut parts)?;
+        Some(Self { shared, parts, locks, local: shared.clock.now() })
+    }
+
+    fn judge(&mut self, mode: Mode) -> Option<Vec<Judgement>> {
+        self.each(|_, part, client, time| {
+            client.judge(&part.rule.rule, part.charge.cost, mode, time)
+        })
+    }
+
+    fn settle(&mut self, mode: Mode, judged: &[Judgement]) -> Option<Vec<(Nanos, Figures)>> {
+        let all_pass = judged.iter().all(Judgement::passes);
+        self.each(|at, part, client, time| {
+            let settled = judged[at].settle(mode, all_pass);
+            Some(client.settle(&part.rule.rule, part.charge.cost, settled, time))
+        })
+    }
+
+    /// Does something with every client, in the order of the parts.
+    fn each<R>(
+        &mut self,
+        change: impl Fn(usize, &Part<'_>, &mut Client, Time) -> Option<R>,
+    ) -> Option<Vec<R>> {
+        let Self { shared, parts, locks, local } = self;
+        let each = parts.iter().enumerate().map(|(at, part)| {
+            locks[part.lock].with(part.place, |client| {
+                let time = shared.time_of(client, None, *local);
+                change(at, part, client, time)
+            })?
+        });
+        each.collect()
+    }
 }
 
 /// Locks every part's shard once, in one order for all requests.
@@ -212,12 +234,12 @@ fn gone(
 }
 
 /// Redis has decided itself about clients of this node's.
-pub(crate) fn decided_elsewhere(request: &Request) {
+pub(crate) fn decided_elsewhere(shared: &Shared, request: &Request) {
     for asked in &request.asked {
         if let Some(table) = &asked.rule.near {
             table.with_new(&asked.client, |client| {
                 client.group = asked.group;
-                client.is_stale();
+                client.is_stale(shared.now(request.now));
             });
         }
     }
@@ -240,6 +262,6 @@ pub(crate) fn take_back(
 pub(crate) async fn refresh(shared: &Arc<Shared>, asked: &AskedCharge, now: Option<Nanos>) {
     let Some(table) = &asked.rule.near else { return };
     if exchange::ask(shared, asked, Cost::ZERO, now).await.is_err() {
-        table.with(&asked.client, Client::is_stale);
+        table.with(&asked.client, |client| client.is_stale(shared.now(now)));
     }
 }

@@ -1,18 +1,16 @@
 //! What nodes that decide by themselves tell Redis, and are told.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use earrrl::{Charge, Cost, Nanos, State};
-use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
+use earrrl::{Cost, Nanos, State};
+use redis::{ErrorKind, RedisResult, ServerErrorKind, Value};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
 
 use super::client::{Call, Told};
 use super::table::Table;
-use super::{lease, offset};
+use super::{fresh, offset};
 use crate::algorithm::{self, Adjustment, Answers, Packed, micros};
-use crate::convert::{CONVERSIONS, convert};
+use crate::convert::{Called, converting, done_or_foreign};
 use crate::link::{Fault, Link};
 use crate::reply::{self, Reply};
 use crate::request::{AskedCharge, Request};
@@ -20,131 +18,8 @@ use crate::rules::PreparedRule;
 use crate::shared::Shared;
 use crate::status::count;
 
-/// Clients in one write, and writes under way.
-const AT_ONCE: usize = 64;
-const UNDER_WAY: usize = 16;
-/// How long an answer to them is waited for. Nothing is lost then, and nothing counts twice.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// Adjustments of one client in one call; of a log that has more, neighbours are merged.
 const ADJUSTMENTS: usize = 256;
-/// How often a node says that it is alive, and how long it counts as such.
-const BEAT: Duration = Duration::from_secs(1);
-const ALIVE: Duration = Duration::from_secs(10);
-
-/// Exchanges the clients of whom something was decided here, again and again.
-pub(crate) async fn run(shared: Arc<Shared>) {
-    let mut beat: Option<Instant> = None;
-    loop {
-        sleep(shared.options.sync).await;
-        // By a caller's time, clients are exchanged before their requests are decided.
-        if shared.last_given().is_some() {
-            continue;
-        }
-        let rules: Vec<_> =
-            shared.rules.all().into_iter().filter(|rule| rule.near.is_some()).collect();
-        if rules.is_empty() {
-            continue;
-        }
-        if shared.options.nodes.is_none() && beat.is_none_or(|beat| beat.elapsed() >= BEAT) {
-            beat = Some(Instant::now());
-            heartbeat(&shared).await;
-        }
-        let mut whole = true;
-        for rule in rules {
-            whole &= exchange_all(&shared, &rule).await;
-        }
-        if whole {
-            shared.near.exchanged(shared.clock.now());
-        }
-    }
-}
-
-/// Says that this node is alive, and hears how many are.
-async fn heartbeat(shared: &Shared) {
-    let key = shared.keys.nodes().into_bytes();
-    let Ok(mut link) = shared.link(shared.group(&key)) else { return };
-    let args = [shared.near.node.to_vec(), ALIVE.as_millis().to_string().into_bytes()];
-    let keys = [key];
-    let call = link.call(&shared.scripts.nodes, &keys, &args);
-    if let Ok(Ok(Value::Int(nodes))) = timeout(PATIENCE, call).await {
-        shared.near.set_nodes(u32::try_from(nodes).unwrap_or(1));
-    }
-}
-
-/// Answers whether all were exchanged.
-async fn exchange_all(shared: &Arc<Shared>, rule: &Arc<PreparedRule>) -> bool {
-    let Some(table) = &rule.near else { return true };
-    if shared.breakers.open_groups() == shared.breakers.groups().len() {
-        return false;
-    }
-    let Some(link) = shared.any_link() else { return false };
-    let (mut tasks, mut whole) = (JoinSet::new(), true);
-    for keys in table.listed().chunks(AT_ONCE) {
-        if tasks.len() >= UNDER_WAY {
-            whole &= matches!(tasks.join_next().await, Some(Ok(true)));
-        }
-        let asked = keys.iter().map(|key| {
-            shared.asked(rule.clone(), &Charge { rule: rule.id, key, cost: Cost::ZERO }, 0)
-        });
-        tasks.spawn(exchange_some(shared.clone(), link.clone(), asked.collect()));
-    }
-    while let Some(task) = tasks.join_next().await {
-        whole &= matches!(task, Ok(true));
-    }
-    whole
-}
-
-/// Exchanges some clients in one write. Those whose exchange fails are on the list again.
-async fn exchange_some(shared: Arc<Shared>, mut link: Link, all: Vec<AskedCharge>) -> bool {
-    let now = None;
-    let mut clients: Vec<(AskedCharge, Call, Cmd)> = Vec::with_capacity(all.len());
-    let mut again = Vec::new();
-    for asked in all {
-        let call = (!shared.breakers.is_open(asked.group))
-            .then(|| begin(&shared, &asked, Cost::ZERO, now));
-        match call {
-            Some(Some((call, keys, args))) => {
-                let script = shared.scripts.near(asked.rule.kind);
-                clients.push((asked, call, Link::command("EVALSHA", &script.hash, &keys, &args)));
-            }
-            Some(None) => {}
-            None => again.push(asked),
-        }
-    }
-    let sent = shared.now(now);
-    let commands: Vec<_> = clients.iter().map(|(_, _, command)| command).collect();
-    let answers = timeout(PATIENCE, link.send_all(&commands)).await.unwrap_or_default();
-    let mut answers = answers.into_iter();
-    for (asked, call, _) in clients {
-        let answer = answers.next();
-        let done = answer.map(|answer| finish(&shared, &asked, &call, answer, sent, now));
-        match done {
-            Some(Ok(())) => count(&shared.counters.exchanged),
-            Some(Err(Unfinished::Foreign(at))) => {
-                convert(&shared, &mut link, &asked, at).await.ok();
-                again.push(asked);
-            }
-            Some(Err(Unfinished::Unknown)) => {
-                link.load(std::iter::once(shared.scripts.near(asked.rule.kind))).await;
-                again.push(asked);
-            }
-            Some(Err(Unfinished::Failed(Fault::Record(why)))) => {
-                shared.failed(asked.group, &Fault::Record(why));
-                shared.with_near(&asked, now, |client, _| client.give_up());
-                count(&shared.counters.not_handed_over);
-            }
-            Some(Err(Unfinished::Failed(fault))) => {
-                shared.failed(asked.group, &fault);
-                again.push(asked);
-            }
-            None => again.push(asked),
-        }
-    }
-    again.iter().for_each(|asked| {
-        shared.with_near(asked, now, |client, _| client.touched = true);
-    });
-    again.is_empty()
-}
 
 /// What is unsent of a request's clients goes before it.
 pub(crate) async fn send_first(shared: &Arc<Shared>, request: &Request) {
@@ -171,26 +46,29 @@ pub(crate) async fn ask(
     shared.within(shared.options.deadline, asked.group, call).await
 }
 
-async fn exchange_one(
+/// Exchanges one client.
+pub(super) async fn exchange_one(
     shared: &Shared,
-    mut link: Link,
+    link: Link,
     asked: &AskedCharge,
     cost: Cost,
     now: Option<Nanos>,
 ) -> Result<(), Fault> {
     let script = shared.scripts.near(asked.rule.kind);
-    for _ in 0..CONVERSIONS {
-        let Some((call, keys, args)) = begin(shared, asked, cost, now) else { return Ok(()) };
+    converting(shared, link, |mut link| async move {
+        let Some((call, keys, args)) = begin(shared, asked, cost, now) else {
+            return Ok(Called::Done(()));
+        };
         let sent = shared.now(now);
         let answer = link.call(script, &keys, &args).await;
         match finish(shared, asked, &call, answer, sent, now) {
-            Ok(()) => return Ok(()),
-            Err(Unfinished::Foreign(at)) => convert(shared, &mut link, asked, at).await?,
-            Err(Unfinished::Unknown) => return Err(Fault::Refused("no such script".to_owned())),
-            Err(Unfinished::Failed(fault)) => return Err(fault),
+            Ok(()) => Ok(Called::Done(())),
+            Err(Unfinished::Foreign(at)) => Ok(Called::Foreign(asked, at)),
+            Err(Unfinished::Unknown) => Err(Fault::Refused("no such script".to_owned())),
+            Err(Unfinished::Failed(fault)) => Err(fault),
         }
-    }
-    Err(Fault::Record("converted over and over".to_owned()))
+    })
+    .await
 }
 
 /// A request waits for an answer about its client until this is dropped.
@@ -215,10 +93,15 @@ impl Drop for Waits<'_> {
     }
 }
 
-type Begun = (Call, [Vec<u8>; 2], Vec<Vec<u8>>);
+pub(super) type Begun = (Call, [Vec<u8>; 2], Vec<Vec<u8>>);
 
 /// A call about a client, its keys and arguments.
-fn begin(shared: &Shared, asked: &AskedCharge, cost: Cost, now: Option<Nanos>) -> Option<Begun> {
+pub(super) fn begin(
+    shared: &Shared,
+    asked: &AskedCharge,
+    cost: Cost,
+    now: Option<Nanos>,
+) -> Option<Begun> {
     let limit = asked.rule.rule.limit();
     let (call, present) = shared.with_near(asked, now, |client, time| {
         (client.call(limit, cost, time, || shared.near.number()), time.redis())
@@ -241,10 +124,10 @@ fn arguments(
     counted: &[Adjustment],
     now: Option<Nanos>,
 ) -> ([Vec<u8>; 2], Vec<Vec<u8>>) {
-    let (options, near) = (&shared.options, &shared.near);
+    let near = &shared.near;
     let claims = claim.map(|(call, _)| {
         let least = algorithm::of(asked.rule.rule.limit()).takes(Cost::ONE);
-        let lease = lease(options.sync).as_micros() as f64;
+        let lease = asked.rule.lease.as_micros() as f64;
         (near.node, [call.need, call.take, call.like, least, f64::from(near.nodes()), lease])
     });
     let (node, claims) = claims.unwrap_or((near.ledger(), [0.0, 0.0, 0.0, f64::MAX, 1.0, 0.0]));
@@ -253,7 +136,7 @@ fn arguments(
     head.numbers(&claims);
     head.numbers(&[now.map_or(-1.0, micros)]);
     let cost = claim.map_or(Cost::ONE, |(_, cost)| cost);
-    head.0.extend(AskedCharge { cost, ..asked.clone() }.parameters(options.linger, 1.0));
+    head.0.extend(asked.rule.parameters(cost, shared.options.linger, 1.0));
     let counted = counted.iter().map(|adjustment| shared.adjustment(asked, adjustment, now));
     let args = std::iter::once(head.0).chain(counted).collect();
     ([asked.key.clone(), shared.keys.claims(&asked.key)], args)
@@ -262,27 +145,23 @@ fn arguments(
 /// Adds what was counted alone under a number, once, however often it is sent; claims nothing.
 pub(crate) async fn add(
     shared: &Shared,
-    mut link: Link,
+    link: Link,
     asked: &AskedCharge,
     number: u64,
     state: &State,
     sum: Cost,
 ) -> Result<(), Fault> {
     let script = shared.scripts.near(asked.rule.kind);
-    for _ in 0..CONVERSIONS {
+    converting(shared, link, |mut link| async move {
         let (local, offset) = (shared.clock.now(), shared.near.offsets[asked.group].get());
         let now = offset::later(local, offset);
         let state = algorithm::of(asked.rule.rule.limit()).moved(state.clone(), local, now);
         let all = adjustments(asked, &state, sum, now);
         let (keys, args) = arguments(shared, asked, None, number, &all, None);
-        match link.call(script, &keys, &args).await? {
-            Value::BulkString(verdict) if verdict.first() == Some(&b'3') => {
-                convert(shared, &mut link, asked, now).await?;
-            }
-            _ => return Ok(()),
-        }
-    }
-    Err(Fault::Record("converted over and over".to_owned()))
+        let answer = link.call(script, &keys, &args).await?;
+        Ok(done_or_foreign(&answer, asked, now))
+    })
+    .await
 }
 
 /// What was counted until now, by Redis's clock.
@@ -305,7 +184,7 @@ fn adjustments(asked: &AskedCharge, state: &State, sum: Cost, now: Nanos) -> Vec
 }
 
 /// Why an exchange is not done.
-enum Unfinished {
+pub(super) enum Unfinished {
     /// The record is of other parameters.
     Foreign(Nanos),
     /// Redis does not have the script.
@@ -313,8 +192,12 @@ enum Unfinished {
     Failed(Fault),
 }
 
+fn nonsense() -> Unfinished {
+    Unfinished::Failed(Fault::Record("the script's answer makes no sense".to_owned()))
+}
+
 /// Takes an answer over.
-fn finish(
+pub(super) fn finish(
     shared: &Shared,
     asked: &AskedCharge,
     call: &Call,
@@ -322,9 +205,27 @@ fn finish(
     sent: Nanos,
     now: Option<Nanos>,
 ) -> Result<(), Unfinished> {
-    let nonsense =
-        || Unfinished::Failed(Fault::Record("the script's answer makes no sense".to_owned()));
     let received = shared.now(now);
+    let (at, answer) = answered(answer, now)?;
+    if now.is_none() {
+        shared.near.offsets[asked.group].learn(at, sent, received);
+    }
+    let fresh = sent + fresh(shared.options.sync);
+    let told = Told { fresh, ..told(&asked.rule, &answer, at, sent).ok_or_else(nonsense)? };
+    let limit = asked.rule.rule.limit();
+    let crossed =
+        shared.with_near(asked, now, |client, time| client.adopt(limit, call, told, time));
+    if crossed == Some(true) {
+        count(&shared.counters.crossings);
+    }
+    Ok(())
+}
+
+/// The time of an answer, and what it tells.
+fn answered(
+    answer: RedisResult<Value>,
+    now: Option<Nanos>,
+) -> Result<(Nanos, Vec<u8>), Unfinished> {
     let bytes = match answer {
         Ok(Value::BulkString(bytes)) => bytes,
         Ok(_) => return Err(nonsense()),
@@ -333,34 +234,28 @@ fn finish(
         }
         Err(error) => return Err(Unfinished::Failed(error.into())),
     };
-    let (time, seen) = match reply::single(&bytes).ok_or_else(nonsense)? {
-        Reply::Decided { time, seen } => (time, seen),
-        Reply::Foreign { time, .. } => {
-            return Err(Unfinished::Foreign(now.or(time).ok_or_else(nonsense)?));
+    match reply::single(&bytes).ok_or_else(nonsense)? {
+        Reply::Decided { time, seen } => {
+            let seen = seen.into_iter().next().ok_or_else(nonsense)?;
+            Ok((now.or(time).ok_or_else(nonsense)?, seen.state))
         }
-    };
-    let answer = seen.first().map(|seen| &seen.state[..]);
-    let (share, rest) = answer.and_then(<[u8]>::split_first_chunk).ok_or_else(nonsense)?;
-    let (others, rest) = rest.split_first_chunk().ok_or_else(nonsense)?;
-    let (lacks, record) = rest.split_first_chunk().ok_or_else(nonsense)?;
-    let at = now.or(time).ok_or_else(nonsense)?;
-    if now.is_none() {
-        shared.near.offsets[asked.group].learn(at, sent, received);
+        Reply::Foreign { time, .. } => Err(Unfinished::Foreign(now.or(time).ok_or_else(nonsense)?)),
     }
-    let limit = asked.rule.rule.limit();
+}
+
+/// Three numbers, and the client's record or a summary of it.
+fn told(rule: &PreparedRule, answer: &[u8], at: Nanos, sent: Nanos) -> Option<Told> {
+    let (share, rest) = answer.split_first_chunk()?;
+    let (others, rest) = rest.split_first_chunk()?;
+    let (lacks, record) = rest.split_first_chunk()?;
+    let limit = rule.rule.limit();
     let state = match algorithm::of(limit).answers() {
         Answers::After => algorithm::decode_summary(limit, record),
         Answers::Before => algorithm::decode(limit, record, at),
     };
     let share = f64::from_le_bytes(*share);
-    let until = offset::later(sent, lease(shared.options.sync).as_nanos() as i64);
     let share = if share.is_finite() { share } else { 0.0 };
     let (others, lacks) = (f64::from_le_bytes(*others) as u32, f64::from_le_bytes(*lacks));
-    let told = Told { state, share, until, others, lacks };
-    let crossed =
-        shared.with_near(asked, now, |client, time| client.adopt(limit, call, told, time));
-    if crossed == Some(true) {
-        count(&shared.counters.crossings);
-    }
-    Ok(())
+    let (until, renew) = (sent + rule.lease, sent + rule.lease / 2);
+    Some(Told { state, share, until, renew, fresh: sent, others, lacks })
 }

@@ -5,23 +5,25 @@
 //! - Otherwise Redis is asked now, and gets what is unsent in the same call.
 //!
 //! What a node may spend is claimed in Redis, where the other nodes' scripts see it: so all of them
-//! together never spend more than was left, however old what they know is. A claim ends by itself after
-//! two exchanges and a second.
+//! together never spend more than was left, however old what they know is. A claim ends by itself
+//! ([`lease`]).
 //!
 //! Every [`Options::sync`](crate::Options::sync) the clients of whom something was decided here are exchanged,
-//! many in one write. What a node has counted carries its number, and Redis adds it once, however often it is
-//! sent.
+//! many in one write: those at once of whom others must hear, or whose claim is half spent or half over. Of
+//! the others there may be a hundred thousand; they take turns. What a node has counted carries its number,
+//! and Redis adds it once, however often it is sent.
 
 pub(crate) mod client;
 pub(crate) mod decide;
 pub(crate) mod exchange;
 pub(crate) mod offset;
+pub(crate) mod rounds;
 pub(crate) mod table;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use earrrl::{Action, Nanos, Rule, RuleError};
+use earrrl::{Action, Limit, Nanos, Quota, Rule, RuleError};
 
 use crate::algorithm;
 use offset::Offset;
@@ -81,9 +83,17 @@ impl Near {
     }
 }
 
-/// How long a claim holds.
-pub(crate) fn lease(sync: Duration) -> Duration {
+/// How long what Redis told of a client will do to deny it by.
+pub(crate) fn fresh(sync: Duration) -> Duration {
     2 * sync + Duration::from_secs(1)
+}
+
+/// How long a claim holds: long enough for clients that come seldom, and not so long that what an idle node
+/// claims is missed for more than twice the time in which the limit has all to give again.
+pub(crate) fn lease(limit: &Limit, sync: Duration) -> Duration {
+    let window = Quota::of(limit).window.unwrap_or(1);
+    let lease = Duration::from_secs(window.saturating_mul(2).clamp(10, 60));
+    lease.max(fresh(sync))
 }
 
 /// Checks that a rule's clients can be decided without a trip.

@@ -79,6 +79,54 @@ impl Cluster {
         self.nodes.iter().position(|node| serves(node, slot)).unwrap()
     }
 
+    /// The slot of a client.
+    pub fn slot_of(&self, client: &str) -> u16 {
+        self.nodes[0].command(&["CLUSTER", "KEYSLOT", client]).unwrap()
+    }
+
+    /// Has a replica take the place of a master, which waits for it to have everything.
+    pub async fn fail_over(&self, master: usize) {
+        let id = self.nodes[master].id_in_cluster();
+        let is_replica = |node: &&Server| {
+            let nodes: String = node.command(&["CLUSTER", "NODES"]).unwrap();
+            let myself = nodes.lines().find(|line| line.contains("myself,slave"));
+            myself.is_some_and(|line| line.contains(&id))
+        };
+        let replica = self.nodes.iter().find(is_replica).unwrap();
+        replica.command::<String>(&["CLUSTER", "FAILOVER"]).unwrap();
+        until("the replica is master, and the master its replica", || {
+            let role = |node: &Server, role: &str| {
+                let info: String = node.command(&["INFO", "replication"]).unwrap_or_default();
+                info.contains(role)
+            };
+            role(replica, "role:master")
+                && role(&self.nodes[master], "master_link_status:up")
+                && self.is_whole()
+        })
+        .await;
+    }
+
+    /// Moves a slot from one master to another, key by key.
+    pub fn move_slot(&self, slot: u16, from: usize, to: usize) {
+        let (slot, from, to) = (slot.to_string(), &self.nodes[from], &self.nodes[to]);
+        let set = |node: &Server, how: &[&str]| {
+            let words = [&["CLUSTER", "SETSLOT", &slot], how].concat();
+            node.command::<String>(&words).unwrap();
+        };
+        let (from_id, to_id, port) =
+            (from.id_in_cluster(), to.id_in_cluster(), to.port.to_string());
+        set(to, &["IMPORTING", &from_id]);
+        set(from, &["MIGRATING", &to_id]);
+        loop {
+            let keys: Vec<String> =
+                from.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]).unwrap();
+            let [key] = &keys[..] else { break };
+            from.command::<String>(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]).unwrap();
+        }
+        set(to, &["NODE", &to_id]);
+        set(from, &["NODE", &to_id]);
+    }
+
     /// Waits until some other node serves the slot.
     pub async fn fails_over(&self, slot: u16, dead: usize) {
         until("a replica takes over", || {
@@ -86,6 +134,12 @@ impl Cluster {
             alive.map(|(_, node)| node).any(|node| serves(node, slot))
         })
         .await;
+    }
+}
+
+impl Server {
+    fn id_in_cluster(&self) -> String {
+        self.command(&["CLUSTER", "MYID"]).unwrap()
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use earrrl::{Charge, Cost, Engine, RuleId};
-use earrrl_redis::{Mode, RedisEngine};
+use earrrl_redis::{EngineMode, RedisEngine};
 use tokio::task::JoinHandle;
 
 use super::until;
@@ -70,6 +70,6 @@ fn client(task: u64, number: u64) -> String {
 }
 
 /// Waits until the engine decides in a mode.
-pub async fn becomes(engine: &RedisEngine, mode: Mode) {
+pub async fn becomes(engine: &RedisEngine, mode: EngineMode) {
     until(&format!("the engine is {}", mode.name()), || engine.status().mode == mode).await;
 }

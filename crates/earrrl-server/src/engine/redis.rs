@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use earrrl::{Clock, EngineError, Nanos};
-use earrrl_redis::{Mode, Options, RedisEngine, Shift, WhenGone, without_credentials};
+use earrrl_redis::{EngineMode, Options, RedisEngine, Shift, WhenGone, without_credentials};
 use tokio::runtime;
 use tokio::sync::oneshot;
 
@@ -108,8 +108,8 @@ impl Redis {
     pub(crate) fn state(&self) -> State {
         let status = self.engine.status();
         let mode = match status.mode {
-            Mode::Shared => "redis",
-            Mode::Partly => "partly",
+            EngineMode::Shared => "redis",
+            EngineMode::Partly => "partly",
             _ => self.engine.options().when_gone.name(),
         };
         let trouble = status.last_failure.filter(|_| mode != "redis");
