@@ -151,9 +151,12 @@ impl RecentAverage {
     #[inline]
     fn alone(&self, now: Nanos, cost: Cost) -> Moment {
         let now = ticks(now);
-        if cost == Cost::ONE {
-            return Moment(now);
-        }
+        if cost == Cost::ONE { Moment(now) } else { self.alone_at(now, cost) }
+    }
+
+    /// Apart, since a compiler works out a logarithm of every request before it knows which one needs it.
+    #[inline(never)]
+    fn alone_at(&self, now: i128, cost: Cost) -> Moment {
         Moment(now + (ln(cost.as_f64()) * self.period_ticks) as i128)
     }
 
