@@ -227,7 +227,7 @@ impl Decision {
             retry_after: if allowed { Wait::NONE } else { figures.retry_after },
             reset_after: figures.reset_after,
             delay: Duration::ZERO,
-            over: (!allowed).then_some(0).into_iter().collect(),
+            over: Places(u64::from(!allowed)),
         }
     }
 }

@@ -6,6 +6,8 @@ use core::time::Duration;
 use std::string::ToString;
 use std::vec::Vec;
 
+use smallvec::SmallVec;
+
 use super::atomic::{self, Each};
 use super::part::Part;
 use crate::algorithm::Mode;
@@ -101,15 +103,15 @@ impl RuleSetBuilder {
 #[must_use]
 pub struct Request<'a, C> {
     set: &'a RuleSet<C>,
-    /// None where a rule is skipped.
-    charges: Vec<Option<(KeyHash, Cost)>>,
+    /// None where a rule is skipped. Up to four take no allocation; more would be moved about with each client.
+    charges: SmallVec<[Option<(KeyHash, Cost)>; 4]>,
     now: Option<Nanos>,
 }
 
 impl<C: Clock> RuleSet<C> {
     /// A request. It is charged to the rules in the order in which they were added.
     pub fn request(&self) -> Request<'_, C> {
-        Request { set: self, charges: Vec::with_capacity(self.rules.len()), now: None }
+        Request { set: self, charges: SmallVec::with_capacity(self.rules.len()), now: None }
     }
 
     /// The rules, in order.
@@ -142,11 +144,13 @@ impl<C: Clock> RuleSet<C> {
 
 impl<C: Clock> Request<'_, C> {
     /// The client under the next rule, at a cost of 1.
+    #[inline]
     pub fn client<K: Hash + ?Sized>(self, key: &K) -> Self {
         self.client_cost(key, Cost::ONE)
     }
 
     /// The client under the next rule, and what the request costs it.
+    #[inline]
     pub fn client_cost<K: Hash + ?Sized>(mut self, key: &K, cost: Cost) -> Self {
         self.charges.push(Some((self.set.hasher.hash(key), cost)));
         self
@@ -199,7 +203,8 @@ impl<C: Clock> Request<'_, C> {
     }
 
     fn decide(self, mode: Mode) -> Result<Decision, RuleError> {
-        let (places, mut parts) = self.parts()?;
+        let (mut places, mut parts) = (Each::new(), Each::new());
+        self.put(&mut places, &mut parts)?;
         let clock = &self.set.clock;
         let lately = clock.lately_unless(self.now, self.set.lag);
         let now = || clock.at_or_now(self.now);
@@ -210,8 +215,12 @@ impl<C: Clock> Request<'_, C> {
         Ok(decision)
     }
 
-    /// What is charged, each with the place of its rule.
-    fn parts(&self) -> Result<(Each<usize>, Each<Part<'_>>), RuleError> {
+    /// Puts down what is charged, and the places of the rules.
+    fn put<'a>(
+        &'a self,
+        places: &mut Each<usize>,
+        parts: &mut Each<Part<'a>>,
+    ) -> Result<(), RuleError> {
         let (charges, rules) = (self.charges.len(), self.set.rules.len());
         if charges != rules {
             let problem = std::format!("{charges} clients for {rules} rules");
@@ -221,7 +230,6 @@ impl<C: Clock> Request<'_, C> {
             let problem = "every rule is skipped".to_string();
             return Err(RuleError::of_kind(RuleErrorKind::Clients, problem));
         }
-        let (mut places, mut parts) = (Each::new(), Each::new());
         for (place, ((rule, clients), charge)) in
             self.set.rules.iter().zip(&self.charges).enumerate()
         {
@@ -230,7 +238,7 @@ impl<C: Clock> Request<'_, C> {
                 parts.push(Part { rule, clients, key, cost: rule.accept(cost)? });
             }
         }
-        Ok((places, parts))
+        Ok(())
     }
 }
 
