@@ -17,7 +17,7 @@ gate:
 # then everything that can go wrong at once, and a restart every minute (10 minutes);
 # then a real Envoy that waits for 20 ms while its rate limit service reloads, changes certificates, restarts and
 # crashes (2 minutes);
-# then Rust and Lua over a million requests of every algorithm (10 minutes)
+# then Rust and Lua over a million requests of every algorithm (10 minutes), and near rules of 2 to 8 servers
 long:
     EARRRL_LONG=1 cargo test -p earrrl --all-features --test algorithms --lib
     scripts/mutants
@@ -27,6 +27,7 @@ long:
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test chaos -- --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test envoy_trouble -- --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-redis --test agreement --test near --test audit
+    EARRRL_LONG=1 cargo test --release -p earrrl-server --test near -- --nocapture
 
 # the server, its floors and its peers side by side; keep the machine idle (10 minutes)
 bench-server:

@@ -32,6 +32,8 @@ pub(crate) struct PreparedRule {
     pub(crate) near: Option<Arc<Table>>,
     /// How long this node's claims of what it has left hold.
     pub(crate) lease: Duration,
+    /// See [`Limit::lag`].
+    pub(crate) lag: Duration,
 }
 
 /// All rules, by their ids.
@@ -107,8 +109,9 @@ impl Rules {
             near.each(|client| client.convert(old.rule.limit(), rule.limit(), time));
         }
         let (name, rule, lease) = (name.to_owned(), rule.clone(), lease(rule.limit(), self.sync));
+        let lag = rule.limit().lag();
         let prepared =
-            PreparedRule { id, name, rule, kind, tag, since, earlier, local, near, lease };
+            PreparedRule { id, name, rule, kind, tag, since, earlier, local, near, lease, lag };
         match place {
             Some(place) => rules[place] = Arc::new(prepared),
             None => rules.push(Arc::new(prepared)),

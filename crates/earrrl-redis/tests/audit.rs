@@ -109,8 +109,12 @@ fn load(
     tasks.collect()
 }
 
-async fn node(mut options: Options) -> Arc<RedisEngine> {
-    options.deadline = Duration::from_millis(100);
+async fn node(options: Options) -> Arc<RedisEngine> {
+    patient(options, Duration::from_millis(100)).await
+}
+
+async fn patient(mut options: Options, deadline: Duration) -> Arc<RedisEngine> {
+    options.deadline = deadline;
     (options.sync, options.nodes) = (Duration::from_millis(20), Some(NODES as u32));
     let node = RedisEngine::connect(options, PATIENCE).await.unwrap();
     assert!(node.ready(PATIENCE).await, "{:?}", node.status());
@@ -312,8 +316,8 @@ async fn play(round: usize, faults: &[Fault], scene: &mut impl Scene, nodes: &[A
     for (name, ledger, twice) in
         [("near", &ledgers[0], 0), ("exact", &ledgers[1], NODES * TASKS as u64 * breaks)]
     {
-        // A node that was not there: what it is told is what Redis has.
-        let reader = node(scene.options(0)).await;
+        // A node that was not there, and waits for Redis: what it is told is what Redis has.
+        let reader = patient(scene.options(0), PATIENCE).await;
         let rule = reader.prepare(name, &rule).unwrap();
         let (mut found, mut all, mut gone) = (0, 0, 0);
         for number in 0..CLIENTS {

@@ -47,7 +47,9 @@ pub(crate) fn at_once(
 ) -> Option<Decision> {
     let [charge] = charges else { return several(shared, charges, mode, given) };
     let decision = shared.rules.look(charge.rule, |rule| {
-        let (table, local) = (rule.near.as_ref()?, shared.now(given));
+        let table = rule.near.as_ref()?;
+        let lately = given.or_else(|| shared.clock.lately(rule.lag));
+        let local = lately.unwrap_or_else(|| shared.clock.now());
         let cost = rule.rule.accept(charge.cost).ok()?;
         table.with(charge.key, |client| {
             let time = shared.time_of(client, given, local);

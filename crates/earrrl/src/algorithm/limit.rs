@@ -108,7 +108,7 @@ impl Limit {
     /// which the rule forgets, what it takes to refill a bucket or the averaging period. Not at all
     /// where states are larger.
     #[cfg(feature = "std")]
-    pub(crate) fn lag(&self) -> Duration {
+    pub fn lag(&self) -> Duration {
         if !self.is_one_time() {
             return Duration::ZERO;
         }
