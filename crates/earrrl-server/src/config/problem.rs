@@ -63,14 +63,26 @@ fn is_misspelt_rule(text: &str, span: &Range<usize>) -> bool {
     matches!(line.trim_end(), "[rule]" | "[rules]" | "[[rules]]")
 }
 
+/// `[[server]]` for `[server]`.
+fn doubled_table(text: &str, span: &Range<usize>) -> Option<String> {
+    let name = text.get(span.start..)?.lines().next()?.trim_end();
+    let name = name.strip_prefix("[[")?.strip_suffix("]]")?;
+    Some(format!("{name}: expected [{name}], in one bracket each: there is one of it"))
+}
+
 /// The field, what it wants and what it got, of serde's `invalid type: WHAT, expected WHAT`.
 fn wrong_type(text: &str, span: &Range<usize>, message: &str) -> Option<String> {
     let told = message.strip_prefix("invalid type: ");
     let told = told.or_else(|| message.strip_prefix("invalid value: "))?;
+    if let Some(table) = doubled_table(text, span) {
+        return Some(table);
+    }
     let (got, expected) = told.rsplit_once(", expected ")?;
     let expected = match expected {
         "u64" | "u32" | "usize" => "a whole number, 0 or more",
         "a boolean" => "true or false",
+        "a map" => "a table",
+        "a sequence" => "a list",
         other => other,
     };
     let line = text.get(..span.start)?.rsplit('\n').next()?;

@@ -417,6 +417,9 @@ fn every_mistake_says_what_would_be_right() {
             "put it first",
         ),
         (rule("key = [\"client\", \"client\"]"), "4:7:", "once is enough"),
+        ("[[server]]\nthreads = 1".to_owned(), "1:1:", "expected [server]"),
+        (rule("match = [\"/login\"]"), "4:9:", "expected a table"),
+        ("rule = \"gcra 1/s burst=5\"".to_owned(), "1:8:", "expected a list"),
         (limited("GCRA 1/s burst=5", ""), "3:10:", "did you mean `gcra`?"),
         (limited("gcra 1/s", ""), "3:", "burst"),
         (limited("gcra 1/w burst=5", ""), "3:17:", "such as 250ms"),
@@ -438,5 +441,5 @@ fn every_mistake_says_what_would_be_right() {
         }
     }
     assert!(missed.is_empty(), "{missed}");
-    assert!(mistakes.len() >= 64, "{}", mistakes.len());
+    assert!(mistakes.len() >= 67, "{}", mistakes.len());
 }
