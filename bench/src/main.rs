@@ -93,7 +93,10 @@ fn options() -> Options {
                 options.sizes = sizes.collect();
             }
             "--only" => options.only = value.split(',').map(String::from).collect(),
-            _ => panic!("unknown option {arg}"),
+            _ => {
+                eprintln!("unknown option {arg}; known: --rounds, --decisions, --sizes, --only");
+                std::process::exit(2);
+            }
         }
     }
     options

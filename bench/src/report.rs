@@ -68,7 +68,7 @@ impl Report {
         sizes.retain(|clients| *clients >= 1_000_000);
         sizes.sort_unstable();
         sizes.dedup();
-        for kind in ["u64", "20-byte strings"] {
+        for kind in ["u64 keys", "20-byte strings"] {
             println!("{kind}:\n");
             header(&sizes);
             for name in &self.names {

@@ -93,6 +93,16 @@ impl Override {
     }
 }
 
+impl Override {
+    /// Takes over the rule's bound on memory, where its own limit keeps such states.
+    fn bound_as(&mut self, rule: Option<&Rule>) {
+        let max_bytes = rule.and_then(Rule::max_bytes);
+        if let Some(Ok(bounded)) = max_bytes.map(|bytes| self.rule.clone().with_max_bytes(bytes)) {
+            self.rule = bounded;
+        }
+    }
+}
+
 /// Where a request's cost comes from when the request does not say.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CostSource {
@@ -162,10 +172,7 @@ fn validate(
     };
     let mut overrides = overrides(file, action, max_cost, paths, problems);
     for entry in &mut overrides {
-        let max_bytes = rule.as_ref().and_then(Rule::max_bytes);
-        if let Some(Ok(bounded)) = max_bytes.map(|bytes| entry.rule.clone().with_max_bytes(bytes)) {
-            entry.rule = bounded;
-        }
+        entry.bound_as(rule.as_ref());
         entry.conditions = clients(std::mem::take(&mut entry.conditions));
     }
     Some(RuleConfig {

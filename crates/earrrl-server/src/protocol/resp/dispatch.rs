@@ -91,11 +91,7 @@ impl Session {
         };
         upper.copy_from_slice(name);
         upper.make_ascii_uppercase();
-        if let Some(transaction) = &mut self.transaction
-            && !matches!(&*upper, b"MULTI" | b"EXEC" | b"DISCARD" | b"RESET" | b"QUIT")
-            && command::is_known(upper)
-        {
-            transaction.keep(request)?;
+        if self.queue(upper, request)? {
             Writer::new(out, self.version).simple("QUEUED");
             return Ok(Next::Go);
         }
@@ -132,6 +128,19 @@ impl Session {
             _ => return self.unknown(request, out),
         }
         Ok(Next::Go)
+    }
+
+    /// Keeps a command for `EXEC`, behind `MULTI`; whether it did.
+    fn queue(&mut self, upper: &[u8], request: Request<'_>) -> Result<bool, Refusal> {
+        let at_once = matches!(upper, b"MULTI" | b"EXEC" | b"DISCARD" | b"RESET" | b"QUIT");
+        let Some(transaction) = self.transaction.as_mut().filter(|_| !at_once) else {
+            return Ok(false);
+        };
+        if !command::is_known(upper) {
+            return Ok(false);
+        }
+        transaction.keep(request)?;
+        Ok(true)
     }
 
     fn begin(&mut self, reply: &mut Writer<'_>) -> Result<(), Refusal> {
