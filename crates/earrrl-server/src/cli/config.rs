@@ -73,7 +73,7 @@ fn check(file: &Path) -> Result<ExitCode, Failure> {
         Tls::load(tls).map_err(|why| {
             // It begins with the file that is not good.
             let is_told = |path: &Path| why.starts_with(&format!("{}: ", path.display()));
-            let place = tls.places.iter().find(|(path, _)| is_told(path));
+            let place = config.tls_places.iter().find(|(path, _)| is_told(path));
             mistake(file, place.map(|(_, place)| place.clone()), format!("[server.tls] {why}"))
         })?;
     }

@@ -19,7 +19,8 @@ pub mod tls;
 mod value;
 
 use std::io;
-use std::path::Path;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 pub use bounds::{DEFAULT_CAPACITY, MAX_FILE_LEN, MAX_RULES};
 pub use engine::EngineConfig;
@@ -38,6 +39,8 @@ use problem::Problems;
 pub struct Config {
     /// Addresses, limits, tokens.
     pub server: ServerConfig,
+    /// Where the file names those of `[server.tls]`: no part of what is served, so that a reload may move it.
+    pub tls_places: Vec<(PathBuf, Range<usize>)>,
     /// What keeps the clients' states.
     pub engine: EngineConfig,
     /// Clients that a rule without a capacity of its own is meant for, and `CL.THROTTLE`.
@@ -60,6 +63,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             server: ServerConfig::default(),
+            tls_places: Vec::new(),
             engine: EngineConfig::default(),
             capacity: DEFAULT_CAPACITY,
             client_address: ClientAddress::default(),
@@ -117,6 +121,7 @@ impl Config {
         envoy.metrics = file.metrics.envoy;
         Self {
             server,
+            tls_places: file.server.tls.as_ref().map(tls::places).unwrap_or_default(),
             engine,
             capacity,
             client_address,

@@ -57,16 +57,20 @@ impl ConfigError {
     }
 }
 
+/// The line that a mistake begins, without what is before it.
+fn line_at<'t>(text: &'t str, span: &Range<usize>) -> &'t str {
+    let line = text.get(span.start..).and_then(|rest| rest.lines().next());
+    line.unwrap_or_default().trim_end()
+}
+
 /// `[rule]` or `[[rules]]` for `[[rule]]`.
 fn is_misspelt_rule(text: &str, span: &Range<usize>) -> bool {
-    let line = text.get(span.start..).and_then(|rest| rest.lines().next()).unwrap_or_default();
-    matches!(line.trim_end(), "[rule]" | "[rules]" | "[[rules]]")
+    matches!(line_at(text, span), "[rule]" | "[rules]" | "[[rules]]")
 }
 
 /// `[[server]]` for `[server]`.
 fn doubled_table(text: &str, span: &Range<usize>) -> Option<String> {
-    let name = text.get(span.start..)?.lines().next()?.trim_end();
-    let name = name.strip_prefix("[[")?.strip_suffix("]]")?;
+    let name = line_at(text, span).strip_prefix("[[")?.strip_suffix("]]")?;
     Some(format!("{name}: expected [{name}], in one bracket each: there is one of it"))
 }
 

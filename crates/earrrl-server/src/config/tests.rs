@@ -321,6 +321,17 @@ fn tokens_are_never_printed() {
     assert!(!format!("{config:?}").contains("0123456789abcdef"));
 }
 
+/// A reload that only moves a table asks for no restart.
+#[test]
+fn where_certificates_are_named_is_no_part_of_what_is_served() {
+    let text = "[server.tls]\ncert = \"a.pem\"\nkey = \"b.pem\"\n";
+    let parse = |text: &str| Config::parse(text, "f").unwrap();
+    let (one, other) = (parse(text), parse(&format!("# Moved down.\n{text}")));
+    assert_eq!(one.server, other.server);
+    assert_ne!(one.tls_places, other.tls_places);
+    assert_eq!(one.tls_places.len(), 2);
+}
+
 /// A rule with these fields, in line 4, and this limit, in line 3.
 fn limited(limit: &str, fields: &str) -> String {
     format!("[[rule]]\nname = \"a\"\nlimit = \"{limit}\"\n{fields}\n")

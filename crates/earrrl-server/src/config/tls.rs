@@ -22,23 +22,18 @@ pub struct TlsConfig {
     pub client_names: Vec<String>,
     /// The listeners that speak TLS.
     pub listeners: Vec<Protocol>,
-    /// Where in the configuration the files are named.
-    pub places: Vec<(PathBuf, Range<usize>)>,
 }
 
 impl TlsConfig {
     pub(super) fn validate(file: &file::TlsTable, problems: &mut Problems) -> Self {
-        let mut places = Vec::new();
-        let mut path = |field: &toml::Spanned<String>, problems: &mut Problems| {
+        let path = |field: &toml::Spanned<String>, problems: &mut Problems| {
             if field.get_ref().is_empty() {
                 problems.add(field.span(), "expected the path of a PEM file");
             }
-            let path = path_of(field.get_ref()).unwrap_or_else(|error| {
+            path_of(field.get_ref()).unwrap_or_else(|error| {
                 problems.add(field.span(), error);
                 PathBuf::new()
-            });
-            places.push((path.clone(), field.span()));
-            path
+            })
         };
         let client_ca = file.client_ca.as_ref().map(|field| path(field, problems));
         if let (None, Some(name)) = (&client_ca, file.client_names.first()) {
@@ -53,7 +48,6 @@ impl TlsConfig {
             client_ca,
             client_names: file.client_names.iter().map(|name| name.get_ref().clone()).collect(),
             listeners: listeners(file, problems),
-            places,
         }
     }
 
@@ -61,6 +55,14 @@ impl TlsConfig {
     pub fn covers(&self, protocol: Protocol) -> bool {
         self.listeners.contains(&protocol)
     }
+}
+
+/// Where in the configuration the files are named.
+pub(super) fn places(file: &file::TlsTable) -> Vec<(PathBuf, Range<usize>)> {
+    let fields = [Some(&file.cert), Some(&file.key), file.client_ca.as_ref()];
+    let place =
+        |field: &toml::Spanned<String>| Some((path_of(field.get_ref()).ok()?, field.span()));
+    fields.into_iter().flatten().filter_map(place).collect()
 }
 
 /// All but the one for health and metrics, which probes ask that know no certificates.

@@ -230,12 +230,13 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// As [`Builder::build`]; the old rule then stays.
     pub fn change(&mut self, rule: Rule) -> Result<(), BuildError> {
         rule.accept(Cost::ONE)?;
+        let most_bytes = rule.max_bytes().or(self.most_bytes);
         if self.clients.fits(rule.limit()) {
             self.clients.convert(self.rule.limit(), rule.limit(), self.clock.now());
         } else {
-            self.clients = Clients::new(rule.limit(), self.capacity, self.most_bytes)?;
+            self.clients = Clients::new(rule.limit(), self.capacity, most_bytes)?;
         }
-        self.most_bytes = rule.max_bytes().or(self.most_bytes);
+        self.most_bytes = most_bytes;
         self.lag = rule.limit().lag();
         self.rule = rule;
         Ok(())
