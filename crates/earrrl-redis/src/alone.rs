@@ -9,11 +9,12 @@ use earrrl::{
 };
 
 use crate::algorithm;
-use crate::exchange::{LATEST, Late, Missed, stored, take_back};
+use crate::exchange::Missed;
 use crate::link::Fault;
 use crate::options::WhenGone;
 use crate::reply::Seen;
 use crate::request::{AskedCharge, Request};
+use crate::settle::{Noted, Unsettled};
 use crate::shared::Shared;
 use crate::status::count;
 
@@ -28,13 +29,14 @@ pub(crate) async fn decide(
 ) -> Result<Decision, EngineError> {
     let now = shared.now(request.now);
     let (decision, noted) = match shared.options.when_gone {
-        WhenGone::Local => locally(shared, request, now).await?,
-        WhenGone::Allow => (by_fiat(request, now, true), 0),
-        WhenGone::Deny => (by_fiat(request, now, false), 0),
+        WhenGone::Local => locally(shared, request, &missed, now).await?,
+        WhenGone::Allow => (by_fiat(request, now, true), Noted::new()),
+        WhenGone::Deny => (by_fiat(request, now, false), Noted::new()),
     };
     let denied = !passed(&decision);
-    for late in missed.late {
-        tokio::spawn(settle(shared.clone(), request.clone(), late, now, noted, denied));
+    for call in missed.unanswered {
+        let (request, noted) = (request.clone(), noted.clone());
+        shared.unsettled.add(Unsettled { call, request, noted, denied });
     }
     Ok(decision)
 }
@@ -43,30 +45,33 @@ fn passed(decision: &Decision) -> bool {
     !matches!(decision.outcome, Outcome::Deny | Outcome::ShadowBan)
 }
 
-/// By this node's own table; answers also which charges were noted for Redis, one bit each.
+/// By this node's own table; answers also which charges were noted for Redis.
 async fn locally(
     shared: &Shared,
     request: &Request,
+    missed: &Missed,
     now: Nanos,
-) -> Result<(Decision, u64), EngineError> {
+) -> Result<(Decision, Noted), EngineError> {
     let charges: Vec<Charge<'_>> =
         request.asked.iter().map(|asked| asked.charge(asked.rule.local)).collect();
     let decision = shared.local.decide(&charges, request.mode, Some(now)).await?;
     if request.mode == Mode::Peek {
-        return Ok((decision, 0));
+        return Ok((decision, Noted::new()));
     }
-    let mut noted = 0;
+    let unanswered = missed.unanswered.iter().flat_map(|call| &call.places);
+    let uncertain: u64 = unanswered.fold(0, |bits, place| bits | 1 << place);
+    let mut noted = Noted::new();
     for (place, asked) in request.asked.iter().enumerate() {
         let over = decision.is_over(place);
         // An enforcing rule that was over while all passed has held the request.
         let held = over && matches!(asked.rule.rule.action(), Action::Delay { .. });
         let leaky = passed(&decision) && (!over || held);
         let stores = !asked.cost.is_zero() && (request.is_strict(place) || leaky);
-        if !stores {
+        if !stores || missed.kept >> place & 1 == 1 {
             continue;
         }
-        if shared.ledger.add(asked, now) {
-            noted |= 1 << place;
+        if let Some(at) = shared.ledger.add(asked, now, uncertain >> place & 1 == 1) {
+            noted.push((place, at));
             // One failure is no outage, and nobody else would have it handed over.
             shared.trouble[asked.group].notify_one();
         } else {
@@ -100,11 +105,6 @@ pub(crate) fn adopt(shared: &Shared, request: &Request, seen: &[Seen], states: V
     }
     let now = shared.now(request.now);
     for ((asked, seen), state) in request.asked.iter().zip(seen).zip(states) {
-        if request.now.is_none() {
-            let asked_at =
-                Nanos::new(now.get().saturating_sub(shared.options.deadline.as_nanos() as u64));
-            shared.near.offsets[asked.group].learn(seen.at, asked_at, now);
-        }
         if shared.ledger.owes(asked) {
             continue;
         }
@@ -112,36 +112,6 @@ pub(crate) fn adopt(shared: &Shared, request: &Request, seen: &[Seen], states: V
         let state = state.map(|state| algorithm::of(limit).moved(state, seen.at, now));
         // A rule that this node's own table doesn't know is none of a request that came this far.
         shared.local.adopt(asked.rule.local, &asked.client, limit, state).ok();
-    }
-}
-
-/// Waits for an answer that is late. What Redis turns out to have stored is not handed over as well,
-/// and taken back where the request was denied here under a leaky rule.
-async fn settle(
-    shared: Arc<Shared>,
-    request: Arc<Request>,
-    late: Late,
-    decided_at: Nanos,
-    noted: u64,
-    denied: bool,
-) {
-    let Ok(Ok(seen)) = tokio::time::timeout(LATEST, late.call).await else { return };
-    let verdicts: Vec<_> = late.places.iter().copied().zip(seen).collect();
-    let seen = |place| verdicts.iter().find(|(at, _)| *at == place).map(|(_, seen)| seen);
-    let verdict = |place| seen(place).map(|seen| seen.verdict);
-    for place in stored(&request, &late.places, verdict) {
-        let Some(at) = seen(place).map(|seen| seen.at) else { continue };
-        let asked = &request.asked[place];
-        let noted = noted >> place & 1 == 1;
-        if noted && shared.ledger.take_back(asked, Some(decided_at), decided_at) {
-            continue;
-        }
-        // Handed over already, or not counted here at all.
-        if noted || denied && !request.is_strict(place) {
-            let mut settled = shared.settled.subscribe();
-            tokio::time::timeout(LATEST, settled.wait_for(|settled| *settled)).await.ok();
-            take_back(shared.clone(), request.clone(), place, at).await;
-        }
     }
 }
 

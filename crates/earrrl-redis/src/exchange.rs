@@ -4,38 +4,42 @@
 //! would pass; where one does not, what leaky rules stored in the others is taken back before the
 //! denial is returned. A concurrent request may see such a charge: an error on the deny side only.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use earrrl::{Mode, Nanos};
-use redis::Value;
+use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
+use tokio::time::Instant;
 
-use crate::algorithm::{Adjustment, flags};
+use crate::algorithm::{Adjustment, flags, micros};
 use crate::convert::{Called, converting};
 use crate::link::{Fault, Link};
+use crate::near::offset::later;
+use crate::receipt::Receipt;
 use crate::reply::{self, Reply, ScriptVerdict, Seen};
 use crate::request::{Request, time_argument};
+use crate::settle::Unanswered;
 use crate::shared::Shared;
 
-/// How long a late answer is waited for before it is taken as never to come.
-pub(crate) const LATEST: Duration = Duration::from_secs(60);
+/// How long after its deadline Redis may still execute a call. What comes later, since its server was stopped or
+/// a network held it back, does nothing.
+const GRACE: Duration = Duration::from_secs(1);
+/// By how much more the end of that may be misjudged.
+const SLACK: Duration = Duration::from_millis(500);
 
-/// What Redis sees of a request, once it answers.
-type Pending = Pin<Box<dyn Future<Output = Result<Vec<Seen>, Fault>> + Send>>;
-
-/// Why there is no answer, and the calls that may be answered yet.
+/// Why there is no answer, and what Redis may have done.
 pub(crate) struct Missed {
     pub(crate) fault: Fault,
-    pub(crate) late: Vec<Late>,
+    pub(crate) unanswered: Vec<Unanswered>,
+    /// Charges that Redis has stored and keeps, one bit each.
+    pub(crate) kept: u64,
 }
 
-/// A call that is under way past its deadline.
-pub(crate) struct Late {
-    pub(crate) call: Pending,
-    /// The charges that it is about, by their places in the request.
-    pub(crate) places: Vec<usize>,
+impl Missed {
+    /// Redis has done nothing.
+    fn all(fault: Fault) -> Self {
+        Self { fault, unanswered: Vec::new(), kept: 0 }
+    }
 }
 
 impl Shared {
@@ -48,34 +52,27 @@ impl Shared {
                 slots.push(places);
                 self.ask_slots(request, slots).await
             }
-            None => Err(Missed { fault: Fault::Left, late: Vec::new() }),
+            None => Err(Missed::all(Fault::Left)),
         }
     }
 
     /// Asks about the charges of one slot.
     async fn ask_slot(
         self: &Arc<Self>,
-        request: &Arc<Request>,
+        request: &Request,
         places: Vec<usize>,
     ) -> Result<Vec<Seen>, Missed> {
-        let group = places.first().map_or(0, |place| request.asked[*place].group);
-        let missed = |fault| Missed { fault, late: Vec::new() };
-        let link = self.link(group).map_err(missed)?;
-        let mut call: Pending =
-            Box::pin(exchange(self.clone(), link, request.clone(), places.clone()));
-        let fault = match tokio::time::timeout(self.options.deadline, &mut call).await {
-            Ok(Ok(answer)) => {
-                self.breakers.succeeded(group);
-                return Ok(answer);
-            }
-            Ok(Err(fault)) => fault,
-            Err(_) => {
-                self.failed(group, &Fault::Late);
-                return Err(Missed { fault: Fault::Late, late: vec![Late { call, places }] });
-            }
-        };
-        self.failed(group, &fault);
-        Err(missed(fault))
+        let (group, slot) = request.group_and_slot(&places);
+        let link = self.link(group).map_err(Missed::all)?;
+        let receipt = request.may_store(&places).then(|| self.receipts.take(slot)).flatten();
+        let deadline = self.options.deadline;
+        let (sent, ends) = (self.clock.now(), Instant::now() + 3 * deadline + GRACE + SLACK);
+        let call = exchange(self, link, request, &places, receipt.as_ref());
+        self.within(deadline, group, call).await.map_err(|fault| {
+            let receipt = receipt.filter(|_| matches!(fault, Fault::Late | Fault::Lost(_)));
+            let unanswered = receipt.map(|receipt| Unanswered { receipt, places, sent, ends });
+            Missed { unanswered: unanswered.into_iter().collect(), ..Missed::all(fault) }
+        })
     }
 
     /// Asks about the charges of several slots, all or nothing.
@@ -90,14 +87,14 @@ impl Shared {
         });
         let calls: Vec<_> = calls.collect();
         let mut seen: Vec<Option<Seen>> = vec![None; request.asked.len()];
-        let (mut fault, mut late) = (None, Vec::new());
+        let (mut fault, mut unanswered) = (None, Vec::new());
         for (places, call) in slots.iter().zip(calls) {
             match call.await {
                 Ok(Ok(parts)) => {
                     places.iter().zip(parts).for_each(|(place, part)| seen[*place] = Some(part));
                 }
                 Ok(Err(missed)) => {
-                    late.extend(missed.late);
+                    unanswered.extend(missed.unanswered);
                     fault = Some(missed.fault);
                 }
                 Err(_) => fault = Some(Fault::Lost("a task was stopped".to_owned())),
@@ -111,10 +108,8 @@ impl Shared {
         if !passes {
             self.undo(request, &slots, &mut seen).await;
         }
-        match fault {
-            Some(fault) => Err(Missed { fault, late }),
-            None => Ok(seen.into_iter().flatten().collect()),
-        }
+        let Some(fault) = fault else { return Ok(seen.into_iter().flatten().collect()) };
+        Err(Missed { fault, unanswered, kept: kept(request, &slots, &seen) })
     }
 
     /// Takes back what leaky rules stored in slots that passed.
@@ -130,7 +125,12 @@ impl Shared {
             for place in stored.into_iter().filter(|place| !request.is_strict(*place)) {
                 let Some(seen) = &mut seen[place] else { continue };
                 seen.undone = true;
-                tasks.push(tokio::spawn(take_back(self.clone(), request.clone(), place, seen.at)));
+                tasks.push(tokio::spawn(take_back(
+                    self.clone(),
+                    request.clone(),
+                    place,
+                    Some(seen.at),
+                )));
             }
         }
         for task in tasks {
@@ -139,10 +139,23 @@ impl Shared {
     }
 }
 
+/// What Redis has stored of the slots that answered, and was not taken back.
+fn kept(request: &Request, slots: &[Vec<usize>], seen: &[Option<Seen>]) -> u64 {
+    let verdict = |place: usize| seen[place].as_ref().map(|seen| seen.verdict);
+    let stored = slots.iter().flat_map(|places| stored(request, places, verdict));
+    let kept = stored.filter(|place| seen[*place].as_ref().is_some_and(|seen| !seen.undone));
+    kept.fold(0, |bits, place| bits | 1 << place)
+}
+
 /// Takes one charge of a request back.
-pub(crate) async fn take_back(shared: Arc<Shared>, request: Arc<Request>, place: usize, at: Nanos) {
+pub(crate) async fn take_back(
+    shared: Arc<Shared>,
+    request: Arc<Request>,
+    place: usize,
+    at: Option<Nanos>,
+) {
     let asked = &request.asked[place];
-    let back = Adjustment::take_back(Some(at), asked.cost);
+    let back = Adjustment::take_back(at, asked.cost);
     if let Err(fault) = shared.adjust(asked, back, request.now).await {
         tracing::warn!(why = fault.detail(), "a charge could not be taken back");
     }
@@ -170,29 +183,67 @@ pub(crate) fn stored(
 
 /// Calls the script, and converts what it finds written under other parameters.
 async fn exchange(
-    shared: Arc<Shared>,
+    shared: &Shared,
     link: Link,
-    request: Arc<Request>,
-    places: Vec<usize>,
+    request: &Request,
+    places: &[usize],
+    receipt: Option<&Receipt>,
 ) -> Result<Vec<Seen>, Fault> {
-    let (shared, request, places) = (&*shared, &*request, &places[..]);
+    let nonsense = || Fault::Record("the script's answer makes no sense".to_owned());
     converting(shared, link, |mut link| async move {
-        let nonsense = || Fault::Record("the script's answer makes no sense".to_owned());
-        match call(shared, &mut link, request, places).await?.ok_or_else(nonsense)? {
+        match in_time(shared, &mut link, request, places, receipt).await?.ok_or_else(nonsense)? {
             Reply::Decided { time, mut seen } if seen.len() == places.len() => {
                 let at = request.now.or(time).ok_or_else(nonsense)?;
                 seen.iter_mut().for_each(|seen| seen.at = at);
                 Ok(Called::Done(seen))
             }
-            Reply::Decided { .. } => Err(nonsense()),
             Reply::Foreign { time, place } => {
                 let asked = places.get(place).ok_or_else(nonsense)?;
                 let now = request.now.or(time).ok_or_else(nonsense)?;
                 Ok(Called::Foreign(&request.asked[*asked], now))
             }
+            Reply::Decided { .. } | Reply::Past { .. } => Err(nonsense()),
         }
     })
     .await
+}
+
+/// Calls it, and again where Redis's clock was set since it was last seen.
+async fn in_time(
+    shared: &Shared,
+    link: &mut Link,
+    request: &Request,
+    places: &[usize],
+    receipt: Option<&Receipt>,
+) -> Result<Option<Reply>, Fault> {
+    let (group, slot) = request.group_and_slot(places);
+    let offset = &shared.near.offsets[group];
+    for _ in 0..2 {
+        let sent = shared.clock.now();
+        let latest = later(sent, offset.get()) + shared.options.deadline + GRACE;
+        let reply = match call(shared, link, request, places, (latest, receipt)).await {
+            Err(error) if receipt.is_some() && is_moving(&error) => {
+                shared.receipts.moves(slot);
+                call(shared, link, request, places, (latest, None)).await
+            }
+            reply => reply,
+        };
+        let reply = reply?;
+        let (Some(Reply::Decided { time: Some(at), .. }) | Some(Reply::Past { time: at })) = &reply
+        else {
+            return Ok(reply);
+        };
+        offset.learn(*at, sent, shared.clock.now());
+        if let Some(Reply::Decided { .. }) = reply {
+            return Ok(reply);
+        }
+    }
+    Err(Fault::Refused("its clock is set all the time".to_owned()))
+}
+
+/// Whether a Cluster's node has only some of the keys, since their slot is on its way.
+fn is_moving(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain)
 }
 
 async fn call(
@@ -200,28 +251,30 @@ async fn call(
     link: &mut Link,
     request: &Request,
     places: &[usize],
-) -> Result<Option<Reply>, Fault> {
+    (latest, receipt): (Nanos, Option<&Receipt>),
+) -> RedisResult<Option<Reply>> {
     let asked = || places.iter().map(|place| &request.asked[*place]);
     let flags = |place: usize| {
         let asked = &request.asked[place];
         flags(&asked.rule.rule, asked.cost, request.mode)
     };
-    let time = time_argument(request.now);
-    let keys: Vec<Vec<u8>> = asked().map(|asked| asked.key.clone()).collect();
+    let parameters = |place: usize| request.asked[place].parameters(shared.options.linger);
+    let (time, latest) = (time_argument(request.now), micros(latest).to_le_bytes());
+    let mut keys: Vec<Vec<u8>> = asked().map(|asked| asked.key.clone()).collect();
+    keys.extend(receipt.map(|receipt| receipt.key.as_bytes().to_vec()));
+    let receipt = Receipt::argument(receipt);
     let (script, args) = match places {
         [one] => {
-            let asked = &request.asked[*one];
-            let head = time.into_iter().chain([flags(*one)]);
-            let args = head.chain(asked.parameters(shared.options.linger)).collect();
-            (shared.scripts.single(asked.rule.kind), vec![args])
+            let head = [&time[..], &[flags(*one)], &latest, &receipt, &parameters(*one)];
+            (shared.scripts.single(request.asked[*one].rule.kind), vec![head.concat()])
         }
         _ => {
             let charge = |place: &usize| {
-                let asked = &request.asked[*place];
-                let head = [asked.rule.kind as u8, flags(*place)];
-                head.into_iter().chain(asked.parameters(shared.options.linger)).collect()
+                let head = [request.asked[*place].rule.kind as u8, flags(*place)];
+                [&head[..], &parameters(*place)].concat()
             };
-            let args = [time.to_vec()].into_iter().chain(places.iter().map(charge)).collect();
+            let head = [&time[..], &latest, &receipt].concat();
+            let args = [head].into_iter().chain(places.iter().map(charge)).collect();
             (shared.scripts.several(asked().map(|asked| asked.rule.kind)), args)
         }
     };

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 use crate::ledger::{ClientId, Contribution};
 use crate::link::{Fault, Link};
 use crate::near::exchange;
+use crate::settle::settle;
 use crate::shared::Shared;
 use crate::status::count;
 
@@ -24,7 +25,7 @@ pub(crate) async fn hand_over(
     link: &Link,
     group: usize,
 ) -> Result<(), Fault> {
-    if shared.ledger.owed() == 0 {
+    if shared.ledger.owed() == 0 && shared.unsettled.is_empty(group) {
         return Ok(());
     }
     let (shared, link) = (shared.clone(), link.clone());
@@ -35,6 +36,7 @@ pub(crate) async fn hand_over(
 }
 
 async fn hand_over_all(shared: &Arc<Shared>, link: &Link, group: usize) -> Result<(), Fault> {
+    settle(shared, link, group).await?;
     let entries = shared.ledger.drain(group, || shared.near.number());
     let (clients, mut tasks, mut went) = (entries.len(), JoinSet::new(), Went::default());
     for (client, entry) in entries {

@@ -62,6 +62,11 @@ impl Keys {
         [record, b":near"].concat()
     }
 
+    /// The key of a node's receipts, in the slot of this tag.
+    pub(crate) fn receipts(&self, tag: &str, node: &str) -> String {
+        format!("{}receipts:{{{tag}}}:{node}", self.prefix)
+    }
+
     /// The key of the set of nodes that are alive.
     pub(crate) fn nodes(&self) -> String {
         format!("{}nodes", self.prefix)

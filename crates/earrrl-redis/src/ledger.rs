@@ -36,6 +36,10 @@ pub(crate) struct Contribution {
     pub(crate) number: u64,
     pub(crate) state: Option<State>,
     pub(crate) sum: Cost,
+    /// Charges in it that Redis may have, too: it is not sent before that is known.
+    uncertain: u32,
+    /// When the last of it was charged.
+    latest: Nanos,
 }
 
 /// Sharded by client, so that nodes that decide alone do not queue for one lock.
@@ -72,22 +76,21 @@ impl Ledger {
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a charge; answers whether there was room and sense for it.
-    pub(crate) fn add(&self, asked: &AskedCharge, now: Nanos) -> bool {
+    /// Notes a charge, and answers at what time, if there was room and sense for it: requests that are decided at
+    /// once may come in another order. Of one that is `uncertain`, Redis may have stored it, which
+    /// [`Ledger::settle`] tells.
+    pub(crate) fn add(&self, asked: &AskedCharge, now: Nanos, uncertain: bool) -> Option<Nanos> {
         let (rule, client) = (&asked.rule, ClientId::of(asked));
         if !algorithm::of(rule.rule.limit()).adds() {
-            return false;
+            return None;
         }
         let mut owed = self.lock(&client);
-        let fresh = || {
-            let (tag, group, sum) = (rule.tag, asked.group, Cost::ZERO);
-            Contribution { tag, group, number: 0, state: None, sum }
-        };
+        let fresh = || Contribution::new(rule.tag, asked.group);
         let entry = match owed.entries.entry(client) {
             hash_map::Entry::Occupied(entry) => entry.into_mut(),
             hash_map::Entry::Vacant(entry) => {
                 if self.owed() >= self.capacity {
-                    return false;
+                    return None;
                 }
                 self.owed.fetch_add(1, Ordering::AcqRel);
                 entry.insert(fresh())
@@ -96,12 +99,25 @@ impl Ledger {
         if entry.tag != rule.tag {
             *entry = fresh();
         }
-        entry.state = rule.rule.limit().step(entry.state.take(), now, asked.cost, Mode::Charge).0;
+        entry.latest = entry.latest.max(now);
+        let (limit, state) = (rule.rule.limit(), entry.state.take());
+        entry.state = limit.step(state, entry.latest, asked.cost, Mode::Charge).0;
         entry.sum = entry.sum + asked.cost;
-        true
+        entry.uncertain += u32::from(uncertain);
+        Some(entry.latest)
     }
 
-    /// Takes a charge out again, which Redis turned out to have stored; answers whether it was there.
+    /// Tells of an uncertain charge whether Redis has stored it: it is then taken out again. Answers whether
+    /// it was there.
+    pub(crate) fn settle(&self, asked: &AskedCharge, charged_at: Nanos, stored: bool) -> bool {
+        let client = ClientId::of(asked);
+        if let Some(entry) = self.lock(&client).entries.get_mut(&client) {
+            entry.uncertain = entry.uncertain.saturating_sub(1);
+        }
+        stored && self.take_back(asked, Some(charged_at), charged_at)
+    }
+
+    /// Takes a charge out again; answers whether it was there.
     /// Without its time, the last one.
     pub(crate) fn take_back(
         &self,
@@ -162,7 +178,7 @@ impl Ledger {
             let (from, Owed { entries, returned, under_way }) = (drained.len(), &mut *owed);
             let ready = |client: &ClientId, entry: &mut Contribution| {
                 let waits = returned.contains_key(client) || under_way.contains(client);
-                entry.group == group && !waits
+                entry.group == group && entry.uncertain == 0 && !waits
             };
             drained.extend(entries.extract_if(ready));
             drained.extend(returned.extract_if(|_, entry| entry.group == group));
@@ -195,6 +211,13 @@ impl Ledger {
     }
 }
 
+impl Contribution {
+    fn new(tag: u32, group: usize) -> Self {
+        let (sum, latest) = (Cost::ZERO, Nanos::ZERO);
+        Self { tag, group, number: 0, state: None, sum, uncertain: 0, latest }
+    }
+}
+
 impl ClientId {
     fn of(asked: &AskedCharge) -> Self {
         Self { rule: asked.rule.id, key: asked.client.clone() }
@@ -210,25 +233,35 @@ mod tests {
     use super::*;
     use crate::rules::Rules;
 
+    fn asked(rule: &str, client: &str) -> AskedCharge {
+        let rules = Rules::new(KeyHasher::with_key(&[7; 16]), Duration::ZERO);
+        let (rule, local) = (rule.parse().unwrap(), || Ok(vec![RuleId(0)]));
+        let id = rules.prepare(&[("rule", &rule, None)], Nanos::ZERO, local).unwrap()[0];
+        let (rule, client, key) = (rules.get(id).unwrap(), client.into(), Vec::new());
+        AskedCharge { rule, client, cost: Cost::ONE, place: 0, key, slot: 0, group: 0 }
+    }
+
+    /// Of a log, whose charges are found by their times.
+    #[test]
+    fn uncertain_charges_wait_and_those_that_redis_has_are_taken_out() {
+        let (asked, ledger) = (asked("sliding-log 9/1h", "a"), Ledger::new(4));
+        let add = |at, uncertain| ledger.add(&asked, Nanos::new(at), uncertain).unwrap();
+        let (one, other, _) = (add(2_000_000, true), add(1_000_000, true), add(3_000_000, false));
+        assert!(ledger.drain(0, || 7).is_empty());
+        assert!(ledger.settle(&asked, other, true), "noted after a later one");
+        assert!(ledger.drain(0, || 7).is_empty());
+        assert!(!ledger.settle(&asked, one, false));
+        let (_, entry) = ledger.drain(0, || 7).pop().unwrap();
+        let limit = asked.rule.rule.limit();
+        let figures = limit.step(entry.state, Nanos::new(3_000_000), Cost::ZERO, Mode::Peek).2;
+        assert_eq!((entry.sum, figures.remaining), (Cost::from_units(2), 7));
+    }
+
     #[test]
     fn what_comes_back_is_as_it_was_and_goes_first() {
-        let rules = Rules::new(KeyHasher::with_key(&[7; 16]), Duration::ZERO);
-        let rule = "fixed-window 9/1h".parse().unwrap();
-        let local = || Ok(vec![RuleId(0)]);
-        let id = rules.prepare(&[("window", &rule, None)], Nanos::ZERO, local).unwrap()[0];
-        let (rule, ledger) = (rules.get(id).unwrap(), Ledger::new(4));
+        let ledger = Ledger::new(4);
         let add = |client: &str| {
-            let (client, key) = (client.into(), Vec::new());
-            let asked = AskedCharge {
-                rule: rule.clone(),
-                client,
-                cost: Cost::ONE,
-                place: 0,
-                key,
-                slot: 0,
-                group: 0,
-            };
-            ledger.add(&asked, Nanos::ZERO)
+            ledger.add(&asked("fixed-window 9/1h", client), Nanos::ZERO, false).is_some()
         };
         assert!(add("a") && add("a") && add("b"));
         assert!(ledger.drain(1, || 9).is_empty(), "another group has nothing");

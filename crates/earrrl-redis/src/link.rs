@@ -17,12 +17,12 @@ use redis::{
 use tokio::task::coop::unconstrained;
 
 use crate::options::Options;
+use crate::redirect;
 use crate::script::Script;
 
 /// How long a connection may take to come about.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// A Cluster's connection sends what is not answered in time once more, and then it counts twice: so
-/// this is longer than anything is waited for. Deadlines are kept elsewhere.
+/// Longer than anything is waited for: deadlines are kept elsewhere.
 const NEVER: Duration = Duration::from_secs(600);
 /// Calls that may wait for the socket.
 const BUFFER: usize = 4096;
@@ -42,7 +42,8 @@ impl Link {
         if options.cluster {
             let builder = ClusterClientBuilder::new(options.urls.iter().map(String::as_str));
             let builder = builder.connection_timeout(PATIENCE).response_timeout(NEVER);
-            let builder = builder.retries(2).min_retry_wait(1).max_retry_wait(20);
+            // See `redirect`.
+            let builder = builder.retries(0);
             #[cfg(feature = "tls")]
             let builder = match &options.certificates {
                 Some(certificates) => builder.certs(certificates.to_redis()),
@@ -83,9 +84,7 @@ impl Link {
     pub(crate) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
         let answer = match self {
             Self::Single(connection) => unconstrained(connection.req_packed_command(command)).await,
-            Self::Cluster(connection) => {
-                unconstrained(connection.req_packed_command(command)).await
-            }
+            Self::Cluster(connection) => unconstrained(redirect::send(connection, command)).await,
         };
         answer?.extract_error()
     }
@@ -128,9 +127,7 @@ impl Link {
             Self::Cluster(connection) => {
                 let calls = commands.into_iter().map(|command| {
                     let mut connection = connection.clone();
-                    tokio::spawn(async move {
-                        connection.req_packed_command(&command).await?.extract_error()
-                    })
+                    tokio::spawn(async move { redirect::send(&mut connection, &command).await })
                 });
                 let mut answers = Vec::new();
                 for call in calls.collect::<Vec<_>>() {

@@ -5,6 +5,7 @@ use redis::Value;
 
 use crate::algorithm::{self, Kind, Packed, Terms};
 use crate::link::{Fault, Link};
+use crate::receipt::Receipt;
 use crate::script::{Script, Scripts};
 
 /// A rule that nobody is over.
@@ -26,6 +27,9 @@ impl Probe {
         // Redis's own time.
         argument.numbers(&[-1.0]);
         argument.whole(algorithm::flags(&rule, Cost::ONE, Mode::Check).into(), 1);
+        // However late, and without a receipt.
+        argument.numbers(&[f64::INFINITY]);
+        argument.0.extend(Receipt::argument(None));
         argument.0.extend(algorithm::pack(&request, algorithm::tag(rule.limit())));
         Ok(Self { kind: Kind::of(rule.limit()), argument: argument.0, keys })
     }

@@ -22,6 +22,8 @@ pub(crate) enum ScriptVerdict {
 
 /// The verdict of a script that did nothing: the record is of other parameters.
 pub(crate) const FOREIGN: u8 = b'3';
+/// And of one that came too late to do anything.
+const PAST: u8 = b'4';
 
 /// A charge as the script saw it.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,6 +54,8 @@ pub(crate) enum Reply {
     },
     /// Nothing was done: the record of this charge is of other parameters.
     Foreign { time: Option<Nanos>, place: usize },
+    /// Nothing was done: the call came after the latest time that it named.
+    Past { time: Nanos },
 }
 
 /// The answer of `single.lua`: verdict, time, a space, state.
@@ -60,6 +64,7 @@ pub(crate) fn single(bytes: &[u8]) -> Option<Reply> {
     let (time, state) = split_time(rest)?;
     Some(match verdict {
         FOREIGN => Reply::Foreign { time, place: 0 },
+        PAST => Reply::Past { time: time? },
         _ => Reply::Decided { time, seen: vec![Seen::new(read(verdict)?, state)] },
     })
 }
@@ -69,8 +74,10 @@ pub(crate) fn several(bytes: &[u8]) -> Option<Reply> {
     let (time, mut rest) = split_time(bytes)?;
     let mut seen = Vec::new();
     while let Some((&[verdict, length], more)) = rest.split_first_chunk() {
-        if verdict == FOREIGN {
-            return Some(Reply::Foreign { time, place: length.into() });
+        match verdict {
+            FOREIGN => return Some(Reply::Foreign { time, place: length.into() }),
+            PAST => return Some(Reply::Past { time: time? }),
+            _ => {}
         }
         let (state, more) = more.split_at_checked(length.into())?;
         seen.push(Seen::new(read(verdict)?, state));
@@ -176,11 +183,16 @@ mod tests {
             })
         );
         assert_eq!(several(b"1700000000.7 3\x04"), Some(Reply::Foreign { time, place: 4 }));
+        let past = Some(Reply::Past { time: Nanos::new(1_700_000_000_000_007_000) });
+        assert_eq!(single(b"41700000000.7 "), past);
+        assert_eq!(several(b"1700000000.7 4\x00"), past);
     }
 
     #[test]
     fn what_no_script_of_ours_answers_is_none() {
-        for bytes in [&b""[..], b"0", b"9 ", b"017.x ", b"099999999999999999999.0 ", b"0-1.0 "] {
+        for bytes in
+            [&b""[..], b"0", b"9 ", b"017.x ", b"099999999999999999999.0 ", b"0-1.0 ", b"4 "]
+        {
             assert_eq!(single(bytes), None, "{bytes:?}");
         }
         for bytes in [&b""[..], b" 0\x05ab", b" 7\x00", b" 0"] {

@@ -58,6 +58,17 @@ impl Request {
         self.mode == Mode::Charge || self.asked[place].rule.rule.limit().policy() == Policy::Strict
     }
 
+    /// The breaker's group and the slot of charges that are all in one.
+    pub(crate) fn group_and_slot(&self, places: &[usize]) -> (usize, u16) {
+        let first = places.first().and_then(|place| self.asked.get(*place));
+        first.map_or((0, 0), |asked| (asked.group, asked.slot))
+    }
+
+    /// Whether any of these charges can be stored.
+    pub(crate) fn may_store(&self, places: &[usize]) -> bool {
+        self.mode != Mode::Peek && places.iter().any(|place| !self.asked[*place].cost.is_zero())
+    }
+
     /// The charges of each slot, by their places in `asked`; all in one where there are no slots.
     pub(crate) fn by_slot(&self) -> Vec<Vec<usize>> {
         let mut groups: Vec<Vec<usize>> = Vec::new();

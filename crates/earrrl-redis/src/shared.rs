@@ -16,9 +16,11 @@ use crate::link::{Fault, Link};
 use crate::near::{Near, check_near};
 use crate::options::{Consistency, Options, WhenGone};
 use crate::probe::Probe;
+use crate::receipt::Receipts;
 use crate::request::AskedCharge;
 use crate::rules::{PreparedRule, Rules};
 use crate::script::Scripts;
+use crate::settle::Unsettleds;
 use crate::status::{Counters, EngineMode, Status, count};
 
 pub(crate) struct Shared {
@@ -29,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) breakers: Breakers,
     pub(crate) local: MemoryEngine<Arc<dyn Clock>>,
     pub(crate) ledger: Ledger,
+    pub(crate) receipts: Arc<Receipts>,
+    pub(crate) unsettled: Unsettleds,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) counters: Counters,
     pub(crate) probe: Probe,
@@ -67,7 +71,10 @@ impl Shared {
         let hasher = KeyHasher::random().map_err(|error| unavailable(&error))?;
         let trouble = breakers.groups().map(|_| Notify::new()).collect();
         let local = MemoryEngine::with_clock(options.local_capacity, clock.clone());
+        let receipts = Arc::new(Receipts::new(&keys, options.cluster));
         Ok(Self {
+            receipts,
+            unsettled: Unsettleds::new(breakers.groups().len()),
             keys,
             rules: Rules::new(hasher, options.sync),
             scripts: Scripts::new(),

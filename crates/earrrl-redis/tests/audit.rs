@@ -48,13 +48,6 @@ use Fault::{
 const FAULTS: [Fault; 9] =
     [Killed, Stopped, Swallowed, Cut, Lossy, ScriptsFlushed, ClockBack, ClockForward, Flushed];
 
-impl Fault {
-    /// Whether Redis may have counted a request whose answer never comes.
-    fn breaks(self) -> bool {
-        matches!(self, Killed | Swallowed | Cut | FailedOver)
-    }
-}
-
 /// What was asked under one rule, client by client.
 #[derive(Default)]
 struct Ledger {
@@ -312,10 +305,7 @@ async fn play(round: usize, faults: &[Fault], scene: &mut impl Scene, nodes: &[A
         .await;
         assert_eq!(node.status().counts.not_handed_over, 0);
     }
-    let breaks = faults.iter().filter(|fault| fault.breaks()).count() as u64;
-    for (name, ledger, twice) in
-        [("near", &ledgers[0], 0), ("exact", &ledgers[1], NODES * TASKS as u64 * breaks)]
-    {
+    for (name, ledger) in [("near", &ledgers[0]), ("exact", &ledgers[1])] {
         // A node that was not there, and waits for Redis: what it is told is what Redis has.
         let reader = patient(scene.options(0), PATIENCE).await;
         let rule = reader.prepare(name, &rule).unwrap();
@@ -328,6 +318,6 @@ async fn play(round: usize, faults: &[Fault], scene: &mut impl Scene, nodes: &[A
             (found, all, gone) = (found + counted, all + sent, gone + lost);
         }
         println!("{name}: {found} of {all} are counted; {gone} could be lost");
-        assert!(found <= all + twice, "{name}: {found} of {all}");
+        assert!(found <= all, "{name}: {found} of {all}");
     }
 }

@@ -240,6 +240,7 @@ fn answered(
             Ok((now.or(time).ok_or_else(nonsense)?, seen.state))
         }
         Reply::Foreign { time, .. } => Err(Unfinished::Foreign(now.or(time).ok_or_else(nonsense)?)),
+        Reply::Past { .. } => Err(nonsense()),
     }
 }
 

@@ -13,5 +13,6 @@
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
 
 -- Verdicts. HELD is over the limit, but for no longer than the rule's `delay` may hold it. FOREIGN:
--- the record was written under other parameters; the caller converts it and asks again.
-local ALLOWED, HELD, OVER, FOREIGN = '0', '1', '2', '3'
+-- the record was written under other parameters; the caller converts it and asks again. PAST: the
+-- call came after its caller has decided without it.
+local ALLOWED, HELD, OVER, FOREIGN, PAST = '0', '1', '2', '3', '4'

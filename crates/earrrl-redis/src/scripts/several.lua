@@ -1,11 +1,14 @@
--- One request under several rules, all or nothing: KEYS the records, ARGV[1] the time, if it is not
--- Redis's, and ARGV[2…] a rule's algorithm, flags and parameters each. Answers the time, then a
+-- One request under several rules, all or nothing: KEYS the records, and the node's receipts if it
+-- wants one; ARGV[1] the time, if it is not Redis's, the latest time, and what concerns the receipt,
+-- as in single.lua; ARGV[2…] a rule's algorithm, flags and parameters each. Answers the time, then a
 -- verdict and a state for each.
 
-local now, time = unpack('<d', ARGV[1]), ''
+local now, latest, keep, entry, place = unpack('<dddc4Bc0', ARGV[1])
+local time = ''
 if now < 0 then
   local parts = call('TIME')
   now, time = parts[1] * 1000000 + parts[2], parts[1] .. '.' .. parts[2]
+  if now > latest then return time .. ' ' .. PAST .. '\0' end
 end
 
 -- Judges: verdict, charge, answer.
@@ -14,21 +17,28 @@ local judge = {}
 
 local verdicts, charges, answers, strict, stores = {}, {}, {}, {}, {}
 local passes = true
-for place, args in ipairs(ARGV) do
-  if place > 1 then
+for number, args in ipairs(ARGV) do
+  if number > 1 then
     -- Flags: 1 may store, 2 strict, 4 enforces.
     local algorithm, flags = unpack('<BB', args)
-    local i = place - 1
+    local i = number - 1
     verdicts[i], charges[i], answers[i] = judge[algorithm](KEYS[i], now, args, 3, flags)
     stores[i], strict[i] = flags % 2 == 1, flags % 4 >= 2
     if verdicts[i] == FOREIGN then return time .. ' ' .. FOREIGN .. string.char(i - 1) end
     if verdicts[i] == OVER and flags % 8 >= 4 then passes = false end
   end
 end
-local answer = { time .. ' ' }
+local answer, stored = { time .. ' ' }, 0
 for i, verdict in ipairs(verdicts) do
-  if stores[i] and (strict[i] or passes and verdict ~= OVER) then charges[i]() end
+  if stores[i] and (strict[i] or passes and verdict ~= OVER) then
+    charges[i]()
+    if i <= 16 then stored = stored + 2 ^ (i - 1) end
+  end
   local state = answers[i]()
   answer[i + 1] = verdict .. string.char(#state) .. state
+end
+if place ~= '' and stored > 0 then
+  redis.pcall('SETRANGE', KEYS[#KEYS], place, string.sub(entry, 1, 2) .. pack('<I2', stored))
+  if keep > 0 then redis.pcall('PEXPIRE', KEYS[#KEYS], keep) end
 end
 return table.concat(answer)

@@ -7,13 +7,24 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 pub struct Proxy {
     pub port: u16,
-    /// Connections numbered below this are black holes.
-    swallowed: Arc<AtomicUsize>,
     accepted: Arc<AtomicUsize>,
+    fate: Arc<Fate>,
     weather: Arc<Weather>,
+}
+
+/// What becomes of connections, by their numbers: of those below these.
+#[derive(Default)]
+struct Fate {
+    /// Black holes.
+    swallowed: AtomicUsize,
+    /// Black holes for what is answered.
+    muted: AtomicUsize,
+    /// Closed.
+    cut: watch::Sender<usize>,
 }
 
 /// What becomes of a piece on its way.
@@ -44,23 +55,24 @@ impl Proxy {
     pub async fn start(to: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (swallowed, accepted) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let (accepted, fate) = (Arc::<AtomicUsize>::default(), Arc::<Fate>::default());
         let weather = Arc::<Weather>::default();
-        let proxy = Self {
-            port,
-            swallowed: swallowed.clone(),
-            accepted: accepted.clone(),
-            weather: weather.clone(),
-        };
+        let proxy =
+            Self { port, accepted: accepted.clone(), fate: fate.clone(), weather: weather.clone() };
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 let number = accepted.fetch_add(1, Ordering::SeqCst);
                 let Ok(far) = TcpStream::connect(("127.0.0.1", to)).await else { continue };
                 let (near_in, near_out) = near.into_split();
                 let (far_in, far_out) = far.into_split();
-                let (swallowed, weather) = (swallowed.clone(), weather.clone());
-                tokio::spawn(forward(near_in, far_out, number, swallowed.clone(), weather.clone()));
-                tokio::spawn(forward(far_in, near_out, number, swallowed, weather));
+                let way = |is_answer| Way {
+                    number,
+                    is_answer,
+                    fate: fate.clone(),
+                    weather: weather.clone(),
+                };
+                tokio::spawn(way(false).until_cut(near_in, far_out));
+                tokio::spawn(way(true).until_cut(far_in, near_out));
             }
         });
         proxy
@@ -82,28 +94,57 @@ impl Proxy {
 
     /// Swallows everything on the connections that there are now.
     pub fn swallow(&self) {
-        self.swallowed.store(self.accepted.load(Ordering::SeqCst), Ordering::SeqCst);
+        self.fate.swallowed.store(self.accepted.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+
+    /// Swallows what is answered on the connections that there are now.
+    pub fn mute(&self) {
+        self.fate.muted.store(self.accepted.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+
+    /// Closes the connections that there are now.
+    pub fn cut(&self) {
+        self.fate.cut.send_replace(self.accepted.load(Ordering::SeqCst));
     }
 }
 
-async fn forward(
-    mut from: impl AsyncReadExt + Unpin,
-    mut to: impl AsyncWriteExt + Unpin,
+/// One of a connection's two ways.
+struct Way {
     number: usize,
-    swallowed: Arc<AtomicUsize>,
+    is_answer: bool,
+    fate: Arc<Fate>,
     weather: Arc<Weather>,
-) {
-    let mut buffer = vec![0; 65_536];
-    while let Ok(read @ 1..) = from.read(&mut buffer).await {
-        weather.passes().await;
-        if number >= swallowed.load(Ordering::SeqCst)
-            && to.write_all(&buffer[..read]).await.is_err()
-        {
-            return;
+}
+
+impl Way {
+    async fn until_cut(self, from: impl AsyncReadExt + Unpin, to: impl AsyncWriteExt + Unpin) {
+        let (mut cut, number) = (self.fate.cut.subscribe(), self.number);
+        tokio::select! {
+            _ = cut.wait_for(|cut| number < *cut) => {}
+            () = self.forward(from, to) => {}
         }
     }
-    // Nothing is closed that was swallowed: its peer must not learn.
-    if number < swallowed.load(Ordering::SeqCst) {
-        std::future::pending::<()>().await;
+
+    fn is_swallowed(&self) -> bool {
+        let below = |of: &AtomicUsize| self.number < of.load(Ordering::SeqCst);
+        below(&self.fate.swallowed) || self.is_answer && below(&self.fate.muted)
+    }
+
+    async fn forward(
+        &self,
+        mut from: impl AsyncReadExt + Unpin,
+        mut to: impl AsyncWriteExt + Unpin,
+    ) {
+        let mut buffer = vec![0; 65_536];
+        while let Ok(read @ 1..) = from.read(&mut buffer).await {
+            self.weather.passes().await;
+            if !self.is_swallowed() && to.write_all(&buffer[..read]).await.is_err() {
+                return;
+            }
+        }
+        // Nothing is closed that was swallowed: its peer must not learn.
+        if self.is_swallowed() {
+            std::future::pending::<()>().await;
+        }
     }
 }

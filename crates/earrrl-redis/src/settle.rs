@@ -1,0 +1,136 @@
+//! Calls without an answer. What they asked was decided here, and Redis may have stored it, too: its receipts
+//! tell, and it counts once.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use earrrl::Nanos;
+use redis::Value;
+use tokio::time::{Instant, timeout};
+
+use crate::algorithm::{self, Answers};
+use crate::exchange::take_back;
+use crate::link::{Fault, Link};
+use crate::near::offset::later;
+use crate::receipt::Receipt;
+use crate::request::{AskedCharge, Request};
+use crate::shared::Shared;
+
+/// How long receipts are waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A call that was not answered in time, or whose connection broke.
+#[derive(Debug)]
+pub(crate) struct Unanswered {
+    pub(crate) receipt: Receipt,
+    /// The charges that it is about, by their places in the request.
+    pub(crate) places: Vec<usize>,
+    pub(crate) sent: Nanos,
+    /// From when on Redis executes it no more.
+    pub(crate) ends: Instant,
+}
+
+/// The charges of a request that wait in the ledger, by their places, and when they were noted.
+pub(crate) type Noted = Vec<(usize, Nanos)>;
+
+/// Such a call, and what was decided without it.
+#[derive(Debug)]
+pub(crate) struct Unsettled {
+    pub(crate) call: Unanswered,
+    pub(crate) request: Arc<Request>,
+    pub(crate) noted: Noted,
+    pub(crate) denied: bool,
+}
+
+/// Those of each breaker's group. They are no more than there are places for receipts.
+#[derive(Debug)]
+pub(crate) struct Unsettleds(Vec<Mutex<Vec<Unsettled>>>);
+
+impl Unsettleds {
+    pub(crate) fn new(groups: usize) -> Self {
+        Self((0..groups).map(|_| Mutex::default()).collect())
+    }
+
+    fn lock(&self, group: usize) -> MutexGuard<'_, Vec<Unsettled>> {
+        self.0[group].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn add(&self, unsettled: Unsettled) {
+        let (group, _) = unsettled.request.group_and_slot(&unsettled.call.places);
+        self.lock(group).push(unsettled);
+    }
+
+    pub(crate) fn is_empty(&self, group: usize) -> bool {
+        self.lock(group).is_empty()
+    }
+
+    /// Those that Redis executes no more.
+    fn ended(&self, group: usize) -> Vec<Unsettled> {
+        let now = Instant::now();
+        self.lock(group).extract_if(.., |unsettled| unsettled.call.ends <= now).collect()
+    }
+}
+
+/// Finds out what became of a group's calls.
+pub(crate) async fn settle(shared: &Arc<Shared>, link: &Link, group: usize) -> Result<(), Fault> {
+    let mut by_key = BTreeMap::<Arc<str>, Vec<Unsettled>>::new();
+    for unsettled in shared.unsettled.ended(group) {
+        by_key.entry(unsettled.call.receipt.key.clone()).or_default().push(unsettled);
+    }
+    let mut failed = None;
+    for (key, calls) in by_key {
+        let receipts = match &failed {
+            None => timeout(PATIENCE, read(link.clone(), &key)).await.unwrap_or(Err(Fault::Late)),
+            Some(_) => Err(Fault::Left),
+        };
+        match receipts {
+            Ok(receipts) => {
+                for call in calls {
+                    call.conclude(shared, &receipts).await;
+                }
+            }
+            Err(fault) => {
+                failed.get_or_insert(fault);
+                shared.unsettled.lock(group).extend(calls);
+            }
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+/// A node's receipts; none where there are none, or what is not ours.
+async fn read(mut link: Link, key: &str) -> Result<Vec<u8>, Fault> {
+    match link.send(redis::cmd("GET").arg(key)).await.map_err(Fault::from) {
+        Ok(Value::BulkString(receipts)) => Ok(receipts),
+        Ok(_) | Err(Fault::Record(_)) => Ok(Vec::new()),
+        Err(fault) => Err(fault),
+    }
+}
+
+impl Unsettled {
+    /// When a charge was stored, about; a tally is told none, since it finds by the exact one only, and takes its
+    /// newest then.
+    fn at(&self, shared: &Shared, asked: &AskedCharge) -> Option<Nanos> {
+        let is_tally = algorithm::of(asked.rule.rule.limit()).answers() == Answers::After;
+        let sent = || later(self.call.sent, shared.near.offsets[asked.group].get());
+        self.request.now.or_else(|| (!is_tally).then(sent))
+    }
+
+    /// What Redis has stored is not handed over as well, and taken back where the request was denied here under
+    /// a leaky rule.
+    async fn conclude(self, shared: &Arc<Shared>, receipts: &[u8]) {
+        let bits = u64::from(self.call.receipt.stored(receipts));
+        for (bit, &place) in self.call.places.iter().enumerate() {
+            let stored = bit < 16 && bits >> bit & 1 == 1;
+            let asked = &self.request.asked[place];
+            let noted = self.noted.iter().find(|(noted, _)| *noted == place);
+            let taken_out = noted.is_some_and(|(_, at)| shared.ledger.settle(asked, *at, stored));
+            let unwanted = noted.is_some() || self.denied && !self.request.is_strict(place);
+            if stored && unwanted && !taken_out {
+                take_back(shared.clone(), self.request.clone(), place, self.at(shared, asked))
+                    .await;
+            }
+        }
+    }
+}

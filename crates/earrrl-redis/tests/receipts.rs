@@ -1,0 +1,204 @@
+//! Calls whose answers never come: what Redis has executed of them counts once, and so does what it has not.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use earrrl::{Charge, Cost, Engine, Mode, RuleId};
+use earrrl_redis::{EngineMode, Options, RedisEngine};
+
+use support::cluster::Cluster;
+use support::load::becomes;
+use support::proxy::Proxy;
+use support::{PATIENCE, Server, until};
+
+/// Rules, and how many requests of cost 1 each admits from idle, so slow that a test sees no refill.
+const RULES: [(&str, u64); 6] = [
+    ("recent-average 1/s half-life=1h strict", 5194),
+    ("gcra 1/1h burst=300", 300),
+    ("fixed-window 300/3650d", 300),
+    ("sliding-log 300/3650d", 300),
+    ("sliding-window 300/3650d", 300),
+    ("sliding-counter 300/3650d", 300),
+];
+
+async fn connect(mut options: Options) -> Arc<RedisEngine> {
+    options.deadline = Duration::from_millis(100);
+    let engine = RedisEngine::connect(options, PATIENCE).await.unwrap();
+    assert!(engine.ready(PATIENCE).await, "{:?}", engine.status());
+    Arc::new(engine)
+}
+
+fn prepare(engine: &RedisEngine) -> Vec<RuleId> {
+    let rules = RULES.iter().enumerate();
+    rules
+        .map(|(i, (text, _))| engine.prepare(&i.to_string(), &text.parse().unwrap()).unwrap())
+        .collect()
+}
+
+/// Requests at once: one under each rule, and one under all of them.
+async fn ask(engine: &Arc<RedisEngine>, rules: &[RuleId]) {
+    let alone = rules.iter().map(|rule| vec![*rule]);
+    let tasks = alone.chain([rules.to_vec()]).map(|rules| {
+        let engine = engine.clone();
+        tokio::spawn(async move {
+            let charges = rules.iter().map(|&rule| Charge { rule, key: b"k", cost: Cost::ONE });
+            let charges: Vec<_> = charges.collect();
+            assert!(engine.decide(&charges, Mode::Check, None).await.unwrap().allowed);
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+}
+
+async fn used(engine: &RedisEngine, rule: RuleId, burst: u64) -> u64 {
+    let charge = Charge { rule, key: b"k", cost: Cost::ONE };
+    burst - engine.decide(&[charge], Mode::Peek, None).await.unwrap().remaining
+}
+
+async fn all_have(engine: &RedisEngine, rules: &[RuleId], count: u64, when: &str) {
+    becomes(engine, EngineMode::Shared).await;
+    until("counts are handed over", || engine.status().owed == 0).await;
+    for (rule, (text, burst)) in rules.iter().zip(RULES) {
+        assert_eq!(used(engine, *rule, burst).await, count, "{text}: {when}");
+    }
+    assert_eq!(engine.status().counts.not_handed_over, 0);
+}
+
+/// Executed without an answer or not executed at all, on a connection that is silent, or breaks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unanswered_calls_count_once() {
+    let server = Server::start(&[]).await;
+    let proxy = Proxy::start(server.port).await;
+    let engine = connect(Options::new(&proxy.url())).await;
+    let rules = prepare(&engine);
+    ask(&engine, &rules).await;
+    let mut count = 2;
+    for executed in [true, false] {
+        for breaks in [true, false] {
+            if executed {
+                proxy.mute()
+            } else {
+                proxy.swallow()
+            }
+            let asked = tokio::spawn({
+                let (engine, rules) = (engine.clone(), rules.clone());
+                async move { ask(&engine, &rules).await }
+            });
+            if breaks && executed {
+                let calls = || called(&server, "evalsha");
+                let before = calls();
+                until("calls are executed", || calls() >= before + 7).await;
+            }
+            if breaks {
+                proxy.cut();
+            }
+            asked.await.unwrap();
+            count += 2;
+            let when = format!("executed: {executed}, breaks: {breaks}");
+            all_have(&engine, &rules, count, &when).await;
+        }
+    }
+}
+
+/// How often Redis has executed a command.
+fn called(server: &Server, command: &str) -> u64 {
+    let stats: String = server.command(&["INFO", "commandstats"]).unwrap();
+    let line = stats.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:")));
+    let calls = line.and_then(|line| line.split_once("calls=")?.1.split(',').next());
+    calls.map_or(0, |calls| calls.parse().unwrap())
+}
+
+/// What a stopped server finds in its sockets when it goes on: executed if that is soon, and otherwise not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_executed_afterwards_count_once() {
+    for late in [false, true] {
+        let server = Server::start_with_a_clock(&[]).await;
+        server.put_behind(Duration::from_secs(5));
+        let proxy = Proxy::start(server.port).await;
+        let engine = connect(Options::new(&proxy.url())).await;
+        let rules = prepare(&engine);
+        ask(&engine, &rules).await;
+        server.signal("STOP");
+        ask(&engine, &rules).await;
+        proxy.cut();
+        if late {
+            server.put_behind(Duration::ZERO);
+        }
+        server.signal("CONT");
+        all_have(&engine, &rules, 4, &format!("late: {late}")).await;
+    }
+}
+
+/// A clock that is set costs nobody the decision by Redis.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_set_is_followed_at_once() {
+    let server = Server::start_with_a_clock(&[]).await;
+    let engine = connect(Options::new(&server.url())).await;
+    let rules = prepare(&engine);
+    for behind in [0, 3600, 0, 7200] {
+        server.put_behind(Duration::from_secs(behind));
+        ask(&engine, &rules).await;
+    }
+    let counts = engine.status().counts;
+    assert_eq!((counts.shared, counts.alone), (28, 0));
+}
+
+/// A request that is denied here, since this node knows no better, and was executed there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_denied_here_is_taken_back_there() {
+    let server = Server::start(&[]).await;
+    let proxy = Proxy::start(server.port).await;
+    let (engine, other) =
+        (connect(Options::new(&proxy.url())).await, connect(Options::new(&server.url())).await);
+    for text in ["gcra 1/1h burst=3", "fixed-window 3/3650d", "sliding-log 3/3650d"] {
+        let name = text.split(' ').next().unwrap();
+        let rule = |engine: &RedisEngine| engine.prepare(name, &text.parse().unwrap()).unwrap();
+        let (here, there) = (rule(&engine), rule(&other));
+        let charge = |rule| Charge { rule, key: b"k", cost: Cost::ONE };
+        for _ in 0..4 {
+            engine.decide(&[charge(here)], Mode::Check, None).await.unwrap();
+        }
+        other.refund(&charge(there), None, None).await.unwrap();
+        assert_eq!(used(&other, there, 3).await, 2);
+        proxy.mute();
+        let denied = engine.decide(&[charge(here)], Mode::Check, None).await.unwrap();
+        assert!(!denied.allowed, "{text}");
+        assert_eq!(used(&other, there, 3).await, 3, "{text} was executed");
+        proxy.cut();
+        until(&format!("{text} is taken back"), || {
+            let used = used(&other, there, 3);
+            tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(used)) == 2
+        })
+        .await;
+        becomes(&engine, EngineMode::Shared).await;
+    }
+}
+
+/// Clients in two shards, of which one does not answer: what the other has stored stays, once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shard_that_answers_keeps_what_it_has_stored() {
+    let cluster = Cluster::start().await;
+    cluster.without_failover();
+    let urls = cluster.urls();
+    let engine = connect(Options::cluster(urls.iter().map(String::as_str))).await;
+    let rules = prepare(&engine);
+    let master = |key: &str| cluster.master_of(cluster.slot_of(key));
+    let far = (0..).map(|number| format!("far-{number}")).find(|far| master(far) != master("k"));
+    let far = far.unwrap();
+    let other = &cluster.nodes[master(&far)];
+    let ask = async || {
+        for &rule in &rules {
+            let charges = [b"k", far.as_bytes()].map(|key| Charge { rule, key, cost: Cost::ONE });
+            assert!(engine.decide(&charges, Mode::Check, None).await.unwrap().allowed);
+        }
+    };
+    ask().await;
+    other.signal("STOP");
+    ask().await;
+    other.signal("CONT");
+    all_have(&engine, &rules, 2, "of two shards").await;
+}
