@@ -8,9 +8,11 @@ use earrrl::RuleId;
 
 use super::table::Table;
 
+type Block = Box<[OnceLock<Arc<Table>>]>;
+
 /// Blocks of 1, 2, 4, … tables.
 #[derive(Debug)]
-pub(crate) struct Tables([OnceLock<Box<[OnceLock<Arc<Table>>]>>; 32]);
+pub(crate) struct Tables([OnceLock<Block>; 32]);
 
 impl Default for Tables {
     fn default() -> Self {
