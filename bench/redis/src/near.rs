@@ -12,6 +12,8 @@ use crate::support::Server;
 use crate::support::proxy::Proxy;
 
 const DECISIONS: u64 = 2_000_000;
+/// Of near rules: for as long as the longest time between two exchanges, about.
+const NEAR: u64 = 10_000_000;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A limit that its clients come close to now and then.
 const RULE: &str = "recent-average 1000/s half-life=10s";
@@ -30,10 +32,10 @@ pub async fn run(clients: usize) {
         let server = Server::start(&[]).await;
         let (near, near_rule) =
             engine(&server.url(), Duration::from_millis(sync), keys.len()).await;
-        decide(&near, near_rule, &keys, 3 * keys.len() as u64).await;
+        meet(&near, near_rule, &keys).await;
         let there = cpu(server.id());
-        let each = decide(&near, near_rule, &keys, DECISIONS).await;
-        let redis = (cpu(server.id()) - there) / DECISIONS as f64 * 1e9;
+        let each = decide(&near, near_rule, &keys, NEAR).await;
+        let redis = (cpu(server.id()) - there) / NEAR as f64 * 1e9;
         let counts = near.status().counts;
         let exact = (sync == 5000).then(|| near.prepare("exact", &RULE.parse().unwrap()).unwrap());
         if let Some(exact) = exact {
@@ -79,6 +81,14 @@ async fn engine(url: &str, sync: Duration, clients: usize) -> (RedisEngine, Rule
     let rule = RULE.parse().unwrap();
     let rule = engine.prepare_as("rule", &rule, 2 * clients, Consistency::Near).unwrap();
     (engine, rule)
+}
+
+/// Every client's first requests, of which one asks Redis.
+async fn meet(engine: &RedisEngine, rule: RuleId, keys: &[String]) {
+    for key in [keys; 3].into_iter().flatten() {
+        let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
+        engine.decide(&[charge], Mode::Check, None).await.unwrap();
+    }
 }
 
 /// Nanoseconds of this process a decision.
