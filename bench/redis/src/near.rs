@@ -12,6 +12,8 @@ use crate::support::Server;
 use crate::support::proxy::Proxy;
 
 const DECISIONS: u64 = 2_000_000;
+/// Of near rules: for as long as the longest time between two exchanges, about.
+const NEAR: u64 = 10_000_000;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A limit that its clients come close to now and then.
 const RULE: &str = "recent-average 1000/s half-life=10s";
@@ -25,27 +27,35 @@ pub async fn run(clients: usize) {
     println!("memory            {first:8.0} ns of this process a decision");
     alone(&memory, rule, &keys).await;
     for (name, sync) in [("1 h", 3_600_000), ("5 s", 5000), ("100 ms", 100)] {
+        // Before and after: clients are exchanged as long as the engine is there.
+        let before = decide(&memory, rule, &keys, DECISIONS).await;
         let server = Server::start(&[]).await;
-        let (near, rule) = engine(&server.url(), Duration::from_millis(sync), keys.len()).await;
-        decide(&near, rule, &keys, 3 * keys.len() as u64).await;
-        let (here, there) = (decide(&memory, rule, &keys, DECISIONS).await, cpu(server.id()));
-        let each = decide(&near, rule, &keys, DECISIONS).await;
-        let redis = (cpu(server.id()) - there) / DECISIONS as f64 * 1e9;
-        println!(
-            "near, sync {name:6} {each:8.0} ns, {:.2} of the memory engine's in this run ({here:.0}); Redis {redis:.0} ns; {:?}",
-            each / here,
-            near.status().counts
-        );
-        if sync != 5000 {
-            continue;
+        let (near, near_rule) =
+            engine(&server.url(), Duration::from_millis(sync), keys.len()).await;
+        meet(&near, near_rule, &keys).await;
+        let there = cpu(server.id());
+        let each = decide(&near, near_rule, &keys, NEAR).await;
+        let redis = (cpu(server.id()) - there) / NEAR as f64 * 1e9;
+        let counts = near.status().counts;
+        let exact = (sync == 5000).then(|| near.prepare("exact", &RULE.parse().unwrap()).unwrap());
+        if let Some(exact) = exact {
+            measure_exact(&near, exact, &keys, server.id()).await;
         }
-        let exact = near.prepare("exact", &RULE.parse().unwrap()).unwrap();
-        let (there, times) = (cpu(server.id()), DECISIONS / 20);
-        let each = decide(&near, exact, &keys, times).await;
-        let redis = (cpu(server.id()) - there) / times as f64 * 1e9;
-        println!("exact             {each:8.0} ns; Redis {redis:.0} ns");
+        drop(near);
+        let here = (before + decide(&memory, rule, &keys, DECISIONS).await) / 2.0;
+        println!(
+            "near, sync {name:6} {each:8.0} ns, {:.2} of the memory engine's before and after ({here:.0}); Redis {redis:.0} ns; {counts:?}",
+            each / here,
+        );
     }
     far(&keys).await;
+}
+
+async fn measure_exact(engine: &RedisEngine, rule: RuleId, keys: &[String], server: u32) {
+    let (there, times) = (cpu(server), DECISIONS / 20);
+    let each = decide(engine, rule, keys, times).await;
+    let redis = (cpu(server) - there) / times as f64 * 1e9;
+    println!("exact             {each:8.0} ns; Redis {redis:.0} ns");
 }
 
 /// Decisions while Redis is not there, with room in the ledger for all clients and for one.
@@ -71,6 +81,14 @@ async fn engine(url: &str, sync: Duration, clients: usize) -> (RedisEngine, Rule
     let rule = RULE.parse().unwrap();
     let rule = engine.prepare_as("rule", &rule, 2 * clients, Consistency::Near).unwrap();
     (engine, rule)
+}
+
+/// Every client's first requests, of which one asks Redis.
+async fn meet(engine: &RedisEngine, rule: RuleId, keys: &[String]) {
+    for key in [keys; 3].into_iter().flatten() {
+        let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
+        engine.decide(&[charge], Mode::Check, None).await.unwrap();
+    }
 }
 
 /// Nanoseconds of this process a decision.

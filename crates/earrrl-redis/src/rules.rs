@@ -10,7 +10,8 @@ use earrrl::{Cost, EngineError, Limit, Nanos, Rule, RuleId, check_name};
 use crate::algorithm::{self, Kind};
 use crate::near::client::Time;
 use crate::near::lease;
-use crate::near::table::Table;
+use crate::near::table::{NearRule, Table};
+use crate::near::tables::Tables;
 
 /// Earlier parameters that are kept for each rule.
 const EARLIER: usize = 8;
@@ -32,8 +33,6 @@ pub(crate) struct PreparedRule {
     pub(crate) near: Option<Arc<Table>>,
     /// How long this node's claims of what it has left hold.
     pub(crate) lease: Duration,
-    /// See [`Limit::lag`].
-    pub(crate) lag: Duration,
 }
 
 /// All rules, by their ids.
@@ -42,6 +41,8 @@ pub(crate) struct Rules {
     all: ArcSwap<Vec<Arc<PreparedRule>>>,
     /// Held by whoever changes them.
     changing: Mutex<()>,
+    /// The clients of those that are near.
+    pub(crate) tables: Tables,
     /// Of clients that are decided without a trip, and how often they are exchanged.
     hasher: KeyHasher,
     sync: Duration,
@@ -49,16 +50,17 @@ pub(crate) struct Rules {
 
 impl Rules {
     pub(crate) fn new(hasher: KeyHasher, sync: Duration) -> Self {
-        Self { all: ArcSwap::default(), changing: Mutex::default(), hasher, sync }
+        Self {
+            all: ArcSwap::default(),
+            changing: Mutex::default(),
+            tables: Tables::default(),
+            hasher,
+            sync,
+        }
     }
 
     pub(crate) fn get(&self, id: RuleId) -> Option<Arc<PreparedRule>> {
         self.all.load().get(id.0 as usize).cloned()
-    }
-
-    /// Looks at a rule where it is.
-    pub(crate) fn look<R>(&self, id: RuleId, see: impl FnOnce(&PreparedRule) -> R) -> Option<R> {
-        self.all.load().get(id.0 as usize).map(|rule| see(rule))
     }
 
     pub(crate) fn all(&self) -> Arc<Vec<Arc<PreparedRule>>> {
@@ -100,18 +102,21 @@ impl Rules {
         let (kind, tag) = (Kind::of(rule.limit()), algorithm::tag(rule.limit()));
         let old = place.map(|place| &rules[place]);
         let earlier = old.map_or_else(Vec::new, |old| old.history(tag));
-        let near = near.map(|room| {
-            let known = old.and_then(|old| old.near.clone());
-            known.unwrap_or_else(|| Arc::new(Table::new(room, self.hasher)))
-        });
-        if let (Some(near), Some(old)) = (&near, old.filter(|old| old.tag != tag)) {
+        let lag = rule.limit().lag();
+        if let Some(left) = old.filter(|_| near.is_none()).and_then(|old| old.near.as_ref()) {
+            left.clear();
+        }
+        let near = near.map(|room| self.tables.get_or(id, || Table::new(room, self.hasher)));
+        if let Some(near) = &near {
             let time = Time { local: since, offset: 0 };
-            near.each(|client| client.convert(old.rule.limit(), rule.limit(), time));
+            let old = old.filter(|old| old.tag != tag).map(|old| old.rule.limit());
+            near.set_rule(NearRule { rule: rule.clone(), lag }, |client| {
+                old.inspect(|old| client.convert(old, rule.limit(), time));
+            });
         }
         let (name, rule, lease) = (name.to_owned(), rule.clone(), lease(rule.limit(), self.sync));
-        let lag = rule.limit().lag();
         let prepared =
-            PreparedRule { id, name, rule, kind, tag, since, earlier, local, near, lease, lag };
+            PreparedRule { id, name, rule, kind, tag, since, earlier, local, near, lease };
         match place {
             Some(place) => rules[place] = Arc::new(prepared),
             None => rules.push(Arc::new(prepared)),

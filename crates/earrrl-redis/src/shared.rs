@@ -256,7 +256,8 @@ impl Shared {
         let unsent =
             rules.iter().filter_map(|rule| rule.near.as_ref()).map(|near| near.owed()).sum();
         let (owed, base_age) = (self.ledger.owed(), self.near.age(self.clock.now()));
-        let (counts, nodes) = (self.counters.read(), self.near.nodes());
+        let (mut counts, nodes) = (self.counters.read(), self.near.nodes());
+        counts.near += self.rules.tables.iter().map(|table| table.decided()).sum::<u64>();
         Status { mode, last_failure, owed, unsent, base_age, nodes, counts }
     }
 

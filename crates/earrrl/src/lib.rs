@@ -66,9 +66,13 @@ pub mod internal {
     pub use crate::algorithm::Tally;
     pub use crate::engine::{merge_charges, restore_places};
     pub use crate::nearest::nearest;
+    #[cfg(feature = "std")]
+    pub use crate::rules::OneTime;
     pub use crate::rules::{Judgement, Report, combine, decide_all};
     #[cfg(feature = "std")]
-    pub use crate::store::{table::available::total as memory_in_all, table_bytes};
+    pub use crate::store::table::{available::total as memory_in_all, lines::room_for};
+    #[cfg(feature = "std")]
+    pub use crate::store::table_bytes;
 
     /// The usual name of every algorithm.
     pub fn algorithms() -> impl Iterator<Item = &'static str> {

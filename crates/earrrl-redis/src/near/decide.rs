@@ -5,9 +5,10 @@ use std::sync::{Arc, MutexGuard};
 use earrrl::internal::{Judgement, combine, merge_charges, restore_places};
 use earrrl::{Charge, Cost, Decision, Figures, Mode, Nanos, Wait};
 
-use super::client::{Basis, Client, Time};
+use super::client::{Basis, Client, Loan, Time};
 use super::exchange;
-use super::table::{Place, Shard};
+use super::shard::Shard;
+use super::table::{NearRule, Place};
 use crate::alone;
 use crate::link::Fault;
 use crate::options::WhenGone;
@@ -46,21 +47,25 @@ pub(crate) fn at_once(
     given: Option<Nanos>,
 ) -> Option<Decision> {
     let [charge] = charges else { return several(shared, charges, mode, given) };
-    let decision = shared.rules.look(charge.rule, |rule| {
-        let table = rule.near.as_ref()?;
-        let lately = given.or_else(|| shared.clock.lately(rule.lag));
-        let local = lately.unwrap_or_else(|| shared.clock.now());
-        let cost = rule.rule.accept(charge.cost).ok()?;
-        table.with(charge.key, |client| {
-            let time = shared.time_of(client, given, local);
-            if given.is_some() && client.is_due(local, shared.options.sync) {
-                return None;
-            }
-            client.decide(&rule.rule, cost, mode, time, Basis::Share)
-        })?
-    })??;
-    count(&shared.counters.near);
-    Some(decision)
+    let lately = |lag| given.or_else(|| shared.clock.lately(lag));
+    let local = |lag| lately(lag).unwrap_or_else(|| shared.clock.now());
+    let lent = |NearRule { rule, lag }: &NearRule, loan: &mut Loan, group: usize| {
+        if mode != Mode::Check || given.is_some() {
+            return None;
+        }
+        let cost = rule.accept(charge.cost).ok()?;
+        let offset = shared.near.offsets[group].get();
+        loan.allow(rule, cost, Time { local: local(*lag), offset })
+    };
+    let itself = |NearRule { rule, lag }: &NearRule, client: &mut Client| {
+        let (cost, local) = (rule.accept(charge.cost).ok()?, local(*lag));
+        if given.is_some() && client.is_due(local, shared.options.sync) {
+            return None;
+        }
+        let time = shared.time_of(client, given, local);
+        client.decide(rule, cost, mode, time, Basis::Share)
+    };
+    shared.rules.tables.get(charge.rule)?.decide(charge.key, lent, itself)
 }
 
 /// A charge to a client of this node's own.

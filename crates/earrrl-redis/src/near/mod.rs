@@ -16,9 +16,12 @@
 pub(crate) mod client;
 pub(crate) mod decide;
 pub(crate) mod exchange;
+mod lines;
 pub(crate) mod offset;
 pub(crate) mod rounds;
+pub(crate) mod shard;
 pub(crate) mod table;
+pub(crate) mod tables;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,17 +1,25 @@
 //! The clients of one rule that a node decides by itself: a bounded table, sharded by client.
 
-use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use earrrl::Nanos;
 use earrrl::table::KeyHasher;
-use hashbrown::HashTable;
+use earrrl::{Nanos, Rule};
 
-use super::client::{Client, Due};
+use super::client::{Client, Loan};
+use super::lines::Lines;
+use super::shard::Shard;
 
 pub(crate) const SHARDS: usize = 64;
-/// Clients that are looked at for one that may go.
-const LOOKS: usize = 16;
+/// Lines that each shard begins with.
+const FIRST: usize = 16;
+
+/// The rule, as decisions at once go by it; and see [`Limit::lag`](earrrl::Limit::lag).
+#[derive(Debug)]
+pub(crate) struct NearRule {
+    pub(crate) rule: Rule,
+    pub(crate) lag: Duration,
+}
 
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -19,28 +27,9 @@ pub(crate) struct Table {
     hasher: KeyHasher,
     /// Clients of a shard.
     room: usize,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Shard {
-    /// Their hashes and places in `entries`: who is found here is not looked at before it is needed.
-    places: HashTable<(u64, u32)>,
-    entries: Vec<Entry>,
-    /// Those to be exchanged next.
-    soon: Vec<u32>,
-    /// Those to be exchanged sometime, and since when; some of them were meanwhile.
-    waiting: VecDeque<(u32, Nanos)>,
-    /// Where the next that may go is looked for.
-    hand: usize,
-}
-
-/// What a decision reads comes first, in as few of the processor's lines as may be.
-#[derive(Debug)]
-#[repr(C, align(64))]
-struct Entry {
-    client: Client,
-    hash: u64,
-    key: Box<[u8]>,
+    /// The lines that the first shard to grow has moved to, and all others will. Memory for all of them at once can
+    /// be huge pages, which save a second miss.
+    newest: Mutex<Option<Arc<Lines>>>,
 }
 
 /// Where a client is. Clients are told apart by the 64 bits of a keyed hash, as in the engine in memory: their
@@ -48,7 +37,7 @@ struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) shard: usize,
-    hash: u64,
+    pub(super) hash: u64,
 }
 
 /// A client that is to be exchanged.
@@ -61,20 +50,51 @@ pub(crate) struct Listed {
 impl Table {
     pub(crate) fn new(capacity: usize, hasher: KeyHasher) -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(|number| Mutex::new(Shard::new(number))).collect(),
             hasher,
             room: capacity.div_ceil(SHARDS),
+            newest: Mutex::default(),
         }
     }
 
     pub(crate) fn place(&self, key: &[u8]) -> Place {
         let hash = self.hasher.hash_bytes(key).bits();
-        // The table goes by the highest and the lowest bits.
-        Place { shard: (hash >> 32) as usize % SHARDS, hash }
+        // In its shard a client is found by the highest bits, and no hash is 0.
+        Place { shard: (hash >> 1) as usize % SHARDS, hash: hash | 1 }
     }
 
     pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a client that is known decide: by what it lends, or else itself.
+    #[inline]
+    pub(crate) fn decide<R>(
+        &self,
+        key: &[u8],
+        lent: impl FnOnce(&NearRule, &mut Loan, usize) -> Option<R>,
+        itself: impl FnOnce(&NearRule, &mut Client) -> Option<R>,
+    ) -> Option<R> {
+        let place = self.place(key);
+        self.lock(place.shard).decide(place, lent, itself)
+    }
+
+    /// Goes by a rule from now on; `change` makes every client's history one of that rule.
+    pub(crate) fn set_rule(&self, rule: NearRule, mut change: impl FnMut(&mut Client)) {
+        let rule = Arc::new(rule);
+        for shard in 0..SHARDS {
+            self.lock(shard).set_rule(rule.clone(), &mut change);
+        }
+    }
+
+    /// Forgets every client, and decides no more until there is a rule.
+    pub(crate) fn clear(&self) {
+        (0..SHARDS).for_each(|shard| self.lock(shard).clear());
+    }
+
+    /// How many decisions were made at once.
+    pub(crate) fn decided(&self) -> u64 {
+        (0..SHARDS).map(|shard| self.lock(shard).decided).sum()
     }
 
     /// Does something with a client that is known.
@@ -91,11 +111,19 @@ impl Table {
     ) -> Option<R> {
         let place = self.place(key);
         let mut shard = self.lock(place.shard);
-        let at = match shard.find(place) {
-            Some(at) => at,
-            None => shard.insert(place, key, self.room)?,
-        };
-        Some(shard.change(at, change))
+        if !shard.has(place) {
+            shard.insert(place, key, self.room, |each| self.lines(each))?;
+        }
+        shard.with(place, change)
+    }
+
+    /// More than so many lines for each shard; none where there is not enough memory.
+    fn lines(&self, each: usize) -> Option<Arc<Lines>> {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if newest.as_ref().is_none_or(|newest| newest.each() <= each) {
+            *newest = Some(Arc::new(Lines::new(SHARDS, FIRST.max(2 * each))?));
+        }
+        newest.clone()
     }
 
     /// Takes those from the lists that are to be exchanged now: next, or since `by` at the latest; and of the others
@@ -108,100 +136,9 @@ impl Table {
         taken
     }
 
-    /// Every client.
-    pub(crate) fn each(&self, mut see: impl FnMut(&mut Client)) {
-        for shard in 0..SHARDS {
-            self.lock(shard).entries.iter_mut().for_each(|entry| see(&mut entry.client));
-        }
-    }
-
     /// How many clients Redis lacks something of.
     pub(crate) fn owed(&self) -> usize {
-        let mut owed = 0;
-        self.each(|client| owed += usize::from(client.owes()));
-        owed
-    }
-}
-
-impl Shard {
-    fn find(&self, place: Place) -> Option<usize> {
-        let found = self.places.find(place.hash, |(hash, _)| *hash == place.hash);
-        found.map(|(_, at)| *at as usize)
-    }
-
-    pub(crate) fn with<R>(
-        &mut self,
-        place: Place,
-        change: impl FnOnce(&mut Client) -> R,
-    ) -> Option<R> {
-        self.find(place).map(|at| self.change(at, change))
-    }
-
-    /// Does something with a client, and puts it on the list where that asks for it.
-    fn change<R>(&mut self, at: usize, change: impl FnOnce(&mut Client) -> R) -> R {
-        let client = &mut self.entries[at].client;
-        let result = change(client);
-        if client.due > client.listed {
-            client.listed = client.due;
-            match client.due {
-                Due::Soon => self.soon.push(at as u32),
-                _ => self.waiting.push_back((at as u32, client.since)),
-            }
-        }
-        result
-    }
-
-    fn take_due(&mut self, by: Nanos, mut more: usize, taken: &mut Vec<Listed>) {
-        let mut take = |entry: &mut Entry| {
-            (entry.client.due, entry.client.listed) = (Due::Never, Due::Never);
-            taken.push(Listed { group: entry.client.group, key: entry.key.clone() });
-        };
-        for at in self.soon.drain(..) {
-            take(&mut self.entries[at as usize]);
-        }
-        while let Some(&(at, since)) = self.waiting.front() {
-            let entry = &mut self.entries[at as usize];
-            let waits = entry.client.listed != Due::Never && entry.client.since == since;
-            if waits && since > by {
-                if more == 0 {
-                    break;
-                }
-                more -= 1;
-            }
-            self.waiting.pop_front();
-            if waits {
-                take(entry);
-            }
-        }
-    }
-
-    /// Makes room for a client, if there is any.
-    fn insert(&mut self, place: Place, key: &[u8], room: usize) -> Option<usize> {
-        let entry = Entry { hash: place.hash, key: key.into(), client: Client::default() };
-        let at = if self.entries.len() < room {
-            self.entries.push(entry);
-            self.entries.len() - 1
-        } else {
-            let at = self.one_that_may_go()?;
-            let gone = std::mem::replace(&mut self.entries[at], entry);
-            let same = |(hash, _): &(u64, u32)| *hash == gone.hash;
-            if let Ok(found) = self.places.find_entry(gone.hash, same) {
-                found.remove();
-            }
-            at
-        };
-        self.places.insert_unique(place.hash, (place.hash, at as u32), |(hash, _)| *hash);
-        Some(at)
-    }
-
-    fn one_that_may_go(&mut self) -> Option<usize> {
-        for _ in 0..LOOKS.min(self.entries.len()) {
-            self.hand = (self.hand + 1) % self.entries.len();
-            if self.entries[self.hand].client.is_settled() {
-                return Some(self.hand);
-            }
-        }
-        None
+        (0..SHARDS).map(|shard| self.lock(shard).owed()).sum()
     }
 }
 
@@ -232,7 +169,8 @@ mod tests {
         let due = table.take_due(Nanos::MAX, 0).len();
         assert_eq!((kept, table.owed(), due), (256, 256, 256));
         assert_eq!(charge("another"), None, "counts are never dropped");
-        table.each(|client| client.forget());
+        let rule = NearRule { rule, lag: Duration::ZERO };
+        table.set_rule(rule, |client| client.forget());
         for number in 0..1000 {
             let key = format!("n{number}");
             assert_eq!(table.with_new(key.as_bytes(), |client| client.owes()), Some(false));

@@ -3,33 +3,20 @@
 
 use core::time::Duration;
 
-use crate::algorithm::{Algorithm, Limit, Mode, Moment};
+use crate::algorithm::{Mode, Moment};
 use crate::clock::Nanos;
 use crate::decision::{Brief, Decision, Outcome, Wait};
+use crate::rules::one_time::OneTime;
 use crate::rules::part::Part;
-use crate::rules::{Judgement, Report, combine, outcome_of, wait_of};
+use crate::rules::{Judgement, Report, outcome_of, wait_of};
 use crate::store::Kept;
 use crate::store::table::{Change, Place, Purpose, Seen};
 
-/// `$do` with `$limit` bound to the parameters of a limit whose states are words; `$else` under another.
-macro_rules! one_time {
-    ($rule:expr, $limit:ident => $do:expr, else $else:expr) => {
-        match $rule.limit() {
-            Limit::TokenBucket($limit) => $do,
-            Limit::RecentAverage($limit) => $do,
-            _ => $else,
-        }
-    };
-}
-
-/// Such a client as it was seen, what its rule says of a request, and its state after that.
+/// Such a client as it was seen, and the request on that.
 pub(crate) struct AtHome<'a> {
     part: &'a Part<'a>,
     seen: Seen<'a>,
-    now: Nanos,
-    judgement: Judgement,
-    before: Moment,
-    after: Moment,
+    request: OneTime<'a>,
 }
 
 impl<'a> Part<'a> {
@@ -55,8 +42,7 @@ impl<'a> Part<'a> {
         now: impl Fn() -> Nanos,
     ) -> Option<Decision> {
         let settle = |judgement: &Judgement| judgement.settle(mode, judgement.passes());
-        let client = self.settle_at_home(lately, now, settle)?;
-        Some(combine(client.now, std::iter::once((self.rule, &client.judgement, &client))))
+        Some(self.settle_at_home(lately, now, settle)?.request.decision())
     }
 
     /// The same of a check, in brief.
@@ -82,7 +68,7 @@ impl<'a> Part<'a> {
             true => Mode::Charge,
             false => Mode::Peek,
         };
-        Some(self.settle_at_home(lately, now, if_allowed)?.judgement.allowed)
+        Some(self.settle_at_home(lately, now, if_allowed)?.judgement().allowed)
     }
 
     /// Judges, then does what `mode` says of the judgement.
@@ -96,13 +82,13 @@ impl<'a> Part<'a> {
         let place = self.place()?;
         let mut client = self.at_home(&place, lately.unwrap_or_else(&now))?;
         loop {
-            if !client.judgement.allowed && lately.take().is_some() {
+            if !client.judgement().allowed && lately.take().is_some() {
                 client.judge(now())?;
             }
-            if client.apply(mode(&client.judgement)) {
+            if client.apply(mode(client.judgement())) {
                 return Some(client);
             }
-            client.judge(client.now)?;
+            client.judge(client.request.now())?;
         }
     }
 
@@ -111,8 +97,8 @@ impl<'a> Part<'a> {
     fn at_home<'p>(&'p self, place: &Place<'p>, now: Nanos) -> Option<AtHome<'p>> {
         let Kept::Words(table) = &self.clients.kept else { return None };
         let seen = table.at_home(place)?;
-        let (before, judgement) = self.judge_word(&seen, now)?;
-        Some(AtHome { part: self, seen, now, judgement, before, after: before })
+        let request = self.judge_seen(&seen, now)?;
+        Some(AtHome { part: self, seen, request })
     }
 
     /// The client, judged on the state that it had.
@@ -124,39 +110,34 @@ impl<'a> Part<'a> {
     }
 
     #[inline(always)]
-    fn judge_word(&self, seen: &Seen<'_>, now: Nanos) -> Option<(Moment, Judgement)> {
-        one_time!(self.rule, limit => {
-            let before = limit.advance(Some(Moment(seen.word()?)), now)?;
-            let allowed = limit.allows(Some(&before), now, self.cost);
-            let wait = || limit.retry_after(Some(&before), now, self.cost);
-            Some((before, Judgement::new(self.rule, allowed, wait)))
-        }, else None)
+    fn judge_seen<'p>(&'p self, seen: &Seen<'_>, now: Nanos) -> Option<OneTime<'p>> {
+        OneTime::judge(self.rule, Moment(seen.word()?), now, self.cost)
     }
 }
 
 impl AtHome<'_> {
     #[inline]
     pub(super) fn judgement(&self) -> &Judgement {
-        &self.judgement
+        self.request.judgement()
     }
 
-    /// What [`combine`] says where no other rule does.
+    /// What [`combine`](super::combine) says where no other rule does.
     #[inline]
     fn brief(&self) -> Brief {
-        let (rule, judgement) = (self.part.rule, &self.judgement);
+        let (rule, judgement) = (self.part.rule, self.judgement());
         let outcome = outcome_of(rule, judgement, judgement.passes());
         let wait = match outcome {
-            Outcome::Deny => wait_of(rule, self),
+            Outcome::Deny => wait_of(rule, &self.request),
             _ => Wait::For(judgement.hold.unwrap_or_default()),
         };
-        Brief { outcome, remaining: self.remaining(), wait }
+        Brief { outcome, remaining: self.request.remaining(), wait }
     }
 
     /// Does what `mode` says of the judgement. None, and nothing done, if the client is no longer there.
     #[inline]
     pub(super) fn settle(&mut self, mode: impl Fn(&Judgement) -> Mode) -> Option<()> {
-        while !self.apply(mode(&self.judgement)) {
-            self.judge(self.now)?;
+        while !self.apply(mode(self.judgement())) {
+            self.judge(self.request.now())?;
         }
         Some(())
     }
@@ -164,43 +145,34 @@ impl AtHome<'_> {
     /// Judges anew, on what is seen by now.
     #[inline(always)]
     fn judge(&mut self, now: Nanos) -> Option<()> {
-        (self.before, self.judgement) = self.part.judge_word(&self.seen, now)?;
-        self.now = now;
+        self.request = self.part.judge_seen(&self.seen, now)?;
         Some(())
     }
 
     /// Stores the request if it is to be charged, unless somebody was faster.
     #[inline(always)]
     fn apply(&mut self, mode: Mode) -> bool {
-        let Self { before, now, part: &Part { rule, cost, .. }, .. } = *self;
-        if mode != Mode::Charge || cost.is_zero() {
-            self.after = before;
+        if mode != Mode::Charge || self.part.cost.is_zero() {
+            self.request.leave();
             return self.seen.apply(Change::Keep);
         }
-        self.after = one_time!(rule, limit => limit.charge(Some(before), now, cost), else before);
-        self.seen.apply(Change::Store(self.after.0))
+        self.seen.apply(Change::Store(self.request.charge().0))
     }
 }
 
 impl Report for AtHome<'_> {
     #[inline]
     fn remaining(&self) -> u64 {
-        one_time!(self.part.rule, limit => limit.remaining(Some(&self.after), self.now), else 0)
+        self.request.remaining()
     }
 
     #[inline]
     fn retry_after(&self) -> Wait {
-        let Self { after, now, part: Part { rule, cost, .. }, .. } = self;
-        one_time!(rule, limit => limit.retry_after(Some(after), *now, *cost), else Wait::NONE)
+        self.request.retry_after()
     }
 
     #[inline]
     fn standing(&self) -> (Option<f64>, f64, Duration) {
-        let Self { before, after, now, part: Part { rule, cost, .. }, .. } = self;
-        one_time!(rule, limit => {
-            let rate = limit.estimate(Some(before), *now, *cost);
-            let rate = rate.or_else(|| limit.counted(Some(after), *now));
-            (rate, limit.limit(), limit.reset_after(Some(after), *now))
-        }, else (None, 0.0, Duration::ZERO))
+        self.request.standing()
     }
 }

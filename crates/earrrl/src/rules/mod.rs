@@ -9,10 +9,14 @@ mod at_home;
 #[cfg(feature = "std")]
 pub(crate) mod atomic;
 #[cfg(feature = "std")]
+mod one_time;
+#[cfg(feature = "std")]
 pub(crate) mod part;
 #[cfg(feature = "std")]
 mod set;
 
+#[cfg(feature = "std")]
+pub use one_time::OneTime;
 #[cfg(feature = "std")]
 pub use set::{Request, RuleSet, RuleSetBuilder};
 

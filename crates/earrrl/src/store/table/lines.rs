@@ -13,17 +13,22 @@ pub(super) struct Lines<S, const LINE: usize, const LINES: usize> {
     lines: Vec<Line<S, LINE>>,
 }
 
+/// Room for so many, in huge pages where the system has such. None where there is not enough memory.
+pub fn room_for<T>(count: usize) -> Option<Vec<T>> {
+    if !available::fits(count.checked_mul(size_of::<T>())?) {
+        return None;
+    }
+    let mut room = Vec::new();
+    room.try_reserve_exact(count).ok()?;
+    prefer_huge_pages(room.spare_capacity_mut());
+    Some(room)
+}
+
 impl<S: Slot, const LINE: usize, const LINES: usize> Lines<S, LINE, LINES> {
     /// Empty slots, all of them written once: what memory this will ever use, it uses now.
     pub(super) fn new(sets: usize) -> Option<Self> {
         let count = sets.checked_mul(LINES)?;
-        let bytes = count.checked_mul(size_of::<Line<S, LINE>>())?;
-        if !available::fits(bytes) {
-            return None;
-        }
-        let mut lines = Vec::new();
-        lines.try_reserve_exact(count).ok()?;
-        prefer_huge_pages(lines.spare_capacity_mut());
+        let mut lines = room_for(count)?;
         lines.resize_with(count, || Line(core::array::from_fn(|_| S::vacant())));
         Some(Self { lines })
     }

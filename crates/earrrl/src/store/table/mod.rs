@@ -28,7 +28,7 @@ mod cmac;
 mod entry;
 mod hash;
 mod insert;
-mod lines;
+pub(crate) mod lines;
 #[cfg(test)]
 #[cfg(not(miri))]
 mod model;

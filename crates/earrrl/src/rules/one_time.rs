@@ -1,0 +1,106 @@
+//! A request under one rule, on a state that is one time: judged first, charged then. Figures are worked out
+//! only where they are asked for.
+
+use core::time::Duration;
+
+use crate::algorithm::{Algorithm, Limit, Moment};
+use crate::clock::Nanos;
+use crate::cost::Cost;
+use crate::decision::{Decision, Wait};
+use crate::rule::Rule;
+use crate::rules::{Judgement, Report, combine};
+
+/// `$do` with `$limit` bound to the parameters of a limit whose states are words; `$else` under another.
+macro_rules! one_time {
+    ($rule:expr, $limit:ident => $do:expr, else $else:expr) => {
+        match $rule.limit() {
+            Limit::TokenBucket($limit) => $do,
+            Limit::RecentAverage($limit) => $do,
+            _ => $else,
+        }
+    };
+}
+
+/// What its rule says of a request, and the client's state before and after it.
+pub struct OneTime<'a> {
+    rule: &'a Rule,
+    cost: Cost,
+    now: Nanos,
+    judgement: Judgement,
+    before: Moment,
+    after: Moment,
+}
+
+impl<'a> OneTime<'a> {
+    /// Judges it. None under a rule whose states are more than one time.
+    #[inline(always)]
+    pub fn judge(rule: &'a Rule, state: Moment, now: Nanos, cost: Cost) -> Option<Self> {
+        one_time!(rule, limit => {
+            let before = limit.advance(Some(state), now)?;
+            let allowed = limit.allows(Some(&before), now, cost);
+            let wait = || limit.retry_after(Some(&before), now, cost);
+            let judgement = Judgement::new(rule, allowed, wait);
+            Some(Self { rule, cost, now, judgement, before, after: before })
+        }, else None)
+    }
+
+    /// What the rule says.
+    #[inline]
+    pub fn judgement(&self) -> &Judgement {
+        &self.judgement
+    }
+
+    /// When it was judged.
+    #[inline]
+    pub(crate) fn now(&self) -> Nanos {
+        self.now
+    }
+
+    /// The state with the request charged to it.
+    #[inline(always)]
+    pub fn charge(&mut self) -> Moment {
+        self.after = self.charged_to(self.before);
+        self.after
+    }
+
+    /// The request is not charged after all.
+    #[inline(always)]
+    pub(crate) fn leave(&mut self) {
+        self.after = self.before;
+    }
+
+    /// Another state with the same request charged to it.
+    #[inline(always)]
+    pub fn charged_to(&self, state: Moment) -> Moment {
+        one_time!(self.rule, limit => limit.charge(Some(state), self.now, self.cost), else state)
+    }
+
+    /// The answer to it, where no other rule is asked.
+    #[inline]
+    pub fn decision(&self) -> Decision {
+        combine(self.now, core::iter::once((self.rule, &self.judgement, self)))
+    }
+}
+
+impl Report for OneTime<'_> {
+    #[inline]
+    fn remaining(&self) -> u64 {
+        one_time!(self.rule, limit => limit.remaining(Some(&self.after), self.now), else 0)
+    }
+
+    #[inline]
+    fn retry_after(&self) -> Wait {
+        let Self { rule, cost, now, after, .. } = self;
+        one_time!(rule, limit => limit.retry_after(Some(after), *now, *cost), else Wait::NONE)
+    }
+
+    #[inline]
+    fn standing(&self) -> (Option<f64>, f64, Duration) {
+        let Self { rule, cost, now, before, after, .. } = self;
+        one_time!(rule, limit => {
+            let rate = limit.estimate(Some(before), *now, *cost);
+            let rate = rate.or_else(|| limit.counted(Some(after), *now));
+            (rate, limit.limit(), limit.reset_after(Some(after), *now))
+        }, else (None, 0.0, Duration::ZERO))
+    }
+}
