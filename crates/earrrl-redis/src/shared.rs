@@ -201,7 +201,7 @@ impl Shared {
         }
         if self.breakers.failed(group, matches!(fault, Fault::Lost(_))) {
             count(&counters.opened);
-            self.settled.send_replace(false);
+            self.tell_settled();
             self.trouble[group].notify_one();
             self.tell_mode(Some(fault));
         }
@@ -211,14 +211,19 @@ impl Shared {
     pub(crate) fn let_in(&self, group: usize) {
         self.breakers.close(group);
         count(&self.counters.closed);
-        self.settled.send_replace(self.breakers.open_groups() == 0);
+        self.tell_settled();
         self.tell_mode(None);
+    }
+
+    /// Groups come and go at once: whoever tells last has seen what the others did.
+    fn tell_settled(&self) {
+        self.settled.send_modify(|settled| *settled = self.breakers.open_groups() == 0);
     }
 
     /// Writes a change of mode to the log: one line, however many groups it goes through.
     fn tell_mode(&self, fault: Option<&Fault>) {
-        let mode = self.mode();
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mode = self.mode();
         if std::mem::replace(&mut *told, mode) == mode {
             return;
         }
@@ -305,4 +310,39 @@ fn probe_keys(keys: &Keys, breakers: &Breakers, cluster: bool) -> Vec<Vec<u8>> {
         keys.find(|key| group(key) == wanted)
     };
     breakers.groups().filter_map(key_in).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+    use earrrl::SystemClock;
+
+    const ROUNDS: u32 = 50_000;
+
+    /// Groups are let in at once, by tasks of their own.
+    #[test]
+    fn it_is_settled_when_the_last_group_is_let_in() {
+        let options = Options::cluster(["redis://127.0.0.1:1"]);
+        let shared = Shared::new(options, Arc::new(SystemClock::new())).unwrap();
+        let (fault, begin) = (Fault::Lost("broken".to_owned()), Barrier::new(2));
+        let is_settled = |_: &u32| {
+            [0, 1].into_iter().for_each(|group| shared.failed(group, &fault));
+            begin.wait();
+            shared.let_in(0);
+            begin.wait();
+            *shared.settled.borrow()
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..ROUNDS {
+                    begin.wait();
+                    shared.let_in(1);
+                    begin.wait();
+                }
+            });
+            assert_eq!((0..ROUNDS).filter(is_settled).count(), ROUNDS as usize);
+        });
+    }
 }
