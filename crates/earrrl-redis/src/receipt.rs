@@ -18,8 +18,9 @@ use crate::key::{Keys, slot};
 const MOST: usize = 4096;
 /// Bytes of a number, and of which charges were stored.
 const ENTRY: usize = 4;
-/// How long receipts live after their node was last there, and how often that is prolonged.
-const LIFE: Duration = Duration::from_secs(3600);
+/// How long receipts live after their node was last there, also where Redis's clock is set forward by an hour; and
+/// how often that is prolonged.
+const LIFE: Duration = Duration::from_secs(2 * 3600);
 const PROLONGED: Duration = Duration::from_secs(600);
 const SLOTS: usize = 16_384;
 /// How long calls go without, once their slot was found to be between two nodes.

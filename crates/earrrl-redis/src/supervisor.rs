@@ -3,6 +3,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +41,8 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     loop {
         shared.set_link(link.clone());
         let since = Instant::now();
+        // What was told of the connection before is no reason to give this one up.
+        pin!(shared.give_up.notified()).enable();
         let next = async {
             shared.give_up.notified().await;
             if since.elapsed() > SOUND {

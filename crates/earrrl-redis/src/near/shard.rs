@@ -189,7 +189,7 @@ impl Shard {
         Some(())
     }
 
-    /// Moves to more lines where an eighth of them would no longer be free.
+    /// Moves to more lines where less than an eighth of them would be free.
     fn grow(&mut self, larger: impl FnOnce(usize) -> Option<Arc<Lines>>) -> Option<()> {
         let each = self.lines.as_ref().map_or(0, |lines| lines.each());
         if 8 * (self.entries.len() + 1) > 7 * each {

@@ -12,6 +12,11 @@ pub struct Cluster {
 
 impl Cluster {
     pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// With more options for every server.
+    pub async fn start_with(more: &[&str]) -> Self {
         let mut nodes = Vec::new();
         for _ in 0..2 * MASTERS {
             let options = [
@@ -25,7 +30,7 @@ impl Cluster {
                 "--repl-diskless-sync-delay",
                 "0",
             ];
-            nodes.push(Server::start_with_a_clock(&options).await);
+            nodes.push(Server::start_with_a_clock(&[&options, more].concat()).await);
         }
         let cluster = Self { nodes };
         cluster.form();
@@ -64,7 +69,7 @@ impl Cluster {
     }
 
     /// Every node sees all slots served and every replica in step.
-    fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         self.nodes.iter().all(|node| {
             let info: String = node.command(&["CLUSTER", "INFO"]).unwrap_or_default();
             let replication: String = node.command(&["INFO", "replication"]).unwrap_or_default();
@@ -95,13 +100,7 @@ impl Cluster {
         let replica = self.nodes.iter().find(is_replica).unwrap();
         replica.command::<String>(&["CLUSTER", "FAILOVER"]).unwrap();
         until("the replica is master, and the master its replica", || {
-            let role = |node: &Server, role: &str| {
-                let info: String = node.command(&["INFO", "replication"]).unwrap_or_default();
-                info.contains(role)
-            };
-            role(replica, "role:master")
-                && role(&self.nodes[master], "master_link_status:up")
-                && self.is_whole()
+            replica.is_master() && !self.nodes[master].is_master() && self.is_whole()
         })
         .await;
     }
@@ -138,6 +137,11 @@ impl Cluster {
 }
 
 impl Server {
+    pub fn is_master(&self) -> bool {
+        let info: String = self.command(&["INFO", "replication"]).unwrap_or_default();
+        info.contains("role:master")
+    }
+
     fn id_in_cluster(&self) -> String {
         self.command(&["CLUSTER", "MYID"]).unwrap()
     }
