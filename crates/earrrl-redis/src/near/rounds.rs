@@ -17,7 +17,7 @@ use crate::rules::PreparedRule;
 use crate::shared::Shared;
 use crate::status::count;
 
-/// Clients of each rule that are exchanged in a second although they could wait.
+/// Clients of each rule that are exchanged in a second, of those that could wait once.
 const EARLY: f64 = 5000.0;
 /// Clients in one write, and writes of a group under way.
 const AT_ONCE: usize = 64;

@@ -136,30 +136,26 @@ impl Shard {
         self.entries.iter().filter(|entry| entry.client.owes()).count()
     }
 
-    pub(super) fn take_due(&mut self, by: Nanos, more: usize, taken: &mut Vec<Listed>) {
-        for at in self.due(by, more) {
-            let Entry { hash, key, .. } = &self.entries[at as usize];
-            let key = key.clone();
-            if let Some((_, client)) = self.whole(*hash) {
-                (client.due, client.listed) = (Due::Never, Due::Never);
-                taken.push(Listed { group: client.group, key });
-            }
+    /// What they have lent stays so until they are called.
+    pub(super) fn take_due(&mut self, by: Nanos, many: usize, taken: &mut Vec<Listed>) {
+        for at in self.due(by, many) {
+            let Entry { client, key, .. } = &mut self.entries[at as usize];
+            (client.due, client.listed) = (Due::Never, Due::Never);
+            taken.push(Listed { group: client.group, key: key.clone() });
         }
     }
 
     /// Those of the lists that are to be exchanged now.
-    fn due(&mut self, by: Nanos, mut more: usize) -> Vec<u32> {
+    fn due(&mut self, by: Nanos, mut many: usize) -> Vec<u32> {
         let mut due = std::mem::take(&mut self.soon);
         while let Some(&(at, since)) = self.waiting.front() {
             let client = &mut self.entries[at as usize].client;
             let waits = client.listed == Due::Sometime && client.since == since;
-            if waits && since > by {
-                if more == 0 {
-                    break;
-                }
-                more -= 1;
+            if waits && since > by && many == 0 {
+                break;
             }
             if waits {
+                many = many.saturating_sub(1);
                 client.listed = Due::Never;
                 due.push(at);
             }

@@ -121,17 +121,17 @@ impl Table {
     fn lines(&self, each: usize) -> Option<Arc<Lines>> {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         if newest.as_ref().is_none_or(|newest| newest.each() <= each) {
-            *newest = Some(Arc::new(Lines::new(SHARDS, FIRST.max(2 * each))?));
+            *newest = Some(Arc::new(Lines::new(SHARDS, FIRST.max(each + each / 2))?));
         }
         newest.clone()
     }
 
-    /// Takes those from the lists that are to be exchanged now: next, or since `by` at the latest; and of the others
-    /// as many as `more` of each shard.
-    pub(crate) fn take_due(&self, by: Nanos, more: usize) -> Vec<Listed> {
+    /// Takes those from the lists that are to be exchanged now: next, or since `by` at the latest; and of each shard
+    /// others, up to `many` with the latter.
+    pub(crate) fn take_due(&self, by: Nanos, many: usize) -> Vec<Listed> {
         let mut taken = Vec::new();
         for shard in 0..SHARDS {
-            self.lock(shard).take_due(by, more, &mut taken);
+            self.lock(shard).take_due(by, many, &mut taken);
         }
         taken
     }
@@ -178,6 +178,17 @@ mod tests {
         }
     }
 
+    /// Redis gives a client a share of ten requests, to be claimed anew after 10 s.
+    fn learn(table: &Table, rule: &Rule, key: &str) {
+        let (share, others, lacks) = (10.0 * 100_000.0, 0, 0.0);
+        let (renew, until) = (Nanos::from_secs(10), Nanos::from_secs(20));
+        let told = Told { state: None, share, renew, until, fresh: until, others, lacks };
+        table.with_new(key.as_bytes(), |client| {
+            let call = client.call(rule.limit(), Cost::ZERO, time(1), || 1);
+            client.adopt(rule.limit(), &call, told, time(1))
+        });
+    }
+
     /// Who has spent little waits for its turn; who has spent half its share, or whose claim ends, does not.
     #[test]
     fn those_that_can_wait_are_exchanged_last() {
@@ -192,13 +203,7 @@ mod tests {
             })
         };
         for key in ["little", "much", "late", "later"] {
-            let (share, others, lacks) = (10.0 * 100_000.0, 0, 0.0);
-            let (renew, until) = (Nanos::from_secs(10), Nanos::from_secs(20));
-            let told = Told { state: None, share, renew, until, fresh: until, others, lacks };
-            table.with_new(key.as_bytes(), |client| {
-                let call = client.call(rule.limit(), Cost::ZERO, time(1), || 1);
-                client.adopt(rule.limit(), &call, told, time(1))
-            });
+            learn(&table, &rule, key);
         }
         let due = |by: u64, more: usize| {
             let keys = table.take_due(Nanos::from_secs(by), more);
@@ -216,5 +221,20 @@ mod tests {
         decide("little", 5, 1);
         assert_eq!(due(1, 2), "later little", "two of each shard");
         assert_eq!(due(100, 100), "");
+    }
+
+    #[test]
+    fn who_can_not_wait_counts_among_those_who_take_turns() {
+        let (table, rule): (_, Rule) = (table(100), "gcra 10/s burst=100".parse().unwrap());
+        let shard = |key: &String| table.place(key.as_bytes()).shard == 7;
+        let keys: Vec<_> = (0..).map(|n| format!("k{n}")).filter(shard).take(5).collect();
+        for (key, at) in keys.iter().zip(1..) {
+            learn(&table, &rule, key);
+            table.with(key.as_bytes(), |client| {
+                client.decide(&rule, Cost::ONE, Mode::Check, time(at), Basis::Share)
+            });
+        }
+        let due = |by, many| table.take_due(Nanos::from_secs(by), many).len();
+        assert_eq!((due(2, 1), due(2, 1), due(2, 0), due(5, 1)), (2, 1, 0, 2));
     }
 }
