@@ -367,3 +367,31 @@ async fn refunds_and_resets() {
     let keys: i64 = server.command(&["EXISTS", "earrrl1:{k}:rule"]).unwrap();
     assert_eq!(keys, 0);
 }
+
+/// A reload brings a limit also to clients that have lent, and takes and gives back the say; counts go on.
+#[tokio::test]
+async fn a_rule_changes_its_limit_and_who_decides() {
+    let server = Server::start(&[]).await;
+    let node = node(&server.url(), LONG_SYNC, 1).await;
+    let counts = || {
+        let counts = node.status().counts;
+        (counts.shared, counts.near)
+    };
+    let rule = prepare(&node, "recent-average 1/s half-life=1h");
+    for _ in 0..4 {
+        assert!(ask(&node, rule, "k", Mode::Check).await.allowed);
+    }
+    assert_eq!(counts(), (1, 3));
+    assert_eq!(prepare(&node, "recent-average 1/1h half-life=1h"), rule);
+    assert!(!ask(&node, rule, "k", Mode::Check).await.allowed, "4 of at most 1.4");
+    let exact = "recent-average 1/1h half-life=1h".parse().unwrap();
+    node.prepare_as("rule", &exact, 10_000, Consistency::Exact).unwrap();
+    let before = counts();
+    ask(&node, rule, "k", Mode::Check).await;
+    assert_eq!(counts(), (before.0 + 1, before.1));
+    prepare(&node, "recent-average 1/s half-life=1h");
+    for _ in 0..4 {
+        assert!(ask(&node, rule, "k", Mode::Check).await.allowed);
+    }
+    assert_eq!(counts(), (before.0 + 2, before.1 + 3));
+}
