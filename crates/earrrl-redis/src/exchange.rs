@@ -261,20 +261,23 @@ async fn call(
     let parameters = |place: usize| request.asked[place].parameters(shared.options.linger);
     let (time, latest) = (time_argument(request.now), micros(latest).to_le_bytes());
     let mut keys: Vec<Vec<u8>> = asked().map(|asked| asked.key.clone()).collect();
-    keys.extend(receipt.map(|receipt| receipt.key.as_bytes().to_vec()));
-    let receipt = Receipt::argument(receipt);
+    if shared.options.cluster {
+        // A node that has only some of a slot's keys must know that this is one of them.
+        keys.extend(receipt.map(|receipt| receipt.key.as_bytes().to_vec()));
+    }
+    let (prolongs, receipt) = (Receipt::flags(receipt), Receipt::argument(receipt));
+    let head = |flags| [&time[..], &[flags | prolongs], &latest, &receipt].concat();
     let (script, args) = match places {
         [one] => {
-            let head = [&time[..], &[flags(*one)], &latest, &receipt, &parameters(*one)];
-            (shared.scripts.single(request.asked[*one].rule.kind), vec![head.concat()])
+            let argument = [head(flags(*one)), parameters(*one)].concat();
+            (shared.scripts.single(request.asked[*one].rule.kind), vec![argument])
         }
         _ => {
             let charge = |place: &usize| {
                 let head = [request.asked[*place].rule.kind as u8, flags(*place)];
                 [&head[..], &parameters(*place)].concat()
             };
-            let head = [&time[..], &latest, &receipt].concat();
-            let args = [head].into_iter().chain(places.iter().map(charge)).collect();
+            let args = [head(0)].into_iter().chain(places.iter().map(charge)).collect();
             (shared.scripts.several(asked().map(|asked| asked.rule.kind)), args)
         }
     };

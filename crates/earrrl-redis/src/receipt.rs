@@ -18,10 +18,10 @@ use crate::key::{Keys, slot};
 const MOST: usize = 4096;
 /// Bytes of a number, and of which charges were stored.
 const ENTRY: usize = 4;
-/// How long receipts live after their node was last there, also where Redis's clock is set forward by an hour; and
-/// how often that is prolonged.
-const LIFE: Duration = Duration::from_secs(2 * 3600);
+/// How often their life is prolonged: they live for two hours after their node was last there.
 const PROLONGED: Duration = Duration::from_secs(600);
+/// The flag that asks a script for that.
+const PROLONGS: u8 = 8;
 const SLOTS: usize = 16_384;
 /// How long calls go without, once their slot was found to be between two nodes.
 const MOVING: Duration = Duration::from_secs(1);
@@ -114,17 +114,23 @@ impl Places {
 }
 
 impl Receipt {
-    /// What a script reads of it.
+    /// What a script reads of it: its entry, its place, the key.
     pub(crate) fn argument(receipt: Option<&Self>) -> Vec<u8> {
-        let Some(receipt) = receipt else { return [0; 8 + ENTRY + 1].to_vec() };
-        let keep = if receipt.prolongs { LIFE.as_millis() as f64 } else { 0.0 };
+        let Some(receipt) = receipt else { return [0; ENTRY + 2].to_vec() };
         let place = (usize::from(receipt.place) * ENTRY).to_string();
-        let mut argument = keep.to_le_bytes().to_vec();
-        argument.extend(receipt.number.to_le_bytes());
+        let [low, high] = receipt.number.to_le_bytes();
         // Of a request under one rule, the first charge.
-        argument.extend([1, 0, place.len() as u8]);
-        argument.extend(place.into_bytes());
+        let mut argument = vec![low, high, 1, 0];
+        for text in [place.as_bytes(), receipt.key.as_bytes()] {
+            argument.push(text.len() as u8);
+            argument.extend(text);
+        }
         argument
+    }
+
+    /// What a script's flags have of it.
+    pub(crate) fn flags(receipt: Option<&Self>) -> u8 {
+        receipt.filter(|receipt| receipt.prolongs).map_or(0, |_| PROLONGS)
     }
 
     /// Which of its charges the call stored, one bit each, by what its node's receipts are now.
@@ -172,10 +178,11 @@ mod tests {
     /// Writes an entry as a script does.
     fn executed(receipt: &Receipt, string: &mut Vec<u8>) {
         let argument = Receipt::argument(Some(receipt));
-        let place = std::str::from_utf8(&argument[13..]).unwrap().parse::<usize>().unwrap();
-        assert_eq!(usize::from(argument[12]), argument.len() - 13);
+        let (place, key) = argument[5..].split_at(argument[4].into());
+        assert_eq!((usize::from(key[0]), &key[1..]), (key.len() - 1, receipt.key.as_bytes()));
+        let place = std::str::from_utf8(place).unwrap().parse::<usize>().unwrap();
         string.resize(string.len().max(place + ENTRY), 0);
-        string[place..place + ENTRY].copy_from_slice(&argument[8..12]);
+        string[place..place + ENTRY].copy_from_slice(&argument[..4]);
     }
 
     #[test]

@@ -115,8 +115,8 @@ fn in_frame(frame: &str, kind: Kind) -> String {
 /// The frame of one rule reads what stands before the parameters in the same call.
 fn single(kind: Kind) -> String {
     let whole = strip(kind.part("parameters"))
-        .replacen("local ", "local now, flags, latest, keep, entry, place, ", 1)
-        .replacen("unpack('<", "unpack('<dBddc4Bc0", 1)
+        .replacen("local ", "local now, flags, latest, entry, place, receipts, ", 1)
+        .replacen("unpack('<", "unpack('<dBdc4Bc0Bc0", 1)
         .replacen("args, at", "ARGV[1]", 1);
     in_frame(&include_str!("scripts/single.lua").replace("--[[ parameters ]]", &whole), kind)
 }

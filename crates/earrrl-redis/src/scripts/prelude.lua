@@ -16,3 +16,7 @@ local call, pack, unpack = redis.call, struct.pack, struct.unpack
 -- the record was written under other parameters; the caller converts it and asks again. PAST: the
 -- call came after its caller has decided without it.
 local ALLOWED, HELD, OVER, FOREIGN, PAST = '0', '1', '2', '3', '4'
+
+-- Milliseconds that a node's receipts live after it was last there: also where the clock is set forward
+-- by an hour.
+local RECEIPTS_LIVE = '7200000'

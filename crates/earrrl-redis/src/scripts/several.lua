@@ -1,9 +1,8 @@
--- One request under several rules, all or nothing: KEYS the records, and the node's receipts if it
--- wants one; ARGV[1] the time, if it is not Redis's, the latest time, and what concerns the receipt,
--- as in single.lua; ARGV[2…] a rule's algorithm, flags and parameters each. Answers the time, then a
--- verdict and a state for each.
+-- One request under several rules, all or nothing: KEYS the records; ARGV[1] the time, if it is not
+-- Redis's, flags, the latest time, and what concerns the receipt, as in single.lua; ARGV[2…] a rule's
+-- algorithm, flags and parameters each. Answers the time, then a verdict and a state for each.
 
-local now, latest, keep, entry, place = unpack('<dddc4Bc0', ARGV[1])
+local now, prolongs, latest, entry, place, receipts = unpack('<dBdc4Bc0Bc0', ARGV[1])
 local time = ''
 if now < 0 then
   local parts = call('TIME')
@@ -38,7 +37,7 @@ for i, verdict in ipairs(verdicts) do
   answer[i + 1] = verdict .. string.char(#state) .. state
 end
 if place ~= '' and stored > 0 then
-  redis.pcall('SETRANGE', KEYS[#KEYS], place, string.sub(entry, 1, 2) .. pack('<I2', stored))
-  if keep > 0 then redis.pcall('PEXPIRE', KEYS[#KEYS], keep) end
+  redis.pcall('SETRANGE', receipts, place, string.sub(entry, 1, 2) .. pack('<I2', stored))
+  if prolongs >= 8 then redis.pcall('PEXPIRE', receipts, RECEIPTS_LIVE) end
 end
 return table.concat(answer)

@@ -1,7 +1,6 @@
--- One request under one rule: KEYS[1] its client's record, KEYS[2] the node's receipts, if it wants
--- one; ARGV[1] the time, if it is not Redis's, flags, the latest time, for a receipt its place, its
--- entry and the milliseconds that receipts are to live from now on (0: as they do), and parameters.
--- Answers the verdict, the time, and the state.
+-- One request under one rule: KEYS[1] its client's record; ARGV[1] the time, if it is not Redis's,
+-- flags, the latest time, and for a receipt its entry, its place and the key; and parameters. Answers
+-- the verdict, the time, and the state.
 
 local key, time, verdict, state = KEYS[1]
 --[[ parameters ]]
@@ -11,12 +10,12 @@ if now < 0 then
   if now > latest then return PAST .. time[1] .. '.' .. time[2] .. ' ' end
 end
 --[[ judge ]]
--- Flags: 1 may store, 2 strict.
+-- Flags: 1 may store, 2 strict, 8 prolongs the receipts' life.
 if flags % 2 == 1 and verdict ~= FOREIGN and (verdict ~= OVER or flags % 4 >= 2) then
   --[[ charge ]]
   if place ~= '' then
-    redis.pcall('SETRANGE', KEYS[2], place, entry)
-    if keep > 0 then redis.pcall('PEXPIRE', KEYS[2], keep) end
+    redis.pcall('SETRANGE', receipts, place, entry)
+    if flags >= 8 then redis.pcall('PEXPIRE', receipts, RECEIPTS_LIVE) end
   end
 end
 --[[ answer ]]
