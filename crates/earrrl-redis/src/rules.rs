@@ -29,7 +29,9 @@ pub(crate) struct PreparedRule {
     pub(crate) earlier: Vec<(u32, Limit)>,
     /// The rule in this node's own table.
     pub(crate) local: RuleId,
-    /// Its clients, where this node decides by itself.
+    /// Whether this node decides by itself, and its clients: also those of a rule that was near, for as long as
+    /// Redis lacks something of them.
+    pub(crate) is_near: bool,
     pub(crate) near: Option<Arc<Table>>,
     /// How long this node's claims of what it has left hold.
     pub(crate) lease: Duration,
@@ -102,21 +104,27 @@ impl Rules {
         let (kind, tag) = (Kind::of(rule.limit()), algorithm::tag(rule.limit()));
         let old = place.map(|place| &rules[place]);
         let earlier = old.map_or_else(Vec::new, |old| old.history(tag));
-        let lag = rule.limit().lag();
-        if let Some(left) = old.filter(|_| near.is_none()).and_then(|old| old.near.as_ref()) {
-            left.clear();
-        }
+        let is_near = near.is_some();
         let near = near.map(|room| self.tables.get_or(id, || Table::new(room, self.hasher)));
+        let near = near.or_else(|| old.and_then(|old| old.near.clone()));
         if let Some(near) = &near {
             let time = Time { local: since, offset: 0 };
             let old = old.filter(|old| old.tag != tag).map(|old| old.rule.limit());
-            near.set_rule(NearRule { rule: rule.clone(), lag }, |client| {
+            let lag = rule.limit().lag();
+            near.set_rule(is_near.then(|| NearRule { rule: rule.clone(), lag }), |client| {
                 old.inspect(|old| client.convert(old, rule.limit(), time));
+                if !is_near {
+                    client.is_stale(since);
+                }
             });
         }
-        let (name, rule, lease) = (name.to_owned(), rule.clone(), lease(rule.limit(), self.sync));
+        if let Some(left) = near.as_ref().filter(|_| !algorithm::of(rule.limit()).adds()) {
+            left.clear();
+        }
+        let lease = if is_near { lease(rule.limit(), self.sync) } else { Duration::ZERO };
+        let (name, rule) = (name.to_owned(), rule.clone());
         let prepared =
-            PreparedRule { id, name, rule, kind, tag, since, earlier, local, near, lease };
+            PreparedRule { id, name, rule, kind, tag, since, earlier, local, is_near, near, lease };
         match place {
             Some(place) => rules[place] = Arc::new(prepared),
             None => rules.push(Arc::new(prepared)),

@@ -387,8 +387,9 @@ async fn a_rule_changes_its_limit_and_who_decides() {
     let exact = "recent-average 1/1h half-life=1h".parse().unwrap();
     node.prepare_as("rule", &exact, 10_000, Consistency::Exact).unwrap();
     let before = counts();
-    ask(&node, rule, "k", Mode::Check).await;
+    assert!(!ask(&node, rule, "k", Mode::Check).await.allowed, "what was not sent goes first");
     assert_eq!(counts(), (before.0 + 1, before.1));
+    assert_eq!(node.status().unsent, 0);
     prepare(&node, "recent-average 1/s half-life=1h");
     for _ in 0..4 {
         assert!(ask(&node, rule, "k", Mode::Check).await.allowed);

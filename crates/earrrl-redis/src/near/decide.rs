@@ -93,7 +93,7 @@ fn several(
 ) -> Option<Decision> {
     let rules: Vec<Arc<PreparedRule>> =
         charges.iter().map(|charge| shared.rules.get(charge.rule)).collect::<Option<_>>()?;
-    if given.is_some() || rules.iter().any(|rule| rule.near.is_none()) {
+    if given.is_some() || rules.iter().any(|rule| !rule.is_near) {
         return None;
     }
     let find = |id| rules.iter().find(|rule| rule.id == id);
@@ -177,9 +177,12 @@ const ASKS: usize = 3;
 
 /// Asks Redis what this node may do, and then decides; nothing where Redis itself is to decide.
 pub(crate) async fn ask(shared: &Arc<Shared>, request: &Request) -> Option<Decision> {
-    let [asked] = &request.asked[..] else {
-        exchange::send_first(shared, request).await;
-        return None;
+    let asked = match &request.asked[..] {
+        [asked] if asked.rule.is_near => asked,
+        _ => {
+            exchange::send_first(shared, request).await;
+            return None;
+        }
     };
     let rule = asked.rule.near.as_ref()?;
     rule.with_new(&asked.client, |client| client.group = asked.group)?;
@@ -243,7 +246,7 @@ fn gone(
 /// Redis has decided itself about clients of this node's.
 pub(crate) fn decided_elsewhere(shared: &Shared, request: &Request) {
     for asked in &request.asked {
-        if let Some(table) = &asked.rule.near {
+        if let Some(table) = asked.rule.near.as_ref().filter(|_| asked.rule.is_near) {
             table.with_new(&asked.client, |client| {
                 client.group = asked.group;
                 client.is_stale(shared.now(request.now));

@@ -119,8 +119,12 @@ impl Shard {
     }
 
     /// See [`Table::set_rule`](super::table::Table::set_rule).
-    pub(super) fn set_rule(&mut self, rule: Arc<NearRule>, change: &mut impl FnMut(&mut Client)) {
-        self.rule = Some(rule);
+    pub(super) fn set_rule(
+        &mut self,
+        rule: Option<Arc<NearRule>>,
+        change: &mut impl FnMut(&mut Client),
+    ) {
+        self.rule = rule;
         for entry in 0..self.entries.len() {
             if let Some((_, client)) = self.whole(self.entries[entry].hash) {
                 change(client);

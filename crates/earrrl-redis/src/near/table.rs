@@ -79,9 +79,9 @@ impl Table {
         self.lock(place.shard).decide(place, lent, itself)
     }
 
-    /// Goes by a rule from now on; `change` makes every client's history one of that rule.
-    pub(crate) fn set_rule(&self, rule: NearRule, mut change: impl FnMut(&mut Client)) {
-        let rule = Arc::new(rule);
+    /// Goes by a rule from now on, or decides no more; `change` makes every client's history one of that rule.
+    pub(crate) fn set_rule(&self, rule: Option<NearRule>, mut change: impl FnMut(&mut Client)) {
+        let rule = rule.map(Arc::new);
         for shard in 0..SHARDS {
             self.lock(shard).set_rule(rule.clone(), &mut change);
         }
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!((kept, table.owed(), due), (256, 256, 256));
         assert_eq!(charge("another"), None, "counts are never dropped");
         let rule = NearRule { rule, lag: Duration::ZERO };
-        table.set_rule(rule, |client| client.forget());
+        table.set_rule(Some(rule), |client| client.forget());
         for number in 0..1000 {
             let key = format!("n{number}");
             assert_eq!(table.with_new(key.as_bytes(), |client| client.owes()), Some(false));
