@@ -25,8 +25,8 @@ impl Shared {
     }
 
     /// As [`Shared::adjust`], over a given connection and without a deadline.
-    pub(crate) async fn adjust_over(
-        &self,
+    async fn adjust_over(
+        self: &Arc<Self>,
         link: Link,
         asked: &AskedCharge,
         adjustment: Adjustment,

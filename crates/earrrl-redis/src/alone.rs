@@ -36,7 +36,7 @@ pub(crate) async fn decide(
     let denied = !passed(&decision);
     for call in missed.unanswered {
         let (request, noted) = (request.clone(), noted.clone());
-        shared.unsettled.add(Unsettled { call, request, noted, denied });
+        shared.unsettled.add(Unsettled { call, request, noted, denied, done: 0 });
     }
     Ok(decision)
 }

@@ -6,10 +6,12 @@
 //! parameters of a tag come from this engine's own past or from a hash in Redis, where every engine
 //! writes down its rules; a record of nobody's parameters counts as none.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use earrrl::{Limit, Nanos, Rule};
 use redis::Value;
+use tokio::time::timeout;
 
 use crate::algorithm;
 use crate::link::{Fault, Link};
@@ -20,6 +22,9 @@ use crate::status::count;
 
 /// Conversions that one call may meet: other nodes may convert the same record back meanwhile.
 const CONVERSIONS: usize = 4;
+
+/// How long one may take.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What came of a call.
 pub(crate) enum Called<'a, T> {
@@ -44,8 +49,8 @@ pub(crate) fn done_or_foreign<'a>(
 
 /// Calls a script, and converts what it finds written under other parameters, until it is done.
 pub(crate) async fn converting<'a, T, F>(
-    shared: &Shared,
-    mut link: Link,
+    shared: &Arc<Shared>,
+    link: Link,
     call: impl Fn(Link) -> F,
 ) -> Result<T, Fault>
 where
@@ -54,10 +59,26 @@ where
     for _ in 0..CONVERSIONS {
         match call(link.clone()).await? {
             Called::Done(answer) => return Ok(answer),
-            Called::Foreign(asked, now) => convert(shared, &mut link, asked, now).await?,
+            Called::Foreign(asked, now) => by_itself(shared, link.clone(), asked, now).await?,
         }
     }
     Err(Fault::Record("converted over and over".to_owned()))
+}
+
+/// Converts a record, also where the caller does not wait for that long.
+async fn by_itself(
+    shared: &Arc<Shared>,
+    mut link: Link,
+    asked: &AskedCharge,
+    now: Nanos,
+) -> Result<(), Fault> {
+    let (shared, asked) = (shared.clone(), asked.clone());
+    let task = async move {
+        let converted = convert(&shared, &mut link, &asked, now);
+        timeout(PATIENCE, converted).await.unwrap_or(Err(Fault::Late))
+    };
+    let stopped = |_| Err(Fault::Lost("a task was stopped".to_owned()));
+    tokio::spawn(task).await.unwrap_or_else(stopped)
 }
 
 /// Replaces the record of a charge by one of its rule's present parameters.

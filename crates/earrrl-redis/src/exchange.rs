@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earrrl::{Mode, Nanos};
-use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
+use redis::{RedisResult, Value};
 use tokio::time::Instant;
 
 use crate::algorithm::{Adjustment, flags, micros};
@@ -16,6 +16,7 @@ use crate::convert::{Called, converting};
 use crate::link::{Fault, Link};
 use crate::near::offset::later;
 use crate::receipt::Receipt;
+use crate::redirect::is_moving;
 use crate::reply::{self, Reply, ScriptVerdict, Seen};
 use crate::request::{Request, time_argument};
 use crate::settle::Unanswered;
@@ -68,7 +69,12 @@ impl Shared {
         let deadline = self.options.deadline;
         let (sent, ends) = (self.clock.now(), Instant::now() + 3 * deadline + GRACE + SLACK);
         let call = exchange(self, link, request, &places, receipt.as_ref());
-        self.within(deadline, group, call).await.map_err(|fault| {
+        let answer = self.within(deadline, group, call).await;
+        if let (Ok(seen), Some(receipt)) = (&answer, &receipt) {
+            let verdict = |place| Some(seen[places.iter().position(|at| *at == place)?].verdict);
+            receipt.answered(!stored(request, &places, verdict).is_empty());
+        }
+        answer.map_err(|fault| {
             let receipt = receipt.filter(|_| matches!(fault, Fault::Late | Fault::Lost(_)));
             let unanswered = receipt.map(|receipt| Unanswered { receipt, places, sent, ends });
             Missed { unanswered: unanswered.into_iter().collect(), ..Missed::all(fault) }
@@ -123,18 +129,16 @@ impl Shared {
         for places in slots {
             let stored = stored(request, places, |place| seen[place].as_ref().map(|s| s.verdict));
             for place in stored.into_iter().filter(|place| !request.is_strict(*place)) {
-                let Some(seen) = &mut seen[place] else { continue };
-                seen.undone = true;
-                tasks.push(tokio::spawn(take_back(
-                    self.clone(),
-                    request.clone(),
-                    place,
-                    Some(seen.at),
-                )));
+                let Some(seen) = &seen[place] else { continue };
+                let back = take_back(self.clone(), request.clone(), place, Some(seen.at));
+                tasks.push((place, tokio::spawn(back)));
             }
         }
-        for task in tasks {
-            task.await.ok();
+        for (place, task) in tasks {
+            let is_kept = matches!(task.await, Ok(Err(Fault::Left | Fault::Refused(_))));
+            if let Some(seen) = &mut seen[place] {
+                seen.undone = !is_kept;
+            }
         }
     }
 }
@@ -153,12 +157,14 @@ pub(crate) async fn take_back(
     request: Arc<Request>,
     place: usize,
     at: Option<Nanos>,
-) {
+) -> Result<(), Fault> {
     let asked = &request.asked[place];
     let back = Adjustment::take_back(at, asked.cost);
-    if let Err(fault) = shared.adjust(asked, back, request.now).await {
+    let taken_back = shared.adjust(asked, back, request.now).await;
+    if let Err(fault) = &taken_back {
         tracing::warn!(why = fault.detail(), "a charge could not be taken back");
     }
+    taken_back
 }
 
 /// The charges of one call that its script stored, from their verdicts.
@@ -183,7 +189,7 @@ pub(crate) fn stored(
 
 /// Calls the script, and converts what it finds written under other parameters.
 async fn exchange(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     link: Link,
     request: &Request,
     places: &[usize],
@@ -239,11 +245,6 @@ async fn in_time(
         }
     }
     Err(Fault::Refused("its clock is set all the time".to_owned()))
-}
-
-/// Whether a Cluster's node has only some of the keys, since their slot is on its way.
-fn is_moving(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain)
 }
 
 async fn call(

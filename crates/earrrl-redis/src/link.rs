@@ -8,7 +8,6 @@ use std::time::Duration;
 use earrrl::EngineError;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClientBuilder;
-use redis::cluster_async::ClusterConnection;
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisError,
@@ -17,7 +16,7 @@ use redis::{
 use tokio::task::coop::unconstrained;
 
 use crate::options::Options;
-use crate::redirect;
+use crate::redirect::Cluster;
 use crate::script::Script;
 
 /// How long a connection may take to come about.
@@ -30,7 +29,7 @@ const BUFFER: usize = 4096;
 #[derive(Clone)]
 pub(crate) enum Link {
     Single(MultiplexedConnection),
-    Cluster(ClusterConnection),
+    Cluster(Cluster),
 }
 
 impl Link {
@@ -49,7 +48,7 @@ impl Link {
                 Some(certificates) => builder.certs(certificates.to_redis()),
                 None => builder,
             };
-            return Ok(Self::Cluster(builder.build()?.get_async_connection().await?));
+            return Ok(Self::Cluster(Cluster::new(builder.build()?.get_async_connection().await?)));
         }
         let url = options.urls.first().map_or("", String::as_str);
         let config = AsyncConnectionConfig::new()
@@ -84,7 +83,8 @@ impl Link {
     pub(crate) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
         let answer = match self {
             Self::Single(connection) => unconstrained(connection.req_packed_command(command)).await,
-            Self::Cluster(connection) => unconstrained(redirect::send(connection, command)).await,
+            // In a box: it is large, and every call of every connection would have room for it.
+            Self::Cluster(cluster) => unconstrained(Box::pin(cluster.send(command))).await,
         };
         answer?.extract_error()
     }
@@ -124,10 +124,10 @@ impl Link {
                     Err(error) => vec![Err(error)],
                 }
             }
-            Self::Cluster(connection) => {
+            Self::Cluster(cluster) => {
                 let calls = commands.into_iter().map(|command| {
-                    let mut connection = connection.clone();
-                    tokio::spawn(async move { redirect::send(&mut connection, &command).await })
+                    let mut cluster = cluster.clone();
+                    tokio::spawn(async move { cluster.send(&command).await })
                 });
                 let mut answers = Vec::new();
                 for call in calls.collect::<Vec<_>>() {

@@ -81,9 +81,6 @@ impl Receipts {
         *number = number.checked_add(1).unwrap_or(1);
         let number = *number;
         let prolongs = places.prolonged.is_none_or(|at| at.elapsed() > PROLONGED);
-        if prolongs {
-            places.prolonged = Some(Instant::now());
-        }
         Some(Receipt {
             receipts: self.clone(),
             slot,
@@ -131,6 +128,13 @@ impl Receipt {
     /// What a script's flags have of it.
     pub(crate) fn flags(receipt: Option<&Self>) -> u8 {
         receipt.filter(|receipt| receipt.prolongs).map_or(0, |_| PROLONGS)
+    }
+
+    /// Its call was answered: what it has stored has prolonged the receipts' life, if it was to.
+    pub(crate) fn answered(&self, stored: bool) {
+        if stored && self.prolongs {
+            self.receipts.lock(self.slot).prolonged = Some(Instant::now());
+        }
     }
 
     /// Which of its charges the call stored, one bit each, by what its node's receipts are now.

@@ -114,7 +114,7 @@ impl Rules {
             near.set_rule(is_near.then(|| NearRule { rule: rule.clone(), lag }), |client| {
                 old.inspect(|old| client.convert(old, rule.limit(), time));
                 if !is_near {
-                    client.is_stale(since);
+                    client.distrust();
                 }
             });
         }

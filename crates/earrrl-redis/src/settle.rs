@@ -41,6 +41,8 @@ pub(crate) struct Unsettled {
     pub(crate) request: Arc<Request>,
     pub(crate) noted: Noted,
     pub(crate) denied: bool,
+    /// Charges that need no more care, one bit each.
+    pub(crate) done: u64,
 }
 
 /// Those of each breaker's group. They are no more than there are places for receipts.
@@ -59,6 +61,17 @@ impl Unsettleds {
     pub(crate) fn add(&self, unsettled: Unsettled) {
         let (group, _) = unsettled.request.group_and_slot(&unsettled.call.places);
         self.lock(group).push(unsettled);
+    }
+
+    /// Forgets a client's, which is reset.
+    pub(crate) fn forget(&self, asked: &AskedCharge) {
+        let of =
+            |other: &AskedCharge| other.rule.id == asked.rule.id && other.client == asked.client;
+        for unsettled in &mut *self.lock(asked.group) {
+            for &place in &unsettled.call.places {
+                unsettled.done |= u64::from(of(&unsettled.request.asked[place])) << place;
+            }
+        }
     }
 
     pub(crate) fn is_empty(&self, group: usize) -> bool {
@@ -86,8 +99,10 @@ pub(crate) async fn settle(shared: &Arc<Shared>, link: &Link, group: usize) -> R
         };
         match receipts {
             Ok(receipts) => {
-                for call in calls {
-                    call.conclude(shared, &receipts).await;
+                for mut call in calls {
+                    if !call.conclude(shared, &receipts).await {
+                        shared.unsettled.lock(group).push(call);
+                    }
                 }
             }
             Err(fault) => {
@@ -111,26 +126,42 @@ async fn read(mut link: Link, key: &str) -> Result<Vec<u8>, Fault> {
 impl Unsettled {
     /// When a charge was stored, about; a tally is told none, since it finds by the exact one only, and takes its
     /// newest then.
-    fn at(&self, shared: &Shared, asked: &AskedCharge) -> Option<Nanos> {
+    fn at(&self, shared: &Shared, place: usize) -> Option<Nanos> {
+        let asked = &self.request.asked[place];
         let is_tally = algorithm::of(asked.rule.rule.limit()).answers() == Answers::After;
         let sent = || later(self.call.sent, shared.near.offsets[asked.group].get());
         self.request.now.or_else(|| (!is_tally).then(sent))
     }
 
     /// What Redis has stored is not handed over as well, and taken back where the request was denied here under
-    /// a leaky rule.
-    async fn conclude(self, shared: &Arc<Shared>, receipts: &[u8]) {
+    /// a leaky rule. Answers whether that is all.
+    async fn conclude(&mut self, shared: &Arc<Shared>, receipts: &[u8]) -> bool {
         let bits = u64::from(self.call.receipt.stored(receipts));
+        let mut is_all = true;
         for (bit, &place) in self.call.places.iter().enumerate() {
-            let stored = bit < 16 && bits >> bit & 1 == 1;
-            let asked = &self.request.asked[place];
-            let noted = self.noted.iter().find(|(noted, _)| *noted == place);
-            let taken_out = noted.is_some_and(|(_, at)| shared.ledger.settle(asked, *at, stored));
-            let unwanted = noted.is_some() || self.denied && !self.request.is_strict(place);
-            if stored && unwanted && !taken_out {
-                take_back(shared.clone(), self.request.clone(), place, self.at(shared, asked))
-                    .await;
+            if self.done >> place & 1 == 1 {
+                continue;
             }
+            let stored = bit < 16 && bits >> bit & 1 == 1;
+            if self.unwanted(shared, place, stored) {
+                let (request, at) = (self.request.clone(), self.at(shared, place));
+                let taken_back = take_back(shared.clone(), request, place, at).await;
+                if let Err(Fault::Left | Fault::Refused(_)) = taken_back {
+                    is_all = false;
+                    continue;
+                }
+            }
+            self.done |= 1 << place;
+        }
+        is_all
+    }
+
+    /// Whether Redis has a charge that it should not have.
+    fn unwanted(&self, shared: &Shared, place: usize, stored: bool) -> bool {
+        let asked = &self.request.asked[place];
+        match self.noted.iter().find(|(noted, _)| *noted == place) {
+            Some((_, at)) => !shared.ledger.settle(asked, *at, stored) && stored,
+            None => stored && self.denied && !self.request.is_strict(place),
         }
     }
 }

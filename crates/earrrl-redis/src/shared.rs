@@ -270,6 +270,7 @@ impl Shared {
     pub(crate) async fn reset(self: &Arc<Self>, asked: &AskedCharge) -> Result<(), Fault> {
         self.local.reset(asked.rule.local, &asked.client).await.ok();
         self.ledger.forget(asked);
+        self.unsettled.forget(asked);
         self.with_near(asked, None, |client, _| client.forget());
         let mut link = self.link(asked.group)?;
         let mut command = redis::cmd("DEL");

@@ -368,6 +368,23 @@ async fn refunds_and_resets() {
     assert_eq!(keys, 0);
 }
 
+/// Nobody of before is met again once all clients were forgotten, as they are under a rule whose counts don't add.
+#[tokio::test]
+async fn a_rule_that_forgets_its_clients_begins_anew() {
+    let server = Server::start(&[]).await;
+    let node = node(&server.url(), LONG_SYNC, 1).await;
+    for _ in 0..2 {
+        let rule = prepare(&node, "recent-average 1/s half-life=1h");
+        for client in 0..2000 {
+            let key = format!("k{client}");
+            assert!(ask(&node, rule, &key, Mode::Check).await.allowed);
+        }
+        let exponential = "exponential 100/1m".parse().unwrap();
+        node.prepare_as("rule", &exponential, 10_000, Consistency::Exact).unwrap();
+        assert_eq!(node.status().unsent, 0);
+    }
+}
+
 /// A reload brings a limit also to clients that have lent, and takes and gives back the say; counts go on.
 #[tokio::test]
 async fn a_rule_changes_its_limit_and_who_decides() {

@@ -48,7 +48,7 @@ pub(crate) async fn ask(
 
 /// Exchanges one client.
 pub(super) async fn exchange_one(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     link: Link,
     asked: &AskedCharge,
     cost: Cost,
@@ -144,7 +144,7 @@ fn arguments(
 
 /// Adds what was counted alone under a number, once, however often it is sent; claims nothing.
 pub(crate) async fn add(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     link: Link,
     asked: &AskedCharge,
     number: u64,

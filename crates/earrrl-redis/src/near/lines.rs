@@ -103,6 +103,11 @@ impl Lines {
         self.words[free.0].0[0].store(0, Relaxed);
     }
 
+    /// Frees all lines of a shard.
+    pub(super) fn clear(&self, shard: usize) {
+        self.of(shard).for_each(|At(at)| self.words[at].0[0].store(0, Relaxed));
+    }
+
     /// The lines of a shard that have clients.
     pub(super) fn of(&self, shard: usize) -> impl Iterator<Item = At> {
         let all = (shard * self.each..(shard + 1) * self.each).map(At);

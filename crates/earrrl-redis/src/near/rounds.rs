@@ -129,6 +129,10 @@ fn due(shared: &Shared, rules: &[Arc<PreparedRule>]) -> Vec<Vec<DueClient>> {
     let early = (EARLY * sync.as_secs_f64() / SHARDS as f64).ceil() as usize;
     for rule in rules {
         let Some(table) = &rule.near else { continue };
+        if !rule.is_near && table.owed() == 0 {
+            table.clear();
+            continue;
+        }
         let waits = (rule.lease * 3 / 8).saturating_sub(sync).as_nanos() as u64;
         let by = Nanos::new(shared.clock.now().get().saturating_sub(waits));
         for listed in table.take_due(by, early) {
@@ -189,7 +193,7 @@ async fn exchange_some(shared: Arc<Shared>, all: Vec<AskedCharge>) -> bool {
 
 /// Sees to a client that may not have been exchanged; answers whether nothing is left to do.
 async fn settle(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     link: &mut Link,
     asked: &AskedCharge,
     done: Option<Result<(), Unfinished>>,

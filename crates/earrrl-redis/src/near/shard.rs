@@ -198,6 +198,8 @@ impl Shard {
         let each = self.lines.as_ref().map_or(0, |lines| lines.each());
         if 8 * (self.entries.len() + 1) > 7 * each {
             let new = larger(each)?;
+            // Other shards may have lived in it for long, and this one before all was forgotten.
+            new.clear(self.number);
             if let Some(old) = &self.lines {
                 old.of(self.number).for_each(|at| new.insert(self.number, &old.read(at)));
             }

@@ -89,6 +89,8 @@ impl Table {
 
     /// Forgets every client, and decides no more until there is a rule.
     pub(crate) fn clear(&self) {
+        // Lines that are made from here on have nobody of before.
+        *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = None;
         (0..SHARDS).for_each(|shard| self.lock(shard).clear());
     }
 

@@ -359,8 +359,13 @@ impl Client {
 
     /// Asks before it decides again: its record was changed otherwise.
     pub(crate) fn is_stale(&mut self, local: Nanos) {
-        (self.until, self.fresh) = (Nanos::ZERO, Nanos::ZERO);
+        self.distrust();
         self.list(Due::Soon, local);
+    }
+
+    /// What is known will do for nothing any more.
+    pub(crate) fn distrust(&mut self) {
+        (self.until, self.fresh) = (Nanos::ZERO, Nanos::ZERO);
     }
 
     /// Whether Redis lacks something of it.
