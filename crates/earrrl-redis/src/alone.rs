@@ -58,8 +58,6 @@ async fn locally(
     if request.mode == Mode::Peek {
         return Ok((decision, Noted::new()));
     }
-    let unanswered = missed.unanswered.iter().flat_map(|call| &call.places);
-    let uncertain: u64 = unanswered.fold(0, |bits, place| bits | 1 << place);
     let mut noted = Noted::new();
     for (place, asked) in request.asked.iter().enumerate() {
         let over = decision.is_over(place);
@@ -70,7 +68,7 @@ async fn locally(
         if !stores || missed.kept >> place & 1 == 1 {
             continue;
         }
-        if let Some(at) = shared.ledger.add(asked, now, uncertain >> place & 1 == 1) {
+        if let Some(at) = shared.ledger.add(asked, now) {
             noted.push((place, at));
             // One failure is no outage, and nobody else would have it handed over.
             shared.trouble[asked.group].notify_one();

@@ -8,7 +8,7 @@
 use std::collections::hash_map::{self, RandomState};
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use earrrl::{Cost, Mode, Nanos, RuleId, State};
@@ -36,8 +36,8 @@ pub(crate) struct Contribution {
     pub(crate) number: u64,
     pub(crate) state: Option<State>,
     pub(crate) sum: Cost,
-    /// Charges in it that Redis may have, too: it is not sent before that is known.
-    uncertain: u32,
+    /// Tells it from others of its client.
+    entry: u64,
     /// When the last of it was charged.
     latest: Nanos,
 }
@@ -50,6 +50,15 @@ pub(crate) struct Ledger {
     hasher: RandomState,
     /// Entries, with those on their way.
     owed: AtomicUsize,
+    /// How many there ever were.
+    entries: AtomicU64,
+}
+
+/// Where a charge was noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotedAt {
+    entry: u64,
+    pub(crate) at: Nanos,
 }
 
 #[derive(Debug, Default)]
@@ -68,6 +77,7 @@ impl Ledger {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             owed: AtomicUsize::new(0),
+            entries: AtomicU64::new(0),
         }
     }
 
@@ -76,16 +86,18 @@ impl Ledger {
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a charge, and answers at what time, if there was room and sense for it: requests that are decided at
-    /// once may come in another order. Of one that is `uncertain`, Redis may have stored it, which
-    /// [`Ledger::settle`] tells.
-    pub(crate) fn add(&self, asked: &AskedCharge, now: Nanos, uncertain: bool) -> Option<Nanos> {
+    /// Notes a charge, and answers where and at what time, if there was room and sense for it: requests that are
+    /// decided at once may come in another order.
+    pub(crate) fn add(&self, asked: &AskedCharge, now: Nanos) -> Option<NotedAt> {
         let (rule, client) = (&asked.rule, ClientId::of(asked));
         if !algorithm::of(rule.rule.limit()).adds() {
             return None;
         }
         let mut owed = self.lock(&client);
-        let fresh = || Contribution::new(rule.tag, asked.group);
+        let fresh = || {
+            let entry = self.entries.fetch_add(1, Ordering::Relaxed);
+            Contribution::new(rule.tag, asked.group, entry)
+        };
         let entry = match owed.entries.entry(client) {
             hash_map::Entry::Occupied(entry) => entry.into_mut(),
             hash_map::Entry::Vacant(entry) => {
@@ -103,18 +115,15 @@ impl Ledger {
         let (limit, state) = (rule.rule.limit(), entry.state.take());
         entry.state = limit.step(state, entry.latest, asked.cost, Mode::Charge).0;
         entry.sum = entry.sum + asked.cost;
-        entry.uncertain += u32::from(uncertain);
-        Some(entry.latest)
+        Some(NotedAt { entry: entry.entry, at: entry.latest })
     }
 
-    /// Tells of an uncertain charge whether Redis has stored it: it is then taken out again. Answers whether
-    /// it was there.
-    pub(crate) fn settle(&self, asked: &AskedCharge, charged_at: Nanos, stored: bool) -> bool {
+    /// Takes a charge out again, unless it is no longer here: handed over, or on its way. Answers whether it was.
+    pub(crate) fn take_out(&self, asked: &AskedCharge, noted: NotedAt) -> bool {
         let client = ClientId::of(asked);
-        if let Some(entry) = self.lock(&client).entries.get_mut(&client) {
-            entry.uncertain = entry.uncertain.saturating_sub(1);
-        }
-        stored && self.take_back(asked, Some(charged_at), charged_at)
+        let is_here = |entry: &Contribution| entry.entry == noted.entry;
+        let is_here = self.lock(&client).entries.get(&client).is_some_and(is_here);
+        is_here && self.take_back(asked, Some(noted.at), noted.at)
     }
 
     /// Takes a charge out again; answers whether it was there.
@@ -178,7 +187,7 @@ impl Ledger {
             let (from, Owed { entries, returned, under_way }) = (drained.len(), &mut *owed);
             let ready = |client: &ClientId, entry: &mut Contribution| {
                 let waits = returned.contains_key(client) || under_way.contains(client);
-                entry.group == group && entry.uncertain == 0 && !waits
+                entry.group == group && !waits
             };
             drained.extend(entries.extract_if(ready));
             drained.extend(returned.extract_if(|_, entry| entry.group == group));
@@ -212,9 +221,9 @@ impl Ledger {
 }
 
 impl Contribution {
-    fn new(tag: u32, group: usize) -> Self {
+    fn new(tag: u32, group: usize, entry: u64) -> Self {
         let (sum, latest) = (Cost::ZERO, Nanos::ZERO);
-        Self { tag, group, number: 0, state: None, sum, uncertain: 0, latest }
+        Self { tag, group, number: 0, state: None, sum, entry, latest }
     }
 }
 
@@ -243,26 +252,24 @@ mod tests {
 
     /// Of a log, whose charges are found by their times.
     #[test]
-    fn uncertain_charges_wait_and_those_that_redis_has_are_taken_out() {
+    fn charges_that_redis_has_are_taken_out_while_they_are_here() {
         let (asked, ledger) = (asked("sliding-log 9/1h", "a"), Ledger::new(4));
-        let add = |at, uncertain| ledger.add(&asked, Nanos::new(at), uncertain).unwrap();
-        let (one, other, _) = (add(2_000_000, true), add(1_000_000, true), add(3_000_000, false));
-        assert!(ledger.drain(0, || 7).is_empty());
-        assert!(ledger.settle(&asked, other, true), "noted after a later one");
-        assert!(ledger.drain(0, || 7).is_empty());
-        assert!(!ledger.settle(&asked, one, false));
+        let add = |at| ledger.add(&asked, Nanos::new(at)).unwrap();
+        let (_, other, last) = (add(2_000_000), add(1_000_000), add(3_000_000));
+        assert!(ledger.take_out(&asked, other), "noted after a later one");
         let (_, entry) = ledger.drain(0, || 7).pop().unwrap();
         let limit = asked.rule.rule.limit();
         let figures = limit.step(entry.state, Nanos::new(3_000_000), Cost::ZERO, Mode::Peek).2;
         assert_eq!((entry.sum, figures.remaining), (Cost::from_units(2), 7));
+        add(3_000_000);
+        assert!(!ledger.take_out(&asked, last), "it is on its way, and this is another");
     }
 
     #[test]
     fn what_comes_back_is_as_it_was_and_goes_first() {
         let ledger = Ledger::new(4);
-        let add = |client: &str| {
-            ledger.add(&asked("fixed-window 9/1h", client), Nanos::ZERO, false).is_some()
-        };
+        let add =
+            |client: &str| ledger.add(&asked("fixed-window 9/1h", client), Nanos::ZERO).is_some();
         assert!(add("a") && add("a") && add("b"));
         assert!(ledger.drain(1, || 9).is_empty(), "another group has nothing");
         let drained = ledger.drain(0, || 7);

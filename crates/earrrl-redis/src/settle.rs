@@ -2,6 +2,7 @@
 //! tell, and it counts once.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::algorithm::{self, Answers};
 use crate::exchange::take_back;
+use crate::ledger::NotedAt;
 use crate::link::{Fault, Link};
 use crate::near::offset::later;
 use crate::receipt::Receipt;
@@ -31,8 +33,8 @@ pub(crate) struct Unanswered {
     pub(crate) ends: Instant,
 }
 
-/// The charges of a request that wait in the ledger, by their places, and when they were noted.
-pub(crate) type Noted = Vec<(usize, Nanos)>;
+/// The charges of a request that were noted in the ledger, by their places.
+pub(crate) type Noted = Vec<(usize, NotedAt)>;
 
 /// Such a call, and what was decided without it.
 #[derive(Debug)]
@@ -47,19 +49,25 @@ pub(crate) struct Unsettled {
 
 /// Those of each breaker's group. They are no more than there are places for receipts.
 #[derive(Debug)]
-pub(crate) struct Unsettleds(Vec<Mutex<Vec<Unsettled>>>);
+pub(crate) struct Unsettleds {
+    groups: Vec<Mutex<Vec<Unsettled>>>,
+    /// With those that are being settled.
+    count: AtomicUsize,
+}
 
 impl Unsettleds {
     pub(crate) fn new(groups: usize) -> Self {
-        Self((0..groups).map(|_| Mutex::default()).collect())
+        let groups = (0..groups).map(|_| Mutex::default()).collect();
+        Self { groups, count: AtomicUsize::new(0) }
     }
 
     fn lock(&self, group: usize) -> MutexGuard<'_, Vec<Unsettled>> {
-        self.0[group].lock().unwrap_or_else(PoisonError::into_inner)
+        self.groups[group].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn add(&self, unsettled: Unsettled) {
         let (group, _) = unsettled.request.group_and_slot(&unsettled.call.places);
+        self.count.fetch_add(1, Ordering::AcqRel);
         self.lock(group).push(unsettled);
     }
 
@@ -76,6 +84,11 @@ impl Unsettleds {
 
     pub(crate) fn is_empty(&self, group: usize) -> bool {
         self.lock(group).is_empty()
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::Acquire)
     }
 
     /// Those that Redis executes no more.
@@ -100,7 +113,9 @@ pub(crate) async fn settle(shared: &Arc<Shared>, link: &Link, group: usize) -> R
         match receipts {
             Ok(receipts) => {
                 for mut call in calls {
-                    if !call.conclude(shared, &receipts).await {
+                    if call.conclude(shared, &receipts).await {
+                        shared.unsettled.count.fetch_sub(1, Ordering::AcqRel);
+                    } else {
                         shared.unsettled.lock(group).push(call);
                     }
                 }
@@ -133,8 +148,8 @@ impl Unsettled {
         self.request.now.or_else(|| (!is_tally).then(sent))
     }
 
-    /// What Redis has stored is not handed over as well, and taken back where the request was denied here under
-    /// a leaky rule. Answers whether that is all.
+    /// What Redis has stored is not handed over as well, or else taken back; and so it is where the request was denied
+    /// here under a leaky rule. Answers whether that is all.
     async fn conclude(&mut self, shared: &Arc<Shared>, receipts: &[u8]) -> bool {
         let bits = u64::from(self.call.receipt.stored(receipts));
         let mut is_all = true;
@@ -160,7 +175,7 @@ impl Unsettled {
     fn unwanted(&self, shared: &Shared, place: usize, stored: bool) -> bool {
         let asked = &self.request.asked[place];
         match self.noted.iter().find(|(noted, _)| *noted == place) {
-            Some((_, at)) => !shared.ledger.settle(asked, *at, stored) && stored,
+            Some((_, at)) => stored && !shared.ledger.take_out(asked, *at),
             None => stored && self.denied && !self.request.is_strict(place),
         }
     }

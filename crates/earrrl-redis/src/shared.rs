@@ -260,10 +260,11 @@ impl Shared {
         let rules = self.rules.all();
         let unsent =
             rules.iter().filter_map(|rule| rule.near.as_ref()).map(|near| near.owed()).sum();
-        let (owed, base_age) = (self.ledger.owed(), self.near.age(self.clock.now()));
+        let (owed, unsettled) = (self.ledger.owed(), self.unsettled.count());
+        let base_age = self.near.age(self.clock.now());
         let (mut counts, nodes) = (self.counters.read(), self.near.nodes());
         counts.near += self.rules.tables.iter().map(|table| table.decided()).sum::<u64>();
-        Status { mode, last_failure, owed, unsent, base_age, nodes, counts }
+        Status { mode, last_failure, owed, unsettled, unsent, base_age, nodes, counts }
     }
 
     /// Forgets a client.

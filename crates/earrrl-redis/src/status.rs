@@ -39,6 +39,8 @@ pub struct Status {
     pub last_failure: Option<String>,
     /// Clients whose counts wait to be handed over.
     pub owed: usize,
+    /// Calls without an answer, of which it is not known yet whether Redis has executed them.
+    pub unsettled: usize,
     /// Clients of rules that are near of whom Redis lacks something.
     pub unsent: usize,
     /// How long ago all clients of rules that are near were last exchanged, if they ever were.

@@ -330,7 +330,7 @@ async fn play(round: usize, faults: &[Fault], scene: &mut impl Scene, nodes: &[A
         assert!(node.ready(PATIENCE).await, "{:?}", node.status());
         until("all is handed over", || {
             let status = node.status();
-            status.owed == 0 && status.unsent == 0
+            status.owed == 0 && status.unsettled == 0 && status.unsent == 0
         })
         .await;
         assert_eq!(node.status().counts.not_handed_over, 0);

@@ -38,7 +38,11 @@ async fn counted(engine: &RedisEngine, rule: RuleId, client: &str) -> u64 {
 async fn nothing_is_lost(engine: &RedisEngine, rule: RuleId, load: Load, twice: u64) {
     let sent = load.stop().await;
     assert!(engine.ready(PATIENCE).await);
-    until("counts are handed over", || engine.status().owed == 0).await;
+    until("counts are handed over", || {
+        let status = engine.status();
+        status.owed == 0 && status.unsettled == 0
+    })
+    .await;
     let (mut all, mut found) = (0, 0);
     for (client, sent) in sent {
         let counted = counted(engine, rule, &client).await;

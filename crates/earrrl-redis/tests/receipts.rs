@@ -61,7 +61,11 @@ async fn used(engine: &RedisEngine, rule: RuleId, burst: u64) -> u64 {
 
 async fn all_have(engine: &RedisEngine, rules: &[RuleId], count: u64, when: &str) {
     becomes(engine, EngineMode::Shared).await;
-    until("counts are handed over", || engine.status().owed == 0).await;
+    until("counts are handed over", || {
+        let status = engine.status();
+        status.owed == 0 && status.unsettled == 0
+    })
+    .await;
     for (rule, (text, burst)) in rules.iter().zip(RULES) {
         assert_eq!(used(engine, *rule, burst).await, count, "{text}: {when}");
     }
