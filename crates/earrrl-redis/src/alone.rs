@@ -14,9 +14,9 @@ use crate::link::Fault;
 use crate::options::WhenGone;
 use crate::reply::Seen;
 use crate::request::{AskedCharge, Request};
-use crate::settle::{Noted, Unsettled};
 use crate::shared::Shared;
 use crate::status::count;
+use crate::unsettled::{Noted, Unsettled};
 
 /// The wait that a denial tells while Redis is gone and the policy is to deny.
 const RETRY: Duration = Duration::from_secs(1);

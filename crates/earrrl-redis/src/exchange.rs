@@ -19,8 +19,8 @@ use crate::receipt::Receipt;
 use crate::redirect::is_moving;
 use crate::reply::{self, Reply, ScriptVerdict, Seen};
 use crate::request::{Request, time_argument};
-use crate::settle::Unanswered;
 use crate::shared::Shared;
+use crate::unsettled::Unanswered;
 
 /// How long after its deadline Redis may still execute a call. What comes later, since its server was stopped or
 /// a network held it back, does nothing.

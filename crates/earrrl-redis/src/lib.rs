@@ -50,6 +50,7 @@ mod shared;
 mod status;
 mod supervisor;
 mod throttle;
+mod unsettled;
 
 pub use engine::{Answer, RedisEngine};
 pub use key::ClientKeys;

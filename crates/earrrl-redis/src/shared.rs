@@ -20,8 +20,8 @@ use crate::receipt::Receipts;
 use crate::request::AskedCharge;
 use crate::rules::{PreparedRule, Rules};
 use crate::script::Scripts;
-use crate::settle::Unsettleds;
 use crate::status::{Counters, EngineMode, Status, count};
+use crate::unsettled::Unsettleds;
 
 pub(crate) struct Shared {
     pub(crate) options: Options,

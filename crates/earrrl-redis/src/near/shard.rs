@@ -2,15 +2,37 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
-use earrrl::{Limit, Nanos};
+use earrrl::{Limit, Nanos, Rule};
 
 use super::client::{Client, Due, Loan};
 use super::lines::{At, Line, Lines};
-use super::table::{Listed, NearRule, Place};
 
 /// Clients that are looked at for one that may go.
 const LOOKS: usize = 16;
+
+/// The rule, as decisions at once go by it; and see [`Limit::lag`](earrrl::Limit::lag).
+#[derive(Debug)]
+pub(crate) struct NearRule {
+    pub(crate) rule: Rule,
+    pub(crate) lag: Duration,
+}
+
+/// Where a client is. Clients are told apart by the 64 bits of a keyed hash, as in the engine in memory: their
+/// keys are farther away, and only needed for Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) shard: usize,
+    pub(super) hash: u64,
+}
+
+/// A client that is to be exchanged.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    pub(crate) group: usize,
+    pub(crate) key: Box<[u8]>,
+}
 
 #[derive(Debug)]
 #[repr(align(64))]

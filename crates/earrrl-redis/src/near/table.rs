@@ -1,25 +1,18 @@
 //! The clients of one rule that a node decides by itself: a bounded table, sharded by client.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
+use earrrl::Nanos;
 use earrrl::table::KeyHasher;
-use earrrl::{Nanos, Rule};
 
 use super::client::{Client, Loan};
 use super::lines::Lines;
 use super::shard::Shard;
+pub(crate) use super::shard::{Listed, NearRule, Place};
 
 pub(crate) const SHARDS: usize = 64;
 /// Lines that each shard begins with.
 const FIRST: usize = 16;
-
-/// The rule, as decisions at once go by it; and see [`Limit::lag`](earrrl::Limit::lag).
-#[derive(Debug)]
-pub(crate) struct NearRule {
-    pub(crate) rule: Rule,
-    pub(crate) lag: Duration,
-}
 
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -30,21 +23,6 @@ pub(crate) struct Table {
     /// The lines that the first shard to grow has moved to, and all others will. Memory for all of them at once can
     /// be huge pages, which save a second miss.
     newest: Mutex<Option<Arc<Lines>>>,
-}
-
-/// Where a client is. Clients are told apart by the 64 bits of a keyed hash, as in the engine in memory: their
-/// keys are farther away, and only needed for Redis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) shard: usize,
-    pub(super) hash: u64,
-}
-
-/// A client that is to be exchanged.
-#[derive(Debug)]
-pub(crate) struct Listed {
-    pub(crate) group: usize,
-    pub(crate) key: Box<[u8]>,
 }
 
 impl Table {
@@ -146,6 +124,8 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::near::client::{Basis, Time, Told};
     use earrrl::{Cost, Mode, Rule};

@@ -5,7 +5,7 @@ use earrrl::algorithm::Moment;
 use earrrl::internal::OneTime;
 use earrrl::{Cost, Decision, Limit, Nanos, Rule, State};
 
-use super::{Client, Due, Time};
+use super::{Client, Due, Lent, Time};
 use crate::algorithm;
 
 /// Lent while an allowed request changes nothing else: where states are one time, what is unsent is on a list, and
@@ -21,13 +21,6 @@ pub(crate) struct Loan {
     state: Moment,
     /// Of a client that was charged only what Redis does not have.
     unsent: Moment,
-}
-
-/// What was lent: how many billionths of a unit, and what one takes of what is spare.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Lent {
-    room: u64,
-    takes: f64,
 }
 
 impl Default for Loan {

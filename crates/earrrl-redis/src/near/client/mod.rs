@@ -12,7 +12,6 @@ use super::offset::later;
 use crate::algorithm;
 
 pub(crate) use exchanged::{Call, Told};
-use loan::Lent;
 pub(crate) use loan::Loan;
 
 /// Sums of many small amounts.
@@ -63,6 +62,13 @@ pub(crate) enum Basis {
     State,
     /// Redis was asked, and other nodes may spend what is left.
     Claimed,
+}
+
+/// What was lent: how many billionths of a unit, and what one takes of what is spare.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lent {
+    room: u64,
+    takes: f64,
 }
 
 /// A client of this node's. What every decision reads comes first: most of its time goes on fetching that.
