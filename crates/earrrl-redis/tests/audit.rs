@@ -335,7 +335,11 @@ async fn play(round: usize, faults: &[Fault], scene: &mut impl Scene, nodes: &[A
         .await;
         assert_eq!(node.status().counts.not_handed_over, 0);
     }
-    for (name, ledger) in [("near", &ledgers[0]), ("exact", &ledgers[1])] {
+    // Calls of a slot on its way have no receipts.
+    let moves = faults.iter().filter(|fault| **fault == Resharded).count() as u64;
+    for (name, ledger, twice) in
+        [("near", &ledgers[0], 0), ("exact", &ledgers[1], NODES * TASKS as u64 * moves)]
+    {
         // A node that was not there, and waits for Redis: what it is told is what Redis has.
         let reader = patient(scene.options(0), PATIENCE).await;
         let rule = reader.prepare(name, &rule).unwrap();
@@ -351,6 +355,6 @@ async fn play(round: usize, faults: &[Fault], scene: &mut impl Scene, nodes: &[A
             (found, all, gone) = (found + counted, all + sent, gone + lost);
         }
         println!("{name}: {found} of {all} are counted; {gone} could be lost");
-        assert!(found <= all, "{name}: {found} of {all}");
+        assert!(found <= all + twice, "{name}: {found} of {all}");
     }
 }
