@@ -97,7 +97,8 @@ impl Metrics {
         let errors = self.resp_errors.seen(&CODES);
         let responses = self.http_responses.seen(&STATUSES);
         let calls = self.grpc_responses.seen(&GRPC_CODES);
-        let requests = responses.iter().map(|(_, count)| count).sum();
+        // A sum of no numbers would be -0.
+        let requests = responses.iter().fold(0.0, |sum, (_, count)| sum + count);
         let version = [(env!("CARGO_PKG_VERSION"), 1.0)];
         [
             Family::counter("earrrl_decisions_total", "Decisions by rule and outcome.")

@@ -11,6 +11,7 @@
 pub mod certificates;
 pub mod envoy;
 pub mod http;
+pub mod http2;
 pub mod process;
 pub mod proxy;
 pub mod redis;

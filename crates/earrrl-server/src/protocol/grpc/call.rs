@@ -16,7 +16,7 @@ use super::message::{Incoming, frame};
 use super::reply::Reply;
 use crate::config::access::Access;
 use crate::protocol::bearer::{self, TokenRefused};
-use crate::protocol::held::HeldBytes;
+use crate::protocol::http2::held::HeldBytes;
 use crate::server::Server;
 use crate::service::error::AskError;
 use earrrl::Mode;

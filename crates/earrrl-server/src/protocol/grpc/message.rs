@@ -7,7 +7,7 @@ use h2::RecvStream;
 use hyper::body::Bytes;
 use tonic::Status;
 
-use crate::protocol::held::{self, HeldBytes, HeldShare};
+use crate::protocol::http2::held::{self, HeldBytes, HeldShare};
 
 /// Largest message, in bytes. A stream's window holds it whole.
 const MAX_MESSAGE: usize = 64 * 1024;
@@ -15,7 +15,7 @@ const MAX_MESSAGE: usize = 64 * 1024;
 const PREFIX: usize = 5;
 
 /// What is said where all connections together would hold too much.
-const OVERLOADED: &str = "all connections together hold too much; come back in a second";
+pub(super) const OVERLOADED: &str = "all connections together hold too much; come back in a second";
 
 /// A message that is being read.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Incoming {
     }
 
     fn is_held(&mut self) -> bool {
-        let bytes = held::REQUEST + self.whole.len() + 2 * self.parts.len();
+        let bytes = held::STREAM + self.whole.len() + 2 * self.parts.len();
         self.share.as_mut().is_none_or(|share| share.set(bytes))
     }
 
