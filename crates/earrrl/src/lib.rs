@@ -53,10 +53,8 @@ pub use limiter::{Builder, Denied, Limiter, Patience, Reservation, Verdict, Wait
 #[cfg(feature = "std")]
 pub use memory::MemoryEngine;
 pub use parameter::Rate;
-pub use quota::Quota;
+pub use quota::{Quota, Replenishment};
 pub use rule::Rule;
-#[cfg(feature = "std")]
-pub use rules::{Request, RuleSet, RuleSetBuilder};
 #[cfg(feature = "std")]
 pub use store::{BuildError, table};
 

@@ -9,6 +9,7 @@ use crate::cost::Cost;
 use crate::decision::{Figures, Wait};
 use crate::error::RuleError;
 use crate::grammar::Words;
+use crate::quota::Replenishment;
 
 /// A state that is one time, in ticks since the Unix epoch.
 ///
@@ -79,6 +80,9 @@ pub trait Algorithm: Sized {
 
     /// Units, and the seconds in which they are allowed, as headers say it; see [`Quota`](crate::Quota).
     fn allowance(&self) -> (f64, f64);
+
+    /// How used units come back, which is what the window of a `RateLimit` header follows from.
+    fn replenishment(&self) -> Replenishment;
 
     /// The most bytes that a busy client's state has on the heap.
     fn most_heap_bytes(&self) -> usize {

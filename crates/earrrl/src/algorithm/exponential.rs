@@ -22,6 +22,7 @@ use crate::duration;
 use crate::error::RuleError;
 use crate::grammar::Words;
 use crate::parameter;
+use crate::quota::Replenishment;
 
 /// The shortest interval, in periods: what keeps `c/i` finite.
 const SHORTEST: f64 = 1e-10;
@@ -179,6 +180,10 @@ impl Algorithm for Exponential {
 
     fn allowance(&self) -> (f64, f64) {
         (self.limit.as_f64(), self.period_secs())
+    }
+
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::Steady
     }
 
     /// The present rate stays.

@@ -15,6 +15,7 @@ use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::grammar::Words;
+use crate::quota::Replenishment;
 
 /// At most `quota` in each window. Leaky.
 ///
@@ -75,6 +76,10 @@ impl Algorithm for FixedWindow {
     }
 
     windowed_terms!();
+
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::AtWindowEnd
+    }
 
     /// The count goes on in the present window.
     fn convert(&self, old: &Self, state: Count, now: Nanos) -> Option<Count> {

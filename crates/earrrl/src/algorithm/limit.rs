@@ -15,6 +15,7 @@ use crate::cost::Cost;
 use crate::decision::{Decision, Figures};
 use crate::error::RuleError;
 use crate::grammar::{self, Word, Words};
+use crate::quota::Replenishment;
 
 impl Limit {
     /// Judges a request, then does what `mode` says. The whole of a rate limiter, as a function.
@@ -102,6 +103,11 @@ impl Limit {
     /// Units, and the seconds in which they are allowed.
     pub(crate) fn allowance(&self) -> (f64, f64) {
         each!(self, limit => limit.allowance())
+    }
+
+    /// How used units come back.
+    pub fn replenishment(&self) -> Replenishment {
+        each!(self, limit => limit.replenishment())
     }
 
     /// How far the instant that a request is stored at may lag behind the present one: a 128th of the time in

@@ -25,6 +25,7 @@ use crate::duration;
 use crate::error::RuleError;
 use crate::grammar::Words;
 use crate::parameter::{self, Rate};
+use crate::quota::Replenishment;
 
 /// Ticks of a nanosecond. Whole nanoseconds would be too coarse: a request moves the state by
 /// about `c/r` seconds, and what is rounded away adds up over `r/λ` requests.
@@ -241,6 +242,10 @@ impl Algorithm for RecentAverage {
 
     fn allowance(&self) -> (f64, f64) {
         (self.burst().max(1.0), self.period_secs)
+    }
+
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::Steady
     }
 
     /// The present rate stays; none where nothing is left of it.

@@ -18,6 +18,7 @@ use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::grammar::Words;
+use crate::quota::Replenishment;
 
 /// At most about `quota` in any `window`. Leaky.
 ///
@@ -108,6 +109,10 @@ impl Algorithm for SlidingCounter {
     }
 
     windowed_terms!();
+
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::Steady
+    }
 
     /// The sum goes on in the present window.
     fn convert(&self, old: &Self, state: Counts, now: Nanos) -> Option<Counts> {

@@ -19,6 +19,7 @@ use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::grammar::Words;
 use crate::parameter;
+use crate::quota::Replenishment;
 
 /// Entries a client, by default.
 pub const DEFAULT_MAX_ENTRIES: usize = 10_000;
@@ -120,6 +121,10 @@ impl Algorithm for SlidingLog {
     }
 
     windowed_terms!();
+
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::Steady
+    }
 
     /// As many entries as a client of requests of cost 1 can have.
     fn most_heap_bytes(&self) -> usize {

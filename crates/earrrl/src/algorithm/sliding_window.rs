@@ -16,6 +16,7 @@ use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::grammar::Words;
+use crate::quota::Replenishment;
 
 /// Sub-windows a window, at the most; also the most that is chosen by default.
 const MOST: u64 = 10_000;
@@ -152,6 +153,10 @@ impl Algorithm for SlidingWindow {
     }
 
     windowed_terms!();
+
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::Steady
+    }
 
     fn most_heap_bytes(&self) -> usize {
         Tally::bytes_of(self.sub_windows as usize + 2)

@@ -24,6 +24,7 @@ use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::grammar::Words;
 use crate::parameter::{self, Rate, greatest_common_divisor};
+use crate::quota::Replenishment;
 
 const BILLION: u128 = 1_000_000_000;
 /// The most ticks a nanosecond.
@@ -230,6 +231,10 @@ impl Algorithm for TokenBucket {
 
     fn allowance(&self) -> (f64, f64) {
         (self.capacity.as_f64(), self.fill_secs())
+    }
+
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::Steady
     }
 
     /// The present balance stays, rounded down.
