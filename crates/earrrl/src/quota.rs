@@ -19,15 +19,6 @@ pub struct Quota {
     pub window: Option<u64>,
 }
 
-/// The way in which used units come back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Replenishment {
-    /// Bit by bit, at the rate allowed.
-    Steady,
-    /// All at once, at the end of the window.
-    AtWindowEnd,
-}
-
 impl Quota {
     /// The quota of a limit.
     pub fn of(limit: &Limit) -> Self {

@@ -13,7 +13,7 @@ use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
-use super::{Algorithm, ClientState, Policy};
+use super::{Algorithm, ClientState, Policy, Replenishment};
 use crate::arithmetic::{exp, exp_m1, ln, ln_1p};
 use crate::clock::Nanos;
 use crate::cost::Cost;
@@ -22,7 +22,6 @@ use crate::duration;
 use crate::error::RuleError;
 use crate::grammar::Words;
 use crate::parameter;
-use crate::quota::Replenishment;
 
 /// The shortest interval, in periods: what keeps `c/i` finite.
 const SHORTEST: f64 = 1e-10;

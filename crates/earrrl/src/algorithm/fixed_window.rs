@@ -9,13 +9,12 @@ use alloc::string::String;
 use core::time::Duration;
 
 use super::windowed::{Windowed, windowed, windowed_terms};
-use super::{Algorithm, ClientState, Policy};
+use super::{Algorithm, ClientState, Policy, Replenishment};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::grammar::Words;
-use crate::quota::Replenishment;
 
 /// At most `quota` in each window. Leaky.
 ///

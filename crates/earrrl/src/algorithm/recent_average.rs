@@ -16,7 +16,7 @@ use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
-use super::{Algorithm, Moment, Policy};
+use super::{Algorithm, Moment, Policy, Replenishment};
 use crate::arithmetic::{CELLS, div_ceil, exp, ln, ln_1p, softplus_of_cells, ticks_as_f64};
 use crate::clock::Nanos;
 use crate::cost::Cost;
@@ -25,7 +25,6 @@ use crate::duration;
 use crate::error::RuleError;
 use crate::grammar::Words;
 use crate::parameter::{self, Rate};
-use crate::quota::Replenishment;
 
 /// Ticks of a nanosecond. Whole nanoseconds would be too coarse: a request moves the state by
 /// about `c/r` seconds, and what is rounded away adds up over `r/λ` requests.

@@ -11,14 +11,13 @@ use alloc::string::String;
 use core::time::Duration;
 
 use super::windowed::{Windowed, windowed, windowed_terms};
-use super::{Algorithm, ClientState, Policy};
+use super::{Algorithm, ClientState, Policy, Replenishment};
 use crate::arithmetic::{mul_div_floor, product_at_most};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::grammar::Words;
-use crate::quota::Replenishment;
 
 /// At most about `quota` in any `window`. Leaky.
 ///

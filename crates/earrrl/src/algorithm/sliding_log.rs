@@ -12,14 +12,13 @@ use alloc::string::String;
 use core::time::Duration;
 
 use super::windowed::{Windowed, windowed, windowed_terms};
-use super::{Algorithm, Policy, Tally};
+use super::{Algorithm, Policy, Replenishment, Tally};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::grammar::Words;
 use crate::parameter;
-use crate::quota::Replenishment;
 
 /// Entries a client, by default.
 pub const DEFAULT_MAX_ENTRIES: usize = 10_000;

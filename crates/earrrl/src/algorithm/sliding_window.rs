@@ -10,13 +10,12 @@ use alloc::string::String;
 use core::time::Duration;
 
 use super::windowed::{Windowed, windowed, windowed_terms};
-use super::{Algorithm, Policy, Tally};
+use super::{Algorithm, Policy, Replenishment, Tally};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::grammar::Words;
-use crate::quota::Replenishment;
 
 /// Sub-windows a window, at the most; also the most that is chosen by default.
 const MOST: u64 = 10_000;

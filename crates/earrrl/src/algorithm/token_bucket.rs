@@ -16,7 +16,7 @@ use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
-use super::{Algorithm, Moment, Policy};
+use super::{Algorithm, Moment, Policy, Replenishment};
 use crate::arithmetic::{div_ceil, div_floor, mul_div_ceil, mul_div_floor};
 use crate::clock::Nanos;
 use crate::cost::Cost;
@@ -24,7 +24,6 @@ use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::grammar::Words;
 use crate::parameter::{self, Rate, greatest_common_divisor};
-use crate::quota::Replenishment;
 
 const BILLION: u128 = 1_000_000_000;
 /// The most ticks a nanosecond.
