@@ -1,13 +1,12 @@
 //! What the layer does with requests: keys, costs, plans, actions, failures.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
-mod support;
-
 use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::support::{Counting, Engine, ask, available, engine, layer, number, request, served};
 use bytes::Bytes;
 use earrrl::{
     Action, Charge, Cost, Decision, Engine as _, EngineError, ManualClock, MemoryEngine, Mode,
@@ -20,7 +19,6 @@ use earrrl_tower::{
 use futures_util::FutureExt;
 use http::{HeaderName, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
-use support::{Counting, Engine, ask, available, engine, layer, number, request, served};
 use tower::{Layer, Service, service_fn};
 
 fn rule(text: &str) -> Rule {
@@ -59,6 +57,20 @@ fn a_request_without_a_key_is_dealt_with_as_asked() {
         let asked =
             statuses.map(|_| ask(&mut service, request("192.0.2.1", &[])).status().as_u16());
         assert_eq!(asked, statuses, "{missing:?}");
+    }
+}
+
+#[test]
+fn a_long_key_is_limited_like_any_other() {
+    let long = "k".repeat(5000);
+    let other = format!("{long}2");
+    for missing in [Missing::Shared, Missing::Skip, Missing::Deny(StatusCode::UNAUTHORIZED)] {
+        let (engine, _) = engine();
+        let rule = by_header("x-api-key", "gcra 1/s burst=2").missing(missing);
+        let layer = layer(&engine, [rule]);
+        let with = |key: &str| request("192.0.2.1", &[("x-api-key", key)]);
+        assert_eq!(served(&layer, (0..5).map(|_| with(&long))), 2, "{missing:?}");
+        assert_eq!(served(&layer, (0..5).map(|_| with(&other))), 2, "{missing:?}: another client");
     }
 }
 
