@@ -1,20 +1,17 @@
 //! Memory that hostile clients of HTTP/2 make the server take, and that it gives back: by the resident
 //! size of the whole process.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
-
-mod support;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
+use crate::support::certificates::{Authority, Tls, shake};
+use crate::support::http2::{self, RST_STREAM};
+use crate::support::process::Process;
+use crate::support::{connect, testdata, until};
 use rustls::ClientConfig;
 use rustls::version::TLS13;
-use support::certificates::{Authority, Tls, shake};
-use support::http2::{self, RST_STREAM};
-use support::process::Process;
-use support::{connect, testdata, until};
 
 const CONNECTIONS: usize = 150;
 /// Requests that each connection sends in each round.
@@ -152,7 +149,7 @@ impl Target {
             let server = "[server]\nthreads = 2\nmax_held_memory = 16777216\n";
             let envoy = format!("[envoy]\nfiles = {:?}\n", testdata("envoy/shop.yaml"));
             std::fs::write(&config, format!("{server}{more}{envoy}")).unwrap();
-            let mut command = std::process::Command::new(support::process::BINARY);
+            let mut command = std::process::Command::new(crate::support::process::BINARY);
             command.arg("serve").arg("--config").arg(config);
             Process::spawn_at("127.0.0.1:0", grpc, &mut command)
         };
