@@ -320,6 +320,26 @@ fn a_client_that_is_only_flagged_does_not_learn_it_from_the_limits() {
 }
 
 #[test]
+fn a_delay_is_a_header() {
+    let rules = "[[rule]]\nname = \"slow\"\nlimit = \"gcra 2/s burst=1\"\n\
+                 action = \"delay\"\nmax_delay = \"5s\"\n";
+    let (server, _) = TestServer::manual(rules);
+    let seen: Vec<_> = (0..2).map(|_| ask(&server, "GET", "/v1/authz", "")).collect();
+    assert_eq!(seen[0].header("x-ratelimit-delay"), None);
+    assert_eq!((seen[1].status, seen[1].header("x-ratelimit-delay")), (200, Some("0.5")));
+}
+
+#[test]
+fn a_denied_grpc_call_has_the_status_that_is_not_tried_again() {
+    let (server, _) = TestServer::manual(RULES);
+    let kind = "Content-Type: application/grpc+proto\r\n";
+    let seen: Vec<_> = (0..3).map(|_| login(&server, "192.0.2.7", kind)).collect();
+    assert_eq!(seen[0].header("grpc-status"), None);
+    assert_eq!(seen[2].header("grpc-status"), Some("8"));
+    assert_eq!(login(&server, "192.0.2.7", "").header("grpc-status"), None);
+}
+
+#[test]
 fn where_tokens_are_set_a_proxy_must_show_one() {
     let rules = format!("[server]\ncheck_token = \"0123456789abcdef\"\n{RULES}");
     let (server, _) = TestServer::manual(&rules);

@@ -107,6 +107,7 @@ impl ValuePattern {
             "path" if is_prefix => paths.normalize_prefix(before),
             "path" => paths.normalize_text(before),
             "method" => before.to_ascii_uppercase(),
+            "host" => before.to_ascii_lowercase(),
             _ => before.to_owned(),
         };
         Ok(match (is_prefix, before.strip_suffix('/')) {

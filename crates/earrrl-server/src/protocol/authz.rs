@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use earrrl::{Mode, Outcome};
 use earrrl_tower::problem::CONTENT_TYPE;
 
@@ -18,6 +18,8 @@ use crate::metrics::PassReason;
 use crate::server::Server;
 use crate::service::ask::{Answer, Manner};
 use crate::service::attributes::{Attributes, bytes};
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 /// A request that a proxy asks about.
 #[derive(Debug, Default)]
@@ -56,7 +58,7 @@ pub(super) async fn decide<'a, T>(
     let attributes = Attributes::new(known.chain(named), &rules.reading);
     let manner = Manner { mode: Mode::Check, available: true };
     let answer = server.service.ask_matching(&rules, &attributes, manner).await;
-    let verdict = match &answer.unjudged {
+    let mut verdict = match &answer.unjudged {
         Some(unjudged) if answer.is_denied_by_error() => {
             refuse(rules.deny_status, &format!("rule {}: no verdict", unjudged.rule.name))
         }
@@ -68,6 +70,11 @@ pub(super) async fn decide<'a, T>(
             answer::authorize(&answer, status, server.config.x_ratelimit_headers)
         }
     };
+    let is_grpc = |kind: Cow<'_, [u8]>| kind.starts_with(b"application/grpc");
+    if verdict.status() != StatusCode::OK && header("content-type").is_some_and(is_grpc) {
+        // Envoy would say UNAVAILABLE, upon which clients try again at once.
+        verdict.headers_mut().insert(GRPC_STATUS, HeaderValue::from_static("8"));
+    }
     then(verdict, &answer)
 }
 

@@ -39,6 +39,7 @@ impl<'a> Attributes<'a> {
         for (name, value) in &mut attributes.pairs {
             match &**name {
                 "path" => normalize(value, reading.paths),
+                "host" => normalize_host(value),
                 "method" if value.iter().any(u8::is_ascii_lowercase) => {
                     value.to_mut().make_ascii_uppercase();
                 }
@@ -88,6 +89,18 @@ impl<'a> Attributes<'a> {
         if let Some((_, value)) = self.pairs.iter_mut().find(|(name, _)| name == "client") {
             *value = Cow::Owned(client.to_string().into_bytes());
         }
+    }
+}
+
+/// Brings a host into its one form: lower case, without a port and without the dots at its end.
+fn normalize_host(host: &mut Cow<'_, [u8]>) {
+    let is_port = |port: &[u8]| port.iter().all(u8::is_ascii_digit);
+    let colon = host.iter().rposition(|byte| *byte == b':');
+    let end = colon.filter(|colon| is_port(&host[colon + 1..])).unwrap_or(host.len());
+    let dots = host[..end].iter().rev().take_while(|byte| **byte == b'.').count();
+    let end = end - dots;
+    if end < host.len() || host.iter().any(u8::is_ascii_uppercase) {
+        *host = Cow::Owned(host[..end].to_ascii_lowercase());
     }
 }
 
@@ -170,6 +183,25 @@ mod tests {
         let found = attributes(&[("path", "/a?b=c")], ClientAddress::default());
         assert_eq!(found.part(&KeyPart::Attribute("user".to_owned())), b"");
         assert_eq!(found.get("path"), Some(&b"/a"[..]));
+    }
+
+    #[test]
+    fn hosts_have_one_form() {
+        for (host, form) in [
+            ("shop.example", "shop.example"),
+            ("Shop.Example:8080", "shop.example"),
+            ("shop.example.", "shop.example"),
+            ("shop.example.:80", "shop.example"),
+            ("shop.example:", "shop.example"),
+            ("[::1]:80", "[::1]"),
+            ("[2001:DB8::1]", "[2001:db8::1]"),
+            ("a:b", "a:b"),
+            (".", ""),
+            ("", ""),
+        ] {
+            let found = attributes(&[("host", host)], ClientAddress::default());
+            assert_eq!(found.get("host"), Some(form.as_bytes()), "{host}");
+        }
     }
 
     #[test]

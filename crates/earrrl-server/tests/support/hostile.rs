@@ -38,7 +38,7 @@ fn requests() -> u64 {
 /// Sends mutated requests, and fails where one is served.
 pub fn none_is_served(name: &str, proxy: &Proxy, limiter: &Limiter) {
     until("the client is over its limit", || proxy.client(HAMMERING).get("/").status == 429);
-    let seed = std::process::id().into();
+    let seed = u64::from(std::process::id());
     println!("{name}: {} requests, seed {seed}", requests());
     let counts = thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)

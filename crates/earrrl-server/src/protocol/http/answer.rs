@@ -56,6 +56,9 @@ pub(super) fn respond(
 /// The header with the outcome of a proxied request: `allow`, `deny`, `quarantine` and so on.
 pub(in crate::protocol) const ACTION: HeaderName = HeaderName::from_static("x-ratelimit-action");
 
+/// The header with the seconds for which a delayed request is to be held before it goes on.
+const DELAY: HeaderName = HeaderName::from_static("x-ratelimit-delay");
+
 /// The answer to a proxy.
 pub(in crate::protocol) type Verdict = axum::http::Response<Vec<u8>>;
 
@@ -83,7 +86,17 @@ pub(in crate::protocol) fn authorize(
     let outcome = answer.decision.as_ref().map_or(Outcome::Allow, |decision| decision.outcome);
     let action = HeaderValue::from_static(outcome.name());
     response.headers_mut().insert(ACTION, action);
+    if let Some(delay) = delay(answer) {
+        response.headers_mut().insert(DELAY, delay);
+    }
     response
+}
+
+fn delay(answer: &Answer<'_>) -> Option<HeaderValue> {
+    let delay = answer.decision.as_ref()?.delay;
+    let mut text = Vec::new();
+    write_seconds(delay, &mut text);
+    HeaderValue::from_bytes(&text).ok().filter(|_| !delay.is_zero())
 }
 
 /// The decision as a JSON object.
