@@ -1,15 +1,12 @@
 //! The recipes of `contrib/` for Caddy, Traefik and Envoy, run by them. nginx's and HAProxy's:
 //! `debian.rs`.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
-
-mod support;
 
 use std::process::Command;
 
-use support::hostile::{self, none_is_served};
-use support::installed;
-use support::proxy::{
+use crate::support::hostile::{self, none_is_served};
+use crate::support::installed;
+use crate::support::proxy::{
     Limiter, Proxy, keeps_out_who_hammers, leaves_the_rest_alone, stays_open_without_us,
 };
 
