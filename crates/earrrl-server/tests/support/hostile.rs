@@ -36,6 +36,7 @@ fn requests() -> u64 {
 }
 
 /// Sends mutated requests, and fails where one is served.
+#[allow(clippy::print_stdout)]
 pub fn none_is_served(name: &str, proxy: &Proxy, limiter: &Limiter) {
     until("the client is over its limit", || proxy.client(HAMMERING).get("/").status == 429);
     let seed = u64::from(std::process::id());
