@@ -99,7 +99,8 @@ pub use settlement::{Charged, Settlement};
 pub use shared::OnFailure;
 pub use verdict::Verdict;
 
-/// Runs the README's example as a doctest.
+/// Runs the examples of both READMEs as doctests.
 #[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../README.md")]
 struct Readme;
