@@ -397,7 +397,7 @@ mod tests {
     fn silent_connections_make_room_for_questions_about_health() {
         let all = Connections::new(Limits::default());
         let admit = || all.admit_reserved(address(1));
-        let mut silent: Vec<_> = (0..RESERVED).map(|_| admit().unwrap()).collect();
+        let silent: Vec<_> = (0..RESERVED).map(|_| admit().unwrap()).collect();
         silent[0].busy();
         let asking = admit().unwrap();
         let overdue = |connection: &Connection| standing(connection) == Standing::Overdue;

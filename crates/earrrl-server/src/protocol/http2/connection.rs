@@ -20,8 +20,8 @@ use super::watched::Watched;
 use crate::connections::Connection;
 use crate::server::Server;
 
-/// Most bytes of a request's headers.
-const MAX_HEADERS: u32 = 16 * 1024;
+/// Most bytes of a request's headers, as HTTP/2 counts them: 64 KiB in 256 fields, and 32 bytes a field.
+const MAX_HEADERS: u32 = 80 * 1024;
 /// Bytes that a client may send of one request's body before it is read.
 const STREAM_WINDOW: u32 = 128 * 1024;
 /// Bytes that a client may send in all before they are read.
