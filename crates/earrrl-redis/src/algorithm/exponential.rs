@@ -1,5 +1,6 @@
 //! Exponential rate limiting: the last rate and its time. Averages of several nodes do not add.
 
+use earrrl::algorithm::Moment;
 use earrrl::algorithm::exponential::Measured;
 use earrrl::{Cost, Exponential, Nanos, State};
 
@@ -51,6 +52,10 @@ impl OnRedis for Exponential {
         false
     }
 
+    fn moment<'a>(&self, _state: &'a mut State) -> Option<&'a mut Moment> {
+        None
+    }
+
     fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
         let State::Exponential(state) = state else { return state };
         State::Exponential(Measured {
@@ -61,5 +66,10 @@ impl OnRedis for Exponential {
 
     fn adjustments(&self, _counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {
         Vec::new()
+    }
+
+    /// Averages of several nodes do not add, so none is ever merged.
+    fn merged(&self, state: State, _counted: &State, _sum: Cost) -> State {
+        state
     }
 }

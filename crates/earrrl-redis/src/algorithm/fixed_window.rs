@@ -1,5 +1,6 @@
 //! Fixed window: a window's number since 1970, and its count.
 
+use earrrl::algorithm::Moment;
 use earrrl::algorithm::fixed_window::Count;
 use earrrl::{Cost, FixedWindow, Nanos, RuleError, State};
 
@@ -42,6 +43,14 @@ impl OnRedis for FixedWindow {
             to.get() / self.window_nanos(),
         );
         State::FixedWindow(Count { window, ..state })
+    }
+
+    fn adds(&self) -> bool {
+        true
+    }
+
+    fn moment<'a>(&self, _state: &'a mut State) -> Option<&'a mut Moment> {
+        None
     }
 
     fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use earrrl::algorithm::Visitor;
+use earrrl::algorithm::{Moment, Visitor};
 use earrrl::{Action, Cost, Limit, Mode, Nanos, Policy, Rule, RuleError, State};
 
 mod average;
@@ -80,19 +80,19 @@ pub(crate) trait OnRedis {
         None
     }
 
-    /// Whether what several nodes counted adds up.
-    fn adds(&self) -> bool {
-        true
-    }
+    /// Returns true if what several nodes counted can be added up.
+    fn adds(&self) -> bool;
+
+    /// The one time that a state consists of, where it is one: a near node leases such a state to its index,
+    /// so that most decisions touch nothing else.
+    fn moment<'a>(&self, state: &'a mut State) -> Option<&'a mut Moment>;
 
     /// The calls that add what one node counted alone, `sum` in all, to the client's record.
     fn adjustments(&self, counted: &State, sum: Cost, now: Nanos) -> Vec<Adjustment>;
 
-    /// A state with what one node counted alone added, as those calls add it to a record. States of another
-    /// algorithm stay.
-    fn merged(&self, state: State, _counted: &State, _sum: Cost) -> State {
-        state
-    }
+    /// Adds what one node counted alone to a state, as those calls add it to a record. States of another
+    /// algorithm stay as they are.
+    fn merged(&self, state: State, counted: &State, sum: Cost) -> State;
 
     /// What a request takes of what is spare, in the unit of the script's part `spare`.
     fn takes(&self, cost: Cost) -> f64 {

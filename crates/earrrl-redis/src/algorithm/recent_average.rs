@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use earrrl::algorithm::Moment;
 use earrrl::{Cost, Nanos, RecentAverage, State};
 
 use super::average::{Life, MANY, life};
@@ -82,6 +83,17 @@ impl OnRedis for RecentAverage {
         let State::RecentAverage(moment) = state else { return state };
         let count = self.count(Some(&moment), from);
         self.state_with_count(count, to).map_or(State::RecentAverage(moment), State::RecentAverage)
+    }
+
+    fn adds(&self) -> bool {
+        true
+    }
+
+    fn moment<'a>(&self, state: &'a mut State) -> Option<&'a mut Moment> {
+        match state {
+            State::RecentAverage(moment) => Some(moment),
+            _ => None,
+        }
     }
 
     fn adjustments(&self, counted: &State, _sum: Cost, now: Nanos) -> Vec<Adjustment> {

@@ -1,7 +1,7 @@
 //! Hybrid sliding window: counts in sub-windows. The slots of its tally are their numbers since 1970.
 
-use earrrl::algorithm::Tally;
 use earrrl::algorithm::sliding_window::Edge;
+use earrrl::algorithm::{Moment, Tally};
 use earrrl::{Cost, Nanos, RuleError, SlidingWindow, State};
 
 use super::fields::{Fields, Packed, moved_slot, whole_micros};
@@ -65,6 +65,14 @@ impl OnRedis for SlidingWindow {
         let (from, to) = (slot_of(self, from), slot_of(self, to));
         let entry = |(slot, cost)| (moved_slot(slot, from, to), cost);
         State::SlidingWindow(Tally::from_entries(tally.entries().map(entry)))
+    }
+
+    fn adds(&self) -> bool {
+        true
+    }
+
+    fn moment<'a>(&self, _state: &'a mut State) -> Option<&'a mut Moment> {
+        None
     }
 
     fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {

@@ -57,6 +57,17 @@ impl OnRedis for TokenBucket {
         State::TokenBucket(Moment(full_at.0 + by * self.ticks_per_nano()))
     }
 
+    fn adds(&self) -> bool {
+        true
+    }
+
+    fn moment<'a>(&self, state: &'a mut State) -> Option<&'a mut Moment> {
+        match state {
+            State::TokenBucket(moment) => Some(moment),
+            _ => None,
+        }
+    }
+
     fn adjustments(&self, counted: &State, sum: Cost, _now: Nanos) -> Vec<Adjustment> {
         let State::TokenBucket(full_at) = counted else { return Vec::new() };
         let alone = in_two(full_at.0, self);

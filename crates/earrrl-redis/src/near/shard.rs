@@ -127,7 +127,9 @@ impl Shard {
         let loan = std::mem::take(&mut line.loan);
         lines.write(at, &line);
         let client = &mut self.entries[line.entry as usize].client;
-        client.get_back(loan);
+        if let Some(rule) = &self.rule {
+            client.get_back(rule.rule.limit(), loan);
+        }
         Some((line.entry, client))
     }
 
@@ -146,12 +148,13 @@ impl Shard {
         rule: Option<Arc<NearRule>>,
         change: &mut impl FnMut(&mut Client),
     ) {
-        self.rule = rule;
+        // What is on loan comes back under the rule that it was lent under.
         for entry in 0..self.entries.len() {
             if let Some((_, client)) = self.whole(self.entries[entry].hash) {
                 change(client);
             }
         }
+        self.rule = rule;
     }
 
     pub(super) fn clear(&mut self) {

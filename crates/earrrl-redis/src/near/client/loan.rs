@@ -3,7 +3,7 @@
 
 use earrrl::algorithm::Moment;
 use earrrl::internal::OneTime;
-use earrrl::{Cost, Decision, Limit, Nanos, Rule, State};
+use earrrl::{Cost, Decision, Limit, Nanos, Rule};
 
 use super::{Client, Due, Lent, Time};
 use crate::algorithm;
@@ -85,21 +85,24 @@ impl Client {
         };
         let takes = algorithm::of(limit).takes(Cost::ONE) / 1e9;
         let room = ((share - self.spent()) / takes) as u64;
-        let state = *moment(&mut self.state)?;
-        let unsent = *moment(&mut self.unsent.state)?;
+        let algorithm = algorithm::of(limit);
+        let state = *algorithm.moment(self.state.as_mut()?)?;
+        let unsent = *algorithm.moment(self.unsent.state.as_mut()?)?;
         self.lent = Lent { room, takes };
         Some(Loan { until, offset: self.offset, room, state, unsent })
     }
 
     /// Gets back what it lent, with what was charged to it.
-    pub(crate) fn get_back(&mut self, loan: Loan) {
+    pub(crate) fn get_back(&mut self, limit: &Limit, loan: Loan) {
         let lent = std::mem::take(&mut self.lent);
         let spent = lent.room.saturating_sub(loan.room);
         if spent == 0 {
             return;
         }
         for (state, now) in [(&mut self.state, loan.state), (&mut self.unsent.state, loan.unsent)] {
-            if let Some(moment) = moment(state) {
+            if let Some(moment) =
+                state.as_mut().and_then(|state| algorithm::of(limit).moment(state))
+            {
                 *moment = now;
             }
         }
@@ -108,19 +111,12 @@ impl Client {
     }
 }
 
-fn moment(state: &mut Option<State>) -> Option<&mut Moment> {
-    match state {
-        Some(State::TokenBucket(moment) | State::RecentAverage(moment)) => Some(moment),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::near::client::{Basis, Told};
-    use earrrl::Mode;
     use earrrl::random::Random;
+    use earrrl::{Mode, State};
     use std::time::Duration;
 
     /// Redis knows what the client knows, and gives it a share.
@@ -156,7 +152,7 @@ mod tests {
                 now = now + Duration::from_millis(random.below(1500));
                 let time = Time { local: now, offset: step / 10_000 * 2_000_000_000 };
                 if random.below(20) == 0 {
-                    lender.get_back(std::mem::take(&mut loan));
+                    lender.get_back(limit, std::mem::take(&mut loan));
                     let share = algorithm::of(limit).takes(Cost::from_units(random.below(30)));
                     let sent = exchange(&mut plain, limit, time, share);
                     assert_eq!(sent, exchange(&mut lender, limit, time, share), "{text}, {step}");
@@ -169,7 +165,7 @@ mod tests {
                     (mode == Mode::Check).then(|| loan.allow(&rule, cost, time)).flatten();
                 quick += u32::from(decision.is_some());
                 if decision.is_none() {
-                    lender.get_back(std::mem::take(&mut loan));
+                    lender.get_back(limit, std::mem::take(&mut loan));
                     decision = lender.decide(&rule, cost, mode, time, Basis::Share);
                     loan = Loan::from_words(lender.lend(limit).words());
                 }
