@@ -8,7 +8,7 @@ use super::average::{Life, MANY, life};
 use super::fields::{Fields, Packed, micros, moved_slot, nanos};
 use super::{Adjustment, OnRedis, Terms};
 
-/// A limit meant as whole is whole, as in the core.
+/// Keeps a limit whole that was meant as whole, as in the core.
 const TOLERANCE: f64 = 1e-12;
 
 impl OnRedis for Exponential {
@@ -43,7 +43,7 @@ impl OnRedis for Exponential {
         record.number().map(nanos)
     }
 
-    /// Forgotten at a billionth of a hundred times the limit.
+    /// Returns the time in which a hundred times the limit decays to a billionth of the limit.
     fn tail(&self) -> f64 {
         self.period_nanos() as f64 / 1e9 * 1e11f64.ln()
     }

@@ -74,17 +74,17 @@ pub(super) fn check_window(window: u64) -> Result<(), RuleError> {
     if window.is_multiple_of(1000) {
         return Ok(());
     }
-    let problem = format!("{window}ns is not whole microseconds, which Redis's clock tells");
+    let problem = format!("{window}ns is not whole microseconds, the resolution of Redis's clock");
     Err(RuleError::new(problem).of("window"))
 }
 
-/// What the script of a limit with one window reads.
+/// Writes the parameters that the script of a limit with one window reads.
 pub(super) fn window_parameters(window: u64, quota: Cost, terms: &Terms<'_>, packed: &mut Packed) {
     let quota = quota.billionths() as f64;
     packed.numbers(&[whole_micros(window), quota, terms.billionths(), terms.linger_ms()]);
 }
 
-/// The microsecond in which a window begins.
+/// Returns the microsecond in which a window begins.
 pub(super) fn start(index: u64, window: u64) -> f64 {
     (u128::from(index) * u128::from(window) / 1000) as f64
 }

@@ -7,11 +7,11 @@ use super::fields::{Fields, Packed, micros, moved_slot, whole_micros};
 use super::fixed_window::check_window;
 use super::{Adjustment, Answers, OnRedis, Terms, tally};
 
-/// Nanoseconds of a slot.
+/// The nanoseconds of a slot.
 const SLOT: u64 = 1000;
 
 impl OnRedis for SlidingLog {
-    /// Entries mean the same under every window.
+    /// Returns no parameters: entries mean the same under every window.
     fn meaning(&self) -> [u64; 4] {
         [0; 4]
     }

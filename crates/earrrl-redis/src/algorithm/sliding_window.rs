@@ -92,7 +92,7 @@ impl OnRedis for SlidingWindow {
     }
 }
 
-/// Of the window in microseconds and its number of sub-windows.
+/// Returns the greatest common divisor of the window in microseconds and the number of sub-windows.
 fn common_divisor(limit: &SlidingWindow) -> u64 {
     let (mut a, mut b) = (limit.window_nanos() / 1000, limit.sub_windows());
     while b != 0 {
@@ -101,7 +101,7 @@ fn common_divisor(limit: &SlidingWindow) -> u64 {
     a.max(1)
 }
 
-/// The number of the sub-window at an instant.
+/// Returns the number of the sub-window at an instant.
 fn slot_of(limit: &SlidingWindow, now: Nanos) -> u64 {
     let (parts, window) = (u128::from(limit.sub_windows()), u128::from(limit.window_nanos()));
     u64::try_from(u128::from(now.get()) * parts / window).unwrap_or(u64::MAX)
