@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use earrrl::{Charge, Cost, Engine, Limiter, MemoryEngine, Mode, Rule, RuleId, RuleSet};
+use earrrl::{Charge, Cost, Engine, Limiter, MemoryEngine, Mode, Rule, RuleId};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand_distr::{Distribution, Uniform};
@@ -30,8 +30,6 @@ fn limiters(rules: &[Rule]) -> Vec<Limiter<[u8]>> {
 
 fn ways(rules: &[Rule]) -> Vec<Way> {
     let (silent, telling) = (limiters(rules), limiters(rules));
-    let set = rules.iter().fold(RuleSet::builder(), |set, rule| set.rule(rule.clone(), 12_500));
-    let set = set.build().expect("enough memory");
     let engine = MemoryEngine::new(12_500).expect("an engine");
     let prepare = |(nth, rule)| engine.prepare(&format!("rule-{nth}"), rule).expect("a rule");
     let ids: Vec<RuleId> = rules.iter().enumerate().map(prepare).collect();
@@ -44,13 +42,6 @@ fn ways(rules: &[Rule]) -> Vec<Way> {
             "a limiter for each, with all figures",
             Box::new(move |key| {
                 telling.iter().all(|limiter| limiter.check(key).decision().allowed)
-            }),
-        ),
-        (
-            "RuleSet",
-            Box::new(move |key| {
-                let request = (0..set.rules().len()).fold(set.request(), |all, _| all.client(key));
-                request.check().expect("a client for each rule").allowed
             }),
         ),
         (

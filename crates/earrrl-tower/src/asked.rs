@@ -7,7 +7,7 @@ use http::StatusCode;
 use http::request::Parts;
 use smallvec::SmallVec;
 
-use crate::key::{KeyBuffer, MAX_KEY_LEN};
+use crate::key::KeyBuffer;
 use crate::known::Known;
 use crate::request_rule::{Missing, RequestCost, RequestRule};
 
@@ -53,7 +53,9 @@ impl Asked {
                 continue;
             }
             let start = self.keys.len();
-            if !rule.key.write(request, &mut self.keys) || self.keys.len() - start > MAX_KEY_LEN {
+            if rule.key.write(request, &mut self.keys) {
+                self.keys.bound(start);
+            } else {
                 self.keys.truncate(start);
                 match rule.missing {
                     Missing::Shared => {}

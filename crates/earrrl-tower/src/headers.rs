@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use earrrl::{Action, Cost, Decision, Limit, Outcome, Quota, Rule, Wait};
+use earrrl::{Action, Cost, Decision, Limit, Outcome, Quota, Replenishment, Rule, Wait};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::buffer::Buffer;
@@ -46,7 +46,7 @@ impl Available {
     pub(crate) fn tells(rule: &Rule, decision: &Decision, place: usize) -> bool {
         let tells = decision.outcome == Outcome::Deny
             || decision.remaining > 0
-            || matches!(rule.limit(), Limit::FixedWindow(_));
+            || rule.limit().replenishment() == Replenishment::AtWindowEnd;
         decision.rule == place && tells
     }
 
@@ -83,8 +83,11 @@ pub fn peek_cost(decision: &Decision, place: usize, cost: Cost) -> Cost {
 
 /// The time in which `units` are earned; a window's are there again at its end.
 fn earned_in(limit: &Limit, units: u64, decision: &Decision) -> Option<u64> {
-    if matches!(limit, Limit::FixedWindow(_)) && !decision.reset_after.is_zero() {
-        return Some(seconds(decision.reset_after));
+    match limit.replenishment() {
+        Replenishment::AtWindowEnd if !decision.reset_after.is_zero() => {
+            return Some(seconds(decision.reset_after));
+        }
+        Replenishment::AtWindowEnd | Replenishment::Steady => {}
     }
     // The nearest whole second: rounded up, limits of several units a second would be used by five
     // sixths only. A client that reads each answer is not misled, since it rests at 0 units.

@@ -11,10 +11,8 @@ use http::request::Parts;
 
 use crate::ClientAddress;
 use crate::address::ipv4_text;
+use crate::bounded_key;
 use crate::buffer::Buffer;
-
-/// The longest key, in bytes. A longer one is taken as missing.
-pub const MAX_KEY_LEN: usize = 4096;
 
 /// Reads from a request whose it is.
 ///
@@ -52,6 +50,17 @@ impl KeyBuffer {
 
     pub(crate) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Shortens the key that begins at `start` if it is longer than an engine takes.
+    #[inline]
+    pub(crate) fn bound(&mut self, start: usize) {
+        let key = &self.as_bytes()[start..];
+        if !bounded_key::is_kept(key) {
+            let shortened = bounded_key::shortened(key);
+            self.truncate(start);
+            self.push(&shortened);
+        }
     }
 
     pub(crate) fn truncate(&mut self, len: usize) {

@@ -55,10 +55,11 @@
 //!
 //! # For authors of other servers
 //!
-//! [`headers`], [`problem`] and [`address`] are what the layer itself uses.
+//! [`headers`], [`problem`], [`address`] and [`bounded_key`] are the parts that the layer itself is made of.
 
 pub mod address;
 mod asked;
+mod bounded_key;
 mod buffer;
 mod client_address;
 mod conclude;
@@ -81,6 +82,7 @@ mod shared;
 mod verdict;
 
 pub use address::Prefixes;
+pub use bounded_key::{MAX_KEY_LEN, bounded_key};
 pub use client_address::{AddressSource, ClientAddress};
 pub use event::Event;
 pub use future::ResponseFuture;

@@ -63,6 +63,20 @@ fn a_request_without_a_key_is_dealt_with_as_asked() {
 }
 
 #[test]
+fn a_long_key_is_limited_like_any_other() {
+    let long = "k".repeat(5000);
+    let other = format!("{long}2");
+    for missing in [Missing::Shared, Missing::Skip, Missing::Deny(StatusCode::UNAUTHORIZED)] {
+        let (engine, _) = engine();
+        let rule = by_header("x-api-key", "gcra 1/s burst=2").missing(missing);
+        let layer = layer(&engine, [rule]);
+        let with = |key: &str| request("192.0.2.1", &[("x-api-key", key)]);
+        assert_eq!(served(&layer, (0..5).map(|_| with(&long))), 2, "{missing:?}");
+        assert_eq!(served(&layer, (0..5).map(|_| with(&other))), 2, "{missing:?}: another client");
+    }
+}
+
+#[test]
 fn a_denial_is_a_problem_with_headers() {
     let (engine, _) = engine();
     let builder = RateLimitLayer::builder(engine).rule(per_address("gcra 0.1/s burst=2"));

@@ -30,8 +30,6 @@ pub enum RuleErrorKind {
     Cost,
     /// An invalid name of a rule.
     Name,
-    /// A request that does not name one client for each rule, or a set without rules or with too many.
-    Clients,
     /// Something that this engine or algorithm can't do.
     Unsupported,
 }

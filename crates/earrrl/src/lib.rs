@@ -37,7 +37,7 @@ pub mod sim;
 mod store;
 
 pub use algorithm::types::*;
-pub use algorithm::{Algorithm, Limit, Mode, Moment, Policy, State};
+pub use algorithm::{Algorithm, Limit, Mode, Moment, Policy, Replenishment, State};
 #[cfg(feature = "std")]
 pub use clock::{Anchor, SystemClock, TickingClock};
 pub use clock::{Clock, ManualClock, Nanos};
@@ -55,8 +55,6 @@ pub use memory::MemoryEngine;
 pub use parameter::Rate;
 pub use quota::Quota;
 pub use rule::Rule;
-#[cfg(feature = "std")]
-pub use rules::{Request, RuleSet, RuleSetBuilder};
 #[cfg(feature = "std")]
 pub use store::{BuildError, table};
 

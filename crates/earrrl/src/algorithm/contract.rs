@@ -3,7 +3,7 @@
 use alloc::string::String;
 use core::time::Duration;
 
-use super::policy::{Mode, Policy};
+use super::policy::{Mode, Policy, Replenishment};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Figures, Wait};
@@ -79,6 +79,9 @@ pub trait Algorithm: Sized {
 
     /// Units, and the seconds in which they are allowed, as headers say it; see [`Quota`](crate::Quota).
     fn allowance(&self) -> (f64, f64);
+
+    /// How used units come back, which is what the window of a `RateLimit` header follows from.
+    fn replenishment(&self) -> Replenishment;
 
     /// The most bytes that a busy client's state has on the heap.
     fn most_heap_bytes(&self) -> usize {

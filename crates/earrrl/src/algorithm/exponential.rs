@@ -13,7 +13,7 @@ use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
-use super::{Algorithm, ClientState, Policy};
+use super::{Algorithm, ClientState, Policy, Replenishment};
 use crate::arithmetic::{exp, exp_m1, ln, ln_1p};
 use crate::clock::Nanos;
 use crate::cost::Cost;
@@ -179,6 +179,10 @@ impl Algorithm for Exponential {
 
     fn allowance(&self) -> (f64, f64) {
         (self.limit.as_f64(), self.period_secs())
+    }
+
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::Steady
     }
 
     /// The present rate stays.

@@ -9,7 +9,7 @@ use alloc::string::String;
 use core::time::Duration;
 
 use super::windowed::{Windowed, windowed, windowed_terms};
-use super::{Algorithm, ClientState, Policy};
+use super::{Algorithm, ClientState, Policy, Replenishment};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
@@ -75,6 +75,10 @@ impl Algorithm for FixedWindow {
     }
 
     windowed_terms!();
+
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::AtWindowEnd
+    }
 
     /// The count goes on in the present window.
     fn convert(&self, old: &Self, state: Count, now: Nanos) -> Option<Count> {

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use super::contract::{Algorithm, ClientState, Judged, decide, judge};
 use super::list::Stored;
-use super::policy::{Mode, Policy};
+use super::policy::{Mode, Policy, Replenishment};
 use super::{Limit, State, each};
 use crate::clock::Nanos;
 use crate::cost::Cost;
@@ -102,6 +102,11 @@ impl Limit {
     /// Units, and the seconds in which they are allowed.
     pub(crate) fn allowance(&self) -> (f64, f64) {
         each!(self, limit => limit.allowance())
+    }
+
+    /// How used units come back.
+    pub fn replenishment(&self) -> Replenishment {
+        each!(self, limit => limit.replenishment())
     }
 
     /// How far the instant that a request is stored at may lag behind the present one: a 128th of the time in

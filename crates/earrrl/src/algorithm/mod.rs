@@ -45,5 +45,5 @@ pub use contract::{Algorithm, ClientState, Moment};
 #[cfg(feature = "std")]
 pub(crate) use contract::{Judged, figures, judge};
 pub(crate) use limit::parse;
-pub use policy::{Mode, Policy};
+pub use policy::{Mode, Policy, Replenishment};
 pub use tally::Tally;

@@ -30,3 +30,12 @@ pub enum Mode {
     /// Judge only: nothing is stored.
     Peek,
 }
+
+/// The way in which used units come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replenishment {
+    /// Bit by bit, at the rate allowed.
+    Steady,
+    /// All at once, at the end of the window.
+    AtWindowEnd,
+}

@@ -16,7 +16,7 @@ use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
-use super::{Algorithm, Moment, Policy};
+use super::{Algorithm, Moment, Policy, Replenishment};
 use crate::arithmetic::{CELLS, div_ceil, exp, ln, ln_1p, softplus_of_cells, ticks_as_f64};
 use crate::clock::Nanos;
 use crate::cost::Cost;
@@ -241,6 +241,10 @@ impl Algorithm for RecentAverage {
 
     fn allowance(&self) -> (f64, f64) {
         (self.burst().max(1.0), self.period_secs)
+    }
+
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::Steady
     }
 
     /// The present rate stays; none where nothing is left of it.

@@ -11,7 +11,7 @@ use alloc::string::String;
 use core::time::Duration;
 
 use super::windowed::{Windowed, windowed, windowed_terms};
-use super::{Algorithm, ClientState, Policy};
+use super::{Algorithm, ClientState, Policy, Replenishment};
 use crate::arithmetic::{mul_div_floor, product_at_most};
 use crate::clock::Nanos;
 use crate::cost::Cost;
@@ -108,6 +108,10 @@ impl Algorithm for SlidingCounter {
     }
 
     windowed_terms!();
+
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::Steady
+    }
 
     /// The sum goes on in the present window.
     fn convert(&self, old: &Self, state: Counts, now: Nanos) -> Option<Counts> {

@@ -12,7 +12,7 @@ use alloc::string::String;
 use core::time::Duration;
 
 use super::windowed::{Windowed, windowed, windowed_terms};
-use super::{Algorithm, Policy, Tally};
+use super::{Algorithm, Policy, Replenishment, Tally};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
@@ -120,6 +120,10 @@ impl Algorithm for SlidingLog {
     }
 
     windowed_terms!();
+
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::Steady
+    }
 
     /// As many entries as a client of requests of cost 1 can have.
     fn most_heap_bytes(&self) -> usize {

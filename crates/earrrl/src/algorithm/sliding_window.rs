@@ -10,7 +10,7 @@ use alloc::string::String;
 use core::time::Duration;
 
 use super::windowed::{Windowed, windowed, windowed_terms};
-use super::{Algorithm, Policy, Tally};
+use super::{Algorithm, Policy, Replenishment, Tally};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
@@ -152,6 +152,10 @@ impl Algorithm for SlidingWindow {
     }
 
     windowed_terms!();
+
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::Steady
+    }
 
     fn most_heap_bytes(&self) -> usize {
         Tally::bytes_of(self.sub_windows as usize + 2)

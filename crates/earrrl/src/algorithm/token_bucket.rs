@@ -16,7 +16,7 @@ use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
-use super::{Algorithm, Moment, Policy};
+use super::{Algorithm, Moment, Policy, Replenishment};
 use crate::arithmetic::{div_ceil, div_floor, mul_div_ceil, mul_div_floor};
 use crate::clock::Nanos;
 use crate::cost::Cost;
@@ -230,6 +230,10 @@ impl Algorithm for TokenBucket {
 
     fn allowance(&self) -> (f64, f64) {
         (self.capacity.as_f64(), self.fill_secs())
+    }
+
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::Steady
     }
 
     /// The present balance stays, rounded down.

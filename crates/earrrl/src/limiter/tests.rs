@@ -12,7 +12,7 @@ use super::*;
 use crate::clock::tests::Lagging;
 use crate::clock::{Clock, ManualClock};
 use crate::store::table::TableError;
-use crate::{Decision, Outcome, RuleSet, State, Wait};
+use crate::{Decision, Outcome, State, Wait};
 
 const RULES: [&str; 8] = [
     "recent-average 2/s half-life=5s strict",
@@ -229,58 +229,6 @@ fn threads_together_are_allowed_what_one_is() {
             assert_eq!(allowed.into_inner(), alone, "{text}, {threads} threads");
         }
     }
-}
-
-/// One rule for each client and one that all share: the shared one is never over-admitted, and what
-/// it denies is charged to no client.
-#[test]
-fn a_denied_request_leaves_no_charge_behind() {
-    for (own, shared) in [
-        ("gcra 1/s burst=100", "gcra 1/s burst=50"),
-        ("gcra 1/s burst=100", "fixed-window 50/1h"),
-        ("fixed-window 100/1h", "gcra 1/s burst=50"),
-        ("sliding-log 100/1h", "sliding-window 50/1h"),
-        ("recent-average 1/s half-life=1m leaky", "gcra 1/s burst=50"),
-    ] {
-        let builder = RuleSet::builder().rule(rule(own), 100).rule(rule(shared), 1);
-        let set = builder.build_with_clock(ManualClock::new(at(0))).unwrap();
-        let (set, start) = (&set, &Barrier::new(4));
-        let left = |client: u64| set.request().client(&client).client("all").peek().unwrap();
-        let allowed: Vec<usize> = thread::scope(|scope| {
-            let ask = |client: u64| {
-                move || {
-                    start.wait();
-                    let one = || set.request().client(&client).client("all").check().unwrap();
-                    (0..60).filter(|_| one().allowed).count()
-                }
-            };
-            let threads: Vec<_> = (0..4).map(|client| scope.spawn(ask(client))).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-        });
-        assert!(allowed.iter().sum::<usize>() <= 50, "{own}, {shared}: {allowed:?}");
-        assert_eq!(left(0).rule, 1);
-        set.reset(1, "all");
-        for (client, allowed) in allowed.iter().enumerate() {
-            let remaining = left(client as u64);
-            let expected = own_remaining(own, *allowed).min(50);
-            assert_eq!(remaining.remaining, expected, "{own}, {shared}");
-        }
-    }
-}
-
-/// What a client of the rule has left after a number of requests at once.
-fn own_remaining(text: &str, requests: usize) -> u64 {
-    let (limiter, _) = manual(text);
-    allowed_of(&limiter, "k", requests);
-    limiter.peek("k", Cost::ONE).unwrap().remaining()
-}
-
-#[test]
-fn a_rule_set_wants_one_charge_a_rule() {
-    assert!(matches!(RuleSet::builder().build(), Err(BuildError::Rule(_))));
-    let set = RuleSet::builder().rule(rule("gcra 1/s burst=1"), 1).build().unwrap();
-    assert!(set.request().check().is_err());
-    assert!(set.request().client("a").client("b").check().is_err());
 }
 
 #[test]

@@ -1,3 +1,4 @@
+use std::sync::Barrier;
 use std::thread;
 
 use super::prepared::BLOCK;
@@ -40,6 +41,62 @@ fn an_instant_of_a_moment_ago_decides_only_what_it_can() {
         clock.0.advance(Duration::from_nanos(1));
         assert!(ask().allowed, "{count} rules");
     }
+}
+
+/// One rule for each client and one that all share: the shared one is never over-admitted, and what
+/// it denies is charged to no client.
+#[test]
+fn a_denied_request_leaves_no_charge_behind() {
+    for (own, shared) in [
+        ("gcra 1/s burst=100", "gcra 1/s burst=50"),
+        ("gcra 1/s burst=100", "fixed-window 50/1h"),
+        ("fixed-window 100/1h", "gcra 1/s burst=50"),
+        ("sliding-log 100/1h", "sliding-window 50/1h"),
+        ("recent-average 1/s half-life=1m leaky", "gcra 1/s burst=50"),
+    ] {
+        let engine = engine();
+        let prepare = |name, text: &str, capacity| {
+            engine.prepare_with(name, &text.parse().unwrap(), capacity).unwrap()
+        };
+        let (own_id, shared_id) = (prepare("own", own, 100), prepare("shared", shared, 1));
+        let (engine, start) = (&engine, &Barrier::new(4));
+        let ask =
+            |client: u8, mode| {
+                let client = [client];
+                let charges = [(own_id, &client[..]), (shared_id, b"all")]
+                    .map(|(rule, key)| Charge { rule, key, cost: Cost::ONE });
+                engine.decide(&charges, mode, None).into_inner().unwrap()
+            };
+        let allowed: Vec<usize> = thread::scope(|scope| {
+            let run = |client: u8| {
+                move || {
+                    start.wait();
+                    (0..60).filter(|_| ask(client, Mode::Check).allowed).count()
+                }
+            };
+            let threads: Vec<_> = (0..4).map(|client| scope.spawn(run(client))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(allowed.iter().sum::<usize>() <= 50, "{own}, {shared}: {allowed:?}");
+        assert_eq!(ask(0, Mode::Peek).rule, 1);
+        engine.reset(shared_id, b"all").into_inner().unwrap();
+        for (client, allowed) in (0..).zip(&allowed) {
+            let expected = remaining_after(own, *allowed).min(50);
+            assert_eq!(ask(client, Mode::Peek).remaining, expected, "{own}, {shared}");
+        }
+    }
+}
+
+/// Returns the quota that a client of the rule has left after a number of requests at once.
+fn remaining_after(rule: &str, requests: usize) -> u64 {
+    let engine = engine();
+    let rule = engine.prepare("rule", &rule.parse().unwrap()).unwrap();
+    let ask = |mode| {
+        let charge = Charge { rule, key: b"k", cost: Cost::ONE };
+        engine.decide(&[charge], mode, None).into_inner().unwrap()
+    };
+    (0..requests).for_each(|_| assert!(ask(Mode::Check).allowed));
+    ask(Mode::Peek).remaining
 }
 
 /// Where the clients' states are larger; and another bound keeps who is there.

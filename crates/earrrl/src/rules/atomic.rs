@@ -280,7 +280,7 @@ impl<'r> Request<'r, '_> {
     fn judge(&mut self, part: &Part<'_>) -> Judgement {
         let now = self.now;
         match self.shards.of(part) {
-            Some(shard) => shard.lend(part.key, |state| part.allows(state, now)),
+            Some(shard) => shard.inspect(part.key, |state| part.allows(state, now)),
             None => part.settled(now, |part| {
                 part.clients.lend(part.key, part.rule.limit(), |state| part.allows(state, now))
             }),
@@ -291,7 +291,7 @@ impl<'r> Request<'r, '_> {
     fn figures(&mut self, part: &Part<'_>) -> Figures {
         let now = self.now;
         match self.shards.of(part) {
-            Some(shard) => shard.lend(part.key, |state| part.judge(state, now)).1,
+            Some(shard) => shard.inspect(part.key, |state| part.judge(state, now)).1,
             None => part.peek(now).1,
         }
     }

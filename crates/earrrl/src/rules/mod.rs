@@ -12,13 +12,9 @@ pub(crate) mod atomic;
 mod one_time;
 #[cfg(feature = "std")]
 pub(crate) mod part;
-#[cfg(feature = "std")]
-mod set;
 
 #[cfg(feature = "std")]
 pub use one_time::OneTime;
-#[cfg(feature = "std")]
-pub use set::{Request, RuleSet, RuleSetBuilder};
 
 use alloc::vec::Vec;
 use core::time::Duration;

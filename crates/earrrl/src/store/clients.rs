@@ -149,7 +149,7 @@ impl Clients {
             }
             Kept::States(states) => {
                 let mut shard = states.lock_of(key);
-                (!states.is_sealed()).then(|| shard.lend(key, judge))
+                (!states.is_sealed()).then(|| shard.inspect(key, judge))
             }
         }
     }

@@ -38,7 +38,7 @@ impl Older {
     pub(crate) fn settle(&self, key: KeyHash, rule: &Rule, clients: &Clients, now: Nanos) {
         // All are on their way before the first is waited for.
         self.prefetch(key);
-        if !clients.has(key) {
+        if !clients.contains(key) {
             let _alone = alone(key);
             if let Some((state, limit)) = self.take(key) {
                 clients.receive(key, rule, state, limit, now);
@@ -100,7 +100,7 @@ impl Older {
 
     /// The longest idle first, so that they are so in the store after, too.
     fn sweep_states(&self, from: &States, rule: &Rule, clients: &Clients, now: Nanos) {
-        for shard in from.places() {
+        for shard in from.indices() {
             let next = || from.lock(shard).longest_idle();
             while let Some(key) = next() {
                 let _alone = alone(key);
@@ -131,7 +131,7 @@ impl Clients {
     /// Where a client is that is not here: with it, what was its state here.
     pub(crate) fn next(&self, key: KeyHash, limit: &Limit, now: Nanos) -> Option<&Next> {
         let next = self.next.get()?;
-        if !next.clients.has(key) {
+        if !next.clients.contains(key) {
             let _alone = alone(key);
             if let Some(state) = self.take(key, limit) {
                 next.clients.receive(key, &next.rule, state, limit, now);
@@ -140,10 +140,10 @@ impl Clients {
         Some(next)
     }
 
-    fn has(&self, key: KeyHash) -> bool {
+    fn contains(&self, key: KeyHash) -> bool {
         match &self.kept {
             Kept::Words(table) => table.get(key).is_some(),
-            Kept::States(states) => states.lock_of(key).has(key),
+            Kept::States(states) => states.lock_of(key).contains(key),
         }
     }
 
