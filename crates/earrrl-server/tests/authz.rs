@@ -1,5 +1,4 @@
 //! `ANY /v1/authz` as proxies ask it, and as a client that wants to choose its own verdict would.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;

@@ -1,5 +1,4 @@
 //! The clients that people use: redis-cli, redis-py, ioredis, curl. `scripts/setup` installs them.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod support;

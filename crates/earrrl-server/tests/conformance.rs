@@ -1,6 +1,5 @@
 //! The conformance suite over both protocols: what is answered in process is answered over them,
 //! every field of it.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;

@@ -1,5 +1,4 @@
 //! Envoy's rate limit service while things change: files, control planes, Redis, hostile clients.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;

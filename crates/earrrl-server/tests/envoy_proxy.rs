@@ -1,5 +1,4 @@
 //! A real Envoy, and gRPC's own client, against the rate limit service.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;

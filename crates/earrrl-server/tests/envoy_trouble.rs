@@ -3,7 +3,6 @@
 //! The limit is zero, so every request that passes was let through without a limit: Envoy had no answer
 //! in time. How many those are is printed. With `EARRRL_LONG=1` Envoy waits for 20 ms, as it does by
 //! default, and everything happens twenty times.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod support;

@@ -1,5 +1,4 @@
 //! Listeners that are not plain TCP: Unix sockets, sockets handed over, HTTP/2 in clear text.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;

@@ -1,6 +1,5 @@
 //! Near decisions by servers in processes of their own, one Redis between them: what they admit together, beside
 //! what one place would have admitted of the same requests. `EARRRL_LONG=1` runs more of them, for longer.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod support;

@@ -1,6 +1,5 @@
 //! The OpenAPI document describes what is there: every route and every answer of the golden
 //! exchanges.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;

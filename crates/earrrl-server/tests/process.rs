@@ -1,5 +1,4 @@
 //! The binary as a process: its memory, its descriptors, its signals, its command line.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;

@@ -1,6 +1,5 @@
 //! The recipes of `contrib/` for Caddy, Traefik and Envoy, run by them. nginx's and HAProxy's:
 //! `debian.rs`.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;

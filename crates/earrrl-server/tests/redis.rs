@@ -1,5 +1,4 @@
 //! The server over a real Redis: shared by two servers, killed and restarted under load, never there.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;

@@ -1,5 +1,4 @@
 //! `earrrl replay --config` agrees with a server of the same configuration, decision by decision.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod command;

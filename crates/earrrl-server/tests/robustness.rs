@@ -1,5 +1,4 @@
 //! How peers break, and that this server does not: against a server in this process.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;

@@ -1,6 +1,5 @@
 //! Full load, a million clients, and reloads all the while: no error, and memory stays as it is.
 //! A few seconds; with `EARRRL_LONG=1` five minutes and a reload every ten seconds.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod support;

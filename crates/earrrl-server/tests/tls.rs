@@ -1,5 +1,4 @@
 //! TLS as clients see it: what is spoken, who is let in, and certificates that are replaced.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;

@@ -2,7 +2,6 @@
 //! a clock that stands still but for lines `@ +2s`.
 //!
 //! `EARRRL_BLESS=1` writes what comes back into the files.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;

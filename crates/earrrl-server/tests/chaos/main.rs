@@ -5,7 +5,6 @@
 //! stays within what was allowed.
 //!
 //! Twenty seconds and more; with `EARRRL_LONG=1` ten minutes.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
 #[path = "../support/mod.rs"]
