@@ -8,7 +8,7 @@ use earrrl::{Clock, Nanos};
 pub(crate) struct Clocks {
     /// This node's clock.
     pub(crate) clock: Arc<dyn Clock>,
-    /// How far Redis's clock is ahead of this node's, for every breaker's group.
+    /// The distance of Redis's clock from this node's, for every breaker's group.
     pub(crate) offsets: Vec<Offset>,
     /// The latest microsecond that a caller gave.
     latest: AtomicU64,

@@ -13,7 +13,7 @@ pub(crate) struct Node {
     pub(crate) name: [u8; 8],
     next: AtomicU64,
     nodes: AtomicU32,
-    /// When the last exchange of all clients ended, by this node's clock.
+    /// The end of the last exchange of all clients, by this node's clock.
     exchanged: AtomicU64,
 }
 

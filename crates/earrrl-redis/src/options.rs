@@ -107,11 +107,11 @@ pub struct Options {
     pub prefix: String,
     /// The form of clients' names in keys.
     pub clients: ClientKeys,
-    /// How long a decision waits for Redis.
+    /// The time that a decision waits for Redis.
     pub deadline: Duration,
     /// The policy for requests that Redis does not answer in that time.
     pub when_gone: WhenGone,
-    /// How long a record is kept after nothing in it can change a decision.
+    /// The time for which a record is kept after nothing in it can change a decision.
     pub linger: Duration,
     /// The most clients of each rule in this node's own table, and the most clients whose counts are handed over.
     pub local_capacity: usize,

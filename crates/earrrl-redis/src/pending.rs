@@ -14,7 +14,7 @@ const MAX_ADJUSTMENTS: usize = 256;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Pending {
-    /// When the first of it was charged.
+    /// The time of the first charge.
     since: Nanos,
     pub(crate) sum: Cost,
     /// The state of a client that was charged nothing else.

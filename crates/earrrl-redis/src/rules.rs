@@ -25,7 +25,7 @@ pub(crate) struct PreparedRule {
     pub(crate) rule: Rule,
     pub(crate) kind: Kind,
     pub(crate) tag: u32,
-    /// When these parameters became known here.
+    /// The time at which these parameters became known here.
     pub(crate) since: Nanos,
     /// Parameters under which records may still have been written.
     pub(crate) earlier: Vec<(u32, Limit)>,
@@ -34,7 +34,7 @@ pub(crate) struct PreparedRule {
     /// True if this node decides by itself.
     pub(crate) is_near: bool,
     pub(crate) near: Option<Arc<Table>>,
-    /// How long this node's claims hold.
+    /// The duration of this node's claims.
     pub(crate) claim_ttl: Duration,
 }
 

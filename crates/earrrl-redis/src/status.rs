@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How decisions are made at present.
+/// The place where decisions are made at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EngineMode {
@@ -33,7 +33,7 @@ impl EngineMode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// How decisions are made at present.
+    /// The place where decisions are made at present.
     pub mode: EngineMode,
     /// The last failure, if there was one, for people to read.
     pub last_failure: Option<String>,

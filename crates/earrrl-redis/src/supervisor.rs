@@ -31,7 +31,7 @@ const SUCCESSES: u32 = 3;
 /// Failed probes in a row after which the connection is replaced.
 const FAILURES: u32 = 3;
 const SHORTEST_BACKOFF: Duration = Duration::from_millis(10);
-/// How long earlier parameters of a rule are kept: longer than any record lives.
+/// The time for which earlier parameters of a rule are kept: longer than any record lives.
 const HISTORY: Duration = Duration::from_secs(400 * 366 * 86_400);
 
 pub(crate) async fn run(shared: Arc<Shared>) {

@@ -29,7 +29,7 @@ struct Entry {
     tag: u32,
     /// The breaker's group.
     group: usize,
-    /// When the last of it was charged.
+    /// The time of the last charge.
     latest: Nanos,
     pending: Pending,
 }

@@ -23,8 +23,8 @@ use crate::connection::redirect::is_moving;
 use crate::request::{Request, time_argument};
 use crate::shared::Shared;
 
-/// How long after its deadline Redis may still execute a call. A call that reaches it later, because the server was
-/// stopped or a network held it back, does nothing.
+/// The time after its deadline in which Redis may still execute a call. A call that reaches it later, because the
+/// server was stopped or a network held it back, does nothing.
 const GRACE: Duration = Duration::from_secs(1);
 /// A margin for the error in judging that time.
 const SLACK: Duration = Duration::from_millis(500);

@@ -1,9 +1,9 @@
-//! Why a call of Redis was not answered.
+//! The reasons why Redis did not answer a call.
 
 use earrrl::EngineError;
 use redis::RedisError;
 
-/// Why a call was not answered.
+/// The reason why a call was not answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Not in time.

@@ -23,7 +23,7 @@ const PROLONGED: Duration = Duration::from_secs(600);
 /// The flag that has a script renew it.
 const PROLONGS: u8 = 8;
 const SLOTS: usize = 16_384;
-/// How long calls go without receipts after their slot was found to be moving between shards.
+/// The time for which calls go without receipts after their slot was found to be moving between shards.
 const MOVING: Duration = Duration::from_secs(1);
 
 /// The receipts of this node.

@@ -18,14 +18,14 @@ use tokio::time::sleep;
 const MAX_REDIRECTIONS: u32 = 3;
 /// The first pause before a node that is not ready is asked again.
 const WAIT: Duration = Duration::from_millis(1);
-/// How long a node without a connection is not asked: asking makes the crate connect to all nodes anew.
+/// The time for which a node without a connection is not asked: asking makes the crate connect to all nodes anew.
 const UNKNOWN_NODE_PAUSE: Duration = Duration::from_secs(1);
 
 /// A connection to a Cluster.
 #[derive(Clone)]
 pub(crate) struct Cluster {
     connection: ClusterConnection,
-    /// When a redirection last named a node without a connection.
+    /// The time at which a redirection last named a node without a connection.
     unknown: Arc<Mutex<Option<Instant>>>,
 }
 

@@ -26,7 +26,7 @@ const BATCH: usize = 64;
 const MAX_IN_FLIGHT: usize = 16;
 /// The timeout of a write. Afterwards it is sent again: nothing is lost, and nothing counts twice.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a round waits for slow groups before the next round begins without them.
+/// The time that a round waits for slow groups before the next round begins without them.
 const GROUP_TIMEOUT: Duration = Duration::from_millis(100);
 /// The interval of heartbeats, and how long a node counts as alive after one.
 const HEARTBEAT: Duration = Duration::from_secs(1);

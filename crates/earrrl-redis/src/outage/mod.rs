@@ -1,4 +1,4 @@
-//! What happens while Redis is gone, and what is made up for when it is back.
+//! Decisions while Redis is gone, and the work that follows when it is back.
 
 pub(crate) mod hand_over;
 pub(crate) mod policy;

@@ -14,7 +14,7 @@ use crate::algorithm;
 pub(crate) struct Lease {
     /// The end of the lease, by this node's clock.
     until: Nanos,
-    /// How far Redis's clock is ahead of this node's.
+    /// The nanoseconds by which Redis's clock is ahead of this node's.
     offset: i64,
     /// Billionths of a unit that may be spent.
     headroom: u64,

@@ -29,7 +29,7 @@ pub(crate) struct Time {
     pub(crate) offset: i64,
 }
 
-/// How soon a client is to be exchanged with Redis.
+/// The urgency of a client's exchange with Redis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Urgency {
@@ -41,7 +41,7 @@ pub(crate) enum Urgency {
     Urgent,
 }
 
-/// What a decision may rest on.
+/// The grounds that a decision may rest on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Authority {
     /// The state, and this node's share.
@@ -56,14 +56,14 @@ pub(crate) enum Authority {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Client {
-    /// What this node may spend, including what it has not reported to Redis yet, and until when.
+    /// This node's share, including what it has not reported to Redis yet, and the end of it.
     share: f64,
     until: Nanos,
     /// The time from which on the share is to be claimed anew.
     renew: Nanos,
-    /// Until when the state may be used to deny.
+    /// The end of the time in which the state may be used to deny.
     fresh: Nanos,
-    /// How far Redis's clock is ahead of this node's.
+    /// The nanoseconds by which Redis's clock is ahead of this node's.
     offset: i64,
     /// The latest time of a request: time does not go back between two of them.
     latest: Nanos,
@@ -71,7 +71,7 @@ pub(crate) struct Client {
     in_flight: Option<Box<Contribution>>,
     /// The number of recent denials.
     denials: u32,
-    /// How soon it is to be exchanged, and the queue that it is in.
+    /// The urgency of its exchange, and the queue that it is in.
     pub(crate) urgency: Urgency,
     pub(crate) queued: Urgency,
     /// True until the first decision after a snapshot.
@@ -85,7 +85,7 @@ pub(crate) struct Client {
     state: Option<State>,
     /// The time since which it is to be exchanged.
     pub(crate) queued_since: Nanos,
-    /// Until when it is denied without asking Redis.
+    /// The end of the time in which it is denied without asking Redis.
     backoff_until: Nanos,
     /// The number of other nodes that know it.
     others: u32,
@@ -97,7 +97,7 @@ pub(crate) struct Client {
     last_call: u64,
     wanted: f64,
     applied: u64,
-    /// When the last call was made, by this node's clock.
+    /// The time of the last call, by this node's clock.
     called: Nanos,
     /// The headroom of the lease that is out, in billionths of a unit.
     leased: u64,

@@ -25,16 +25,16 @@ pub(crate) struct SyncCall {
 pub(crate) struct Snapshot {
     /// The state with everything that was sent.
     pub(crate) state: Option<State>,
-    /// What may be spent until an instant of this node's clock.
+    /// This node's share, and the end of it by this node's clock.
     pub(crate) share: f64,
     pub(crate) until: Nanos,
     /// The time from which on the share is to be claimed anew.
     pub(crate) renew: Nanos,
-    /// Until when the state may be used to deny.
+    /// The end of the time in which the state may be used to deny.
     pub(crate) fresh: Nanos,
     /// The number of other nodes that know the client.
     pub(crate) others: u32,
-    /// How much of the needed headroom was missing.
+    /// The part of the needed headroom that was missing.
     pub(crate) missing: f64,
 }
 
