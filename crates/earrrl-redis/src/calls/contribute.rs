@@ -4,10 +4,12 @@
 use std::sync::Arc;
 
 use earrrl::{Cost, Nanos};
+use redis::Value;
 
 use crate::algorithm::{self, Packed, micros};
 use crate::calls::adjust;
-use crate::calls::convert::{converting, done_or_foreign};
+use crate::calls::convert::{Called, converting, done_or_foreign};
+use crate::calls::reply::{self, Reply};
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
 use crate::pending::Contribution;
@@ -59,7 +61,7 @@ pub(crate) fn arguments(
     let number = contribution.map_or(0, |contribution| contribution.number);
     let mut head = Packed(claim.node.to_vec());
     head.numbers(&[number as f64, need, take, wanted, least, f64::from(nodes), lasts]);
-    head.numbers(&[now.map_or(-1.0, micros)]);
+    head.numbers(&[now.map_or(-1.0, micros), micros(present)]);
     head.0.extend(charge.rule.parameters(claim.cost, shared.options.linger, 1.0));
     let limit = charge.rule.rule.limit();
     let adjustments =
@@ -67,6 +69,15 @@ pub(crate) fn arguments(
     let added = adjustments.iter().map(|one| adjust::argument(shared, charge, one, now));
     let args = std::iter::once(head.0).chain(added).collect();
     Arguments { keys: [charge.key.clone(), shared.connection.keys.claims(&charge.key)], args }
+}
+
+/// Returns Redis's time if a call did nothing because its node took that to be another.
+fn clock_set(answer: &Value) -> Option<Nanos> {
+    let Value::BulkString(bytes) = answer else { return None };
+    match reply::single(bytes) {
+        Some(Reply::Expired { time }) => Some(time),
+        _ => None,
+    }
 }
 
 /// Adds what was counted while Redis was gone, by this node's clock; claims nothing.
@@ -86,6 +97,10 @@ pub(crate) async fn contribute(
         let claim = Claim::none(shared.node.ledger_name());
         let Arguments { keys, args } = arguments(shared, charge, &claim, Some(&moved), None, now);
         let answer = link.call(script, &keys, &args).await?;
+        if let Some(at) = clock_set(&answer) {
+            shared.clocks.offsets[charge.group].learn(at, local, shared.clocks.local());
+            return Ok(Called::Again);
+        }
         Ok(done_or_foreign(&answer, charge, now))
     })
     .await

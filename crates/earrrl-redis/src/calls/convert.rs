@@ -21,8 +21,8 @@ use crate::request::KeyedCharge;
 use crate::shared::Shared;
 use crate::status::count;
 
-/// The most conversions during one call: other nodes may convert the same record back meanwhile.
-const MAX_CONVERSIONS: usize = 4;
+/// The most calls of a script until it succeeds: other nodes may convert the same record back meanwhile.
+const MAX_CALLS: usize = 4;
 
 /// The timeout of one conversion.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -30,6 +30,8 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// The outcome of a call.
 pub(crate) enum Called<'a, T> {
     Done(T),
+    /// Nothing was changed, since Redis's clock was set; the next call goes by its present time.
+    Again,
     /// Nothing was changed at this time: the record of this charge is of other parameters.
     Foreign(&'a KeyedCharge, Nanos),
 }
@@ -57,9 +59,10 @@ pub(crate) async fn converting<'a, T, F>(
 where
     F: Future<Output = Result<Called<'a, T>, Fault>>,
 {
-    for _ in 0..MAX_CONVERSIONS {
+    for _ in 0..MAX_CALLS {
         match call(link.clone()).await? {
             Called::Done(answer) => return Ok(answer),
+            Called::Again => {}
             Called::Foreign(charge, now) => {
                 convert_in_background(shared, link.clone(), charge, now).await?
             }

@@ -63,6 +63,7 @@ pub(super) async fn exchange(
         match finish(shared, charge, &call, answer, sent, now) {
             Ok(()) => Ok(Called::Done(())),
             Err(Unfinished::Foreign(at)) => Ok(Called::Foreign(charge, at)),
+            Err(Unfinished::ClockSet) => Ok(Called::Again),
             Err(Unfinished::NoScript) => Err(Fault::Refused("no such script".to_owned())),
             Err(Unfinished::Failed(fault)) => Err(fault),
         }
@@ -121,6 +122,8 @@ pub(super) fn begin(
 pub(super) enum Unfinished {
     /// The record is of other parameters, at this time.
     Foreign(Nanos),
+    /// Redis's clock was set since this node last saw its time.
+    ClockSet,
     /// Redis does not have the script.
     NoScript,
     Failed(Fault),
@@ -140,10 +143,11 @@ pub(super) fn finish(
     now: Option<Nanos>,
 ) -> Result<(), Unfinished> {
     let received = shared.clocks.now(now);
-    let (at, answer) = read(answer, now)?;
+    let Answer { at, body } = read(answer, now)?;
     if now.is_none() {
         shared.clocks.offsets[charge.group].learn(at, sent, received);
     }
+    let answer = body.ok_or(Unfinished::ClockSet)?;
     let fresh = sent + snapshot_ttl(shared.options.sync);
     let snapshot = snapshot(&charge.rule, &answer, at, sent).ok_or_else(invalid_answer)?;
     let snapshot = Snapshot { fresh, ..snapshot };
@@ -156,8 +160,13 @@ pub(super) fn finish(
     Ok(())
 }
 
-/// Returns the time and the body of an answer.
-fn read(answer: RedisResult<Value>, now: Option<Nanos>) -> Result<(Nanos, Vec<u8>), Unfinished> {
+/// The time and the body of an answer; without a body the call did nothing because of that time.
+struct Answer {
+    at: Nanos,
+    body: Option<Vec<u8>>,
+}
+
+fn read(answer: RedisResult<Value>, now: Option<Nanos>) -> Result<Answer, Unfinished> {
     let bytes = match answer {
         Ok(Value::BulkString(bytes)) => bytes,
         Ok(_) => return Err(invalid_answer()),
@@ -170,10 +179,10 @@ fn read(answer: RedisResult<Value>, now: Option<Nanos>) -> Result<(Nanos, Vec<u8
     match reply::single(&bytes).ok_or_else(invalid_answer)? {
         Reply::Decided { time, observed } => {
             let observed = observed.into_iter().next().ok_or_else(invalid_answer)?;
-            Ok((time_of(time)?, observed.state))
+            Ok(Answer { at: time_of(time)?, body: Some(observed.state) })
         }
         Reply::Foreign { time, .. } => Err(Unfinished::Foreign(time_of(time)?)),
-        Reply::Expired { .. } => Err(invalid_answer()),
+        Reply::Expired { time } => Ok(Answer { at: time, body: None }),
     }
 }
 

@@ -215,6 +215,8 @@ async fn conclude(
             count(&shared.connection.counters.not_handed_over);
             return true;
         }
+        // It is sent again with its states moved to the new time.
+        Some(Err(Unfinished::ClockSet)) | None => {}
         Some(Err(Unfinished::Failed(fault))) => shared.connection.failed(charge.group, &fault),
         Some(Err(Unfinished::Foreign(at))) => {
             timeout(TIMEOUT, convert(shared, link, charge, at)).await.ok();
@@ -227,7 +229,6 @@ async fn conclude(
                 return true;
             }
         }
-        None => {}
     }
     retry_later(shared, &charge.rule, &charge.client);
     false

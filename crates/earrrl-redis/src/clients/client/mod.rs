@@ -193,7 +193,9 @@ impl Client {
         if !std::mem::take(&mut self.updated) {
             return;
         }
-        let refill_wait = std::mem::take(&mut self.refill_wait);
+        // Claims end with their lease, whatever is claimed.
+        let claims_end = self.until.since(time.local);
+        let refill_wait = std::mem::take(&mut self.refill_wait).min(claims_end);
         if self.others == 0 {
             return;
         }
@@ -204,7 +206,7 @@ impl Client {
             let backoff = wait.saturating_add(turns).min(figures.reset_after.max(wait));
             self.backoff_until = time.local + backoff;
         } else if !allowed {
-            self.backoff_until = (time.local + refill_wait).min(self.until);
+            self.backoff_until = time.local + refill_wait;
         }
     }
 

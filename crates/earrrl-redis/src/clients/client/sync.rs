@@ -54,6 +54,8 @@ impl Client {
         time: Time,
         mut number: impl FnMut() -> u64,
     ) -> SyncCall {
+        // States that were moved after the call would have been sent with times of a clock that is gone.
+        self.at(limit, time);
         self.called = time.local;
         let algorithm = algorithm::of(limit);
         if self.in_flight.is_none() && !self.unsent.is_empty() {
