@@ -95,7 +95,7 @@ fn options_are_variables_too() {
 fn figures_are_written() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
-    let (svg, png) = (path("a.svg"), path("a.png"));
+    let svg = path("a.svg");
     let rule = ["--rule", "fixed-window 60/1m"];
     let plotted = |arguments: &[&str], file: &str| {
         let outcome = earrrl(&[arguments, &["--plot", file]].concat());
@@ -108,9 +108,8 @@ fn figures_are_written() {
     let replay = [&["replay", "--assume-sorted"], &rule[..], &[&log]].concat();
     for arguments in [&simulate[..], &replay, &["suggest", &log, "--half-life", "10s"]] {
         assert!(plotted(arguments, &svg).starts_with(b"<svg"));
-        assert!(plotted(arguments, &png).starts_with(b"\x89PNG"));
     }
-    for wrong in ["a.gif", "/nowhere/a.svg"] {
+    for wrong in ["a.gif", "a.png", "/nowhere/a.svg"] {
         let wrong = earrrl(&[&simulate[..], &["--plot", wrong]].concat());
         assert_eq!((wrong.code, wrong.err.lines().count()), (Some(2), 1));
     }

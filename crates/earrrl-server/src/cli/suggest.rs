@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use earrrl::Rule;
 
-use super::failure::{ERROR, warn};
+use super::failure::warn;
 use super::progress::Progress;
 use super::{Failure, log};
 use earrrl_logs::reading::{HeldBack, LogReader, Names};
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "output")]
     config: bool,
 
-    /// Draw the clients' peak rates: a file that ends in .svg or .png
+    /// Draw the clients' peak rates: an SVG file
     #[arg(long, value_name = "FILE", value_parser = super::figure::file)]
     plot: Option<std::path::PathBuf>,
 }
@@ -99,7 +99,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     log::tell_doubts(&reader, &args.log);
     log::tell_skipped(&reader, &args.log);
-    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(ERROR) })
+    Ok(log::exit_code(&reader, whole))
 }
 
 impl Args {
