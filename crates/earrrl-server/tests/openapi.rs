@@ -2,10 +2,8 @@
 //! exchanges.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
+use crate::support::TestServer;
 use serde_json::Value;
-use support::TestServer;
 
 const RULE: &str = "[[rule]]\nname = \"api\"\nlimit = \"recent-average 1/s half-life=10s\"\n";
 

@@ -2,12 +2,10 @@
 //! `debian.rs`.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
 use std::process::Command;
 
-use support::installed;
-use support::proxy::{
+use crate::support::installed;
+use crate::support::proxy::{
     HAMMERING, Limiter, Proxy, keeps_out_who_hammers, leaves_the_rest_alone, limits_are_back,
     stays_open_without_us,
 };

@@ -7,9 +7,6 @@
 //! Twenty seconds and more; with `EARRRL_LONG=1` ten minutes.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod changes;
 mod clients;
 mod generation;
@@ -22,12 +19,12 @@ use std::sync::{Arc, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::certificates::Authority;
+use crate::support::until;
 use changes::Changes;
 use generation::{Generation, Sink};
 use rustls::ClientConfig;
 use rustls::version::{TLS12, TLS13};
-use support::certificates::Authority;
-use support::until;
 
 /// Bytes that connections may hold together.
 const HELD: u64 = 16 << 20;
