@@ -39,11 +39,16 @@ impl<R: Read> ZstdReader<R> {
                 })) => {
                     io::copy(&mut self.source.by_ref().take(length.into()), &mut io::sink())?;
                 }
-                Err(error) => return Err(io::Error::other(error)),
+                Err(error) => return Err(damaged(error)),
             }
         }
         Ok(false)
     }
+}
+
+/// Returns an error in one line: the decoder's own differ for each kind of damage.
+fn damaged(_: FrameDecoderError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the compressed data is damaged or incomplete")
 }
 
 impl<R: Read> Read for ZstdReader<R> {
@@ -56,9 +61,7 @@ impl<R: Read> Read for ZstdReader<R> {
             }
             self.in_frame = true;
             while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
-                self.decoder
-                    .decode_blocks(&mut self.source, UptoBytes(AHEAD))
-                    .map_err(io::Error::other)?;
+                self.decoder.decode_blocks(&mut self.source, UptoBytes(AHEAD)).map_err(damaged)?;
             }
             let read = self.decoder.read(out)?;
             if read > 0 || out.is_empty() {

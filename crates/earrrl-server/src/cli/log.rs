@@ -196,10 +196,13 @@ pub(crate) fn tell_disorder(back: u64, requests: u64) {
 
 /// Warns where what was taken as the client is probably none.
 pub(crate) fn tell_doubts(reader: &LogReader, args: &LogArgs) {
-    warn_of_proxies(reader, args);
     let (requests, clients) = (reader.used(), reader.clients.len() as u64);
     let key = args.key_name();
-    if requests < DOUBTFUL || clients > 1 && clients < requests {
+    if requests < DOUBTFUL {
+        return;
+    }
+    warn_of_proxies(reader, args);
+    if clients > 1 && clients < requests {
         return;
     }
     let problem = match clients {
