@@ -37,7 +37,7 @@ use prepared::{Prepared, Rules};
 /// use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode, Rule};
 ///
 /// let engine = MemoryEngine::new(10_000)?;
-/// let login: Rule = "recent-average 0.2/s half-life=5m".parse()?;
+/// let login: Rule = "recent-average 10/h half-life=1h strict".parse()?;
 /// let rule = engine.prepare("login", &login)?;
 /// let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
 /// let decision = engine.decide(&[charge], Mode::Check, None).into_inner()?;
@@ -398,6 +398,11 @@ impl<C: Clock> Engine for MemoryEngine<C> {
 
     fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
         self.publish([(name, rule, None)].into_iter()).map(|ids| ids[0])
+    }
+
+    fn prepared(&self, name: &str) -> Option<Rule> {
+        let place = lock(&self.places).get(name).copied()?;
+        self.rules.load().get(place).map(|known| known.rule.clone())
     }
 
     fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
