@@ -781,29 +781,6 @@ fn idle_clients_of_http_leave_room_for_health() {
 
 /// Whoever holds all that may be held keeps nobody from small requests.
 #[test]
-fn exact_paths_are_compared_as_they_are() {
-    let server = TestServer::start(
-        r#"
-        [attributes]
-        path_matching = "exact"
-        [[rule]]
-        name = "login"
-        limit = "fixed-window 1/1h"
-        match = { path = "/login" }
-        "#,
-    );
-    let mut client = server.http();
-    let mut ask = |path: &str| {
-        let body = format!(r#"{{"attributes":{{"client":"192.0.2.7","path":"{path}"}}}}"#);
-        client.post("/v1/check", &body).json()["rule"].clone()
-    };
-    for path in ["/Login", "/login/", "/x%2f..%2flogin", "/login;x"] {
-        assert_eq!(ask(path), serde_json::Value::Null, "{path}");
-    }
-    assert_eq!(ask("//login"), "login");
-}
-
-#[test]
 fn health_is_told_however_much_is_held() {
     let server = TestServer::start(
         "[server]\nmax_held_memory = 1048576\nrequest_timeout = \"1h\"\nmax_connections = 10000\n",
