@@ -1,9 +1,8 @@
-//! The Lua scripts, put together from the parts of the algorithms' files.
+//! The Lua scripts, composed of the parts of the algorithms' files.
 //!
-//! An algorithm's arithmetic is written once, in `algorithm/<name>.lua`, and set into four
-//! frames: one request under one rule (straight-line code: a closure less is a tenth of a
-//! microsecond of Redis's), one request under several, a correction, and an exchange with a node that
-//! decides by itself.
+//! An algorithm's arithmetic is written once, in `algorithm/<name>.lua`, and inserted into four frames: one request
+//! under one rule (straight-line code, since each closure costs a tenth of a microsecond of Redis's), one request
+//! under several, a correction, and an exchange with a near node.
 
 use std::fmt::Write;
 
@@ -24,12 +23,12 @@ impl Script {
 }
 
 impl Kind {
-    /// Whether its record is a tally, which needs `tally.lua`: the only ones that answer a summary.
+    /// Returns true if its record is a tally, which needs `tally.lua`. Only tallies report a summary.
     fn is_tally(self) -> bool {
         !self.part("answer").is_empty()
     }
 
-    /// What stands under `-- part` in the algorithm's file, up to the next part.
+    /// Returns the text under `-- part` in the algorithm's file, up to the next part.
     fn part(self, part: &str) -> &'static str {
         let header = format!("\n-- {part}\n");
         let rest = self.text().split_once(&header).map_or("", |(_, rest)| rest);
@@ -45,13 +44,13 @@ pub(crate) struct Scripts {
     single: Vec<Script>,
     adjust: Vec<Script>,
     near: Vec<Script>,
-    /// By the set of algorithms, one bit each.
+    /// By the set of algorithms, one bit each, composed when first used.
     several: Vec<std::sync::OnceLock<Script>>,
     /// Replaces a record by a converted one.
     pub(crate) swap: Script,
     /// Moves a key's time on.
     pub(crate) throttle: Script,
-    /// Tells how many nodes there are.
+    /// Counts the nodes that are alive.
     pub(crate) nodes: Script,
 }
 
@@ -62,37 +61,37 @@ impl Scripts {
         };
         Self {
             single: each(single),
-            adjust: each(|kind| in_frame(include_str!("scripts/adjust.lua"), kind)),
-            near: each(|kind| in_frame(include_str!("scripts/near.lua"), kind)),
+            adjust: each(|kind| in_frame(include_str!("../scripts/adjust.lua"), kind)),
+            near: each(|kind| in_frame(include_str!("../scripts/near.lua"), kind)),
             several: (0..1 << KINDS.len()).map(|_| Default::default()).collect(),
-            swap: Script::new(include_str!("scripts/swap.lua")),
-            throttle: Script::new(&strip(include_str!("scripts/throttle.lua"))),
-            nodes: Script::new(&strip(include_str!("scripts/nodes.lua"))),
+            swap: Script::new(include_str!("../scripts/swap.lua")),
+            throttle: Script::new(&strip(include_str!("../scripts/throttle.lua"))),
+            nodes: Script::new(&strip(include_str!("../scripts/nodes.lua"))),
         }
     }
 
-    /// Those that every engine calls: all but the ones for several rules.
+    /// Returns the scripts that every engine calls: all but the ones for several rules.
     pub(crate) fn common(&self) -> impl Iterator<Item = &Script> {
         let of_limits = self.single.iter().chain(&self.adjust).chain(&self.near);
         of_limits.chain([&self.swap, &self.throttle, &self.nodes])
     }
 
-    /// Decides a request under one rule.
+    /// Returns the script that decides a request under one rule.
     pub(crate) fn single(&self, kind: Kind) -> &Script {
         &self.single[kind as usize]
     }
 
-    /// Takes a request back, or adds one.
+    /// Returns the script that takes a charge back or adds one.
     pub(crate) fn adjust(&self, kind: Kind) -> &Script {
         &self.adjust[kind as usize]
     }
 
-    /// Takes what a node has counted, and tells it what it may spend.
+    /// Returns the script that adds what a node has counted and gives it a share.
     pub(crate) fn near(&self, kind: Kind) -> &Script {
         &self.near[kind as usize]
     }
 
-    /// Decides a request under several rules, of these algorithms.
+    /// Returns the script that decides a request under several rules of these algorithms.
     pub(crate) fn several(&self, kinds: impl Iterator<Item = Kind>) -> &Script {
         let set = kinds.fold(0, |set, kind| set | 1 << kind as usize);
         self.several[set].get_or_init(|| Script::new(&several(set)))
@@ -100,8 +99,8 @@ impl Scripts {
 }
 
 fn prelude(tally: bool) -> String {
-    let tally = if tally { include_str!("algorithm/tally.lua") } else { "" };
-    strip(&format!("{}{tally}", include_str!("scripts/prelude.lua")))
+    let tally = if tally { include_str!("../algorithm/tally.lua") } else { "" };
+    strip(&format!("{}{tally}", include_str!("../scripts/prelude.lua")))
 }
 
 fn in_frame(frame: &str, kind: Kind) -> String {
@@ -112,13 +111,13 @@ fn in_frame(frame: &str, kind: Kind) -> String {
     text
 }
 
-/// The frame of one rule reads what stands before the parameters in the same call.
+/// Composes the script of one rule, which reads the call's head and the parameters with one `unpack`.
 fn single(kind: Kind) -> String {
     let whole = strip(kind.part("parameters"))
         .replacen("local ", "local now, flags, latest, entry, place, receipts, ", 1)
         .replacen("unpack('<", "unpack('<dBdc4Bc0Bc0", 1)
         .replacen("args, at", "ARGV[1]", 1);
-    in_frame(&include_str!("scripts/single.lua").replace("--[[ parameters ]]", &whole), kind)
+    in_frame(&include_str!("../scripts/single.lua").replace("--[[ parameters ]]", &whole), kind)
 }
 
 fn several(set: usize) -> String {
@@ -133,11 +132,11 @@ fn several(set: usize) -> String {
             kind as u8,
         );
     }
-    let frame = strip(include_str!("scripts/several.lua"));
+    let frame = strip(include_str!("../scripts/several.lua"));
     prelude(kinds.clone().any(Kind::is_tally)) + &frame.replace("--[[ algorithms ]]", &algorithms)
 }
 
-/// The text without comments and empty lines: Redis keeps a copy of every script.
+/// Removes comments and empty lines: Redis keeps a copy of every script.
 fn strip(text: &str) -> String {
     let lines = text.lines().map(str::trim);
     let kept = lines.filter(|line| !line.is_empty() && (!line.starts_with("--") || is_slot(line)));
@@ -165,7 +164,7 @@ mod tests {
     #[test]
     fn frames_are_filled() {
         let texts = KINDS.iter().map(|kind| single(*kind));
-        let near = KINDS.iter().map(|kind| in_frame(include_str!("scripts/near.lua"), *kind));
+        let near = KINDS.iter().map(|kind| in_frame(include_str!("../scripts/near.lua"), *kind));
         for text in texts.chain(near).chain([several(1), several(127)]) {
             assert!(!text.contains("--"), "{text}");
         }

@@ -1,53 +1,53 @@
-//! Where the clients of all shards are found: one array of lines of the processor's, one for each client, by open
-//! addressing. A decision that needs no more of a client fetches that line and nothing else.
+//! The index of the clients of all shards: one array of cache lines, one for each client, by open addressing. A decision by
+//! the lease fetches that line and nothing else.
 //!
-//! A shard's lines are read and written by who has that shard's lock.
+//! A shard's lines are read and written by the holder of that shard's lock only.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use earrrl::internal::room_for;
 
-use super::client::Loan;
+use super::client::Lease;
 
-/// Words that a loan takes.
-pub(super) const LOAN: usize = 6;
+/// The number of words of a lease.
+pub(super) const LEASE_WORDS: usize = 6;
 
-/// Where a client is, and what it lends.
+/// The index entry of a client, with its lease.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
-    /// Not 0.
+    /// Never 0.
     pub(super) hash: u64,
     pub(super) entry: u32,
     /// The breaker's group.
     pub(super) group: u32,
-    pub(super) loan: Loan,
+    pub(super) lease: Lease,
 }
 
 /// A line as it is stored. The first word is its hash, or 0.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Words([AtomicU64; 2 + LOAN]);
+struct Words([AtomicU64; 2 + LEASE_WORDS]);
 
 #[derive(Debug)]
 pub(super) struct Lines {
     words: Vec<Words>,
-    /// How many each shard has.
+    /// The number of lines of each shard.
     each: usize,
 }
 
-/// Where a line is.
+/// The position of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct At(usize);
 
 impl Lines {
-    /// None where there is not enough memory.
+    /// Allocates lines; returns `None` if there is not enough memory.
     pub(super) fn new(shards: usize, each: usize) -> Option<Self> {
         let mut words = room_for(shards.checked_mul(each)?)?;
         words.resize_with(shards * each, Words::default);
         Some(Self { words, each })
     }
 
-    /// How many each shard has.
+    /// Returns the number of lines of each shard.
     pub(super) fn each(&self) -> usize {
         self.each
     }
@@ -67,20 +67,20 @@ impl Lines {
     #[inline]
     pub(super) fn read(&self, At(at): At) -> Line {
         let words = self.words[at].0.each_ref().map(|word| word.load(Relaxed));
-        let [hash, place, loan @ ..] = words;
+        let [hash, place, lease @ ..] = words;
         let (entry, group) = (place as u32, (place >> 32) as u32);
-        Line { hash, entry, group, loan: Loan::from_words(loan) }
+        Line { hash, entry, group, lease: Lease::from_words(lease) }
     }
 
     #[inline]
     pub(super) fn write(&self, At(at): At, line: &Line) {
-        let [a, b, c, d, e, f] = line.loan.words();
+        let [a, b, c, d, e, f] = line.lease.words();
         let place = u64::from(line.entry) | u64::from(line.group) << 32;
         let new = [line.hash, place, a, b, c, d, e, f];
         self.words[at].0.iter().zip(new).for_each(|(word, new)| word.store(new, Relaxed));
     }
 
-    /// Puts a client on a free line of its shard, of which there must be two: a search ends at one.
+    /// Puts a client on a free line of its shard. Two lines must be free: a search ends at the other.
     pub(super) fn insert(&self, shard: usize, line: &Line) {
         let mut at = self.home(shard, line.hash);
         while self.hash(at) != 0 {
@@ -89,7 +89,7 @@ impl Lines {
         self.write(at, line);
     }
 
-    /// Frees a line. Those behind it that began their search before it move up.
+    /// Frees a line. Later lines whose search passes it move up, so that they are still found.
     pub(super) fn remove(&self, shard: usize, at: At) {
         let (mut free, mut next) = (at, self.next(shard, at));
         while self.hash(next) != 0 {
@@ -108,7 +108,7 @@ impl Lines {
         self.of(shard).for_each(|At(at)| self.words[at].0[0].store(0, Relaxed));
     }
 
-    /// The lines of a shard that have clients.
+    /// Returns the lines of a shard that have clients.
     pub(super) fn of(&self, shard: usize) -> impl Iterator<Item = At> {
         let all = (shard * self.each..(shard + 1) * self.each).map(At);
         all.filter(|at| self.hash(*at) != 0)
@@ -119,7 +119,7 @@ impl Lines {
         self.words[at].0[0].load(Relaxed)
     }
 
-    /// Where the search begins, by the topmost bits.
+    /// Returns the line at which the search for a hash begins, by the topmost bits.
     #[inline]
     fn home(&self, shard: usize, hash: u64) -> At {
         let place = (u128::from(hash) * self.each as u128) >> 64;
@@ -132,7 +132,7 @@ impl Lines {
         At(if next == (shard + 1) * self.each { shard * self.each } else { next })
     }
 
-    /// How many lines on, in a shard.
+    /// Returns the number of lines between two of a shard, in the direction of search.
     fn distance(&self, from: At, to: At) -> usize {
         (to.0 + self.each - from.0) % self.each
     }
@@ -143,12 +143,11 @@ mod tests {
     use super::*;
 
     fn line(hash: u64) -> Line {
-        Line { hash, entry: hash as u32, group: 0, loan: Loan::default() }
+        Line { hash, entry: hash as u32, group: 0, lease: Lease::default() }
     }
 
-    /// Hashes of one home and of its neighbours, around the end of the shard's lines, come and go.
     #[test]
-    fn who_is_there_is_found_whoever_went() {
+    fn clients_are_found_after_others_were_removed() {
         let lines = Lines::new(3, 8).unwrap();
         let hashes: Vec<u64> =
             [7, 7, 0, 6, 7, 1].iter().zip(1..).map(|(home, n)| home << 61 | n).collect();

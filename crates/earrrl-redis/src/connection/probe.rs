@@ -1,17 +1,18 @@
-//! A decision of the engine's own, by which it is found out how Redis does.
+//! The probe: a decision of the engine's own that shows whether Redis can be used.
 
 use earrrl::{Cost, EngineError, Mode, Rule};
 use redis::Value;
 
 use crate::algorithm::{self, Kind, Packed, Terms};
-use crate::link::{Fault, Link};
-use crate::receipt::Receipt;
-use crate::script::{Script, Scripts};
+use crate::connection::fault::Fault;
+use crate::connection::link::Link;
+use crate::connection::receipt::Receipt;
+use crate::connection::script::{Script, Scripts};
 
-/// A rule that nobody is over.
+/// A limit that the probe never reaches.
 const RULE: &str = "fixed-window 9000000/1s";
 
-/// One script of those that decide, with a key of each group.
+/// A decision of one rule, with a key in each group.
 pub(crate) struct Probe {
     kind: Kind,
     argument: Vec<u8>,
@@ -24,17 +25,17 @@ impl Probe {
         let request =
             Terms { rule: &rule, cost: Cost::ONE, sign: 1.0, linger: std::time::Duration::ZERO };
         let mut argument = Packed::default();
-        // Redis's own time.
+        // The time: Redis's own.
         argument.numbers(&[-1.0]);
         argument.whole(algorithm::flags(&rule, Cost::ONE, Mode::Check).into(), 1);
-        // However late, and without a receipt.
+        // No latest time and no receipt.
         argument.numbers(&[f64::INFINITY]);
         argument.0.extend(Receipt::argument(None));
         argument.0.extend(algorithm::pack(&request, algorithm::tag(rule.limit())));
         Ok(Self { kind: Kind::of(rule.limit()), argument: argument.0, keys })
     }
 
-    /// Decides, and stores: a Redis that is out of memory or read-only answers everything else.
+    /// Makes a decision that stores something: a Redis that is out of memory or read-only answers everything else.
     pub(crate) async fn ask(
         &self,
         scripts: &Scripts,

@@ -1,11 +1,11 @@
-//! Receipts: whether a call was executed whose answer never came.
+//! Receipts show whether a call without an answer was executed.
 //!
-//! A call that stores something writes its number at a place of its own in a string of this node's, in the same
-//! script. A place is one call's at a time, so the number that stands there afterwards tells whether that call
-//! was executed, in whatever order the others were. Places that are free are taken again, so the string is as
-//! long as there were ever calls under way: four bytes each.
+//! A call that stores something writes its number to a place of its own in a string of this node's, in the same
+//! script. Only one call has a place at a time, so the number that is there afterwards shows whether that call was
+//! executed, in whatever order the others were. Free places are reused, so the string has four bytes for each call
+//! that was ever in flight at once.
 //!
-//! On a Cluster there is such a string in every slot that was asked about.
+//! On a Cluster there is such a string in every slot that is used.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -14,25 +14,25 @@ use std::time::{Duration, Instant};
 
 use crate::key::{Keys, slot};
 
-/// Calls of a slot that may have a receipt at a time; more go without.
-const MOST: usize = 4096;
-/// Bytes of a number, and of which charges were stored.
+/// The most calls of a slot that have a receipt at a time; more go without.
+const MAX_RECEIPTS: usize = 4096;
+/// The length of an entry: a number, and a bit for each stored charge.
 const ENTRY: usize = 4;
-/// How often their life is prolonged: they live for two hours after their node was last there.
+/// The interval at which the strings' expiry is renewed: they live for two hours after their node is gone.
 const PROLONGED: Duration = Duration::from_secs(600);
-/// The flag that asks a script for that.
+/// The flag that has a script renew it.
 const PROLONGS: u8 = 8;
 const SLOTS: usize = 16_384;
-/// How long calls go without, once their slot was found to be between two nodes.
+/// The time for which calls go without receipts after their slot was found to be moving between shards.
 const MOVING: Duration = Duration::from_secs(1);
 
-/// This node's receipts.
+/// The receipts of this node.
 #[derive(Debug)]
 pub(crate) struct Receipts {
     slots: Box<[Mutex<Places>]>,
 }
 
-/// Those of a slot.
+/// The places of one slot.
 #[derive(Debug)]
 struct Places {
     key: Arc<str>,
@@ -43,7 +43,7 @@ struct Places {
     moving: Option<Instant>,
 }
 
-/// A place, for as long as it is not known what became of the call.
+/// A place, held until it is known what became of the call.
 #[derive(Debug)]
 pub(crate) struct Receipt {
     receipts: Arc<Receipts>,
@@ -70,7 +70,7 @@ impl Receipts {
         Self { slots: tags.iter().map(places).collect() }
     }
 
-    /// A place for a call; none where too many are under way, or the slot moves.
+    /// Takes a place for a call; returns `None` if too many are in use, or if the slot is moving.
     pub(crate) fn take(self: &Arc<Self>, slot: u16) -> Option<Receipt> {
         let mut places = self.lock(slot);
         if places.moving.is_some_and(|since| since.elapsed() < MOVING) {
@@ -91,7 +91,7 @@ impl Receipts {
         })
     }
 
-    /// A slot is between two nodes, which take calls of a single key only.
+    /// Notes that a slot is moving between shards, which then refuse calls with several keys.
     pub(crate) fn moves(&self, slot: u16) {
         self.lock(slot).moving = Some(Instant::now());
     }
@@ -105,18 +105,18 @@ impl Receipts {
 impl Places {
     fn new_place(&mut self) -> Option<u16> {
         let place = self.numbers.len();
-        (place < MOST).then(|| self.numbers.push(0))?;
+        (place < MAX_RECEIPTS).then(|| self.numbers.push(0))?;
         u16::try_from(place).ok()
     }
 }
 
 impl Receipt {
-    /// What a script reads of it: its entry, its place, the key.
+    /// Returns a receipt as scripts read it: its entry, its place, the key.
     pub(crate) fn argument(receipt: Option<&Self>) -> Vec<u8> {
         let Some(receipt) = receipt else { return [0; ENTRY + 2].to_vec() };
         let place = (usize::from(receipt.place) * ENTRY).to_string();
         let [low, high] = receipt.number.to_le_bytes();
-        // Of a request under one rule, the first charge.
+        // The bit of the first charge, which is the only one of a request under one rule.
         let mut argument = vec![low, high, 1, 0];
         for text in [place.as_bytes(), receipt.key.as_bytes()] {
             argument.push(text.len() as u8);
@@ -125,19 +125,19 @@ impl Receipt {
         argument
     }
 
-    /// What a script's flags have of it.
+    /// Returns the flags that a receipt adds to a call's.
     pub(crate) fn flags(receipt: Option<&Self>) -> u8 {
         receipt.filter(|receipt| receipt.prolongs).map_or(0, |_| PROLONGS)
     }
 
-    /// Its call was answered: what it has stored has prolonged the receipts' life, if it was to.
+    /// Notes that its call was answered: if the call stored something, it has renewed the expiry if it was to.
     pub(crate) fn answered(&self, stored: bool) {
         if stored && self.prolongs {
             self.receipts.lock(self.slot).prolonged = Some(Instant::now());
         }
     }
 
-    /// Which of its charges the call stored, one bit each, by what its node's receipts are now.
+    /// Returns the charges that its call stored, one bit each, by the node's receipts as read now.
     pub(crate) fn stored(&self, receipts: &[u8]) -> u16 {
         let from = usize::from(self.place) * ENTRY;
         match receipts.get(from..from + ENTRY) {
@@ -155,7 +155,7 @@ impl Drop for Receipt {
     }
 }
 
-/// The least number for each slot that is in it when it is a key's tag.
+/// Returns for each slot the smallest number that is in the slot when it is a key's tag.
 fn tags() -> Vec<u32> {
     let (mut tags, mut left) = (vec![None; SLOTS], SLOTS);
     for number in 0u32.. {
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn places_are_bounded_and_return() {
         let receipts = receipts(false);
-        let mut taken: Vec<_> = (0..MOST).map(|_| receipts.take(0).unwrap()).collect();
+        let mut taken: Vec<_> = (0..MAX_RECEIPTS).map(|_| receipts.take(0).unwrap()).collect();
         assert!(receipts.take(0).is_none());
         taken.pop();
         assert!(receipts.take(0).is_some());

@@ -1,5 +1,5 @@
-//! The tables of all rules that were ever near, by the rules' numbers. They stay, so a look at one takes no lock
-//! and counts no reference.
+//! The tables of all rules that were ever near, by the rules' numbers. Tables are never removed, so looking one up takes no
+//! lock and counts no reference.
 
 use std::array::from_fn;
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use super::table::Table;
 
 type Block = Box<[OnceLock<Arc<Table>>]>;
 
-/// Blocks of 1, 2, 4, … tables.
+/// Blocks of 1, 2, 4, … tables, allocated as rules come.
 #[derive(Debug)]
 pub(crate) struct Tables([OnceLock<Block>; 32]);
 
@@ -39,7 +39,7 @@ impl Tables {
     }
 }
 
-/// The block, and the place in it.
+/// Returns the block of a rule's table, and the place in it.
 #[inline]
 fn place(RuleId(number): RuleId) -> (usize, usize) {
     let number = number.saturating_add(1);

@@ -1,5 +1,5 @@
-//! Calls without an answer. What they asked was decided here, and Redis may have stored it, too: its receipts
-//! tell, and it counts once.
+//! Settlement of calls without an answer. Their requests were decided here, and Redis may have stored them, too.
+//! Receipts show whether it did, so that each counts once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,47 +10,47 @@ use redis::Value;
 use tokio::time::timeout;
 
 use crate::algorithm::{self, Answers};
-use crate::exchange::take_back;
-use crate::link::{Fault, Link};
-use crate::near::offset::later;
+use crate::backlog::unsettled::Unsettled;
+use crate::calls::adjust::take_back;
+use crate::connection::fault::Fault;
+use crate::connection::link::Link;
 use crate::shared::Shared;
-use crate::unsettled::Unsettled;
 
-/// How long receipts are waited for.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The timeout of reading receipts.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Finds out what became of a group's calls.
+/// Settles a group's calls that Redis no longer executes.
 pub(crate) async fn settle(shared: &Arc<Shared>, link: &Link, group: usize) -> Result<(), Fault> {
     let mut by_key = BTreeMap::<Arc<str>, Vec<Unsettled>>::new();
-    for unsettled in shared.unsettled.ended(group) {
+    for unsettled in shared.backlog.unsettled.take_ended(group) {
         by_key.entry(unsettled.call.receipt.key.clone()).or_default().push(unsettled);
     }
     let mut failed = None;
     for (key, calls) in by_key {
         let receipts = match &failed {
-            None => timeout(PATIENCE, read(link.clone(), &key)).await.unwrap_or(Err(Fault::Late)),
-            Some(_) => Err(Fault::Left),
+            None => timeout(TIMEOUT, read(link.clone(), &key)).await.unwrap_or(Err(Fault::Late)),
+            Some(_) => Err(Fault::Skipped),
         };
         match receipts {
             Ok(receipts) => {
                 for mut call in calls {
                     if call.conclude(shared, &receipts).await {
-                        shared.unsettled.one_less();
+                        shared.backlog.unsettled.settled();
                     } else {
-                        shared.unsettled.put_back(group, vec![call]);
+                        shared.backlog.unsettled.put_back(group, vec![call]);
                     }
                 }
             }
             Err(fault) => {
                 failed.get_or_insert(fault);
-                shared.unsettled.put_back(group, calls);
+                shared.backlog.unsettled.put_back(group, calls);
             }
         }
     }
     failed.map_or(Ok(()), Err)
 }
 
-/// A node's receipts; none where there are none, or what is not ours.
+/// Reads a node's receipts; returns none if there are none, or if the key is not ours.
 async fn read(mut link: Link, key: &str) -> Result<Vec<u8>, Fault> {
     match link.send(redis::cmd("GET").arg(key)).await.map_err(Fault::from) {
         Ok(Value::BulkString(receipts)) => Ok(receipts),
@@ -60,17 +60,17 @@ async fn read(mut link: Link, key: &str) -> Result<Vec<u8>, Fault> {
 }
 
 impl Unsettled {
-    /// When a charge was stored, about; a tally is told none, since it finds by the exact one only, and takes its
-    /// newest then.
+    /// Returns about when a charge was stored; `None` for a tally, which finds an entry only by its exact time and
+    /// otherwise takes its newest.
     fn at(&self, shared: &Shared, place: usize) -> Option<Nanos> {
-        let asked = &self.request.asked[place];
-        let is_tally = algorithm::of(asked.rule.rule.limit()).answers() == Answers::After;
-        let sent = || later(self.call.sent, shared.near.offsets[asked.group].get());
+        let charge = &self.request.charges[place];
+        let is_tally = algorithm::of(charge.rule.rule.limit()).answers() == Answers::After;
+        let sent = || shared.clocks.redis(charge.group, self.call.sent);
         self.request.now.or_else(|| (!is_tally).then(sent))
     }
 
-    /// What Redis has stored is not handed over as well, or else taken back; and so it is where the request was denied
-    /// here under a leaky rule. Answers whether that is all.
+    /// Takes charges out of this node's ledger that Redis has stored, or else takes them back in Redis, and so those
+    /// of leaky rules whose request was denied here. Returns true if nothing is left to do.
     async fn conclude(&mut self, shared: &Arc<Shared>, receipts: &[u8]) -> bool {
         let bits = u64::from(self.call.receipt.stored(receipts));
         let mut is_all = true;
@@ -82,7 +82,7 @@ impl Unsettled {
             if self.unwanted(shared, place, stored) {
                 let (request, at) = (self.request.clone(), self.at(shared, place));
                 let taken_back = take_back(shared.clone(), request, place, at).await;
-                if let Err(Fault::Left | Fault::Refused(_)) = taken_back {
+                if let Err(Fault::Skipped | Fault::Refused(_)) = taken_back {
                     is_all = false;
                     continue;
                 }
@@ -92,11 +92,11 @@ impl Unsettled {
         is_all
     }
 
-    /// Whether Redis has a charge that it should not have.
+    /// Returns true if Redis has a charge that it should not have.
     fn unwanted(&self, shared: &Shared, place: usize, stored: bool) -> bool {
-        let asked = &self.request.asked[place];
+        let charge = &self.request.charges[place];
         match self.noted.iter().find(|(noted, _)| *noted == place) {
-            Some((_, at)) => stored && !shared.ledger.take_out(asked, *at),
+            Some((_, at)) => stored && !shared.backlog.ledger.take_out(charge, *at),
             None => stored && self.denied && !self.request.is_strict(place),
         }
     }

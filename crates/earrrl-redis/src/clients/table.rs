@@ -1,27 +1,27 @@
-//! The clients of one rule that a node decides by itself: a bounded table, sharded by client.
+//! The clients of one near rule: a bounded table, sharded by client.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use earrrl::Nanos;
 use earrrl::table::KeyHasher;
 
-use super::client::{Client, Loan};
+use super::client::{Client, Lease};
 use super::lines::Lines;
 use super::shard::Shard;
-pub(crate) use super::shard::{Listed, NearRule, Place};
+pub(crate) use super::shard::{NearRule, Place, QueuedClient};
 
 pub(crate) const SHARDS: usize = 64;
-/// Lines that each shard begins with.
-const FIRST: usize = 16;
+/// The number of lines that each shard begins with.
+const FIRST_LINES: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Table {
     shards: Box<[Mutex<Shard>]>,
     hasher: KeyHasher,
-    /// Clients of a shard.
-    room: usize,
-    /// The lines that the first shard to grow has moved to, and all others will. Memory for all of them at once can
-    /// be huge pages, which save a second miss.
+    /// The most clients of a shard.
+    capacity: usize,
+    /// The index that the first shard to grow has moved to, and the others will. It is one allocation for all shards, so
+    /// that it can be in huge pages, which save a second miss.
     newest: Mutex<Option<Arc<Lines>>>,
 }
 
@@ -30,14 +30,14 @@ impl Table {
         Self {
             shards: (0..SHARDS).map(|number| Mutex::new(Shard::new(number))).collect(),
             hasher,
-            room: capacity.div_ceil(SHARDS),
+            capacity: capacity.div_ceil(SHARDS),
             newest: Mutex::default(),
         }
     }
 
     pub(crate) fn place(&self, key: &[u8]) -> Place {
         let hash = self.hasher.hash_bytes(key).bits();
-        // In its shard a client is found by the highest bits, and no hash is 0.
+        // The lines are found by the highest bits, so the shard is chosen by the lowest; no hash is 0.
         Place { shard: (hash >> 1) as usize % SHARDS, hash: hash | 1 }
     }
 
@@ -45,19 +45,19 @@ impl Table {
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a client that is known decide: by what it lends, or else itself.
+    /// Decides by a known client's lease, or else by the client itself. Returns `None` if neither can.
     #[inline]
     pub(crate) fn decide<R>(
         &self,
         key: &[u8],
-        lent: impl FnOnce(&NearRule, &mut Loan, usize) -> Option<R>,
-        itself: impl FnOnce(&NearRule, &mut Client) -> Option<R>,
+        by_lease: impl FnOnce(&NearRule, &mut Lease, usize) -> Option<R>,
+        by_client: impl FnOnce(&NearRule, &mut Client) -> Option<R>,
     ) -> Option<R> {
         let place = self.place(key);
-        self.lock(place.shard).decide(place, lent, itself)
+        self.lock(place.shard).decide(place, by_lease, by_client)
     }
 
-    /// Goes by a rule from now on, or decides no more; `change` makes every client's history one of that rule.
+    /// Replaces the rule; without one, no decisions are made here. `change` converts every client.
     pub(crate) fn set_rule(&self, rule: Option<NearRule>, mut change: impl FnMut(&mut Client)) {
         let rule = rule.map(Arc::new);
         for shard in 0..SHARDS {
@@ -65,25 +65,25 @@ impl Table {
         }
     }
 
-    /// Forgets every client, and decides no more until there is a rule.
+    /// Forgets every client and the rule.
     pub(crate) fn clear(&self) {
-        // Lines that are made from here on have nobody of before.
+        // The next index that is made holds no client of before.
         *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = None;
         (0..SHARDS).for_each(|shard| self.lock(shard).clear());
     }
 
-    /// How many decisions were made at once.
+    /// Returns the number of decisions made without a round trip.
     pub(crate) fn decided(&self) -> u64 {
         (0..SHARDS).map(|shard| self.lock(shard).decided).sum()
     }
 
-    /// Does something with a client that is known.
+    /// Calls a function with a client, if it is known.
     pub(crate) fn with<R>(&self, key: &[u8], change: impl FnOnce(&mut Client) -> R) -> Option<R> {
         let place = self.place(key);
         self.lock(place.shard).with(place, change)
     }
 
-    /// Does something with a client, known or not, unless there is no room for it.
+    /// Calls a function with a client, known or new; returns `None` if the table has no room for it.
     pub(crate) fn with_new<R>(
         &self,
         key: &[u8],
@@ -92,33 +92,33 @@ impl Table {
         let place = self.place(key);
         let mut shard = self.lock(place.shard);
         if !shard.has(place) {
-            shard.insert(place, key, self.room, |each| self.lines(each))?;
+            shard.insert(place, key, self.capacity, |each| self.lines(each))?;
         }
         shard.with(place, change)
     }
 
-    /// More than so many lines for each shard; none where there is not enough memory.
+    /// Returns an index with more than `each` lines for each shard; `None` if there is not enough memory.
     fn lines(&self, each: usize) -> Option<Arc<Lines>> {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         if newest.as_ref().is_none_or(|newest| newest.each() <= each) {
-            *newest = Some(Arc::new(Lines::new(SHARDS, FIRST.max(each + each / 2))?));
+            *newest = Some(Arc::new(Lines::new(SHARDS, FIRST_LINES.max(each + each / 2))?));
         }
         newest.clone()
     }
 
-    /// Takes those from the lists that are to be exchanged now: next, or since `by` at the latest; and of each shard
-    /// others, up to `many` with the latter.
-    pub(crate) fn take_due(&self, by: Nanos, many: usize) -> Vec<Listed> {
+    /// Takes the clients that are to be exchanged now: the urgent ones, those queued since `by` or longer, and of each
+    /// shard others, up to `batch` with the latter.
+    pub(crate) fn take_due(&self, by: Nanos, batch: usize) -> Vec<QueuedClient> {
         let mut taken = Vec::new();
         for shard in 0..SHARDS {
-            self.lock(shard).take_due(by, many, &mut taken);
+            self.lock(shard).take_due(by, batch, &mut taken);
         }
         taken
     }
 
-    /// How many clients Redis lacks something of.
-    pub(crate) fn owed(&self) -> usize {
-        (0..SHARDS).map(|shard| self.lock(shard).owed()).sum()
+    /// Returns the number of clients with charges that Redis lacks.
+    pub(crate) fn pending(&self) -> usize {
+        (0..SHARDS).map(|shard| self.lock(shard).pending()).sum()
     }
 }
 
@@ -127,11 +127,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::near::client::{Basis, Time, Told};
+    use crate::clients::client::{Authority, Snapshot, Time};
     use earrrl::{Cost, Mode, Rule};
 
-    fn table(room: usize) -> Table {
-        Table::new(SHARDS * room, KeyHasher::with_key(&[7; 16]))
+    fn table(capacity: usize) -> Table {
+        Table::new(SHARDS * capacity, KeyHasher::with_key(&[7; 16]))
     }
 
     fn time(secs: u64) -> Time {
@@ -139,47 +139,48 @@ mod tests {
     }
 
     #[test]
-    fn only_clients_that_owe_nothing_give_way() {
+    fn only_clients_without_pending_charges_are_evicted() {
         let table = table(4);
         let rule: Rule = "fixed-window 9/1h".parse().unwrap();
         let charge = |key: &str| {
             table.with_new(key.as_bytes(), |client| {
-                client.decide(&rule, Cost::ONE, Mode::Check, time(1), Basis::State).is_some()
+                client
+                    .decide(&rule, Cost::ONE, Mode::Check, time(1), Authority::StateOnly)
+                    .is_some()
             })
         };
         let kept = (0..1000).filter(|number| charge(&format!("k{number}")) == Some(true)).count();
         let due = table.take_due(Nanos::MAX, 0).len();
-        assert_eq!((kept, table.owed(), due), (256, 256, 256));
+        assert_eq!((kept, table.pending(), due), (256, 256, 256));
         assert_eq!(charge("another"), None, "counts are never dropped");
         let rule = NearRule { rule, lag: Duration::ZERO };
         table.set_rule(Some(rule), |client| client.forget());
         for number in 0..1000 {
             let key = format!("n{number}");
-            assert_eq!(table.with_new(key.as_bytes(), |client| client.owes()), Some(false));
+            assert_eq!(table.with_new(key.as_bytes(), |client| client.has_pending()), Some(false));
             assert!(table.with(key.as_bytes(), |_| ()).is_some(), "{key} is found again");
         }
     }
 
-    /// Redis gives a client a share of ten requests, to be claimed anew after 10 s.
+    /// Gives a client a share of ten requests, to be claimed anew after 10 s.
     fn learn(table: &Table, rule: &Rule, key: &str) {
-        let (share, others, lacks) = (10.0 * 100_000.0, 0, 0.0);
+        let (share, others, missing) = (10.0 * 100_000.0, 0, 0.0);
         let (renew, until) = (Nanos::from_secs(10), Nanos::from_secs(20));
-        let told = Told { state: None, share, renew, until, fresh: until, others, lacks };
+        let snapshot = Snapshot { state: None, share, renew, until, fresh: until, others, missing };
         table.with_new(key.as_bytes(), |client| {
             let call = client.call(rule.limit(), Cost::ZERO, time(1), || 1);
-            client.adopt(rule.limit(), &call, told, time(1))
+            client.apply(rule.limit(), &call, snapshot, time(1))
         });
     }
 
-    /// Who has spent little waits for its turn; who has spent half its share, or whose claim ends, does not.
     #[test]
-    fn those_that_can_wait_are_exchanged_last() {
+    fn clients_with_half_their_share_or_lease_left_wait_for_their_turn() {
         let (table, rule): (_, Rule) = (table(100), "gcra 10/s burst=100".parse().unwrap());
         let decide = |key: &str, at: u64, times: usize| {
             table.with_new(key.as_bytes(), |client| {
                 for _ in 0..times {
                     let decided =
-                        client.decide(&rule, Cost::ONE, Mode::Check, time(at), Basis::Share);
+                        client.decide(&rule, Cost::ONE, Mode::Check, time(at), Authority::Share);
                     assert!(decided.unwrap().allowed);
                 }
             })
@@ -190,7 +191,7 @@ mod tests {
         let due = |by: u64, more: usize| {
             let keys = table.take_due(Nanos::from_secs(by), more);
             let mut keys: Vec<_> =
-                keys.iter().map(|listed| String::from_utf8_lossy(&listed.key)).collect();
+                keys.iter().map(|queued| String::from_utf8_lossy(&queued.key)).collect();
             keys.sort_unstable();
             keys.join(" ")
         };
@@ -206,14 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn who_can_not_wait_counts_among_those_who_take_turns() {
+    fn clients_that_waited_long_count_against_the_batch() {
         let (table, rule): (_, Rule) = (table(100), "gcra 10/s burst=100".parse().unwrap());
         let shard = |key: &String| table.place(key.as_bytes()).shard == 7;
         let keys: Vec<_> = (0..).map(|n| format!("k{n}")).filter(shard).take(5).collect();
         for (key, at) in keys.iter().zip(1..) {
             learn(&table, &rule, key);
             table.with(key.as_bytes(), |client| {
-                client.decide(&rule, Cost::ONE, Mode::Check, time(at), Basis::Share)
+                client.decide(&rule, Cost::ONE, Mode::Check, time(at), Authority::Share)
             });
         }
         let due = |by, many| table.take_due(Nanos::from_secs(by), many).len();

@@ -1,7 +1,7 @@
-//! Commands to a Cluster, sent on as its nodes say.
+//! Commands to a Cluster, redirected as its nodes say.
 //!
-//! The `redis` crate would do that, too, but sends once more what a broken connection may have executed, and that
-//! would count twice: so it is told never to send anything again, and what a node has refused is sent on here.
+//! The `redis` crate would do that, too, but it also sends again what a broken connection may have executed, and that
+//! would count twice. So its retries are turned off, and commands that a node has refused are redirected here.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,18 +14,18 @@ use redis::{
 };
 use tokio::time::sleep;
 
-/// How often one command is sent on.
-const MOST: u32 = 3;
-/// What is waited at first for a node that is not ready.
+/// The most redirections of one command.
+const MAX_REDIRECTIONS: u32 = 3;
+/// The first pause before a node that is not ready is asked again.
 const WAIT: Duration = Duration::from_millis(1);
-/// How long a node is not asked for that there is no connection to: asking has the crate connect to all anew.
-const UNKNOWN: Duration = Duration::from_secs(1);
+/// The time for which a node without a connection is not asked: asking makes the crate connect to all nodes anew.
+const UNKNOWN_NODE_PAUSE: Duration = Duration::from_secs(1);
 
 /// A connection to a Cluster.
 #[derive(Clone)]
 pub(crate) struct Cluster {
     connection: ClusterConnection,
-    /// When a key was last found to be on its way to a node without a connection.
+    /// The time at which a redirection last named a node without a connection.
     unknown: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -36,10 +36,10 @@ impl Cluster {
 
     pub(crate) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
         let mut answer = self.once(command).await;
-        for times in 0..MOST {
+        for times in 0..MAX_REDIRECTIONS {
             let Err(error) = &answer else { break };
             answer = match error.retry_method() {
-                // The crate has asked for all slots meanwhile.
+                // The crate has refreshed its map of slots meanwhile.
                 RetryMethod::MovedRedirect | RetryMethod::RefreshSlotsAndRetry => {
                     self.once(command).await
                 }
@@ -61,7 +61,7 @@ impl Cluster {
         self.connection.req_packed_command(command).await?.extract_error()
     }
 
-    /// To the node that a key is going to.
+    /// Sends a command to the node that a slot is moving to.
     async fn ask(&mut self, command: &Cmd, node: SingleNodeRoutingInfo) -> RedisResult<Value> {
         let mut pipeline = Pipeline::new();
         pipeline.cmd("ASKING").add_command(command.clone());
@@ -75,18 +75,19 @@ impl Cluster {
 
     fn knows_all(&self) -> bool {
         let unknown = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
-        unknown.is_none_or(|since| since.elapsed() > UNKNOWN)
+        unknown.is_none_or(|since| since.elapsed() > UNKNOWN_NODE_PAUSE)
     }
 }
 
-/// The node that a redirection names.
+/// Returns the node that a redirection names.
 fn node(error: &RedisError) -> Option<SingleNodeRoutingInfo> {
     let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
     let node = SingleNodeRoutingInfo::ByAddress { host: host.to_owned(), port: port.parse().ok()? };
     (!host.is_empty()).then_some(node)
 }
 
-/// Whether a node has only some of a call's keys, since their slot is on its way. One of a single key is taken.
+/// Returns true if a node refused a call because its slot is moving and some of its keys are elsewhere. A call with a
+/// single key is not refused.
 pub(crate) fn is_moving(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain)
 }

@@ -1,9 +1,9 @@
-//! Leaves Redis alone after failures in a row, so that an outage costs a look at a flag and not a
-//! deadline a decision. Only the supervisor, which tries it again in the background, lets it back in.
+//! Circuit breakers: after failures in a row Redis is not asked, so that an outage costs a look at a flag and not a
+//! deadline a decision. Only the supervisor, which probes Redis in the background, closes them.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Slots of a Cluster that share a breaker: one shard's outage leaves the others at work.
+/// The slots of a Cluster that share a breaker, so that one shard's outage does not affect the others.
 const SLOTS_A_GROUP: u16 = 256;
 const GROUPS: u16 = 16_384 / SLOTS_A_GROUP;
 
@@ -17,7 +17,7 @@ struct Breaker {
 #[derive(Debug)]
 pub(crate) struct Breakers {
     groups: Vec<Breaker>,
-    /// Failures in a row that open one.
+    /// The failures in a row that open a breaker.
     most: u32,
 }
 
@@ -27,12 +27,12 @@ impl Breakers {
         Self { groups: (0..groups).map(|_| Breaker::default()).collect(), most: most.max(1) }
     }
 
-    /// The group of a slot.
+    /// Returns the group of a slot.
     pub(crate) fn group(&self, slot: u16) -> usize {
         usize::from(slot / SLOTS_A_GROUP) % self.groups.len()
     }
 
-    /// All of them.
+    /// Returns the numbers of all groups.
     pub(crate) fn groups(&self) -> std::ops::Range<usize> {
         0..self.groups.len()
     }
@@ -41,7 +41,7 @@ impl Breakers {
         self.groups[group].open.load(Ordering::Acquire)
     }
 
-    /// How many are open.
+    /// Returns the number of open breakers.
     pub(crate) fn open_groups(&self) -> usize {
         self.groups().filter(|group| self.is_open(*group)).count()
     }
@@ -53,7 +53,7 @@ impl Breakers {
         }
     }
 
-    /// Counts a failure, and answers whether it opened the breaker. One that is `certain`, like a lost
+    /// Counts a failure, and returns true if it opened the breaker. A failure that is `certain`, like a lost
     /// connection, opens it at once.
     pub(crate) fn failed(&self, group: usize, certain: bool) -> bool {
         let breaker = &self.groups[group];
@@ -61,7 +61,7 @@ impl Breakers {
         (certain || failures >= self.most) && !breaker.open.swap(true, Ordering::AcqRel)
     }
 
-    /// Lets requests through again.
+    /// Closes a group's breaker.
     pub(crate) fn close(&self, group: usize) {
         self.groups[group].failures.store(0, Ordering::Relaxed);
         self.groups[group].open.store(false, Ordering::Release);

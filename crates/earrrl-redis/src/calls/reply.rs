@@ -1,43 +1,43 @@
-//! Answers of the scripts, and the decision rebuilt from them.
+//! The scripts' answers, and the decision that follows from them.
 //!
-//! A script tells what it saw, not what follows from it: verdicts, the time, and each record as it
-//! was before the request. Rates, waits and what remains come from the pure functions that every
-//! other engine uses, so that Rust and Lua can't drift apart in them.
+//! A script reports what it saw, not what follows from it: verdicts, the time, and each record as it was before the
+//! request. Rates, waits and the remaining quota come from the pure functions that every other engine uses, so that
+//! Rust and Lua can't drift apart in them.
 
 use earrrl::internal::{Judgement, combine};
 use earrrl::{Cost, Decision, Figures, Mode, Nanos, Rule, State};
 
 use crate::algorithm::{self, Answers};
 
-/// What Lua said of one charge.
+/// A script's verdict on one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScriptVerdict {
     /// Within the limit.
     Allowed,
-    /// Over it, but for no longer than it may be held.
+    /// Over the limit, but for no longer than it may be held.
     Held,
-    /// Over it.
+    /// Over the limit.
     Over,
 }
 
-/// The verdict of a script that did nothing: the record is of other parameters.
+/// The verdict of a script that changed nothing: the record is of other parameters.
 pub(crate) const FOREIGN: u8 = b'3';
-/// And of one that came too late to do anything.
-const PAST: u8 = b'4';
+/// The verdict of a script that changed nothing: the call came too late.
+const EXPIRED: u8 = b'4';
 
 /// A charge as the script saw it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Seen {
+pub(crate) struct Observation {
     pub(crate) verdict: ScriptVerdict,
     /// The record before, or the summary of a tally after.
     pub(crate) state: Vec<u8>,
-    /// Stored, and taken back again.
+    /// True if it was stored and taken back again.
     pub(crate) undone: bool,
-    /// When: on a Cluster, every shard has a clock of its own.
+    /// The time, since on a Cluster every shard has a clock of its own.
     pub(crate) at: Nanos,
 }
 
-impl Seen {
+impl Observation {
     fn new(verdict: ScriptVerdict, state: &[u8]) -> Self {
         Self { verdict, state: state.into(), undone: false, at: Nanos::ZERO }
     }
@@ -48,42 +48,42 @@ impl Seen {
 pub(crate) enum Reply {
     /// All charges were judged, and stored as their policies say.
     Decided {
-        /// Redis's time, where it was asked for.
+        /// Redis's time, if the caller gave none.
         time: Option<Nanos>,
-        seen: Vec<Seen>,
+        observed: Vec<Observation>,
     },
-    /// Nothing was done: the record of this charge is of other parameters.
+    /// Nothing was changed: the record of this charge is of other parameters.
     Foreign { time: Option<Nanos>, place: usize },
-    /// Nothing was done: the call came after the latest time that it named.
-    Past { time: Nanos },
+    /// Nothing was changed: the call came after its latest time.
+    Expired { time: Nanos },
 }
 
-/// The answer of `single.lua`: verdict, time, a space, state.
+/// Reads an answer of `single.lua`: verdict, time, a space, state.
 pub(crate) fn single(bytes: &[u8]) -> Option<Reply> {
     let (&verdict, rest) = bytes.split_first()?;
     let (time, state) = split_time(rest)?;
     Some(match verdict {
         FOREIGN => Reply::Foreign { time, place: 0 },
-        PAST => Reply::Past { time: time? },
-        _ => Reply::Decided { time, seen: vec![Seen::new(read(verdict)?, state)] },
+        EXPIRED => Reply::Expired { time: time? },
+        _ => Reply::Decided { time, observed: vec![Observation::new(read(verdict)?, state)] },
     })
 }
 
-/// The answer of `several.lua`: time, a space, then verdict, length and state of each.
+/// Reads an answer of `several.lua`: time, a space, then verdict, length and state of each charge.
 pub(crate) fn several(bytes: &[u8]) -> Option<Reply> {
     let (time, mut rest) = split_time(bytes)?;
-    let mut seen = Vec::new();
+    let mut observed = Vec::new();
     while let Some((&[verdict, length], more)) = rest.split_first_chunk() {
         match verdict {
             FOREIGN => return Some(Reply::Foreign { time, place: length.into() }),
-            PAST => return Some(Reply::Past { time: time? }),
+            EXPIRED => return Some(Reply::Expired { time: time? }),
             _ => {}
         }
         let (state, more) = more.split_at_checked(length.into())?;
-        seen.push(Seen::new(read(verdict)?, state));
+        observed.push(Observation::new(read(verdict)?, state));
         rest = more;
     }
-    rest.is_empty().then_some(Reply::Decided { time, seen })
+    rest.is_empty().then_some(Reply::Decided { time, observed })
 }
 
 fn read(verdict: u8) -> Option<ScriptVerdict> {
@@ -95,7 +95,7 @@ fn read(verdict: u8) -> Option<ScriptVerdict> {
     }
 }
 
-/// `seconds.microseconds` up to a space; nothing before it where Redis was not asked.
+/// Reads `seconds.microseconds` up to a space; `None` before it means that the caller gave the time.
 pub(crate) fn split_time(bytes: &[u8]) -> Option<(Option<Nanos>, &[u8])> {
     let end = bytes.iter().position(|byte| *byte == b' ')?;
     let (time, rest) = (std::str::from_utf8(&bytes[..end]).ok()?, &bytes[end + 1..]);
@@ -108,23 +108,23 @@ pub(crate) fn split_time(bytes: &[u8]) -> Option<(Option<Nanos>, &[u8])> {
     Some((Some(Nanos::new(nanos)), rest))
 }
 
-/// The decision that follows from what was seen, and each client's state after it.
+/// Returns the decision that follows from the observations, and each client's state after it.
 pub(crate) fn decide(
     charges: &[(&Rule, Cost)],
-    seen: &[Seen],
+    observed: &[Observation],
     mode: Mode,
 ) -> (Decision, Vec<Option<State>>) {
     let each: Vec<Charged<'_>> = charges
         .iter()
-        .zip(seen)
-        .map(|(&(rule, cost), seen)| Charged::new(rule, cost, seen))
+        .zip(observed)
+        .map(|(&(rule, cost), observed)| Charged::new(rule, cost, observed))
         .collect();
     let all_pass = each.iter().all(|charged| charged.judgement.passes());
     let after = each.iter().map(|charged| charged.after(mode, all_pass));
     let (states, figures): (Vec<_>, Vec<_>) = after.unzip();
     let judged = each.iter().zip(&figures);
     let judged = judged.map(|(charged, figures)| (charged.rule, &charged.judgement, figures));
-    let at = seen.first().map_or(Nanos::ZERO, |seen| seen.at);
+    let at = observed.first().map_or(Nanos::ZERO, |observed| observed.at);
     (combine(at, judged), states)
 }
 
@@ -134,26 +134,26 @@ struct Charged<'a> {
     now: Nanos,
     judgement: Judgement,
     state: Option<State>,
-    /// Whether the state has the request in it already.
+    /// True if the state includes the request.
     after: bool,
 }
 
 impl<'a> Charged<'a> {
-    fn new(rule: &'a Rule, cost: Cost, seen: &Seen) -> Self {
-        let (limit, now) = (rule.limit(), seen.at);
+    fn new(rule: &'a Rule, cost: Cost, observed: &Observation) -> Self {
+        let (limit, now) = (rule.limit(), observed.at);
         let after = algorithm::of(limit).answers() == Answers::After;
         let state = match after {
-            true if seen.undone => algorithm::decode_summary(limit, &seen.state)
+            true if observed.undone => algorithm::decode_summary(limit, &observed.state)
                 .and_then(|state| limit.refund(Some(state), now, now, cost)),
-            true => algorithm::decode_summary(limit, &seen.state),
-            false => algorithm::decode(limit, &seen.state, now),
+            true => algorithm::decode_summary(limit, &observed.state),
+            false => algorithm::decode(limit, &observed.state, now),
         };
         let wait = || limit.step(state.clone(), now, cost, Mode::Peek).2.retry_after;
-        let judgement = Judgement::new(rule, seen.verdict == ScriptVerdict::Allowed, wait);
+        let judgement = Judgement::new(rule, observed.verdict == ScriptVerdict::Allowed, wait);
         Self { rule, cost, now, judgement, state, after }
     }
 
-    /// The state and the figures after the decision.
+    /// Returns the state and the figures after the decision.
     fn after(&self, mode: Mode, all_pass: bool) -> (Option<State>, Figures) {
         let mode = if self.after { Mode::Peek } else { self.judgement.settle(mode, all_pass) };
         let (state, _, figures) =
@@ -168,22 +168,28 @@ mod tests {
 
     #[test]
     fn answers_are_read() {
-        let seen = Seen::new;
+        let observed = Observation::new;
         let time = Some(Nanos::new(1_700_000_000_000_007_000));
         assert_eq!(
             single(b"01700000000.7 ab c"),
-            Some(Reply::Decided { time, seen: vec![seen(ScriptVerdict::Allowed, b"ab c")] })
+            Some(Reply::Decided {
+                time,
+                observed: vec![observed(ScriptVerdict::Allowed, b"ab c")]
+            })
         );
         assert_eq!(single(b"3 "), Some(Reply::Foreign { time: None, place: 0 }));
         assert_eq!(
             several(b" 2\x02ab1\x00"),
             Some(Reply::Decided {
                 time: None,
-                seen: vec![seen(ScriptVerdict::Over, b"ab"), seen(ScriptVerdict::Held, b"")]
+                observed: vec![
+                    observed(ScriptVerdict::Over, b"ab"),
+                    observed(ScriptVerdict::Held, b"")
+                ]
             })
         );
         assert_eq!(several(b"1700000000.7 3\x04"), Some(Reply::Foreign { time, place: 4 }));
-        let past = Some(Reply::Past { time: Nanos::new(1_700_000_000_000_007_000) });
+        let past = Some(Reply::Expired { time: Nanos::new(1_700_000_000_000_007_000) });
         assert_eq!(single(b"41700000000.7 "), past);
         assert_eq!(several(b"1700000000.7 4\x00"), past);
     }
