@@ -88,7 +88,8 @@ fn the_nearest_path_has_its_cost() {
     let cost = |path: &[u8]| costs.iter().find(|(c, _)| c.holds(path)).map(|(_, cost)| *cost);
     assert_eq!(cost(b"/api/search"), Some("5.5".parse().unwrap()));
     assert_eq!(cost(b"/api/searches"), Some(Cost::from_units(2)));
-    assert_eq!(cost(b"/api"), None);
+    assert_eq!(cost(b"/api"), Some(Cost::from_units(2)), "as /api/");
+    assert_eq!(cost(b"/apis"), None);
 }
 
 mod redis {
