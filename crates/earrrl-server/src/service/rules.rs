@@ -292,8 +292,16 @@ impl ActiveRule {
         match &self.cost {
             CostSource::Fixed(cost) => *cost,
             CostSource::ByPath(costs) => {
-                let found = costs.iter().find(|(condition, _)| request.meet(condition));
-                found.map_or(Cost::ONE, |(_, cost)| *cost)
+                let cost = |path: &[u8]| {
+                    let found = costs.iter().find(|(condition, _)| condition.holds(path));
+                    found.map_or(Cost::ONE, |(_, cost)| *cost)
+                };
+                // Of the readings of a path, the one that costs most counts.
+                let most = match request.paths() {
+                    Some(paths) => paths.map(cost).max(),
+                    None => costs.iter().map(|(_, cost)| *cost).max(),
+                };
+                most.unwrap_or(Cost::ONE)
             }
             CostSource::Attribute(name) => {
                 let max = self.own.rule.max_cost();
@@ -308,12 +316,12 @@ impl ActiveRule {
         if let CostSource::Fixed(cost) = self.cost { cost } else { Cost::ONE }
     }
 
-    /// The limit for this request; `None` where the rule leaves it alone.
+    /// Returns the limit for this request; `None` where the rule exempts it.
     pub fn limit_for(&self, request: &Attributes<'_>) -> Option<&PreparedLimit> {
-        if self.exempt.iter().any(|condition| request.meet(condition)) {
+        if self.exempt.iter().any(|condition| request.surely_meet(condition)) {
             return None;
         }
-        let meets = |conditions: &[Condition]| conditions.iter().all(|c| request.meet(c));
+        let meets = |conditions: &[Condition]| conditions.iter().all(|c| request.surely_meet(c));
         let special = self.overrides.iter().find(|(conditions, _)| meets(conditions));
         Some(special.map_or(&self.own, |(_, prepared)| prepared))
     }
