@@ -16,6 +16,7 @@ mod listeners;
 mod near;
 mod openapi;
 mod process;
+mod protobuf;
 mod proxies;
 mod redis;
 mod replay;

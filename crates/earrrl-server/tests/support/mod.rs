@@ -10,6 +10,7 @@
 
 pub mod certificates;
 pub mod envoy;
+pub mod grpc;
 pub mod http;
 pub mod process;
 pub mod proxy;

@@ -7,24 +7,18 @@ use std::time::Instant;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
 use earrrl::{Outcome, Wait};
-use envoy_types::pb::envoy::config::core::v3::address::Address;
-use envoy_types::pb::envoy::config::core::v3::header_value_option::HeaderAppendAction;
-use envoy_types::pb::envoy::config::core::v3::{HeaderValue as EnvoyHeader, HeaderValueOption};
-use envoy_types::pb::envoy::service::auth::v3::attribute_context::{HttpRequest, Peer};
-use envoy_types::pb::envoy::service::auth::v3::check_response::HttpResponse;
-use envoy_types::pb::envoy::service::auth::v3::{
-    CheckRequest, CheckResponse, DeniedHttpResponse, OkHttpResponse,
-};
-use envoy_types::pb::envoy::r#type::v3::HttpStatus;
-use envoy_types::pb::google::protobuf::value::Kind;
-use envoy_types::pb::google::protobuf::{Struct, Value};
-use envoy_types::pb::google::rpc::Status as RpcStatus;
 use h2::RecvStream;
 use tonic::{Code, Status};
 
 use super::call;
 use super::message::frame;
 use super::reply::Reply;
+use crate::protobuf::authorization::{
+    AddressKind, CheckRequest, CheckResponse, DeniedHttpResponse, HeaderAppendAction,
+    HeaderValueOption, HttpRequest, HttpResponse, HttpStatus, OkHttpResponse, Peer,
+};
+use crate::protobuf::value::Kind;
+use crate::protobuf::{HeaderValue as EnvoyHeader, Status as RpcStatus, Struct, Value};
 use crate::protocol::authz::{ProxiedRequest, decide};
 use crate::protocol::held::HeldBytes;
 use crate::protocol::http::answer::Verdict;
@@ -72,12 +66,14 @@ async fn check(
 }
 
 fn asked(http: &HttpRequest, peer: Option<IpAddr>) -> ProxiedRequest<'_> {
-    let said = |text: &str| (!text.is_empty()).then(|| Cow::Owned(text.to_owned()));
+    let said = |bytes: &'_ [u8]| {
+        (!bytes.is_empty()).then(|| Cow::Owned(String::from_utf8_lossy(bytes).into_owned()))
+    };
     ProxiedRequest {
         method: http.method.as_str().into(),
-        target: http.path.as_str().into(),
+        target: String::from_utf8_lossy(&http.path),
         host: said(&http.host),
-        proto: said(&http.scheme),
+        proto: said(http.scheme.as_bytes()),
         peer,
     }
 }
@@ -85,9 +81,8 @@ fn asked(http: &HttpRequest, peer: Option<IpAddr>) -> ProxiedRequest<'_> {
 /// The address of the client that is connected with Envoy.
 fn address(source: &Peer) -> Option<IpAddr> {
     match source.address.as_ref()?.address.as_ref()? {
-        Address::SocketAddress(address) => address.address.parse().ok(),
-        Address::Pipe(_) => Some(OF_UNIX),
-        Address::EnvoyInternalAddress(_) => None,
+        AddressKind::Socket(address) => address.address.parse().ok(),
+        AddressKind::Pipe(_) => Some(OF_UNIX),
     }
 }
 
@@ -95,11 +90,11 @@ fn address(source: &Peer) -> Option<IpAddr> {
 /// (`encode_raw_headers`), each by itself.
 fn header<'a>(http: &'a HttpRequest, name: &str) -> Option<Cow<'a, str>> {
     if let Some(value) = http.headers.get(name) {
-        return Some(value.as_str().into());
+        return Some(String::from_utf8_lossy(value));
     }
     let raw = http.header_map.as_ref()?.headers.iter().filter(|header| header.key == name);
     let mut lines = raw.map(|header| match &*header.raw_value {
-        [] => Cow::from(header.value.as_str()),
+        [] => String::from_utf8_lossy(&header.value),
         raw => String::from_utf8_lossy(raw),
     });
     let first = lines.next()?;
@@ -113,14 +108,14 @@ fn response(verdict: Verdict, metadata: Struct) -> CheckResponse {
     let (parts, body) = verdict.into_parts();
     let allowed = parts.status == StatusCode::OK;
     let (code, http) = if allowed {
-        (Code::Ok, HttpResponse::OkResponse(pass(&parts.headers)))
+        (Code::Ok, HttpResponse::Ok(pass(&parts.headers)))
     } else {
         let denied = DeniedHttpResponse {
             status: Some(HttpStatus { code: parts.status.as_u16().into() }),
             headers: parts.headers.iter().map(|(name, value)| option(name, value)).collect(),
             body: String::from_utf8(body).unwrap_or_default(),
         };
-        (code(parts.status), HttpResponse::DeniedResponse(denied))
+        (code(parts.status), HttpResponse::Denied(denied))
     };
     CheckResponse {
         status: Some(RpcStatus { code: code.into(), ..RpcStatus::default() }),
@@ -135,24 +130,19 @@ fn pass(headers: &HeaderMap) -> OkHttpResponse {
     let options = |headers: Vec<(&HeaderName, &HeaderValue)>| {
         headers.into_iter().map(|(name, value)| option(name, value)).collect()
     };
-    OkHttpResponse {
-        headers: options(to_application),
-        response_headers_to_add: options(to_client),
-        ..OkHttpResponse::default()
-    }
+    OkHttpResponse { headers: options(to_application), response_headers_to_add: options(to_client) }
 }
 
 /// A header that takes the place of one that is there.
 fn option(name: &HeaderName, value: &HeaderValue) -> HeaderValueOption {
     let header = EnvoyHeader {
         key: name.as_str().to_owned(),
-        value: String::from_utf8_lossy(value.as_bytes()).into_owned(),
+        value: value.as_bytes().to_owned(),
         ..EnvoyHeader::default()
     };
     HeaderValueOption {
         header: Some(header),
         append_action: HeaderAppendAction::OverwriteIfExistsOrAdd.into(),
-        ..HeaderValueOption::default()
     }
 }
 

@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::http::{HeaderMap, Request};
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use h2::RecvStream;
 use hyper::body::Bytes;
 use tonic::Status;
@@ -15,6 +14,7 @@ use tonic::Status;
 use super::message::{Incoming, frame};
 use super::reply::Reply;
 use crate::config::access::Access;
+use crate::protobuf::ratelimit::RateLimitRequest;
 use crate::protocol::bearer::{self, TokenRefused};
 use crate::protocol::held::HeldBytes;
 use crate::server::Server;

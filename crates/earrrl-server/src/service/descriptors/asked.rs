@@ -5,9 +5,6 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use earrrl::{Charge, Cost, MAX_CHARGES, RuleId};
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use smallvec::SmallVec;
 
 use super::counts::DescriptorCounts;
@@ -15,6 +12,7 @@ use super::prepared::{Current, DescriptorLimit, Descriptors, LimitKind};
 use crate::config::envoy::tree::TreeLimit;
 use crate::config::envoy::unit::Unit;
 use crate::engine::Engine;
+use crate::protobuf::ratelimit::{Entry, RateLimitDescriptor, RateLimitRequest};
 use crate::service::attributes::Attributes;
 use crate::service::error::AskError;
 use crate::service::key::{Key, check_key, join};
@@ -92,7 +90,7 @@ impl AskedLimit<'_> {
             return Some(Arc::clone(counts));
         }
         let entries = &request.descriptors[self.descriptor].entries;
-        let entries = entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
+        let entries = entries.iter().map(Entry::text);
         let key = match &self.limit {
             LimitRef::Tree(_, limit) => limit.metric_key_of(entries),
             LimitRef::Own(_) => {
@@ -124,6 +122,9 @@ pub(super) fn shares<'a>(
     }
     let mut shares = SmallVec::new();
     for (place, descriptor) in request.descriptors.iter().enumerate() {
+        if !descriptor.entries.iter().all(Entry::is_text) {
+            return Err(AskError::invalid(format!("descriptors[{place}]: an entry is not UTF-8")));
+        }
         let hits = hits(descriptor, request.hits_addend);
         let mut add = |limit, key: Key| {
             check_key(&key)?;
@@ -143,7 +144,7 @@ pub(super) fn shares<'a>(
 
 /// A descriptor's own hits count before the request's, which are 1 at least.
 fn hits(descriptor: &RateLimitDescriptor, of_request: u32) -> Hits {
-    let own = descriptor.hits_addend.as_ref().map(|hits| hits.value);
+    let own = descriptor.hits_addend;
     let hits = own.unwrap_or_else(|| u64::from(of_request.max(1)));
     if descriptor.is_negative_hits { Hits::Refunded(hits) } else { Hits::Charged(hits) }
 }
@@ -166,15 +167,15 @@ fn limit_of<'a>(
         };
         let limit = descriptors.overriding(own.requests_per_unit, unit, engine)?;
         let mut parts: SmallVec<[&[u8]; 8]> = SmallVec::from_slice(&[domain.as_bytes()]);
-        parts.extend(entries.iter().flat_map(|e| [e.key.as_bytes(), e.value.as_bytes()]));
+        parts.extend(entries.iter().flat_map(|e| [&e.key[..], &e.value[..]]));
         return Ok(Some((LimitRef::Own(limit), join(parts.into_iter()))));
     }
-    let pairs = entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
+    let pairs = entries.iter().map(Entry::text);
     let Some(index) = descriptors.tree.walk(domain, pairs).limit else { return Ok(None) };
     let known = descriptors.limit(index).zip(descriptors.tree.limits().get(index));
     Ok(known.map(|(limit, of_tree)| {
         let open = of_tree.path.iter().zip(entries).filter(|(part, _)| part.is_open());
-        let values: SmallVec<[&[u8]; 4]> = open.map(|(_, entry)| entry.value.as_bytes()).collect();
+        let values: SmallVec<[&[u8]; 4]> = open.map(|(_, entry)| &entry.value[..]).collect();
         (LimitRef::Tree(limit, of_tree), join(values.into_iter()))
     }))
 }
@@ -189,8 +190,10 @@ fn rules_of<'a>(
     if !rules.serve_descriptors() {
         return limits;
     }
-    let entry =
-        |entry: &Entry| (format!("descriptor:{}", entry.key).into(), entry.value.clone().into());
+    let entry = |entry: &Entry| {
+        let (key, value) = entry.text();
+        (format!("descriptor:{key}").into(), value.to_owned().into())
+    };
     let domain = ("domain".into(), domain.to_owned().into());
     let pairs = std::iter::once(domain).chain(descriptor.entries.iter().map(entry));
     let request = Attributes::new(pairs, &rules.reading);

@@ -1,15 +1,14 @@
 //! The headers that an answer adds: for the client, and for the application behind Envoy.
 
 use earrrl::Outcome;
-use envoy_types::pb::envoy::config::core::v3::HeaderValue;
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
 
 use super::asked::AskedLimit;
 use super::prepared::Descriptors;
 use super::verdict::Verdicts;
 use crate::config::envoy::Headers;
 use crate::config::envoy::unit::Unit;
+use crate::protobuf::HeaderValue;
+use crate::protobuf::ratelimit::{DescriptorStatus, RateLimitResponse};
 
 /// Bytes that an item mostly has.
 const TYPICAL: usize = 48;
@@ -110,5 +109,5 @@ fn seconds(status: &DescriptorStatus) -> u64 {
 }
 
 fn header(key: &str, value: String) -> HeaderValue {
-    HeaderValue { key: key.into(), value, ..HeaderValue::default() }
+    HeaderValue { key: key.into(), value: value.into(), ..HeaderValue::default() }
 }
