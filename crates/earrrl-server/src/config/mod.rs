@@ -159,4 +159,6 @@ fn no_rules(file: &file::File, problems: &mut Problems) -> bool {
 }
 
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod tests;
