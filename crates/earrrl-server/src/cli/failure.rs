@@ -1,4 +1,4 @@
-//! How a command ends that can't go on: one line on standard error, exit status 2.
+//! Errors that end a command: one line on standard error, exit status 2.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
