@@ -590,7 +590,11 @@ fn every_command_has_a_manual_page() {
     assert_eq!(run(&["man", folder.path().to_str().unwrap()]).status.code(), Some(0));
     for page in ["earrrl", "earrrl-serve", "earrrl-replay", "earrrl-config-check"] {
         let text = std::fs::read_to_string(folder.path().join(format!("{page}.1"))).unwrap();
-        assert!(text.contains(".SH SYNOPSIS"), "{page}: {text}");
+        for section in ["SYNOPSIS", "EXAMPLES", "\"EXIT STATUS\"", "FILES"] {
+            // The command without a subcommand has no examples.
+            let found = text.contains(&format!(".SH {section}\n")) || page == "earrrl";
+            assert!(found, "{page}: {section}: {text}");
+        }
     }
 }
 

@@ -27,11 +27,13 @@ pub(super) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Print all mistakes in a file, each with its line and column, and how much each rule allows at once.
+    #[command(after_help = "Example:\n  earrrl config check limits.toml")]
     Check {
         /// The configuration, or one of envoyproxy/ratelimit: a YAML file, or a folder of them.
         file: PathBuf,
     },
     /// Print which limit applies to a descriptor of Envoy's, and why.
+    #[command(after_help = "Example:\n  earrrl config explain ratelimit/config shop path=/login")]
     Explain {
         /// The configuration, or one of envoyproxy/ratelimit: a YAML file, or a folder of them.
         file: PathBuf,

@@ -163,14 +163,14 @@ impl Args {
     }
 }
 
-/// What the command line says of an address goes before what the configuration says.
+/// Replaces an address of the configuration by one of the command line.
 fn put(address: &mut Option<Address>, place: Option<&ListenAt>) {
     if let Some(ListenAt(said)) = place {
         address.clone_from(said);
     }
 }
 
-/// `login=gcra 1/s burst=60`, or without a name the rule `default`.
+/// Parses `login=gcra 1/s burst=60`, or a rule without a name, which is called `default`.
 fn named_rule(text: &str) -> Result<RuleConfig, String> {
     let (name, rule) = match text.split_once('=') {
         Some((name, rule)) if !name.trim().contains(' ') => (name.trim(), rule),
@@ -193,7 +193,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
 fn start(args: Args) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(format!("no event queue: {error}")))?;
-    // A reload that is asked for this early comes once it serves.
+    // A reload that is requested this early happens once the server runs.
     let hangup = runtime.block_on(async { catch_hangup() }).map_err(no_signals)?;
     runtime.block_on(async { survive_full_log() }).map_err(no_signals)?;
     let config = args.load().map_err(|error| failure::lines(&error.to_string()))?;
@@ -202,13 +202,13 @@ fn start(args: Args) -> Result<ExitCode, Failure> {
         Err(error) => tracing::warn!(%error, "the limit of open files stays low"),
     }
     let served = runtime.block_on(serve(args, &config, hangup));
-    // Not waited for: a reload may be reading what never ends.
+    // The runtime is not joined, since a reload may be reading a file that never ends.
     runtime.shutdown_background();
     served.map(|()| ExitCode::SUCCESS)
 }
 
-/// Where a limit of files' sizes is set, the system sends a signal to whoever writes beyond it, which ends
-/// a process that does not catch it.
+/// Catches SIGXFSZ: where file sizes are limited, the system sends it to a process that writes beyond
+/// the limit, and by default the signal ends the process.
 fn survive_full_log() -> io::Result<()> {
     signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw())).map(drop)
 }
@@ -263,14 +263,14 @@ fn shown(address: Option<&Address>) -> String {
     address.map_or("off".to_owned(), Address::to_string)
 }
 
-/// The log goes to standard error; `RUST_LOG` says how much of it, `NO_COLOR` that it is plain.
+/// Starts the log on standard error; `RUST_LOG` sets its level, and `NO_COLOR` turns colors off.
 fn start_log(json: bool) -> io::Result<Log> {
     let log = Log::start(io::stderr())?;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(log.clone());
     let colored =
         io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-    // It fails only where a log is there already.
+    // This fails only if a log is set up already.
     let _ = if json {
         lines.json().try_init()
     } else {

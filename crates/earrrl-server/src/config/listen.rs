@@ -102,7 +102,7 @@ impl FromStr for Address {
     }
 }
 
-/// Where a protocol is served, if at all.
+/// The value of an option for an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenAt(pub Option<Address>);
 
@@ -121,10 +121,10 @@ impl FromStr for ListenAt {
     }
 }
 
-/// The address that a text says.
+/// Parses an address.
 ///
 /// # Errors
-/// What was expected.
+/// Returns the forms that an address may have.
 pub fn parse(text: &str) -> Result<Address, String> {
     let text = text.trim();
     if let Some(path) = text.strip_prefix(UNIX) {
@@ -139,7 +139,7 @@ pub fn parse(text: &str) -> Result<Address, String> {
         "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
         _ => None,
     };
-    // A port that `u16` takes with a sign is none.
+    // `u16` would accept a sign.
     let port = port.parse().ok().filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()));
     let address = ip.zip(port).map(SocketAddr::from);
     address.map(Address::Tcp).ok_or_else(|| EXPECTED.to_owned())
