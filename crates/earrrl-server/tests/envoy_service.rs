@@ -124,6 +124,16 @@ fn what_cannot_be_has_the_peers_error() {
 }
 
 #[test]
+fn the_error_of_one_descriptor_skips_no_other() {
+    let (service, _) = service("");
+    let both = || ask(&service, &request("a=b l1/9; path=/login"));
+    for _ in 0..5 {
+        assert!(both().is_err());
+    }
+    assert_eq!(both().unwrap()["overallCode"], "OVER_LIMIT");
+}
+
+#[test]
 fn metadata_is_that_of_descriptors_that_passed() {
     let (service, _) = service("[envoy]\ndynamic_metadata = true");
     let of = |text: &str| ask(&service, &request(text)).unwrap()["dynamicMetadata"].clone();
@@ -245,7 +255,7 @@ fn json_is_read_as_the_peer_reads_it() {
     let limit = descriptor.limit.as_ref().unwrap();
     assert_eq!((request.hits_addend, descriptor.hits_addend), (3, Some(7)));
     assert_eq!((limit.requests_per_unit, limit.unit), (10, 0));
-    assert_eq!((descriptor.entries[0].text().1, descriptor.is_negative_hits), ("", false));
+    assert_eq!((descriptor.entries[0].value.as_str(), descriptor.is_negative_hits), ("", false));
     let nothing = r#"{"domain":null,"descriptors":null,"hitsAddend":null}"#;
     assert_eq!(read(nothing), Ok(Default::default()));
     let unset = r#"{"domain":"d","descriptors":[{"entries":null,"limit":null,"hitsAddend":null}]}"#;

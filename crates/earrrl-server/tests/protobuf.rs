@@ -85,7 +85,7 @@ fn the_authorization_services_messages_are_envoys() {
     let address = AddressKind::Socket(SocketAddress { address: "192.0.2.7".into() });
     let http = HttpRequest {
         method: "POST".into(),
-        headers: [("x-api-key".to_owned(), b"k".to_vec())].into(),
+        headers: [("x-api-key".to_owned(), "k".to_owned())].into(),
         path: "/login?a=b".into(),
         host: "shop.example".into(),
         scheme: "https".into(),

@@ -39,6 +39,8 @@ pub struct RuleConfig {
     pub capacity: Option<usize>,
     /// The place of that capacity in the file.
     pub capacity_place: Option<Range<usize>>,
+    /// The verdict of the rule if the engine fails.
+    pub on_error: OnError,
     /// The consistency of decisions over Redis.
     pub consistency: Consistency,
     /// The conditions under which a request is exempt; one is enough.
@@ -58,6 +60,7 @@ impl RuleConfig {
             cost: CostSource::Fixed(Cost::ONE),
             capacity: None,
             capacity_place: None,
+            on_error: OnError::Allow,
             consistency: Consistency::Exact,
             exempt: Vec::new(),
             overrides: Vec::new(),
@@ -112,6 +115,16 @@ pub enum CostSource {
     ByPath(Vec<(Condition, Cost)>),
     /// The attribute of this name, or 1 if the request lacks it.
     Attribute(String),
+}
+
+/// The verdict of a rule if the engine fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnError {
+    /// The other rules decide.
+    #[default]
+    Allow,
+    /// The request is denied.
+    Deny,
 }
 
 /// The options that decide what counts as the same path and as the same client.
@@ -181,6 +194,7 @@ fn validate(
         conditions: conditions("match", &file.matching, paths, problems),
         cost,
         capacity: value::capacity(file.capacity.as_ref(), problems),
+        on_error: on_error(file, problems),
         consistency: consistency(file, problems),
         capacity_place: file.capacity.as_ref().map(Spanned::span),
         exempt: clients(conditions("exempt", &file.exempt, paths, problems)),
@@ -192,6 +206,19 @@ fn validate(
 fn max_cost(file: &file::RuleTable, problems: &mut Problems) -> Option<Cost> {
     let field = file.max_cost.as_ref()?;
     value::cost("max_cost", field.get_ref(), |problem| problems.add(field.span(), problem))
+}
+
+fn on_error(file: &file::RuleTable, problems: &mut Problems) -> OnError {
+    let Some(field) = &file.on_error else { return OnError::Allow };
+    match field.get_ref().as_str() {
+        "allow" => OnError::Allow,
+        "deny" => OnError::Deny,
+        other => {
+            let shown = other.escape_debug();
+            problems.add(field.span(), format!("on_error: `{shown}` is none of allow, deny"));
+            OnError::Allow
+        }
+    }
 }
 
 fn consistency(file: &file::RuleTable, problems: &mut Problems) -> Consistency {
@@ -338,6 +365,11 @@ fn passable(rule: &Rule, cost: &CostSource, span: Range<usize>, problems: &mut P
         CostSource::Attribute(_) => Vec::new(),
     };
     for cost in costs {
+        if cost > rule.max_cost() {
+            let max_cost = rule.max_cost();
+            problems.add(span.clone(), format!("cost: {cost} is above max_cost, {max_cost}"));
+            continue;
+        }
         let (_, decision) = rule.limit().decide(None, Nanos::ZERO, cost, Mode::Peek);
         if decision.retry_after == Wait::Never {
             let most = Quota::of(rule.limit()).units;

@@ -3,6 +3,7 @@
 mod counter;
 mod family;
 mod outcomes;
+mod passed;
 mod process;
 
 use prometheus::{Encoder as _, TextEncoder};
@@ -10,6 +11,7 @@ use prometheus::{Encoder as _, TextEncoder};
 pub use counter::{Counter, Histogram};
 pub use family::{Family, Labels};
 pub use outcomes::{Outcomes, RuleOutcomes};
+pub use passed::{PassReason, PassedUnjudged};
 
 use counter::CountsByName;
 use outcomes::OUTCOMES;
@@ -39,6 +41,8 @@ pub struct Metrics {
     pub resp_requests: Counter,
     /// The number of requests that no rule matched.
     pub unmatched: Counter,
+    /// Proxied requests that passed without a verdict.
+    pub unjudged: PassedUnjudged,
     /// The number of malformed requests.
     pub malformed: Counter,
     /// The number of wrong tokens.
@@ -91,15 +95,18 @@ impl Metrics {
         text
     }
 
-    fn by_label(&self) -> [Family; 6] {
+    fn by_label(&self) -> [Family; 7] {
         let errors = self.resp_errors.seen(&CODES);
         let responses = self.http_responses.seen(&STATUSES);
         let calls = self.grpc_responses.seen(&GRPC_CODES);
         let requests = responses.iter().map(|(_, count)| count).sum();
+        let unjudged = self.unjudged.each().map(|(reason, count)| (reason, count as f64));
         let version = [(env!("CARGO_PKG_VERSION"), 1.0)];
         [
             Family::counter("earrrl_decisions_total", "Decisions by rule and outcome.")
                 .with_labels(self.decisions()),
+            Family::counter("earrrl_unjudged_total", "Proxied requests passed without a verdict.")
+                .labelled("reason", unjudged),
             Family::counter("earrrl_resp_errors_total", "Errors answered over RESP.")
                 .labelled("code", errors),
             Family::counter("earrrl_http_requests_total", "HTTP requests that were answered.")
@@ -148,6 +155,7 @@ impl Metrics {
             http_request: _,
             resp_requests,
             unmatched,
+            unjudged: _,
             malformed,
             failed_logins,
             accepted,

@@ -77,14 +77,14 @@ pub struct HttpRequest {
     #[prost(string, tag = "2")]
     pub method: String,
     /// The headers by their names in lower case; repeated ones are joined.
-    #[prost(map = "string, bytes", tag = "3")]
-    pub headers: HashMap<String, Vec<u8>>,
+    #[prost(map = "string, string", tag = "3")]
+    pub headers: HashMap<String, String>,
     /// The path with its query.
-    #[prost(bytes = "vec", tag = "4")]
-    pub path: Vec<u8>,
+    #[prost(string, tag = "4")]
+    pub path: String,
     /// The `Host` header or `:authority`.
-    #[prost(bytes = "vec", tag = "5")]
-    pub host: Vec<u8>,
+    #[prost(string, tag = "5")]
+    pub host: String,
     /// The scheme of the URL.
     #[prost(string, tag = "6")]
     pub scheme: String,

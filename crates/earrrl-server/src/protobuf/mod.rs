@@ -1,8 +1,7 @@
 //! The protobuf messages of Envoy's services, with the fields that this server reads or writes.
 //!
 //! Numbers and types are those of Envoy's `.proto` files; `tests/protobuf.rs` compares. Other fields are skipped when
-//! a message is read. Some fields that Envoy declares as `string` are `bytes` here, which is the same on the wire:
-//! Envoy does not check that a header is UTF-8, and a message with such a header would otherwise be unreadable.
+//! a message is read.
 
 pub mod authorization;
 pub mod discovery;
@@ -17,8 +16,8 @@ pub struct HeaderValue {
     #[prost(string, tag = "1")]
     pub key: String,
     /// The value.
-    #[prost(bytes = "vec", tag = "2")]
-    pub value: Vec<u8>,
+    #[prost(string, tag = "2")]
+    pub value: String,
     /// The value, where Envoy is configured to send headers unchanged; `value` is empty then.
     #[prost(bytes = "vec", tag = "3")]
     pub raw_value: Vec<u8>,

@@ -37,24 +37,11 @@ pub struct RateLimitDescriptor {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Entry {
     /// The key.
-    #[prost(bytes = "vec", tag = "1")]
-    pub key: Vec<u8>,
+    #[prost(string, tag = "1")]
+    pub key: String,
     /// The value, often that of a header.
-    #[prost(bytes = "vec", tag = "2")]
-    pub value: Vec<u8>,
-}
-
-impl Entry {
-    /// Returns true if the key and the value are UTF-8.
-    pub fn is_text(&self) -> bool {
-        [&self.key, &self.value].into_iter().all(|bytes| std::str::from_utf8(bytes).is_ok())
-    }
-
-    /// Returns the key and the value; bytes that are not UTF-8 count as empty.
-    pub fn text(&self) -> (&str, &str) {
-        let text = |bytes| std::str::from_utf8(bytes).unwrap_or_default();
-        (text(&self.key), text(&self.value))
-    }
+    #[prost(string, tag = "2")]
+    pub value: String,
 }
 
 /// A limit that a descriptor brings.

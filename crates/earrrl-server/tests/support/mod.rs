@@ -11,6 +11,7 @@
 pub mod certificates;
 pub mod envoy;
 pub mod grpc;
+pub mod hostile;
 pub mod http;
 pub mod process;
 pub mod proxy;

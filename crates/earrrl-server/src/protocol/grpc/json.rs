@@ -124,7 +124,7 @@ fn number(number: JsonNumber, name: &str) -> Result<u32, String> {
 }
 
 fn descriptor(from: Descriptor) -> Result<RateLimitDescriptor, String> {
-    let entry = |JsonEntry { key, value }| Entry { key: key.into(), value: value.into() };
+    let entry = |JsonEntry { key, value }| Entry { key, value };
     let limit = |limit: JsonOverride| {
         Ok::<_, String>(RateLimitOverride {
             requests_per_unit: number(limit.requests_per_unit, "requestsPerUnit")?,
@@ -148,7 +148,7 @@ pub fn response(response: &RateLimitResponse) -> Json {
         ("responseHeadersToAdd", &response.response_headers_to_add),
         ("requestHeadersToAdd", &response.request_headers_to_add),
     ] {
-        let header = |header: &HeaderValue| json!({"key": header.key, "value": String::from_utf8_lossy(&header.value)});
+        let header = |header: &HeaderValue| json!({"key": header.key, "value": header.value});
         if !headers.is_empty() {
             object.insert(name.into(), headers.iter().map(header).collect());
         }

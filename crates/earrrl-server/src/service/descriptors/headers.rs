@@ -92,5 +92,5 @@ fn seconds(status: &DescriptorStatus) -> u64 {
 }
 
 fn header(key: &str, value: String) -> HeaderValue {
-    HeaderValue { key: key.into(), value: value.into(), ..HeaderValue::default() }
+    HeaderValue { key: key.into(), value, ..HeaderValue::default() }
 }

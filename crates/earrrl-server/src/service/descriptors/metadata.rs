@@ -4,7 +4,7 @@ use serde_json::Value as Json;
 
 use super::asked::{AskedLimit, LimitRef};
 use super::verdict::Verdicts;
-use crate::protobuf::ratelimit::{Entry, RateLimitRequest};
+use crate::protobuf::ratelimit::RateLimitRequest;
 use crate::protobuf::value::Kind;
 use crate::protobuf::{ListValue, Struct, Value};
 
@@ -20,7 +20,7 @@ pub(super) fn of(
     object.insert("domain".into(), request.domain.as_str().into());
     let descriptors = request.descriptors.iter().map(|descriptor| {
         let entry = |(key, value): (&str, &str)| Json::from(format!("{key}={value}"));
-        let entries = descriptor.entries.iter().map(Entry::text);
+        let entries = descriptor.entries.iter().map(|e| (e.key.as_str(), e.value.as_str()));
         let mut object = Object::new();
         object.insert("entries".into(), entries.map(entry).collect());
         if let Some(hits) = &descriptor.hits_addend {
