@@ -37,7 +37,7 @@ const LOG_PATIENCE: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Every option can also come from the environment: EARRRL_HTTP=:8080.\n\n\
                         Example:\n  earrrl serve --config limits.toml\n  \
-                        earrrl serve --rule 'login=recent-average 0.2/s half-life=5m strict'\n  \
+                        earrrl serve --rule 'login=recent-average 10/h half-life=1h strict'\n  \
                         redis-cli -p 6380 CL.THROTTLE user123 15 30 60")]
 pub(super) struct Args {
     /// The configuration file; without it one default rule is served.
