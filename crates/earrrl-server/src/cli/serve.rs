@@ -195,7 +195,7 @@ fn start(args: Args) -> Result<ExitCode, Failure> {
     let runtime = runtime.map_err(|error| Failure::new(format!("no event queue: {error}")))?;
     // A reload that is requested this early happens once the server runs.
     let hangup = runtime.block_on(async { catch_hangup() }).map_err(no_signals)?;
-    runtime.block_on(async { survive_full_log() }).map_err(no_signals)?;
+    runtime.block_on(async { survive_signals() }).map_err(no_signals)?;
     let config = args.load().map_err(|error| failure::lines(&error.to_string()))?;
     match descriptors::raise() {
         Ok(limit) => tracing::debug!(limit, "open files"),
@@ -207,10 +207,15 @@ fn start(args: Args) -> Result<ExitCode, Failure> {
     served.map(|()| ExitCode::SUCCESS)
 }
 
-/// Catches SIGXFSZ: where file sizes are limited, the system sends it to a process that writes beyond
-/// the limit, and by default the signal ends the process.
-fn survive_full_log() -> io::Result<()> {
-    signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw())).map(drop)
+/// Catches signals that would end the process and mean nothing to it. Log rotation sends USR1, and other
+/// servers take USR2 and QUIT for an upgrade or a stop. XFSZ comes from the system when the log grows
+/// beyond a limit on files' sizes.
+fn survive_signals() -> io::Result<()> {
+    use rustix::process::Signal;
+    for harmless in [Signal::XFSZ, Signal::USR1, Signal::USR2, Signal::QUIT, Signal::ALARM] {
+        drop(signal(SignalKind::from_raw(harmless.as_raw()))?);
+    }
+    Ok(())
 }
 
 fn no_signals(error: io::Error) -> Failure {

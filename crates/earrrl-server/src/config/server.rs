@@ -58,6 +58,8 @@ pub struct Limits {
     pub connections: usize,
     /// The largest number of connections from one address.
     pub connections_by_address: usize,
+    /// The largest number of requests in flight on one HTTP/2 connection.
+    pub streams: u32,
     /// The longest idle time between requests.
     pub idle: u32,
     /// The longest time for a request to arrive, and for its response to be read.
@@ -79,6 +81,7 @@ impl Default for Limits {
         Self {
             connections: 16_384,
             connections_by_address: Self::of_one_address(16_384),
+            streams: 128,
             idle: 300,
             request: 10,
             held_bytes: 64 * 1024 * 1024,
@@ -217,10 +220,12 @@ fn limits(file: &file::ServerTable, default: Limits, problems: &mut Problems) ->
     );
     let held_bytes =
         count("max_held_memory", &file.max_held_memory, default.held_bytes, 1024 * 1024);
+    let streams = count("max_streams", &file.max_streams, default.streams as usize, 1) as u32;
     let mut time = |name, field: &file::Placed<String>, default| {
         seconds(name, field.as_ref(), default, 1..=86_400, problems)
     };
     Limits {
+        streams,
         connections,
         connections_by_address,
         held_bytes,

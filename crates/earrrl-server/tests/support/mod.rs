@@ -13,6 +13,7 @@ pub mod envoy;
 pub mod grpc;
 pub mod hostile;
 pub mod http;
+pub mod http2;
 pub mod process;
 pub mod proxy;
 pub mod redis;

@@ -18,7 +18,7 @@ use crate::config::access::Access;
 use crate::metrics::PassReason;
 use crate::protobuf::ratelimit::RateLimitRequest;
 use crate::protocol::bearer::{self, TokenRefused};
-use crate::protocol::held::HeldBytes;
+use crate::protocol::http2::held::HeldBytes;
 use crate::server::Server;
 use crate::service::error::AskError;
 use earrrl::Mode;
