@@ -37,7 +37,7 @@ bench-server:
 # Envoy's rate limit service beside a bare tonic echo, and how long calls take at four fifths of what the
 # machine can do (5 minutes; needs h2load; keep the machine idle)
 bench-envoy:
-    cargo build --release -p earrrl-server --bin earrrl --example echo_grpc
+    cargo build --profile dist -p earrrl-server --bin earrrl --example echo_grpc
     bench/envoy.py cpu
     bench/envoy.py late
 
@@ -48,7 +48,7 @@ bench-redis clients="1000000":
 
 # how long decisions take while limits, half-lives and capacities change (2 minutes; 1 GB)
 reloads:
-    cargo run --release -p earrrl --example reloads
+    cargo run --profile dist -p earrrl --example reloads
 
 # nanoseconds a decision, algorithm by algorithm
 bench:

@@ -15,7 +15,7 @@ import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-EARRRL = f"{ROOT}/target/release/earrrl"
+EARRRL = f"{ROOT}/target/dist/earrrl"
 FLOOR = f"{ROOT}/bench/server/target/release/floor_http"
 NGINX = "/usr/sbin/nginx"
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -211,7 +211,7 @@ def tls(rounds=3):
 
 if __name__ == "__main__":
     if "--built" not in sys.argv:
-        subprocess.run(["cargo", "build", "--release", "--manifest-path", f"{ROOT}/Cargo.toml", "-p", "earrrl-server"], check=True)
+        subprocess.run(["cargo", "build", "--profile", "dist", "--manifest-path", f"{ROOT}/Cargo.toml", "-p", "earrrl-server"], check=True)
         subprocess.run(["cargo", "build", "--release", "--manifest-path", f"{ROOT}/bench/server/Cargo.toml"], check=True)
     parts = {"decision": decision, "proxy": proxy, "tls": tls}
     for part in [name for name in sys.argv[1:] if name in parts] or parts:

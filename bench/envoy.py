@@ -4,7 +4,7 @@
     bench/envoy.py cpu [CALLS]       processor time a call, by connections and streams, in turns
     bench/envoy.py late [CALLS]      how long calls take at four fifths of what the machine can do
 
-Build first: cargo build --release -p earrrl-server --bin earrrl --example echo_grpc
+Build first: cargo build --profile dist -p earrrl-server --bin earrrl --example echo_grpc
 Needs h2load (Debian: nghttp2-client). Keep the machine idle. EARRRL is another binary to measure besides.
 """
 import collections
@@ -21,7 +21,7 @@ import time
 import urllib.request
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-RELEASE = os.path.join(ROOT, "target/release")
+RELEASE = os.path.join(ROOT, "target/dist")
 PATH = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 SHAPES = ((50, 1), (2, 25))
 LATE = 20_000  # Envoy's default timeout, in microseconds

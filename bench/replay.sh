@@ -19,8 +19,8 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 log=$folder/access.log
-cargo build --release --quiet -p earrrl-server --bin earrrl -p earrrl-logs --example make_log
-earrrl=target/release/earrrl
+cargo build --profile dist --quiet -p earrrl-server --bin earrrl -p earrrl-logs --example make_log
+earrrl=target/dist/earrrl
 python=target/tools/duckdb
 [ -d "$python/duckdb" ] || python3 -m pip install --quiet --target "$python" duckdb
 rule='recent-average 1/s half-life=10s strict'
@@ -75,7 +75,7 @@ report() {
 one_core() { report "$1, one core" taskset -c 0 "${@:2}"; }
 
 for clients in "$@"; do
-    target/release/examples/make_log "$lines" "$clients" 1 > "$log"
+    target/dist/examples/make_log "$lines" "$clients" 1 > "$log"
     met=$(cut -d ' ' -f 1 "$log" | sort -u | wc -l)
     printf '\n%s lines, %s clients, %s MB\n' "$lines" "$met" "$(($(stat -c %s "$log") / 1000000))"
     one_core 'wc -l' wc -l "$log"

@@ -23,8 +23,9 @@ DEPTHS = {1: 200_000, 16: 1_500_000, 64: 3_000_000}
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def build(manifest, *arguments):
-    subprocess.run(["cargo", "build", "--release", "--manifest-path", manifest, *arguments], check=True)
+def build(profile, manifest, *arguments):
+    command = ["cargo", "build", "--profile", profile, "--manifest-path", manifest, *arguments]
+    subprocess.run(command, check=True)
 
 
 def free_port():
@@ -177,9 +178,9 @@ def main():
         ROUNDS = 1
         DEPTHS.update({depth: requests // 5 for depth, requests in DEPTHS.items()})
     if not options.no_build:
-        build(f"{ROOT}/Cargo.toml", "-p", "earrrl-server")
-        build(f"{HERE}/Cargo.toml")
-    earrrl = [f"{ROOT}/target/release/earrrl", "serve", "--resp", "127.0.0.1:{port}", "--http", "127.0.0.1:{http}"]
+        build("dist", f"{ROOT}/Cargo.toml", "-p", "earrrl-server")
+        build("release", f"{HERE}/Cargo.toml")
+    earrrl = [f"{ROOT}/target/dist/earrrl", "serve", "--resp", "127.0.0.1:{port}", "--http", "127.0.0.1:{http}"]
     resp_table(earrrl)
     http_table(earrrl)
     depth_table(earrrl)

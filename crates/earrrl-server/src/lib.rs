@@ -9,6 +9,7 @@ pub mod engine;
 pub mod log;
 pub mod metrics;
 pub mod path;
+pub mod protobuf;
 pub mod protocol;
 pub mod serve;
 pub mod server;

@@ -3,17 +3,13 @@
 
 use std::time::Duration;
 
-use crate::support::TestServer;
 use crate::support::http::Response;
-use envoy_types::pb::envoy::config::core::v3::address::Address;
-use envoy_types::pb::envoy::config::core::v3::{
-    Address as Place, HeaderValueOption, SocketAddress,
+use crate::support::{TestServer, grpc};
+use earrrl_server::protobuf::authorization::{
+    Address, AddressKind, AttributeContext, CheckRequest, CheckResponse, HeaderValueOption,
+    HttpRequest, HttpResponse, Peer, Request, SocketAddress,
 };
-use envoy_types::pb::envoy::service::auth::v3::attribute_context::{HttpRequest, Peer, Request};
-use envoy_types::pb::envoy::service::auth::v3::authorization_client::AuthorizationClient;
-use envoy_types::pb::envoy::service::auth::v3::check_response::HttpResponse;
-use envoy_types::pb::envoy::service::auth::v3::{AttributeContext, CheckRequest, CheckResponse};
-use envoy_types::pb::google::protobuf::value::Kind;
+use earrrl_server::protobuf::value::Kind;
 
 const RULES: &str = r#"
 [client_address]
@@ -347,20 +343,19 @@ fn where_tokens_are_set_a_proxy_must_show_one() {
 
 /// A question as Envoy asks it over gRPC: who is connected with it, and the request.
 fn check(peer: &str, method: &str, path: &str, headers: &[(&str, &str)]) -> CheckRequest {
-    let address = SocketAddress { address: peer.to_owned(), ..SocketAddress::default() };
-    let address = Place { address: Some(Address::SocketAddress(address)) };
+    let address = SocketAddress { address: peer.to_owned() };
+    let address = Address { address: Some(AddressKind::Socket(address)) };
     let header = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     let http = HttpRequest {
         method: method.to_owned(),
-        path: path.to_owned(),
-        host: "shop.example".to_owned(),
+        path: path.into(),
+        host: "shop.example".into(),
         headers: headers.iter().map(header).collect(),
         ..HttpRequest::default()
     };
     let attributes = AttributeContext {
-        source: Some(Peer { address: Some(address), ..Peer::default() }),
-        request: Some(Request { http: Some(http), ..Request::default() }),
-        ..AttributeContext::default()
+        source: Some(Peer { address: Some(address) }),
+        request: Some(Request { http: Some(http) }),
     };
     CheckRequest { attributes: Some(attributes) }
 }
@@ -369,12 +364,12 @@ fn check(peer: &str, method: &str, path: &str, headers: &[(&str, &str)]) -> Chec
 fn checked(server: &TestServer, asked: Vec<CheckRequest>) -> Vec<Result<CheckResponse, i32>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut client =
-            AuthorizationClient::connect(format!("http://{}", server.grpc)).await.unwrap();
+        let channel = grpc::connect(server.grpc).await;
         let mut answers = Vec::new();
         for question in asked {
-            let answer = client.check(question).await;
-            answers.push(answer.map(|a| a.into_inner()).map_err(|status| status.code().into()));
+            let method = "/envoy.service.auth.v3.Authorization/Check";
+            let answer = grpc::call(&channel, method, question).await;
+            answers.push(answer.map_err(|status| status.code().into()));
         }
         answers
     })
@@ -383,7 +378,7 @@ fn checked(server: &TestServer, asked: Vec<CheckRequest>) -> Vec<Result<CheckRes
 fn shown(headers: &[HeaderValueOption]) -> Vec<(&str, &str)> {
     let mut shown: Vec<_> = headers.iter().filter_map(|option| option.header.as_ref()).collect();
     shown.sort_by(|a, b| a.key.cmp(&b.key));
-    shown.into_iter().map(|header| (header.key.as_str(), header.value.as_str())).collect()
+    shown.into_iter().map(|header| (&*header.key, &*header.value)).collect()
 }
 
 #[test]
@@ -414,7 +409,7 @@ fn envoy_is_answered_over_grpc_as_others_are() {
     assert_eq!(codes, [0, 0, 8, 8, 0]);
 
     let first = answers[0].as_ref().unwrap();
-    let Some(HttpResponse::OkResponse(passed)) = &first.http_response else { panic!("{first:?}") };
+    let Some(HttpResponse::Ok(passed)) = &first.http_response else { panic!("{first:?}") };
     assert_eq!(shown(&passed.headers), [("x-ratelimit-action", "allow")]);
     let to_client = shown(&passed.response_headers_to_add);
     let limits = ("ratelimit", "\"login\";r=1;t=100");
@@ -426,9 +421,7 @@ fn envoy_is_answered_over_grpc_as_others_are() {
 
     // The same verdict as over HTTP, to the byte.
     let denied = answers[2].as_ref().unwrap();
-    let Some(HttpResponse::DeniedResponse(denied)) = &denied.http_response else {
-        panic!("{denied:?}")
-    };
+    let Some(HttpResponse::Denied(denied)) = &denied.http_response else { panic!("{denied:?}") };
     assert_eq!(denied.status.as_ref().unwrap().code, 429);
     let over_http = login(&server, "192.0.2.7", "");
     assert_eq!((over_http.status, &over_http.body), (429, &denied.body));

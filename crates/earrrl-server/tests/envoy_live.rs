@@ -10,28 +10,20 @@ use std::time::Duration;
 use crate::support::certificates::{Authority, shown};
 use crate::support::process::Process;
 use crate::support::redis::{Redis, free_address};
-use crate::support::{TestServer, connect, http, parse, testdata, until};
+use crate::support::{TestServer, connect, grpc, http, parse, testdata, until};
 use earrrl::SystemClock;
 use earrrl_server::config::envoy::ControlPlane;
 use earrrl_server::config::envoy::xds::TYPE_URL;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor as Descriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::{
-    AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
+use earrrl_server::protobuf::Any;
+use earrrl_server::protobuf::discovery::{
+    DiscoveryRequest, DiscoveryResponse, RateLimitConfig, RateLimitDescriptor, RateLimitPolicy,
 };
-use envoy_types::pb::envoy::service::discovery::v3::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
-};
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-use envoy_types::pb::google::protobuf::Any;
-use envoy_types::pb::ratelimit::config::ratelimit::v3::{
-    RateLimitConfig, RateLimitDescriptor, RateLimitPolicy,
+use earrrl_server::protobuf::ratelimit::{
+    Entry, RateLimitDescriptor as Descriptor, RateLimitRequest, RateLimitResponse,
 };
 use prost::Message as _;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -123,18 +115,20 @@ struct Plane {
     requests: Arc<Mutex<Vec<DiscoveryRequest>>>,
 }
 
-type Responses<T> = std::pin::Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+impl Plane {
+    /// Serves at an address.
+    async fn serve(self, address: SocketAddr) {
+        let method =
+            "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+        let handler = tower::service_fn(move |requests| self.clone().answer(requests));
+        grpc::serve_stream(address, method, handler).await;
+    }
 
-#[tonic::async_trait]
-impl AggregatedDiscoveryService for Plane {
-    type StreamAggregatedResourcesStream = Responses<DiscoveryResponse>;
-    type DeltaAggregatedResourcesStream = Responses<DeltaDiscoveryResponse>;
-
-    async fn stream_aggregated_resources(
-        &self,
+    async fn answer(
+        self,
         request: Request<Streaming<DiscoveryRequest>>,
-    ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
-        let (mut requests, plane) = (request.into_inner(), self.clone());
+    ) -> Result<Response<ReceiverStream<Result<DiscoveryResponse, Status>>>, Status> {
+        let (mut requests, plane) = (request.into_inner(), self);
         let (sender, receiver) = tokio::sync::mpsc::channel(1);
         tokio::spawn(async move {
             while let Ok(Some(request)) = requests.message().await {
@@ -150,14 +144,7 @@ impl AggregatedDiscoveryService for Plane {
                 }
             }
         });
-        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
-    }
-
-    async fn delta_aggregated_resources(
-        &self,
-        _: Request<Streaming<DeltaDiscoveryRequest>>,
-    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
-        Err(Status::unimplemented("not here"))
+        Ok(Response::new(ReceiverStream::new(receiver)))
     }
 }
 
@@ -173,7 +160,6 @@ fn response(version: &str, domain: &str, limit: u32) -> Option<DiscoveryResponse
         nonce: format!("nonce-{version}"),
         type_url: TYPE_URL.into(),
         resources: vec![resource],
-        ..Default::default()
     })
 }
 
@@ -209,10 +195,12 @@ fn what_cannot_be_decided_in_time_is_answered_by_policy() {
             hits_addend: 1,
         });
         request.set_timeout(Duration::from_secs(3));
-        let address = format!("http://{}", server.grpc);
         runtime.block_on(async {
-            let mut client = RateLimitServiceClient::connect(address).await.unwrap();
-            client.should_rate_limit(request).await.unwrap().into_inner().overall_code
+            let method = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+            let channel = grpc::connect(server.grpc).await;
+            let answer =
+                grpc::call::<RateLimitRequest, RateLimitResponse>(&channel, method, request);
+            answer.await.unwrap().overall_code
         })
     };
     let (ok, over) = (1, 2);
@@ -235,9 +223,8 @@ fn a_control_plane_is_followed() {
     *plane.responses.lock().unwrap() =
         vec![response("1", "d", 5), response("2", "", 9), None, response("3", "d", 7)];
     let address = free_address();
-    let service = AggregatedDiscoveryServiceServer::new(plane.clone());
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.spawn(tonic::transport::Server::builder().add_service(service).serve(address));
+    runtime.spawn(plane.clone().serve(address));
     let mut config = parse("");
     config.envoy.control_plane = Some(ControlPlane::new(&address.to_string(), "node-7").unwrap());
     let server = TestServer::with_clock(config, Arc::new(SystemClock::new()));
@@ -299,8 +286,7 @@ fn a_control_plane_is_spoken_to_over_tls() {
     *plane.responses.lock().unwrap() = vec![response("1", "d", 5)];
     let (address, shaken) = (free_address(), Arc::<Mutex<Vec<bool>>>::default());
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let service = AggregatedDiscoveryServiceServer::new(plane.clone());
-    runtime.spawn(tonic::transport::Server::builder().add_service(service).serve(address));
+    runtime.spawn(plane.clone().serve(address));
     let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
     let port = listener.local_addr().unwrap().port();
     let config = authority.server("plane");

@@ -253,7 +253,7 @@ fn json_is_read_as_the_peer_reads_it() {
     let request = read(all).unwrap();
     let descriptor = &request.descriptors[0];
     let limit = descriptor.limit.as_ref().unwrap();
-    assert_eq!((request.hits_addend, descriptor.hits_addend.as_ref().unwrap().value), (3, 7));
+    assert_eq!((request.hits_addend, descriptor.hits_addend), (3, Some(7)));
     assert_eq!((limit.requests_per_unit, limit.unit), (10, 0));
     assert_eq!((descriptor.entries[0].value.as_str(), descriptor.is_negative_hits), ("", false));
     let nothing = r#"{"domain":null,"descriptors":null,"hitsAddend":null}"#;

@@ -18,6 +18,7 @@ mod memory;
 mod near;
 mod openapi;
 mod process;
+mod protobuf;
 mod proxies;
 mod redis;
 mod replay;

@@ -567,6 +567,12 @@ fn config_check_tells_every_mistake() {
     };
     let good = check("[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=5\"\n");
     assert_eq!(good.status.code(), Some(0));
+    let printed = text(&good.stdout);
+    assert!(printed.contains("a: gcra 1/s burst=5: about 5 requests at once"), "{printed}");
+    let empty = check("version = 1\n");
+    assert_eq!(empty.status.code(), Some(2));
+    assert!(text(&empty.stderr).contains("0 rules: nothing is limited"), "{empty:?}");
+    assert_eq!(check("rules = \"none\"\n").status.code(), Some(0));
     let bad = check("[[rule]]\nname = \"A\"\nlimit = \"gcra\"\naction = \"dney\"\n");
     assert_eq!(bad.status.code(), Some(2));
     let error = text(&bad.stderr);
@@ -633,7 +639,11 @@ fn every_command_has_a_manual_page() {
     assert_eq!(run(&["man", folder.path().to_str().unwrap()]).status.code(), Some(0));
     for page in ["earrrl", "earrrl-serve", "earrrl-replay", "earrrl-config-check"] {
         let text = std::fs::read_to_string(folder.path().join(format!("{page}.1"))).unwrap();
-        assert!(text.contains(".SH SYNOPSIS"), "{page}: {text}");
+        for section in ["SYNOPSIS", "EXAMPLES", "\"EXIT STATUS\"", "FILES"] {
+            // The command without a subcommand has no examples.
+            let found = text.contains(&format!(".SH {section}\n")) || page == "earrrl";
+            assert!(found, "{page}: {section}: {text}");
+        }
     }
 }
 

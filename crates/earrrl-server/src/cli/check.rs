@@ -1,4 +1,4 @@
-//! `earrrl check`: one question to a running server.
+//! The command `earrrl check`: one request to a running server.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -15,9 +15,9 @@ use tokio::time::timeout;
 
 use super::Failure;
 
-/// How long the server may take.
+/// The time that the server may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest answer that is read, in bytes.
+/// The size of the largest response, in bytes.
 const MAX_ANSWER_LEN: usize = 1024 * 1024;
 
 /// Ask a running server. Exit status 0: allowed, 1: denied, 2: error.
@@ -28,10 +28,10 @@ pub(super) struct Args {
     rule: String,
     /// The client.
     key: String,
-    /// What it costs; what the rule says, unless given.
+    /// The cost; the rule's own unless given.
     #[arg(long)]
     cost: Option<Cost>,
-    /// Ask without counting.
+    /// Do not count the request.
     #[arg(long)]
     peek: bool,
     /// The server's HTTP address: `earrrl.internal:8080`, `http://10.0.0.5:8080`, `8080`.
@@ -46,7 +46,7 @@ pub(super) struct Args {
     quiet: bool,
 }
 
-/// Host and port, without the rest of an address that begins with `http://`.
+/// Parses a host and port, with or without `http://`.
 fn authority(text: &str) -> Result<String, String> {
     let text = text.trim();
     if text.starts_with("https://") {
@@ -83,7 +83,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(if allowed == Some(true) { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// One request on a connection of its own; the status and the body of the answer.
+/// Sends one request on its own connection, and returns the status and the body.
 async fn exchange(args: &Args) -> Result<(u16, String), Box<dyn std::error::Error>> {
     let request = request(args)?;
     let stream = TcpStream::connect(&args.server).await?;

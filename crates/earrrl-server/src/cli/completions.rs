@@ -1,4 +1,4 @@
-//! `earrrl completions`.
+//! The command `earrrl completions`.
 
 use std::process::ExitCode;
 

@@ -1,11 +1,12 @@
-//! `earrrl config check` and `earrrl config explain`.
+//! The commands `earrrl config check` and `earrrl config explain`.
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use earrrl::Quota;
 use earrrl_server::config::envoy::explain::explain;
 use earrrl_server::config::{Config, ConfigError, EnvoyConfig};
 use earrrl_server::service::room::{self, Lacking};
@@ -13,7 +14,7 @@ use earrrl_server::tls::Tls;
 
 use super::{Failure, failure};
 
-/// Look at a configuration without serving it.
+/// Examine a configuration without serving it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  earrrl config check limits.toml\n  \
                         earrrl config check ratelimit/config\n  \
@@ -25,12 +26,14 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Tell everything that is wrong with a file: file:line:column: what, and what would be right.
+    /// Print all mistakes in a file, each with its line and column, and how much each rule allows at once.
+    #[command(after_help = "Example:\n  earrrl config check limits.toml")]
     Check {
         /// The configuration, or one of envoyproxy/ratelimit: a YAML file, or a folder of them.
         file: PathBuf,
     },
-    /// Tell which limit a descriptor of Envoy's meets, and why.
+    /// Print which limit applies to a descriptor of Envoy's, and why.
+    #[command(after_help = "Example:\n  earrrl config explain ratelimit/config shop path=/login")]
     Explain {
         /// The configuration, or one of envoyproxy/ratelimit: a YAML file, or a folder of them.
         file: PathBuf,
@@ -49,7 +52,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
     }
 }
 
-/// What is wrong, and where in the file if that is known.
+/// Makes an error from a message and, if it is known, its place in the file.
 fn mistake(file: &Path, place: Option<Range<usize>>, message: String) -> Failure {
     let name = file.display().to_string();
     Failure::new(match place {
@@ -71,23 +74,39 @@ fn check(file: &Path) -> Result<ExitCode, Failure> {
     }
     if let Some(tls) = &config.server.tls {
         Tls::load(tls).map_err(|why| {
-            // It begins with the file that is not good.
-            let is_told = |path: &Path| why.starts_with(&format!("{}: ", path.display()));
-            let place = config.tls_places.iter().find(|(path, _)| is_told(path));
+            // The message begins with the path of the invalid file.
+            let is_named = |path: &Path| why.starts_with(&format!("{}: ", path.display()));
+            let place = config.tls_places.iter().find(|(path, _)| is_named(path));
             mistake(file, place.map(|(_, place)| place.clone()), format!("[server.tls] {why}"))
         })?;
     }
-    let rules = config.rules.len();
-    let mut out = std::io::stdout();
-    match &config.envoy.tree {
-        None => writeln!(out, "{}: {rules} rules, good", file.display())?,
-        Some(tree) => {
-            let (domains, limits) = (tree.domains(), tree.limits().len());
-            let found = format!("{rules} rules, {domains} domains, {limits} limits");
-            writeln!(out, "{}: {found}, good", file.display())?;
-        }
+    let envoy = &config.envoy;
+    if config.rules.is_empty()
+        && !config.no_rules
+        && envoy.tree.is_none()
+        && envoy.control_plane.is_none()
+    {
+        let why =
+            "0 rules: nothing is limited; add a [[rule]], or rules = \"none\" if that is intended";
+        return Err(mistake(file, None, why.to_owned()));
     }
+    print_summary(file, &config)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the number of rules, and how many requests each allows at once.
+fn print_summary(file: &Path, config: &Config) -> io::Result<()> {
+    let mut out = io::stdout();
+    let mut found = format!("{} rules", config.rules.len());
+    if let Some(tree) = &config.envoy.tree {
+        found.push_str(&format!(", {} domains, {} limits", tree.domains(), tree.limits().len()));
+    }
+    writeln!(out, "{}: {found}, valid", file.display())?;
+    for rule in &config.rules {
+        let (name, limit, most) = (&rule.name, &rule.rule, Quota::of(rule.rule.limit()).units);
+        writeln!(out, "{name}: {limit}: about {most} requests at once from one client")?;
+    }
+    Ok(())
 }
 
 fn explain_one(
@@ -100,11 +119,11 @@ fn explain_one(
         return Err(Failure::new(format!("{}: [envoy] names no files", file.display())));
     };
     let entries: Vec<_> = entries.iter().map(|(key, value)| (&**key, &**value)).collect();
-    write!(std::io::stdout(), "{}", explain(tree, config.envoy.algorithm, domain, &entries))?;
+    write!(io::stdout(), "{}", explain(tree, config.envoy.algorithm, domain, &entries))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// A configuration with the descriptors that it names, or those of envoyproxy/ratelimit's files.
+/// Loads a configuration and the descriptors that it names, or those of envoyproxy/ratelimit's files.
 fn load(file: &Path) -> Result<Config, Failure> {
     let failed = |error: ConfigError| failure::lines(&error.to_string());
     let yaml = file.extension().is_some_and(|end| end == "yaml" || end == "yml");
@@ -115,7 +134,7 @@ fn load(file: &Path) -> Result<Config, Failure> {
         Config::load(file).map_err(failed)?
     };
     for warning in config.envoy.load().map_err(failed)? {
-        writeln!(std::io::stderr(), "warning: {warning}")?;
+        writeln!(io::stderr(), "warning: {warning}")?;
     }
     Ok(config)
 }

@@ -1,17 +1,17 @@
-//! Options of the commands that read logs, as variables of the environment: `--half-life` of `suggest`
-//! is `EARRRL_SUGGEST_HALF_LIFE`. The command is in the name, so that a server's own variables, whose
-//! options have the same names, do not count.
+//! Environment variables for the options of the commands that read logs: `--half-life` of `suggest`
+//! is `EARRRL_SUGGEST_HALF_LIFE`. The command is in the name, so that variables of the server, whose
+//! options have the same names, do not apply.
 
 use clap::builder::FalseyValueParser;
 use clap::{Arg, ArgAction, Command};
 
-/// The commands whose options are variables, too.
+/// The commands whose options have variables.
 const COMMANDS: [&str; 3] = ["replay", "suggest", "simulate"];
 
-/// Options that may be given several times, and in a variable with semicolons between them.
+/// The options that may be repeated; a variable separates their values by semicolons.
 const SEVERAL: [&str; 3] = ["rule", "client", "cost"];
 
-/// A command line whose options are read from variables as well.
+/// Adds the variables to a command line.
 pub(super) fn with_variables(command: Command) -> Command {
     COMMANDS.into_iter().fold(command, |command, name| {
         command.mut_subcommand(name, |found| found.mut_args(|arg| with_variable(name, arg)))
@@ -23,7 +23,7 @@ fn with_variable(command: &str, arg: Arg) -> Arg {
     let variable = format!("EARRRL_{command}_{option}").to_ascii_uppercase().replace('-', "_");
     let several = SEVERAL.contains(&option);
     let flag = matches!(arg.get_action(), ArgAction::SetTrue);
-    // Named once, in the manual: otherwise each option takes a line more.
+    // The manual names them once; otherwise each option would take another line.
     let arg = arg.env(variable).hide_env(true);
     match (several, flag) {
         (true, _) => arg.value_delimiter(';'),

@@ -1,4 +1,4 @@
-//! How a command ends that can't go on: one line on standard error, exit status 2.
+//! Errors that end a command: one line on standard error, exit status 2.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -14,21 +14,21 @@ pub(crate) const DOUBTFUL: u8 = 3;
 /// Why a command ended.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Something to tell, in one line.
+    /// An error, in one line.
     Message(String),
-    /// It has been told already.
+    /// An error that has been printed already.
     Told,
-    /// Nobody reads the output any more (`| head`): not an error.
+    /// A closed output, as by `| head`, which is not an error.
     Closed,
 }
 
 impl Failure {
-    /// A failure with something to tell.
+    /// Makes a failure with a message.
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self::Message(message.into())
     }
 
-    /// Ends the command.
+    /// Prints the message and returns the exit status.
     pub(crate) fn tell(self) -> ExitCode {
         match self {
             Self::Message(message) => {
@@ -42,7 +42,7 @@ impl Failure {
 }
 
 impl From<io::Error> for Failure {
-    /// Of writing the output, or of holding what it is made of.
+    /// Converts an error of writing the output, or of allocating memory for it.
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::Closed,
@@ -52,19 +52,19 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// One line on standard error.
+/// Prints a line on standard error.
 pub(crate) fn warn(message: &str) {
-    // Where standard error is closed there is nobody to tell.
+    // There is nowhere to report that standard error is closed.
     let _ = writeln!(io::stderr(), "earrrl: {message}");
 }
 
-/// Tells several mistakes, each on its line.
+/// Prints several mistakes, each on a line.
 pub(super) fn lines(text: &str) -> Failure {
     text.lines().for_each(warn);
     Failure::Told
 }
 
-/// Help as it is; a mistake in one line.
+/// Prints help unchanged, and a mistake in one line.
 pub(super) fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr()
         || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand

@@ -1,9 +1,11 @@
-//! `earrrl man`.
+//! The command `earrrl man`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::{fs, io};
 
 use clap::Command;
+use clap_mangen::Man;
 
 use super::Failure;
 
@@ -15,7 +17,39 @@ pub(super) struct Args {
     folder: PathBuf,
 }
 
+/// The sections that end every page.
+const LAST_SECTIONS: &str = r#".SH "EXIT STATUS"
+.TP
+0
+Success; of \fBearrrl check\fR: the request is allowed.
+.TP
+1
+Of \fBearrrl check\fR: the request is denied.
+.TP
+2
+An error, which is printed on standard error.
+.SH FILES
+.TP
+limits.toml
+The configuration, which \fB\-\-config\fR names. There is no default place.
+"#;
+
 pub(super) fn run(args: &Args, command: Command) -> Result<ExitCode, Failure> {
-    clap_mangen::generate_to(command, &args.folder)?;
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    write_pages(&args.folder, &command)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the pages of a command and of those below it.
+fn write_pages(folder: &Path, command: &Command) -> io::Result<()> {
+    for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+        write_pages(folder, command)?;
+    }
+    let page = Man::new(command.clone());
+    let mut text = Vec::new();
+    page.render(&mut text)?;
+    // The generator has no better name for the text after the options, which is examples here.
+    let text = String::from_utf8_lossy(&text).replace(".SH EXTRA\n", ".SH EXAMPLES\n");
+    fs::write(folder.join(page.get_filename()), text + LAST_SECTIONS)
 }

@@ -1,4 +1,4 @@
-//! The command line: a file a command.
+//! The command line; each command has a file.
 
 mod check;
 mod completions;
@@ -31,14 +31,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Replay(Box<replay::Args>),
     Serve(Box<serve::Args>),
     Check(check::Args),
     Config(config::Args),
+    Suggest(Box<suggest::Args>),
+    Replay(Box<replay::Args>),
+    Simulate(Box<simulate::Args>),
     Completions(completions::Args),
     Man(man::Args),
-    Suggest(Box<suggest::Args>),
-    Simulate(Box<simulate::Args>),
 }
 
 /// Runs the command that the arguments name.

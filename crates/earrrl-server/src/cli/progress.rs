@@ -1,15 +1,15 @@
-//! A progress bar, on a terminal only.
+//! A progress bar, for terminals only.
 
 use std::io::{IsTerminal as _, Read};
 use std::path::PathBuf;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How far the reading has come, in bytes as they are stored.
+/// A bar that counts bytes as they are stored.
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// A bar for these files; for standard input, whose length nobody knows, it only counts.
+    /// Makes a bar for files; it only counts if standard input, whose length is unknown, is among them.
     pub(crate) fn of(files: &[PathBuf]) -> Self {
         if !std::io::stderr().is_terminal() {
             return Self(ProgressBar::hidden());
@@ -26,17 +26,17 @@ impl Progress {
         ))
     }
 
-    /// Watches a file being read.
+    /// Counts what is read from a file.
     pub(crate) fn watch(&self, source: Box<dyn Read + Send>) -> Box<dyn Read + Send> {
         if self.0.is_hidden() { source } else { Box::new(self.0.wrap_read(source)) }
     }
 
-    /// Tells something beside the bar.
+    /// Prints a line above the bar.
     pub(crate) fn suspend(&self, tell: impl FnOnce()) {
         self.0.suspend(tell);
     }
 
-    /// Takes the bar off the screen.
+    /// Removes the bar from the screen.
     pub(crate) fn clear(&self) {
         self.0.finish_and_clear();
     }

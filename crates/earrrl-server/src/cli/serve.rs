@@ -1,4 +1,4 @@
-//! `earrrl serve`.
+//! The command `earrrl serve`.
 
 use std::env;
 use std::io::{self, IsTerminal as _};
@@ -24,13 +24,13 @@ use tracing_subscriber::EnvFilter;
 
 use super::{Failure, failure};
 
-/// Where gRPC is served when there is something to serve and nothing says where.
+/// The address of gRPC when Envoy's rate limits are configured and no address is.
 const DEFAULT_GRPC: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8081);
-/// The rule that is served when no configuration says another.
+/// The rule that is served without a configuration.
 const DEFAULT_RULE: &str = "[[rule]]\nname = \"default\"\n\
                             limit = \"recent-average 1/s half-life=10s strict\"\n";
 
-/// How long the last lines of the log may take.
+/// The time that the last lines of the log may take at exit.
 const LOG_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Serve rate limits over HTTP and RESP, from memory or shared over Redis.
@@ -40,34 +40,34 @@ const LOG_PATIENCE: Duration = Duration::from_millis(500);
                         earrrl serve --rule 'login=recent-average 10/h half-life=1h strict'\n  \
                         redis-cli -p 6380 CL.THROTTLE user123 15 30 60")]
 pub(super) struct Args {
-    /// The configuration; without it one default rule is served.
-    #[arg(long, value_name = "FILE", env = "EARRRL_CONFIG")]
+    /// The configuration file; without it one default rule is served.
+    #[arg(short, long, value_name = "FILE", env = "EARRRL_CONFIG")]
     config: Option<PathBuf>,
-    /// A rule to serve instead of a configuration's, with a name before it: `NAME=RULE`; several by
-    /// repeating it, or with `;` between them.
+    /// A rule to serve instead of a configuration file, as `NAME=RULE`; may be repeated, or hold several
+    /// rules with `;` between them.
     #[arg(long = "rule", value_name = "RULE", env = "EARRRL_RULE", value_delimiter = ';')]
     #[arg(conflicts_with = "config", value_parser = named_rule)]
     rules: Vec<RuleConfig>,
-    /// Where HTTP is served, or `off` [default: 127.0.0.1:8080].
-    #[arg(long, value_name = "ADDR", env = "EARRRL_HTTP")]
+    /// The address for HTTP, or `off` [default: 127.0.0.1:8080].
+    #[arg(long, alias = "port", value_name = "ADDR", env = "EARRRL_HTTP")]
     http: Option<ListenAt>,
-    /// Where RESP is served, or `off` [default: 127.0.0.1:6380].
+    /// The address for RESP (Redis clients), or `off` [default: 127.0.0.1:6380].
     #[arg(long, value_name = "ADDR", env = "EARRRL_RESP")]
     resp: Option<ListenAt>,
-    /// Where health and metrics are served apart from HTTP's clients.
+    /// A separate address for health and metrics.
     #[arg(long, value_name = "ADDR", env = "EARRRL_ADMIN")]
     admin: Option<ListenAt>,
-    /// The Redis or Valkey that keeps the states, for every server that uses it alike.
+    /// The URL of a Redis or Valkey that several servers share.
     #[arg(long, value_name = "URL", env = "EARRRL_REDIS", hide_env_values = true)]
     redis: Option<String>,
-    /// Where gRPC is served: Envoy's rate limit service [default with --envoy-config:
+    /// The address for gRPC, Envoy's rate limit service [default with --envoy-config:
     /// 127.0.0.1:8081].
     #[arg(long, value_name = "ADDR", env = "EARRRL_GRPC")]
     grpc: Option<ListenAt>,
     /// envoyproxy/ratelimit's configuration: YAML files, or folders of them.
     #[arg(long, value_name = "FILE|DIR", num_args = 1.., env = "EARRRL_ENVOY_CONFIG")]
     envoy_config: Vec<PathBuf>,
-    /// Where a control plane is that sends the descriptors instead (xDS, an ADS stream).
+    /// The address of a control plane that sends the descriptors instead (xDS, an ADS stream).
     #[arg(
         long,
         value_name = "[https://]HOST:PORT",
@@ -75,29 +75,29 @@ pub(super) struct Args {
         conflicts_with = "envoy_config"
     )]
     envoy_xds: Option<String>,
-    /// With https://: the authorities that the control plane is believed by [default: the system's].
+    /// With https://: CA certificates that verify the control plane [default: the system's].
     #[arg(long, value_name = "FILE", env = "EARRRL_ENVOY_XDS_CA", requires = "envoy_xds")]
     envoy_xds_ca: Option<PathBuf>,
-    /// With https://: the certificate that the control plane is shown.
+    /// With https://: this server's certificate for the control plane.
     #[arg(long, value_name = "FILE", env = "EARRRL_ENVOY_XDS_CERT", requires = "envoy_xds")]
     envoy_xds_cert: Option<PathBuf>,
-    /// With https://: the key of that certificate.
+    /// With https://: the private key of that certificate.
     #[arg(long, value_name = "FILE", env = "EARRRL_ENVOY_XDS_KEY", requires = "envoy_xds")]
     envoy_xds_key: Option<PathBuf>,
-    /// The node id that the control plane is told [default: ratelimit].
+    /// This server's node id for the control plane [default: ratelimit].
     #[arg(long, value_name = "ID", env = "EARRRL_NODE", requires = "envoy_xds")]
     node: Option<String>,
-    /// What its rate_limits mean: fixed-window, sliding-window, gcra or recent-average.
+    /// The algorithm of its limits: fixed-window, sliding-window, gcra or recent-average.
     #[arg(long, value_name = "NAME", env = "EARRRL_ENVOY_ALGORITHM", value_parser = algorithm)]
     envoy_algorithm: Option<EnvoyAlgorithm>,
-    /// Live clients that each rule's table is meant for.
+    /// The number of clients for which each rule reserves memory.
     #[arg(long, value_name = "N", env = "EARRRL_CAPACITY")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=10_000_000_000))]
     capacity: Option<u64>,
-    /// Serve other machines without a token.
+    /// Serve other machines without tokens.
     #[arg(long, env = "EARRRL_ALLOW_REMOTE", value_parser = FalseyValueParser::new())]
     allow_remote: bool,
-    /// Let checks bring the text of a rule instead of a name.
+    /// Let checks contain the text of a rule instead of its name.
     #[arg(long, env = "EARRRL_ALLOW_INLINE_RULES", value_parser = FalseyValueParser::new())]
     allow_inline_rules: bool,
     /// Write the log as JSON.
@@ -163,14 +163,14 @@ impl Args {
     }
 }
 
-/// What the command line says of an address goes before what the configuration says.
+/// Replaces an address of the configuration by one of the command line.
 fn put(address: &mut Option<Address>, place: Option<&ListenAt>) {
     if let Some(ListenAt(said)) = place {
         address.clone_from(said);
     }
 }
 
-/// `login=gcra 1/s burst=60`, or without a name the rule `default`.
+/// Parses `login=gcra 1/s burst=60`, or a rule without a name, which is called `default`.
 fn named_rule(text: &str) -> Result<RuleConfig, String> {
     let (name, rule) = match text.split_once('=') {
         Some((name, rule)) if !name.trim().contains(' ') => (name.trim(), rule),
@@ -193,7 +193,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
 fn start(args: Args) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(format!("no event queue: {error}")))?;
-    // A reload that is asked for this early comes once it serves.
+    // A reload that is requested this early happens once the server runs.
     let hangup = runtime.block_on(async { catch_hangup() }).map_err(no_signals)?;
     runtime.block_on(async { survive_signals() }).map_err(no_signals)?;
     let config = args.load().map_err(|error| failure::lines(&error.to_string()))?;
@@ -202,7 +202,7 @@ fn start(args: Args) -> Result<ExitCode, Failure> {
         Err(error) => tracing::warn!(%error, "the limit of open files stays low"),
     }
     let served = runtime.block_on(serve(args, &config, hangup));
-    // Not waited for: a reload may be reading what never ends.
+    // The runtime is not joined, since a reload may be reading a file that never ends.
     runtime.shutdown_background();
     served.map(|()| ExitCode::SUCCESS)
 }
@@ -268,14 +268,14 @@ fn shown(address: Option<&Address>) -> String {
     address.map_or("off".to_owned(), Address::to_string)
 }
 
-/// The log goes to standard error; `RUST_LOG` says how much of it, `NO_COLOR` that it is plain.
+/// Starts the log on standard error; `RUST_LOG` sets its level, and `NO_COLOR` turns colors off.
 fn start_log(json: bool) -> io::Result<Log> {
     let log = Log::start(io::stderr())?;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(log.clone());
     let colored =
         io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-    // It fails only where a log is there already.
+    // This fails only if a log is set up already.
     let _ = if json {
         lines.json().try_init()
     } else {

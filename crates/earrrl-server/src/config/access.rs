@@ -1,4 +1,4 @@
-//! Who may ask and who may change: tokens, and what they open.
+//! Tokens, and the access that they give.
 
 use std::fmt;
 
@@ -6,39 +6,39 @@ use super::file;
 use super::problem::Problems;
 use super::value::secret;
 
-/// What a client may do.
+/// The access of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
-    /// Only show a token.
+    /// None: the client has to show a token.
     Nothing,
-    /// Check and peek.
+    /// Checks and peeks.
     Ask,
-    /// Refund and reset, too.
+    /// Checks, peeks, refunds and resets.
     Change,
 }
 
-/// The tokens. Once one is set, asking needs either and changing needs the admin token.
+/// The tokens. Once one is set, checks need either kind, and changes need an admin token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
-    /// Let their bearers ask.
+    /// Tokens for checks and peeks.
     pub check: Vec<Token>,
-    /// Let their bearers ask and change.
+    /// Tokens for all requests.
     pub admin: Vec<Token>,
 }
 
-/// A secret. It is never printed.
+/// A secret, which is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
-/// Most tokens of a kind.
+/// The largest number of tokens of a kind.
 const MAX_TOKENS: usize = 2;
-/// Shortest token, in bytes.
+/// The length of the shortest token, in bytes.
 const MIN_TOKEN_LEN: usize = 16;
-/// Longest token, in bytes.
+/// The length of the longest token, in bytes.
 const MAX_TOKEN_LEN: usize = 4096;
 
 impl Tokens {
-    /// Whether one is set.
+    /// Returns true if a token is set.
     pub fn any(&self) -> bool {
         !self.check.is_empty() || !self.admin.is_empty()
     }
@@ -50,14 +50,14 @@ impl Tokens {
         }
     }
 
-    /// What a client may do that has shown no token.
+    /// Returns the access of clients without a token.
     pub fn without(&self) -> Access {
         if self.any() { Access::Nothing } else { Access::Change }
     }
 
-    /// What the bearer of a token may do.
+    /// Returns the access that a token gives.
     pub fn with(&self, given: &[u8]) -> Access {
-        // All are compared always, so that the time taken does not tell which one it was not.
+        // Every token is compared, so that the time does not reveal which one matched.
         let among =
             |tokens: &[Token]| tokens.iter().fold(false, |found, token| found | token.is(given));
         let (admin, check) = (among(&self.admin), among(&self.check));
@@ -69,7 +69,7 @@ impl Tokens {
     }
 }
 
-/// One token, or two while one takes the other's place: each on its line.
+/// Reads one token, or two on a line each while one replaces the other.
 fn token(
     name: &str,
     inline: &file::Placed<String>,
@@ -96,10 +96,10 @@ fn token(
 }
 
 impl Token {
-    /// A token of visible ASCII characters.
+    /// Makes a token of visible ASCII characters.
     ///
     /// # Errors
-    /// When it is too short, too long, or holds something else.
+    /// Returns the reason if the text is too short, too long, or has other characters.
     pub fn new(text: String) -> Result<Self, String> {
         if !(MIN_TOKEN_LEN..=MAX_TOKEN_LEN).contains(&text.len()) {
             return Err(format!(
@@ -113,7 +113,7 @@ impl Token {
         Ok(Self(text))
     }
 
-    /// Whether `given` is the token, in a time that does not tell how much of it is right.
+    /// Returns true if `given` is the token, in a time that does not depend on how much of it is right.
     pub fn is(&self, given: &[u8]) -> bool {
         subtle::ConstantTimeEq::ct_eq(self.0.as_bytes(), given).into()
     }

@@ -1,4 +1,4 @@
-//! What is known of a request: its attributes, as rules name and match them.
+//! The attributes of requests, as rules name and match them.
 
 use std::borrow::Cow;
 
@@ -12,21 +12,21 @@ use crate::path::Paths;
 use earrrl_tower::Prefixes;
 use earrrl_tower::address::parse;
 
-/// The attributes that need no prefix, in the order they are listed in errors.
+/// The attributes without a prefix, in the order in which errors list them.
 const PLAIN: [&str; 5] = ["client", "user", "path", "method", "domain"];
-/// Most parts of a key, conditions of a rule, or values of a condition.
+/// The largest number of parts of a key.
 const MAX_LEN: usize = 64;
 
-/// One part of a key.
+/// A part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyPart {
-    /// The value of the attribute of this name; of a missing one, nothing.
+    /// The value of an attribute by its name; empty if the request lacks it.
     Attribute(String),
-    /// This text.
+    /// A fixed text.
     Literal(String),
 }
 
-/// What an attribute must be: any of the patterns.
+/// A condition on an attribute: its value must match one of the patterns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     /// The attribute's name.
@@ -38,21 +38,21 @@ pub struct Condition {
 enum ValuePattern {
     Exact(String),
     Prefix(String),
-    /// A path and all below it.
+    /// A path and all paths below it.
     Below(String),
-    /// As it is configured, and the clients that are meant.
+    /// A network as it is configured, and as clients' addresses are shortened.
     Network(IpNet, IpNet),
 }
 
 impl Condition {
-    /// A single path, or with `*` at its end all that begin so.
+    /// Makes a condition on a path; `*` at its end matches any rest.
     pub(crate) fn path(text: &str, paths: Paths) -> Result<Self, String> {
         let patterns = vec![ValuePattern::new("path", text, paths)?];
         Ok(Self { attribute: "path".to_owned(), patterns })
     }
 
-    /// Where clients are told apart by the prefix of their address, a longer one means the client that
-    /// it belongs to: a key has no more of it.
+    /// Shortens networks to the prefix by which clients are told apart, since keys have no more of an
+    /// address.
     pub(super) fn of_clients(mut self, prefixes: Prefixes) -> Self {
         for pattern in &mut self.patterns {
             if let ValuePattern::Network(_, meant) = pattern {
@@ -62,18 +62,18 @@ impl Condition {
         self
     }
 
-    /// Whether the value is one of those wanted.
+    /// Returns true if the value matches.
     pub fn holds(&self, value: &[u8]) -> bool {
         self.patterns.iter().any(|pattern| pattern.matches(value))
     }
 
-    /// Whether whatever meets the other meets this one.
+    /// Returns true if every value that meets `other` meets this condition.
     pub(super) fn covers(&self, other: &Self) -> bool {
         let covered = |theirs| self.patterns.iter().any(|own| own.covers(theirs));
         self.attribute == other.attribute && other.patterns.iter().all(covered)
     }
 
-    /// A text that no other condition has, and that no later version writes otherwise: each part
+    /// Returns a text that is unique to this condition and stays the same in later versions: each part
     /// after its length.
     pub fn canonical(&self) -> String {
         let patterns = self.patterns.iter().map(ValuePattern::text);
@@ -112,7 +112,7 @@ impl ValuePattern {
         };
         Ok(match (is_prefix, before.strip_suffix('/')) {
             (false, _) => Self::Exact(before),
-            // `/api/` is then written `/api`.
+            // Requests' paths have no slash at the end then.
             (true, Some(bare)) if paths.ignore_trailing_slash && attribute == "path" => {
                 Self::Below(bare.to_owned())
             }
@@ -120,7 +120,7 @@ impl ValuePattern {
         })
     }
 
-    /// As it is configured.
+    /// Returns the pattern as it is configured.
     fn text(&self) -> String {
         match self {
             Self::Exact(text) => text.clone(),
@@ -149,7 +149,7 @@ impl ValuePattern {
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
             }
             Self::Network(_, network) => {
-                // A key has the prefix of an address that makes a client.
+                // The client may be a network: the prefix of an address, and its length.
                 let address = value.split(|byte| *byte == b'/').next().unwrap_or_default();
                 let address = str::from_utf8(address).ok().and_then(parse);
                 address.is_some_and(|address| network.contains(&address))
@@ -162,8 +162,7 @@ fn no_path(text: &str) -> String {
     format!("`{}`: expected a path that begins with `/`, as \"/login\"", text.escape_debug())
 }
 
-/// The name under which a request brings the attribute: `attribute:plan` is `plan`, and the name of
-/// a header is in lower case.
+/// Returns an attribute's name in requests: `attribute:plan` is `plan`, and names of headers are in lower case.
 fn attribute_name(text: &str) -> Result<String, String> {
     let (kind, name) = text.split_once(':').unwrap_or((text, ""));
     match kind {
@@ -175,8 +174,21 @@ fn attribute_name(text: &str) -> Result<String, String> {
     }
 }
 
+/// Usual names of attributes elsewhere, and their names here.
+const SYNONYMS: [(&str, &str); 8] = [
+    ("ip", "client"),
+    ("address", "client"),
+    ("remote_addr", "client"),
+    ("username", "user"),
+    ("url", "path"),
+    ("uri", "path"),
+    ("route", "path"),
+    ("verb", "method"),
+];
+
 fn unknown(text: &str) -> String {
-    let suggestion: Cow<'_, str> = match nearest(text, PLAIN) {
+    let synonym = SYNONYMS.iter().find(|(name, _)| text.eq_ignore_ascii_case(name));
+    let suggestion: Cow<'_, str> = match synonym.map(|(_, name)| *name).or(nearest(text, PLAIN)) {
         Some(name) => format!("; did you mean `{name}`?").into(),
         None => "".into(),
     };
@@ -201,7 +213,7 @@ impl KeyPart {
     }
 }
 
-/// Reads the `[attributes]` table: `path_matching` decides what the other settings are by default.
+/// Validates the `[attributes]` table: `path_matching` determines the defaults of the other settings.
 pub(super) fn paths(file: &file::AttributesTable, problems: &mut Problems) -> Paths {
     let mut choice =
         |name: &str, field: &file::Placed<String>, [off, on]: [&str; 2], usual: bool| {
@@ -221,7 +233,7 @@ pub(super) fn paths(file: &file::AttributesTable, problems: &mut Problems) -> Pa
     }
 }
 
-/// The parts of a key; `client` unless said otherwise.
+/// Validates the parts of a key; the default is `client`.
 pub(super) fn key(field: &file::Placed<file::OneOrMany>, problems: &mut Problems) -> Vec<KeyPart> {
     let Some(field) = field else { return vec![KeyPart::Attribute("client".to_owned())] };
     let texts = field.get_ref().as_slice();
@@ -243,7 +255,7 @@ pub(super) fn key(field: &file::Placed<file::OneOrMany>, problems: &mut Problems
     parts
 }
 
-/// Conditions on attributes, as `match`, `exempt` and an override's `key` have them.
+/// Validates the conditions of `match`, `exempt` or an override's `key`.
 pub(super) fn conditions(
     field_name: &str,
     attributes: &file::AttributeValues,

@@ -1,8 +1,8 @@
-//! How large a configuration may be, and what it means where it is silent.
+//! The bounds of a configuration's size, and the default capacity.
 
-/// Live clients a rule is meant for, unless the configuration says otherwise.
+/// The number of clients for which a rule reserves memory by default.
 pub const DEFAULT_CAPACITY: usize = 1_000_000;
-/// Most rules in a file.
+/// The largest number of rules.
 pub const MAX_RULES: usize = 1000;
-/// Largest configuration file, in bytes.
+/// The size of the largest configuration file, in bytes.
 pub const MAX_FILE_LEN: u64 = 1024 * 1024;

@@ -1,4 +1,4 @@
-//! The `[engine]` table: what keeps the clients' states.
+//! The `[engine]` table: memory or Redis.
 
 use std::ops::Range;
 
@@ -10,14 +10,14 @@ use super::redis::{self, RedisConfig};
 use super::rule::RuleConfig;
 use super::value::text_of;
 
-/// What keeps the clients' states.
+/// The engine that stores the state of clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EngineConfig {
-    /// This process's own memory.
+    /// The memory of this process.
     #[default]
     Memory,
-    /// Redis or Valkey, for every server that uses it alike.
+    /// Redis or Valkey, shared by several servers.
     Redis(Box<RedisConfig>),
 }
 
@@ -34,10 +34,10 @@ impl EngineConfig {
         }
     }
 
-    /// Redis at this address, everything else as it is usual.
+    /// Makes the configuration of a Redis with default options.
     ///
     /// # Errors
-    /// When the address is none of Redis.
+    /// Returns the reason if the URL is not one of Redis.
     pub fn redis_at(url: &str) -> Result<Self, String> {
         let options = earrrl_redis::Options::new(url);
         for url in &options.urls {
@@ -46,7 +46,7 @@ impl EngineConfig {
         Ok(Self::Redis(Box::new(RedisConfig { options, own_clock: false })))
     }
 
-    /// Refuses limits that the engine can't keep exactly.
+    /// Reports limits that the engine cannot count exactly.
     pub(super) fn check_rules(
         &self,
         rules: &[Spanned<file::RuleTable>],
@@ -63,17 +63,17 @@ impl EngineConfig {
         }
     }
 
-    /// Clients of a rule that this process's own tables are meant for, unless it is said.
+    /// Returns the number of clients for which a rule reserves memory by default.
     pub fn default_capacity(&self) -> usize {
         match self {
             Self::Memory => super::bounds::DEFAULT_CAPACITY,
-            // They decide only while Redis is gone.
+            // These tables decide only while Redis is unavailable.
             Self::Redis(config) => config.options.local_capacity,
         }
     }
 }
 
-/// The addresses as they are written, and where.
+/// Returns the URLs, and their place in the file.
 fn urls(file: &file::EngineTable, problems: &mut Problems) -> Option<(Range<usize>, Vec<String>)> {
     match (&file.redis, &file.redis_file) {
         (None, None) => None,
@@ -92,7 +92,7 @@ fn urls(file: &file::EngineTable, problems: &mut Problems) -> Option<(Range<usiz
     }
 }
 
-/// What says how Redis is used says nothing without it.
+/// Reports options of Redis that are set without a URL.
 fn only_with_redis(file: &file::EngineTable, problems: &mut Problems) {
     if file.redis.is_some() || file.redis_file.is_some() {
         return;

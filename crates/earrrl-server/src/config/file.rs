@@ -1,11 +1,11 @@
-//! The configuration as it is written.
+//! The fields of the configuration, as they are written.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use toml::Spanned;
 
-/// A field with its place in the file.
+/// A field with its place in the file, if it is set.
 pub(super) type Placed<T> = Option<Spanned<T>>;
 /// Attributes, each with one value or a list.
 pub(super) type AttributeValues = BTreeMap<Spanned<String>, Spanned<OneOrMany>>;

@@ -1,48 +1,54 @@
-//! Where to listen, as people write it.
+//! Addresses to listen on, as the configuration spells them.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// What is expected of an address to listen on.
+/// The forms of an address, for errors.
 pub const EXPECTED: &str = "expected an address and port, as \"127.0.0.1:8080\", \"[::1]:8080\", \"localhost:8080\", \
      \":8080\" for all addresses or \"8080\" for this machine only, or a Unix socket, as \"unix:/run/earrrl.sock\"";
 
-/// What stands before the path of a Unix socket.
+/// The prefix of a Unix socket's path.
 const UNIX: &str = "unix:";
-/// Longest path that a Unix socket may have, in bytes.
+/// The longest path of a Unix socket, in bytes.
 const MAX_PATH_LEN: usize = 107;
 
-/// The protocols that have listeners.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// HTTP and JSON.
-    Http,
-    /// Redis clients.
-    Resp,
-    /// HTTP, for health and metrics only.
-    Admin,
-    /// gRPC.
-    Grpc,
-}
-
-impl Protocol {
-    /// All of them, in the order in which listeners are handed over.
-    pub const ALL: [Self; 4] = [Self::Http, Self::Resp, Self::Admin, Self::Grpc];
-
-    /// Its name in the configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Resp => "resp",
-            Self::Admin => "admin",
-            Self::Grpc => "grpc",
+/// Defines [`Protocol`] from one list, so that none can be missing from [`Protocol::ALL`].
+macro_rules! protocols {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
+        /// The protocols that have listeners.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Protocol {
+            $($(#[$doc])* $variant,)*
         }
-    }
+
+        impl Protocol {
+            /// All protocols, in the order in which listeners are handed over.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$variant),*];
+
+            /// Returns the protocol's name in the configuration.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
 }
 
-/// Where to listen.
+protocols! {
+    /// HTTP with JSON.
+    Http = "http",
+    /// The protocol of Redis clients.
+    Resp = "resp",
+    /// HTTP for health and metrics only.
+    Admin = "admin",
+    /// gRPC.
+    Grpc = "grpc",
+}
+
+/// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// An address and a port.
@@ -52,7 +58,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// The address and port, if it has such.
+    /// Returns the IP address and port, unless this is a Unix socket.
     pub fn tcp(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(address) => Some(*address),
@@ -60,14 +66,14 @@ impl Address {
         }
     }
 
-    /// Whether nothing else can listen on the other while something does on this.
+    /// Returns true if no two listeners can have these addresses at once.
     pub fn overlaps(&self, other: &Self) -> bool {
         let (Some(one), Some(two)) = (self.tcp(), other.tcp()) else { return self == other };
         let all = one.ip().is_unspecified() || two.ip().is_unspecified();
         one.port() != 0 && one.port() == two.port() && (one.ip() == two.ip() || all)
     }
 
-    /// Whether other machines can reach it.
+    /// Returns true if other machines can reach the address.
     pub fn is_remote(&self) -> bool {
         self.tcp().is_some_and(|address| !address.ip().is_loopback())
     }
@@ -96,7 +102,7 @@ impl FromStr for Address {
     }
 }
 
-/// Where a protocol is served, if at all.
+/// The value of an option for an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenAt(pub Option<Address>);
 
@@ -115,10 +121,10 @@ impl FromStr for ListenAt {
     }
 }
 
-/// The address that a text says.
+/// Parses an address.
 ///
 /// # Errors
-/// What was expected.
+/// Returns the forms that an address may have.
 pub fn parse(text: &str) -> Result<Address, String> {
     let text = text.trim();
     if let Some(path) = text.strip_prefix(UNIX) {
@@ -133,7 +139,7 @@ pub fn parse(text: &str) -> Result<Address, String> {
         "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
         _ => None,
     };
-    // A port that `u16` takes with a sign is none.
+    // `u16` would accept a sign.
     let port = port.parse().ok().filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()));
     let address = ip.zip(port).map(SocketAddr::from);
     address.map(Address::Tcp).ok_or_else(|| EXPECTED.to_owned())

@@ -1,7 +1,7 @@
-//! The configuration: one TOML file, validated whole before any of it is used.
+//! The configuration: a TOML file, which is validated as a whole before it is used.
 //!
-//! `file` has the shapes as they are written, `server`, `engine`, `redis`, `rule` and `attribute` what
-//! they mean.
+//! `file` has the fields as they are written, and the other modules validate them and hold their
+//! values.
 
 pub mod access;
 pub mod attribute;
@@ -37,25 +37,25 @@ use problem::Problems;
 /// A valid configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Addresses, limits, tokens.
+    /// The `[server]` table.
     pub server: ServerConfig,
-    /// Where the file names those of `[server.tls]`: no part of what is served, so that a reload may move it.
+    /// The places of the TLS files in the text, for errors. A reload may move them without a restart.
     pub tls_places: Vec<(PathBuf, Range<usize>)>,
-    /// What keeps the clients' states.
+    /// The engine that stores the state of clients.
     pub engine: EngineConfig,
-    /// Clients that a rule without a capacity of its own is meant for, and `CL.THROTTLE`.
+    /// The default capacity of rules, in clients, and that of `CL.THROTTLE`.
     pub capacity: usize,
-    /// How a client's address is told.
+    /// The way in which a client's address is found.
     pub client_address: ClientAddress,
-    /// How paths are compared.
+    /// The way in which paths are compared.
     pub paths: Paths,
-    /// The status by which `/v1/authz` denies: 401, 403, 429 or 503.
+    /// The status of denials by `/v1/authz`: 401, 403, 429 or 503.
     pub deny_status: u16,
-    /// Whether it is meant that there are no rules.
+    /// True if the file says that it has no rules on purpose.
     pub no_rules: bool,
-    /// Envoy's rate limit service.
+    /// The `[envoy]` table.
     pub envoy: EnvoyConfig,
-    /// In the order of the file.
+    /// The rules, in the order of the file.
     pub rules: Vec<RuleConfig>,
 }
 
@@ -80,7 +80,7 @@ impl Config {
     /// Reads and validates a file.
     ///
     /// # Errors
-    /// Everything that is wrong with it, each with its line and column.
+    /// Returns all mistakes, each with its line and column.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let name = path.display().to_string();
         let unreadable = |error: io::Error| ConfigError::unreadable(&name, error.to_string());
@@ -91,7 +91,7 @@ impl Config {
     /// Validates a configuration's text; errors call it `name`.
     ///
     /// # Errors
-    /// As [`Config::load`].
+    /// Returns all mistakes, each with its line and column.
     pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
         let file: file::File =
             toml::from_str(text).map_err(|error| ConfigError::syntax(name, text, &error))?;
@@ -134,7 +134,7 @@ impl Config {
     }
 }
 
-/// `[authz] deny_status`: what proxies pass on to their clients.
+/// Validates `[authz] deny_status`, which proxies pass on to their clients.
 fn deny_status(file: &file::AuthzTable, problems: &mut Problems) -> u16 {
     let Some(field) = &file.deny_status else { return 429 };
     match *field.get_ref() {
@@ -147,7 +147,7 @@ fn deny_status(file: &file::AuthzTable, problems: &mut Problems) -> u16 {
     }
 }
 
-/// `rules = "none"`: that a file has no rules is no mistake then.
+/// Validates `rules = "none"`, which says that a file has no rules on purpose.
 fn no_rules(file: &file::File, problems: &mut Problems) -> bool {
     let Some(field) = &file.rules else { return false };
     if field.get_ref() != "none" {
@@ -158,5 +158,7 @@ fn no_rules(file: &file::File, problems: &mut Problems) -> bool {
     true
 }
 
+#[cfg(test)]
+mod reference;
 #[cfg(test)]
 mod tests;

@@ -1,47 +1,47 @@
-//! What is wrong with a configuration: where, what, and what would be right.
+//! Mistakes in a configuration: the place, the value, and what would be right.
 
 use std::fmt;
 use std::ops::Range;
 
 use super::suggest::did_you_mean;
 
-/// Most characters that are shown of a wrong value.
+/// The largest number of characters that errors show of a wrong value.
 const LONGEST_SHOWN: usize = 80;
 
-/// One thing that is wrong.
+/// A mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Problem {
-    /// From 1; `None` when the file could not be read at all.
+    /// The line, from 1; `None` if the file could not be read.
     pub line: Option<usize>,
-    /// In characters, from 1.
+    /// The column in characters, from 1.
     pub column: Option<usize>,
-    /// What, and what would be right.
+    /// The message.
     pub message: String,
 }
 
-/// A configuration that can't be used.
+/// An invalid configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// The file.
+    /// The file's name.
     pub name: String,
-    /// Everything that was found, in the order of the file.
+    /// All mistakes, in the order of the file.
     pub problems: Vec<Problem>,
 }
 
 impl ConfigError {
-    /// A file that could not be read at all.
+    /// Makes an error about a file that could not be read.
     pub fn unreadable(name: &str, message: String) -> Self {
         let problem = Problem { line: None, column: None, message };
         Self { name: name.to_owned(), problems: vec![problem] }
     }
 
-    /// One mistake, at a place in the file's text.
+    /// Makes an error with one mistake.
     pub fn at(name: &str, text: &str, place: Range<usize>, message: String) -> Self {
         Self { name: name.to_owned(), problems: vec![Problem::at(text, place, message)] }
     }
 
-    /// An error of the TOML reader, or of a field that no shape has.
+    /// Makes an error of one from the TOML parser.
     pub(super) fn syntax(name: &str, text: &str, error: &toml::de::Error) -> Self {
         let span = error.span().unwrap_or_default();
         let message = error.message().trim().replace('\n', "; ");
@@ -57,24 +57,24 @@ impl ConfigError {
     }
 }
 
-/// The line that a mistake begins, without what is before it.
+/// Returns the first line of a span, from the span's start.
 fn line_at<'t>(text: &'t str, span: &Range<usize>) -> &'t str {
     let line = text.get(span.start..).and_then(|rest| rest.lines().next());
     line.unwrap_or_default().trim_end()
 }
 
-/// `[rule]` or `[[rules]]` for `[[rule]]`.
+/// Returns true for `[rule]` and `[[rules]]` in place of `[[rule]]`.
 fn is_misspelt_rule(text: &str, span: &Range<usize>) -> bool {
     matches!(line_at(text, span), "[rule]" | "[rules]" | "[[rules]]")
 }
 
-/// `[[server]]` for `[server]`.
+/// Returns an error for `[[server]]` in place of `[server]`.
 fn doubled_table(text: &str, span: &Range<usize>) -> Option<String> {
     let name = line_at(text, span).strip_prefix("[[")?.strip_suffix("]]")?;
     Some(format!("{name}: expected [{name}], in one bracket each: there is one of it"))
 }
 
-/// The field, what it wants and what it got, of serde's `invalid type: WHAT, expected WHAT`.
+/// Rewrites serde's `invalid type: GOT, expected EXPECTED`, with the field's name.
 fn wrong_type(text: &str, span: &Range<usize>, message: &str) -> Option<String> {
     let told = message.strip_prefix("invalid type: ");
     let told = told.or_else(|| message.strip_prefix("invalid value: "))?;
@@ -97,7 +97,7 @@ fn wrong_type(text: &str, span: &Range<usize>, message: &str) -> Option<String> 
 }
 
 impl fmt::Display for ConfigError {
-    /// A line for each problem: `file:line:column: message`.
+    /// Writes a line for each mistake: `file:line:column: message`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, problem) in self.problems.iter().enumerate() {
             let separator = if index == 0 { "" } else { "\n" };
@@ -130,7 +130,7 @@ impl Problem {
     }
 }
 
-/// Gathers problems, so that a file's mistakes show all at once.
+/// A list of mistakes, so that all of a file are reported at once.
 #[derive(Debug, Default)]
 pub(super) struct Problems(Vec<(Range<usize>, String)>);
 

@@ -1,4 +1,4 @@
-//! What `[engine]` says of Redis, and which rules it can serve.
+//! The fields of `[engine]` for Redis, and the rules that Redis cannot serve.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -13,20 +13,20 @@ use super::rule::RuleConfig;
 use super::suggest::nearest;
 use super::value::{duration, secret, text_of};
 
-/// How Redis is used.
+/// The connection with Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisConfig {
-    /// Where it is, and everything else.
+    /// The options of the engine.
     pub options: earrrl_redis::Options,
-    /// Whether the server's own clock is told to Redis, instead of Redis's being asked: for tests,
-    /// never with a Redis that others use. No configuration file says it.
+    /// True if the server's clock is used instead of that of Redis: for tests alone, since servers that share
+    /// a Redis must share a clock. No field of the file sets it.
     pub own_clock: bool,
 }
 
-/// The least and the longest time that a decision may wait for Redis.
+/// The bounds of a decision's deadline.
 const DEADLINES: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(10)];
-/// Shortest key of a hash, in bytes.
+/// The length of the shortest HMAC key, in bytes.
 const MIN_HMAC_KEY_LEN: usize = 16;
 const POLICIES: [WhenGone; 3] = [WhenGone::Local, WhenGone::Allow, WhenGone::Deny];
 
@@ -56,7 +56,7 @@ pub(super) fn validate(
     if let Some(field) = &file.sync {
         options.sync = sync(field, problems).unwrap_or(options.sync);
     }
-    // Its bounds are checked where the tables' are.
+    // Its bounds are checked with those of the rules.
     if let Some(field) = &file.capacity {
         options.local_capacity = *field.get_ref() as usize;
     }
@@ -66,7 +66,7 @@ pub(super) fn validate(
     RedisConfig { options, own_clock: false }
 }
 
-/// Whether the addresses are Sentinels', a Cluster's or a single server's.
+/// Sets whether the URLs belong to Sentinels, to a Cluster or to a single server.
 fn topology(file: &file::EngineTable, options: &mut Options, problems: &mut Problems) {
     match (&file.sentinel, &file.cluster) {
         (Some(sentinel), cluster) => {
@@ -160,7 +160,7 @@ pub(super) fn check_rules(rules: &[Spanned<file::RuleTable>], problems: &mut Pro
         std::iter::once(&rule.limit).chain(overrides)
     });
     for limit in limits {
-        // What is no rule at all has been told already.
+        // Limits that cannot be parsed are reported elsewhere.
         let rule = limit.get_ref().parse::<Rule>();
         if let Some(error) = rule.ok().and_then(|rule| earrrl_redis::check_rule(&rule).err()) {
             problems.add(limit.span(), format!("limit: {error}"));
@@ -168,7 +168,7 @@ pub(super) fn check_rules(rules: &[Spanned<file::RuleTable>], problems: &mut Pro
     }
 }
 
-/// Refuses near rules that no node can decide by itself.
+/// Reports near rules that no node can decide by itself.
 pub(super) fn check_near(
     rules: &[Spanned<file::RuleTable>],
     valid: &[RuleConfig],

@@ -15,9 +15,9 @@ use super::{file, value};
 use crate::path::Paths;
 use earrrl_tower::Prefixes;
 
-/// Most overrides of a rule.
+/// The largest number of overrides of a rule.
 const MAX_OVERRIDES: usize = 1000;
-/// What a rule's clients may be allowed to take in all.
+/// The bounds of `max_bytes`.
 const MAX_BYTES: RangeInclusive<u64> = 1_000_000..=1_000_000_000_000_000;
 const ACTIONS: [&str; 5] = ["deny", "shadow-ban", "quarantine", "delay", "observe"];
 
@@ -25,32 +25,32 @@ const ACTIONS: [&str; 5] = ["deny", "shadow-ban", "quarantine", "delay", "observ
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RuleConfig {
-    /// Its name.
+    /// The rule's name.
     pub name: String,
-    /// Its limit, action and greatest cost.
+    /// The limit, action and largest cost.
     pub rule: Rule,
-    /// What makes two requests the same client's.
+    /// The attributes that identify a client.
     pub key: Vec<KeyPart>,
-    /// Which requests it is for: all must hold.
+    /// The conditions under which the rule applies; all must hold.
     pub conditions: Vec<Condition>,
-    /// What a request costs.
+    /// The source of a request's cost.
     pub cost: CostSource,
-    /// Live clients it is meant for, where that is its own.
+    /// The rule's own capacity in clients.
     pub capacity: Option<usize>,
-    /// Where in the file that is said.
+    /// The place of that capacity in the file.
     pub capacity_place: Option<Range<usize>>,
-    /// The verdict where the rule cannot be judged.
+    /// The verdict of the rule if the engine fails.
     pub on_error: OnError,
-    /// Who decides, where clients' states are in Redis.
+    /// The consistency of decisions over Redis.
     pub consistency: Consistency,
-    /// Requests that it leaves alone: one match is enough.
+    /// The conditions under which a request is exempt; one is enough.
     pub exempt: Vec<Condition>,
-    /// Other limits for some clients; the first whose conditions all hold.
+    /// Other limits for some clients; the first whose conditions all hold applies.
     pub overrides: Vec<Override>,
 }
 
 impl RuleConfig {
-    /// A rule for all requests, keyed by client.
+    /// Makes a rule for all requests, keyed by client.
     pub fn new(name: &str, rule: Rule) -> Self {
         Self {
             name: name.to_owned(),
@@ -69,7 +69,7 @@ impl RuleConfig {
 }
 
 impl RuleConfig {
-    /// Whether it says that it is for descriptors of Envoy's.
+    /// Returns true if the rule has conditions on Envoy's descriptors.
     pub fn serves_descriptors(&self) -> bool {
         let names = |condition: &Condition| {
             condition.attribute == "domain" || condition.attribute.starts_with("descriptor:")
@@ -82,14 +82,14 @@ impl RuleConfig {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Override {
-    /// Which clients: all must hold.
+    /// The conditions on clients; all must hold.
     pub conditions: Vec<Condition>,
-    /// The limit, with the rule's own action and greatest cost.
+    /// The limit, with the rule's own action and largest cost.
     pub rule: Rule,
 }
 
 impl Override {
-    /// Whether whoever meets these conditions meets its own.
+    /// Returns true if every client that meets `conditions` meets those of this override.
     fn is_for_all_of(&self, conditions: &[Condition]) -> bool {
         let covered = |own: &Condition| conditions.iter().any(|other| own.covers(other));
         !self.conditions.is_empty() && self.conditions.iter().all(covered)
@@ -97,7 +97,7 @@ impl Override {
 }
 
 impl Override {
-    /// Takes over the rule's bound on memory, where its own limit keeps such states.
+    /// Sets the rule's bound on memory, if the override's limit can have one.
     fn bound_as(&mut self, rule: Option<&Rule>) {
         let max_bytes = rule.and_then(Rule::max_bytes);
         if let Some(Ok(bounded)) = max_bytes.map(|bytes| self.rule.clone().with_max_bytes(bytes)) {
@@ -106,18 +106,18 @@ impl Override {
     }
 }
 
-/// Where a request's cost comes from when the request does not say.
+/// The source of the cost of a request that names none.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CostSource {
-    /// The same for all.
+    /// The same cost for all requests.
     Fixed(Cost),
-    /// By path: the first that matches, else 1.
+    /// Costs by path: the first that matches, else 1.
     ByPath(Vec<(Condition, Cost)>),
-    /// The attribute of this name; 1 without it.
+    /// The attribute of this name, or 1 if the request lacks it.
     Attribute(String),
 }
 
-/// The verdict of a rule that cannot be judged, since what keeps its clients' states failed.
+/// The verdict of a rule if the engine fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnError {
     /// The other rules decide.
@@ -127,7 +127,7 @@ pub enum OnError {
     Deny,
 }
 
-/// How requests are read, which decides what is meant by a path and by a client.
+/// The options that decide what counts as the same path and as the same client.
 pub(super) struct RequestReading {
     pub(super) paths: Paths,
     pub(super) prefixes: Prefixes,
@@ -178,7 +178,7 @@ fn validate(
     }
     let key = key(&file.key, problems);
     let by_client = key.iter().any(|part| matches!(part, KeyPart::Attribute(n) if n == "client"));
-    // What is said of clients, in the words of the key.
+    // Conditions on clients compare with keys, which hold shortened addresses.
     let clients = |conditions: Vec<Condition>| match by_client {
         true => conditions.into_iter().map(|c| c.of_clients(reading.prefixes)).collect(),
         false => conditions,
@@ -264,7 +264,7 @@ fn action(file: &file::RuleTable, problems: &mut Problems) -> Action {
     }
 }
 
-/// An action's word.
+/// Returns an action's name.
 pub fn action_name(action: Action) -> &'static str {
     match action {
         Action::ShadowBan => "shadow-ban",
@@ -292,7 +292,7 @@ fn limit(
     problems: &mut Problems,
 ) -> Option<Rule> {
     let rule = field.get_ref().parse::<Rule>().map_err(|error| {
-        // The column of the rule's text, moved to where that text stands in the file.
+        // The column within the rule's text becomes a place in the file.
         let start = field.span().start + error.column().unwrap_or(1);
         (start, format!("limit: {}", error.message()))
     });
@@ -313,7 +313,7 @@ fn limit(
     }
 }
 
-/// The rule, with what its clients may take in all.
+/// Sets `max_bytes` of a rule.
 fn bounded(rule: Rule, field: Option<&Spanned<u64>>, problems: &mut Problems) -> Option<Rule> {
     let Some(field) = field else { return Some(rule) };
     let bytes = usize::try_from(*field.get_ref()).unwrap_or(usize::MAX);
@@ -357,7 +357,7 @@ fn overrides(
     valid
 }
 
-/// A cost that no client ever has is a rule that denies everybody.
+/// Reports costs that exceed the limit, since the rule would deny every such request.
 fn passable(rule: &Rule, cost: &CostSource, span: Range<usize>, problems: &mut Problems) {
     let costs: Vec<Cost> = match cost {
         CostSource::Fixed(cost) => vec![*cost],
@@ -401,7 +401,7 @@ fn cost_source(
     }
 }
 
-/// The longest pattern first, so that the nearest wins.
+/// Validates costs by path, and sorts the longest pattern first, so that the most specific applies.
 fn by_path(
     table: &toml::Table,
     paths: Paths,

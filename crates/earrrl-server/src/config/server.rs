@@ -1,4 +1,4 @@
-//! Addresses, limits and tokens, and how a client's address is told.
+//! The `[server]` and `[client_address]` tables.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -17,60 +17,60 @@ use earrrl_tower::{ClientAddress, Prefixes};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerConfig {
-    /// Where HTTP is served; `None` for nowhere.
+    /// The address for HTTP, if it is served.
     pub http: Option<Address>,
-    /// Where RESP is served; `None` for nowhere.
+    /// The address for RESP, if it is served.
     pub resp: Option<Address>,
-    /// Where health and metrics are served apart from HTTP's clients; `None` for nowhere.
+    /// The separate address for health and metrics, if any.
     pub admin: Option<Address>,
-    /// Where gRPC is served; `None` for nowhere.
+    /// The address for gRPC, if it is served.
     pub grpc: Option<Address>,
-    /// The mode of Unix sockets: which users may open them.
+    /// The mode of Unix sockets' files.
     pub socket_mode: u32,
-    /// Certificates, where TLS is spoken.
+    /// The `[server.tls]` table.
     pub tls: Option<TlsConfig>,
-    /// Seconds after which an HTTP/2 connection is asked to come again; `None` for never.
+    /// The age in seconds at which HTTP/2 connections are asked to reconnect, if any.
     pub max_connection_age: Option<u32>,
-    /// Whether other machines may be served without a token.
+    /// True if other machines are served without tokens.
     pub allow_remote: bool,
-    /// Serving threads; `None` for one for each core.
+    /// The number of serving threads; `None` for one per core.
     pub threads: Option<usize>,
     /// Limits on connections.
     pub limits: Limits,
-    /// Largest body of an HTTP request, in bytes.
+    /// The size of the largest body of an HTTP request, in bytes.
     pub max_body: usize,
-    /// Seconds from `/readyz` turning until accepting stops.
+    /// The seconds from the change of `/readyz` until the server stops accepting.
     pub shutdown_delay: u32,
-    /// Seconds that connections then have to finish.
+    /// The seconds that connections then have to finish.
     pub shutdown_timeout: u32,
-    /// Who may ask and who may change.
+    /// The tokens.
     pub tokens: Tokens,
-    /// Whether a check may bring its rule's text.
+    /// True if a check may contain the text of its rule.
     pub allow_inline_rules: bool,
-    /// Whether HTTP answers carry the `X-RateLimit-*` headers too.
+    /// True if HTTP responses have the `X-RateLimit-*` headers too.
     pub x_ratelimit_headers: bool,
 }
 
-/// What connections may use. Times are whole seconds.
+/// The limits on connections. Times are whole seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections in all.
+    /// The largest number of connections.
     pub connections: usize,
-    /// Connections from one address.
+    /// The largest number of connections from one address.
     pub connections_by_address: usize,
-    /// Requests under way on one connection over HTTP/2.
+    /// The largest number of requests in flight on one HTTP/2 connection.
     pub streams: u32,
-    /// How long a connection may be silent between requests.
+    /// The longest idle time between requests.
     pub idle: u32,
-    /// How long a request may take to arrive, and its answer to be fetched.
+    /// The longest time for a request to arrive, and for its response to be read.
     pub request: u32,
-    /// Bytes held for connections that sent half a request or don't read their answers.
+    /// The bytes held for incomplete requests and unread responses.
     pub held_bytes: usize,
 }
 
 impl Limits {
-    /// The share of all connections that one address may have, unless it is said: it leaves room for
-    /// others.
+    /// Returns the default number of connections from one address: a share, so that others can connect
+    /// too.
     fn of_one_address(connections: usize) -> usize {
         (connections / 4 * 3).max(1)
     }
@@ -154,7 +154,7 @@ impl ServerConfig {
         }
     }
 
-    /// Where a protocol is served; `None` for nowhere.
+    /// Returns the address of a protocol, if it is served.
     pub fn address(&self, protocol: Protocol) -> Option<&Address> {
         match protocol {
             Protocol::Http => self.http.as_ref(),
@@ -164,8 +164,8 @@ impl ServerConfig {
         }
     }
 
-    /// Why these addresses can't be served, if they can't: other machines are served only with a
-    /// token or a certificate of theirs, or when that was explicitly allowed.
+    /// Returns an error if other machines could connect without a token or a certificate and this is not
+    /// allowed explicitly.
     pub fn exposed(&self) -> Option<String> {
         if self.allow_remote || self.tokens.any() {
             return None;
@@ -182,13 +182,13 @@ impl ServerConfig {
     }
 }
 
-/// Two listeners can't have one address, nor one of them a port of all addresses that the other has of
-/// one.
+/// Reports listeners with the same address, or with the same port where one of them listens on all
+/// addresses.
 fn collisions(file: &file::ServerTable, problems: &mut Problems) {
     let default = ServerConfig::default();
     let fields = [&file.http, &file.resp, &file.admin, &file.grpc];
     let fields = Protocol::ALL.into_iter().zip(fields);
-    // Those that the file does not say come first: a problem is told where something is said.
+    // Defaults come first, so that the error is reported at an address that the file has.
     let unsaid = fields.clone().filter(|(_, field)| field.is_none());
     let mut taken: Vec<(Protocol, Address)> = unsaid
         .filter_map(|(protocol, _)| Some((protocol, default.address(protocol)?.clone())))
@@ -259,7 +259,7 @@ fn address(
     parsed.ok()
 }
 
-/// The mode of Unix sockets, in octal.
+/// Validates the mode of Unix sockets, in octal.
 fn socket_mode(field: Option<&Spanned<String>>, default: u32, problems: &mut Problems) -> u32 {
     let Some(field) = field else { return default };
     let parsed = u32::from_str_radix(field.get_ref(), 8).ok().filter(|mode| *mode <= 0o777);
@@ -293,14 +293,14 @@ pub(super) fn client_address(
     let mut bounded = |name, field: &file::Placed<u64>, default: u8, most| {
         number(name, field.as_ref(), default.into(), 0..=most, problems)
     };
-    // As [`Prefixes::default`].
+    // The defaults are those of [`Prefixes::default`].
     let ipv4 = bounded("ipv4_prefix", &file.ipv4_prefix, 32, 32) as u8;
     let ipv6 = bounded("ipv6_prefix", &file.ipv6_prefix, 64, 128) as u8;
     let hops = bounded("hops", &file.hops, 0, 16) as usize;
     address.hops(hops).prefixes(Prefixes::new(ipv4, ipv6))
 }
 
-/// A network, or a single address; an IPv4 address written as IPv6 is taken as IPv4.
+/// Parses a network or a single address; an IPv4 address in IPv6 form counts as IPv4.
 pub(super) fn network(text: &str) -> Option<IpNet> {
     let address = || text.parse::<IpAddr>().ok().map(|address| address.to_canonical().into());
     text.parse().ok().or_else(address)

@@ -1,9 +1,9 @@
-//! "Did you mean …?"
+//! Suggestions: "did you mean …?"
 
 pub use earrrl::internal::nearest;
 
-/// The field that is nearest to the one in serde's words for an unknown field: the wrong name in
-/// back quotes, then each known one in back quotes.
+/// Returns the known field that is nearest to an unknown one, from serde's error: it has the unknown
+/// name in back quotes, then each known one.
 pub(super) fn did_you_mean(message: &str) -> Option<&str> {
     let named =
         message.strip_prefix("unknown field `").or(message.strip_prefix("unknown variant `"))?;

@@ -255,6 +255,11 @@ fn every_mistake_shows_with_its_place() {
         (rule("action = \"delay\""), "4:10: action: delay needs max_delay"),
         (rule("max_delay = \"1s\""), "4:13: max_delay: only for action"),
         (rule("key = [\"usr\"]"), "4:7: key: unknown attribute `usr`"),
+        (
+            rule("key = \"ip\""),
+            "4:7: key: unknown attribute `ip`, expected client, user, path, method, header:NAME or \
+             attribute:NAME; did you mean `client`?",
+        ),
         (rule("key = []"), "4:7: key: 0 parts"),
         (rule("match = { pth = \"/\" }"), "4:11: match: unknown attribute `pth`"),
         (rule("match = { path = \"/*/a\" }"), "4:18: match: `/*/a`"),

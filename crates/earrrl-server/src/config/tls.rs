@@ -1,4 +1,4 @@
-//! `[server.tls]`: certificates, and which clients' are believed.
+//! The `[server.tls]` table: certificates of the server and of its clients.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -12,13 +12,13 @@ use super::value::path_of;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TlsConfig {
-    /// The certificate and those that lead to its authority, PEM.
+    /// The certificate and its chain, PEM.
     pub cert: PathBuf,
-    /// Its private key, PEM.
+    /// The private key, PEM.
     pub key: PathBuf,
-    /// The authorities of clients' certificates, PEM; `None` where clients need none.
+    /// The CA certificates of clients, PEM; `None` if clients need no certificate.
     pub client_ca: Option<PathBuf>,
-    /// The names of which a client's certificate must have one; empty where any will do.
+    /// The names of which a client's certificate must have one; empty for any name.
     pub client_names: Vec<String>,
     /// The listeners that speak TLS.
     pub listeners: Vec<Protocol>,
@@ -51,13 +51,13 @@ impl TlsConfig {
         }
     }
 
-    /// Whether a listener speaks TLS.
+    /// Returns true if a listener speaks TLS.
     pub fn covers(&self, protocol: Protocol) -> bool {
         self.listeners.contains(&protocol)
     }
 }
 
-/// Where in the configuration the files are named.
+/// Returns the paths of the files with their places in the text.
 pub(super) fn places(file: &file::TlsTable) -> Vec<(PathBuf, Range<usize>)> {
     let fields = [Some(&file.cert), Some(&file.key), file.client_ca.as_ref()];
     let place =
@@ -65,7 +65,7 @@ pub(super) fn places(file: &file::TlsTable) -> Vec<(PathBuf, Range<usize>)> {
     fields.into_iter().flatten().filter_map(place).collect()
 }
 
-/// All but the one for health and metrics, which probes ask that know no certificates.
+/// Validates the listeners. The default leaves out `admin`, since probes have no certificates.
 fn listeners(file: &file::TlsTable, problems: &mut Problems) -> Vec<Protocol> {
     let Some(names) = &file.listeners else {
         return vec![Protocol::Http, Protocol::Resp, Protocol::Grpc];

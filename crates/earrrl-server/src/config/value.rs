@@ -1,4 +1,4 @@
-//! Plain values with their bounds.
+//! Validation of plain values.
 
 use std::fmt;
 use std::fs::File;
@@ -13,10 +13,10 @@ use toml::Spanned;
 use super::bounds::MAX_FILE_LEN;
 use super::problem::Problems;
 
-/// Where systemd puts what `LoadCredential=` names.
+/// The prefix of a path to a credential of a systemd unit.
 const CREDENTIALS: &str = "$CREDENTIALS_DIRECTORY/";
 
-/// A whole number within `bounds`, or the default.
+/// Validates a whole number within `bounds`.
 pub(super) fn number(
     name: &str,
     field: Option<&Spanned<u64>>,
@@ -33,13 +33,13 @@ pub(super) fn number(
     value
 }
 
-/// Clients a table is meant for, if that was said.
+/// Validates a capacity in clients.
 pub(super) fn capacity(field: Option<&Spanned<u64>>, problems: &mut Problems) -> Option<usize> {
     let field = field?;
     Some(number("capacity", Some(field), 1, 1..=10_000_000_000, problems) as usize)
 }
 
-/// A duration of whole seconds within `bounds`, or the default.
+/// Validates a duration of whole seconds within `bounds`.
 pub(super) fn seconds(
     name: &str,
     field: Option<&Spanned<String>>,
@@ -61,7 +61,7 @@ pub(super) fn seconds(
     }
 }
 
-/// A duration above zero.
+/// Validates a duration above zero.
 pub(super) fn duration(
     name: &str,
     field: &Spanned<String>,
@@ -74,7 +74,7 @@ pub(super) fn duration(
     parsed
 }
 
-/// A text that may stand in a file of its own, and the place that names it.
+/// Returns a secret from its field or from the file that another field names, with its place.
 pub(super) fn secret(
     name: &str,
     inline: Option<&Spanned<String>>,
@@ -98,10 +98,10 @@ pub(super) fn secret(
     }
 }
 
-/// The path of a file. One of a systemd unit's credentials begins with `$CREDENTIALS_DIRECTORY/`.
+/// Returns the path of a file; a prefix `$CREDENTIALS_DIRECTORY/` is replaced.
 ///
 /// # Errors
-/// When the unit has none.
+/// Fails if the process has no such directory.
 pub(super) fn path_of(text: &str) -> io::Result<PathBuf> {
     let Some(name) = text.strip_prefix(CREDENTIALS) else { return Ok(text.into()) };
     let none = || io::Error::other("CREDENTIALS_DIRECTORY is not set: LoadCredential= sets it");
@@ -109,26 +109,26 @@ pub(super) fn path_of(text: &str) -> io::Result<PathBuf> {
     Ok(Path::new(&folder).join(name))
 }
 
-/// The text of a file that the configuration names.
+/// Reads the text of a file that the configuration names.
 ///
 /// # Errors
-/// As [`path_of`] and [`read`].
+/// Fails as [`path_of`] and [`read`] do.
 pub(super) fn text_of(path: &str) -> io::Result<String> {
     read(&path_of(path)?)
 }
 
-/// The text of a file.
+/// Reads the text of a file.
 ///
 /// # Errors
-/// As [`read_bytes`], and when it is no text.
+/// Fails as [`read_bytes`] does, and if the file is not UTF-8.
 pub(super) fn read(path: &Path) -> io::Result<String> {
     String::from_utf8(read_bytes(path)?).map_err(|_| io::Error::other("expected UTF-8"))
 }
 
-/// What a file holds.
+/// Reads a file.
 ///
 /// # Errors
-/// When it can't be read, or is longer than a configuration may be.
+/// Fails if the file cannot be read, or is larger than a configuration may be.
 pub(super) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = File::open(path)?.take(MAX_FILE_LEN + 1).read_to_end(&mut bytes)?;
@@ -138,7 +138,7 @@ pub(super) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A cost: a number of at most nine decimals.
+/// Validates a cost: a number with at most nine decimals.
 pub(super) fn cost(name: &str, value: &toml::Value, problem: impl FnOnce(String)) -> Option<Cost> {
     let parsed = match value {
         toml::Value::Integer(units) => {

@@ -1,5 +1,5 @@
-//! What keeps the states, one of several kinds: an enum, so that nothing is boxed and nothing is
-//! looked up on the way of a decision.
+//! The server's engine. Its kinds are an enum, so that a decision needs no allocation and no dynamic
+//! dispatch.
 
 pub mod redis;
 pub mod state;
@@ -25,25 +25,25 @@ use crate::metrics::Family;
 /// The server's engine.
 #[derive(Debug)]
 pub struct Engine {
-    /// The rules' clients.
+    /// The engine of the rules.
     rules: Rules,
-    /// `CL.THROTTLE`'s keys; over Redis, for while it is gone.
+    /// The keys of `CL.THROTTLE`; over Redis they are used while Redis is unavailable.
     pub throttle: Throttle,
 }
 
-/// What keeps the rules' clients.
+/// The engine of the rules.
 enum Rules {
-    /// This process's own memory.
+    /// The memory of this process.
     Memory(MemoryEngine<Arc<dyn Clock>>),
-    /// Redis, for every server that uses it alike.
+    /// Redis, shared by several servers.
     Redis(Redis),
 }
 
 impl Engine {
-    /// The engine that a configuration asks for, with room for `capacity` keys of `CL.THROTTLE`.
+    /// Makes the engine of a configuration, with `capacity` keys of `CL.THROTTLE`.
     ///
     /// # Errors
-    /// When the operating system has no randomness for the hash, say, or there is not enough memory.
+    /// Fails if memory, or randomness for the hash, cannot be had.
     pub fn new(
         config: &EngineConfig,
         capacity: usize,
@@ -57,10 +57,10 @@ impl Engine {
         Ok(Self { rules, throttle })
     }
 
-    /// As [`earrrl::Engine::prepare`], for this many live clients.
+    /// Prepares a rule for a number of clients, as [`earrrl::Engine::prepare`] does.
     ///
     /// # Errors
-    /// As there.
+    /// Fails if the rule is invalid or memory runs short.
     pub fn prepare(&self, name: &str, rule: &Rule, capacity: usize) -> Result<RuleId, EngineError> {
         match &self.rules {
             Rules::Memory(engine) => engine.prepare_with(name, rule, capacity),
@@ -68,11 +68,11 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::prepare`], for several rules at once, each with the clients it is meant for:
-    /// all of them, or on an error none.
+    /// Prepares several rules at once, each with its number of clients: all of them, or on an error
+    /// none.
     ///
     /// # Errors
-    /// As there.
+    /// Fails if a rule is invalid or memory runs short.
     pub fn prepare_all(
         &self,
         rules: &[(&str, &Rule, usize, Consistency)],
@@ -88,13 +88,13 @@ impl Engine {
         }
     }
 
-    /// Whether answers are waited for, so that several are best asked for at once.
+    /// Returns true if decisions wait for the network, so that several are best asked for at once.
     #[inline]
     pub fn waits(&self) -> bool {
         !matches!(self.rules, Rules::Memory(_))
     }
 
-    /// Whether a request passes that there is no time left to decide.
+    /// Returns true if a request passes when there is no time left to decide.
     pub fn passes_undecided(&self) -> bool {
         match &self.rules {
             Rules::Memory(_) => true,
@@ -102,17 +102,17 @@ impl Engine {
         }
     }
 
-    /// Waits until it is at work, for at most `patience`.
+    /// Waits until the engine is ready, for at most `patience`.
     pub async fn ready(&self, patience: Duration) {
         if let Rules::Redis(redis) = &self.rules {
             redis.ready(patience).await;
         }
     }
 
-    /// Whether an engine at work can take over what has changed.
+    /// Checks that a running engine can apply a new configuration.
     ///
     /// # Errors
-    /// What has changed needs a restart.
+    /// Returns the settings whose change needs a restart.
     pub fn may_reload(&self, config: &EngineConfig) -> Result<(), String> {
         match (&self.rules, config) {
             (Rules::Memory(_), EngineConfig::Memory) => Ok(()),
@@ -121,14 +121,14 @@ impl Engine {
         }
     }
 
-    /// Takes over what [`Engine::may_reload`].
+    /// Applies the settings that [`Engine::may_reload`] accepted.
     pub fn reload(&self, config: &EngineConfig) {
         if let (Rules::Redis(redis), EngineConfig::Redis(config)) = (&self.rules, config) {
             redis.reload(config);
         }
     }
 
-    /// How decisions are made at present.
+    /// Returns how decisions are made at present.
     pub fn state(&self) -> State {
         match &self.rules {
             Rules::Memory(_) => State { mode: "memory", trouble: None, owed: None },
@@ -136,7 +136,7 @@ impl Engine {
         }
     }
 
-    /// Figures of its own, for `/metrics`.
+    /// Returns the engine's own metrics.
     pub fn metrics(&self) -> Vec<Family> {
         match &self.rules {
             Rules::Memory(_) => Vec::new(),
@@ -144,7 +144,7 @@ impl Engine {
         }
     }
 
-    /// How many clients of a rule are stored here, and how many that were not idle had to go.
+    /// Returns the number of a rule's clients in memory, and of active clients that were evicted.
     pub fn usage(&self, rule: RuleId) -> Option<(usize, u64)> {
         match &self.rules {
             Rules::Memory(engine) => engine.usage(rule),
@@ -152,7 +152,7 @@ impl Engine {
         }
     }
 
-    /// Begins to fetch a client's state where that is in memory. The hash of its key there.
+    /// Prefetches a client's state if it is in memory, and returns the hash of its key.
     #[inline]
     pub fn prefetch(&self, rule: RuleId, key: &[u8]) -> Option<KeyHash> {
         let Rules::Memory(engine) = &self.rules else { return None };
@@ -161,10 +161,10 @@ impl Engine {
         Some(hash)
     }
 
-    /// As [`Engine::decide`] on one charge whose key [`Engine::prefetch`] has hashed.
+    /// Decides one charge whose key [`Engine::prefetch`] has hashed.
     ///
     /// # Errors
-    /// As there.
+    /// Fails as [`Engine::decide`] does.
     #[inline]
     pub async fn decide_hashed(
         &self,
@@ -180,7 +180,7 @@ impl Engine {
         }
     }
 
-    /// A check of one charge, told in brief; `None` where it has to be waited for. The hash is that of
+    /// Checks one charge and returns a short decision; `None` if the engine would have to wait. The hash is that of
     /// [`Engine::prefetch`].
     #[inline]
     pub fn check_at_once(
@@ -193,17 +193,17 @@ impl Engine {
         Some(engine.check_hashed(charge.rule, hash, charge.cost))
     }
 
-    /// Gives back the memory of tables that a reload has replaced, once their clients are gone from them.
+    /// Frees the tables that a reload has replaced, once they hold no clients.
     pub fn tidy(&self) {
         if let Rules::Memory(engine) = &self.rules {
             engine.tidy();
         }
     }
 
-    /// As [`earrrl::Engine::decide`], by the engine's own clock.
+    /// Decides a request, as [`earrrl::Engine::decide`] does, by the engine's own clock.
     ///
     /// # Errors
-    /// As there.
+    /// Fails if a charge is invalid or the engine is unavailable.
     #[inline]
     pub async fn decide(
         &self,
@@ -216,10 +216,10 @@ impl Engine {
         }
     }
 
-    /// Answers a call of `CL.THROTTLE`, by the state that all servers share where there is one.
+    /// Answers a call of `CL.THROTTLE`, by the shared state if there is one.
     ///
     /// # Errors
-    /// Parameters that can't be counted exactly there.
+    /// Fails for parameters that cannot be counted exactly.
     pub async fn throttle(&self, key: &[u8], call: Call) -> Result<Throttled, EngineError> {
         match &self.rules {
             Rules::Memory(_) => Ok(self.throttle.throttle(self.throttle.hash(key), call)),
@@ -227,10 +227,10 @@ impl Engine {
         }
     }
 
-    /// As [`earrrl::Engine::refund`], by the engine's own clock.
+    /// Refunds a charge, as [`earrrl::Engine::refund`] does, by the engine's own clock.
     ///
     /// # Errors
-    /// As there.
+    /// Fails if the charge is invalid or the engine is unavailable.
     pub async fn refund(
         &self,
         charge: &Charge<'_>,
@@ -242,10 +242,10 @@ impl Engine {
         }
     }
 
-    /// As [`earrrl::Engine::reset`].
+    /// Resets a client, as [`earrrl::Engine::reset`] does.
     ///
     /// # Errors
-    /// As there.
+    /// Fails if the engine is unavailable.
     pub async fn reset(&self, rule: RuleId, key: &[u8]) -> Result<(), EngineError> {
         match &self.rules {
             Rules::Memory(engine) => engine.reset(rule, key).into_inner(),
@@ -256,7 +256,7 @@ impl Engine {
 
 impl Rules {
     fn memory(clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
-        // Every rule says its own capacity when it is prepared.
+        // The capacity of each rule is set when the rule is prepared.
         let engine = MemoryEngine::with_clock(1, clock);
         engine.map(Self::Memory).map_err(|error| EngineError::Unavailable(error.to_string()))
     }

@@ -1,4 +1,4 @@
-//! The engine over Redis: its thread, its clock, and what it tells of itself.
+//! The engine over Redis: its thread, its clock and its metrics.
 
 use std::io;
 use std::sync::Arc;
@@ -15,26 +15,26 @@ use super::throttle::{Call, Throttle, Throttled};
 use crate::config::redis::RedisConfig;
 use crate::metrics::Family;
 
-/// Modes, in the words of `/readyz` and metrics. `partly`: some shards of a Cluster are left alone.
+/// The modes, as `/readyz` and metrics name them. `partly`: some shards of a Cluster are unavailable.
 const MODES: [&str; 5] = ["redis", "partly", "local", "allow", "deny"];
 
-/// Clients' states in Redis.
+/// The engine over Redis.
 ///
-/// Its connection and the task that repairs it have a thread of their own: neither a flood of
+/// The connection and the task that repairs it have their own thread, so that neither a flood of
 /// connections nor a reload can make Redis look slow.
 pub struct Redis {
     pub(super) engine: RedisEngine,
     config: RedisConfig,
     clock: Arc<dyn Clock>,
-    /// Dropped, it ends the thread.
+    /// Ends the thread when it is dropped.
     _stop: oneshot::Sender<()>,
 }
 
 impl Redis {
-    /// Begins to connect. That Redis is not there is no error.
+    /// Starts to connect. It is not an error if Redis is unavailable.
     ///
     /// # Errors
-    /// An option that can't be, or no thread for it.
+    /// Fails for invalid options, and if the thread cannot be started.
     pub fn new(config: &RedisConfig, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         let failed = |error: io::Error| EngineError::Unavailable(error.to_string());
         let runtime =
@@ -50,7 +50,7 @@ impl Redis {
         Ok(Self { engine, config: config.clone(), clock, _stop: stop })
     }
 
-    /// Answers a call of `CL.THROTTLE`; by the policy, and `local`, while Redis is gone.
+    /// Answers a call of `CL.THROTTLE`; while Redis is unavailable, by the policy and `local`.
     pub(crate) async fn throttle(
         &self,
         key: &[u8],
@@ -72,7 +72,7 @@ impl Redis {
         }
     }
 
-    /// Waits until Redis decides, for at most `patience`, and says which it is.
+    /// Waits until Redis decides, for at most `patience`, and returns the mode.
     pub(crate) async fn ready(&self, patience: Duration) {
         let options = self.engine.options();
         let urls: Vec<String> = options.urls.iter().map(|url| without_credentials(url)).collect();
@@ -86,11 +86,11 @@ impl Redis {
         }
     }
 
-    /// Whether no more has changed than can while it runs: the user and password of the next
-    /// connection.
+    /// Checks that only the user and password have changed, which the next connection can
+    /// use.
     ///
     /// # Errors
-    /// What else has changed needs a restart.
+    /// Fails if another setting has changed.
     pub(crate) fn may_reload(&self, config: &RedisConfig) -> Result<(), String> {
         if same_but_for_credentials(&self.config.options, &config.options) {
             return Ok(());
@@ -99,12 +99,12 @@ impl Redis {
             .to_owned())
     }
 
-    /// Takes over what [`Redis::may_reload`].
+    /// Applies the settings that [`Redis::may_reload`] accepted.
     pub(crate) fn reload(&self, config: &RedisConfig) {
         self.engine.set_urls(config.options.urls.clone());
     }
 
-    /// How decisions are made at present.
+    /// Returns how decisions are made at present.
     pub(crate) fn state(&self) -> State {
         let status = self.engine.status();
         let mode = match status.mode {
@@ -116,7 +116,7 @@ impl Redis {
         State { mode, trouble, owed: Some(status.owed) }
     }
 
-    /// Figures for `/metrics`.
+    /// Returns the metrics.
     pub(crate) fn metrics(&self) -> Vec<Family> {
         let (status, state) = (self.engine.status(), self.state());
         let policy = self.engine.options().when_gone.name();
@@ -148,7 +148,7 @@ impl Redis {
         ]
     }
 
-    /// Redis's own clock, unless this process's is the one to use.
+    /// Uses the clock of Redis, unless this process's clock is configured.
     pub(super) fn now(&self) -> Option<Nanos> {
         self.config.own_clock.then(|| self.clock.now())
     }

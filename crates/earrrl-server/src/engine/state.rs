@@ -1,12 +1,12 @@
-//! What an engine reports about itself.
+//! The state that an engine reports.
 
-/// How decisions are made at present, for `/readyz`.
+/// The way in which decisions are made at present, for `/readyz`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// In one word.
+    /// The mode's name.
     pub mode: &'static str,
-    /// Why it is not the usual one, if it is not.
+    /// The reason if the mode is not the usual one.
     pub trouble: Option<String>,
-    /// Clients whose counts are to be handed over to what is shared.
+    /// The number of clients whose counts are still to be sent to Redis.
     pub owed: Option<usize>,
 }

@@ -17,38 +17,38 @@ const SECOND: i128 = 1_000_000_000 << UNITS_SHIFT;
 /// The longest time to full: 2000 years.
 const SLOWEST: i128 = 2000 * 366 * 86_400 * SECOND;
 
-/// The parameters of one call, checked.
+/// The validated parameters of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Units between two requests of a steady client.
+    /// The units between two requests of a steady client.
     interval: i128,
-    /// Requests at once: max_burst and one.
+    /// The requests that may pass at once: `max_burst` and one.
     limit: i64,
-    /// Requests this call is for.
+    /// The requests of this call.
     quantity: i64,
 }
 
-/// The five integers of the answer.
+/// The five integers of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Throttled {
-    /// Whether it is limited.
+    /// True if the call is limited.
     pub limited: bool,
-    /// max_burst and one.
+    /// `max_burst` and one.
     pub limit: i64,
-    /// Requests that would still pass at once.
+    /// The requests that would still pass at once.
     pub remaining: i64,
-    /// Whole seconds, rounded up; -1 when it was not limited, or no wait helps.
+    /// The wait in whole seconds, rounded up; -1 if the call was not limited, or no wait helps.
     pub retry_after: i64,
-    /// Whole seconds, rounded up, until the bucket is full again.
+    /// The whole seconds, rounded up, until the bucket is full again.
     pub reset_after: i64,
 }
 
-/// A parameter that is invalid.
+/// An invalid parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallError {
-    /// The parameter of this name is not a whole number within these bounds.
+    /// A parameter that is not a whole number within the bounds.
     Parameter(&'static str, i64, i64),
-    /// The bucket would take over 2000 years to fill.
+    /// A bucket that would take over 2000 years to fill.
     Slow,
 }
 
@@ -66,10 +66,10 @@ impl fmt::Display for CallError {
 impl std::error::Error for CallError {}
 
 impl Call {
-    /// Checks the parameters of a call. `period` is in seconds.
+    /// Validates the parameters of a call. `period` is in seconds.
     ///
     /// # Errors
-    /// [`CallError`]; zero rates among them.
+    /// Returns [`CallError`], also for a rate of zero.
     #[inline]
     pub fn new(max_burst: i64, count: i64, period: i64, quantity: i64) -> Result<Self, CallError> {
         within("max_burst", max_burst, 0, i64::MAX - 1)?;
@@ -82,15 +82,15 @@ impl Call {
         if full > SLOWEST { Err(CallError::Slow) } else { Ok(Self { interval, limit, quantity }) }
     }
 
-    /// Whether it takes nothing.
+    /// Returns true if the call takes nothing.
     pub fn only_asks(self) -> bool {
         self.quantity == 0
     }
 
-    /// How the call moves its key's time on: by how much, and how far after now it may lie then.
+    /// Returns how much the call advances its key's time, and how far after now the time may be then.
     pub(crate) fn shift(self) -> (Word, Word) {
         let full = self.interval * Word::from(self.limit);
-        // More than a whole bucket never passes.
+        // A call for more than a whole bucket never passes.
         let by = if self.quantity > self.limit {
             full + 1
         } else {
@@ -99,12 +99,12 @@ impl Call {
         (by, full)
     }
 
-    /// The answer to a call that met this state.
+    /// Returns the reply to a call on a state.
     pub(crate) fn answer(self, now: Word, full_at: Option<Word>) -> Throttled {
         self.judge(now, full_at).1
     }
 
-    /// The answer without any state: all that asks passes, or nothing does for a second.
+    /// Returns the reply without any state: all requests pass, or none for a second.
     pub(crate) fn answer_by_fiat(self, allowed: bool) -> Throttled {
         let untouched = Self { quantity: 0, ..self }.judge(0, None).1;
         if allowed || self.quantity == 0 {
@@ -113,12 +113,12 @@ impl Call {
         Throttled { limited: true, remaining: 0, retry_after: 1, reset_after: 1, ..untouched }
     }
 
-    /// Judges a call: what becomes of the state, and the answer.
+    /// Decides a call: the new state, and the reply.
     #[inline]
     fn judge(self, now: Word, full_at: Option<Word>) -> (Change, Throttled) {
         let full = self.interval * Word::from(self.limit);
         let full_at = full_at.map_or(now, |full_at| full_at.max(now));
-        // More than a whole bucket never passes; so much of it is enough to say so.
+        // A call for more than a whole bucket never passes, so a whole bucket and one stands for all of them.
         let quantity = self.quantity.min(self.limit.saturating_add(1));
         let after = full_at + self.interval * Word::from(quantity);
         let limited = self.quantity > 0 && after > now + full;
@@ -138,10 +138,10 @@ impl Call {
     }
 }
 
-/// Units between two requests, rounded up.
+/// Returns the units between two requests, rounded up.
 #[inline]
 fn interval(count: i64, period: i64) -> Option<i128> {
-    // A whole period fits in 64 bits for any rate that is not absurd; wide division is slow.
+    // A whole period fits in 64 bits for any sensible rate, and 128-bit division is slow.
     match u64::try_from(Word::from(period).checked_mul(SECOND)?) {
         Ok(period) => Some(period.div_ceil(count.unsigned_abs()).into()),
         Err(_) => {
@@ -158,13 +158,13 @@ fn within(name: &'static str, value: i64, least: i64, most: i64) -> Result<(), C
     if good { Ok(()) } else { Err(CallError::Parameter(name, least, most)) }
 }
 
-/// Whole seconds, rounded up.
+/// Returns whole seconds, rounded up.
 #[inline]
 fn seconds(units: Word) -> i64 {
     quotient(units + (SECOND - 1), SECOND)
 }
 
-/// Division, by half as wide a word where that does: it is several times faster.
+/// Divides by a 64-bit division where that is possible: it is several times faster.
 #[inline]
 fn quotient(dividend: Word, divisor: Word) -> i64 {
     match (u64::try_from(dividend), u64::try_from(divisor)) {
@@ -173,7 +173,7 @@ fn quotient(dividend: Word, divisor: Word) -> i64 {
     }
 }
 
-/// The keys of `CL.THROTTLE`: a bounded table of their own.
+/// The keys of `CL.THROTTLE`, in a bounded table of their own.
 pub struct Throttle {
     table: Table,
     hasher: KeyHasher,
@@ -181,10 +181,10 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// A table for this many live keys.
+    /// Makes a table for a number of active keys.
     ///
     /// # Errors
-    /// When there is not enough memory, or no randomness.
+    /// Fails if memory, or randomness for the hash, cannot be had.
     pub fn new(capacity: usize, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         let unavailable = |why: &dyn fmt::Display| EngineError::Unavailable(why.to_string());
         Ok(Self {
@@ -194,15 +194,15 @@ impl Throttle {
         })
     }
 
-    /// Answers one call.
+    /// Answers a call.
     #[inline]
     pub fn throttle(&self, key: KeyHash, call: Call) -> Throttled {
         let now = Word::from(self.clock.now().get()) << UNITS_SHIFT;
         self.table.update(key, || now, |full_at| call.judge(now, full_at))
     }
 
-    /// Answers from a key's time as it is kept elsewhere, where it was `there` o'clock, and keeps it here
-    /// too, at this clock's time: so a key goes on from there when it must be decided here.
+    /// Answers by the state of a key in Redis at the time `there`, and stores it here at this clock's
+    /// time, so that the key continues from it while Redis is unavailable.
     pub(crate) fn follow(
         &self,
         key: KeyHash,
@@ -225,13 +225,13 @@ impl Throttle {
         answer
     }
 
-    /// The hash of a key.
+    /// Returns the hash of a key.
     #[inline]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
         self.hasher.hash_bytes(key)
     }
 
-    /// Begins to fetch the state of a key that is about to be used. Its hash.
+    /// Prefetches the state of a key, and returns the key's hash.
     #[inline]
     pub fn prefetch(&self, key: &[u8]) -> KeyHash {
         let hash = self.hash(key);
@@ -239,7 +239,7 @@ impl Throttle {
         hash
     }
 
-    /// The table, for its figures.
+    /// Returns the table, for metrics.
     pub fn table(&self) -> &Table {
         &self.table
     }

@@ -1,16 +1,16 @@
-//! Counters, spread over cells that threads don't share: two threads that count in one word slow each
-//! other down by more than a decision takes.
+//! Counters that are striped over cache lines: two threads that count in one word slow each other down by more
+//! than a decision takes.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Cells of a counter; more threads than that share.
+/// The number of cells of a counter; with more threads, some share a cell.
 pub(super) const CELLS: usize = 16;
-/// Upper bounds of the histogram, in microseconds.
+/// The upper bounds of a histogram's buckets, in microseconds.
 const BOUNDS: [u64; 12] =
     [10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 100_000, 1_000_000];
 
-/// A number that only grows, cheap to count from any thread.
+/// A count that only grows, cheap to increment from any thread.
 #[derive(Debug, Default)]
 pub struct Counter([StripedCell; CELLS]);
 
@@ -19,25 +19,25 @@ pub struct Counter([StripedCell; CELLS]);
 struct StripedCell(AtomicU64);
 
 impl Counter {
-    /// One more.
+    /// Adds one.
     #[inline]
     pub fn increment(&self) {
         self.add(1);
     }
 
-    /// This many more.
+    /// Adds a count.
     #[inline]
     pub fn add(&self, count: u64) {
         self.0[cell()].0.fetch_add(count, Relaxed);
     }
 
-    /// How many in all.
+    /// Returns the sum of all cells.
     pub fn get(&self) -> u64 {
         self.0.iter().map(|cell| cell.0.load(Relaxed)).sum()
     }
 }
 
-/// The cell of this thread.
+/// Returns the index of this thread's cell.
 #[inline]
 pub(super) fn cell() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -45,7 +45,7 @@ pub(super) fn cell() -> usize {
     CELL.with(|cell| *cell)
 }
 
-/// How long something took.
+/// A histogram of durations.
 #[derive(Debug, Default)]
 pub struct Histogram {
     buckets: [Counter; BOUNDS.len() + 1],
@@ -53,7 +53,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Counts one that took so long.
+    /// Counts a duration.
     #[inline]
     pub fn record(&self, took: Duration) {
         let micros = took.as_micros() as u64;
@@ -62,7 +62,7 @@ impl Histogram {
         self.nanos.add(took.as_nanos() as u64);
     }
 
-    /// How many took at most this many seconds, bound by bound.
+    /// Returns each bound in seconds with the number of durations up to it.
     pub(super) fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
         let counts = self.buckets.iter().scan(0, |sum, bucket| {
             *sum += bucket.get();
@@ -71,13 +71,13 @@ impl Histogram {
         BOUNDS.iter().map(|micros| *micros as f64 / 1e6).chain([f64::INFINITY]).zip(counts)
     }
 
-    /// The seconds that all took together.
+    /// Returns the sum of all durations in seconds.
     pub(super) fn seconds(&self) -> f64 {
         self.nanos.get() as f64 / 1e9
     }
 }
 
-/// How often each of a few known things was seen, and anything else.
+/// Counters of a few known names, and one of all others.
 #[derive(Debug)]
 pub(super) struct CountsByName<const N: usize> {
     known: [Counter; N],
@@ -91,13 +91,13 @@ impl<const N: usize> Default for CountsByName<N> {
 }
 
 impl<const N: usize> CountsByName<N> {
-    /// Counts one.
+    /// Counts a name.
     pub(super) fn count<T: PartialEq>(&self, names: &[T; N], seen: &T) {
         let place = names.iter().position(|known| known == seen);
         place.map_or(&self.other, |place| &self.known[place]).increment();
     }
 
-    /// What was seen, and how often.
+    /// Returns the names that were counted, with their counts.
     pub(super) fn seen<T: ToString>(&self, names: &[T; N]) -> Vec<(String, f64)> {
         let known =
             names.iter().zip(&self.known).map(|(name, counter)| (name.to_string(), counter));

@@ -1,4 +1,4 @@
-//! Numbers with a name, a help text and labels, as Prometheus's library has them.
+//! Metric families of the `prometheus` crate, made from values that are kept elsewhere.
 
 use prometheus::proto::{
     Bucket, Counter as CounterValue, Gauge, Histogram as HistogramValue, LabelPair, Metric,
@@ -7,45 +7,45 @@ use prometheus::proto::{
 
 use super::counter::Histogram;
 
-/// Names and values of labels.
+/// The names and values of labels.
 pub type Labels = Vec<(&'static str, String)>;
 
 fn borrowed(labels: &Labels) -> Vec<(&str, &str)> {
     labels.iter().map(|(name, value)| (*name, &**value)).collect()
 }
 
-/// Numbers that are kept elsewhere and looked at when asked for.
+/// A metric with its name, help text and values.
 #[derive(Debug)]
 pub struct Family(pub(super) MetricFamily);
 
 impl Family {
-    /// Numbers that go up and down.
+    /// Makes a gauge.
     pub fn gauge(name: &str, help: &str) -> Self {
         Self(family(name, help, MetricType::GAUGE, Vec::new()))
     }
 
-    /// Numbers that only grow.
+    /// Makes a counter.
     pub fn counter(name: &str, help: &str) -> Self {
         Self(family(name, help, MetricType::COUNTER, Vec::new()))
     }
 
-    /// With a single value.
+    /// Sets a single value without labels.
     pub fn value(self, value: f64) -> Self {
         self.with([metric(&[], value)].into())
     }
 
-    /// With values, each with its labels.
+    /// Sets values, each with its labels.
     pub fn with_labels(self, values: impl IntoIterator<Item = (Labels, f64)>) -> Self {
         let values = values.into_iter();
         self.with(values.map(|(labels, value)| metric(&borrowed(&labels), value)).collect())
     }
 
-    /// A histogram.
+    /// Makes a histogram.
     pub fn histogram(name: &str, help: &str, labels: &Labels, taken: &Histogram) -> Self {
         Self(histogram(name, help, &borrowed(labels), taken))
     }
 
-    /// With values, each of another label.
+    /// Sets values, each with another value of one label.
     pub fn labelled<L: AsRef<str>>(
         self,
         label: &str,
@@ -105,7 +105,7 @@ fn histogram(name: &str, help: &str, labels: &[(&str, &str)], taken: &Histogram)
         bucket
     });
     value.set_bucket(buckets.collect());
-    // The last bucket has no bound; the encoder writes it from the count.
+    // The encoder writes the last bucket, which has no bound, from the sample count.
     value.set_sample_count(taken.cumulative().last().map_or(0, |(_, count)| count));
     value.set_sample_sum(taken.seconds());
     let mut metric = Metric::from_label(pairs(labels));

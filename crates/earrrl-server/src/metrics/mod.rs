@@ -1,12 +1,11 @@
-//! What is counted, and how it is told to Prometheus.
+//! The counters, and the page that Prometheus reads.
 
 mod counter;
 mod family;
 mod outcomes;
 mod passed;
+mod process;
 
-use prometheus::core::Collector as _;
-use prometheus::process_collector::ProcessCollector;
 use prometheus::{Encoder as _, TextEncoder};
 
 pub use counter::{Counter, Histogram};
@@ -17,46 +16,46 @@ pub use passed::{PassReason, PassedUnjudged};
 use counter::CountsByName;
 use outcomes::OUTCOMES;
 
-/// The statuses that this server answers with; others are counted together.
+/// The HTTP statuses that are counted by themselves; all others are counted together.
 const STATUSES: [u16; 15] =
     [200, 204, 400, 401, 403, 404, 405, 409, 413, 415, 421, 422, 429, 431, 503];
-/// The codes of RESP's errors.
+/// The codes of errors over RESP.
 const CODES: [&str; 6] = ["ERR", "EXECABORT", "NOAUTH", "NOPERM", "NOPROTO", "WRONGPASS"];
 
-/// The numbers of gRPC's codes, as texts.
+/// The numbers of gRPC's status codes.
 const GRPC_CODES: [&str; 17] =
     ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16"];
 
-/// Everything that is counted.
+/// The counters of a server.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    /// By rule and outcome.
+    /// Decisions by rule and outcome.
     pub outcomes: Outcomes,
-    /// `CL.THROTTLE`'s.
+    /// Decisions of `CL.THROTTLE`.
     pub throttle: RuleOutcomes,
-    /// From reading a batch of RESP requests until its answers are ready.
+    /// The time from reading a batch of RESP requests until its replies are ready.
     pub resp_batch: Histogram,
-    /// From an HTTP request's body until its answer is ready.
+    /// The time from the end of an HTTP request until its response is ready.
     pub http_request: Histogram,
-    /// RESP requests.
+    /// The number of RESP requests.
     pub resp_requests: Counter,
-    /// Requests that no rule was for.
+    /// The number of requests that no rule matched.
     pub unmatched: Counter,
     /// Proxied requests that passed without a verdict.
     pub unjudged: PassedUnjudged,
-    /// Requests that could not be understood.
+    /// The number of malformed requests.
     pub malformed: Counter,
-    /// Wrong tokens.
+    /// The number of wrong tokens.
     pub failed_logins: Counter,
-    /// Connections accepted.
+    /// The number of accepted connections.
     pub accepted: Counter,
-    /// Connections refused, for a limit.
+    /// The number of connections that were refused because of a limit.
     pub refused: Counter,
-    /// Connections closed because a time-out passed or memory ran short.
+    /// The number of connections that were closed because a timeout passed or memory ran short.
     pub shed: Counter,
-    /// Reloads that took effect.
+    /// The number of reloads that took effect.
     pub reloads: Counter,
-    /// Reloads that were refused, because the file was not valid.
+    /// The number of reloads that were refused because the configuration was invalid.
     pub failed_reloads: Counter,
     resp_errors: CountsByName<{ CODES.len() }>,
     http_responses: CountsByName<{ STATUSES.len() }>,
@@ -64,35 +63,34 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Counts an answer of HTTP.
+    /// Counts an HTTP response.
     #[inline]
     pub fn count_status(&self, status: u16) {
         self.http_responses.count(&STATUSES, &status);
     }
 
-    /// Counts an answer of gRPC by its code.
+    /// Counts a gRPC response by its status code.
     #[inline]
     pub fn count_grpc(&self, code: &[u8]) {
         self.grpc_responses.count(&GRPC_CODES.map(str::as_bytes), &code);
     }
 
-    /// Counts an error of RESP.
+    /// Counts an error reply over RESP.
     pub fn count_error(&self, code: &'static str) {
         self.resp_errors.count(&CODES, &code);
     }
 
-    /// All of it in the Prometheus text format, with numbers that others keep.
+    /// Writes the counters and the given families in the Prometheus text format.
     pub fn render(&self, families: Vec<Family>) -> Vec<u8> {
         let counters = self.counters().into_iter();
         let counters = counters
             .map(|(name, help, counter)| Family::counter(name, help).value(counter.get() as f64));
         let own = counters.chain(self.by_label()).chain(self.times()).chain(families);
-        let process = ProcessCollector::for_self().collect();
-        let all = own.map(|family| family.0).chain(process);
-        // A family without values has no text.
+        let all = own.chain(process::families()).map(|family| family.0);
+        // The encoder fails on a family without values.
         let all: Vec<_> = all.filter(|family| !family.get_metric().is_empty()).collect();
         let mut text = Vec::with_capacity(8192);
-        // Writing to memory can't fail.
+        // Writing to memory cannot fail.
         let _ = TextEncoder::new().encode(&all, &mut text);
         text
     }
@@ -150,16 +148,36 @@ impl Metrics {
     }
 
     fn counters(&self) -> [(&'static str, &'static str, &Counter); 9] {
+        // Without `..`, so that a new counter cannot be left out.
+        let Self {
+            outcomes: _,
+            throttle: _,
+            resp_batch: _,
+            http_request: _,
+            resp_requests,
+            unmatched,
+            unjudged: _,
+            malformed,
+            failed_logins,
+            accepted,
+            refused,
+            shed,
+            reloads,
+            failed_reloads,
+            resp_errors: _,
+            http_responses: _,
+            grpc_responses: _,
+        } = self;
         [
-            ("earrrl_resp_requests_total", "RESP requests.", &self.resp_requests),
-            ("earrrl_unmatched_total", "Requests that no rule was for.", &self.unmatched),
-            ("earrrl_malformed_requests_total", "Requests not understood.", &self.malformed),
-            ("earrrl_failed_logins_total", "Wrong tokens.", &self.failed_logins),
-            ("earrrl_connections_accepted_total", "Connections accepted.", &self.accepted),
-            ("earrrl_connections_refused_total", "Connections over a limit.", &self.refused),
-            ("earrrl_connections_shed_total", "Connections overdue or too heavy.", &self.shed),
-            ("earrrl_reloads_total", "Reloads that took effect.", &self.reloads),
-            ("earrrl_reload_failures_total", "Reloads refused.", &self.failed_reloads),
+            ("earrrl_resp_requests_total", "RESP requests.", resp_requests),
+            ("earrrl_unmatched_total", "Requests that no rule matched.", unmatched),
+            ("earrrl_malformed_requests_total", "Malformed requests.", malformed),
+            ("earrrl_failed_logins_total", "Wrong tokens.", failed_logins),
+            ("earrrl_connections_accepted_total", "Connections accepted.", accepted),
+            ("earrrl_connections_refused_total", "Connections over a limit.", refused),
+            ("earrrl_connections_shed_total", "Connections closed for slowness or memory.", shed),
+            ("earrrl_reloads_total", "Reloads that took effect.", reloads),
+            ("earrrl_reload_failures_total", "Reloads refused.", failed_reloads),
         ]
     }
 }

@@ -7,18 +7,17 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::config::core::v3::Node;
-use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
-use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
-use envoy_types::pb::google::rpc::Status as RpcStatus;
-use envoy_types::pb::ratelimit::config::ratelimit::v3::RateLimitConfig;
 use hyper_util::rt::TokioIo;
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Code, IntoStreamingRequest as _};
+use tonic_prost::ProstCodec;
 use tower::service_fn;
 
 use super::dial::Dial;
@@ -26,6 +25,8 @@ use crate::config::ConfigError;
 use crate::config::envoy::ControlPlane;
 use crate::config::envoy::tree::Tree;
 use crate::config::envoy::xds::{TYPE_URL, domain};
+use crate::protobuf::discovery::{DiscoveryRequest, DiscoveryResponse, Node, RateLimitConfig};
+use crate::protobuf::{Any, Status};
 use crate::server::Server;
 
 /// The first wait before another try; each is twice the one before.
@@ -34,6 +35,11 @@ const FIRST_WAIT: Duration = Duration::from_millis(200);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// Largest message of a control plane, in bytes.
 const MAX_MESSAGE: usize = 16 * 1024 * 1024;
+
+/// The method of the aggregated discovery service.
+const METHOD: PathAndQuery = PathAndQuery::from_static(
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources",
+);
 
 /// Follows a control plane for good.
 pub(super) async fn follow(server: Arc<Server>, plane: ControlPlane) {
@@ -83,10 +89,10 @@ async fn stream(
     plane: &ControlPlane,
     version: &mut String,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let client = AggregatedDiscoveryServiceClient::new(connect(plane).await?);
-    let mut client = client.max_decoding_message_size(MAX_MESSAGE);
+    let mut client = Grpc::new(connect(plane).await?).max_decoding_message_size(MAX_MESSAGE);
+    client.ready().await?;
     let (requests, receiver) = mpsc::channel(4);
-    let node = Node { id: plane.node.clone(), ..Node::default() };
+    let node = Node { id: plane.node.clone() };
     let first = DiscoveryRequest {
         version_info: version.clone(),
         node: Some(node.clone()),
@@ -94,7 +100,9 @@ async fn stream(
         ..DiscoveryRequest::default()
     };
     requests.send(first).await?;
-    let responses = client.stream_aggregated_resources(ReceiverStream::new(receiver));
+    let requests_sent = ReceiverStream::new(receiver).into_streaming_request();
+    let codec = ProstCodec::<DiscoveryRequest, DiscoveryResponse>::default();
+    let responses = client.streaming(requests_sent, METHOD, codec);
     let mut responses = responses.await?.into_inner();
     while let Some(response) = responses.message().await? {
         // Tables may be made; new connections do not wait for that.
@@ -104,7 +112,7 @@ async fn stream(
             version.clone_from(&response.version_info);
         }
         let refusal =
-            taken.err().map(|message| RpcStatus { code: 3, message, details: Vec::new() });
+            taken.err().map(|message| Status { code: Code::InvalidArgument.into(), message });
         requests
             .send(DiscoveryRequest {
                 version_info: version.clone(),
@@ -112,7 +120,6 @@ async fn stream(
                 type_url: TYPE_URL.to_owned(),
                 response_nonce: response.nonce,
                 error_detail: refusal,
-                ..DiscoveryRequest::default()
             })
             .await?;
     }
@@ -130,7 +137,7 @@ fn take(server: &Server, response: &DiscoveryResponse) -> Result<(), String> {
 }
 
 fn tree(response: &DiscoveryResponse) -> Result<Tree, String> {
-    let resource = |any: &envoy_types::pb::google::protobuf::Any| {
+    let resource = |any: &Any| {
         if any.type_url != TYPE_URL {
             return Err(format!("resources of type {}; expected {TYPE_URL}", any.type_url));
         }

@@ -16,9 +16,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::protobuf::ratelimit::{RateLimitRequest, RateLimitResponse};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use earrrl::{Clock, EngineError, Mode};
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
 use crate::config::envoy::tree::Tree;
 use crate::config::{Config, EnvoyConfig};

@@ -1,17 +1,17 @@
-//! What a `rate_limit` of this many requests in a unit means.
+//! The algorithms that a `rate_limit` of envoyproxy/ratelimit can stand for.
 
 use earrrl::{Rule, RuleError};
 
 use super::file::{Amount, LimitConfig};
 use super::unit::Unit;
 
-/// The algorithm for all limits that don't say their own.
+/// The algorithm of limits that name none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EnvoyAlgorithm {
-    /// The peer's: a count that starts again at every multiple of the unit.
+    /// A count that starts again at every multiple of the unit, as in envoyproxy/ratelimit.
     #[default]
     FixedWindow,
-    /// A unit that ends now, in fifty parts.
+    /// A window of one unit that ends now, in fifty parts.
     SlidingWindow,
     /// All requests of a unit at once, then one by one at its rate.
     Gcra,
@@ -20,11 +20,11 @@ pub enum EnvoyAlgorithm {
 }
 
 impl EnvoyAlgorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Self; 4] =
         [Self::FixedWindow, Self::SlidingWindow, Self::Gcra, Self::RecentAverage];
 
-    /// Its name in the rule grammar.
+    /// Returns the algorithm's name in the rule grammar.
     pub fn name(self) -> &'static str {
         match self {
             Self::FixedWindow => "fixed-window",
@@ -34,15 +34,15 @@ impl EnvoyAlgorithm {
         }
     }
 
-    /// The algorithm of this name.
+    /// Returns the algorithm of a name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.name() == name)
     }
 
-    /// The rule for this many requests in each unit; `None` for no request at all.
+    /// Returns the rule for a number of requests per unit; `None` for zero requests.
     ///
     /// # Errors
-    /// A rate that the algorithm can't have.
+    /// Fails if the algorithm cannot have the rate.
     pub fn rule(self, requests: u32, unit: Unit) -> Result<Option<Rule>, RuleError> {
         if requests == 0 {
             return Ok(None);
@@ -59,10 +59,10 @@ impl EnvoyAlgorithm {
 }
 
 impl LimitConfig {
-    /// The rule that decides it; `None` where everything or nothing is allowed.
+    /// Returns the rule of a limit; `None` if it allows everything or nothing.
     ///
     /// # Errors
-    /// A rate that the algorithm can't have.
+    /// Fails if the algorithm cannot have the rate.
     pub fn rule(&self, algorithm: EnvoyAlgorithm) -> Result<Option<Rule>, RuleError> {
         let rule = match (&self.limit, self.amount) {
             (Some(limit), _) => Some(Rule::from(*limit)),

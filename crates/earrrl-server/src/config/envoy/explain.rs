@@ -1,4 +1,4 @@
-//! Which limit a descriptor meets, and why, in words.
+//! Explanations of which limit applies to a descriptor.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use super::file::{Amount, LimitConfig};
 use super::tree::{Matched, Tree, TreeLimit};
 use super::unit::Unit;
 
-/// Explains what a descriptor's entries meet, a line a step.
+/// Explains how a descriptor's entries are matched, a line for each.
 pub fn explain(
     tree: &Tree,
     algorithm: EnvoyAlgorithm,
@@ -18,7 +18,7 @@ pub fn explain(
 ) -> String {
     let mut text = String::new();
     let walk = tree.walk(domain, entries.iter().copied());
-    // Writing to a string can't fail.
+    // Writing to a string cannot fail.
     let _ = match walk.domain {
         true => writeln!(text, "domain `{domain}`"),
         false => writeln!(text, "domain `{domain}` is unknown: no limit, OK"),
@@ -40,7 +40,7 @@ pub fn explain(
     text
 }
 
-/// What an entry met, and whether all values share a counter.
+/// Describes what an entry matched, and whether all values share a counter.
 fn met(step: Option<(Matched<'_>, bool)>) -> Cow<'static, str> {
     match step {
         None => "matches nothing on this level: no limit, OK".into(),

@@ -9,22 +9,22 @@ use super::yaml::Position;
 use crate::config::ConfigError;
 use crate::config::value::read_bytes;
 
-/// Most files that are loaded together.
+/// The largest number of files.
 const MAX_FILES: usize = 10_000;
 
-/// What was loaded.
+/// The result of loading files.
 #[derive(Debug, Default)]
 pub struct Loaded {
     /// The descriptors.
     pub tree: Tree,
-    /// What is wrong but harmless, each with its file and place.
+    /// The harmless mistakes, each with its file and place.
     pub warnings: Vec<String>,
 }
 
 /// Loads files, and the `.yaml` and `.yml` files of folders.
 ///
 /// # Errors
-/// Everything that is wrong with the first file that can't be used.
+/// Returns the mistakes of the first invalid file.
 pub fn load(paths: &[PathBuf], merge_domains: bool) -> Result<Loaded, ConfigError> {
     let mut warnings = Vec::new();
     let mut domains: Vec<DomainConfig> = Vec::new();
@@ -37,11 +37,11 @@ pub fn load(paths: &[PathBuf], merge_domains: bool) -> Result<Loaded, ConfigErro
     Ok(Loaded { tree: Tree::new(&domains, merge_domains)?, warnings })
 }
 
-/// The files that `paths` stand for, those of a folder by name. Hidden ones are left out: in a
+/// Lists the files of `paths`, those of a folder by name. Hidden ones are left out: in a
 /// mounted ConfigMap they are the same files once more.
 ///
 /// # Errors
-/// A path that is not there.
+/// Fails if a path does not exist.
 pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ConfigError> {
     let mut files = Vec::new();
     for path in paths {
@@ -68,7 +68,7 @@ fn is_config(path: &Path) -> bool {
     !name.starts_with('.') && (name.ends_with(".yaml") || name.ends_with(".yml")) && path.is_file()
 }
 
-/// Tells where a file ceases to be text.
+/// Makes an error with the place of the first byte that is not UTF-8.
 fn no_text(name: &str, error: &FromUtf8Error) -> ConfigError {
     let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
     let good = String::from_utf8_lossy(good);

@@ -1,6 +1,6 @@
-//! What Envoy's operators use today: the configuration of envoyproxy/ratelimit, unchanged.
+//! The `[envoy]` table, and the configuration files of envoyproxy/ratelimit.
 //!
-//! `yaml` and `file` read it, `tree` matches a request's descriptors against it.
+//! `yaml` and `file` read the files; `tree` matches the descriptors of requests.
 
 pub mod algorithm;
 pub mod explain;
@@ -30,51 +30,51 @@ use super::{ConfigError, file as toml_file};
 pub struct EnvoyConfig {
     /// Files and folders of envoyproxy/ratelimit's YAML.
     pub files: Vec<PathBuf>,
-    /// A domain may stand in several files.
+    /// True if a domain may be in several files.
     pub merge_domains: bool,
-    /// What a `rate_limit` means.
+    /// The algorithm of limits that name none.
     pub algorithm: EnvoyAlgorithm,
-    /// A request that one descriptor denies is counted in the others all the same, as the peer does.
+    /// True if a request that one descriptor denies still counts under the others, as in envoyproxy/ratelimit.
     pub drain_denied: bool,
-    /// The headers that clients get.
+    /// The headers for clients.
     pub headers: Headers,
-    /// A denied client gets a body, `application/problem+json`.
+    /// True if denied clients get a body, `application/problem+json`.
     pub problem_body: bool,
-    /// Answers carry dynamic metadata.
+    /// True if responses have dynamic metadata.
     pub dynamic_metadata: bool,
-    /// Where the descriptors come from in place of files.
+    /// The control plane that sends the descriptors instead of files.
     pub control_plane: Option<ControlPlane>,
-    /// Metrics have the peer's names, too.
+    /// True if there are metrics with the names of envoyproxy/ratelimit too.
     pub metrics: bool,
     /// The descriptors, once they are loaded.
     pub tree: Option<Arc<Tree>>,
 }
 
-/// Where a control plane is, and who asks it.
+/// The address of a control plane, and the name of this server for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlPlane {
     /// `host:port`.
     pub address: String,
-    /// The node's id.
+    /// This server's node id.
     pub node: String,
-    /// How it is spoken to over TLS; `None` for clear text.
+    /// The TLS files; `None` for clear text.
     pub tls: Option<PlaneTls>,
 }
 
 /// The files for TLS with a control plane. They are read for each connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlaneTls {
-    /// The authorities that it is believed by; `None` for the system's.
+    /// The CA certificates that verify the control plane; `None` for the system's.
     pub ca: Option<PathBuf>,
-    /// A certificate to show, and its key.
+    /// This server's certificate and its key.
     pub cert: Option<(PathBuf, PathBuf)>,
 }
 
 impl ControlPlane {
-    /// A control plane at `host:port`, `http://host:port` or, over TLS, `https://host:port`.
+    /// Parses `host:port`, `http://host:port` or, for TLS, `https://host:port`.
     ///
     /// # Errors
-    /// What is no address.
+    /// Returns the forms that an address may have.
     pub fn new(address: &str, node: &str) -> Result<Self, String> {
         let encrypted = address.strip_prefix("https://");
         let bare = encrypted.or(address.strip_prefix("http://")).unwrap_or(address);
@@ -89,10 +89,10 @@ impl ControlPlane {
         Ok(Self { address: bare.to_owned(), node: node.to_owned(), tls })
     }
 
-    /// With these files for TLS.
+    /// Sets the TLS files.
     ///
     /// # Errors
-    /// Files without TLS, a certificate without a key or a key without a certificate.
+    /// Fails without TLS, and if only one of certificate and key is set.
     pub fn with_files(mut self, files: PlaneFiles) -> Result<Self, String> {
         let cert = match (files.cert, files.key) {
             (Some(cert), Some(key)) => Some((cert, key)),
@@ -110,26 +110,26 @@ impl ControlPlane {
     }
 }
 
-/// The files for TLS as they are told.
+/// The TLS files as they are configured.
 #[derive(Clone, Debug, Default)]
 pub struct PlaneFiles {
-    /// Authorities.
+    /// The CA certificates.
     pub ca: Option<PathBuf>,
-    /// A certificate to show.
+    /// The certificate.
     pub cert: Option<PathBuf>,
-    /// Its key.
+    /// Its private key.
     pub key: Option<PathBuf>,
 }
 
-/// The headers that clients get.
+/// The headers for clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Headers {
     /// `RateLimit` and `RateLimit-Policy`, draft-ietf-httpapi-ratelimit-headers-11.
     #[default]
     Draft11,
-    /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`, as the peer names them.
+    /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`, as in envoyproxy/ratelimit.
     Peer,
-    /// None of ours.
+    /// No headers.
     Off,
 }
 
@@ -156,10 +156,10 @@ impl EnvoyConfig {
         }
     }
 
-    /// Loads the descriptors of the files, all or none.
+    /// Loads the descriptors of the files; on an error nothing is changed.
     ///
     /// # Errors
-    /// What is wrong with the first file that can't be used.
+    /// Returns the mistakes of the first invalid file.
     pub fn load(&mut self) -> Result<Vec<String>, ConfigError> {
         if self.files.is_empty() {
             return Ok(Vec::new());
@@ -181,7 +181,7 @@ fn control_plane(file: &toml_file::EnvoyTable, problems: &mut Problems) -> Optio
     plane.map_err(|why| problems.add(field.span(), format!("xds: {why}"))).ok()
 }
 
-/// One of several words, or the default.
+/// Validates one of several words.
 fn word<T: Copy + Default>(
     name: &str,
     field: Option<&Spanned<String>>,

@@ -2,16 +2,13 @@
 //!
 //! A message becomes the tree that a file's text does, so that both are validated by the same code.
 
-use envoy_types::pb::google::protobuf::value::Kind;
-use envoy_types::pb::google::protobuf::{Struct, Value as ProtoValue};
-use envoy_types::pb::ratelimit::config::ratelimit::v3::{
-    RateLimitConfig, RateLimitDescriptor, RateLimitPolicy,
-};
-
 use super::file::{self, DomainConfig};
 use super::unit::Unit;
 use super::yaml::{Position, Value, YamlNode};
 use crate::config::ConfigError;
+use crate::protobuf::discovery::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
+use crate::protobuf::value::Kind;
+use crate::protobuf::{Struct, Value as ProtoValue};
 
 /// The type of the resources.
 pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";

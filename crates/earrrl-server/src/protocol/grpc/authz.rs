@@ -7,18 +7,6 @@ use std::time::Instant;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
 use earrrl::{Outcome, Wait};
-use envoy_types::pb::envoy::config::core::v3::address::Address;
-use envoy_types::pb::envoy::config::core::v3::header_value_option::HeaderAppendAction;
-use envoy_types::pb::envoy::config::core::v3::{HeaderValue as EnvoyHeader, HeaderValueOption};
-use envoy_types::pb::envoy::service::auth::v3::attribute_context::{HttpRequest, Peer};
-use envoy_types::pb::envoy::service::auth::v3::check_response::HttpResponse;
-use envoy_types::pb::envoy::service::auth::v3::{
-    CheckRequest, CheckResponse, DeniedHttpResponse, OkHttpResponse,
-};
-use envoy_types::pb::envoy::r#type::v3::HttpStatus;
-use envoy_types::pb::google::protobuf::value::Kind;
-use envoy_types::pb::google::protobuf::{Struct, Value};
-use envoy_types::pb::google::rpc::Status as RpcStatus;
 use h2::RecvStream;
 use tonic::{Code, Status};
 
@@ -27,6 +15,12 @@ use super::message::frame;
 use super::reply::Reply;
 use super::utf8::CHECK_REQUEST;
 use crate::metrics::PassReason;
+use crate::protobuf::authorization::{
+    AddressKind, CheckRequest, CheckResponse, DeniedHttpResponse, HeaderAppendAction,
+    HeaderValueOption, HttpRequest, HttpResponse, HttpStatus, OkHttpResponse, Peer,
+};
+use crate::protobuf::value::Kind;
+use crate::protobuf::{HeaderValue as EnvoyHeader, Status as RpcStatus, Struct, Value};
 use crate::protocol::authz::{ProxiedRequest, decide};
 use crate::protocol::http::answer::Verdict;
 use crate::protocol::http2::held::HeldBytes;
@@ -90,9 +84,8 @@ fn asked(http: &HttpRequest, peer: Option<IpAddr>) -> ProxiedRequest<'_> {
 /// The address of the client that is connected with Envoy.
 fn address(source: &Peer) -> Option<IpAddr> {
     match source.address.as_ref()?.address.as_ref()? {
-        Address::SocketAddress(address) => address.address.parse().ok(),
-        Address::Pipe(_) => Some(OF_UNIX),
-        Address::EnvoyInternalAddress(_) => None,
+        AddressKind::Socket(address) => address.address.parse().ok(),
+        AddressKind::Pipe(_) => Some(OF_UNIX),
     }
 }
 
@@ -118,14 +111,14 @@ fn response(verdict: Verdict, metadata: Struct) -> CheckResponse {
     let (parts, body) = verdict.into_parts();
     let allowed = parts.status == StatusCode::OK;
     let (code, http) = if allowed {
-        (Code::Ok, HttpResponse::OkResponse(pass(&parts.headers)))
+        (Code::Ok, HttpResponse::Ok(pass(&parts.headers)))
     } else {
         let denied = DeniedHttpResponse {
             status: Some(HttpStatus { code: parts.status.as_u16().into() }),
             headers: parts.headers.iter().map(|(name, value)| option(name, value)).collect(),
             body: String::from_utf8(body).unwrap_or_default(),
         };
-        (code(parts.status), HttpResponse::DeniedResponse(denied))
+        (code(parts.status), HttpResponse::Denied(denied))
     };
     CheckResponse {
         status: Some(RpcStatus { code: code.into(), ..RpcStatus::default() }),
@@ -140,11 +133,7 @@ fn pass(headers: &HeaderMap) -> OkHttpResponse {
     let options = |headers: Vec<(&HeaderName, &HeaderValue)>| {
         headers.into_iter().map(|(name, value)| option(name, value)).collect()
     };
-    OkHttpResponse {
-        headers: options(to_application),
-        response_headers_to_add: options(to_client),
-        ..OkHttpResponse::default()
-    }
+    OkHttpResponse { headers: options(to_application), response_headers_to_add: options(to_client) }
 }
 
 /// A header that takes the place of one that is there.
@@ -157,7 +146,6 @@ fn option(name: &HeaderName, value: &HeaderValue) -> HeaderValueOption {
     HeaderValueOption {
         header: Some(header),
         append_action: HeaderAppendAction::OverwriteIfExistsOrAdd.into(),
-        ..HeaderValueOption::default()
     }
 }
 

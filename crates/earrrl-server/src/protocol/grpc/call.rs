@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::http::{HeaderMap, Request};
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use h2::RecvStream;
 use hyper::body::Bytes;
 use tonic::Status;
@@ -17,6 +16,7 @@ use super::reply::Reply;
 use super::utf8::{self, Fields, RATE_LIMIT_REQUEST};
 use crate::config::access::Access;
 use crate::metrics::PassReason;
+use crate::protobuf::ratelimit::RateLimitRequest;
 use crate::protocol::bearer::{self, TokenRefused};
 use crate::protocol::http2::held::HeldBytes;
 use crate::server::Server;

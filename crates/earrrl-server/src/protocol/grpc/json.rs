@@ -5,17 +5,16 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::{
-    RateLimitDescriptor, rate_limit_descriptor,
-};
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use envoy_types::pb::google::protobuf::value::Kind;
-use envoy_types::pb::google::protobuf::{Struct, UInt64Value, Value};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value as Json, json};
 
 use crate::config::envoy::unit::Unit;
+use crate::protobuf::ratelimit::{
+    DescriptorStatus, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
+    RateLimitResponse,
+};
+use crate::protobuf::value::Kind;
+use crate::protobuf::{HeaderValue, Struct, Value};
 
 /// Up to here every whole number is a double, 2^53.
 const EXACT: f64 = 9_007_199_254_740_992.0;
@@ -125,9 +124,9 @@ fn number(number: JsonNumber, name: &str) -> Result<u32, String> {
 }
 
 fn descriptor(from: Descriptor) -> Result<RateLimitDescriptor, String> {
-    let entry = |JsonEntry { key, value }| rate_limit_descriptor::Entry { key, value };
+    let entry = |JsonEntry { key, value }| Entry { key, value };
     let limit = |limit: JsonOverride| {
-        Ok::<_, String>(rate_limit_descriptor::RateLimitOverride {
+        Ok::<_, String>(RateLimitOverride {
             requests_per_unit: number(limit.requests_per_unit, "requestsPerUnit")?,
             unit: limit.unit.0,
         })
@@ -135,7 +134,7 @@ fn descriptor(from: Descriptor) -> Result<RateLimitDescriptor, String> {
     Ok(RateLimitDescriptor {
         entries: from.entries.into_iter().map(entry).collect(),
         limit: from.limit.map(limit).transpose()?,
-        hits_addend: from.hits_addend.map(|number| UInt64Value { value: number.0 }),
+        hits_addend: from.hits_addend.map(|number| number.0),
         is_negative_hits: from.is_negative_hits,
     })
 }
@@ -149,7 +148,7 @@ pub fn response(response: &RateLimitResponse) -> Json {
         ("responseHeadersToAdd", &response.response_headers_to_add),
         ("requestHeadersToAdd", &response.request_headers_to_add),
     ] {
-        let header = |h: &envoy_types::pb::envoy::config::core::v3::HeaderValue| json!({"key": h.key, "value": h.value});
+        let header = |header: &HeaderValue| json!({"key": header.key, "value": header.value});
         if !headers.is_empty() {
             object.insert(name.into(), headers.iter().map(header).collect());
         }

@@ -100,9 +100,7 @@ fn take<'a>(message: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
 
 #[cfg(test)]
 mod tests {
-    use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-    use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-    use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+    use crate::protobuf::ratelimit::{Entry, RateLimitDescriptor, RateLimitRequest};
     use prost::Message as _;
 
     use super::*;

@@ -5,11 +5,11 @@ use axum::body::to_bytes;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 
 use super::problem::Problem;
 use super::request::{Shared, authorize};
 use crate::config::access::Access;
+use crate::protobuf::ratelimit::Code;
 use crate::protocol::grpc::json;
 use crate::service::error::AskError;
 use earrrl::Mode;

@@ -2,12 +2,6 @@
 
 use std::time::Duration;
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
-    Code, DescriptorStatus, RateLimit,
-};
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use envoy_types::pb::google::protobuf::Duration as ProtoDuration;
 use smallvec::SmallVec;
 
 use super::asked::{AskedLimit, Hits, LimitRef};
@@ -15,6 +9,10 @@ use super::counts::Became;
 use super::prepared::{Descriptors, LimitKind};
 use super::verdict::{ShareVerdict, Verdicts};
 use super::{headers, metadata};
+use crate::protobuf::Duration as ProtoDuration;
+use crate::protobuf::ratelimit::{
+    Code, DescriptorStatus, RateLimit, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
+};
 
 /// The answer where there is no time to decide.
 pub(in crate::service) fn undecided(request: &RateLimitRequest, passes: bool) -> RateLimitResponse {
@@ -80,7 +78,6 @@ fn status_of(share: &AskedLimit<'_>, verdict: &ShareVerdict) -> DescriptorStatus
         current_limit: (!matches!(share.limit.kind, LimitKind::Unlimited)).then_some(limit),
         limit_remaining: u32::try_from(verdict.remaining).unwrap_or(u32::MAX),
         duration_until_reset: verdict.reset.map(whole_seconds),
-        ..DescriptorStatus::default()
     }
 }
 

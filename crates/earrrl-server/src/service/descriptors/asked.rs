@@ -6,9 +6,6 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use earrrl::{Charge, Cost, MAX_CHARGES, RuleId};
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use smallvec::{SmallVec, smallvec};
 
 use super::counts::DescriptorCounts;
@@ -16,6 +13,7 @@ use super::prepared::{Current, DescriptorLimit, Descriptors, LimitKind};
 use crate::config::envoy::tree::TreeLimit;
 use crate::config::envoy::unit::Unit;
 use crate::engine::Engine;
+use crate::protobuf::ratelimit::{Entry, RateLimitDescriptor, RateLimitRequest};
 use crate::service::attributes::Attributes;
 use crate::service::error::AskError;
 use crate::service::key::{Key, bounded_owned, join};
@@ -167,7 +165,7 @@ pub(super) fn asked<'a>(
 
 /// A descriptor's own hits count before the request's, which are 1 at least.
 fn hits(descriptor: &RateLimitDescriptor, of_request: u32) -> Hits {
-    let own = descriptor.hits_addend.as_ref().map(|hits| hits.value);
+    let own = descriptor.hits_addend;
     let hits = own.unwrap_or_else(|| u64::from(of_request.max(1)));
     if descriptor.is_negative_hits { Hits::Refunded(hits) } else { Hits::Charged(hits) }
 }

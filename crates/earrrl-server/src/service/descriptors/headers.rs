@@ -2,15 +2,14 @@
 
 use earrrl::{Outcome, Quota};
 use earrrl_tower::headers::{Available, current};
-use envoy_types::pb::envoy::config::core::v3::HeaderValue;
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
 
 use super::asked::AskedLimit;
 use super::prepared::Descriptors;
 use super::verdict::Verdicts;
 use crate::config::envoy::Headers;
 use crate::config::envoy::unit::Unit;
+use crate::protobuf::HeaderValue;
+use crate::protobuf::ratelimit::{DescriptorStatus, RateLimitResponse};
 
 /// Bytes that an item mostly has.
 const TYPICAL: usize = 48;

@@ -1,12 +1,12 @@
 //! Dynamic metadata: the request as it was understood, and what passed descriptors carry.
 
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
-use envoy_types::pb::google::protobuf::value::Kind;
-use envoy_types::pb::google::protobuf::{ListValue, Struct, Value};
 use serde_json::Value as Json;
 
 use super::asked::{AskedLimit, LimitRef};
 use super::verdict::Verdicts;
+use crate::protobuf::ratelimit::RateLimitRequest;
+use crate::protobuf::value::Kind;
+use crate::protobuf::{ListValue, Struct, Value};
 
 type Object = serde_json::Map<String, Json>;
 
@@ -24,7 +24,7 @@ pub(super) fn of(
         let mut object = Object::new();
         object.insert("entries".into(), entries.map(entry).collect());
         if let Some(hits) = &descriptor.hits_addend {
-            object.insert("hitsAddend".into(), hits.value.into());
+            object.insert("hitsAddend".into(), (*hits).into());
         }
         Json::Object(object)
     });

@@ -14,7 +14,6 @@ mod verdict;
 use std::time::Instant;
 
 use earrrl::{Clock, Decision, EngineError, Mode};
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use smallvec::SmallVec;
 use tokio::time::error::Elapsed;
 
@@ -25,6 +24,7 @@ use self::verdict::Verdicts;
 use super::error::AskError;
 use super::rules::ActiveRules;
 use crate::engine::Engine;
+use crate::protobuf::ratelimit::{RateLimitRequest, RateLimitResponse};
 
 impl Descriptors {
     /// Answers a request. The error of one descriptor counts only where no other one denies.
@@ -73,7 +73,7 @@ impl Descriptors {
     fn mode(&self, shares: &[AskedLimit<'_>], request: &RateLimitRequest) -> Mode {
         let bills = |share: &AskedLimit<'_>| {
             let own = &request.descriptors[share.descriptor].hits_addend;
-            own.as_ref().is_some_and(|hits| hits.value > 0)
+            own.is_some_and(|hits| hits > 0)
         };
         let denies = |share: &AskedLimit<'_>| {
             matches!(share.limit.kind, LimitKind::Zero(_))

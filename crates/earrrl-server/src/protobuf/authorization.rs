@@ -1,0 +1,185 @@
+//! The external authorization service, `envoy.service.auth.v3`.
+
+use std::collections::HashMap;
+
+use super::{HeaderValue, Status, Struct};
+
+/// A request for a decision on an HTTP request.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CheckRequest {
+    /// The request's attributes.
+    #[prost(message, optional, tag = "1")]
+    pub attributes: Option<AttributeContext>,
+}
+
+/// The attributes of an HTTP request and of its connection.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct AttributeContext {
+    /// The client that is connected with Envoy.
+    #[prost(message, optional, tag = "1")]
+    pub source: Option<Peer>,
+    /// The request.
+    #[prost(message, optional, tag = "4")]
+    pub request: Option<Request>,
+}
+
+/// An end of a connection.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Peer {
+    /// Its address.
+    #[prost(message, optional, tag = "1")]
+    pub address: Option<Address>,
+}
+
+/// An address, `envoy.config.core.v3.Address`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Address {
+    /// The address by its kind; absent if the kind is another.
+    #[prost(oneof = "AddressKind", tags = "1, 2")]
+    pub address: Option<AddressKind>,
+}
+
+/// An address by its kind.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum AddressKind {
+    /// An IP address.
+    #[prost(message, tag = "1")]
+    Socket(SocketAddress),
+    /// A Unix domain socket.
+    #[prost(message, tag = "2")]
+    Pipe(Pipe),
+}
+
+/// An IP address and a port.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SocketAddress {
+    /// The IP address.
+    #[prost(string, tag = "2")]
+    pub address: String,
+}
+
+/// A Unix domain socket.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Pipe {}
+
+/// A request with its protocol.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Request {
+    /// The HTTP request.
+    #[prost(message, optional, tag = "2")]
+    pub http: Option<HttpRequest>,
+}
+
+/// An HTTP request without its body.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct HttpRequest {
+    /// The method.
+    #[prost(string, tag = "2")]
+    pub method: String,
+    /// The headers by their names in lower case; repeated ones are joined.
+    #[prost(map = "string, string", tag = "3")]
+    pub headers: HashMap<String, String>,
+    /// The path with its query.
+    #[prost(string, tag = "4")]
+    pub path: String,
+    /// The `Host` header or `:authority`.
+    #[prost(string, tag = "5")]
+    pub host: String,
+    /// The scheme of the URL.
+    #[prost(string, tag = "6")]
+    pub scheme: String,
+    /// The headers in their order, where Envoy is configured to send them unchanged; `headers` is empty then.
+    #[prost(message, optional, tag = "13")]
+    pub header_map: Option<HeaderMap>,
+}
+
+/// A list of headers.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct HeaderMap {
+    /// The headers; a name may occur more than once.
+    #[prost(message, repeated, tag = "1")]
+    pub headers: Vec<HeaderValue>,
+}
+
+/// The answer to a [`CheckRequest`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CheckResponse {
+    /// The verdict: `OK` if the request may pass.
+    #[prost(message, optional, tag = "1")]
+    pub status: Option<Status>,
+    /// Metadata for Envoy's filters and access logs.
+    #[prost(message, optional, tag = "4")]
+    pub dynamic_metadata: Option<Struct>,
+    /// The changes to the request, or the response to the client.
+    #[prost(oneof = "HttpResponse", tags = "2, 3")]
+    pub http_response: Option<HttpResponse>,
+}
+
+/// The changes to a request, or the response to its client.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum HttpResponse {
+    /// The response to the client.
+    #[prost(message, tag = "2")]
+    Denied(DeniedHttpResponse),
+    /// The changes to the request.
+    #[prost(message, tag = "3")]
+    Ok(OkHttpResponse),
+}
+
+/// The response to a client whose request is denied.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DeniedHttpResponse {
+    /// The status.
+    #[prost(message, optional, tag = "1")]
+    pub status: Option<HttpStatus>,
+    /// The headers.
+    #[prost(message, repeated, tag = "2")]
+    pub headers: Vec<HeaderValueOption>,
+    /// The body.
+    #[prost(string, tag = "3")]
+    pub body: String,
+}
+
+/// An HTTP status.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct HttpStatus {
+    /// The status code.
+    #[prost(int32, tag = "1")]
+    pub code: i32,
+}
+
+/// The changes to a request that may pass.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct OkHttpResponse {
+    /// Headers for the application behind Envoy.
+    #[prost(message, repeated, tag = "2")]
+    pub headers: Vec<HeaderValueOption>,
+    /// Headers for the client.
+    #[prost(message, repeated, tag = "6")]
+    pub response_headers_to_add: Vec<HeaderValueOption>,
+}
+
+/// A header and how it is added.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct HeaderValueOption {
+    /// The header.
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<HeaderValue>,
+    /// The treatment of headers of the same name.
+    #[prost(enumeration = "HeaderAppendAction", tag = "3")]
+    pub append_action: i32,
+}
+
+/// The treatment of headers of the same name as one that is added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
+#[repr(i32)]
+pub enum HeaderAppendAction {
+    /// They stay.
+    AppendIfExistsOrAdd = 0,
+    /// They stay, and the new one is not added.
+    AddIfAbsent = 1,
+    /// The new one replaces them.
+    OverwriteIfExistsOrAdd = 2,
+    /// The new one replaces them, and is not added if there are none.
+    OverwriteIfExists = 3,
+}
