@@ -47,8 +47,7 @@ pub(crate) fn at_once(
     given: Option<Nanos>,
 ) -> Option<Decision> {
     let [charge] = charges else { return several(shared, charges, mode, given) };
-    let lately = |lag| given.or_else(|| shared.clock.lately(lag));
-    let local = |lag| lately(lag).unwrap_or_else(|| shared.clock.now());
+    let local = |_lag: Duration| given.unwrap_or_else(|| shared.clock.now());
     let lent = |NearRule { rule, lag }: &NearRule, loan: &mut Loan, group: usize| {
         if mode != Mode::Check || given.is_some() {
             return None;

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::counted::{Counted, Source};
 use super::machine::{Machine, boot_id};
-use super::{Clock, Nanos, counted, lately};
+use super::{Clock, Nanos, Sealed, counted, lately};
 
 /// The machine's clock: the processor's counter, held to boot time (which goes on while the machine
 /// sleeps), and anchored to wall time once, when it is made.
@@ -15,9 +15,11 @@ use super::{Clock, Nanos, counted, lately};
 /// with boot time, at most 10 ms of counting later; the clock then tells boot time until the counter
 /// is measured again. It never goes back. A reading costs about 10 ns, where `Instant::now` costs 25.
 ///
-/// A reading also waits until everything before it is over. So threads that decide again and again, without
-/// a microsecond's pause, are told their last reading for up to 31 times more ([`Clock::lately`]), where the
-/// rule is slow enough: on x86-64 Linux, whose own clock of 1 to 10 ms steps tells if they did pause.
+/// A reading also waits until all instructions before it are done. On x86-64 Linux, a
+/// [`Limiter`](crate::Limiter) in a loop without a microsecond's pause therefore uses the latest reading of
+/// any thread up to 31 times, where its rule is slow enough for that. A pause is noticed by the kernel's
+/// coarse clock, so the reading is at most a tick old (1 to 10 ms), and time still never goes back from
+/// one thread to another.
 ///
 /// Where a process may not read the counter (`PR_SET_TSC`), the clock tells boot time only, if the
 /// restriction is there when the clock is made.
@@ -90,11 +92,13 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Nanos {
-        Nanos::new(self.counted.now())
+        let now = self.counted.now();
+        lately::publish(counted::last_read());
+        Nanos::new(now)
     }
 
     #[inline]
-    fn lately(&self, lag: Duration) -> Option<Nanos> {
+    fn lately(&self, lag: Duration, _: Sealed) -> Option<Nanos> {
         self.step.filter(|step| *step <= lag)?;
         let step = Machine::coarse();
         let lately = lately::counter(step).and_then(|counter| self.counted.at(counter));

@@ -30,8 +30,8 @@ use crate::store::{BuildError, Clients, Kept};
 
 /// So many keys of a batch are fetched from memory together.
 const BATCH: usize = 16;
-/// A request that is denied at an instant of a moment ago and so much later is denied now, too: no clock lags
-/// behind by more.
+/// More than the age of the clock's last reading. A request that is denied by that and would be denied this
+/// much later is denied now.
 const SOON: Duration = Duration::from_secs(1);
 
 /// Decides requests under one rule, for a fixed number of clients.
@@ -287,9 +287,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         given.unwrap_or_else(|| self.clock.now())
     }
 
-    /// The hot path: one state, one compare-and-swap, and no figures until they are asked for. The
-    /// clock is read while the state is fetched; an instant of a moment ago is as good, unless the
-    /// request is denied and may be allowed by now.
+    /// Decides with one compare-and-swap, without figures. The clock is read while the state is fetched. Its
+    /// last reading will do, unless the request is denied by that and may be allowed by now.
     #[inline(always)]
     fn step<A: Algorithm<State = Moment>>(
         &self,
@@ -307,7 +306,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         {
             let is_over = |word| !limit.allows(Some(&Moment(word)), lately + SOON, cost);
             if let Some(verdict) = self.swap(seen, limit, lately, cost, mode, is_over) {
-                return Verdict { clock: Some(&self.clock), ..verdict };
+                return verdict;
             }
         }
         let now = self.now(given);
@@ -375,7 +374,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
             _ => Change::Keep,
         };
         let details = Details::Moments { before, after };
-        (change, Verdict { rule: &self.rule, now, clock: None, cost, allowed, details })
+        (change, Verdict { rule: &self.rule, now, cost, allowed, details })
     }
 
     fn part(&self, key: KeyHash, cost: Cost) -> Part<'_> {
@@ -384,9 +383,9 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
 
     #[inline(never)]
     fn decide_any(&self, key: KeyHash, cost: Cost, now: Nanos, mode: Mode) -> Verdict<'_> {
-        let decision = atomic::decide(&mut [self.part(key, cost)], mode, None, &|| now);
+        let decision = atomic::decide(&mut [self.part(key, cost)], mode, &|| now);
         let (allowed, details) = (decision.allowed, Details::Whole(decision));
-        Verdict { rule: &self.rule, now, clock: None, cost, allowed, details }
+        Verdict { rule: &self.rule, now, cost, allowed, details }
     }
 }
 

@@ -2,13 +2,10 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::algorithm::{Algorithm, Limit, Moment, figures};
-use crate::clock::{Clock, Nanos};
+use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Decision, Figures, Outcome, Wait};
 use crate::rule::Rule;
-
-/// How far ahead of a moment ago the present instant is taken to be, however late it is asked for.
-const MOST_LAG: Duration = Duration::from_millis(10);
 
 /// The answer to a request. Whether it is allowed is known; everything else is worked out when it
 /// is asked for.
@@ -17,9 +14,6 @@ const MOST_LAG: Duration = Duration::from_millis(10);
 pub struct Verdict<'a> {
     pub(super) rule: &'a Rule,
     pub(super) now: Nanos,
-    /// What tells the present instant, where `now` is one of a moment ago: what there is to say is as of
-    /// when it is asked for.
-    pub(super) clock: Option<&'a dyn Clock>,
     pub(super) cost: Cost,
     pub(super) allowed: bool,
     pub(super) details: Details,
@@ -66,10 +60,7 @@ impl Verdict<'_> {
 
     /// The instant it was decided at; a refund wants to know.
     pub fn decided_at(&self) -> Nanos {
-        match self.clock {
-            Some(clock) => clock.now().clamp(self.now, self.now + MOST_LAG),
-            None => self.now,
-        }
+        self.now
     }
 
     /// What was charged if it was stored.
@@ -115,7 +106,7 @@ impl Verdict<'_> {
             }
             (Details::Moments { after, .. }, limit) => {
                 let state = after.and_then(|after| limit.state_of(after.0));
-                limit.decide(state, self.decided_at(), self.cost, crate::Mode::Peek).1
+                limit.decide(state, self.now, self.cost, crate::Mode::Peek).1
             }
         }
     }
@@ -126,8 +117,7 @@ impl Verdict<'_> {
         before: Option<&Moment>,
         after: Option<&Moment>,
     ) -> Figures {
-        let now = self.decided_at();
-        figures(limit, limit.estimate(before, now, self.cost), after, now, self.cost)
+        figures(limit, limit.estimate(before, self.now, self.cost), after, self.now, self.cost)
     }
 
     fn single(&self, figures: Figures) -> Decision {

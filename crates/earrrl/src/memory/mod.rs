@@ -256,9 +256,8 @@ impl<C: Clock> MemoryEngine<C> {
     ) -> Result<Decision, EngineError> {
         let rules = self.rules.load();
         let (known, part) = known_part(&rules, rule, key, cost)?;
-        let lately = self.clock.lately_unless(now, known.lag);
         let now = || self.clock.at_or_now(now);
-        let decision = part.decide_at_home(mode, lately, now);
+        let decision = part.decide_at_home(mode, now);
         Ok(decision.unwrap_or_else(|| decide_anywhere(known, part, mode, &now)))
     }
 
@@ -277,7 +276,7 @@ impl<C: Clock> MemoryEngine<C> {
         let rules = self.rules.load();
         let (known, part) = known_part(&rules, rule, key, cost)?;
         let now = || self.clock.now();
-        let brief = part.check_at_home(self.clock.lately(known.lag), now);
+        let brief = part.check_at_home(now);
         Ok(brief.unwrap_or_else(|| Brief::from(&decide_anywhere(known, part, Mode::Check, &now))))
     }
 
@@ -326,18 +325,15 @@ impl<C: Clock> MemoryEngine<C> {
         mode: Mode,
         now: Option<Nanos>,
     ) -> Result<Decision, EngineError> {
-        let (mut parts, mut lag) = (Each::new(), Duration::MAX);
+        let mut parts = Each::new();
         for charge in charges {
             let (known, part) = self.known_part(rules, charge)?;
             if known.older.is_some() {
                 known.settle(part.key, self.clock.at_or_now(now));
             }
             parts.push(part);
-            lag = lag.min(known.lag);
         }
-        let lately = self.clock.lately_unless(now, lag);
-        let now = || self.clock.at_or_now(now);
-        Ok(atomic::decide(&mut parts, mode, lately, &now))
+        Ok(atomic::decide(&mut parts, mode, &|| self.clock.at_or_now(now)))
     }
 
     #[inline]
@@ -385,7 +381,7 @@ fn decide_anywhere(
     now: &impl Fn() -> Nanos,
 ) -> Decision {
     known.settle(part.key, now());
-    atomic::decide(&mut [part], mode, None, now)
+    atomic::decide(&mut [part], mode, now)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -407,8 +403,7 @@ impl<C: Clock> Engine for MemoryEngine<C> {
     fn admit_at_once(&self, charge: &Charge<'_>) -> bool {
         let rules = self.rules.load();
         self.known_part(&rules, charge).is_ok_and(|(known, part)| {
-            let lately = self.clock.lately(known.lag);
-            let admitted = part.admit_at_home(lately, || self.clock.now());
+            let admitted = part.admit_at_home(|| self.clock.now());
             admitted.unwrap_or_else(|| {
                 let now = self.clock.now();
                 known.settle(part.key, now);

@@ -1,6 +1,5 @@
 //! The rules of an engine in memory, and what becomes of their clients when they change.
 
-use core::time::Duration;
 use std::format;
 use std::sync::Arc;
 use std::vec::Vec;
@@ -24,8 +23,6 @@ pub(super) struct Prepared {
     pub(super) name: Arc<str>,
     pub(super) rule: Rule,
     pub(super) clients: Arc<Clients>,
-    /// See [`Limit::lag`](crate::Limit).
-    pub(super) lag: Duration,
     pub(super) capacity: usize,
     /// How many clients that were not idle had to go from the stores before this one.
     pub(super) displaced: u64,
@@ -69,7 +66,6 @@ impl Prepared {
             name: name.into(),
             rule: rule.clone(),
             clients,
-            lag: rule.limit().lag(),
             capacity,
             displaced: 0,
             older: None,
@@ -80,7 +76,7 @@ impl Prepared {
     /// states mean something else there, or its size is another; of another algorithm, none does.
     pub(super) fn changed(&self, rule: &Rule, capacity: usize) -> Result<Self, EngineError> {
         let (old, new) = (self.rule.limit(), rule.limit());
-        let mut changed = Self { rule: rule.clone(), lag: new.lag(), capacity, ..self.clone() };
+        let mut changed = Self { rule: rule.clone(), capacity, ..self.clone() };
         let as_large = (capacity, rule.max_bytes()) == (self.capacity, self.rule.max_bytes());
         if new.keeps_states_of(old) && as_large {
             return Ok(changed);

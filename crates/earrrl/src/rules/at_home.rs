@@ -32,59 +32,46 @@ impl<'a> Part<'a> {
     }
 
     /// The decision. None, and nothing done, where this is not the way: of a client that is new, or has
-    /// yet to be brought over from the store before a change, say. An instant of a moment ago may be
-    /// given, too: it is as good where it allows the request.
+    /// yet to be brought over from the store before a change, say.
     #[inline]
     pub(crate) fn decide_at_home(
         &self,
         mode: Mode,
-        lately: Option<Nanos>,
-        now: impl Fn() -> Nanos,
+        now: impl FnOnce() -> Nanos,
     ) -> Option<Decision> {
         let settle = |judgement: &Judgement| judgement.settle(mode, judgement.passes());
-        Some(self.settle_at_home(lately, now, settle)?.request.decision())
+        Some(self.settle_at_home(now, settle)?.request.decision())
     }
 
     /// The same of a check, in brief.
     #[inline]
-    pub(crate) fn check_at_home(
-        &self,
-        lately: Option<Nanos>,
-        now: impl Fn() -> Nanos,
-    ) -> Option<Brief> {
+    pub(crate) fn check_at_home(&self, now: impl FnOnce() -> Nanos) -> Option<Brief> {
         let settle = |judgement: &Judgement| judgement.settle(Mode::Check, judgement.passes());
-        Some(self.settle_at_home(lately, now, settle)?.brief())
+        Some(self.settle_at_home(now, settle)?.brief())
     }
 
     /// Charges the request where it is allowed, and else stores nothing: whether it is. None, and nothing
     /// done, where this is not the way.
     #[inline]
-    pub(crate) fn admit_at_home(
-        &self,
-        lately: Option<Nanos>,
-        now: impl Fn() -> Nanos,
-    ) -> Option<bool> {
+    pub(crate) fn admit_at_home(&self, now: impl FnOnce() -> Nanos) -> Option<bool> {
         let if_allowed = |judgement: &Judgement| match judgement.allowed {
             true => Mode::Charge,
             false => Mode::Peek,
         };
-        Some(self.settle_at_home(lately, now, if_allowed)?.judgement().allowed)
+        Some(self.settle_at_home(now, if_allowed)?.judgement().allowed)
     }
 
     /// Judges, then does what `mode` says of the judgement.
     #[inline(always)]
     fn settle_at_home(
         &self,
-        mut lately: Option<Nanos>,
-        now: impl Fn() -> Nanos,
+        now: impl FnOnce() -> Nanos,
         mode: impl Fn(&Judgement) -> Mode,
     ) -> Option<AtHome<'_>> {
         let place = self.place()?;
-        let mut client = self.at_home(&place, lately.unwrap_or_else(&now))?;
+        // The clock is read while the lines are fetched.
+        let mut client = self.at_home(&place, now())?;
         loop {
-            if !client.judgement().allowed && lately.take().is_some() {
-                client.judge(now())?;
-            }
             if client.apply(mode(client.judgement())) {
                 return Some(client);
             }

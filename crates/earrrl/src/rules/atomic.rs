@@ -28,16 +28,10 @@ pub(crate) type Each<T> = SmallVec<[T; 8]>;
 /// What one rule said, and its figures afterwards.
 type Judged = (Judgement, Figures);
 
-/// Decides a request; the same rule and key must not come twice. An instant of a moment ago may be given,
-/// too: it is as good where it is within every rule.
-pub(crate) fn decide(
-    parts: &mut [Part<'_>],
-    mode: Mode,
-    lately: Option<Nanos>,
-    now: &dyn Fn() -> Nanos,
-) -> Decision {
+/// Decides a request; the same rule and key must not come twice.
+pub(crate) fn decide(parts: &mut [Part<'_>], mode: Mode, now: &dyn Fn() -> Nanos) -> Decision {
     if let [part] = &*parts {
-        let at_home = part.decide_at_home(mode, lately, now);
+        let at_home = part.decide_at_home(mode, now);
         return at_home.unwrap_or_else(|| part.decide_alone(mode, now()));
     }
     if mode == Mode::Charge {
@@ -49,7 +43,7 @@ pub(crate) fn decide(
     // All are on their way before the clock is read, and the first is waited for.
     let places: Each<_> = parts.iter().map(Part::place).collect();
     let shards = Shards::lock(parts, now);
-    Request { parts, places: &places, now: Nanos::ZERO, shards }.decide(mode, lately, now)
+    Request { parts, places: &places, now: now(), shards }.decide(mode)
 }
 
 fn together(parts: &[Part<'_>], now: Nanos, said: &[Said<'_>]) -> Decision {
@@ -244,12 +238,8 @@ enum Said<'a> {
 }
 
 impl<'r> Request<'r, '_> {
-    fn decide(mut self, mode: Mode, lately: Option<Nanos>, now: &dyn Fn() -> Nanos) -> Decision {
-        let mut said = Each::new();
-        self.judge_all(lately.unwrap_or_else(now), &mut said);
-        if lately.is_some() && !said.iter().all(|said| said.judgement().allowed) {
-            self.judge_all(now(), &mut said);
-        }
+    fn decide(mut self, mode: Mode) -> Decision {
+        let mut said = self.judge_all();
         if mode == Mode::Check {
             self.charge_strict_words(&mut said);
             if all_pass(&said) {
@@ -265,9 +255,8 @@ impl<'r> Request<'r, '_> {
         together(self.parts, self.now, &said)
     }
 
-    fn judge_all(&mut self, now: Nanos, said: &mut Each<Said<'r>>) {
-        self.now = now;
-        said.clear();
+    fn judge_all(&mut self) -> Each<Said<'r>> {
+        let (mut said, now) = (Each::new(), self.now);
         for (part, place) in self.parts.iter().zip(self.places) {
             let at_home = place.as_ref().and_then(|place| part.judge_at_home(place, now));
             said.push(match at_home {
@@ -275,6 +264,7 @@ impl<'r> Request<'r, '_> {
                 None => Said::Elsewhere(self.judge(part), None),
             });
         }
+        said
     }
 
     fn judge(&mut self, part: &Part<'_>) -> Judgement {

@@ -1,7 +1,7 @@
 //! What keeps the states of clients: words in a bounded table, larger states in a bounded map.
 
 mod clients;
-mod older;
+pub(crate) mod older;
 mod states;
 pub mod table;
 
