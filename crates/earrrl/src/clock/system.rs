@@ -25,24 +25,24 @@ use super::{Clock, Nanos, Sealed, counted, lately};
 /// restriction is there when the clock is made.
 pub struct SystemClock {
     counted: Counted<Machine>,
-    /// How long the system's own clock stands still; none where it is of no use.
+    /// The step of the system's coarse clock; `None` where it is of no use.
     step: Option<Duration>,
 }
 
-/// Which instant a reading of boot time is: what makes two clocks of one machine agree, also those
-/// of two processes.
+/// The instant at which boot time was read. Two clocks of one machine with the same anchor agree, also in two
+/// processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor {
     /// The instant.
     pub wall: Nanos,
     /// Boot time at that instant: the time since the machine was started.
     pub boot: Duration,
-    /// Which start of the machine that was; none where the system does not tell.
+    /// The id of that start of the machine; `None` where the system has none.
     pub boot_id: Option<u128>,
 }
 
 impl SystemClock {
-    /// A clock anchored to the present wall time. The first one of a process takes up to 200 ms.
+    /// Returns a clock anchored to the present wall time. The first one of a process takes up to 200 ms.
     pub fn new() -> Self {
         let machine = Machine::new();
         let wall = machine.wall();
@@ -54,9 +54,9 @@ impl SystemClock {
         Self { counted: Counted::new(machine, wall, boot), step }
     }
 
-    /// A clock that goes on as the one did whose [`anchor`](Self::anchor) this is, whatever became of
-    /// wall time since. After a restart of the machine boot time begins again at zero, so the clock is
-    /// anchored to the present wall time, but never before the anchor's.
+    /// Returns a clock that goes on as the one did whose [`anchor`](Self::anchor) this is, whatever became of
+    /// wall time since. After a restart of the machine boot time begins again at zero, so the clock is anchored
+    /// to the present wall time, but never before the anchor's.
     ///
     /// ```
     /// use earrrl::{Clock, SystemClock};
@@ -76,7 +76,7 @@ impl SystemClock {
         Self::of(machine, wall, None)
     }
 
-    /// What another process needs to tell the same time.
+    /// Returns the anchor that another process needs to have the same time.
     pub fn anchor(&self) -> Anchor {
         let (wall, boot) = self.counted.anchor();
         Anchor { wall: Nanos::new(wall), boot: Duration::from_nanos(boot), boot_id: boot_id() }

@@ -61,7 +61,7 @@ pub struct Limiter<K: ?Sized, C = SystemClock> {
     clients: Clients,
     hasher: KeyHasher,
     clock: Time<C>,
-    /// How far the instant that a request is stored at may lag behind the present one.
+    /// The most by which the instant of a stored request may lag behind the present one.
     lag: Duration,
     capacity: usize,
     most_bytes: Option<usize>,
@@ -116,7 +116,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         Ok(self.decide(self.hasher.hash(key), cost, Some(now), Mode::Check))
     }
 
-    /// What [`check_cost`](Self::check_cost) would answer; nothing is stored.
+    /// Returns the verdict that [`check_cost`](Self::check_cost) would return, and stores nothing.
     ///
     /// # Errors
     /// When it costs more than the rule's `max_cost`.
@@ -242,27 +242,27 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         Ok(())
     }
 
-    /// The rule.
+    /// Returns the rule.
     pub fn rule(&self) -> &Rule {
         &self.rule
     }
 
-    /// How many clients are stored, idle ones included: an estimate where there are many.
+    /// Returns the number of clients that are stored, idle ones included: an estimate if there are many.
     pub fn len(&self) -> usize {
         self.clients.len()
     }
 
-    /// Whether no client is stored, as far as [`len`](Self::len) tells.
+    /// Returns true if no client is stored, as far as [`len`](Self::len) can tell.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes that the clients take: fixed where the rule's state is one time.
+    /// Returns the bytes that the clients take: fixed where the rule's state is one time.
     pub fn bytes(&self) -> usize {
         self.clients.bytes()
     }
 
-    /// How many clients that were not idle had to go to make room. When it grows steadily, the
+    /// Returns the number of clients that were evicted although they were not idle. If it grows steadily, the
     /// capacity is too small.
     pub fn displaced(&self) -> u64 {
         self.clients.displaced()
@@ -342,7 +342,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         }
     }
 
-    /// The same for a client that is new, or not where it most likely is.
+    /// Decides on a client that is new, or not where it most likely is.
     #[cold]
     #[inline(never)]
     fn step_anywhere<A: Algorithm<State = Moment>>(

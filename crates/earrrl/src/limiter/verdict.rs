@@ -30,13 +30,13 @@ pub(super) enum Details {
 }
 
 impl Verdict<'_> {
-    /// Whether the request is answered as allowed: all but those that [`Outcome::Deny`] refuses.
+    /// Returns true if the request is answered as allowed: whatever its outcome, but for [`Outcome::Deny`].
     #[inline]
     pub fn is_allowed(&self) -> bool {
         self.allowed
     }
 
-    /// The verdict where the request is allowed, for use with `?`.
+    /// Returns the verdict where the request is allowed, for use with `?`.
     ///
     /// ```
     /// # use earrrl::{Denied, Limiter, Rule};
@@ -58,42 +58,43 @@ impl Verdict<'_> {
         if self.allowed { Ok(self) } else { Err(Denied(self.decision())) }
     }
 
-    /// The instant it was decided at; a refund wants to know.
+    /// Returns the instant it was decided at; a refund wants to know.
     pub fn decided_at(&self) -> Nanos {
         self.now
     }
 
-    /// What was charged if it was stored.
+    /// Returns the cost that was charged if the request was stored.
     pub fn cost(&self) -> Cost {
         self.cost
     }
 
-    /// What became of the request.
+    /// Returns the outcome of the request.
     pub fn outcome(&self) -> Outcome {
         self.decision().outcome
     }
 
-    /// The measured rate in cost units a second; `None` for token-bucket and gcra.
+    /// Returns the measured rate in cost units a second; `None` for token-bucket and gcra.
     pub fn rate(&self) -> Option<f64> {
         self.decision().rate
     }
 
-    /// How many requests of cost 1 would be allowed now, one after the other.
+    /// Returns the number of requests of cost 1 that would be allowed at [`decided_at`](Self::decided_at), one
+    /// after the other.
     pub fn remaining(&self) -> u64 {
         self.decision().remaining
     }
 
-    /// The least wait from which on the same request is allowed if nothing else is sent.
+    /// Returns the least wait from which on the same request is allowed if nothing else is sent.
     pub fn retry_after(&self) -> Wait {
         self.decision().retry_after
     }
 
-    /// The wait until the client is as good as new, if nothing else is sent.
+    /// Returns the wait until the client is as good as new, if nothing else is sent.
     pub fn reset_after(&self) -> Duration {
         self.decision().reset_after
     }
 
-    /// Everything there is to say.
+    /// Returns the whole decision.
     #[cold]
     pub fn decision(&self) -> Decision {
         match (&self.details, self.rule.limit()) {
@@ -136,7 +137,7 @@ impl fmt::Debug for Verdict<'_> {
 pub struct Denied(Decision);
 
 impl Denied {
-    /// The decision.
+    /// Returns the decision.
     pub fn decision(&self) -> &Decision {
         &self.0
     }

@@ -46,9 +46,9 @@ use prepared::{Prepared, Rules};
 /// ```
 pub struct MemoryEngine<C = SystemClock> {
     rules: ArcSwap<Rules>,
-    /// The places of rules by their names; held by whoever changes the rules.
+    /// The places of rules by their names; locked by a thread that changes the rules.
     places: Mutex<HashMap<String, usize>>,
-    /// Held by whoever sweeps.
+    /// Locked by a thread that sweeps.
     sweeping: Mutex<()>,
     /// Stores without clients that a request may still know.
     given_up: Mutex<Vec<Arc<Clients>>>,
@@ -61,7 +61,7 @@ pub struct MemoryEngine<C = SystemClock> {
 const PATIENCE: usize = 2000;
 
 impl MemoryEngine {
-    /// An engine on the system's clock, without rules, with room for `capacity` clients of each.
+    /// Returns an engine on the system's clock, without rules, with room for `capacity` clients of each.
     ///
     /// # Errors
     /// When the operating system has no randomness for the hash.
@@ -71,7 +71,7 @@ impl MemoryEngine {
 }
 
 impl<C: Clock> MemoryEngine<C> {
-    /// As [`MemoryEngine::new`], on another clock.
+    /// Returns an engine on another clock, without rules, with room for `capacity` clients of each.
     ///
     /// # Errors
     /// When the operating system has no randomness for the hash.
@@ -87,7 +87,7 @@ impl<C: Clock> MemoryEngine<C> {
         })
     }
 
-    /// As [`Engine::prepare`], with room for `capacity` clients of this rule.
+    /// Prepares a rule as [`Engine::prepare`] does, with room for `capacity` clients of this rule.
     ///
     /// # Errors
     /// When the name or the rule can't be, or there is not enough memory.
@@ -100,7 +100,7 @@ impl<C: Clock> MemoryEngine<C> {
         self.prepare_all(&[(name, rule, capacity)]).map(|ids| ids[0])
     }
 
-    /// As [`MemoryEngine::prepare_with`], for several rules at once: all of them, or on an error none.
+    /// Prepares several rules at once, each with its capacity: all of them, or on an error none.
     ///
     /// Requests go on meanwhile. A changed limit alone touches no client. Where a half-life, a refill, a
     /// window or the capacity changes, each client goes over to a new store when it is next met, or in
@@ -108,7 +108,7 @@ impl<C: Clock> MemoryEngine<C> {
     /// nobody waits. Both stores take memory until then.
     ///
     /// # Errors
-    /// As there.
+    /// Returns an error if a name or a rule is invalid, or there is not enough memory.
     pub fn prepare_all(&self, wanted: &[(&str, &Rule, usize)]) -> Result<Vec<RuleId>, EngineError> {
         let wanted = wanted.iter().map(|(name, rule, capacity)| (*name, *rule, Some(*capacity)));
         self.publish(wanted)
@@ -189,7 +189,7 @@ impl<C: Clock> MemoryEngine<C> {
         lock(&self.given_up).append(&mut left);
     }
 
-    /// Publishes a rule whose clients were swept over, unless it was changed meanwhile.
+    /// Publishes a rule whose clients were swept, unless it was changed meanwhile.
     fn replace(&self, place: usize, known: &Prepared, swept: Prepared) {
         let _places = lock(&self.places);
         let mut next = Rules::clone(&self.rules.load_full());
@@ -206,14 +206,15 @@ impl<C: Clock> MemoryEngine<C> {
         rules.iter().map(|known| (String::from(&*known.name), known.rule.clone())).collect()
     }
 
-    /// How many clients of a rule are stored, and how many that were not idle had to go.
+    /// Returns the number of clients of a rule that are stored, and the number of those evicted although they
+    /// were not idle.
     pub fn usage(&self, rule: RuleId) -> Option<(usize, u64)> {
         let rules = self.rules.load();
         let known = rules.get(rule.0 as usize)?;
         Some((known.len(), known.displaced()))
     }
 
-    /// The hash of a key, for [`prefetch`](Self::prefetch) and [`decide_hashed`](Self::decide_hashed).
+    /// Returns the hash of a key, for [`prefetch`](Self::prefetch) and [`decide_hashed`](Self::decide_hashed).
     #[inline]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
         self.hasher.hash_bytes(key)
@@ -228,7 +229,7 @@ impl<C: Clock> MemoryEngine<C> {
         }
     }
 
-    /// As [`Engine::decide`] on one charge, by the hash of its key.
+    /// Decides as [`Engine::decide`] does on one charge, by the hash of its key.
     ///
     /// ```
     /// use earrrl::{Cost, MemoryEngine, Mode};
@@ -261,11 +262,11 @@ impl<C: Clock> MemoryEngine<C> {
         Ok(decision.unwrap_or_else(|| decide_anywhere(known, part, mode, &now)))
     }
 
-    /// As [`decide_hashed`](Self::decide_hashed) in [`Mode::Check`] at the present instant, for who needs no
-    /// more than a client does.
+    /// Decides as [`decide_hashed`](Self::decide_hashed) does in [`Mode::Check`] at the present instant, and
+    /// returns only what a client needs.
     ///
     /// # Errors
-    /// As there.
+    /// Returns an error if the rule is unknown, or the cost above its `max_cost`.
     #[inline]
     pub fn check_hashed(
         &self,
@@ -359,7 +360,7 @@ impl<C: Clock> MemoryEngine<C> {
     }
 }
 
-/// The client may still have to be brought over; see [`Prepared::settle`].
+/// Returns the rule and the part of a request under it. The client may still have to be moved; see [`Prepared::settle`].
 #[inline]
 fn known_part(
     rules: &Rules,
@@ -372,7 +373,7 @@ fn known_part(
     Ok((known, Part { rule: &known.rule, clients: &known.clients, key, cost }))
 }
 
-/// Of a client that is new, say, or has yet to be brought over.
+/// Decides on a client that is not at home: one that is new, or has yet to be moved from an older store.
 #[inline(never)]
 fn decide_anywhere(
     known: &Prepared,

@@ -24,9 +24,9 @@ pub(super) struct Prepared {
     pub(super) rule: Rule,
     pub(super) clients: Arc<Clients>,
     pub(super) capacity: usize,
-    /// How many clients that were not idle had to go from the stores before this one.
+    /// The number of clients that older stores evicted although they were not idle.
     pub(super) displaced: u64,
-    /// Where clients may still be from before a change.
+    /// The stores from before a change in which clients may still be.
     pub(super) older: Option<Arc<Older>>,
 }
 
@@ -117,12 +117,12 @@ impl Prepared {
         (empty.len() > before).then(|| Self { older, ..self.clone() })
     }
 
-    /// How many clients that were not idle had to go.
+    /// Returns the number of clients that were evicted although they were not idle.
     pub(super) fn displaced(&self) -> u64 {
         self.displaced + self.clients.displaced()
     }
 
-    /// How many clients there are.
+    /// Returns the number of clients.
     pub(super) fn len(&self) -> usize {
         self.clients.len() + self.older.as_ref().map_or(0, |older| older.len())
     }

@@ -18,7 +18,7 @@ const BLOCK: usize = 16;
 #[derive(Clone, Copy)]
 pub(super) struct Cmac {
     rounds: [__m128i; ROUNDS + 1],
-    /// What the last block is masked with: if it is whole, and if it had to be padded.
+    /// The masks of the last block: of a whole one, and of one that had to be padded.
     whole: __m128i,
     padded: __m128i,
 }
@@ -201,7 +201,7 @@ extern "C" fn encrypt(rounds: &[__m128i; ROUNDS + 1], block: __m128i) -> __m128i
     _mm_aesenclast_si128(block, *last)
 }
 
-/// The key of each round: FIPS 197, section 5.2.
+/// Returns the key of each round: FIPS 197, section 5.2.
 #[target_feature(enable = "aes")]
 fn expand(key: __m128i) -> [__m128i; ROUNDS + 1] {
     let mut rounds = [key; ROUNDS + 1];

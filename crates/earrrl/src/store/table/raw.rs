@@ -35,7 +35,7 @@ pub(super) struct Place<'a, S, const LINE: usize> {
 pub(super) struct Seen<'a, S> {
     key: KeyHash,
     slot: &'a S,
-    /// Perhaps a pair of halves that never was: the change tells.
+    /// The entry. Its halves are read separately, so it may be torn; the swap then fails.
     entry: Entry,
 }
 
@@ -105,7 +105,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         }
     }
 
-    /// A slot where the key is, or was a moment ago. A claim of it is none: the key's state may yet be
+    /// Returns a slot where the key is, or was a moment ago. A claim of it is none: the key's state may yet be
     /// found behind it.
     fn find(&self, key: KeyHash) -> Option<&S> {
         self.lines
@@ -115,7 +115,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
             .find_map(|line| line.iter().find(|slot| holds(*slot, key)))
     }
 
-    /// Where a key most likely is: two cache lines, which are fetched from now on, side by side.
+    /// Requests the two lines in which a key most likely is, side by side, and returns them.
     #[inline(always)]
     pub(super) fn place(&self, key: KeyHash, to: Purpose) -> Place<'_, S, LINE> {
         let homes = self.lines.homes(key).map(|line| self.lines.line(line));
@@ -138,7 +138,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         }
     }
 
-    /// The committed entries among the slots of some places.
+    /// Returns the committed entries among the slots of some places.
     pub(super) fn entries(
         &self,
         places: impl Iterator<Item = usize>,
@@ -162,7 +162,7 @@ impl<'a, S: Slot> Seen<'a, S> {
         self.entry.word_of(self.key.fingerprint())
     }
 
-    /// Makes the change, unless somebody was faster: then what is there now is what is seen.
+    /// Makes the change. Returns false, and sees the present entry, if another thread changed it first.
     #[inline(always)]
     pub(super) fn apply(&mut self, change: Change) -> bool {
         let found = match change {
@@ -178,7 +178,7 @@ impl<'a, S: Slot> Seen<'a, S> {
         unchanged
     }
 
-    /// What was there.
+    /// Swaps the entry and returns the one that was there.
     #[inline(always)]
     fn swap(&self, new: Entry) -> Entry {
         self.slot.swap(self.entry, new).err().unwrap_or(self.entry)
@@ -197,8 +197,8 @@ impl<'a, S: Slot> Seen<'a, S> {
     }
 }
 
-/// The slot of the home lines that most likely is the key's. Nearly always it is in the first, which the
-/// processor predicts: so it goes on to the next decision before this one's lines are there.
+/// Returns the slot of the home lines that most likely is the key's. Nearly always it is in the first, which
+/// the processor predicts: so it goes on to the next decision before this one's lines are there.
 #[inline(always)]
 fn find_at_home<S: Slot, const LINE: usize>(homes: [&[S; LINE]; 2], key: KeyHash) -> Option<&S> {
     let matches = S::matches(homes[0], key.fingerprint());
