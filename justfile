@@ -19,15 +19,16 @@ gate:
 # crashes (2 minutes);
 # then Rust and Lua over a million requests of every algorithm (10 minutes), and near rules of 2 to 8 servers
 long:
-    EARRRL_LONG=1 cargo test -p earrrl --all-features --test algorithms --lib
+    EARRRL_LONG=1 cargo test -p earrrl --all-features --lib
+    EARRRL_LONG=1 cargo test -p earrrl --all-features --test all algorithms::
     scripts/mutants
     scripts/miri
     cargo run --release -p earrrl --example flood
-    EARRRL_LONG=1 cargo test --release -p earrrl-server --test soak -- --nocapture
-    EARRRL_LONG=1 cargo test --release -p earrrl-server --test chaos -- --nocapture
-    EARRRL_LONG=1 cargo test --release -p earrrl-server --test envoy_trouble -- --nocapture
-    EARRRL_LONG=1 cargo test --release -p earrrl-redis --test agreement --test near --test audit
-    EARRRL_LONG=1 cargo test --release -p earrrl-server --test near -- --nocapture
+    EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- soak:: --nocapture
+    EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- chaos:: --nocapture
+    EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- envoy_trouble:: --nocapture
+    EARRRL_LONG=1 cargo test --release -p earrrl-redis --test all -- agreement:: near:: audit::
+    EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- near:: --nocapture
 
 # the server, its floors and its peers side by side; keep the machine idle (10 minutes)
 bench-server:

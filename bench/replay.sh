@@ -19,7 +19,7 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 log=$folder/access.log
-cargo build --release --quiet -p earrrl-server --bin earrrl --example make_log
+cargo build --release --quiet -p earrrl-server --bin earrrl -p earrrl-logs --example make_log
 earrrl=target/release/earrrl
 python=target/tools/duckdb
 [ -d "$python/duckdb" ] || python3 -m pip install --quiet --target "$python" duckdb

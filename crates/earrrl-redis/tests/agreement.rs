@@ -2,8 +2,6 @@
 //! algorithm, and a million with `EARRRL_LONG=1`.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
 use std::time::Duration;
 
 use earrrl::conformance::{Lockstep, Operation, Profile};
@@ -11,7 +9,7 @@ use earrrl::random::Random;
 use earrrl::{Action, Cost, Limit, Nanos, Rule};
 use earrrl_redis::{Options, RedisEngine, WhenGone};
 
-use support::{PATIENCE, Server};
+use crate::support::{PATIENCE, Server};
 
 /// Requests under one rule before the next is made up.
 const STRETCH: usize = 500;

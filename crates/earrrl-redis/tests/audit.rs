@@ -2,8 +2,6 @@
 //! all is handed over in the end, by a ledger of the test's own. `EARRRL_LONG=1` runs 20 faults.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,9 +11,9 @@ use earrrl::{Charge, Cost, Engine, Mode, RuleId};
 use earrrl_redis::{Consistency, EngineMode, Options, RedisEngine};
 use tokio::task::JoinHandle;
 
-use support::cluster::Cluster;
-use support::proxy::Proxy;
-use support::{PATIENCE, Server, until};
+use crate::support::cluster::Cluster;
+use crate::support::proxy::Proxy;
+use crate::support::{PATIENCE, Server, until};
 
 /// A rule that never denies, so that one count is one request.
 const WIDE: &str = "fixed-window 9000000/3650d";

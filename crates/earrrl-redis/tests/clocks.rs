@@ -1,15 +1,13 @@
 //! Redis's clock is set back, and those of a Cluster's shards differ.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
 use std::time::Duration;
 
 use earrrl::{Charge, Cost, Decision, Engine, Mode, RuleId, Wait};
 use earrrl_redis::{Options, RedisEngine};
 
-use support::cluster::Cluster;
-use support::{PATIENCE, Server, until};
+use crate::support::cluster::Cluster;
+use crate::support::{PATIENCE, Server, until};
 
 async fn connect(mut options: Options) -> RedisEngine {
     options.deadline = PATIENCE;

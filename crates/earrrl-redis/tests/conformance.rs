@@ -1,16 +1,14 @@
 //! The conformance suite over a real Redis, and over a real Cluster.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use earrrl::conformance::{Profile, run};
 use earrrl_redis::{Options, RedisEngine, WhenGone};
 
-use support::cluster::Cluster;
-use support::{PATIENCE, Server};
+use crate::support::cluster::Cluster;
+use crate::support::{PATIENCE, Server};
 
 /// Runs the suite with every scene's keys to itself. Its times are virtual, so records must not go
 /// while the test takes its time, and a slow machine is no outage.

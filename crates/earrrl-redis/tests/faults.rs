@@ -1,17 +1,16 @@
 //! Redis breaks under load, in every way that it does. No decision is lost or fails.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use earrrl::{Charge, Cost, Engine, RuleId};
 use earrrl_redis::{EngineMode, Options, RedisEngine, WhenGone};
 
-use support::load::{Load, becomes};
-use support::proxy::Proxy;
-use support::{PATIENCE, Server, command, until};
+use crate::support;
+use crate::support::load::{Load, becomes};
+use crate::support::proxy::Proxy;
+use crate::support::{PATIENCE, Server, command, until};
 
 /// A rule that never denies, so that every request is counted, and one count is one request.
 const WIDE: &str = "fixed-window 9000000/3650d";

@@ -1,15 +1,13 @@
 //! What a node counted alone is in Redis afterwards, algorithm by algorithm, once.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
 use std::time::Duration;
 
 use earrrl::{Charge, Cost, Engine, RuleId};
 use earrrl_redis::{EngineMode, Options, RedisEngine};
 
-use support::load::becomes;
-use support::{PATIENCE, Server, until};
+use crate::support::load::becomes;
+use crate::support::{PATIENCE, Server, until};
 
 /// Rules, and how many requests of cost 1 each admits from idle, so slow that a test sees no refill.
 const RULES: [(&str, u64); 6] = [

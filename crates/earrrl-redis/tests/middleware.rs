@@ -1,18 +1,16 @@
 //! `earrrl-tower`'s layer over a real server: machines that share their limits.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
-mod support;
-
 use std::convert::Infallible;
 use std::time::Duration;
 
+use crate::support::{PATIENCE, Server};
 use bytes::Bytes;
 use earrrl::Cost;
 use earrrl_redis::{Options, RedisEngine};
 use earrrl_tower::{ClientAddress, PeerAddress, RateLimitLayer, RequestRule};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::Full;
-use support::{PATIENCE, Server};
 use tower::{Layer, ServiceExt, service_fn};
 
 async fn machine(server: &Server, rule: RequestRule) -> RateLimitLayer<RedisEngine> {

@@ -2,8 +2,6 @@
 //! takes. `EARRRL_LONG=1` runs more nodes for longer.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -15,8 +13,8 @@ use earrrl::{
 };
 use earrrl_redis::{Answer, Consistency, Options, RedisEngine, WhenGone, check_near};
 
-use support::proxy::Proxy;
-use support::{PATIENCE, Server, until};
+use crate::support::proxy::Proxy;
+use crate::support::{PATIENCE, Server, until};
 
 const LONG_SYNC: Duration = Duration::from_secs(3600);
 

@@ -1,17 +1,15 @@
 //! An outage is no amnesty: a node that decides alone goes on from what Redis last told it.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use earrrl::{Charge, Cost, Engine, ManualClock, Mode, Nanos, RuleId};
 use earrrl_redis::{Options, RedisEngine};
 
-use support::load::becomes;
-use support::proxy::Proxy;
-use support::{PATIENCE, Server, until};
+use crate::support::load::becomes;
+use crate::support::proxy::Proxy;
+use crate::support::{PATIENCE, Server, until};
 
 /// Rules under which a client that has used everything up stays out for longer than a test takes.
 const RULES: [&str; 9] = [

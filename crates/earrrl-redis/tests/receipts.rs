@@ -1,18 +1,16 @@
 //! Calls whose answers never come: what Redis has executed of them counts once, and so does what it has not.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use earrrl::{Charge, Cost, Engine, Mode, RuleId};
 use earrrl_redis::{EngineMode, Options, RedisEngine};
 
-use support::cluster::Cluster;
-use support::load::becomes;
-use support::proxy::Proxy;
-use support::{PATIENCE, Server, until};
+use crate::support::cluster::Cluster;
+use crate::support::load::becomes;
+use crate::support::proxy::Proxy;
+use crate::support::{PATIENCE, Server, until};
 
 /// Rules, and how many requests of cost 1 each admits from idle, so slow that a test sees no refill.
 const RULES: [(&str, u64); 6] = [

@@ -1,8 +1,6 @@
 //! A master that Sentinels look after: when it dies, its replica decides.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +8,9 @@ use std::time::Duration;
 use earrrl::Engine;
 use earrrl_redis::{EngineMode, Options, RedisEngine};
 
-use support::load::{Load, becomes};
-use support::tools::redis_server;
-use support::{Folder, PATIENCE, Server, command, free_port, until};
+use crate::support::load::{Load, becomes};
+use crate::support::tools::redis_server;
+use crate::support::{Folder, PATIENCE, Server, command, free_port, until};
 
 /// One Sentinel, which decides alone.
 struct Sentinel {

@@ -1,16 +1,15 @@
 //! What many processes share: one count, one clock, one answer.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use earrrl::{Charge, Cost, Decision, Engine, Mode, Nanos, RuleId};
 use earrrl_redis::{ClientKeys, Options, RedisEngine};
 
-use support::cluster::Cluster;
-use support::{PATIENCE, Server};
+use crate::support;
+use crate::support::cluster::Cluster;
+use crate::support::{PATIENCE, Server};
 
 const PROCESSES: usize = 8;
 /// Rules, and how many requests of cost 1 each admits at one instant from idle.

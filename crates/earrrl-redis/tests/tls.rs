@@ -2,8 +2,6 @@
 #![cfg(feature = "tls")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
 use std::sync::Arc;
 
 use earrrl::{Charge, Cost, Engine, Mode};
@@ -13,7 +11,8 @@ use rustls::pki_types::PrivatePkcs8KeyDer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use support::{PATIENCE, Server};
+use crate::support;
+use crate::support::{PATIENCE, Server};
 
 #[tokio::test]
 async fn a_decision_over_tls() {

@@ -1,11 +1,7 @@
 //! The `earrrl` binary.
 
 mod cli;
-mod plot;
-mod replay;
-mod simulate;
-mod suggest;
-mod text;
+mod configured;
 
 use std::process::ExitCode;
 

@@ -1,11 +1,10 @@
 //! `ANY /v1/authz` as proxies ask it, and as a client that wants to choose its own verdict would.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
-
-mod support;
 
 use std::time::Duration;
 
+use crate::support::TestServer;
+use crate::support::http::Response;
 use envoy_types::pb::envoy::config::core::v3::address::Address;
 use envoy_types::pb::envoy::config::core::v3::{
     Address as Place, HeaderValueOption, SocketAddress,
@@ -15,8 +14,6 @@ use envoy_types::pb::envoy::service::auth::v3::authorization_client::Authorizati
 use envoy_types::pb::envoy::service::auth::v3::check_response::HttpResponse;
 use envoy_types::pb::envoy::service::auth::v3::{AttributeContext, CheckRequest, CheckResponse};
 use envoy_types::pb::google::protobuf::value::Kind;
-use support::TestServer;
-use support::http::Response;
 
 const RULES: &str = r#"
 [client_address]

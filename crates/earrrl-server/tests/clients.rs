@@ -1,14 +1,11 @@
 //! The clients that people use: redis-cli, redis-py, ioredis, curl. `scripts/setup` installs them.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
-
-mod support;
 
 use std::path::Path;
 use std::process::Command;
 
-use support::TestServer;
-use support::tools::{self, tool};
+use crate::support::TestServer;
+use crate::support::tools::{self, tool};
 
 const CONFIG: &str = "[server]\ncheck_token = \"check-token-0123456789\"\n\
                       [[rule]]\nname = \"api\"\nlimit = \"gcra 1/1h burst=5\"\n";

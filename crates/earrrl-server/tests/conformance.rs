@@ -1,14 +1,14 @@
 //! The conformance suite over both protocols: what is answered in process is answered over them,
 //! every field of it.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
-
-mod support;
 
 use std::future::{Ready, ready};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support;
+use crate::support::TestServer;
+use crate::support::resp::Reply;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use earrrl::conformance::{Profile, block_on, run};
@@ -20,8 +20,6 @@ use earrrl::{
 use earrrl_server::config::{Config, RuleConfig};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use support::TestServer;
-use support::resp::Reply;
 
 /// How an engine's questions get to the server.
 trait Wire: Send {
@@ -377,10 +375,10 @@ fn resp3_conforms() {
 mod over_redis {
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+    use crate::support::PATIENCE;
+    use crate::support::redis::Redis;
     use earrrl_redis::WhenGone;
     use earrrl_server::config::EngineConfig;
-    use support::PATIENCE;
-    use support::redis::Redis;
 
     use super::*;
 

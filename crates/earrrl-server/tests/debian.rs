@@ -1,6 +1,5 @@
 //! The recipes of `contrib/` for nginx and HAProxy, run by Debian's: `scripts/gate` installs them and
 //! runs this.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;

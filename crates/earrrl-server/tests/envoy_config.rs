@@ -1,5 +1,4 @@
 //! envoyproxy/ratelimit's configuration: what matches, and what is an error.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;

@@ -1,8 +1,5 @@
 //! Envoy's rate limit service while things change: files, control planes, Redis, hostile clients.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
-
-mod support;
 
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
@@ -10,6 +7,10 @@ use std::os::unix::fs::symlink;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::certificates::{Authority, shown};
+use crate::support::process::Process;
+use crate::support::redis::{Redis, free_address};
+use crate::support::{TestServer, connect, http, parse, testdata, until};
 use earrrl::SystemClock;
 use earrrl_server::config::envoy::ControlPlane;
 use earrrl_server::config::envoy::xds::TYPE_URL;
@@ -30,10 +31,6 @@ use envoy_types::pb::ratelimit::config::ratelimit::v3::{
 use prost::Message as _;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use support::certificates::{Authority, shown};
-use support::process::Process;
-use support::redis::{Redis, free_address};
-use support::{TestServer, connect, http, parse, testdata, until};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};

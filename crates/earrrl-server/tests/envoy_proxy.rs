@@ -1,14 +1,11 @@
 //! A real Envoy, and gRPC's own client, against the rate limit service.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
-
-mod support;
 
 use std::process::Command;
 
-use support::envoy::Envoy;
-use support::http::Client;
-use support::{TestServer, installed, testdata, until};
+use crate::support::envoy::Envoy;
+use crate::support::http::Client;
+use crate::support::{TestServer, installed, testdata, until};
 
 const TOKEN: &str = "check-token-0123456789";
 

@@ -1,5 +1,4 @@
 //! What Envoy's rate limit service answers, by tables; no socket.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;

@@ -3,10 +3,7 @@
 //! The limit is zero, so every request that passes was let through without a limit: Envoy had no answer
 //! in time. How many those are is printed. With `EARRRL_LONG=1` Envoy waits for 20 ms, as it does by
 //! default, and everything happens twenty times.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
-
-mod support;
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -16,11 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support;
+use crate::support::certificates::{Authority, shown};
+use crate::support::envoy::Envoy;
+use crate::support::process::{BINARY, Process};
+use crate::support::until;
 use rustix::process::Signal;
-use support::certificates::{Authority, shown};
-use support::envoy::Envoy;
-use support::process::{BINARY, Process};
-use support::until;
 
 /// Clients that ask as fast as they are answered.
 const CLIENTS: usize = 4;

@@ -1,11 +1,10 @@
 //! `earrrl suggest`, `earrrl simulate` and the report, from the outside.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod command;
-
 use std::fs;
 
-use command::{earrrl, logs};
+use crate::command;
+use crate::command::{earrrl, logs};
 
 fn log() -> String {
     logs().join("access.log").to_str().unwrap().to_owned()

@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod command;
-
 use std::fs;
 
-use command::{earrrl, earrrl_fed, logs};
+use crate::command::{earrrl, earrrl_fed, logs};
 use serde_json::Value;
 
 const RULE: [&str; 2] = ["--rule", "recent-average 1/s half-life=10s strict"];

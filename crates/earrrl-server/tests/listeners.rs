@@ -1,18 +1,15 @@
 //! Listeners that are not plain TCP: Unix sockets, sockets handed over, HTTP/2 in clear text.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
-
-mod support;
 
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use crate::support::http::Client;
+use crate::support::process::BINARY;
+use crate::support::{PATIENCE, TestServer, resp, until};
 use rustix::process::{Pid, Signal, kill_process};
-use support::http::Client;
-use support::process::BINARY;
-use support::{PATIENCE, TestServer, resp, until};
 
 struct Server(Child);
 

@@ -1,21 +1,18 @@
 //! Near decisions by servers in processes of their own, one Redis between them: what they admit together, beside
 //! what one place would have admitted of the same requests. `EARRRL_LONG=1` runs more of them, for longer.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
-
-mod support;
 
 use std::net::SocketAddr;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::http;
+use crate::support::process::{BINARY, Process};
+use crate::support::redis::Redis;
+use crate::support::resp::{Client, Reply};
+use crate::support::until;
 use earrrl::random::Random;
-use support::http;
-use support::process::{BINARY, Process};
-use support::redis::Redis;
-use support::resp::{Client, Reply};
-use support::until;
 
 /// What a rule admits in one place, by arithmetic of this test's own; times in seconds.
 #[derive(Clone, Copy)]

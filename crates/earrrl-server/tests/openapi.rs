@@ -1,12 +1,9 @@
 //! The OpenAPI document describes what is there: every route and every answer of the golden
 //! exchanges.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
+use crate::support::TestServer;
 use serde_json::Value;
-use support::TestServer;
 
 const RULE: &str = "[[rule]]\nname = \"api\"\nlimit = \"recent-average 1/s half-life=10s\"\n";
 

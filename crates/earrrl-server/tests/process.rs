@@ -1,8 +1,5 @@
 //! The binary as a process: its memory, its descriptors, its signals, its command line.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
-
-mod support;
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -13,12 +10,12 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use crate::support::certificates::{Authority, shake};
+use crate::support::process::{BINARY, Process};
+use crate::support::resp::{Client, Reply, encode};
+use crate::support::{connect, http, until};
 use earrrl_server::serve::descriptors;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
-use support::certificates::{Authority, shake};
-use support::process::{BINARY, Process};
-use support::resp::{Client, Reply, encode};
-use support::{connect, http, until};
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(BINARY).args(arguments).output().unwrap()

@@ -1,14 +1,11 @@
 //! The recipes of `contrib/` for Caddy, Traefik and Envoy, run by them. nginx's and HAProxy's:
 //! `debian.rs`.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
-
-mod support;
 
 use std::process::Command;
 
-use support::installed;
-use support::proxy::{
+use crate::support::installed;
+use crate::support::proxy::{
     HAMMERING, Limiter, Proxy, keeps_out_who_hammers, leaves_the_rest_alone, limits_are_back,
     stays_open_without_us,
 };

@@ -1,22 +1,20 @@
 //! The server over a real Redis: shared by two servers, killed and restarted under load, never there.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
-
-mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
+use crate::support;
+use crate::support::redis::{Redis, Sentinel, free_address};
+use crate::support::resp::{Reply, encode};
+use crate::support::{TestServer, until};
 use earrrl::random::Random;
 use earrrl::{ManualClock, Nanos};
 use earrrl_server::config::{Config, EngineConfig};
 use rustix::process::Signal;
 use serde_json::Value;
-use support::redis::{Redis, Sentinel, free_address};
-use support::resp::{Reply, encode};
-use support::{TestServer, until};
 
 const RULES: &str = "[[rule]]\nname = \"api\"\nlimit = \"gcra 1/1h burst=1000\"\n\
                      [[rule]]\nname = \"average\"\nlimit = \"recent-average 1000/s half-life=1h\"\n";

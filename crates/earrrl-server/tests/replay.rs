@@ -3,13 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod command;
-
 use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use command::{Outcome, earrrl, earrrl_fed, logs, within_memory};
+use crate::command;
+use crate::command::{Outcome, earrrl, earrrl_fed, logs, within_memory};
 use serde_json::Value;
 
 const RULES: [&str; 6] = [

@@ -1,16 +1,13 @@
 //! `earrrl replay --config` agrees with a server of the same configuration, decision by decision.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
-
-mod command;
-mod support;
 
 use std::fs;
 
-use command::earrrl;
+use crate::command;
+use crate::command::earrrl;
+use crate::support::TestServer;
 use earrrl::Nanos;
 use serde_json::{Value, json};
-use support::TestServer;
 
 const CONFIG: &str = r#"
 [client_address]

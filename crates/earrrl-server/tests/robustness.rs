@@ -1,14 +1,12 @@
 //! How peers break, and that this server does not: against a server in this process.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
-
-mod support;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
-use support::resp::{Client, Reply, encode};
-use support::{TestServer, connect};
+use crate::support;
+use crate::support::resp::{Client, Reply, encode};
+use crate::support::{TestServer, connect};
 
 const QUICK: &str = "[server]\nrequest_timeout = \"1s\"\nidle_timeout = \"2s\"\n";
 const RULE: &str = "[[rule]]\nname = \"api\"\nlimit = \"gcra 1/s burst=5\"\n";

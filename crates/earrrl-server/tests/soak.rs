@@ -1,9 +1,6 @@
 //! Full load, a million clients, and reloads all the while: no error, and memory stays as it is.
 //! A few seconds; with `EARRRL_LONG=1` five minutes and a reload every ten seconds.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
-
-mod support;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use crate::support::http;
+use crate::support::process::Process;
+use crate::support::resp::{Client, Reply, encode};
 use earrrl::random::Random;
 use rustix::process::Signal;
-use support::http;
-use support::process::Process;
-use support::resp::{Client, Reply, encode};
 
 const CLIENTS: u64 = 1_000_000;
 /// What malloc may keep for itself, beyond which memory grows.

@@ -1,8 +1,5 @@
 //! TLS as clients see it: what is spoken, who is let in, and certificates that are replaced.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
-
-mod support;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -13,11 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 
+use crate::support;
+use crate::support::certificates::{Authority, Tls, connect, shake, shown};
+use crate::support::http::Client;
+use crate::support::{TestServer, installed, resp, testdata, until};
 use rustls::ClientConfig;
 use rustls::version::{TLS12, TLS13};
-use support::certificates::{Authority, Tls, connect, shake, shown};
-use support::http::Client;
-use support::{TestServer, installed, resp, testdata, until};
 
 const RULE: &str = "[[rule]]\nname = \"api\"\nlimit = \"gcra 1/s burst=5\"\n";
 const BOTH: [&rustls::SupportedProtocolVersion; 2] = [&TLS13, &TLS12];

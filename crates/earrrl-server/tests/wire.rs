@@ -2,18 +2,16 @@
 //! a clock that stands still but for lines `@ +2s`.
 //!
 //! `EARRRL_BLESS=1` writes what comes back into the files.
-#![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, clippy::panic)]
-
-mod support;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::support;
+use crate::support::TestServer;
 use earrrl::ManualClock;
-use support::TestServer;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

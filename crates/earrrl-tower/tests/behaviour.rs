@@ -1,13 +1,12 @@
 //! What the layer does with requests: keys, costs, plans, actions, failures.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
-mod support;
-
 use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::support::{Counting, Engine, ask, available, engine, layer, number, request, served};
 use bytes::Bytes;
 use earrrl::{
     Action, Charge, Cost, Decision, Engine as _, EngineError, ManualClock, MemoryEngine, Mode,
@@ -20,7 +19,6 @@ use earrrl_tower::{
 use futures_util::FutureExt;
 use http::{HeaderName, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
-use support::{Counting, Engine, ask, available, engine, layer, number, request, served};
 use tower::{Layer, Service, service_fn};
 
 fn rule(text: &str) -> Rule {

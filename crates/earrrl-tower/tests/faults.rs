@@ -1,8 +1,6 @@
 //! Inner services that panic, clients that leave: each request is charged once, and nothing is kept.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
-mod support;
-
 use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::pin::Pin;
@@ -10,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use crate::support::{Counting, Engine, ask, engine, layer, number, request};
 use bytes::Bytes;
 use earrrl::{Action, Charge, Cost, Decision, Engine as _, EngineError, Mode, Nanos, Rule, RuleId};
 use earrrl_tower::{ClientAddress, RateLimitLayer, RequestRule, Settlement, key};
@@ -17,7 +16,6 @@ use futures_util::FutureExt;
 use http::{Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
-use support::{Counting, Engine, ask, engine, layer, number, request};
 use tower::{Layer, Service, service_fn};
 
 const RULE: &str = "gcra 0.01/s burst=10";

@@ -1,12 +1,10 @@
 //! Headers that clients forge.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod support;
-
+use crate::support::{engine, layer, request, served};
 use earrrl_tower::{AddressSource, ClientAddress, RequestRule};
 use http::{HeaderValue, Request};
 use proptest::prelude::*;
-use support::{engine, layer, request, served};
 
 fn behind_proxy(source: AddressSource) -> RequestRule {
     let address = ClientAddress::default().trust("10.0.0.0/8".parse().unwrap()).source(source);

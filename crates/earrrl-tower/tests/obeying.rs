@@ -1,14 +1,12 @@
 //! Clients that obey the headers are served, through the real layer, whatever the algorithm.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Counting, ask, available, engine, layer, number, request};
 use earrrl::{ManualClock, Rule};
 use earrrl_tower::{ClientAddress, RequestRule};
 use http::{HeaderMap, StatusCode};
-use support::{Counting, ask, available, engine, layer, number, request};
 use tower::Layer;
 
 /// Requests of each client under each rule; with 3 clients and 14 rules a million in all.

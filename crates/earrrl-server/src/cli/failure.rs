@@ -3,7 +3,7 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use crate::text::plain;
+use earrrl_logs::text::plain;
 
 /// The exit status of every error.
 pub(crate) const ERROR: u8 = 2;
@@ -56,7 +56,6 @@ pub(crate) fn warn(message: &str) {
 }
 
 /// Tells several mistakes, each on its line.
-#[cfg(feature = "serve")]
 pub(super) fn lines(text: &str) -> Failure {
     text.lines().for_each(warn);
     Failure::Told

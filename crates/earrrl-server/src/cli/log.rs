@@ -4,9 +4,10 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::replay::{
-    ClientNumbers, CostRule, Escaped, Field, Format, Hints, LogKey, LogReader, LoggedRequest,
-    Pattern, ReadError, Selection, Skip, notation,
+use earrrl_logs::format::{Field, Format, Hints, Pattern, notation};
+use earrrl_logs::line::{Escaped, Skip};
+use earrrl_logs::reading::{
+    ClientNumbers, CostRule, LogKey, LogReader, LoggedRequest, ReadError, Selection,
 };
 use earrrl_tower::Prefixes;
 
@@ -98,9 +99,7 @@ fn log_format(notation: &str) -> Result<Arc<Pattern>, String> {
 }
 
 fn time_format(format: &str) -> Result<String, String> {
-    let now = jiff::Timestamp::UNIX_EPOCH.to_zoned(jiff::tz::TimeZone::UTC);
-    let written = jiff::fmt::strtime::format(format, &now);
-    written.map(|_| format.to_owned()).map_err(|error| error.to_string())
+    earrrl_logs::line::time::check_notation(format).map(|()| format.to_owned())
 }
 
 impl LogArgs {

@@ -1,9 +1,7 @@
 //! The command line: a file a command.
 
-#[cfg(feature = "serve")]
 mod check;
 mod completions;
-#[cfg(feature = "serve")]
 mod config;
 mod environment;
 mod failure;
@@ -12,9 +10,7 @@ mod log;
 mod man;
 mod progress;
 mod replay;
-#[cfg(feature = "serve")]
 mod replay_config;
-#[cfg(feature = "serve")]
 mod serve;
 mod simulate;
 mod suggest;
@@ -36,11 +32,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Replay(Box<replay::Args>),
-    #[cfg(feature = "serve")]
     Serve(Box<serve::Args>),
-    #[cfg(feature = "serve")]
     Check(check::Args),
-    #[cfg(feature = "serve")]
     Config(config::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -57,11 +50,8 @@ pub(crate) fn run() -> ExitCode {
     };
     let result = match cli.command {
         Command::Replay(args) => run_replay(*args),
-        #[cfg(feature = "serve")]
         Command::Serve(args) => serve::run(*args),
-        #[cfg(feature = "serve")]
         Command::Check(args) => check::run(args),
-        #[cfg(feature = "serve")]
         Command::Config(args) => config::run(args),
         Command::Completions(args) => completions::run(args, &mut Cli::command()),
         Command::Man(args) => man::run(&args, environment::with_variables(Cli::command())),
@@ -76,7 +66,6 @@ pub(crate) fn run() -> ExitCode {
 
 /// Runs `replay`, under rules or a whole configuration.
 fn run_replay(args: replay::Args) -> Result<ExitCode, Failure> {
-    #[cfg(feature = "serve")]
     if let Some(path) = &args.config {
         return replay_config::run(&args, path);
     }

@@ -9,8 +9,9 @@ use earrrl::Rule;
 use super::failure::ERROR;
 use super::progress::Progress;
 use super::{Failure, log};
-use crate::replay::report::{self, Summary};
-use crate::replay::{ClientNumbers, HeldBack, LogReader, LoggedRequest, Names, Replay};
+use earrrl_logs::reading::{ClientNumbers, HeldBack, LogReader, LoggedRequest, Names};
+use earrrl_logs::replay::Replay;
+use earrrl_logs::report::{self, Summary};
 
 /// Show who would have been limited, under every rule side by side
 ///
@@ -28,7 +29,6 @@ pub(crate) struct Args {
     rules: Vec<Rule>,
 
     /// A server's configuration to try instead: its rules, keys, costs, exemptions, all together
-    #[cfg(feature = "serve")]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rules", "key", "costs", "ipv4_prefix", "ipv6_prefix"])]
     pub(super) config: Option<std::path::PathBuf>,
 
@@ -137,7 +137,7 @@ impl Args {
             .map(|(place, trial)| (format!("permitted by {}", trial.rule), place + 1, place))
             .collect();
         let figure = report::over_time(timeline, 0, &columns, PLOT);
-        crate::plot::save(&figure, path).map_err(Failure::new)
+        earrrl_logs::plot::save(&figure, path).map_err(Failure::new)
     }
 }
 

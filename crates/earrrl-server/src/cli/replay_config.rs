@@ -11,8 +11,8 @@ use super::failure::{self, ERROR, warn};
 use super::progress::Progress;
 use super::replay::{Args, Output};
 use super::{Failure, log};
-use crate::replay::report::{configured as report, configured_html};
-use crate::replay::{ClientNumbers, Configured, HeldBack, LogKey, LogReader, LoggedRequest, Names};
+use crate::configured::{Configured, page, report};
+use earrrl_logs::reading::{ClientNumbers, HeldBack, LogKey, LogReader, LoggedRequest, Names};
 
 /// Runs the command.
 pub(super) fn run(args: &Args, path: &Path) -> Result<ExitCode, Failure> {
@@ -26,7 +26,7 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<ExitCode, Failure> {
         configured = configured.with_timeline();
     }
     let mut selection = args.log.selection();
-    selection.key = LogKey::attributes(configured.attributes());
+    selection.key = LogKey::computed(std::sync::Arc::new(configured.attributes()));
     selection.prefixes = config.client_address.client_prefixes();
     let mut reader = LogReader::new(selection);
     let names = Names::new(args.log.anonymize);
@@ -35,14 +35,13 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<ExitCode, Failure> {
     match args.output {
         Output::Table => report::write_table(&mut out, &configured, &names)?,
         Output::Json => report::write_json(&mut out, (&reader, &configured, &names))?,
-        Output::Html => configured_html::write(&mut out, (&reader, &configured, &names))?,
+        Output::Html => page::write(&mut out, (&reader, &configured, &names))?,
         Output::Jsonl => {}
     }
     out.flush()?;
-    if let (Some(path), Some(figure)) =
-        (&args.plot, configured_html::figure(&configured, super::replay::PLOT))
+    if let (Some(path), Some(figure)) = (&args.plot, page::figure(&configured, super::replay::PLOT))
     {
-        crate::plot::save(&figure, path).map_err(Failure::new)?;
+        earrrl_logs::plot::save(&figure, path).map_err(Failure::new)?;
     }
     tell(&reader, &configured);
     log::tell_skipped(&reader, &args.log);

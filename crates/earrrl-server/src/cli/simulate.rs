@@ -10,8 +10,8 @@ use earrrl::Rule;
 use earrrl::sim::Client;
 
 use super::Failure;
-use crate::simulate::{Outcome, Scenario, write_csv, write_table};
-use crate::text::plain;
+use earrrl_logs::simulate::{Outcome, Scenario, write_csv, write_table};
+use earrrl_logs::text::plain;
 
 /// The longest scenario file.
 const MAX_SCENARIO: u64 = 1 << 20;
@@ -51,9 +51,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", value_parser = super::figure::file)]
     plot: Option<PathBuf>,
 
-    /// Draw a figure of the article that describes recent-average instead; needs --plot
+    /// Draw a figure of the article that describes recent-average instead: tracking, tracking-short,
+    /// windowed-vs-recent, doubled-window, credit-pool or exponential; needs --plot
     #[arg(long, value_name = "NAME", requires = "plot", conflicts_with_all = ["scenario", "rules", "clients"])]
-    figure: Option<crate::simulate::Name>,
+    figure: Option<earrrl_logs::simulate::Name>,
 }
 
 const EXAMPLE: &str = concat!(
@@ -78,8 +79,8 @@ enum Output {
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let wrong = |error: earrrl::RuleError| Failure::new(error.to_string());
     if let (Some(name), Some(path)) = (args.figure, &args.plot) {
-        let figure = crate::simulate::draw(name).map_err(wrong)?;
-        crate::plot::save(&figure, path).map_err(Failure::new)?;
+        let figure = earrrl_logs::simulate::draw(name).map_err(wrong)?;
+        earrrl_logs::plot::save(&figure, path).map_err(Failure::new)?;
         return Ok(ExitCode::SUCCESS);
     }
     let scenario = args.scenario()?;
@@ -91,8 +92,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     out.flush()?;
     if let Some(path) = &args.plot {
-        let figure = crate::simulate::figure(&scenario, &outcomes);
-        crate::plot::save(&figure, path).map_err(Failure::new)?;
+        let figure = earrrl_logs::simulate::figure(&scenario, &outcomes);
+        earrrl_logs::plot::save(&figure, path).map_err(Failure::new)?;
     }
     Ok(ExitCode::SUCCESS)
 }

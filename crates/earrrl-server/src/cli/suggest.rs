@@ -10,8 +10,8 @@ use earrrl::Rule;
 use super::failure::{ERROR, warn};
 use super::progress::Progress;
 use super::{Failure, log};
-use crate::replay::{HeldBack, LogReader, Names};
-use crate::suggest::{
+use earrrl_logs::reading::{HeldBack, LogReader, Names};
+use earrrl_logs::suggest::{
     Advice, ClientShare, HALF_LIVES, Peaks, Sweep, judge, write_json, write_table, write_toml,
 };
 
@@ -94,8 +94,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     out.flush()?;
     if let Some(path) = &args.plot {
-        let figure = crate::suggest::figure(sweep.peaks(), &judged, held.unit());
-        crate::plot::save(&figure, path).map_err(Failure::new)?;
+        let figure = earrrl_logs::suggest::figure(sweep.peaks(), &judged, held.unit());
+        earrrl_logs::plot::save(&figure, path).map_err(Failure::new)?;
     }
     log::tell_doubts(&reader, &args.log);
     log::tell_skipped(&reader, &args.log);

@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use super::clients::get;
 use super::generation::Generation;
-use super::support::certificates::{Authority, shake};
-use super::support::until;
 use super::{Chaos, HELD, client};
+use crate::support::certificates::{Authority, shake};
+use crate::support::until;
 
 /// Files that are refused.
 const BAD: [&str; 5] = [

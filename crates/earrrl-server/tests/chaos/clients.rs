@@ -9,10 +9,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use earrrl::random::Random;
 
 use super::Chaos;
-use super::support::certificates::{self, Tls};
-use super::support::resp::encode;
-use super::support::tools::{self, tool};
-use super::support::{connect, testdata, until};
+use crate::support::certificates::{self, Tls};
+use crate::support::resp::encode;
+use crate::support::tools::{self, tool};
+use crate::support::{connect, testdata, until};
 
 /// Why there is no answer.
 enum Missed {

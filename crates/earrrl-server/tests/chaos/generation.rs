@@ -14,9 +14,9 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::clients::{get, metric};
-use super::support::process::BINARY;
-use super::support::until;
 use super::{Chaos, until_all_rest};
+use crate::support::process::BINARY;
+use crate::support::until;
 
 /// Descriptors that the server may have: fewer than hostile clients open.
 const DESCRIPTORS: usize = 256;

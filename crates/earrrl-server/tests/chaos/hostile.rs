@@ -8,7 +8,7 @@ use std::time::Duration;
 use earrrl::random::Random;
 
 use super::Chaos;
-use super::support::certificates;
+use crate::support::certificates;
 
 /// More than the server has descriptors for.
 const CROWD: usize = 300;

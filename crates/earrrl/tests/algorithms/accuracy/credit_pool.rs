@@ -8,7 +8,7 @@ use std::time::Duration;
 use earrrl::random::Random;
 use earrrl::{Cost, Limit, Nanos, Rate, TokenBucket, Wait};
 
-use crate::client::{Client, units};
+use crate::algorithms::client::{Client, units};
 
 /// A balance in billionths of a unit times the nanoseconds of the refill, so that all is whole.
 struct Exact {

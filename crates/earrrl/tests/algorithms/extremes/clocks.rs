@@ -5,7 +5,7 @@ use std::sync::Arc;
 use earrrl::{Charge, Cost, Engine, ManualClock, Mode, Nanos, ReferenceEngine, Rule};
 use proptest::prelude::*;
 
-use crate::client::Client;
+use crate::algorithms::client::Client;
 
 const RULES: [&str; 8] = [
     "recent-average 1/s half-life=10s strict",

@@ -5,7 +5,7 @@ use earrrl::algorithm::sliding_window::Edge;
 use earrrl::{Cost, Exponential, Limit, Nanos, Policy, RecentAverage, SlidingWindow, TokenBucket};
 use num_bigint::BigUint;
 
-use crate::accuracy::double_double::DoubleDouble;
+use crate::algorithms::accuracy::double_double::DoubleDouble;
 
 /// How a verdict stands to the exact one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::oracle::{Exact, History};
-use crate::client::Client;
+use crate::algorithms::client::Client;
 
 const TEN_YEARS: u64 = 3660 * 86_400 * 1_000_000_000;
 const CENTURY: u64 = 10 * TEN_YEARS;
@@ -201,12 +201,12 @@ proptest! {
             let rate = |limit: Limit, state| Client { limit, state }.report(now, Cost::ONE).rate;
             let (was, is) = (rate(old.into(), before), rate(new.into(), client.state.clone()));
             let (was, is) = (was.unwrap_or_default(), is.unwrap_or_default());
-            prop_assert!(crate::client::close(was, is, 1e-9), "{was} became {is}");
+            prop_assert!(crate::algorithms::client::close(was, is, 1e-9), "{was} became {is}");
         }
     }
 }
 
 #[test]
 fn every_algorithm_is_taken_to_extremes() {
-    crate::properties::strategies::assert_whole(limits(), "extremes/whatever.rs");
+    crate::algorithms::properties::strategies::assert_whole(limits(), "extremes/whatever.rs");
 }

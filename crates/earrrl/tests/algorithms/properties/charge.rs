@@ -4,7 +4,7 @@ use earrrl::{Cost, Decision, Limit, Mode, Policy, Wait};
 use proptest::prelude::*;
 
 use super::strategies::{cases, costs, histories, limits, requests, starts};
-use crate::client::Client;
+use crate::algorithms::client::Client;
 
 proptest! {
     #![proptest_config(cases(1000))]

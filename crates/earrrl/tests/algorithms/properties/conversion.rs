@@ -8,7 +8,7 @@ use super::strategies::{
     cases, exponentials, fixed_windows, recent_averages, requests, sliding_counters, sliding_logs,
     sliding_windows, starts, token_buckets,
 };
-use crate::client::{Client, close};
+use crate::algorithms::client::{Client, close};
 
 /// Two limits of one algorithm.
 fn pairs() -> impl Strategy<Value = (Limit, Limit)> {

@@ -4,7 +4,7 @@ use earrrl::{Algorithm, Limit, Nanos};
 use proptest::prelude::*;
 
 use super::strategies::{cases, recent_averages, requests, starts};
-use crate::client::close;
+use crate::algorithms::client::close;
 
 proptest! {
     #![proptest_config(cases(1000))]

@@ -4,7 +4,7 @@ use earrrl::{Cost, Nanos, Wait};
 use proptest::prelude::*;
 
 use super::strategies::{cases, costs, limits, requests, starts};
-use crate::client::Client;
+use crate::algorithms::client::Client;
 
 proptest! {
     #![proptest_config(cases(1000))]

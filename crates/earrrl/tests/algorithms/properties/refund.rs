@@ -9,7 +9,7 @@ use super::strategies::{
     cases, costs, exponentials, fixed_windows, histories, memory, sliding_counters,
     sliding_windows, starts,
 };
-use crate::client::{Client, at, close, units};
+use crate::algorithms::client::{Client, at, close, units};
 
 /// A strict log forgets what newer requests outweigh, and a log at its `max_entries` merges: that
 /// can't be undone.
@@ -81,8 +81,8 @@ proptest! {
     ) {
         let (mut refunded, mut now) = (client.clone(), last);
         for _ in 0..3 {
-            refunded.refund(now, crate::client::before(now, back), Cost::from_units(1_000_000));
-            refunded.refund(now, crate::client::before(now, back), cost);
+            refunded.refund(now, crate::algorithms::client::before(now, back), Cost::from_units(1_000_000));
+            refunded.refund(now, crate::algorithms::client::before(now, back), cost);
             now = Nanos::new(now.get() + 1);
         }
         let (new, report) = (Client::new(client.limit).report(now, cost), refunded.report(now, cost));

@@ -4,7 +4,7 @@ use earrrl::{Cost, Limit, Nanos, State};
 use proptest::prelude::*;
 
 use super::strategies::{cases, costs, histories};
-use crate::client::Client;
+use crate::algorithms::client::Client;
 
 /// Not more than so many are tried.
 const MOST: u64 = 2_000;

@@ -4,7 +4,7 @@ use earrrl::{Cost, Limit, Nanos, Wait};
 use proptest::prelude::*;
 
 use super::strategies::{cases, costs, histories, memory};
-use crate::client::{Client, before, nanos};
+use crate::algorithms::client::{Client, before, nanos};
 
 /// Nanoseconds around the wait within which exponential's doubles can't tell the difference: an
 /// error of 4e-15 in the measure, over long periods.

@@ -10,7 +10,7 @@ use earrrl::{
 use proptest::prelude::*;
 
 use super::strategies::{cases, costs, limits, requests, starts};
-use crate::client::Client;
+use crate::algorithms::client::Client;
 
 fn actions() -> impl Strategy<Value = Action> {
     prop_oneof![

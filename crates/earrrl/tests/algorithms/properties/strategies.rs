@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::strategy::ValueTree;
 
-use crate::client::{Client, cost};
+use crate::algorithms::client::{Client, cost};
 
 /// Cases of a property: more of them where `EARRRL_LONG` is set.
 pub(crate) fn cases(usual: u32) -> ProptestConfig {

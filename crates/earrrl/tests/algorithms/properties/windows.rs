@@ -10,7 +10,7 @@ use super::strategies::{
     Request, cases, fixed_windows, requests, sliding_counters, sliding_logs, sliding_windows,
     starts,
 };
-use crate::client::Client;
+use crate::algorithms::client::Client;
 
 /// The cost allowed to one client, by time.
 fn admitted(limit: Limit, start: Nanos, requests: &[Request]) -> Vec<(u64, u128)> {

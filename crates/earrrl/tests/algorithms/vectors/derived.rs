@@ -4,7 +4,7 @@ use earrrl::{Cost, Nanos};
 use serde_json::Value;
 
 use super::data::{Vectors, number, whole};
-use crate::client::{Client, assert_close, assert_wait, at, units};
+use crate::algorithms::client::{Client, assert_close, assert_wait, at, units};
 
 fn rule(row: &Value) -> String {
     format!("recent-average {}/s half-life={}s strict", row["limit"], row["half_life_s"])

@@ -3,7 +3,7 @@
 use earrrl::{Cost, Limit};
 
 use super::data::{Vectors, flag, list, number, text, whole};
-use crate::client::{Client, assert_close, assert_wait, at, units};
+use crate::algorithms::client::{Client, assert_close, assert_wait, at, units};
 
 /// Seconds of the limit's period: measured rates are per second, the source's per period.
 fn period(client: &Client) -> f64 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use earrrl::{Nanos, Rate, Wait};
 
 use super::data::{Vectors, flag, list, whole};
-use crate::client::{Client, units};
+use crate::algorithms::client::{Client, units};
 
 #[test]
 fn steps_of_throttled_and_redis_cell() {

@@ -11,7 +11,7 @@ use earrrl::{
 use serde_json::Value;
 
 use super::data::{Vectors, flag, list, number, text, whole};
-use crate::client::{Client, assert_close, units};
+use crate::algorithms::client::{Client, assert_close, units};
 
 const TICK: u64 = 100_000_000;
 

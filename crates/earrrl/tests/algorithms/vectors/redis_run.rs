@@ -4,7 +4,7 @@ use earrrl::{Cost, Nanos};
 use serde_json::Value;
 
 use super::data::{Vectors, by_number, flag, list, number, text};
-use crate::client::{Client, assert_close, at};
+use crate::algorithms::client::{Client, assert_close, at};
 
 /// The rates measured at requests `gap` apart, and the client after the last.
 fn steady(rule: &str, gap: f64, requests: usize) -> (Vec<f64>, Client) {

@@ -3,7 +3,7 @@
 use earrrl::{Cost, Nanos};
 
 use super::data::{Vectors, list, text, whole};
-use crate::client::Client;
+use crate::algorithms::client::Client;
 
 /// The most requests allowed in any `(t - window, t]`.
 fn most_in_any_window(allowed: &[u64], window: u64) -> u64 {

@@ -3,7 +3,7 @@
 use earrrl::{Cost, Nanos};
 
 use super::data::{Vectors, by_number, list, number, whole};
-use crate::client::{Client, assert_close, at, close};
+use crate::algorithms::client::{Client, assert_close, at, close};
 
 #[test]
 fn estimates_of_three_rates() {

@@ -3,7 +3,7 @@
 use earrrl::{Algorithm, Cost, Nanos, Rate, TokenBucket};
 
 use super::data::{Vectors, flag, list, number, text, whole};
-use crate::client::{assert_close, assert_wait, at, units};
+use crate::algorithms::client::{assert_close, assert_wait, at, units};
 
 #[test]
 fn balances_verdicts_and_waits() {

@@ -4,7 +4,7 @@ use earrrl::{Cost, Nanos};
 use serde_json::Value;
 
 use super::data::{Vectors, flag, number, text, whole};
-use crate::client::{Client, at};
+use crate::algorithms::client::{Client, at};
 
 /// A request every gap up to 150 s, then one a second up to 299 s.
 fn times(gap: &Value) -> Vec<Nanos> {

@@ -1,0 +1,185 @@
+//! Envelopes of container runtimes.
+//!
+//! - Kubernetes (CRI): `2016-10-06T00:17:09.669794202Z stdout F line`
+//! - Docker's json-file: `{"log":"line\n","stream":"stdout","time":"2016-10-06T00:17:09.66Z"}`
+//! - Compose: `web-1  | line`; kubectl: `[pod/web-7d9c/nginx] line`; either with a time behind it
+//!
+//! The first two cut long lines to pieces. Only the first piece is a line: what a client puts behind
+//! 16 KiB of its address must not pass for one.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+
+use super::message::Message;
+use crate::line::Skip;
+use crate::line::time;
+
+/// Docker cuts lines to pieces of this length.
+const DOCKER_PIECE: usize = 16 * 1024;
+
+/// Whether the next piece goes on with a line, for standard output and standard error.
+#[derive(Default)]
+pub(super) struct Pieces {
+    continues: [bool; 2],
+}
+
+impl Pieces {
+    /// Opens Kubernetes' envelope.
+    pub(super) fn cri<'a>(&mut self, line: &'a [u8]) -> Result<Message<'a>, Skip> {
+        let (time, stream, rest) = cri_head(line).ok_or(Skip::Malformed)?;
+        let tags = memchr::memchr(b' ', rest).unwrap_or(rest.len());
+        let partial = rest[..tags].first() == Some(&b'P');
+        self.whole(stream, partial)?;
+        Ok(Message { time, program: b"", text: rest.get(tags + 1..).unwrap_or(b"") })
+    }
+
+    /// Opens Docker's envelope.
+    pub(super) fn docker<'a>(
+        &mut self,
+        line: &[u8],
+        unescaped: &'a mut Vec<u8>,
+    ) -> Result<Message<'a>, Skip> {
+        let entry: DockerLine<'_> = serde_json::from_slice(line).map_err(|_| Skip::Malformed)?;
+        let text = entry.log.strip_suffix('\n');
+        let partial = text.is_none() && entry.log.len() >= DOCKER_PIECE;
+        self.whole(usize::from(entry.stream == "stderr"), partial)?;
+        let text = text.unwrap_or(&entry.log);
+        unescaped.clear();
+        unescaped.extend_from_slice(text.strip_suffix('\r').unwrap_or(text).as_bytes());
+        let time = entry.time.and_then(|time| time::parse_iso(time.as_bytes()));
+        Ok(Message { time, program: b"", text: unescaped })
+    }
+
+    /// Whether a piece starts a line.
+    fn whole(&mut self, stream: usize, partial: bool) -> Result<(), Skip> {
+        let continuation = std::mem::replace(&mut self.continues[stream], partial);
+        if continuation { Err(Skip::Continuation) } else { Ok(()) }
+    }
+}
+
+/// A line of Docker's json-file.
+#[derive(Deserialize)]
+struct DockerLine<'a> {
+    #[serde(borrow)]
+    log: Cow<'a, str>,
+    stream: &'a str,
+    time: Option<&'a str>,
+}
+
+/// Time and stream, and what follows.
+fn cri_head(line: &[u8]) -> Option<(Option<u64>, usize, &[u8])> {
+    let Message { time, text, .. } = stamped(line)?;
+    let (stream, rest) = match text.split_at_checked(7)? {
+        (b"stdout ", rest) => (0, rest),
+        (b"stderr ", rest) => (1, rest),
+        _ => return None,
+    };
+    let tagged = matches!(rest, [b'F' | b'P'] | [b'F' | b'P', b' ' | b':', ..]);
+    tagged.then_some((time, stream, rest))
+}
+
+/// Opens the envelope that is a time only.
+pub(super) fn stamped(line: &[u8]) -> Option<Message<'_>> {
+    let end = memchr::memchr(b' ', line)?;
+    let time = time::parse_iso(&line[..end])?;
+    Some(Message { time: Some(time), program: b"", text: &line[end + 1..] })
+}
+
+/// Opens Compose's and kubectl's envelope.
+pub(super) fn compose(line: &[u8]) -> Option<Message<'_>> {
+    let text = pod(line).or_else(|| service(line))?;
+    Some(stamped(text).unwrap_or(Message::plain(text)))
+}
+
+/// Behind `[pod/web-7d9c/nginx] `.
+fn pod(line: &[u8]) -> Option<&[u8]> {
+    let rest = line.strip_prefix(b"[pod/")?;
+    let end = memchr::memmem::find(rest, b"] ")?;
+    Some(&rest[end + 2..])
+}
+
+/// Behind `web-1  | `, whose name may be coloured.
+fn service(line: &[u8]) -> Option<&[u8]> {
+    let name = without_colour(line);
+    let is_name = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    let length = name.iter().take_while(|b| is_name(b)).count();
+    let rest = without_colour(name[length..].trim_ascii_start()).strip_prefix(b"|")?;
+    let rest = without_colour(rest);
+    (length > 0).then(|| rest.strip_prefix(b" ").map_or(rest, without_colour))
+}
+
+/// Without an escape sequence that sets a colour.
+fn without_colour(text: &[u8]) -> &[u8] {
+    let Some(rest) = text.strip_prefix(b"\x1b[") else { return text };
+    let length = rest.iter().take_while(|&&b| b.is_ascii_digit() || b == b';').count();
+    rest[length..].strip_prefix(b"m").unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(message: Option<Message<'_>>) -> Option<(bool, String)> {
+        let Message { time, text, .. } = message?;
+        Some((time.is_some(), String::from_utf8_lossy(text).into_owned()))
+    }
+
+    #[test]
+    fn compose_and_kubectl() {
+        let cases = [
+            ("web-1  | a line", Some((false, "a line"))),
+            ("web | a line", Some((false, "a line"))),
+            ("\x1b[36mweb_1    |\x1b[0m a line", Some((false, "a line"))),
+            ("\x1b[36mweb-1  | \x1b[0ma line", Some((false, "a line"))),
+            ("web-1 | 2016-10-06T00:17:09.66Z a line", Some((true, "a line"))),
+            ("[pod/web-7d9c/nginx] a line", Some((false, "a line"))),
+            ("web-1 a | line", None),
+            ("| a line", None),
+            ("", None),
+        ];
+        for (line, expected) in cases {
+            let expected = expected.map(|(time, text)| (time, text.to_owned()));
+            assert_eq!(text(compose(line.as_bytes())), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn kubernetes() {
+        let mut pieces = Pieces::default();
+        let mut open = |line: &str| {
+            let message = pieces.cri(line.as_bytes())?;
+            Ok(text(Some(message)).unwrap().1)
+        };
+        let time = "2016-10-06T00:17:09.669794202Z";
+        assert_eq!(open(&format!("{time} stdout F a line")), Ok("a line".into()));
+        assert_eq!(open(&format!("{time} stdout P start")), Ok("start".into()));
+        assert_eq!(open(&format!("{time} stderr F other")), Ok("other".into()));
+        assert_eq!(open(&format!("{time} stdout P 9.9.9.9")), Err(Skip::Continuation));
+        assert_eq!(open(&format!("{time} stdout F 9.9.9.9")), Err(Skip::Continuation));
+        assert_eq!(open(&format!("{time} stdout F:x next")), Ok("next".into()));
+        assert_eq!(open(&format!("{time} stdout F")), Ok(String::new()));
+        for line in ["", "x stdout F a", "2016-10-06T00:17:09Z stdin F a"] {
+            assert_eq!(open(line), Err(Skip::Malformed), "{line}");
+        }
+        assert_eq!(open(&format!("{time} stdout X a")), Err(Skip::Malformed));
+    }
+
+    #[test]
+    fn docker() {
+        let mut pieces = Pieces::default();
+        let mut open = |log: &str| {
+            let line = serde_json::json!({"log": log, "stream": "stdout", "time": "2016-10-06T00:17:09.66Z"});
+            let mut unescaped = Vec::new();
+            let message = pieces.docker(line.to_string().as_bytes(), &mut unescaped)?;
+            Ok(text(Some(message)).unwrap())
+        };
+        assert_eq!(open("a \"line\"\r\n"), Ok((true, "a \"line\"".into())));
+        assert_eq!(open("no end"), Ok((true, "no end".into())));
+        let long = "x".repeat(DOCKER_PIECE);
+        assert_eq!(open(&long), Ok((true, long.clone())));
+        assert_eq!(open("9.9.9.9 - -\n"), Err(Skip::Continuation));
+        assert_eq!(open("next\n"), Ok((true, "next".into())));
+        assert_eq!(pieces.docker(b"{}", &mut Vec::new()), Err(Skip::Malformed));
+    }
+}

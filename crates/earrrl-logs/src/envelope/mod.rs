@@ -1,0 +1,65 @@
+//! What others put before a log's own lines: syslog, container runtimes, Compose.
+//!
+//! One log has one envelope. It is found out from the first lines and expected on all of them, so
+//! that no client can put one on a line of its own.
+
+mod container;
+mod message;
+mod syslog;
+
+use crate::line::Skip;
+use crate::line::Years;
+pub use message::Message;
+
+/// What stands around every line of a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Envelope {
+    /// Nothing.
+    None,
+    /// RFC 3164, RFC 5424, or an ISO 8601 stamp with host and program.
+    Syslog,
+    /// Kubernetes' container runtime interface.
+    Cri,
+    /// Docker's json-file.
+    Docker,
+    /// Docker Compose's service name, or kubectl's pod name.
+    Compose,
+    /// A time in front, as `docker logs --timestamps` writes.
+    Stamp,
+}
+
+impl Envelope {
+    /// Every envelope, `None` last: where a line fits with one and without, it has one.
+    pub const ALL: [Self; 6] =
+        [Self::Syslog, Self::Cri, Self::Docker, Self::Compose, Self::Stamp, Self::None];
+}
+
+/// Opens the envelopes of one log.
+pub struct Opener {
+    envelope: Envelope,
+    unescaped: Vec<u8>,
+    pieces: container::Pieces,
+}
+
+impl Opener {
+    /// Opens such envelopes.
+    pub fn new(envelope: Envelope) -> Self {
+        Self { envelope, unescaped: Vec::new(), pieces: container::Pieces::default() }
+    }
+
+    /// Takes a line out of its envelope.
+    ///
+    /// # Errors
+    /// [`Skip::Malformed`] for a line without, [`Skip::Continuation`] for the rest of a longer one.
+    #[inline]
+    pub fn open<'a>(&'a mut self, line: &'a [u8], years: &mut Years) -> Result<Message<'a>, Skip> {
+        match self.envelope {
+            Envelope::None => Ok(Message::plain(line)),
+            Envelope::Syslog => syslog::open(line, years).ok_or(Skip::Malformed),
+            Envelope::Cri => self.pieces.cri(line),
+            Envelope::Docker => self.pieces.docker(line, &mut self.unescaped),
+            Envelope::Compose => container::compose(line).ok_or(Skip::Malformed),
+            Envelope::Stamp => container::stamped(line).ok_or(Skip::Malformed),
+        }
+    }
+}

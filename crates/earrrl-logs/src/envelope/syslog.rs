@@ -1,0 +1,141 @@
+//! Syslog's envelopes.
+//!
+//! - RFC 3164: `<34>Oct 11 22:14:15 host program[7]: message`, the priority mostly left out
+//! - RFC 5424: `<34>1 2003-10-11T22:14:15.003Z host program 7 ID47 [data] message`
+//! - as rsyslog, systemd and others write files: `2003-10-11T22:14:15+02:00 host program[7]: message`
+//!
+//! The host may be missing.
+
+use super::message::Message;
+use crate::line::Years;
+use crate::line::time;
+
+/// Takes a message out of any of them.
+pub(super) fn open<'a>(line: &'a [u8], years: &mut Years) -> Option<Message<'a>> {
+    let (framed, line) = without_priority(line);
+    if framed && let Some(line) = line.strip_prefix(b"1 ") {
+        return rfc5424(line);
+    }
+    let (time, rest) = match line.split_first_chunk::<15>() {
+        Some((stamp, rest)) if stamp[3] == b' ' => {
+            (years.place(time::parse_syslog(stamp)?), rest.strip_prefix(b" ")?)
+        }
+        _ => {
+            let (stamp, rest) = word(line)?;
+            (Some(time::parse_iso(stamp)?), rest)
+        }
+    };
+    let (first, rest) = word(rest)?;
+    let (program, text) = if first.ends_with(b":") { (first, rest) } else { word(rest)? };
+    Some(Message { time, program: program.strip_suffix(b":")?, text })
+}
+
+/// Without `<34>`, before which a stream's frames say their length, and whether it was there.
+fn without_priority(line: &[u8]) -> (bool, &[u8]) {
+    let digits = |text: &[u8]| text.iter().take_while(|b| b.is_ascii_digit()).count();
+    let framed = match digits(line) {
+        length @ 1..=7 if line[length..].starts_with(b" <") => &line[length + 1..],
+        _ => line,
+    };
+    let Some(rest) = framed.strip_prefix(b"<") else { return (false, line) };
+    match digits(rest) {
+        length @ 1..=3 if rest[length..].starts_with(b">") => (true, &rest[length + 1..]),
+        _ => (false, line),
+    }
+}
+
+/// Behind the version: time, host, program, process, kind of message, structured data.
+fn rfc5424(line: &[u8]) -> Option<Message<'_>> {
+    let (stamp, rest) = word(line)?;
+    let (_host, rest) = word(rest)?;
+    let (program, rest) = word(rest)?;
+    let (_process, rest) = word(rest)?;
+    let (_kind, rest) = word(rest)?;
+    let text = without_data(rest)?;
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+    Some(Message { time: time::parse_iso(stamp), program, text })
+}
+
+/// Without structured data. Heroku writes none, not even the `-` for it.
+fn without_data(mut text: &[u8]) -> Option<&[u8]> {
+    if let Some(rest) = text.strip_prefix(b"- ") {
+        return Some(rest);
+    }
+    while text.first() == Some(&b'[') {
+        text = &text[end_of_element(text)?..];
+    }
+    Some(text.strip_prefix(b" ").unwrap_or(text))
+}
+
+/// Behind the bracket that closes the element `text` starts with. Values stand in quotes, and a
+/// backslash protects a quote in them.
+fn end_of_element(text: &[u8]) -> Option<usize> {
+    let mut quoted = false;
+    let mut at = 1;
+    loop {
+        match text.get(at)? {
+            b'\\' if quoted => at += 1,
+            b'"' => quoted = !quoted,
+            b']' if !quoted => return Some(at + 1),
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
+/// Splits behind the first word.
+fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = memchr::memchr(b' ', text).filter(|&at| at > 0)?;
+    Some((&text[..at], &text[at + 1..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+    use crate::line::time::SECOND;
+
+    fn opened(line: &str) -> Option<(Option<u64>, String, String)> {
+        let message = open(line.as_bytes(), &mut Years::new(Some(2003), UNIX_EPOCH))?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Some((message.time.map(|t| t / SECOND), text(message.program), text(message.text)))
+    }
+
+    #[test]
+    fn every_dialect() {
+        let time = Some(1_065_910_455);
+        let cases = [
+            ("<34>Oct 11 22:14:15 host su[7]: hi there", time, "su[7]"),
+            ("Oct 11 22:14:15 host su: hi there", time, "su"),
+            ("<34>Oct 11 22:14:15 su: hi there", time, "su"),
+            ("<34>1 2003-10-11T22:14:15.003Z host su 7 ID47 - hi there", time, "su"),
+            (r#"<34>1 2003-10-11T22:14:15Z h su - - [a b="]\"c"][d] hi there"#, time, "su"),
+            ("<34>1 2003-10-11T22:14:15Z h su - - \u{feff}hi there", time, "su"),
+            ("<34>1 2003-10-11T22:14:15Z h su 7 - hi there", time, "su"),
+            ("71 <34>1 2003-10-11T22:14:15Z h su 7 - hi there", time, "su"),
+            ("<34>1 - h su 7 - - hi there", None, "su"),
+            ("2003-10-12T00:14:15.003+02:00 host su[7]: hi there", time, "su[7]"),
+            ("2003-10-11T22:14:15Z su[7]: hi there", time, "su[7]"),
+        ];
+        for (line, time, program) in cases {
+            assert_eq!(opened(line), Some((time, program.into(), "hi there".into())), "{line}");
+        }
+    }
+
+    #[test]
+    fn nothing_else() {
+        let lines = [
+            "",
+            "Oct 11 22:14:15",
+            "Oct 11 22:14:15 host",
+            "Oct 11 22:14:15 host no colon",
+            "Okt 11 22:14:15 host su: hi",
+            "<34>1 2003-10-11T22:14:15Z h su - - [a",
+            "192.0.2.7 - - [17/May/2015:10:05:03 +0000] x",
+        ];
+        for line in lines {
+            assert_eq!(opened(line), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Web servers' logs: common, combined, and either behind a virtual host.
+//!
+//! `host ident user [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 3279 "referrer" "agent"`
+//!
+//! The list of X-Forwarded-For may stand in place of the host, or, as in the format that nginx's
+//! example configuration calls `main`, behind the agent.
+
+use super::{Field, path_of, target};
+use crate::line::Skip;
+use crate::line::time;
+use crate::line::time::CommonTime;
+
+/// What such lines say.
+pub(super) const FIELDS: [&str; 17] = [
+    "client",
+    "user",
+    "path",
+    "method",
+    "request",
+    "status",
+    "bytes",
+    "referer",
+    "agent",
+    "ident",
+    "host",
+    "vhost",
+    "referrer",
+    "user_agent",
+    "forwarded_for",
+    "x_forwarded_for",
+    "http_x_forwarded_for",
+];
+
+/// Reads such lines; client and time must be there, the rest is looked at when asked for.
+pub(super) struct Parser {
+    vhost: bool,
+    time: CommonTime,
+}
+
+/// A line taken apart as far as its time.
+pub struct Record<'a> {
+    /// Nanoseconds since the epoch.
+    pub time: u64,
+    host: &'a [u8],
+    client: &'a [u8],
+    /// From behind the client to before the `[`: identity and user.
+    who: &'a [u8],
+    /// From behind the time.
+    rest: &'a [u8],
+}
+
+impl Parser {
+    /// A parser for lines that start with the virtual host, or don't.
+    pub(super) fn new(vhost: bool) -> Self {
+        Self { vhost, time: CommonTime::new() }
+    }
+
+    /// Takes a line apart.
+    #[inline]
+    pub(super) fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Record<'a>, Skip> {
+        let mut line = line;
+        if line.first() == Some(&b'"') {
+            line = unquoted(line);
+        }
+        let mut host = &b""[..];
+        if self.vhost {
+            (host, line) = word(line)?;
+            if host.ends_with(b",") {
+                return Err(Skip::Malformed);
+            }
+        }
+        let (client, line) = host_or_list(line)?;
+        let client = client.strip_suffix(b"\"").unwrap_or(client);
+        let (who, stamp) = match line.split_at_checked(5) {
+            Some((b"- - [", stamp)) => (&line[..3], stamp),
+            _ => match memchr::memmem::find(line, b" [") {
+                Some(at) if is_identity_and_user(&line[..at]) => (&line[..at], &line[at + 2..]),
+                _ => return Err(Skip::Malformed),
+            },
+        };
+        if let Some(time) = self.time.parse(stamp) {
+            return Ok(Record { time, host, client, who, rest: &stamp[27..] });
+        }
+        let end = memchr::memchr(b']', stamp).ok_or(Skip::Malformed)?;
+        let time = time::parse_iso(&stamp[..end]).ok_or(Skip::Time)?;
+        Ok(Record { time, host, client, who, rest: &stamp[end + 1..] })
+    }
+}
+
+impl<'a> Record<'a> {
+    /// What the line says in a field.
+    #[inline]
+    pub fn get(&self, field: &Field) -> Option<&'a [u8]> {
+        let value = match field {
+            Field::Client => self.client,
+            Field::User => self.user(),
+            Field::Path => path_of(target(self.quoted(0)?)?),
+            Field::Forwarded => self.quoted(3)?,
+            Field::Named(name) => self.named(name)?,
+        };
+        (value != b"-" && !value.is_empty()).then_some(value)
+    }
+
+    /// A field by its own name.
+    fn named(&self, name: &str) -> Option<&'a [u8]> {
+        match name {
+            "host" | "vhost" => Some(self.host),
+            "ident" => self.who.split(|&b| b == b' ').next(),
+            "request" => self.quoted(0),
+            "method" => self.quoted(0)?.split(|&b| b == b' ').next(),
+            "referer" | "referrer" => self.quoted(1),
+            "agent" | "user_agent" => self.quoted(2),
+            "status" => self.after_request(0),
+            // A size of `-` means that nothing was sent.
+            "bytes" => self.after_request(1).map(|size| if size == b"-" { b"0" } else { size }),
+            _ => None,
+        }
+    }
+
+    /// The user may have blanks in the name, the identity before it may not.
+    fn user(&self) -> &'a [u8] {
+        memchr::memchr(b' ', self.who).map_or(b"", |at| &self.who[at + 1..])
+    }
+
+    /// The text in the `number`th pair of quotes behind the time.
+    fn quoted(&self, number: usize) -> Option<&'a [u8]> {
+        let mut rest = self.rest;
+        for _ in 0..number {
+            rest = quotes(rest)?.1;
+        }
+        Some(quotes(rest)?.0)
+    }
+
+    /// The `number`th word behind the request.
+    fn after_request(&self, number: usize) -> Option<&'a [u8]> {
+        let rest = quotes(self.rest)?.1;
+        rest.split(|&b| b == b' ').filter(|word| !word.is_empty()).nth(number)
+    }
+}
+
+/// Some exporters wrap a whole line in quotes, with or without doubling those inside; others only
+/// its first word, whose closing quote is left.
+#[cold]
+fn unquoted(line: &[u8]) -> &[u8] {
+    if word(line).is_ok_and(|(first, _)| first.len() > 1 && first.ends_with(b"\"")) {
+        return &line[1..];
+    }
+    let inner = line.strip_prefix(b"\"").and_then(|line| line.trim_ascii_end().strip_suffix(b"\""));
+    inner.unwrap_or(line)
+}
+
+/// Whether this is an identity and a user: two words, more where nobody has an identity, since a
+/// user's name may have blanks. Otherwise what seems to be the client is something else: a virtual
+/// host, a stamp, the owner of a bucket.
+fn is_identity_and_user(who: &[u8]) -> bool {
+    let mut words = who.split(|&b| b == b' ');
+    match (words.next(), words.next()) {
+        (Some(b"-"), Some(user)) => !user.is_empty(),
+        (Some(identity), Some(user)) => {
+            !identity.is_empty() && !user.is_empty() && words.next().is_none()
+        }
+        _ => false,
+    }
+}
+
+/// The client's word, or all of a list with commas between addresses.
+#[inline]
+fn host_or_list(line: &[u8]) -> Result<(&[u8], &[u8]), Skip> {
+    let (first, mut rest) = word(line)?;
+    let mut end = first.len();
+    while line[end - 1] == b',' {
+        let (next, behind) = word(rest)?;
+        end += 1 + next.len();
+        rest = behind;
+    }
+    Ok((&line[..end], rest))
+}
+
+/// Splits at the first blank; a word has at least one byte.
+#[inline]
+fn word(line: &[u8]) -> Result<(&[u8], &[u8]), Skip> {
+    match memchr::memchr(b' ', line) {
+        Some(at) if at > 0 => Ok((&line[..at], &line[at + 1..])),
+        _ => Err(Skip::Malformed),
+    }
+}
+
+/// The text in the first pair of quotes, where a backslash protects one, and what follows it.
+fn quotes(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let open = memchr::memchr(b'"', text)?;
+    // A line that was wrapped in quotes may have its own doubled: `""GET / HTTP/1.1""`.
+    let doubled = matches!(text[open + 1..], [b'"', next, ..] if next.is_ascii_alphabetic());
+    let width = if doubled { 2 } else { 1 };
+    let inner = &text[open + width..];
+    let mut from = 0;
+    loop {
+        let at = from + memchr::memchr2(b'"', b'\\', &inner[from..])?;
+        if inner[at] == b'"' {
+            return Some((&inner[..at], inner.get(at + width..).unwrap_or(b"")));
+        }
+        from = (at + 2).min(inner.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &[u8] = br#"192.0.2.7 - ann lee [17/May/2015:10:05:03 +0000] "GET /a\"b?q=1 HTTP/1.1" 200 - "-" "curl 8""#;
+
+    fn get(line: &[u8], vhost: bool, name: &str) -> Option<String> {
+        let record = Parser::new(vhost).parse(line).ok()?;
+        Some(String::from_utf8(record.get(&Field::new(name))?.to_vec()).unwrap())
+    }
+
+    #[test]
+    fn fields() {
+        let cases = [
+            ("client", Some("192.0.2.7")),
+            ("user", Some("ann lee")),
+            ("path", Some(r#"/a\"b"#)),
+            ("method", Some("GET")),
+            ("status", Some("200")),
+            ("bytes", Some("0")),
+            ("referer", None),
+            ("agent", Some("curl 8")),
+            ("host", None),
+            ("ident", None),
+            ("colour", None),
+        ];
+        for (name, value) in cases {
+            assert_eq!(get(LINE, false, name).as_deref(), value, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_field_is_there() {
+        let line = [b"example.org ", LINE].concat();
+        let line = String::from_utf8(line).unwrap() + " \"192.0.2.9\"";
+        let line = line.replace("\"-\"", "\"r\"").replace(" - ann lee", " i ann");
+        for name in FIELDS {
+            assert!(get(line.as_bytes(), true, name).is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_same_line_in_quotes_or_behind_a_host() {
+        let quoted = [b"\"", LINE, b"\""].concat();
+        assert_eq!(get(&quoted, false, "client").as_deref(), Some("192.0.2.7"));
+        assert_eq!(get(&quoted, false, "status").as_deref(), Some("200"));
+        let client = [b"\"192.0.2.7\"", &LINE[9..]].concat();
+        assert_eq!(get(&client, false, "client").as_deref(), Some("192.0.2.7"));
+        assert_eq!(get(&client, false, "agent").as_deref(), Some("curl 8"));
+        let vhost = [b"example.org:443 ", LINE].concat();
+        assert_eq!(get(&vhost, true, "host").as_deref(), Some("example.org:443"));
+        assert_eq!(get(&vhost, true, "agent").as_deref(), Some("curl 8"));
+        let doubled = br#""192.0.2.7 - - [17/May/2015:10:05:03 +0000] ""GET /x HTTP/1.1"" 200 5""#;
+        assert_eq!(get(doubled, false, "path").as_deref(), Some("/x"));
+        assert_eq!(get(doubled, false, "status").as_deref(), Some("200"));
+    }
+
+    #[test]
+    fn lists_of_forwarded_addresses() {
+        let line = [b"9.9.9.9, 198.51.100.1, ", LINE, b" \"9.9.9.9, 192.0.2.9\""].concat();
+        let client = get(&line, false, "client");
+        assert_eq!(client.as_deref(), Some("9.9.9.9, 198.51.100.1, 192.0.2.7"));
+        assert_eq!(get(&line, false, "user").as_deref(), Some("ann lee"));
+        let listed = get(&line, false, "http_x_forwarded_for");
+        assert_eq!(listed.as_deref(), Some("9.9.9.9, 192.0.2.9"));
+    }
+
+    #[test]
+    fn broken_lines() {
+        let cases: [(&[u8], Skip); 10] = [
+            (
+                b"2016-10-06T00:17:09Z stdout F 192.0.2.7 - - [17/May/2015:10:05:03 +0000]",
+                Skip::Malformed,
+            ),
+            (
+                b"Mar 11 12:00:00 web nginx: 192.0.2.7 - - [17/May/2015:10:05:03 +0000]",
+                Skip::Malformed,
+            ),
+            (b"owner bucket [17/May/2015:10:05:03 +0000] 192.0.2.7", Skip::Malformed),
+            (b"a.example 192.0.2.7 - - [17/May/2015:10:05:03 +0000]", Skip::Malformed),
+            (b"", Skip::Malformed),
+            (b" - - [17/May/2015:10:05:03 +0000]", Skip::Malformed),
+            (b"192.0.2.7", Skip::Malformed),
+            (b"192.0.2.7 - - [17/May/2015:10:05", Skip::Malformed),
+            (b"192.0.2.7 - - [17/May/2015:10:05:61 +0000]", Skip::Time),
+            (b"\"", Skip::Malformed),
+        ];
+        for (line, skip) in cases {
+            assert_eq!(Parser::new(false).parse(line).err(), Some(skip));
+        }
+        let cut = b"192.0.2.7 - - [17/May/2015:10:05:03 +0000] \"GET /a";
+        assert_eq!(get(cut, false, "client").as_deref(), Some("192.0.2.7"));
+        assert_eq!(get(cut, false, "path"), None);
+    }
+}

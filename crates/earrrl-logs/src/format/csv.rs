@@ -1,0 +1,191 @@
+//! CSV with a header: `time,key[,cost]`, time in seconds since the epoch, or as ISO 8601 has it.
+//!
+//! Quotes as in RFC 4180, but for line breaks inside them. Keys are opaque.
+
+use std::borrow::Cow;
+
+use super::{Field, Hints};
+use crate::line::Skip;
+use crate::line::time;
+
+/// Reads such lines, the first of which names the columns.
+pub(super) struct Parser {
+    time_name: String,
+    key_name: String,
+    header: Option<Header>,
+}
+
+/// What the columns are.
+struct Header {
+    line: Vec<u8>,
+    names: Vec<Vec<u8>>,
+    time: usize,
+    key: Option<usize>,
+    cost: Option<usize>,
+}
+
+/// A line and its columns' names.
+pub struct Record<'a> {
+    /// Nanoseconds since the epoch.
+    pub time: u64,
+    line: &'a [u8],
+    header: &'a Header,
+}
+
+impl Parser {
+    /// A parser that expects a header.
+    pub(super) fn new(hints: &Hints) -> Self {
+        Self {
+            time_name: hints.time_field.clone().unwrap_or_else(|| "time".into()),
+            key_name: hints.key_field.clone().unwrap_or_else(|| "key".into()),
+            header: None,
+        }
+    }
+
+    /// Takes a line apart; `None` for a header, and for its repetition where files were joined.
+    pub(super) fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Option<Record<'a>>, Skip> {
+        if self.header.is_none() {
+            self.header = Some(self.columns(line).ok_or(Skip::Malformed)?);
+            return Ok(None);
+        }
+        let Some(header) = self.header.as_ref().filter(|header| header.line != line) else {
+            return Ok(None);
+        };
+        if fields(line).count() != header.names.len() {
+            return Err(Skip::Malformed);
+        }
+        let text = fields(line).nth(header.time).ok_or(Skip::Malformed)?;
+        let time = parse_time(text.trim_ascii()).ok_or(Skip::Time)?;
+        Ok(Some(Record { time, line, header }))
+    }
+
+    /// The columns that a header names; it must name the time's.
+    fn columns(&self, line: &[u8]) -> Option<Header> {
+        let names: Vec<Vec<u8>> = fields(line).map(|n| n.trim_ascii().to_vec()).collect();
+        let place = |name: &str| names.iter().position(|n| n.eq_ignore_ascii_case(name.as_bytes()));
+        let time = place(&self.time_name)?;
+        let (key, cost) = (place(&self.key_name), place("cost"));
+        Some(Header { line: line.to_vec(), time, key, cost, names })
+    }
+}
+
+impl<'a> Record<'a> {
+    /// What the line says in a column.
+    pub fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
+        let place = match field {
+            Field::Client => self.header.key,
+            Field::User => self.place("user"),
+            Field::Path => self.place("path"),
+            Field::Forwarded => self.place("forwarded_for"),
+            Field::Named(name) => self.place(name),
+        };
+        fields(self.line).nth(place?)
+    }
+
+    /// What the request costs, where there is a column for it.
+    pub fn cost(&self) -> Option<Cow<'a, [u8]>> {
+        fields(self.line).nth(self.header.cost?)
+    }
+
+    fn place(&self, name: &str) -> Option<usize> {
+        self.header.names.iter().position(|n| n.eq_ignore_ascii_case(name.as_bytes()))
+    }
+}
+
+/// Seconds since the epoch, or a date.
+fn parse_time(text: &[u8]) -> Option<u64> {
+    time::parse_seconds(text).or_else(|| time::parse_iso(text))
+}
+
+/// Whether a line is a header: names the column with the time, and others.
+pub(super) fn is_header(line: &[u8], hints: &Hints) -> bool {
+    Parser::new(hints).columns(line).is_some_and(|header| header.names.len() > 1)
+}
+
+/// The fields of a line, without the quotes around them.
+fn fields(line: &[u8]) -> impl Iterator<Item = Cow<'_, [u8]>> {
+    let mut rest = Some(line);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        if text.first() == Some(&b'"') {
+            let (field, after) = quoted(text);
+            rest = after;
+            return Some(Cow::Owned(field));
+        }
+        let comma = memchr::memchr(b',', text);
+        rest = comma.map(|at| &text[at + 1..]);
+        Some(text[..comma.unwrap_or(text.len())].into())
+    })
+}
+
+/// A field that starts with a quote, and what follows its comma.
+fn quoted(text: &[u8]) -> (Vec<u8>, Option<&[u8]>) {
+    let mut field = vec![0; text.len()];
+    let (result, read, written) = csv_core::Reader::new().read_field(text, &mut field);
+    field.truncate(written);
+    let more = matches!(result, csv_core::ReadFieldResult::Field { record_end: false });
+    (field, more.then(|| &text[read..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Row = (u64, Option<String>, Option<String>);
+
+    fn rows(lines: &[&str]) -> Vec<Result<Option<Row>, Skip>> {
+        let mut parser = Parser::new(&Hints::default());
+        let text =
+            |value: Option<Cow<'_, [u8]>>| value.map(|v| String::from_utf8_lossy(&v).into_owned());
+        let mut row = |line: &&str| {
+            let record = parser.parse(line.as_bytes())?;
+            Ok(record.map(|r| (r.time, text(r.get(&Field::Client)), text(r.cost()))))
+        };
+        lines.iter().map(&mut row).collect()
+    }
+
+    fn some(time: u64, key: &str, cost: Option<&str>) -> Result<Option<Row>, Skip> {
+        Ok(Some((time, Some(key.into()), cost.map(str::to_owned))))
+    }
+
+    #[test]
+    fn keys_are_opaque_and_times_exact() {
+        let lines = [
+            "time,key",
+            "1970-01-01T00:00:05Z,a",
+            "1111111111.123456789,2001:db8::1",
+            "5, x ",
+            "5,",
+            "time,key",
+        ];
+        let expected = [
+            Ok(None),
+            some(5_000_000_000, "a", None),
+            some(1_111_111_111_123_456_789, "2001:db8::1", None),
+            some(5_000_000_000, " x ", None),
+            some(5_000_000_000, "", None),
+            Ok(None),
+        ];
+        assert_eq!(rows(&lines), expected);
+    }
+
+    #[test]
+    fn columns_may_stand_in_any_order_and_be_quoted() {
+        let lines = ["Cost,key,time", r#"2.5,"a,""b""",7"#, r#"1,"open,8"#, r#","x"y,9"#];
+        let expected = [
+            Ok(None),
+            some(7_000_000_000, r#"a,"b""#, Some("2.5")),
+            Err(Skip::Malformed),
+            some(9_000_000_000, "xy", Some("")),
+        ];
+        assert_eq!(rows(&lines), expected);
+    }
+
+    #[test]
+    fn broken_lines() {
+        assert_eq!(rows(&["when,key"]), [Err(Skip::Malformed)]);
+        let lines = ["time,key", "x,a", "-1,a", "1", "1,a,b", "1e11,a"];
+        let skips = [Skip::Time, Skip::Time, Skip::Malformed, Skip::Malformed, Skip::Time];
+        assert_eq!(rows(&lines)[1..], skips.map(Err));
+    }
+}

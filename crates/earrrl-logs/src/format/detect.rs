@@ -1,0 +1,161 @@
+//! Which format a log is in, and which envelope, from its first lines.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::{Field, Format, Hints, Parser, csv, w3c};
+use crate::envelope::Envelope;
+use crate::line::{is_client, last_of_list};
+
+/// Lines that are looked at.
+const LINES: usize = 200;
+
+/// Formats that are told by what the lines say, the more particular first: a line behind a virtual host
+/// passes as a combined one, too.
+const CANDIDATES: [Format; 13] = [
+    Format::Vhost,
+    Format::Combined,
+    Format::Json,
+    Format::Haproxy,
+    Format::Envoy,
+    Format::Istio,
+    Format::Alb,
+    Format::S3,
+    Format::NginxError,
+    Format::Exim,
+    Format::Postfix,
+    Format::Sshd,
+    Format::Logfmt,
+];
+
+/// The envelope and the format that most of the first lines are in, if any are.
+pub fn detect(start: &[u8], hints: &Hints) -> Option<(Envelope, Format)> {
+    let first = lines(start).next()?;
+    if w3c::is_header(first) {
+        return Some((Envelope::None, Format::W3c));
+    }
+    if csv::is_header(first, hints) {
+        return Some((Envelope::None, Format::Csv));
+    }
+    let all = Envelope::ALL.into_iter().flat_map(|e| CANDIDATES.map(|format| (e, format)));
+    let (envelope, format) = most(all, start, hints)?;
+    let common = format == Format::Combined && !with_agent(start, envelope, hints);
+    Some((envelope, if common { Format::Common } else { format }))
+}
+
+/// Whether any of the first lines says what program the client uses.
+fn with_agent(start: &[u8], envelope: Envelope, hints: &Hints) -> bool {
+    let agent = Field::new("agent");
+    let mut parser = Parser::new((envelope, Format::Combined), hints, UNIX_EPOCH);
+    lines(start).any(|line| {
+        let record = parser.parse(line);
+        record.is_ok_and(|record| record.is_some_and(|record| record.get(&agent).is_some()))
+    })
+}
+
+/// The envelope under which most of the first lines are in this format.
+pub fn envelope_of(start: &[u8], format: Format, hints: &Hints) -> Envelope {
+    let headed = matches!(format, Format::Csv | Format::W3c | Format::SshdLines);
+    let all = Envelope::ALL.into_iter().filter(|&envelope| !headed || envelope == Envelope::None);
+    most(all.map(|envelope| (envelope, format)), start, hints).map_or(Envelope::None, |(e, _)| e)
+}
+
+/// Of equals the first.
+fn most(
+    all: impl Iterator<Item = (Envelope, Format)>,
+    start: &[u8],
+    hints: &Hints,
+) -> Option<(Envelope, Format)> {
+    let mut most = (0, None);
+    for found in all {
+        let count = fitting(start, found, hints);
+        if count > most.0 {
+            most = (count, Some(found));
+        }
+    }
+    most.1
+}
+
+/// How many of the first lines look like some of this format.
+fn fitting(start: &[u8], (envelope, format): (Envelope, Format), hints: &Hints) -> usize {
+    let written = UNIX_EPOCH + Duration::from_secs(1 << 32);
+    let mut parser = Parser::new((envelope, format), hints, written);
+    lines(start).filter(|line| fits(&mut parser, line, format)).count()
+}
+
+fn fits(parser: &mut Parser, line: &[u8], format: Format) -> bool {
+    let Ok(Some(record)) = parser.parse(line) else { return false };
+    // Behind the client stands the identity, which nobody uses: `-`.
+    if format == Format::Vhost && record.get(&Field::new("ident")).is_some() {
+        return false;
+    }
+    match record.get(&Field::Client) {
+        Some(client) => is_client(last_of_list(&client)),
+        // JSON objects may name the client in fields of their own.
+        None => format == Format::Json,
+    }
+}
+
+fn lines(start: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let lines = start.split(|&b| b == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    lines.filter(|line| !line.trim_ascii().is_empty()).take(LINES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COMMON: &str = r#"192.0.2.7 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5"#;
+
+    #[test]
+    fn from_the_first_lines() {
+        let common = COMMON;
+        let user = r#"192.0.2.7 - ann [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5"#;
+        let combined = format!(r#"{common} "-" "curl""#);
+        let cases = [
+            (common.to_owned(), Some(Format::Common)),
+            (user.to_owned(), Some(Format::Common)),
+            (format!("9.9.9.9, {common}"), Some(Format::Common)),
+            (combined.clone(), Some(Format::Combined)),
+            (format!("\"{combined}\""), Some(Format::Combined)),
+            (format!("example.org:80 {common}"), Some(Format::Vhost)),
+            (format!("example.org {user}"), Some(Format::Vhost)),
+            (r#"{"ts":1,"client_ip":"192.0.2.7"}"#.into(), Some(Format::Json)),
+            (r#"{"ts":1,"token":"t7"}"#.into(), Some(Format::Json)),
+            ("time,key\n1,a".into(), Some(Format::Csv)),
+            ("key,time,cost\na,1,2".into(), Some(Format::Csv)),
+            (format!("half a line\n\r\n{common}\n{common}\n"), Some(Format::Common)),
+            (common.replace("192.0.2.7", "unix:"), None),
+            ("nothing of the kind".into(), None),
+            ("\0\u{1}\u{2}".into(), None),
+            (String::new(), None),
+        ];
+        for (text, format) in cases {
+            let expected = format.map(|format| (Envelope::None, format));
+            assert_eq!(detect(text.as_bytes(), &Hints::default()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn envelopes_are_found_around_any_format() {
+        let json = r#"{"ts":1,"client_ip":"192.0.2.7"}"#;
+        for (line, format) in [(COMMON, Format::Common), (json, Format::Json)] {
+            let docker = serde_json::json!({"log": format!("{line}\n"), "stream": "stdout", "time": "2016-10-06T00:17:09Z"});
+            let cases = [
+                (format!("<190>Mar 11 12:00:00 web nginx: {line}"), Envelope::Syslog),
+                (format!("Mar 11 12:00:00 web nginx[7]: {line}"), Envelope::Syslog),
+                (format!("2016-10-06T00:17:09+00:00 web nginx: {line}"), Envelope::Syslog),
+                (format!("<190>1 2016-10-06T00:17:09Z web nginx - - - {line}"), Envelope::Syslog),
+                (format!("2016-10-06T00:17:09.669Z stdout F {line}"), Envelope::Cri),
+                (docker.to_string(), Envelope::Docker),
+                (format!("web-1  | {line}"), Envelope::Compose),
+                (format!("[pod/web-7d/nginx] {line}"), Envelope::Compose),
+                (format!("2016-10-06T00:17:09.669Z {line}"), Envelope::Stamp),
+            ];
+            for (text, envelope) in cases {
+                let found = detect(text.as_bytes(), &Hints::default());
+                assert_eq!(found, Some((envelope, format)), "{text}");
+                assert_eq!(envelope_of(text.as_bytes(), format, &Hints::default()), envelope);
+            }
+        }
+    }
+}

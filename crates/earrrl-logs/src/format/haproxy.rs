@@ -1,0 +1,34 @@
+//! HAProxy's `option httplog` and `option tcplog`, with or without syslog around it.
+//!
+//! `192.0.2.7:33317 [06/Feb/2009:12:14:14.655] http-in static/srv1 10/0/30/69/109 200 2750 - - ----
+//! 1/1/1/1/0 0/0 {example.org} {} "GET /index.html HTTP/1.1"`
+//!
+//! HAProxy writes `#22` for a quote in the request. The port stands behind the last colon, of IPv6
+//! addresses as well.
+
+/// The lines of both.
+pub(super) const LINE: &str = concat!(
+    r"^(?<client>\S+):(?<client_port>\d+) \[(?<time>\d\d/[A-Z][a-z]{2}/[^\]]+)\]",
+    r" (?<frontend>\S+) (?<backend>\S+) (?<timers>[-+\d/]+)",
+    r#"(?: (?<status>-?\d+) (?<bytes>\+?\d+) \S+ \S+ \S{4} [-+\d/]+ [-+\d/]+[^"]*"(?<request>[^"]*))?"#,
+);
+
+#[cfg(test)]
+mod tests {
+    use crate::format::{Format, told};
+
+    const HTTP: &str = r#"Feb  6 12:14:14 lb haproxy[14389]: 192.0.2.7:33317 [06/Feb/2009:12:14:14.655] http-in static/srv1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 {example.org|curl 8} {} "GET /a?b HTTP/1.1""#;
+    const TCP: &str =
+        "2001:db8::1:4711 [06/Feb/2009:12:14:14.655] ssh-in ssh/srv1 0/0/5007 212 -- 0/0/0/0/3 0/0";
+    const BAD: &str = r#"192.0.2.7:33317 [06/Feb/2009:12:14:14.655] http-in~ http-in/<NOSRV> -1/-1/-1/-1/+50 400 +187 - - PR-- 0/0/0/0/0 0/0 "<BADREQ>""#;
+
+    #[test]
+    fn both_forms() {
+        let http = told(HTTP, &["client", "path", "status", "method", "frontend"]);
+        assert_eq!(http, (Format::Haproxy, "1233922454.655 192.0.2.7 /a 200 GET http-in".into()));
+        let tcp = told(TCP, &["client", "path", "backend"]);
+        assert_eq!(tcp, (Format::Haproxy, "1233922454.655 2001:db8::1 - ssh/srv1".into()));
+        let bad = told(BAD, &["client", "path", "bytes"]);
+        assert_eq!(bad, (Format::Haproxy, "1233922454.655 192.0.2.7 - +187".into()));
+    }
+}

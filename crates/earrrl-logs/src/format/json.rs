@@ -1,0 +1,288 @@
+//! An object a line, as nginx, Caddy and most collectors write.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::{Field, Hints, names, path_of, target};
+use crate::envelope::Message;
+use crate::line::Skip;
+use crate::line::time;
+
+/// Reads such lines.
+pub(super) struct Parser {
+    time_field: Option<String>,
+    key_field: Option<String>,
+    /// A line made valid.
+    mended: String,
+}
+
+/// A line's object.
+pub struct Record<'a> {
+    /// Nanoseconds since the epoch.
+    pub time: u64,
+    object: JsonMembers<'a>,
+    key_field: Option<&'a str>,
+}
+
+impl Parser {
+    /// A parser that looks in the fields of `hints` only, where those are given.
+    pub(super) fn new(hints: &Hints) -> Self {
+        Self {
+            time_field: hints.time_field.clone(),
+            key_field: hints.key_field.clone(),
+            mended: String::new(),
+        }
+    }
+
+    /// Takes a line apart.
+    pub(super) fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Record<'a>, Skip> {
+        let Message { text: line, time: outer, .. } = console(message);
+        let object = match serde_json::from_slice(line) {
+            Ok(object) => object,
+            Err(_) => {
+                // A client must not hide by sending what spoils its own line: nginx without
+                // `escape=json` writes `\x22`, and bytes that are not UTF-8 as they come.
+                self.mended = String::from_utf8_lossy(line).replace("\\x", "\\u00");
+                serde_json::from_str(&self.mended).map_err(|_| Skip::Malformed)?
+            }
+        };
+        let time =
+            |name: &str| find(&object, name).and_then(|text| time::parse_any(text.as_bytes()));
+        let time = match &self.time_field {
+            Some(name) => time(name),
+            None => names::TIMES.into_iter().find_map(time).or(outer),
+        };
+        let time = time.ok_or(Skip::Time)?;
+        Ok(Record { time, object, key_field: self.key_field.as_deref() })
+    }
+}
+
+/// Caddy's console format: time, level, logger and message, with tabs between them, before the object.
+fn console(message: Message<'_>) -> Message<'_> {
+    let text = message.text;
+    if text.first() == Some(&b'{') {
+        return message;
+    }
+    // All of that is the server's; what a client says is in the object.
+    let Some(at) = memchr::memmem::find(text, b"\t{") else { return message };
+    let stamp = text.split(|&b| b == b'\t').next().and_then(time::parse_any);
+    Message { time: stamp.or(message.time), text: &text[at + 1..], ..message }
+}
+
+impl<'a> Record<'a> {
+    /// What the line says in a field.
+    pub fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
+        // A field left empty must not hide another that is not.
+        let filled = |name: &str| find(&self.object, name).filter(|v| !matches!(&**v, "" | "-"));
+        let value = match (field, self.key_field) {
+            (Field::Client, Some(name)) => filled(name),
+            (Field::Path, _) => return self.path(names::first(field, filled)),
+            _ => names::first(field, filled),
+        };
+        value.map(bytes)
+    }
+
+    /// The path, from a field of its own or from the request line.
+    fn path(&self, target_field: Option<Cow<'a, str>>) -> Option<Cow<'a, [u8]>> {
+        if let Some(found) = target_field {
+            return Some(Cow::Owned(path_of(found.as_bytes()).to_vec()));
+        }
+        let request = find(&self.object, "request")?;
+        Some(Cow::Owned(path_of(target(request.as_bytes())?).to_vec()))
+    }
+}
+
+fn bytes(text: Cow<'_, str>) -> Cow<'_, [u8]> {
+    match text {
+        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+    }
+}
+
+/// The members of an object, their values not looked at yet.
+struct JsonMembers<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+/// A string that is borrowed where it holds no escapes.
+#[derive(Deserialize)]
+struct JsonString<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for JsonMembers<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct JsonMembersVisitor;
+        impl<'de> Visitor<'de> for JsonMembersVisitor {
+            type Value = JsonMembers<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::with_capacity(24);
+                while let Some((JsonString(name), value)) = map.next_entry()? {
+                    members.push((name, value));
+                }
+                Ok(JsonMembers(members))
+            }
+        }
+        deserializer.deserialize_map(JsonMembersVisitor)
+    }
+}
+
+/// The text of the member at a dotted path. A name with dots in it goes before a nested one.
+fn find<'a>(object: &JsonMembers<'a>, path: &str) -> Option<Cow<'a, str>> {
+    let member = |name: &str| object.0.iter().find(|(n, _)| n == name).map(|&(_, value)| value);
+    if let Some(found) = member(path).and_then(text) {
+        return Some(found);
+    }
+    path.match_indices('.').find_map(|(dot, _)| {
+        let inner: JsonMembers<'a> = serde_json::from_str(member(&path[..dot])?.get()).ok()?;
+        find(&inner, &path[dot + 1..])
+    })
+}
+
+/// The text of a string, a number, a truth value, or of the first of an array's.
+fn text(value: &RawValue) -> Option<Cow<'_, str>> {
+    let raw = value.get();
+    match raw.as_bytes().first()? {
+        b'"' => serde_json::from_str::<JsonString<'_>>(raw).ok().map(|JsonString(text)| text),
+        b'[' => {
+            let items: Vec<&RawValue> = serde_json::from_str(raw).ok()?;
+            items.first().filter(|item| !item.get().starts_with('[')).copied().and_then(text)
+        }
+        b'{' | b'n' => None,
+        _ => Some(Cow::Borrowed(raw)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NGINX: &str = r#"{"time":"2015-05-17T10:05:03+00:00","remote_addr":"192.0.2.7","remote_user":"-","request":"GET /a?b HTTP/1.1","status":200}"#;
+    const CADDY: &str = r#"{"level":"info","ts":1431857103.5241025,"request":{"remote_ip":"192.0.2.1","client_ip":"192.0.2.7","method":"GET","uri":"/a?b","headers":{"X-Key":["k1"]}},"user_id":"ann"}"#;
+
+    fn get(line: &str, hints: &Hints, name: &str) -> Result<(u64, Option<String>), Skip> {
+        let mut parser = Parser::new(hints);
+        let record = parser.parse(Message::plain(line.as_bytes()))?;
+        let value = record.get(&Field::new(name)).map(|v| String::from_utf8(v.to_vec()).unwrap());
+        Ok((record.time, value))
+    }
+
+    #[test]
+    fn usual_fields_are_found() {
+        let cases = [
+            (NGINX, "client", Some("192.0.2.7")),
+            (NGINX, "user", None),
+            (NGINX, "path", Some("/a")),
+            (NGINX, "status", Some("200")),
+            (CADDY, "client", Some("192.0.2.7")),
+            (CADDY, "user", Some("ann")),
+            (CADDY, "path", Some("/a")),
+            (CADDY, "request.headers.X-Key", Some("k1")),
+            (CADDY, "request.method", Some("GET")),
+            (CADDY, "request", None),
+            (CADDY, "request.none.deeper", None),
+        ];
+        for (line, name, value) in cases {
+            let (_, found) = get(line, &Hints::default(), name).unwrap();
+            assert_eq!(found.as_deref(), value, "{name}");
+        }
+    }
+
+    #[test]
+    fn times_are_exact() {
+        let time = |line| get(line, &Hints::default(), "client").map(|(time, _)| time);
+        assert_eq!(time(NGINX), Ok(1_431_857_103_000_000_000));
+        assert_eq!(time(CADDY), Ok(1_431_857_103_524_102_500));
+        assert_eq!(time(r#"{"msec":"1431857103.123456789"}"#), Ok(1_431_857_103_123_456_789));
+        assert_eq!(time(r#"{"time_local":"17/May/2015:10:05:03 +0000"}"#), time(NGINX));
+        assert_eq!(time(r#"{"time":null,"ts":1431857103}"#), time(NGINX));
+        assert_eq!(time(r#"{"time":"-","ts":1431857103}"#), time(NGINX));
+        assert_eq!(time(r#"{"time":"yesterday"}"#), Err(Skip::Time));
+        assert_eq!(time(r#"["time"]"#), Err(Skip::Malformed));
+    }
+
+    #[test]
+    fn an_empty_field_hides_no_other() {
+        for empty in ["\"\"", "\"-\"", "null"] {
+            let line = format!(r#"{{"ts":1,"client_ip":{empty},"remote_addr":"192.0.2.7"}}"#);
+            let found = get(&line, &Hints::default(), "client");
+            assert_eq!(found, Ok((1_000_000_000, Some("192.0.2.7".into()))));
+        }
+    }
+
+    #[test]
+    fn fields_can_be_named() {
+        let hints = Hints {
+            time_field: Some("a.t".into()),
+            key_field: Some("a.b.c".into()),
+            ..Hints::default()
+        };
+        let line = r#"{"a.t":7,"a":{"b":{"c":"x"}},"client_ip":"192.0.2.7","time":1}"#;
+        assert_eq!(get(line, &hints, "client"), Ok((7_000_000_000, Some("x".into()))));
+    }
+
+    #[test]
+    fn products_name_their_fields() {
+        let cases = [
+            // Traefik
+            r#"{"ClientAddr":"192.0.2.7:4711","ClientHost":"192.0.2.7","RequestPath":"/a?b","StartUTC":"2015-05-17T10:05:03Z","time":"2015-05-17T10:05:03Z"}"#,
+            // Cloudflare
+            r#"{"ClientIP":"192.0.2.7","ClientRequestURI":"/a?b","EdgeStartTimestamp":1431857103000000000}"#,
+            r#"{"ClientIP":"192.0.2.7","ClientRequestPath":"/a","EdgeStartTimestamp":"2015-05-17T10:05:03Z"}"#,
+            // Google Cloud
+            r#"{"httpRequest":{"remoteIp":"192.0.2.7","requestUrl":"https://example.org/a?b"},"timestamp":"2015-05-17T10:05:03.0Z"}"#,
+            // Kong
+            r#"{"client_ip":"192.0.2.7","request":{"uri":"/a?b","method":"GET"},"started_at":1431857103000}"#,
+            // API Gateway
+            r#"{"ip":"192.0.2.7","requestTime":"17/May/2015:10:05:03 +0000","resourcePath":"/a"}"#,
+            r#"{"sourceIp":"192.0.2.7","requestTimeEpoch":"1431857103000","path":"/a"}"#,
+            // Envoy
+            r#"{"start_time":"2015-05-17T10:05:03Z","downstream_remote_address":"192.0.2.7:4711","path":"/a"}"#,
+            // AWS WAF
+            r#"{"timestamp":1431857103000,"httpRequest":{"clientIp":"192.0.2.7","uri":"/a"}}"#,
+        ];
+        for line in cases {
+            let (time, path) = get(line, &Hints::default(), "path").unwrap();
+            assert_eq!((time, path.as_deref()), (1_431_857_103_000_000_000, Some("/a")), "{line}");
+            let (_, client) = get(line, &Hints::default(), "client").unwrap();
+            assert!(client.unwrap().starts_with("192.0.2.7"), "{line}");
+        }
+    }
+
+    #[test]
+    fn caddys_console() {
+        let request = r#"{"request": {"client_ip": "192.0.2.7", "uri": "/a\t{\"x\":1}", "method": "GET"}, "status": 200}"#;
+        for (stamp, level) in
+            [("2015/05/17 10:05:03.500", "INFO"), ("1431857103.5", "\x1b[34mINFO\x1b[0m")]
+        {
+            let line =
+                format!("{stamp}\t{level}\thttp.log.access.log0\thandled request\t{request}");
+            let (time, client) = get(&line, &Hints::default(), "client").unwrap();
+            assert_eq!((time, client.as_deref()), (1_431_857_103_500_000_000, Some("192.0.2.7")));
+        }
+        let (_, log) = crate::format::told(
+            &format!("2015/05/17 10:05:03.500\tINFO\thttp\thandled request\t{request}"),
+            &["client"],
+        );
+        assert_eq!(log, "1431857103.5 192.0.2.7");
+        assert_eq!(
+            get("2015/05/17 10:05:03\tINFO\tstarted", &Hints::default(), "client"),
+            Err(Skip::Malformed)
+        );
+    }
+
+    #[test]
+    fn a_client_cannot_spoil_its_line() {
+        let line = b"{\"ts\":1,\"client_ip\":\"192.0.2.7\",\"uri\":\"/\\x22\xff\"}";
+        let mut parser = Parser::new(&Hints::default());
+        let record = parser.parse(Message::plain(line)).ok().unwrap();
+        assert_eq!(record.get(&Field::Client).as_deref(), Some(&b"192.0.2.7"[..]));
+        let deep = format!("{{\"ts\":1,\"ip\":{}1{}}}", "[".repeat(60_000), "]".repeat(60_000));
+        assert_eq!(get(&deep, &Hints::default(), "client"), Ok((1_000_000_000, None)));
+    }
+}

@@ -1,0 +1,112 @@
+//! `name=value` pairs, as Heroku's router and many programs write.
+//!
+//! `2012-10-11T03:47:20+00:00 heroku[router]: at=info method=GET path="/" host=app.example.org
+//! fwd="192.0.2.7" dyno=web.1 connect=1ms service=18ms status=200 bytes=13`
+//!
+//! The time is in a field, or in front of the line.
+
+use super::{Field, names, path_of};
+use crate::envelope::Message;
+use crate::line::Skip;
+use crate::line::time;
+
+/// A line of pairs.
+pub struct Record<'a> {
+    /// Nanoseconds since the epoch.
+    pub time: u64,
+    line: &'a [u8],
+    key_field: Option<&'a str>,
+}
+
+/// Takes a line apart.
+pub(super) fn parse<'a>(
+    message: Message<'a>,
+    (time_field, key_field): (Option<&str>, Option<&'a str>),
+) -> Result<Record<'a>, Skip> {
+    let line = message.text;
+    pairs(line).next().ok_or(Skip::Malformed)?;
+    let time = |name: &str| find(line, name).and_then(time::parse_any);
+    let time = match time_field {
+        Some(name) => time(name),
+        None => names::TIMES.into_iter().find_map(time).or(message.time),
+    };
+    Ok(Record { time: time.ok_or(Skip::Time)?, line, key_field })
+}
+
+impl<'a> Record<'a> {
+    /// What the line says in a field.
+    pub fn get(&self, field: &Field) -> Option<&'a [u8]> {
+        match (field, self.key_field) {
+            (Field::Client, Some(name)) => find(self.line, name),
+            (Field::Path, _) => names::first(field, |name| find(self.line, name)).map(path_of),
+            _ => names::first(field, |name| find(self.line, name)),
+        }
+    }
+}
+
+/// The value of this name, unless it is left empty.
+fn find<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let (_, value) = pairs(line).find(|(known, _)| *known == name.as_bytes())?;
+    (!value.is_empty() && value != b"-").then_some(value)
+}
+
+/// Names and values, without the quotes around a value. A name starts behind a blank only, so that no
+/// value can hold one.
+fn pairs(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let mut rest = line;
+    std::iter::from_fn(move || {
+        loop {
+            rest = rest.trim_ascii_start();
+            let end = memchr::memchr2(b'=', b' ', rest)?;
+            let name = &rest[..end];
+            if rest[end] == b' ' || name.is_empty() {
+                rest = &rest[end + 1..];
+                continue;
+            }
+            let (value, after) = value(&rest[end + 1..]);
+            rest = after;
+            return Some((name, value));
+        }
+    })
+}
+
+/// A word, or what stands between quotes, where a backslash protects one.
+fn value(text: &[u8]) -> (&[u8], &[u8]) {
+    let Some(inner) = text.strip_prefix(b"\"") else {
+        return text.split_at(memchr::memchr(b' ', text).unwrap_or(text.len()));
+    };
+    let mut at = 0;
+    while let Some(found) = memchr::memchr2(b'"', b'\\', &inner[at.min(inner.len())..]) {
+        at += found;
+        if inner[at] == b'"' {
+            return (&inner[..at], &inner[at + 1..]);
+        }
+        at += 2;
+    }
+    (inner, b"")
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::format::{Format, told};
+
+    const PAIRS: &str = r#"at=info method=GET path="/a?b=c" host=app.example.org fwd="9.9.9.9, 192.0.2.7" dyno=web.1 connect=1ms status=200 note="x \" client_ip=9.9.9.9 ""#;
+
+    #[test]
+    fn heroku() {
+        for start in [
+            "2012-10-11T03:47:20+00:00 heroku[router]:",
+            "<158>1 2012-10-11T03:47:20+00:00 host heroku router -",
+        ] {
+            let found = told(&format!("{start} {PAIRS}"), &["client", "path", "status"]);
+            assert_eq!(found, (Format::Logfmt, "1349927240 192.0.2.7 /a 200".into()), "{start}");
+        }
+    }
+
+    #[test]
+    fn a_field_with_the_time() {
+        let line = format!("ts=2012-10-11T03:47:20.5Z level=info {PAIRS} client_ip=192.0.2.8");
+        let found = told(&line, &["client", "level", "nothing"]);
+        assert_eq!(found, (Format::Logfmt, "1349927240.5 192.0.2.8 info -".into()));
+    }
+}

@@ -1,0 +1,70 @@
+//! Mail servers: Exim's main log and Postfix's syslog.
+//!
+//! A request is a message that was accepted, one that was refused, or a failed login:
+//!
+//! - Exim: `2024-01-01 12:00:00 1rK2aB-0001Xy-2Z <= ann@example.org H=mx.example.org (helo) [192.0.2.7]
+//!   P=esmtps S=1234`, `… H=(helo) [192.0.2.7] F=<…> rejected RCPT <…>: …`, `… login authenticator
+//!   failed for (helo) [192.0.2.7]: 535 …`
+//! - Postfix: `Jan  1 12:00:00 mx postfix/smtpd[7]: 4XyZ: client=mx.example.org[192.0.2.7]`,
+//!   `… NOQUEUE: reject: RCPT from unknown[192.0.2.7]: 554 …`, `… warning: unknown[192.0.2.7]: SASL
+//!   LOGIN authentication failed: …`
+//!
+//! Every expression goes from the line's start to the address that the server itself wrote, so that
+//! what a client says in HELO or as a sender never counts.
+
+/// Exim.
+pub(super) const EXIM: &str = concat!(
+    r"^(?:(?<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?(?: [-+]\d{4})?) )?(?:\[\d+\] )?",
+    r#"(?:[\w-]{16,23} <= (?<sender>"(?:[^"\\]|\\.)*"@\S+|\S+) (?:R=\S+ )?H="#,
+    r"|[\w-]+ authenticator failed for |(?:[\w-]{16,23} )?H=)",
+    r"(?<host>[^\s(\[]+ )?(?:\([^)\s]*\) )?\[(?<client>[0-9A-Fa-f:.]+)\](?::\d+)?",
+    r"(?:: [45]\d\d | (?:.* )?(?:P=|rejected ))",
+);
+
+/// Postfix.
+pub(super) const POSTFIX: &str = concat!(
+    r"^(?:(?<queue>\w+): (?:client=|(?:milter-)?reject: \S+ from )|warning: )",
+    r"(?<host>[^\s\[\]]*)\[(?<client>[0-9A-Fa-f:.]+)\]",
+    r"(?:$|, |: (?:[45]\d\d |SASL (?<mechanism>\S+) authentication failed))",
+);
+
+#[cfg(test)]
+mod tests {
+    use crate::format::{Format, told};
+
+    #[test]
+    fn exim() {
+        let lines = [
+            "1rK2aB-0001Xy-2Z <= ann@example.org H=mx.example.org [192.0.2.7] P=esmtps S=1234",
+            "1rK2aB-0001Xy-2Z <= ann@example.org H=mx.example.org (helo) [192.0.2.7]:4711 I=[10.0.0.1]:25 P=esmtp",
+            r#"1rK2aB-0001Xy-2Z <= "a H=x [9.9.9.9] P="@b.example H=([9.9.9.9]) [192.0.2.7] P=smtp S=1"#,
+            "H=([9.9.9.9]) [192.0.2.7] F=<a@b.example> rejected RCPT <c@d.example>: relay not permitted",
+            "H=mx.example.org [192.0.2.7] temporarily rejected connection in \"connect\" ACL",
+            "dovecot_login authenticator failed for (User) [192.0.2.7]: 535 Incorrect authentication data",
+            "plain authenticator failed for h.example ([9.9.9.9]) [192.0.2.7]:99: 535 Incorrect (set_id=a)",
+        ];
+        for line in lines {
+            for stamp in ["2024-01-01 12:00:00", "2024-01-01 13:00:00.000 +0100 [77]"] {
+                let line = format!("{stamp} {line}");
+                let found = told(&line, &["client"]);
+                assert_eq!(found, (Format::Exim, "1704110400 192.0.2.7".into()), "{line}");
+            }
+        }
+        let syslog = format!("2024-01-01T12:00:00Z mx exim[7]: {}", lines[0]);
+        assert_eq!(told(&syslog, &["client"]), (Format::Exim, "1704110400 192.0.2.7".into()));
+    }
+
+    #[test]
+    fn postfix() {
+        for line in [
+            "smtpd[7]: 4XyZ12: client=mx.example.org[192.0.2.7]",
+            "smtpd[7]: 4XyZ12: client=unknown[192.0.2.7], sasl_method=PLAIN, sasl_username=ann",
+            "smtpd[7]: NOQUEUE: reject: RCPT from unknown[192.0.2.7]: 554 5.7.1 <x>: Relay access denied; helo=<[9.9.9.9]>",
+            "submission/smtpd[7]: warning: unknown[192.0.2.7]: SASL LOGIN authentication failed: UGFz",
+        ] {
+            let line = format!("2024-01-01T12:00:00+00:00 mx postfix/{line}");
+            let found = told(&line, &["client"]);
+            assert_eq!(found, (Format::Postfix, "1704110400 192.0.2.7".into()), "{line}");
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! Log formats: a line's bytes in, a [`Record`] out.
+//!
+//! Only what is asked for is looked for: a record finds its fields when they are read.
+
+mod aws;
+mod common;
+mod csv;
+mod detect;
+mod envoy;
+mod field;
+mod haproxy;
+mod hints;
+mod json;
+mod logfmt;
+mod mail;
+mod names;
+mod nginx_error;
+pub mod notation;
+pub mod pattern;
+mod sshd;
+mod sshd_lines;
+mod w3c;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+pub use detect::{detect, envelope_of};
+pub use field::Field;
+use field::{path_of, target};
+pub use hints::Hints;
+pub use pattern::Pattern;
+
+use crate::envelope::{Envelope, Opener};
+use crate::line::Skip;
+use crate::line::Years;
+
+/// What a log is written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Apache's and nginx's usual one: client, user, time, request, status, size, referrer, agent.
+    Combined,
+    /// As combined, without referrer and agent.
+    Common,
+    /// As combined, behind the virtual host.
+    Vhost,
+    /// An object a line, as most products can write.
+    Json,
+    /// A header `time,key[,cost]`, then a line a request.
+    Csv,
+    /// W3C extended: IIS, CloudFront.
+    W3c,
+    /// `name=value` pairs: Heroku's router.
+    Logfmt,
+    /// HAProxy's HTTP and TCP logs.
+    Haproxy,
+    /// Envoy's default.
+    Envoy,
+    /// Istio's default.
+    Istio,
+    /// AWS's load balancers.
+    Alb,
+    /// AWS S3's server access log.
+    S3,
+    /// The requests that nginx has limited.
+    NginxError,
+    /// Exim's main log.
+    Exim,
+    /// Postfix's syslog.
+    Postfix,
+    /// Failed attempts in the ssh daemon's syslog.
+    Sshd,
+    /// Every line with an address in the ssh daemon's syslog.
+    SshdLines,
+    /// As `--pattern` or `--log-format` says.
+    Pattern,
+}
+
+impl Format {
+    /// Every format that has a name.
+    pub const ALL: [Self; 17] = [
+        Self::Combined,
+        Self::Common,
+        Self::Vhost,
+        Self::Json,
+        Self::Csv,
+        Self::W3c,
+        Self::Logfmt,
+        Self::Haproxy,
+        Self::Envoy,
+        Self::Istio,
+        Self::Alb,
+        Self::S3,
+        Self::NginxError,
+        Self::Exim,
+        Self::Postfix,
+        Self::Sshd,
+        Self::SshdLines,
+    ];
+
+    /// Products by the format that they write.
+    const PRODUCTS: [(&str, Self); 14] = [
+        ("nginx", Self::Combined),
+        ("apache", Self::Combined),
+        ("traefik", Self::Json),
+        ("caddy", Self::Json),
+        ("cloudflare", Self::Json),
+        ("gcp", Self::Json),
+        ("kong", Self::Json),
+        ("api-gateway", Self::Json),
+        ("iis", Self::W3c),
+        ("cloudfront", Self::W3c),
+        ("heroku", Self::Logfmt),
+        ("elb", Self::Alb),
+        ("ssh", Self::Sshd),
+        ("nginx-limit", Self::NginxError),
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Combined => "combined",
+            Self::Common => "common",
+            Self::Vhost => "vhost",
+            Self::Json => "json",
+            Self::Csv => "csv",
+            Self::W3c => "w3c",
+            Self::Logfmt => "logfmt",
+            Self::Haproxy => "haproxy",
+            Self::Envoy => "envoy",
+            Self::Istio => "istio",
+            Self::Alb => "alb",
+            Self::S3 => "s3",
+            Self::NginxError => "nginx-error",
+            Self::Exim => "exim",
+            Self::Postfix => "postfix",
+            Self::Sshd => "sshd",
+            Self::SshdLines => "sshd-lines",
+            Self::Pattern => "pattern",
+        }
+    }
+
+    /// The format of this name, or the one that the product of this name writes.
+    pub fn named(name: &str) -> Option<Self> {
+        let known = Self::ALL.into_iter().find(|format| format.name() == name);
+        known.or_else(|| Self::PRODUCTS.into_iter().find(|(n, _)| *n == name).map(|(_, f)| f))
+    }
+
+    /// All names, with commas between them.
+    pub fn names() -> String {
+        Self::ALL.map(Self::name).join(", ")
+    }
+
+    /// The expression of its lines, and how the program's name starts that syslog must tell.
+    fn preset(self) -> Option<(&'static str, &'static str)> {
+        Some(match self {
+            Self::Haproxy => (haproxy::LINE, ""),
+            Self::Envoy => (envoy::ENVOY, ""),
+            Self::Istio => (envoy::ISTIO, ""),
+            Self::Alb => (aws::ALB, ""),
+            Self::S3 => (aws::S3, ""),
+            Self::NginxError => (nginx_error::LINE, ""),
+            Self::Exim => (mail::EXIM, ""),
+            Self::Postfix => (mail::POSTFIX, "postfix"),
+            _ => return None,
+        })
+    }
+}
+
+/// Reads the lines of one log.
+pub struct Parser {
+    opener: Opener,
+    years: Years,
+    body: Body,
+}
+
+/// Reads the lines of one format.
+enum Body {
+    Common(common::Parser),
+    Json(json::Parser),
+    Csv(csv::Parser),
+    W3c(w3c::Parser),
+    Logfmt { time_field: Option<String>, key_field: Option<String> },
+    Pattern(pattern::Parser),
+    Sshd(sshd::Parser),
+    SshdLines,
+}
+
+impl Parser {
+    /// A parser for a log in this format and envelope, `modified` last at that time.
+    pub fn new(
+        (envelope, format): (Envelope, Format),
+        hints: &Hints,
+        modified: SystemTime,
+    ) -> Self {
+        let years = Years::new(hints.year, modified);
+        Self { opener: Opener::new(envelope), years, body: Body::new(format, hints) }
+    }
+
+    /// The same, going on with the years where another log ended.
+    pub fn following(self, last: Self) -> Self {
+        Self { years: last.years, ..self }
+    }
+
+    /// The names of its fields; none where each line has its own.
+    pub fn fields(&self) -> Option<Vec<&str>> {
+        match &self.body {
+            Body::Common(_) => Some(common::FIELDS.to_vec()),
+            Body::Pattern(parser) => Some(parser.fields()),
+            Body::Sshd(_) | Body::SshdLines => Some(sshd::FIELDS.to_vec()),
+            Body::Json(_) | Body::Csv(_) | Body::W3c(_) | Body::Logfmt { .. } => None,
+        }
+    }
+
+    /// Whether it looks for time and client in fields that can be named.
+    pub fn takes_names(&self) -> bool {
+        matches!(self.body, Body::Json(_) | Body::Csv(_) | Body::Logfmt { .. })
+    }
+
+    /// The request on a line; `None` where the line is a header.
+    ///
+    /// # Errors
+    /// Why the line is none.
+    #[inline]
+    pub fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Option<Record<'a>>, Skip> {
+        let message = self.opener.open(line, &mut self.years)?;
+        match &mut self.body {
+            Body::Common(parser) => parser.parse(message.text).map(|r| Some(Record::Common(r))),
+            Body::Json(parser) => parser.parse(message).map(|r| Some(Record::Json(r))),
+            Body::Csv(parser) => Ok(parser.parse(message.text)?.map(Record::Csv)),
+            Body::W3c(parser) => Ok(parser.parse(message.text)?.map(Record::W3c)),
+            Body::Logfmt { time_field, key_field } => {
+                let names = (time_field.as_deref(), key_field.as_deref());
+                logfmt::parse(message, names).map(|r| Some(Record::Logfmt(r)))
+            }
+            Body::Pattern(parser) => parser.parse(message).map(|r| Some(Record::Pattern(r))),
+            Body::Sshd(parser) => parser.parse(message).map(|r| Some(Record::Sshd(r))),
+            Body::SshdLines => {
+                sshd_lines::parse(message.text, &mut self.years).map(|r| Some(Record::SshdLines(r)))
+            }
+        }
+    }
+}
+
+impl Body {
+    fn new(format: Format, hints: &Hints) -> Self {
+        if let Some((expression, program)) = format.preset()
+            && let Some(pattern) = Pattern::preset(expression, program)
+        {
+            return Self::Pattern(pattern::Parser::new(Arc::new(pattern)));
+        }
+        match (format, &hints.pattern) {
+            (Format::Pattern, Some(pattern)) => {
+                Self::Pattern(pattern::Parser::new(pattern.clone()))
+            }
+            (Format::Vhost, _) => Self::Common(common::Parser::new(true)),
+            (Format::Json, _) => Self::Json(json::Parser::new(hints)),
+            (Format::Csv, _) => Self::Csv(csv::Parser::new(hints)),
+            (Format::W3c, _) => Self::W3c(w3c::Parser::default()),
+            (Format::Logfmt, _) => Self::Logfmt {
+                time_field: hints.time_field.clone(),
+                key_field: hints.key_field.clone(),
+            },
+            (Format::Sshd, _) => Self::Sshd(sshd::Parser::default()),
+            (Format::SshdLines, _) => Self::SshdLines,
+            _ => Self::Common(common::Parser::new(false)),
+        }
+    }
+}
+
+/// One request.
+pub enum Record<'a> {
+    /// Of a web server's log.
+    Common(common::Record<'a>),
+    /// Of JSON lines.
+    Json(json::Record<'a>),
+    /// Of CSV.
+    Csv(csv::Record<'a>),
+    /// Of a W3C log.
+    W3c(w3c::Record<'a>),
+    /// Of pairs.
+    Logfmt(logfmt::Record<'a>),
+    /// Of lines with a pattern.
+    Pattern(pattern::Record<'a>),
+    /// A failed attempt.
+    Sshd(sshd::Record<'a>),
+    /// Of the ssh daemon.
+    SshdLines(sshd_lines::Record<'a>),
+}
+
+impl<'a> Record<'a> {
+    /// When it was, in nanoseconds since the epoch.
+    #[inline]
+    pub fn time(&self) -> u64 {
+        match self {
+            Self::Common(record) => record.time,
+            Self::Json(record) => record.time,
+            Self::Csv(record) => record.time,
+            Self::W3c(record) => record.time,
+            Self::Logfmt(record) => record.time,
+            Self::Pattern(record) => record.time,
+            Self::Sshd(record) => record.time,
+            Self::SshdLines(record) => record.time,
+        }
+    }
+
+    /// What it says in a field; `None` where that is missing or left empty by a `-`.
+    #[inline]
+    pub fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
+        match self {
+            Self::Common(record) => record.get(field).map(Cow::Borrowed),
+            Self::Json(record) => record.get(field),
+            Self::Csv(record) => record.get(field),
+            Self::W3c(record) => record.get(field).map(Cow::Borrowed),
+            Self::Logfmt(record) => record.get(field).map(Cow::Borrowed),
+            Self::Pattern(record) => record.get(field).map(Cow::Borrowed),
+            Self::Sshd(record) => record.get(field).map(Cow::Borrowed),
+            Self::SshdLines(record) => record.get(field).map(Cow::Borrowed),
+        }
+    }
+
+    /// The cost that the format itself has a place for.
+    pub fn cost(&self) -> Option<Cow<'a, [u8]>> {
+        match self {
+            Self::Csv(record) => record.cost(),
+            Self::Pattern(record) => record.cost().map(Cow::Borrowed),
+            Self::Sshd(record) => record.cost().map(Cow::Borrowed),
+            _ => None,
+        }
+    }
+
+    /// Whether a client is an address, to be cut to its prefix.
+    #[inline]
+    pub fn has_addresses(&self) -> bool {
+        !matches!(self, Self::Csv(_))
+    }
+}
+
+/// The format found for a log, and its last line's time and fields, addresses as a key has them.
+#[cfg(test)]
+fn told(log: &str, fields: &[&str]) -> (Format, String) {
+    use crate::reading::KeyMaker;
+    use earrrl_tower::Prefixes;
+
+    let hints = Hints { year: Some(2009), ..Hints::default() };
+    let Some(found) = detect(log.as_bytes(), &hints) else { panic!("no format: {log}") };
+    let mut parser = Parser::new(found, &hints, SystemTime::UNIX_EPOCH);
+    let mut told = String::new();
+    for line in log.lines() {
+        let Ok(Some(record)) = parser.parse(line.as_bytes()) else { continue };
+        told = format!("{}", (record.time() / 1_000) as f64 / 1e6);
+        for field in fields {
+            let Ok(key) = field.parse() else { panic!("no field: {field}") };
+            let mut keys = KeyMaker::new(key, Prefixes::new(32, 128), true);
+            let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
+            told += " ";
+            told += &keys.with(&record, text).unwrap_or_else(|_| "-".into());
+        }
+    }
+    (found.1, told)
+}

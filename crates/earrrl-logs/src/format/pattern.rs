@@ -1,0 +1,241 @@
+//! Lines that a regular expression takes apart: `--pattern`, `--log-format`, and most products.
+//!
+//! The groups name the fields. `time` is the time, `key` or `client` the client, `cost` the cost; a
+//! path is found in `path`, or in the target of `request`.
+
+use std::sync::Arc;
+
+use regex::bytes::{CaptureLocations, Regex, RegexBuilder};
+
+use super::{Field, path_of, target};
+use crate::envelope::Message;
+use crate::line::Skip;
+use crate::line::time;
+
+/// The largest automaton that an expression may need, in bytes.
+const MAX_SIZE: usize = 4 << 20;
+
+/// An expression, and what its groups are.
+#[derive(Debug, Clone)]
+pub struct Pattern {
+    regex: Regex,
+    /// By group's number, the whole match's being empty.
+    names: Vec<String>,
+    /// How the time is written, where it is none of the usual notations.
+    time_format: Option<String>,
+    /// How the name of the program starts that syslog must name.
+    program: &'static str,
+}
+
+impl Pattern {
+    /// A pattern of such lines.
+    ///
+    /// # Errors
+    /// In one line, what is wrong with the expression.
+    pub fn new(expression: &str) -> Result<Self, String> {
+        let regex = RegexBuilder::new(expression).unicode(false).size_limit(MAX_SIZE).build();
+        let regex = regex.map_err(|error| last_line(&error.to_string()))?;
+        let names = regex.capture_names().map(|name| name.unwrap_or("").to_owned()).collect();
+        Ok(Self { regex, names, time_format: None, program: "" })
+    }
+
+    /// As given with `--pattern`: an expression that says where time and client are.
+    ///
+    /// # Errors
+    /// In one line, what is wrong with it.
+    pub fn given(expression: &str) -> Result<Self, String> {
+        let pattern = Self::new(expression)?;
+        for name in ["time", "key"] {
+            if pattern.place(name).is_none() {
+                return Err(format!("expected a group for the {name}, `(?<{name}>…)`"));
+            }
+        }
+        Ok(pattern)
+    }
+
+    /// The pattern of a product; it is tried in this module's tests.
+    pub(super) fn preset(expression: &str, program: &'static str) -> Option<Self> {
+        Self::new(expression).ok().map(|pattern| Self { program, ..pattern })
+    }
+
+    /// The same with times in a notation of strptime's.
+    pub fn with_time_format(&self, format: &str) -> Self {
+        Self { time_format: Some(format.to_owned()), ..self.clone() }
+    }
+
+    /// The fields that a record has.
+    pub fn fields(&self) -> Vec<&str> {
+        let named = self.names.iter().map(String::as_str).filter(|name| !name.is_empty());
+        let also = [
+            ("client", self.place("key").or(self.place("forwarded_for"))),
+            ("path", self.place("request")),
+            ("method", self.place("request")),
+        ];
+        named.chain(also.into_iter().filter_map(|(name, group)| group.map(|_| name))).collect()
+    }
+
+    fn place(&self, name: &str) -> Option<usize> {
+        self.names.iter().position(|known| known == name)
+    }
+}
+
+/// Errors of regular expressions are drawn over several lines.
+fn last_line(text: &str) -> String {
+    text.lines().last().unwrap_or(text).trim_start_matches("error: ").to_owned()
+}
+
+/// Reads such lines.
+pub struct Parser {
+    pattern: Arc<Pattern>,
+    spans: CaptureLocations,
+    /// The last time, since busy logs repeat it.
+    last: (Vec<u8>, u64),
+}
+
+/// A line that fits.
+pub struct Record<'a> {
+    /// Nanoseconds since the epoch.
+    pub time: u64,
+    line: &'a [u8],
+    pattern: &'a Pattern,
+    spans: &'a CaptureLocations,
+}
+
+impl Parser {
+    /// A parser of lines with this pattern.
+    pub fn new(pattern: Arc<Pattern>) -> Self {
+        let spans = pattern.regex.capture_locations();
+        Self { pattern, spans, last: (Vec::new(), 0) }
+    }
+
+    /// The fields that a record has.
+    pub fn fields(&self) -> Vec<&str> {
+        self.pattern.fields()
+    }
+
+    /// Takes a line apart.
+    ///
+    /// # Errors
+    /// Returns the reason for skipping the line.
+    pub fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Record<'a>, Skip> {
+        if !message.program.starts_with(self.pattern.program.as_bytes()) {
+            return Err(Skip::Malformed);
+        }
+        let line = message.text;
+        if self.pattern.regex.captures_read(&mut self.spans, line).is_none() {
+            return Err(Skip::Malformed);
+        }
+        let group = self.pattern.place("time").and_then(|place| self.spans.get(place));
+        let time = match group {
+            Some((start, end)) => self.time(&line[start..end]),
+            None => message.time,
+        };
+        let time = time.ok_or(Skip::Time)?;
+        Ok(Record { time, line, pattern: &self.pattern, spans: &self.spans })
+    }
+
+    fn time(&mut self, text: &[u8]) -> Option<u64> {
+        if self.last.0 != text || text.is_empty() {
+            self.last.1 = match &self.pattern.time_format {
+                Some(format) => time::parse_as(format, text)?,
+                None => time::parse_any(text)?,
+            };
+            self.last.0.clear();
+            self.last.0.extend_from_slice(text);
+        }
+        Some(self.last.1)
+    }
+}
+
+impl<'a> Record<'a> {
+    /// What the line says in a field.
+    pub fn get(&self, field: &Field) -> Option<&'a [u8]> {
+        match field {
+            Field::Client => {
+                ["key", "client", "forwarded_for"].into_iter().find_map(|name| self.group(name))
+            }
+            Field::Path => match self.group("path") {
+                Some(path) => Some(path_of(path)),
+                None => Some(path_of(target(self.group("request")?)?)),
+            },
+            Field::User | Field::Forwarded => self.group(field.name()),
+            Field::Named(name) => self.group(name).or_else(|| {
+                let method = || self.group("request")?.split(|&b| b == b' ').next();
+                (name == "method").then(method)?
+            }),
+        }
+    }
+
+    /// The cost, where the pattern has a group for it.
+    pub fn cost(&self) -> Option<&'a [u8]> {
+        self.group("cost")
+    }
+
+    fn group(&self, name: &str) -> Option<&'a [u8]> {
+        let (start, end) = self.spans.get(self.pattern.place(name)?)?;
+        let text = &self.line[start..end];
+        (!text.is_empty() && text != b"-").then_some(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Found = (u64, Option<String>, Option<String>);
+
+    fn read(pattern: Pattern, lines: &[&str]) -> Vec<Result<Found, Skip>> {
+        let mut parser = Parser::new(Arc::new(pattern));
+        let text = |value: Option<&[u8]>| value.map(|v| String::from_utf8_lossy(v).into_owned());
+        let mut one = |line: &&str| {
+            let record = parser.parse(Message::plain(line.as_bytes()))?;
+            Ok((record.time, text(record.get(&Field::Client)), text(record.cost())))
+        };
+        lines.iter().map(&mut one).collect()
+    }
+
+    #[test]
+    fn groups_are_time_key_and_cost() {
+        let pattern = Pattern::given(r"^(?<time>\S+) (?<key>\S+)(?: cost=(?<cost>\d+))?").unwrap();
+        let lines = ["5 a cost=7", "2015-05-17T10:05:03Z b", "x c", "", "6 -"];
+        let expected = [
+            Ok((5_000_000_000, Some("a".into()), Some("7".into()))),
+            Ok((1_431_857_103_000_000_000, Some("b".into()), None)),
+            Err(Skip::Time),
+            Err(Skip::Malformed),
+            Ok((6_000_000_000, None, None)),
+        ];
+        assert_eq!(read(pattern, &lines), expected);
+    }
+
+    #[test]
+    fn times_in_a_notation_of_their_own() {
+        for (format, text) in [
+            ("%d.%m.%Y %H:%M:%S", "17.05.2015 10:05:03"),
+            ("%d.%m.%y %T %z", "17.05.15 12:05:03 +0200"),
+            ("%s", "1431857103"),
+        ] {
+            let pattern = Pattern::given("^(?<time>.*) (?<key>.*)$").unwrap();
+            let pattern = pattern.with_time_format(format);
+            let found = read(pattern, &[&format!("{text} a"), "2015 a"]);
+            assert_eq!(
+                found[0],
+                Ok((1_431_857_103_000_000_000, Some("a".into()), None)),
+                "{format}"
+            );
+        }
+    }
+
+    #[test]
+    fn mistakes_are_told_in_one_line() {
+        for (expression, told) in [
+            ("(", "unclosed group"),
+            ("(?<time>x)", "a group for the key"),
+            ("(?<key>x)", "a group for the time"),
+            (r"(?<time>x)(?<key>(a{1000}){1000})", "size limit"),
+        ] {
+            let error = Pattern::given(expression).unwrap_err();
+            assert!(error.contains(told) && !error.contains('\n'), "{error}");
+        }
+    }
+}

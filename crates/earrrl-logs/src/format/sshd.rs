@@ -1,0 +1,289 @@
+//! Failed attempts to log in by ssh, each counted once, from the ssh daemon's syslog.
+//!
+//! One attempt leaves up to four lines: `Invalid user`, PAM's, `Failed password`, and the end of the
+//! connection. `Failed … for` counts, unless it is about the invalid user that has counted already. A
+//! connection that ends before anything failed counts then: daemons that take keys only write no
+//! more. An accepted login is no failure.
+//!
+//! The address is the one that the daemon itself wrote at the end of the line. Before it stands the
+//! user's name, in which a client can write what it likes: `Invalid user from 9.9.9.9 from 192.0.2.7
+//! port 22`.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use super::Field;
+use crate::envelope::Message;
+use crate::line::Skip;
+
+/// What such lines say.
+pub(super) const FIELDS: [&str; 2] = ["client", "user"];
+
+/// Connections remembered; beyond, all are forgotten.
+const MOST: usize = 1 << 16;
+
+/// How lines start that end a connection before a login.
+const ENDS: [&[u8]; 3] = [b"Connection closed by ", b"Connection reset by ", b"Disconnected from "];
+
+/// Reads such lines.
+#[derive(Default)]
+pub(super) struct Parser {
+    /// What has counted of a connection, by process and address.
+    connections: HashMap<Vec<u8>, CountedConnection>,
+}
+
+/// What has counted of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CountedConnection {
+    /// The invalid user, whose first failure is the same attempt.
+    InvalidUser,
+    /// An attempt that is over, or a login.
+    Attempt,
+}
+
+/// A failed attempt.
+pub struct Record<'a> {
+    /// Nanoseconds since the epoch.
+    pub time: u64,
+    client: &'a [u8],
+    user: &'a [u8],
+    /// How many attempts: syslog may put equal ones together.
+    repeated: Option<&'a [u8]>,
+}
+
+/// What a line tells.
+enum SshdEvent {
+    InvalidUser,
+    Failed { invalid_user: bool },
+    Ended,
+    Accepted,
+}
+
+impl Parser {
+    /// Takes a line apart.
+    pub(super) fn parse<'a>(&mut self, message: Message<'a>) -> Result<Record<'a>, Skip> {
+        if !message.program.starts_with(b"sshd") {
+            return Err(Skip::Malformed);
+        }
+        let (text, repeated) = repeated(message.text);
+        let (event, rest) = event(text).ok_or(Skip::NoRequest)?;
+        let (user, client) = user_and_client(&event, rest).ok_or(Skip::NoClient)?;
+        if !self.counts(&event, &[message.program, b" ", client].concat()) {
+            return Err(Skip::NoRequest);
+        }
+        let time = message.time.ok_or(Skip::Time)?;
+        Ok(Record { time, client, user, repeated })
+    }
+
+    /// Whether this is an attempt that has not counted yet.
+    fn counts(&mut self, event: &SshdEvent, connection: &[u8]) -> bool {
+        if self.connections.len() >= MOST {
+            self.connections.clear();
+        }
+        let before = match event {
+            SshdEvent::Ended => self.connections.remove(connection),
+            SshdEvent::InvalidUser => {
+                self.connections.insert(connection.to_owned(), CountedConnection::InvalidUser)
+            }
+            SshdEvent::Failed { .. } | SshdEvent::Accepted => {
+                self.connections.insert(connection.to_owned(), CountedConnection::Attempt)
+            }
+        };
+        match event {
+            SshdEvent::InvalidUser => true,
+            SshdEvent::Failed { invalid_user } => {
+                !invalid_user || before != Some(CountedConnection::InvalidUser)
+            }
+            SshdEvent::Ended => before.is_none(),
+            SshdEvent::Accepted => false,
+        }
+    }
+}
+
+impl<'a> Record<'a> {
+    /// What the line says in a field.
+    pub fn get(&self, field: &Field) -> Option<&'a [u8]> {
+        match field {
+            Field::Client => Some(self.client),
+            Field::User => (!self.user.is_empty()).then_some(self.user),
+            Field::Path | Field::Forwarded | Field::Named(_) => None,
+        }
+    }
+
+    /// How many attempts the line stands for.
+    pub fn cost(&self) -> Option<&'a [u8]> {
+        self.repeated
+    }
+}
+
+/// Out of `message repeated 2 times: [ … ]`.
+fn repeated(text: &[u8]) -> (&[u8], Option<&[u8]>) {
+    let parts = || {
+        let rest = text.strip_prefix(b"message repeated ")?;
+        let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
+        let inner = rest[digits..].strip_prefix(b" times: [ ")?.strip_suffix(b"]")?;
+        Some((inner, Some(&rest[..digits])))
+    };
+    parts().unwrap_or((text, None))
+}
+
+/// What a line tells, and what follows.
+fn event(text: &[u8]) -> Option<(SshdEvent, &[u8])> {
+    if let Some(rest) = text.strip_prefix(b"Failed ") {
+        let at = memchr::memmem::find(rest, b" for ")?;
+        let method = &rest[..at];
+        let rest = &rest[at + 5..];
+        // With `none` a client only asks how it may log in.
+        let invalid_user = rest.starts_with(b"invalid user ");
+        let asks = method == b"none" && !invalid_user;
+        let failed = !asks && !method.contains(&b' ');
+        return failed.then_some((SshdEvent::Failed { invalid_user }, rest));
+    }
+    for start in [&b"Invalid user "[..], b"Illegal user "] {
+        if let Some(rest) = text.strip_prefix(start) {
+            return Some((SshdEvent::InvalidUser, rest));
+        }
+    }
+    if let Some(rest) = text.strip_prefix(b"Accepted ") {
+        return Some((SshdEvent::Accepted, &rest[memchr::memmem::find(rest, b" for ")? + 5..]));
+    }
+    let rest = ENDS.iter().find_map(|start| text.strip_prefix(*start))?;
+    let known = [&b"authenticating user "[..], b"invalid user "];
+    let rest = known.iter().find_map(|start| rest.strip_prefix(*start))?;
+    Some((SshdEvent::Ended, rest))
+}
+
+/// The user and the address behind it, which is the last one on the line.
+fn user_and_client<'a>(event: &SshdEvent, rest: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+    let rest = rest.strip_prefix(b"invalid user ").unwrap_or(rest);
+    let rest = rest.strip_suffix(b" [preauth]").unwrap_or(rest);
+    let mark: &[u8] = if matches!(event, SshdEvent::Ended) { b" " } else { b"from " };
+    let port = memchr::memmem::rfind(rest, b" port ");
+    // What follows the port is the protocol, and a key's name.
+    let end = match port {
+        Some(at) if rest[at + 6..].first().is_some_and(u8::is_ascii_digit) => at,
+        _ => rest.len(),
+    };
+    let at = memchr::memmem::rfind(&rest[..end], mark)?;
+    let client = rest[at + mark.len()..end].trim_ascii_end();
+    address(client)?;
+    Some((rest[..at].trim_ascii(), client))
+}
+
+/// An address, the zone of a local one apart.
+fn address(text: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(text).ok()?;
+    text.split('%').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::line::time::SECOND;
+
+    fn attempts(lines: &[(&str, &str)]) -> Vec<String> {
+        let mut parser = Parser::default();
+        let mut found = Vec::new();
+        for (program, text) in lines {
+            let (program, text) = (program.as_bytes(), text.as_bytes());
+            if let Ok(record) = parser.parse(Message { time: Some(SECOND), program, text }) {
+                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                let times = record.cost().map(|times| format!(" x{}", text(times)));
+                found.push(
+                    text(record.client) + " " + &text(record.user) + &times.unwrap_or_default(),
+                );
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn each_failed_attempt_once() {
+        let sessions: [(&[&str], &[&str]); 10] = [
+            (
+                &[
+                    "Invalid user bob from 192.0.2.7 port 4711",
+                    "pam_unix(sshd:auth): check pass; user unknown",
+                    "pam_unix(sshd:auth): authentication failure; logname= uid=0 rhost=192.0.2.7",
+                    "Failed password for invalid user bob from 192.0.2.7 port 4711 ssh2",
+                    "Failed password for invalid user bob from 192.0.2.7 port 4711 ssh2",
+                    "Disconnected from invalid user bob 192.0.2.7 port 4711 [preauth]",
+                ],
+                &["192.0.2.7 bob", "192.0.2.7 bob"],
+            ),
+            (
+                &[
+                    "pam_unix(sshd:auth): authentication failure; rhost=192.0.2.7  user=root",
+                    "Failed password for root from 192.0.2.7 port 4711 ssh2",
+                    "message repeated 2 times: [ Failed password for root from 192.0.2.7 port 4711 ssh2]",
+                    "error: maximum authentication attempts exceeded for root from 192.0.2.7 port 4711 ssh2 [preauth]",
+                    "Disconnecting authenticating user root 192.0.2.7 port 4711: Too many [preauth]",
+                    "Connection closed by authenticating user root 192.0.2.7 port 4711 [preauth]",
+                ],
+                &["192.0.2.7 root", "192.0.2.7 root x2"],
+            ),
+            (
+                &["Connection closed by authenticating user root 192.0.2.7 port 1 [preauth]"],
+                &["192.0.2.7 root"],
+            ),
+            (
+                &[
+                    "Invalid user a b from 2001:db8::1 port 1",
+                    "Connection closed by invalid user a b 2001:db8::1 port 1 [preauth]",
+                ],
+                &["2001:db8::1 a b"],
+            ),
+            (
+                &[
+                    "Accepted publickey for ann from 192.0.2.7 port 1 ssh2: RSA SHA256:x",
+                    "Disconnected from user ann 192.0.2.7 port 1",
+                ],
+                &[],
+            ),
+            (
+                &[
+                    "Failed password for ann from 192.0.2.7 port 1 ssh2",
+                    "Accepted password for ann from 192.0.2.7 port 1 ssh2",
+                ],
+                &["192.0.2.7 ann"],
+            ),
+            (&["Invalid user from 10.9.9.9 from 5.6.7.8 port 22"], &["5.6.7.8 from 10.9.9.9"]),
+            (
+                &[
+                    "Failed password for invalid user a from 9.9.9.9 port 22 ssh2 from 192.0.2.7 port 1 ssh2",
+                ],
+                &["192.0.2.7 a from 9.9.9.9 port 22 ssh2"],
+            ),
+            (
+                &[
+                    "Illegal user bob from 192.0.2.7",
+                    "Failed none for ann from 192.0.2.7 port 1 ssh2",
+                ],
+                &["192.0.2.7 bob"],
+            ),
+            (
+                &[
+                    "Failed password for root from localhost port 1 ssh2",
+                    "Server listening on 0.0.0.0 port 22.",
+                ],
+                &[],
+            ),
+        ];
+        for (lines, expected) in sessions {
+            let lines: Vec<_> = lines.iter().map(|line| ("sshd[7]", *line)).collect();
+            assert_eq!(attempts(&lines), expected, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn connections_are_told_apart() {
+        let failed = "Failed password for invalid user bob from 192.0.2.7 port 4711 ssh2";
+        let lines = [
+            ("sshd[7]", "Invalid user bob from 192.0.2.7 port 4711"),
+            ("sshd-session[8]", failed),
+            ("sshd[7]", failed),
+            ("cron[7]", failed),
+        ];
+        assert_eq!(attempts(&lines), ["192.0.2.7 bob"; 2]);
+    }
+}

@@ -1,0 +1,120 @@
+//! W3C's extended log format, as IIS and CloudFront write: `#Fields:` names the columns.
+//!
+//! ```text
+//! #Fields: date time c-ip cs-username cs-method cs-uri-stem sc-status
+//! 2024-01-01 12:00:00 192.0.2.7 - GET /index.html 200
+//! ```
+//!
+//! Times are in UTC. CloudFront puts tabs between the columns, IIS blanks.
+
+use super::Field;
+use crate::line::Skip;
+use crate::line::time;
+
+/// The columns, the more telling first.
+const CLIENTS: [&str; 2] = ["c-ip", "c-dns"];
+const USERS: [&str; 2] = ["cs-username", "x-cs-username"];
+const PATHS: [&str; 2] = ["cs-uri-stem", "cs-uri"];
+const FORWARDED: [&str; 3] = ["x-forwarded-for", "cs(x-forwarded-for)", "x-forwarded"];
+
+/// Reads such lines.
+#[derive(Default)]
+pub(super) struct Parser {
+    names: Vec<Vec<u8>>,
+}
+
+/// A line and its columns' names.
+pub struct Record<'a> {
+    /// Nanoseconds since the epoch.
+    pub time: u64,
+    line: &'a [u8],
+    names: &'a [Vec<u8>],
+}
+
+impl Parser {
+    /// Takes a line apart; `None` for a directive.
+    pub(super) fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Option<Record<'a>>, Skip> {
+        if line.first() == Some(&b'#') {
+            if let Some(names) = names(line) {
+                self.names = names;
+            }
+            return Ok(None);
+        }
+        if columns(line).count() != self.names.len() {
+            return Err(Skip::Malformed);
+        }
+        let mut record = Record { time: 0, line, names: &self.names };
+        record.time = record.when().ok_or(Skip::Time)?;
+        Ok(Some(record))
+    }
+}
+
+impl<'a> Record<'a> {
+    /// What the line says in a column.
+    pub fn get(&self, field: &Field) -> Option<&'a [u8]> {
+        match field {
+            Field::Client => self.first(&CLIENTS),
+            Field::User => self.first(&USERS),
+            Field::Path => self.first(&PATHS).map(super::path_of),
+            Field::Forwarded => self.first(&FORWARDED),
+            Field::Named(name) => self.column(name),
+        }
+    }
+
+    fn first(&self, names: &[&str]) -> Option<&'a [u8]> {
+        names.iter().find_map(|name| self.column(name))
+    }
+
+    fn column(&self, name: &str) -> Option<&'a [u8]> {
+        let named = |known: &Vec<u8>| known.eq_ignore_ascii_case(name.as_bytes());
+        let value = columns(self.line).nth(self.names.iter().position(named)?)?;
+        (value != b"-" && !value.is_empty()).then_some(value)
+    }
+
+    /// Date and time of day, with a fraction at most.
+    fn when(&self) -> Option<u64> {
+        let (date, clock) = (self.column("date")?, self.column("time")?);
+        time::parse_iso(&[date, b" ", clock].concat())
+    }
+}
+
+/// Whether a log starts with directives that name its columns.
+pub(super) fn is_header(line: &[u8]) -> bool {
+    let directives: [&[u8]; 5] =
+        [b"#Fields:", b"#Version:", b"#Software:", b"#Date:", b"#Start-Date:"];
+    directives.iter().any(|directive| line.starts_with(directive))
+}
+
+fn names(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let names = line.strip_prefix(b"#Fields:")?.split(u8::is_ascii_whitespace);
+    Some(names.filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
+}
+
+fn columns(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let separator = if line.contains(&b'\t') { b'\t' } else { b' ' };
+    line.split(move |&b| b == separator)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::format::{Format, told};
+
+    #[test]
+    fn iis() {
+        let log = "#Software: Microsoft Internet Information Services 10.0\n#Version: 1.0\n\
+            #Date: 2024-01-01 00:00:00\n\
+            #Fields: date time s-ip cs-method cs-uri-stem cs-uri-query s-port cs-username c-ip cs(User-Agent) sc-status time-taken X-Forwarded-For\n\
+            2024-01-01 12:00:00 10.0.0.1 GET /a x=1 443 ann 2001:db8::1 curl/8 200 15 9.9.9.9,192.0.2.9";
+        let found = told(log, &["client", "user", "path", "sc-status", "x-forwarded-for"]);
+        let expected = "1704110400 2001:db8::1 ann /a 200 192.0.2.9";
+        assert_eq!(found, (Format::W3c, expected.into()));
+    }
+
+    #[test]
+    fn cloudfront() {
+        let log = "#Version: 1.0\n#Fields: date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem sc-status cs(Referer)\n\
+            2024-01-01\t12:00:00\tFRA2\t2390\t192.0.2.7\tGET\td111.cloudfront.net\t/a%20b\t200\t-";
+        let found = told(log, &["client", "path", "sc-bytes", "cs(Referer)"]);
+        assert_eq!(found, (Format::W3c, "1704110400 192.0.2.7 /a%20b 2390 -".into()));
+    }
+}

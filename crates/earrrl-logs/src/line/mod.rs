@@ -1,0 +1,13 @@
+//! The parts of a line that all formats share: times, addresses, printable text, and reasons for skipping a line.
+
+mod address;
+mod decimal;
+mod escape;
+mod skips;
+pub mod time;
+mod years;
+
+pub use address::{is_client, last_of_list};
+pub use escape::Escaped;
+pub use skips::{Example, Skip, Skips};
+pub use years::Years;

@@ -1,0 +1,122 @@
+//! Lines that are no requests: counted by reason, and the first few shown.
+
+use super::escape::Escaped;
+
+/// Examples kept of each reason.
+const EXAMPLES: usize = 3;
+
+/// Bytes shown of an example.
+const SHOWN: usize = 120;
+
+/// Why a line was skipped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Skip {
+    /// Nothing on it.
+    Blank,
+    /// Longer than any line that is looked at.
+    TooLong,
+    /// Not as the format has it.
+    Malformed,
+    /// No time where it belongs, or one before 1970 or after 2499.
+    Time,
+    /// What `--key` asks for is not on the line.
+    Key,
+    /// What `--cost` asks for is not on the line, or is no cost.
+    Cost,
+    /// A line of a daemon's that is about something else.
+    NoRequest,
+    /// A line of the daemon's that names no client.
+    NoClient,
+    /// What stands where the client does is none.
+    Client,
+    /// The rest of a longer line.
+    Continuation,
+    /// There is no room for one more client.
+    TooManyClients,
+}
+
+impl Skip {
+    const ALL: [Self; 11] = [
+        Self::Blank,
+        Self::TooLong,
+        Self::Malformed,
+        Self::Time,
+        Self::Key,
+        Self::Cost,
+        Self::NoRequest,
+        Self::NoClient,
+        Self::Client,
+        Self::Continuation,
+        Self::TooManyClients,
+    ];
+
+    /// In words.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Blank => "blank",
+            Self::TooLong => "longer than 64 KiB",
+            Self::Malformed => "not a line of this format",
+            Self::Time => "without a usable time",
+            Self::Key => "without the key",
+            Self::Cost => "without a usable cost",
+            Self::NoRequest => "about no request that counts",
+            Self::Client => "whose client is neither an address nor a host name",
+            Self::Continuation => "that go on with a longer line",
+            Self::NoClient => "without a client address",
+            Self::TooManyClients => "of more clients than there is room for",
+        }
+    }
+}
+
+/// A skipped line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Example {
+    /// Where it is: `access.log:17`.
+    pub place: String,
+    /// How it starts, made printable.
+    pub text: String,
+}
+
+/// One reason and its lines.
+#[derive(Debug, Clone, Default)]
+struct SkipGroup {
+    lines: u64,
+    examples: Vec<Example>,
+}
+
+/// All skipped lines.
+#[derive(Debug, Clone, Default)]
+pub struct Skips {
+    groups: [SkipGroup; Skip::ALL.len()],
+}
+
+impl Skips {
+    /// Counts a line.
+    #[cold]
+    pub fn add(&mut self, skip: Skip, file: &str, number: u64, line: &[u8]) {
+        let group = &mut self.groups[skip as usize];
+        group.lines += 1;
+        if group.examples.len() < EXAMPLES && skip != Skip::Blank {
+            let text = Escaped(&line[..line.len().min(SHOWN)]).to_string();
+            let more = if line.len() > SHOWN { "…" } else { "" };
+            let place = format!("{file}:{number}");
+            group.examples.push(Example { place, text: text + more });
+        }
+    }
+
+    /// Counts lines that are not shown.
+    pub fn count(&mut self, skip: Skip, lines: u64) {
+        self.groups[skip as usize].lines += lines;
+    }
+
+    /// How many lines were skipped.
+    pub fn lines(&self) -> u64 {
+        self.groups.iter().map(|group| group.lines).sum()
+    }
+
+    /// Every reason that occurred, its lines and the first few of them.
+    pub fn by_reason(&self) -> impl Iterator<Item = (Skip, u64, &[Example])> {
+        let groups = Skip::ALL.into_iter().zip(&self.groups);
+        groups.filter(|(_, g)| g.lines > 0).map(|(skip, g)| (skip, g.lines, &g.examples[..]))
+    }
+}

@@ -1,0 +1,297 @@
+//! Points in time as logs write them, as nanoseconds since the Unix epoch.
+//!
+//! Only 1970 to 2499 is believed: anything else is a damaged line, not a request.
+
+use jiff::Timestamp;
+use jiff::civil::{Date, DateTime};
+use jiff::tz::Offset;
+
+use super::decimal;
+
+/// Nanoseconds in a second.
+pub const SECOND: u64 = 1_000_000_000;
+
+/// Seconds from 1970 to the start of 2500, the first time that is not believed.
+const END_SECONDS: u64 = 16_725_225_600;
+
+/// Length of a time in the common log format, `17/May/2015:10:05:03 +0000`.
+const COMMON_LEN: usize = 26;
+
+/// Checks a notation of strptime.
+///
+/// # Errors
+/// Returns the reason for which no time can be written in it.
+pub fn check_notation(notation: &str) -> Result<(), String> {
+    let epoch = Timestamp::UNIX_EPOCH.to_zoned(jiff::tz::TimeZone::UTC);
+    let written = jiff::fmt::strtime::format(notation, &epoch);
+    written.map(drop).map_err(|error| error.to_string())
+}
+
+/// Parses the common log format's times, remembering the last one: busy logs repeat it.
+#[derive(Debug, Clone)]
+pub struct CommonTime {
+    text: [u8; COMMON_LEN],
+    nanos: u64,
+}
+
+impl Default for CommonTime {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl CommonTime {
+    /// Nothing remembered yet.
+    pub fn new() -> Self {
+        Self { text: [0; COMMON_LEN], nanos: 0 }
+    }
+
+    /// The time that `text` starts with, if a `]` follows it.
+    #[inline]
+    pub fn parse(&mut self, text: &[u8]) -> Option<u64> {
+        let (time, rest) = text.split_first_chunk::<COMMON_LEN>()?;
+        if rest.first() != Some(&b']') {
+            return None;
+        }
+        if *time != self.text {
+            self.nanos = parse_common(time)?;
+            self.text = *time;
+        }
+        Some(self.nanos)
+    }
+}
+
+/// Parses `17/May/2015:10:05:03 +0000`; a fraction behind the seconds, and no zone for UTC, will do.
+pub fn parse_common(text: &[u8]) -> Option<u64> {
+    let (time, rest) = text.split_first_chunk::<20>()?;
+    let marks = [(2, b'/'), (6, b'/'), (11, b':'), (14, b':'), (17, b':')];
+    if marks.iter().any(|&(at, mark)| time[at] != mark) {
+        return None;
+    }
+    let date = (digits(&time[7..11])?, month(&time[3..6])?, digits(&time[..2])?);
+    let (fraction, zone) = fraction_and_zone(rest)?;
+    instant(date, clock(&time[12..20])?, fraction, zone)
+}
+
+/// Parses `2015-05-17T10:05:03.25+02:00`. A blank for the `T`, slashes for the hyphens, and no zone
+/// for UTC, will do.
+pub fn parse_iso(text: &[u8]) -> Option<u64> {
+    let (date, rest) = text.split_first_chunk::<10>()?;
+    let (&separator, rest) = rest.split_first()?;
+    let hyphens = date[4] == date[7] && matches!(date[4], b'-' | b'/');
+    if !hyphens || !matches!(separator, b'T' | b't' | b' ') {
+        return None;
+    }
+    let (time, rest) = rest.split_at_checked(8)?;
+    let date = (digits(&date[..4])?, digits(&date[5..7])?, digits(&date[8..])?);
+    let (fraction, zone) = fraction_and_zone(rest)?;
+    instant(date, clock(time)?, fraction, zone)
+}
+
+/// Nanoseconds, and seconds east of Greenwich, of `.25+02:00`.
+fn fraction_and_zone(text: &[u8]) -> Option<(u32, i32)> {
+    let (fraction, zone) = match text.split_first() {
+        Some((b'.' | b',', rest)) => {
+            let len = rest.iter().take_while(|b| b.is_ascii_digit()).count();
+            (decimal::fraction(&rest[..len])?, &rest[len..])
+        }
+        _ => (0, text),
+    };
+    let zone = match zone {
+        b"" | b"Z" | b"z" => 0,
+        _ => offset(zone.strip_prefix(b" ").unwrap_or(zone))?,
+    };
+    Some((fraction, zone))
+}
+
+/// Parses seconds since the epoch, exactly to the nanosecond (further digits are cut off).
+pub fn parse_seconds(text: &[u8]) -> Option<u64> {
+    let nanos = decimal::parse(text, 9)?;
+    u64::try_from(nanos).ok().filter(|&t| t < END_SECONDS * SECOND)
+}
+
+/// Parses a count since the epoch whose unit (s, ms, µs, ns) its size tells.
+pub fn parse_epoch(text: &[u8]) -> Option<u64> {
+    let nanos = decimal::parse(text, 9)?;
+    let unit = match nanos / i128::from(SECOND) {
+        seconds if seconds < 100_000_000_000 => 1,
+        millis if millis < 100_000_000_000_000 => 1_000,
+        micros if micros < 100_000_000_000_000_000 => 1_000_000,
+        _ => 1_000_000_000,
+    };
+    u64::try_from(nanos / unit).ok().filter(|&t| t < END_SECONDS * SECOND)
+}
+
+/// Parses a time in any of the notations that logs use.
+pub fn parse_any(text: &[u8]) -> Option<u64> {
+    parse_epoch(text).or_else(|| parse_iso(text)).or_else(|| parse_common(text))
+}
+
+/// Parses a time as `format` says, in the notation of strptime; UTC where it names no zone.
+pub fn parse_as(format: &str, text: &[u8]) -> Option<u64> {
+    let time = jiff::fmt::strtime::BrokenDownTime::parse(format, text).ok()?;
+    let instant = time.to_timestamp().or_else(|_| Offset::UTC.to_timestamp(time.to_datetime()?));
+    believed(instant.ok()?)
+}
+
+/// Month, day and second of day of a syslog line's `Dec 10 06:55:46` or `Dec  1 06:55:46`.
+pub fn parse_syslog(text: &[u8; 15]) -> Option<(u32, u32, u32)> {
+    if text[3] != b' ' || text[6] != b' ' {
+        return None;
+    }
+    let day = if text[4] == b' ' { digits(&text[5..6]) } else { digits(&text[4..6]) };
+    Some((month(&text[..3])?, day?, clock(&text[7..])?))
+}
+
+/// The time of a date and a second of the day in UTC.
+pub fn at(year: u32, month: u32, day: u32, second: u32) -> Option<u64> {
+    instant((year, month, day), second, 0, 0)
+}
+
+/// The year in which `time` lies.
+pub fn year_of(time: u64) -> u32 {
+    utc(time).year().unsigned_abs().into()
+}
+
+/// A time as people read it: `2015-05-17 10:05:03`, in UTC.
+pub fn written(time: u64) -> String {
+    utc(time).strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+/// A time's date and time of day in UTC.
+pub fn utc(time: u64) -> DateTime {
+    let instant = Timestamp::from_nanosecond(time.into()).unwrap_or(Timestamp::UNIX_EPOCH);
+    Offset::UTC.to_datetime(instant)
+}
+
+/// The time of a day that exists, a second of it, a fraction, and a zone's seconds east of Greenwich.
+fn instant(
+    (year, month, day): (u32, u32, u32),
+    second: u32,
+    fraction: u32,
+    zone: i32,
+) -> Option<u64> {
+    let date = Date::new(year.try_into().ok()?, month.try_into().ok()?, day.try_into().ok()?);
+    let midnight = Offset::UTC.to_timestamp(date.ok()?.at(0, 0, 0, 0)).ok()?.as_second();
+    let seconds = midnight + i64::from(second) - i64::from(zone);
+    believed(Timestamp::new(seconds, fraction.try_into().ok()?).ok()?)
+}
+
+fn believed(instant: Timestamp) -> Option<u64> {
+    u64::try_from(instant.as_nanosecond()).ok().filter(|&t| t < END_SECONDS * SECOND)
+}
+
+/// Seconds of the day in `10:05:03`; a leap second is the next minute's first.
+fn clock(text: &[u8]) -> Option<u32> {
+    let [h1, h2, b':', m1, m2, b':', s1, s2] = *text else { return None };
+    let (hour, minute, second) = (digits(&[h1, h2])?, digits(&[m1, m2])?, digits(&[s1, s2])?);
+    (hour < 24 && minute < 60 && second <= 60).then_some(hour * 3600 + minute * 60 + second)
+}
+
+/// Seconds east of Greenwich in `+0200` or `+02:00`.
+fn offset(text: &[u8]) -> Option<i32> {
+    let (sign, h, m) = match *text {
+        [sign, h1, h2, m1, m2] | [sign, h1, h2, b':', m1, m2] => (sign, [h1, h2], [m1, m2]),
+        _ => return None,
+    };
+    let (hours, minutes) = (digits(&h)?, digits(&m)?);
+    let seconds = (hours * 3600 + minutes * 60) as i32;
+    match sign {
+        _ if hours > 23 || minutes > 59 => None,
+        b'+' => Some(seconds),
+        b'-' => Some(-seconds),
+        _ => None,
+    }
+}
+
+fn month(name: &[u8]) -> Option<u32> {
+    Some(match name {
+        b"Jan" => 1,
+        b"Feb" => 2,
+        b"Mar" => 3,
+        b"Apr" => 4,
+        b"May" => 5,
+        b"Jun" => 6,
+        b"Jul" => 7,
+        b"Aug" => 8,
+        b"Sep" => 9,
+        b"Oct" => 10,
+        b"Nov" => 11,
+        b"Dec" => 12,
+        _ => return None,
+    })
+}
+
+/// A short run of decimal digits.
+fn digits(text: &[u8]) -> Option<u32> {
+    text.iter().try_fold(0, |sum, &b| b.is_ascii_digit().then(|| sum * 10 + u32::from(b - b'0')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn common_log_times() {
+        let cases: [(&str, Option<u64>); 10] = [
+            ("17/May/2015:10:05:03", Some(1_431_857_103)),
+            ("17/May/2015:10:05:03 +0000", Some(1_431_857_103)),
+            ("01/Jul/1995:00:00:01 -0400", Some(804_571_201)),
+            ("22/Dec/2016:22:32:31 +0300", Some(1_482_435_151)),
+            ("29/Feb/2024:23:59:60 +0000", Some(1_709_251_200)),
+            ("29/Feb/2023:00:00:00 +0000", None),
+            ("01/Jan/1970:00:59:59 +0100", None),
+            ("01/Jan/2500:00:00:00 +0000", None),
+            ("17/May/2015:24:05:03 +0000", None),
+            ("17/May/2015:10:05:03 *0000", None),
+        ];
+        for (text, seconds) in cases {
+            assert_eq!(parse_common(text.as_bytes()), seconds.map(|s| s * SECOND), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_remembered_time_is_only_used_for_the_same_text() {
+        let mut time = CommonTime::new();
+        assert_eq!(time.parse(b"01/Jan/1970:00:00:07 +0000] x"), Some(7 * SECOND));
+        assert_eq!(time.parse(b"01/Jan/1970:00:00:07 +0000]"), Some(7 * SECOND));
+        assert_eq!(time.parse(b"01/Jan/1970:00:00:08 +0000]"), Some(8 * SECOND));
+        assert_eq!(time.parse(b"01/Jan/1970:00:00:08 +0000 "), None);
+        assert_eq!(time.parse(b"31/Feb/1970:00:00:08 +0000]"), None);
+    }
+
+    #[test]
+    fn iso_times() {
+        let cases: [(&str, Option<u64>); 7] = [
+            ("2015-05-17T10:05:03Z", Some(1_431_857_103_000_000_000)),
+            ("2015-05-17T12:05:03.25+02:00", Some(1_431_857_103_250_000_000)),
+            ("2015-05-17 10:05:03,123456789123 +0000", Some(1_431_857_103_123_456_789)),
+            ("2015-05-17 10:05:03", Some(1_431_857_103_000_000_000)),
+            ("2015-05-17T10:05:03.Z", None),
+            ("2015-05-17T10:05:03x", None),
+            ("2015-13-17T10:05:03Z", None),
+        ];
+        for (text, time) in cases {
+            assert_eq!(parse_iso(text.as_bytes()), time, "{text}");
+        }
+    }
+
+    #[test]
+    fn epoch_units_are_told_by_size() {
+        for text in ["1431857103.25", "1431857103250", "1431857103250000", "1431857103250000000"] {
+            assert_eq!(parse_epoch(text.as_bytes()), Some(1_431_857_103_250_000_000), "{text}");
+        }
+        assert_eq!(parse_epoch(b"-1"), None);
+        assert_eq!(parse_seconds(b"1431857103250"), None);
+        assert_eq!(parse_seconds(b"1111111111.123456789"), Some(1_111_111_111_123_456_789));
+    }
+
+    #[test]
+    fn years() {
+        for (year, month, day) in [(1970, 1, 1), (2000, 2, 29), (2016, 12, 31), (2499, 12, 31)] {
+            let time = at(year, month, day, 86_399).unwrap();
+            assert_eq!(year_of(time), year);
+            assert_eq!(written(time), format!("{year}-{month:02}-{day:02} 23:59:59"));
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What a request costs: `--cost`.
+
+use std::str::FromStr;
+
+use earrrl::Cost;
+
+use crate::format::{Field, Record};
+use crate::line::Skip;
+
+/// One `--cost`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CostRule {
+    /// Every request costs this.
+    Fixed(Cost),
+    /// The request says it in a field.
+    Field(Field),
+    /// Requests whose path is this, or starts with this, cost so much.
+    Path {
+        /// The path, without the `*` at its end.
+        path: String,
+        /// True if longer paths have this cost, too.
+        prefix: bool,
+        /// The cost.
+        cost: Cost,
+    },
+}
+
+impl FromStr for CostRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(name) = text.strip_prefix("field:") {
+            return match name {
+                "" => Err("expected a field's name behind `field:`".into()),
+                name => Ok(Self::Field(Field::new(name))),
+            };
+        }
+        if let Some(rule) = text.strip_prefix("path:") {
+            let (path, cost) = rule
+                .rsplit_once('=')
+                .ok_or("expected `path:/some/path=COST` or `path:/some/*=COST`")?;
+            let cost = cost.parse().map_err(|error| format!("{error}"))?;
+            let (path, prefix) = path.strip_suffix('*').map_or((path, false), |path| (path, true));
+            if path.contains('*') || path.is_empty() && !prefix {
+                return Err("expected a path, with a * at its end only".into());
+            }
+            return Ok(Self::Path { path: path.into(), prefix, cost });
+        }
+        text.parse().map(Self::Fixed).map_err(|error| {
+            format!("{error}; expected a cost, `field:NAME` or `path:/some/*=COST`")
+        })
+    }
+}
+
+/// All `--cost`s: the first path that fits, else the field, else the fixed cost.
+#[derive(Debug, Clone, Default)]
+pub struct Costs {
+    paths: Vec<(String, bool, Cost)>,
+    pub(super) field: Option<Field>,
+    fixed: Option<Cost>,
+}
+
+impl FromIterator<CostRule> for Costs {
+    fn from_iter<I: IntoIterator<Item = CostRule>>(rules: I) -> Self {
+        let mut costs = Self::default();
+        for rule in rules {
+            match rule {
+                CostRule::Fixed(cost) => costs.fixed = Some(cost),
+                CostRule::Field(field) => costs.field = Some(field),
+                CostRule::Path { path, prefix, cost } => costs.paths.push((path, prefix, cost)),
+            }
+        }
+        costs
+    }
+}
+
+impl Costs {
+    /// What a request costs; where nothing was said, what the format's own column has, or 1.
+    ///
+    /// # Errors
+    /// [`Skip::Cost`] where the field is missing or no cost.
+    #[inline]
+    pub fn of(&self, record: &Record<'_>) -> Result<Cost, Skip> {
+        if !self.paths.is_empty()
+            && let Some(path) = record.get(&Field::Path)
+            && let Some(cost) = self.by_path(&path)
+        {
+            return Ok(cost);
+        }
+        if let Some(field) = &self.field {
+            return record.get(field).and_then(|text| parse(&text)).ok_or(Skip::Cost);
+        }
+        match (self.fixed, record.cost()) {
+            (Some(cost), _) => Ok(cost),
+            (None, Some(text)) => parse(&text).ok_or(Skip::Cost),
+            (None, None) => Ok(Cost::ONE),
+        }
+    }
+
+    fn by_path(&self, path: &[u8]) -> Option<Cost> {
+        let fits = |(pattern, prefix, _): &&(String, bool, Cost)| {
+            let pattern = pattern.as_bytes();
+            if *prefix { path.starts_with(pattern) } else { path == pattern }
+        };
+        self.paths.iter().find(fits).map(|&(_, _, cost)| cost)
+    }
+}
+
+fn parse(text: &[u8]) -> Option<Cost> {
+    std::str::from_utf8(text).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+    use crate::envelope::Envelope;
+    use crate::format::{Format, Hints, Parser};
+
+    fn cost(rules: &[&str], path: &str, bytes: &str) -> Result<String, Skip> {
+        let costs: Costs = rules.iter().map(|rule| rule.parse::<CostRule>().unwrap()).collect();
+        let mut parser =
+            Parser::new((Envelope::None, Format::Common), &Hints::default(), UNIX_EPOCH);
+        let line =
+            format!(r#"a - - [17/May/2015:10:05:03 +0000] "GET {path} HTTP/1.1" 200 {bytes}"#);
+        let record = parser.parse(line.as_bytes())?.unwrap();
+        costs.of(&record).map(|cost| cost.to_string())
+    }
+
+    #[test]
+    fn paths_before_the_field_before_the_fixed_cost() {
+        let rules = ["2", "field:bytes", "path:/a/*=5", "path:/a/b=7", "path:/c=0.1"];
+        let cases = [("/a/b", "5"), ("/c?x=1", "0.1"), ("/c/d", "12"), ("/", "12")];
+        for (path, expected) in cases {
+            assert_eq!(cost(&rules, path, "12").as_deref(), Ok(expected), "{path}");
+        }
+        assert_eq!(cost(&["2"], "/", "12").as_deref(), Ok("2"));
+        assert_eq!(cost(&[], "/", "12").as_deref(), Ok("1"));
+        assert_eq!(cost(&["field:bytes"], "/", "-").as_deref(), Ok("0"));
+        assert_eq!(cost(&["field:bytes"], "/", "x"), Err(Skip::Cost));
+        assert_eq!(cost(&["field:bytes"], "/", "-5"), Err(Skip::Cost));
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        let costs = ["", "x", "-1", "NaN", "field:"];
+        let paths = ["path:/a", "path:/a=", "path:/a=x", "path:=5", "path:/a*b=5", "path:/a**=5"];
+        for text in costs.into_iter().chain(paths) {
+            assert!(text.parse::<CostRule>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Opens what is to be read: files, standard input, compressed or not.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::time::SystemTime;
+
+use bzip2::read::MultiBzDecoder;
+use flate2::read::MultiGzDecoder;
+use liblzma::read::XzDecoder;
+use liblzma::stream::{CONCATENATED, Stream};
+
+use crate::line::Escaped;
+
+/// Bytes that tell how a stream is compressed.
+const MAGIC: usize = 6;
+
+/// The largest window of a `.zst` that is accepted, as a power of two: bounds the memory.
+const ZSTD_WINDOW_LOG: u32 = 27;
+
+/// The most memory that an `.xz` may ask for: `xz -9` needs 65 MiB.
+const XZ_MEMORY: u64 = 128 << 20;
+
+/// A log, decompressed.
+pub(super) struct Input {
+    /// As the user named it, fit to print.
+    pub name: String,
+    /// When it was last written to; now for standard input.
+    pub modified: SystemTime,
+    /// Its bytes.
+    pub source: Box<dyn Read + Send>,
+}
+
+/// Opens `path`, or standard input for `-`; `watch` sees the raw stream pass by.
+///
+/// # Errors
+/// What the system says, or that it is a directory.
+pub(super) fn open(
+    path: &Path,
+    watch: impl FnOnce(Box<dyn Read + Send>) -> Box<dyn Read + Send>,
+) -> io::Result<Input> {
+    if path == Path::new("-") {
+        let source = decompressed(watch(Box::new(io::stdin())))?;
+        return Ok(Input { name: "standard input".into(), modified: SystemTime::now(), source });
+    }
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::IsADirectory, "is a directory, not a log"));
+    }
+    let modified = metadata.modified().unwrap_or_else(|_| SystemTime::now());
+    let source = decompressed(watch(Box::new(file)))?;
+    let name = Escaped(path.as_os_str().as_encoded_bytes()).to_string();
+    Ok(Input { name, modified, source })
+}
+
+/// Looks at the first bytes, not at the name: standard input may be compressed, too.
+fn decompressed(mut source: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
+    let mut magic = Vec::with_capacity(MAGIC);
+    source.by_ref().take(MAGIC as u64).read_to_end(&mut magic)?;
+    let whole = io::Cursor::new(magic.clone()).chain(source);
+    Ok(match magic[..] {
+        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(whole)),
+        [b'B', b'Z', b'h', b'1'..=b'9', ..] => Box::new(MultiBzDecoder::new(whole)),
+        [0xfd, b'7', b'z', b'X', b'Z', 0] => {
+            let stream = Stream::new_stream_decoder(XZ_MEMORY, CONCATENATED)?;
+            Box::new(XzDecoder::new_stream(whole, stream))
+        }
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+            let mut decoder = zstd::Decoder::new(whole)?;
+            decoder.window_log_max(ZSTD_WINDOW_LOG)?;
+            Box::new(decoder)
+        }
+        _ => Box::new(whole),
+    })
+}

@@ -1,0 +1,29 @@
+//! Reads logs: files to lines, lines to requests, clients to numbers.
+//!
+//! `input` opens a file, `lines` cuts it, [`crate::format`] parses a line, `key` and `cost` find the
+//! client and the cost of a request. [`LogReader`] does this for many files and accounts for every
+//! line; [`HeldBack`] puts the requests in the order of their times.
+
+mod batch;
+mod clients;
+mod cost;
+mod held;
+mod input;
+mod key;
+mod lines;
+mod names;
+mod order;
+mod parsing;
+mod read_error;
+mod reader;
+mod request;
+mod resolve;
+
+pub use clients::ClientNumbers;
+pub use cost::{CostRule, Costs};
+pub use held::HeldBack;
+pub use key::{KeyMaker, LogKey, RecordKey};
+pub use names::Names;
+pub use read_error::ReadError;
+pub use reader::{LogReader, Selection};
+pub use request::{LoggedRequest, TOGETHER};

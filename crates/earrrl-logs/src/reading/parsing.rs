@@ -1,0 +1,134 @@
+//! A file's lines to batches of requests, on a second core where there is one.
+
+use std::io::{self, Read};
+use std::sync::mpsc::sync_channel;
+
+use foldhash::fast::RandomState;
+
+use super::batch::RequestBatch;
+use super::clients::Label;
+use super::cost::Costs;
+use super::key::KeyMaker;
+use super::lines::{LogLine, LogLines};
+use super::read_error::ReadError;
+use crate::format::Parser;
+use crate::line::{Skip, Skips};
+use crate::text::plain;
+
+/// Batches that wait to be taken, at most.
+const AHEAD: usize = 4;
+
+/// A file being parsed.
+pub(super) struct Parsing<'a> {
+    pub(super) name: &'a str,
+    pub(super) number: u64,
+    pub(super) lines: &'a mut LogLines<Box<dyn Read + Send>>,
+    pub(super) parser: &'a mut Parser,
+    pub(super) keys: &'a mut KeyMaker,
+    pub(super) costs: &'a Costs,
+    pub(super) hasher: RandomState,
+    pub(super) skips: &'a mut Skips,
+    pub(super) count: &'a mut u64,
+}
+
+impl Parsing<'_> {
+    /// As [`Parsing::run`], with a thread that parses while this one takes.
+    pub(super) fn run_beside(
+        mut self,
+        mut take: impl FnMut(&mut RequestBatch) -> Result<(), ReadError>,
+    ) -> Result<(), ReadError> {
+        let (full, batches) = sync_channel(AHEAD);
+        let (back, empty) = sync_channel(AHEAD + 2);
+        std::thread::scope(|scope| {
+            let parsed = scope.spawn(move || {
+                self.run(&mut |batch: &mut RequestBatch| {
+                    let next = empty.try_recv().unwrap_or_default();
+                    full.send(std::mem::replace(batch, next)).map_err(|_| ReadError::Ended)
+                })
+            });
+            let taken = batches.into_iter().try_for_each(|mut batch| {
+                take(&mut batch)?;
+                // Where the other side has ended, it needs no batch any more.
+                let _ = back.try_send(batch);
+                Ok(())
+            });
+            let parsed = parsed.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            taken.and(parsed)
+        })
+    }
+
+    /// Hands all lines to `deliver`, in batches, which it empties.
+    pub(super) fn run(
+        &mut self,
+        deliver: &mut impl FnMut(&mut RequestBatch) -> Result<(), ReadError>,
+    ) -> Result<(), ReadError> {
+        let mut batch = RequestBatch::default();
+        let mut problem = None;
+        loop {
+            match self.add_line(&mut batch) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    problem = Some(ReadError::Input(format!(
+                        "{}: {} behind line {}; what came before it is used",
+                        self.name,
+                        plain(&error),
+                        self.number
+                    )));
+                }
+            }
+            if batch.is_full() {
+                deliver(&mut batch)?;
+            }
+        }
+        if !batch.is_empty() {
+            deliver(&mut batch)?;
+        }
+        problem.map_or(Ok(()), Err)
+    }
+
+    /// Adds the next line's request, or counts why it is none; false at the end.
+    #[inline]
+    fn add_line(&mut self, batch: &mut RequestBatch) -> io::Result<bool> {
+        let Some(line) = self.lines.next()? else { return Ok(false) };
+        self.number += 1;
+        let (text, record) = match line {
+            LogLine::Whole(text) => {
+                let text = without_hole(text);
+                (text, self.parser.parse(text))
+            }
+            LogLine::TooLong(text) => (text, Err(Skip::TooLong)),
+        };
+        let request = record.and_then(|record| match record {
+            None => Ok(false),
+            Some(record) => {
+                let cost = self.costs.of(&record)?;
+                let hasher = &self.hasher;
+                let push = |key: &[u8]| {
+                    batch.push(key, Label::new(key, hasher), record.time(), cost);
+                };
+                self.keys.with(&record, push).map(|()| true)
+            }
+        });
+        match request {
+            Ok(request) => *self.count += u64::from(request),
+            Err(skip) => {
+                *self.count += 1;
+                let blank = text.trim_ascii().is_empty();
+                let skip = if blank { Skip::Blank } else { skip };
+                self.skips.add(skip, self.name, self.number, text);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// A log that was cut to nothing while being written to goes on behind a hole of zeros.
+#[inline]
+fn without_hole(line: &[u8]) -> &[u8] {
+    if line.first() != Some(&0) {
+        return line;
+    }
+    let start = line.iter().position(|&b| b != 0).unwrap_or(line.len());
+    &line[start..]
+}

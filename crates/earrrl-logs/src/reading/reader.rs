@@ -1,0 +1,240 @@
+//! Many files, one stream of requests, and an account of every line.
+
+use std::io::{self, Read};
+use std::path::Path;
+
+use super::batch::RequestBatch;
+use super::clients::ClientNumbers;
+use super::cost::Costs;
+use super::input;
+use super::input::Input;
+use super::key::{KeyMaker, LogKey};
+use super::lines::{LogLine, LogLines, MAX_LINE};
+use super::parsing::Parsing;
+use super::read_error::ReadError;
+use super::request::LoggedRequest;
+use super::resolve::resolve;
+use crate::envelope::Envelope;
+use crate::format::{Format, Hints, Parser, detect, envelope_of};
+use crate::line::Escaped;
+use crate::line::{Skip, Skips};
+use crate::text::plain;
+use earrrl_tower::Prefixes;
+
+/// What of the lines is used, and how.
+pub struct Selection {
+    /// The format; found out for each file where it is not given.
+    pub format: Option<Format>,
+    /// Where to look in a line.
+    pub hints: Hints,
+    /// What identifies a client.
+    pub key: LogKey,
+    /// How much of an address counts.
+    pub prefixes: Prefixes,
+    /// What a request costs.
+    pub costs: Costs,
+}
+
+/// Reads logs.
+pub struct LogReader {
+    format: Option<Format>,
+    hints: Hints,
+    keys: KeyMaker,
+    costs: Costs,
+    /// The parser of the file before, for what goes on from one file to the next.
+    last_parser: Option<Parser>,
+    /// Every client met.
+    pub clients: ClientNumbers,
+    /// Every line that was no request.
+    pub skips: Skips,
+    /// How many lines were read, headers apart.
+    pub lines: u64,
+    /// The formats found, in order.
+    pub formats: Vec<Format>,
+    /// The parts of a computed key that the log's format does not have.
+    pub missing: Vec<String>,
+}
+
+impl LogReader {
+    /// A reader that has read nothing.
+    pub fn new(selection: Selection) -> Self {
+        let Selection { format, hints, key, prefixes, costs } = selection;
+        Self {
+            format,
+            hints,
+            keys: KeyMaker::new(key, prefixes, format.is_none()),
+            costs,
+            last_parser: None,
+            clients: ClientNumbers::new(),
+            skips: Skips::default(),
+            lines: 0,
+            formats: Vec::new(),
+            missing: Vec::new(),
+        }
+    }
+
+    /// How many lines became requests.
+    pub fn used(&self) -> u64 {
+        self.lines - self.skips.lines()
+    }
+
+    /// Hands every request of a file to `take`, in the order of the lines.
+    ///
+    /// # Errors
+    /// In one line, what kept the file from being read, or read to its end.
+    pub fn read(
+        &mut self,
+        path: &Path,
+        watch: impl FnOnce(Box<dyn Read + Send>) -> Box<dyn Read + Send>,
+        take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
+    ) -> Result<(), ReadError> {
+        let about = |error: io::Error| {
+            ReadError::Input(format!(
+                "{}: {}",
+                Escaped(path.as_os_str().as_encoded_bytes()),
+                plain(&error)
+            ))
+        };
+        let Input { name, modified, source } = input::open(path, watch).map_err(about)?;
+        let mut lines = LogLines::new(source);
+        let before = self.lines;
+        let (envelope, format) = match self.format {
+            Some(format) => (envelope_of(lines.peek(), format, &self.hints), format),
+            None => match self.find_format(&name, &mut lines)? {
+                Some(found) => found,
+                None => return Ok(()),
+            },
+        };
+        let number = self.lines - before;
+        let mut parser = Parser::new((envelope, format), &self.hints, modified);
+        self.check(&parser, format)
+            .map_err(|problem| ReadError::Input(format!("{name}: {problem}")))?;
+        self.note(format, &parser);
+        if let Some(last) = self.last_parser.take()
+            && self.hints.year.is_some()
+        {
+            parser = parser.following(last);
+        }
+        let result = self.read_lines(&name, number, &mut lines, &mut parser, take);
+        self.last_parser = Some(parser);
+        result
+    }
+
+    /// Notes a format, and what of the configuration's attributes it does not have.
+    fn note(&mut self, format: Format, parser: &Parser) {
+        if self.formats.contains(&format) {
+            return;
+        }
+        self.formats.push(format);
+        if let Some(known) = parser.fields() {
+            self.missing.extend(self.keys.key().missing(&known));
+        }
+    }
+
+    /// Whether a format has what the flags ask for.
+    fn check(&self, parser: &Parser, format: Format) -> Result<(), String> {
+        let format = format.name();
+        let named = self.hints.time_field.is_some() || self.hints.key_field.is_some();
+        if named && !parser.takes_names() {
+            return Err(format!(
+                "is {format}; --time-field and --key-field are for json, csv and logfmt, --key for all"
+            ));
+        }
+        let Some(known) = parser.fields() else { return Ok(()) };
+        let mut asked = self.keys.key().fields().iter().chain(&self.costs.field);
+        match asked.find(|field| !known.contains(&field.name())) {
+            None => Ok(()),
+            Some(field) => Err(format!(
+                "is {format}, which has no field `{}`; it has {}",
+                field.name(),
+                known.join(", ")
+            )),
+        }
+    }
+
+    /// Parses on a second core, where there is one, and finds the clients on this one.
+    fn read_lines(
+        &mut self,
+        name: &str,
+        number: u64,
+        lines: &mut LogLines<Box<dyn Read + Send>>,
+        parser: &mut Parser,
+        take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
+    ) -> Result<(), ReadError> {
+        let clients = &mut self.clients;
+        let mut parsing = Parsing {
+            name,
+            number,
+            lines,
+            parser,
+            keys: &mut self.keys,
+            costs: &self.costs,
+            hasher: clients.hasher(),
+            skips: &mut self.skips,
+            count: &mut self.lines,
+        };
+        let mut crowded = 0;
+        let mut resolve = |batch: &mut RequestBatch| {
+            crowded += resolve(clients, batch, take).map_err(ReadError::Output)?;
+            batch.clear();
+            Ok(())
+        };
+        let result = match std::thread::available_parallelism() {
+            Ok(cores) if cores.get() > 1 => parsing.run_beside(resolve),
+            _ => parsing.run(&mut resolve),
+        };
+        self.skips.count(Skip::TooManyClients, crowded);
+        result
+    }
+
+    /// Looks at the first lines; those too long to be looked at are passed over. `None` where there
+    /// are no lines at all.
+    fn find_format(
+        &mut self,
+        name: &str,
+        lines: &mut LogLines<Box<dyn Read + Send>>,
+    ) -> Result<Option<(Envelope, Format)>, ReadError> {
+        let about = |problem: &str| ReadError::Input(format!("{name}: {problem}"));
+        let mut passed = 0;
+        loop {
+            let ahead = lines.peek();
+            if let Some(found) = detect(ahead, &self.hints) {
+                return Ok(Some(found));
+            }
+            let first = memchr::memchr(b'\n', ahead).unwrap_or(ahead.len());
+            if first <= MAX_LINE && !ahead.is_empty() {
+                let unknown = unknown_format(ahead, &self.hints);
+                return Err(about(&lines.take_error().map_or(unknown, |error| plain(&error))));
+            }
+            match lines.next().map_err(|error| about(&plain(&error)))? {
+                Some(LogLine::TooLong(text) | LogLine::Whole(text)) => {
+                    self.lines += 1;
+                    passed += 1;
+                    self.skips.add(Skip::TooLong, name, passed, text);
+                }
+                None if passed == 0 => return Ok(None),
+                None => return Err(about("has only lines longer than 64 KiB, so is no log")),
+            }
+        }
+    }
+}
+
+/// Why no format was found, with an example.
+fn unknown_format(ahead: &[u8], hints: &Hints) -> String {
+    if ahead.contains(&0) {
+        return "is a binary file, not a log".into();
+    }
+    let mut lines = ahead.split(|&b| b == b'\n').map(<[u8]>::trim_ascii);
+    let Some(first) = lines.find(|line| !line.is_empty()) else {
+        return "is blank".into();
+    };
+    let first = Escaped(&first[..first.len().min(80)]);
+    let example = if hints.private { String::new() } else { format!(" (`{first}`)") };
+    let hint = match &hints.time_field {
+        Some(field) => format!("--time-field says that a field `{field}` has the time"),
+        None => {
+            format!("known are {}; --pattern or --log-format describes any other", Format::names())
+        }
+    };
+    format!("no log format fits its first lines{example}; {hint}")
+}

@@ -1,0 +1,103 @@
+//! What was asked and permitted over time.
+
+use crate::line::time::SECOND;
+use crate::plot::{Across, Figure, GREY, Panel, Series, Stroke, Ticks, days};
+use crate::replay::Timeline;
+
+/// A stretch of time as an axis, in nanoseconds since the epoch.
+pub fn across((from, to): (u64, u64)) -> Across {
+    let seconds = |time: u64| time as f64 / SECOND as f64;
+    Across {
+        label: days((from / SECOND) as i64, (to / SECOND) as i64),
+        span: (seconds(from), seconds(to)),
+        ticks: Ticks::Calendar,
+    }
+}
+
+/// A column of the counts, per second, as steps.
+fn rates(timeline: &Timeline, column: usize) -> Vec<(f64, f64)> {
+    let (start, width) = (timeline.start as f64, timeline.width as f64);
+    let at = |place: usize| (start + place as f64 * width) / SECOND as f64;
+    let rows = timeline.counts.iter().enumerate();
+    rows.flat_map(|(place, row)| {
+        let rate = row.get(column).copied().unwrap_or(0) as f64 / (width / SECOND as f64);
+        [(at(place), rate), (at(place + 1), rate)]
+    })
+    .collect()
+}
+
+/// A column that is drawn over what was asked: its name, its place in the timeline and its colour.
+pub type Column = (String, usize, usize);
+
+/// The requests of one column of a timeline, and those of others within it.
+pub fn over_time(
+    timeline: &Timeline,
+    asked: usize,
+    columns: &[Column],
+    size: (u32, u32),
+) -> Figure {
+    let asked = rates(timeline, asked);
+    let (per, unit) = per(asked.iter().map(|point| point.1));
+    let scaled = |points: Vec<(f64, f64)>| points.into_iter().map(|(x, y)| (x, y * per)).collect();
+    let asked = Series::new("asked", GREY, scaled(asked)).with_stroke(Stroke::Filled);
+    let permitted = columns.iter().map(|(name, column, colour)| {
+        // Where the colours start anew the lines are dashed.
+        let stroke = if *colour >= GREY { Stroke::Dashed } else { Stroke::Solid };
+        Series::new(name, colour % GREY, scaled(rates(timeline, *column))).with_stroke(stroke)
+    });
+    let end = timeline.start + timeline.counts.len() as u64 * timeline.width;
+    Figure {
+        title: String::new(),
+        x: across((timeline.start, end)),
+        panels: vec![Panel {
+            y_label: format!("requests {unit}"),
+            series: std::iter::once(asked).chain(permitted).collect(),
+            ..Panel::default()
+        }],
+        size,
+    }
+}
+
+/// The unit in which the greatest of some rates is no tiny number: how many seconds it has, and its
+/// name.
+pub fn per(rates: impl Iterator<Item = f64>) -> (f64, &'static str) {
+    let greatest = rates.fold(0.0, f64::max);
+    let units = [(1.0, "a second"), (60.0, "a minute"), (3600.0, "an hour")];
+    let unit = units.into_iter().find(|(seconds, _)| greatest * seconds >= 0.05);
+    unit.unwrap_or((86_400.0, "a day"))
+}
+
+/// A rate in its unit, with three digits.
+pub fn written_rate(rate: f64) -> String {
+    let (per, unit) = per(std::iter::once(rate));
+    format!("{} {unit}", three_digits(rate * per))
+}
+
+/// A number with three digits, and more only where they are before the point.
+pub fn three_digits(number: f64) -> String {
+    let decimals = if number <= 0.0 { 0 } else { (2 - number.log10().floor() as i32).clamp(0, 6) };
+    let text = format!("{number:.*}", decimals as usize);
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_three_digits_and_a_unit() {
+        for (rate, text) in [
+            (0.0, "0 a day"),
+            (6.2749, "6.27 a second"),
+            (100.0, "100 a second"),
+            (1234.5, "1234 a second"),
+            (0.01, "0.6 a minute"),
+            (1e-9, "0.000086 a day"),
+        ] {
+            assert_eq!(written_rate(rate), text);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The report as a page: all rules beside each other, and each with those that it denies most.
+
+use std::io::{self, Write};
+
+use super::axis::{over_time, three_digits, written_rate};
+use super::incident::{Incident, incidents};
+use super::measured::{MeasuredRule, distribution};
+use super::page::{HALF, Html, WIDE, share, write_end, write_figure, write_start, write_table};
+use super::{Summary, TOP};
+use crate::line::time;
+use crate::reading::HeldBack;
+use crate::replay::Offender;
+use crate::replay::Timeline;
+use crate::text::{counted, percent};
+
+/// Writes the report. The offenders are known only now, so the requests are gone through again.
+///
+/// # Errors
+/// Returns the error of the writer.
+pub fn write(
+    out: &mut impl Write,
+    summary: &Summary<'_>,
+    timeline: &Timeline,
+    held: &HeldBack,
+) -> io::Result<()> {
+    let replay = summary.replay;
+    let from = replay.from.map_or(0, earrrl::Nanos::get);
+    write_start(out, summary.reader, replay.events, (from, replay.now.get()))?;
+    write_comparison(out, summary)?;
+    let rules = replay.trials.iter().map(|trial| &trial.rule);
+    let measured: Vec<MeasuredRule> =
+        rules.map(|rule| MeasuredRule::of(rule, held.requests())).collect();
+    writeln!(
+        out,
+        "<h2>Clients by their peak rate</h2>\n<p class=\"faint\">As each rule measures it if it stops \
+         nobody; a bucket measures no rate, so an average of its rate and burst stands for it. A rule \
+         limits those right of its dashes.</p>"
+    )?;
+    write_figure(out, &distribution(replay, &measured, WIDE))?;
+    for (place, measured) in measured.iter().enumerate() {
+        write_rule(out, summary, (place, measured), timeline, held)?;
+    }
+    write_end(out)
+}
+
+fn write_comparison(out: &mut impl Write, summary: &Summary<'_>) -> io::Result<()> {
+    let events = summary.replay.events;
+    let rows = summary.replay.trials.iter().map(|trial| {
+        let limited = trial.clients_limited().to_string();
+        let rule = Html(trial.rule.to_string()).to_string();
+        vec![rule, trial.denied.to_string(), share(trial.denied, events), limited]
+    });
+    write_table(out, &["rule", "denied", "share denied", "clients limited"], rows)
+}
+
+fn write_rule(
+    out: &mut impl Write,
+    summary: &Summary<'_>,
+    (place, measured): (usize, &MeasuredRule),
+    timeline: &Timeline,
+    held: &HeldBack,
+) -> io::Result<()> {
+    let trial = &summary.replay.trials[place];
+    writeln!(out, "<h2>{}</h2>", Html(trial.rule.to_string()))?;
+    writeln!(
+        out,
+        "<p>{} of {} denied, {} of {} limited.</p>",
+        trial.denied,
+        counted(summary.replay.events, "request"),
+        trial.clients_limited(),
+        counted(summary.reader.clients.len() as u64, "client"),
+    )?;
+    write_figure(out, &over_time(timeline, 0, &[("permitted".into(), place + 1, place)], WIDE))?;
+    let offenders = trial.offenders(TOP);
+    if offenders.is_empty() {
+        return writeln!(out, "<p>Nobody is denied.</p>");
+    }
+    let clients: Vec<u32> = offenders.iter().map(|offender| offender.client).collect();
+    let incidents = incidents(&trial.rule, &clients, || held.requests());
+    let measure = if trial.measures() { "estimated rate" } else { "rate asked for" };
+    writeln!(
+        out,
+        "<p class=\"faint\">Below: the {measure} of the most denied, and the limit (dashes).</p>"
+    )?;
+    writeln!(out, "<div class=\"offenders\">")?;
+    for (offender, incident) in offenders.iter().zip(&incidents) {
+        write_offender(out, summary, (place, measured), offender, incident)?;
+        write_figure(out, &incident.figure(&trial.rule, place, held.unit(), HALF))?;
+        writeln!(out, "</section>")?;
+    }
+    writeln!(out, "</div>")
+}
+
+fn write_offender(
+    out: &mut impl Write,
+    summary: &Summary<'_>,
+    (place, measured): (usize, &MeasuredRule),
+    offender: &Offender,
+    incident: &Incident,
+) -> io::Result<()> {
+    let trial = &summary.replay.trials[place];
+    let requests = summary.replay.requests(offender.client);
+    let client = measured.client(offender.client);
+    let (peak, at) = client.peak;
+    writeln!(
+        out,
+        "<section><h3>{}</h3>\n<p>{} of {} denied ({}), {} to {}.<br>Peak {}, {} times the limit, at {}.\
+         <br>First seen {}, last seen {}.</p>",
+        Html(summary.names.printable(&summary.reader.clients, offender.client)),
+        offender.denied,
+        counted(requests, "request"),
+        percent(offender.denied, requests),
+        time::written(incident.denied.0),
+        time::written(incident.denied.1),
+        written_rate(peak),
+        three_digits(peak / trial.rule.limit().per_second()),
+        time::written(at),
+        time::written(client.first),
+        time::written(client.last),
+    )
+}

@@ -1,0 +1,192 @@
+//! What a rule measured of the clients that it denied most, while it did.
+
+use earrrl::{Cost, Decision, Mode, Nanos, Rule, State};
+
+use super::axis::{across, per};
+use crate::line::time::SECOND;
+use crate::plot::{Figure, GREY, Panel, Series, Stroke};
+use crate::reading::LoggedRequest;
+
+/// Points of a curve, at most.
+const POINTS: u64 = 240;
+
+/// The share of a client's denials that its figure shows at least: a denial days before is left out.
+const SHOWN: f64 = 0.9;
+
+/// The least time before and after the denials that is shown.
+const AROUND: u64 = 5 * SECOND;
+
+/// One client denied by a rule.
+pub(super) struct Incident {
+    /// Its first and its last denial, in nanoseconds since the epoch.
+    pub denied: (u64, u64),
+    /// From when to when its figure goes.
+    shown: (u64, u64),
+    /// The greatest rate of each step of that time, a second; what was asked for where the rule measures
+    /// no rate.
+    rates: Vec<f64>,
+    /// How many of the steps are over.
+    closed: usize,
+    /// The length of a step.
+    step: u64,
+}
+
+/// The incidents of some clients of a rule. The requests are gone through twice.
+pub(super) fn incidents<I: Iterator<Item = LoggedRequest>>(
+    rule: &Rule,
+    clients: &[u32],
+    requests: impl Fn() -> I,
+) -> Vec<Incident> {
+    let measures = rule.limit().decide(None, Nanos::ZERO, Cost::ONE, Mode::Peek).1.rate.is_some();
+    let mut denials = vec![Vec::new(); clients.len()];
+    each(rule, clients, requests(), |place, request, _, decision| {
+        if !decision.allowed {
+            denials[place].push(request.time);
+        }
+    });
+    let mut incidents: Vec<Incident> =
+        denials.iter().map(|times| Incident::new(times, measures)).collect();
+    let states = each(rule, clients, requests(), |place, request, before, decision| {
+        incidents[place].add(rule, request, before, decision.rate);
+    });
+    for (incident, state) in incidents.iter_mut().zip(&states) {
+        incident.close_until(incident.rates.len(), rule, state.as_ref());
+    }
+    incidents
+}
+
+/// Decides every request of these clients; hands on whose it was, the state before it, and the decision.
+/// Gives the last states.
+fn each(
+    rule: &Rule,
+    clients: &[u32],
+    requests: impl Iterator<Item = LoggedRequest>,
+    mut take: impl FnMut(usize, LoggedRequest, Option<&State>, Decision),
+) -> Vec<Option<State>> {
+    let mut states: Vec<Option<State>> = vec![None; clients.len()];
+    for request in requests {
+        let Some(place) = clients.iter().position(|&client| client == request.client) else {
+            continue;
+        };
+        let (before, now) = (states[place].take(), Nanos::new(request.time));
+        let (after, decision) = rule.limit().decide(before.clone(), now, request.cost, Mode::Check);
+        take(place, request, before.as_ref(), decision);
+        states[place] = after;
+    }
+    states
+}
+
+impl Incident {
+    /// The incident of denials at these times, ascending.
+    fn new(denials: &[u64], measures: bool) -> Self {
+        let (from, to) = densest(denials);
+        let around = ((to - from) / 8).max(AROUND);
+        let shown = (from.saturating_sub(around), to.saturating_add(around));
+        // A rate that is counted needs a second at least to be one.
+        let least = if measures { SECOND / 100 } else { SECOND };
+        let step = ((shown.1 - shown.0) / POINTS).max(least);
+        let ends = |times: &[u64]| Some((*times.first()?, *times.last()?));
+        let rates = vec![0.0; ((shown.1 - shown.0).div_ceil(step)) as usize];
+        Self { denied: ends(denials).unwrap_or_default(), shown, rates, closed: 0, step }
+    }
+
+    fn add(
+        &mut self,
+        rule: &Rule,
+        request: LoggedRequest,
+        before: Option<&State>,
+        rate: Option<f64>,
+    ) {
+        let Some(since) = request.time.checked_sub(self.shown.0) else { return };
+        let place = (since / self.step) as usize;
+        self.close_until(place, rule, before);
+        let step = self.step as f64 / SECOND as f64;
+        if let Some(greatest) = self.rates.get_mut(place) {
+            match rate {
+                Some(rate) => *greatest = greatest.max(rate),
+                None => *greatest += request.cost.as_f64() / step,
+            }
+        }
+    }
+
+    /// Ends the steps before `place`: a rate decays, and counts for all of a step in which it was.
+    fn close_until(&mut self, place: usize, rule: &Rule, state: Option<&State>) {
+        for place in self.closed..place.min(self.rates.len()) {
+            let end = Nanos::new(self.shown.0 + (place as u64 + 1) * self.step);
+            let (_, peek) = rule.limit().decide(state.cloned(), end, Cost::ZERO, Mode::Peek);
+            self.rates[place] = self.rates[place].max(peek.rate.unwrap_or(0.0));
+        }
+        self.closed = self.closed.max(place);
+    }
+
+    /// The client's rate and the rule's limit, dashed.
+    pub(super) fn figure(
+        &self,
+        rule: &Rule,
+        colour: usize,
+        measure: &str,
+        size: (u32, u32),
+    ) -> Figure {
+        let limit = rule.limit().per_second();
+        let (per, unit) = per(self.rates.iter().copied().chain([limit]));
+        let seconds = |time: u64| time as f64 / SECOND as f64;
+        let points = self.rates.iter().enumerate().flat_map(|(place, rate)| {
+            let start = self.shown.0 + place as u64 * self.step;
+            [(seconds(start), rate * per), (seconds(start + self.step), rate * per)]
+        });
+        let ends = [self.shown.0, self.shown.1].map(|time| (seconds(time), limit * per));
+        Figure {
+            title: String::new(),
+            x: across(self.shown),
+            panels: vec![Panel {
+                y_label: format!("{measure} {unit}"),
+                series: vec![
+                    Series::new("", colour % GREY, points.collect()).with_stroke(Stroke::Filled),
+                    Series::new("", GREY, ends.into()).with_stroke(Stroke::Dashed),
+                ],
+                ..Panel::default()
+            }],
+            size,
+        }
+    }
+}
+
+/// The shortest stretch that has nearly all of some times, ascending.
+fn densest(times: &[u64]) -> (u64, u64) {
+    let many = ((times.len() as f64 * SHOWN).ceil() as usize).max(1);
+    let stretches = times.windows(many).map(|times| (times[0], times[many - 1]));
+    stretches.min_by_key(|(from, to)| to - from).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_shows_when_most_was_denied() {
+        let rule: Rule = "fixed-window 2/1m".parse().unwrap();
+        // Three requests at the start, and twenty seconds of five each two days later.
+        let times = [0, 1, 2].into_iter().chain((0..100).map(|nth| 172_800 + nth / 5));
+        let requests: Vec<LoggedRequest> = times
+            .map(|secs| LoggedRequest {
+                time: (1_700_000_000 + secs) * SECOND,
+                client: 7,
+                cost: Cost::ONE,
+            })
+            .collect();
+        let found = incidents(&rule, &[7], || requests.iter().copied());
+        let (start, incident) = (1_700_000_000 * SECOND, &found[0]);
+        assert_eq!(incident.denied, (start + 2 * SECOND, start + 172_819 * SECOND));
+        let day = start + 172_800 * SECOND;
+        assert!(incident.shown.0 <= day && incident.shown.0 > day - 10 * SECOND);
+        assert!(incident.shown.1 > day + 17 * SECOND && incident.shown.1 < day + 30 * SECOND);
+        assert!(incident.rates.iter().any(|&rate| rate > 0.0));
+    }
+
+    #[test]
+    fn the_densest_stretch() {
+        assert_eq!(densest(&[]), (0, 0));
+        assert_eq!(densest(&[5]), (5, 5));
+        assert_eq!(densest(&[0, 100, 101, 102, 103, 104, 105, 106, 107, 108]), (100, 108));
+    }
+}

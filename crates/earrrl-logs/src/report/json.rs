@@ -1,0 +1,65 @@
+//! The summary as one object.
+
+use std::io::{self, Write};
+
+use serde_json::{Value, json};
+
+use super::{Summary, TOP};
+use crate::replay::Trial;
+
+/// Writes the summary.
+///
+/// # Errors
+/// Returns the error of the writer.
+pub fn write(out: &mut impl Write, summary: &Summary<'_>) -> io::Result<()> {
+    let Summary { reader, replay, names } = summary;
+    let skipped: Vec<Value> = reader
+        .skips
+        .by_reason()
+        .map(|(skip, lines, examples)| {
+            let shown = examples.iter().map(|example| {
+                let text = (!names.are_hidden()).then_some(&example.text);
+                json!({"place": example.place, "line": text})
+            });
+            json!({"reason": skip.reason(), "lines": lines, "examples": shown.collect::<Vec<_>>()})
+        })
+        .collect();
+    let formats: Vec<_> = reader.formats.iter().map(|format| format.name()).collect();
+    let rules: Vec<Value> = replay.trials.iter().map(|trial| rule(summary, trial)).collect();
+    let object = json!({
+        "lines": {
+            "read": reader.lines,
+            "used": reader.used(),
+            "skipped": reader.skips.lines(),
+            "skipped_by_reason": skipped,
+        },
+        "formats": formats,
+        "events": replay.events,
+        "clients": reader.clients.len(),
+        "from": replay.from.map(|time| time.get() as f64 / 1e9),
+        "to": replay.from.map(|_| replay.now.get() as f64 / 1e9),
+        "rules": rules,
+    });
+    serde_json::to_writer_pretty(&mut *out, &object)?;
+    writeln!(out)
+}
+
+fn rule(summary: &Summary<'_>, trial: &Trial) -> Value {
+    let Summary { reader, replay, names } = summary;
+    let top = trial.offenders(TOP).into_iter().map(|offender| {
+        json!({
+            "key": names.exact(&reader.clients, offender.client),
+            "events": replay.requests(offender.client),
+            "denied": offender.denied,
+        })
+    });
+    json!({
+        "rule": trial.rule.to_string(),
+        "events": replay.events,
+        "clients": reader.clients.len(),
+        "denied": trial.denied,
+        "clients_limited": trial.clients_limited(),
+        "share_denied": trial.denied as f64 / replay.events.max(1) as f64,
+        "top": top.collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,130 @@
+//! What all pages share: one self-contained file that loads nothing, runs nothing, and reads on a phone
+//! and in the dark.
+
+use std::fmt::{self, Display};
+use std::io::{self, Write};
+
+use crate::line::time;
+use crate::plot;
+use crate::plot::Figure;
+use crate::reading::LogReader;
+use crate::text::{counted, percent};
+
+const STYLE: &str = include_str!("../../assets/report.css");
+
+/// The size of figures that are as wide as the page.
+pub const WIDE: (u32, u32) = (1200, 330);
+/// The size of figures that stand beside each other.
+pub const HALF: (u32, u32) = (590, 200);
+
+/// Writes what comes before everything else: how many requests there were, from when to when.
+///
+/// # Errors
+/// Returns the error of the writer.
+pub fn write_start(
+    out: &mut impl Write,
+    reader: &LogReader,
+    events: u64,
+    (from, to): (u64, u64),
+) -> io::Result<()> {
+    write!(
+        out,
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <title>Who would have been limited</title>\n<style>\n{STYLE}</style></head><body>\n\
+         <h1>Who would have been limited</h1>\n\
+         <p>{} of {}, {} to {} UTC.</p>\n\
+         <p class=\"faint\">{} read, {} used, {} skipped{}.</p>\n",
+        counted(events, "request"),
+        counted(reader.clients.len() as u64, "client"),
+        time::written(from),
+        time::written(to),
+        counted(reader.lines, "line"),
+        reader.used(),
+        reader.skips.lines(),
+        reasons(reader),
+    )
+}
+
+/// Writes the end of the page.
+///
+/// # Errors
+/// Returns the error of the writer.
+pub fn write_end(out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "</body></html>")
+}
+
+/// Why lines were skipped, if any were.
+fn reasons(reader: &LogReader) -> String {
+    let reasons =
+        reader.skips.by_reason().map(|(skip, lines, _)| format!("{lines} {}", skip.reason()));
+    let reasons: Vec<String> = reasons.collect();
+    if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) }
+}
+
+/// Writes a table, the first column flush left.
+///
+/// # Errors
+/// Returns the error of the writer.
+pub fn write_table(
+    out: &mut impl Write,
+    header: &[&str],
+    rows: impl Iterator<Item = Vec<String>>,
+) -> io::Result<()> {
+    let row = |cells: &mut dyn Iterator<Item = &str>, tag: &str| {
+        let cells: String = cells.map(|cell| format!("<{tag}>{cell}</{tag}>")).collect();
+        format!("<tr>{cells}</tr>")
+    };
+    let header = row(&mut header.iter().copied(), "th");
+    writeln!(out, "<div class=\"scroll\"><table><thead>{header}</thead><tbody>")?;
+    for cells in rows {
+        writeln!(out, "{}", row(&mut cells.iter().map(String::as_str), "td"))?;
+    }
+    writeln!(out, "</tbody></table></div>")
+}
+
+/// A share with a bar beside it.
+pub fn share(part: u64, whole: u64) -> String {
+    let width = part as f64 / whole.max(1) as f64 * 100.0;
+    let percent = percent(part, whole);
+    format!("<span class=\"share\"><i style=\"width:{width:.1}%\"></i></span>{percent}")
+}
+
+/// Writes a figure as SVG.
+///
+/// # Errors
+/// Returns the error of the writer.
+pub fn write_figure(out: &mut impl Write, figure: &Figure) -> io::Result<()> {
+    let svg = plot::svg(figure, None).map_err(io::Error::other)?;
+    // Inside a page an SVG has no declaration of its own.
+    let start = svg.find("<svg").unwrap_or(0);
+    writeln!(out, "{}", &svg[start..])
+}
+
+/// Text that is no markup, whatever a client has put into it.
+pub struct Html(pub String);
+
+impl Display for Html {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| match c {
+            '&' => f.write_str("&amp;"),
+            '<' => f.write_str("&lt;"),
+            '>' => f.write_str("&gt;"),
+            '"' => f.write_str("&quot;"),
+            '\'' => f.write_str("&#39;"),
+            c => write!(f, "{c}"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markup_is_text() {
+        let text = Html("<img src=x onerror='a'>&\"".into()).to_string();
+        assert_eq!(text, "&lt;img src=x onerror=&#39;a&#39;&gt;&amp;&quot;");
+    }
+}

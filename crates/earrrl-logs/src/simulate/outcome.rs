@@ -1,0 +1,179 @@
+//! What became of the clients under each rule.
+
+use std::io::{self, Write};
+
+use earrrl::sim::run;
+use earrrl::{Rule, RuleError};
+
+use super::Scenario;
+use crate::plot::{Across, Figure, GREY, Note, Panel, Series, Stroke};
+use crate::text::{percent, write_rows};
+
+/// One client under one rule.
+#[derive(Debug, Clone, Default)]
+struct ClientRun {
+    asked: u64,
+    permitted: u64,
+    first_denied: Option<f64>,
+    last_denied: Option<f64>,
+}
+
+/// One rule's run.
+pub struct Outcome {
+    rule: Rule,
+    tallies: Vec<ClientRun>,
+    /// Each attempt: when in seconds, and whether it was permitted.
+    attempts: Vec<(f64, bool)>,
+}
+
+impl Outcome {
+    /// Runs a scenario under each of its rules.
+    ///
+    /// # Errors
+    /// A scenario with too many requests.
+    pub fn of(scenario: &Scenario) -> Result<Vec<Self>, RuleError> {
+        scenario.rules.iter().map(|rule| Self::of_rule(scenario, rule)).collect()
+    }
+
+    fn of_rule(scenario: &Scenario, rule: &Rule) -> Result<Self, RuleError> {
+        let clients = &scenario.clients;
+        let mut tallies = vec![ClientRun::default(); clients.len()];
+        let mut attempts = Vec::new();
+        run(rule, clients, scenario.seed(), scenario.duration(), |attempt| {
+            let (time, allowed) = (attempt.time.get() as f64 / 1e9, attempt.decision.allowed);
+            let tally = &mut tallies[attempt.client];
+            tally.asked += 1;
+            tally.permitted += u64::from(allowed);
+            if !allowed {
+                tally.first_denied.get_or_insert(time);
+                tally.last_denied = Some(time);
+            }
+            attempts.push((time, allowed));
+        })?;
+        Ok(Self { rule: rule.clone(), tallies, attempts })
+    }
+
+    /// Of all clients: asked, permitted, first and last denied.
+    pub(super) fn totals(&self) -> (u64, u64, Option<f64>, Option<f64>) {
+        let denied = || self.tallies.iter().filter(|tally| tally.first_denied.is_some());
+        let first = denied().filter_map(|tally| tally.first_denied).reduce(f64::min);
+        let last = denied().filter_map(|tally| tally.last_denied).reduce(f64::max);
+        let sum = |count: fn(&ClientRun) -> u64| self.tallies.iter().map(count).sum();
+        (sum(|tally| tally.asked), sum(|tally| tally.permitted), first, last)
+    }
+
+    /// Requests asked, or permitted, up to each instant.
+    fn cumulative(&self, permitted_only: bool, end: f64) -> Vec<(f64, f64)> {
+        let mut count = 0.0;
+        let mut points = vec![(0.0, 0.0)];
+        for &(time, allowed) in &self.attempts {
+            if allowed || !permitted_only {
+                points.push((time, count));
+                count += 1.0;
+                points.push((time, count));
+            }
+        }
+        points.push((end, count));
+        points
+    }
+}
+
+/// A row a rule and client.
+///
+/// # Errors
+/// Returns the error of the writer.
+pub fn write_table(
+    out: &mut impl Write,
+    scenario: &Scenario,
+    outcomes: &[Outcome],
+) -> io::Result<()> {
+    let header = ["asked", "permitted", "share", "first denied", "last denied", "client", "rule"];
+    let mut rows = vec![header.map(str::to_owned)];
+    for outcome in outcomes {
+        // A client that changes its mind is one: its later phases have no tally of their own.
+        let tallies = scenario.clients.iter().zip(&outcome.tallies);
+        for (client, tally) in tallies.filter(|(_, tally)| tally.asked > 0) {
+            let time = |time: Option<f64>| time.map_or("-".into(), |time| format!("{time:.3} s"));
+            rows.push([
+                tally.asked.to_string(),
+                tally.permitted.to_string(),
+                percent(tally.permitted, tally.asked),
+                time(tally.first_denied),
+                time(tally.last_denied),
+                client.name.clone(),
+                outcome.rule.to_string(),
+            ]);
+        }
+    }
+    write_rows(out, "", &rows)
+}
+
+/// A line an attempt, in order, a rule after the other.
+///
+/// # Errors
+/// Of writing; or a scenario with too many requests.
+pub fn write_csv(out: &mut impl Write, scenario: &Scenario) -> io::Result<()> {
+    writeln!(out, "rule,time,client,cost,allowed,rate,remaining,retry_after")?;
+    for rule in &scenario.rules {
+        let mut written = Ok(());
+        let each = |attempt: &earrrl::sim::Attempt<'_>| {
+            let name = &scenario.clients[attempt.client].name;
+            let decision = attempt.decision;
+            let rate = decision.rate.map(|rate| rate.to_string()).unwrap_or_default();
+            let wait = decision.retry_after.duration();
+            let wait = wait.map_or("never".into(), |wait| wait.as_secs_f64().to_string());
+            if written.is_ok() {
+                written = writeln!(
+                    out,
+                    "{},{},{},{},{},{rate},{},{wait}",
+                    csv_field(&rule.to_string()),
+                    attempt.time.get() as f64 / 1e9,
+                    csv_field(name),
+                    attempt.cost,
+                    decision.allowed,
+                    decision.remaining,
+                );
+            }
+        };
+        run(rule, &scenario.clients, scenario.seed(), scenario.duration(), each)
+            .map_err(|error| io::Error::other(error.to_string()))?;
+        written?;
+    }
+    Ok(())
+}
+
+/// A field, in quotes where it needs them.
+fn csv_field(text: &str) -> String {
+    if text.contains([',', '"']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.into()
+    }
+}
+
+/// Requests asked and permitted up to each instant, under every rule; at its end each line's number.
+pub fn figure(scenario: &Scenario, outcomes: &[Outcome]) -> Figure {
+    let end = scenario.duration().as_secs_f64();
+    // Clients that mind being denied ask differently under each rule.
+    let asked: Vec<usize> = outcomes.iter().map(|outcome| outcome.attempts.len()).collect();
+    let alike = asked.windows(2).all(|pair| pair[0] == pair[1]);
+    let mut series = Vec::new();
+    for (place, outcome) in outcomes.iter().enumerate() {
+        if place == 0 || !alike {
+            let (name, colour) = match alike {
+                true => ("asked".into(), GREY),
+                false => (format!("asked under {}", outcome.rule), place),
+            };
+            let asked = Series::new(name, colour, outcome.cumulative(false, end));
+            series.push(asked.with_stroke(Stroke::Dashed));
+        }
+        let permitted = outcome.cumulative(true, end);
+        series.push(Series::new(format!("permitted by {}", outcome.rule), place, permitted));
+    }
+    let last = series.iter().filter_map(|series| series.points.last().copied());
+    let mut notes: Vec<Note> =
+        last.map(|at| Note { at, text: at.1.to_string(), before: true }).collect();
+    notes.dedup_by(|one, other| one.text == other.text);
+    let panel = Panel { y_label: "requests so far".into(), series, notes, ..Panel::default() };
+    Figure { title: String::new(), x: Across::seconds(end), panels: vec![panel], size: (900, 480) }
+}

@@ -1,0 +1,112 @@
+//! What is to be simulated, from flags, from a file or from both.
+//!
+//! A file has a `name = value` a line; `rule` and `client` may come several times, `#` starts a
+//! comment.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use earrrl::Rule;
+use earrrl::sim::Client;
+
+/// How long a scenario lasts that does not say.
+const DURATION: Duration = Duration::from_secs(300);
+
+/// Rules, and clients that are put through each of them.
+#[derive(Debug, Clone, Default)]
+pub struct Scenario {
+    /// The rules, each tried on its own.
+    pub rules: Vec<Rule>,
+    /// The clients.
+    pub clients: Vec<Client>,
+    /// How long it lasts.
+    pub duration: Option<Duration>,
+    /// What random clients are drawn from.
+    pub seed: Option<u64>,
+}
+
+impl Scenario {
+    /// The duration, or the usual one.
+    pub fn duration(&self) -> Duration {
+        self.duration.unwrap_or(DURATION)
+    }
+
+    /// The seed, or the usual one.
+    pub fn seed(&self) -> u64 {
+        self.seed.unwrap_or(1)
+    }
+
+    /// This one with what another says added, or said instead.
+    pub fn with(mut self, other: Self) -> Self {
+        self.rules.extend(other.rules);
+        self.clients.extend(other.clients);
+        Self { duration: other.duration.or(self.duration), seed: other.seed.or(self.seed), ..self }
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let told = |error: &dyn std::fmt::Display| format!("{name}: {error}");
+        match name {
+            "rule" => self.rules.push(value.parse().map_err(|error| told(&error))?),
+            "client" => self.clients.push(value.parse().map_err(|error| told(&error))?),
+            "duration" => {
+                self.duration = Some(earrrl::parse_duration(value).map_err(|error| told(&error))?);
+            }
+            "seed" => self.seed = Some(value.parse().map_err(|error| told(&error))?),
+            _ => return Err("expected rule, client, duration or seed, then = and a value".into()),
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Scenario {
+    type Err = String;
+
+    /// Reads a scenario file.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut scenario = Self::default();
+        for (number, line) in (1..).zip(text.lines()) {
+            let line = line.split('#').next().unwrap_or("").trim();
+            if line.is_empty() {
+                continue;
+            }
+            let (name, value) = line.split_once('=').unwrap_or((line, ""));
+            let set = scenario.set(name.trim(), value.trim());
+            set.map_err(|error| format!("line {number}: {error}"))?;
+        }
+        Ok(scenario)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_and_what_is_wrong_with_it() {
+        let text = "# who wins?\nrule = gcra 1/s burst=2\n\nclient = a steady 1/s # calm\nseed=7\n";
+        let scenario: Scenario = text.parse().unwrap();
+        assert_eq!((scenario.rules.len(), scenario.clients.len()), (1, 1));
+        assert_eq!((scenario.seed(), scenario.duration()), (7, DURATION));
+        for (text, message) in [
+            ("\nrules = x", "line 2: expected rule, client"),
+            ("rule = gcra", "line 1: rule: column 5"),
+            ("client = a", "line 1: client: column 2"),
+            ("duration = 5", "line 1: duration: `5` is not a duration"),
+            ("seed = -1", "line 1: seed: invalid digit"),
+        ] {
+            let error = text.parse::<Scenario>().unwrap_err();
+            assert!(error.starts_with(message), "{error}");
+        }
+    }
+
+    #[test]
+    fn flags_go_before_the_file() {
+        let file: Scenario = "seed = 1\nduration = 5s\nrule = gcra 1/s burst=2".parse().unwrap();
+        let flags: Scenario = "seed = 2\nrule = fixed-window 1/1s".parse().unwrap();
+        let both = file.with(flags);
+        assert_eq!(
+            (both.seed(), both.duration(), both.rules.len()),
+            (2, Duration::from_secs(5), 2)
+        );
+    }
+}

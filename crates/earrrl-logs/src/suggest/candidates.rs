@@ -1,0 +1,211 @@
+//! Limits worth a look, and the clients that they would affect.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use earrrl::{Cost, Limit, Rate, RecentAverage, Rule, RuleError};
+
+use super::{Gap, Peaks};
+use crate::reading::LoggedRequest;
+
+/// Most rows of the table of limits.
+const MOST: usize = 16;
+
+/// Units of a rate, and their seconds.
+const UNITS: [u64; 4] = [1, 60, 3600, 86_400];
+
+/// A share of clients: `0.1%` or `0.001`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ClientShare(f64);
+
+impl ClientShare {
+    /// So many of these, at most.
+    pub fn of(self, count: usize) -> usize {
+        (self.0 * count as f64 + 1e-9) as usize
+    }
+}
+
+impl FromStr for ClientShare {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, whole) = match text.strip_suffix('%') {
+            Some(number) => (number.trim_end(), 100.0),
+            None => (text, 1.0),
+        };
+        let share = number.parse::<f64>().ok().map(|number| number / whole);
+        let share = share.filter(|share| (0.0..1.0).contains(share)).map(Self);
+        share.ok_or_else(|| "expected a share such as 0.1% or 0.001, below all".into())
+    }
+}
+
+/// A limit and the clients that it would have affected.
+pub struct JudgedLimit {
+    /// The rule to copy.
+    pub rule: Rule,
+    /// The limit, in cost units a second.
+    pub limit: f64,
+    /// The limit as the rule has it.
+    pub rate: Rate,
+    /// The requests that pass at once from idle.
+    pub at_once: u64,
+    /// Clients denied at least once.
+    pub clients: usize,
+    /// Requests denied.
+    pub requests: u64,
+}
+
+/// Round limits from where most clients are to above the worst, and last the one that is suggested:
+/// in the middle of the gap, or above everybody where there is none.
+///
+/// # Errors
+/// A limit that no rule can have.
+pub fn judge(
+    peaks: &Peaks,
+    gap: Option<Gap>,
+    requests: impl Iterator<Item = LoggedRequest>,
+) -> Result<Vec<JudgedLimit>, RuleError> {
+    let (half_life, descending) = (peaks.half_life, peaks.descending());
+    let mut rates: Vec<Rate> = round_limits(&descending, peaks.of_one_request())
+        .map(|limit| rate(limit, false))
+        .collect::<Result<_, _>>()?;
+    let greatest = descending.first().copied().unwrap_or(0.0).max(peaks.of_one_request());
+    rates.push(match gap {
+        Some(gap) => within(gap)?,
+        None => rate(greatest * 2.0, true)?,
+    });
+    let mut judged: Vec<JudgedLimit> = rates
+        .into_iter()
+        .map(|rate| candidate(rate, half_life, &descending))
+        .collect::<Result<_, _>>()?;
+    let mut again = Peaks::new(half_life)?;
+    for request in requests {
+        let found = again.add(request);
+        judged.iter_mut().for_each(|judged| judged.requests += u64::from(found > judged.limit));
+    }
+    Ok(judged)
+}
+
+/// A limit near the middle of a gap: 1, 2 or 5 of something where such a one is well inside it.
+fn within(gap: Gap) -> Result<Rate, RuleError> {
+    let middle = rate(gap.middle(), false)?;
+    let unit = UNITS.into_iter().find(|&unit| gap.middle() * unit as f64 >= 0.995);
+    let unit = unit.unwrap_or(UNITS[3]);
+    let exponent = (gap.middle() * unit as f64).log10().floor() as i32;
+    let round = [(1, exponent), (2, exponent), (5, exponent), (1, exponent + 1)];
+    let near = |rate: &Rate| (rate.per_second_f64() / gap.middle()).ln().abs();
+    let mut best: Option<Rate> = None;
+    for (digit, exponent) in round {
+        let rate =
+            Rate::new(format!("{digit}e{exponent}").parse::<Cost>()?, Duration::from_secs(unit))?;
+        let inside =
+            rate.per_second_f64() > gap.below * 1.2 && rate.per_second_f64() < gap.above / 1.2;
+        if inside && best.as_ref().is_none_or(|best| near(&rate) < near(best)) {
+            best = Some(rate);
+        }
+    }
+    Ok(best.unwrap_or(middle))
+}
+
+fn candidate(
+    rate: Rate,
+    half_life: Duration,
+    descending: &[f64],
+) -> Result<JudgedLimit, RuleError> {
+    let limit = RecentAverage::with_half_life(rate, half_life)?;
+    // A rule's own tolerance, so that this is what `replay` would find.
+    let threshold = rate.per_second_f64() * (1.0 + 1e-9);
+    Ok(JudgedLimit {
+        rule: Rule::from(Limit::from(limit)),
+        limit: threshold,
+        rate,
+        at_once: (limit.burst() * (1.0 + 1e-9)) as u64 + 1,
+        clients: descending.partition_point(|&peak| peak > threshold),
+        requests: 0,
+    })
+}
+
+/// 1, 2, 5, 10 and so on: the last is the first that touches nobody.
+fn round_limits(descending: &[f64], least: f64) -> impl Iterator<Item = f64> {
+    let greatest = descending.first().copied().unwrap_or(0.0);
+    let median = descending.get(descending.len() / 2).copied().unwrap_or(0.0).max(least);
+    let start = (median.log10().floor() as i32) * 3;
+    let limits =
+        (start..).map(|n| [1.0, 2.0, 5.0][n.rem_euclid(3) as usize] * 10f64.powi(n.div_euclid(3)));
+    let mut above = false;
+    let row: Vec<f64> = limits
+        .skip_while(|&limit| limit < median)
+        .take_while(|&limit| !std::mem::replace(&mut above, limit >= greatest))
+        .collect();
+    let skipped = row.len().saturating_sub(MOST);
+    row.into_iter().skip(skipped)
+}
+
+/// A limit of at most two digits, in the unit that suits it; rounded up, or to the nearest.
+fn rate(limit: f64, up: bool) -> Result<Rate, RuleError> {
+    let unit = UNITS.into_iter().find(|&unit| limit * unit as f64 >= 0.995);
+    let unit = unit.unwrap_or(UNITS[3]);
+    let value = limit * unit as f64;
+    let digits = 1 - value.log10().floor() as i32;
+    let scaled = value * 10f64.powi(digits);
+    // The least bit over would make it a digit more.
+    let scaled = if up { (scaled * (1.0 - 1e-12)).ceil() } else { scaled.round() };
+    let text = format!("{scaled:.0}e{}", -digits);
+    Rate::new(text.parse::<Cost>()?, Duration::from_secs(unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_two_digits_in_the_unit_that_suits() {
+        for (limit, up, text) in [
+            (1.0, true, "1/s"),
+            (1.001, true, "1.1/s"),
+            (1.001, false, "1/s"),
+            (12_345.0, true, "13000/s"),
+            (0.5, true, "30/m"),
+            (0.5 + 1e-9, true, "31/m"),
+            (1.0 / 3600.0, true, "1/h"),
+            (1.0 / 86_400.0, true, "1/d"),
+            (1e-7, true, "0.0087/d"),
+        ] {
+            assert_eq!(rate(limit, up).unwrap().to_string(), text, "{limit}");
+        }
+    }
+
+    #[test]
+    fn limits_are_round_and_end_above_the_worst() {
+        let limits = |peaks: &[f64], least| round_limits(peaks, least).collect::<Vec<_>>();
+        assert_eq!(limits(&[30.0, 2.0, 1.0], 0.1), [2.0, 5.0, 10.0, 20.0, 50.0]);
+        assert_eq!(limits(&[0.0, 0.0], 0.05).len(), 1);
+        assert_eq!(limits(&[], 0.05).len(), 1);
+        assert_eq!(limits(&[1e9, 0.0], 1e-6).len(), MOST);
+    }
+
+    #[test]
+    fn limits_lie_well_inside_a_gap() {
+        for (below, above, text) in [
+            (0.1, 6.0, "50/m"),
+            (0.1, 2.0, "20/m"),
+            (1.0, 3.1, "2/s"),
+            (1.0, 1.2, "1.1/s"),
+            (1.0 / 3600.0, 1.0 / 36.0, "10/h"),
+        ] {
+            let gap = Gap::between(above, below);
+            assert_eq!(within(gap).unwrap().to_string(), text, "{below} to {above}");
+        }
+    }
+
+    #[test]
+    fn shares() {
+        for (text, share) in [("0.1%", Some(0.001)), ("0.001", Some(0.001)), ("0", Some(0.0))] {
+            assert_eq!(text.parse().ok(), share.map(ClientShare));
+        }
+        for text in ["100%", "-1%", "x", "NaN", ""] {
+            assert!(text.parse::<ClientShare>().is_err(), "{text}");
+        }
+        assert_eq!("3%".parse::<ClientShare>().unwrap().of(100), 3);
+    }
+}

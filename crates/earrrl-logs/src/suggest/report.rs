@@ -1,0 +1,353 @@
+//! What was found, as a table, as JSON, as TOML and as a figure.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Gap, JudgedLimit, Peaks, Sweep};
+use crate::line::time::written;
+use crate::reading::{LogReader, Names};
+use crate::text::{counted, percent, write_rows};
+
+/// Shares of the clients whose greatest peak is told.
+const QUANTILES: [(f64, &str); 7] = [
+    (0.5, "50 %"),
+    (0.75, "75 %"),
+    (0.9, "90 %"),
+    (0.95, "95 %"),
+    (0.99, "99 %"),
+    (0.999, "99.9 %"),
+    (1.0, "all"),
+];
+
+/// How many of the clients that stand out are named.
+const NAMED: usize = 20;
+
+/// Units of a rate: seconds, and what stands behind the number.
+const UNITS: [(f64, &str); 4] = [(1.0, "/s"), (60.0, "/m"), (3600.0, "/h"), (86_400.0, "/d")];
+
+/// All that there is to say.
+pub struct Advice<'a> {
+    /// The half-lives tried.
+    pub sweep: &'a Sweep,
+    /// Limits under the chosen one; the last is suggested.
+    pub judged: &'a [JudgedLimit],
+    /// The lines.
+    pub reader: &'a LogReader,
+    /// The clients' names.
+    pub names: &'a Names,
+    /// Why fewer may be touched than stand out.
+    pub most: Option<String>,
+}
+
+impl Advice<'_> {
+    /// Why a rule is suggested, or none, in a sentence.
+    pub fn reason(&self) -> String {
+        let half_life = duration(self.sweep.peaks().half_life);
+        let clients = self.sweep.peaks().worst().len();
+        let Some(gap) = self.sweep.gap() else {
+            return match (&self.most, clients) {
+                (_, 1) => "There is one client only, so nobody to compare it with.".into(),
+                (Some(most), _) => format!("Nobody to stop: {most}."),
+                _ => {
+                    "No client stands out: none has sent much more than the next one, so no limit \
+                      stops an abuser and nobody else."
+                        .into()
+                }
+            };
+        };
+        let (unit, name) = unit([gap.above, gap.below].into_iter());
+        let tried =
+            if self.sweep.tried.len() > 1 { " under which the gap is the widest," } else { "" };
+        format!(
+            "With a half-life of {half_life},{tried} {} at {}{name} or more, {} times the next one's \
+             peak of {}{name}.",
+            match gap.clients {
+                1 => "one client peaks".to_owned(),
+                clients => format!("{clients} clients peak"),
+            },
+            number(gap.above * unit),
+            number(gap.ratio()),
+            number(gap.below * unit),
+        )
+    }
+}
+
+/// Writes the half-lives, the quantiles, the limits, and the suggestion with the clients that it affects.
+///
+/// # Errors
+/// Returns the error of the writer.
+pub fn write_table(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
+    let peaks = advice.sweep.peaks();
+    let clients = peaks.worst().len() as u64;
+    let requests = counted(peaks.requests, "request");
+    writeln!(out, "{}, {requests}\n", counted(clients, "client"))?;
+    write_sweep(out, advice.sweep)?;
+    write_quantiles(out, peaks)?;
+    write_limits(out, advice)?;
+    writeln!(out, "\n{}", advice.reason())?;
+    let Some(suggested) = advice.judged.last().filter(|_| advice.sweep.gap().is_some()) else {
+        return Ok(());
+    };
+    writeln!(
+        out,
+        "\nThis limit touches {} ({}) and denies {} of the requests:\n\n    --rule '{}'\n",
+        counted(suggested.clients as u64, "client"),
+        percent(suggested.clients as u64, clients),
+        percent(suggested.requests, peaks.requests),
+        suggested.rule,
+    )?;
+    write_touched(out, advice, suggested)
+}
+
+fn write_sweep(out: &mut impl Write, sweep: &Sweep) -> io::Result<()> {
+    let peaks = |gap: &Option<Gap>| gap.map_or(vec![], |gap| vec![gap.above, gap.below]);
+    let (unit, name) = unit(sweep.tried.iter().flat_map(|(_, gap)| peaks(gap)));
+    let header = ["half-life", "gap", "clients above", "they peak at", "the next at", ""];
+    let mut rows = vec![header.map(str::to_owned)];
+    for (place, (peaks, gap)) in sweep.tried.iter().enumerate() {
+        let chosen = if place == sweep.chosen && gap.is_some() { "<- chosen" } else { "" };
+        let [ratio, clients, above, below] = match gap {
+            None => ["-"; 4].map(str::to_owned),
+            Some(gap) => [
+                format!("{} times", number(gap.ratio())),
+                gap.clients.to_string(),
+                number(gap.above * unit) + name,
+                number(gap.below * unit) + name,
+            ],
+        };
+        rows.push([duration(peaks.half_life), ratio, clients, above, below, chosen.to_owned()]);
+    }
+    write_rows(out, "", &rows)?;
+    writeln!(out)
+}
+
+fn write_quantiles(out: &mut impl Write, peaks: &Peaks) -> io::Result<()> {
+    let descending = peaks.descending();
+    let clients = descending.len();
+    let (unit, name) = unit(descending.iter().copied());
+    let mut rows = vec![["clients", "recent average rate at its peak, at most"].map(str::to_owned)];
+    for (quantile, share) in QUANTILES {
+        // The least peak that this share of the clients does not exceed.
+        let above = clients - ((quantile * clients as f64).ceil() as usize).clamp(1, clients);
+        rows.push([share.to_owned(), number(descending[above] * unit) + name]);
+    }
+    write_rows(out, "", &rows)?;
+    writeln!(out)
+}
+
+fn write_limits(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
+    let peaks = advice.sweep.peaks();
+    let clients = peaks.worst().len() as u64;
+    let header = ["limit", "passes at once", "clients touched", "", "requests denied", ""];
+    let mut rows = vec![header.map(str::to_owned)];
+    let Some((_, candidates)) = advice.judged.split_last() else { return Ok(()) };
+    let (unit, name) = unit(candidates.iter().map(|judged| judged.rate.per_second_f64()));
+    rows.extend(candidates.iter().map(|judged| {
+        [
+            number(judged.rate.per_second_f64() * unit) + name,
+            judged.at_once.to_string(),
+            judged.clients.to_string(),
+            percent(judged.clients as u64, clients),
+            judged.requests.to_string(),
+            percent(judged.requests, peaks.requests),
+        ]
+    }));
+    write_rows(out, "", &rows)
+}
+
+fn write_touched(
+    out: &mut impl Write,
+    advice: &Advice<'_>,
+    judged: &JudgedLimit,
+) -> io::Result<()> {
+    let worst = advice.sweep.peaks().worst();
+    let touched = &worst[..judged.clients.min(worst.len())];
+    let (unit, name) = unit(touched.iter().map(|(_, client)| client.peak));
+    let mut rows = vec![["peak", "requests", "first", "last", "client"].map(str::to_owned)];
+    for (number_of, client) in touched.iter().take(NAMED) {
+        rows.push([
+            number(client.peak * unit) + name,
+            client.requests.to_string(),
+            written(client.first),
+            written(client.last),
+            advice.names.printable(&advice.reader.clients, *number_of),
+        ]);
+    }
+    write_rows(out, "  ", &rows)?;
+    if touched.len() > NAMED {
+        writeln!(out, "  and {} more", touched.len() - NAMED)?;
+    }
+    Ok(())
+}
+
+/// Writes the same as one object.
+///
+/// # Errors
+/// Returns the error of the writer.
+pub fn write_json(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
+    let peaks = advice.sweep.peaks();
+    let half_lives = advice.sweep.tried.iter().map(|(peaks, gap)| {
+        json!({
+            "half_life": peaks.half_life.as_secs_f64(),
+            "gap": gap.map(|gap| json!({
+                "clients": gap.clients, "above": gap.above, "below": gap.below, "ratio": gap.ratio(),
+            })),
+        })
+    });
+    let limits = advice.judged.split_last().map_or(&[][..], |(_, limits)| limits);
+    let suggested = advice.judged.last().filter(|_| advice.sweep.gap().is_some());
+    let object = json!({
+        "requests": peaks.requests,
+        "clients": peaks.worst().len(),
+        "half_lives": half_lives.collect::<Vec<_>>(),
+        "limits": limits.iter().map(judged_json).collect::<Vec<_>>(),
+        "reason": advice.reason(),
+        "suggestion": suggested.map(|judged| {
+            let mut object = judged_json(judged);
+            object["touched"] = touched_json(advice, judged);
+            object
+        }),
+    });
+    serde_json::to_writer_pretty(&mut *out, &object)?;
+    writeln!(out)
+}
+
+fn judged_json(judged: &JudgedLimit) -> Value {
+    json!({
+        "rule": judged.rule.to_string(),
+        "limit": judged.rate.per_second_f64(),
+        "passes_at_once": judged.at_once,
+        "clients": judged.clients,
+        "requests": judged.requests,
+    })
+}
+
+fn touched_json(advice: &Advice<'_>, judged: &JudgedLimit) -> Value {
+    let touched = advice.sweep.peaks().worst().into_iter().take(judged.clients);
+    let object = touched.map(|(number, client)| {
+        json!({
+            "key": advice.names.exact(&advice.reader.clients, number),
+            "peak": client.peak,
+            "requests": client.requests,
+            "first": client.first as f64 / 1e9,
+            "last": client.last as f64 / 1e9,
+        })
+    });
+    object.collect()
+}
+
+/// Writes the rule as a server's configuration has it, with these parts of a key.
+///
+/// # Errors
+/// Returns the error of the writer.
+pub fn write_toml(out: &mut impl Write, advice: &Advice<'_>, key: &[String]) -> io::Result<()> {
+    let parts: Vec<String> = key.iter().map(|part| json!(part).to_string()).collect();
+    writeln!(out, "# {}", advice.reason())?;
+    match advice.judged.last().filter(|_| advice.sweep.gap().is_some()) {
+        None => Ok(()),
+        Some(judged) => writeln!(
+            out,
+            "[[rule]]\nname = \"suggested\"\nlimit = {}\nkey = [{}]",
+            json!(judged.rule.to_string()),
+            parts.join(", "),
+        ),
+    }
+}
+
+/// The unit that suits all these rates: the first in which none is less than a tenth.
+fn unit(rates: impl Iterator<Item = f64>) -> (f64, &'static str) {
+    let least = rates.filter(|&rate| rate > 0.0).fold(f64::INFINITY, f64::min);
+    UNITS.into_iter().find(|(seconds, _)| least * seconds >= 0.1).unwrap_or(UNITS[3])
+}
+
+/// Three digits at most, without zeros at the end.
+fn number(value: f64) -> String {
+    if value <= 0.0 {
+        return "0".into();
+    }
+    let places = (2 - value.log10().floor() as i32).clamp(0, 6) as usize;
+    let text = format!("{value:.places$}");
+    let short = text.trim_end_matches('0').trim_end_matches('.');
+    if text.contains('.') { short.to_owned() } else { text }
+}
+
+/// As the rule grammar writes it.
+fn duration(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match (time.subsec_nanos(), seconds) {
+        (0, 1..) if seconds.is_multiple_of(3600) => format!("{}h", seconds / 3600),
+        (0, 1..) if seconds.is_multiple_of(60) => format!("{}m", seconds / 60),
+        _ => format!("{}s", time.as_secs_f64()),
+    }
+}
+
+/// The peaks of all clients, and of the worst.
+pub fn figure(peaks: &Peaks, judged: &[JudgedLimit], measure: &str) -> crate::plot::Figure {
+    use crate::plot::{Across, Figure, GREY, Panel, Series, Stroke, Ticks};
+
+    /// Points of the curve of all clients.
+    const POINTS: usize = 500;
+
+    let descending = peaks.descending();
+    let last = descending.len().saturating_sub(1);
+    let (per, unit) = crate::report::per(descending.iter().copied());
+    let at = |point: usize| {
+        let share = point as f64 / POINTS as f64;
+        let peak = descending.get(last - (share * last as f64) as usize);
+        (share * 100.0, peak.copied().unwrap_or(0.0) * per)
+    };
+    // A client with one request has no rate; the axis starts a little below those with two.
+    let floor = peaks.of_one_request() / 10.0 * per;
+    let limit = judged.last();
+    let dashes = limit.map(|judged| {
+        let ends = [0.0, 100.0].map(|x| (x, judged.limit * per)).into();
+        let name = format!("suggested limit, {}", judged.rate);
+        Series::new(name, GREY, ends).with_stroke(Stroke::Dashed)
+    });
+    let curve = Series::new("peak rate", 0, (0..=POINTS).map(at).collect());
+    Figure {
+        title: "Clients by the peak of their recent average rate".into(),
+        x: Across {
+            label: "clients, from the calmest to the worst, in %".into(),
+            span: (0.0, 100.0),
+            ticks: Ticks::Numbers,
+        },
+        panels: vec![Panel {
+            y_label: format!("{measure} {unit}"),
+            series: std::iter::once(curve.with_stroke(Stroke::Filled)).chain(dashes).collect(),
+            log_from: Some(floor),
+            ..Panel::default()
+        }],
+        size: (800, 420),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_unit_a_column() {
+        assert_eq!(unit([5.0, 0.2].into_iter()).1, "/s");
+        assert_eq!(unit([5.0, 0.05, 0.0].into_iter()).1, "/m");
+        assert_eq!(unit([1e-9].into_iter()).1, "/d");
+        assert_eq!(unit(std::iter::empty()).1, "/s");
+    }
+
+    #[test]
+    fn numbers_have_three_digits() {
+        for (value, text) in [
+            (0.0, "0"),
+            (1234.5, "1234"),
+            (123.46, "123"),
+            (12.0, "12"),
+            (10.04, "10"),
+            (0.50, "0.5"),
+            (0.01234, "0.0123"),
+        ] {
+            assert_eq!(number(value), text);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Numbers and tables for people to read.
+
+use std::io::{self, Write};
+
+/// A share in percent, with more digits where it is close to nothing or to all.
+pub fn percent(part: u64, whole: u64) -> String {
+    let share = if whole == 0 { 0.0 } else { part as f64 / whole as f64 * 100.0 };
+    match share {
+        _ if part == 0 || part == whole => format!("{share:.0} %"),
+        0.1..99.9 => format!("{share:.1} %"),
+        _ if share < 0.1 => format!("{share:.4} %"),
+        _ => format!("{share:.3} %"),
+    }
+}
+
+/// `1 client`, `2 clients`.
+pub fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// A system's error without its number.
+pub fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    let end = text.find(" (os error").unwrap_or(text.len());
+    text[..end].to_lowercase()
+}
+
+/// Columns flush right, the last one flush left.
+///
+/// # Errors
+/// Returns the error of the writer.
+pub fn write_rows<const N: usize>(
+    out: &mut impl Write,
+    indent: &str,
+    rows: &[[String; N]],
+) -> io::Result<()> {
+    let width =
+        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    for row in rows {
+        let mut line = String::from(indent);
+        for (cell, width) in row.iter().zip(widths).take(N - 1) {
+            line += &format!("{cell:>width$}  ");
+        }
+        line += &row[N - 1];
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_have_more_digits_at_the_ends() {
+        for (part, whole, text) in [
+            (0, 0, "0 %"),
+            (0, 7, "0 %"),
+            (7, 7, "100 %"),
+            (1, 3, "33.3 %"),
+            (1, 100_000, "0.0010 %"),
+            (9_999, 10_000, "99.990 %"),
+        ] {
+            assert_eq!(percent(part, whole), text);
+        }
+    }
+
+    #[test]
+    fn columns_are_flush() {
+        let rows = [["a", "≤", "x"], ["10", "2", "yy"], ["5", "", ""]];
+        let mut out = Vec::new();
+        write_rows(&mut out, " ", &rows.map(|row| row.map(str::to_owned))).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "  a  ≤  x\n 10  2  yy\n  5\n");
+    }
+}

@@ -1,0 +1,16 @@
+//! The tests against Redis or Valkey, in one binary.
+
+mod agreement;
+mod audit;
+mod clocks;
+mod conformance;
+mod faults;
+mod handover;
+mod middleware;
+mod near;
+mod outage;
+mod receipts;
+mod sentinel;
+mod shared;
+mod support;
+mod tls;

@@ -1,0 +1,129 @@
+//! A line's attributes, by the names that a server's configuration gives them.
+
+use std::borrow::Cow;
+
+use earrrl_server::config::Config;
+use earrrl_server::config::attribute::{Condition, KeyPart};
+use earrrl_server::config::rule::{CostSource, RuleConfig};
+use earrrl_server::service::key::{join, split};
+
+use earrrl_logs::format::{Field, Record};
+use earrrl_logs::line::{Skip, is_client, last_of_list};
+use earrrl_logs::reading::RecordKey;
+
+/// The header in which proxies tell the client.
+const FORWARDED: &str = "header:x-forwarded-for";
+
+/// The attributes that a configuration asks for, and where a line may have them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AttributeNames {
+    attributes: Vec<(String, Vec<Field>)>,
+}
+
+impl AttributeNames {
+    /// All that the rules of a configuration name, and what tells its clients' addresses.
+    pub(crate) fn of(config: &Config) -> Self {
+        let mut names: Vec<String> = config.rules.iter().flat_map(names).collect();
+        names.push("client".to_owned());
+        let address = &config.client_address;
+        if address.believes_proxies() {
+            names.push(FORWARDED.to_owned());
+        }
+        names.sort_unstable();
+        names.dedup();
+        Self { attributes: names.into_iter().map(|name| (name.clone(), fields(&name))).collect() }
+    }
+
+    /// Names and values of a key that [`AttributeNames::key`] has made.
+    pub(crate) fn pairs<'a>(&'a self, key: &'a [u8]) -> Vec<(Cow<'a, str>, Cow<'a, str>)> {
+        let values = split(key, self.attributes.len()).unwrap_or_default();
+        let pairs = self.attributes.iter().zip(values).filter(|(_, value)| !value.is_empty());
+        pairs.map(|((name, _), value)| (name.into(), String::from_utf8_lossy(value))).collect()
+    }
+}
+
+impl RecordKey for AttributeNames {
+    /// Joins the values of all attributes. A missing value is empty: no format has empty fields.
+    fn key(&self, record: &Record<'_>, strict: bool) -> Result<Vec<u8>, Skip> {
+        let values: Vec<Cow<'_, [u8]>> = self
+            .attributes
+            .iter()
+            .map(|(_, fields)| {
+                fields.iter().find_map(|field| record.get(field)).unwrap_or_default()
+            })
+            .collect();
+        let parts: Vec<&[u8]> = self
+            .attributes
+            .iter()
+            .zip(&values)
+            .map(|((name, _), value)| if name == "client" { last_of_list(value) } else { value })
+            .collect();
+        let client = self.attributes.iter().position(|(name, _)| name == "client");
+        if strict && client.is_some_and(|at| !parts[at].is_empty() && !is_client(parts[at])) {
+            return Err(Skip::Client);
+        }
+        Ok(join(parts.into_iter()).to_vec())
+    }
+
+    fn missing(&self, known: &[&str]) -> Vec<String> {
+        let has = |fields: &[Field]| fields.iter().any(|field| known.contains(&field.name()));
+        let without = self.attributes.iter().filter(|(_, fields)| !has(fields));
+        without.map(|(name, _)| name.clone()).collect()
+    }
+}
+
+/// The attributes that a rule looks at.
+fn names(rule: &RuleConfig) -> Vec<String> {
+    let overrides = rule.overrides.iter().flat_map(|entry| &entry.conditions);
+    let conditions = rule.conditions.iter().chain(&rule.exempt).chain(overrides);
+    let mut names: Vec<String> = conditions.map(|c: &Condition| c.attribute.clone()).collect();
+    names.extend(rule.key.iter().filter_map(|part| match part {
+        KeyPart::Attribute(name) => Some(name.clone()),
+        KeyPart::Literal(_) => None,
+    }));
+    match &rule.cost {
+        CostSource::Fixed(_) => {}
+        CostSource::ByPath(_) => names.push("path".to_owned()),
+        CostSource::Attribute(name) => names.push(name.clone()),
+    }
+    names
+}
+
+/// The fields that may hold an attribute, the more telling first.
+fn fields(attribute: &str) -> Vec<Field> {
+    let names: Vec<String> = match attribute.strip_prefix("header:") {
+        Some("x-forwarded-for") => vec!["forwarded_for".to_owned()],
+        Some("user-agent") => {
+            ["agent", "user_agent", "cs(User-Agent)", "http_user_agent"].map(str::to_owned).into()
+        }
+        Some("referer") => ["referer", "cs(Referer)", "http_referer"].map(str::to_owned).into(),
+        Some(header) => {
+            let low = header.replace('-', "_");
+            vec![
+                format!("http_{low}"),
+                low,
+                header.to_owned(),
+                format!("request.headers.{header}"),
+                format!("request.headers.{}", titled(header)),
+            ]
+        }
+        None if attribute == "method" => {
+            let names = ["method", "request_method", "request.method", "httpMethod"];
+            let products = ["RequestMethod", "ClientRequestMethod", "httpRequest.requestMethod"];
+            names.into_iter().chain(products).chain(["cs-method"]).map(str::to_owned).collect()
+        }
+        None => vec![attribute.to_owned()],
+    };
+    names.iter().map(|name| Field::new(name)).collect()
+}
+
+/// `x-api-key` as most programs write it: `X-Api-LogKey`.
+fn titled(header: &str) -> String {
+    let mut start = true;
+    let letter = |c: char| {
+        let letter = if start { c.to_ascii_uppercase() } else { c };
+        start = c == '-';
+        letter
+    };
+    header.chars().map(letter).collect()
+}

@@ -1,0 +1,240 @@
+//! A server's configuration tried on a log, by the server's own code: a line is a request with its
+//! attributes, which every rule that matches judges, all or nothing.
+
+use std::sync::Arc;
+
+use earrrl::{Decision, EngineError, ManualClock, Mode, Nanos};
+use earrrl_server::config::{Config, EngineConfig};
+use earrrl_server::service::Service;
+use earrrl_server::service::ask::Answer;
+use earrrl_server::service::attributes::Attributes;
+use earrrl_server::service::key::split;
+use earrrl_server::service::rules::{ActiveRule, ActiveRules};
+use futures_util::FutureExt as _;
+
+use super::attributes::AttributeNames;
+use earrrl_logs::reading::{ClientNumbers, LoggedRequest};
+use earrrl_logs::replay::Timeline;
+
+/// A configuration and what became of the requests under it.
+pub(crate) struct Configured {
+    service: Service,
+    clock: Arc<ManualClock>,
+    rules: Arc<ActiveRules>,
+    attributes: AttributeNames,
+    now: u64,
+    /// What each rule said, in the order of the configuration.
+    pub(crate) tallies: Vec<RuleTally>,
+    /// How many requests there were.
+    pub(crate) events: u64,
+    /// How many of them were not allowed.
+    pub(crate) denied: u64,
+    /// What was asked and permitted when, if that is to be shown: all requests and those allowed, and
+    /// for each rule those that it was asked about, and those within its limit.
+    pub(crate) timeline: Option<Timeline>,
+    /// The time of the first request.
+    pub(crate) from: u64,
+    /// How many a server would have called invalid, and why the first of them.
+    pub(crate) invalid: (u64, String),
+}
+
+/// What one rule said.
+pub(crate) struct RuleTally {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its limit.
+    pub(crate) rule: String,
+    /// What it does over the limit.
+    pub(crate) action: &'static str,
+    /// The requests that it was asked about.
+    pub(crate) events: u64,
+    /// Those that found it over its limit.
+    pub(crate) over: u64,
+    /// Its clients, by their keys.
+    pub(crate) clients: ClientNumbers,
+    /// By client's number.
+    pub(crate) counts: Vec<ClientTally>,
+}
+
+/// What one rule said of one client.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ClientTally {
+    /// Its requests.
+    pub(crate) requests: u64,
+    /// Those over the limit.
+    pub(crate) over: u64,
+    /// Its first and its last request, in nanoseconds since the epoch.
+    pub(crate) seen: (u64, u64),
+    /// The first and the last over the limit.
+    pub(crate) limited: (u64, u64),
+}
+
+/// What became of one request.
+pub(crate) struct RequestFate<'a> {
+    /// The client's address, as the server tells it.
+    pub(crate) client: Option<&'a str>,
+    /// The rule that the figures come from.
+    pub(crate) rule: Option<&'a str>,
+    /// The decision; none where no rule applies.
+    pub(crate) decision: Option<&'a Decision>,
+}
+
+impl Configured {
+    /// A configuration under which nobody has sent anything. States are kept in memory, whatever
+    /// it says of Redis.
+    ///
+    /// # Errors
+    /// Where there is no memory for its tables.
+    pub(crate) fn new(config: &Config) -> Result<Self, EngineError> {
+        let clock = Arc::new(ManualClock::new(Nanos::ZERO));
+        let mut here = config.clone();
+        here.engine = EngineConfig::default();
+        let service = Service::new(&here, clock.clone())?;
+        let rules = Arc::clone(&service.rules());
+        Ok(Self {
+            attributes: AttributeNames::of(config),
+            tallies: rules.iter().map(RuleTally::new).collect(),
+            service,
+            clock,
+            rules,
+            now: 0,
+            events: 0,
+            denied: 0,
+            timeline: None,
+            from: 0,
+            invalid: (0, String::new()),
+        })
+    }
+
+    /// Counts by time, too.
+    pub(crate) fn with_timeline(self) -> Self {
+        Self { timeline: Some(Timeline::new(1 + 2 * self.tallies.len())), ..self }
+    }
+
+    /// The time of the last request.
+    pub(crate) fn until(&self) -> u64 {
+        self.now
+    }
+
+    /// What to ask of a line.
+    pub(crate) fn attributes(&self) -> AttributeNames {
+        self.attributes.clone()
+    }
+
+    /// Counts a request at this time; a server's time never goes back.
+    fn pass_to(&mut self, time: u64) {
+        if self.events == 0 {
+            self.from = time;
+        }
+        self.events += 1;
+        self.now = self.now.max(time);
+        self.clock.set(Nanos::new(self.now));
+    }
+
+    /// Decides a request whose key is its attributes; `tell` is told what came out.
+    pub(crate) fn decide<E>(
+        &mut self,
+        clients: &ClientNumbers,
+        request: LoggedRequest,
+        tell: impl FnOnce(RequestFate<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.pass_to(request.time);
+        let rules = Arc::clone(&self.rules);
+        let pairs = self.attributes.pairs(clients.key(request.client));
+        let attributes = Attributes::new(pairs, &rules.reading);
+        // Memory answers at once.
+        let answer =
+            self.service.ask_matching(&rules, &attributes, Mode::Check.into()).now_or_never();
+        let answer = match answer {
+            Some(Ok(answer)) => answer,
+            Some(Err(error)) => {
+                self.invalid.0 += 1;
+                if self.invalid.0 == 1 {
+                    self.invalid.1 = error.to_string();
+                }
+                return Ok(());
+            }
+            None => return Ok(()),
+        };
+        let decision = answer.decision.as_ref();
+        let denied = decision.is_some_and(|decision| !decision.allowed);
+        self.denied += u64::from(denied);
+        let mut row = self.timeline.as_mut().map(|timeline| timeline.at(self.now));
+        if let Some(row) = &mut row {
+            row[0] += 1;
+            row[1] += u64::from(!denied);
+        }
+        count((&mut self.tallies, row), self.now, &rules, &attributes, &answer);
+        let rule = answer.rule().map(|(rule, _)| rule.name.as_str());
+        tell(RequestFate { client: attributes.get("client"), rule, decision })
+    }
+}
+
+fn count(
+    (tallies, mut row): (&mut [RuleTally], Option<&mut [u64]>),
+    now: u64,
+    rules: &ActiveRules,
+    attributes: &Attributes<'_>,
+    answer: &Answer<'_>,
+) {
+    for (place, (rule, _)) in answer.charged.iter().enumerate() {
+        let over = answer.decision.as_ref().is_some_and(|decision| decision.is_over(place));
+        let Some(at) = rules.position(rule.name.as_bytes()) else { continue };
+        if let Some(row) = &mut row {
+            row[2 + 2 * at] += 1;
+            row[3 + 2 * at] += u64::from(!over);
+        }
+        let key = rule.key(attributes);
+        let parts = split(&key, rule.key_parts().len()).unwrap_or_default();
+        tallies[at].add(&parts.join(&b','), now, over);
+    }
+}
+
+impl RuleTally {
+    fn new(rule: &ActiveRule) -> Self {
+        Self {
+            name: rule.name.clone(),
+            rule: rule.own.rule.to_string(),
+            action: rule.action_name(),
+            events: 0,
+            over: 0,
+            clients: ClientNumbers::new(),
+            counts: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, key: &[u8], now: u64, over: bool) {
+        self.events += 1;
+        self.over += u64::from(over);
+        let Some(client) = self.clients.number(key) else { return };
+        let client = client as usize;
+        if client >= self.counts.len() {
+            let new = ClientTally { seen: (now, now), ..ClientTally::default() };
+            self.counts.resize(client + 1, new);
+        }
+        let counted = &mut self.counts[client];
+        counted.requests += 1;
+        counted.seen.1 = now;
+        if over {
+            if counted.over == 0 {
+                counted.limited.0 = now;
+            }
+            counted.over += 1;
+            counted.limited.1 = now;
+        }
+    }
+
+    /// How many clients were over the limit at least once.
+    pub(crate) fn limited(&self) -> usize {
+        self.counts.iter().filter(|counted| counted.over > 0).count()
+    }
+
+    /// The clients most often over the limit, at most this many; among equals, the one that came first.
+    pub(crate) fn worst(&self, most: usize) -> Vec<(u32, ClientTally)> {
+        let counts = (0u32..).zip(self.counts.iter().copied());
+        let mut worst: Vec<_> = counts.filter(|(_, counted)| counted.over > 0).collect();
+        worst.sort_by_key(|(_, counted)| std::cmp::Reverse(counted.over));
+        worst.truncate(most);
+        worst
+    }
+}

@@ -1,0 +1,8 @@
+//! Puts the requests of a log through a server's configuration, with the server's own code.
+
+mod attributes;
+mod decisions;
+pub(crate) mod page;
+pub(crate) mod report;
+
+pub(crate) use decisions::Configured;

@@ -1,0 +1,94 @@
+//! What a configuration did, as a page.
+
+use std::io::{self, Write};
+
+use super::decisions::{Configured, RuleTally};
+use earrrl_logs::line::time;
+use earrrl_logs::plot::Figure;
+use earrrl_logs::reading::{LogReader, Names};
+use earrrl_logs::report::TOP;
+use earrrl_logs::report::axis::over_time;
+use earrrl_logs::report::page::{
+    Html, WIDE, share, write_end, write_figure, write_start, write_table,
+};
+use earrrl_logs::text::{counted, percent};
+
+/// All requests, and those allowed by all rules together.
+pub(crate) fn figure(configured: &Configured, size: (u32, u32)) -> Option<Figure> {
+    let timeline = configured.timeline.as_ref()?;
+    Some(over_time(timeline, 0, &[("permitted by all rules together".into(), 1, 0)], size))
+}
+
+/// Writes the report.
+pub(crate) fn write(
+    out: &mut impl Write,
+    (reader, configured, names): (&LogReader, &Configured, &Names),
+) -> io::Result<()> {
+    write_start(out, reader, configured.events, (configured.from, configured.until()))?;
+    let header = ["rule", "action", "requests", "over", "share over", "clients", "clients over"];
+    let rows = configured.tallies.iter().map(|tally| {
+        vec![
+            format!("<b>{}</b>: {}", Html(tally.name.clone()), Html(tally.rule.clone())),
+            tally.action.to_owned(),
+            tally.events.to_string(),
+            tally.over.to_string(),
+            share(tally.over, tally.events),
+            tally.clients.len().to_string(),
+            tally.limited().to_string(),
+        ]
+    });
+    write_table(out, &header, rows)?;
+    writeln!(
+        out,
+        "<h2>All rules together</h2>\n<p>{} of {} not allowed ({}).</p>",
+        configured.denied,
+        counted(configured.events, "request"),
+        percent(configured.denied, configured.events),
+    )?;
+    if let Some(figure) = figure(configured, WIDE) {
+        write_figure(out, &figure)?;
+    }
+    for (place, tally) in configured.tallies.iter().enumerate() {
+        write_rule(out, (place, tally), configured, names)?;
+    }
+    write_end(out)
+}
+
+fn write_rule(
+    out: &mut impl Write,
+    (place, tally): (usize, &RuleTally),
+    configured: &Configured,
+    names: &Names,
+) -> io::Result<()> {
+    writeln!(out, "<h2>{}: {}</h2>", Html(tally.name.clone()), Html(tally.rule.clone()))?;
+    if let Some(timeline) = &configured.timeline {
+        let within = ("within its limit".into(), 3 + 2 * place, place);
+        write_figure(out, &over_time(timeline, 2 + 2 * place, &[within], WIDE))?;
+    }
+    let worst = tally.worst(TOP);
+    if worst.is_empty() {
+        return writeln!(out, "<p>Nobody is over the limit.</p>");
+    }
+    let header = [
+        "client",
+        "requests",
+        "over",
+        "share over",
+        "first over",
+        "last over",
+        "first seen",
+        "last seen",
+    ];
+    let rows = worst.into_iter().map(|(client, counted)| {
+        let times = [counted.limited.0, counted.limited.1, counted.seen.0, counted.seen.1];
+        let mut row = vec![
+            Html(names.printable(&tally.clients, client)).to_string(),
+            counted.requests.to_string(),
+            counted.over.to_string(),
+            share(counted.over, counted.requests),
+        ];
+        row.extend(times.map(time::written));
+        row
+    });
+    write_table(out, &header, rows)
+}

@@ -1,0 +1,5 @@
+//! The tests of the public interface, in one binary.
+
+mod algorithms;
+mod clock;
+mod conformance;
