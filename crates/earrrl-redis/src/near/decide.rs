@@ -47,7 +47,7 @@ pub(crate) fn at_once(
     given: Option<Nanos>,
 ) -> Option<Decision> {
     let [charge] = charges else { return several(shared, charges, mode, given) };
-    let local = |_lag: Duration| given.unwrap_or_else(|| shared.clock.now());
+    let local = |_| given.unwrap_or_else(|| shared.clock.now());
     let lent = |NearRule { rule, lag }: &NearRule, loan: &mut Loan, group: usize| {
         if mode != Mode::Check || given.is_some() {
             return None;
