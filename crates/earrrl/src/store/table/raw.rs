@@ -21,6 +21,8 @@ pub(super) struct Shard {
 }
 
 const SHARDS: usize = 16;
+/// The number of sets up to which a table has one counter only: tables of an override each are many.
+const SMALL: usize = 16;
 /// Pauses of a thread that was not fast enough, about half a microsecond: threads that fight for a cache line
 /// with every step get less done, all together, than threads that leave it to one another for a while.
 const PAUSES: usize = 32;
@@ -43,17 +45,19 @@ pub(super) struct RawTable<S, const LINE: usize, const LINES: usize> {
     pub(super) lines: Lines<S, LINE, LINES>,
     /// Not empty once the table takes no newcomers any more; see `transfer.rs`.
     pub(super) sealed: S,
-    shards: Box<[Shard; SHARDS]>,
+    shards: Box<[Shard]>,
 }
 
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     pub(super) fn new(sets: usize) -> Option<Self> {
-        Some(Self { lines: Lines::new(sets)?, sealed: S::vacant(), shards: Box::default() })
+        let shards = if sets <= SMALL { 1 } else { SHARDS };
+        let shards = (0..shards).map(|_| Shard::default()).collect();
+        Some(Self { lines: Lines::new(sets)?, sealed: S::vacant(), shards })
     }
 
     /// By the bits above the lowest, which is set in all fingerprints.
     pub(super) fn shard(&self, fingerprint: u64) -> &Shard {
-        &self.shards[(fingerprint >> 1) as usize % SHARDS]
+        &self.shards[(fingerprint >> 1) as usize % self.shards.len()]
     }
 
     pub(super) fn bytes(&self) -> usize {
