@@ -226,6 +226,11 @@ impl Engine for RedisEngine {
         self.prepare_with(name, rule, self.shared.options.local_capacity)
     }
 
+    fn prepared(&self, name: &str) -> Option<Rule> {
+        let all = self.shared.rules.all();
+        all.iter().find(|known| known.name == name).map(|known| known.rule.clone())
+    }
+
     fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
         self.run(charges, mode, now)
     }

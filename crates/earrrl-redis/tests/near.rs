@@ -61,6 +61,10 @@ impl Engine for Near {
         self.0.prepare_as(name, rule, 1000, consistency)
     }
 
+    fn prepared(&self, name: &str) -> Option<Rule> {
+        self.0.prepared(name)
+    }
+
     fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
         self.0.decide(charges, mode, now)
     }

@@ -85,6 +85,11 @@ impl Engine for Remote {
         Ok(RuleId(place as u32))
     }
 
+    fn prepared(&self, name: &str) -> Option<Rule> {
+        let rules = self.rules.lock().unwrap();
+        rules.iter().find(|known| known.name == name).map(|known| known.rule.clone())
+    }
+
     fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
         match mode {
             Mode::Check => self.ask(charges, now, false),

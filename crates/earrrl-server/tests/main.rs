@@ -5,6 +5,7 @@ mod chaos;
 mod clients;
 mod command;
 mod conformance;
+mod docs;
 mod envoy_config;
 mod envoy_live;
 mod envoy_proxy;

@@ -1,12 +1,11 @@
-//! Addresses of clients: read from text, cut to the prefix that counts as one client, written as a
-//! key.
+//! Addresses of clients: parsing, cutting to the prefix that counts as one client, writing as keys.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
 
-/// How many leading bits of an address make a client.
+/// The number of leading bits by which addresses are told apart.
 ///
 /// ```
 /// use earrrl_tower::Prefixes;
@@ -21,24 +20,24 @@ pub struct Prefixes {
 }
 
 impl Default for Prefixes {
-    /// Whole IPv4 addresses, and IPv6 by /64: that is what one customer has at the least.
+    /// Whole IPv4 addresses, and IPv6 by /64: a customer has at least that many addresses.
     fn default() -> Self {
         Self::new(32, 64)
     }
 }
 
 impl Prefixes {
-    /// This many bits of an IPv4 address, at most 32, and of an IPv6 address, at most 128.
+    /// Returns prefixes of `ipv4` bits, at most 32, and of `ipv6` bits, at most 128.
     pub const fn new(ipv4: u8, ipv6: u8) -> Self {
         Self { ipv4: if ipv4 > 32 { 32 } else { ipv4 }, ipv6: if ipv6 > 128 { 128 } else { ipv6 } }
     }
 
-    /// Whether an IPv4 address is a client as it is.
+    /// Returns true if every IPv4 address is a client of its own.
     pub(crate) const fn keeps_ipv4(self) -> bool {
         self.ipv4 == 32
     }
 
-    /// The address' network as a client's key: `192.0.2.7`, `192.0.2.0/24`, `2001:db8:0:1::/64`.
+    /// Returns an address's network as a key: `192.0.2.7`, `192.0.2.0/24`, `2001:db8:0:1::/64`.
     pub fn key(self, address: IpAddr) -> String {
         let mut text = Vec::with_capacity(24);
         // Writing to memory does not fail.
@@ -46,10 +45,10 @@ impl Prefixes {
         String::from_utf8(text).unwrap_or_default()
     }
 
-    /// Writes the key, see [`Prefixes::key`].
+    /// Writes the key that [`Prefixes::key`] returns.
     ///
     /// # Errors
-    /// Those of `out`; memory has none.
+    /// Returns the errors of `out`; memory has none.
     pub fn write(self, address: IpAddr, out: &mut impl Write) -> io::Result<()> {
         match self.network(address) {
             IpAddr::V4(network) => {
@@ -69,7 +68,14 @@ impl Prefixes {
         }
     }
 
-    /// The first address of the network that is the client.
+    /// Returns the first address of the network that counts as one client.
+    ///
+    /// ```
+    /// use earrrl_tower::Prefixes;
+    /// let network = Prefixes::new(24, 48).network("192.0.2.7".parse()?);
+    /// assert_eq!(network.to_string(), "192.0.2.0");
+    /// # Ok::<(), std::net::AddrParseError>(())
+    /// ```
     pub fn network(self, address: IpAddr) -> IpAddr {
         match address.to_canonical() {
             IpAddr::V4(address) => {
@@ -83,30 +89,44 @@ impl Prefixes {
         }
     }
 
-    /// A network that is no smaller than a client.
+    /// Returns a network, or the larger one that counts as one client.
+    ///
+    /// ```
+    /// use earrrl_tower::Prefixes;
+    /// let widened = Prefixes::default().widen("2001:db8::1/128".parse()?);
+    /// assert_eq!(widened.to_string(), "2001:db8::/64");
+    /// # Ok::<(), ipnet::AddrParseError>(())
+    /// ```
     pub fn widen(self, network: IpNet) -> IpNet {
-        let most = match network {
+        let longest = match network {
             IpNet::V4(_) => self.ipv4,
             IpNet::V6(_) => self.ipv6,
         };
-        match network.prefix_len() > most {
-            true => IpNet::new(network.network(), most).map_or(network, |net| net.trunc()),
+        match network.prefix_len() > longest {
+            true => IpNet::new(network.network(), longest).map_or(network, |net| net.trunc()),
             false => network,
         }
     }
 
-    /// The key of an address that is given as text, of a log say. What is no address, such as a host name,
-    /// stays as it is.
+    /// Returns the key of an address that is given as text, such as in a log. Other text, such as a
+    /// host name, is its own key.
     #[inline]
     pub fn key_of_text<'a>(self, text: &'a [u8], buffer: &'a mut Vec<u8>) -> &'a [u8] {
-        // An IPv4 address that stays whole needs no look at its parts.
+        // A whole IPv4 address is its own key, so it need not be parsed.
         if self.keeps_ipv4() && !text.contains(&b':') {
             return text;
         }
         self.key_of_address(text, buffer).unwrap_or(text)
     }
 
-    /// As [`Prefixes::key_of_text`], but `None` for what is no address.
+    /// Returns the key of an address that is given as text; `None` for other text.
+    ///
+    /// ```
+    /// use earrrl_tower::Prefixes;
+    /// let mut buffer = Vec::new();
+    /// let key = Prefixes::default().key_of_address(b"[2001:db8::7]:443", &mut buffer);
+    /// assert_eq!(key, Some(&b"2001:db8::/64"[..]));
+    /// ```
     pub fn key_of_address<'a>(self, text: &[u8], buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         let address = str::from_utf8(text).ok().and_then(parse)?;
         buffer.clear();
@@ -120,8 +140,8 @@ fn write_length(length: u8, whole: u8, out: &mut impl Write) -> io::Result<()> {
     if length == whole { Ok(()) } else { write!(out, "/{length}") }
 }
 
-/// An IPv4 address, and how many bytes its text has. Several times as fast as the standard library's
-/// formatting, and without branches: this is on every request's way.
+/// Returns the text of an IPv4 address, and its length. Every request needs it, and this is several
+/// times as fast as the standard library's formatting, since it has no branches.
 pub(crate) fn ipv4_text(address: Ipv4Addr) -> ([u8; 16], usize) {
     let mut text = [0; 16];
     let mut end = 0;
@@ -132,7 +152,7 @@ pub(crate) fn ipv4_text(address: Ipv4Addr) -> ([u8; 16], usize) {
     (text, end - 1)
 }
 
-/// Every octet in decimal, a dot after it.
+/// All octets in decimal, with a dot.
 static DOTTED: [[u8; 4]; 256] = {
     let mut all = [[0; 4]; 256];
     let mut octet = 0;
@@ -152,8 +172,8 @@ const fn digit(number: usize) -> u8 {
     b'0' + (number % 10) as u8
 }
 
-/// An address whose lower half is zero. Those zeros are the longest run, so they are what `::`
-/// stands for.
+/// Writes an IPv6 address whose lower half is zero. Its `::` stands for those zeros, since they are
+/// the longest run.
 fn write_upper_half(network: u64, out: &mut impl Write) -> io::Result<()> {
     let mut text = [0; 21];
     let mut end = 0;
@@ -173,8 +193,8 @@ fn write_upper_half(network: u64, out: &mut impl Write) -> io::Result<()> {
     out.write_all(&text[..end + 2])
 }
 
-/// An address with or without a port, an IPv6 address with a port in brackets. An IPv4 address that
-/// is written as IPv6 is taken as IPv4.
+/// Parses an address with or without a port; an IPv6 address with a port needs brackets. An IPv4
+/// address in IPv6 notation becomes IPv4.
 ///
 /// ```
 /// use earrrl_tower::address::parse;
@@ -223,7 +243,7 @@ mod tests {
         let mut network = 1u64;
         for _ in 0..10_000 {
             network = network.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            // Groups that are zero, or short, come often.
+            // The masks make short groups, and groups of zero, frequent.
             let masked = network & (network << 13) & u64::MAX << (network % 64);
             let address = Ipv6Addr::from(u128::from(masked) << 64);
             assert_eq!(Prefixes::default().key(address.into()), format!("{address}/64"));

@@ -1,13 +1,14 @@
-//! Short texts in the making, without an allocation.
+//! A buffer for short texts that takes no allocation.
 
-use std::io::{self, Write};
+use std::fmt;
+use std::io;
 
-/// Bytes that are appended to; up to `SHORT` of them take no allocation.
+/// A buffer that allocates only above `SHORT` bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Buffer<const SHORT: usize> {
     short: [u8; SHORT],
     len: usize,
-    /// All of it, once it is not short.
+    /// All bytes, if there are more than `SHORT`.
     long: Vec<u8>,
 }
 
@@ -21,30 +22,31 @@ impl<const SHORT: usize> Default for Buffer<SHORT> {
 impl<const SHORT: usize> Buffer<SHORT> {
     #[inline]
     pub(crate) fn push(&mut self, bytes: &[u8]) {
-        match self.room(bytes.len()) {
-            Some(room) => room.copy_from_slice(bytes),
+        match self.spare(bytes.len()) {
+            Some(spare) => spare.copy_from_slice(bytes),
             None => self.push_long(bytes),
         }
         self.len += bytes.len();
     }
 
-    /// Appends the first `len` bytes: faster than [`push`](Self::push) where `len` is known only late.
+    /// Appends the first `len` bytes of an array. This copies the whole array, so that the copy does
+    /// not wait until `len` is computed.
     #[inline]
-    pub(crate) fn push_some<const MOST: usize>(&mut self, bytes: &[u8; MOST], len: usize) {
-        match self.room(MOST) {
-            Some(room) => {
-                room.copy_from_slice(bytes);
+    pub(crate) fn push_prefix<const MAX: usize>(&mut self, bytes: &[u8; MAX], len: usize) {
+        match self.spare(MAX) {
+            Some(spare) => {
+                spare.copy_from_slice(bytes);
                 self.len += len;
             }
             None => self.push(&bytes[..len]),
         }
     }
 
-    /// The next so many bytes, while it is short.
+    /// Returns the next `len` unused bytes of `short`; `None` if it has fewer or is not in use.
     #[inline]
-    fn room(&mut self, len: usize) -> Option<&mut [u8]> {
-        let room = self.short.get_mut(self.len..self.len + len);
-        room.filter(|_| self.long.is_empty())
+    fn spare(&mut self, len: usize) -> Option<&mut [u8]> {
+        let spare = self.short.get_mut(self.len..self.len + len);
+        spare.filter(|_| self.long.is_empty())
     }
 
     fn push_long(&mut self, bytes: &[u8]) {
@@ -73,7 +75,15 @@ impl<const SHORT: usize> Buffer<SHORT> {
     }
 }
 
-impl<const SHORT: usize> Write for Buffer<SHORT> {
+impl<const SHORT: usize> fmt::Write for Buffer<SHORT> {
+    #[inline]
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.push(text.as_bytes());
+        Ok(())
+    }
+}
+
+impl<const SHORT: usize> io::Write for Buffer<SHORT> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.push(bytes);
         Ok(bytes.len())
@@ -88,15 +98,14 @@ impl<const SHORT: usize> Write for Buffer<SHORT> {
 mod tests {
     use super::*;
 
-    /// As a vector would have it, whatever the lengths.
     #[test]
-    fn what_was_appended_is_there() {
+    fn it_holds_what_a_vector_would() {
         for step in 1..9 {
             let (mut buffer, mut expected) = (Buffer::<16>::default(), Vec::new());
             for nth in 0..12u8 {
                 let bytes = [nth; 8];
                 match nth % 3 {
-                    0 => buffer.push_some(&bytes, step),
+                    0 => buffer.push_prefix(&bytes, step),
                     _ => buffer.push(&bytes[..step]),
                 }
                 expected.extend_from_slice(&bytes[..step]);

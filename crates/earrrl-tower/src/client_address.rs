@@ -1,4 +1,4 @@
-//! Which address a request comes from, told from the connection and from what proxies add.
+//! The address of a client, from the connection and the headers that trusted proxies add.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,16 @@ use ipnet::IpNet;
 use crate::address::{self, Prefixes};
 use crate::forwarded;
 
-/// Where proxies write the client's address.
+/// The header in which proxies pass on the client's address.
+///
+/// ```
+/// use earrrl_tower::{AddressSource, ClientAddress};
+/// use http::HeaderName;
+/// let header = AddressSource::Header(HeaderName::from_static("cf-connecting-ip"));
+/// let behind_cdn = ClientAddress::default().trust("173.245.48.0/20".parse()?).source(header);
+/// assert!(behind_cdn.believes_proxies());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AddressSource {
@@ -23,12 +32,11 @@ pub enum AddressSource {
     Header(HeaderName),
 }
 
-/// How a client's address is told. By default it is the address of the connection, and no header is
-/// believed.
+/// The settings by which a client's address is found. By default it is the address of the connection,
+/// and all headers are ignored.
 ///
-/// Only what trusted proxies appended is believed, so lists are read from the right, and never
-/// beyond the first address that is not trusted: whatever a client writes itself stands to the left
-/// of that.
+/// Lists are read from the right, up to the first address that is not trusted: proxies append to
+/// them, so everything that a client may have forged is to the left of that address.
 ///
 /// ```
 /// use earrrl_tower::ClientAddress;
@@ -50,43 +58,43 @@ pub struct ClientAddress {
 }
 
 impl ClientAddress {
-    /// Believes proxies of this network.
+    /// Trusts proxies in this network.
     #[must_use]
     pub fn trust(mut self, network: IpNet) -> Self {
         self.trusted.push(network);
         self
     }
 
-    /// Believes this many proxies, whatever their addresses: for a service that can be reached only
-    /// through them. Trusted networks play no part then.
+    /// Trusts this number of proxies, regardless of their addresses, for a service that can be reached
+    /// only through them. Trusted networks are then ignored.
     #[must_use]
     pub fn hops(self, hops: usize) -> Self {
         Self { hops, ..self }
     }
 
-    /// Reads another header than `X-Forwarded-For`.
+    /// Sets the header to read, `X-Forwarded-For` by default.
     #[must_use]
     pub fn source(self, source: AddressSource) -> Self {
         Self { source, ..self }
     }
 
-    /// How many bits of an address make a client.
+    /// Sets the number of leading bits by which addresses are told apart.
     #[must_use]
     pub fn prefixes(self, prefixes: Prefixes) -> Self {
         Self { prefixes, ..self }
     }
 
-    /// How many bits of an address make a client; for [`ClientAddress::prefixes`].
+    /// The value that was set by [`ClientAddress::prefixes`].
     pub fn client_prefixes(&self) -> Prefixes {
         self.prefixes
     }
 
-    /// Whether any proxy is believed.
+    /// Returns true if any proxy is trusted.
     pub fn believes_proxies(&self) -> bool {
         self.hops > 0 || !self.trusted.is_empty()
     }
 
-    /// The client's address, given the address of the connection, where that has one.
+    /// Returns the client's address. `peer` is that of the connection, if it has one.
     pub fn resolve(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Option<IpAddr> {
         let peer = peer.map(|peer| peer.to_canonical());
         if self.hops == 0 && !peer.is_some_and(|peer| self.trusts(peer)) {
@@ -103,15 +111,22 @@ impl ClientAddress {
             }
             AddressSource::Header(name) => {
                 let mut lines = values(headers, name);
-                // Two of them: the proxy does not overwrite it, so neither can be believed.
+                // With two values, the proxy cannot have overwritten the header, and either may be
+                // forged.
                 let only = lines.next().filter(|_| lines.next().is_none());
                 only.and_then(address::parse).or(peer)
             }
         }
     }
 
-    /// As [`ClientAddress::resolve`], given the text of a list of addresses as `X-Forwarded-For`
-    /// has it.
+    /// Returns the client's address, given a list of addresses in the syntax of `X-Forwarded-For`.
+    ///
+    /// ```
+    /// use earrrl_tower::ClientAddress;
+    /// let two_proxies = ClientAddress::default().hops(2);
+    /// let client = two_proxies.resolve_list("10.0.0.1".parse().ok(), "6.6.6.6, 192.0.2.7, 10.0.0.9");
+    /// assert_eq!(client, "192.0.2.7".parse().ok());
+    /// ```
     pub fn resolve_list(&self, peer: Option<IpAddr>, list: &str) -> Option<IpAddr> {
         self.walk(peer, list.rsplit(',').map(address::parse))
     }
@@ -120,21 +135,21 @@ impl ClientAddress {
         self.trusted.iter().any(|network| network.contains(&address))
     }
 
-    /// Goes from the connection towards the client, as long as the one that tells the next address is
-    /// believed.
+    /// Follows the addresses from the connection towards the client, for as long as the address that
+    /// reported the next one is trusted. `reported` begins with the nearest.
     fn walk(
         &self,
         peer: Option<IpAddr>,
-        told: impl Iterator<Item = Option<IpAddr>>,
+        reported: impl Iterator<Item = Option<IpAddr>>,
     ) -> Option<IpAddr> {
         let mut client = peer.map(|peer| peer.to_canonical());
-        for (hop, before) in told.enumerate() {
-            let believed = match self.hops {
-                0 => client.is_some_and(|teller| self.trusts(teller)),
+        for (hop, next) in reported.enumerate() {
+            let trusted = match self.hops {
+                0 => client.is_some_and(|reporter| self.trusts(reporter)),
                 hops => hop < hops,
             };
-            match before {
-                Some(before) if believed => client = Some(before),
+            match next {
+                Some(next) if trusted => client = Some(next),
                 _ => break,
             }
         }
@@ -144,8 +159,8 @@ impl ClientAddress {
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The lines of a header, the last one first; of a line, what follows the last byte that is no
-/// ASCII. The right end, which proxies wrote, is always read.
+/// Returns the lines of a header, the last one first. A line is cut behind its last byte that is not
+/// ASCII, so that the right end, which a proxy wrote, is readable whatever the client sent.
 fn values<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
@@ -178,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn only_trusted_proxies_are_believed() {
+    fn only_trusted_proxies_count() {
         let near = ["10.0.0.0/8"];
         for (settings, peer, forwarded, client) in [
             (trusting(&[], 0), "192.0.2.7", "198.51.100.1", "192.0.2.7"),
@@ -212,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_of_one_address_is_believed_once() {
+    fn a_header_of_one_address_counts_if_there_is_one() {
         let name = HeaderName::from_static("cloudfront-viewer-address");
         let settings = trusting(&["10.0.0.0/8"], 0).source(AddressSource::Header(name));
         let line = ("cloudfront-viewer-address", "192.0.2.1:4711");

@@ -4,7 +4,8 @@ use earrrl::Cost;
 use http::Method;
 use http::request::Parts;
 
-/// Costs by path: the route that axum found, or else the whole path. Other paths cost 1.
+/// Returns a closure for costs by path, for [`cost_by`](crate::RequestRule::cost_by). A path is the
+/// route that axum found, or else the whole path. Other paths cost 1.
 ///
 /// ```
 /// use earrrl::{Cost, Rule};
@@ -21,7 +22,18 @@ pub fn by_path(
     move |request| find(&costs, |known| *known == path(request))
 }
 
-/// Costs by method. Other methods cost 1.
+/// Returns a closure for costs by method, for [`cost_by`](crate::RequestRule::cost_by). Other methods
+/// cost 1.
+///
+/// ```
+/// use earrrl::{Cost, Rule};
+/// use earrrl_tower::{ClientAddress, RequestRule, cost};
+/// use http::Method;
+/// let rule: Rule = "gcra 10/s burst=100".parse()?;
+/// let writes_cost_more = RequestRule::new("api", rule, ClientAddress::default())
+///     .cost_by(cost::by_method([(Method::POST, Cost::from_units(5))]));
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
 pub fn by_method(
     costs: impl IntoIterator<Item = (Method, Cost)>,
 ) -> impl Fn(&Parts) -> Cost + Send + Sync + 'static {

@@ -1,14 +1,31 @@
-//! What a hook is told.
+//! Events of a layer, for metrics.
 
 use earrrl::{Decision, EngineError};
 
-/// Something that the layer did, for metrics.
+/// An event that the closure of [`on_event`](crate::Builder::on_event) gets.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use earrrl::MemoryEngine;
+/// use earrrl_tower::{Event, RateLimitLayer};
+///
+/// static DENIED: AtomicU64 = AtomicU64::new(0);
+/// let builder = RateLimitLayer::builder(MemoryEngine::new(10)?).on_event(|event| match event {
+///     Event::Decided { decision, .. } if !decision.allowed => {
+///         DENIED.fetch_add(1, Ordering::Relaxed);
+///     }
+///     Event::EngineFailed(error) => eprintln!("{error}"),
+///     _ => {}
+/// });
+/// # let _ = builder;
+/// # Ok::<(), earrrl::BuildError>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A request was decided on.
+    /// The engine made a decision.
     Decided {
-        /// The rule that the decision's figures are of.
+        /// The name of the rule whose figures the decision reports.
         rule: &'a str,
         /// The decision.
         decision: &'a Decision,

@@ -1,17 +1,17 @@
-//! `Forwarded` (RFC 7239), read from the right: each proxy appends what it saw, so what stands at the
-//! right end was written by the nearest one, whatever a client put before it.
+//! The header `Forwarded` (RFC 7239), read from the right: each proxy appends an element, so the last
+//! one comes from the nearest proxy, whatever a client put before it.
 
 use std::net::IpAddr;
 
 use crate::address;
 
-/// The `for` address of each element of a field, the last element first; `None` for an element that
-/// tells no address.
+/// Returns the `for` address of each element of a field, the last element first; `None` for an element
+/// without an address.
 pub(crate) fn addresses(field: &str) -> impl Iterator<Item = Option<IpAddr>> + '_ {
     split_right(field, b',').map(for_address)
 }
 
-/// The address of one element, `for="[2001:db8::1]:4711";proto=https` say.
+/// Returns the address of one element, such as `for="[2001:db8::1]:4711";proto=https`.
 fn for_address(element: &str) -> Option<IpAddr> {
     let mut found = None;
     for pair in split_right(element, b';') {
@@ -28,8 +28,8 @@ fn for_address(element: &str) -> Option<IpAddr> {
     address::parse(bare.unwrap_or(value))
 }
 
-/// The pieces between separators outside quotes, the last one first. Quotes are paired from the
-/// right, so that a quote that a client left open does not swallow what a proxy appended.
+/// Splits text at separators outside quotes, the last piece first. Quotes are paired from the right,
+/// so that a quote that a client left open cannot hide an element that a proxy appended.
 fn split_right(text: &str, separator: u8) -> impl Iterator<Item = &str> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
@@ -59,7 +59,7 @@ mod tests {
             ("proto=https; for = 192.0.2.1:80 ;by=x", vec![ip("192.0.2.1")]),
             ("for=1.1.1.1;for=2.2.2.2", vec![None]),
             ("", vec![None]),
-            // A quote left open by a client: the proxy's element stands.
+            // A client left a quote open.
             ("for=\"6.6.6.6, for=192.0.2.1", vec![ip("192.0.2.1"), None]),
             ("for=\"a,b\";x, for=192.0.2.1", vec![ip("192.0.2.1"), None]),
         ] {

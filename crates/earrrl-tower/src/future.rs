@@ -7,64 +7,70 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use earrrl::{Cost, Engine};
+use earrrl::Engine;
 use futures_timer::Delay;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use crate::asked::Asked;
-use crate::conclude::{After, Conclusion, Pass};
-use crate::event::Event;
-use crate::questions::Questions;
+use crate::charges::RequestCharges;
+use crate::conclusion::{Conclusion, Pass};
+use crate::cost_after::{CostAfter, PendingCharge};
+use crate::pending::PendingDecision;
 use crate::response::ResponseBody;
-use crate::shared::{Held, Shared};
+use crate::shared::{HeldPlace, Shared};
 
 pin_project! {
-    /// The future of a response.
+    /// The future of a response of [`RateLimit`](crate::RateLimit).
     pub struct ResponseFuture<S, B, E, R>
     where
         S: Service<Request<B>>,
         E: Engine,
     {
         #[pin]
-        state: State<S, B, E, R>,
+        stage: Stage<S, B, E, R>,
     }
 }
 
 pin_project! {
-    #[project = StateProjection]
-    enum State<S, B, E, R>
+    #[project = StageProjection]
+    enum Stage<S, B, E, R>
     where
         S: Service<Request<B>>,
         E: Engine,
     {
-        /// The engine is asked, or the request is held back.
+        /// The engine has not answered, or the request is held back.
         Waiting { waiting: Option<Box<Waiting<S, B, E>>> },
         /// The inner service is at work.
         Serving {
             #[pin]
             serving: S::Future,
-            pass: Pass<E>,
+            pass: Pass,
         },
-        /// What the response costs is charged.
-        Charging { charging: Box<Charging<E, R>> },
-        /// The request is answered in the inner service's place.
+        /// The cost of the response is being charged.
+        Charging { charging: Box<Charging<R>> },
+        /// The request gets a response without the inner service.
         Answered { response: Option<Response<Bytes>> },
     }
 }
 
+/// A response whose cost is being charged.
+struct Charging<R> {
+    charge: PendingCharge,
+    response: Option<Response<R>>,
+}
+
 impl<S: Service<Request<B>>, B, E: Engine, R> ResponseFuture<S, B, E, R> {
     pub(crate) fn answered(response: Response<Bytes>) -> Self {
-        Self { state: State::Answered { response: Some(response) } }
+        Self { stage: Stage::Answered { response: Some(response) } }
     }
 
-    pub(crate) fn serving(serving: S::Future, pass: Pass<E>) -> Self {
-        Self { state: State::Serving { serving, pass } }
+    pub(crate) fn serving(serving: S::Future, pass: Pass) -> Self {
+        Self { stage: Stage::Serving { serving, pass } }
     }
 
     pub(crate) fn waiting(waiting: Waiting<S, B, E>) -> Self {
-        Self { state: State::Waiting { waiting: Some(Box::new(waiting)) } }
+        Self { stage: Stage::Waiting { waiting: Some(Box::new(waiting)) } }
     }
 }
 
@@ -77,76 +83,70 @@ where
     type Output = Result<Response<ResponseBody<R>>, S::Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.project().state;
+        let mut stage = self.project().stage;
         loop {
-            let next = match state.as_mut().project() {
-                StateProjection::Waiting { waiting } => {
-                    let Some(open) = waiting else { return Poll::Pending };
-                    let conclusion = ready!(open.poll(context));
-                    let Some(done) = waiting.take() else { return Poll::Pending };
-                    done.follow(conclusion)
+            let next = match stage.as_mut().project() {
+                StageProjection::Waiting { waiting } => {
+                    let Some(unfinished) = waiting else { return Poll::Pending };
+                    let conclusion = ready!(unfinished.poll(context));
+                    let Some(finished) = waiting.take() else { return Poll::Pending };
+                    finished.follow(conclusion)
                 }
-                StateProjection::Serving { serving, pass } => {
+                StageProjection::Serving { serving, pass } => {
                     let mut response = ready!(serving.poll(context))?;
-                    let after = pass.mark(response.headers_mut());
-                    let Some(after) = after else { return Poll::Ready(Ok(inner(response))) };
-                    charge(after, response)
-                }
-                StateProjection::Charging { charging } => {
-                    if let Err(error) = ready!(Pin::new(&mut charging.charge).poll(context)) {
-                        charging.shared.tell(&Event::EngineFailed(&error));
+                    match pass.leave(response.headers_mut()) {
+                        Some(cost_after) => charge(cost_after, response),
+                        None => return Poll::Ready(Ok(response.map(ResponseBody::inner))),
                     }
+                }
+                StageProjection::Charging { charging } => {
+                    ready!(Pin::new(&mut charging.charge).poll(context));
                     return charging
                         .response
                         .take()
-                        .map_or(Poll::Pending, |r| Poll::Ready(Ok(inner(r))));
+                        .map_or(Poll::Pending, |r| Poll::Ready(Ok(r.map(ResponseBody::inner))));
                 }
-                StateProjection::Answered { response } => {
-                    let own = |response: Response<Bytes>| Ok(response.map(ResponseBody::own));
-                    return response.take().map_or(Poll::Pending, |r| Poll::Ready(own(r)));
+                StageProjection::Answered { response } => {
+                    return response
+                        .take()
+                        .map_or(Poll::Pending, |r| Poll::Ready(Ok(r.map(ResponseBody::own))));
                 }
             };
-            state.set(next);
+            stage.set(next);
         }
     }
 }
 
-fn inner<R>(response: Response<R>) -> Response<ResponseBody<R>> {
-    response.map(ResponseBody::inner)
-}
-
-/// A response whose cost is being charged.
-struct Charging<E: Engine, R> {
-    charge: E::Decide,
-    shared: Arc<Shared<E>>,
-    response: Option<Response<R>>,
-}
-
-/// Begins to charge what the response costs.
-fn charge<S, B, E, R>((shared, asked): After<E>, response: Response<R>) -> State<S, B, E, R>
+/// Starts to charge the cost of a response.
+fn charge<S, B, E, R>(cost_after: CostAfter, response: Response<R>) -> Stage<S, B, E, R>
 where
     S: Service<Request<B>>,
     E: Engine,
 {
     let (parts, body) = response.into_parts();
-    let charge = shared.charge(&asked, |of| {
-        let cost = of.rule(&shared.rules).cost_after.as_ref();
-        cost.map_or(Cost::ZERO, |cost| cost(&parts))
-    });
+    let charge = cost_after.charge(&parts);
     let response = Some(Response::from_parts(parts, body));
-    State::Charging { charging: Box::new(Charging { charge, shared, response }) }
+    Stage::Charging { charging: Box::new(Charging { charge, response }) }
 }
 
-/// A request whose turn has not come.
+/// A request that waits, with the service that it will be passed on to.
 pub(crate) struct Waiting<S, B, E: Engine> {
     service: S,
     request: Request<B>,
-    reason: Reason<E>,
+    cause: Cause<E>,
 }
 
-enum Reason<E: Engine> {
-    Asking { shared: Arc<Shared<E>>, asked: Asked, questions: Box<Questions<E::Decide>> },
-    Held { timer: Delay, pass: Option<Pass<E>>, _held: Held<E> },
+enum Cause<E: Engine> {
+    Decision {
+        shared: Arc<Shared<E>>,
+        charges: RequestCharges,
+        pending: Box<PendingDecision<E::Decide>>,
+    },
+    Turn {
+        timer: Delay,
+        pass: Option<Pass>,
+        _held: HeldPlace<E>,
+    },
 }
 
 impl<S, B, E> Waiting<S, B, E>
@@ -154,38 +154,41 @@ where
     E: Engine + Send + Sync + 'static,
     E::Decide: Unpin,
 {
-    pub(crate) fn asking(
+    /// Waits for the engine's decision.
+    pub(crate) fn for_decision(
         service: S,
         request: Request<B>,
         shared: Arc<Shared<E>>,
-        asked: Asked,
-        questions: Questions<E::Decide>,
+        charges: RequestCharges,
+        pending: PendingDecision<E::Decide>,
     ) -> Self {
-        let questions = Box::new(questions);
-        Self { service, request, reason: Reason::Asking { shared, asked, questions } }
+        let pending = Box::new(pending);
+        Self { service, request, cause: Cause::Decision { shared, charges, pending } }
     }
 
-    pub(crate) fn held(
+    /// Waits for the end of the delay that a rule demands.
+    pub(crate) fn for_turn(
         service: S,
         request: Request<B>,
-        pass: Pass<E>,
+        pass: Pass,
         delay: Duration,
-        held: Held<E>,
+        held: HeldPlace<E>,
     ) -> Self {
-        let reason = Reason::Held { timer: Delay::new(delay), pass: Some(pass), _held: held };
-        Self { service, request, reason }
+        let cause = Cause::Turn { timer: Delay::new(delay), pass: Some(pass), _held: held };
+        Self { service, request, cause }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Conclusion<E>> {
-        match &mut self.reason {
-            Reason::Asking { shared, asked, questions } => {
+        match &mut self.cause {
+            Cause::Decision { shared, charges, pending } => {
                 let on_allowed = shared.settings.headers_on_allowed;
-                let known = shared.known.load();
-                let answer =
-                    ready!(questions.poll(context, &shared.engine, &known, asked, on_allowed));
-                Poll::Ready(shared.conclude(asked, answer, &known, self.request.headers()))
+                let prepared = shared.prepared.load();
+                let engine = &shared.engine;
+                let answer = pending.poll(context, engine, &prepared, charges, on_allowed);
+                let headers = self.request.headers();
+                Poll::Ready(shared.conclude(charges, ready!(answer), &prepared, headers))
             }
-            Reason::Held { timer, pass, .. } => {
+            Cause::Turn { timer, pass, .. } => {
                 ready!(Pin::new(timer).poll(context));
                 let pass = pass.take().unwrap_or_else(Pass::plain);
                 Poll::Ready(Conclusion::Pass(pass))
@@ -193,23 +196,23 @@ where
         }
     }
 
-    fn follow<R>(mut self: Box<Self>, conclusion: Conclusion<E>) -> State<S, B, E, R>
+    fn follow<R>(self, conclusion: Conclusion<E>) -> Stage<S, B, E, R>
     where
         S: Service<Request<B>, Response = Response<R>>,
     {
+        let Self { mut service, mut request, cause } = self;
+        // Frees the place of a request that was held back.
+        drop(cause);
         match conclusion {
             Conclusion::Pass(mut pass) => {
-                let Self { mut service, mut request, reason } = *self;
-                drop(reason);
-                pass.equip(request.extensions_mut());
-                State::Serving { serving: service.call(request), pass }
+                pass.enter(request.extensions_mut());
+                Stage::Serving { serving: service.call(request), pass }
             }
             Conclusion::Hold(pass, delay, held) => {
-                self.reason =
-                    Reason::Held { timer: Delay::new(delay), pass: Some(pass), _held: held };
-                State::Waiting { waiting: Some(self) }
+                let waiting = Self::for_turn(service, request, pass, delay, held);
+                Stage::Waiting { waiting: Some(Box::new(waiting)) }
             }
-            Conclusion::Refuse(response) => State::Answered { response: Some(response) },
+            Conclusion::Refuse(response) => Stage::Answered { response: Some(response) },
         }
     }
 }

@@ -1,9 +1,10 @@
-//! `RateLimit`, `RateLimit-Policy`, `Retry-After` and the older `X-RateLimit-*`: the only place that
-//! writes them.
+//! The headers `RateLimit`, `RateLimit-Policy`, `Retry-After` and the older `X-RateLimit-*`. No other
+//! code writes them.
 //!
-//! The syntax still moves between drafts, so each draft is a module, and [`current`] is the one in
-//! use.
+//! Their syntax changes from draft to draft, so each draft is a module, and [`current`] is the one
+//! in use.
 
+use std::fmt::{self, Write};
 use std::time::Duration;
 
 use earrrl::{Action, Cost, Decision, Limit, Outcome, Quota, Replenishment, Rule, Wait};
@@ -13,49 +14,63 @@ use crate::buffer::Buffer;
 
 pub use draft_11 as current;
 
-/// What a client may send, and within which time: `r` and `t` of a `RateLimit` item.
+/// The quota that is available to a client, and the time for which it has to last: `r` and `t` of a
+/// `RateLimit` item.
 ///
-/// A client that spreads `units` over `seconds`, and one that sends at once what it may and at 0 units
-/// rests for `seconds`, are never denied, and both come to 0.9 of the limit or more.
+/// A client that spreads `units` over `seconds` is never denied; neither is one that sends all units
+/// at once and then, at 0 units, rests for `seconds`. Both use at least 0.9 of the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Available {
     /// Whole units, at most the quota.
     pub units: u64,
-    /// Whole seconds, at least 1; `None` where no wait helps.
+    /// Whole seconds, at least 1; `None` if no wait helps.
     pub seconds: Option<u64>,
 }
 
 impl Available {
-    /// As a decision tells it for the charge at `place`. `None` where it does not: a peek of
-    /// [`peek_cost`] does then, see [`Available::peeked`].
+    /// Returns the quota for the charge at `place`, or `None` if the decision lacks its figures: then
+    /// peek at [`peek_cost`] and call [`Available::from_peek`].
     ///
     /// ```
     /// use earrrl::{Cost, Nanos, Rule, Mode};
     /// use earrrl_tower::headers::Available;
     /// let rule: Rule = "gcra 2/s burst=60".parse()?;
     /// let (_, decision) = rule.limit().decide(None, Nanos::ZERO, Cost::ONE, Mode::Check);
-    /// let available = Available::told(&rule, &decision, 0);
+    /// let available = Available::from_decision(&rule, &decision, 0);
     /// assert_eq!(available, Some(Available { units: 59, seconds: Some(30) }));
     /// # Ok::<(), earrrl::RuleError>(())
     /// ```
-    pub fn told(rule: &Rule, decision: &Decision, place: usize) -> Option<Self> {
-        Self::tells(rule, decision, place).then(|| Self::peeked(rule, decision))
+    pub fn from_decision(rule: &Rule, decision: &Decision, place: usize) -> Option<Self> {
+        Self::is_in(decision, rule, place).then(|| Self::from_peek(rule, decision))
     }
 
-    /// Whether a decision tells it for the charge at `place`.
-    pub(crate) fn tells(rule: &Rule, decision: &Decision, place: usize) -> bool {
-        let tells = decision.outcome == Outcome::Deny
+    /// Returns true if a decision has the figures of the charge at `place`.
+    pub(crate) fn is_in(decision: &Decision, rule: &Rule, place: usize) -> bool {
+        let has_wait = decision.outcome == Outcome::Deny
             || decision.remaining > 0
             || rule.limit().replenishment() == Replenishment::AtWindowEnd;
-        decision.rule == place && tells
+        decision.rule == place && has_wait
     }
 
-    /// As the decision on a peek of [`peek_cost`] under this rule alone tells it.
-    pub fn peeked(rule: &Rule, decision: &Decision) -> Self {
+    /// Returns the quota after a peek of [`peek_cost`] under this rule alone.
+    ///
+    /// ```
+    /// use earrrl::{Cost, Mode, Nanos, Rule};
+    /// use earrrl_tower::headers::{Available, peek_cost};
+    /// let (rule, now): (Rule, _) = ("gcra 2/s burst=1".parse()?, Nanos::ZERO);
+    /// let (state, allowed) = rule.limit().decide(None, now, Cost::ONE, Mode::Check);
+    /// // The request used the last unit, and its decision does not say when the next one comes.
+    /// assert_eq!(Available::from_decision(&rule, &allowed, 0), None);
+    /// let cost = peek_cost(&allowed, 0, Cost::ONE);
+    /// let (_, peek) = rule.limit().decide(state, now, cost, Mode::Peek);
+    /// assert_eq!(Available::from_peek(&rule, &peek), Available { units: 0, seconds: Some(1) });
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
+    pub fn from_peek(rule: &Rule, decision: &Decision) -> Self {
         Self::of(rule, Quota::of(rule.limit()), decision)
     }
 
-    /// The same, given the rule's quota.
+    /// Returns what [`from_peek`](Self::from_peek) does, given the rule's quota.
     pub(crate) fn of(rule: &Rule, quota: Quota, decision: &Decision) -> Self {
         match (decision.outcome, decision.retry_after) {
             (Outcome::Deny, Wait::For(wait)) => Self { units: 0, seconds: Some(seconds(wait)) },
@@ -69,19 +84,26 @@ impl Available {
     }
 }
 
-/// Whether headers tell of a rule with this action. A client must not learn that it is shadow-banned or
-/// quarantined, and a dry run changes nothing.
+/// Returns true if headers report rules with this action. A client must not learn that it is
+/// shadow-banned or quarantined, and a dry run must not change responses.
+///
+/// ```
+/// use earrrl::Action;
+/// use earrrl_tower::headers::is_shown;
+/// assert!(is_shown(Action::Deny));
+/// assert!(!is_shown(Action::ShadowBan));
+/// ```
 pub fn is_shown(action: Action) -> bool {
     matches!(action, Action::Deny | Action::Delay { .. })
 }
 
-/// What to ask with a peek about the charge at `place`, where a decision does not tell what
-/// [`Available`] needs.
+/// Returns the cost of a peek for the charge at `place` whose figures the decision lacks: a denied
+/// charge's own, to get its wait, or else one unit.
 pub fn peek_cost(decision: &Decision, place: usize, cost: Cost) -> Cost {
     if decision.is_over(place) { cost } else { Cost::ONE }
 }
 
-/// The time in which `units` are earned; a window's are there again at its end.
+/// Returns the time in which `units` are earned, or the time until a fixed window ends.
 fn earned_in(limit: &Limit, units: u64, decision: &Decision) -> Option<u64> {
     match limit.replenishment() {
         Replenishment::AtWindowEnd if !decision.reset_after.is_zero() => {
@@ -95,82 +117,118 @@ fn earned_in(limit: &Limit, units: u64, decision: &Decision) -> Option<u64> {
     (units > 0).then(|| ((earned + 0.5) as u64).max(1))
 }
 
-/// Whole seconds, rounded up, at least 1: a client that comes back sooner may be denied again.
+/// Rounds up to whole seconds, at least 1: a client that comes back sooner may be denied again.
 fn seconds(wait: Duration) -> u64 {
     wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).max(1)
 }
 
-/// draft-ietf-httpapi-ratelimit-headers-11.
+/// The syntax of draft-ietf-httpapi-ratelimit-headers-11.
 pub mod draft_11 {
-    use super::{Available, HeaderName, HeaderValue, Quota, Text, number, value};
+    use super::{Available, HeaderName, HeaderValue, Quota, Text, Write, fmt, value, write_number};
 
-    /// `RateLimit`.
+    /// The name of the header with the available quota.
     pub const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
-    /// `RateLimit-Policy`.
+    /// The name of the header with the rules' quotas.
     pub const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-    /// `"login";q=60;w=60`, an item for each rule; `None` for no rule.
+    /// Returns the value of `RateLimit-Policy`, an item for each rule; `None` for no rule.
+    ///
+    /// ```
+    /// use earrrl::{Quota, Rule};
+    /// use earrrl_tower::headers::current::policies;
+    /// let rule: Rule = "fixed-window 60/1m".parse()?;
+    /// let header = policies([("login", Quota::of(rule.limit()))].into_iter());
+    /// assert_eq!(header.unwrap(), "\"login\";q=60;w=60");
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     pub fn policies<'a>(rules: impl Iterator<Item = (&'a str, Quota)>) -> Option<HeaderValue> {
-        let mut text = Text::default();
-        for (rule, quota) in rules {
-            start(&mut text, rule);
-            number(&mut text, b";q=", quota.units);
-            if let Some(window) = quota.window {
-                number(&mut text, b";w=", window);
-            }
-        }
-        value(&text)
+        list(rules, write_policy)
     }
 
-    /// `"login";r=50;t=30`, an item for each rule, the deciding one first; `None` for no rule.
+    /// Returns the value of `RateLimit`, an item for each rule, the deciding one first; `None` for no
+    /// rule.
+    ///
+    /// ```
+    /// use earrrl_tower::headers::{Available, current::limits};
+    /// let available = Available { units: 50, seconds: Some(30) };
+    /// assert_eq!(limits([("login", available)].into_iter()).unwrap(), "\"login\";r=50;t=30");
+    /// ```
     pub fn limits<'a>(rules: impl Iterator<Item = (&'a str, Available)>) -> Option<HeaderValue> {
-        let mut text = Text::default();
-        for (rule, available) in rules {
-            start(&mut text, rule);
-            tell(&mut text, available);
-        }
-        value(&text)
+        list(rules, write_limit)
     }
 
-    /// [`limits`] of one rule, given its [`label`].
+    /// Writes a rule's item of `RateLimit-Policy`.
+    ///
+    /// # Errors
+    /// Returns the errors of `text`; memory has none.
+    pub fn write_policy(text: &mut impl Write, rule: &str, quota: Quota) -> fmt::Result {
+        write_name(text, rule)?;
+        write_number(text, ";q=", quota.units)?;
+        quota.window.map_or(Ok(()), |window| write_number(text, ";w=", window))
+    }
+
+    /// Writes a rule's item of `RateLimit`.
+    ///
+    /// # Errors
+    /// Returns the errors of `text`; memory has none.
+    pub fn write_limit(text: &mut impl Write, rule: &str, available: Available) -> fmt::Result {
+        write_name(text, rule)?;
+        write_available(text, available)
+    }
+
+    /// Returns the value of `RateLimit` for one rule, given its [`label`].
     pub(crate) fn limit(label: &[u8], available: Available) -> Option<HeaderValue> {
         let mut text = Text::default();
         text.push(label);
-        tell(&mut text, available);
+        write_available(&mut text, available).ok()?;
         value(&text)
     }
 
-    /// What an item about a rule begins with.
+    /// Returns the beginning of a rule's items, which is written once for all requests.
     pub(crate) fn label(rule: &str) -> Box<[u8]> {
         let mut text = Text::default();
-        start(&mut text, rule);
+        // Writing to memory does not fail.
+        let _ = write_name(&mut text, rule);
         text.as_bytes().into()
     }
 
-    fn tell(text: &mut Text, available: Available) {
-        number(text, b";r=", available.units);
-        if let Some(seconds) = available.seconds {
-            number(text, b";t=", seconds);
+    fn list<'a, T>(
+        rules: impl Iterator<Item = (&'a str, T)>,
+        write: impl Fn(&mut Text, &str, T) -> fmt::Result,
+    ) -> Option<HeaderValue> {
+        let mut text = Text::default();
+        for (rule, item) in rules {
+            if !text.is_empty() {
+                text.push(b", ");
+            }
+            write(&mut text, rule, item).ok()?;
         }
+        value(&text)
     }
 
-    /// A comma after the item before, and the rule's name as a structured field's string.
-    fn start(text: &mut Text, rule: &str) {
-        if !text.is_empty() {
-            text.push(b", ");
-        }
-        text.push(b"\"");
-        for byte in rule.bytes().filter(|byte| matches!(byte, b' '..=b'~')) {
-            if matches!(byte, b'"' | b'\\') {
-                text.push(b"\\");
+    fn write_available(text: &mut impl Write, available: Available) -> fmt::Result {
+        write_number(text, ";r=", available.units)?;
+        available.seconds.map_or(Ok(()), |seconds| write_number(text, ";t=", seconds))
+    }
+
+    /// Writes the name as a structured field's string, without characters that it cannot have.
+    fn write_name(text: &mut impl Write, name: &str) -> fmt::Result {
+        text.write_str("\"")?;
+        if name.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')) {
+            text.write_str(name)?;
+        } else {
+            for visible in name.chars().filter(|c| matches!(c, ' '..='~')) {
+                if matches!(visible, '"' | '\\') {
+                    text.write_char('\\')?;
+                }
+                text.write_char(visible)?;
             }
-            text.push(&[byte]);
         }
-        text.push(b"\"");
+        text.write_str("\"")
     }
 }
 
-/// `Retry-After` for what was denied; none for what will never pass.
+/// Returns the value of `Retry-After` for a denied request; `None` if no wait helps.
 pub fn retry_after(decision: &Decision) -> Option<HeaderValue> {
     match (decision.outcome, decision.retry_after) {
         (Outcome::Deny, Wait::For(wait)) => Some(whole(seconds(wait))),
@@ -178,7 +236,7 @@ pub fn retry_after(decision: &Decision) -> Option<HeaderValue> {
     }
 }
 
-/// A number as a header's value; without an allocation below 100, as most waits are.
+/// Returns a number as a header's value, without an allocation below 100: most waits are short.
 fn whole(number: u64) -> HeaderValue {
     const TENS: &str = "\
         10111213141516171819202122232425262728293031323334353637383940414243444546474849\
@@ -192,8 +250,21 @@ fn whole(number: u64) -> HeaderValue {
     }
 }
 
-/// The older `X-RateLimit-Limit`, `-Remaining` and `-Reset`: the quota, and what `RateLimit` says
-/// of the deciding rule.
+/// Adds the older `X-RateLimit-Limit`, `-Remaining` and `-Reset`, with the figures of the deciding
+/// rule.
+///
+/// ```
+/// use earrrl::{Quota, Rule};
+/// use earrrl_tower::headers::{Available, x_rate_limit};
+/// let rule: Rule = "fixed-window 60/1m".parse()?;
+/// let mut headers = http::HeaderMap::new();
+/// let available = Available { units: 50, seconds: Some(30) };
+/// x_rate_limit(Quota::of(rule.limit()), available, &mut headers);
+/// assert_eq!(headers["x-ratelimit-limit"], "60");
+/// assert_eq!(headers["x-ratelimit-remaining"], "50");
+/// assert_eq!(headers["x-ratelimit-reset"], "30");
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
 pub fn x_rate_limit(quota: Quota, available: Available, headers: &mut HeaderMap) {
     let mut insert = |name, value: u64| {
         headers.insert(HeaderName::from_static(name), HeaderValue::from(value));
@@ -205,18 +276,15 @@ pub fn x_rate_limit(quota: Quota, available: Available, headers: &mut HeaderMap)
     }
 }
 
-/// A header's value in the making, mostly without an allocation.
+/// A buffer for a header's value. Few values need an allocation.
 type Text = Buffer<128>;
 
-/// A structured field's integer has at most 15 digits.
+/// The greatest integer of a structured field, which has at most 15 digits.
 const GREATEST: u64 = 999_999_999_999_999;
 
-fn number(text: &mut Text, before: &[u8; 3], value: u64) {
-    text.push(before);
-    match value {
-        0..10 => text.push(&[b'0' + value as u8]),
-        _ => text.push(itoa::Buffer::new().format(value.min(GREATEST)).as_bytes()),
-    }
+fn write_number(text: &mut impl Write, name: &str, value: u64) -> fmt::Result {
+    text.write_str(name)?;
+    text.write_str(itoa::Buffer::new().format(value.min(GREATEST)))
 }
 
 fn value(text: &Text) -> Option<HeaderValue> {
@@ -233,7 +301,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// The state after requests of these costs, and the last one's decision.
+    /// Returns the state after requests of these costs, and the last decision.
     fn after(rule: &Rule, costs: &[u64], now: Nanos) -> (Option<State>, Decision) {
         let mut last = rule.limit().decide(None, now, Cost::ZERO, Mode::Peek);
         for cost in costs {
@@ -243,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_available_and_in_which_time() {
+    fn available_quota_and_its_time() {
         for (text, costs, expected) in [
             ("gcra 2/s burst=60", &[1][..], (59, Some(30))),
             ("gcra 10/s burst=5", &[1], (4, Some(1))),
@@ -262,16 +330,16 @@ mod tests {
         ] {
             let (rule, now) = (rule(text), Nanos::from_secs(70));
             let (state, decision) = after(&rule, costs, now);
-            let available = Available::told(&rule, &decision, 0).unwrap_or_else(|| {
+            let available = Available::from_decision(&rule, &decision, 0).unwrap_or_else(|| {
                 let peek = rule.limit().decide(state, now, Cost::ONE, Mode::Peek).1;
-                Available::peeked(&rule, &peek)
+                Available::from_peek(&rule, &peek)
             });
             assert_eq!((available.units, available.seconds), expected, "{text} {costs:?}");
         }
     }
 
     #[test]
-    fn a_parser_of_structured_fields_reads_them() {
+    fn a_parser_of_structured_fields_reads_the_headers() {
         let quota = |units, window| Quota { units, window };
         let names = ["login", "gcra 1/s \"x\\y\" \u{e9}\n"];
         let policies =

@@ -1,5 +1,5 @@
-//! What tells clients apart: an address, a header, a cookie, an extension, a path, or several of
-//! them.
+//! Keys, which tell clients apart: an address, a header, a cookie, an extension, a path, or several
+//! of them.
 
 use std::io::{self, Write};
 use std::marker::PhantomData;
@@ -14,7 +14,9 @@ use crate::address::ipv4_text;
 use crate::bounded_key;
 use crate::buffer::Buffer;
 
-/// Reads from a request whose it is.
+/// Reads the key of its client from a request.
+///
+/// A key may have any length: engines are asked about [`bounded_key`](crate::bounded_key) of it.
 ///
 /// ```
 /// use earrrl_tower::{ClientAddress, key};
@@ -27,11 +29,27 @@ use crate::buffer::Buffer;
 /// # is_key(tenant);
 /// ```
 pub trait Key: Send + Sync + 'static {
-    /// Appends the client's key. `false` where the request tells none.
+    /// Appends the client's key. Returns false if the request has none.
     fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool;
+
+    /// Returns true if no request has a key unless the server supplies the address of its connection
+    /// (see [`peer_address`]). The layer then logs a warning where it is missing.
+    fn needs_peer_address(&self) -> bool {
+        false
+    }
 }
 
-/// A key in the making; short ones take no allocation.
+/// A buffer that a key is written to. Keys of up to 48 bytes take no allocation.
+///
+/// ```
+/// use std::io::Write;
+/// use earrrl_tower::key::KeyBuffer;
+/// let mut key = KeyBuffer::default();
+/// key.push(b"tenant-");
+/// write!(key, "{}", 7)?;
+/// assert_eq!(key.as_bytes(), b"tenant-7");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct KeyBuffer(Buffer<48>);
 
@@ -42,7 +60,7 @@ impl KeyBuffer {
         self.0.push(bytes);
     }
 
-    /// What was written.
+    /// The bytes that were appended.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
@@ -52,7 +70,7 @@ impl KeyBuffer {
         self.0.len()
     }
 
-    /// Shortens the key that begins at `start` if it is longer than an engine takes.
+    /// Replaces the key that begins at `start` by its [`bounded_key`](crate::bounded_key).
     #[inline]
     pub(crate) fn bound(&mut self, start: usize) {
         let key = &self.as_bytes()[start..];
@@ -78,13 +96,22 @@ impl Write for KeyBuffer {
     }
 }
 
-/// The address of a connection, for servers that do not put it into a request's extensions
-/// themselves: bare hyper, say. axum does (`into_make_service_with_connect_info`), and so does
-/// tonic.
+/// The address of a connection, for servers that do not add it to a request's extensions themselves,
+/// such as hyper. axum does with `into_make_service_with_connect_info`, and tonic always does.
+///
+/// ```
+/// use earrrl_tower::{PeerAddress, key::peer_address};
+/// let mut request = http::Request::new(());
+/// request.extensions_mut().insert(PeerAddress("192.0.2.7".parse()?));
+/// let (parts, ()) = request.into_parts();
+/// assert_eq!(peer_address(&parts), "192.0.2.7".parse().ok());
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerAddress(pub IpAddr);
 
-/// The address of the connection that a request came by.
+/// Returns the address of the connection that a request came by: a [`PeerAddress`], or what axum,
+/// tonic or a plain [`SocketAddr`] among the request's extensions have.
 pub fn peer_address(request: &Parts) -> Option<IpAddr> {
     let extensions = &request.extensions;
     if let Some(PeerAddress(address)) = extensions.get() {
@@ -104,11 +131,15 @@ pub fn peer_address(request: &Parts) -> Option<IpAddr> {
 }
 
 impl Key for ClientAddress {
+    fn needs_peer_address(&self) -> bool {
+        true
+    }
+
     fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
         match self.resolve(peer_address(request), &request.headers) {
             Some(IpAddr::V4(client)) if self.client_prefixes().keeps_ipv4() => {
                 let (text, len) = ipv4_text(client);
-                key.0.push_some(&text, len);
+                key.0.push_prefix(&text, len);
                 true
             }
             Some(client) => self.client_prefixes().write(client, key).is_ok(),
@@ -117,12 +148,13 @@ impl Key for ClientAddress {
     }
 }
 
-/// A header's value: an API key, say. Where it comes several times, the first one.
+/// Returns a key that is a header's value, such as an API key. Of several headers of that name, the
+/// first counts.
 pub fn header(name: HeaderName) -> Header {
     Header(name)
 }
 
-/// See [`header`].
+/// The key that [`header`] returns.
 #[derive(Clone, Debug)]
 pub struct Header(HeaderName);
 
@@ -133,12 +165,12 @@ impl Key for Header {
     }
 }
 
-/// A cookie's value, as it was sent.
+/// Returns a key that is a cookie's value, as it was sent.
 pub fn cookie(name: impl Into<String>) -> Cookie {
     Cookie(name.into())
 }
 
-/// See [`cookie`].
+/// The key that [`cookie`] returns.
 #[derive(Clone, Debug)]
 pub struct Cookie(String);
 
@@ -154,7 +186,8 @@ impl Key for Cookie {
     }
 }
 
-/// A part of an extension, which an outer layer has put into the request: a user, say.
+/// Returns a key that a closure reads from an extension of the request, such as the user that an
+/// outer layer has authenticated.
 ///
 /// ```
 /// use earrrl_tower::key;
@@ -173,7 +206,7 @@ where
     Extension(read, PhantomData)
 }
 
-/// See [`extension`].
+/// The key that [`extension`] returns.
 pub struct Extension<T, F>(F, PhantomData<fn(&T)>);
 
 impl<T, K, F> Key for Extension<T, F>
@@ -188,7 +221,7 @@ where
     }
 }
 
-/// The request's method.
+/// A key that is the request's method.
 #[derive(Clone, Copy, Debug)]
 pub struct Method;
 
@@ -199,8 +232,8 @@ impl Key for Method {
     }
 }
 
-/// The route that axum found, `/users/{id}` say: use it on a layer of `Router::route_layer` or
-/// `Router::layer`.
+/// A key that is the route that axum found, such as `/users/{id}`. Add the layer by
+/// `Router::route_layer` or `Router::layer`.
 #[cfg(feature = "axum")]
 #[derive(Clone, Copy, Debug)]
 pub struct MatchedPath;
@@ -213,7 +246,7 @@ impl Key for MatchedPath {
     }
 }
 
-/// One key for every request: a limit that all clients share.
+/// A key that is the same for every request, for a limit that all clients share.
 #[derive(Clone, Copy, Debug)]
 pub struct Everyone;
 
@@ -223,7 +256,7 @@ impl Key for Everyone {
     }
 }
 
-/// What a closure reads from the request.
+/// Returns a key that a closure reads from the request.
 pub fn by<K, F>(read: F) -> By<F>
 where
     K: AsRef<[u8]>,
@@ -232,7 +265,7 @@ where
     By(read)
 }
 
-/// See [`by`].
+/// The key that [`by`] returns.
 pub struct By<F>(F);
 
 impl<K, F> Key for By<F>
@@ -245,8 +278,8 @@ where
     }
 }
 
-/// Several keys as one. Each is written with its length before it, `9:192.0.2.7,5:alice,`, so that
-/// no two different clients share one. All of them must be there.
+/// Makes a tuple of keys a key. Each part is written with its length before it, as in
+/// `9:192.0.2.7,5:alice,`, so that no two different clients share a key. A request needs all parts.
 macro_rules! tuples {
     ($($key:ident)*) => {
         #[allow(non_snake_case, reason = "a type's name is its place's")]
@@ -254,6 +287,11 @@ macro_rules! tuples {
             fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
                 let ($($key,)*) = self;
                 $(write_part($key, request, key))&&*
+            }
+
+            fn needs_peer_address(&self) -> bool {
+                let ($($key,)*) = self;
+                $($key.needs_peer_address())||*
             }
         }
     };

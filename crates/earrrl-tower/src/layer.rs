@@ -1,22 +1,25 @@
-//! The layer, and how it is built.
+//! The layer and its builder.
 
 use std::collections::HashSet;
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use earrrl::{Engine, EngineError, MAX_CHARGES, Rule};
+use futures_channel::oneshot;
 use http::{Response, StatusCode};
 use tower_layer::Layer;
 
 use crate::event::Event;
-use crate::known::Known;
+use crate::prepared::PreparedRule;
 use crate::request_rule::RequestRule;
 use crate::response::Denial;
 use crate::service::RateLimit;
 use crate::shared::{OnFailure, Settings, Shared};
 
-/// Limits the requests to the service it is laid around. Clones share one engine and its clients.
+/// Limits the requests to the service that it wraps. Clones share their engine, its clients and all
+/// settings.
 ///
 /// ```
 /// use earrrl::MemoryEngine;
@@ -36,6 +39,28 @@ pub struct RateLimitLayer<E> {
 }
 
 /// Builds a [`RateLimitLayer`].
+///
+/// ```
+/// use earrrl::MemoryEngine;
+/// use earrrl_tower::{Event, OnFailure, RateLimitLayer, RequestRule, key};
+/// use http::StatusCode;
+///
+/// let layer = RateLimitLayer::builder(MemoryEngine::new(100_000)?)
+///     .rule(RequestRule::new("all", "gcra 1000/s burst=2000".parse()?, key::Everyone))
+///     .status(StatusCode::SERVICE_UNAVAILABLE)
+///     .headers_on_allowed(false)
+///     .x_rate_limit(true)
+///     .max_held(100)
+///     .on_failure(OnFailure::Deny)
+///     .on_event(|event| {
+///         if let Event::EngineFailed(error) = event {
+///             eprintln!("{error}");
+///         }
+///     })
+///     .build()?;
+/// # let _ = layer;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Builder<E> {
     engine: E,
     rules: Vec<RequestRule>,
@@ -43,7 +68,8 @@ pub struct Builder<E> {
 }
 
 impl<E: Engine> RateLimitLayer<E> {
-    /// Begins a layer over an engine: [`earrrl::MemoryEngine`], or one that several machines share.
+    /// Starts to build a layer over an engine: a [`MemoryEngine`](earrrl::MemoryEngine), or an engine
+    /// that several machines share.
     pub fn builder(engine: E) -> Builder<E> {
         let settings = Settings {
             status: StatusCode::TOO_MANY_REQUESTS,
@@ -59,82 +85,146 @@ impl<E: Engine> RateLimitLayer<E> {
     }
 
     /// Gives a rule or a plan other parameters, for all clones at once. Its clients keep their
-    /// history where the algorithm stays.
+    /// history unless the algorithm changes.
+    ///
+    /// This may block for seconds while the engine converts its clients. In asynchronous code, call
+    /// [`change_async`](Self::change_async).
+    ///
+    /// ```
+    /// # use earrrl::MemoryEngine;
+    /// # use earrrl_tower::{RateLimitLayer, RequestRule, key};
+    /// let rule = RequestRule::new("all", "gcra 1000/s burst=2000".parse()?, key::Everyone);
+    /// let layer = RateLimitLayer::builder(MemoryEngine::new(1)?).rule(rule).build()?;
+    /// layer.change("all", &"gcra 500/s burst=1000".parse()?)?;
+    /// assert!(layer.change("everyone", &"gcra 1/s burst=1".parse()?).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// When the layer has no such rule, or its engine fails.
+    /// Returns [`LayerError::UnknownName`] if neither a rule nor a plan has this name, and
+    /// [`LayerError::Engine`] if the engine refuses the rule or fails.
     pub fn change(&self, name: &str, rule: &Rule) -> Result<(), LayerError> {
-        if !self.shared.known.load().iter().any(|known| &*known.name == name) {
+        if !self.shared.prepared.load().iter().any(|known| &*known.name == name) {
             return Err(LayerError::UnknownName(name.to_owned()));
         }
         Ok(self.shared.change(name, rule)?)
     }
 
-    /// The engine: to peek at clients, refund or reset them.
+    /// Makes the same change as [`change`](Self::change) on a thread of its own, so that the caller's
+    /// executor is not blocked. The change is made even if the future is dropped.
+    ///
+    /// ```
+    /// # use earrrl::MemoryEngine;
+    /// # use earrrl_tower::{RateLimitLayer, RequestRule, key};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let rule = RequestRule::new("all", "gcra 1000/s burst=2000".parse()?, key::Everyone);
+    /// let layer = RateLimitLayer::builder(MemoryEngine::new(1)?).rule(rule).build()?;
+    /// layer.change_async("all", &"gcra 500/s burst=1000".parse()?).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Returns the errors of [`change`](Self::change), and [`LayerError::Engine`] if no thread can be
+    /// started.
+    pub fn change_async(
+        &self,
+        name: &str,
+        rule: &Rule,
+    ) -> impl Future<Output = Result<(), LayerError>> + Send + use<E>
+    where
+        E: Send + Sync + 'static,
+    {
+        let (sender, changed) = oneshot::channel();
+        let (layer, name, rule) = (self.clone(), name.to_owned(), rule.clone());
+        let thread = std::thread::Builder::new().name("earrrl-change".to_owned());
+        // Nobody may be waiting any more for the result that is sent.
+        let thread = thread.spawn(move || drop(sender.send(layer.change(&name, &rule))));
+        async move {
+            let failed = |why: String| LayerError::Engine(EngineError::Unavailable(why));
+            thread.map_err(|error| failed(format!("no thread for the change: {error}")))?;
+            changed.await.unwrap_or_else(|_| Err(failed("the change was given up".to_owned())))
+        }
+    }
+
+    /// The engine, through which clients can be peeked at, refunded and reset.
+    ///
+    /// ```
+    /// # use earrrl::MemoryEngine;
+    /// # use earrrl_tower::{ClientAddress, RateLimitLayer, RequestRule};
+    /// use earrrl::Engine;
+    /// let rule = RequestRule::new("login", "gcra 1/m burst=5".parse()?, ClientAddress::default());
+    /// let layer = RateLimitLayer::builder(MemoryEngine::new(1000)?).rule(rule).build()?;
+    /// let login = layer.engine().prepare("login", &"gcra 1/m burst=5".parse()?)?;
+    /// layer.engine().reset(login, b"192.0.2.7").into_inner()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn engine(&self) -> &E {
         &self.shared.engine
     }
 
-    /// How many requests are held back at present.
+    /// The number of requests that rules with the action `delay` hold back at present.
     pub fn held(&self) -> usize {
         self.shared.held()
     }
 }
 
 impl<E: Engine> Builder<E> {
-    /// Adds a rule. A request is charged to all that apply, or to none where one denies it.
+    /// Adds a rule. A request is charged to all rules that apply, or to none if one of them denies it.
     #[must_use]
     pub fn rule(mut self, rule: RequestRule) -> Self {
         self.rules.push(rule);
         self
     }
 
-    /// The status of a denial: 429 unless another is asked for.
+    /// Sets the status of denials, 429 by default. gRPC calls get RESOURCE_EXHAUSTED in any case.
     #[must_use]
     pub fn status(mut self, status: StatusCode) -> Self {
         self.settings.status = status;
         self
     }
 
-    /// Whether responses to requests that were let through carry `RateLimit` headers, too: they do
-    /// unless this says otherwise.
+    /// Adds `RateLimit` headers to the responses of allowed requests, or only to denials. By default
+    /// all have them.
     #[must_use]
     pub fn headers_on_allowed(mut self, yes: bool) -> Self {
         self.settings.headers_on_allowed = yes;
         self
     }
 
-    /// Adds the older `X-RateLimit-*` headers.
+    /// Adds the older `X-RateLimit-*` headers as well. By default they are not sent.
     #[must_use]
     pub fn x_rate_limit(mut self, yes: bool) -> Self {
         self.settings.x_rate_limit = yes;
         self
     }
 
-    /// Puts a [`crate::Verdict`] into every request, not only into those that are over a limit.
+    /// Adds a [`Verdict`](crate::Verdict) to the extensions of every request, not only of those over
+    /// a limit.
     #[must_use]
     pub fn always_verdict(mut self, yes: bool) -> Self {
         self.settings.always_verdict = yes;
         self
     }
 
-    /// How many requests may be held back at once by rules that delay: 1000 unless another number is
-    /// asked for. Those beyond are denied. For how long one is held at most, its rule says.
+    /// Sets how many requests rules with the action `delay` may hold back at once, 1000 by default.
+    /// Further ones are denied. The rule itself bounds how long a request is held.
     #[must_use]
     pub fn max_held(mut self, requests: usize) -> Self {
         self.settings.max_held = requests;
         self
     }
 
-    /// What becomes of requests while the engine fails: they pass unless another way is asked for.
+    /// Sets the treatment of requests while the engine fails. By default they pass.
     #[must_use]
     pub fn on_failure(mut self, on_failure: OnFailure) -> Self {
         self.settings.on_failure = on_failure;
         self
     }
 
-    /// Answers denied requests by a closure. The headers are added afterwards; calls of gRPC are
-    /// answered in their own way.
+    /// Sets a closure that makes the responses to denied requests. Headers are added to its response.
+    /// It is not called for gRPC calls, which get a status and no body.
     ///
     /// ```
     /// use bytes::Bytes;
@@ -157,59 +247,91 @@ impl<E: Engine> Builder<E> {
         self
     }
 
-    /// Tells a closure of every decision and failure: for metrics.
+    /// Sets a closure that is called with every decision and failure, such as for metrics.
     #[must_use]
     pub fn on_event(mut self, hook: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         self.settings.hook = Some(Box::new(hook));
         self
     }
 
-    /// Prepares the rules.
+    /// Prepares the rules in the engine and returns the layer.
+    ///
+    /// Two layers over one engine need different names. If both prepare the same rule under one
+    /// name, they share its clients, as clones of one layer do.
     ///
     /// # Errors
-    /// When a name is invalid or comes twice, there are more rules than one request can be charged
-    /// to, or the engine fails.
+    /// Returns [`LayerError::NameTwice`] if two rules or plans of the layer have one name,
+    /// [`LayerError::NameTaken`] if the engine has another rule under a name, and
+    /// [`LayerError::Engine`] if a name is invalid, there are more than
+    /// [`MAX_CHARGES`](earrrl::MAX_CHARGES) rules, or the engine fails.
     pub fn build(self) -> Result<RateLimitLayer<E>, LayerError> {
         if self.rules.len() > MAX_CHARGES {
             return Err(EngineError::Charges(self.rules.len()).into());
         }
         let mut names = HashSet::new();
-        let mut known = Vec::new();
+        for (name, rule) in self.rules.iter().flat_map(RequestRule::named_rules) {
+            if !names.insert(name) {
+                return Err(LayerError::NameTwice(name.to_owned()));
+            }
+            // All names are checked before the engine is changed at all.
+            match self.engine.prepared(name) {
+                Some(other) if other != *rule => {
+                    let (name, rule) = (name.to_owned(), other.to_string());
+                    return Err(LayerError::NameTaken { name, rule });
+                }
+                _ => {}
+            }
+        }
+        let mut prepared = Vec::new();
         let mut rules = Vec::with_capacity(self.rules.len());
         for rule in self.rules {
-            let first = known.len();
-            let own = std::iter::once((&rule.name, &rule.rule));
-            for (name, rule) in own.chain(rule.plans.iter().map(|plan| (&plan.name, &plan.rule))) {
-                if !names.insert(name.clone()) {
-                    return Err(LayerError::NameTwice(name.clone()));
-                }
-                known.push(Known::new(&self.engine, name, rule.clone(), self.settings.status)?);
+            let first = prepared.len();
+            for (name, rule) in rule.named_rules() {
+                let status = self.settings.status;
+                prepared.push(PreparedRule::new(&self.engine, name, rule.clone(), status)?);
             }
             rules.push((rule, first));
         }
-        let shared = Shared::new(self.engine, rules, known, self.settings)?;
+        let shared = Shared::new(self.engine, rules, prepared, self.settings)?;
         Ok(RateLimitLayer { shared: Arc::new(shared) })
     }
 }
 
-/// Why a layer was not built or changed.
+/// An error in building or changing a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LayerError {
-    /// Two rules or plans have this name.
+    /// Two rules or plans of the layer have this name.
     NameTwice(String),
+    /// The engine already has another rule under a name, perhaps from another layer.
+    NameTaken {
+        /// The name.
+        name: String,
+        /// The text of the rule that the engine has.
+        rule: String,
+    },
     /// No rule and no plan has this name.
     UnknownName(String),
-    /// The engine refused a rule.
+    /// The engine refused a rule, or failed.
     Engine(EngineError),
 }
 
 impl fmt::Display for LayerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NameTwice(name) => write!(f, "name: `{}` comes twice", name.escape_debug()),
+            Self::NameTwice(name) => write!(
+                f,
+                "name: two rules or plans of the layer are called `{}`; each needs a name of its own",
+                name.escape_debug()
+            ),
+            Self::NameTaken { name, rule } => write!(
+                f,
+                "name: the engine already has a rule `{}`, which is `{rule}`; use another name, or \
+                 change that rule by `RateLimitLayer::change`",
+                name.escape_debug()
+            ),
             Self::UnknownName(name) => {
-                write!(f, "name: `{}` is no rule and no plan of this layer", name.escape_debug())
+                write!(f, "name: the layer has neither a rule nor a plan `{}`", name.escape_debug())
             }
             Self::Engine(error) => error.fmt(f),
         }

@@ -1,9 +1,9 @@
 //! Rate limits for axum, hyper, tonic and anything that speaks tower.
 //!
-//! A [`RateLimitLayer`] judges each request before the service it is laid around, by any rule of
+//! A [`RateLimitLayer`] judges each request before the service that it wraps, by any rule of
 //! [`earrrl`] and over any of its engines: this process' memory, which never grows with the number
-//! of clients, or Redis, for several machines. Denied requests are answered 429 with problem
-//! details, `Retry-After` and `RateLimit`; a client that obeys these headers is not denied again.
+//! of clients, or Redis, for several machines. Denied requests get status 429 with problem details,
+//! `Retry-After` and `RateLimit`; a client that obeys these headers is not denied again.
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -22,60 +22,64 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What is one client
+//! # Clients
 //!
-//! A [`RequestRule`] has a [`key`]: [`ClientAddress`] (the connection's, or what trusted proxies
-//! append to `X-Forwarded-For`, `Forwarded` and others, read from the right; IPv6 by /64),
-//! [`key::header`], [`key::cookie`], [`key::extension`], `key::MatchedPath`, a closure
+//! A [`RequestRule`] has a [`key`] that tells clients apart: [`ClientAddress`] (the connection's, or
+//! what trusted proxies append to `X-Forwarded-For`, `Forwarded` and others, read from the right;
+//! IPv6 by /64), [`key::header`], [`key::cookie`], [`key::extension`], `key::MatchedPath`, a closure
 //! ([`key::by`]), or a tuple of these. Requests without a key share one, unless
-//! [`RequestRule::missing`] says otherwise.
+//! [`RequestRule::missing`] is set.
 //!
-//! # What a request costs
+//! # Costs
 //!
-//! 1, or as [`RequestRule::cost`] and [`RequestRule::cost_by`] say. What turns out only afterwards
-//! is charged by [`RequestRule::cost_after`], given the response, or by a [`Settlement`], which a
-//! handler or a body keeps: such a charge stands even where it goes over the limit.
+//! A request costs 1 unless [`RequestRule::cost`] or [`RequestRule::cost_by`] is set. Costs that are
+//! known only later are charged by [`RequestRule::cost_after`], which sees the response, or by a
+//! [`Settlement`], which a handler or a body keeps. Such a charge is stored even if it exceeds the
+//! limit.
 //!
-//! # What becomes of it
+//! # Decisions
 //!
-//! A request is charged to all rules that apply, or to none where one denies it. By the rule's
-//! [`Action`](earrrl::Action) it is denied, or held back for a while, or passed on with a
-//! [`Verdict`] in its extensions. gRPC calls get RESOURCE_EXHAUSTED. While the engine fails,
-//! requests pass, or as [`Builder::on_failure`] says.
+//! A request is charged to all rules that apply, or to none if one of them denies it. Depending on
+//! the rule's [`Action`](earrrl::Action) a request over the limit is denied, held back for a while,
+//! or passed on with a [`Verdict`] in its extensions. gRPC calls get RESOURCE_EXHAUSTED. While the
+//! engine fails, requests pass, unless [`Builder::on_failure`] is set.
 //!
 //! # Testing
 //!
-//! `MemoryEngine::with_clock(capacity, Arc::new(ManualClock::new(…)))` makes an hour pass at once;
-//! see `examples/manual_clock.rs`.
+//! With `MemoryEngine::with_clock(capacity, Arc::new(ManualClock::new(…)))` a test can let an hour
+//! pass at once; see `examples/manual_clock.rs`.
 //!
 //! # Features
 //!
 //! - `axum`: matched paths, the connection's address of axum, [`Verdict`] as an extractor;
-//! - `tonic`: the connection's address of tonic.
+//! - `tonic`: the connection's address of tonic;
+//! - `tokio`, which both include: [`cost_after`](RequestRule::cost_after) for clients that left, over
+//!   engines that are not in memory.
 //!
 //! # For authors of other servers
 //!
 //! [`headers`], [`problem`], [`address`] and [`bounded_key`] are the parts that the layer itself is made of.
 
 pub mod address;
-mod asked;
 mod bounded_key;
 mod buffer;
+mod charges;
 mod client_address;
-mod conclude;
+mod conclusion;
 pub mod cost;
+mod cost_after;
 mod event;
 mod forwarded;
 mod future;
 pub mod headers;
 pub mod key;
-mod known;
 mod layer;
-mod marks;
+mod pending;
+mod prepared;
 pub mod problem;
-mod questions;
 mod request_rule;
 mod response;
+mod response_headers;
 mod service;
 mod settlement;
 mod shared;
@@ -95,7 +99,8 @@ pub use settlement::{Charged, Settlement};
 pub use shared::OnFailure;
 pub use verdict::Verdict;
 
-/// The README's example, run as a doctest.
+/// Runs the examples of both READMEs as doctests.
 #[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,26 +1,35 @@
-//! Problem details (RFC 9457) of requests that were not let through.
+//! Problem details (RFC 9457) of requests that were refused.
 
 use bytes::Bytes;
 use earrrl::{Limit, Policy};
 use http::{HeaderValue, StatusCode};
 
-/// `application/problem+json`.
+/// The value of `Content-Type`, `application/problem+json`.
 pub const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// What kind of problem it is.
+/// The type of a problem.
+///
+/// ```
+/// use earrrl::Rule;
+/// use earrrl_tower::problem::Kind;
+/// let rule: Rule = "gcra 1/s burst=5".parse()?;
+/// let kind = Kind::of(rule.limit());
+/// assert_eq!(kind.uri(), "https://iana.org/assignments/http-problem-types#quota-exceeded");
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
-    /// The client has used what the rule allows.
+    /// The client has used its quota.
     QuotaExceeded,
-    /// The client keeps on over the limit, and every attempt counts: a strict rule.
+    /// The client is over the limit of a strict rule, under which denied attempts count.
     AbnormalUsage,
-    /// No more than the status says.
+    /// Nothing beyond the meaning of the status.
     Blank,
 }
 
 impl Kind {
-    /// The kind for a request that this limit denied.
+    /// Returns the type for a request that this limit denied.
     pub fn of(limit: &Limit) -> Self {
         match limit.policy() {
             Policy::Strict => Self::AbnormalUsage,
@@ -28,7 +37,7 @@ impl Kind {
         }
     }
 
-    /// The problem's `type`.
+    /// Returns the member `type`.
     pub const fn uri(self) -> &'static str {
         match self {
             Self::QuotaExceeded => "https://iana.org/assignments/http-problem-types#quota-exceeded",
@@ -40,9 +49,9 @@ impl Kind {
     }
 }
 
-/// Writes the members of a problem, without braces, so that others can follow:
-/// `"type":…,"title":…,"status":429,"violated-policies":["login"]`. Of no policies, the last one is
-/// left out.
+/// Writes the members of a problem, without braces, so that other members can follow:
+/// `"type":…,"title":…,"status":429,"violated-policies":["login"]`. The last one is left out if no
+/// policies were violated.
 ///
 /// ```
 /// use earrrl_tower::problem::{Kind, write_members};
@@ -71,7 +80,7 @@ pub fn write_members<'a>(
     write_names(names, json);
 }
 
-/// A problem as a response's body.
+/// Returns a problem as the body of a response.
 pub(crate) fn body<'a>(
     kind: Kind,
     status: StatusCode,
@@ -83,8 +92,14 @@ pub(crate) fn body<'a>(
     json.into()
 }
 
-/// Writes names of rules as a JSON array. A name, or a rule's text, has no character that JSON would
-/// escape; of anything else those are dropped.
+/// Writes names of rules as a JSON array. Characters that JSON would have to escape are dropped: a
+/// rule's name or text has none.
+///
+/// ```
+/// let mut json = Vec::new();
+/// earrrl_tower::problem::write_names(["login", "per-address"], &mut json);
+/// assert_eq!(json, br#"["login","per-address"]"#);
+/// ```
 pub fn write_names<'a>(names: impl IntoIterator<Item = &'a str>, json: &mut Vec<u8>) {
     json.push(b'[');
     for (place, name) in names.into_iter().enumerate() {

@@ -1,16 +1,19 @@
-//! A rule, and what it reads from a request: whose it is, what it costs, whether it applies.
+//! A rule with its key, its costs and its exemptions.
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use earrrl::{Cost, Rule};
 use http::StatusCode;
 use http::request::Parts;
 use http::response;
 
-use crate::key::Key;
+use crate::key::{Key, peer_address};
 
 type OfRequest<T> = Box<dyn Fn(&Parts) -> T + Send + Sync>;
 type OfResponse<T> = Box<dyn Fn(&response::Parts) -> T + Send + Sync>;
 
-/// A rule that requests are charged to.
+/// A rule that requests are charged to, with the key that tells clients apart and the cost of a
+/// request.
 ///
 /// ```
 /// use earrrl::Rule;
@@ -33,9 +36,11 @@ pub struct RequestRule {
     pub(crate) settled: bool,
     pub(crate) exempt: Option<OfRequest<bool>>,
     pub(crate) plans: Vec<Plan>,
+    /// True once a request without the connection's address was logged.
+    warned: AtomicBool,
 }
 
-/// Another limit, for requests that a closure tells.
+/// A rule that takes the place of another for the requests that match a condition.
 pub(crate) struct Plan {
     pub(crate) name: String,
     pub(crate) rule: Rule,
@@ -47,22 +52,36 @@ pub(crate) enum RequestCost {
     By(OfRequest<Cost>),
 }
 
-/// What becomes of a request that has no key.
+/// The treatment of a request that has no key, such as one without the header that the key is read
+/// from.
+///
+/// ```
+/// use earrrl_tower::{Missing, RequestRule, key};
+/// use http::{HeaderName, StatusCode};
+/// let api_key = key::header(HeaderName::from_static("x-api-key"));
+/// let rule = RequestRule::new("per-key", "gcra 10/s burst=50".parse()?, api_key)
+///     .missing(Missing::Deny(StatusCode::UNAUTHORIZED));
+/// # let _ = rule;
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Missing {
-    /// All of them are one client: leaving the key out is no way round the limit.
+    /// All such requests are one client, so that nobody evades the limit by leaving the key out.
     #[default]
     Shared,
-    /// The rule does not apply.
+    /// The rule does not apply to the request.
     Skip,
-    /// It is refused with this status.
+    /// The request is refused with this status. A gRPC call gets the code that gRPC's own mapping
+    /// to HTTP has for it, such as UNAUTHENTICATED for 401.
     Deny(StatusCode),
 }
 
 impl RequestRule {
-    /// A rule under a name (`[a-z0-9][a-z0-9_-]{0,63}`), which the headers tell, and the key by which
-    /// it tells clients apart. A request costs 1.
+    /// Returns a rule with a name, which headers show, and the key that tells its clients apart. A
+    /// request costs 1.
+    ///
+    /// A name has 1 to 64 of the characters `a-z`, `0-9`, `_` and `-`, a letter or digit first.
     pub fn new(name: impl Into<String>, rule: Rule, key: impl Key) -> Self {
         Self {
             name: name.into(),
@@ -74,30 +93,51 @@ impl RequestRule {
             settled: false,
             exempt: None,
             plans: Vec::new(),
+            warned: AtomicBool::new(false),
         }
     }
 
-    /// What becomes of a request that has no key.
+    /// Sets the treatment of requests that have no key.
     #[must_use]
     pub fn missing(self, missing: Missing) -> Self {
         Self { missing, ..self }
     }
 
-    /// What every request costs. Zero is judged, and stores nothing: for costs that are known only
-    /// afterwards.
+    /// Sets the cost of every request. A request of cost zero is judged and stores nothing, for costs
+    /// that are known only later.
     #[must_use]
     pub fn cost(self, cost: Cost) -> Self {
         Self { cost: RequestCost::Fixed(cost), ..self }
     }
 
-    /// What a request costs; see [`crate::cost`]. Above the rule's `max_cost` it is denied.
+    /// Sets a closure that computes a request's cost; [`crate::cost`] has some. A request whose cost
+    /// exceeds the rule's `max_cost` is denied.
     #[must_use]
     pub fn cost_by(self, cost: impl Fn(&Parts) -> Cost + Send + Sync + 'static) -> Self {
         Self { cost: RequestCost::By(Box::new(cost)), ..self }
     }
 
-    /// What a request costs in addition once its response is there. That is charged even where it
-    /// goes over the limit; the client's next request is judged with it.
+    /// Sets a closure that computes what a request costs in addition, from the head of its response.
+    /// The charge is stored even if it exceeds the limit, and the client's next requests are judged
+    /// with it.
+    ///
+    /// If there is no response, since the client left or the service failed, the closure gets an
+    /// empty one with status 499. The charge is then made when the request is dropped. Over an engine
+    /// that is not in memory this takes the feature `tokio` and a runtime of tokio.
+    ///
+    /// ```
+    /// use earrrl::Cost;
+    /// use earrrl_tower::{ClientAddress, RequestRule};
+    /// let limit = "token-bucket 1000 refill=10/s".parse()?;
+    /// // Failed logins cost 100, and so do those that the client did not wait for.
+    /// let rule = RequestRule::new("login", limit, ClientAddress::default())
+    ///     .cost_after(|response| match response.status.as_u16() {
+    ///         200..=299 => Cost::ZERO,
+    ///         _ => Cost::from_units(100),
+    ///     });
+    /// # let _ = rule;
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     #[must_use]
     pub fn cost_after(
         self,
@@ -106,21 +146,23 @@ impl RequestRule {
         Self { cost_after: Some(Box::new(cost)), ..self }
     }
 
-    /// Puts a [`crate::Settlement`] into the request's extensions, by which a handler or a body
-    /// charges what turns out only later.
+    /// Adds a [`Settlement`](crate::Settlement) to the request's extensions, with which a handler or
+    /// a body charges costs that are known only later.
     #[must_use]
     pub fn settled(self) -> Self {
         Self { settled: true, ..self }
     }
 
-    /// Requests that the rule does not apply to. A later call replaces an earlier one.
+    /// Sets the condition for requests that the rule does not apply to. A later call replaces an
+    /// earlier one.
     #[must_use]
     pub fn exempt(self, exempt: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         Self { exempt: Some(Box::new(exempt)), ..self }
     }
 
-    /// Another rule for requests that `applies` tells: a customer's plan, say. The first plan that
-    /// applies counts. Its name must be unlike all others of the layer; its clients are its own.
+    /// Adds another rule for requests that match a condition, such as those of paying customers. The
+    /// first plan that matches takes the rule's place. Its name must be unlike all others of the
+    /// layer, and its clients are counted apart from the rule's.
     #[must_use]
     pub fn plan(
         mut self,
@@ -130,5 +172,29 @@ impl RequestRule {
     ) -> Self {
         self.plans.push(Plan { name: name.into(), rule, applies: Box::new(applies) });
         self
+    }
+
+    /// The names and rules of this rule and its plans.
+    pub(crate) fn named_rules(&self) -> impl Iterator<Item = (&str, &Rule)> {
+        let plans = self.plans.iter().map(|plan| (&*plan.name, &plan.rule));
+        std::iter::once((&*self.name, &self.rule)).chain(plans)
+    }
+
+    /// Logs, once, that the key needs the connection's address and the server does not supply it. All
+    /// clients would be one, or none be limited, and nothing else would show it.
+    #[cold]
+    pub(crate) fn warn_without_peer(&self, request: &Parts) {
+        if !self.key.needs_peer_address() || peer_address(request).is_some() {
+            return;
+        }
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                rule = self.name,
+                missing = ?self.missing,
+                "requests lack the address of their connection, so the rule cannot tell clients \
+                 apart; with axum, serve `into_make_service_with_connect_info::<SocketAddr>()`; \
+                 elsewhere, insert `earrrl_tower::PeerAddress` into the requests' extensions"
+            );
+        }
     }
 }

@@ -1,5 +1,4 @@
-//! Answers to requests that are not passed on, and the body type that they share with those that
-//! are.
+//! Responses to requests that are not passed on, and the body type that all responses have.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -15,7 +14,7 @@ use crate::problem::{self, Kind};
 use crate::verdict::Verdict;
 
 pin_project! {
-    /// The body of a response: the inner service's, or that of an answer in its place.
+    /// The body of a response: the inner service's, or that of a refusal.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
@@ -74,15 +73,15 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     }
 }
 
-/// Why a request is not passed on.
+/// The reason for not passing a request on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
     /// It is over a limit.
     OverLimit,
-    /// It tells no key, and must.
+    /// It has no key under a rule with [`Missing::Deny`](crate::Missing::Deny).
     NoKey,
-    /// It would be held back, and as many are as may be.
+    /// It would have to be held back, and [`max_held`](crate::Builder::max_held) requests are.
     TooManyHeld,
     /// The engine failed.
     EngineFailed,
@@ -92,27 +91,40 @@ pub enum Reason {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Denial<'a> {
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// The status of the answer.
+    /// The status of the response.
     pub status: StatusCode,
-    /// What was decided.
+    /// The decision.
     pub verdict: &'a Verdict,
-    /// The names of the rules that it is over.
+    /// The names of the rules that the request exceeds.
     pub violated: Vec<&'a str>,
-    /// The type of its problem.
+    /// The type of the problem.
     pub kind: Kind,
 }
 
 impl Denial<'_> {
-    /// The answer, with problem details as its body.
+    /// Returns a response with problem details (RFC 9457) as its body.
+    ///
+    /// ```
+    /// use earrrl::MemoryEngine;
+    /// use earrrl_tower::{RateLimitLayer, Reason};
+    /// let builder = RateLimitLayer::builder(MemoryEngine::new(10)?).respond_with(|denial| {
+    ///     if denial.reason == Reason::EngineFailed {
+    ///         eprintln!("no rate limits at present");
+    ///     }
+    ///     denial.problem()
+    /// });
+    /// # let _ = builder;
+    /// # Ok::<(), earrrl::BuildError>(())
+    /// ```
     pub fn problem(&self) -> Response<Bytes> {
         let violated = self.violated.iter().copied();
         problem_of(self.status, problem::body(self.kind, self.status, violated))
     }
 }
 
-/// An answer with this problem.
+/// Returns a response with this problem as its body.
 pub(crate) fn problem_of(status: StatusCode, problem: Bytes) -> Response<Bytes> {
     let mut response = Response::new(problem);
     *response.status_mut() = status;
@@ -120,12 +132,17 @@ pub(crate) fn problem_of(status: StatusCode, problem: Bytes) -> Response<Bytes> 
     response
 }
 
-/// The answer to a gRPC request: the status in headers, and no body ("trailers-only").
-pub(crate) fn grpc(reason: Reason, decision: Option<&Decision>) -> Response<Bytes> {
+/// Returns the response to a gRPC call: a status in headers, and no body ("trailers-only"). `status`
+/// is that of [`Reason::NoKey`], which the user chooses.
+pub(crate) fn grpc(
+    reason: Reason,
+    status: StatusCode,
+    decision: Option<&Decision>,
+) -> Response<Bytes> {
     let (code, message) = match reason {
         Reason::OverLimit => ("8", "over the rate limit"),
         Reason::TooManyHeld => ("8", "too many requests are held back"),
-        Reason::NoKey => ("3", "the request does not tell whose it is"),
+        Reason::NoKey => (grpc_code(status), "the request has no key that identifies its client"),
         Reason::EngineFailed => ("14", "the rate limiter is unavailable"),
     };
     let mut response = Response::new(Bytes::new());
@@ -135,14 +152,33 @@ pub(crate) fn grpc(reason: Reason, decision: Option<&Decision>) -> Response<Byte
     headers.insert("grpc-message", HeaderValue::from_static(message));
     let wait = decision.map(|decision| decision.retry_after);
     if let (Reason::OverLimit, Some(Wait::For(wait))) = (reason, wait) {
-        // Clients that retry by themselves heed this; it is rounded up.
+        // Clients with gRPC's own retries obey this. Rounded down, they would be denied again.
         let millis = u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
         headers.insert("grpc-retry-pushback-ms", HeaderValue::from(millis));
     }
     response
 }
 
-/// Whether a request is a call of gRPC.
+/// Returns the code of gRPC that `google.rpc.Code` maps to an HTTP status. Several are mapped to 400
+/// and 409; others have none, and become UNKNOWN.
+fn grpc_code(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        400 => "3",
+        401 => "16",
+        403 => "7",
+        404 => "5",
+        409 => "10",
+        429 => "8",
+        499 => "1",
+        500 => "13",
+        501 => "12",
+        503 => "14",
+        504 => "4",
+        _ => "2",
+    }
+}
+
+/// Returns true for the headers of a gRPC call.
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     let rest = kind.strip_prefix(b"application/grpc");

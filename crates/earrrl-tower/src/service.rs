@@ -1,4 +1,4 @@
-//! The service around an inner one.
+//! The service that limits the requests to an inner one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,14 +10,31 @@ use http::{HeaderMap, Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use crate::asked::Asked;
-use crate::conclude::{Conclusion, Pass};
+use crate::charges::RequestCharges;
+use crate::conclusion::{Conclusion, Pass};
 use crate::future::{ResponseFuture, Waiting};
-use crate::questions::Questions;
+use crate::pending::PendingDecision;
 use crate::response::ResponseBody;
 use crate::shared::Shared;
 
-/// Limits the requests to an inner service; made by a [`RateLimitLayer`](crate::RateLimitLayer).
+/// Limits the requests to an inner service.
+///
+/// A [`RateLimitLayer`](crate::RateLimitLayer) makes it.
+///
+/// ```
+/// use earrrl::MemoryEngine;
+/// use earrrl_tower::{ClientAddress, RateLimit, RateLimitLayer, RequestRule};
+/// use tower::Layer;
+///
+/// let rule = RequestRule::new("api", "gcra 5/s burst=20".parse()?, ClientAddress::default());
+/// let layer = RateLimitLayer::builder(MemoryEngine::new(1000)?).rule(rule).build()?;
+/// let inner = tower::service_fn(async |_: http::Request<()>| {
+///     Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+/// });
+/// let limited: RateLimit<_, MemoryEngine> = layer.layer(inner);
+/// # let _ = limited;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct RateLimit<S, E> {
     inner: S,
     shared: Arc<Shared<E>>,
@@ -59,38 +76,39 @@ where
     #[inline]
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let mut asked = Asked::default();
-        if let Err(status) = asked.read(&self.shared.rules, &parts) {
+        let mut charges = RequestCharges::default();
+        if let Err(status) = charges.read(&self.shared.rules, &parts) {
             return ResponseFuture::answered(self.shared.no_key(status, &parts.headers));
         }
-        if asked.is_empty() || self.shared.admits_at_once(&asked) {
+        if charges.is_empty() || self.shared.admit_at_once(&charges) {
             let request = Request::from_parts(parts, body);
             return ResponseFuture::serving(self.inner.call(request), Pass::plain());
         }
-        match self.ask(&asked, &parts.headers) {
-            Asking::Concluded(Conclusion::Pass(mut pass)) => {
-                pass.equip(&mut parts.extensions);
+        match self.decide(&charges, &parts.headers) {
+            Progress::Concluded(Conclusion::Pass(mut pass)) => {
+                pass.enter(&mut parts.extensions);
                 let request = Request::from_parts(parts, body);
                 ResponseFuture::serving(self.inner.call(request), pass)
             }
-            Asking::Concluded(Conclusion::Refuse(response)) => ResponseFuture::answered(response),
-            Asking::Concluded(Conclusion::Hold(pass, delay, held)) => {
+            Progress::Concluded(Conclusion::Refuse(response)) => ResponseFuture::answered(response),
+            Progress::Concluded(Conclusion::Hold(pass, delay, held)) => {
                 let (service, request) = (self.take_ready(), Request::from_parts(parts, body));
-                ResponseFuture::waiting(Waiting::held(service, request, pass, delay, held))
+                ResponseFuture::waiting(Waiting::for_turn(service, request, pass, delay, held))
             }
-            Asking::Pending(questions) => {
+            Progress::Pending(decision) => {
                 let (service, request) = (self.take_ready(), Request::from_parts(parts, body));
                 let shared = Arc::clone(&self.shared);
-                ResponseFuture::waiting(Waiting::asking(service, request, shared, asked, questions))
+                let waiting = Waiting::for_decision(service, request, shared, charges, decision);
+                ResponseFuture::waiting(waiting)
             }
         }
     }
 }
 
-/// How far an engine has come.
-enum Asking<E: Engine> {
+/// A decision that is made, or in flight.
+enum Progress<E: Engine> {
     Concluded(Conclusion<E>),
-    Pending(Questions<E::Decide>),
+    Pending(PendingDecision<E::Decide>),
 }
 
 impl<S, E> RateLimit<S, E>
@@ -98,24 +116,24 @@ where
     E: Engine + Send + Sync + 'static,
     E::Decide: Unpin,
 {
-    /// An engine in memory answers at once: then the inner service is called as it is. It is cloned
-    /// only for a request that must wait.
+    /// Asks the engine. One in memory answers at once, and the inner service can be called as it is:
+    /// it is cloned only for a request that must wait.
     #[inline]
-    fn ask(&self, asked: &Asked, request: &HeaderMap) -> Asking<E> {
+    fn decide(&self, charges: &RequestCharges, request: &HeaderMap) -> Progress<E> {
         let shared = &self.shared;
-        let known = shared.known.load();
-        let mut questions = Questions::new(&shared.engine, &known, asked);
+        let prepared = shared.prepared.load();
+        let mut pending = PendingDecision::new(&shared.engine, &prepared, charges);
         let context = &mut Context::from_waker(Waker::noop());
         let on_allowed = shared.settings.headers_on_allowed;
-        match questions.poll(context, &shared.engine, &known, asked, on_allowed) {
+        match pending.poll(context, &shared.engine, &prepared, charges, on_allowed) {
             Poll::Ready(answer) => {
-                Asking::Concluded(shared.conclude(asked, answer, &known, request))
+                Progress::Concluded(shared.conclude(charges, answer, &prepared, request))
             }
-            Poll::Pending => Asking::Pending(questions),
+            Poll::Pending => Progress::Pending(pending),
         }
     }
 
-    /// The inner service that was found ready; a clone takes its place.
+    /// Takes the inner service, which `poll_ready` found ready, and leaves a clone, which may not be.
     fn take_ready(&mut self) -> S
     where
         S: Clone,

@@ -1,4 +1,4 @@
-//! Costs that turn out only while a request is served.
+//! Costs that are known only while, or after, a request is served.
 
 use std::fmt;
 use std::future::Future;
@@ -8,19 +8,19 @@ use std::task::{Context, Poll, Waker};
 
 use earrrl::{Cost, Decision, Engine, EngineError};
 
-use crate::asked::Asked;
+use crate::charges::RequestCharges;
 use crate::shared::Shared;
 
-/// Charges a request afterwards, under the rules that are [`settled`](crate::RequestRule::settled).
-/// It stands in the request's extensions; take it out and keep it as long as you like.
+/// Charges a request after the decision, under the rules that are
+/// [`settled`](crate::RequestRule::settled). The layer puts it into the request's extensions; clone
+/// it and keep it for as long as you like.
 ///
-/// What is charged stands even where it goes over the limit: the client's next requests are judged
-/// with it.
+/// The charge is stored even if it exceeds the limit. The client's next requests are judged with it.
 ///
 /// ```
 /// use earrrl::{Cost, Rule};
 /// use earrrl_tower::{RequestRule, Settlement, key};
-/// // Tokens of a language model: judged before, charged when they are known.
+/// // Tokens of a language model: the request is judged before, and charged when they are known.
 /// let tokens: Rule = "token-bucket 100000 refill=100000/1d".parse()?;
 /// let rule = RequestRule::new("tokens", tokens, key::Everyone).cost(Cost::ZERO).settled();
 ///
@@ -41,61 +41,62 @@ trait Settle: Send + Sync {
     fn charge(&self, cost: Cost) -> Charged;
 }
 
-struct Of<E> {
+struct SettledCharges<E> {
     shared: Arc<Shared<E>>,
-    asked: Asked,
+    charges: RequestCharges,
 }
 
 impl Settlement {
-    pub(crate) fn new<E>(shared: Arc<Shared<E>>, asked: Asked) -> Self
+    pub(crate) fn new<E>(shared: Arc<Shared<E>>, charges: RequestCharges) -> Self
     where
         E: Engine + Send + Sync + 'static,
         E::Decide: Unpin,
     {
-        Self(Arc::new(Of { shared, asked }))
+        Self(Arc::new(SettledCharges { shared, charges }))
     }
 
-    /// Charges so much, at most each rule's `max_cost`. An engine in memory is done when this
-    /// returns, so it may be called where nothing can be awaited, in `Drop` say; for others the
-    /// future must be driven to its end.
+    /// Charges `cost`, but at most each rule's `max_cost`. An engine in memory is done when this
+    /// returns, so this may be called where nothing can be awaited, such as in `Drop`. With other
+    /// engines the future must be awaited.
     pub fn charge(&self, cost: Cost) -> Charged {
         self.0.charge(cost)
     }
 }
 
-impl<E> Settle for Of<E>
+impl<E> Settle for SettledCharges<E>
 where
     E: Engine + Send + Sync + 'static,
     E::Decide: Unpin,
 {
     fn charge(&self, cost: Cost) -> Charged {
-        let mut charging = self.shared.charge(&self.asked, |_| cost);
+        let mut charging = self.shared.charge(&self.charges, |_| cost);
         match Pin::new(&mut charging).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => Charged(State::Done(Some(result))),
-            Poll::Pending => Charged(State::Pending(Box::pin(charging))),
+            Poll::Ready(result) => Charged(Stage::Done(Some(result))),
+            Poll::Pending => Charged(Stage::Pending(Box::pin(charging))),
         }
     }
 }
 
-/// The end of a charge.
+/// The future of a charge by a [`Settlement`].
+///
+/// It returns the decision that a check would have made. The charge is stored in any case.
 #[must_use = "over an engine that is not in memory, nothing is charged unless this is awaited"]
-pub struct Charged(State);
+pub struct Charged(Stage);
 
 type Answer = Result<Decision, EngineError>;
 
-enum State {
+enum Stage {
     Done(Option<Answer>),
     Pending(Pin<Box<dyn Future<Output = Answer> + Send>>),
 }
 
 impl Future for Charged {
-    /// What a check would have answered; the charge stands in any case.
     type Output = Answer;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
         match &mut self.0 {
-            State::Done(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
-            State::Pending(charging) => charging.as_mut().poll(context),
+            Stage::Done(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
+            Stage::Pending(charging) => charging.as_mut().poll(context),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the clones of a layer share.
+//! The state that all clones of a layer share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,26 +8,29 @@ use bytes::Bytes;
 use earrrl::{Cost, Engine, EngineError, MemoryEngine, Mode, Rule, RuleId};
 use http::{Response, StatusCode};
 
-use crate::asked::{Asked, AskedOf, Rules};
+use crate::charges::{RequestCharges, RuleCharge, Rules};
 use crate::event::Event;
-use crate::known::Known;
+use crate::prepared::PreparedRule;
 use crate::response::Denial;
 
-/// A layer's engine, rules and settings.
+/// The engine, rules and settings of a layer.
 pub(crate) struct Shared<E> {
     pub(crate) engine: E,
     pub(crate) rules: Rules,
-    pub(crate) known: ArcSwap<Vec<Known>>,
-    /// The ids of all that are known; a changed rule keeps its own.
+    /// The rules and plans, in the order of `ids`.
+    pub(crate) prepared: ArcSwap<Vec<PreparedRule>>,
+    /// The rules' ids. They never change, so the fast path needs no look at `prepared`.
     ids: Vec<RuleId>,
-    /// Whether of a request within its limit nobody is told anything, so that no figures are needed.
-    silent: bool,
-    /// Whether some rule charges what is known only after the decision.
+    /// True if nobody is interested in the figures of an allowed request: then the engine is asked
+    /// for the verdict alone.
+    verdict_only: bool,
+    /// True if a rule has costs that are known only after the decision.
     pub(crate) charges_later: bool,
     pub(crate) settings: Settings,
-    /// The engine that decides while the other fails, and the rules' ids there.
-    pub(crate) local: Option<(MemoryEngine, ArcSwap<Vec<Known>>)>,
+    /// The engine that decides while the other fails, and the rules as it has prepared them.
+    pub(crate) local: Option<(MemoryEngine, ArcSwap<Vec<PreparedRule>>)>,
     pub(crate) failing: AtomicBool,
+    /// The number of requests that are held back.
     held: AtomicUsize,
 }
 
@@ -43,8 +46,8 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Whether anybody is told of requests within their limits.
-    fn tells_of_allowed(&self) -> bool {
+    /// Returns true if headers, handlers or the hook report allowed requests.
+    fn report_allowed(&self) -> bool {
         self.headers_on_allowed || self.always_verdict || self.hook.is_some()
     }
 }
@@ -52,16 +55,25 @@ impl Settings {
 pub(crate) type Respond = Box<dyn Fn(&Denial<'_>) -> Response<Bytes> + Send + Sync>;
 pub(crate) type Hook = Box<dyn Fn(&Event<'_>) + Send + Sync>;
 
-/// What becomes of requests while the engine fails.
+/// The treatment of requests while the engine fails.
+///
+/// ```
+/// use earrrl::MemoryEngine;
+/// use earrrl_tower::{OnFailure, RateLimitLayer};
+/// // Denies with status 503 instead of letting requests through.
+/// let builder = RateLimitLayer::builder(MemoryEngine::new(10)?).on_failure(OnFailure::Deny);
+/// # let _ = builder;
+/// # Ok::<(), earrrl::BuildError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFailure {
     /// They pass.
     #[default]
     Allow,
-    /// They are answered 503.
+    /// They are refused with status 503 (gRPC: UNAVAILABLE).
     Deny,
-    /// They are judged by this process alone, in tables for a number of clients of each rule.
+    /// This process decides alone, in tables for this number of clients of each rule.
     Local(usize),
 }
 
@@ -69,24 +81,24 @@ impl<E: Engine> Shared<E> {
     pub(crate) fn new(
         engine: E,
         rules: Rules,
-        known: Vec<Known>,
+        prepared: Vec<PreparedRule>,
         settings: Settings,
     ) -> Result<Self, EngineError> {
         let local = match settings.on_failure {
-            OnFailure::Local(capacity) => Some(local_engine(capacity, &known, settings.status)?),
+            OnFailure::Local(capacity) => Some(local_engine(capacity, &prepared, settings.status)?),
             _ => None,
         };
-        let ids = known.iter().map(|known| known.id).collect();
+        let ids = prepared.iter().map(|rule| rule.id).collect();
         let charges_later = rules.iter().any(|(rule, _)| rule.settled || rule.cost_after.is_some());
-        let silent = !settings.tells_of_allowed() && !charges_later;
-        let known = ArcSwap::from_pointee(known);
+        let verdict_only = !settings.report_allowed() && !charges_later;
+        let prepared = ArcSwap::from_pointee(prepared);
         let (failing, held) = (AtomicBool::new(false), AtomicUsize::new(0));
         Ok(Self {
             engine,
             rules,
-            known,
+            prepared,
             ids,
-            silent,
+            verdict_only,
             charges_later,
             settings,
             local,
@@ -95,48 +107,56 @@ impl<E: Engine> Shared<E> {
         })
     }
 
-    /// Charges a request and tells that it may pass, where there is nothing else to be known of it.
+    /// Charges a request and returns true if it is allowed and nothing else of the decision is
+    /// needed. Returns false without a charge where the engine has to be asked for a decision.
     #[inline]
-    pub(crate) fn admits_at_once(&self, asked: &Asked) -> bool {
-        self.silent
+    pub(crate) fn admit_at_once(&self, charges: &RequestCharges) -> bool {
+        self.verdict_only
             && !self.failing.load(Ordering::Relaxed)
-            && asked.only_charge(&self.ids).is_some_and(|charge| self.engine.admit_at_once(&charge))
+            && charges
+                .only_for_engine(&self.ids)
+                .is_some_and(|charge| self.engine.admit_at_once(&charge))
     }
 
-    /// Gives a rule or a plan other parameters; its clients keep their history where the algorithm
-    /// stays.
+    /// Gives a rule or a plan other parameters. Its clients keep their history unless the algorithm
+    /// changes.
     pub(crate) fn change(&self, name: &str, rule: &Rule) -> Result<(), EngineError> {
         let status = self.settings.status;
-        replace(&self.engine, &self.known, name, rule, status)?;
+        replace(&self.engine, &self.prepared, name, rule, status)?;
         match &self.local {
-            Some((engine, known)) => replace(engine, known, name, rule, status),
+            Some((engine, prepared)) => replace(engine, prepared, name, rule, status),
             None => Ok(()),
         }
     }
 
-    /// Charges a request afterwards, each rule at most its `max_cost`.
-    pub(crate) fn charge(&self, asked: &Asked, cost: impl Fn(&AskedOf) -> Cost) -> E::Decide {
-        let known = self.known.load();
-        let charges = asked.each().map(|(_, of)| {
-            let cost = cost(of).min(of.known(&known).rule.max_cost());
-            asked.charge(&known, of, cost)
+    /// Charges a request after the decision, each rule at most its `max_cost`.
+    pub(crate) fn charge(
+        &self,
+        charges: &RequestCharges,
+        cost: impl Fn(&RuleCharge) -> Cost,
+    ) -> E::Decide {
+        let prepared = self.prepared.load();
+        let charges = charges.iter().map(|(_, charge)| {
+            let cost = cost(charge).min(charge.prepared(&prepared).rule.max_cost());
+            charges.with_cost(&prepared, charge, cost)
         });
         let charges: smallvec::SmallVec<[_; 2]> = charges.collect();
         self.engine.decide(&charges, Mode::Charge, None)
     }
 
-    pub(crate) fn tell(&self, event: &Event<'_>) {
+    /// Calls the hook for events.
+    pub(crate) fn emit(&self, event: &Event<'_>) {
         if let Some(hook) = &self.settings.hook {
             hook(event);
         }
     }
 
-    /// A place among the requests that are held back; `None` if there is none.
-    pub(crate) fn hold(self: &Arc<Self>) -> Option<Held<E>> {
-        let most = self.settings.max_held;
-        let below = |held: usize| (held < most).then_some(held + 1);
-        self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below).ok()?;
-        Some(Held(Arc::clone(self)))
+    /// Takes a place among the requests that are held back; `None` if all are taken.
+    pub(crate) fn try_hold(self: &Arc<Self>) -> Option<HeldPlace<E>> {
+        let max = self.settings.max_held;
+        let one_more = |held: usize| (held < max).then_some(held + 1);
+        self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(HeldPlace(Arc::clone(self)))
     }
 
     pub(crate) fn held(&self) -> usize {
@@ -144,10 +164,11 @@ impl<E: Engine> Shared<E> {
     }
 }
 
-/// A request that is held back; dropped when it is let go, or its client leaves.
-pub(crate) struct Held<E>(Arc<Shared<E>>);
+/// A place among the requests that are held back. It is free again when this is dropped: the request
+/// is passed on, or its client has left.
+pub(crate) struct HeldPlace<E>(Arc<Shared<E>>);
 
-impl<E> Drop for Held<E> {
+impl<E> Drop for HeldPlace<E> {
     fn drop(&mut self) {
         self.0.held.fetch_sub(1, Ordering::Relaxed);
     }
@@ -155,29 +176,30 @@ impl<E> Drop for Held<E> {
 
 fn local_engine(
     capacity: usize,
-    known: &[Known],
+    prepared: &[PreparedRule],
     status: StatusCode,
-) -> Result<(MemoryEngine, ArcSwap<Vec<Known>>), EngineError> {
+) -> Result<(MemoryEngine, ArcSwap<Vec<PreparedRule>>), EngineError> {
     let engine = MemoryEngine::new(capacity);
     let engine = engine.map_err(|error| EngineError::Unavailable(error.to_string()))?;
-    let here =
-        known.iter().map(|known| Known::new(&engine, &known.name, known.rule.clone(), status));
-    let here: Vec<Known> = here.collect::<Result<_, _>>()?;
-    Ok((engine, ArcSwap::from_pointee(here)))
+    let rules = prepared
+        .iter()
+        .map(|rule| PreparedRule::new(&engine, &rule.name, rule.rule.clone(), status))
+        .collect::<Result<Vec<_>, _>>()?;
+    Ok((engine, ArcSwap::from_pointee(rules)))
 }
 
 fn replace(
     engine: &impl Engine,
-    all: &ArcSwap<Vec<Known>>,
+    prepared: &ArcSwap<Vec<PreparedRule>>,
     name: &str,
     rule: &Rule,
     status: StatusCode,
 ) -> Result<(), EngineError> {
-    let changed = Known::new(engine, name, rule.clone(), status)?;
-    all.rcu(|known| {
-        let mut known = Vec::clone(known);
-        known.iter_mut().filter(|known| &*known.name == name).for_each(|k| *k = changed.clone());
-        known
+    let changed = PreparedRule::new(engine, name, rule.clone(), status)?;
+    prepared.rcu(|rules| {
+        let mut rules = Vec::clone(rules);
+        rules.iter_mut().filter(|rule| &*rule.name == name).for_each(|r| *r = changed.clone());
+        rules
     });
     Ok(())
 }

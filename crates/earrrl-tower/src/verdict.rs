@@ -1,36 +1,50 @@
-//! What the layer found, for handlers and hooks.
+//! The decision on a request, for its handler.
 
 use std::sync::Arc;
 
 use earrrl::{Decision, Outcome};
 
-/// What was decided on a request.
+/// The decision on a request, which its handler finds in the request's extensions.
 ///
-/// A request that is passed on although it is over a limit (`quarantine`, `shadow-ban`, `observe`,
-/// or after a `delay`) carries this in its extensions; others do where
-/// [`always_verdict`](crate::Builder::always_verdict) is asked for. With the feature `axum` it is an
-/// extractor: without a verdict in the extensions, that is [`Verdict::default`].
+/// Requests have it if they are passed on although they are over a limit (`quarantine`, `shadow-ban`,
+/// `observe`, or after a `delay`); with [`always_verdict`](crate::Builder::always_verdict) all have
+/// it. With the feature `axum` it is an extractor, which is [`Verdict::default`] for a request without
+/// it.
+///
+/// ```
+/// use earrrl_tower::Verdict;
+///
+/// async fn post_comment(request: http::Request<String>) -> &'static str {
+///     let verdict = request.extensions().get::<Verdict>().cloned().unwrap_or_default();
+///     if verdict.is_shadow_banned() {
+///         return "thank you"; // and the comment is dropped
+///     }
+///     "thank you"
+/// }
+/// # let _ = post_comment;
+/// assert!(!Verdict::default().is_quarantined());
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Verdict {
-    /// The rule that the decision's figures are of.
+    /// The name of the rule whose figures the decision reports.
     pub rule: Option<Arc<str>>,
-    /// The decision; `None` where no rule applied or nothing was said.
+    /// The decision; `None` if no rule applied or the request has no verdict.
     pub decision: Option<Decision>,
 }
 
 impl Verdict {
-    /// What became of the request.
+    /// The outcome of the decision, which is to allow if there is none.
     pub fn outcome(&self) -> Outcome {
         self.decision.as_ref().map_or(Outcome::Allow, |decision| decision.outcome)
     }
 
-    /// Whether the work is to be dropped silently.
+    /// Returns true if the handler should pretend to serve the request.
     pub fn is_shadow_banned(&self) -> bool {
         self.outcome() == Outcome::ShadowBan
     }
 
-    /// Whether the request is flagged.
+    /// Returns true if the handler should treat the request as suspect.
     pub fn is_quarantined(&self) -> bool {
         self.outcome() == Outcome::Quarantine
     }

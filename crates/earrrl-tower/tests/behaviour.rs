@@ -251,6 +251,129 @@ fn rules_with_invalid_or_double_names_are_refused() {
     assert_eq!(build(many), Err(LayerError::Engine(EngineError::Charges(65))));
 }
 
+#[test]
+fn two_layers_do_not_replace_each_others_rules() {
+    let (engine, _) = engine();
+    let build =
+        |text: &str| RateLimitLayer::builder(engine.clone()).rule(per_address(text)).build();
+    let first = build("gcra 1/s burst=2").unwrap();
+    let plan = per_address("gcra 1/s burst=2").plan("partner", rule("gcra 1/s burst=9"), |_| true);
+    let _partners = RateLimitLayer::builder(engine.clone()).rule(plan).build().unwrap();
+    let taken =
+        |name: &str, rule: &str| LayerError::NameTaken { name: name.into(), rule: rule.into() };
+    let error = build("gcra 9/s burst=90").map(drop).unwrap_err();
+    assert_eq!(error, taken("per-address", "gcra 1/s burst=2"));
+    assert!(error.to_string().contains("use another name"), "{error}");
+    let named = RequestRule::new("partner", rule("gcra 1/s burst=5"), key::Everyone);
+    let unnamed = RequestRule::new("new", rule("gcra 1/s burst=5"), key::Everyone);
+    let builder = RateLimitLayer::builder(engine.clone()).rule(unnamed).rule(named);
+    assert_eq!(builder.build().map(drop), Err(taken("partner", "gcra 1/s burst=9")));
+    assert_eq!(engine.prepared("new"), None, "a layer that is refused prepares nothing");
+    let same = build("gcra 1/s burst=2").unwrap();
+    let times = |count| (0..count).map(|_| request("192.0.2.1", &[]));
+    assert_eq!((served(&first, times(1)), served(&same, times(3))), (1, 1), "clients are shared");
+}
+
+/// Counts the warnings of a thread.
+#[derive(Clone, Default)]
+struct Warnings(Arc<AtomicUsize>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn a_server_that_does_not_supply_addresses_is_warned_of_once() {
+    let pair = (ClientAddress::default(), key::header(HeaderName::from_static("x-api-key")));
+    let pair = RequestRule::new("pair", rule("gcra 1/s burst=2"), pair).missing(Missing::Skip);
+    for (rule, with_address, without) in [
+        (per_address("gcra 1/s burst=2"), 0, 1),
+        (pair, 0, 1),
+        (by_header("x-api-key", "gcra 1/s burst=2"), 0, 0),
+    ] {
+        let (engine, _) = engine();
+        let mut service = layer(&engine, [rule]).layer(Counting::default());
+        let warnings = Warnings::default();
+        tracing::subscriber::with_default(warnings.clone(), || {
+            ask(&mut service, request("192.0.2.1", &[]));
+            assert_eq!(warnings.0.load(Ordering::SeqCst), with_address);
+            for _ in 0..3 {
+                ask(&mut service, Request::new(()));
+            }
+            assert_eq!(warnings.0.load(Ordering::SeqCst), without);
+        });
+    }
+}
+
+/// An engine that changes a rule only when it is let to.
+struct Blocking {
+    engine: Engine,
+    turn: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+impl earrrl::Engine for Blocking {
+    type Decide = Ready<Result<Decision, EngineError>>;
+    type Done = Ready<Result<(), EngineError>>;
+
+    fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
+        self.turn.lock().unwrap().recv().unwrap();
+        self.engine.prepare(name, rule)
+    }
+
+    fn prepared(&self, name: &str) -> Option<Rule> {
+        self.engine.prepared(name)
+    }
+
+    fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
+        self.engine.decide(charges, mode, now)
+    }
+
+    fn refund(&self, charge: &Charge<'_>, at: Option<Nanos>, now: Option<Nanos>) -> Self::Done {
+        self.engine.refund(charge, at, now)
+    }
+
+    fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done {
+        self.engine.reset(rule, key)
+    }
+}
+
+/// The runtime has one thread, so the engine would wait for ever if the change were made on it.
+#[tokio::test]
+async fn a_change_does_not_block_the_executor() {
+    let (engine, _) = engine();
+    let (let_go, turn) = std::sync::mpsc::channel();
+    let blocking = Blocking { engine: engine.clone(), turn: std::sync::Mutex::new(turn) };
+    let_go.send(()).unwrap();
+    let builder = RateLimitLayer::builder(blocking).rule(per_address("gcra 1/s burst=2"));
+    let layer = builder.build().unwrap();
+    let mut changed = std::pin::pin!(layer.change_async("per-address", &rule("gcra 1/s burst=4")));
+    assert!(changed.as_mut().now_or_never().is_none());
+    assert_eq!(engine.prepared("per-address"), Some(rule("gcra 1/s burst=2")));
+    let_go.send(()).unwrap();
+    changed.await.unwrap();
+    assert_eq!(engine.prepared("per-address"), Some(rule("gcra 1/s burst=4")));
+    let unknown = layer.change_async("other", &rule("gcra 1/s burst=4")).await;
+    assert_eq!(unknown, Err(LayerError::UnknownName("other".to_owned())));
+}
+
 /// The outcomes that handlers see of four requests under a rule for two.
 fn flagged(
     action: Action,
@@ -365,6 +488,21 @@ fn calls_of_grpc_are_answered_by_a_status_in_headers() {
     assert!(http_body::Body::is_end_stream(denied.body()));
 }
 
+#[test]
+fn a_grpc_call_without_a_key_gets_the_code_of_the_status_that_was_chosen() {
+    for (status, code) in [(400, "3"), (401, "16"), (403, "7"), (429, "8"), (503, "14"), (418, "2")]
+    {
+        let (engine, _) = engine();
+        let missing = Missing::Deny(StatusCode::from_u16(status).unwrap());
+        let rule = by_header("x-api-key", "gcra 1/s burst=1").missing(missing);
+        let mut service = layer(&engine, [rule]).layer(Counting::default());
+        let response =
+            ask(&mut service, request("192.0.2.1", &[("content-type", "application/grpc")]));
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.headers()["grpc-status"], code, "{status}");
+    }
+}
+
 /// An engine that can be switched off.
 #[derive(Clone)]
 struct Failing {
@@ -378,6 +516,10 @@ impl earrrl::Engine for Failing {
 
     fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
         self.engine.prepare(name, rule)
+    }
+
+    fn prepared(&self, name: &str) -> Option<Rule> {
+        self.engine.prepared(name)
     }
 
     fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {

@@ -55,6 +55,78 @@ fn a_request_that_is_cancelled_is_charged_once() {
     assert_eq!(Arc::strong_count(&held), 1, "the inner futures are gone");
 }
 
+/// Charges 3 after a response, and 5 where there is none.
+fn charged_after() -> RequestRule {
+    per_address().cost(Cost::ZERO).cost_after(|response| match response.status.as_u16() {
+        499 => Cost::from_units(5),
+        _ => Cost::from_units(3),
+    })
+}
+
+/// A service that answers, fails, panics or never answers, as the header `x-then` says.
+async fn answer_as_asked(request: Request<()>) -> Result<Response<Full<Bytes>>, String> {
+    match request.headers().get("x-then").map(|then| then.as_bytes()) {
+        Some(b"fail") => Err("failed as asked".to_owned()),
+        Some(b"panic") => panic!("as asked"),
+        Some(_) => pending().await,
+        None => Ok(Response::default()),
+    }
+}
+
+#[test]
+fn a_client_that_leaves_before_the_response_is_charged_after_all() {
+    for (then, left) in [("wait", 5), ("fail", 5), ("panic", 5), ("", 7)] {
+        let (engine, _) = engine();
+        let mut service = layer(&engine, [charged_after()]).layer(service_fn(answer_as_asked));
+        let headers = [("x-then", then)];
+        let request = request("192.0.2.7", if then.is_empty() { &[] } else { &headers });
+        let call = std::panic::AssertUnwindSafe(|| service.call(request).now_or_never().map(drop));
+        let _ = std::panic::catch_unwind(call);
+        assert_eq!(remaining(&engine, RULE, b"192.0.2.7"), left, "{then}");
+    }
+}
+
+#[test]
+fn a_client_that_leaves_before_its_turn_has_cost_nothing_afterwards() {
+    let (engine, _) = engine();
+    let used = holding().cost_after(|_| Cost::from_units(1000));
+    let mut service = layer(&engine, [used]).layer(service_fn(answer_as_asked));
+    let waiting = || request("192.0.2.7", &[("x-then", "wait")]);
+    let mut calls = [0, 1].map(|_| Box::pin(service.call(waiting())));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(calls.iter_mut().all(|call| call.as_mut().poll(&mut context).is_pending()));
+    let charge = |engine: &Engine| {
+        let rule = engine.prepare("rule", &engine.prepared("rule").unwrap()).unwrap();
+        let charge = Charge { rule, key: b"192.0.2.7", cost: Cost::ONE };
+        engine.decide(&[charge], Mode::Peek, None).into_inner().unwrap().reset_after
+    };
+    let [serving, held] = calls;
+    let before = charge(&engine);
+    drop(held);
+    assert_eq!(charge(&engine), before, "the service was never called");
+    drop(serving);
+    assert_eq!(charge(&engine), before + Duration::from_secs(1000));
+}
+
+#[cfg(feature = "tokio")]
+#[tokio::test]
+async fn a_charge_goes_on_without_its_client() {
+    let (engine, _) = engine();
+    let slow = RateLimitLayer::builder(Slow(engine.clone())).rule(charged_after()).build().unwrap();
+    let mut service = slow.layer(service_fn(answer_as_asked));
+    let mut call = Box::pin(service.call(request("192.0.2.7", &[("x-then", "wait")])));
+    // Over a slow engine the first poll asks for a decision, and a later one calls the service.
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..5 {
+        assert!(call.as_mut().poll(&mut context).is_pending());
+    }
+    drop(call);
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(remaining(&engine, RULE, b"192.0.2.7"), 5);
+}
+
 #[test]
 fn an_inner_service_that_panics_charges_once_and_harms_nobody_else() {
     let (engine, _) = engine();
@@ -188,6 +260,10 @@ impl earrrl::Engine for Slow {
 
     fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
         self.0.prepare(name, rule)
+    }
+
+    fn prepared(&self, name: &str) -> Option<Rule> {
+        self.0.prepared(name)
     }
 
     fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {

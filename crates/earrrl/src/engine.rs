@@ -49,6 +49,9 @@ pub trait Engine {
     /// An invalid name, a rule that the engine can't keep, and too little memory for its clients.
     fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError>;
 
+    /// Returns the rule that is prepared under a name.
+    fn prepared(&self, name: &str) -> Option<Rule>;
+
     /// Decides a request under one or several rules. A [check](Mode::Check) is all or nothing, a
     /// [charge](Mode::Charge) is stored under every rule, a [peek](Mode::Peek) under none; all three
     /// answer the same verdict.
@@ -80,6 +83,10 @@ impl<E: Engine + ?Sized> Engine for Arc<E> {
 
     fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
         (**self).prepare(name, rule)
+    }
+
+    fn prepared(&self, name: &str) -> Option<Rule> {
+        (**self).prepared(name)
     }
 
     fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {

@@ -78,8 +78,7 @@ pub mod internal {
     }
 }
 
-/// The examples of both READMEs, run as doctests.
+/// Runs the README's examples as doctests. `earrrl-tower` runs those of the project's README.
 #[cfg(all(doctest, feature = "std"))]
-#[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -257,14 +257,14 @@ impl Service {
     ) -> Result<SmallVec<[Available; 2]>, EngineError> {
         let mut all = SmallVec::new();
         for (place, ((_, limit), charge)) in charged.iter().zip(charges).enumerate() {
-            let told = Available::told(&limit.rule, decision, place);
+            let told = Available::from_decision(&limit.rule, decision, place);
             all.push(match told {
                 Some(available) => available,
                 None => {
                     let cost = peek_cost(decision, place, charge.cost);
                     let peek =
                         self.engine.decide(&[Charge { cost, ..*charge }], Mode::Peek).await?;
-                    Available::peeked(&limit.rule, &peek)
+                    Available::from_peek(&limit.rule, &peek)
                 }
             });
         }
@@ -283,7 +283,9 @@ fn told(
     charged: &[(&ActiveRule, &PreparedLimit)],
 ) -> Option<SmallVec<[Available; 2]>> {
     let rules = charged.iter().enumerate();
-    rules.map(|(place, (_, limit))| Available::told(&limit.rule, decision, place)).collect()
+    rules
+        .map(|(place, (_, limit))| Available::from_decision(&limit.rule, decision, place))
+        .collect()
 }
 
 /// What one of the charged rules said by itself.

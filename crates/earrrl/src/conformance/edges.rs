@@ -25,7 +25,19 @@ pub(super) async fn run<E: Engine>(
     compared += far_apart_in_time(make().await, profile).await?;
     compared += the_largest_quota_is_exact(make().await, profile).await?;
     compared += what_is_wrong_is_refused(make().await, profile).await?;
+    rules_are_known_by_their_names(&make().await)?;
     Ok(compared)
+}
+
+fn rules_are_known_by_their_names(engine: &impl Engine) -> Result<(), Mismatch> {
+    for rule in rules(&["gcra 1/s burst=2", "gcra 1/s burst=3"])? {
+        engine.prepare("named", &rule).map_err(|error| Mismatch::new("prepare", error))?;
+        let known = [engine.prepared("named"), engine.prepared("unknown")];
+        if known != [Some(rule.clone()), None] {
+            return Err(Mismatch::new("prepared", format!("{known:?} after preparing {rule}")));
+        }
+    }
+    Ok(())
 }
 
 fn rules(texts: &[&str]) -> Result<Vec<Rule>, Mismatch> {

@@ -105,6 +105,11 @@ impl Engine for ReferenceEngine {
         Ok(RuleId(inner.rules.len() as u32 - 1))
     }
 
+    fn prepared(&self, name: &str) -> Option<Rule> {
+        let inner = self.lock();
+        inner.rules.iter().find(|(known, _)| known == name).map(|(_, rule)| rule.clone())
+    }
+
     fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
         ready(self.run(charges, mode, now))
     }

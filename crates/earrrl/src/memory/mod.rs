@@ -397,6 +397,11 @@ impl<C: Clock> Engine for MemoryEngine<C> {
         self.publish([(name, rule, None)].into_iter()).map(|ids| ids[0])
     }
 
+    fn prepared(&self, name: &str) -> Option<Rule> {
+        let place = lock(&self.places).get(name).copied()?;
+        self.rules.load().get(place).map(|known| known.rule.clone())
+    }
+
     fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
         ready(self.run(charges, mode, now))
     }

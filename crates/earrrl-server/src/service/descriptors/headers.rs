@@ -1,6 +1,7 @@
 //! The headers that an answer adds: for the client, and for the application behind Envoy.
 
-use earrrl::Outcome;
+use earrrl::{Outcome, Quota};
+use earrrl_tower::headers::{Available, current};
 use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
@@ -60,38 +61,20 @@ fn draft_11(statuses: &[DescriptorStatus], tightest: &DescriptorStatus) -> Vec<H
             policies.push_str(", ");
         }
         let window = Unit::from_number(limit.unit).map_or(1, |unit| unit.duration().as_secs());
-        push_item(
-            &mut policies,
-            &limit.name,
-            [";q=", ";w="],
-            [limit.requests_per_unit.into(), window],
-        );
+        let quota = Quota { units: limit.requests_per_unit.into(), window: Some(window) };
+        // Writing to memory does not fail.
+        let _ = current::write_policy(&mut policies, shown_name(&limit.name), quota);
     }
-    let mut available = String::with_capacity(TYPICAL);
-    let left = [tightest.limit_remaining.into(), seconds(tightest)];
-    push_item(&mut available, &limit.name, [";r=", ";t="], left);
-    vec![header("ratelimit-policy", policies), header("ratelimit", available)]
+    let mut limits = String::with_capacity(TYPICAL);
+    let units = tightest.limit_remaining.into();
+    let available = Available { units, seconds: Some(seconds(tightest)) };
+    let _ = current::write_limit(&mut limits, shown_name(&limit.name), available);
+    vec![header("ratelimit-policy", policies), header("ratelimit", limits)]
 }
 
-/// Adds a structured field's item: a name as a string, and two numbers. A limit without a name is called
-/// `default`.
-fn push_item(text: &mut String, name: &str, parameters: [&str; 2], numbers: [u64; 2]) {
-    let start = text.len();
-    text.push('"');
-    for visible in name.chars().filter(|c| matches!(c, ' '..='~')) {
-        if matches!(visible, '"' | '\\') {
-            text.push('\\');
-        }
-        text.push(visible);
-    }
-    if text.len() == start + 1 {
-        text.push_str("default");
-    }
-    text.push('"');
-    for (parameter, number) in parameters.into_iter().zip(numbers) {
-        text.push_str(parameter);
-        text.push_str(itoa::Buffer::new().format(number));
-    }
+/// Returns `default` for a limit without a name that a header could show.
+fn shown_name(name: &str) -> &str {
+    if name.contains(|c| matches!(c, ' '..='~')) { name } else { "default" }
 }
 
 /// The names that the peer uses.

@@ -1,4 +1,4 @@
-//! The rules and plans of a layer as its engine knows them.
+//! The rules and plans of a layer as its engine has prepared them.
 
 use std::sync::Arc;
 
@@ -9,23 +9,23 @@ use http::{HeaderValue, StatusCode};
 use crate::headers::{self, Available};
 use crate::problem::{self, Kind};
 
-/// A rule that the engine has prepared.
+/// A prepared rule with the parts of its answers that are the same for every request.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub(crate) struct PreparedRule {
     pub(crate) name: Arc<str>,
     pub(crate) id: RuleId,
     pub(crate) rule: Rule,
     pub(crate) quota: Quota,
-    /// What an item of `RateLimit` begins with.
+    /// The name as an item of `RateLimit` begins with it.
     pub(crate) label: Box<[u8]>,
-    /// `RateLimit-Policy` where this rule alone is charged.
+    /// `RateLimit-Policy` for a request that is charged to this rule alone.
     pub(crate) policy: Option<HeaderValue>,
-    /// The problem of a request that this rule alone denied.
+    /// The problem details of a request that this rule alone denied.
     pub(crate) problem: Bytes,
 }
 
-impl Known {
-    /// `status` is that of a denial.
+impl PreparedRule {
+    /// Prepares a rule. `status` is that of a denial.
     pub(crate) fn new(
         engine: &impl Engine,
         name: &str,
@@ -40,12 +40,12 @@ impl Known {
         Ok(Self { name: name.into(), id, rule, quota, label, policy, problem })
     }
 
-    /// What a decision under this rule alone tells.
+    /// The quota that is available after a decision under this rule alone.
     pub(crate) fn available(&self, decision: &Decision) -> Available {
         Available::of(&self.rule, self.quota, decision)
     }
 
-    /// Whether headers tell of it.
+    /// Returns true if headers report this rule.
     pub(crate) fn is_shown(&self) -> bool {
         headers::is_shown(self.rule.action())
     }

@@ -1,0 +1,129 @@
+//! The configurations and commands of the documentation, as they are printed.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::support::TestServer;
+use crate::support::tools::{self, tool};
+
+const EARRRL: &str = env!("CARGO_BIN_EXE_earrrl");
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Returns the pages of the documentation with their names.
+fn pages() -> Vec<(String, String)> {
+    let files = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let pages = files.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    pages
+        .map(|path| {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            (name, fs::read_to_string(path).unwrap())
+        })
+        .collect()
+}
+
+/// Returns the fenced blocks of a language.
+fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
+    let fence = format!("\n```{language}\n");
+    page.split(&*fence).skip(1).map(|rest| rest.split_once("\n```").unwrap().0).collect()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn every_configuration_in_the_documentation_is_valid() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut checked = 0;
+    for (name, page) in pages() {
+        let all = blocks(&page, "toml");
+        for block in all.into_iter().filter(|block| !block.contains("[dependencies]")) {
+            let version = if block.contains("version = 1") { "" } else { "version = 1\n" };
+            let file = folder.path().join("limits.toml");
+            fs::write(&file, format!("{version}{block}\n")).unwrap();
+            let output =
+                Command::new(EARRRL).args(["config", "check"]).arg(&file).output().unwrap();
+            // Files of other machines, such as certificates, are not here. No other mistake may be.
+            let mistakes = stderr(&output);
+            let absent = "No such file or directory (os error 2)";
+            let only_files = mistakes.lines().all(|line| line.ends_with(absent));
+            assert!(output.status.success() || only_files, "{name}: {mistakes}\n{block}");
+            checked += 1;
+        }
+    }
+    assert!(checked >= 10, "{checked} configurations were found");
+}
+
+/// Runs the commands of the pages for operators. Those of replay.md need logs of many formats.
+#[test]
+fn every_command_in_the_documentation_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = Path::new(EARRRL).parent().unwrap().display();
+    let path = format!("{path}:{}", std::env::var("PATH").unwrap());
+    let mut run = 0;
+    for (name, page) in pages().into_iter().filter(|(name, _)| name != "replay.md") {
+        for block in blocks(&page, "sh") {
+            let mut shell = Command::new("bash");
+            let shell = shell.args(["-euc", block]).current_dir(folder.path()).env("PATH", &path);
+            let output = shell.output().unwrap();
+            assert!(output.status.success(), "{name}: {}\n{block}", stderr(&output));
+            run += 1;
+        }
+    }
+    assert!(run >= 2, "{run} commands were found");
+}
+
+/// Runs the examples in a language, each of which prints true.
+fn run_client_examples(language: &str, program: &str, file: &str) {
+    let server = TestServer::start("[[rule]]\nname = \"default\"\nlimit = \"gcra 1/h burst=9\"\n");
+    let page = fs::read_to_string(root().join("docs/clients.md")).unwrap();
+    let page = page.replace("8080", &server.http.port().to_string());
+    let page = page.replace("6380", &server.resp.port().to_string());
+    let (folder, tools) = (tempfile::tempdir().unwrap(), tools::folder());
+    let file = folder.path().join(file);
+    for block in blocks(&page, language) {
+        fs::write(&file, block).unwrap();
+        let mut command = tool(program);
+        command
+            .env("PYTHONPATH", tools.join("python"))
+            .env("NODE_PATH", tools.join("node_modules"));
+        let output = command.arg(&file).output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout).trim().to_lowercase();
+        assert_eq!(printed, "true", "{}\n{block}", stderr(&output));
+    }
+}
+
+#[test]
+fn the_clients_in_python_are_allowed() {
+    run_client_examples("python", "python3", "client.py");
+}
+
+#[test]
+fn the_clients_in_node_are_allowed() {
+    run_client_examples("js", "node", "client.cjs");
+}
+
+/// A guesser that tries once a second for a day, against the rules for logins.
+#[test]
+fn the_rules_for_logins_stop_a_guesser() {
+    let page = fs::read_to_string(root().join("docs/choosing-a-limit.md")).unwrap();
+    let rules = blocks(&page, "toml").into_iter().find(|block| block.contains("login-burst"));
+    let folder = tempfile::tempdir().unwrap();
+    let (config, log) = (folder.path().join("limits.toml"), folder.path().join("guesses.log"));
+    fs::write(&config, rules.unwrap()).unwrap();
+    let line = |second: u32| {
+        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+        let time = format!("01/Nov/2026:{hour:02}:{minute:02}:{second:02} +0000");
+        format!("192.0.2.7 - alice [{time}] \"POST /login HTTP/1.1\" 401 12 \"-\" \"guess\"\n")
+    };
+    fs::write(&log, (0..86_400).map(line).collect::<String>()).unwrap();
+    let mut command = Command::new(EARRRL);
+    let output = command.args(["replay", "--config"]).args([&config, &log]).output().unwrap();
+    let report = String::from_utf8_lossy(&output.stdout);
+    assert!(report.contains("86395 of 86400 not allowed"), "{report}{}", stderr(&output));
+}

@@ -1,0 +1,138 @@
+//! The charges of one request: for each rule that applies, its key and its cost.
+
+use std::ops::Range;
+
+use earrrl::{Charge, Cost, RuleId};
+use http::StatusCode;
+use http::request::Parts;
+use smallvec::SmallVec;
+
+use crate::key::KeyBuffer;
+use crate::prepared::PreparedRule;
+use crate::request_rule::{Missing, RequestCost, RequestRule};
+
+/// The charges of one request. Their keys stand one after the other in one buffer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RequestCharges {
+    charges: SmallVec<[RuleCharge; 2]>,
+    keys: KeyBuffer,
+}
+
+/// A charge to one rule, or to the plan that takes the rule's place for this request.
+#[derive(Clone, Debug)]
+pub(crate) struct RuleCharge {
+    pub(crate) cost: Cost,
+    /// An index into [`Rules`].
+    rule: u32,
+    /// An index into the prepared rules and plans of the layer.
+    prepared: u32,
+    key: Range<u32>,
+}
+
+impl RuleCharge {
+    /// The rule that is charged, or whose plan is charged.
+    pub(crate) fn rule<'a>(&self, rules: &'a Rules) -> &'a RequestRule {
+        &rules[self.rule as usize].0
+    }
+
+    /// The rule or plan as the engine has prepared it.
+    pub(crate) fn prepared<'a>(&self, prepared: &'a [PreparedRule]) -> &'a PreparedRule {
+        &prepared[self.prepared as usize]
+    }
+}
+
+/// The rules of a layer, each with the index of its [`PreparedRule`]. Those of its plans follow it.
+pub(crate) type Rules = Vec<(RequestRule, usize)>;
+
+impl RequestCharges {
+    /// Reads the charges of a request under all rules.
+    ///
+    /// # Errors
+    /// Returns the status for a request that has no key under a rule with [`Missing::Deny`].
+    #[inline]
+    pub(crate) fn read(&mut self, rules: &Rules, request: &Parts) -> Result<(), StatusCode> {
+        for (place, (rule, first)) in rules.iter().enumerate() {
+            if rule.exempt.as_ref().is_some_and(|exempt| exempt(request)) {
+                continue;
+            }
+            let start = self.keys.len();
+            if rule.key.write(request, &mut self.keys) {
+                self.keys.bound(start);
+            } else {
+                self.keys.truncate(start);
+                rule.warn_without_peer(request);
+                match rule.missing {
+                    Missing::Shared => {}
+                    Missing::Skip => continue,
+                    Missing::Deny(status) => return Err(status),
+                }
+            }
+            let plan = rule.plans.iter().position(|plan| (plan.applies)(request));
+            self.charges.push(RuleCharge {
+                rule: place as u32,
+                prepared: (first + plan.map_or(0, |plan| plan + 1)) as u32,
+                cost: match &rule.cost {
+                    RequestCost::Fixed(cost) => *cost,
+                    RequestCost::By(cost) => cost(request),
+                },
+                key: start as u32..self.keys.len() as u32,
+            });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.charges.is_empty()
+    }
+
+    /// The charges with their places, which decisions refer to.
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (usize, &RuleCharge)> {
+        self.charges.iter().enumerate()
+    }
+
+    pub(crate) fn get(&self, place: usize) -> Option<&RuleCharge> {
+        self.charges.get(place)
+    }
+
+    /// The charges in the form that an engine takes.
+    pub(crate) fn for_engine(&self, prepared: &[PreparedRule]) -> SmallVec<[Charge<'_>; 2]> {
+        self.charges.iter().map(|charge| self.with_cost(prepared, charge, charge.cost)).collect()
+    }
+
+    /// One of the charges in the form that an engine takes, at another cost.
+    pub(crate) fn with_cost(
+        &self,
+        prepared: &[PreparedRule],
+        charge: &RuleCharge,
+        cost: Cost,
+    ) -> Charge<'_> {
+        Charge { rule: charge.prepared(prepared).id, key: self.key(charge), cost }
+    }
+
+    /// The charge in the form that an engine takes, if there is exactly one. `ids` are those of the
+    /// prepared rules.
+    #[inline]
+    pub(crate) fn only_for_engine(&self, ids: &[RuleId]) -> Option<Charge<'_>> {
+        let only = self.only()?;
+        Some(Charge { rule: ids[only.prepared as usize], key: self.key(only), cost: only.cost })
+    }
+
+    /// The charge, if there is exactly one.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<&RuleCharge> {
+        if let [only] = &self.charges[..] { Some(only) } else { None }
+    }
+
+    fn key(&self, charge: &RuleCharge) -> &[u8] {
+        &self.keys.as_bytes()[charge.key.start as usize..charge.key.end as usize]
+    }
+
+    /// The charges that match a condition; `None` if none does.
+    pub(crate) fn filtered(&self, matches: impl Fn(&RuleCharge) -> bool) -> Option<Self> {
+        if !self.charges.iter().any(&matches) {
+            return None;
+        }
+        let charges = self.charges.iter().filter(|charge| matches(charge)).cloned().collect();
+        Some(Self { charges, keys: self.keys.clone() })
+    }
+}

@@ -1,0 +1,270 @@
+//! The conclusion from an engine's answer: to pass a request on, to hold it back, or to refuse it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use earrrl::{Decision, Engine, EngineError, Outcome, Quota};
+use http::header::RETRY_AFTER;
+use http::{Extensions, HeaderMap, Response, StatusCode};
+
+use crate::charges::RequestCharges;
+use crate::cost_after::CostAfter;
+use crate::event::Event;
+use crate::headers::{self, Available};
+use crate::pending::{Judgement, PendingDecision};
+use crate::prepared::PreparedRule;
+use crate::problem::Kind;
+use crate::response::{Denial, Reason, grpc, is_grpc, problem_of};
+use crate::response_headers::{RateLimitHeaders, first_quota};
+use crate::settlement::Settlement;
+use crate::shared::{HeldPlace, OnFailure, Shared};
+use crate::verdict::Verdict;
+
+/// The fate of a request.
+pub(crate) enum Conclusion<E> {
+    /// It is passed on.
+    Pass(Pass),
+    /// It is passed on after a delay.
+    Hold(Pass, Duration, HeldPlace<E>),
+    /// It gets this response instead of the inner service's.
+    Refuse(Response<Bytes>),
+}
+
+/// Everything that is added to a request that is passed on, and to its response.
+pub(crate) struct Pass {
+    headers: RateLimitHeaders,
+    /// Boxed, since few requests have any of it.
+    extras: Option<Box<Extras>>,
+}
+
+struct Extras {
+    x_rate_limit: Option<(Quota, Available)>,
+    cost_after: Option<CostAfter>,
+    verdict: Option<Verdict>,
+    settlement: Option<Settlement>,
+}
+
+impl Pass {
+    /// Adds nothing.
+    pub(crate) fn plain() -> Self {
+        Self { headers: RateLimitHeaders::default(), extras: None }
+    }
+
+    /// Adds what handlers may look for to the request's extensions, just before the service is
+    /// called.
+    pub(crate) fn enter(&mut self, request: &mut Extensions) {
+        let Some(extras) = &mut self.extras else { return };
+        if let Some(cost_after) = &mut extras.cost_after {
+            cost_after.note_service_called();
+        }
+        if let Some(verdict) = extras.verdict.take() {
+            request.insert(verdict);
+        }
+        if let Some(settlement) = extras.settlement.take() {
+            request.insert(settlement);
+        }
+    }
+
+    /// Adds the headers to the response. Returns the charge that depends on it.
+    pub(crate) fn leave(&mut self, response: &mut HeaderMap) -> Option<CostAfter> {
+        std::mem::take(&mut self.headers).append_to(response);
+        let extras = self.extras.as_mut()?;
+        if let Some((quota, available)) = extras.x_rate_limit {
+            headers::x_rate_limit(quota, available, response);
+        }
+        extras.cost_after.take()
+    }
+}
+
+impl<E> Shared<E>
+where
+    E: Engine + Send + Sync + 'static,
+    E::Decide: Unpin,
+{
+    /// Concludes from the engine's answer. `request` is the request's headers.
+    pub(crate) fn conclude(
+        self: &Arc<Self>,
+        charges: &RequestCharges,
+        answer: Result<&Judgement, EngineError>,
+        prepared: &[PreparedRule],
+        request: &HeaderMap,
+    ) -> Conclusion<E> {
+        match answer {
+            Ok(judgement) => {
+                if self.failing.load(Ordering::Relaxed)
+                    && self.failing.swap(false, Ordering::Relaxed)
+                {
+                    tracing::info!("the rate limiter's engine answers again");
+                }
+                self.judged(charges, judgement, prepared, request)
+            }
+            // A cost above `max_cost` is denied. As a failure it would pass.
+            Err(EngineError::Invalid(_)) => self.refuse(Reason::OverLimit, request),
+            Err(error) => self.failed(charges, &error, request),
+        }
+    }
+
+    /// The response to a request without a key, under a rule that denies such requests.
+    pub(crate) fn no_key(&self, status: StatusCode, request: &HeaderMap) -> Response<Bytes> {
+        self.answer(Reason::NoKey, status, Kind::Blank, request)
+    }
+
+    fn judged(
+        self: &Arc<Self>,
+        charges: &RequestCharges,
+        judgement: &Judgement,
+        prepared: &[PreparedRule],
+        request: &HeaderMap,
+    ) -> Conclusion<E> {
+        let decision = &judgement.decision;
+        let name = charges.get(decision.rule).map(|charge| &charge.prepared(prepared).name);
+        self.emit(&Event::Decided { rule: name.map_or("", |name| name), decision });
+        let rate_limit = RateLimitHeaders::new(judgement, prepared, charges);
+        let with_older = self.settings.x_rate_limit;
+        let x_rate_limit =
+            if with_older { first_quota(judgement, prepared, charges) } else { None };
+        if decision.outcome == Outcome::Deny {
+            let mut response = self.denied(charges, decision, prepared, request);
+            rate_limit.append_to(response.headers_mut());
+            if let Some((quota, available)) = x_rate_limit {
+                headers::x_rate_limit(quota, available, response.headers_mut());
+            }
+            return Conclusion::Refuse(response);
+        }
+        let over = decision.outcome != Outcome::Allow || !decision.over.is_empty();
+        let flagged = over || self.settings.always_verdict;
+        let verdict = flagged.then(|| Verdict { rule: name.cloned(), decision: Some(*decision) });
+        let extras = self.extras(charges, verdict, x_rate_limit);
+        let pass = Pass { headers: rate_limit, extras };
+        if decision.delay.is_zero() {
+            return Conclusion::Pass(pass);
+        }
+        match self.try_hold() {
+            Some(held) => Conclusion::Hold(pass, decision.delay, held),
+            None => {
+                self.emit(&Event::TooManyHeld);
+                self.refuse(Reason::TooManyHeld, request)
+            }
+        }
+    }
+
+    fn extras(
+        self: &Arc<Self>,
+        charges: &RequestCharges,
+        verdict: Option<Verdict>,
+        x_rate_limit: Option<(Quota, Available)>,
+    ) -> Option<Box<Extras>> {
+        if !self.charges_later && verdict.is_none() && x_rate_limit.is_none() {
+            return None;
+        }
+        let settled = charges.filtered(|charge| charge.rule(&self.rules).settled);
+        let after = charges.filtered(|charge| charge.rule(&self.rules).cost_after.is_some());
+        let settlement = settled.map(|charges| Settlement::new(Arc::clone(self), charges));
+        let cost_after = after.map(|charges| CostAfter::new(Arc::clone(self), charges));
+        Some(Box::new(Extras { x_rate_limit, cost_after, verdict, settlement }))
+    }
+
+    /// The response to a request that is over a limit, without `RateLimit` headers.
+    fn denied(
+        &self,
+        charges: &RequestCharges,
+        decision: &Decision,
+        prepared: &[PreparedRule],
+        request: &HeaderMap,
+    ) -> Response<Bytes> {
+        let mut response = match charges.get(decision.rule) {
+            _ if is_grpc(request) => grpc(Reason::OverLimit, self.settings.status, Some(decision)),
+            Some(charge) if charges.only().is_some() && self.settings.respond.is_none() => {
+                problem_of(self.settings.status, charge.prepared(prepared).problem.clone())
+            }
+            _ => self.composed_denial(charges, decision, prepared),
+        };
+        if let Some(wait) = headers::retry_after(decision) {
+            response.headers_mut().insert(RETRY_AFTER, wait);
+        }
+        response
+    }
+
+    /// The response to a request that is over a limit, where the one that was prepared with the
+    /// rule does not serve: with several rules, or with a closure that responds.
+    fn composed_denial(
+        &self,
+        charges: &RequestCharges,
+        decision: &Decision,
+        prepared: &[PreparedRule],
+    ) -> Response<Bytes> {
+        let over = charges.iter().filter(|(place, _)| decision.is_over(*place));
+        let over = over.map(|(_, charge)| charge.prepared(prepared));
+        let deciding = charges.get(decision.rule).map(|charge| charge.prepared(prepared));
+        let denial = Denial {
+            reason: Reason::OverLimit,
+            status: self.settings.status,
+            verdict: &Verdict {
+                rule: deciding.map(|rule| rule.name.clone()),
+                decision: Some(*decision),
+            },
+            violated: over.filter(|rule| rule.is_shown()).map(|rule| &*rule.name).collect(),
+            kind: deciding.map_or(Kind::QuotaExceeded, |rule| Kind::of(rule.rule.limit())),
+        };
+        self.respond(&denial)
+    }
+
+    fn refuse(&self, reason: Reason, request: &HeaderMap) -> Conclusion<E> {
+        let (status, kind) = match reason {
+            Reason::EngineFailed => (StatusCode::SERVICE_UNAVAILABLE, Kind::Blank),
+            _ => (self.settings.status, Kind::QuotaExceeded),
+        };
+        Conclusion::Refuse(self.answer(reason, status, kind, request))
+    }
+
+    /// A response for which no decision was needed.
+    fn answer(
+        &self,
+        reason: Reason,
+        status: StatusCode,
+        kind: Kind,
+        request: &HeaderMap,
+    ) -> Response<Bytes> {
+        if is_grpc(request) {
+            return grpc(reason, status, None);
+        }
+        let verdict = &Verdict::default();
+        self.respond(&Denial { reason, status, verdict, violated: Vec::new(), kind })
+    }
+
+    fn respond(&self, denial: &Denial<'_>) -> Response<Bytes> {
+        self.settings.respond.as_ref().map_or_else(|| denial.problem(), |respond| respond(denial))
+    }
+
+    fn failed(
+        self: &Arc<Self>,
+        charges: &RequestCharges,
+        error: &EngineError,
+        request: &HeaderMap,
+    ) -> Conclusion<E> {
+        if !self.failing.swap(true, Ordering::Relaxed) {
+            let on_failure = self.settings.on_failure;
+            tracing::warn!(%error, ?on_failure, "the rate limiter's engine fails");
+        }
+        self.emit(&Event::EngineFailed(error));
+        match (self.settings.on_failure, &self.local) {
+            (OnFailure::Deny, _) => self.refuse(Reason::EngineFailed, request),
+            (OnFailure::Local(_), Some((engine, prepared))) => {
+                let prepared = prepared.load();
+                let on_allowed = self.settings.headers_on_allowed;
+                let context = &mut Context::from_waker(Waker::noop());
+                let mut pending = PendingDecision::new(engine, &prepared, charges);
+                match pending.poll(context, engine, &prepared, charges, on_allowed) {
+                    Poll::Ready(Ok(judgement)) => {
+                        self.judged(charges, judgement, &prepared, request)
+                    }
+                    _ => self.refuse(Reason::OverLimit, request),
+                }
+            }
+            _ => Conclusion::Pass(Pass::plain()),
+        }
+    }
+}

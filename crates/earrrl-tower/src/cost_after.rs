@@ -1,0 +1,119 @@
+//! The charge that depends on the response, made also for a client that leaves before it.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use earrrl::{Cost, Engine};
+use http::{Response, StatusCode, response};
+
+use crate::charges::RequestCharges;
+use crate::event::Event;
+use crate::shared::Shared;
+
+/// The charge of the rules with [`cost_after`](crate::RequestRule::cost_after). It is made at the
+/// latest when this is dropped, unless the service was never called.
+pub(crate) struct CostAfter {
+    charges: Option<Box<dyn ByResponse>>,
+    service_called: bool,
+}
+
+trait ByResponse: Send {
+    fn charge(&self, response: &response::Parts) -> PendingCharge;
+}
+
+struct Charges<E> {
+    shared: Arc<Shared<E>>,
+    charges: RequestCharges,
+}
+
+impl CostAfter {
+    pub(crate) fn new<E>(shared: Arc<Shared<E>>, charges: RequestCharges) -> Self
+    where
+        E: Engine + Send + Sync + 'static,
+    {
+        Self { charges: Some(Box::new(Charges { shared, charges })), service_called: false }
+    }
+
+    pub(crate) fn note_service_called(&mut self) {
+        self.service_called = true;
+    }
+
+    /// Starts the charge.
+    pub(crate) fn charge(mut self, response: &response::Parts) -> PendingCharge {
+        self.charges.take().map_or(PendingCharge(None), |charges| charges.charge(response))
+    }
+}
+
+impl Drop for CostAfter {
+    fn drop(&mut self) {
+        let Some(charges) = self.charges.take().filter(|_| self.service_called) else { return };
+        // The closure that computes the cost is the user's. If it panics while the service's panic
+        // is unwinding, the process would abort.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(charges.charge(&no_response()))));
+    }
+}
+
+impl<E> ByResponse for Charges<E>
+where
+    E: Engine + Send + Sync + 'static,
+{
+    fn charge(&self, response: &response::Parts) -> PendingCharge {
+        let shared = Arc::clone(&self.shared);
+        let decided = shared.charge(&self.charges, |charge| {
+            let cost = charge.rule(&shared.rules).cost_after.as_ref();
+            cost.map_or(Cost::ZERO, |cost| cost(response))
+        });
+        PendingCharge(Some(Box::pin(async move {
+            if let Err(error) = decided.await {
+                shared.emit(&Event::EngineFailed(&error));
+            }
+        })))
+    }
+}
+
+/// The response that a closure gets where there is none: status 499, as nginx logs it.
+fn no_response() -> response::Parts {
+    let status = StatusCode::from_u16(499).unwrap_or(StatusCode::REQUEST_TIMEOUT);
+    let mut parts = Response::new(()).into_parts().0;
+    parts.status = status;
+    parts
+}
+
+/// A charge in flight. A task of tokio's runtime, if there is one, finishes it after a drop.
+pub(crate) struct PendingCharge(Option<Pin<Box<dyn Future<Output = ()> + Send>>>);
+
+impl Future for PendingCharge {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Some(charge) = &mut self.0 else { return Poll::Ready(()) };
+        let poll = charge.as_mut().poll(context);
+        if poll.is_ready() {
+            self.0 = None;
+        }
+        poll
+    }
+}
+
+impl Drop for PendingCharge {
+    fn drop(&mut self) {
+        let Some(mut charge) = self.0.take() else { return };
+        // An engine in memory is done after one poll.
+        if charge.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            finish_in_background(charge);
+        }
+    }
+}
+
+#[cfg(feature = "tokio")]
+fn finish_in_background(charge: Pin<Box<dyn Future<Output = ()> + Send>>) {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(charge);
+    }
+}
+
+#[cfg(not(feature = "tokio"))]
+fn finish_in_background(_: Pin<Box<dyn Future<Output = ()> + Send>>) {}

@@ -1,0 +1,117 @@
+//! A decision in flight: first the engine's decision, then a peek for each rule whose headers need
+//! figures that the decision does not have.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use earrrl::{Decision, Engine, EngineError, Mode, Outcome};
+use smallvec::SmallVec;
+
+use crate::charges::RequestCharges;
+use crate::headers::{Available, peek_cost};
+use crate::prepared::PreparedRule;
+
+/// A decision in flight; `D` is the engine's future.
+pub(crate) enum PendingDecision<D> {
+    Deciding(D),
+    Peeking(Judgement, Vec<Peek<D>>),
+}
+
+/// A peek at a rule of which the decision has no figures.
+pub(crate) struct Peek<D> {
+    /// An index into [`Judgement::items`].
+    item: usize,
+    answer: D,
+}
+
+/// The decision on a request, and the quota that its headers report.
+pub(crate) struct Judgement {
+    pub(crate) decision: Decision,
+    /// The rules that headers report, the deciding one first.
+    pub(crate) items: SmallVec<[Item; 1]>,
+}
+
+/// The quota that is available under one rule.
+pub(crate) struct Item {
+    /// The place of the charge.
+    pub(crate) place: usize,
+    /// `None` before the peek was answered, or if it failed.
+    pub(crate) available: Option<Available>,
+}
+
+impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> PendingDecision<D> {
+    pub(crate) fn new(
+        engine: &impl Engine<Decide = D>,
+        prepared: &[PreparedRule],
+        charges: &RequestCharges,
+    ) -> Self {
+        Self::Deciding(match charges.only() {
+            Some(only) => {
+                let charge = charges.with_cost(prepared, only, only.cost);
+                engine.decide(&[charge], Mode::Check, None)
+            }
+            None => engine.decide(&charges.for_engine(prepared), Mode::Check, None),
+        })
+    }
+
+    /// Goes on until all figures are there. `on_allowed` asks for those of allowed requests, too.
+    pub(crate) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        engine: &impl Engine<Decide = D>,
+        prepared: &[PreparedRule],
+        charges: &RequestCharges,
+        on_allowed: bool,
+    ) -> Poll<Result<&Judgement, EngineError>> {
+        if let Self::Deciding(deciding) = self {
+            let decision = ready!(Pin::new(deciding).poll(context))?;
+            let needs_items = on_allowed || decision.outcome == Outcome::Deny;
+            *self = Self::Peeking(Judgement { decision, items: SmallVec::new() }, Vec::new());
+            if let Self::Peeking(judgement, peeks) = self
+                && needs_items
+            {
+                add_items(judgement, peeks, engine, prepared, charges);
+            }
+        }
+        let Self::Peeking(judgement, peeks) = self else { return Poll::Pending };
+        while let Some(peek) = peeks.last_mut() {
+            // A failed peek costs its rule's item, not the request.
+            let decision = ready!(Pin::new(&mut peek.answer).poll(context)).ok();
+            let item = &mut judgement.items[peek.item];
+            let rule = charges.get(item.place).map(|charge| charge.prepared(prepared));
+            item.available = decision.zip(rule).map(|(decision, rule)| rule.available(&decision));
+            peeks.pop();
+        }
+        Poll::Ready(Ok(judgement))
+    }
+}
+
+/// Adds an item for each rule that headers report, the deciding one first, and starts a peek where
+/// the decision lacks its figures.
+fn add_items<D>(
+    judgement: &mut Judgement,
+    peeks: &mut Vec<Peek<D>>,
+    engine: &impl Engine<Decide = D>,
+    prepared: &[PreparedRule],
+    charges: &RequestCharges,
+) {
+    let decision = &judgement.decision;
+    let others = charges.iter().map(|(place, _)| place).filter(|place| *place != decision.rule);
+    for place in std::iter::once(decision.rule).chain(others) {
+        let Some(charge) = charges.get(place) else { continue };
+        let rule = charge.prepared(prepared);
+        if !rule.is_shown() {
+            continue;
+        }
+        let has_figures = Available::is_in(decision, &rule.rule, place);
+        let available = has_figures.then(|| rule.available(decision));
+        if available.is_none() {
+            let cost = peek_cost(decision, place, charge.cost);
+            let peeked = charges.with_cost(prepared, charge, cost);
+            let item = judgement.items.len();
+            peeks.push(Peek { item, answer: engine.decide(&[peeked], Mode::Peek, None) });
+        }
+        judgement.items.push(Item { place, available });
+    }
+}

@@ -1,0 +1,65 @@
+//! The `RateLimit` headers of one response.
+
+use earrrl::Quota;
+use http::{HeaderMap, HeaderValue};
+
+use crate::charges::RequestCharges;
+use crate::headers::{Available, current};
+use crate::pending::Judgement;
+use crate::prepared::PreparedRule;
+
+/// The headers of a response, written before the request is passed on: the prepared rules may have
+/// changed when its response comes.
+#[derive(Debug, Default)]
+pub(crate) struct RateLimitHeaders {
+    limits: Option<HeaderValue>,
+    policies: Option<HeaderValue>,
+}
+
+impl RateLimitHeaders {
+    pub(crate) fn new(
+        judgement: &Judgement,
+        prepared: &[PreparedRule],
+        charges: &RequestCharges,
+    ) -> Self {
+        let mut shown = shown(judgement, prepared, charges);
+        if charges.only().is_some() {
+            let Some((rule, available)) = shown.next() else { return Self::default() };
+            let limits = current::limit(&rule.label, available);
+            return Self { limits, policies: rule.policy.clone() };
+        }
+        let limits = shown.clone().map(|(rule, available)| (&*rule.name, available));
+        let policies = shown.map(|(rule, _)| (&*rule.name, rule.quota));
+        Self { limits: current::limits(limits), policies: current::policies(policies) }
+    }
+
+    /// Appends the headers: `RateLimit` is a list, and an inner layer may have begun it.
+    pub(crate) fn append_to(self, headers: &mut HeaderMap) {
+        if let Some(limits) = self.limits {
+            headers.append(current::LIMIT, limits);
+        }
+        if let Some(policies) = self.policies {
+            headers.append(current::POLICY, policies);
+        }
+    }
+}
+
+/// The quota of the deciding rule, for the older headers, which report only one.
+pub(crate) fn first_quota(
+    judgement: &Judgement,
+    prepared: &[PreparedRule],
+    charges: &RequestCharges,
+) -> Option<(Quota, Available)> {
+    shown(judgement, prepared, charges).next().map(|(rule, available)| (rule.quota, available))
+}
+
+fn shown<'a>(
+    judgement: &'a Judgement,
+    prepared: &'a [PreparedRule],
+    charges: &'a RequestCharges,
+) -> impl Iterator<Item = (&'a PreparedRule, Available)> + Clone {
+    judgement
+        .items
+        .iter()
+        .filter_map(|item| Some((charges.get(item.place)?.prepared(prepared), item.available?)))
+}
