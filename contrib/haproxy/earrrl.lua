@@ -1,31 +1,56 @@
 -- HAProxy asks earrrl about a request before it passes it on. Needs HAProxy 2.6 or later.
--- Where to ask: the frontend `ask`.
-local ask = "unix@/run/haproxy/earrrl.sock"
+-- The address of the frontend `ask`. TCP, since HAProxy mostly runs as its own user in a chroot.
+local ask = "127.0.0.1:8085"
+-- Each header that a rule names, in lower case, as {"x-api-key", "user-agent"}.
+local named = {}
+-- Where earrrl has a check_token: "Bearer …".
+local authorization = nil
+-- What earrrl is asked must fit into a buffer (tune.bufsize), as the request itself.
+local longest = 12000
 
 local function first(headers, name)
     local values = headers and headers[name]
     return values and (values[0] or values[1])
 end
 
-core.register_action("earrrl", {"http-req"}, function(txn)
-    -- All of these: what is not written here is the client's own.
-    local headers = txn.http:req_get_headers()
-    for _, name in ipairs({"x-original-method", "x-original-uri", "content-length", "transfer-encoding",
-                           "connection", "expect", "upgrade", "x-ratelimit-action"}) do
-        headers[name] = nil
+-- Only what is written here is sent: a client's own X-Forwarded-* would be believed.
+local function question(txn)
+    local given = txn.http:req_get_headers()
+    local headers = {
+        ["x-forwarded-for"] = {[0] = txn.sf:src()},
+        ["x-forwarded-method"] = {[0] = txn.sf:method()},
+        ["x-forwarded-uri"] = {[0] = txn.sf:path()},
+        ["x-forwarded-host"] = {[0] = first(given, "host") or ""},
+        ["x-forwarded-proto"] = {[0] = txn.sf:ssl_fc() == 1 and "https" or "http"},
+    }
+    for _, name in ipairs(named) do
+        headers[name] = given[name]
     end
-    local path = txn.sf:path()
-    local query = txn.sf:query()
-    headers["x-forwarded-for"] = {[0] = txn.sf:src()}
-    headers["x-forwarded-method"] = {[0] = txn.sf:method()}
-    headers["x-forwarded-uri"] = {[0] = query ~= "" and path .. "?" .. query or path}
-    headers["x-forwarded-proto"] = {[0] = txn.sf:ssl_fc() == 1 and "https" or "http"}
-    -- Where earrrl has a check_token: headers["authorization"] = {[0] = "Bearer …"}
+    if authorization then
+        headers["authorization"] = {[0] = authorization}
+    end
+    local length = 0
+    for name, values in pairs(headers) do
+        for _, value in pairs(values) do
+            length = length + #name + #value + 4
+        end
+    end
+    return headers, length
+end
+
+core.register_action("earrrl", {"http-req"}, function(txn)
+    local headers, length = question(txn)
+    if length > longest then
+        txn:set_var("txn.earrrl_denied", 431)
+        return
+    end
     local answer = core.httpclient():get{
         url = "http://earrrl/v1/authz", dst = ask, headers = headers,
     }
-    -- No answer, or one that is none of earrrl's verdicts: serve without it.
-    if not answer or not first(answer.headers, "x-ratelimit-action") then
+    local status = answer and answer.status or 0
+    local action = answer and first(answer.headers, "x-ratelimit-action")
+    -- No answer, or an error of the server: serve without limits. A refusal (4xx) is a denial.
+    if not action and (status < 200 or status >= 500) then
         return
     end
     for _, name in ipairs({"ratelimit", "ratelimit-policy", "retry-after", "x-ratelimit-action"}) do
@@ -34,8 +59,13 @@ core.register_action("earrrl", {"http-req"}, function(txn)
             txn:set_var("txn.earrrl_" .. name:gsub("-", "_"), value)
         end
     end
-    if answer.status ~= 200 then
-        txn:set_var("txn.earrrl_denied", answer.status)
+    if status ~= 200 then
+        txn:set_var("txn.earrrl_denied", status)
         txn:set_var("txn.earrrl_body", answer.body)
+    end
+    -- action = "delay": the request waits here.
+    local delay = tonumber(first(answer.headers, "x-ratelimit-delay") or 0)
+    if status == 200 and delay and delay > 0 then
+        core.msleep(math.ceil(delay * 1000))
     end
 end, 0)

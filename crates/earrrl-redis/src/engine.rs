@@ -1,4 +1,4 @@
-//! [`RedisEngine`]: the seam, and what a decision goes through.
+//! The public engine, and the path of a decision.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,15 +13,20 @@ use earrrl::{
 use tokio::task::JoinHandle;
 
 use crate::algorithm::Adjustment;
+use crate::calls::adjust::adjust;
+use crate::calls::decide::ask;
+use crate::calls::reply;
+use crate::calls::reset::reset;
 use crate::options::{Consistency, Options};
+use crate::outage::policy;
 use crate::request::Request;
 use crate::shared::Shared;
 use crate::status::{Status, count};
-use crate::{alone, near, reply, supervisor};
+use crate::{near, supervisor};
 
 type Waited<T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send>>;
 
-/// An answer, there already or under way.
+/// A decision's future, which may be complete already.
 #[derive(Debug)]
 pub struct Answer<T>(Stage<T>);
 
@@ -57,7 +62,7 @@ impl<T: Unpin> Future for Answer<T> {
     }
 }
 
-/// Rules whose clients' records are kept in Redis or Valkey, for every process that uses it alike.
+/// An engine whose clients' records are kept in Redis or Valkey, shared by every process that uses the same one.
 ///
 /// See the crate's documentation.
 #[derive(Debug)]
@@ -67,19 +72,19 @@ pub struct RedisEngine {
 }
 
 impl RedisEngine {
-    /// An engine that begins to connect now, in a task of the present tokio runtime, and goes on
-    /// trying for as long as it lives.
+    /// Makes an engine that begins to connect now, in a task of the present tokio runtime, and keeps trying for as
+    /// long as it lives. A Redis that cannot be reached is no error.
     ///
     /// # Errors
-    /// An option that can't be; that Redis is not there is none.
+    /// Returns [`EngineError::Rule`] for an invalid option.
     pub fn new(options: Options) -> Result<Self, EngineError> {
         Self::with_clock(options, Arc::new(SystemClock::new()))
     }
 
-    /// As [`RedisEngine::new`], with another clock for the time while Redis is gone.
+    /// Makes an engine with another clock for the time while Redis is gone.
     ///
     /// # Errors
-    /// An invalid option.
+    /// Returns an error for an invalid option.
     pub fn with_clock(options: Options, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         options.check()?;
         let shared = Arc::new(Shared::new(options, clock)?);
@@ -88,20 +93,20 @@ impl RedisEngine {
         Ok(Self { shared, tasks: [supervisor, exchange] })
     }
 
-    /// As [`RedisEngine::new`], and waits until Redis decides, or for `patience`.
+    /// Makes an engine, and waits until Redis decides, for at most `timeout`.
     ///
     /// # Errors
-    /// An invalid option.
-    pub async fn connect(options: Options, patience: Duration) -> Result<Self, EngineError> {
+    /// Returns an error for an invalid option.
+    pub async fn connect(options: Options, timeout: Duration) -> Result<Self, EngineError> {
         let engine = Self::new(options)?;
-        engine.ready(patience).await;
+        engine.ready(timeout).await;
         Ok(engine)
     }
 
-    /// As [`Engine::prepare`], with room for `capacity` clients of this rule in this node's own table.
+    /// Prepares a rule, with room for `capacity` clients in this node's own table.
     ///
     /// # Errors
-    /// As there.
+    /// Returns an error if the name or the rule is invalid on Redis, or if there is no memory for the table.
     pub fn prepare_with(
         &self,
         name: &str,
@@ -111,10 +116,10 @@ impl RedisEngine {
         self.prepare_as(name, rule, capacity, Consistency::Exact)
     }
 
-    /// As [`RedisEngine::prepare_with`], with a choice of who decides.
+    /// Prepares a rule that is decided exactly or near.
     ///
     /// # Errors
-    /// As there; or that the rule is none to be [near](crate::check_near).
+    /// Returns an error as [`RedisEngine::prepare_with`] does, or if the rule cannot be [near](crate::check_near).
     pub fn prepare_as(
         &self,
         name: &str,
@@ -125,10 +130,10 @@ impl RedisEngine {
         self.prepare_all(&[(name, rule, capacity, consistency)]).map(|ids| ids[0])
     }
 
-    /// As [`RedisEngine::prepare_as`], for several rules at once: all of them, or on an error none.
+    /// Prepares several rules at once: all of them, or on an error none.
     ///
     /// # Errors
-    /// As there.
+    /// Returns the first error of a rule.
     pub fn prepare_all(
         &self,
         wanted: &[(&str, &Rule, usize, Consistency)],
@@ -136,25 +141,25 @@ impl RedisEngine {
         self.shared.prepare(wanted)
     }
 
-    /// Waits until Redis decides, for at most `patience`; answers whether it does.
-    pub async fn ready(&self, patience: Duration) -> bool {
-        let mut settled = self.shared.settled.subscribe();
-        tokio::time::timeout(patience, settled.wait_for(|settled| *settled)).await.is_ok()
+    /// Waits until Redis decides, for at most `timeout`, and returns true if it does.
+    pub async fn ready(&self, timeout: Duration) -> bool {
+        let mut all_closed = self.shared.connection.all_closed.subscribe();
+        tokio::time::timeout(timeout, all_closed.wait_for(|all| *all)).await.is_ok()
     }
 
-    /// How decisions are made at present, and what has happened so far.
+    /// Returns how decisions are made at present, and the counts so far.
     pub fn status(&self) -> Status {
         self.shared.status()
     }
 
-    /// Where Redis is, and how it is used.
+    /// Returns the options of the engine.
     pub fn options(&self) -> &Options {
         &self.shared.options
     }
 
-    /// Other addresses, or the same with another user or password, from the next connection on.
+    /// Sets other addresses, or other credentials, for the next connection.
     pub fn set_urls(&self, urls: Vec<String>) {
-        self.shared.set_urls(urls);
+        self.shared.connection.set_urls(urls);
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -170,16 +175,16 @@ impl RedisEngine {
         let rules: Vec<_> = charges.iter().filter_map(|c| self.shared.rules.get(c.rule)).collect();
         let rule = |id| rules.iter().find(|known| known.id == id).map(|known| &known.rule);
         let merged = merge_charges(charges, rule)?;
-        let asked = merged.iter().filter_map(|(place, charge)| {
+        let keyed = merged.iter().filter_map(|(place, charge)| {
             let rule = rules.iter().find(|known| known.id == charge.rule)?.clone();
-            Some(self.shared.asked(rule, charge, *place))
+            Some(self.shared.keyed(rule, charge, *place))
         });
-        Ok(Request { asked: asked.collect(), now, mode })
+        Ok(Request { charges: keyed.collect(), now, mode })
     }
 
     fn run(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Answer<Decision> {
-        let given = self.shared.given(now);
-        if let Some(decision) = near::decide::at_once(&self.shared, charges, mode, given) {
+        let given = self.shared.clocks.given(now);
+        if let Some(decision) = near::decide::decide_here(&self.shared, charges, mode, given) {
             return Answer::there(Ok(decision));
         }
         match self.request(charges, mode, given) {
@@ -195,23 +200,23 @@ impl Drop for RedisEngine {
     }
 }
 
-/// Asks Redis within the deadline, or decides without it.
+/// Has Redis decide within the deadline, or decides without it.
 async fn decide(shared: Arc<Shared>, request: Arc<Request>) -> Result<Decision, EngineError> {
     if let Some(decision) = near::decide::ask(&shared, &request).await {
         return Ok(decision);
     }
-    let answer = shared.ask(&request).await;
+    let answer = ask(&shared, &request).await;
     near::decide::decided_elsewhere(&shared, &request);
     let mut decision = match answer {
-        Ok(seen) => {
-            count(&shared.counters.shared);
-            let (decision, states) = reply::decide(&request.rules(), &seen, request.mode);
-            alone::adopt(&shared, &request, &seen, states);
+        Ok(observed) => {
+            count(&shared.connection.counters.shared);
+            let (decision, states) = reply::decide(&request.rules(), &observed, request.mode);
+            policy::adopt(&shared, &request, &observed, states);
             decision
         }
-        Err(missed) => {
-            count(&shared.counters.alone);
-            alone::decide(&shared, &request, missed).await?
+        Err(failure) => {
+            count(&shared.connection.counters.alone);
+            policy::decide(&shared, &request, failure).await?
         }
     };
     restore_places(&mut decision, &request.places());
@@ -244,18 +249,18 @@ impl Engine for RedisEngine {
         let Some(rule) = self.shared.rules.get(charge.rule) else {
             return Answer::there(Err(EngineError::UnknownRule(charge.rule)));
         };
-        let asked = self.shared.asked(rule, charge, 0);
-        let (shared, now) = (self.shared.clone(), self.shared.given(now));
+        let keyed = self.shared.keyed(rule, charge, 0);
+        let (shared, now) = (self.shared.clone(), self.shared.clocks.given(now));
         Answer::under_way(async move {
-            near::decide::refresh(&shared, &asked, now).await;
-            let back = Adjustment::take_back(charged_at, asked.cost);
-            match shared.adjust(&asked, back, now).await {
+            near::decide::refresh(&shared, &keyed, now).await;
+            let back = Adjustment::take_back(charged_at, keyed.cost);
+            match adjust(&shared, &keyed, back, now).await {
                 Ok(()) => {
-                    near::decide::refresh(&shared, &asked, now).await;
-                    alone::refunded(&shared, &asked, charged_at, now)
+                    near::decide::refresh(&shared, &keyed, now).await;
+                    policy::refunded(&shared, &keyed, charged_at, now)
                 }
-                Err(_) if near::decide::take_back(&shared, &asked, charged_at, now) => Ok(()),
-                Err(fault) => alone::refund(&shared, &asked, charged_at, now, fault),
+                Err(_) if near::decide::take_back(&shared, &keyed, charged_at, now) => Ok(()),
+                Err(fault) => policy::refund(&shared, &keyed, charged_at, now, fault),
             }
         })
     }
@@ -265,8 +270,8 @@ impl Engine for RedisEngine {
             return Answer::there(Err(EngineError::UnknownRule(rule)));
         };
         let charge = Charge { rule, key, cost: Cost::ZERO };
-        let asked = self.shared.asked(known, &charge, 0);
+        let keyed = self.shared.keyed(known, &charge, 0);
         let shared = self.shared.clone();
-        Answer::under_way(async move { shared.reset(&asked).await.map_err(EngineError::from) })
+        Answer::under_way(async move { reset(&shared, &keyed).await.map_err(EngineError::from) })
     }
 }

@@ -1,8 +1,8 @@
 //! Keys: `prefix:{client}:rule`.
 //!
-//! The braces are Cluster's hash tag, so all of a client's records share a slot; `prefix` carries
-//! the version of the records. Clients are any bytes, so braces, `%` and what does not print are
-//! escaped as `%7B`; or a client is replaced by a keyed hash, where its name must not be in Redis.
+//! The braces are Cluster's hash tag, so all of a client's records share a slot; the prefix ends with the version of
+//! the records. Clients are any bytes, so braces, `%` and bytes that do not print are escaped as `%7B`; or a client
+//! is replaced by a keyed hash, if its name must not be in Redis.
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
@@ -10,19 +10,19 @@ use sha2::Sha256;
 /// The version of the records: changed whenever an old reader would misread a new record.
 const VERSION: &str = "1";
 
-/// How a client is written in a key.
+/// The form of clients' names in keys.
 #[derive(Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClientKeys {
-    /// As it is, escaped: keys can be read and listed.
+    /// The name itself, escaped: keys can be read and listed.
     #[default]
     Escaped,
-    /// As 128 bits of HMAC-SHA-256 under this secret: names, addresses and tokens stay out of Redis.
+    /// 128 bits of an HMAC-SHA-256 under this secret: names, addresses and tokens stay out of Redis.
     Hashed(Vec<u8>),
 }
 
 impl std::fmt::Debug for ClientKeys {
-    /// Without the secret.
+    /// Omits the secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Escaped => "Escaped",
@@ -31,7 +31,7 @@ impl std::fmt::Debug for ClientKeys {
     }
 }
 
-/// Writes keys.
+/// The keys of an engine.
 #[derive(Debug)]
 pub(crate) struct Keys {
     prefix: String,
@@ -43,7 +43,7 @@ impl Keys {
         Self { prefix: format!("{prefix}{VERSION}:"), clients }
     }
 
-    /// The key of a client's record under a rule.
+    /// Returns the key of a client's record under a rule.
     pub(crate) fn record(&self, client: &[u8], rule: &str) -> Vec<u8> {
         let mut key = Vec::with_capacity(self.prefix.len() + client.len() + rule.len() + 3);
         key.extend(self.prefix.as_bytes());
@@ -57,33 +57,33 @@ impl Keys {
         key
     }
 
-    /// The key of what nodes claim of a client: of its record's slot.
+    /// Returns the key of the claims on a client, in its record's slot.
     pub(crate) fn claims(&self, record: &[u8]) -> Vec<u8> {
         [record, b":near"].concat()
     }
 
-    /// The key of a node's receipts, in the slot of this tag.
+    /// Returns the key of a node's receipts, in the slot of this tag.
     pub(crate) fn receipts(&self, tag: &str, node: &str) -> String {
         format!("{}receipts:{{{tag}}}:{node}", self.prefix)
     }
 
-    /// The key of the set of nodes that are alive.
+    /// Returns the key of the set of nodes that are alive.
     pub(crate) fn nodes(&self) -> String {
         format!("{}nodes", self.prefix)
     }
 
-    /// The key of the hash in which a rule's earlier parameters are kept.
+    /// Returns the key of the hash of a rule's earlier parameters.
     pub(crate) fn history(&self, rule: &str) -> String {
         format!("{}rules:{rule}", self.prefix)
     }
 
-    /// A key of the engine's own, to try whether Redis takes a write.
+    /// Returns a key by which the engine probes whether Redis takes a write.
     pub(crate) fn probe(&self, number: u32) -> String {
         format!("{}probe:{{{number}}}", self.prefix)
     }
 }
 
-/// An empty tag would hash the whole key, so the empty client is a lone `%`.
+/// Writes an escaped name. An empty tag would hash the whole key, so the empty name is a lone `%`.
 fn escape(client: &[u8], key: &mut Vec<u8>) {
     if client.is_empty() {
         key.push(b'%');
@@ -109,7 +109,7 @@ fn hex(digit: u8) -> u8 {
     b"0123456789ABCDEF"[usize::from(digit & 15)]
 }
 
-/// The slot of a key of ours: of what stands between its first braces.
+/// Returns the slot of a key: that of the text between its first braces.
 pub(crate) fn slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let tag = &key[open + 1..];
@@ -119,7 +119,7 @@ pub(crate) fn slot(key: &[u8]) -> u16 {
     crc16(tag.unwrap_or(key)) % 16_384
 }
 
-/// CRC-16/XMODEM.
+/// Returns the CRC-16/XMODEM.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
         (0..8).fold(crc ^ u16::from(*byte) << 8, |crc: u16, _| {

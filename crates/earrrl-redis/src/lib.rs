@@ -16,45 +16,38 @@
 //! ```
 //!
 //! - **One round trip a decision**, whatever the algorithm and however many rules: a Lua script judges
-//!   and stores. It tells what it saw, and the figures of the answer are computed here, by the pure
+//!   and stores. It reports what it saw, and the figures of the answer are computed here, by the pure
 //!   functions that every engine uses.
-//! - **Redis's clock** is the one that counts, in whole microseconds: machines need not agree on time.
+//! - **Redis's clock** is used, in whole microseconds: machines need not agree on time.
 //! - **A Redis that is slow or gone** costs accuracy, not availability: a decision waits for
 //!   [`Options::deadline`] at most, and is then made by [`Options::when_gone`]; after a few failures
-//!   Redis is left alone, tried again in the background, and given what was counted meanwhile.
+//!   Redis is no longer asked, probed in the background, and given what was counted meanwhile.
 //!
 //! `docs/distributed.md` has sizing, failure modes, clocks and eviction.
 
-mod adjust;
 mod algorithm;
-mod alone;
-mod breaker;
-mod convert;
+mod backlog;
+mod calls;
+mod clients;
+mod clocks;
+mod connection;
 mod engine;
-mod exchange;
-mod hand_over;
 mod key;
-mod ledger;
-mod link;
 mod near;
+mod node;
 mod options;
-mod probe;
-mod receipt;
-mod redirect;
-mod reply;
+mod outage;
+mod pending;
 mod request;
 mod rules;
-mod script;
-mod settle;
 mod shared;
 mod status;
 mod supervisor;
 mod throttle;
-mod unsettled;
 
+pub use clients::check_near;
 pub use engine::{Answer, RedisEngine};
 pub use key::ClientKeys;
-pub use near::check_near;
 #[cfg(feature = "tls")]
 pub use options::Certificates;
 pub use options::{

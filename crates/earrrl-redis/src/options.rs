@@ -1,4 +1,4 @@
-//! What can be chosen when an engine is made.
+//! The options of an engine.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use redis::IntoConnectionInfo;
 use crate::algorithm;
 use crate::key::ClientKeys;
 
-/// Longest prefix of keys, in bytes.
+/// The longest prefix of keys, in bytes.
 const MAX_PREFIX_LEN: usize = 64;
-/// Longest time that a decision may wait.
+/// The longest time that a decision may wait.
 const MAX_DEADLINE: Duration = Duration::from_secs(60);
 
-/// What is decided when Redis does not answer in time.
+/// The policy for requests that Redis does not answer in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenGone {
-    /// By this node's own table; what it counted is handed over when Redis is back, for the
-    /// algorithms whose states add.
+    /// This node's own table decides; what it counted is handed over when Redis is back, for the algorithms whose
+    /// states add.
     #[default]
     Local,
     /// Every request is allowed.
@@ -28,7 +28,7 @@ pub enum WhenGone {
 }
 
 impl WhenGone {
-    /// Its name in `/readyz`, on metrics and in logs.
+    /// Returns its name in `/readyz`, metrics and logs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -38,15 +38,15 @@ impl WhenGone {
     }
 }
 
-/// Who decides under a rule.
+/// The place where a rule's requests are decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Consistency {
-    /// Redis, in one round trip a decision.
+    /// In Redis, in one round trip a decision.
     #[default]
     Exact,
-    /// This node, by what it knows of the client, as long as that will do; what it has counted is sent in the
-    /// background. Not for exponential, nor for the action delay: see [`check_near`](crate::check_near).
+    /// On this node, by its share of what Redis last reported; its counts are sent in the background. Not for
+    /// exponential, nor for the action delay: see [`check_near`](crate::check_near).
     Near,
 }
 
@@ -55,15 +55,15 @@ pub enum Consistency {
 #[derive(Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Certificates {
-    /// The authority that signed Redis's certificate; the platform's authorities where it is `None`.
+    /// The authority that signed Redis's certificate; `None` for the platform's authorities.
     pub authority: Option<Vec<u8>>,
-    /// This client's own certificate and key, where Redis asks for them.
+    /// This client's own certificate and key, if Redis asks for them.
     pub client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 #[cfg(feature = "tls")]
 impl Certificates {
-    /// Trust in one authority, and no certificate of this client's own.
+    /// Returns certificates that trust one authority, without one of this client's own.
     pub fn trusting(authority: Vec<u8>) -> Self {
         Self { authority: Some(authority), client: None }
     }
@@ -82,53 +82,52 @@ impl Certificates {
 
 #[cfg(feature = "tls")]
 impl std::fmt::Debug for Certificates {
-    /// Without the key.
+    /// Omits the key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Certificates(…)")
     }
 }
 
-/// Where Redis is, and how it is used.
+/// The addresses of Redis, and how it is used.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// Addresses: one, or several nodes of a Cluster to begin with. `redis://[user:password@]host:port/db`,
-    /// `rediss://…` for TLS, `redis+unix:///path?db=…&user=…&pass=…` for a socket.
+    /// The addresses: one, or some nodes of a Cluster. `redis://[user:password@]host:port/db`, `rediss://…` for TLS,
+    /// `redis+unix:///path?db=…&user=…&pass=…` for a socket.
     pub urls: Vec<String>,
-    /// Whether the addresses are of a Cluster.
+    /// True if the addresses are of a Cluster.
     pub cluster: bool,
-    /// The name of a master that Sentinels look after: the addresses are theirs, and are asked for it
-    /// whenever a connection is made. User, password and database are the master's; Sentinels are
-    /// asked without.
+    /// The name of a master of Sentinels. The addresses are then the Sentinels', which are asked for the master at
+    /// every connection. User, password and database are the master's; Sentinels are asked without.
     pub sentinel: Option<String>,
-    /// Certificates for `rediss://`, where the platform's are not the ones to trust.
+    /// Certificates for `rediss://`; `None` for the platform's.
     #[cfg(feature = "tls")]
     pub certificates: Option<Certificates>,
-    /// What every key starts with; without braces. The version of the records follows it.
+    /// The start of every key, without braces. The version of the records follows it.
     pub prefix: String,
-    /// How clients are written in keys.
+    /// The form of clients' names in keys.
     pub clients: ClientKeys,
-    /// How long a decision waits for Redis.
+    /// The time that a decision waits for Redis.
     pub deadline: Duration,
-    /// What is decided when it does not answer in that time.
+    /// The policy for requests that Redis does not answer in that time.
     pub when_gone: WhenGone,
-    /// How long a record is kept after nothing that could change a decision is left in it.
+    /// The time for which a record is kept after nothing in it can change a decision.
     pub linger: Duration,
-    /// Clients that this node's own table keeps of each rule, and that it hands over in all, at most.
+    /// The most clients of each rule in this node's own table, and the most clients whose counts are handed over.
     pub local_capacity: usize,
-    /// Decisions in a row that must fail before Redis is left alone for a while.
+    /// The failed decisions in a row after which Redis is not asked until it works again.
     pub failures: u32,
-    /// The longest time between attempts to reach it again.
+    /// The longest time between attempts to reach Redis again.
     pub longest_backoff: Duration,
-    /// How often the clients of rules that are near are exchanged.
+    /// The interval of background exchanges of near rules' clients.
     pub sync: Duration,
-    /// How many nodes there are; by their heartbeats where it is `None`.
+    /// The number of nodes; `None` to count their heartbeats.
     pub nodes: Option<u32>,
 }
 
 impl Options {
-    /// Redis, or Valkey, at one address, or nodes of a Cluster at several with commas between them, and
-    /// everything else as is usual.
+    /// Returns the default options for Redis or Valkey at one address, or for nodes of a Cluster at several with
+    /// commas between them.
     pub fn new(url: &str) -> Self {
         let urls: Vec<String> = url.split(',').map(|url| url.trim().to_owned()).collect();
         Self {
@@ -150,22 +149,22 @@ impl Options {
         }
     }
 
-    /// A Cluster, from some of its nodes.
+    /// Returns the default options for a Cluster, given some of its nodes.
     pub fn cluster<'a>(urls: impl IntoIterator<Item = &'a str>) -> Self {
         let urls = urls.into_iter().map(str::to_owned).collect();
         Self { urls, cluster: true, ..Self::new("") }
     }
 
-    /// A master, from some of the Sentinels that look after it under this name.
+    /// Returns the default options for a master, given some of the Sentinels that watch it under this name.
     pub fn sentinel<'a>(name: &str, urls: impl IntoIterator<Item = &'a str>) -> Self {
         let urls = urls.into_iter().map(str::to_owned).collect();
         Self { urls, cluster: false, sentinel: Some(name.to_owned()), ..Self::new("") }
     }
 
-    /// Checks what can be checked without a connection.
+    /// Checks the options without a connection.
     ///
     /// # Errors
-    /// The first invalid option.
+    /// Returns the first invalid option.
     pub fn check(&self) -> Result<(), RuleError> {
         let wrong = |field: &str, problem: String| Err(RuleError::new(problem).of(field));
         if self.urls.is_empty() {
@@ -200,7 +199,7 @@ impl Options {
 }
 
 impl std::fmt::Debug for Options {
-    /// Without passwords.
+    /// Omits passwords.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Options")
             .field(
@@ -217,7 +216,7 @@ impl std::fmt::Debug for Options {
     }
 }
 
-/// An address without its user and password, fit to be shown.
+/// Returns an address without its user and password, fit to be shown.
 pub fn without_credentials(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return "…".to_owned() };
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -232,7 +231,7 @@ pub fn without_credentials(url: &str) -> String {
 /// Checks an address.
 ///
 /// # Errors
-/// When it is invalid. The address is not repeated, since it may hold a password.
+/// Returns an error if it is invalid. The address is not repeated in it, since it may hold a password.
 pub fn check_url(url: &str) -> Result<(), RuleError> {
     url.into_connection_info().map(drop).map_err(|error| {
         let want = "expected redis://[user:password@]host:port/db, rediss://… for TLS, or redis+unix:///path";
@@ -240,10 +239,10 @@ pub fn check_url(url: &str) -> Result<(), RuleError> {
     })
 }
 
-/// Checks how often clients are exchanged: 1 ms to 1 h.
+/// Checks the interval of exchanges: 1 ms to 1 h.
 ///
 /// # Errors
-/// When it is something else.
+/// Returns an error if it is outside of that.
 pub fn check_sync(sync: Duration) -> Result<(), RuleError> {
     if (Duration::from_millis(1)..=Duration::from_secs(3600)).contains(&sync) {
         return Ok(());
@@ -254,7 +253,7 @@ pub fn check_sync(sync: Duration) -> Result<(), RuleError> {
 /// Checks a prefix of keys.
 ///
 /// # Errors
-/// When it is too long, or holds something that would be misread in a key.
+/// Returns an error if it is too long, or holds a character that would be misread in a key.
 pub fn check_prefix(prefix: &str) -> Result<(), RuleError> {
     let plain = |b: u8| b.is_ascii_graphic() && b != b'{' && b != b'}';
     if prefix.len() <= MAX_PREFIX_LEN && prefix.bytes().all(plain) {
@@ -269,7 +268,7 @@ pub fn check_prefix(prefix: &str) -> Result<(), RuleError> {
 /// Checks that a rule's clients can be kept exactly on Redis.
 ///
 /// # Errors
-/// When a window, or a part of it, is not whole microseconds.
+/// Returns an error if a window, or a part of it, is not whole microseconds.
 pub fn check_rule(rule: &Rule) -> Result<(), RuleError> {
     algorithm::of(rule.limit()).check()
 }

@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use earrrl::table::KeyHasher;
+use tokio::sync::Notify;
+
 use earrrl::{Cost, EngineError, Limit, Nanos, Rule, RuleId, check_name};
 
 use crate::algorithm::{self, Kind};
-use crate::near::client::Time;
-use crate::near::lease;
-use crate::near::table::{NearRule, Table};
-use crate::near::tables::Tables;
+use crate::clients::claim_ttl;
+use crate::clients::client::Time;
+use crate::clients::table::{NearRule, Table};
+use crate::clients::tables::Tables;
 
-/// Earlier parameters that are kept for each rule.
+/// The number of earlier parameters that are kept for each rule.
 const EARLIER: usize = 8;
 
 #[derive(Debug)]
@@ -23,31 +25,41 @@ pub(crate) struct PreparedRule {
     pub(crate) rule: Rule,
     pub(crate) kind: Kind,
     pub(crate) tag: u32,
-    /// When these parameters became known here.
+    /// The time at which these parameters became known here.
     pub(crate) since: Nanos,
     /// Parameters under which records may still have been written.
     pub(crate) earlier: Vec<(u32, Limit)>,
-    /// The rule in this node's own table.
+    /// The rule's number in this node's own engine.
     pub(crate) local: RuleId,
-    /// Whether this node decides by itself, and its clients: also those of a rule that was near, for as long as
-    /// Redis lacks something of them.
+    /// True if this node decides by itself.
     pub(crate) is_near: bool,
     pub(crate) near: Option<Arc<Table>>,
-    /// How long this node's claims of what it has left hold.
-    pub(crate) lease: Duration,
+    /// The duration of this node's claims.
+    pub(crate) claim_ttl: Duration,
 }
 
 /// All rules, by their ids.
 #[derive(Debug)]
 pub(crate) struct Rules {
     all: ArcSwap<Vec<Arc<PreparedRule>>>,
-    /// Held by whoever changes them.
+    /// Held while rules are replaced.
     changing: Mutex<()>,
-    /// The clients of those that are near.
+    /// The clients of near rules.
     pub(crate) tables: Tables,
-    /// Of clients that are decided without a trip, and how often they are exchanged.
+    /// The hash function of near clients.
     hasher: KeyHasher,
     sync: Duration,
+    /// Wakes the task that writes rules to Redis.
+    pub(crate) changed: Notify,
+}
+
+/// A rule to be prepared.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) rule: &'a Rule,
+    /// The capacity for clients of a near rule; `None` for an exact one.
+    pub(crate) near: Option<usize>,
 }
 
 impl Rules {
@@ -58,6 +70,7 @@ impl Rules {
             tables: Tables::default(),
             hasher,
             sync,
+            changed: Notify::new(),
         }
     }
 
@@ -69,16 +82,15 @@ impl Rules {
         self.all.load_full()
     }
 
-    /// Makes rules known under their names: all of them, or on an error none. `local` prepares them in
-    /// this node's own tables; nothing fails after that. With each comes the room for clients that are
-    /// decided without a trip, where there are such.
+    /// Prepares rules under their names: all of them, or on an error none. `local` prepares them in this node's own
+    /// engine; nothing fails after that.
     pub(crate) fn prepare(
         &self,
-        wanted: &[(&str, &Rule, Option<usize>)],
+        wanted: &[Wanted<'_>],
         since: Nanos,
         local: impl FnOnce() -> Result<Vec<RuleId>, EngineError>,
     ) -> Result<Vec<RuleId>, EngineError> {
-        for (name, rule, _) in wanted {
+        for Wanted { name, rule, .. } in wanted {
             check_name(name)?;
             algorithm::of(rule.limit()).check()?;
         }
@@ -88,14 +100,15 @@ impl Rules {
         let each = wanted.iter().zip(locals);
         let ids = each.map(|(wanted, local)| self.put(&mut rules, *wanted, since, local)).collect();
         self.all.store(Arc::new(rules));
+        self.changed.notify_one();
         Ok(ids)
     }
 
-    /// Puts a rule in the place of the one of its name, or behind all others.
+    /// Replaces the rule of this name, or adds the rule.
     fn put(
         &self,
         rules: &mut Vec<Arc<PreparedRule>>,
-        (name, rule, near): (&str, &Rule, Option<usize>),
+        Wanted { name, rule, near }: Wanted<'_>,
         since: Nanos,
         local: RuleId,
     ) -> RuleId {
@@ -114,17 +127,28 @@ impl Rules {
             near.set_rule(is_near.then(|| NearRule { rule: rule.clone(), lag }), |client| {
                 old.inspect(|old| client.convert(old, rule.limit(), time));
                 if !is_near {
-                    client.distrust();
+                    client.expire();
                 }
             });
         }
         if let Some(left) = near.as_ref().filter(|_| !algorithm::of(rule.limit()).adds()) {
             left.clear();
         }
-        let lease = if is_near { lease(rule.limit(), self.sync) } else { Duration::ZERO };
+        let claim_ttl = if is_near { claim_ttl(rule.limit(), self.sync) } else { Duration::ZERO };
         let (name, rule) = (name.to_owned(), rule.clone());
-        let prepared =
-            PreparedRule { id, name, rule, kind, tag, since, earlier, local, is_near, near, lease };
+        let prepared = PreparedRule {
+            id,
+            name,
+            rule,
+            kind,
+            tag,
+            since,
+            earlier,
+            local,
+            is_near,
+            near,
+            claim_ttl,
+        };
         match place {
             Some(place) => rules[place] = Arc::new(prepared),
             None => rules.push(Arc::new(prepared)),
@@ -134,12 +158,12 @@ impl Rules {
 }
 
 impl PreparedRule {
-    /// What a script reads of the rule and of a cost, `sign` -1 to take it back.
+    /// Returns the script's parameters for the rule and a cost; `sign` is -1 to take it back.
     pub(crate) fn parameters(&self, cost: Cost, linger: Duration, sign: f64) -> Vec<u8> {
         algorithm::pack(&algorithm::Terms { rule: &self.rule, cost, sign, linger }, self.tag)
     }
 
-    /// The parameters that are earlier than those of `tag`, once those hold; the latest first.
+    /// Returns the parameters that are earlier than those of `tag`, the latest first.
     fn history(&self, tag: u32) -> Vec<(u32, Limit)> {
         let known = [(self.tag, *self.rule.limit())].into_iter().chain(self.earlier.clone());
         known.filter(|(earlier, _)| *earlier != tag).take(EARLIER).collect()

@@ -1,9 +1,9 @@
-//! What an engine tells of itself, for `/readyz`, metrics and logs.
+//! The status of an engine, for `/readyz`, metrics and logs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How decisions are made at present.
+/// The place where decisions are made at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EngineMode {
@@ -11,14 +11,14 @@ pub enum EngineMode {
     Connecting,
     /// Redis decides.
     Shared,
-    /// Some shards of the Cluster are left alone.
+    /// Some shards of the Cluster are not used.
     Partly,
-    /// Redis is left alone: the policy for that decides.
+    /// Redis is not used: the policy for an outage decides.
     Alone,
 }
 
 impl EngineMode {
-    /// Its name in `/readyz` and on metrics.
+    /// Returns its name in `/readyz` and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
@@ -29,23 +29,23 @@ impl EngineMode {
     }
 }
 
-/// A look at an engine. Counts are since it was made.
+/// The status of an engine. Counts are since it was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// How decisions are made at present.
+    /// The place where decisions are made at present.
     pub mode: EngineMode,
-    /// The last failure, if there was one: for people.
+    /// The last failure, if there was one, for people to read.
     pub last_failure: Option<String>,
-    /// Clients whose counts wait to be handed over.
+    /// The number of clients whose counts wait to be handed over.
     pub owed: usize,
-    /// Calls without an answer, of which it is not known yet whether Redis has executed them.
+    /// The number of calls without an answer of which it is not known yet whether Redis has executed them.
     pub unsettled: usize,
-    /// Clients of rules that are near of whom Redis lacks something.
+    /// The number of clients of near rules with charges that Redis lacks.
     pub unsent: usize,
-    /// How long ago all clients of rules that are near were last exchanged, if they ever were.
+    /// The time since all clients of near rules were last exchanged, if they ever were.
     pub base_age: Option<Duration>,
-    /// How many nodes are alive, as far as is known.
+    /// The number of nodes that are alive, as far as is known.
     pub nodes: u32,
     /// The counts.
     pub counts: Counts,
@@ -53,7 +53,7 @@ pub struct Status {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Counts of what an engine did.
+        /// The counts of an engine's events.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Counts {
@@ -72,7 +72,7 @@ macro_rules! counters {
         }
 
         impl Counts {
-            /// Names and values, for metrics.
+            /// Returns the names and values of the counts, for metrics.
             pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),*].into_iter()
             }
@@ -83,9 +83,9 @@ macro_rules! counters {
 counters! {
     /// Decisions for which Redis was asked.
     shared,
-    /// Decisions made here without a trip, under rules that are near.
+    /// Decisions made here without a round trip, under near rules.
     near,
-    /// Decisions made without it, by the policy for that.
+    /// Decisions made without Redis, by the policy for that.
     alone,
     /// Answers that came after the deadline, or not at all.
     late,
@@ -95,9 +95,9 @@ counters! {
     refused,
     /// Records that could not be used.
     unusable,
-    /// Times that Redis began to be left alone.
+    /// Breakers opened: Redis is not used until they close.
     opened,
-    /// Times that it was let back in.
+    /// Breakers closed.
     closed,
     /// Connections made.
     connected,
@@ -105,15 +105,15 @@ counters! {
     converted,
     /// Clients whose counts were handed over when Redis was back.
     handed_over,
-    /// Clients of rules that are near exchanged in the background.
+    /// Clients of near rules exchanged in the background.
     exchanged,
-    /// Clients of rules that are near that an exchange found over the limit.
+    /// Clients of near rules that an exchange found over the limit.
     crossings,
-    /// Clients whose counts could not be: too many, or of an algorithm that does not add.
+    /// Clients whose counts could not be handed over: too many, or of an algorithm that does not add.
     not_handed_over,
 }
 
-/// One more of a counter.
+/// Adds one to a counter.
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }

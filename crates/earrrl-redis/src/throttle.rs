@@ -1,39 +1,40 @@
-//! A time that calls move on, each with parameters of its own, as `CL.THROTTLE` has it.
+//! `CL.THROTTLE`: a time per key that calls move on, each with parameters of its own.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use earrrl::{EngineError, Nanos, RuleError};
 use redis::Value;
 
 use crate::algorithm::micros;
+use crate::calls::reply::split_time;
+use crate::connection::fault::Fault;
 use crate::engine::RedisEngine;
-use crate::link::Fault;
-use crate::reply::split_time;
 use crate::shared::Shared;
 use crate::status::count;
 
-/// What stands for the rule in a record's key; no rule can have this name.
+/// The name in the place of a rule's in a record's key; no rule can have it.
 const NAME: &str = "cl.throttle";
-/// Units of a microsecond.
+/// The units in a microsecond.
 const MICROSECOND: i128 = 1000 << 16;
-/// The farthest a time may be moved: beyond, microseconds since 1970 are no exact doubles.
+/// The farthest that a time may be moved: beyond, microseconds since 1970 are no exact doubles.
 const FARTHEST: i128 = 100 * 366 * 86_400 * 1_000_000 * MICROSECOND;
 
-/// How a key's time is to be moved, in units of 2⁻¹⁶ ns.
+/// A move of a key's time, in units of 2⁻¹⁶ ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shift {
-    /// By so much, from now or from where it stands, whichever is later.
+    /// The distance, from now or from the key's time, whichever is later.
     pub by: i128,
-    /// Unless it would lie farther than this after now.
+    /// The farthest that the time may be ahead of now; the call changes nothing otherwise.
     pub most: i128,
 }
 
-/// What Redis saw, in units of 2⁻¹⁶ ns since 1970; whether the time was moved follows from it.
+/// The times that Redis saw, in units of 2⁻¹⁶ ns since 1970. Whether the time was moved follows from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shifted {
     /// The present time.
     pub now: i128,
-    /// Where the key's time stood, if it had one.
+    /// The key's time before the call, if it had one.
     pub before: Option<i128>,
 }
 
@@ -41,8 +42,8 @@ impl RedisEngine {
     /// Moves a key's time on, atomically, within the deadline.
     ///
     /// # Errors
-    /// A shift of over a hundred years; or that Redis did not answer. What is decided then is the
-    /// caller's: nothing is handed over.
+    /// Returns an error if a distance is over a hundred years, or if Redis did not answer. The caller then decides by
+    /// itself, and nothing is handed over.
     pub async fn shift(
         &self,
         key: &[u8],
@@ -55,50 +56,48 @@ impl RedisEngine {
             return Err(RuleError::new(problem.to_owned()).into());
         }
         let shared = self.shared();
-        let now = shared.given(now);
-        let answer = shared.shift(key, shift, now).await;
-        let counters = &shared.counters;
+        let now = shared.clocks.given(now);
+        let answer = self::shift(shared, key, shift, now).await;
+        let counters = &shared.connection.counters;
         count(if answer.is_ok() { &counters.shared } else { &counters.alone });
         answer.map_err(EngineError::from)
     }
 }
 
-impl Shared {
-    async fn shift(
-        self: &Arc<Self>,
-        key: &[u8],
-        shift: Shift,
-        now: Option<Nanos>,
-    ) -> Result<Shifted, Fault> {
-        let record = self.keys.record(key, NAME);
-        let group = self.group(&record);
-        let mut link = self.link(group)?;
-        let arguments = self.arguments(shift, now);
-        let call = async {
-            let keys = std::slice::from_ref(&record);
-            let script = &self.scripts.throttle;
-            let answer = link.call(script, keys, std::slice::from_ref(&arguments)).await?;
-            let nonsense = || Fault::Record("the script's answer makes no sense".to_owned());
-            let Value::BulkString(bytes) = answer else { return Err(nonsense()) };
-            let (time, before) = split_time(&bytes).ok_or_else(nonsense)?;
-            let now = now.or(time).ok_or_else(nonsense)?;
-            Ok(Shifted { now: i128::from(now.get()) << 16, before: decode(before) })
-        };
-        self.within(self.options.deadline, group, call).await
-    }
-
-    fn arguments(&self, shift: Shift, now: Option<Nanos>) -> Vec<u8> {
-        let whole = |span: i128| (span / MICROSECOND) as f64;
-        let rest = |span: i128| (span % MICROSECOND) as f64;
-        let now = now.map_or(-1.0, micros);
-        let linger = self.options.linger.as_millis() as f64;
-        let Shift { by, most } = shift;
-        let numbers = [now, whole(by), rest(by), whole(most), rest(most), linger];
-        numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
-    }
+async fn shift(
+    shared: &Arc<Shared>,
+    key: &[u8],
+    shift: Shift,
+    now: Option<Nanos>,
+) -> Result<Shifted, Fault> {
+    let record = shared.connection.keys.record(key, NAME);
+    let group = shared.connection.group(&record);
+    let mut link = shared.connection.link(group)?;
+    let arguments = arguments(shared.options.linger, shift, now);
+    let call = async {
+        let keys = std::slice::from_ref(&record);
+        let script = &shared.connection.scripts.throttle;
+        let answer = link.call(script, keys, std::slice::from_ref(&arguments)).await?;
+        let nonsense = || Fault::Record("the script's answer makes no sense".to_owned());
+        let Value::BulkString(bytes) = answer else { return Err(nonsense()) };
+        let (time, before) = split_time(&bytes).ok_or_else(nonsense)?;
+        let now = now.or(time).ok_or_else(nonsense)?;
+        Ok(Shifted { now: i128::from(now.get()) << 16, before: decode(before) })
+    };
+    shared.connection.within(shared.options.deadline, group, call).await
 }
 
-/// A record: seven bytes of microseconds, four of the rest.
+fn arguments(linger: Duration, shift: Shift, now: Option<Nanos>) -> Vec<u8> {
+    let whole = |span: i128| (span / MICROSECOND) as f64;
+    let rest = |span: i128| (span % MICROSECOND) as f64;
+    let now = now.map_or(-1.0, micros);
+    let linger = linger.as_millis() as f64;
+    let Shift { by, most } = shift;
+    let numbers = [now, whole(by), rest(by), whole(most), rest(most), linger];
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+/// Reads a record: seven bytes of microseconds, four of the remaining units.
 fn decode(record: &[u8]) -> Option<i128> {
     let (&whole, rest) = record.split_first_chunk::<7>()?;
     let rest = <[u8; 4]>::try_from(rest).ok()?;

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use earrrl::algorithm::Visitor;
 use earrrl::conformance::{Lockstep, Operation, Profile};
 use earrrl::random::Random;
 use earrrl::{Action, Cost, Limit, Nanos, Rule};
@@ -42,12 +43,27 @@ fn span(random: &mut Random) -> (&'static str, f64) {
     ])
 }
 
-/// A random rule of an algorithm, and seconds in which it lets about one request pass.
+/// Rules made up until one is valid: some pools would take thousands of years to fill.
+const TRIES: usize = 100;
+
+/// Returns a random rule of an algorithm, and the seconds in which it lets about one request pass.
 fn rule(algorithm: &str, random: &mut Random) -> (Rule, f64) {
+    let mut refused = String::new();
+    for _ in 0..TRIES {
+        let (text, pace) = rule_text(algorithm, random);
+        match text.parse() {
+            Ok(rule) => return (varied(rule, pace, random), pace),
+            Err(error) => refused = format!("`{text}`: {error}"),
+        }
+    }
+    panic!("{algorithm}: none of {TRIES} rules is valid, such as {refused}")
+}
+
+fn rule_text(algorithm: &str, random: &mut Random) -> (String, f64) {
     let (span, secs) = span(random);
     let policy = *random.pick(&["strict", "leaky"]);
     let quota = whole(random);
-    let (text, pace) = match algorithm {
+    match algorithm {
         "recent-average" => {
             let rate = number(random, 2);
             (format!("recent-average {rate:.5}/1s half-life={span} {policy}"), 1.0 / rate)
@@ -68,11 +84,12 @@ fn rule(algorithm: &str, random: &mut Random) -> (Rule, f64) {
             (format!("sliding-log {quota}/{span} {policy}"), secs / quota as f64)
         }
         other => (format!("{other} {quota}/{span} {policy}"), secs / quota as f64),
-    };
-    // Some pools would take thousands of years to fill: another, then.
-    let Ok(rule) = text.parse::<Rule>() else { return self::rule(algorithm, random) };
+    }
+}
+
+/// Adds what the text does not say: a log that is full, or a delay.
+fn varied(rule: Rule, pace: f64, random: &mut Random) -> Rule {
     let rule = match *rule.limit() {
-        // A log that is full, which no text can say.
         Limit::SlidingLog(log) if random.below(2) == 0 => {
             log.with_max_entries(1 + random.below(30) as usize).into()
         }
@@ -80,8 +97,8 @@ fn rule(algorithm: &str, random: &mut Random) -> (Rule, f64) {
     };
     let max = Duration::from_secs_f64(pace * random.below(10) as f64);
     match rule.clone().with_action(Action::Delay { max }) {
-        Ok(delayed) if random.below(4) == 0 => (delayed, pace),
-        _ => (rule, pace),
+        Ok(delayed) if random.below(4) == 0 => delayed,
+        _ => rule,
     }
 }
 
@@ -147,20 +164,44 @@ async fn agree(algorithm: &str, seed: u64) {
 }
 
 macro_rules! algorithms {
-    ($($name:ident $algorithm:literal $seed:literal)*) => {$(
-        #[tokio::test]
-        async fn $name() {
-            agree($algorithm, $seed).await;
+    ($($name:ident $Algorithm:ident $text:literal $seed:literal)*) => {
+        $(
+            #[tokio::test]
+            async fn $name() {
+                agree($text, $seed).await;
+            }
+        )*
+
+        const ALGORITHMS: &[&str] = &[$($text),*];
+
+        /// Fails to compile if the list lacks an algorithm.
+        struct Listed;
+
+        impl<'a> Visitor<'a> for Listed {
+            type Out = &'static str;
+            $(
+                fn $name(self, _: &'a earrrl::$Algorithm) -> &'static str {
+                    $text
+                }
+            )*
         }
-    )*};
+    };
+}
+
+#[test]
+fn every_algorithm_makes_rules_of_its_own() {
+    let mut random = Random::new(8);
+    for name in ALGORITHMS {
+        assert_eq!(rule(name, &mut random).0.limit().visit(Listed), *name);
+    }
 }
 
 algorithms! {
-    recent_average "recent-average" 1
-    exponential "exponential" 2
-    token_bucket "token-bucket" 3
-    fixed_window "fixed-window" 4
-    sliding_log "sliding-log" 5
-    sliding_window "sliding-window" 6
-    sliding_counter "sliding-counter" 7
+    recent_average RecentAverage "recent-average" 1
+    exponential Exponential "exponential" 2
+    token_bucket TokenBucket "token-bucket" 3
+    fixed_window FixedWindow "fixed-window" 4
+    sliding_log SlidingLog "sliding-log" 5
+    sliding_window SlidingWindow "sliding-window" 6
+    sliding_counter SlidingCounter "sliding-counter" 7
 }

@@ -1,10 +1,10 @@
-//! Redis's clock is set back, and those of a Cluster's shards differ.
+//! Redis's clock is set back and forward, and the clocks of a Cluster's shards differ.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
 
 use earrrl::{Charge, Cost, Decision, Engine, Mode, RuleId, Wait};
-use earrrl_redis::{Options, RedisEngine};
+use earrrl_redis::{Consistency, Options, RedisEngine};
 
 use crate::support::cluster::Cluster;
 use crate::support::{PATIENCE, Server, until};
@@ -92,4 +92,62 @@ async fn a_denied_request_leaves_nothing_though_clocks_differ() {
             assert!(left >= 299, "{text}: of 10 requests at most one was allowed, {left} are left");
         }
     }
+}
+
+/// Polite clients of near rules, on two nodes, while Redis's clock is set back and forward: every client is watched by
+/// itself, since a sum hides one that is locked out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn near_clients_are_not_denied_when_the_clock_is_set() {
+    const RULES: [&str; 6] = [
+        "gcra 50/s burst=50",
+        "recent-average 50/s half-life=5s",
+        "fixed-window 200/10s",
+        "sliding-log 200/10s",
+        "sliding-window 200/10s sub-windows=5",
+        "sliding-counter 200/10s",
+    ];
+    let server = Server::start_with_a_clock(&[]).await;
+    let mut nodes = Vec::new();
+    for _ in 0..2 {
+        let mut options = Options::new(&server.url());
+        (options.sync, options.nodes) = (Duration::from_millis(50), Some(2));
+        nodes.push(connect(options).await);
+    }
+    let prepare = |node: &RedisEngine| {
+        let near = |rule: &&str| {
+            let name = rule.split(' ').next().unwrap();
+            node.prepare_as(name, &rule.parse().unwrap(), 1000, Consistency::Near).unwrap()
+        };
+        RULES.iter().map(near).collect::<Vec<_>>()
+    };
+    let rules: Vec<_> = nodes.iter().map(prepare).collect();
+    let mut denied = Vec::new();
+    for turn in 0..120usize {
+        match turn {
+            20 => server.put_behind(Duration::from_secs(3600)),
+            60 => server.put_behind(Duration::from_secs(3660)),
+            100 => server.put_behind(Duration::ZERO),
+            _ => {}
+        }
+        // A bucket is taken to be empty when the clock goes back, and fills within a second.
+        let may_fill = (20..50).contains(&turn) || (60..90).contains(&turn);
+        for client in 0..10usize {
+            let node = (turn + client) % 2;
+            for (rule, text) in rules[node].iter().zip(RULES) {
+                let key = format!("client-{client}");
+                let decision =
+                    ask(&nodes[node], Mode::Check, &[charge(*rule, key.as_bytes())]).await;
+                if !decision.allowed && !may_fill {
+                    denied.push((turn, client, text, decision.retry_after));
+                }
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(
+        denied.is_empty(),
+        "{} denied, such as {:?}",
+        denied.len(),
+        &denied[..denied.len().min(5)]
+    );
 }

@@ -17,10 +17,11 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// The path in its one form. `http://host/path` is its path.
-    pub fn normalize<'a>(self, target: &'a str) -> Cow<'a, str> {
+    /// Returns the path of a request's target in its one form: of `http://host/path` the path.
+    pub fn normalize(self, target: &[u8]) -> Cow<'_, [u8]> {
         let path = without_origin(target);
-        let path = path.find(['?', '#']).map_or(path, |end| &path[..end]);
+        let end = path.iter().position(|byte| matches!(byte, b'?' | b'#'));
+        let path = &path[..end.unwrap_or(path.len())];
         if self.is_normal(path) {
             return Cow::Borrowed(path);
         }
@@ -31,18 +32,23 @@ impl Paths {
                 path.pop();
             }
         }
-        Cow::Owned(path)
+        Cow::Owned(path.into_bytes())
     }
 
-    /// The beginning of paths in its one form: what a pattern has before its `*`.
+    /// Returns a configured path in its one form.
+    pub fn normalize_text(self, path: &str) -> String {
+        String::from_utf8_lossy(&self.normalize(path.as_bytes())).into_owned()
+    }
+
+    /// Returns the start of paths in its one form: the part of a pattern before its `*`.
     pub fn normalize_prefix(self, prefix: &str) -> String {
-        Self { ignore_trailing_slash: false, ..self }.normalize(prefix).into_owned()
+        Self { ignore_trailing_slash: false, ..self }.normalize_text(prefix)
     }
 
     /// Most paths need nothing done.
-    fn is_normal(self, path: &str) -> bool {
+    fn is_normal(self, path: &[u8]) -> bool {
         let mut previous = 0;
-        for &byte in path.as_bytes() {
+        for &byte in path {
             let plain = match byte {
                 b'%' | ..=b' ' | 0x7f.. => false,
                 b'/' | b'.' if previous == b'/' => false,
@@ -60,9 +66,9 @@ impl Paths {
 
     /// Each character in its one spelling: unreserved ones plain, those that a path can't hold
     /// escaped.
-    fn unescape(self, path: &str) -> String {
+    fn unescape(self, path: &[u8]) -> String {
         let mut plain = String::with_capacity(path.len());
-        let mut rest = path.as_bytes();
+        let mut rest = path;
         let mut skipping = false;
         while let Some((&first, tail)) = rest.split_first() {
             let escaped = (first == b'%').then(|| tail.first_chunk().copied()).flatten();
@@ -93,12 +99,16 @@ impl Paths {
     }
 }
 
-/// An absolute target without its scheme and host.
-fn without_origin(target: &str) -> &str {
-    match target.split_once("://") {
-        Some((scheme, rest)) if !scheme.is_empty() && !scheme.contains(['/', '?', '#']) => {
-            let path = rest.find(['/', '?', '#']).map(|at| &rest[at..]);
-            path.filter(|path| path.starts_with('/')).unwrap_or("/")
+/// Returns an absolute target without its scheme and host.
+fn without_origin(target: &[u8]) -> &[u8] {
+    let ends_origin = |byte: &u8| matches!(byte, b'/' | b'?' | b'#');
+    let Some(colon) = target.iter().position(|byte| *byte == b':' || ends_origin(byte)) else {
+        return target;
+    };
+    match target[colon..].strip_prefix(b"://") {
+        Some(rest) if colon > 0 => {
+            let path = rest.iter().position(ends_origin).map(|at| &rest[at..]);
+            path.filter(|path| path.starts_with(b"/")).unwrap_or(b"/")
         }
         _ => target,
     }
@@ -178,8 +188,8 @@ mod tests {
             ("", "", ""),
             ("*", "*", "*"),
         ] {
-            assert_eq!(PLAIN.normalize(spelling), plain, "{spelling}");
-            assert_eq!(ALL.normalize(spelling), all, "{spelling}");
+            assert_eq!(PLAIN.normalize_text(spelling), plain, "{spelling}");
+            assert_eq!(ALL.normalize_text(spelling), all, "{spelling}");
         }
     }
 
@@ -193,8 +203,8 @@ mod tests {
         #[test]
         fn what_is_normal_stays(path in "[/%.;a-cA-C0-9?é ]{0,24}") {
             for paths in [PLAIN, ALL] {
-                let once = paths.normalize(&path).into_owned();
-                prop_assert_eq!(paths.normalize(&once), once.as_str());
+                let once = paths.normalize_text(&path);
+                prop_assert_eq!(paths.normalize_text(&once), once);
             }
         }
     }

@@ -155,18 +155,142 @@ fn no_spelling_of_a_path_leads_past_its_rule() {
 }
 
 #[test]
-fn headers_that_contradict_each_other_are_refused() {
-    let (server, _) = TestServer::manual(RULES);
+fn headers_that_contradict_each_other_are_a_denial() {
+    let rules = format!("[authz]\ndeny_status = 403\n{RULES}");
+    let (server, _) = TestServer::manual(&rules);
     for headers in [
         "X-Forwarded-Uri: /\r\nX-Forwarded-Uri: /login\r\n",
         "X-Forwarded-Uri: /\r\nX-Original-URI: /login\r\n",
         "X-Forwarded-Method: GET\r\nX-Original-Method: POST\r\n",
     ] {
         let answer = ask(&server, "GET", "/v1/authz", headers);
-        assert_eq!(answer.status, 400, "{headers}");
+        assert_eq!((answer.status, answer.header("x-ratelimit-action")), (403, Some("deny")));
+        assert_eq!(answer.json()["status"], 403, "{headers}");
     }
     let same = "X-Forwarded-Uri: /x\r\nX-Original-URI: /x\r\n";
     assert_eq!(ask(&server, "GET", "/v1/authz", same).status, 200);
+}
+
+/// The statuses of three logins with these bytes among the headers.
+fn logins_with(server: &TestServer, headers: &[u8]) -> [u16; 3] {
+    let head = "GET /v1/authz HTTP/1.1\r\nHost: a.example\r\nX-Forwarded-Method: POST\r\n\
+                X-Forwarded-Uri: /login\r\nX-Forwarded-For: 192.0.2.7\r\n";
+    [(); 3].map(|()| {
+        let mut client = server.http();
+        client.send(&[head.as_bytes(), headers, b"\r\n"].concat());
+        client.response().status
+    })
+}
+
+/// Each of these made the service answer an error once, which proxies take for a permission.
+#[test]
+fn whatever_a_client_sends_gets_a_verdict() {
+    let mut cases: Vec<Vec<u8>> = [57, 70, 300, 500]
+        .map(|count| (0..count).flat_map(|n| format!("H{n}: v\r\n").into_bytes()).collect())
+        .into();
+    let odd = (1..=0xff).filter(|byte| !matches!(byte, b'\r' | b'\n'));
+    cases.extend(odd.map(|byte| vec![b'X', b':', b'a', byte, b'b', b'\r', b'\n']));
+    for (count, length) in [(3, 6_000), (4, 4_000), (1, 60_000)] {
+        let header = format!("X-Long: {}\r\n", "v".repeat(length));
+        cases.push(header.repeat(count).into_bytes());
+    }
+    cases.push(b"Host: b.example\r\nHost: c.example\r\n".to_vec());
+    let query = format!("X-Original-URI: /login?{}\r\n", "q".repeat(50_000));
+    cases.push(query.replace("X-Original-URI", "X-Query").into_bytes());
+    for headers in cases {
+        let (server, _) = TestServer::manual(RULES);
+        let shown = String::from_utf8_lossy(&headers[..headers.len().min(100)]).into_owned();
+        assert_eq!(logins_with(&server, &headers), [200, 200, 429], "{shown:?}");
+    }
+}
+
+#[test]
+fn a_head_beyond_the_bounds_is_a_denial() {
+    let rules = format!("[authz]\ndeny_status = 403\n{RULES}");
+    let (server, _) = TestServer::manual(&rules);
+    let many: String = (0..600).map(|n| format!("H{n}: v\r\n")).collect();
+    let long = format!("X: {}\r\n", "v".repeat(80_000));
+    for headers in [many, long] {
+        assert_eq!(logins_with(&server, headers.as_bytes()), [403; 3]);
+    }
+    let answer = ask(&server, "GET", "/v1/authz", &"A: b\r\n".repeat(600));
+    assert_eq!(answer.header("x-ratelimit-action"), Some("deny"));
+    assert_eq!(answer.json()["title"], "Forbidden");
+}
+
+/// Requests to `/api/x` with this header, until one is denied.
+fn allowed_with(server: &TestServer, header: &[u8]) -> usize {
+    let head = "GET /v1/authz HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.7\r\n\
+                X-Forwarded-Uri: /api/x\r\nX-Api-Key: ";
+    let one = || {
+        let mut client = server.http();
+        client.send(&[head.as_bytes(), header, b"\r\n\r\n"].concat());
+        client.response().status
+    };
+    (0..9).take_while(|_| one() == 200).count()
+}
+
+#[test]
+fn keys_of_any_length_and_any_bytes_are_counted_apart() {
+    let (server, _) = TestServer::manual(RULES);
+    let long = |last: u8| [vec![b'k'; 20_000], vec![last]].concat();
+    for key in [
+        &b"\xff"[..],
+        b"\xfe",
+        b"\xef\xbf\xbd",
+        b"a\x01",
+        b"a\x02",
+        &long(b'a'),
+        &long(b'b'),
+        &[b'k'; 4096],
+    ] {
+        assert_eq!(allowed_with(&server, key), 3, "{:?}", key.escape_ascii().to_string().get(..9));
+        assert_eq!(allowed_with(&server, key), 0);
+    }
+    // The same key by its name, over another protocol.
+    let key = format!("9:192.0.2.7,20001:{},", String::from_utf8(long(b'a')).unwrap());
+    let body = format!("{{\"rule\":\"api\",\"key\":\"{key}\"}}");
+    assert_eq!(server.http().post("/v1/check", &body).status, 429);
+}
+
+#[test]
+fn a_cost_that_is_none_counts_as_the_greatest() {
+    let rules = "[[rule]]\nname = \"tokens\"\nlimit = \"gcra 0.01/s burst=10\"\n\
+                 cost = \"attribute:header:x-cost\"\nmax_cost = 4\n";
+    for cost in ["x", "-1", "NaN", "inf", "1e400", "5", "", "99999999999999999999", "\u{e9}"] {
+        let (server, _) = TestServer::manual(rules);
+        let headers = format!("X-Cost: {cost}\r\n");
+        let seen = statuses(&server, 3, |_| ask(&server, "GET", "/v1/authz", &headers));
+        assert_eq!(seen, [200, 200, 429], "{cost}");
+    }
+}
+
+/// More rules match than one decision takes: they are then asked one by one.
+#[test]
+fn an_error_of_all_rules_together_skips_none() {
+    let rule = |n: u32, burst: u32| {
+        format!(
+            "[[rule]]\nname = \"r{n}\"\nlimit = \"gcra 0.01/s burst={burst}\"\n\
+             match = {{ path = \"/api/*\" }}\n"
+        )
+    };
+    let rules: String = (0..70).map(|n| rule(n, if n == 69 { 2 } else { 9 })).collect();
+    let (server, _) = TestServer::manual(&rules);
+    let seen =
+        statuses(&server, 3, |_| ask(&server, "GET", "/v1/authz", "X-Forwarded-Uri: /api/x\r\n"));
+    assert_eq!(seen, [200, 200, 429]);
+}
+
+#[test]
+fn passing_without_a_verdict_is_counted() {
+    let rules = format!("[server]\ncheck_token = \"0123456789abcdef\"\n{RULES}");
+    let (server, _) = TestServer::manual(&rules);
+    let passed = || server.http().get("/readyz").json()["passed_without_verdict"].clone();
+    assert_eq!(passed()["refused"], 0);
+    login(&server, "192.0.2.7", "");
+    assert_eq!(passed()["refused"], 1);
+    let metrics = server.http().get("/metrics").body;
+    assert!(metrics.contains("earrrl_unjudged_total{reason=\"refused\"} 1"), "{metrics}");
 }
 
 #[test]
@@ -190,6 +314,26 @@ fn a_client_that_is_only_flagged_does_not_learn_it_from_the_limits() {
     let seen: Vec<_> = (0..2).map(|_| ask(&server, "GET", "/v1/authz", "")).collect();
     assert_eq!(seen[1].header("x-ratelimit-action"), Some("shadow-ban"));
     assert!(seen.iter().all(|answer| answer.status == 200 && answer.header("ratelimit").is_none()));
+}
+
+#[test]
+fn a_delay_is_a_header() {
+    let rules = "[[rule]]\nname = \"slow\"\nlimit = \"gcra 2/s burst=1\"\n\
+                 action = \"delay\"\nmax_delay = \"5s\"\n";
+    let (server, _) = TestServer::manual(rules);
+    let seen: Vec<_> = (0..2).map(|_| ask(&server, "GET", "/v1/authz", "")).collect();
+    assert_eq!(seen[0].header("x-ratelimit-delay"), None);
+    assert_eq!((seen[1].status, seen[1].header("x-ratelimit-delay")), (200, Some("0.5")));
+}
+
+#[test]
+fn a_denied_grpc_call_has_the_status_that_is_not_tried_again() {
+    let (server, _) = TestServer::manual(RULES);
+    let kind = "Content-Type: application/grpc+proto\r\n";
+    let seen: Vec<_> = (0..3).map(|_| login(&server, "192.0.2.7", kind)).collect();
+    assert_eq!(seen[0].header("grpc-status"), None);
+    assert_eq!(seen[2].header("grpc-status"), Some("8"));
+    assert_eq!(login(&server, "192.0.2.7", "").header("grpc-status"), None);
 }
 
 #[test]
@@ -292,6 +436,31 @@ fn envoy_is_answered_over_grpc_as_others_are() {
         assert_eq!(over_http.header(name), Some(value), "{name}");
     }
     assert!(shown(&denied.headers).contains(&("retry-after", "100")));
+}
+
+#[test]
+fn over_grpc_whatever_a_client_sends_gets_a_verdict() {
+    let long = "v".repeat(5_000);
+    let target = format!("/login?{}", "q".repeat(60_000));
+    let many: Vec<(String, String)> =
+        (0..5_000).map(|n| (format!("h{n}"), long.clone())).take(700).collect();
+    let many: Vec<(&str, &str)> = many.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+    for (path, headers) in [("/login", &many[..]), (&*target, &[])] {
+        let (server, _) = TestServer::manual(RULES);
+        let asked = (0..3).map(|_| check("192.0.2.7", "POST", path, headers)).collect();
+        assert_eq!(codes(&checked(&server, asked)), [0, 0, 8]);
+    }
+    let (server, _) = TestServer::manual(RULES);
+    let headers = [("x-api-key", &*long)];
+    let asked = (0..4).map(|_| check("192.0.2.7", "GET", "/api/x", &headers)).collect();
+    assert_eq!(codes(&checked(&server, asked)), [0, 0, 0, 8]);
+}
+
+fn codes(answers: &[Result<CheckResponse, i32>]) -> Vec<i32> {
+    let code = |answer: &Result<CheckResponse, i32>| {
+        answer.as_ref().unwrap().status.as_ref().unwrap().code
+    };
+    answers.iter().map(code).collect()
 }
 
 #[test]

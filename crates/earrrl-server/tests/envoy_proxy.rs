@@ -50,6 +50,22 @@ fn envoy_obeys() {
     assert_eq!(actions[1999].as_deref(), Some("quarantine"));
 }
 
+/// Each of these values once made the service answer an error, and Envoy let the client pass.
+#[test]
+fn values_of_any_length_and_any_bytes_are_limited() {
+    let server = TestServer::with_descriptors("");
+    let envoy = Envoy::start(server.grpc);
+    let long = [b'v'; 5_000];
+    for value in [&b"\xff\xfe"[..], b"\xff", b"caf\xe9", &long] {
+        let mut client = envoy.client();
+        let request = [b"GET / HTTP/1.1\r\nHost: a\r\nx-user: ", value, b"\r\n\r\n"].concat();
+        for expected in [200; 20].into_iter().chain([429; 2]) {
+            client.send(&request);
+            assert_eq!(client.response().status, expected, "{}", value.escape_ascii());
+        }
+    }
+}
+
 /// A check before, the real number after, and what was too much given back: exact to the token.
 #[test]
 fn tokens_are_billed_to_the_last_one() {

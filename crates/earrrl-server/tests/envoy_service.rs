@@ -124,6 +124,16 @@ fn what_cannot_be_has_the_peers_error() {
 }
 
 #[test]
+fn the_error_of_one_descriptor_skips_no_other() {
+    let (service, _) = service("");
+    let both = || ask(&service, &request("a=b l1/9; path=/login"));
+    for _ in 0..5 {
+        assert!(both().is_err());
+    }
+    assert_eq!(both().unwrap()["overallCode"], "OVER_LIMIT");
+}
+
+#[test]
 fn metadata_is_that_of_descriptors_that_passed() {
     let (service, _) = service("[envoy]\ndynamic_metadata = true");
     let of = |text: &str| ask(&service, &request(text)).unwrap()["dynamicMetadata"].clone();

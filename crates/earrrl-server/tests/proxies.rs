@@ -4,10 +4,10 @@
 
 use std::process::Command;
 
+use crate::support::hostile::{self, none_is_served};
 use crate::support::installed;
 use crate::support::proxy::{
-    HAMMERING, Limiter, Proxy, keeps_out_who_hammers, leaves_the_rest_alone, limits_are_back,
-    stays_open_without_us,
+    Limiter, Proxy, keeps_out_who_hammers, leaves_the_rest_alone, stays_open_without_us,
 };
 
 fn caddy(limiter: &Limiter) -> Proxy {
@@ -69,13 +69,16 @@ fn envoy_stays_open_without_us() {
     }
 }
 
-/// It knows no other way.
 #[test]
-fn traefik_closes_without_us() {
+fn traefik_stays_open_without_us() {
     let mut limiter = Limiter::start(429);
     let proxy = traefik(&limiter);
-    limiter.kill();
-    assert_eq!(proxy.login(HAMMERING, "").status, 500);
-    limiter.serve();
-    limits_are_back(&proxy);
+    stays_open_without_us(&proxy, &mut limiter);
+}
+
+#[test]
+fn no_request_gets_past_envoy() {
+    let limiter = Limiter::start_with(429, hostile::RULES);
+    let proxy = envoy(&limiter, "grpc.yaml");
+    none_is_served("Envoy", &proxy, &limiter);
 }

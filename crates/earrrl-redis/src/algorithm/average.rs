@@ -1,7 +1,6 @@
-//! What the two averages share: how long they are remembered.
+//! The lifetime of records of the two averages.
 
-/// An average is forgotten when it is down to this share of the limit: less than the tolerance can
-/// change no decision.
+/// The share of the limit at which an average is forgotten: less than the tolerance changes no decision.
 const FORGOTTEN: f64 = 1e-9;
 /// Averages of up to this many times the limit are forgotten within the same time.
 pub(super) const MANY: f64 = 100.0;
@@ -11,8 +10,8 @@ pub(super) struct Life {
     pub(super) lives: f64,
 }
 
-/// Whole microseconds between changes of an average's expiry, and the milliseconds after which an
-/// average of [`MANY`] times the limit has come down to [`FORGOTTEN`].
+/// Returns the whole microseconds between changes of an average's expiry, and the milliseconds after which an average
+/// of [`MANY`] times the limit has come down to [`FORGOTTEN`].
 pub(super) fn life(period: f64, linger_ms: f64) -> Life {
     let step = (2.0 * period).ceil();
     let lives = (period * (MANY / FORGOTTEN).ln() + step) / 1e3;

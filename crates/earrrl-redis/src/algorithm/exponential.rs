@@ -1,5 +1,6 @@
 //! Exponential rate limiting: the last rate and its time. Averages of several nodes do not add.
 
+use earrrl::algorithm::Moment;
 use earrrl::algorithm::exponential::Measured;
 use earrrl::{Cost, Exponential, Nanos, State};
 
@@ -7,7 +8,7 @@ use super::average::{Life, MANY, life};
 use super::fields::{Fields, Packed, micros, moved_slot, nanos};
 use super::{Adjustment, OnRedis, Terms};
 
-/// A limit meant as whole is whole, as in the core.
+/// Keeps a limit whole that was meant as whole, as in the core.
 const TOLERANCE: f64 = 1e-12;
 
 impl OnRedis for Exponential {
@@ -42,13 +43,17 @@ impl OnRedis for Exponential {
         record.number().map(nanos)
     }
 
-    /// Forgotten at a billionth of a hundred times the limit.
+    /// Returns the time in which a hundred times the limit decays to a billionth of the limit.
     fn tail(&self) -> f64 {
         self.period_nanos() as f64 / 1e9 * 1e11f64.ln()
     }
 
     fn adds(&self) -> bool {
         false
+    }
+
+    fn moment<'a>(&self, _state: &'a mut State) -> Option<&'a mut Moment> {
+        None
     }
 
     fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
@@ -61,5 +66,10 @@ impl OnRedis for Exponential {
 
     fn adjustments(&self, _counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {
         Vec::new()
+    }
+
+    /// Averages of several nodes do not add, so none is ever merged.
+    fn merged(&self, state: State, _counted: &State, _sum: Cost) -> State {
+        state
     }
 }

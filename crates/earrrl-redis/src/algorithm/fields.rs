@@ -1,4 +1,4 @@
-//! Little-endian fields, as Lua's `struct` packs them: of records, and of a script's arguments.
+//! Little-endian fields of records and of scripts' arguments, as Lua's `struct` packs them.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use earrrl::Nanos;
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl Fields<'_> {
-    /// A double that is a time, an amount or a count: never below zero, never NaN.
+    /// Reads a double that is a time, an amount or a count: never below zero, never NaN.
     pub(crate) fn number(&mut self) -> Option<f64> {
         let (field, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(f64::from_le_bytes(*field)).filter(|number| *number >= 0.0)
     }
 
-    /// An unsigned number of `bytes` bytes, at most eight.
+    /// Reads an unsigned number of `bytes` bytes, at most eight.
     pub(crate) fn whole(&mut self, bytes: usize) -> Option<u64> {
         let (field, rest) = self.0.split_at_checked(bytes)?;
         self.0 = rest;
@@ -33,18 +33,18 @@ impl Packed {
         numbers.iter().for_each(|number| self.0.extend(number.to_le_bytes()));
     }
 
-    /// The lowest `bytes` bytes of a number, at most eight.
+    /// Writes the lowest `bytes` bytes of a number, at most eight.
     pub(crate) fn whole(&mut self, number: u64, bytes: usize) {
         self.0.extend(&number.to_le_bytes()[..bytes]);
     }
 }
 
-/// Microseconds since 1970 to nanoseconds.
+/// Converts microseconds since 1970.
 pub(crate) fn nanos(micros: f64) -> Nanos {
     Nanos::new((micros as u64).saturating_mul(1000))
 }
 
-/// The microsecond of an instant.
+/// Returns the microseconds since 1970 of an instant.
 pub(crate) fn micros(now: Nanos) -> f64 {
     (now.get() / 1000) as f64
 }
@@ -57,7 +57,7 @@ pub(super) fn whole_micros(nanos: u64) -> f64 {
     (nanos / 1000) as f64
 }
 
-/// An instant, or the number of a window, as far from `to` as it was from `from`.
+/// Returns the slot that is as far from `to` as `slot` was from `from`: an instant, or the number of a window.
 pub(super) fn moved_slot(slot: u64, from: u64, to: u64) -> u64 {
     let moved = i128::from(slot) + i128::from(to) - i128::from(from);
     u64::try_from(moved.max(0)).unwrap_or(u64::MAX)

@@ -1,5 +1,6 @@
 //! Fixed window: a window's number since 1970, and its count.
 
+use earrrl::algorithm::Moment;
 use earrrl::algorithm::fixed_window::Count;
 use earrrl::{Cost, FixedWindow, Nanos, RuleError, State};
 
@@ -44,6 +45,14 @@ impl OnRedis for FixedWindow {
         State::FixedWindow(Count { window, ..state })
     }
 
+    fn adds(&self) -> bool {
+        true
+    }
+
+    fn moment<'a>(&self, _state: &'a mut State) -> Option<&'a mut Moment> {
+        None
+    }
+
     fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {
         let State::FixedWindow(state) = counted else { return Vec::new() };
         vec![Adjustment::add(start(state.window, self.window_nanos()), state.count)]
@@ -65,17 +74,17 @@ pub(super) fn check_window(window: u64) -> Result<(), RuleError> {
     if window.is_multiple_of(1000) {
         return Ok(());
     }
-    let problem = format!("{window}ns is not whole microseconds, which Redis's clock tells");
+    let problem = format!("{window}ns is not whole microseconds, the resolution of Redis's clock");
     Err(RuleError::new(problem).of("window"))
 }
 
-/// What the script of a limit with one window reads.
+/// Writes the parameters that the script of a limit with one window reads.
 pub(super) fn window_parameters(window: u64, quota: Cost, terms: &Terms<'_>, packed: &mut Packed) {
     let quota = quota.billionths() as f64;
     packed.numbers(&[whole_micros(window), quota, terms.billionths(), terms.linger_ms()]);
 }
 
-/// The microsecond in which a window begins.
+/// Returns the microsecond in which a window begins.
 pub(super) fn start(index: u64, window: u64) -> f64 {
     (u128::from(index) * u128::from(window) / 1000) as f64
 }

@@ -1,12 +1,12 @@
-//! What Redis needs to know of the algorithms: one file each, beside its script.
+//! The algorithms on Redis: one file each, beside its script.
 //!
-//! A file says what its script gets, how a client's record is read and written, and how counts
-//! are handed over. A record begins with a tag of the parameters that give it its meaning; times are
-//! microseconds, amounts billionths of a unit (units in the two averages).
+//! A file defines what its script reads, how a client's record is read and written, and how counts are added to it. A
+//! record begins with a tag of the parameters that give it its meaning; times are microseconds, amounts billionths of
+//! a unit (units in the two averages).
 
 use std::time::Duration;
 
-use earrrl::algorithm::Visitor;
+use earrrl::algorithm::{Moment, Visitor};
 use earrrl::{Action, Cost, Limit, Mode, Nanos, Policy, Rule, RuleError, State};
 
 mod average;
@@ -30,93 +30,93 @@ const ENFORCES: u8 = 4;
 
 /// An algorithm whose clients are kept in Redis.
 pub(crate) trait OnRedis {
-    /// The parameters without which a record can't be read.
+    /// Returns the parameters without which a record can't be read.
     fn meaning(&self) -> [u64; 4];
 
-    /// Refuses what Redis's whole microseconds can't count exactly.
+    /// Refuses a limit that Redis's whole microseconds can't count exactly.
     fn check(&self) -> Result<(), RuleError> {
         Ok(())
     }
 
-    /// Writes what the script reads in its part `parameters`, after the tag.
+    /// Writes the parameters that the script's part `parameters` reads, after the tag.
     fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed);
 
-    /// Bytes of the tag that a record begins with: one where every byte counts.
+    /// Returns the length of the tag that a record begins with: 1 if every byte counts.
     fn tag_len(&self) -> usize {
         4
     }
 
-    /// Whether a record with its tag can be so many bytes.
+    /// Returns true if a record with its tag can have this length.
     fn has_len(&self, len: usize) -> bool;
 
-    /// The state that a record holds at `now`.
+    /// Returns the state that a record holds at `now`.
     fn decode(&self, record: Fields<'_>, now: Nanos) -> Option<State>;
 
-    /// Writes a state at `now`; `None` for one of another algorithm.
+    /// Writes a state at `now`; returns `None` for a state of another algorithm.
     fn encode(&self, state: &State, now: Nanos, packed: &mut Packed) -> Option<()>;
 
-    /// The state at another clock's time: what was so much before or after `from` is as much before or
-    /// after `to`, in windows as in instants. A state of another algorithm stays.
+    /// Moves a state to another clock: a time that was so much before or after `from` is as much before or after
+    /// `to`, and so are windows. A state of another algorithm stays as it is.
     fn moved(&self, state: State, from: Nanos, to: Nanos) -> State;
 
-    /// When a record was stored, where its past before that is not known any more.
+    /// Returns when a record was stored, if nothing is known of the time before that.
     fn stored_at(&self, _record: Fields<'_>, _now: Nanos) -> Option<Nanos> {
         None
     }
 
-    /// Seconds for which a client that is as good as new is remembered.
+    /// Returns the seconds for which a client that is as good as new is remembered.
     fn tail(&self) -> f64 {
         0.0
     }
 
-    /// What the script answers of a request: the record before it, or the part `answer`'s summary
-    /// of the state after it.
+    /// Returns whether the script reports the record before a request, or the part `answer`'s summary of the state
+    /// after it.
     fn answers(&self) -> Answers {
         Answers::Before
     }
 
-    /// The state that a summary stands for.
+    /// Returns the state that a summary stands for.
     fn summary(&self, _summary: Fields<'_>) -> Option<State> {
         None
     }
 
-    /// Whether what several nodes counted adds up.
-    fn adds(&self) -> bool {
-        true
-    }
+    /// Returns true if what several nodes counted can be added up.
+    fn adds(&self) -> bool;
 
-    /// The calls that add what one node counted alone, `sum` in all, to the client's record.
+    /// Returns the one time that a state consists of, if it does: such a state can be leased to the index of near
+    /// clients, so that most decisions touch nothing else.
+    fn moment<'a>(&self, state: &'a mut State) -> Option<&'a mut Moment>;
+
+    /// Returns the adjustments that add what one node counted, `sum` in all, to the client's record.
     fn adjustments(&self, counted: &State, sum: Cost, now: Nanos) -> Vec<Adjustment>;
 
-    /// A state with what one node counted alone added, as those calls add it to a record. States of another
-    /// algorithm stay.
-    fn merged(&self, state: State, _counted: &State, _sum: Cost) -> State {
-        state
-    }
+    /// Adds what one node counted to a state, as those adjustments add it to a record. States of another algorithm
+    /// stay as they are.
+    fn merged(&self, state: State, counted: &State, sum: Cost) -> State;
 
-    /// What a request takes of what is spare, in the unit of the script's part `spare`.
+    /// Returns the headroom that a request takes, in the unit of the script's part `spare`.
     fn takes(&self, cost: Cost) -> f64 {
         cost.billionths() as f64
     }
 
-    /// How much must be spare for it: less where the last request may go over the limit.
+    /// Returns the headroom that a request needs: less than it takes if the last request may exceed the limit.
     fn needs(&self, cost: Cost) -> f64 {
         self.takes(cost)
     }
 }
 
-/// What a script answers of a state.
+/// The state that a script reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answers {
     Before,
     After,
 }
 
-/// A charge, for [`OnRedis::parameters`].
+/// A charge, as [`OnRedis::parameters`] writes it.
 pub(crate) struct Terms<'a> {
     pub(crate) rule: &'a Rule,
     pub(crate) cost: Cost,
-    /// -1 to take it back.
+    /// 1, or -1 to take the charge back.
     pub(crate) sign: f64,
     pub(crate) linger: Duration,
 }
@@ -134,7 +134,7 @@ impl Terms<'_> {
         self.linger.as_millis() as f64
     }
 
-    /// How long the rule holds a request back, if it does.
+    /// Returns the longest time that the rule holds a request back, if it does.
     fn hold(&self) -> Option<Duration> {
         match self.rule.action() {
             Action::Delay { max } => Some(max),
@@ -143,14 +143,14 @@ impl Terms<'_> {
     }
 }
 
-/// One call of `adjust.lua`.
+/// A correction of a record by `adjust.lua` or `near.lua`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Adjustment {
-    /// Taken back, not added.
+    /// True if the cost is taken back, false if it is added.
     pub(crate) back: bool,
-    /// The microsecond of the request, or below zero for now.
+    /// The microsecond of the request, or below zero for the present time.
     pub(crate) when: f64,
-    /// For a bucket: when it would be full for this alone.
+    /// For a bucket: the time at which it would be full after these charges alone.
     pub(crate) alone: (f64, f64),
     pub(crate) cost: Cost,
 }
@@ -162,8 +162,8 @@ impl Adjustment {
         Self { back: false, when, alone: (0.0, 0.0), cost }
     }
 
-    /// Takes a cost back that was charged at an instant, which was a whole microsecond before anybody put it
-    /// into a double.
+    /// Takes a cost back that was charged at an instant. Rounds to the nearest microsecond, since the instant was a
+    /// whole one before it became a double.
     pub(crate) fn take_back(charged_at: Option<Nanos>, cost: Cost) -> Self {
         let nearest = |at: Nanos| micros(Nanos::new(at.get().saturating_add(500)));
         let when = charged_at.map_or(-1.0, nearest);
@@ -171,8 +171,8 @@ impl Adjustment {
     }
 }
 
-/// The one list of this crate. A place in it is the number of an algorithm in `several.lua`, and
-/// enters the tags of records: new ones go to the end.
+/// The list of algorithms. The position of one is its number in `several.lua` and enters the tags of records, so new
+/// ones go to the end.
 macro_rules! algorithms {
     ($($algorithm:ident $file:ident),* $(,)?) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -184,7 +184,7 @@ macro_rules! algorithms {
         pub(crate) const KINDS: &[Kind] = &[$(Kind::$algorithm),*];
 
         impl Kind {
-            /// The file that its script's parts are in.
+            /// Returns the file with the parts of its script.
             pub(crate) fn text(self) -> &'static str {
                 match self {
                     $(Self::$algorithm => include_str!(concat!(stringify!($file), ".lua"))),*
@@ -221,13 +221,13 @@ impl Kind {
     }
 }
 
-/// What this crate knows of a limit's algorithm.
+/// Returns the implementation of a limit's algorithm.
 pub(crate) fn of(limit: &Limit) -> &dyn OnRedis {
     limit.visit(ByLimit).1
 }
 
-/// A stable number of everything that gives a record its meaning: the algorithm and those parameters
-/// without which its state can't be read. A record with another tag is converted before use.
+/// Returns a stable number of everything that gives a record its meaning: the algorithm and the parameters without
+/// which its state can't be read. A record with another tag is converted before use.
 pub(crate) fn tag(limit: &Limit) -> u32 {
     let (kind, algorithm) = limit.visit(ByLimit);
     let bytes = [kind as u64].into_iter().chain(algorithm.meaning()).flat_map(u64::to_le_bytes);
@@ -237,8 +237,8 @@ pub(crate) fn tag(limit: &Limit) -> u32 {
     (fnv ^ fnv >> 32) as u32
 }
 
-/// What the script gets of a charge: one packed string, which Lua reads in one call. It begins with
-/// the tag of the rule's records.
+/// Returns the script's argument for a charge: one packed string, which Lua reads in one call. It begins with the tag
+/// of the rule's records.
 pub(crate) fn pack(terms: &Terms<'_>, tag: u32) -> Vec<u8> {
     let algorithm = of(terms.rule.limit());
     let mut packed = Packed(Vec::with_capacity(96));
@@ -247,7 +247,7 @@ pub(crate) fn pack(terms: &Terms<'_>, tag: u32) -> Vec<u8> {
     packed.0
 }
 
-/// The flags of a charge. Cost 0 is judged and stores nothing, as a peek does.
+/// Returns the flags of a charge. Cost 0 is judged and stores nothing, as a peek does.
 pub(crate) fn flags(rule: &Rule, cost: Cost, mode: Mode) -> u8 {
     let stores = if mode == Mode::Peek || cost.is_zero() { 0 } else { STORES };
     let strict = mode == Mode::Charge || rule.limit().policy() == Policy::Strict;
@@ -255,18 +255,18 @@ pub(crate) fn flags(rule: &Rule, cost: Cost, mode: Mode) -> u8 {
     stores | strict | if rule.action().enforces() { ENFORCES } else { 0 }
 }
 
-/// The state that a record of this limit holds at `now`; `None` for a record that holds none.
+/// Returns the state that a record of this limit holds at `now`; `None` if it holds none.
 pub(crate) fn decode(limit: &Limit, record: &[u8], now: Nanos) -> Option<State> {
     let algorithm = of(limit);
     algorithm.decode(Fields(record.get(algorithm.tag_len()..)?), now)
 }
 
-/// The state after a decision, from what the script's part `answer` tells of it.
+/// Returns the state after a decision, from the summary of the script's part `answer`.
 pub(crate) fn decode_summary(limit: &Limit, summary: &[u8]) -> Option<State> {
     of(limit).summary(Fields(summary))
 }
 
-/// The record of a state at `now`, with its tag.
+/// Returns the record of a state at `now`, with its tag.
 pub(crate) fn encode(limit: &Limit, tag: u32, state: &State, now: Nanos) -> Option<Vec<u8>> {
     let (algorithm, mut packed) = (of(limit), Packed::default());
     packed.whole(tag.into(), algorithm.tag_len());
@@ -274,20 +274,19 @@ pub(crate) fn encode(limit: &Limit, tag: u32, state: &State, now: Nanos) -> Opti
     Some(packed.0)
 }
 
-/// Whether a record is one of this limit: by its tag, and by its size where that is fixed.
+/// Returns true if a record is of this limit, by its tag and by its length.
 pub(crate) fn is_of(limit: &Limit, tag: u32, record: &[u8]) -> bool {
     let algorithm = of(limit);
     algorithm.has_len(record.len()) && record.starts_with(&tag.to_le_bytes()[..algorithm.tag_len()])
 }
 
-/// When an average was stored: its past before that is not known any more.
+/// Returns when an average was stored: nothing is known of the time before that.
 pub(crate) fn stored_at(limit: &Limit, record: &[u8], now: Nanos) -> Option<Nanos> {
     let algorithm = of(limit);
     algorithm.stored_at(Fields(record.get(algorithm.tag_len()..)?), now)
 }
 
-/// How long a record must live that holds `state`: until nothing is left in it that could change a
-/// decision.
+/// Returns how long a record of `state` must live: until nothing in it can change a decision.
 pub(crate) fn life(limit: &Limit, state: &State, now: Nanos) -> Duration {
     let (_, _, report) = limit.step(Some(state.clone()), now, Cost::ZERO, Mode::Peek);
     report.reset_after.saturating_add(Duration::from_secs_f64(of(limit).tail()))

@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
+use earrrl::algorithm::Moment;
 use earrrl::{Cost, Nanos, RecentAverage, State};
 
 use super::average::{Life, MANY, life};
 use super::fields::{Fields, Packed, span_micros};
 use super::{Adjustment, OnRedis, Terms};
 
-/// A limit meant as whole is whole, as in the core.
+/// Keeps a limit whole that was meant as whole, as in the core.
 const TOLERANCE: f64 = 1e-9;
-/// The time of a record, in microseconds, is told modulo this.
+/// A record stores its time in microseconds modulo this.
 const TURN: f64 = 1_099_511_627_776.0;
 const WIDE_TURN: f64 = TURN * 65_536.0;
-/// The logarithm of a count is told as so much more, in so many steps of 1.
+/// A record stores `ln(count) + 64` in steps of 1/2.2e12.
 const POWER_OFFSET: f64 = 64.0;
 const POWERS: f64 = 2_199_023_255_552.0;
 
@@ -61,8 +62,8 @@ impl OnRedis for RecentAverage {
         Some(())
     }
 
-    /// The instant, at most `now`, that a record tells modulo its turn; one that is ahead of a clock
-    /// which has gone back is `now`.
+    /// Returns the instant, at most `now`, that a record stores modulo its turn; `now` if it is ahead of a clock that
+    /// was set back.
     fn stored_at(&self, mut record: Fields<'_>, now: Nanos) -> Option<Nanos> {
         let wide = is_wide(self);
         let time = record.whole(time_len(wide))?;
@@ -73,7 +74,7 @@ impl OnRedis for RecentAverage {
         Some(Nanos::new(now.saturating_sub(age) * 1000))
     }
 
-    /// As good as new at a hundredth of the limit, and forgotten at a billionth.
+    /// Returns the time in which a hundredth of the limit, which is as good as new, decays to a billionth.
     fn tail(&self) -> f64 {
         self.period_secs() * 1e7f64.ln()
     }
@@ -84,13 +85,25 @@ impl OnRedis for RecentAverage {
         self.state_with_count(count, to).map_or(State::RecentAverage(moment), State::RecentAverage)
     }
 
+    fn adds(&self) -> bool {
+        true
+    }
+
+    fn moment<'a>(&self, state: &'a mut State) -> Option<&'a mut Moment> {
+        match state {
+            State::RecentAverage(moment) => Some(moment),
+            _ => None,
+        }
+    }
+
     fn adjustments(&self, counted: &State, _sum: Cost, now: Nanos) -> Vec<Adjustment> {
         let State::RecentAverage(moment) = counted else { return Vec::new() };
         let count = self.count(Some(moment), now);
         if count >= 1.0 || count <= 0.0 {
             return vec![Adjustment::add(-1.0, (count * 1e9) as u128)];
         }
-        // Of what has decayed, a billionth of a unit is much: it is told as of the time when it was 1.
+        // A billionth of a unit is too coarse for a count that has decayed, so it is sent as of the time when it was
+        // 1.
         let age = Duration::from_secs_f64((-count.ln() * self.period_secs()).min(1e9));
         let micro = now.get().saturating_sub(age.as_nanos() as u64) / 1000;
         let then = self.count(Some(moment), Nanos::new(micro * 1000));
@@ -110,13 +123,13 @@ impl OnRedis for RecentAverage {
         cost.as_f64()
     }
 
-    /// Whatever its cost, a request is allowed as long as those before it are within the limit.
+    /// Returns 0: whatever its cost, a request is allowed as long as those before it are within the limit.
     fn needs(&self, _cost: Cost) -> f64 {
         0.0
     }
 }
 
-/// Whether records may live so long that their times need more bytes.
+/// Returns true if records may live so long that their times need more bytes.
 fn is_wide(limit: &RecentAverage) -> bool {
     life(limit.period_secs() * 1e6, 0.0).lives * 1e3 > TURN / 2.0
 }

@@ -1,5 +1,6 @@
 //! Two-window sliding counter: the counts of a window and of the one before it.
 
+use earrrl::algorithm::Moment;
 use earrrl::algorithm::sliding_counter::Counts;
 use earrrl::{Cost, Nanos, RuleError, SlidingCounter, State};
 
@@ -44,6 +45,14 @@ impl OnRedis for SlidingCounter {
             to.get() / self.window_nanos(),
         );
         State::SlidingCounter(Counts { window, ..state })
+    }
+
+    fn adds(&self) -> bool {
+        true
+    }
+
+    fn moment<'a>(&self, _state: &'a mut State) -> Option<&'a mut Moment> {
+        None
     }
 
     fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {

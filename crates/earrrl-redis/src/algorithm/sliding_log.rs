@@ -1,17 +1,17 @@
 //! Sliding window log: every request of the last window. The slots of its tally are microseconds.
 
-use earrrl::algorithm::Tally;
+use earrrl::algorithm::{Moment, Tally};
 use earrrl::{Cost, Nanos, RuleError, SlidingLog, State};
 
 use super::fields::{Fields, Packed, micros, moved_slot, whole_micros};
 use super::fixed_window::check_window;
 use super::{Adjustment, Answers, OnRedis, Terms, tally};
 
-/// Nanoseconds of a slot.
+/// The nanoseconds of a slot.
 const SLOT: u64 = 1000;
 
 impl OnRedis for SlidingLog {
-    /// Entries mean the same under every window.
+    /// Returns no parameters: entries mean the same under every window.
     fn meaning(&self) -> [u64; 4] {
         [0; 4]
     }
@@ -55,6 +55,14 @@ impl OnRedis for SlidingLog {
         let State::SlidingLog(tally) = state else { return state };
         let entry = |(slot, cost)| (moved_slot(slot, from.get(), to.get()), cost);
         State::SlidingLog(Tally::from_entries(tally.entries().map(entry)))
+    }
+
+    fn adds(&self) -> bool {
+        true
+    }
+
+    fn moment<'a>(&self, _state: &'a mut State) -> Option<&'a mut Moment> {
+        None
     }
 
     fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {

@@ -1,7 +1,7 @@
 //! Hybrid sliding window: counts in sub-windows. The slots of its tally are their numbers since 1970.
 
-use earrrl::algorithm::Tally;
 use earrrl::algorithm::sliding_window::Edge;
+use earrrl::algorithm::{Moment, Tally};
 use earrrl::{Cost, Nanos, RuleError, SlidingWindow, State};
 
 use super::fields::{Fields, Packed, moved_slot, whole_micros};
@@ -67,6 +67,14 @@ impl OnRedis for SlidingWindow {
         State::SlidingWindow(Tally::from_entries(tally.entries().map(entry)))
     }
 
+    fn adds(&self) -> bool {
+        true
+    }
+
+    fn moment<'a>(&self, _state: &'a mut State) -> Option<&'a mut Moment> {
+        None
+    }
+
     fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {
         let State::SlidingWindow(tally) = counted else { return Vec::new() };
         let (window, parts) = (u128::from(self.window_nanos()), u128::from(self.sub_windows()));
@@ -84,7 +92,7 @@ impl OnRedis for SlidingWindow {
     }
 }
 
-/// Of the window in microseconds and its number of sub-windows.
+/// Returns the greatest common divisor of the window in microseconds and the number of sub-windows.
 fn common_divisor(limit: &SlidingWindow) -> u64 {
     let (mut a, mut b) = (limit.window_nanos() / 1000, limit.sub_windows());
     while b != 0 {
@@ -93,7 +101,7 @@ fn common_divisor(limit: &SlidingWindow) -> u64 {
     a.max(1)
 }
 
-/// The number of the sub-window at an instant.
+/// Returns the number of the sub-window at an instant.
 fn slot_of(limit: &SlidingWindow, now: Nanos) -> u64 {
     let (parts, window) = (u128::from(limit.sub_windows()), u128::from(limit.window_nanos()));
     u64::try_from(u128::from(now.get()) * parts / window).unwrap_or(u64::MAX)

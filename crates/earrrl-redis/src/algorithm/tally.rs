@@ -4,11 +4,11 @@ use earrrl::algorithm::Tally;
 
 use super::fields::{Fields, Packed};
 
-/// Where a record's entries start, and the size of one.
+/// The offset of a record's entries, and the length of one.
 pub(super) const HEADER: usize = 36;
 const ENTRY: usize = 16;
 
-/// A whole record without its tag; slots are `unit` times what is stored.
+/// Reads a whole record without its tag. Slots are `unit` times the stored number.
 pub(super) fn decode(mut record: Fields<'_>, unit: u64) -> Option<Tally> {
     let (oldest, last) = (record.whole(4)? as usize, record.whole(4)? as usize);
     let _sum = record.number()?;
@@ -32,14 +32,13 @@ pub(super) fn encode(tally: &Tally, unit: u64, packed: &mut Packed) {
     }
 }
 
-/// What `summary` in `tally.lua` tells: lumps that have the sum, the slot to leave and the newest slot
-/// of the whole.
+/// Reads a summary of `tally.lua`: two entries that have the sum, the slot to leave and the newest slot of the whole.
 pub(super) fn decode_summary(mut summary: Fields<'_>, unit: u64) -> Option<Tally> {
     let (leaving, newest) = (entry(&mut summary, unit)?, entry(&mut summary, unit)?);
     Some(Tally::from_entries([leaving, newest].into_iter().filter(|(_, cost)| *cost > 0)))
 }
 
-/// One tally with what two count.
+/// Returns one tally with the counts of two.
 pub(super) fn merged(a: &Tally, b: &Tally) -> Tally {
     let mut entries: Vec<_> = a.entries().chain(b.entries()).collect();
     entries.sort_by_key(|(slot, _)| *slot);

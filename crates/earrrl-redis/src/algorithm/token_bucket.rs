@@ -1,5 +1,5 @@
-//! Token bucket, credit pool, gcra: the time at which the pool is full again, as whole microseconds
-//! and a rest in ticks.
+//! Token bucket, credit pool, gcra: the time at which the pool is full again, as whole microseconds and the remaining
+//! ticks.
 
 use earrrl::algorithm::Moment;
 use earrrl::{Cost, Nanos, State, TokenBucket};
@@ -16,7 +16,7 @@ impl OnRedis for TokenBucket {
         [rate.to_bits(), ticks, capacity as u64, (capacity >> 64) as u64]
     }
 
-    /// What is taken back is told as what was paid: the script has two words for it, and no sign.
+    /// Writes the price without its sign: the script has two words for it, and knows whether it takes back.
     fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
         let [full, held, price] = spans(self, terms);
         let step = ((full.0 / 4.0).ceil() + 1000.0).floor();
@@ -57,6 +57,17 @@ impl OnRedis for TokenBucket {
         State::TokenBucket(Moment(full_at.0 + by * self.ticks_per_nano()))
     }
 
+    fn adds(&self) -> bool {
+        true
+    }
+
+    fn moment<'a>(&self, state: &'a mut State) -> Option<&'a mut Moment> {
+        match state {
+            State::TokenBucket(moment) => Some(moment),
+            _ => None,
+        }
+    }
+
     fn adjustments(&self, counted: &State, sum: Cost, _now: Nanos) -> Vec<Adjustment> {
         let State::TokenBucket(full_at) = counted else { return Vec::new() };
         let alone = in_two(full_at.0, self);
@@ -73,24 +84,24 @@ impl OnRedis for TokenBucket {
         }
     }
 
-    /// Microseconds of refill.
+    /// Returns the microseconds of refill that pay for a cost.
     fn takes(&self, cost: Cost) -> f64 {
         self.price(cost) as f64 / ticks_per_micro(self) as f64
     }
 }
 
-/// Ticks of its times in a microsecond.
+/// Returns the number of ticks in a microsecond.
 fn ticks_per_micro(limit: &TokenBucket) -> i128 {
     limit.ticks_per_nano() * 1000
 }
 
-/// Ticks as whole microseconds and a rest.
+/// Returns ticks as whole microseconds and the remaining ticks.
 fn in_two(ticks: i128, limit: &TokenBucket) -> (f64, f64) {
     let micro = ticks_per_micro(limit);
     (ticks.div_euclid(micro) as f64, ticks.rem_euclid(micro) as f64)
 }
 
-/// Capacity, the most that may be missing for a request that is held, and the price.
+/// Returns the time to fill, the most that may be missing for a request that is held, and the price.
 fn spans(limit: &TokenBucket, terms: &Terms<'_>) -> [(f64, f64); 3] {
     let price = limit.price(terms.cost);
     // A full pool pays for its whole capacity, though the price may be rounded up by a tick.

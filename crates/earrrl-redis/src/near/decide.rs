@@ -1,78 +1,55 @@
-//! Requests under rules that a node decides by itself.
+//! Requests under near rules: decided here if possible, and otherwise after an exchange with Redis.
 
 use std::sync::{Arc, MutexGuard};
 
 use earrrl::internal::{Judgement, combine, merge_charges, restore_places};
 use earrrl::{Charge, Cost, Decision, Figures, Mode, Nanos, Wait};
 
-use super::client::{Basis, Client, Loan, Time};
 use super::exchange;
-use super::shard::Shard;
-use super::table::{NearRule, Place};
-use crate::alone;
-use crate::link::Fault;
+use crate::clients::client::{Authority, Client, Lease, Time};
+use crate::clients::shard::{NearRule, Place, Shard};
+use crate::connection::fault::Fault;
 use crate::options::WhenGone;
-use crate::request::{AskedCharge, Request};
+use crate::outage::policy;
+use crate::request::{KeyedCharge, Request};
 use crate::rules::PreparedRule;
 use crate::shared::Shared;
 use crate::status::count;
 
-impl Shared {
-    /// The time by which a client is judged.
-    pub(crate) fn time_of(&self, client: &Client, given: Option<Nanos>, local: Nanos) -> Time {
-        let offset = if given.is_some() { 0 } else { self.near.offsets[client.group].get() };
-        Time { local, offset }
-    }
-
-    /// Does something with a client that this node decides by itself, at the present time.
-    pub(crate) fn with_near<R>(
-        &self,
-        asked: &AskedCharge,
-        given: Option<Nanos>,
-        change: impl FnOnce(&mut Client, Time) -> R,
-    ) -> Option<R> {
-        let local = self.now(given);
-        asked.rule.near.as_ref()?.with(&asked.client, |client| {
-            let time = self.time_of(client, given, local);
-            change(client, time)
-        })
-    }
-}
-
-/// Decides at once, where nobody need be asked.
-pub(crate) fn at_once(
+/// Decides a request without a round trip; returns `None` if Redis must be asked.
+pub(crate) fn decide_here(
     shared: &Shared,
     charges: &[Charge<'_>],
     mode: Mode,
     given: Option<Nanos>,
 ) -> Option<Decision> {
     let [charge] = charges else { return several(shared, charges, mode, given) };
-    let local = |_| given.unwrap_or_else(|| shared.clock.now());
-    let lent = |NearRule { rule, lag }: &NearRule, loan: &mut Loan, group: usize| {
+    let local = |_| given.unwrap_or_else(|| shared.clocks.local());
+    let by_lease = |NearRule { rule, lag }: &NearRule, lease: &mut Lease, group: usize| {
         if mode != Mode::Check || given.is_some() {
             return None;
         }
         let cost = rule.accept(charge.cost).ok()?;
-        let offset = shared.near.offsets[group].get();
-        loan.allow(rule, cost, Time { local: local(*lag), offset })
+        let offset = shared.clocks.offsets[group].get();
+        lease.allow(rule, cost, Time { local: local(*lag), offset })
     };
-    let itself = |NearRule { rule, lag }: &NearRule, client: &mut Client| {
+    let by_client = |NearRule { rule, lag }: &NearRule, client: &mut Client| {
         let (cost, local) = (rule.accept(charge.cost).ok()?, local(*lag));
-        if given.is_some() && client.is_due(local, shared.options.sync) {
+        if given.is_some() && client.sync_elapsed(local, shared.options.sync) {
             return None;
         }
         let time = shared.time_of(client, given, local);
-        client.decide(rule, cost, mode, time, Basis::Share)
+        client.decide(rule, cost, mode, time, Authority::Share)
     };
-    shared.rules.tables.get(charge.rule)?.decide(charge.key, lent, itself)
+    shared.rules.tables.get(charge.rule)?.decide(charge.key, by_lease, by_client)
 }
 
-/// A charge to a client of this node's own.
+/// A charge to a near client.
 struct Part<'a> {
     rule: &'a PreparedRule,
     charge: Charge<'a>,
     place: Place,
-    /// Which of the locks.
+    /// The index of its shard's lock.
     lock: usize,
 }
 
@@ -83,7 +60,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// All or nothing: every client stays locked until all are judged.
+/// Decides a request with several charges, all or nothing: every client stays locked until all are judged.
 fn several(
     shared: &Shared,
     charges: &[Charge<'_>],
@@ -107,7 +84,7 @@ fn several(
     let each = each.map(|((part, judgement), figures)| (&part.rule.rule, judgement, figures));
     let mut decision = combine(*at, each);
     restore_places(&mut decision, &merged);
-    count(&shared.counters.near);
+    count(&shared.connection.counters.near);
     Some(decision)
 }
 
@@ -122,7 +99,7 @@ struct Locked<'a> {
 impl<'a> Locked<'a> {
     fn new(shared: &'a Shared, mut parts: Vec<Part<'a>>) -> Option<Self> {
         let locks = lock(&mut parts)?;
-        Some(Self { shared, parts, locks, local: shared.clock.now() })
+        Some(Self { shared, parts, locks, local: shared.clocks.local() })
     }
 
     fn judge(&mut self, mode: Mode) -> Option<Vec<Judgement>> {
@@ -139,7 +116,7 @@ impl<'a> Locked<'a> {
         })
     }
 
-    /// Does something with every client, in the order of the parts.
+    /// Calls a function with every client, in the order of the parts.
     fn each<R>(
         &mut self,
         change: impl Fn(usize, &Part<'_>, &mut Client, Time) -> Option<R>,
@@ -155,7 +132,7 @@ impl<'a> Locked<'a> {
     }
 }
 
-/// Locks every part's shard once, in one order for all requests.
+/// Locks every part's shard once, in the same order for all requests, so that they cannot deadlock.
 fn lock<'a>(parts: &mut [Part<'a>]) -> Option<Vec<MutexGuard<'a, Shard>>> {
     let shard = |part: &Part<'_>| (part.rule.id, part.place.shard);
     let mut order: Vec<_> = parts.iter().map(shard).collect();
@@ -171,106 +148,106 @@ fn lock<'a>(parts: &mut [Part<'a>]) -> Option<Vec<MutexGuard<'a, Shard>>> {
     locked.collect()
 }
 
-/// How often Redis is asked, where other requests spend meanwhile what was told.
-const ASKS: usize = 3;
+/// The most exchanges of one request: other requests may spend the share that it was waiting for.
+const MAX_EXCHANGES: usize = 3;
 
-/// Asks Redis what this node may do, and then decides; nothing where Redis itself is to decide.
+/// Exchanges the client of a request with Redis, and then decides. Returns `None` if Redis itself must decide.
 pub(crate) async fn ask(shared: &Arc<Shared>, request: &Request) -> Option<Decision> {
-    let asked = match &request.asked[..] {
-        [asked] if asked.rule.is_near => asked,
+    let charge = match &request.charges[..] {
+        [charge] if charge.rule.is_near => charge,
         _ => {
             exchange::send_first(shared, request).await;
             return None;
         }
     };
-    let rule = asked.rule.near.as_ref()?;
-    rule.with_new(&asked.client, |client| client.group = asked.group)?;
-    let cost = if request.mode == Mode::Check { asked.cost } else { Cost::ZERO };
-    for asks in 1..=ASKS {
-        if let Err(fault) = exchange::ask(shared, asked, cost, request.now).await {
-            count(&shared.counters.alone);
-            return gone(shared, request, asked, &fault);
+    let rule = charge.rule.near.as_ref()?;
+    rule.with_new(&charge.client, |client| client.group = charge.group)?;
+    let cost = if request.mode == Mode::Check { charge.cost } else { Cost::ZERO };
+    for attempt in 1..=MAX_EXCHANGES {
+        if let Err(fault) = exchange::ask(shared, charge, cost, request.now).await {
+            count(&shared.connection.counters.alone);
+            return gone(shared, request, charge, &fault);
         }
-        if asks == 1 {
-            count(&shared.counters.shared);
+        if attempt == 1 {
+            count(&shared.connection.counters.shared);
         }
-        if let Some(decision) = decide(shared, request, asked, Basis::Share)? {
+        if let Some(decision) = decide(shared, request, charge, Authority::Share)? {
             return Some(decision);
         }
-        if shared.with_near(asked, request.now, |client, _| client.lacks())? {
+        if shared.with_near(charge, request.now, |client, _| client.is_claimed_by_others())? {
             break;
         }
     }
-    let mut decision = decide(shared, request, asked, Basis::Claimed)??;
+    let mut decision = decide(shared, request, charge, Authority::Refused)??;
     if !decision.allowed && decision.retry_after == Wait::NONE {
         decision.retry_after = Wait::For(shared.options.sync);
     }
     Some(decision)
 }
 
-/// Nothing where the client is not known any more; nothing in it where Redis must be asked.
+/// Decides by the client. Returns `None` if it is not known any more, and `Some(None)` if Redis must be asked.
 fn decide(
     shared: &Shared,
     request: &Request,
-    asked: &AskedCharge,
-    basis: Basis,
+    charge: &KeyedCharge,
+    authority: Authority,
 ) -> Option<Option<Decision>> {
-    let rule = &asked.rule.rule;
-    shared.with_near(asked, request.now, |client, time| {
-        client.decide(rule, asked.cost, request.mode, time, basis)
+    let rule = &charge.rule.rule;
+    shared.with_near(charge, request.now, |client, time| {
+        client.decide(rule, charge.cost, request.mode, time, authority)
     })
 }
 
-/// By the policy, or by what was last known.
+/// Decides while Redis is gone: by the policy, which may be the client's last known state.
 fn gone(
     shared: &Shared,
     request: &Request,
-    asked: &AskedCharge,
+    charge: &KeyedCharge,
     fault: &Fault,
 ) -> Option<Decision> {
     if let Fault::Record(_) = fault {
-        // Its record can't be used: nothing that is sent can arrive.
-        if shared.with_near(asked, request.now, |client, _| client.give_up()) == Some(true) {
-            count(&shared.counters.not_handed_over);
+        // The record can't be used, so nothing that is sent can arrive.
+        if shared.with_near(charge, request.now, |client, _| client.drop_in_flight()) == Some(true)
+        {
+            count(&shared.connection.counters.not_handed_over);
         }
     }
-    let now = shared.now(request.now);
+    let now = shared.clocks.now(request.now);
     match shared.options.when_gone {
-        WhenGone::Local => decide(shared, request, asked, Basis::State)?,
-        WhenGone::Allow => Some(alone::by_fiat(request, now, true)),
-        WhenGone::Deny => Some(alone::by_fiat(request, now, false)),
+        WhenGone::Local => decide(shared, request, charge, Authority::StateOnly)?,
+        WhenGone::Allow => Some(policy::decide_alike(request, now, true)),
+        WhenGone::Deny => Some(policy::decide_alike(request, now, false)),
     }
 }
 
-/// Redis has decided itself about clients of this node's.
+/// Invalidates what is known of a request's clients, since Redis itself has decided about them.
 pub(crate) fn decided_elsewhere(shared: &Shared, request: &Request) {
-    for asked in &request.asked {
-        if let Some(table) = asked.rule.near.as_ref().filter(|_| asked.rule.is_near) {
-            table.with_new(&asked.client, |client| {
-                client.group = asked.group;
-                client.is_stale(shared.now(request.now));
+    for charge in &request.charges {
+        if let Some(table) = charge.rule.near.as_ref().filter(|_| charge.rule.is_near) {
+            table.with_new(&charge.client, |client| {
+                client.group = charge.group;
+                client.invalidate(shared.clocks.now(request.now));
             });
         }
     }
 }
 
-/// Takes a request back that Redis was not sent; answers whether there was one.
+/// Takes a request back that Redis was not sent, and returns true if there was one.
 pub(crate) fn take_back(
     shared: &Shared,
-    asked: &AskedCharge,
+    charge: &KeyedCharge,
     charged_at: Option<Nanos>,
     now: Option<Nanos>,
 ) -> bool {
-    let limit = asked.rule.rule.limit();
-    let back = |client: &mut Client, time| client.take_back(limit, asked.cost, charged_at, time);
-    shared.with_near(asked, now, back).unwrap_or_default()
+    let limit = charge.rule.rule.limit();
+    let back = |client: &mut Client, time| client.take_back(limit, charge.cost, charged_at, time);
+    shared.with_near(charge, now, back).unwrap_or_default()
 }
 
-/// Sends what Redis lacks of a client, and hears what it has: before its record is changed otherwise, and
-/// after.
-pub(crate) async fn refresh(shared: &Arc<Shared>, asked: &AskedCharge, now: Option<Nanos>) {
-    let Some(table) = &asked.rule.near else { return };
-    if exchange::ask(shared, asked, Cost::ZERO, now).await.is_err() {
-        table.with(&asked.client, |client| client.is_stale(shared.now(now)));
+/// Exchanges a client before or after its record is changed otherwise.
+pub(crate) async fn refresh(shared: &Arc<Shared>, charge: &KeyedCharge, now: Option<Nanos>) {
+    let Some(table) = &charge.rule.near else { return };
+    if exchange::ask(shared, charge, Cost::ZERO, now).await.is_err() {
+        table.with(&charge.client, |client| client.invalidate(shared.clocks.now(now)));
     }
 }

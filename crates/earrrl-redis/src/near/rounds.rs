@@ -1,4 +1,4 @@
-//! What goes on in the background: again and again, the clients of whom something was decided are exchanged.
+//! Background exchanges: every `sync`, the clients for which this node decided are exchanged with Redis.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,52 +7,53 @@ use earrrl::{Charge, Cost, Nanos};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::client::Due;
-use super::exchange::{Unfinished, begin, exchange_one, finish};
-use super::table::SHARDS;
-use crate::convert::convert;
-use crate::link::{Fault, Link};
-use crate::request::AskedCharge;
+use super::exchange::{Unfinished, begin, exchange, finish};
+use crate::calls::contribute::Arguments;
+use crate::calls::convert::convert;
+use crate::clients::client::Urgency;
+use crate::clients::table::SHARDS;
+use crate::connection::fault::Fault;
+use crate::connection::link::Link;
+use crate::request::KeyedCharge;
 use crate::rules::PreparedRule;
 use crate::shared::Shared;
 use crate::status::count;
 
-/// Clients of each rule that are exchanged in a second, of those that could wait once.
+/// The clients of each rule that are exchanged in a second before they must be.
 const EARLY: f64 = 5000.0;
-/// Clients in one write, and writes of a group under way.
-const AT_ONCE: usize = 64;
-const UNDER_WAY: usize = 16;
-/// How long an answer to them is waited for. Nothing is lost then, and nothing counts twice.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How long the next round waits for groups that are not done with this one.
-const LAG: Duration = Duration::from_millis(100);
-/// How often a node says that it is alive, and how long it counts as such.
-const BEAT: Duration = Duration::from_secs(1);
+/// The most clients in one write, and the most writes of a group in flight.
+const BATCH: usize = 64;
+const MAX_IN_FLIGHT: usize = 16;
+/// The timeout of a write. Afterwards it is sent again: nothing is lost, and nothing counts twice.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// The time that a round waits for slow groups before the next round begins without them.
+const GROUP_TIMEOUT: Duration = Duration::from_millis(100);
+/// The interval of heartbeats, and how long a node counts as alive after one.
+const HEARTBEAT: Duration = Duration::from_secs(1);
 const ALIVE: Duration = Duration::from_secs(10);
 
 /// A client that is to be exchanged.
 type DueClient = (Arc<PreparedRule>, Box<[u8]>);
 
 pub(crate) async fn run(shared: Arc<Shared>) {
-    let groups = shared.breakers.groups().map(|_| JoinSet::new()).collect();
-    let mut rounds = Rounds { shared, groups, beat: None, beating: JoinSet::new() };
+    let groups = shared.connection.breakers.groups().map(|_| JoinSet::new()).collect();
+    let mut rounds = Rounds { shared, groups, last_heartbeat: None, heartbeat: JoinSet::new() };
     loop {
         sleep(rounds.shared.options.sync).await;
-        // By a caller's time, clients are exchanged before their requests are decided.
-        if rounds.shared.last_given().is_none() {
+        // With callers' times, clients are exchanged when their requests are decided.
+        if rounds.shared.clocks.last_given().is_none() {
             rounds.next().await;
         }
     }
 }
 
-/// Each group's clients are exchanged by themselves: one whose shard does not answer misses the next rounds, and
-/// keeps no other waiting.
+/// The rounds of all groups. Each group's clients are exchanged in a task of its own: a group whose shard does not answer
+/// misses the next rounds, and delays no other.
 struct Rounds {
     shared: Arc<Shared>,
     groups: Vec<JoinSet<bool>>,
-    /// When this node last said that it is alive, and where it is saying so.
-    beat: Option<Instant>,
-    beating: JoinSet<()>,
+    last_heartbeat: Option<Instant>,
+    heartbeat: JoinSet<()>,
 }
 
 impl Rounds {
@@ -61,13 +62,13 @@ impl Rounds {
         if rules.iter().all(|rule| rule.near.is_none()) {
             return;
         }
-        self.say_alive();
+        self.beat();
         let idle = |group: &mut JoinSet<bool>| {
             while group.try_join_next().is_some() {}
             group.is_empty()
         };
         let idle: Vec<bool> = self.groups.iter_mut().map(idle).collect();
-        let open = self.shared.breakers.open_groups() == idle.len();
+        let open = self.shared.connection.breakers.open_groups() == idle.len();
         if idle.contains(&true) && !open {
             for (group, clients) in due(&self.shared, &rules).into_iter().enumerate() {
                 match idle[group] {
@@ -76,16 +77,18 @@ impl Rounds {
                         let round = exchange_group(self.shared.clone(), clients);
                         self.groups[group].spawn(round);
                     }
-                    false => clients.iter().for_each(|(rule, key)| later(&self.shared, rule, key)),
+                    false => {
+                        clients.iter().for_each(|(rule, key)| retry_later(&self.shared, rule, key))
+                    }
                 }
             }
         }
         if self.end().await && !open {
-            self.shared.near.exchanged(self.shared.clock.now());
+            self.shared.node.set_exchanged(self.shared.clocks.local());
         }
     }
 
-    /// Waits for the groups; answers whether all were exchanged.
+    /// Waits for the groups, and returns true if all were exchanged.
     async fn end(&mut self) -> bool {
         let mut whole = true;
         let all = async {
@@ -95,71 +98,71 @@ impl Rounds {
                 }
             }
         };
-        timeout(LAG, all).await.is_ok() && whole
+        timeout(GROUP_TIMEOUT, all).await.is_ok() && whole
     }
 
-    fn say_alive(&mut self) {
-        while self.beating.try_join_next().is_some() {}
+    fn beat(&mut self) {
+        while self.heartbeat.try_join_next().is_some() {}
         let known = self.shared.options.nodes.is_some();
-        let lately = self.beat.is_some_and(|beat| beat.elapsed() < BEAT);
-        if !known && !lately && self.beating.is_empty() {
-            self.beat = Some(Instant::now());
-            self.beating.spawn(heartbeat(self.shared.clone()));
+        let is_recent = self.last_heartbeat.is_some_and(|last| last.elapsed() < HEARTBEAT);
+        if !known && !is_recent && self.heartbeat.is_empty() {
+            self.last_heartbeat = Some(Instant::now());
+            self.heartbeat.spawn(heartbeat(self.shared.clone()));
         }
     }
 }
 
-/// Says that this node is alive, and hears how many are.
+/// Reports that this node is alive, and learns how many are.
 async fn heartbeat(shared: Arc<Shared>) {
-    let key = shared.keys.nodes().into_bytes();
-    let Ok(mut link) = shared.link(shared.group(&key)) else { return };
-    let args = [shared.near.node.to_vec(), ALIVE.as_millis().to_string().into_bytes()];
+    let key = shared.connection.keys.nodes().into_bytes();
+    let Ok(mut link) = shared.connection.link(shared.connection.group(&key)) else { return };
+    let args = [shared.node.name.to_vec(), ALIVE.as_millis().to_string().into_bytes()];
     let keys = [key];
-    let call = link.call(&shared.scripts.nodes, &keys, &args);
-    if let Ok(Ok(redis::Value::Int(nodes))) = timeout(PATIENCE, call).await {
-        shared.near.set_nodes(u32::try_from(nodes).unwrap_or(1));
+    let call = link.call(&shared.connection.scripts.nodes, &keys, &args);
+    if let Ok(Ok(redis::Value::Int(nodes))) = timeout(TIMEOUT, call).await {
+        shared.node.set_nodes(u32::try_from(nodes).unwrap_or(1));
     }
 }
 
-/// The clients of each group that are to be exchanged now. Those that can wait may do so until their claims are half
-/// over, in time for another round.
+/// Takes the clients of each group that are to be exchanged now. Clients that take turns wait for at most three eighths
+/// of their claim's time, which leaves time for another round before the claim is half over.
 fn due(shared: &Shared, rules: &[Arc<PreparedRule>]) -> Vec<Vec<DueClient>> {
-    let mut groups: Vec<_> = shared.breakers.groups().map(|_| Vec::new()).collect();
+    let mut groups: Vec<_> = shared.connection.breakers.groups().map(|_| Vec::new()).collect();
     let sync = shared.options.sync;
     let early = (EARLY * sync.as_secs_f64() / SHARDS as f64).ceil() as usize;
     for rule in rules {
         let Some(table) = &rule.near else { continue };
-        if !rule.is_near && table.owed() == 0 {
+        if !rule.is_near && table.pending() == 0 {
             table.clear();
             continue;
         }
-        let waits = (rule.lease * 3 / 8).saturating_sub(sync).as_nanos() as u64;
-        let by = Nanos::new(shared.clock.now().get().saturating_sub(waits));
-        for listed in table.take_due(by, early) {
-            groups[listed.group].push((rule.clone(), listed.key));
+        let waits = (rule.claim_ttl * 3 / 8).saturating_sub(sync).as_nanos() as u64;
+        let by = Nanos::new(shared.clocks.local().get().saturating_sub(waits));
+        for queued in table.take_due(by, early) {
+            groups[queued.group].push((rule.clone(), queued.key));
         }
     }
     groups
 }
 
-/// Has a client exchanged in the next round.
-fn later(shared: &Shared, rule: &PreparedRule, key: &[u8]) {
+/// Queues a client for the next round.
+fn retry_later(shared: &Shared, rule: &PreparedRule, key: &[u8]) {
     if let Some(table) = &rule.near {
-        table.with(key, |client| client.list(Due::Soon, shared.clock.now()));
+        table.with(key, |client| client.request_exchange(Urgency::Urgent, shared.clocks.local()));
     }
 }
 
-/// Answers whether all were exchanged.
+/// Exchanges clients of one group, and returns true if all were exchanged.
 async fn exchange_group(shared: Arc<Shared>, clients: Vec<DueClient>) -> bool {
     let (mut tasks, mut whole) = (JoinSet::new(), true);
-    for some in clients.chunks(AT_ONCE) {
-        if tasks.len() >= UNDER_WAY {
+    for some in clients.chunks(BATCH) {
+        if tasks.len() >= MAX_IN_FLIGHT {
             whole &= matches!(tasks.join_next().await, Some(Ok(true)));
         }
-        let asked = some.iter().map(|(rule, key)| {
-            shared.asked(rule.clone(), &Charge { rule: rule.id, key, cost: Cost::ZERO }, 0)
+        let charge = some.iter().map(|(rule, key)| {
+            shared.keyed(rule.clone(), &Charge { rule: rule.id, key, cost: Cost::ZERO }, 0)
         });
-        tasks.spawn(exchange_some(shared.clone(), asked.collect()));
+        tasks.spawn(exchange_batch(shared.clone(), charge.collect()));
     }
     while let Some(task) = tasks.join_next().await {
         whole &= matches!(task, Ok(true));
@@ -167,62 +170,66 @@ async fn exchange_group(shared: Arc<Shared>, clients: Vec<DueClient>) -> bool {
     whole
 }
 
-/// Exchanges some clients of one group in one write. Those whose exchange fails are on the list again.
-async fn exchange_some(shared: Arc<Shared>, all: Vec<AskedCharge>) -> bool {
-    let link = all.first().and_then(|asked| shared.link(asked.group).ok());
+/// Exchanges some clients of one group in one write, and returns true if all were exchanged. The others are queued again.
+async fn exchange_batch(shared: Arc<Shared>, all: Vec<KeyedCharge>) -> bool {
+    let link = all.first().and_then(|charge| shared.connection.link(charge.group).ok());
     let Some(mut link) = link else {
-        all.iter().for_each(|asked| later(&shared, &asked.rule, &asked.client));
+        all.iter().for_each(|charge| retry_later(&shared, &charge.rule, &charge.client));
         return false;
     };
     let (mut calls, mut commands) = (Vec::new(), Vec::new());
-    for asked in all {
-        let Some((call, keys, args)) = begin(&shared, &asked, Cost::ZERO, None) else { continue };
-        let script = shared.scripts.near(asked.rule.kind);
+    for charge in all {
+        let Some((call, Arguments { keys, args })) = begin(&shared, &charge, Cost::ZERO, None)
+        else {
+            continue;
+        };
+        let script = shared.connection.scripts.near(charge.rule.kind);
         commands.push(Link::command("EVALSHA", &script.hash, &keys, &args));
-        calls.push((asked, call));
+        calls.push((charge, call));
     }
-    let sent = shared.clock.now();
-    let answers = timeout(PATIENCE, link.send_all(commands)).await.unwrap_or_default();
+    let sent = shared.clocks.local();
+    let answers = timeout(TIMEOUT, link.send_all(commands)).await.unwrap_or_default();
     let (mut answers, mut whole) = (answers.into_iter(), true);
-    for (asked, call) in calls {
-        let done = answers.next().map(|answer| finish(&shared, &asked, &call, answer, sent, None));
-        whole &= settle(&shared, &mut link, &asked, done).await;
+    for (charge, call) in calls {
+        let done = answers.next().map(|answer| finish(&shared, &charge, &call, answer, sent, None));
+        whole &= conclude(&shared, &mut link, &charge, done).await;
     }
     whole
 }
 
-/// Sees to a client that may not have been exchanged; answers whether nothing is left to do.
-async fn settle(
+/// Concludes the exchange of one client, and returns true if nothing is left to do.
+async fn conclude(
     shared: &Arc<Shared>,
     link: &mut Link,
-    asked: &AskedCharge,
+    charge: &KeyedCharge,
     done: Option<Result<(), Unfinished>>,
 ) -> bool {
     match done {
         Some(Ok(())) => {
-            count(&shared.counters.exchanged);
+            count(&shared.connection.counters.exchanged);
             return true;
         }
         Some(Err(Unfinished::Failed(Fault::Record(why)))) => {
-            shared.failed(asked.group, &Fault::Record(why));
-            shared.with_near(asked, None, |client, _| client.give_up());
-            count(&shared.counters.not_handed_over);
+            shared.connection.failed(charge.group, &Fault::Record(why));
+            shared.with_near(charge, None, |client, _| client.drop_in_flight());
+            count(&shared.connection.counters.not_handed_over);
             return true;
         }
-        Some(Err(Unfinished::Failed(fault))) => shared.failed(asked.group, &fault),
+        // It is sent again with its states moved to the new time.
+        Some(Err(Unfinished::ClockSet)) | None => {}
+        Some(Err(Unfinished::Failed(fault))) => shared.connection.failed(charge.group, &fault),
         Some(Err(Unfinished::Foreign(at))) => {
-            timeout(PATIENCE, convert(shared, link, asked, at)).await.ok();
+            timeout(TIMEOUT, convert(shared, link, charge, at)).await.ok();
         }
-        // By itself it goes with the script's text: its shard may have lost that, or be led by a replica now.
-        Some(Err(Unfinished::Unknown)) => {
-            let call = exchange_one(shared, link.clone(), asked, Cost::ZERO, None);
-            if let Ok(Ok(())) = timeout(PATIENCE, call).await {
-                count(&shared.counters.exchanged);
+        // Alone, it is sent with the script's text: a shard may have lost that, or a replica may have taken over.
+        Some(Err(Unfinished::NoScript)) => {
+            let call = exchange(shared, link.clone(), charge, Cost::ZERO, None);
+            if let Ok(Ok(())) = timeout(TIMEOUT, call).await {
+                count(&shared.connection.counters.exchanged);
                 return true;
             }
         }
-        None => {}
     }
-    later(shared, &asked.rule, &asked.client);
+    retry_later(shared, &charge.rule, &charge.client);
     false
 }

@@ -1,8 +1,9 @@
 -- A node that decides by itself exchanges what it knows of a client. KEYS[1] is the client's record,
 -- KEYS[2] what the nodes claim of it. ARGV[1] has the node, the number of what it has counted, how much
 -- must be free, what it takes then, what it would like to take, the least that is worth a claim, how
--- many nodes there are, how long a claim holds (0: none is made), the time, if it is not Redis's, and
--- the parameters for the cost that is judged; ARGV[2…] what it has counted, as in adjust.lua.
+-- many nodes there are, how long a claim holds (0: none is made), the time, if it is not Redis's, what
+-- the node takes Redis's time to be, and the parameters for the cost that is judged; ARGV[2…] what it
+-- has counted, as in adjust.lua. If that time is wrong, so are those of the counts: EXPIRED.
 -- Answers the verdict, FOREIGN or another, the time, what the node may spend until the claim ends, how
 -- many other nodes know the client, how much was missing of what must be free, and the state.
 --
@@ -10,10 +11,12 @@
 -- since when. What has been added already is not added again, so a node may send it until it is told.
 
 local key, time = KEYS[1], ''
-local node, number, need, take, like, least, nodes, lease, now = unpack('<c8dddddddd', ARGV[1])
+local node, number, need, take, like, least, nodes, lease, now, present =
+  unpack('<c8ddddddddd', ARGV[1])
 if now < 0 then
   local parts = call('TIME')
   now, time = parts[1] * 1000000 + parts[2], parts[1] .. '.' .. parts[2]
+  if math.abs(now - present) > 5000000 then return EXPIRED .. time .. ' ' end
 end
 
 -- Judges; `add` adds what the node has counted.
@@ -57,7 +60,7 @@ if number > last then
   end
   last = number
 end
-local verdict, state, spare = see(ARGV[1], 73, false)
+local verdict, state, spare = see(ARGV[1], 81, false)
 if verdict == FOREIGN then return FOREIGN .. time .. ' ' end
 
 -- What is free is for the nodes that hold none of it, in equal parts, unless more is asked for now.

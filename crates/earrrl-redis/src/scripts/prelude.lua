@@ -13,9 +13,9 @@
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
 
 -- Verdicts. HELD is over the limit, but for no longer than the rule's `delay` may hold it. FOREIGN:
--- the record was written under other parameters; the caller converts it and asks again. PAST: the
--- call came after its caller has decided without it.
-local ALLOWED, HELD, OVER, FOREIGN, PAST = '0', '1', '2', '3', '4'
+-- the record was written under other parameters; the caller converts it and asks again. EXPIRED: the
+-- call came after its caller has decided without it, or with a wrong idea of Redis's time.
+local ALLOWED, HELD, OVER, FOREIGN, EXPIRED = '0', '1', '2', '3', '4'
 
 -- Milliseconds that a node's receipts live after it was last there: also where the clock is set forward
 -- by an hour.

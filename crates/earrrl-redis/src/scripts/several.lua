@@ -7,7 +7,7 @@ local time = ''
 if now < 0 then
   local parts = call('TIME')
   now, time = parts[1] * 1000000 + parts[2], parts[1] .. '.' .. parts[2]
-  if now > latest then return time .. ' ' .. PAST .. '\0' end
+  if now > latest then return time .. ' ' .. EXPIRED .. '\0' end
 end
 
 -- Judges: verdict, charge, answer.

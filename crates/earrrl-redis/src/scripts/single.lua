@@ -7,7 +7,7 @@ local key, time, verdict, state = KEYS[1]
 if now < 0 then
   time = call('TIME')
   now = time[1] * 1000000 + time[2]
-  if now > latest then return PAST .. time[1] .. '.' .. time[2] .. ' ' end
+  if now > latest then return EXPIRED .. time[1] .. '.' .. time[2] .. ' ' end
 end
 --[[ judge ]]
 -- Flags: 1 may store, 2 strict, 8 prolongs the receipts' life.

@@ -59,7 +59,7 @@ fn decide_all(
     let mut take_one = |clients: &ClientNumbers, request: LoggedRequest| -> io::Result<()> {
         configured.decide(clients, request, |told| match lines {
             true => {
-                let client = told.client.map(|client| names.of(client));
+                let client = told.client.as_ref().map(|client| names.of(client));
                 report::write_line(out, request.time, &told, json!(client))
             }
             false => Ok(()),

@@ -128,8 +128,9 @@ impl ValuePattern {
         let before = match attribute {
             "path" if !before.starts_with('/') && text != "*" => return Err(no_path(text)),
             "path" if is_prefix => paths.normalize_prefix(before),
-            "path" => paths.normalize(before).into_owned(),
+            "path" => paths.normalize_text(before),
             "method" => before.to_ascii_uppercase(),
+            "host" => before.to_ascii_lowercase(),
             _ => before.to_owned(),
         };
         Ok(match (is_prefix, before.strip_suffix('/')) {

@@ -42,6 +42,8 @@ pub struct RuleConfig {
     pub capacity: Option<usize>,
     /// Where in the file that is said.
     pub capacity_place: Option<Range<usize>>,
+    /// The verdict where the rule cannot be judged.
+    pub on_error: OnError,
     /// Who decides, where clients' states are in Redis.
     pub consistency: Consistency,
     /// Requests that it leaves alone: one match is enough.
@@ -61,6 +63,7 @@ impl RuleConfig {
             cost: CostSource::Fixed(Cost::ONE),
             capacity: None,
             capacity_place: None,
+            on_error: OnError::Allow,
             consistency: Consistency::Exact,
             exempt: Vec::new(),
             overrides: Vec::new(),
@@ -115,6 +118,16 @@ pub enum CostSource {
     ByPath(Vec<(Condition, Cost)>),
     /// The attribute of this name; 1 without it.
     Attribute(String),
+}
+
+/// The verdict of a rule that cannot be judged, since what keeps its clients' states failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnError {
+    /// The other rules decide.
+    #[default]
+    Allow,
+    /// The request is denied.
+    Deny,
 }
 
 /// How requests are read, which decides what is meant by a path and by a client.
@@ -184,6 +197,7 @@ fn validate(
         conditions: conditions("match", &file.matching, paths, problems),
         cost,
         capacity: value::capacity(file.capacity.as_ref(), problems),
+        on_error: on_error(file, problems),
         consistency: consistency(file, problems),
         capacity_place: file.capacity.as_ref().map(Spanned::span),
         exempt: clients(conditions("exempt", &file.exempt, paths, problems)),
@@ -195,6 +209,19 @@ fn validate(
 fn max_cost(file: &file::RuleTable, problems: &mut Problems) -> Option<Cost> {
     let field = file.max_cost.as_ref()?;
     value::cost("max_cost", field.get_ref(), |problem| problems.add(field.span(), problem))
+}
+
+fn on_error(file: &file::RuleTable, problems: &mut Problems) -> OnError {
+    let Some(field) = &file.on_error else { return OnError::Allow };
+    match field.get_ref().as_str() {
+        "allow" => OnError::Allow,
+        "deny" => OnError::Deny,
+        other => {
+            let shown = other.escape_debug();
+            problems.add(field.span(), format!("on_error: `{shown}` is none of allow, deny"));
+            OnError::Allow
+        }
+    }
 }
 
 fn consistency(file: &file::RuleTable, problems: &mut Problems) -> Consistency {
@@ -359,6 +386,11 @@ fn passable(rule: &Rule, cost: &CostSource, span: Range<usize>, problems: &mut P
         CostSource::Attribute(_) => Vec::new(),
     };
     for cost in costs {
+        if cost > rule.max_cost() {
+            let max_cost = rule.max_cost();
+            problems.add(span.clone(), format!("cost: {cost} is above max_cost, {max_cost}"));
+            continue;
+        }
         let (_, decision) = rule.limit().decide(None, Nanos::ZERO, cost, Mode::Peek);
         if decision.retry_after == Wait::Never {
             let most = Quota::of(rule.limit()).units;

@@ -35,10 +35,10 @@ impl AttributeNames {
     }
 
     /// Names and values of a key that [`AttributeNames::key`] has made.
-    pub(crate) fn pairs<'a>(&'a self, key: &'a [u8]) -> Vec<(Cow<'a, str>, Cow<'a, str>)> {
+    pub(crate) fn pairs<'a>(&'a self, key: &'a [u8]) -> Vec<(Cow<'a, str>, Cow<'a, [u8]>)> {
         let values = split(key, self.attributes.len()).unwrap_or_default();
         let pairs = self.attributes.iter().zip(values).filter(|(_, value)| !value.is_empty());
-        pairs.map(|((name, _), value)| (name.into(), String::from_utf8_lossy(value))).collect()
+        pairs.map(|((name, _), value)| (name.into(), value.into())).collect()
     }
 }
 

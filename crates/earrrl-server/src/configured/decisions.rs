@@ -1,6 +1,7 @@
 //! A server's configuration tried on a log, by the server's own code: a line is a request with its
 //! attributes, which every rule that matches judges, all or nothing.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use earrrl::{Decision, EngineError, ManualClock, Mode, Nanos};
@@ -71,8 +72,8 @@ pub(crate) struct ClientTally {
 
 /// What became of one request.
 pub(crate) struct RequestFate<'a> {
-    /// The client's address, as the server tells it.
-    pub(crate) client: Option<&'a str>,
+    /// The client's address, as the server finds it.
+    pub(crate) client: Option<Cow<'a, str>>,
     /// The rule that the figures come from.
     pub(crate) rule: Option<&'a str>,
     /// The decision; none where no rule applies.
@@ -145,7 +146,7 @@ impl Configured {
         // Memory answers at once.
         let answer =
             self.service.ask_matching(&rules, &attributes, Mode::Check.into()).now_or_never();
-        let answer = match answer {
+        let answer = match answer.map(Answer::judged) {
             Some(Ok(answer)) => answer,
             Some(Err(error)) => {
                 self.invalid.0 += 1;
@@ -166,7 +167,8 @@ impl Configured {
         }
         count((&mut self.tallies, row), self.now, &rules, &attributes, &answer);
         let rule = answer.rule().map(|(rule, _)| rule.name.as_str());
-        tell(RequestFate { client: attributes.get("client"), rule, decision })
+        let client = attributes.get("client").map(String::from_utf8_lossy);
+        tell(RequestFate { client, rule, decision })
     }
 }
 

@@ -3,6 +3,7 @@
 mod counter;
 mod family;
 mod outcomes;
+mod passed;
 
 use prometheus::core::Collector as _;
 use prometheus::process_collector::ProcessCollector;
@@ -11,6 +12,7 @@ use prometheus::{Encoder as _, TextEncoder};
 pub use counter::{Counter, Histogram};
 pub use family::{Family, Labels};
 pub use outcomes::{Outcomes, RuleOutcomes};
+pub use passed::{PassReason, PassedUnjudged};
 
 use counter::CountsByName;
 use outcomes::OUTCOMES;
@@ -40,6 +42,8 @@ pub struct Metrics {
     pub resp_requests: Counter,
     /// Requests that no rule was for.
     pub unmatched: Counter,
+    /// Proxied requests that passed without a verdict.
+    pub unjudged: PassedUnjudged,
     /// Requests that could not be understood.
     pub malformed: Counter,
     /// Wrong tokens.
@@ -93,15 +97,18 @@ impl Metrics {
         text
     }
 
-    fn by_label(&self) -> [Family; 6] {
+    fn by_label(&self) -> [Family; 7] {
         let errors = self.resp_errors.seen(&CODES);
         let responses = self.http_responses.seen(&STATUSES);
         let calls = self.grpc_responses.seen(&GRPC_CODES);
         let requests = responses.iter().map(|(_, count)| count).sum();
+        let unjudged = self.unjudged.each().map(|(reason, count)| (reason, count as f64));
         let version = [(env!("CARGO_PKG_VERSION"), 1.0)];
         [
             Family::counter("earrrl_decisions_total", "Decisions by rule and outcome.")
                 .with_labels(self.decisions()),
+            Family::counter("earrrl_unjudged_total", "Proxied requests passed without a verdict.")
+                .labelled("reason", unjudged),
             Family::counter("earrrl_resp_errors_total", "Errors answered over RESP.")
                 .labelled("code", errors),
             Family::counter("earrrl_http_requests_total", "HTTP requests that were answered.")

@@ -1,43 +1,48 @@
-//! Whether a proxy may pass a request on: what the request is, however the proxy tells it, and the
-//! verdict. `/v1/authz` and Envoy's `ext_authz` are two ways to ask this.
+//! Decides for a proxy if it may pass a request on. `/v1/authz` and Envoy's `ext_authz` are two ways to
+//! ask this.
+//!
+//! Nothing that a client can send leads to an error: proxies serve a request whose check failed. A
+//! request that cannot be read is denied; a rule that cannot be judged leaves the verdict to the others,
+//! or denies (`on_error`).
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use axum::http::StatusCode;
-use earrrl::Mode;
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use earrrl::{Mode, Outcome};
+use earrrl_tower::problem::CONTENT_TYPE;
 
-use super::http::answer::{self, Verdict};
+use super::http::answer::{self, ACTION, Verdict};
+use super::http::problem::Problem;
+use crate::metrics::PassReason;
 use crate::server::Server;
 use crate::service::ask::{Answer, Manner};
-use crate::service::attributes::Attributes;
-use crate::service::error::AskError;
+use crate::service::attributes::{Attributes, bytes};
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 /// A request that a proxy asks about.
 #[derive(Debug, Default)]
 pub(super) struct ProxiedRequest<'a> {
-    pub(super) method: Cow<'a, str>,
+    pub(super) method: Cow<'a, [u8]>,
     /// The path, with a query or without.
-    pub(super) target: Cow<'a, str>,
-    pub(super) host: Option<Cow<'a, str>>,
-    pub(super) proto: Option<Cow<'a, str>>,
-    /// The peer of the proxy that asks, or that proxy itself where its headers tell the rest.
+    pub(super) target: Cow<'a, [u8]>,
+    pub(super) host: Option<Cow<'a, [u8]>>,
+    pub(super) proto: Option<Cow<'a, [u8]>>,
+    /// The peer of the proxy that asks, or that proxy itself where its headers name the client.
     pub(super) peer: Option<IpAddr>,
 }
 
-/// Decides under every rule that matches. Of the headers those are read that rules name; `header`
-/// finds one by its name in lower case. `then` sees the decision beside the verdict.
-///
-/// # Errors
-/// When no decision can be had.
+/// Decides under every rule that matches. Only the headers that rules name are read; `header` finds
+/// one by its name in lower case. `then` sees the decision beside the verdict.
 pub(super) async fn decide<'a, T>(
     server: &Server,
     asked: ProxiedRequest<'a>,
-    header: impl Fn(&str) -> Option<Cow<'a, str>>,
+    header: impl Fn(&str) -> Option<Cow<'a, [u8]>>,
     then: impl FnOnce(Verdict, &Answer<'_>) -> T,
-) -> Result<T, AskError> {
+) -> T {
     let rules = server.service.rules();
-    let peer = asked.peer.map(|peer| Cow::Owned(peer.to_string()));
+    let peer = asked.peer.map(|peer| bytes(peer.to_string().into()));
     let known = [
         ("method", Some(asked.method)),
         ("path", Some(asked.target)),
@@ -52,8 +57,37 @@ pub(super) async fn decide<'a, T>(
     });
     let attributes = Attributes::new(known.chain(named), &rules.reading);
     let manner = Manner { mode: Mode::Check, available: true };
-    let answer = server.service.ask_matching(&rules, &attributes, manner).await?;
-    let denied = StatusCode::from_u16(rules.deny_status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-    let verdict = answer::authorize(&answer, denied, server.config.x_ratelimit_headers);
-    Ok(then(verdict, &answer))
+    let answer = server.service.ask_matching(&rules, &attributes, manner).await;
+    let mut verdict = match &answer.unjudged {
+        Some(unjudged) if answer.is_denied_by_error() => {
+            refuse(rules.deny_status, &format!("rule {}: no verdict", unjudged.rule.name))
+        }
+        unjudged => {
+            if unjudged.is_some() && !answer.is_over() {
+                server.service.metrics.unjudged.count(PassReason::RuleFailed);
+            }
+            let status = status(rules.deny_status);
+            answer::authorize(&answer, status, server.config.x_ratelimit_headers)
+        }
+    };
+    let is_grpc = |kind: Cow<'_, [u8]>| kind.starts_with(b"application/grpc");
+    if verdict.status() != StatusCode::OK && header("content-type").is_some_and(is_grpc) {
+        // Envoy would say UNAVAILABLE, upon which clients try again at once.
+        verdict.headers_mut().insert(GRPC_STATUS, HeaderValue::from_static("8"));
+    }
+    then(verdict, &answer)
+}
+
+/// Denies a request for another reason than a limit.
+pub(super) fn refuse(deny_status: u16, why: &str) -> Verdict {
+    let status = status(deny_status);
+    let mut verdict = Verdict::new(Problem::new(status, why).to_json().to_string().into_bytes());
+    *verdict.status_mut() = status;
+    verdict.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
+    verdict.headers_mut().insert(ACTION, HeaderValue::from_static(Outcome::Deny.name()));
+    verdict
+}
+
+fn status(deny_status: u16) -> StatusCode {
+    StatusCode::from_u16(deny_status).unwrap_or(StatusCode::TOO_MANY_REQUESTS)
 }

@@ -1,4 +1,6 @@
-//! Asking: the rules that a request is charged under decide, and what each said is counted.
+//! Decides requests by the rules that they are charged under, and counts each rule's outcome.
+
+use std::borrow::Cow;
 
 use earrrl::table::KeyHash;
 use earrrl::{Brief, Charge, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome};
@@ -8,36 +10,38 @@ use smallvec::SmallVec;
 use super::Service;
 use super::attributes::Attributes;
 use super::error::AskError;
-use super::key::{Key, check_key};
+use super::key::{Key, bounded, bounded_owned};
 use super::rules::{ActiveRule, ActiveRules, PreparedLimit};
+use crate::config::rule::OnError;
 
-/// A request's share of one rule.
+/// A request to one rule, by the rule's key.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
     /// The rule.
     pub rule: &'a ActiveRule,
     /// The client.
     pub key: &'a [u8],
-    /// What it costs; `None` for what the rule says.
+    /// The cost; `None` for the rule's own.
     pub cost: Option<Cost>,
 }
 
 impl<'a> Ask<'a> {
-    /// What it is charged under which limit; `None` where the rule leaves the client alone.
+    /// Returns the limit and the charge under it; `None` where the rule exempts the client.
     #[inline]
-    fn charge(&self) -> Option<(&'a PreparedLimit, Charge<'a>)> {
+    fn charge<'k>(&self, stored: &'k [u8]) -> Option<(&'a PreparedLimit, Charge<'k>)> {
         let limit = self.rule.limit_for_key(self.key)?;
         let cost = self.cost.unwrap_or_else(|| self.rule.plain_cost());
-        Some((limit, Charge { rule: limit.id, key: self.key, cost }))
+        Some((limit, Charge { rule: limit.id, key: stored, cost }))
     }
 }
 
-/// How a request is answered.
+/// How a request is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Manner {
-    /// Whether the answer is also stored.
+    /// Selects whether the request is also charged.
     pub mode: Mode,
-    /// Whether it says what `RateLimit` headers tell: under several rules that takes more peeks.
+    /// Set where the answer needs the figures of `RateLimit` headers: under several rules they take
+    /// more peeks.
     pub available: bool,
 }
 
@@ -48,14 +52,25 @@ impl From<Mode> for Manner {
 }
 
 /// The answer to a request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Answer<'a> {
-    /// `None` when no rule applies: the request is allowed, and there is nothing to tell.
+    /// `None` when no rule applies, or none could be judged.
     pub decision: Option<Decision>,
     /// The rules that were charged, in order.
     pub charged: SmallVec<[(&'a ActiveRule, &'a PreparedLimit); 2]>,
-    /// What the client may send under each of them, where that was asked for.
+    /// The quota that the client has left under each of them, where [`Manner`] asks for it.
     pub available: SmallVec<[Available; 2]>,
+    /// A rule that could not be judged; of several, one that denies.
+    pub unjudged: Option<Unjudged<'a>>,
+}
+
+/// A rule that could not be judged.
+#[derive(Clone, Debug)]
+pub struct Unjudged<'a> {
+    /// The rule, whose `on_error` is its verdict.
+    pub rule: &'a ActiveRule,
+    /// The reason.
+    pub error: AskError,
 }
 
 impl<'a> Answer<'a> {
@@ -63,12 +78,38 @@ impl<'a> Answer<'a> {
     pub fn rule(&self) -> Option<(&'a ActiveRule, &'a PreparedLimit)> {
         self.charged.get(self.decision.as_ref()?.rule).copied()
     }
+
+    /// Returns true if a limit denies the request.
+    pub fn is_over(&self) -> bool {
+        self.decision.as_ref().is_some_and(|decision| !decision.allowed)
+    }
+
+    /// Returns true if a rule that could not be judged denies the request.
+    pub fn is_denied_by_error(&self) -> bool {
+        let denies = |unjudged: &Unjudged<'_>| unjudged.rule.on_error == OnError::Deny;
+        self.unjudged.as_ref().is_some_and(denies)
+    }
+
+    /// Returns the answer for a caller that understands errors: one that asks by itself, not for a
+    /// proxy's client.
+    ///
+    /// # Errors
+    /// Why a rule could not be judged, unless another one denies the request.
+    pub fn judged(mut self) -> Result<Self, AskError> {
+        match self.unjudged.take() {
+            Some(unjudged) if !self.is_over() => Err(unjudged.error),
+            _ => Ok(self),
+        }
+    }
 }
 
 impl Service {
     /// Begins to fetch the state of a client that is about to ask.
     #[inline]
     pub fn prefetch(&self, rule: &ActiveRule, key: &[u8]) -> Option<KeyHash> {
+        if let Cow::Owned(_) = bounded(key) {
+            return None;
+        }
         self.engine.prefetch(rule.limit_for_key(key)?.id, key)
     }
 
@@ -96,12 +137,12 @@ impl Service {
         hash: Option<KeyHash>,
         manner: impl Into<Manner>,
     ) -> Result<Answer<'a>, AskError> {
-        check_key(ask.key)?;
-        let Some((limit, charge)) = ask.charge() else {
+        let key = bounded(ask.key);
+        let Some((limit, charge)) = ask.charge(&key) else {
             return Ok(self.exempt(ask.rule));
         };
         let charged = SmallVec::from_slice(&[(ask.rule, limit)]);
-        self.charge(charged, &[charge], hash, manner.into()).await
+        Ok(self.charge(charged, &[charge], hash, manner.into()).await?)
     }
 
     /// Checks one rule, told in brief: of a client that the rule leaves alone, nothing.
@@ -114,8 +155,8 @@ impl Service {
         ask: Ask<'_>,
         hash: Option<KeyHash>,
     ) -> Result<Option<Brief>, AskError> {
-        check_key(ask.key)?;
-        let Some((limit, charge)) = ask.charge() else {
+        let key = bounded(ask.key);
+        let Some((limit, charge)) = ask.charge(&key) else {
             self.exempt(ask.rule);
             return Ok(None);
         };
@@ -164,37 +205,33 @@ impl Service {
             return Err(EngineError::Charges(asks.len()).into());
         }
         let mut charged = SmallVec::with_capacity(asks.len());
-        let mut charges: SmallVec<[Charge<'a>; 4]> = SmallVec::with_capacity(asks.len());
-        for ask in asks {
-            check_key(ask.key)?;
-            if let Some((limit, charge)) = ask.charge() {
+        let keys: SmallVec<[Cow<'_, [u8]>; 4]> = asks.iter().map(|ask| bounded(ask.key)).collect();
+        let mut charges: SmallVec<[Charge<'_>; 4]> = SmallVec::with_capacity(asks.len());
+        for (ask, key) in asks.iter().zip(&keys) {
+            if let Some((limit, charge)) = ask.charge(key) {
                 charged.push((ask.rule, limit));
                 charges.push(charge);
             }
         }
-        self.charge(charged, &charges, None, manner.into()).await
+        Ok(self.charge(charged, &charges, None, manner.into()).await?)
     }
 
-    /// Asks every rule that matches a request.
-    ///
-    /// # Errors
-    /// [`AskError`]; nothing is stored then.
+    /// Asks every rule that matches a request. It never fails: a rule that cannot be judged is
+    /// [`Answer::unjudged`], and keeps no other rule from being judged.
     pub async fn ask_matching<'a>(
         &self,
         rules: &'a ActiveRules,
         request: &Attributes<'_>,
         manner: Manner,
-    ) -> Result<Answer<'a>, AskError> {
+    ) -> Answer<'a> {
         let mut charged = SmallVec::new();
         let mut keyed: SmallVec<[(Key, Cost); 4]> = SmallVec::new();
         let mut unmatched = true;
         for rule in rules.iter().filter(|rule| rule.matches(request)) {
             unmatched = false;
             let Some(limit) = rule.limit_for(request) else { continue };
-            let (key, cost) = (rule.key(request), rule.cost(request).map_err(AskError::Invalid)?);
-            check_key(&key)?;
             charged.push((rule, limit));
-            keyed.push((key, cost));
+            keyed.push((bounded_owned(rule.key(request)), rule.cost(request)));
         }
         if unmatched && manner.mode != Mode::Peek {
             self.metrics.unmatched.increment();
@@ -202,7 +239,42 @@ impl Service {
         let limits = charged.iter().map(|(_, limit): &(_, &PreparedLimit)| limit.id);
         let each = limits.zip(&keyed).map(|(rule, (key, cost))| Charge { rule, key, cost: *cost });
         let charges: SmallVec<[Charge<'_>; 4]> = each.collect();
-        self.charge(charged, &charges, None, manner).await
+        match self.charge(charged, &charges, None, manner).await {
+            Ok(answer) => answer,
+            // Boxed, so that it takes no room where nothing fails.
+            Err(_) => Box::pin(self.ask_each(rules, request, manner)).await,
+        }
+    }
+
+    /// Asks the rules that match a request one by one, until one denies it: all together they could
+    /// not be asked. The request is then charged under the rules before that one, too.
+    async fn ask_each<'a>(
+        &self,
+        rules: &'a ActiveRules,
+        request: &Attributes<'_>,
+        manner: Manner,
+    ) -> Answer<'a> {
+        let mut all = Answer::default();
+        for rule in rules.iter().filter(|rule| rule.matches(request)) {
+            let Some(limit) = rule.limit_for(request) else { continue };
+            let key = bounded_owned(rule.key(request));
+            let charge = Charge { rule: limit.id, key: &key, cost: rule.cost(request) };
+            let charged = SmallVec::from_slice(&[(rule, limit)]);
+            match self.charge(charged, &[charge], None, manner).await {
+                Ok(answer) if all.decision.is_none() || answer.is_over() => {
+                    all = Answer { unjudged: all.unjudged, ..answer };
+                }
+                Ok(_) => {}
+                Err(error) if all.unjudged.is_none() || rule.on_error == OnError::Deny => {
+                    all.unjudged = Some(Unjudged { rule, error: error.into() });
+                }
+                Err(_) => {}
+            }
+            if all.is_over() || all.is_denied_by_error() {
+                break;
+            }
+        }
+        all
     }
 
     /// Takes back a charge.
@@ -210,8 +282,8 @@ impl Service {
     /// # Errors
     /// [`AskError`].
     pub async fn refund(&self, ask: Ask<'_>, charged_at: Option<Nanos>) -> Result<(), AskError> {
-        check_key(ask.key)?;
-        let Some((_, charge)) = ask.charge() else { return Ok(()) };
+        let key = bounded(ask.key);
+        let Some((_, charge)) = ask.charge(&key) else { return Ok(()) };
         Ok(self.engine.refund(&charge, charged_at).await?)
     }
 
@@ -220,9 +292,8 @@ impl Service {
     /// # Errors
     /// [`AskError`].
     pub async fn reset(&self, rule: &ActiveRule, key: &[u8]) -> Result<(), AskError> {
-        check_key(key)?;
         let Some(limit) = rule.limit_for_key(key) else { return Ok(()) };
-        Ok(self.engine.reset(limit.id, key).await?)
+        Ok(self.engine.reset(limit.id, &bounded(key)).await?)
     }
 
     #[inline]
@@ -232,20 +303,24 @@ impl Service {
         charges: &[Charge<'_>],
         hash: Option<KeyHash>,
         Manner { mode, available }: Manner,
-    ) -> Result<Answer<'a>, AskError> {
+    ) -> Result<Answer<'a>, EngineError> {
         if charges.is_empty() {
-            return Ok(Answer { decision: None, charged, available: SmallVec::new() });
+            return Ok(Answer::default());
         }
         let decision = self.decide(&charged, charges, hash, mode).await?;
         let available = match available {
             true => match told(&decision, &charged) {
                 Some(available) => available,
                 // Boxed, so that it takes no room in connections where it is not asked for.
-                None => Box::pin(self.available(&decision, &charged, charges)).await?,
+                // The charge is made, and its answer stands without these figures.
+                None => {
+                    let figures = Box::pin(self.available(&decision, &charged, charges)).await;
+                    figures.unwrap_or_default()
+                }
             },
             false => SmallVec::new(),
         };
-        Ok(Answer { decision: Some(decision), charged, available })
+        Ok(Answer { decision: Some(decision), charged, available, unjudged: None })
     }
 
     /// What the client may send under each rule: as the decision tells it, or a peek.
@@ -273,7 +348,7 @@ impl Service {
 
     fn exempt<'a>(&self, rule: &ActiveRule) -> Answer<'a> {
         rule.outcomes.count(Outcome::Allow);
-        Answer { decision: None, charged: SmallVec::new(), available: SmallVec::new() }
+        Answer::default()
     }
 }
 

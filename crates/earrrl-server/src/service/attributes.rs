@@ -1,4 +1,4 @@
-//! What one request brings: its attributes, and whose it is.
+//! The attributes of one request, and the client that it comes from.
 
 use std::borrow::Cow;
 
@@ -8,37 +8,39 @@ use crate::config::attribute::{Condition, KeyPart};
 use crate::path::Paths;
 use earrrl_tower::{ClientAddress, address};
 
-/// Most attributes of a request.
+/// The largest number of attributes that a caller may name in one request.
 pub const MAX_ATTRIBUTES: usize = 64;
 
-/// How what a request brings is read.
+/// The settings by which attributes are read.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
-    /// How a client's address is told.
+    /// Finds a client's address behind proxies.
     pub client_address: ClientAddress,
-    /// How paths are compared.
+    /// Compares paths.
     pub paths: Paths,
 }
 
-/// A request's attributes, its path and method in their one form. `client` is the address that the proxies' header tells, if they are
-/// trusted; as part of a key it is cut to the prefix that makes a client.
+/// The name and the value of an attribute.
+pub type Attribute<'a> = (Cow<'a, str>, Cow<'a, [u8]>);
+
+/// The attributes of a request, with path and method normalized. Values are bytes: clients choose many
+/// of them, and nothing makes them send UTF-8. `client` is the address that trusted proxies report; in
+/// a key it is cut to the prefix that counts as one client.
 #[derive(Debug, Default)]
 pub struct Attributes<'a> {
-    pairs: SmallVec<[(Cow<'a, str>, Cow<'a, str>); 8]>,
+    pairs: SmallVec<[Attribute<'a>; 8]>,
     client_key: Option<String>,
 }
 
 impl<'a> Attributes<'a> {
-    /// The attributes, as they are read.
-    pub fn new(
-        pairs: impl IntoIterator<Item = (Cow<'a, str>, Cow<'a, str>)>,
-        reading: &Reading,
-    ) -> Self {
+    /// Reads the attributes of a request.
+    pub fn new(pairs: impl IntoIterator<Item = Attribute<'a>>, reading: &Reading) -> Self {
         let mut attributes = Self { pairs: pairs.into_iter().collect(), client_key: None };
         for (name, value) in &mut attributes.pairs {
             match &**name {
                 "path" => normalize(value, reading.paths),
-                "method" if value.bytes().any(|byte| byte.is_ascii_lowercase()) => {
+                "host" => normalize_host(value),
+                "method" if value.iter().any(u8::is_ascii_lowercase) => {
                     value.to_mut().make_ascii_uppercase();
                 }
                 header
@@ -55,43 +57,65 @@ impl<'a> Attributes<'a> {
     }
 
     /// The value of an attribute.
-    pub fn get(&self, name: &str) -> Option<&str> {
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.pairs.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
     }
 
-    /// Whether a condition holds; of a missing attribute, none does.
+    /// Returns true if a condition holds; none holds of a missing attribute.
     pub fn meet(&self, condition: &Condition) -> bool {
-        self.get(&condition.attribute).is_some_and(|value| condition.holds(value.as_bytes()))
+        self.get(&condition.attribute).is_some_and(|value| condition.holds(value))
     }
 
-    /// A part of a key. A missing attribute is an empty part: all that lack it are one client, so
-    /// that leaving it out is no way round a limit.
+    /// Returns a part of a key. A missing attribute is an empty part: all requests that lack it count
+    /// as one client, so that leaving it out evades no limit.
     pub fn part<'s>(&'s self, part: &'s KeyPart) -> &'s [u8] {
         match part {
             KeyPart::Literal(text) => text.as_bytes(),
             KeyPart::Attribute(name) if name == "client" && self.client_key.is_some() => {
                 self.client_key.as_deref().unwrap_or_default().as_bytes()
             }
-            KeyPart::Attribute(name) => self.get(name).unwrap_or_default().as_bytes(),
+            KeyPart::Attribute(name) => self.get(name).unwrap_or_default(),
         }
     }
 
     fn resolve_client(&mut self, settings: &ClientAddress) {
-        let client = self.get("client").unwrap_or_default().trim();
-        let Some(peer) = address::parse(client) else { return };
+        let client = self.get("client").unwrap_or_default();
+        let client = str::from_utf8(client).unwrap_or_default();
+        let Some(peer) = address::parse(client.trim()) else { return };
         let forwarded = self.get("header:x-forwarded-for").unwrap_or_default();
-        let client = settings.resolve_list(Some(peer), forwarded).unwrap_or(peer);
+        let forwarded = String::from_utf8_lossy(forwarded);
+        let client = settings.resolve_list(Some(peer), &forwarded).unwrap_or(peer);
         self.client_key = Some(settings.client_prefixes().key(client));
         if let Some((_, value)) = self.pairs.iter_mut().find(|(name, _)| name == "client") {
-            *value = Cow::Owned(client.to_string());
+            *value = Cow::Owned(client.to_string().into_bytes());
         }
     }
 }
 
-fn normalize(path: &mut Cow<'_, str>, paths: Paths) {
+/// Brings a host into its one form: lower case, without a port and without the dots at its end.
+fn normalize_host(host: &mut Cow<'_, [u8]>) {
+    let is_port = |port: &[u8]| port.iter().all(u8::is_ascii_digit);
+    let colon = host.iter().rposition(|byte| *byte == b':');
+    let end = colon.filter(|colon| is_port(&host[colon + 1..])).unwrap_or(host.len());
+    let dots = host[..end].iter().rev().take_while(|byte| **byte == b'.').count();
+    let end = end - dots;
+    if end < host.len() || host.iter().any(u8::is_ascii_uppercase) {
+        *host = Cow::Owned(host[..end].to_ascii_lowercase());
+    }
+}
+
+/// Returns the bytes of a text, as attributes' values are.
+pub fn bytes(text: Cow<'_, str>) -> Cow<'_, [u8]> {
+    match text {
+        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+    }
+}
+
+fn normalize(path: &mut Cow<'_, [u8]>, paths: Paths) {
     *path = match std::mem::take(path) {
-        Cow::Borrowed(text) => paths.normalize(text),
-        Cow::Owned(text) => Cow::Owned(paths.normalize(&text).into_owned()),
+        Cow::Borrowed(bytes) => paths.normalize(bytes),
+        Cow::Owned(bytes) => Cow::Owned(paths.normalize(&bytes).into_owned()),
     };
 }
 
@@ -104,7 +128,8 @@ mod tests {
         client_address: ClientAddress,
     ) -> Attributes<'a> {
         let reading = Reading { client_address, paths: Paths::default() };
-        Attributes::new(pairs.iter().map(|(n, v)| ((*n).into(), (*v).into())), &reading)
+        let pairs = pairs.iter().map(|(name, value)| ((*name).into(), value.as_bytes().into()));
+        Attributes::new(pairs, &reading)
     }
 
     fn settings(proxies: &[&str], hops: usize) -> ClientAddress {
@@ -133,7 +158,7 @@ mod tests {
         for (settings, peer, forwarded, client) in cases {
             let found =
                 attributes(&[("client", peer), ("header:X-Forwarded-For", forwarded)], settings);
-            assert_eq!(found.get("client"), Some(client), "{peer} {forwarded}");
+            assert_eq!(found.get("client"), Some(client.as_bytes()), "{peer} {forwarded}");
         }
     }
 
@@ -157,14 +182,34 @@ mod tests {
     fn missing_attributes_make_one_client() {
         let found = attributes(&[("path", "/a?b=c")], ClientAddress::default());
         assert_eq!(found.part(&KeyPart::Attribute("user".to_owned())), b"");
-        assert_eq!(found.get("path"), Some("/a"));
+        assert_eq!(found.get("path"), Some(&b"/a"[..]));
+    }
+
+    #[test]
+    fn hosts_have_one_form() {
+        for (host, form) in [
+            ("shop.example", "shop.example"),
+            ("Shop.Example:8080", "shop.example"),
+            ("shop.example.", "shop.example"),
+            ("shop.example.:80", "shop.example"),
+            ("shop.example:", "shop.example"),
+            ("[::1]:80", "[::1]"),
+            ("[2001:DB8::1]", "[2001:db8::1]"),
+            ("a:b", "a:b"),
+            (".", ""),
+            ("", ""),
+        ] {
+            let found = attributes(&[("host", host)], ClientAddress::default());
+            assert_eq!(found.get("host"), Some(form.as_bytes()), "{host}");
+        }
     }
 
     #[test]
     fn paths_and_methods_have_one_form() {
         let pairs = [("path", "//a/%6cogin?b=c"), ("method", "post"), ("user", "Alice")];
         let found = attributes(&pairs, ClientAddress::default());
-        assert_eq!(found.get("path"), Some("/a/login"));
-        assert_eq!((found.get("method"), found.get("user")), (Some("POST"), Some("Alice")));
+        assert_eq!(found.get("path"), Some(&b"/a/login"[..]));
+        assert_eq!(found.get("method"), Some(&b"POST"[..]));
+        assert_eq!(found.get("user"), Some(&b"Alice"[..]));
     }
 }

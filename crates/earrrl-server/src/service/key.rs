@@ -2,25 +2,26 @@
 //!
 //! A key of one part is that part. Of several, each is written with its length before it, as a
 //! netstring: `9:192.0.2.7,5:alice,`.
+//!
+//! A key that is longer than [`MAX_KEY_LEN`] is stored as its digest, [`bounded`]. It is never refused:
+//! clients choose the length of most keys, and a proxy serves a request whose check failed.
 
+use std::borrow::Cow;
 use std::io::Write as _;
 
 use smallvec::SmallVec;
 
-use super::error::AskError;
-
-/// Longest key, in bytes.
-pub const MAX_KEY_LEN: usize = 4096;
+pub use earrrl_tower::{MAX_KEY_LEN, bounded_key as bounded};
 
 /// A key, short ones without an allocation.
 pub type Key = SmallVec<[u8; 96]>;
 
-/// Whether the key is short enough.
-pub(crate) fn check_key(key: &[u8]) -> Result<(), AskError> {
-    if key.len() <= MAX_KEY_LEN {
-        return Ok(());
+/// Returns the key that is stored for an owned one.
+pub fn bounded_owned(key: Key) -> Key {
+    match bounded(&key) {
+        Cow::Owned(digest) => Key::from_vec(digest),
+        Cow::Borrowed(_) => key,
     }
-    Err(AskError::Invalid(format!("key: {} bytes; at most {MAX_KEY_LEN}", key.len())))
 }
 
 /// Joins the parts of a key.

@@ -7,6 +7,7 @@ pub mod error;
 mod inline;
 pub mod key;
 mod known;
+pub mod raw_text;
 pub mod room;
 pub mod rules;
 
@@ -23,7 +24,7 @@ use crate::config::envoy::tree::Tree;
 use crate::config::{Config, EnvoyConfig};
 use crate::engine::Engine;
 use crate::engine::throttle::{Call, Throttled};
-use crate::metrics::{Family, Metrics, Outcomes};
+use crate::metrics::{Family, Metrics, Outcomes, PassReason};
 use descriptors::counts::CountsOf;
 use descriptors::prepared::Descriptors;
 use error::AskError;
@@ -162,9 +163,14 @@ impl Service {
         match deadline.filter(|_| self.engine.waits()) {
             None => answer.await,
             Some(deadline) => {
-                let passes = || self.engine.passes_undecided();
                 let decided = descriptors::in_time(answer, deadline).await;
-                decided.unwrap_or_else(|_| Ok(descriptors::undecided(request, passes())))
+                decided.unwrap_or_else(|_| {
+                    let passes = self.engine.passes_undecided();
+                    if passes {
+                        self.metrics.unjudged.count(PassReason::Late);
+                    }
+                    Ok(descriptors::undecided(request, passes))
+                })
             }
         }
     }
@@ -185,7 +191,9 @@ impl Service {
     /// # Errors
     /// Parameters that can't be counted exactly there.
     pub async fn throttle(&self, key: &[u8], call: Call) -> Result<Throttled, AskError> {
-        Ok(self.engine.throttle(key, call).await?)
+        // In memory only the hash of a key is stored; the path that does not wait hashes the whole key.
+        let key = if self.engine.waits() { key::bounded(key) } else { key.into() };
+        Ok(self.engine.throttle(&key, call).await?)
     }
 }
 

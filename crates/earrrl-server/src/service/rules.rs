@@ -12,7 +12,7 @@ use super::key::{Key, join, split};
 use crate::config::Config;
 use crate::config::attribute::{Condition, KeyPart};
 use crate::config::condition_index::ConditionIndex;
-use crate::config::rule::{CostSource, Override, RuleConfig, action_name};
+use crate::config::rule::{CostSource, OnError, Override, RuleConfig, action_name};
 use crate::engine::Engine;
 use crate::metrics::{Outcomes, RuleOutcomes};
 
@@ -51,8 +51,10 @@ pub struct ActiveRule {
     pub name: String,
     /// Its own limit.
     pub own: PreparedLimit,
-    /// Live clients its table is meant for.
+    /// The number of live clients that its table is meant for.
     pub capacity: usize,
+    /// The verdict where the rule cannot be judged.
+    pub on_error: OnError,
     /// How often it said what.
     pub outcomes: Arc<RuleOutcomes>,
     serves_descriptors: bool,
@@ -224,6 +226,7 @@ impl ActiveRule {
             index: index_of(&config.overrides),
             outcomes: outcomes.of_rule(&config.name),
             capacity: *capacity,
+            on_error: config.on_error,
             serves_descriptors: config.serves_descriptors(),
             key: config.key.clone(),
             conditions: config.conditions.clone(),
@@ -273,6 +276,7 @@ impl ActiveRule {
             name: text,
             outcomes: outcomes.of_rule("inline"),
             capacity,
+            on_error: OnError::Allow,
             serves_descriptors: false,
             key: vec![KeyPart::Attribute("client".to_owned())],
             conditions: Vec::new(),
@@ -303,28 +307,25 @@ impl ActiveRule {
         self.conditions.iter().all(|condition| request.meet(condition))
     }
 
-    /// The request's key under this rule.
+    /// Returns the request's key under this rule, of any length.
     pub fn key(&self, request: &Attributes<'_>) -> Key {
         join(self.key.iter().map(|part| request.part(part)))
     }
 
-    /// The request's cost under this rule.
-    ///
-    /// # Errors
-    /// When the attribute that says it is no cost.
-    pub fn cost(&self, request: &Attributes<'_>) -> Result<Cost, String> {
+    /// Returns the request's cost under this rule. An attribute that is no cost, or one above
+    /// `max_cost`, counts as `max_cost`: it may be the client's own, and an error would let it pass.
+    pub fn cost(&self, request: &Attributes<'_>) -> Cost {
         match &self.cost {
-            CostSource::Fixed(cost) => Ok(*cost),
+            CostSource::Fixed(cost) => *cost,
             CostSource::ByPath(costs) => {
                 let found = costs.iter().find(|(condition, _)| request.meet(condition));
-                Ok(found.map_or(Cost::ONE, |(_, cost)| *cost))
+                found.map_or(Cost::ONE, |(_, cost)| *cost)
             }
-            CostSource::Attribute(name) => match request.get(name) {
-                None => Ok(Cost::ONE),
-                Some(text) => text
-                    .parse()
-                    .map_err(|error| format!("attribute {}: {error}", name.escape_debug())),
-            },
+            CostSource::Attribute(name) => {
+                let max = self.own.rule.max_cost();
+                let cost = |value| str::from_utf8(value).ok()?.parse::<Cost>().ok();
+                request.get(name).map_or(Cost::ONE, |value| cost(value).unwrap_or(max).min(max))
+            }
         }
     }
 

@@ -85,8 +85,7 @@ fails(code.UNIMPLEMENTED, request(), path=f"/{SERVICE}/Nothing")
 fails(code.UNAUTHENTICATED, request({"a": "b"}), metadata=[])
 wrong = [("authorization", "Bearer wrong-0123456789")]
 assert fails(code.UNAUTHENTICATED, request({"a": "b"}), metadata=wrong) == "invalid token"
-key = fails(code.INVALID_ARGUMENT, request({"path": "x" * 5000}))
-assert key.startswith("key: "), key
+assert call(request({"path": "x" * 5000})).overall_code == 1
 
 # Kuadrant asks first and reports afterwards.
 kuadrant = f"/{KUADRANT}/"

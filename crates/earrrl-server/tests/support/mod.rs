@@ -10,6 +10,7 @@
 
 pub mod certificates;
 pub mod envoy;
+pub mod hostile;
 pub mod http;
 pub mod process;
 pub mod proxy;

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use super::http::{Client, Response};
 use super::process::{BINARY, Process};
@@ -29,13 +30,17 @@ pub struct Limiter {
 impl Limiter {
     /// Its clients may log in 3 times, then every 1000 s.
     pub fn start(deny_status: u16) -> Self {
+        let rules = "[[rule]]\nname = \"login\"\nlimit = \"gcra 0.001/s burst=3\"\nkey = \"client\"\n\
+                     match = { path = \"/login\", method = \"POST\" }\n\
+                     [attributes]\npath_parameters = \"ignore\"\n";
+        Self::start_with(deny_status, rules)
+    }
+
+    pub fn start_with(deny_status: u16, rules: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = format!(
             "[client_address]\ntrusted_proxies = [\"127.0.0.1/32\"]\n\
-             [authz]\ndeny_status = {deny_status}\n\
-             [[rule]]\nname = \"login\"\nlimit = \"gcra 0.001/s burst=3\"\nkey = \"client\"\n\
-             match = {{ path = \"/login\", method = \"POST\" }}\n\
-             [attributes]\npath_parameters = \"ignore\"\n"
+             [authz]\ndeny_status = {deny_status}\n{rules}"
         );
         fs::write(folder.path().join("limits.toml"), config).unwrap();
         // No other test listens on these addresses, so that the ports stay free while it is down.
@@ -50,6 +55,11 @@ impl Limiter {
         command.arg("serve").arg("--config").arg(self.folder.path().join("limits.toml"));
         self.process =
             Some(Process::spawn_at(&self.http.to_string(), &self.grpc.to_string(), &mut command));
+    }
+
+    /// The body of `/readyz`.
+    pub fn readiness(&self) -> serde_json::Value {
+        Client::connect(self.http).get("/readyz").json()
     }
 
     /// SIGKILL.
@@ -115,7 +125,8 @@ impl Proxy {
     /// the command in it.
     pub fn start(recipe: &str, limiter: &Limiter, command: &mut Command) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let (app, address) = (application(), free_port(Ipv4Addr::LOCALHOST));
+        let app = application();
+        let [address, asking] = [(); 2].map(|()| free_port(Ipv4Addr::LOCALHOST));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(recipe);
         for file in fs::read_dir(source).unwrap().flatten() {
             let text = fs::read_to_string(file.path()).unwrap();
@@ -125,7 +136,8 @@ impl Proxy {
                 .replace(":8000", &format!(":{}", address.port()))
                 .replace("50ms", "20s")
                 .replace("0.05s", "20s")
-                .replace("/run/haproxy/", "");
+                .replace("127.0.0.1:8085", &asking.to_string());
+            let text = with_named_headers(&text);
             let places = [(8080, limiter.http), (8081, limiter.grpc), (3000, app), (8000, address)];
             let text = places.into_iter().fold(text, |text, (known, address)| {
                 let envoys = |ip: IpAddr, port| format!("address: {ip}, port_value: {port}}}");
@@ -154,21 +166,54 @@ impl Proxy {
         client(self.address, number)
     }
 
+    /// A connection from 127.0.0.N, whose reads give up after seconds.
+    pub fn connect(&self, number: u8) -> TcpStream {
+        let stream = connect(self.address, number);
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        stream
+    }
+
     /// Logs in from 127.0.0.N.
     pub fn login(&self, number: u8, headers: &str) -> Response {
         self.client(number).request("POST", "/login?next=/", headers, b"user=alice")
     }
 }
 
+/// A recipe with the headers that the tests' rules name, at the places where it says they go.
+fn with_named_headers(text: &str) -> String {
+    const NAMED: [&str; 3] = ["x-api-key", "user-agent", "x-cost"];
+    let all = |line: fn(&str) -> String| NAMED.map(line).concat();
+    let nginx = all(|name| format!("proxy_set_header {name} $http_{}; ", name.replace('-', "_")));
+    let caddy = all(|name| format!("\n\t\t\theader_up {name} {{header.{name}}}"));
+    let envoy = all(|name| format!("{{exact: {name}}}, "));
+    text.replace(
+        "proxy_pass_request_headers off;",
+        &format!("proxy_pass_request_headers off; {nginx}"),
+    )
+    .replace(
+        "local named = {}",
+        &format!("local named = {{{}}}", NAMED.map(|name| format!("{name:?}")).join(", ")),
+    )
+    .replace("header_up -*", &format!("header_up -*{caddy}"))
+    .replace(
+        "patterns: [{exact: x-forwarded-for}",
+        &format!("patterns: [{envoy}{{exact: x-forwarded-for}}"),
+    )
+}
+
 fn client(proxy: SocketAddr, number: u8) -> Client {
+    let stream = connect(proxy, number);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    Client::over(stream)
+}
+
+fn connect(proxy: SocketAddr, number: u8) -> TcpStream {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
     let socket = socket.unwrap();
     let own = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, number)), 0);
     socket.bind(&own.into()).unwrap();
     socket.connect(&proxy.into()).unwrap();
-    let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    Client::over(stream)
+    socket.into()
 }
 
 impl Drop for Proxy {

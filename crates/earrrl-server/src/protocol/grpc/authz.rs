@@ -25,11 +25,13 @@ use tonic::{Code, Status};
 use super::call;
 use super::message::frame;
 use super::reply::Reply;
+use super::utf8::CHECK_REQUEST;
+use crate::metrics::PassReason;
 use crate::protocol::authz::{ProxiedRequest, decide};
 use crate::protocol::held::HeldBytes;
 use crate::protocol::http::answer::Verdict;
 use crate::server::Server;
-use crate::service;
+use crate::service::{self, raw_text};
 use crate::stream::OF_UNIX;
 
 /// What the application behind Envoy is told; the other headers are for the client.
@@ -43,6 +45,9 @@ pub(super) async fn answer(
 ) -> Reply {
     let started = Instant::now();
     let answered = check(server, all, request).await.map(|answer| frame(&answer));
+    if answered.is_err() {
+        server.service.metrics.unjudged.count(PassReason::Refused);
+    }
     server.service.metrics.http_request.record(started.elapsed());
     answered
 }
@@ -53,7 +58,7 @@ async fn check(
     request: Request<RecvStream>,
 ) -> Result<CheckResponse, Status> {
     let deadline = call::timeout(request.headers()).map_err(Status::invalid_argument)?;
-    let request: CheckRequest = call::message(server, all, request).await?;
+    let request: CheckRequest = call::message(server, all, request, CHECK_REQUEST).await?;
     let attributes = request.attributes.unwrap_or_default();
     let peer = attributes.source.as_ref().and_then(address);
     let http = attributes.request.and_then(|request| request.http);
@@ -68,16 +73,16 @@ async fn check(
             .await
             .map_err(|_| Status::deadline_exceeded("no decision in time"))?,
     };
-    decided.map_err(|error| call::status(&error))
+    Ok(decided)
 }
 
 fn asked(http: &HttpRequest, peer: Option<IpAddr>) -> ProxiedRequest<'_> {
-    let said = |text: &str| (!text.is_empty()).then(|| Cow::Owned(text.to_owned()));
+    let given = |text| Some(raw_text::bytes(text)).filter(|bytes| !bytes.is_empty());
     ProxiedRequest {
-        method: http.method.as_str().into(),
-        target: http.path.as_str().into(),
-        host: said(&http.host),
-        proto: said(&http.scheme),
+        method: raw_text::bytes(&http.method),
+        target: raw_text::bytes(&http.path),
+        host: given(&http.host),
+        proto: given(&http.scheme),
         peer,
     }
 }
@@ -91,22 +96,22 @@ fn address(source: &Peer) -> Option<IpAddr> {
     }
 }
 
-/// A header's value. Envoy sends names in lower case, and repeated ones joined or, where it is told to
-/// (`encode_raw_headers`), each by itself.
-fn header<'a>(http: &'a HttpRequest, name: &str) -> Option<Cow<'a, str>> {
+/// Returns a header's value. Envoy sends names in lower case, and repeated headers joined or, with
+/// `encode_raw_headers`, each by itself.
+fn header<'a>(http: &'a HttpRequest, name: &str) -> Option<Cow<'a, [u8]>> {
     if let Some(value) = http.headers.get(name) {
-        return Some(value.as_str().into());
+        return Some(raw_text::bytes(value));
     }
     let raw = http.header_map.as_ref()?.headers.iter().filter(|header| header.key == name);
     let mut lines = raw.map(|header| match &*header.raw_value {
-        [] => Cow::from(header.value.as_str()),
-        raw => String::from_utf8_lossy(raw),
+        [] => raw_text::bytes(&header.value),
+        raw => raw.into(),
     });
     let first = lines.next()?;
     if name != "x-forwarded-for" {
         return Some(first);
     }
-    Some(lines.fold(first, |list, line| format!("{list}, {line}").into()))
+    Some(lines.fold(first, |list, line| [&*list, &*line].join(&b", "[..]).into()))
 }
 
 fn response(verdict: Verdict, metadata: Struct) -> CheckResponse {

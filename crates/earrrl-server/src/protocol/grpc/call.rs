@@ -14,7 +14,9 @@ use tonic::Status;
 
 use super::message::{Incoming, frame};
 use super::reply::Reply;
+use super::utf8::{self, Fields, RATE_LIMIT_REQUEST};
 use crate::config::access::Access;
+use crate::metrics::PassReason;
 use crate::protocol::bearer::{self, TokenRefused};
 use crate::protocol::held::HeldBytes;
 use crate::server::Server;
@@ -90,7 +92,7 @@ impl RateLimitCall {
 
     async fn decide(&self, server: &Server, message: Bytes) -> Reply {
         let timeout = self.timeout.map_err(Status::invalid_argument)?;
-        let request: RateLimitRequest = decode(message)?;
+        let request: RateLimitRequest = decode(message, RATE_LIMIT_REQUEST)?;
         let deadline = timeout.map(|timeout| self.started + timeout);
         let decided = server.service.should_rate_limit(&request, self.mode, deadline).await;
         decided.map(|answer| frame(&answer)).map_err(|error| status(&error))
@@ -98,6 +100,9 @@ impl RateLimitCall {
 
     fn conclude(&self, server: &Server, answer: &Reply) {
         let counts = server.service.descriptor_counts();
+        if answer.is_err() {
+            server.service.metrics.unjudged.count(PassReason::Refused);
+        }
         match answer {
             Ok(_) => {}
             Err(status) if status.code() == tonic::Code::Unavailable => {
@@ -109,17 +114,18 @@ impl RateLimitCall {
     }
 }
 
-/// The message of a request that may be made.
+/// Reads the message of a request that is allowed to be made.
 pub(super) async fn message<M: prost::Message + Default>(
     server: &Server,
     all: &Arc<HeldBytes>,
     request: Request<RecvStream>,
+    fields: Fields,
 ) -> Result<M, Status> {
     let access = bearer::access(server, request.headers());
     let mut message = Incoming::new(request.into_body());
     message.hold(all);
     admit(access, &mut message).await?;
-    decode(read(server, &mut message).await?)
+    decode(read(server, &mut message).await?, fields)
 }
 
 /// Refuses what brings no token, and slowly what brings a wrong one: so nobody tries many.
@@ -144,8 +150,8 @@ async fn read(server: &Server, message: &mut Incoming) -> Result<Bytes, Status> 
     })
 }
 
-fn decode<M: prost::Message + Default>(message: Bytes) -> Result<M, Status> {
-    M::decode(message).map_err(|error| Status::invalid_argument(error.to_string()))
+fn decode<M: prost::Message + Default>(message: Bytes, fields: Fields) -> Result<M, Status> {
+    utf8::decode(message, fields).map_err(|error| Status::invalid_argument(error.to_string()))
 }
 
 pub(super) fn status(error: &AskError) -> Status {

@@ -9,12 +9,12 @@ use tonic::Status;
 
 use crate::protocol::held::{self, HeldBytes, HeldShare};
 
-/// Largest message, in bytes. A stream's window holds it whole.
-const MAX_MESSAGE: usize = 64 * 1024;
-/// What stands before a message: whether it is compressed, and its length.
+/// The size of the largest message, in bytes, as gRPC's own libraries have it.
+const MAX_MESSAGE: usize = 4 * 1024 * 1024;
+/// The length of a message's prefix: a flag for compression, and the message's length.
 const PREFIX: usize = 5;
 
-/// What is said where all connections together would hold too much.
+/// The error where all connections together would hold too much.
 const OVERLOADED: &str = "all connections together hold too much; come back in a second";
 
 /// A message that is being read.

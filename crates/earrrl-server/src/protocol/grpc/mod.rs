@@ -11,5 +11,6 @@ mod others;
 mod reply;
 pub mod serve;
 mod services;
+mod utf8;
 
 pub use services::{Services, services};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use earrrl::{Decision, Outcome, Places, Wait};
 use earrrl_tower::headers::is_shown;
@@ -53,6 +53,12 @@ pub(super) fn respond(
     response
 }
 
+/// The header with the outcome of a proxied request: `allow`, `deny`, `quarantine` and so on.
+pub(in crate::protocol) const ACTION: HeaderName = HeaderName::from_static("x-ratelimit-action");
+
+/// The header with the seconds for which a delayed request is to be held before it goes on.
+const DELAY: HeaderName = HeaderName::from_static("x-ratelimit-delay");
+
 /// The answer to a proxy.
 pub(in crate::protocol) type Verdict = axum::http::Response<Vec<u8>>;
 
@@ -79,8 +85,18 @@ pub(in crate::protocol) fn authorize(
     headers::write(answer, refused, older, shown, response.headers_mut());
     let outcome = answer.decision.as_ref().map_or(Outcome::Allow, |decision| decision.outcome);
     let action = HeaderValue::from_static(outcome.name());
-    response.headers_mut().insert("x-ratelimit-action", action);
+    response.headers_mut().insert(ACTION, action);
+    if let Some(delay) = delay(answer) {
+        response.headers_mut().insert(DELAY, delay);
+    }
     response
+}
+
+fn delay(answer: &Answer<'_>) -> Option<HeaderValue> {
+    let delay = answer.decision.as_ref()?.delay;
+    let mut text = Vec::new();
+    write_seconds(delay, &mut text);
+    HeaderValue::from_bytes(&text).ok().filter(|_| !delay.is_zero())
 }
 
 /// The decision as a JSON object.

@@ -16,7 +16,7 @@ use super::request::{Shared, parse, read};
 use crate::config::access::Access;
 use crate::server::Server;
 use crate::service::ask::{Answer, Ask, Manner};
-use crate::service::attributes::Attributes;
+use crate::service::attributes::{Attributes, bytes};
 use crate::service::error::AskError;
 use crate::service::rules::{ActiveRule, ActiveRules};
 
@@ -75,8 +75,10 @@ async fn decide<T>(
         }
         WantedDecision::Matching(pairs) => {
             Box::pin(async {
+                let pairs = pairs.into_iter().map(|(name, value)| (name, bytes(value)));
                 let request = Attributes::new(pairs, &rules.reading);
-                Ok(then(&server.service.ask_matching(&rules, &request, manner).await?, true))
+                let answer = server.service.ask_matching(&rules, &request, manner).await;
+                Ok(then(&answer.judged()?, true))
             })
             .await
         }

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::request::Shared;
 
@@ -18,8 +18,11 @@ pub(super) async fn readyz(server: Shared) -> Response {
     let status = if stopping { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     let word = if stopping { "stopping" } else { "ready" };
     let engine = server.service.engine().state();
+    let unjudged =
+        server.service.metrics.unjudged.each().map(|(reason, n)| (reason.into(), n.into()));
     let mut body = json!({
         "status": word, "reload_error": server.reload_error(), "engine": { "mode": engine.mode },
+        "passed_without_verdict": Value::Object(unjudged.into_iter().collect()),
     });
     if let Some(owed) = engine.owed {
         body["engine"]["owed_clients"] = owed.into();

@@ -11,7 +11,7 @@ mod headers;
 mod host;
 mod lines;
 mod openapi;
-mod problem;
+pub(super) mod problem;
 mod request;
 mod routes;
 pub mod serve;

@@ -14,7 +14,7 @@ pub(super) const GONE: u16 = 499;
 
 /// A problem: the status' own title, and what exactly.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Problem {
+pub(in crate::protocol) struct Problem {
     pub(super) status: StatusCode,
     pub(super) detail: String,
 }
@@ -29,12 +29,12 @@ struct Details<'a> {
 }
 
 impl Problem {
-    pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+    pub(in crate::protocol) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self { status, detail: detail.into() }
     }
 
     /// As an object in a list of answers.
-    pub(super) fn to_json(&self) -> serde_json::Value {
+    pub(in crate::protocol) fn to_json(&self) -> serde_json::Value {
         serde_json::to_value(self.details()).unwrap_or_default()
     }
 

@@ -1,5 +1,6 @@
 //! One HTTP connection: hyper under the same limits and deadlines as RESP.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -20,25 +21,26 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::{Sleep, sleep, timeout};
 use tower::Service as _;
 
-use super::lines::{BareLf, Lines};
+use super::lines::{BadHead, Lines, MAX_FIELDS, MAX_HEAD_LEN};
 use super::problem::{GONE, Problem};
 use super::{authz, host};
 use crate::connections::{Connection, Standing};
-use crate::metrics::Metrics;
+use crate::protocol::authz::refuse;
 use crate::protocol::first::Rewound;
 use crate::protocol::held::{self, HeldBytes, HeldShare, Holding};
 use crate::protocol::http2;
 use crate::server::Server;
 use crate::stream::Stream;
 
-/// Most header fields of a request.
-const MAX_HEADERS: usize = 64;
-/// Most bytes of a request's head.
-const MAX_HEAD_LEN: usize = 16 * 1024;
+/// The size of hyper's buffer: it holds the largest head that [`Lines`] let pass.
+const BUFFER: usize = MAX_HEAD_LEN + 8 * 1024;
 
 /// The answer to a connection beyond the limits, in number or in memory.
 const OVERLOADED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\n\
                             content-length: 0\r\nconnection: close\r\n\r\n";
+/// The answer to a head beyond the bounds.
+const TOO_LARGE: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\n\
+                           connection: close\r\n\r\n";
 /// The answer to a line that ends in LF alone.
 const BARE_LF: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\n\
                          content-length: 101\r\nconnection: close\r\n\r\n\
@@ -75,26 +77,37 @@ enum HttpRefusal {
     Overloaded,
     /// The same amid an answer, where nothing can be told.
     Cut,
-    /// A line of a head ended in LF alone.
-    BareLf,
+    /// The head of a request was refused.
+    Head(BadHead),
 }
 
 impl HttpRefusal {
-    fn status(self) -> Option<u16> {
+    /// Returns the status and the bytes of the answer.
+    fn answer(self, server: &Server) -> (Option<u16>, Cow<'static, [u8]>) {
         match self {
-            Self::Overloaded => Some(503),
-            Self::Cut => None,
-            Self::BareLf => Some(400),
+            Self::Overloaded => (Some(503), OVERLOADED.into()),
+            Self::Cut => (None, Cow::default()),
+            Self::Head(BadHead::BareLf) => (Some(400), BARE_LF.into()),
+            Self::Head(BadHead::TooLarge { asks: false }) => (Some(431), TOO_LARGE.into()),
+            Self::Head(BadHead::TooLarge { asks: true }) => {
+                let status = server.service.rules().deny_status;
+                (Some(status), denial(status).into())
+            }
         }
     }
+}
 
-    fn answer(self) -> &'static [u8] {
-        match self {
-            Self::Overloaded => OVERLOADED,
-            Self::Cut => b"",
-            Self::BareLf => BARE_LF,
-        }
-    }
+/// Returns the denial of a proxied request whose head is beyond the bounds: an error would let it pass.
+fn denial(status: u16) -> Vec<u8> {
+    let verdict = refuse(status, "the head has too many or too long header fields");
+    let body = String::from_utf8_lossy(verdict.body());
+    let reason = verdict.status().canonical_reason().unwrap_or_default();
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status} {reason}\r\ncontent-type: application/problem+json\r\n\
+         x-ratelimit-action: deny\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
+    );
+    (head + &body).into_bytes()
 }
 
 /// Serves a connection to its end; where a proxy `asks`, `/v1/authz` too.
@@ -140,7 +153,7 @@ async fn serve_http1(
     };
     let asking = Arc::clone(&connection);
     let mut served =
-        http1::Builder::new().max_headers(MAX_HEADERS).max_buf_size(MAX_HEAD_LEN).serve_connection(
+        http1::Builder::new().max_headers(MAX_FIELDS).max_buf_size(BUFFER).serve_connection(
             TokioIo::new(watched),
             service_fn(|request| routes.answer(request, &asking)),
         );
@@ -157,11 +170,12 @@ async fn serve_http1(
         }
         (None, Err(ended)) => ended,
     };
-    close(ended, stream.stream, &connection, metrics).await;
+    close(ended, stream.stream, &connection, &server).await;
 }
 
-/// Counts what was shed, and says what was refused.
-async fn close(ended: HttpEnded, stream: Stream, connection: &Connection, metrics: &Metrics) {
+/// Counts a connection that was shed, and answers a request that was refused.
+async fn close(ended: HttpEnded, stream: Stream, connection: &Connection, server: &Server) {
+    let metrics = &server.service.metrics;
     if matches!(
         ended,
         HttpEnded::Overdue | HttpEnded::Refused(HttpRefusal::Overloaded | HttpRefusal::Cut)
@@ -169,10 +183,11 @@ async fn close(ended: HttpEnded, stream: Stream, connection: &Connection, metric
         metrics.shed.increment();
     }
     if let HttpEnded::Refused(refusal) = ended {
-        refusal.status().into_iter().for_each(|status| metrics.count_status(status));
+        let (status, answer) = refusal.answer(server);
+        status.into_iter().for_each(|status| metrics.count_status(status));
         // What it held is freed by now.
         connection.hold(0);
-        say_refused(refusal, stream, connection).await;
+        say_refused(&answer, stream, connection).await;
     }
 }
 
@@ -266,13 +281,15 @@ async fn answer(
 ) -> Result<Response, Infallible> {
     let Routes { server, mut router, peer, asks } = routes;
     let http2 = request.version() == Version::HTTP_2;
-    let mut response = match host::check(&server, &request) {
-        Ok(()) if asks && authz::is_asked(request.uri().path()) => {
-            let (head, _body) = request.into_parts();
-            authz::answer(&server, &head, peer).await
+    let mut response = if asks && authz::is_asked(request.uri().path()) {
+        // Its `Host` may be the client's own, and is no reason to refuse.
+        let (head, _body) = request.into_parts();
+        authz::answer(&server, &head, peer).await
+    } else {
+        match host::check(&server, &request) {
+            Ok(()) => router.call(request).await?,
+            Err(problem) => problem.into_response(),
         }
-        Ok(()) => router.call(request).await?,
-        Err(problem) => problem.into_response(),
     };
     // A client that has gone gets no answer.
     if response.status().as_u16() != GONE {
@@ -310,8 +327,8 @@ fn poll_served<F: Future + Unpin>(
 }
 
 /// Closes so that the answer arrives: bytes left unread would make the kernel reset the connection.
-async fn say_refused(refusal: HttpRefusal, mut stream: Stream, connection: &Connection) {
-    let _ = stream.try_write(refusal.answer());
+async fn say_refused(answer: &[u8], mut stream: Stream, connection: &Connection) {
+    let _ = stream.try_write(answer);
     connection.leave();
     if stream.shutdown().await.is_err() {
         return;
@@ -393,8 +410,8 @@ impl AsyncRead for Watched {
             return Poll::Ready(Ok(()));
         }
         self.set_busy();
-        if let Err(BareLf) = self.lines.follow(&buffer.filled()[before..]) {
-            return Poll::Ready(Err(self.refuse(HttpRefusal::BareLf)));
+        if let Err(refusal) = self.lines.follow(&mut buffer.filled_mut()[before..]) {
+            return Poll::Ready(Err(self.refuse(HttpRefusal::Head(refusal))));
         }
         Poll::Ready(self.keep(came))
     }

@@ -18,7 +18,6 @@ use crate::protocol::seconds::SecondsText;
 use crate::service::ask::{Answer, Ask};
 use crate::service::attributes::{Attributes, MAX_ATTRIBUTES};
 use crate::service::error::AskError;
-use crate::service::key::check_key;
 use crate::service::rules::{ActiveRule, ActiveRules};
 
 /// `CL.THROTTLE key max_burst count period [quantity]`.
@@ -78,7 +77,6 @@ fn parse_throttle<'a>(
     let (5..=6, Some(key)) = (request.len(), request.word(1)) else {
         return Err(Refusal::WordCount);
     };
-    check_key(key).map_err(refusal)?;
     let number = |place, name| match request.word(place) {
         Some(text) => integer(text).ok_or_else(|| not_whole(name)),
         None => Ok(1),
@@ -212,15 +210,17 @@ pub(super) async fn check_attributes(
     if count > MAX_ATTRIBUTES {
         return Err(Refusal::Error(format!("attributes: {count}; at most {MAX_ATTRIBUTES}")));
     }
-    let text = |place: usize| {
-        let text = std::str::from_utf8(request.word(place).unwrap_or_default());
-        text.map(Cow::Borrowed).map_err(|_| Refusal::Error("attributes: expected UTF-8".to_owned()))
+    let word = |place: usize| request.word(place).unwrap_or_default();
+    let name = |place: usize| {
+        let name = std::str::from_utf8(word(place)).map(Cow::Borrowed);
+        name.map_err(|_| Refusal::Error("attributes: expected a name in UTF-8".to_owned()))
     };
-    let pairs = (0..count).map(|pair| Ok((text(2 * pair + 1)?, text(2 * pair + 2)?)));
+    let pairs = (0..count).map(|pair| Ok((name(2 * pair + 1)?, word(2 * pair + 2).into())));
     let attributes = Attributes::new(pairs.collect::<Result<Vec<_>, _>>()?, &rules.reading);
     let service = &session.server.service;
     let answer = service.ask_matching(rules, &attributes, Mode::Check.into()).await;
-    write_matching(&answer.map_err(refusal)?, &mut Writer::new(out, session.version));
+    let answer = answer.judged().map_err(refusal)?;
+    write_matching(&answer, &mut Writer::new(out, session.version));
     Ok(())
 }
 

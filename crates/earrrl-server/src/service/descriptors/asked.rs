@@ -1,5 +1,6 @@
 //! What a request's descriptors ask of which limits.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use earrrl::{Charge, Cost, MAX_CHARGES, RuleId};
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::counts::DescriptorCounts;
 use super::prepared::{Current, DescriptorLimit, Descriptors, LimitKind};
@@ -17,7 +18,8 @@ use crate::config::envoy::unit::Unit;
 use crate::engine::Engine;
 use crate::service::attributes::Attributes;
 use crate::service::error::AskError;
-use crate::service::key::{Key, check_key, join};
+use crate::service::key::{Key, bounded_owned, join};
+use crate::service::raw_text;
 use crate::service::rules::{ActiveRule, ActiveRules};
 
 /// Most descriptors of a request.
@@ -74,6 +76,19 @@ impl Deref for LimitRef<'_> {
 }
 
 impl AskedLimit<'_> {
+    /// Returns this many hits as a cost, at most the limit's `max_cost`: a route may take the number
+    /// from a client's header, and an error would let the client pass.
+    pub(super) fn cost(&self, hits: u64) -> Cost {
+        self.bounded(Cost::from_units(hits))
+    }
+
+    fn bounded(&self, cost: Cost) -> Cost {
+        match &self.limit.kind {
+            LimitKind::Counted(_, rule) => cost.min(rule.max_cost()),
+            LimitKind::Unlimited | LimitKind::Zero(_) => cost,
+        }
+    }
+
     /// The engine's rule, if the engine counts.
     pub(super) fn counted(&self) -> Option<RuleId> {
         match &self.limit.kind {
@@ -105,13 +120,21 @@ impl AskedLimit<'_> {
     }
 }
 
-/// Everything that a request asks.
-pub(super) fn shares<'a>(
+/// The limits that a request's descriptors meet.
+#[derive(Debug)]
+pub(super) struct Asked<'a> {
+    pub(super) limits: SmallVec<[AskedLimit<'a>; 2]>,
+    /// The first error of a descriptor. It keeps no other descriptor from being judged.
+    pub(super) failed: Option<AskError>,
+}
+
+/// Finds the limits that a request's descriptors meet.
+pub(super) fn asked<'a>(
     descriptors: &'a Descriptors,
     rules: &'a ActiveRules,
     request: &RateLimitRequest,
     engine: &Engine,
-) -> Result<SmallVec<[AskedLimit<'a>; 2]>, AskError> {
+) -> Result<Asked<'a>, AskError> {
     if request.domain.is_empty() {
         return Err(AskError::invalid("rate limit domain must not be empty"));
     }
@@ -122,23 +145,24 @@ pub(super) fn shares<'a>(
         let count = request.descriptors.len();
         return Err(AskError::invalid(format!("{count} descriptors; at most {MAX_DESCRIPTORS}")));
     }
-    let mut shares = SmallVec::new();
+    let (mut shares, mut failed) = (SmallVec::new(), None);
     for (place, descriptor) in request.descriptors.iter().enumerate() {
         let hits = hits(descriptor, request.hits_addend);
         let mut add = |limit, key: Key| {
-            check_key(&key)?;
+            let key = bounded_owned(key);
             shares.push(AskedLimit { descriptor: place, limit, key, hits, place: None });
-            Ok::<_, AskError>(())
         };
-        if let Some((limit, key)) = limit_of(descriptors, &request.domain, descriptor, engine)? {
-            add(limit, key)?;
+        match limit_of(descriptors, &request.domain, descriptor, engine) {
+            Ok(Some((limit, key))) => add(limit, key),
+            Ok(None) => {}
+            Err(error) => failed = failed.or(Some(error)),
         }
         for (limit, key) in rules_of(rules, &request.domain, descriptor) {
-            add(limit, key)?;
+            add(limit, key);
         }
     }
     drop_replaced(&mut shares);
-    Ok(shares)
+    Ok(Asked { limits: shares, failed })
 }
 
 /// A descriptor's own hits count before the request's, which are 1 at least.
@@ -165,17 +189,19 @@ fn limit_of<'a>(
             return Err(AskError::invalid(text));
         };
         let limit = descriptors.overriding(own.requests_per_unit, unit, engine)?;
-        let mut parts: SmallVec<[&[u8]; 8]> = SmallVec::from_slice(&[domain.as_bytes()]);
-        parts.extend(entries.iter().flat_map(|e| [e.key.as_bytes(), e.value.as_bytes()]));
-        return Ok(Some((LimitRef::Own(limit), join(parts.into_iter()))));
+        let mut parts: SmallVec<[Cow<'_, [u8]>; 8]> = smallvec![Cow::Borrowed(domain.as_bytes())];
+        let texts = entries.iter().flat_map(|entry| [&entry.key, &entry.value]);
+        parts.extend(texts.map(|text| raw_text::bytes(text)));
+        return Ok(Some((LimitRef::Own(limit), join(parts.iter().map(AsRef::as_ref)))));
     }
     let pairs = entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
     let Some(index) = descriptors.tree.walk(domain, pairs).limit else { return Ok(None) };
     let known = descriptors.limit(index).zip(descriptors.tree.limits().get(index));
     Ok(known.map(|(limit, of_tree)| {
         let open = of_tree.path.iter().zip(entries).filter(|(part, _)| part.is_open());
-        let values: SmallVec<[&[u8]; 4]> = open.map(|(_, entry)| entry.value.as_bytes()).collect();
-        (LimitRef::Tree(limit, of_tree), join(values.into_iter()))
+        let values: SmallVec<[Cow<'_, [u8]>; 4]> =
+            open.map(|(_, entry)| raw_text::bytes(&entry.value)).collect();
+        (LimitRef::Tree(limit, of_tree), join(values.iter().map(AsRef::as_ref)))
     }))
 }
 
@@ -189,9 +215,11 @@ fn rules_of<'a>(
     if !rules.serve_descriptors() {
         return limits;
     }
-    let entry =
-        |entry: &Entry| (format!("descriptor:{}", entry.key).into(), entry.value.clone().into());
-    let domain = ("domain".into(), domain.to_owned().into());
+    let entry = |entry: &Entry| {
+        let value = raw_text::bytes(&entry.value).into_owned();
+        (format!("descriptor:{}", entry.key).into(), value.into())
+    };
+    let domain = ("domain".into(), domain.as_bytes().into());
     let pairs = std::iter::once(domain).chain(descriptor.entries.iter().map(entry));
     let request = Attributes::new(pairs, &rules.reading);
     for rule in rules.iter().filter(|rule| rule.serves_descriptors() && rule.matches(&request)) {
@@ -263,9 +291,9 @@ pub(super) fn charges<'s>(shares: &'s [AskedLimit<'_>]) -> SmallVec<[Charge<'s>;
         else {
             continue;
         };
-        let cost = Cost::from_units(hits);
+        let cost = share.cost(hits);
         match charges.get_mut(place) {
-            Some(charge) => charge.cost = charge.cost + cost,
+            Some(charge) => charge.cost = share.bounded(charge.cost + cost),
             None => charges.push(Charge { rule, key: &share.key, cost }),
         }
     }

@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::metrics::{Counter, Family, Histogram, Labels, Metrics};
 
-/// Most descriptors that are counted apart; those beyond are counted together.
+/// The largest number of descriptors with counters of their own.
 const MAX_KEYS: usize = 10_000;
-/// Where those beyond are counted.
+/// The longest name of a level with counters of its own, in bytes: clients choose many of them.
+const MAX_NAME: usize = 1024;
+/// The name under which all other descriptors are counted together.
 const OTHERS: &str = "other";
 
 /// The counters of one descriptor.
@@ -85,10 +87,11 @@ pub struct CountsOf {
 }
 
 impl CountsOf {
-    /// The counters of a descriptor: domain, first and second level, separated by dots.
+    /// Returns the counters of a descriptor, by its domain and the names of its levels.
     pub fn of(&self, key: &[String]) -> Arc<DescriptorCounts> {
+        let short = key.iter().all(|name| name.len() <= MAX_NAME);
         let mut counts = self.lock();
-        let key = labels(key);
+        let key = if short { labels(key) } else { labels(&[OTHERS.to_owned()]) };
         let known = counts.contains_key(&key) || counts.len() < MAX_KEYS;
         let key = if known { key } else { labels(&[OTHERS.to_owned()]) };
         Arc::clone(counts.entry(key).or_default())

@@ -13,13 +13,13 @@ mod verdict;
 
 use std::time::Instant;
 
-use earrrl::{Clock, Cost, Decision, EngineError, Mode};
+use earrrl::{Clock, Decision, EngineError, Mode};
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use smallvec::SmallVec;
 use tokio::time::error::Elapsed;
 
 pub(super) use self::answer::undecided;
-use self::asked::{AskedLimit, Hits};
+use self::asked::{Asked, AskedLimit, Hits};
 use self::prepared::{Descriptors, LimitKind};
 use self::verdict::Verdicts;
 use super::error::AskError;
@@ -27,10 +27,10 @@ use super::rules::ActiveRules;
 use crate::engine::Engine;
 
 impl Descriptors {
-    /// Answers a request.
+    /// Answers a request. The error of one descriptor counts only where no other one denies.
     ///
     /// # Errors
-    /// [`AskError`]; nothing is stored then.
+    /// [`AskError`].
     pub async fn answer(
         &self,
         engine: &Engine,
@@ -39,7 +39,7 @@ impl Descriptors {
         request: &RateLimitRequest,
         mode: Mode,
     ) -> Result<RateLimitResponse, AskError> {
-        let mut shares = asked::shares(self, rules, request, engine)?;
+        let Asked { limits: mut shares, failed } = asked::asked(self, rules, request, engine)?;
         asked::place(&mut shares)?;
         if mode != Mode::Peek {
             refund(engine, &shares).await?;
@@ -60,6 +60,9 @@ impl Descriptors {
             && mode == Mode::Check
         {
             give_back(engine, &shares, &verdicts).await?;
+        }
+        if let (Some(error), false) = (failed, verdicts.over()) {
+            return Err(error);
         }
         Ok(answer::response(self, request, &shares, &verdicts))
     }
@@ -92,7 +95,7 @@ impl Descriptors {
 async fn refund(engine: &Engine, shares: &[AskedLimit<'_>]) -> Result<(), AskError> {
     for share in shares {
         if let (Hits::Refunded(hits), Some(rule)) = (share.hits, share.counted()) {
-            let charge = earrrl::Charge { rule, key: &share.key, cost: Cost::from_units(hits) };
+            let charge = earrrl::Charge { rule, key: &share.key, cost: share.cost(hits) };
             engine.refund(&charge, None).await?;
         }
     }
@@ -109,14 +112,15 @@ async fn give_back(
         if let (Hits::Charged(hits), Some(rule), false) =
             (share.hits, share.counted(), verdict.over)
         {
-            let charge = earrrl::Charge { rule, key: &share.key, cost: Cost::from_units(hits) };
+            let charge = earrrl::Charge { rule, key: &share.key, cost: share.cost(hits) };
             engine.refund(&charge, None).await?;
         }
     }
     Ok(())
 }
 
-/// What each share's limit says by itself. A decision tells it of one; the others are asked.
+/// Returns the figures of each share's limit by itself. A decision has those of one limit; the others
+/// are peeked at.
 async fn figures(
     engine: &Engine,
     shares: &[AskedLimit<'_>],
@@ -125,7 +129,7 @@ async fn figures(
     let counted = shares.iter().filter(|share| share.counted().is_some()).count();
     let ask = |share: &AskedLimit<'_>| {
         let hits = if let Hits::Charged(hits) = share.hits { hits } else { 0 };
-        (share.counted(), share.key.clone(), Cost::from_units(hits))
+        (share.counted(), share.key.clone(), share.cost(hits))
     };
     if let (1, Some(decision)) = (counted, decision) {
         let told = |share: &AskedLimit<'_>| share.counted().map(|_| *decision);

@@ -1,0 +1,292 @@
+//! Charges that were decided here while Redis was gone, to be added to its records when it is back.
+
+use std::collections::hash_map::{self, RandomState};
+use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use earrrl::{Nanos, RuleId};
+
+use crate::algorithm;
+use crate::pending::{Contribution, Pending};
+use crate::request::KeyedCharge;
+
+const SHARDS: usize = 64;
+
+/// A client under a rule.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ClientId {
+    pub(crate) rule: RuleId,
+    pub(crate) key: Vec<u8>,
+}
+
+/// The pending charges of a client.
+#[derive(Debug)]
+struct Entry {
+    /// Distinguishes it from earlier entries of its client.
+    id: u64,
+    tag: u32,
+    /// The breaker's group.
+    group: usize,
+    /// The time of the last charge.
+    latest: Nanos,
+    pending: Pending,
+}
+
+/// An entry on its way to Redis, under the parameters with this tag.
+#[derive(Debug)]
+pub(crate) struct Delivery {
+    pub(crate) tag: u32,
+    group: usize,
+    pub(crate) contribution: Contribution,
+}
+
+/// Pending charges by client, in shards, so that nodes that decide alone do not queue for one lock.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    capacity: usize,
+    shards: Box<[Mutex<Shard>]>,
+    hasher: RandomState,
+    /// The number of entries, in flight or not.
+    len: AtomicUsize,
+    next_id: AtomicU64,
+}
+
+/// The entry and the time that a charge was noted at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotedAt {
+    entry: u64,
+    pub(crate) at: Nanos,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    entries: HashMap<ClientId, Entry>,
+    /// Entries that were sent, and may have arrived.
+    retries: HashMap<ClientId, Delivery>,
+    /// Clients with an entry in flight: one at a time, since Redis takes a client's numbers in their order.
+    in_flight: HashSet<ClientId>,
+}
+
+impl Ledger {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self {
+            capacity,
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            len: AtomicUsize::new(0),
+            next_id: AtomicU64::new(0),
+        }
+    }
+
+    fn lock(&self, client: &ClientId) -> MutexGuard<'_, Shard> {
+        let shard = self.hasher.hash_one(client) as usize % SHARDS;
+        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a charge, and returns where. Returns `None` if the ledger is full, or the algorithm does not add. Concurrent
+    /// requests may come out of order, so a charge is noted at the latest time of its client.
+    pub(crate) fn add(&self, charge: &KeyedCharge, now: Nanos) -> Option<NotedAt> {
+        let (rule, client) = (&charge.rule, ClientId::of(charge));
+        if !algorithm::of(rule.rule.limit()).adds() {
+            return None;
+        }
+        let mut shard = self.lock(&client);
+        let entry = match shard.entries.entry(client) {
+            hash_map::Entry::Occupied(entry) => entry.into_mut(),
+            hash_map::Entry::Vacant(entry) => {
+                if self.len() >= self.capacity {
+                    return None;
+                }
+                self.len.fetch_add(1, Ordering::AcqRel);
+                entry.insert(self.entry(charge))
+            }
+        };
+        if entry.tag != rule.tag {
+            *entry = self.entry(charge);
+        }
+        entry.latest = entry.latest.max(now);
+        entry.pending.add(rule.rule.limit(), entry.latest, charge.cost);
+        Some(NotedAt { entry: entry.id, at: entry.latest })
+    }
+
+    fn entry(&self, charge: &KeyedCharge) -> Entry {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let (tag, group) = (charge.rule.tag, charge.group);
+        Entry { id, tag, group, latest: Nanos::ZERO, pending: Pending::default() }
+    }
+
+    /// Takes a charge out again, and returns true, unless it was sent already.
+    pub(crate) fn take_out(&self, charge: &KeyedCharge, noted: NotedAt) -> bool {
+        let client = ClientId::of(charge);
+        let is_here = |entry: &Entry| entry.id == noted.entry;
+        let is_here = self.lock(&client).entries.get(&client).is_some_and(is_here);
+        is_here && self.take_back(charge, Some(noted.at), noted.at)
+    }
+
+    /// Takes a charge out again, and returns true if it was there. Without its time, it is the last one.
+    pub(crate) fn take_back(
+        &self,
+        charge: &KeyedCharge,
+        charged_at: Option<Nanos>,
+        now: Nanos,
+    ) -> bool {
+        let (rule, client) = (&charge.rule, ClientId::of(charge));
+        let mut shard = self.lock(&client);
+        let Some(entry) = shard.entries.get_mut(&client).filter(|entry| entry.tag == rule.tag)
+        else {
+            return false;
+        };
+        let at = entry.pending.take_back(rule.rule.limit(), charge.cost, charged_at, now);
+        if entry.pending.is_empty() {
+            shard.entries.remove(&client);
+            self.len.fetch_sub(1, Ordering::AcqRel);
+        }
+        at.is_some()
+    }
+
+    /// Returns true if a client has counts that Redis lacks.
+    pub(crate) fn has(&self, charge: &KeyedCharge) -> bool {
+        if self.len() == 0 {
+            return false;
+        }
+        let client = ClientId::of(charge);
+        let shard = self.lock(&client);
+        let Shard { entries, retries, in_flight } = &*shard;
+        entries.contains_key(&client)
+            || retries.contains_key(&client)
+            || in_flight.contains(&client)
+    }
+
+    /// Drops the entries of a client that was reset.
+    pub(crate) fn forget(&self, charge: &KeyedCharge) {
+        let client = ClientId::of(charge);
+        let mut shard = self.lock(&client);
+        let entry = shard.entries.remove(&client).is_some();
+        let retry = shard.retries.remove(&client).is_some();
+        self.len.fetch_sub(usize::from(entry) + usize::from(retry), Ordering::AcqRel);
+    }
+
+    /// Takes the entries of a group that can be sent: one a client, a retry before what was charged since. Each must then
+    /// be reported as [`Ledger::done`] or [`Ledger::put_back`]; until then no other of its client is returned.
+    pub(crate) fn drain(
+        &self,
+        group: usize,
+        number: impl Fn() -> u64,
+    ) -> Vec<(ClientId, Delivery)> {
+        let mut drained = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let (from, Shard { entries, retries, in_flight }) = (drained.len(), &mut *shard);
+            let ready = entries.extract_if(|client, entry| {
+                let waits = retries.contains_key(client) || in_flight.contains(client);
+                entry.group == group && !waits
+            });
+            drained.extend(ready.map(|(client, entry)| (client, entry.deliver(number()))));
+            drained.extend(retries.extract_if(|_, delivery| delivery.group == group));
+            in_flight.extend(drained[from..].iter().map(|(client, _)| client.clone()));
+        }
+        drained
+    }
+
+    /// Reports that a drained entry needs no more care.
+    pub(crate) fn done(&self, client: &ClientId) {
+        self.lock(client).in_flight.remove(client);
+        self.len.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Takes a drained entry back that may not have arrived.
+    pub(crate) fn put_back(&self, client: ClientId, delivery: Delivery) {
+        let mut shard = self.lock(&client);
+        shard.in_flight.remove(&client);
+        shard.retries.insert(client, delivery);
+    }
+
+    /// Returns the number of entries that Redis lacks.
+    pub(crate) fn len(&self) -> usize {
+        self.len.load(Ordering::Acquire)
+    }
+}
+
+impl Entry {
+    fn deliver(self, number: u64) -> Delivery {
+        let contribution = Contribution { number, pending: self.pending };
+        Delivery { tag: self.tag, group: self.group, contribution }
+    }
+}
+
+impl ClientId {
+    fn of(charge: &KeyedCharge) -> Self {
+        Self { rule: charge.rule.id, key: charge.client.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use earrrl::table::KeyHasher;
+    use earrrl::{Cost, Mode};
+
+    use super::*;
+    use crate::rules::{Rules, Wanted};
+
+    fn asked(rule: &str, client: &str) -> KeyedCharge {
+        let rules = Rules::new(KeyHasher::with_key(&[7; 16]), Duration::ZERO);
+        let (rule, local) = (rule.parse().unwrap(), || Ok(vec![RuleId(0)]));
+        let wanted = Wanted { name: "rule", rule: &rule, near: None };
+        let id = rules.prepare(&[wanted], Nanos::ZERO, local).unwrap()[0];
+        let (rule, client, key) = (rules.get(id).unwrap(), client.into(), Vec::new());
+        KeyedCharge { rule, client, cost: Cost::ONE, place: 0, key, slot: 0, group: 0 }
+    }
+
+    #[test]
+    fn charges_that_redis_has_are_taken_out_while_they_are_here() {
+        let (charge, ledger) = (asked("sliding-log 9/1h", "a"), Ledger::new(4));
+        let add = |at| ledger.add(&charge, Nanos::new(at)).unwrap();
+        let (_, other, last) = (add(2_000_000), add(1_000_000), add(3_000_000));
+        assert!(ledger.take_out(&charge, other), "noted after a later one");
+        let (_, entry) = ledger.drain(0, || 7).pop().unwrap();
+        let limit = charge.rule.rule.limit();
+        let figures = limit
+            .step(entry.contribution.pending.state, Nanos::new(3_000_000), Cost::ZERO, Mode::Peek)
+            .2;
+        assert_eq!((entry.contribution.pending.sum, figures.remaining), (Cost::from_units(2), 7));
+        add(3_000_000);
+        assert!(!ledger.take_out(&charge, last), "it is on its way, and this is another");
+    }
+
+    #[test]
+    fn what_comes_back_is_as_it_was_and_goes_first() {
+        let ledger = Ledger::new(4);
+        let add =
+            |client: &str| ledger.add(&asked("fixed-window 9/1h", client), Nanos::ZERO).is_some();
+        assert!(add("a") && add("a") && add("b"));
+        assert!(ledger.drain(1, || 9).is_empty(), "another group has nothing");
+        let drained = ledger.drain(0, || 7);
+        assert_eq!(drained.len(), 2);
+        assert!(add("b") && add("c") && !add("d"), "entries under way take room");
+        let mut other = ledger.drain(0, || 8);
+        let (client, entry) = other.pop().unwrap();
+        assert_eq!((client.key[0], other.len()), (b'c', 0), "b has a lower number under way");
+        ledger.put_back(client, entry);
+        drained.into_iter().for_each(|(client, entry)| ledger.put_back(client, entry));
+        assert_eq!((ledger.len(), add("d")), (4, false), "what came back takes room");
+        let summed = |drained: Vec<(ClientId, Delivery)>| {
+            let mut all: Vec<_> = drained
+                .into_iter()
+                .map(|(client, entry)| {
+                    ledger.done(&client);
+                    let Contribution { number, pending } = entry.contribution;
+                    (client.key[0] as char, number, pending.sum.as_f64())
+                })
+                .collect();
+            all.sort_by_key(|(client, ..)| *client);
+            all
+        };
+        assert_eq!(summed(ledger.drain(0, || 8)), [('a', 7, 2.0), ('b', 7, 1.0), ('c', 8, 1.0)]);
+        assert_eq!(summed(ledger.drain(0, || 9)), [('b', 9, 1.0)]);
+        assert_eq!(ledger.len(), 0);
+    }
+}

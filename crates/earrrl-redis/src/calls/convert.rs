@@ -1,0 +1,159 @@
+//! Conversion of records that were written under other parameters of the same rule.
+//!
+//! A record begins with the tag of its parameters. A script that finds another tag changes nothing and reports that.
+//! The record is then converted here, by the same function as in every engine, and written back if it has not changed
+//! meanwhile: two more round trips, once for each client and change of a rule. The parameters of a tag come from this
+//! engine's own past, or from a hash in Redis to which every engine writes its rules. A record of unknown parameters
+//! is dropped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use earrrl::{Limit, Nanos, Rule};
+use redis::Value;
+use tokio::time::timeout;
+
+use crate::algorithm;
+use crate::calls::reply::FOREIGN;
+use crate::connection::fault::Fault;
+use crate::connection::link::Link;
+use crate::request::KeyedCharge;
+use crate::shared::Shared;
+use crate::status::count;
+
+/// The most calls of a script until it succeeds: other nodes may convert the same record back meanwhile.
+const MAX_CALLS: usize = 4;
+
+/// The timeout of one conversion.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The outcome of a call.
+pub(crate) enum Called<'a, T> {
+    Done(T),
+    /// Nothing was changed, since Redis's clock was set; the next call goes by its present time.
+    Again,
+    /// Nothing was changed at this time: the record of this charge is of other parameters.
+    Foreign(&'a KeyedCharge, Nanos),
+}
+
+/// Returns the outcome of a script that reports nothing else.
+pub(crate) fn done_or_foreign<'a>(
+    answer: &Value,
+    charge: &'a KeyedCharge,
+    now: Nanos,
+) -> Called<'a, ()> {
+    match answer {
+        Value::BulkString(verdict) if verdict.first() == Some(&FOREIGN) => {
+            Called::Foreign(charge, now)
+        }
+        _ => Called::Done(()),
+    }
+}
+
+/// Calls a script until it succeeds, and converts records of other parameters in between.
+pub(crate) async fn converting<'a, T, F>(
+    shared: &Arc<Shared>,
+    link: Link,
+    call: impl Fn(Link) -> F,
+) -> Result<T, Fault>
+where
+    F: Future<Output = Result<Called<'a, T>, Fault>>,
+{
+    for _ in 0..MAX_CALLS {
+        match call(link.clone()).await? {
+            Called::Done(answer) => return Ok(answer),
+            Called::Again => {}
+            Called::Foreign(charge, now) => {
+                convert_in_background(shared, link.clone(), charge, now).await?
+            }
+        }
+    }
+    Err(Fault::Record("converted over and over".to_owned()))
+}
+
+/// Converts a record in a task of its own, so that the conversion ends even if the caller stops waiting.
+async fn convert_in_background(
+    shared: &Arc<Shared>,
+    mut link: Link,
+    charge: &KeyedCharge,
+    now: Nanos,
+) -> Result<(), Fault> {
+    let (shared, charge) = (shared.clone(), charge.clone());
+    let task = async move {
+        let converted = convert(&shared, &mut link, &charge, now);
+        timeout(TIMEOUT, converted).await.unwrap_or(Err(Fault::Late))
+    };
+    let stopped = |_| Err(Fault::Lost("a task was stopped".to_owned()));
+    tokio::spawn(task).await.unwrap_or_else(stopped)
+}
+
+/// Replaces the record of a charge by one of its rule's present parameters.
+pub(crate) async fn convert(
+    shared: &Shared,
+    link: &mut Link,
+    charge: &KeyedCharge,
+    now: Nanos,
+) -> Result<(), Fault> {
+    let mut get = redis::cmd("GET");
+    get.arg(&charge.key);
+    let Value::BulkString(old) = link.send(&get).await? else { return Ok(()) };
+    if algorithm::is_of(charge.rule.rule.limit(), charge.rule.tag, &old) {
+        return Ok(());
+    }
+    let limit = limit_of(shared, link, charge, &old).await?;
+    if limit.is_none() {
+        tracing::warn!(rule = charge.rule.name, "a record of unknown parameters is dropped");
+    }
+    let new = limit.and_then(|limit| converted(charge, &limit, &old, now));
+    let (new, life) = new.unwrap_or_default();
+    let life = (life + shared.options.linger).as_millis() as u64 + 1;
+    let args = [old, new, life.to_string().into_bytes()];
+    link.call(&shared.connection.scripts.swap, std::slice::from_ref(&charge.key), &args).await?;
+    count(&shared.connection.counters.converted);
+    Ok(())
+}
+
+/// Returns the parameters that a record was written under; `None` only if Redis has none for its tag.
+async fn limit_of(
+    shared: &Shared,
+    link: &mut Link,
+    charge: &KeyedCharge,
+    old: &[u8],
+) -> Result<Option<Limit>, Fault> {
+    let known = charge.rule.earlier.iter().find(|(tag, limit)| algorithm::is_of(limit, *tag, old));
+    if let Some((_, limit)) = known {
+        return Ok(Some(*limit));
+    }
+    let mut get = redis::cmd("HVALS");
+    get.arg(shared.connection.keys.history(&charge.rule.name));
+    let Value::Array(texts) = link.send(&get).await? else {
+        return Err(Fault::Record("the rule's parameters make no sense".to_owned()));
+    };
+    let rules = texts.iter().filter_map(|text| match text {
+        Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse::<Rule>().ok(),
+        _ => None,
+    });
+    let mut limits = rules.map(|rule| *rule.limit());
+    Ok(limits.find(|limit| algorithm::is_of(limit, algorithm::tag(limit), old)))
+}
+
+/// Returns the record under the present parameters, and how long it must live.
+fn converted(
+    charge: &KeyedCharge,
+    old: &Limit,
+    bytes: &[u8],
+    now: Nanos,
+) -> Option<(Vec<u8>, Duration)> {
+    let state = algorithm::decode(old, bytes, now)?;
+    let stored = algorithm::stored_at(old, bytes, now).unwrap_or(Nanos::ZERO);
+    let at = conversion_time(charge, now).max(stored.min(now));
+    let new = charge.rule.rule.limit();
+    let state = new.convert(old, state, at)?;
+    let record = algorithm::encode(new, charge.rule.tag, &state, at)?;
+    Some((record, algorithm::life(new, &state, now)))
+}
+
+/// Returns the microsecond to convert records at: when this rule became known here, or the present one.
+fn conversion_time(charge: &KeyedCharge, now: Nanos) -> Nanos {
+    Nanos::new(charge.rule.since.min(now).get() / 1000 * 1000)
+}

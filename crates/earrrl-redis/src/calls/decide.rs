@@ -1,0 +1,276 @@
+//! Decisions by Redis: one call, except for a request over several slots of a Cluster.
+//!
+//! Such a request takes two steps. Every slot is asked at once, and judges and stores its part as if the others would
+//! pass. If one does not, the charges of leaky rules in the other slots are taken back before the denial is returned.
+//! A concurrent request may see such a charge, which is an error on the deny side only.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use earrrl::{Mode, Nanos};
+use redis::{RedisResult, Value};
+use tokio::time::Instant;
+
+use crate::algorithm::{flags, micros};
+use crate::backlog::unsettled::Unanswered;
+use crate::calls::adjust::take_back;
+use crate::calls::convert::{Called, converting};
+use crate::calls::reply::{self, Observation, Reply, ScriptVerdict};
+use crate::connection::fault::Fault;
+use crate::connection::link::Link;
+use crate::connection::receipt::Receipt;
+use crate::connection::redirect::is_moving;
+use crate::request::{Request, time_argument};
+use crate::shared::Shared;
+
+/// The time after its deadline in which Redis may still execute a call. A call that reaches it later, because the
+/// server was stopped or a network held it back, does nothing.
+const GRACE: Duration = Duration::from_secs(1);
+/// A margin for the error in judging that time.
+const SLACK: Duration = Duration::from_millis(500);
+
+/// A request without an answer from every slot, and what Redis may have done of it.
+pub(crate) struct Failure {
+    pub(crate) fault: Fault,
+    pub(crate) unanswered: Vec<Unanswered>,
+    /// Charges that Redis has stored and keeps, one bit each.
+    pub(crate) kept: u64,
+}
+
+impl Failure {
+    /// Returns the failure of a request of which Redis has done nothing.
+    fn all(fault: Fault) -> Self {
+        Self { fault, unanswered: Vec::new(), kept: 0 }
+    }
+}
+
+/// Has Redis decide a request within the deadline.
+pub(crate) async fn ask(
+    shared: &Arc<Shared>,
+    request: &Arc<Request>,
+) -> Result<Vec<Observation>, Failure> {
+    let mut slots = request.by_slot();
+    match slots.pop() {
+        Some(places) if slots.is_empty() => ask_slot(shared, request, places).await,
+        Some(places) => {
+            slots.push(places);
+            ask_slots(shared, request, slots).await
+        }
+        None => Err(Failure::all(Fault::Skipped)),
+    }
+}
+
+/// Decides the charges of one slot.
+async fn ask_slot(
+    shared: &Arc<Shared>,
+    request: &Request,
+    places: Vec<usize>,
+) -> Result<Vec<Observation>, Failure> {
+    let (group, slot) = request.group_and_slot(&places);
+    let link = shared.connection.link(group).map_err(Failure::all)?;
+    let receipt =
+        request.may_store(&places).then(|| shared.connection.receipts.take(slot)).flatten();
+    let deadline = shared.options.deadline;
+    let (sent, ends) = (shared.clocks.local(), Instant::now() + 3 * deadline + GRACE + SLACK);
+    let call = exchange(shared, link, request, &places, receipt.as_ref());
+    let answer = shared.connection.within(deadline, group, call).await;
+    if let (Ok(observed), Some(receipt)) = (&answer, &receipt) {
+        let verdict = |place| Some(observed[places.iter().position(|at| *at == place)?].verdict);
+        receipt.answered(!stored(request, &places, verdict).is_empty());
+    }
+    answer.map_err(|fault| {
+        let receipt = receipt.filter(|_| matches!(fault, Fault::Late | Fault::Lost(_)));
+        let unanswered = receipt.map(|receipt| Unanswered { receipt, places, sent, ends });
+        Failure { unanswered: unanswered.into_iter().collect(), ..Failure::all(fault) }
+    })
+}
+
+/// Decides the charges of several slots, all or nothing.
+async fn ask_slots(
+    shared: &Arc<Shared>,
+    request: &Arc<Request>,
+    slots: Vec<Vec<usize>>,
+) -> Result<Vec<Observation>, Failure> {
+    let calls = slots.iter().map(|places| {
+        let (shared, request, places) = (shared.clone(), request.clone(), places.clone());
+        tokio::spawn(async move { ask_slot(&shared, &request, places).await })
+    });
+    let calls: Vec<_> = calls.collect();
+    let mut observed: Vec<Option<Observation>> = vec![None; request.charges.len()];
+    let (mut fault, mut unanswered) = (None, Vec::new());
+    for (places, call) in slots.iter().zip(calls) {
+        match call.await {
+            Ok(Ok(parts)) => {
+                places.iter().zip(parts).for_each(|(place, part)| observed[*place] = Some(part));
+            }
+            Ok(Err(failure)) => {
+                unanswered.extend(failure.unanswered);
+                fault = Some(failure.fault);
+            }
+            Err(_) => fault = Some(Fault::Lost("a task was stopped".to_owned())),
+        }
+    }
+    let passes = fault.is_none()
+        && observed.iter().zip(&request.charges).all(|(observed, charge)| {
+            let over =
+                observed.as_ref().is_none_or(|observed| observed.verdict == ScriptVerdict::Over);
+            !over || !charge.rule.rule.action().enforces()
+        });
+    if !passes {
+        undo(shared, request, &slots, &mut observed).await;
+    }
+    let Some(fault) = fault else { return Ok(observed.into_iter().flatten().collect()) };
+    Err(Failure { fault, unanswered, kept: kept(request, &slots, &observed) })
+}
+
+/// Takes back the charges of leaky rules in slots that passed.
+async fn undo(
+    shared: &Arc<Shared>,
+    request: &Arc<Request>,
+    slots: &[Vec<usize>],
+    observed: &mut [Option<Observation>],
+) {
+    let mut tasks = Vec::new();
+    for places in slots {
+        let stored = stored(request, places, |place| observed[place].as_ref().map(|s| s.verdict));
+        for place in stored.into_iter().filter(|place| !request.is_strict(*place)) {
+            let Some(observed) = &observed[place] else { continue };
+            let back = take_back(shared.clone(), request.clone(), place, Some(observed.at));
+            tasks.push((place, tokio::spawn(back)));
+        }
+    }
+    for (place, task) in tasks {
+        let is_kept = matches!(task.await, Ok(Err(Fault::Skipped | Fault::Refused(_))));
+        if let Some(observed) = &mut observed[place] {
+            observed.undone = !is_kept;
+        }
+    }
+}
+/// Returns the charges that Redis stored and that were not taken back, one bit each.
+fn kept(request: &Request, slots: &[Vec<usize>], observed: &[Option<Observation>]) -> u64 {
+    let verdict = |place: usize| observed[place].as_ref().map(|observed| observed.verdict);
+    let stored = slots.iter().flat_map(|places| stored(request, places, verdict));
+    let kept =
+        stored.filter(|place| observed[*place].as_ref().is_some_and(|observed| !observed.undone));
+    kept.fold(0, |bits, place| bits | 1 << place)
+}
+
+/// Returns the charges of one call that its script stored, by their verdicts.
+pub(crate) fn stored(
+    request: &Request,
+    places: &[usize],
+    verdict: impl Fn(usize) -> Option<ScriptVerdict>,
+) -> Vec<usize> {
+    let over = |place: usize| verdict(place).is_none_or(|verdict| verdict == ScriptVerdict::Over);
+    let enforces = |place: usize| request.charges[place].rule.rule.action().enforces();
+    let passes = places.iter().all(|place| !over(*place) || !enforces(*place));
+    let stores = |place: usize| {
+        let cost = request.charges[place].cost;
+        let leaky = passes && !over(place);
+        request.mode != Mode::Peek
+            && !cost.is_zero()
+            && verdict(place).is_some()
+            && (request.is_strict(place) || leaky)
+    };
+    places.iter().copied().filter(|place| stores(*place)).collect()
+}
+
+/// Calls the script, and converts records of other parameters.
+async fn exchange(
+    shared: &Arc<Shared>,
+    link: Link,
+    request: &Request,
+    places: &[usize],
+    receipt: Option<&Receipt>,
+) -> Result<Vec<Observation>, Fault> {
+    let nonsense = || Fault::Record("the script's answer makes no sense".to_owned());
+    converting(shared, link, |mut link| async move {
+        match in_time(shared, &mut link, request, places, receipt).await?.ok_or_else(nonsense)? {
+            Reply::Decided { time, mut observed } if observed.len() == places.len() => {
+                let at = request.now.or(time).ok_or_else(nonsense)?;
+                observed.iter_mut().for_each(|observed| observed.at = at);
+                Ok(Called::Done(observed))
+            }
+            Reply::Foreign { time, place } => {
+                let charge = places.get(place).ok_or_else(nonsense)?;
+                let now = request.now.or(time).ok_or_else(nonsense)?;
+                Ok(Called::Foreign(&request.charges[*charge], now))
+            }
+            Reply::Decided { .. } | Reply::Expired { .. } => Err(nonsense()),
+        }
+    })
+    .await
+}
+
+/// Calls the script, a second time if Redis's clock was set since its time was last seen.
+async fn in_time(
+    shared: &Shared,
+    link: &mut Link,
+    request: &Request,
+    places: &[usize],
+    receipt: Option<&Receipt>,
+) -> Result<Option<Reply>, Fault> {
+    let (group, slot) = request.group_and_slot(places);
+    let offset = &shared.clocks.offsets[group];
+    for _ in 0..2 {
+        let sent = shared.clocks.local();
+        let latest = shared.clocks.redis(group, sent) + shared.options.deadline + GRACE;
+        let reply = match call(shared, link, request, places, (latest, receipt)).await {
+            Err(error) if receipt.is_some() && is_moving(&error) => {
+                shared.connection.receipts.moves(slot);
+                call(shared, link, request, places, (latest, None)).await
+            }
+            reply => reply,
+        };
+        let reply = reply?;
+        let (Some(Reply::Decided { time: Some(at), .. }) | Some(Reply::Expired { time: at })) =
+            &reply
+        else {
+            return Ok(reply);
+        };
+        offset.learn(*at, sent, shared.clocks.local());
+        if let Some(Reply::Decided { .. }) = reply {
+            return Ok(reply);
+        }
+    }
+    Err(Fault::Refused("its clock is set all the time".to_owned()))
+}
+
+async fn call(
+    shared: &Shared,
+    link: &mut Link,
+    request: &Request,
+    places: &[usize],
+    (latest, receipt): (Nanos, Option<&Receipt>),
+) -> RedisResult<Option<Reply>> {
+    let keyed = || places.iter().map(|place| &request.charges[*place]);
+    let flags = |place: usize| {
+        let charge = &request.charges[place];
+        flags(&charge.rule.rule, charge.cost, request.mode)
+    };
+    let parameters = |place: usize| request.charges[place].parameters(shared.options.linger);
+    let (time, latest) = (time_argument(request.now), micros(latest).to_le_bytes());
+    let mut keys: Vec<Vec<u8>> = keyed().map(|charge| charge.key.clone()).collect();
+    if shared.options.cluster {
+        // A shard that has only some of a moving slot's keys refuses the call if it knows all of its keys.
+        keys.extend(receipt.map(|receipt| receipt.key.as_bytes().to_vec()));
+    }
+    let (prolongs, receipt) = (Receipt::flags(receipt), Receipt::argument(receipt));
+    let head = |flags| [&time[..], &[flags | prolongs], &latest, &receipt].concat();
+    let (script, args) = match places {
+        [one] => {
+            let argument = [head(flags(*one)), parameters(*one)].concat();
+            (shared.connection.scripts.single(request.charges[*one].rule.kind), vec![argument])
+        }
+        _ => {
+            let charge = |place: &usize| {
+                let head = [request.charges[*place].rule.kind as u8, flags(*place)];
+                [&head[..], &parameters(*place)].concat()
+            };
+            let args = [head(0)].into_iter().chain(places.iter().map(charge)).collect();
+            (shared.connection.scripts.several(keyed().map(|charge| charge.rule.kind)), args)
+        }
+    };
+    let Value::BulkString(bytes) = link.call(script, &keys, &args).await? else { return Ok(None) };
+    Ok(if places.len() == 1 { reply::single(&bytes) } else { reply::several(&bytes) })
+}

@@ -1,0 +1,176 @@
+//! The fields that are needed to allow a request within this node's share. They are kept in one cache line beside the index
+//! entry, so that most decisions touch nothing else.
+
+use earrrl::algorithm::Moment;
+use earrrl::internal::OneTime;
+use earrrl::{Cost, Decision, Limit, Nanos, Rule};
+
+use super::{Client, Time, Urgency};
+use crate::algorithm;
+
+/// A copy of a client's fields, by which requests are allowed while nothing else changes: the state is one time, the client
+/// is queued for an exchange, and no snapshot waits to be noted. The default allows nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lease {
+    /// The end of the lease, by this node's clock.
+    until: Nanos,
+    /// The nanoseconds by which Redis's clock is ahead of this node's.
+    offset: i64,
+    /// Billionths of a unit that may be spent.
+    headroom: u64,
+    state: Moment,
+    /// The state of a client that was charged only what Redis lacks.
+    unsent: Moment,
+}
+
+impl Default for Lease {
+    fn default() -> Self {
+        Self::from_words([0; 6])
+    }
+}
+
+impl Lease {
+    /// Returns it as it is stored. Moments fit in 88 bits.
+    #[inline]
+    pub(crate) fn words(&self) -> [u64; 6] {
+        let Self { until, offset, headroom, state: Moment(state), unsent: Moment(unsent) } = *self;
+        let high = (state >> 64) as u32 as u64 | ((unsent >> 64) as u64) << 32;
+        [until.get(), offset as u64, headroom, state as u64, unsent as u64, high]
+    }
+
+    #[inline]
+    pub(crate) fn from_words([until, offset, headroom, state, unsent, high]: [u64; 6]) -> Self {
+        let moment = |low: u64, high: i32| Moment(i128::from(high) << 64 | i128::from(low));
+        Self {
+            until: Nanos::new(until),
+            offset: offset as i64,
+            headroom,
+            state: moment(state, high as i32),
+            unsent: moment(unsent, (high >> 32) as i32),
+        }
+    }
+
+    /// Allows a request and charges it. Returns `None` if the client itself must decide.
+    #[inline]
+    pub(crate) fn allow(&mut self, rule: &Rule, cost: Cost, time: Time) -> Option<Decision> {
+        let headroom = self.headroom.checked_sub(u64::try_from(cost.billionths()).ok()?)?;
+        if time.local > self.until || time.offset != self.offset || cost.is_zero() {
+            return None;
+        }
+        let mut request = OneTime::judge(rule, self.state, time.redis(), cost)?;
+        if !request.judgement().allowed {
+            return None;
+        }
+        self.headroom = headroom;
+        self.unsent = request.charged_to(self.unsent);
+        self.state = request.charge();
+        Some(request.decision())
+    }
+}
+
+impl Client {
+    /// Returns a lease, which must be reclaimed before anything else is done with the client.
+    pub(crate) fn lease(&mut self, limit: &Limit) -> Lease {
+        self.try_lease(limit).unwrap_or_default()
+    }
+
+    fn try_lease(&mut self, limit: &Limit) -> Option<Lease> {
+        if self.updated || self.denials > 0 || self.urgency == Urgency::None {
+            return None;
+        }
+        let (until, share) = match self.urgency {
+            Urgency::Urgent => (self.until, self.share),
+            // A request beyond these bounds makes the exchange urgent, so the client must see it.
+            _ => (self.until.min(self.renew), self.share / 2.0),
+        };
+        let algorithm = algorithm::of(limit);
+        let takes = algorithm.takes(Cost::ONE) / 1e9;
+        let headroom = ((share - self.spent(limit)) / takes) as u64;
+        let state = *algorithm.moment(self.state.as_mut()?)?;
+        let unsent = *algorithm.moment(self.unsent.state.as_mut()?)?;
+        self.leased = headroom;
+        Some(Lease { until, offset: self.offset, headroom, state, unsent })
+    }
+
+    /// Ends a lease: what was charged to it is charged to the client.
+    pub(crate) fn reclaim(&mut self, limit: &Limit, lease: Lease) {
+        let spent = std::mem::take(&mut self.leased).saturating_sub(lease.headroom);
+        if spent == 0 {
+            return;
+        }
+        let algorithm = algorithm::of(limit);
+        for (state, now) in [(&mut self.state, lease.state), (&mut self.unsent.state, lease.unsent)]
+        {
+            if let Some(moment) = state.as_mut().and_then(|state| algorithm.moment(state)) {
+                *moment = now;
+            }
+        }
+        self.unsent.sum = self.unsent.sum + Cost::from_billionths(spent.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clients::client::{Authority, Snapshot, Urgency};
+    use earrrl::random::Random;
+    use earrrl::{Mode, State};
+    use std::time::Duration;
+
+    /// Exchanges a client with a Redis that knows what the client knows, and gives it a share.
+    fn exchange(
+        client: &mut Client,
+        limit: &Limit,
+        time: Time,
+        share: f64,
+    ) -> Option<(State, Cost)> {
+        let call = client.call(limit, Cost::ZERO, time, || time.local.get());
+        let [renew, until] = [10, 20].map(|secs| time.local + Duration::from_secs(secs));
+        let state = client.state.clone();
+        let snapshot =
+            Snapshot { state, share, until, renew, fresh: renew, others: 1, missing: 0.0 };
+        (client.urgency, client.queued) = (Urgency::None, Urgency::None);
+        client.apply(limit, &call, snapshot, time);
+        call.contribution.map(|sent| (sent.pending.state.unwrap(), sent.pending.sum))
+    }
+
+    /// A client with a lease decides, is queued and is sent as one without.
+    #[test]
+    fn a_lease_makes_no_difference() {
+        for (text, leases) in [
+            ("recent-average 1/s half-life=10s", true),
+            ("recent-average 1/s half-life=10s leaky", true),
+            ("gcra 1/s burst=20", true),
+            ("fixed-window 20/1m", false),
+        ] {
+            let rule: Rule = text.parse().unwrap();
+            let (limit, mut random, mut quick) = (rule.limit(), Random::new(7), 0);
+            let (mut plain, mut lessor) = (Client::default(), Client::default());
+            let (mut lease, mut now) = (Lease::default(), Nanos::from_secs(1_700_000_000));
+            for step in 0..40_000 {
+                now = now + Duration::from_millis(random.below(1500));
+                let time = Time { local: now, offset: step / 10_000 * 2_000_000_000 };
+                if random.below(20) == 0 {
+                    lessor.reclaim(limit, std::mem::take(&mut lease));
+                    let share = algorithm::of(limit).takes(Cost::from_units(random.below(30)));
+                    let sent = exchange(&mut plain, limit, time, share);
+                    assert_eq!(sent, exchange(&mut lessor, limit, time, share), "{text}, {step}");
+                    continue;
+                }
+                let cost = Cost::from_billionths(u128::from(random.below(5)) * 500_000_000);
+                let mode = if random.below(10) == 0 { Mode::Peek } else { Mode::Check };
+                let expected = plain.decide(&rule, cost, mode, time, Authority::Share);
+                let mut decision =
+                    (mode == Mode::Check).then(|| lease.allow(&rule, cost, time)).flatten();
+                quick += u32::from(decision.is_some());
+                if decision.is_none() {
+                    lessor.reclaim(limit, std::mem::take(&mut lease));
+                    decision = lessor.decide(&rule, cost, mode, time, Authority::Share);
+                    lease = Lease::from_words(lessor.lease(limit).words());
+                }
+                assert_eq!((decision, lessor.urgency), (expected, plain.urgency), "{text}, {step}");
+            }
+            assert_eq!(quick > 5000, leases, "{text}: {quick}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! One shard of a table: its clients, and the queues of clients that are to be exchanged.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use earrrl::{Limit, Nanos, Rule};
+
+use super::client::{Client, Lease, Urgency};
+use super::lines::{At, Line, Lines};
+
+/// The most clients that are examined to find one to evict.
+const PROBES: usize = 16;
+
+/// The rule of a table, and its [`Limit::lag`](earrrl::Limit::lag).
+#[derive(Debug)]
+pub(crate) struct NearRule {
+    pub(crate) rule: Rule,
+    pub(crate) lag: Duration,
+}
+
+/// The place of a client. Clients are distinguished by 64 bits of a keyed hash, as in the engine in memory; their keys are
+/// not in the same cache line, and only needed for Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) shard: usize,
+    pub(super) hash: u64,
+}
+
+/// A client that is to be exchanged.
+#[derive(Debug)]
+pub(crate) struct QueuedClient {
+    pub(crate) group: usize,
+    pub(crate) key: Box<[u8]>,
+}
+
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Shard {
+    number: usize,
+    /// `None` while the rule is not near.
+    rule: Option<Arc<NearRule>>,
+    /// The number of decisions made without a round trip.
+    pub(super) decided: u64,
+    /// The index of all shards; `None` before the first client.
+    lines: Option<Arc<Lines>>,
+    entries: Vec<Entry>,
+    /// Entries to be exchanged in the next round.
+    urgent: Vec<u32>,
+    /// Entries that take turns, and since when. Some may have been exchanged meanwhile.
+    normal: VecDeque<(u32, Nanos)>,
+    /// The clock hand of eviction.
+    hand: usize,
+}
+
+/// The part of a client that most decisions do not need.
+#[derive(Debug)]
+struct Entry {
+    client: Client,
+    hash: u64,
+    key: Box<[u8]>,
+}
+
+impl Shard {
+    pub(super) fn new(number: usize) -> Self {
+        let (entries, urgent, normal) = (Vec::new(), Vec::new(), VecDeque::new());
+        let (rule, lines) = (None, None);
+        Self { number, rule, decided: 0, lines, entries, urgent, normal, hand: 0 }
+    }
+
+    #[inline]
+    fn find(&self, hash: u64) -> Option<(&Lines, At)> {
+        let lines = self.lines.as_deref()?;
+        Some((lines, lines.find(self.number, hash)?))
+    }
+
+    pub(super) fn has(&self, place: Place) -> bool {
+        self.find(place.hash).is_some()
+    }
+
+    /// See [`Table::decide`](super::table::Table::decide).
+    #[inline]
+    pub(super) fn decide<R>(
+        &mut self,
+        place: Place,
+        by_lease: impl FnOnce(&NearRule, &mut Lease, usize) -> Option<R>,
+        by_client: impl FnOnce(&NearRule, &mut Client) -> Option<R>,
+    ) -> Option<R> {
+        let rule = self.rule.as_ref()?;
+        let (lines, at) = self.find(place.hash)?;
+        let mut line = lines.read(at);
+        let mut decision = by_lease(rule, &mut line.lease, line.group as usize);
+        if decision.is_some() {
+            lines.write(at, &line);
+        } else {
+            let rule = rule.clone();
+            decision = self.with(place, |client| by_client(&rule, client))?;
+            self.lease(place, rule.rule.limit());
+        }
+        self.decided += u64::from(decision.is_some());
+        decision
+    }
+
+    /// Calls a function with a client, and queues the client if that asked for an exchange.
+    pub(crate) fn with<R>(
+        &mut self,
+        place: Place,
+        change: impl FnOnce(&mut Client) -> R,
+    ) -> Option<R> {
+        let (entry, client) = self.reclaim(place.hash)?;
+        let result = change(client);
+        if client.urgency > client.queued {
+            client.queued = client.urgency;
+            let since = client.queued_since;
+            match client.urgency {
+                Urgency::Urgent => self.urgent.push(entry),
+                _ => self.normal.push_back((entry, since)),
+            }
+        }
+        Some(result)
+    }
+
+    /// Finds a client and ends its lease.
+    fn reclaim(&mut self, hash: u64) -> Option<(u32, &mut Client)> {
+        let (lines, at) = self.find(hash)?;
+        let mut line = lines.read(at);
+        let lease = std::mem::take(&mut line.lease);
+        lines.write(at, &line);
+        let client = &mut self.entries[line.entry as usize].client;
+        if let Some(rule) = &self.rule {
+            client.reclaim(rule.rule.limit(), lease);
+        }
+        Some((line.entry, client))
+    }
+
+    /// Leases a client to its index line.
+    fn lease(&mut self, place: Place, limit: &Limit) {
+        let Some((entry, client)) = self.reclaim(place.hash) else { return };
+        let (hash, group) = (place.hash, client.group as u32);
+        let line = Line { hash, entry, group, lease: client.lease(limit) };
+        if let Some((lines, at)) = self.find(hash) {
+            lines.write(at, &line);
+        }
+    }
+
+    /// See [`Table::set_rule`](super::table::Table::set_rule).
+    pub(super) fn set_rule(
+        &mut self,
+        rule: Option<Arc<NearRule>>,
+        change: &mut impl FnMut(&mut Client),
+    ) {
+        // Leases end under the rule that they began under.
+        for entry in 0..self.entries.len() {
+            if let Some((_, client)) = self.reclaim(self.entries[entry].hash) {
+                change(client);
+            }
+        }
+        self.rule = rule;
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self { decided: self.decided, ..Self::new(self.number) };
+    }
+
+    /// Returns the number of clients with charges that Redis lacks.
+    pub(super) fn pending(&self) -> usize {
+        self.entries.iter().filter(|entry| entry.client.has_pending()).count()
+    }
+
+    /// Moves the clients that are to be exchanged now to `taken`. Their leases go on until they are exchanged.
+    pub(super) fn take_due(&mut self, by: Nanos, batch: usize, taken: &mut Vec<QueuedClient>) {
+        for at in self.due(by, batch) {
+            let Entry { client, key, .. } = &mut self.entries[at as usize];
+            (client.urgency, client.queued) = (Urgency::None, Urgency::None);
+            taken.push(QueuedClient { group: client.group, key: key.clone() });
+        }
+    }
+
+    /// Takes the entries from the queues that are to be exchanged now: the urgent ones, those queued since `by`, and
+    /// others up to `batch` in all.
+    fn due(&mut self, by: Nanos, mut batch: usize) -> Vec<u32> {
+        let mut due = std::mem::take(&mut self.urgent);
+        while let Some(&(at, since)) = self.normal.front() {
+            let client = &mut self.entries[at as usize].client;
+            let waits = client.queued == Urgency::Normal && client.queued_since == since;
+            if waits && since > by && batch == 0 {
+                break;
+            }
+            if waits {
+                batch = batch.saturating_sub(1);
+                client.queued = Urgency::None;
+                due.push(at);
+            }
+            self.normal.pop_front();
+        }
+        due
+    }
+
+    /// Adds a client, perhaps in the place of another; returns `None` if no other can be evicted. `larger` returns an index
+    /// with more lines for each shard than its argument.
+    pub(super) fn insert(
+        &mut self,
+        place: Place,
+        key: &[u8],
+        capacity: usize,
+        larger: impl FnOnce(usize) -> Option<Arc<Lines>>,
+    ) -> Option<()> {
+        let entry = Entry { hash: place.hash, key: key.into(), client: Client::default() };
+        let at = if self.entries.len() < capacity {
+            self.grow(larger)?;
+            self.entries.push(entry);
+            self.entries.len() - 1
+        } else {
+            let at = self.evictable()?;
+            let evicted = std::mem::replace(&mut self.entries[at], entry);
+            let (lines, line) = self.find(evicted.hash)?;
+            lines.remove(self.number, line);
+            at
+        };
+        let line = Line { hash: place.hash, entry: at as u32, group: 0, lease: Lease::default() };
+        self.lines.as_ref()?.insert(self.number, &line);
+        Some(())
+    }
+
+    /// Moves to a larger index if less than an eighth of the lines would be free.
+    fn grow(&mut self, larger: impl FnOnce(usize) -> Option<Arc<Lines>>) -> Option<()> {
+        let each = self.lines.as_ref().map_or(0, |lines| lines.each());
+        if 8 * (self.entries.len() + 1) > 7 * each {
+            let new = larger(each)?;
+            // Other shards may have used it for long, and this one before its table was cleared.
+            new.clear(self.number);
+            if let Some(old) = &self.lines {
+                old.of(self.number).for_each(|at| new.insert(self.number, &old.read(at)));
+            }
+            self.lines = Some(new);
+        }
+        Some(())
+    }
+
+    /// Finds a client to evict: the clock hand moves on to the next that has nothing pending.
+    fn evictable(&mut self) -> Option<usize> {
+        for _ in 0..PROBES.min(self.entries.len()) {
+            self.hand = (self.hand + 1) % self.entries.len();
+            if self.entries[self.hand].client.is_evictable() {
+                return Some(self.hand);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,223 @@
+//! The clients of one near rule: a bounded table, sharded by client.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use earrrl::Nanos;
+use earrrl::table::KeyHasher;
+
+use super::client::{Client, Lease};
+use super::lines::Lines;
+use super::shard::Shard;
+pub(crate) use super::shard::{NearRule, Place, QueuedClient};
+
+pub(crate) const SHARDS: usize = 64;
+/// The number of lines that each shard begins with.
+const FIRST_LINES: usize = 16;
+
+#[derive(Debug)]
+pub(crate) struct Table {
+    shards: Box<[Mutex<Shard>]>,
+    hasher: KeyHasher,
+    /// The most clients of a shard.
+    capacity: usize,
+    /// The index that the first shard to grow has moved to, and the others will. It is one allocation for all shards, so
+    /// that it can be in huge pages, which save a second miss.
+    newest: Mutex<Option<Arc<Lines>>>,
+}
+
+impl Table {
+    pub(crate) fn new(capacity: usize, hasher: KeyHasher) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|number| Mutex::new(Shard::new(number))).collect(),
+            hasher,
+            capacity: capacity.div_ceil(SHARDS),
+            newest: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn place(&self, key: &[u8]) -> Place {
+        let hash = self.hasher.hash_bytes(key).bits();
+        // The lines are found by the highest bits, so the shard is chosen by the lowest; no hash is 0.
+        Place { shard: (hash >> 1) as usize % SHARDS, hash: hash | 1 }
+    }
+
+    pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Decides by a known client's lease, or else by the client itself. Returns `None` if neither can.
+    #[inline]
+    pub(crate) fn decide<R>(
+        &self,
+        key: &[u8],
+        by_lease: impl FnOnce(&NearRule, &mut Lease, usize) -> Option<R>,
+        by_client: impl FnOnce(&NearRule, &mut Client) -> Option<R>,
+    ) -> Option<R> {
+        let place = self.place(key);
+        self.lock(place.shard).decide(place, by_lease, by_client)
+    }
+
+    /// Replaces the rule; without one, no decisions are made here. `change` converts every client.
+    pub(crate) fn set_rule(&self, rule: Option<NearRule>, mut change: impl FnMut(&mut Client)) {
+        let rule = rule.map(Arc::new);
+        for shard in 0..SHARDS {
+            self.lock(shard).set_rule(rule.clone(), &mut change);
+        }
+    }
+
+    /// Forgets every client and the rule.
+    pub(crate) fn clear(&self) {
+        // The next index that is made holds no client of before.
+        *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        (0..SHARDS).for_each(|shard| self.lock(shard).clear());
+    }
+
+    /// Returns the number of decisions made without a round trip.
+    pub(crate) fn decided(&self) -> u64 {
+        (0..SHARDS).map(|shard| self.lock(shard).decided).sum()
+    }
+
+    /// Calls a function with a client, if it is known.
+    pub(crate) fn with<R>(&self, key: &[u8], change: impl FnOnce(&mut Client) -> R) -> Option<R> {
+        let place = self.place(key);
+        self.lock(place.shard).with(place, change)
+    }
+
+    /// Calls a function with a client, known or new; returns `None` if the table has no room for it.
+    pub(crate) fn with_new<R>(
+        &self,
+        key: &[u8],
+        change: impl FnOnce(&mut Client) -> R,
+    ) -> Option<R> {
+        let place = self.place(key);
+        let mut shard = self.lock(place.shard);
+        if !shard.has(place) {
+            shard.insert(place, key, self.capacity, |each| self.lines(each))?;
+        }
+        shard.with(place, change)
+    }
+
+    /// Returns an index with more than `each` lines for each shard; `None` if there is not enough memory.
+    fn lines(&self, each: usize) -> Option<Arc<Lines>> {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if newest.as_ref().is_none_or(|newest| newest.each() <= each) {
+            *newest = Some(Arc::new(Lines::new(SHARDS, FIRST_LINES.max(each + each / 2))?));
+        }
+        newest.clone()
+    }
+
+    /// Takes the clients that are to be exchanged now: the urgent ones, those queued since `by` or longer, and of each
+    /// shard others, up to `batch` with the latter.
+    pub(crate) fn take_due(&self, by: Nanos, batch: usize) -> Vec<QueuedClient> {
+        let mut taken = Vec::new();
+        for shard in 0..SHARDS {
+            self.lock(shard).take_due(by, batch, &mut taken);
+        }
+        taken
+    }
+
+    /// Returns the number of clients with charges that Redis lacks.
+    pub(crate) fn pending(&self) -> usize {
+        (0..SHARDS).map(|shard| self.lock(shard).pending()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clients::client::{Authority, Snapshot, Time};
+    use earrrl::{Cost, Mode, Rule};
+
+    fn table(capacity: usize) -> Table {
+        Table::new(SHARDS * capacity, KeyHasher::with_key(&[7; 16]))
+    }
+
+    fn time(secs: u64) -> Time {
+        Time { local: Nanos::from_secs(secs), offset: 0 }
+    }
+
+    #[test]
+    fn only_clients_without_pending_charges_are_evicted() {
+        let table = table(4);
+        let rule: Rule = "fixed-window 9/1h".parse().unwrap();
+        let charge = |key: &str| {
+            table.with_new(key.as_bytes(), |client| {
+                client
+                    .decide(&rule, Cost::ONE, Mode::Check, time(1), Authority::StateOnly)
+                    .is_some()
+            })
+        };
+        let kept = (0..1000).filter(|number| charge(&format!("k{number}")) == Some(true)).count();
+        let due = table.take_due(Nanos::MAX, 0).len();
+        assert_eq!((kept, table.pending(), due), (256, 256, 256));
+        assert_eq!(charge("another"), None, "counts are never dropped");
+        let rule = NearRule { rule, lag: Duration::ZERO };
+        table.set_rule(Some(rule), |client| client.forget());
+        for number in 0..1000 {
+            let key = format!("n{number}");
+            assert_eq!(table.with_new(key.as_bytes(), |client| client.has_pending()), Some(false));
+            assert!(table.with(key.as_bytes(), |_| ()).is_some(), "{key} is found again");
+        }
+    }
+
+    /// Gives a client a share of ten requests, to be claimed anew after 10 s.
+    fn learn(table: &Table, rule: &Rule, key: &str) {
+        let (share, others, missing) = (10.0 * 100_000.0, 0, 0.0);
+        let (renew, until) = (Nanos::from_secs(10), Nanos::from_secs(20));
+        let snapshot = Snapshot { state: None, share, renew, until, fresh: until, others, missing };
+        table.with_new(key.as_bytes(), |client| {
+            let call = client.call(rule.limit(), Cost::ZERO, time(1), || 1);
+            client.apply(rule.limit(), &call, snapshot, time(1))
+        });
+    }
+
+    #[test]
+    fn clients_with_half_their_share_or_lease_left_wait_for_their_turn() {
+        let (table, rule): (_, Rule) = (table(100), "gcra 10/s burst=100".parse().unwrap());
+        let decide = |key: &str, at: u64, times: usize| {
+            table.with_new(key.as_bytes(), |client| {
+                for _ in 0..times {
+                    let decided =
+                        client.decide(&rule, Cost::ONE, Mode::Check, time(at), Authority::Share);
+                    assert!(decided.unwrap().allowed);
+                }
+            })
+        };
+        for key in ["little", "much", "late", "later"] {
+            learn(&table, &rule, key);
+        }
+        let due = |by: u64, more: usize| {
+            let keys = table.take_due(Nanos::from_secs(by), more);
+            let mut keys: Vec<_> =
+                keys.iter().map(|queued| String::from_utf8_lossy(&queued.key)).collect();
+            keys.sort_unstable();
+            keys.join(" ")
+        };
+        decide("little", 2, 1);
+        decide("much", 3, 6);
+        decide("late", 11, 1);
+        decide("later", 4, 1);
+        assert_eq!(due(1, 0), "late much");
+        assert_eq!(due(2, 0), "little");
+        decide("little", 5, 1);
+        assert_eq!(due(1, 2), "later little", "two of each shard");
+        assert_eq!(due(100, 100), "");
+    }
+
+    #[test]
+    fn clients_that_waited_long_count_against_the_batch() {
+        let (table, rule): (_, Rule) = (table(100), "gcra 10/s burst=100".parse().unwrap());
+        let shard = |key: &String| table.place(key.as_bytes()).shard == 7;
+        let keys: Vec<_> = (0..).map(|n| format!("k{n}")).filter(shard).take(5).collect();
+        for (key, at) in keys.iter().zip(1..) {
+            learn(&table, &rule, key);
+            table.with(key.as_bytes(), |client| {
+                client.decide(&rule, Cost::ONE, Mode::Check, time(at), Authority::Share)
+            });
+        }
+        let due = |by, many| table.take_due(Nanos::from_secs(by), many).len();
+        assert_eq!((due(2, 1), due(2, 1), due(2, 0), due(5, 1)), (2, 1, 0, 2));
+    }
+}

@@ -1,0 +1,100 @@
+//! The clocks that decisions go by: this node's, its callers', and Redis's relative to this node's.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use earrrl::{Clock, Nanos};
+
+pub(crate) struct Clocks {
+    /// This node's clock.
+    pub(crate) clock: Arc<dyn Clock>,
+    /// The distance of Redis's clock from this node's, for every breaker's group.
+    pub(crate) offsets: Vec<Offset>,
+    /// The latest microsecond that a caller gave.
+    latest: AtomicU64,
+}
+
+impl Clocks {
+    pub(crate) fn new(clock: Arc<dyn Clock>, groups: usize) -> Self {
+        let offsets = (0..groups).map(|_| Offset::default()).collect();
+        Self { clock, offsets, latest: AtomicU64::new(0) }
+    }
+
+    /// Returns a caller's time in whole microseconds, never before the latest that a caller gave.
+    pub(crate) fn given(&self, now: Option<Nanos>) -> Option<Nanos> {
+        let now = now?.get() / 1000 * 1000;
+        Some(Nanos::new(self.latest.fetch_max(now, Ordering::AcqRel).max(now)))
+    }
+
+    /// Returns the latest time that a caller gave, if one ever did.
+    pub(crate) fn last_given(&self) -> Option<Nanos> {
+        let latest = self.latest.load(Ordering::Acquire);
+        (latest > 0).then_some(Nanos::new(latest))
+    }
+
+    /// Returns this node's time.
+    pub(crate) fn local(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    /// Returns the time to use when Redis is not asked: the caller's, or else this node's.
+    pub(crate) fn now(&self, given: Option<Nanos>) -> Nanos {
+        given.unwrap_or_else(|| self.local())
+    }
+
+    /// Returns Redis's time at an instant of this node's clock.
+    pub(crate) fn redis(&self, group: usize, local: Nanos) -> Nanos {
+        later(local, self.offsets[group].get())
+    }
+}
+
+/// The nanoseconds by which Redis's clock is ahead of this node's. It changes only when an answer proves it wrong: between
+/// machines whose clocks agree, it stays exactly 0.
+#[derive(Debug, Default)]
+pub(crate) struct Offset(AtomicI64);
+
+impl Offset {
+    /// Learns from an answer: Redis's clock showed `at` at some instant between `sent` and `received`.
+    pub(crate) fn learn(&self, at: Nanos, sent: Nanos, received: Nanos) {
+        let ahead = |of: Nanos| at.get() as i64 - of.get() as i64;
+        // Redis reports whole microseconds.
+        let (least, most) = (ahead(received), ahead(sent).saturating_add(1000));
+        let known = self.get();
+        let new = known.clamp(least.min(most), most);
+        if new != known {
+            self.0.store(new, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn get(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Returns the instant `by` nanoseconds after `now`.
+pub(crate) fn later(now: Nanos, by: i64) -> Nanos {
+    Nanos::new(now.get().saturating_add_signed(by))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_moves_only_when_it_can_not_be_right() {
+        let offset = Offset::default();
+        let learn = |at, sent, received| {
+            offset.learn(Nanos::new(at), Nanos::new(sent), Nanos::new(received));
+            offset.get()
+        };
+        assert_eq!(learn(1_000_500_000, 1_000_400_000, 1_000_900_000), 0);
+        assert_eq!(learn(3_000_000_000, 2_000_000_000, 2_000_100_000), 999_900_000);
+        assert_eq!(
+            learn(3_100_000_000, 2_100_000_000, 2_200_000_000),
+            999_900_000,
+            "a slow answer"
+        );
+        assert_eq!(learn(3_300_000_000, 2_300_050_000, 2_300_060_000), 999_940_000, "a quick one");
+        assert_eq!(learn(1_000_000_000, 2_500_000_000, 2_500_000_000), -1_499_999_000, "set back");
+    }
+}

@@ -1,0 +1,96 @@
+//! Circuit breakers: after failures in a row Redis is not asked, so that an outage costs a look at a flag and not a
+//! deadline a decision. Only the supervisor, which probes Redis in the background, closes them.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// The slots of a Cluster that share a breaker, so that one shard's outage does not affect the others.
+const SLOTS_A_GROUP: u16 = 256;
+const GROUPS: u16 = 16_384 / SLOTS_A_GROUP;
+
+#[derive(Debug, Default)]
+struct Breaker {
+    failures: AtomicU32,
+    open: AtomicBool,
+}
+
+/// One breaker for a single Redis, one for each group of slots for a Cluster.
+#[derive(Debug)]
+pub(crate) struct Breakers {
+    groups: Vec<Breaker>,
+    /// The failures in a row that open a breaker.
+    most: u32,
+}
+
+impl Breakers {
+    pub(crate) fn new(cluster: bool, most: u32) -> Self {
+        let groups = if cluster { usize::from(GROUPS) } else { 1 };
+        Self { groups: (0..groups).map(|_| Breaker::default()).collect(), most: most.max(1) }
+    }
+
+    /// Returns the group of a slot.
+    pub(crate) fn group(&self, slot: u16) -> usize {
+        usize::from(slot / SLOTS_A_GROUP) % self.groups.len()
+    }
+
+    /// Returns the numbers of all groups.
+    pub(crate) fn groups(&self) -> std::ops::Range<usize> {
+        0..self.groups.len()
+    }
+
+    pub(crate) fn is_open(&self, group: usize) -> bool {
+        self.groups[group].open.load(Ordering::Acquire)
+    }
+
+    /// Returns the number of open breakers.
+    pub(crate) fn open_groups(&self) -> usize {
+        self.groups().filter(|group| self.is_open(*group)).count()
+    }
+
+    pub(crate) fn succeeded(&self, group: usize) {
+        let failures = &self.groups[group].failures;
+        if failures.load(Ordering::Relaxed) != 0 {
+            failures.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a failure, and returns true if it opened the breaker. A failure that is `certain`, like a lost
+    /// connection, opens it at once.
+    pub(crate) fn failed(&self, group: usize, certain: bool) -> bool {
+        let breaker = &self.groups[group];
+        let failures = breaker.failures.fetch_add(1, Ordering::Relaxed) + 1;
+        (certain || failures >= self.most) && !breaker.open.swap(true, Ordering::AcqRel)
+    }
+
+    /// Closes a group's breaker.
+    pub(crate) fn close(&self, group: usize) {
+        self.groups[group].failures.store(0, Ordering::Relaxed);
+        self.groups[group].open.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_in_a_row_open_it_and_only_closing_lets_back_in() {
+        let breakers = Breakers::new(false, 3);
+        assert!(!breakers.failed(0, false) && !breakers.failed(0, false));
+        breakers.succeeded(0);
+        assert!(!breakers.failed(0, false) && !breakers.failed(0, false));
+        assert!(breakers.failed(0, false), "the third in a row");
+        assert!(!breakers.failed(0, false), "opened once");
+        breakers.succeeded(0);
+        assert!(breakers.is_open(0), "a late success does not close it");
+        breakers.close(0);
+        assert!(!breakers.is_open(0) && breakers.failed(0, true));
+    }
+
+    #[test]
+    fn a_cluster_has_a_breaker_a_group_of_slots() {
+        let breakers = Breakers::new(true, 1);
+        assert!(breakers.failed(breakers.group(16_383), false));
+        assert!(!breakers.is_open(breakers.group(0)));
+        assert_eq!(breakers.open_groups(), 1);
+    }
+}

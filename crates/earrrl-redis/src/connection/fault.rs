@@ -1,0 +1,101 @@
+//! The reasons why Redis did not answer a call.
+
+use earrrl::EngineError;
+use redis::RedisError;
+
+/// The reason why a call was not answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Not in time.
+    Late,
+    /// The connection is gone, or was never there.
+    Lost(String),
+    /// Redis is there and refuses: out of memory, read-only, loading, a wrong password.
+    Refused(String),
+    /// The record is unusable: another type is under its key, or the answer is invalid.
+    Record(String),
+    /// Redis was not asked, since it failed just now.
+    Skipped,
+}
+
+impl Fault {
+    /// Returns a short name for metrics and logs.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Late => "late",
+            Self::Lost(_) => "lost",
+            Self::Refused(_) => "refused",
+            Self::Record(_) => "record",
+            Self::Skipped => "left alone",
+        }
+    }
+
+    /// Returns the cause, for people to read.
+    pub(crate) fn detail(&self) -> &str {
+        match self {
+            Self::Late => "no answer within the deadline",
+            Self::Skipped => "Redis failed just now",
+            Self::Lost(why) | Self::Refused(why) | Self::Record(why) => why,
+        }
+    }
+}
+
+/// The error of a change that only Redis can make.
+impl From<Fault> for EngineError {
+    fn from(fault: Fault) -> Self {
+        Self::Unavailable(format!("{}: {}", fault.name(), fault.detail()))
+    }
+}
+
+impl From<RedisError> for Fault {
+    fn from(error: RedisError) -> Self {
+        let text = error.to_string();
+        if error.is_timeout() {
+            return Self::Late;
+        }
+        if error.is_io_error() || error.is_unrecoverable_error() {
+            return Self::Lost(text);
+        }
+        let wrong_type = text.contains("WRONGTYPE");
+        if wrong_type || error.detail().is_some_and(is_of_script) {
+            Self::Record(text)
+        } else {
+            Self::Refused(text)
+        }
+    }
+}
+
+/// Returns true if a script failed on the data that it met. Redis 7 and Valkey say so in one way, earlier versions in
+/// another. A command that is refused to a script begins differently.
+fn is_of_script(detail: &str) -> bool {
+    let earlier = detail.starts_with("Error running script") && detail.contains(": user_script:");
+    earlier || detail.starts_with("user_script:")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_wrong_with_a_record_is_the_record_s() {
+        let fault = |code: &str, detail: &str| {
+            Fault::from(redis::make_extension_error(code.into(), Some(detail.into())))
+        };
+        for (code, detail) in [
+            ("WRONGTYPE", "Operation against a key holding the wrong kind of value"),
+            ("ERR", "user_script:1: bad argument #2 to 'unpack' script: 5f51, on @user_script:1."),
+            ("ERR", "Error running script (call to f_5f51): @user_script:1: user_script:1: bad"),
+        ] {
+            assert!(matches!(fault(code, detail), Fault::Record(_)), "{detail}");
+        }
+        for (code, detail) in [
+            ("OOM", "command not allowed when used memory > 'maxmemory'."),
+            ("NOPERM", "this user has no permissions to run the 'evalsha' command"),
+            ("ERR", "unknown command 'EVALSHA', with args beginning with: "),
+            ("ERR", "The user executing the script can't run this command, on @user_script:1."),
+            ("ERR", "Error running script (call to f_5f51): @user_script:1: @user_script: 1: -OOM"),
+        ] {
+            assert!(matches!(fault(code, detail), Fault::Refused(_)), "{detail}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! A link to Redis, to the master that Sentinels name, or to a Cluster, and calls of scripts over it.
+//!
+//! Links are multiplexed: any number of calls are in flight on one connection, written together and answered in
+//! order.
+
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::cluster::ClusterClientBuilder;
+use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisResult,
+    ServerErrorKind, TlsMode, Value,
+};
+use tokio::task::coop::unconstrained;
+
+use crate::connection::redirect::Cluster;
+use crate::connection::script::Script;
+use crate::options::Options;
+
+/// The timeout of a connection.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Longer than anything is waited for: deadlines are enforced elsewhere.
+const NEVER: Duration = Duration::from_secs(600);
+/// The most calls that wait for the socket.
+const BUFFER: usize = 4096;
+
+#[derive(Clone)]
+pub(crate) enum Link {
+    Single(MultiplexedConnection),
+    Cluster(Cluster),
+}
+
+impl Link {
+    pub(crate) async fn connect(options: &Options) -> RedisResult<Self> {
+        #[cfg(feature = "tls")]
+        if rustls::crypto::CryptoProvider::get_default().is_none() {
+            rustls::crypto::ring::default_provider().install_default().ok();
+        }
+        if options.cluster {
+            let builder = ClusterClientBuilder::new(options.urls.iter().map(String::as_str));
+            let builder = builder.connection_timeout(TIMEOUT).response_timeout(NEVER);
+            // Retries would count twice what a broken connection had executed; see `redirect`.
+            let builder = builder.retries(0);
+            #[cfg(feature = "tls")]
+            let builder = match &options.certificates {
+                Some(certificates) => builder.certs(certificates.to_redis()),
+                None => builder,
+            };
+            return Ok(Self::Cluster(Cluster::new(builder.build()?.get_async_connection().await?)));
+        }
+        let url = options.urls.first().map_or("", String::as_str);
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(TIMEOUT))
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(BUFFER);
+        let client = match &options.sentinel {
+            Some(name) => sentinels(name, options)?.build()?.async_get_client().await?,
+            None => open(url, options)?,
+        };
+        Ok(Self::Single(client.get_multiplexed_async_connection_with_config(&config).await?))
+    }
+
+    /// Loads scripts into Redis, in one write, since Redis may be far away. A call of an unknown script is sent
+    /// twice, and then decided after calls that came later. A script that cannot be loaded now goes with its first
+    /// call; so does every script on a Cluster, where a shard that does not answer would delay the others.
+    pub(crate) async fn load(&mut self, scripts: impl Iterator<Item = &Script>) {
+        if let Self::Cluster(_) = self {
+            return;
+        }
+        let load = |script: &Script| {
+            let mut command = redis::cmd("SCRIPT");
+            command.arg("LOAD").arg(&script.code);
+            command
+        };
+        self.send_all(scripts.map(load).collect()).await;
+    }
+
+    /// Sends a command. Commands are written in the order in which they are first polled. The connection's queue
+    /// alone does not ensure that: when a task has used up its budget, tokio wakes the parts that it put off in
+    /// reverse order, hence `unconstrained`.
+    pub(crate) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
+        let answer = match self {
+            Self::Single(connection) => unconstrained(connection.req_packed_command(command)).await,
+            // Boxed because it is large, and every call of every link would have room for it.
+            Self::Cluster(cluster) => unconstrained(Box::pin(cluster.send(command))).await,
+        };
+        answer?.extract_error()
+    }
+
+    /// Calls a script by its hash, or by its text if Redis has lost it.
+    pub(crate) async fn call(
+        &mut self,
+        script: &Script,
+        keys: &[Vec<u8>],
+        args: &[Vec<u8>],
+    ) -> RedisResult<Value> {
+        match self.send(&Self::command("EVALSHA", &script.hash, keys, args)).await {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                self.send(&Self::command("EVAL", &script.code, keys, args)).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Returns the command that calls a script.
+    pub(crate) fn command(verb: &str, script: &str, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Cmd {
+        let mut command = redis::cmd(verb);
+        command.arg(script).arg(keys.len()).arg(keys).arg(args);
+        command
+    }
+
+    /// Sends commands in one write, to a Cluster one by one. Commands without an answer have failed.
+    pub(crate) async fn send_all(&mut self, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {
+        match self {
+            Self::Single(connection) => {
+                let (count, mut pipeline) = (commands.len(), redis::Pipeline::new());
+                commands.into_iter().for_each(|command| {
+                    pipeline.add_command(command);
+                });
+                match connection.req_packed_commands(&pipeline, 0, count).await {
+                    Ok(values) => values.into_iter().map(Value::extract_error).collect(),
+                    Err(error) => vec![Err(error)],
+                }
+            }
+            Self::Cluster(cluster) => {
+                let calls = commands.into_iter().map(|command| {
+                    let mut cluster = cluster.clone();
+                    tokio::spawn(async move { cluster.send(&command).await })
+                });
+                let mut answers = Vec::new();
+                for call in calls.collect::<Vec<_>>() {
+                    let stopped = |_| Err(std::io::Error::other("a task was stopped").into());
+                    answers.push(call.await.unwrap_or_else(stopped));
+                }
+                answers
+            }
+        }
+    }
+}
+
+/// Returns a client that asks Sentinels for the master of this name.
+fn sentinels(name: &str, options: &Options) -> RedisResult<SentinelClientBuilder> {
+    let infos = options.urls.iter().map(|url| url.as_str().into_connection_info());
+    let infos: Vec<_> = infos.collect::<RedisResult<_>>()?;
+    let addresses: Vec<_> = infos.iter().map(|info| info.addr().clone()).collect();
+    let tls = addresses.iter().any(|address| matches!(address, ConnectionAddr::TcpTls { .. }));
+    let mut builder = SentinelClientBuilder::new(addresses, name, SentinelServerType::Master)?;
+    if let Some(settings) = infos.first().map(|info| info.redis_settings()) {
+        builder = builder.set_client_to_redis_db(settings.db());
+        if let Some(user) = settings.username() {
+            builder = builder.set_client_to_redis_username(user);
+        }
+        if let Some(password) = settings.password() {
+            builder = builder.set_client_to_redis_password(password);
+        }
+    }
+    if tls {
+        builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
+    }
+    #[cfg(feature = "tls")]
+    if let Some(certificates) = &options.certificates {
+        builder = builder
+            .set_client_to_redis_certificates(certificates.to_redis())
+            .set_client_to_sentinel_certificates(certificates.to_redis());
+    }
+    Ok(builder)
+}
+
+#[cfg(feature = "tls")]
+fn open(url: &str, options: &Options) -> RedisResult<Client> {
+    match &options.certificates {
+        Some(certificates) => Client::build_with_tls(url, certificates.to_redis()),
+        None => Client::open(url),
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+fn open(url: &str, _: &Options) -> RedisResult<Client> {
+    Client::open(url)
+}

@@ -1,0 +1,245 @@
+//! The connection to Redis: links, scripts and receipts, and the breaker that decides whether Redis is used.
+
+pub(crate) mod breaker;
+pub(crate) mod fault;
+pub(crate) mod link;
+pub(crate) mod probe;
+pub(crate) mod receipt;
+pub(crate) mod redirect;
+pub(crate) mod script;
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use earrrl::EngineError;
+use tokio::sync::{Notify, watch};
+
+use crate::key::{Keys, slot};
+use crate::options::Options;
+use crate::status::{Counters, EngineMode, count};
+use breaker::Breakers;
+use fault::Fault;
+use link::Link;
+use probe::Probe;
+use receipt::Receipts;
+use script::Scripts;
+
+pub(crate) struct Connection {
+    pub(crate) keys: Keys,
+    pub(crate) scripts: Scripts,
+    pub(crate) receipts: Arc<Receipts>,
+    pub(crate) breakers: Breakers,
+    pub(crate) probe: Probe,
+    pub(crate) counters: Counters,
+    /// Wakes the supervisor of a group when there is something for it to do.
+    pub(crate) attention: Vec<Notify>,
+    /// Wakes the supervisor when the link is to be replaced.
+    pub(crate) reconnect: Notify,
+    /// True while every breaker is closed.
+    pub(crate) all_closed: watch::Sender<bool>,
+    cluster: bool,
+    /// The name of the policy for an outage, for logs.
+    policy: &'static str,
+    urls: Mutex<Vec<String>>,
+    link: RwLock<Option<Link>>,
+    last_failure: Mutex<Option<String>>,
+    /// The mode that was last written to the log.
+    logged: Mutex<EngineMode>,
+}
+
+impl Connection {
+    pub(crate) fn new(options: &Options) -> Result<Self, EngineError> {
+        let keys = Keys::new(&options.prefix, options.clients.clone());
+        let breakers = Breakers::new(options.cluster, options.failures);
+        Ok(Self {
+            scripts: Scripts::new(),
+            receipts: Arc::new(Receipts::new(&keys, options.cluster)),
+            probe: Probe::new(probe_keys(&keys, &breakers, options.cluster))?,
+            counters: Counters::default(),
+            attention: breakers.groups().map(|_| Notify::new()).collect(),
+            reconnect: Notify::new(),
+            all_closed: watch::Sender::new(false),
+            cluster: options.cluster,
+            policy: options.when_gone.name(),
+            urls: Mutex::new(options.urls.clone()),
+            link: RwLock::default(),
+            last_failure: Mutex::default(),
+            logged: Mutex::new(EngineMode::Connecting),
+            keys,
+            breakers,
+        })
+    }
+
+    /// Returns the slot of a key; without a Cluster, all keys are in slot 0.
+    pub(crate) fn slot(&self, key: &[u8]) -> u16 {
+        if self.cluster { slot(key) } else { 0 }
+    }
+
+    /// Returns the breaker's group of a key.
+    pub(crate) fn group(&self, key: &[u8]) -> usize {
+        self.breakers.group(self.slot(key))
+    }
+
+    /// Returns the link for a group of slots, unless its breaker is open.
+    pub(crate) fn link(&self, group: usize) -> Result<Link, Fault> {
+        if self.breakers.is_open(group) {
+            return Err(Fault::Skipped);
+        }
+        self.any_link().ok_or(Fault::Skipped)
+    }
+
+    /// Returns the link, even if breakers are open.
+    pub(crate) fn any_link(&self) -> Option<Link> {
+        self.link.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_link(&self, link: Link) {
+        *self.link.write().unwrap_or_else(PoisonError::into_inner) = Some(link);
+    }
+
+    pub(crate) fn urls(&self) -> Vec<String> {
+        self.urls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_urls(&self, urls: Vec<String>) {
+        *self.urls.lock().unwrap_or_else(PoisonError::into_inner) = urls;
+    }
+
+    /// Waits for a call, for at most `timeout`, and reports its outcome to the breaker.
+    pub(crate) async fn within<T>(
+        &self,
+        timeout: Duration,
+        group: usize,
+        call: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        let answer = tokio::time::timeout(timeout, call).await.unwrap_or(Err(Fault::Late));
+        match &answer {
+            Ok(_) => self.breakers.succeeded(group),
+            Err(fault) => self.failed(group, fault),
+        }
+        answer
+    }
+
+    /// Counts a failure, and opens the group's breaker if that was one too many.
+    pub(crate) fn failed(&self, group: usize, fault: &Fault) {
+        let counters = &self.counters;
+        count(match fault {
+            Fault::Late => &counters.late,
+            Fault::Lost(_) => &counters.lost,
+            Fault::Refused(_) => &counters.refused,
+            Fault::Record(_) => &counters.unusable,
+            Fault::Skipped => return,
+        });
+        let is_new = self.note(fault);
+        if matches!(fault, Fault::Record(_)) {
+            // One client that comes often must not fill the log; the counter has every case.
+            if is_new {
+                tracing::warn!(why = fault.detail(), "a record in Redis can't be used");
+            }
+            return;
+        }
+        if self.breakers.failed(group, matches!(fault, Fault::Lost(_))) {
+            count(&counters.opened);
+            self.publish();
+            self.attention[group].notify_one();
+            self.log_mode(Some(fault));
+        }
+    }
+
+    /// Closes a group's breaker: Redis decides again.
+    pub(crate) fn let_in(&self, group: usize) {
+        self.breakers.close(group);
+        count(&self.counters.closed);
+        self.publish();
+        self.log_mode(None);
+    }
+
+    /// Publishes `all_closed`. Groups change concurrently, so the value is computed under the channel's lock: the last
+    /// to publish has seen every change.
+    fn publish(&self) {
+        self.all_closed.send_modify(|all_closed| *all_closed = self.breakers.open_groups() == 0);
+    }
+
+    /// Writes a change of mode to the log: one line, however many groups are affected.
+    fn log_mode(&self, fault: Option<&Fault>) {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mode = self.mode();
+        if std::mem::replace(&mut *logged, mode) == mode {
+            return;
+        }
+        let (mode, policy) = (mode.name(), self.policy);
+        match fault {
+            Some(fault) => {
+                let (fault, why) = (fault.name(), fault.detail());
+                tracing::warn!(mode, fault, why, policy, "Redis is left alone; the policy decides");
+            }
+            None => tracing::info!(mode, "Redis decides again"),
+        }
+    }
+
+    /// Keeps a failure for the status, and returns true if it differs from the last one.
+    pub(crate) fn note(&self, fault: &Fault) -> bool {
+        let text = format!("{}: {}", fault.name(), fault.detail());
+        let mut last = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
+        last.replace(text) != *last
+    }
+
+    pub(crate) fn last_failure(&self) -> Option<String> {
+        self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns how decisions are made at present.
+    pub(crate) fn mode(&self) -> EngineMode {
+        let open = self.breakers.open_groups();
+        match (self.any_link().is_some(), open) {
+            (false, _) => EngineMode::Connecting,
+            (true, 0) => EngineMode::Shared,
+            (true, open) if open < self.breakers.groups().len() => EngineMode::Partly,
+            (true, _) => EngineMode::Alone,
+        }
+    }
+}
+
+/// Returns a key of the engine's own in each group.
+fn probe_keys(keys: &Keys, breakers: &Breakers, cluster: bool) -> Vec<Vec<u8>> {
+    let group = |key: &[u8]| breakers.group(if cluster { slot(key) } else { 0 });
+    let key_in = |wanted| {
+        let mut keys = (0u32..).map(|number| keys.probe(number).into_bytes());
+        keys.find(|key| group(key) == wanted)
+    };
+    breakers.groups().filter_map(key_in).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    const ROUNDS: u32 = 50_000;
+
+    /// The supervisors of groups close their breakers concurrently.
+    #[test]
+    fn all_are_closed_once_the_last_group_is_let_in() {
+        let connection = Connection::new(&Options::cluster(["redis://127.0.0.1:1"])).unwrap();
+        let (fault, begin) = (Fault::Lost("broken".to_owned()), Barrier::new(2));
+        let all_closed = |_: &u32| {
+            [0, 1].into_iter().for_each(|group| connection.failed(group, &fault));
+            begin.wait();
+            connection.let_in(0);
+            begin.wait();
+            *connection.all_closed.borrow()
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..ROUNDS {
+                    begin.wait();
+                    connection.let_in(1);
+                    begin.wait();
+                }
+            });
+            assert_eq!((0..ROUNDS).filter(all_closed).count(), ROUNDS as usize);
+        });
+    }
+}

@@ -1,0 +1,223 @@
+//! Receipts show whether a call without an answer was executed.
+//!
+//! A call that stores something writes its number to a place of its own in a string of this node's, in the same
+//! script. Only one call has a place at a time, so the number that is there afterwards shows whether that call was
+//! executed, in whatever order the others were. Free places are reused, so the string has four bytes for each call
+//! that was ever in flight at once.
+//!
+//! On a Cluster there is such a string in every slot that is used.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::key::{Keys, slot};
+
+/// The most calls of a slot that have a receipt at a time; more go without.
+const MAX_RECEIPTS: usize = 4096;
+/// The length of an entry: a number, and a bit for each stored charge.
+const ENTRY: usize = 4;
+/// The interval at which the strings' expiry is renewed: they live for two hours after their node is gone.
+const PROLONGED: Duration = Duration::from_secs(600);
+/// The flag that has a script renew it.
+const PROLONGS: u8 = 8;
+const SLOTS: usize = 16_384;
+/// The time for which calls go without receipts after their slot was found to be moving between shards.
+const MOVING: Duration = Duration::from_secs(1);
+
+/// The receipts of this node.
+#[derive(Debug)]
+pub(crate) struct Receipts {
+    slots: Box<[Mutex<Places>]>,
+}
+
+/// The places of one slot.
+#[derive(Debug)]
+struct Places {
+    key: Arc<str>,
+    /// The number that was last used at each place, never 0.
+    numbers: Vec<u16>,
+    free: VecDeque<u16>,
+    prolonged: Option<Instant>,
+    moving: Option<Instant>,
+}
+
+/// A place, held until it is known what became of the call.
+#[derive(Debug)]
+pub(crate) struct Receipt {
+    receipts: Arc<Receipts>,
+    slot: u16,
+    place: u16,
+    number: u16,
+    pub(crate) key: Arc<str>,
+    prolongs: bool,
+}
+
+impl Receipts {
+    pub(crate) fn new(keys: &Keys, cluster: bool) -> Self {
+        let node = format!("{:016x}", RandomState::new().hash_one(()));
+        let tags = if cluster { tags() } else { vec![0] };
+        let places = |tag: &u32| {
+            Mutex::new(Places {
+                key: keys.receipts(&tag.to_string(), &node).into(),
+                numbers: Vec::new(),
+                free: VecDeque::new(),
+                prolonged: None,
+                moving: None,
+            })
+        };
+        Self { slots: tags.iter().map(places).collect() }
+    }
+
+    /// Takes a place for a call; returns `None` if too many are in use, or if the slot is moving.
+    pub(crate) fn take(self: &Arc<Self>, slot: u16) -> Option<Receipt> {
+        let mut places = self.lock(slot);
+        if places.moving.is_some_and(|since| since.elapsed() < MOVING) {
+            return None;
+        }
+        let place = places.free.pop_front().or_else(|| places.new_place())?;
+        let number = &mut places.numbers[usize::from(place)];
+        *number = number.checked_add(1).unwrap_or(1);
+        let number = *number;
+        let prolongs = places.prolonged.is_none_or(|at| at.elapsed() > PROLONGED);
+        Some(Receipt {
+            receipts: self.clone(),
+            slot,
+            place,
+            number,
+            key: places.key.clone(),
+            prolongs,
+        })
+    }
+
+    /// Notes that a slot is moving between shards, which then refuse calls with several keys.
+    pub(crate) fn moves(&self, slot: u16) {
+        self.lock(slot).moving = Some(Instant::now());
+    }
+
+    fn lock(&self, slot: u16) -> MutexGuard<'_, Places> {
+        let place = usize::from(slot) % self.slots.len();
+        self.slots[place].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Places {
+    fn new_place(&mut self) -> Option<u16> {
+        let place = self.numbers.len();
+        (place < MAX_RECEIPTS).then(|| self.numbers.push(0))?;
+        u16::try_from(place).ok()
+    }
+}
+
+impl Receipt {
+    /// Returns a receipt as scripts read it: its entry, its place, the key.
+    pub(crate) fn argument(receipt: Option<&Self>) -> Vec<u8> {
+        let Some(receipt) = receipt else { return [0; ENTRY + 2].to_vec() };
+        let place = (usize::from(receipt.place) * ENTRY).to_string();
+        let [low, high] = receipt.number.to_le_bytes();
+        // The bit of the first charge, which is the only one of a request under one rule.
+        let mut argument = vec![low, high, 1, 0];
+        for text in [place.as_bytes(), receipt.key.as_bytes()] {
+            argument.push(text.len() as u8);
+            argument.extend(text);
+        }
+        argument
+    }
+
+    /// Returns the flags that a receipt adds to a call's.
+    pub(crate) fn flags(receipt: Option<&Self>) -> u8 {
+        receipt.filter(|receipt| receipt.prolongs).map_or(0, |_| PROLONGS)
+    }
+
+    /// Notes that its call was answered: if the call stored something, it has renewed the expiry if it was to.
+    pub(crate) fn answered(&self, stored: bool) {
+        if stored && self.prolongs {
+            self.receipts.lock(self.slot).prolonged = Some(Instant::now());
+        }
+    }
+
+    /// Returns the charges that its call stored, one bit each, by the node's receipts as read now.
+    pub(crate) fn stored(&self, receipts: &[u8]) -> u16 {
+        let from = usize::from(self.place) * ENTRY;
+        match receipts.get(from..from + ENTRY) {
+            Some(&[a, b, c, d]) if u16::from_le_bytes([a, b]) == self.number => {
+                u16::from_le_bytes([c, d])
+            }
+            _ => 0,
+        }
+    }
+}
+
+impl Drop for Receipt {
+    fn drop(&mut self) {
+        self.receipts.lock(self.slot).free.push_back(self.place);
+    }
+}
+
+/// Returns for each slot the smallest number that is in the slot when it is a key's tag.
+fn tags() -> Vec<u32> {
+    let (mut tags, mut left) = (vec![None; SLOTS], SLOTS);
+    for number in 0u32.. {
+        let tag = &mut tags[usize::from(slot(number.to_string().as_bytes()))];
+        if tag.is_none() {
+            (*tag, left) = (Some(number), left - 1);
+        }
+        if left == 0 {
+            break;
+        }
+    }
+    tags.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::ClientKeys;
+
+    fn receipts(cluster: bool) -> Arc<Receipts> {
+        Arc::new(Receipts::new(&Keys::new("earrrl", ClientKeys::Escaped), cluster))
+    }
+
+    /// Writes an entry as a script does.
+    fn executed(receipt: &Receipt, string: &mut Vec<u8>) {
+        let argument = Receipt::argument(Some(receipt));
+        let (place, key) = argument[5..].split_at(argument[4].into());
+        assert_eq!((usize::from(key[0]), &key[1..]), (key.len() - 1, receipt.key.as_bytes()));
+        let place = std::str::from_utf8(place).unwrap().parse::<usize>().unwrap();
+        string.resize(string.len().max(place + ENTRY), 0);
+        string[place..place + ENTRY].copy_from_slice(&argument[..4]);
+    }
+
+    #[test]
+    fn a_number_at_a_place_tells_of_one_call() {
+        let (receipts, mut string) = (receipts(false), Vec::new());
+        let [one, two, three] = [(); 3].map(|()| receipts.take(7).unwrap());
+        executed(&three, &mut string);
+        executed(&one, &mut string);
+        assert_eq!([&one, &two, &three].map(|receipt| receipt.stored(&string)), [1, 0, 1]);
+        drop(one);
+        let again = receipts.take(7).unwrap();
+        assert_eq!((again.place, again.stored(&string)), (0, 0), "the place of an earlier call");
+        executed(&again, &mut string);
+        assert_eq!((again.stored(&string), again.stored(&[])), (1, 0));
+    }
+
+    #[test]
+    fn places_are_bounded_and_return() {
+        let receipts = receipts(false);
+        let mut taken: Vec<_> = (0..MAX_RECEIPTS).map(|_| receipts.take(0).unwrap()).collect();
+        assert!(receipts.take(0).is_none());
+        taken.pop();
+        assert!(receipts.take(0).is_some());
+    }
+
+    #[test]
+    fn a_cluster_has_receipts_in_every_slot() {
+        let receipts = receipts(true);
+        for wanted in [0, 1, 5000, 16_383] {
+            let receipt = receipts.take(wanted).unwrap();
+            assert_eq!(slot(receipt.key.as_bytes()), wanted, "{}", receipt.key);
+        }
+    }
+}

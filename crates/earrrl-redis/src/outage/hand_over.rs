@@ -1,0 +1,118 @@
+//! Delivery of counts to Redis after an outage, each client's once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::timeout;
+
+use crate::backlog::ledger::{ClientId, Delivery};
+use crate::calls::contribute::contribute;
+use crate::connection::fault::Fault;
+use crate::connection::link::Link;
+use crate::outage::settle::settle;
+use crate::shared::Shared;
+use crate::status::count;
+
+/// The most deliveries in flight.
+const MAX_IN_FLIGHT: usize = 64;
+/// The timeout of a delivery; what remains is kept for the next time.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Settles a group's calls and delivers its counts, until Redis fails: the rest is kept for the next time. It runs in
+/// a task of its own, so that it ends even if the caller stops waiting: nobody else has what is in flight.
+pub(crate) async fn hand_over(
+    shared: &Arc<Shared>,
+    link: &Link,
+    group: usize,
+) -> Result<(), Fault> {
+    if shared.backlog.ledger.len() == 0 && shared.backlog.unsettled.is_empty(group) {
+        return Ok(());
+    }
+    let (shared, link) = (shared.clone(), link.clone());
+    let stopped = |_| Fault::Lost("a task was stopped".to_owned());
+    tokio::spawn(async move { hand_over_all(&shared, &link, group).await })
+        .await
+        .map_err(stopped)?
+}
+
+async fn hand_over_all(shared: &Arc<Shared>, link: &Link, group: usize) -> Result<(), Fault> {
+    settle(shared, link, group).await?;
+    let entries = shared.backlog.ledger.drain(group, || shared.node.number());
+    let (clients, mut tasks, mut failures) = (entries.len(), JoinSet::new(), Failures::default());
+    for (client, entry) in entries {
+        if tasks.len() >= MAX_IN_FLIGHT {
+            failures.note(tasks.join_next().await);
+        }
+        if failures.failed.is_some() {
+            shared.backlog.ledger.put_back(client, entry);
+        } else {
+            tasks.spawn(hand_over_one(shared.clone(), link.clone(), client, entry));
+        }
+    }
+    while !tasks.is_empty() {
+        failures.note(tasks.join_next().await);
+    }
+    match failures.failed.as_ref().or(failures.unusable.as_ref()) {
+        None if clients == 0 => {}
+        None => tracing::debug!(clients, group, "what was counted here is handed over"),
+        Some(fault) => {
+            let why = fault.detail();
+            tracing::warn!(clients, group, why, "not everything could be handed over");
+        }
+    }
+    failures.failed.map_or(Ok(()), Err)
+}
+
+/// The failures so far.
+#[derive(Default)]
+struct Failures {
+    /// The failure of Redis, which ends the delivery.
+    failed: Option<Fault>,
+    /// The failure of one client's record.
+    unusable: Option<Fault>,
+}
+
+impl Failures {
+    fn note(&mut self, task: Option<Result<Result<(), Fault>, JoinError>>) {
+        match task {
+            Some(Ok(Err(fault @ Fault::Record(_)))) => self.unusable = Some(fault),
+            Some(Ok(Err(fault))) => self.failed = Some(fault),
+            _ => {}
+        }
+    }
+}
+
+/// Delivers one client's counts. They are sent again under the same number if they may have arrived, and count once.
+async fn hand_over_one(
+    shared: Arc<Shared>,
+    link: Link,
+    client: ClientId,
+    delivery: Delivery,
+) -> Result<(), Fault> {
+    let rule = shared.rules.get(client.rule).filter(|rule| rule.tag == delivery.tag);
+    let Some(rule) = rule else {
+        count(&shared.connection.counters.not_handed_over);
+        shared.backlog.ledger.done(&client);
+        return Ok(());
+    };
+    let charge = earrrl::Charge { rule: rule.id, key: &client.key, cost: earrrl::Cost::ZERO };
+    let charge = shared.keyed(rule, &charge, 0);
+    let call = contribute(&shared, link, &charge, &delivery.contribution);
+    match timeout(TIMEOUT, call).await.unwrap_or(Err(Fault::Late)) {
+        Ok(()) => {
+            count(&shared.connection.counters.handed_over);
+            shared.backlog.ledger.done(&client);
+            Ok(())
+        }
+        Err(fault @ Fault::Record(_)) => {
+            count(&shared.connection.counters.not_handed_over);
+            shared.backlog.ledger.done(&client);
+            Err(fault)
+        }
+        Err(fault) => {
+            shared.backlog.ledger.put_back(client, delivery);
+            Err(fault)
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Decisions while Redis is gone, by the policy for that.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use earrrl::internal::{Judgement, combine};
+use earrrl::{
+    Action, Charge, Cost, Decision, Engine, EngineError, Figures, Mode, Nanos, Outcome, State, Wait,
+};
+
+use crate::algorithm;
+use crate::backlog::unsettled::{Noted, Unsettled};
+use crate::calls::decide::Failure;
+use crate::calls::reply::Observation;
+use crate::connection::fault::Fault;
+use crate::options::WhenGone;
+use crate::request::{KeyedCharge, Request};
+use crate::shared::Shared;
+use crate::status::count;
+
+/// The wait that a denial reports if the policy is to deny.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Decides a request that Redis did not answer.
+pub(crate) async fn decide(
+    shared: &Arc<Shared>,
+    request: &Arc<Request>,
+    failure: Failure,
+) -> Result<Decision, EngineError> {
+    let now = shared.clocks.now(request.now);
+    let (decision, noted) = match shared.options.when_gone {
+        WhenGone::Local => locally(shared, request, &failure, now).await?,
+        WhenGone::Allow => (decide_alike(request, now, true), Noted::new()),
+        WhenGone::Deny => (decide_alike(request, now, false), Noted::new()),
+    };
+    let denied = !passed(&decision);
+    for call in failure.unanswered {
+        let (request, noted) = (request.clone(), noted.clone());
+        shared.backlog.unsettled.add(Unsettled { call, request, noted, denied, done: 0 });
+    }
+    Ok(decision)
+}
+
+fn passed(decision: &Decision) -> bool {
+    !matches!(decision.outcome, Outcome::Deny | Outcome::ShadowBan)
+}
+
+/// Decides by this node's own table, and returns the charges that were noted for Redis.
+async fn locally(
+    shared: &Shared,
+    request: &Request,
+    failure: &Failure,
+    now: Nanos,
+) -> Result<(Decision, Noted), EngineError> {
+    let charges: Vec<Charge<'_>> =
+        request.charges.iter().map(|charge| charge.as_charge(charge.rule.local)).collect();
+    let decision = shared.local.decide(&charges, request.mode, Some(now)).await?;
+    if request.mode == Mode::Peek {
+        return Ok((decision, Noted::new()));
+    }
+    let mut noted = Noted::new();
+    for (place, charge) in request.charges.iter().enumerate() {
+        let over = decision.is_over(place);
+        // If an enforcing rule was over its limit and the request passed, the request is held.
+        let held = over && matches!(charge.rule.rule.action(), Action::Delay { .. });
+        let leaky = passed(&decision) && (!over || held);
+        let stores = !charge.cost.is_zero() && (request.is_strict(place) || leaky);
+        if !stores || failure.kept >> place & 1 == 1 {
+            continue;
+        }
+        if let Some(at) = shared.backlog.ledger.add(charge, now) {
+            noted.push((place, at));
+            // A single failure opens no breaker, so the supervisor must be woken to deliver this.
+            shared.connection.attention[charge.group].notify_one();
+        } else {
+            count(&shared.connection.counters.not_handed_over);
+        }
+    }
+    Ok((decision, noted))
+}
+
+/// Allows or denies every request.
+pub(crate) fn decide_alike(request: &Request, now: Nanos, allowed: bool) -> Decision {
+    let judged: Vec<(Judgement, Figures)> = request
+        .charges
+        .iter()
+        .map(|charge| {
+            let limit = charge.rule.rule.limit();
+            let (_, _, mut report) = limit.step(None, now, Cost::ZERO, Mode::Peek);
+            report.retry_after = if allowed { Wait::NONE } else { Wait::For(RETRY) };
+            (Judgement::new(&charge.rule.rule, allowed, || Wait::Never), report)
+        })
+        .collect();
+    let each = request.charges.iter().zip(&judged);
+    combine(now, each.map(|(charge, (judgement, report))| (&charge.rule.rule, judgement, report)))
+}
+
+/// Copies the states that Redis reported to this node's own table, so that an outage lifts no ban. A client with
+/// counts that Redis lacks keeps its own state until they are delivered.
+pub(crate) fn adopt(
+    shared: &Shared,
+    request: &Request,
+    observed: &[Observation],
+    states: Vec<Option<State>>,
+) {
+    if shared.options.when_gone != WhenGone::Local {
+        return;
+    }
+    let now = shared.clocks.now(request.now);
+    for ((charge, observed), state) in request.charges.iter().zip(observed).zip(states) {
+        if shared.backlog.ledger.has(charge) {
+            continue;
+        }
+        let limit = charge.rule.rule.limit();
+        let state = state.map(|state| algorithm::of(limit).moved(state, observed.at, now));
+        // The rules of a request that came this far are all known to the local engine.
+        shared.local.adopt(charge.rule.local, &charge.client, limit, state).ok();
+    }
+}
+
+/// Takes a request back that was decided without Redis; returns `fault` if Redis decided it.
+pub(crate) fn refund(
+    shared: &Shared,
+    charge: &KeyedCharge,
+    charged_at: Option<Nanos>,
+    now: Option<Nanos>,
+    fault: Fault,
+) -> Result<(), EngineError> {
+    let now = shared.clocks.now(now);
+    if !shared.backlog.ledger.take_back(charge, charged_at, now) {
+        return Err(fault.into());
+    }
+    refunded(shared, charge, charged_at, Some(now))
+}
+
+/// Takes a request back from this node's own table.
+pub(crate) fn refunded(
+    shared: &Shared,
+    charge: &KeyedCharge,
+    charged_at: Option<Nanos>,
+    now: Option<Nanos>,
+) -> Result<(), EngineError> {
+    let now = shared.clocks.now(now);
+    // The local engine answers without waiting.
+    shared.local.refund(&charge.as_charge(charge.rule.local), charged_at, Some(now)).into_inner()
+}
