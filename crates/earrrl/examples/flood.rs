@@ -21,7 +21,7 @@ const START: Nanos = Nanos::from_secs(1_800_000_000);
 /// The time between two keys while offenders are busy: ten times 5 in 15 minutes, by each offender.
 const GAP: Duration = Duration::from_micros(18_000_000 / (SHARE * OFFENDERS));
 /// The time for which offenders pause. All of them are still denied afterwards.
-const PAUSE: Duration = Duration::from_secs(120);
+const PAUSE: Duration = Duration::from_secs(10);
 
 /// The keys of a flood, and what the offenders do meanwhile.
 #[derive(Clone, Copy)]
