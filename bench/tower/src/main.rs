@@ -1,9 +1,9 @@
-//! What a request through a rate limiting layer costs, in process: ours beside axum-governor and
-//! tower_governor, around a service that answers at once.
+//! The cost of a request through a rate limiting layer, in process: ours beside axum-governor and
+//! tower_governor, around a service that responds at once.
 //!
-//!     earrrl-bench-tower                              nanoseconds a request, contenders taking turns
-//!     earrrl-bench-tower steps NAME CLIENTS KIND N    so many requests: for callgrind
-//!     earrrl-bench-tower memory NAME                  bytes a client, of 100,000 clients
+//!     earrrl-bench-tower                              nanoseconds for a request, the layers in turns
+//!     earrrl-bench-tower steps NAME CLIENTS KIND N    N requests, to be counted by callgrind
+//!     earrrl-bench-tower memory NAME                  bytes for a client, of 100,000 clients
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -30,7 +30,7 @@ const NAMES: [&str; 6] = [
     "tower_governor 0.8, no headers",
 ];
 
-/// Whether requests are within the limit.
+/// The position of requests to the limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Allowed,
@@ -57,7 +57,8 @@ impl Service<Request<Body>> for Inner {
     }
 }
 
-/// A contender: so many requests, by clients in an order that no cache foresees; how many passed.
+/// A layer under test: sends a number of requests, from clients in an order that no cache predicts, and
+/// returns how many passed.
 type Run = Box<dyn FnMut(u32) -> u32>;
 
 fn requests<S, B>(mut service: S, clients: u32) -> Run

@@ -7,7 +7,7 @@
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let options = Options::new("redis://127.0.0.1:6379");
 //! let engine = RedisEngine::connect(options, Duration::from_secs(1)).await?;
-//! let login = engine.prepare("login", &"recent-average 0.2/s half-life=5m".parse()?)?;
+//! let login = engine.prepare("login", &"recent-average 10/h half-life=1h strict".parse()?)?;
 //! let charge = Charge { rule: login, key: b"192.0.2.7", cost: Cost::ONE };
 //! let decision = engine.decide(&[charge], Mode::Check, None).await?;
 //! println!("{} {:?}", decision.allowed, decision.rate);

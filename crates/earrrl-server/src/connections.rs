@@ -22,6 +22,10 @@ const LAST_MOMENT: u32 = 1;
 const MOST_REFUSED_TOKENS: u8 = 3;
 /// Places beside the limits.
 const RESERVED: usize = 16;
+/// Bytes that a connection takes beside what it holds, about: its buffers and its task.
+const CONNECTION: usize = 32 * 1024;
+/// Least bytes that have to be free again before they are given back to the system.
+const WORTH_GIVING_BACK: usize = 1024 * 1024;
 /// Connections beside the limits, those included that were told to make room and have not left yet.
 const MOST_RESERVED: usize = 4 * RESERVED;
 
@@ -44,6 +48,8 @@ pub struct Connections {
     now: AtomicU32,
     stopping: AtomicBool,
     held: AtomicUsize,
+    /// The most memory that was in use since memory was given back.
+    highest: AtomicUsize,
     table: Mutex<Table>,
     all_gone: Notify,
 }
@@ -62,8 +68,10 @@ struct Table {
 struct Entry {
     deadline: AtomicU32,
     waker: AtomicWaker,
-    /// Whether a request is under way.
+    /// True while a request is under way.
     busy: AtomicBool,
+    /// True once the deadline stands for good.
+    leaving: AtomicBool,
 }
 
 /// One admitted connection; dropping it frees its place.
@@ -107,6 +115,7 @@ impl Connections {
             now: AtomicU32::new(0),
             stopping: AtomicBool::new(false),
             held: AtomicUsize::new(0),
+            highest: AtomicUsize::new(0),
             table: Mutex::default(),
             all_gone: Notify::new(),
         })
@@ -135,18 +144,19 @@ impl Connections {
     }
 
     /// Admits a connection beside the limits, for a moment: for a question about the server's health.
-    /// Where all such places are taken, the oldest that has asked nothing yet makes room. `None` when
-    /// there is none.
+    /// If all such places are taken, the oldest connection that has sent nothing is closed, or else the
+    /// oldest. Returns `None` if too many of those have not left yet.
     pub fn admit_reserved(self: &Arc<Self>, address: IpAddr) -> Option<Connection> {
         let mut table = self.table();
         if table.reserved >= MOST_RESERVED || self.stopping.load(Relaxed) {
             return None;
         }
         if table.places.len() >= RESERVED {
-            let silent = table.places.iter().position(|entry| !entry.busy.load(Relaxed))?;
-            let silent = table.places.remove(silent);
-            silent.deadline.store(0, Relaxed);
-            silent.waker.wake();
+            // Half a request must not keep out a whole one, so the oldest goes if all have begun.
+            let silent = table.places.iter().position(|entry| !entry.busy.load(Relaxed));
+            let gone = table.places.remove(silent.unwrap_or(0));
+            gone.deadline.store(0, Relaxed);
+            gone.waker.wake();
         }
         table.reserved += 1;
         let connection = self.insert(&mut table, address, Kind::Reserved, LAST_MOMENT);
@@ -163,7 +173,7 @@ impl Connections {
     ) -> Connection {
         let deadline = AtomicU32::new(self.deadline(seconds));
         let (waker, busy) = (AtomicWaker::new(), AtomicBool::new(false));
-        let entry = Arc::new(Entry { deadline, waker, busy });
+        let entry = Arc::new(Entry { deadline, waker, busy, leaving: AtomicBool::new(false) });
         let index = table.entries.insert(Arc::clone(&entry));
         let held = AtomicUsize::new(0);
         let refused_tokens = AtomicU8::new(0);
@@ -193,6 +203,23 @@ impl Connections {
                 entry.waker.wake();
             }
         }
+    }
+
+    /// Returns true if connections use far less memory than they did, which is then worth giving back to
+    /// the system. To be called once a second.
+    pub fn memory_has_fallen(&self) -> bool {
+        let present = self.in_use();
+        let highest = self.highest.fetch_max(present, Relaxed).max(present);
+        let fallen = highest - present;
+        let has_fallen = fallen >= WORTH_GIVING_BACK && fallen >= highest / 4;
+        if has_fallen {
+            self.highest.store(present, Relaxed);
+        }
+        has_fallen
+    }
+
+    fn in_use(&self) -> usize {
+        self.held() + CONNECTION * self.len()
     }
 
     /// Admits nobody any more and asks every connection to finish.
@@ -264,13 +291,23 @@ impl Connection {
         self.entry.busy.load(Relaxed)
     }
 
-    /// From here on it may be silent for a moment, then it is closed.
+    /// Gives it one more moment, whatever the client sends.
     pub fn leave(&self) {
-        self.set_deadline(LAST_MOMENT);
+        self.set_last_deadline(LAST_MOMENT);
+    }
+
+    /// Gives what is under way the time of a request, whatever the client sends.
+    pub fn finish(&self) {
+        self.set_last_deadline(self.all.limits.request);
+    }
+
+    fn set_last_deadline(&self, seconds: u32) {
+        self.set_deadline(seconds);
+        self.entry.leaving.store(true, Relaxed);
     }
 
     fn set_deadline(&self, seconds: u32) {
-        if self.kind == Kind::Usual {
+        if self.kind == Kind::Usual && !self.entry.leaving.load(Relaxed) {
             self.entry.deadline.store(self.all.deadline(seconds), Relaxed);
         }
     }
@@ -296,7 +333,12 @@ impl Connection {
         }
         self.all.held.fetch_add(bytes, Relaxed);
         let held = self.all.held.fetch_sub(before, Relaxed) - before;
-        bytes < before || held <= self.all.limits.held_bytes
+        let enough = bytes < before || held <= self.all.limits.held_bytes;
+        if !enough {
+            // It may be free again before the second has passed.
+            self.all.highest.fetch_max(held, Relaxed);
+        }
+        enough
     }
 }
 
@@ -355,16 +397,15 @@ mod tests {
     fn silent_connections_make_room_for_questions_about_health() {
         let all = Connections::new(Limits::default());
         let admit = || all.admit_reserved(address(1));
-        let mut silent: Vec<_> = (0..RESERVED).map(|_| admit().unwrap()).collect();
+        let silent: Vec<_> = (0..RESERVED).map(|_| admit().unwrap()).collect();
         silent[0].busy();
         let asking = admit().unwrap();
         let overdue = |connection: &Connection| standing(connection) == Standing::Overdue;
         assert!(!overdue(&silent[0]) && overdue(&silent[1]) && !overdue(&silent[2]));
         asking.busy();
         silent.iter().for_each(Connection::busy);
-        assert!(admit().is_none(), "all of them ask");
-        drop(silent.pop());
-        assert!(admit().is_some());
+        let probe = admit().unwrap();
+        assert!(overdue(&silent[0]) && !overdue(&probe), "the oldest of those that have begun");
         let crowd: Vec<_> = (0..10 * RESERVED).map_while(|_| admit()).collect();
         assert!(all.len() <= MOST_RESERVED && !crowd.is_empty(), "{}", all.len());
     }

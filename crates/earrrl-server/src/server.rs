@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use earrrl::{Clock, EngineError};
+use tokio::sync::Notify;
 
 use crate::config::access::Tokens;
 use crate::config::envoy::tree::Tree;
@@ -40,6 +41,9 @@ pub struct Server {
     tokens: ArcSwap<Tokens>,
     started: Instant,
     stopping: AtomicBool,
+    /// True once the rules and descriptors of all sources are in force.
+    configured: AtomicBool,
+    was_configured: Notify,
     reload_error: Mutex<Option<String>>,
 }
 
@@ -86,6 +90,8 @@ impl Server {
             tokens: ArcSwap::from_pointee(config.server.tokens.clone()),
             started: Instant::now(),
             stopping: AtomicBool::new(false),
+            configured: AtomicBool::new(config.envoy.control_plane.is_none()),
+            was_configured: Notify::new(),
             reload_error: Mutex::default(),
         }))
     }
@@ -142,10 +148,30 @@ impl Server {
     ///
     /// # Errors
     /// Why they were refused.
-    pub fn reload_descriptors(&self, tree: Tree) -> Result<(), String> {
-        let result = self.service.reload_descriptors(tree);
+    pub fn reload_descriptors(&self, tree: Result<Tree, String>) -> Result<(), String> {
+        let result = tree.and_then(|tree| self.service.reload_descriptors(tree));
         self.count_reload(&result);
+        if result.is_ok() && !self.configured.swap(true, Relaxed) {
+            self.was_configured.notify_waiters();
+        }
         result
+    }
+
+    /// Returns true once the server has its whole configuration: before a control plane has sent the first
+    /// one, no call could be answered.
+    pub fn is_configured(&self) -> bool {
+        self.configured.load(Relaxed)
+    }
+
+    /// Waits until the server has its whole configuration.
+    pub async fn configured(&self) {
+        loop {
+            let notified = self.was_configured.notified();
+            if self.is_configured() {
+                return;
+            }
+            notified.await;
+        }
     }
 
     /// Why the last reload was refused, if it was.

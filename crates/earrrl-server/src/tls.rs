@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
@@ -219,11 +219,13 @@ pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
 fn read(file: &Path) -> Result<Vec<u8>, String> {
     let name = file.display();
     let failed = |error: io::Error| format!("{name}: {error}");
-    let length = std::fs::metadata(file).map_err(failed)?.len();
-    if length > MAX_FILE_LEN {
-        return Err(format!("{name}: {length} bytes; at most {MAX_FILE_LEN}"));
+    let mut bytes = Vec::new();
+    let opened = std::fs::File::open(file).map_err(failed)?;
+    opened.take(MAX_FILE_LEN + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > MAX_FILE_LEN {
+        return Err(format!("{name}: more than {MAX_FILE_LEN} bytes"));
     }
-    std::fs::read(file).map_err(failed)
+    Ok(bytes)
 }
 
 fn verifier(

@@ -94,7 +94,7 @@ fn options_are_variables_too() {
 fn figures_are_written() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
-    let (svg, png) = (path("a.svg"), path("a.png"));
+    let svg = path("a.svg");
     let rule = ["--rule", "fixed-window 60/1m"];
     let plotted = |arguments: &[&str], file: &str| {
         let outcome = earrrl(&[arguments, &["--plot", file]].concat());
@@ -107,9 +107,8 @@ fn figures_are_written() {
     let replay = [&["replay", "--assume-sorted"], &rule[..], &[&log]].concat();
     for arguments in [&simulate[..], &replay, &["suggest", &log, "--half-life", "10s"]] {
         assert!(plotted(arguments, &svg).starts_with(b"<svg"));
-        assert!(plotted(arguments, &png).starts_with(b"\x89PNG"));
     }
-    for wrong in ["a.gif", "/nowhere/a.svg"] {
+    for wrong in ["a.gif", "a.png", "/nowhere/a.svg"] {
         let wrong = earrrl(&[&simulate[..], &["--plot", wrong]].concat());
         assert_eq!((wrong.code, wrong.err.lines().count()), (Some(2), 1));
     }
@@ -136,7 +135,7 @@ fn what_is_suggested_stops_those_who_stand_out_and_nobody_else() {
     let keys: Vec<_> =
         suggestion["touched"].as_array().unwrap().iter().map(|client| &client["key"]).collect();
     assert_eq!(keys, ["203.0.113.99", "198.51.100.23"], "{found:#}");
-    assert_eq!(found["half_lives"].as_array().unwrap().len(), 4);
+    assert_eq!(found["half_lives"].as_array().unwrap().len(), 2);
     let rule = suggestion["rule"].as_str().unwrap();
     let replayed = earrrl(&["replay", &log(), "--rule", rule, "--output", "json"]).out;
     let replayed: serde_json::Value = serde_json::from_str(&replayed).unwrap();
@@ -155,9 +154,8 @@ fn no_more_are_touched_than_may_be() {
         let found = suggested(&log(), &["--half-life", "10s", "--touch", touch]);
         assert_eq!(found["suggestion"]["clients"], clients, "{touch}");
     }
-    // The worst one alone does not stand out from the second.
     let one = suggested(&log(), &["--half-life", "10s", "--touch", "1.2%"]);
-    assert_eq!(one["suggestion"], serde_json::Value::Null);
+    assert_eq!(one["suggestion"]["clients"], 1);
     let none = earrrl(&["suggest", &log(), "--touch", "1%"]).out;
     assert!(none.contains("less than one of 89 clients") && !none.contains("--rule"), "{none}");
     for (option, value) in [("--half-life", "10"), ("--half-life", "1us"), ("--touch", "100%")] {

@@ -75,7 +75,7 @@ fn what_is_no_client_is_an_error_that_lists_the_formats() {
     let line = r#"unix: - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5 "-" "-""#;
     let error = told(&format!("{line}\n").repeat(3), &[]);
     assert!(
-        error.contains("combined, common, vhost, json") && error.contains("haproxy"),
+        error.contains("vhost, combined, common, json") && error.contains("haproxy"),
         "{error}"
     );
     assert!(error.contains("--pattern") && error.lines().count() == 1, "{error}");
@@ -174,7 +174,7 @@ fn the_lines_of_the_help_are_read() {
             (None, None) => {}
         }
     }
-    assert_eq!(found.len(), 16, "{found:?}");
+    assert_eq!(found.len(), 17, "{found:?}");
     for (format, lines) in found {
         assert_eq!(replayed(&lines, &["--format", format])["events"], 1, "{format}: {lines}");
         if format != "sshd-lines" {

@@ -14,6 +14,7 @@ mod envoy_trouble;
 mod foresight;
 mod formats;
 mod listeners;
+mod memory;
 mod near;
 mod openapi;
 mod process;

@@ -99,6 +99,55 @@ fn a_log_that_nobody_reads_ends_nothing() {
     assert!(process.child.wait().unwrap().success());
 }
 
+#[test]
+fn other_signals_end_nothing() {
+    let process = Process::start(&[]);
+    for signal in [Signal::USR1, Signal::USR2, Signal::QUIT, Signal::ALARM] {
+        process.signal(signal);
+        assert_eq!(Client::connect(process.resp).line("PING"), Reply::Simple("PONG".into()));
+    }
+}
+
+/// Clients and probes have the time that the configuration gives them, unless the operator is in a hurry.
+#[test]
+fn a_second_signal_ends_the_wait_of_the_first() {
+    let mut process = serve_with("shutdown_delay = \"1h\"\n");
+    process.signal(Signal::TERM);
+    process.until_logged("SIGTERM: stopping");
+    process.signal(Signal::TERM);
+    assert!(process.child.wait().unwrap().success());
+}
+
+#[test]
+fn a_client_that_has_quit_does_not_hold_up_a_stop() {
+    let mut process = serve_with("shutdown_timeout = \"1h\"\nrequest_timeout = \"1h\"\n");
+    let mut client = Client::connect(process.resp);
+    assert_eq!(client.line("QUIT"), Reply::Simple("OK".into()));
+    process.signal(Signal::TERM);
+    assert!(process.child.wait().unwrap().success());
+}
+
+/// A header's value may be a credential.
+#[test]
+fn observed_keys_are_not_logged() {
+    let mut process = serve_with(
+        "\n[[rule]]\nname = \"api\"\nlimit = \"gcra 1/h burst=1\"\naction = \"observe\"\n",
+    );
+    let mut client = Client::connect(process.resp);
+    for _ in 0..2 {
+        client.line("EARRRL.CHECK api secret-token");
+    }
+    let line = process.until_logged("over the limit").to_string();
+    assert!(line.contains("\"client\"") && !line.contains("secret-token"), "{line}");
+}
+
+/// A server with these settings in `[server]`.
+fn serve_with(settings: &str) -> Process {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("[server]\n{settings}")).unwrap();
+    Process::start(&["--config", file.path().to_str().unwrap()])
+}
+
 /// A server whose log goes to a file, and whose rule is changed.
 struct Reloading {
     process: Killed,

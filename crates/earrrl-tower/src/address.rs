@@ -38,6 +38,12 @@ impl Prefixes {
     }
 
     /// Returns an address's network as a key: `192.0.2.7`, `192.0.2.0/24`, `2001:db8:0:1::/64`.
+    ///
+    /// ```
+    /// use earrrl_tower::Prefixes;
+    /// assert_eq!(Prefixes::new(24, 64).key("192.0.2.7".parse()?), "192.0.2.0/24");
+    /// # Ok::<(), std::net::AddrParseError>(())
+    /// ```
     pub fn key(self, address: IpAddr) -> String {
         let mut text = Vec::with_capacity(24);
         // Writing to memory does not fail.

@@ -17,10 +17,10 @@ const SHORTENED_LEN: usize = PREFIX.len() + 64;
 /// Returns the key unless it is longer than [`MAX_KEY_LEN`], else `long-key:sha256:` and its
 /// SHA-256 digest in hexadecimal.
 ///
-/// Refusing a long key would let a client choose to be judged by nothing but that refusal, and
-/// cutting it would let two clients share a limit. Two different keys have the same result only if
-/// their digests collide: a short key that looks like a result is replaced by its digest, too. No
-/// secret is involved, so all servers of a fleet agree.
+/// If a rule skipped long keys, a client could leave its limit by sending one; if it cut them, two
+/// clients could share a limit. Two different keys have the same result only if their digests
+/// collide: a short key that looks like a result is replaced by its digest, too. No secret is
+/// involved, so all servers of a fleet agree.
 ///
 /// ```
 /// use earrrl_tower::{MAX_KEY_LEN, bounded_key};

@@ -67,6 +67,16 @@ impl ClientAddress {
 
     /// Trusts this number of proxies, regardless of their addresses, for a service that can be reached
     /// only through them. Trusted networks are then ignored.
+    ///
+    /// ```
+    /// use earrrl_tower::ClientAddress;
+    /// use http::{HeaderMap, HeaderValue};
+    /// let mut headers = HeaderMap::new();
+    /// headers.insert("x-forwarded-for", HeaderValue::from_static("6.6.6.6, 192.0.2.7"));
+    /// let behind_one = ClientAddress::default().hops(1);
+    /// let client = behind_one.resolve("10.0.0.1".parse().ok(), &headers);
+    /// assert_eq!(client, "192.0.2.7".parse().ok());
+    /// ```
     #[must_use]
     pub fn hops(self, hops: usize) -> Self {
         Self { hops, ..self }
@@ -79,6 +89,12 @@ impl ClientAddress {
     }
 
     /// Sets the number of leading bits by which addresses are told apart.
+    ///
+    /// ```
+    /// use earrrl_tower::{ClientAddress, Prefixes};
+    /// let by_network = ClientAddress::default().prefixes(Prefixes::new(24, 48));
+    /// assert_eq!(by_network.client_prefixes(), Prefixes::new(24, 48));
+    /// ```
     #[must_use]
     pub fn prefixes(self, prefixes: Prefixes) -> Self {
         Self { prefixes, ..self }

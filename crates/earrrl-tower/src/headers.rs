@@ -169,6 +169,14 @@ pub mod draft_11 {
 
     /// Writes a rule's item of `RateLimit`.
     ///
+    /// ```
+    /// use earrrl_tower::headers::{Available, current::write_limit};
+    /// let mut text = String::new();
+    /// write_limit(&mut text, "login", Available { units: 0, seconds: None })?;
+    /// assert_eq!(text, "\"login\";r=0");
+    /// # Ok::<(), std::fmt::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Returns the errors of `text`; memory has none.
     pub fn write_limit(text: &mut impl Write, rule: &str, available: Available) -> fmt::Result {
@@ -229,6 +237,16 @@ pub mod draft_11 {
 }
 
 /// Returns the value of `Retry-After` for a denied request; `None` if no wait helps.
+///
+/// ```
+/// use earrrl::{Cost, Mode, Nanos, Rule};
+/// use earrrl_tower::headers::retry_after;
+/// let rule: Rule = "gcra 0.1/s burst=2".parse()?;
+/// let decide = |cost| rule.limit().decide(None, Nanos::ZERO, Cost::from_units(cost), Mode::Check).1;
+/// assert_eq!(retry_after(&decide(1)), None, "allowed");
+/// assert_eq!(retry_after(&decide(3)), None, "denied for ever");
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
 pub fn retry_after(decision: &Decision) -> Option<HeaderValue> {
     match (decision.outcome, decision.retry_after) {
         (Outcome::Deny, Wait::For(wait)) => Some(whole(seconds(wait))),

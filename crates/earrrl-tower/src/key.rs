@@ -150,6 +150,14 @@ impl Key for ClientAddress {
 
 /// Returns a key that is a header's value, such as an API key. Of several headers of that name, the
 /// first counts.
+///
+/// ```
+/// use earrrl_tower::{RequestRule, key};
+/// let name = http::HeaderName::from_static("x-api-key");
+/// let rule = RequestRule::new("per-key", "gcra 10/s burst=50".parse()?, key::header(name));
+/// # let _ = rule;
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
 pub fn header(name: HeaderName) -> Header {
     Header(name)
 }
@@ -166,6 +174,13 @@ impl Key for Header {
 }
 
 /// Returns a key that is a cookie's value, as it was sent.
+///
+/// ```
+/// use earrrl_tower::{RequestRule, key};
+/// let rule = RequestRule::new("per-session", "gcra 5/s burst=20".parse()?, key::cookie("session"));
+/// # let _ = rule;
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
 pub fn cookie(name: impl Into<String>) -> Cookie {
     Cookie(name.into())
 }
@@ -222,6 +237,13 @@ where
 }
 
 /// A key that is the request's method.
+///
+/// ```
+/// use earrrl_tower::{RequestRule, key};
+/// let rule = RequestRule::new("per-method", "gcra 100/s burst=500".parse()?, key::Method);
+/// # let _ = rule;
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Method;
 
@@ -234,6 +256,13 @@ impl Key for Method {
 
 /// A key that is the route that axum found, such as `/users/{id}`. Add the layer by
 /// `Router::route_layer` or `Router::layer`.
+///
+/// ```
+/// use earrrl_tower::{RequestRule, key};
+/// let rule = RequestRule::new("per-route", "gcra 100/s burst=500".parse()?, key::MatchedPath);
+/// # let _ = rule;
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
 #[cfg(feature = "axum")]
 #[derive(Clone, Copy, Debug)]
 pub struct MatchedPath;
@@ -247,6 +276,13 @@ impl Key for MatchedPath {
 }
 
 /// A key that is the same for every request, for a limit that all clients share.
+///
+/// ```
+/// use earrrl_tower::{RequestRule, key};
+/// let rule = RequestRule::new("all", "gcra 1000/s burst=2000".parse()?, key::Everyone);
+/// # let _ = rule;
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Everyone;
 
@@ -257,6 +293,14 @@ impl Key for Everyone {
 }
 
 /// Returns a key that a closure reads from the request.
+///
+/// ```
+/// use earrrl_tower::{RequestRule, key};
+/// let tenant = key::by(|request| request.uri.host().map(str::to_owned));
+/// let rule = RequestRule::new("per-tenant", "gcra 100/s burst=500".parse()?, tenant);
+/// # let _ = rule;
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
 pub fn by<K, F>(read: F) -> By<F>
 where
     K: AsRef<[u8]>,

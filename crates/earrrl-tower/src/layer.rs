@@ -298,6 +298,16 @@ impl<E: Engine> Builder<E> {
 }
 
 /// An error in building or changing a layer.
+///
+/// ```
+/// use earrrl::MemoryEngine;
+/// use earrrl_tower::{LayerError, RateLimitLayer, RequestRule, key};
+/// let builder = RateLimitLayer::builder(MemoryEngine::new(10)?)
+///     .rule(RequestRule::new("all", "gcra 1/s burst=5".parse()?, key::Everyone))
+///     .rule(RequestRule::new("all", "gcra 9/s burst=9".parse()?, key::Everyone));
+/// assert_eq!(builder.build().err(), Some(LayerError::NameTwice("all".to_owned())));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LayerError {

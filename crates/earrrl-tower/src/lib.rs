@@ -99,8 +99,9 @@ pub use settlement::{Charged, Settlement};
 pub use shared::OnFailure;
 pub use verdict::Verdict;
 
-/// Runs the examples of both READMEs as doctests.
+/// Runs the examples of both READMEs and of the guide as doctests.
 #[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../README.md")]
+#[doc = include_str!("../../../docs/middleware.md")]
 struct Readme;

@@ -105,6 +105,15 @@ impl RequestRule {
 
     /// Sets the cost of every request. A request of cost zero is judged and stores nothing, for costs
     /// that are known only later.
+    ///
+    /// ```
+    /// use earrrl::Cost;
+    /// use earrrl_tower::{RequestRule, key};
+    /// let limit = "token-bucket 100 refill=1/s".parse()?;
+    /// let exports = RequestRule::new("export", limit, key::Everyone).cost(Cost::from_units(20));
+    /// # let _ = exports;
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     #[must_use]
     pub fn cost(self, cost: Cost) -> Self {
         Self { cost: RequestCost::Fixed(cost), ..self }
@@ -155,6 +164,14 @@ impl RequestRule {
 
     /// Sets the condition for requests that the rule does not apply to. A later call replaces an
     /// earlier one.
+    ///
+    /// ```
+    /// use earrrl_tower::{ClientAddress, RequestRule};
+    /// let rule = RequestRule::new("api", "gcra 5/s burst=20".parse()?, ClientAddress::default())
+    ///     .exempt(|request| request.uri.path() == "/healthz");
+    /// # let _ = rule;
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     #[must_use]
     pub fn exempt(self, exempt: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         Self { exempt: Some(Box::new(exempt)), ..self }

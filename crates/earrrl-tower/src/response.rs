@@ -88,6 +88,19 @@ pub enum Reason {
 }
 
 /// A request that is not passed on.
+///
+/// ```
+/// use bytes::Bytes;
+/// use earrrl_tower::Denial;
+/// /// A response for people.
+/// fn page(denial: &Denial<'_>) -> http::Response<Bytes> {
+///     let rules = denial.violated.join(", ");
+///     let mut response = http::Response::new(format!("Too fast: {rules}\n").into());
+///     *response.status_mut() = denial.status;
+///     response
+/// }
+/// # let _ = page;
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Denial<'a> {

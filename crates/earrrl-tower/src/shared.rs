@@ -68,12 +68,12 @@ pub(crate) type Hook = Box<dyn Fn(&Event<'_>) + Send + Sync>;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFailure {
-    /// They pass.
+    /// Lets them pass.
     #[default]
     Allow,
-    /// They are refused with status 503 (gRPC: UNAVAILABLE).
+    /// Refuses them with status 503 (gRPC: UNAVAILABLE).
     Deny,
-    /// This process decides alone, in tables for this number of clients of each rule.
+    /// Decides in this process alone, in tables for this number of clients of each rule.
     Local(usize),
 }
 

@@ -1,4 +1,4 @@
-//! What the layer does with requests: keys, costs, plans, actions, failures.
+//! The treatment of requests by the layer: keys, costs, plans, actions, failures.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 use std::future::{Ready, ready};
@@ -374,7 +374,8 @@ async fn a_change_does_not_block_the_executor() {
     assert_eq!(unknown, Err(LayerError::UnknownName("other".to_owned())));
 }
 
-/// The outcomes that handlers see of four requests under a rule for two.
+/// Returns the status, the outcome that the handler saw, and the presence of headers, of four requests
+/// under a rule for two.
 fn flagged(
     action: Action,
     builder: impl FnOnce(Engine) -> earrrl_tower::Builder<Engine>,
@@ -628,8 +629,8 @@ impl Service<Request<()>> for NeverReady {
     }
 }
 
-/// Where nobody is told of requests within their limits, the engine is asked another way: it must decide
-/// the same, and tell the same of a denial.
+/// Without headers on allowed responses, the engine is asked for the verdict alone. Its verdicts, and the
+/// headers of denials, must be the same.
 #[test]
 fn without_headers_on_allowed_answers_are_the_same() {
     for text in [

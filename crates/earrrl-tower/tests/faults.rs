@@ -1,4 +1,4 @@
-//! Inner services that panic, clients that leave: each request is charged once, and nothing is kept.
+//! Inner services that panic and clients that leave: each request is charged once, and nothing leaks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
 use std::convert::Infallible;
@@ -24,7 +24,7 @@ fn per_address() -> RequestRule {
     RequestRule::new("rule", RULE.parse().unwrap(), ClientAddress::default())
 }
 
-/// How many requests the client may still send.
+/// Returns the number of requests that the client may still send.
 fn remaining(engine: &Engine, rule: &str, key: &[u8]) -> u64 {
     let rule = engine.prepare("rule", &rule.parse::<Rule>().unwrap()).unwrap();
     let charge = Charge { rule, key, cost: Cost::ONE };
@@ -144,7 +144,7 @@ fn an_inner_service_that_panics_charges_once_and_harms_nobody_else() {
     assert_eq!(remaining(&engine, RULE, b"192.0.2.7"), 6);
 }
 
-/// A body that charges what was read of it when it is dropped.
+/// A body that charges for the chunks that were read when it is dropped.
 struct Metered {
     chunks: u64,
     read: u64,
@@ -237,7 +237,7 @@ async fn a_request_that_is_held_back_is_served_when_its_turn_comes() {
     assert_eq!((inner.count(), layer.held()), (5, 0));
 }
 
-/// An engine that answers when it is asked for the second time, as one over a network would.
+/// An engine whose futures are ready at the second poll, as those of an engine over a network may be.
 struct Slow(Engine);
 
 struct Later<T>(Option<T>, bool);

@@ -44,7 +44,7 @@ fn headers_of_one_who_is_no_proxy_change_nothing() {
     assert_eq!(served(&layer, forged), 10);
 }
 
-/// What a client may write before the element that the proxy appends.
+/// Values that a client may send before the element that the proxy appends.
 fn forged() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         prop::sample::select(vec![
@@ -79,7 +79,7 @@ fn forged() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(50))]
 
-    /// A thousand forged values in 50 cases: whatever they are, the proxy's word stands.
+    /// A thousand forged values in 50 cases: the element of the proxy counts under all of them.
     #[test]
     fn whatever_stands_before_the_proxys_element_changes_nothing(
         values in prop::collection::vec(forged(), 20),

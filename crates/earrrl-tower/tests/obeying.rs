@@ -30,7 +30,7 @@ const RULES: [&str; 14] = [
     "gcra 10/s burst=1",
 ];
 
-/// What a client saw under one rule.
+/// The responses that a client got under one rule.
 #[derive(Default)]
 struct Seen {
     served: u32,
@@ -39,7 +39,7 @@ struct Seen {
     longest_row: u32,
 }
 
-/// Sends requests; after each, waits as `wait` reads it from the answer.
+/// Sends requests; after each, waits for the time that `wait` reads from the response.
 fn run(text: &str, mut wait: impl FnMut(&HeaderMap, StatusCode) -> Duration) -> (Seen, Duration) {
     let (engine, clock) = engine();
     let rule: Rule = text.parse().unwrap();
@@ -60,13 +60,13 @@ fn run(text: &str, mut wait: impl FnMut(&HeaderMap, StatusCode) -> Duration) -> 
     (seen, earrrl::Clock::now(&*clock).since(started))
 }
 
-/// The share of the rule's own rate that a client came to.
+/// Returns the share of the rule's rate that a client used.
 fn share(text: &str, seen: &Seen, elapsed: Duration) -> f64 {
     let rule: Rule = text.parse().unwrap();
     let quota = earrrl::Quota::of(rule.limit());
     let state =
         rule.limit().decide(None, earrrl::Nanos::ZERO, earrrl::Cost::ONE, earrrl::Mode::Peek);
-    // What it might have sent at once at the beginning does not count.
+    // The burst at the beginning is left out.
     let earned = state.1.limit * elapsed.as_secs_f64();
     f64::from(seen.served) / earned.max(quota.units as f64)
 }

@@ -36,7 +36,7 @@ async fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// Serves a router; the answer is where.
+/// Serves a router and returns its address.
 async fn serve(app: Router) -> SocketAddr {
     let (listener, address) = listen().await;
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
@@ -44,7 +44,7 @@ async fn serve(app: Router) -> SocketAddr {
     address
 }
 
-/// What a program says, which must be installed (`scripts/setup`).
+/// Returns the output of a program that `scripts/setup` installs.
 async fn said(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().await;
     let output = output.unwrap_or_else(|error| panic!("{program}: {error}; run scripts/setup"));
@@ -71,7 +71,7 @@ async fn axum_by_address_and_key_with_costs() {
         statuses.push(status(&answer));
         assert!(answer.contains("\"key\";q=100;w=10"), "{answer}");
     }
-    // A hundred units are five exports; what is refilled meanwhile lets one more through at most.
+    // A hundred units are five exports. The refill during the test allows one more at most.
     assert_eq!(statuses[..5], [200; 5]);
     let other = curl(&["-H", "x-api-key: k2", &export]).await;
     assert!(other.contains("\"key\";r=80;t=8"), "{other}");
@@ -125,8 +125,8 @@ async fn one_tests_ones_own_limits_by_a_manual_clock() {
     assert_eq!(manual_clock::statuses().await.unwrap(), expected);
 }
 
-/// The routes of axum are clients of their own, whatever stands in their parameters; a path without a
-/// route tells none, and such requests share one.
+/// Each route of axum is a client, whatever its parameters are. Requests for paths without a route share
+/// one.
 #[tokio::test]
 async fn matched_paths_are_keys() {
     let rule =

@@ -6,12 +6,12 @@
 //! - S3: `OWNER bucket [06/Feb/2019:00:00:38 +0000] 192.0.2.3 REQUESTER 3E57427F3EXAMPLE REST.GET.OBJECT
 //!   key "GET /bucket/key HTTP/1.1" 200 - 113 - 7 - "-" "S3Console/0.4" - …`
 
-/// Load balancers.
+/// Load balancers. Nothing that a client sends stands before its address; behind it, quotes are not escaped.
 pub(super) const ALB: &str = concat!(
     r"^(?:(?<type>https?|h2|grpcs?|wss?) )?(?<time>\d{4}-\d\d-\d\dT\S+) (?<balancer>\S+)",
     r" \[?(?<client>[^\s\]]+)\]?:(?<client_port>\d+) (?<target>\S+) \S+ \S+ \S+",
     r" (?<status>\S+) (?<target_status>\S+) (?<bytes_received>\S+) (?<bytes>\S+)",
-    r#" "(?<request>(?:[^"\\]|\\.)*)" "(?<agent>(?:[^"\\]|\\.)*)""#,
+    r#"(?: "(?<request>\S+ \S+ [^\s"]+) ?"(?: "(?<agent>.*?)"(?: |$))?)?"#,
 );
 
 /// S3.

@@ -2,41 +2,27 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::{Field, Format, Hints, Parser, csv, w3c};
+use super::list::Detection;
+use super::{Field, Format, Hints, Parser};
 use crate::envelope::Envelope;
-use crate::line::{is_client, last_of_list};
+use crate::line::{is_address, is_client, last_of_list};
 
 /// Lines that are looked at.
 const LINES: usize = 200;
 
-/// Formats that are told by what the lines say, the more particular first: a line behind a virtual host
-/// passes as a combined one, too.
-const CANDIDATES: [Format; 13] = [
-    Format::Vhost,
-    Format::Combined,
-    Format::Json,
-    Format::Haproxy,
-    Format::Envoy,
-    Format::Istio,
-    Format::Alb,
-    Format::S3,
-    Format::NginxError,
-    Format::Exim,
-    Format::Postfix,
-    Format::Sshd,
-    Format::Logfmt,
-];
-
 /// The envelope and the format that most of the first lines are in, if any are.
 pub fn detect(start: &[u8], hints: &Hints) -> Option<(Envelope, Format)> {
     let first = lines(start).next()?;
-    if w3c::is_header(first) {
-        return Some((Envelope::None, Format::W3c));
+    for &format in Format::ALL {
+        if let Detection::Header(is_header) = format.entry().detection
+            && is_header(first, hints)
+        {
+            return Some((Envelope::None, format));
+        }
     }
-    if csv::is_header(first, hints) {
-        return Some((Envelope::None, Format::Csv));
-    }
-    let all = Envelope::ALL.into_iter().flat_map(|e| CANDIDATES.map(|format| (e, format)));
+    let by_lines = |format: &Format| matches!(format.entry().detection, Detection::Lines);
+    let candidates = || Format::ALL.iter().copied().filter(by_lines);
+    let all = Envelope::ALL.into_iter().flat_map(|e| candidates().map(move |format| (e, format)));
     let (envelope, format) = most(all, start, hints)?;
     let common = format == Format::Combined && !with_agent(start, envelope, hints);
     Some((envelope, if common { Format::Common } else { format }))
@@ -54,7 +40,8 @@ fn with_agent(start: &[u8], envelope: Envelope, hints: &Hints) -> bool {
 
 /// The envelope under which most of the first lines are in this format.
 pub fn envelope_of(start: &[u8], format: Format, hints: &Hints) -> Envelope {
-    let headed = matches!(format, Format::Csv | Format::W3c | Format::SshdLines);
+    let headed =
+        matches!(format.entry().detection, Detection::Header(_)) || format == Format::SshdLines;
     let all = Envelope::ALL.into_iter().filter(|&envelope| !headed || envelope == Envelope::None);
     most(all.map(|envelope| (envelope, format)), start, hints).map_or(Envelope::None, |(e, _)| e)
 }
@@ -88,6 +75,12 @@ fn fits(parser: &mut Parser, line: &[u8], format: Format) -> bool {
     if format == Format::Vhost && record.get(&Field::new("ident")).is_some() {
         return false;
     }
+    // An address there is the client's, or a proxy's, and the field in front is something else.
+    if format == Format::Combined
+        && record.get(&Field::new("ident")).is_some_and(|ident| is_address(&ident))
+    {
+        return false;
+    }
     match record.get(&Field::Client) {
         Some(client) => is_client(last_of_list(&client)),
         // JSON objects may name the client in fields of their own.
@@ -119,8 +112,8 @@ mod tests {
             (format!("\"{combined}\""), Some(Format::Combined)),
             (format!("example.org:80 {common}"), Some(Format::Vhost)),
             (format!("example.org {user}"), Some(Format::Vhost)),
-            (r#"{"ts":1,"client_ip":"192.0.2.7"}"#.into(), Some(Format::Json)),
-            (r#"{"ts":1,"token":"t7"}"#.into(), Some(Format::Json)),
+            (r#"{"ts":1431857103,"client_ip":"192.0.2.7"}"#.into(), Some(Format::Json)),
+            (r#"{"ts":1431857103,"token":"t7"}"#.into(), Some(Format::Json)),
             ("time,key\n1,a".into(), Some(Format::Csv)),
             ("key,time,cost\na,1,2".into(), Some(Format::Csv)),
             (format!("half a line\n\r\n{common}\n{common}\n"), Some(Format::Common)),
@@ -137,7 +130,7 @@ mod tests {
 
     #[test]
     fn envelopes_are_found_around_any_format() {
-        let json = r#"{"ts":1,"client_ip":"192.0.2.7"}"#;
+        let json = r#"{"ts":1431857103,"client_ip":"192.0.2.7"}"#;
         for (line, format) in [(COMMON, Format::Common), (json, Format::Json)] {
             let docker = serde_json::json!({"log": format!("{line}\n"), "stream": "stdout", "time": "2016-10-06T00:17:09Z"});
             let cases = [

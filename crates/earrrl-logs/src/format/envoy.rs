@@ -5,15 +5,18 @@
 //!
 //! Envoy's has no address of its own but the list of X-Forwarded-For. Istio's has the peer's near the
 //! end of the line, between the local address and the name of the server that was asked for.
+//!
+//! Neither escapes quotes. A target has no blanks, so nothing before the list of X-Forwarded-For can be forged;
+//! behind the user agent, which is free text, the fields are found from the right.
 
 /// What both start with, as far as X-Forwarded-For.
 macro_rules! start {
     ($details:literal) => {
         concat!(
-            r#"^\[(?<time>[^\]]+)\] "(?<request>(?:[^"\\]|\\.)*)" (?<status>\d+) (?<flags>\S+) "#,
+            r#"^\[(?<time>[^\]]+)\] "(?<request>\S+ \S+ \S+)" (?<status>\d+) (?<flags>\S+) "#,
             $details,
             r"(?<bytes_received>\d+) (?<bytes>\d+) (?<duration>\d+) \S+",
-            r#" "(?<forwarded_for>[^"]*)" "(?<agent>(?:[^"\\]|\\.)*)" "(?<request_id>[^"]*)""#,
+            r#" "(?<forwarded_for>[^"]*)" "(?<agent>.*)" "(?<request_id>[^"]*)""#,
             r#" "(?<host>[^"]*)" "(?<upstream>[^"]*)""#,
         )
     };

@@ -50,11 +50,13 @@ impl Parser {
                 serde_json::from_str(&self.mended).map_err(|_| Skip::Malformed)?
             }
         };
-        let time =
-            |name: &str| find(&object, name).and_then(|text| time::parse_any(text.as_bytes()));
+        let value = |name: &str| find(&object, name);
         let time = match &self.time_field {
-            Some(name) => time(name),
-            None => names::TIMES.into_iter().find_map(time).or(outer),
+            Some(name) => value(name).and_then(|text| time::parse_any(text.as_bytes())),
+            None => {
+                let recent = |name| time::parse_recent(value(name)?.as_bytes());
+                names::TIMES.into_iter().find_map(recent).or(outer)
+            }
         };
         let time = time.ok_or(Skip::Time)?;
         Ok(Record { time, object, key_field: self.key_field.as_deref() })
@@ -132,9 +134,10 @@ impl<'de> Deserialize<'de> for JsonMembers<'de> {
     }
 }
 
-/// The text of the member at a dotted path. A name with dots in it goes before a nested one.
+/// Returns the text of the member at a dotted path; of several with one name, the last, as most programs do. A
+/// name with dots in it goes before a nested one.
 fn find<'a>(object: &JsonMembers<'a>, path: &str) -> Option<Cow<'a, str>> {
-    let member = |name: &str| object.0.iter().find(|(n, _)| n == name).map(|&(_, value)| value);
+    let member = |name: &str| object.0.iter().rfind(|(n, _)| n == name).map(|&(_, value)| value);
     if let Some(found) = member(path).and_then(text) {
         return Some(found);
     }
@@ -144,14 +147,15 @@ fn find<'a>(object: &JsonMembers<'a>, path: &str) -> Option<Cow<'a, str>> {
     })
 }
 
-/// The text of a string, a number, a truth value, or of the first of an array's.
+/// Returns the text of a string, a number or a truth value; of an array, the last: each proxy appends the
+/// address that it has seen, and the client chooses all before.
 fn text(value: &RawValue) -> Option<Cow<'_, str>> {
     let raw = value.get();
     match raw.as_bytes().first()? {
         b'"' => serde_json::from_str::<JsonString<'_>>(raw).ok().map(|JsonString(text)| text),
         b'[' => {
             let items: Vec<&RawValue> = serde_json::from_str(raw).ok()?;
-            items.first().filter(|item| !item.get().starts_with('[')).copied().and_then(text)
+            items.last().filter(|item| !item.get().starts_with('[')).copied().and_then(text)
         }
         b'{' | b'n' => None,
         _ => Some(Cow::Borrowed(raw)),
@@ -209,9 +213,10 @@ mod tests {
     #[test]
     fn an_empty_field_hides_no_other() {
         for empty in ["\"\"", "\"-\"", "null"] {
-            let line = format!(r#"{{"ts":1,"client_ip":{empty},"remote_addr":"192.0.2.7"}}"#);
+            let line =
+                format!(r#"{{"ts":1431857103,"client_ip":{empty},"remote_addr":"192.0.2.7"}}"#);
             let found = get(&line, &Hints::default(), "client");
-            assert_eq!(found, Ok((1_000_000_000, Some("192.0.2.7".into()))));
+            assert_eq!(found, Ok((1_431_857_103_000_000_000, Some("192.0.2.7".into()))));
         }
     }
 
@@ -222,7 +227,7 @@ mod tests {
             key_field: Some("a.b.c".into()),
             ..Hints::default()
         };
-        let line = r#"{"a.t":7,"a":{"b":{"c":"x"}},"client_ip":"192.0.2.7","time":1}"#;
+        let line = r#"{"a.t":7,"a":{"b":{"c":"x"}},"client_ip":"192.0.2.7","time":1431857103}"#;
         assert_eq!(get(line, &hints, "client"), Ok((7_000_000_000, Some("x".into()))));
     }
 
@@ -278,11 +283,12 @@ mod tests {
 
     #[test]
     fn a_client_cannot_spoil_its_line() {
-        let line = b"{\"ts\":1,\"client_ip\":\"192.0.2.7\",\"uri\":\"/\\x22\xff\"}";
+        let line = b"{\"ts\":1431857103,\"client_ip\":\"192.0.2.7\",\"uri\":\"/\\x22\xff\"}";
         let mut parser = Parser::new(&Hints::default());
         let record = parser.parse(Message::plain(line)).ok().unwrap();
         assert_eq!(record.get(&Field::Client).as_deref(), Some(&b"192.0.2.7"[..]));
-        let deep = format!("{{\"ts\":1,\"ip\":{}1{}}}", "[".repeat(60_000), "]".repeat(60_000));
-        assert_eq!(get(&deep, &Hints::default(), "client"), Ok((1_000_000_000, None)));
+        let deep =
+            format!("{{\"ts\":1431857103,\"ip\":{}1{}}}", "[".repeat(60_000), "]".repeat(60_000));
+        assert_eq!(get(&deep, &Hints::default(), "client"), Ok((1_431_857_103_000_000_000, None)));
     }
 }

@@ -25,10 +25,12 @@ pub(super) fn parse<'a>(
 ) -> Result<Record<'a>, Skip> {
     let line = message.text;
     pairs(line).next().ok_or(Skip::Malformed)?;
-    let time = |name: &str| find(line, name).and_then(time::parse_any);
     let time = match time_field {
-        Some(name) => time(name),
-        None => names::TIMES.into_iter().find_map(time).or(message.time),
+        Some(name) => find(line, name).and_then(time::parse_any),
+        None => {
+            let recent = |name| time::parse_recent(find(line, name)?);
+            names::TIMES.into_iter().find_map(recent).or(message.time)
+        }
     };
     Ok(Record { time: time.ok_or(Skip::Time)?, line, key_field })
 }
@@ -44,9 +46,9 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The value of this name, unless it is left empty.
+/// Returns the value of a name unless it is empty; of several, the last, since programs add to a line's end.
 fn find<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
-    let (_, value) = pairs(line).find(|(known, _)| *known == name.as_bytes())?;
+    let (_, value) = pairs(line).filter(|(known, _)| *known == name.as_bytes()).last()?;
     (!value.is_empty() && value != b"-").then_some(value)
 }
 

@@ -11,12 +11,13 @@ mod field;
 mod haproxy;
 mod hints;
 mod json;
+mod list;
 mod logfmt;
 mod mail;
 mod names;
 mod nginx_error;
 pub mod notation;
-pub mod pattern;
+mod pattern;
 mod sshd;
 mod sshd_lines;
 mod w3c;
@@ -29,143 +30,13 @@ pub use detect::{detect, envelope_of};
 pub use field::Field;
 use field::{path_of, target};
 pub use hints::Hints;
+pub use list::Format;
+use list::Syntax;
 pub use pattern::Pattern;
 
 use crate::envelope::{Envelope, Opener};
 use crate::line::Skip;
 use crate::line::Years;
-
-/// What a log is written in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
-    /// Apache's and nginx's usual one: client, user, time, request, status, size, referrer, agent.
-    Combined,
-    /// As combined, without referrer and agent.
-    Common,
-    /// As combined, behind the virtual host.
-    Vhost,
-    /// An object a line, as most products can write.
-    Json,
-    /// A header `time,key[,cost]`, then a line a request.
-    Csv,
-    /// W3C extended: IIS, CloudFront.
-    W3c,
-    /// `name=value` pairs: Heroku's router.
-    Logfmt,
-    /// HAProxy's HTTP and TCP logs.
-    Haproxy,
-    /// Envoy's default.
-    Envoy,
-    /// Istio's default.
-    Istio,
-    /// AWS's load balancers.
-    Alb,
-    /// AWS S3's server access log.
-    S3,
-    /// The requests that nginx has limited.
-    NginxError,
-    /// Exim's main log.
-    Exim,
-    /// Postfix's syslog.
-    Postfix,
-    /// Failed attempts in the ssh daemon's syslog.
-    Sshd,
-    /// Every line with an address in the ssh daemon's syslog.
-    SshdLines,
-    /// As `--pattern` or `--log-format` says.
-    Pattern,
-}
-
-impl Format {
-    /// Every format that has a name.
-    pub const ALL: [Self; 17] = [
-        Self::Combined,
-        Self::Common,
-        Self::Vhost,
-        Self::Json,
-        Self::Csv,
-        Self::W3c,
-        Self::Logfmt,
-        Self::Haproxy,
-        Self::Envoy,
-        Self::Istio,
-        Self::Alb,
-        Self::S3,
-        Self::NginxError,
-        Self::Exim,
-        Self::Postfix,
-        Self::Sshd,
-        Self::SshdLines,
-    ];
-
-    /// Products by the format that they write.
-    const PRODUCTS: [(&str, Self); 14] = [
-        ("nginx", Self::Combined),
-        ("apache", Self::Combined),
-        ("traefik", Self::Json),
-        ("caddy", Self::Json),
-        ("cloudflare", Self::Json),
-        ("gcp", Self::Json),
-        ("kong", Self::Json),
-        ("api-gateway", Self::Json),
-        ("iis", Self::W3c),
-        ("cloudfront", Self::W3c),
-        ("heroku", Self::Logfmt),
-        ("elb", Self::Alb),
-        ("ssh", Self::Sshd),
-        ("nginx-limit", Self::NginxError),
-    ];
-
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Combined => "combined",
-            Self::Common => "common",
-            Self::Vhost => "vhost",
-            Self::Json => "json",
-            Self::Csv => "csv",
-            Self::W3c => "w3c",
-            Self::Logfmt => "logfmt",
-            Self::Haproxy => "haproxy",
-            Self::Envoy => "envoy",
-            Self::Istio => "istio",
-            Self::Alb => "alb",
-            Self::S3 => "s3",
-            Self::NginxError => "nginx-error",
-            Self::Exim => "exim",
-            Self::Postfix => "postfix",
-            Self::Sshd => "sshd",
-            Self::SshdLines => "sshd-lines",
-            Self::Pattern => "pattern",
-        }
-    }
-
-    /// The format of this name, or the one that the product of this name writes.
-    pub fn named(name: &str) -> Option<Self> {
-        let known = Self::ALL.into_iter().find(|format| format.name() == name);
-        known.or_else(|| Self::PRODUCTS.into_iter().find(|(n, _)| *n == name).map(|(_, f)| f))
-    }
-
-    /// All names, with commas between them.
-    pub fn names() -> String {
-        Self::ALL.map(Self::name).join(", ")
-    }
-
-    /// The expression of its lines, and how the program's name starts that syslog must tell.
-    fn preset(self) -> Option<(&'static str, &'static str)> {
-        Some(match self {
-            Self::Haproxy => (haproxy::LINE, ""),
-            Self::Envoy => (envoy::ENVOY, ""),
-            Self::Istio => (envoy::ISTIO, ""),
-            Self::Alb => (aws::ALB, ""),
-            Self::S3 => (aws::S3, ""),
-            Self::NginxError => (nginx_error::LINE, ""),
-            Self::Exim => (mail::EXIM, ""),
-            Self::Postfix => (mail::POSTFIX, "postfix"),
-            _ => return None,
-        })
-    }
-}
 
 /// Reads the lines of one log.
 pub struct Parser {
@@ -244,26 +115,22 @@ impl Parser {
 
 impl Body {
     fn new(format: Format, hints: &Hints) -> Self {
-        if let Some((expression, program)) = format.preset()
-            && let Some(pattern) = Pattern::preset(expression, program)
-        {
-            return Self::Pattern(pattern::Parser::new(Arc::new(pattern)));
-        }
-        match (format, &hints.pattern) {
-            (Format::Pattern, Some(pattern)) => {
-                Self::Pattern(pattern::Parser::new(pattern.clone()))
-            }
-            (Format::Vhost, _) => Self::Common(common::Parser::new(true)),
-            (Format::Json, _) => Self::Json(json::Parser::new(hints)),
-            (Format::Csv, _) => Self::Csv(csv::Parser::new(hints)),
-            (Format::W3c, _) => Self::W3c(w3c::Parser::default()),
-            (Format::Logfmt, _) => Self::Logfmt {
+        let expression = |pattern: Arc<Pattern>| Self::Pattern(pattern::Parser::new(pattern));
+        match format.entry().syntax {
+            Syntax::Common { vhost } => Self::Common(common::Parser::new(vhost)),
+            Syntax::Json => Self::Json(json::Parser::new(hints)),
+            Syntax::Csv => Self::Csv(csv::Parser::new(hints)),
+            Syntax::W3c => Self::W3c(w3c::Parser::default()),
+            Syntax::Logfmt => Self::Logfmt {
                 time_field: hints.time_field.clone(),
                 key_field: hints.key_field.clone(),
             },
-            (Format::Sshd, _) => Self::Sshd(sshd::Parser::default()),
-            (Format::SshdLines, _) => Self::SshdLines,
-            _ => Self::Common(common::Parser::new(false)),
+            Syntax::Sshd => Self::Sshd(sshd::Parser::default()),
+            Syntax::SshdLines => Self::SshdLines,
+            Syntax::Expression(text, program) => {
+                expression(Arc::new(Pattern::preset(text, program)))
+            }
+            Syntax::Given => expression(hints.pattern.clone().unwrap_or_default()),
         }
     }
 }

@@ -101,11 +101,12 @@ const PATHS: [&str; 16] = [
 ];
 
 /// Lists of addresses, to which each proxy adds the one it has seen.
-const FORWARDED: [&str; 8] = [
+const FORWARDED: [&str; 9] = [
     "x_forwarded_for",
     "forwarded_for",
     "http_x_forwarded_for",
     "x-forwarded-for",
+    "X-Forwarded-For",
     "xff",
     "fwd",
     "request.headers.X-Forwarded-For",

@@ -9,8 +9,8 @@ use regex::bytes::{CaptureLocations, Regex, RegexBuilder};
 
 use super::{Field, path_of, target};
 use crate::envelope::Message;
-use crate::line::Skip;
 use crate::line::time;
+use crate::line::{Skip, is_address};
 
 /// The largest automaton that an expression may need, in bytes.
 const MAX_SIZE: usize = 4 << 20;
@@ -25,6 +25,15 @@ pub struct Pattern {
     time_format: Option<String>,
     /// How the name of the program starts that syslog must name.
     program: &'static str,
+}
+
+impl Default for Pattern {
+    /// An expression that no line matches.
+    fn default() -> Self {
+        #[expect(clippy::expect_used, reason = "a constant")]
+        let regex = Regex::new(r"[^\s\S]").expect("a valid expression");
+        Self { regex, names: Vec::new(), time_format: None, program: "" }
+    }
 }
 
 impl Pattern {
@@ -54,8 +63,9 @@ impl Pattern {
     }
 
     /// The pattern of a product; it is tried in this module's tests.
-    pub(super) fn preset(expression: &str, program: &'static str) -> Option<Self> {
-        Self::new(expression).ok().map(|pattern| Self { program, ..pattern })
+    pub(super) fn preset(expression: &str, program: &'static str) -> Self {
+        let pattern = Self::new(expression).unwrap_or_default();
+        Self { program, ..pattern }
     }
 
     /// The same with times in a notation of strptime's.
@@ -85,7 +95,7 @@ fn last_line(text: &str) -> String {
 }
 
 /// Reads such lines.
-pub struct Parser {
+pub(super) struct Parser {
     pattern: Arc<Pattern>,
     spans: CaptureLocations,
     /// The last time, since busy logs repeat it.
@@ -103,13 +113,13 @@ pub struct Record<'a> {
 
 impl Parser {
     /// A parser of lines with this pattern.
-    pub fn new(pattern: Arc<Pattern>) -> Self {
+    pub(super) fn new(pattern: Arc<Pattern>) -> Self {
         let spans = pattern.regex.capture_locations();
         Self { pattern, spans, last: (Vec::new(), 0) }
     }
 
     /// The fields that a record has.
-    pub fn fields(&self) -> Vec<&str> {
+    pub(super) fn fields(&self) -> Vec<&str> {
         self.pattern.fields()
     }
 
@@ -117,7 +127,7 @@ impl Parser {
     ///
     /// # Errors
     /// Returns the reason for skipping the line.
-    pub fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Record<'a>, Skip> {
+    pub(super) fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Record<'a>, Skip> {
         if !message.program.starts_with(self.pattern.program.as_bytes()) {
             return Err(Skip::Malformed);
         }
@@ -131,7 +141,11 @@ impl Parser {
             None => message.time,
         };
         let time = time.ok_or(Skip::Time)?;
-        Ok(Record { time, line, pattern: &self.pattern, spans: &self.spans })
+        let record = Record { time, line, pattern: &self.pattern, spans: &self.spans };
+        if record.is_ambiguous() {
+            return Err(Skip::Ambiguous);
+        }
+        Ok(record)
     }
 
     fn time(&mut self, text: &[u8]) -> Option<u64> {
@@ -169,6 +183,25 @@ impl<'a> Record<'a> {
     /// The cost, where the pattern has a group for it.
     pub fn cost(&self) -> Option<&'a [u8]> {
         self.group("cost")
+    }
+
+    /// Returns true if quotes that a client has sent let the list of X-Forwarded-For end at two addresses.
+    ///
+    /// Envoy does not escape quotes: `"9.9.9.9" "x, 192.0.2.7" "curl"` is either the list `9.9.9.9` and an
+    /// agent, or a longer list and the agent `curl`.
+    fn is_ambiguous(&self) -> bool {
+        if self.group("client").is_some() {
+            return false;
+        }
+        let span = |name| self.spans.get(self.pattern.place(name)?);
+        let (Some(list), Some(agent)) = (span("forwarded_for"), span("agent")) else {
+            return false;
+        };
+        let agent_text = &self.line[agent.0..agent.1];
+        memchr::memmem::find_iter(agent_text, b"\" \"").any(|at| {
+            let longer = &self.line[list.0..agent.0 + at];
+            is_address(longer.rsplit(|&b| b == b',').next().unwrap_or(b"").trim_ascii())
+        })
     }
 
     fn group(&self, name: &str) -> Option<&'a [u8]> {

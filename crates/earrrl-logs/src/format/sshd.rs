@@ -67,6 +67,7 @@ impl Parser {
         }
         let (text, repeated) = repeated(message.text);
         let (event, rest) = event(text).ok_or(Skip::NoRequest)?;
+        let rest = without_key(rest).ok_or(Skip::Ambiguous)?;
         let (user, client) = user_and_client(&event, rest).ok_or(Skip::NoClient)?;
         if !self.counts(&event, &[message.program, b" ", client].concat()) {
             return Err(Skip::NoRequest);
@@ -151,6 +152,15 @@ fn event(text: &[u8]) -> Option<(SshdEvent, &[u8])> {
     let known = [&b"authenticating user "[..], b"invalid user "];
     let rest = known.iter().find_map(|start| rest.strip_prefix(*start))?;
     Some((SshdEvent::Ended, rest))
+}
+
+/// Cuts off the description of a key, which may contain a name that the client has chosen: `… port 4711 ssh2: RSA
+/// SHA256:…, client user "bob", client host "x from 9.9.9.9 port 22"`. Returns `None` if an address
+/// follows the first `ssh2: `, since a user may have that in the name.
+fn without_key(rest: &[u8]) -> Option<&[u8]> {
+    let Some(at) = memchr::memmem::find(rest, b" ssh2: ") else { return Some(rest) };
+    let forged = memchr::memmem::find(&rest[at..], b" from ").is_some();
+    (!forged).then_some(&rest[..at])
 }
 
 /// The user and the address behind it, which is the last one on the line.

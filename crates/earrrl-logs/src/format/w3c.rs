@@ -7,7 +7,7 @@
 //!
 //! Times are in UTC. CloudFront puts tabs between the columns, IIS blanks.
 
-use super::Field;
+use super::{Field, Hints};
 use crate::line::Skip;
 use crate::line::time;
 
@@ -79,7 +79,7 @@ impl<'a> Record<'a> {
 }
 
 /// Whether a log starts with directives that name its columns.
-pub(super) fn is_header(line: &[u8]) -> bool {
+pub(super) fn is_header(line: &[u8], _: &Hints) -> bool {
     let directives: [&[u8]; 5] =
         [b"#Fields:", b"#Version:", b"#Software:", b"#Date:", b"#Start-Date:"];
     directives.iter().any(|directive| line.starts_with(directive))

@@ -42,9 +42,23 @@ pub fn last_of_list(text: &[u8]) -> &[u8] {
     }
 }
 
-fn is_address(text: &[u8]) -> bool {
+/// Returns true if the text is an IP address, with or without a port.
+pub fn is_address(text: &[u8]) -> bool {
     let text = std::str::from_utf8(text).unwrap_or("");
     text.parse::<IpAddr>().is_ok() || text.parse::<SocketAddr>().is_ok()
+}
+
+/// Returns true if the text is an address, or a prefix of addresses, that no client on the Internet has: private,
+/// loopback or link-local.
+pub fn is_private(text: &[u8]) -> bool {
+    let text = std::str::from_utf8(text).unwrap_or("");
+    match text.split('/').next().unwrap_or("").parse() {
+        Ok(IpAddr::V4(v4)) => v4.is_private() || v4.is_loopback() || v4.is_link_local(),
+        Ok(IpAddr::V6(v6)) => {
+            v6.is_loopback() || v6.is_unique_local() || v6.is_unicast_link_local()
+        }
+        Err(_) => false,
+    }
 }
 
 #[cfg(test)]

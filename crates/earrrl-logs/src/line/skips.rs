@@ -31,12 +31,14 @@ pub enum Skip {
     Client,
     /// The rest of a longer line.
     Continuation,
+    /// It can be read in two ways, with different clients.
+    Ambiguous,
     /// There is no room for one more client.
     TooManyClients,
 }
 
 impl Skip {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Blank,
         Self::TooLong,
         Self::Malformed,
@@ -47,6 +49,7 @@ impl Skip {
         Self::NoClient,
         Self::Client,
         Self::Continuation,
+        Self::Ambiguous,
         Self::TooManyClients,
     ];
 
@@ -62,6 +65,7 @@ impl Skip {
             Self::NoRequest => "about no request that counts",
             Self::Client => "whose client is neither an address nor a host name",
             Self::Continuation => "that go on with a longer line",
+            Self::Ambiguous => "whose quotes or fields allow two clients",
             Self::NoClient => "without a client address",
             Self::TooManyClients => "of more clients than there is room for",
         }
@@ -107,6 +111,11 @@ impl Skips {
     /// Counts lines that are not shown.
     pub fn count(&mut self, skip: Skip, lines: u64) {
         self.groups[skip as usize].lines += lines;
+    }
+
+    /// Returns the number of lines that were skipped for a reason.
+    pub fn lines_of(&self, skip: Skip) -> u64 {
+        self.groups[skip as usize].lines
     }
 
     /// How many lines were skipped.

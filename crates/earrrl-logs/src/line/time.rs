@@ -14,6 +14,9 @@ pub const SECOND: u64 = 1_000_000_000;
 /// Seconds from 1970 to the start of 2500, the first time that is not believed.
 const END_SECONDS: u64 = 16_725_225_600;
 
+/// The start of the year 2000.
+const YEAR_2000: u64 = 946_684_800 * SECOND;
+
 /// Length of a time in the common log format, `17/May/2015:10:05:03 +0000`.
 const COMMON_LEN: usize = 26;
 
@@ -125,6 +128,12 @@ pub fn parse_epoch(text: &[u8]) -> Option<u64> {
 /// Parses a time in any of the notations that logs use.
 pub fn parse_any(text: &[u8]) -> Option<u64> {
     parse_epoch(text).or_else(|| parse_iso(text)).or_else(|| parse_common(text))
+}
+
+/// Parses a time in a field that is only probably a time: a number before the year 2000 is a duration.
+pub fn parse_recent(text: &[u8]) -> Option<u64> {
+    let number = parse_epoch(text).filter(|&time| time >= YEAR_2000);
+    number.or_else(|| parse_iso(text)).or_else(|| parse_common(text))
 }
 
 /// Parses a time as `format` says, in the notation of strptime; UTC where it names no zone.

@@ -1,4 +1,4 @@
-//! Figures: line charts in panels one above the other, as SVG or PNG.
+//! Figures: line charts in panels one above the other, as SVG.
 
 mod calendar;
 mod figure;
@@ -13,7 +13,6 @@ use plotters::coord::Shift;
 use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use resvg::{tiny_skia, usvg};
 
 use crate::text::plain;
 pub use calendar::days;
@@ -40,18 +39,26 @@ const DENSE: f64 = 1.5;
 /// The font of all figures.
 const FONT: &[u8] = include_bytes!("../../assets/roboto-subset.ttf");
 
-/// Writes a figure to a file; its ending says as what.
+/// Writes a figure to an SVG file.
 ///
 /// # Errors
-/// In one line.
+/// Returns the reason in one line: a name that does not end in `.svg`, or the system's error.
 pub fn save(figure: &Figure, path: &Path) -> Result<(), String> {
-    let extension = path.extension().and_then(|extension| extension.to_str());
-    let content = match extension {
-        Some("svg") => svg(figure, Some(&WHITE))?.into_bytes(),
-        Some("png") => png(figure)?,
-        _ => return Err(format!("{}: expected a name that ends in .svg or .png", path.display())),
-    };
-    std::fs::write(path, content).map_err(|error| format!("{}: {}", path.display(), plain(&error)))
+    let told = |problem: &str| format!("{}: {problem}", path.display());
+    if !is_svg(path) {
+        return Err(told(EXPECTED));
+    }
+    let content = svg(figure, Some(&WHITE))?;
+    std::fs::write(path, content).map_err(|error| told(&plain(&error)))
+}
+
+/// The error about a file name that does not end in `.svg`.
+pub const EXPECTED: &str =
+    "expected a name that ends in .svg; for PNG, convert the SVG, with rsvg-convert for example";
+
+/// Returns true if a file name ends in `.svg`.
+pub fn is_svg(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "svg")
 }
 
 /// A figure as SVG; without a background the page's shines through.
@@ -69,24 +76,6 @@ pub fn svg(figure: &Figure, background: Option<&RGBColor>) -> Result<String, Str
     let drawn = format!(r#"width="{}" height="{}""#, fine.0, fine.1);
     let shown = format!(r#"width="{width}" height="{height}" stroke-linejoin="round""#);
     Ok(text.replacen(&drawn, &shown, 1))
-}
-
-/// A figure as PNG: its SVG, painted at twice the size, for screens as sharp as paper.
-fn png(figure: &Figure) -> Result<Vec<u8>, String> {
-    const SCALE: u32 = 2;
-
-    let told = |error: &dyn std::fmt::Display| format!("the figure: {error}");
-    let mut options = usvg::Options::default();
-    let fonts = options.fontdb_mut();
-    fonts.load_font_data(FONT.to_vec());
-    fonts.set_sans_serif_family("Roboto");
-    let tree = usvg::Tree::from_str(&svg(figure, Some(&WHITE))?, &options);
-    let tree = tree.map_err(|error| told(&error))?;
-    let (width, height) = (figure.size.0 * SCALE, figure.size.1 * SCALE);
-    let mut pixels = tiny_skia::Pixmap::new(width, height).ok_or_else(|| told(&"no size"))?;
-    let scale = tiny_skia::Transform::from_scale(SCALE as f32, SCALE as f32);
-    resvg::render(&tree, scale, &mut pixels.as_mut());
-    pixels.encode_png().map_err(|error| told(&error))
 }
 
 fn draw<DB: DrawingBackend<ErrorType: 'static>>(
@@ -289,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_is_written_as_its_name_says() {
+    fn figures_are_written_as_svg() {
         let directory = tempfile::tempdir().unwrap();
         let save = |name: &str| {
             let path = directory.path().join(name);
@@ -298,9 +287,8 @@ mod tests {
         let svg = String::from_utf8(save("a.svg").unwrap()).unwrap();
         assert!(svg.contains("A &amp; B") && svg.contains("requests a second"));
         assert!(svg.contains("here") && svg.contains("most"));
-        let png = save("a.png").unwrap();
-        assert!(png.starts_with(b"\x89PNG"));
-        assert_eq!(png, save("b.png").unwrap());
-        assert!(save("a.gif").unwrap_err().contains(".svg or .png"));
+        for name in ["a.png", "a.gif", "svg"] {
+            assert!(save(name).unwrap_err().contains("ends in .svg"), "{name}");
+        }
     }
 }

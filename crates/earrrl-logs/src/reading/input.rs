@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use bzip2::read::MultiBzDecoder;
@@ -10,13 +10,11 @@ use flate2::read::MultiGzDecoder;
 use liblzma::read::XzDecoder;
 use liblzma::stream::{CONCATENATED, Stream};
 
+use super::zstd::ZstdReader;
 use crate::line::Escaped;
 
 /// Bytes that tell how a stream is compressed.
 const MAGIC: usize = 6;
-
-/// The largest window of a `.zst` that is accepted, as a power of two: bounds the memory.
-const ZSTD_WINDOW_LOG: u32 = 27;
 
 /// The most memory that an `.xz` may ask for: `xz -9` needs 65 MiB.
 const XZ_MEMORY: u64 = 128 << 20;
@@ -25,6 +23,8 @@ const XZ_MEMORY: u64 = 128 << 20;
 pub(super) struct Input {
     /// As the user named it, fit to print.
     pub name: String,
+    /// The file itself, however it was named; `None` for standard input.
+    pub path: Option<PathBuf>,
     /// When it was last written to; now for standard input.
     pub modified: SystemTime,
     /// Its bytes.
@@ -41,7 +41,8 @@ pub(super) fn open(
 ) -> io::Result<Input> {
     if path == Path::new("-") {
         let source = decompressed(watch(Box::new(io::stdin())))?;
-        return Ok(Input { name: "standard input".into(), modified: SystemTime::now(), source });
+        let name = "standard input".into();
+        return Ok(Input { name, path: None, modified: SystemTime::now(), source });
     }
     let file = File::open(path)?;
     let metadata = file.metadata()?;
@@ -51,7 +52,7 @@ pub(super) fn open(
     let modified = metadata.modified().unwrap_or_else(|_| SystemTime::now());
     let source = decompressed(watch(Box::new(file)))?;
     let name = Escaped(path.as_os_str().as_encoded_bytes()).to_string();
-    Ok(Input { name, modified, source })
+    Ok(Input { name, path: path.canonicalize().ok(), modified, source })
 }
 
 /// Looks at the first bytes, not at the name: standard input may be compressed, too.
@@ -66,11 +67,7 @@ fn decompressed(mut source: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + S
             let stream = Stream::new_stream_decoder(XZ_MEMORY, CONCATENATED)?;
             Box::new(XzDecoder::new_stream(whole, stream))
         }
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
-            let mut decoder = zstd::Decoder::new(whole)?;
-            decoder.window_log_max(ZSTD_WINDOW_LOG)?;
-            Box::new(decoder)
-        }
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(ZstdReader::new(whole)),
         _ => Box::new(whole),
     })
 }

@@ -7,6 +7,7 @@
 mod batch;
 mod clients;
 mod cost;
+mod doubt;
 mod held;
 mod input;
 mod key;
@@ -18,6 +19,7 @@ mod read_error;
 mod reader;
 mod request;
 mod resolve;
+mod zstd;
 
 pub use clients::ClientNumbers;
 pub use cost::{CostRule, Costs};

@@ -8,6 +8,7 @@ use foldhash::fast::RandomState;
 use super::batch::RequestBatch;
 use super::clients::Label;
 use super::cost::Costs;
+use super::doubt::HourWatch;
 use super::key::KeyMaker;
 use super::lines::{LogLine, LogLines};
 use super::read_error::ReadError;
@@ -29,6 +30,7 @@ pub(super) struct Parsing<'a> {
     pub(super) hasher: RandomState,
     pub(super) skips: &'a mut Skips,
     pub(super) count: &'a mut u64,
+    pub(super) hours: &'a mut HourWatch,
 }
 
 impl Parsing<'_> {
@@ -103,9 +105,11 @@ impl Parsing<'_> {
             None => Ok(false),
             Some(record) => {
                 let cost = self.costs.of(&record)?;
+                let time = record.time();
+                self.hours.see(time, self.number);
                 let hasher = &self.hasher;
                 let push = |key: &[u8]| {
-                    batch.push(key, Label::new(key, hasher), record.time(), cost);
+                    batch.push(key, Label::new(key, hasher), time, cost);
                 };
                 self.keys.with(&record, push).map(|()| true)
             }

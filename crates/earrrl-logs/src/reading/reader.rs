@@ -1,11 +1,12 @@
 //! Many files, one stream of requests, and an account of every line.
 
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::batch::RequestBatch;
 use super::clients::ClientNumbers;
 use super::cost::Costs;
+use super::doubt::{self, HourWatch};
 use super::input;
 use super::input::Input;
 use super::key::{KeyMaker, LogKey};
@@ -49,6 +50,10 @@ pub struct LogReader {
     pub skips: Skips,
     /// How many lines were read, headers apart.
     pub lines: u64,
+    /// Signs that a log was not read as it was meant, each a sentence that names the file.
+    pub doubts: Vec<String>,
+    /// The files read, by their canonical paths.
+    files: Vec<PathBuf>,
     /// The formats found, in order.
     pub formats: Vec<Format>,
     /// The parts of a computed key that the log's format does not have.
@@ -68,6 +73,8 @@ impl LogReader {
             clients: ClientNumbers::new(),
             skips: Skips::default(),
             lines: 0,
+            doubts: Vec::new(),
+            files: Vec::new(),
             formats: Vec::new(),
             missing: Vec::new(),
         }
@@ -95,7 +102,8 @@ impl LogReader {
                 plain(&error)
             ))
         };
-        let Input { name, modified, source } = input::open(path, watch).map_err(about)?;
+        let Input { name, path, modified, source } = input::open(path, watch).map_err(about)?;
+        self.note_file(&name, path);
         let mut lines = LogLines::new(source);
         let before = self.lines;
         let (envelope, format) = match self.format {
@@ -115,9 +123,26 @@ impl LogReader {
         {
             parser = parser.following(last);
         }
+        let malformed = self.skips.lines_of(Skip::Malformed);
         let result = self.read_lines(&name, number, &mut lines, &mut parser, take);
+        let malformed = self.skips.lines_of(Skip::Malformed) - malformed;
+        // Other daemons write to the same syslog.
+        if !format.is_one_of_many()
+            && let Some(doubt) = doubt::mixed(format.name(), malformed, self.lines - before)
+        {
+            self.doubts.push(format!("{name}: {doubt}"));
+        }
         self.last_parser = Some(parser);
         result
+    }
+
+    /// Notes a file, and whether it is read again.
+    fn note_file(&mut self, name: &str, path: Option<PathBuf>) {
+        let Some(path) = path else { return };
+        if self.files.contains(&path) {
+            self.doubts.push(format!("{name} is given twice: its requests count twice"));
+        }
+        self.files.push(path);
     }
 
     /// Notes a format, and what of the configuration's attributes it does not have.
@@ -161,6 +186,7 @@ impl LogReader {
         parser: &mut Parser,
         take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
     ) -> Result<(), ReadError> {
+        let mut hours = HourWatch::default();
         let clients = &mut self.clients;
         let mut parsing = Parsing {
             name,
@@ -172,6 +198,7 @@ impl LogReader {
             hasher: clients.hasher(),
             skips: &mut self.skips,
             count: &mut self.lines,
+            hours: &mut hours,
         };
         let mut crowded = 0;
         let mut resolve = |batch: &mut RequestBatch| {
@@ -184,6 +211,7 @@ impl LogReader {
             _ => parsing.run(&mut resolve),
         };
         self.skips.count(Skip::TooManyClients, crowded);
+        self.doubts.extend(hours.doubt().map(|doubt| format!("{name}: {doubt}")));
         result
     }
 

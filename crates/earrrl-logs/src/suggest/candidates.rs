@@ -19,10 +19,18 @@ const UNITS: [u64; 4] = [1, 60, 3600, 86_400];
 pub struct ClientShare(f64);
 
 impl ClientShare {
-    /// So many of these, at most.
+    /// Returns the greatest number of clients within the share.
     pub fn of(self, count: usize) -> usize {
         (self.0 * count as f64 + 1e-9) as usize
     }
+}
+
+/// The share of clients that advice touches at most, unless one is given.
+const USUAL: ClientShare = ClientShare(0.05);
+
+/// Returns the number of clients that advice may touch: within the given share, or else 5 % and at least one.
+pub fn most_touched(given: Option<ClientShare>, clients: usize) -> usize {
+    given.map_or_else(|| USUAL.of(clients).max(1), |share| share.of(clients))
 }
 
 impl FromStr for ClientShare {
@@ -206,6 +214,7 @@ mod tests {
         for text in ["100%", "-1%", "x", "NaN", ""] {
             assert!(text.parse::<ClientShare>().is_err(), "{text}");
         }
-        assert_eq!("3%".parse::<ClientShare>().unwrap().of(100), 3);
+        assert_eq!(most_touched("3%".parse().ok(), 100), 3);
+        assert_eq!((most_touched(None, 100), most_touched(None, 7)), (5, 1));
     }
 }

@@ -1,4 +1,6 @@
-//! Where the clients that stand out are parted from all others.
+//! The gap between the peak rates of clients that stand out and of all others.
+//!
+//! The constants are measured with `bench/suggest.py` on mixes of clients whose abusers are known.
 
 use std::time::Duration;
 
@@ -7,21 +9,19 @@ use earrrl::RuleError;
 use super::Peaks;
 use crate::reading::LoggedRequest;
 
-/// Half-lives that are tried unless one is given.
-pub const HALF_LIVES: [u64; 4] = [10, 60, 600, 3600];
+/// Half-lives that are tried unless one is given. Under longer ones, the address of an office looks like an
+/// abuser: it sends more than others all day long, although never much at once.
+pub const HALF_LIVES: [u64; 2] = [10, 60];
 
-/// How many times its neighbour's peak a client's must be for it to stand out.
-const WIDE: f64 = 3.0;
+/// The least ratio of the peaks above and below a gap.
+const WIDE: f64 = 2.0;
 
-/// What is a gap below the widest one, if it is also half as wide as that by the logarithm: attackers
-/// differ among themselves, though less than from everybody else.
-const LESS_WIDE: f64 = 2.0;
-
-/// What a client must have sent in a burst, or its like in a stream, to be worth a limit.
+/// Requests in a burst, or their equivalent in a stream, that make a client worth a limit.
 const FEW: f64 = 10.0;
 
-/// How much wider a longer half-life's gap must be to be worth the longer memory.
-const CLEARLY: f64 = 1.05;
+/// The least ratio of a client's peak to the median, and to the 90th percentile, of all peaks.
+const ABOVE_MEDIAN: f64 = 5.0;
+const ABOVE_MOST: f64 = 3.0;
 
 /// The distance between two clients whose peaks are neighbours.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,42 +32,35 @@ pub struct Gap {
     pub above: f64,
     /// The greatest peak below; of clients with one request only, that request's.
     pub below: f64,
-    /// How many times its neighbour's peak one is, at the widest of all gaps.
-    widest: f64,
 }
 
 impl Gap {
-    /// The gap that parts at most so many of these peaks, the greatest first, from all others: the
-    /// lowest that is wide enough, else the widest. None where nobody has sent much.
+    /// Returns the lowest wide gap with at most `most` clients above, all of which stand out from the median and
+    /// from nine clients in ten; `descending` holds all peaks. Searches from the top, so that no more than a
+    /// few clients are ever above.
     pub fn parting(descending: &[f64], of_one_request: f64, most: usize) -> Option<Self> {
+        let at = |place: usize| descending.get(place).map_or(0.0, |peak| peak.max(of_one_request));
+        let clients = descending.len();
+        let least = (FEW * of_one_request)
+            .max(ABOVE_MEDIAN * at(clients / 2))
+            .max(ABOVE_MOST * at((clients / 10).max(1)));
         let pairs = descending.iter().zip(descending.get(1..)?).take(most);
         let gaps = pairs.zip(1..).map(|((&above, &below), clients)| {
             let below = below.max(of_one_request);
-            Self { clients, above, below, widest: above / below }
+            Self { clients, above, below }
         });
-        let gaps: Vec<Self> = gaps.take_while(|gap| gap.above >= FEW * of_one_request).collect();
-        let wider = |a: Self, b: &Self| if b.widest > a.widest { *b } else { a };
-        let widest = gaps.iter().skip(1).fold(*gaps.first()?, wider);
-        let wide = LESS_WIDE.max(widest.ratio().sqrt());
-        let lowest = gaps.iter().rev().find(|gap| gap.ratio() >= wide);
-        let gap = lowest.filter(|_| widest.is_wide()).copied().unwrap_or(widest);
-        Some(Self { widest: widest.widest, ..gap })
+        gaps.take_while(|gap| gap.above >= least).filter(|gap| gap.ratio() >= WIDE).last()
     }
 
     /// A gap with one client above.
     #[cfg(test)]
     pub(super) fn between(above: f64, below: f64) -> Self {
-        Self { clients: 1, above, below, widest: above / below }
+        Self { clients: 1, above, below }
     }
 
     /// How many times the peak below the one above is.
     pub fn ratio(&self) -> f64 {
         self.above / self.below
-    }
-
-    /// Whether those above stand out.
-    pub fn is_wide(&self) -> bool {
-        self.widest >= WIDE
     }
 
     /// Its middle, as far from either end.
@@ -80,7 +73,7 @@ impl Gap {
 pub struct Sweep {
     /// In the order of the half-lives.
     pub tried: Vec<(Peaks, Option<Gap>)>,
-    /// The one whose gap is the widest.
+    /// The one under which the most clients stand out; of equals, the one with the widest gap.
     pub chosen: usize,
 }
 
@@ -101,12 +94,12 @@ impl Sweep {
             let most = most(descending.len());
             tried.push((Gap::parting(&descending, peaks.of_one_request(), most), peaks));
         }
-        let ratio = |place: usize, tried: &[(Option<Gap>, Peaks)]| {
-            tried[place].0.map_or(0.0, |gap| gap.ratio())
+        let caught = |place: usize| {
+            let gap: Option<Gap> = tried[place].0;
+            gap.map_or((0, 0.0), |gap| (gap.clients, gap.ratio()))
         };
-        let chosen = (1..tried.len()).fold(0, |best, place| {
-            if ratio(place, &tried) > ratio(best, &tried) * CLEARLY { place } else { best }
-        });
+        let chosen = (1..tried.len())
+            .fold(0, |best, place| if caught(place) > caught(best) { place } else { best });
         Ok(Self { tried: tried.into_iter().map(|(gap, peaks)| (peaks, gap)).collect(), chosen })
     }
 
@@ -117,7 +110,7 @@ impl Sweep {
 
     /// The gap below the clients that stand out; `None` where none does.
     pub fn gap(&self) -> Option<Gap> {
-        self.tried[self.chosen].1.filter(Gap::is_wide)
+        self.tried[self.chosen].1
     }
 }
 
@@ -127,17 +120,25 @@ mod tests {
 
     #[test]
     fn where_clients_are_parted() {
-        let widest = |peaks: &[f64], most| Gap::parting(peaks, 0.1, most).map(|gap| gap.clients);
-        assert_eq!(widest(&[268.0, 75.0, 28.0, 24.0, 18.0, 16.0, 6.0, 5.0, 4.0], 9), Some(6));
-        assert_eq!(widest(&[300.0, 7.0, 2.0, 1.0], 9), Some(1), "one is far above all others");
-        assert_eq!(widest(&[20.0, 8.0, 4.1, 2.0], 9), Some(1), "no gap is wide");
-        assert_eq!(widest(&[50.0, 40.0, 0.9, 0.5], 9), Some(2));
-        assert_eq!(widest(&[50.0, 40.0, 0.9, 0.5], 1), Some(1));
-        assert_eq!(widest(&[50.0, 40.0, 0.9, 0.5], 0), None);
-        // Clients with one request are no further away than those with two; nine are too few.
-        assert_eq!(widest(&[50.0, 0.9, 0.0], 9), Some(1));
-        assert_eq!(widest(&[0.9, 0.0], 9), None, "nobody has sent much");
-        assert_eq!(widest(&[50.0], 9), None, "one client has no neighbour");
-        assert_eq!(widest(&[], 9), None);
+        let calm = [0.5; 40];
+        let above = |peaks: &[f64], most| {
+            let all = [peaks, &calm].concat();
+            Gap::parting(&all, 0.1, most).map(|gap| gap.clients)
+        };
+        assert_eq!(above(&[50.0, 40.0, 0.9], 9), Some(2));
+        assert_eq!(above(&[50.0, 40.0, 0.9], 2), Some(2));
+        assert_eq!(
+            above(&[50.0, 40.0, 0.9], 1),
+            None,
+            "the worst does not stand out from the second"
+        );
+        assert_eq!(above(&[50.0, 40.0, 0.9], 0), None);
+        assert_eq!(above(&[300.0, 70.0, 9.0], 9), Some(3), "abusers differ among themselves");
+        assert_eq!(above(&[20.0, 2.4, 1.0], 9), Some(1), "less than five times the median");
+        assert_eq!(above(&[9.0, 6.0, 4.1, 2.8, 1.5, 1.0], 9), None, "no gap is wide");
+        assert_eq!(above(&[0.9], 9), None, "nobody has sent much");
+        assert_eq!(Gap::parting(&[50.0, 0.9, 0.0], 0.1, 9).map(|gap| gap.clients), Some(1));
+        assert_eq!(Gap::parting(&[50.0], 0.1, 9), None, "one client has no neighbour");
+        assert_eq!(Gap::parting(&[], 0.1, 9), None);
     }
 }

@@ -5,7 +5,7 @@ mod gap;
 mod peaks;
 mod report;
 
-pub use candidates::{ClientShare, JudgedLimit, judge};
+pub use candidates::{ClientShare, JudgedLimit, judge, most_touched};
 pub use gap::{Gap, HALF_LIVES, Sweep};
 pub use peaks::Peaks;
 pub use report::{Advice, figure, write_json, write_table, write_toml};

@@ -51,15 +51,18 @@ impl Advice<'_> {
                 (_, 1) => "There is one client only, so nobody to compare it with.".into(),
                 (Some(most), _) => format!("Nobody to stop: {most}."),
                 _ => {
-                    "No client stands out: none has sent much more than the next one, so no limit \
-                      stops an abuser and nobody else."
+                    "No client stands out: no few clients have peaks far above all others, so no limit \
+                      stops abusers and nobody else."
                         .into()
                 }
             };
         };
         let (unit, name) = unit([gap.above, gap.below].into_iter());
-        let tried =
-            if self.sweep.tried.len() > 1 { " under which the gap is the widest," } else { "" };
+        let tried = if self.sweep.tried.len() > 1 {
+            " under which the most clients stand out,"
+        } else {
+            ""
+        };
         format!(
             "With a half-life of {half_life},{tried} {} at {}{name} or more, {} times the next one's \
              peak of {}{name}.",

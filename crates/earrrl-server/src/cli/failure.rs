@@ -8,6 +8,9 @@ use earrrl_logs::text::plain;
 /// The exit status of every error.
 pub(crate) const ERROR: u8 = 2;
 
+/// The exit status if a log was read, but probably not as it was meant.
+pub(crate) const DOUBTFUL: u8 = 3;
+
 /// Why a command ended.
 #[derive(Debug)]
 pub(crate) enum Failure {

@@ -2,17 +2,18 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use earrrl_logs::format::{Field, Format, Hints, Pattern, notation};
-use earrrl_logs::line::{Escaped, Skip};
+use earrrl_logs::line::{Escaped, Skip, is_private};
 use earrrl_logs::reading::{
     ClientNumbers, CostRule, LogKey, LogReader, LoggedRequest, ReadError, Selection,
 };
 use earrrl_tower::Prefixes;
 
 use super::Failure;
-use super::failure::warn;
+use super::failure::{self, ERROR, warn};
 use super::progress::Progress;
 
 /// Which logs, and what of them.
@@ -197,7 +198,11 @@ pub(crate) fn tell_disorder(back: u64, requests: u64) {
 pub(crate) fn tell_doubts(reader: &LogReader, args: &LogArgs) {
     let (requests, clients) = (reader.used(), reader.clients.len() as u64);
     let key = args.key_name();
-    if requests < DOUBTFUL || clients > 1 && clients < requests {
+    if requests < DOUBTFUL {
+        return;
+    }
+    warn_of_proxies(reader, args);
+    if clients > 1 && clients < requests {
         return;
     }
     let problem = match clients {
@@ -209,6 +214,28 @@ pub(crate) fn tell_doubts(reader: &LogReader, args: &LogArgs) {
         _ => format!("each of {requests} requests has a {key} of its own"),
     };
     warn(&format!("{problem}: is it the client? --key, --format or --log-format may say better"));
+}
+
+/// Returns the exit status of a command that has read logs, and warns of logs that were probably not read as meant.
+pub(crate) fn exit_code(reader: &LogReader, whole: bool) -> ExitCode {
+    reader.doubts.iter().for_each(|doubt| warn(doubt));
+    match (whole, reader.doubts.is_empty()) {
+        (false, _) => ExitCode::from(ERROR),
+        (true, false) => ExitCode::from(failure::DOUBTFUL),
+        (true, true) => ExitCode::SUCCESS,
+    }
+}
+
+/// Warns if all clients have private addresses, as load balancers and other proxies have.
+fn warn_of_proxies(reader: &LogReader, args: &LogArgs) {
+    let clients = reader.clients.len() as u32;
+    let private = |number| is_private(reader.clients.key(number));
+    if args.key_name() == "client" && clients > 0 && (0..clients).all(private) {
+        warn(
+            "all clients have private addresses: are they load balancers? --key forwarded_for counts the last \
+             address of X-Forwarded-For where the log has it, --key FIELD any other field",
+        );
+    }
 }
 
 /// Tells how many lines were skipped and why, if any were.

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use earrrl::Rule;
 
-use super::failure::ERROR;
 use super::progress::Progress;
 use super::{Failure, log};
+use earrrl_logs::format::Format;
 use earrrl_logs::reading::{ClientNumbers, HeldBack, LogReader, LoggedRequest, Names};
 use earrrl_logs::replay::Replay;
 use earrrl_logs::report::{self, Summary};
@@ -18,7 +18,7 @@ use earrrl_logs::report::{self, Summary};
 /// Reads the logs of web servers, proxies, load balancers, mail servers and the ssh daemon, JSON lines
 /// and CSV, plain or compressed, and puts each request through each rule.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLE, after_long_help = EXAMPLE_AND_FORMATS)]
+#[command(after_help = EXAMPLE, after_long_help = example_and_formats())]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(super) log: log::LogArgs,
@@ -36,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FORM", default_value = "table")]
     pub(super) output: Output,
 
-    /// Draw what was asked and permitted over time: a file that ends in .svg or .png
+    /// Draw what was asked and permitted over time: an SVG file
     #[arg(long, value_name = "FILE", value_parser = super::figure::file)]
     pub(super) plot: Option<std::path::PathBuf>,
 
@@ -56,14 +56,11 @@ Example:
     include_str!("rules.txt")
 );
 
-const EXAMPLE_AND_FORMATS: &str = concat!(
-    "\
-Example:
-  earrrl replay access.log.gz --rule 'recent-average 1/s half-life=10s strict' \\
-                              --rule 'fixed-window 60/1m'",
-    include_str!("rules.txt"),
-    include_str!("formats.txt")
-);
+/// The example, and a line of each format.
+fn example_and_formats() -> String {
+    let formats = format!("{}{}", Format::help(), include_str!("formats_after.txt"));
+    format!("{EXAMPLE}{}{formats}", include_str!("formats.txt"))
+}
 
 /// What to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -105,7 +102,7 @@ pub(crate) fn run(mut args: Args) -> Result<ExitCode, Failure> {
     log::tell_disorder(run.replay.back, run.replay.events);
     log::tell_doubts(&reader, &args.log);
     log::tell_skipped(&reader, &args.log);
-    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(ERROR) })
+    Ok(log::exit_code(&reader, whole))
 }
 
 impl Args {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use earrrl_server::config::Config;
 use serde_json::json;
 
-use super::failure::{self, ERROR, warn};
+use super::failure::{self, warn};
 use super::progress::Progress;
 use super::replay::{Args, Output};
 use super::{Failure, log};
@@ -45,7 +45,7 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<ExitCode, Failure> {
     }
     tell(&reader, &configured);
     log::tell_skipped(&reader, &args.log);
-    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(ERROR) })
+    Ok(log::exit_code(&reader, whole))
 }
 
 /// Puts all requests through the configuration; false where a log could not be read to its end.

@@ -37,7 +37,7 @@ const LOG_PATIENCE: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Every option can also come from the environment: EARRRL_HTTP=:8080.\n\n\
                         Example:\n  earrrl serve --config limits.toml\n  \
-                        earrrl serve --rule 'login=recent-average 0.2/s half-life=5m strict'\n  \
+                        earrrl serve --rule 'login=recent-average 10/h half-life=1h strict'\n  \
                         redis-cli -p 6380 CL.THROTTLE user123 15 30 60")]
 pub(super) struct Args {
     /// The configuration; without it one default rule is served.
@@ -195,7 +195,7 @@ fn start(args: Args) -> Result<ExitCode, Failure> {
     let runtime = runtime.map_err(|error| Failure::new(format!("no event queue: {error}")))?;
     // A reload that is asked for this early comes once it serves.
     let hangup = runtime.block_on(async { catch_hangup() }).map_err(no_signals)?;
-    runtime.block_on(async { survive_full_log() }).map_err(no_signals)?;
+    runtime.block_on(async { survive_signals() }).map_err(no_signals)?;
     let config = args.load().map_err(|error| failure::lines(&error.to_string()))?;
     match descriptors::raise() {
         Ok(limit) => tracing::debug!(limit, "open files"),
@@ -207,10 +207,15 @@ fn start(args: Args) -> Result<ExitCode, Failure> {
     served.map(|()| ExitCode::SUCCESS)
 }
 
-/// Where a limit of files' sizes is set, the system sends a signal to whoever writes beyond it, which ends
-/// a process that does not catch it.
-fn survive_full_log() -> io::Result<()> {
-    signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw())).map(drop)
+/// Catches signals that would end the process and mean nothing to it. Log rotation sends USR1, and other
+/// servers take USR2 and QUIT for an upgrade or a stop. XFSZ comes from the system when the log grows
+/// beyond a limit on files' sizes.
+fn survive_signals() -> io::Result<()> {
+    use rustix::process::Signal;
+    for harmless in [Signal::XFSZ, Signal::USR1, Signal::USR2, Signal::QUIT, Signal::ALARM] {
+        drop(signal(SignalKind::from_raw(harmless.as_raw()))?);
+    }
+    Ok(())
 }
 
 fn no_signals(error: io::Error) -> Failure {

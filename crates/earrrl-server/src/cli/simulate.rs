@@ -47,7 +47,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FORM", default_value = "table")]
     output: Output,
 
-    /// Draw requests asked and permitted: a file that ends in .svg or .png
+    /// Draw requests asked and permitted: an SVG file
     #[arg(long, value_name = "FILE", value_parser = super::figure::file)]
     plot: Option<PathBuf>,
 

@@ -7,30 +7,31 @@ use std::time::Duration;
 use clap::ValueEnum;
 use earrrl::Rule;
 
-use super::failure::{ERROR, warn};
+use super::failure::warn;
 use super::progress::Progress;
 use super::{Failure, log};
 use earrrl_logs::reading::{HeldBack, LogReader, Names};
 use earrrl_logs::suggest::{
-    Advice, ClientShare, HALF_LIVES, Peaks, Sweep, judge, write_json, write_table, write_toml,
+    Advice, ClientShare, HALF_LIVES, Peaks, Sweep, judge, most_touched, write_json, write_table,
+    write_toml,
 };
 
 /// Find the limit that would touch only the worst clients
 ///
-/// Takes every client's recent average rate through the log and keeps its peak. A limit above a
-/// client's peak never touches that client. The limit suggested lies in the widest gap between peaks.
+/// Computes the peak of every client's recent average rate. A limit above a client's peak never touches
+/// that client. The suggested limit lies in a gap between a few peaks and all others.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
     #[command(flatten)]
     log: log::LogArgs,
 
-    /// The time in which a client's past comes to count half; unless it is said, 10s, 1m, 10m and 1h
-    /// are tried, and the one that parts the clients best is chosen
+    /// The time after which a request counts half; without it, 10s and 1m are tried, and the one under
+    /// which more clients stand out is chosen
     #[arg(long, value_name = "TIME", value_parser = earrrl::parse_duration)]
     half_life: Option<Duration>,
 
-    /// The share of clients that the limit may touch at most; unless it is said, as many as stand out
+    /// The largest share of clients that the limit may touch; 5%, and at least one client, if not given
     #[arg(long, value_name = "SHARE")]
     touch: Option<ClientShare>,
 
@@ -42,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "output")]
     config: bool,
 
-    /// Draw the clients' peak rates: a file that ends in .svg or .png
+    /// Draw the clients' peak rates: an SVG file
     #[arg(long, value_name = "FILE", value_parser = super::figure::file)]
     plot: Option<std::path::PathBuf>,
 }
@@ -75,7 +76,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let whole = log::read(&args.log, &mut reader, &progress, |_, requests| held.extend(requests))?;
     progress.clear();
     held.sort();
-    let most = |clients: usize| args.touch.map_or(clients, |share| share.of(clients));
+    let most = |clients: usize| most_touched(args.touch, clients);
     let sweep = Sweep::new(&half_lives, most, || held.requests()).map_err(wrong)?;
     let judged = judge(sweep.peaks(), sweep.gap(), held.requests()).map_err(too_great)?;
     let clients = sweep.peaks().worst().len();
@@ -99,7 +100,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     log::tell_doubts(&reader, &args.log);
     log::tell_skipped(&reader, &args.log);
-    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(ERROR) })
+    Ok(log::exit_code(&reader, whole))
 }
 
 impl Args {
@@ -113,7 +114,8 @@ impl Args {
 pub(super) fn advice(reader: &LogReader, held: &HeldBack) -> Result<Vec<Rule>, Failure> {
     let wrong = |error: earrrl::RuleError| Failure::new(error.to_string());
     let half_lives = HALF_LIVES.map(Duration::from_secs);
-    let sweep = Sweep::new(&half_lives, |clients| clients, || held.requests()).map_err(wrong)?;
+    let sweep = Sweep::new(&half_lives, |clients| most_touched(None, clients), || held.requests())
+        .map_err(wrong)?;
     let judged = judge(sweep.peaks(), sweep.gap(), std::iter::empty()).map_err(too_great)?;
     let names = Names::new(true);
     let advice = Advice { sweep: &sweep, judged: &judged, reader, names: &names, most: None };

@@ -43,6 +43,7 @@ pub(super) struct ServerTable {
     pub(super) threads: Placed<u64>,
     pub(super) max_connections: Placed<u64>,
     pub(super) max_connections_per_address: Placed<u64>,
+    pub(super) max_streams: Placed<u64>,
     pub(super) max_body: Placed<u64>,
     pub(super) max_held_memory: Placed<u64>,
     pub(super) idle_timeout: Placed<String>,

@@ -58,6 +58,8 @@ pub struct Limits {
     pub connections: usize,
     /// Connections from one address.
     pub connections_by_address: usize,
+    /// Requests under way on one connection over HTTP/2.
+    pub streams: u32,
     /// How long a connection may be silent between requests.
     pub idle: u32,
     /// How long a request may take to arrive, and its answer to be fetched.
@@ -79,6 +81,7 @@ impl Default for Limits {
         Self {
             connections: 16_384,
             connections_by_address: Self::of_one_address(16_384),
+            streams: 128,
             idle: 300,
             request: 10,
             held_bytes: 64 * 1024 * 1024,
@@ -217,10 +220,12 @@ fn limits(file: &file::ServerTable, default: Limits, problems: &mut Problems) ->
     );
     let held_bytes =
         count("max_held_memory", &file.max_held_memory, default.held_bytes, 1024 * 1024);
+    let streams = count("max_streams", &file.max_streams, default.streams as usize, 1) as u32;
     let mut time = |name, field: &file::Placed<String>, default| {
         seconds(name, field.as_ref(), default, 1..=86_400, problems)
     };
     Limits {
+        streams,
         connections,
         connections_by_address,
         held_bytes,

@@ -101,7 +101,8 @@ impl Metrics {
         let errors = self.resp_errors.seen(&CODES);
         let responses = self.http_responses.seen(&STATUSES);
         let calls = self.grpc_responses.seen(&GRPC_CODES);
-        let requests = responses.iter().map(|(_, count)| count).sum();
+        // A sum of no numbers would be -0.
+        let requests = responses.iter().fold(0.0, |sum, (_, count)| sum + count);
         let unjudged = self.unjudged.each().map(|(reason, count)| (reason, count as f64));
         let version = [(env!("CARGO_PKG_VERSION"), 1.0)];
         [

@@ -1,8 +1,9 @@
 //! How often each rule said what.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use earrrl::Outcome;
@@ -61,9 +62,18 @@ impl RuleOutcomes {
         let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         if self.logged.swap(second, Relaxed) != second {
             let observed = self.get(Outcome::Observe);
-            tracing::info!(rule, key = %key.escape_ascii(), observed, "over the limit, not enforced");
+            // A key may be a credential, such as a header's value: only who asks for details gets it.
+            let client = digest(key);
+            tracing::info!(rule, client, observed, "over the limit, not enforced");
+            tracing::debug!(rule, client, key = %key.escape_ascii(), "the key of a client");
         }
     }
+}
+
+/// Returns a name for a key that is the same as long as the process runs and does not reveal the key.
+fn digest(key: &[u8]) -> String {
+    static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    format!("{:016x}", SECRET.hash_one(key))
 }
 
 /// The counts of all rules there have been; as many as configurations name, so bounded by them.

@@ -12,6 +12,7 @@ use super::ticks::each_second;
 use crate::config::envoy::load::files;
 use crate::config::{Config, ConfigError, ServerConfig};
 use crate::server::{Reloaded, Server};
+use crate::tls::Tls;
 
 /// The files that a server's configuration comes from.
 pub struct ConfigSource {
@@ -101,11 +102,18 @@ pub(super) async fn reload_certificates_forever(server: Arc<Server>) {
     let (mut seconds, mut said) = (each_second(), None);
     loop {
         seconds.tick().await;
-        let (changed, due) = (stamps.have_changed(&files), again.is_due());
-        if !changed && !due {
-            continue;
-        }
-        let error = tls.reload().err();
+        let due = again.is_due();
+        let (reading, paths) = (Arc::clone(&server), files.clone());
+        // A file may be one that blocks, on a mount that hangs; others are accepted meanwhile.
+        let read = tokio::task::spawn_blocking(move || {
+            let changed = stamps.have_changed(&paths);
+            let read = (changed || due).then(|| reading.tls.as_ref().map(Tls::reload));
+            (stamps, changed, read.flatten())
+        });
+        let Ok((back, changed, read)) = read.await else { return };
+        stamps = back;
+        let Some(read) = read else { continue };
+        let error = read.err();
         again.attempted(error.is_none());
         match &error {
             None => tracing::info!("certificates reloaded"),

@@ -1,6 +1,7 @@
 //! A server's life: listen, serve, reload, stop.
 
 use std::fmt;
+use std::future::pending;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +9,12 @@ use std::time::Duration;
 use axum::Router;
 use earrrl::Clock;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::accept::accept;
+use super::allocator::give_back_free_memory;
 use super::handover::HandedOver;
 use super::reload::{ConfigSource, reload_certificates_forever, reload_forever};
 use super::socket::{Listener, Socket};
@@ -161,13 +164,18 @@ impl Running {
     ) -> Result<(), Ended> {
         let Signals { mut terminate, mut interrupt, hangup } = signals;
         self.tasks.spawn(reload_forever(Arc::clone(&self.server), source, hangup));
-        let stop = async {
-            tokio::select! {
-                _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
-                _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
+        let asked = Arc::new(Semaphore::new(0));
+        let asking = Arc::clone(&asked);
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
+                    _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
+                }
+                asking.add_permits(1);
             }
-        };
-        self.until(stop).await
+        });
+        self.until_asked(next(&asked), next(&asked)).await
     }
 
     /// Serves until `stop`, then answers what is under way.
@@ -175,11 +183,20 @@ impl Running {
     /// # Errors
     /// When a task or a thread that it needs has ended; what was under way is answered then, too.
     pub async fn until(self, stop: impl Future<Output = ()>) -> Result<(), Ended> {
+        self.until_asked(stop, pending()).await
+    }
+
+    /// As [`Running::until`]. Once `hurry` is done, too, nothing is waited for any more.
+    async fn until_asked(
+        self,
+        stop: impl Future<Output = ()>,
+        hurry: impl Future<Output = ()>,
+    ) -> Result<(), Ended> {
         let Self { server, services, control_plane, listeners, workers, mut tasks, .. } = self;
         if let Some(plane) = control_plane {
             tasks.spawn(xds::follow(Arc::clone(&server), plane));
         }
-        services.announce_start().await;
+        tasks.spawn(announce_readiness(Arc::clone(&server), services.clone()));
         server.service.engine().ready(ENGINE_PATIENCE).await;
         let mut ticking = JoinSet::new();
         ticking.spawn(tick_forever(Arc::clone(&server)));
@@ -199,21 +216,45 @@ impl Running {
         if result.is_err() {
             tracing::error!("{Ended}: stopping");
         }
-        server.announce_stop();
-        services.announce_stop().await;
-        sleep(Duration::from_secs(server.config.shutdown_delay.into())).await;
-        // Awaited, so that the listeners are closed.
-        tasks.shutdown().await;
-        server.connections.stop();
-        let patience = Duration::from_secs(server.config.shutdown_timeout.into());
-        if timeout(patience, server.connections.gone()).await.is_err() {
-            tracing::warn!(connections = server.connections.len(), "still open; closing them");
+        tokio::select! {
+            () = leave(&server, &services, &mut tasks) => {}
+            () = hurry => tracing::info!("asked again: closing all connections"),
         }
         let metrics = &server.service.metrics;
         let decisions = metrics.outcomes.total() + metrics.throttle.total();
         tracing::info!(decisions, "stopped");
         result
     }
+}
+
+/// Stops accepting, and waits until connections are done or their time is up.
+async fn leave(server: &Server, services: &Services, tasks: &mut JoinSet<()>) {
+    server.announce_stop();
+    services.announce_stop().await;
+    sleep(Duration::from_secs(server.config.shutdown_delay.into())).await;
+    // Awaited, so that the listeners are closed.
+    tasks.shutdown().await;
+    server.connections.stop();
+    let patience = Duration::from_secs(server.config.shutdown_timeout.into());
+    if timeout(patience, server.connections.gone()).await.is_err() {
+        tracing::warn!(connections = server.connections.len(), "still open; closing them");
+    }
+}
+
+/// Waits for the next signal that asks for an end.
+async fn next(asked: &Semaphore) {
+    // It is never closed.
+    if let Ok(signal) = asked.acquire().await {
+        signal.forget();
+    }
+}
+
+/// Reports over gRPC that the server serves, once it has a configuration.
+async fn announce_readiness(server: Arc<Server>, services: Services) {
+    server.configured().await;
+    services.announce_start().await;
+    // The server takes the end of a task for a fault.
+    pending().await
 }
 
 /// A task or a thread that a server can't be without has ended.
@@ -333,6 +374,9 @@ async fn tick_forever(server: Arc<Server>) {
         seconds.tick().await;
         server.connections.tick();
         server.admin_connections.tick();
+        if server.connections.memory_has_fallen() {
+            drop(tokio::task::spawn_blocking(give_back_free_memory));
+        }
         seconds_to_tidy = seconds_to_tidy.checked_sub(1).unwrap_or(TIDY_EVERY);
         if seconds_to_tidy == 0 {
             let server = Arc::clone(&server);

@@ -121,7 +121,7 @@ async fn stream(
 
 /// Puts a response's configuration in force, whole or not at all.
 fn take(server: &Server, response: &DiscoveryResponse) -> Result<(), String> {
-    let taken = tree(response).and_then(|tree| server.reload_descriptors(tree));
+    let taken = server.reload_descriptors(tree(response));
     match &taken {
         Ok(()) => tracing::info!(version = response.version_info, "descriptors taken over"),
         Err(error) => tracing::error!(%error, "not taken over; the descriptors before stay"),

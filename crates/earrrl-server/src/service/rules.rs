@@ -340,7 +340,7 @@ impl ActiveRule {
             return None;
         }
         let meets = |conditions: &[Condition]| conditions.iter().all(|c| request.meet(c));
-        let value = |name: &str| request.get(name).map(str::as_bytes);
+        let value = |name: &str| request.get(name);
         let special = self.index.find(value, |place| meets(&self.overrides[place].0));
         Some(special.map_or(&self.own, |place| &self.overrides[place].1))
     }

@@ -12,6 +12,7 @@ pub mod certificates;
 pub mod envoy;
 pub mod hostile;
 pub mod http;
+pub mod http2;
 pub mod process;
 pub mod proxy;
 pub mod redis;

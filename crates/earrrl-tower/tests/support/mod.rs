@@ -22,7 +22,7 @@ use tower::{Layer, Service};
 
 pub(crate) type Engine = Arc<MemoryEngine<Arc<ManualClock>>>;
 
-/// A clock that stands at an odd moment, and an engine by it.
+/// Returns an engine and its clock, which stands at a time that is not the start of a window.
 pub(crate) fn engine() -> (Engine, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_007)));
     (Arc::new(MemoryEngine::with_clock(10_000, clock.clone()).unwrap()), clock)
@@ -64,7 +64,7 @@ impl<B> Service<Request<B>> for Counting {
     }
 }
 
-/// A request by a peer, with these headers.
+/// Returns a request from a peer, with these headers.
 pub(crate) fn request(peer: &str, headers: &[(&str, &str)]) -> Request<()> {
     let mut request = Request::builder().uri("/");
     for (name, value) in headers {
@@ -73,7 +73,7 @@ pub(crate) fn request(peer: &str, headers: &[(&str, &str)]) -> Request<()> {
     request.extension(PeerAddress(peer.parse().unwrap())).body(()).unwrap()
 }
 
-/// The answer of a service that answers at once.
+/// Returns the response of a service that responds at once.
 pub(crate) fn ask<S>(service: &mut S, request: Request<()>) -> Response<ResponseBody<Full<Bytes>>>
 where
     S: Service<Request<()>, Response = Response<ResponseBody<Full<Bytes>>>, Error = Infallible>,
@@ -81,7 +81,7 @@ where
     service.call(request).now_or_never().expect("an answer at once").unwrap()
 }
 
-/// The statuses of so many requests, one after the other.
+/// Sends requests, one after the other, and returns how many were served.
 pub(crate) fn served(
     layer: &RateLimitLayer<Engine>,
     requests: impl IntoIterator<Item = Request<()>>,
@@ -92,7 +92,7 @@ pub(crate) fn served(
     inner.count()
 }
 
-/// `r` and `t` of the first item of `RateLimit`, read by a parser of structured fields.
+/// Returns `r` and `t` of the first item of `RateLimit`, read by a parser of structured fields.
 pub(crate) fn available(headers: &HeaderMap) -> Option<(u64, Option<u64>)> {
     let header = headers.get("ratelimit")?;
     let list: sfv::List = sfv::Parser::new(header.as_bytes()).parse().unwrap();

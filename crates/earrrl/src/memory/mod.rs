@@ -37,7 +37,7 @@ use prepared::{Prepared, Rules};
 /// use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode, Rule};
 ///
 /// let engine = MemoryEngine::new(10_000)?;
-/// let login: Rule = "recent-average 0.2/s half-life=5m".parse()?;
+/// let login: Rule = "recent-average 10/h half-life=1h strict".parse()?;
 /// let rule = engine.prepare("login", &login)?;
 /// let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
 /// let decision = engine.decide(&[charge], Mode::Check, None).into_inner()?;

@@ -18,7 +18,7 @@ use super::utf8::{self, Fields, RATE_LIMIT_REQUEST};
 use crate::config::access::Access;
 use crate::metrics::PassReason;
 use crate::protocol::bearer::{self, TokenRefused};
-use crate::protocol::held::HeldBytes;
+use crate::protocol::http2::held::HeldBytes;
 use crate::server::Server;
 use crate::service::error::AskError;
 use earrrl::Mode;

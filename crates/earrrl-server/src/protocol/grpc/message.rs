@@ -7,7 +7,7 @@ use h2::RecvStream;
 use hyper::body::Bytes;
 use tonic::Status;
 
-use crate::protocol::held::{self, HeldBytes, HeldShare};
+use crate::protocol::http2::held::{self, HeldBytes, HeldShare};
 
 /// The size of the largest message, in bytes, as gRPC's own libraries have it.
 const MAX_MESSAGE: usize = 4 * 1024 * 1024;
@@ -15,7 +15,7 @@ const MAX_MESSAGE: usize = 4 * 1024 * 1024;
 const PREFIX: usize = 5;
 
 /// The error where all connections together would hold too much.
-const OVERLOADED: &str = "all connections together hold too much; come back in a second";
+pub(super) const OVERLOADED: &str = "all connections together hold too much; come back in a second";
 
 /// A message that is being read.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Incoming {
     }
 
     fn is_held(&mut self) -> bool {
-        let bytes = held::REQUEST + self.whole.len() + 2 * self.parts.len();
+        let bytes = held::STREAM + self.whole.len() + 2 * self.parts.len();
         self.share.as_mut().is_none_or(|share| share.set(bytes))
     }
 

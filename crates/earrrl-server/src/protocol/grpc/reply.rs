@@ -1,10 +1,14 @@
 //! Answers: one message in one frame and the trailers, or what went wrong in the headers.
 
+use std::sync::Arc;
+
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 use h2::server::SendResponse;
 use hyper::body::Bytes;
 use tonic::Status;
 
+use crate::protocol::http2::exchange;
+use crate::protocol::http2::held::{HeldBytes, HeldShare};
 use crate::server::Server;
 
 /// The answer to a unary call: a message with its prefix, or what went wrong.
@@ -14,20 +18,29 @@ const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const OK: HeaderValue = HeaderValue::from_static("0");
 
-/// Sends an answer.
-pub(super) fn send(server: &Server, answer: Reply, respond: &mut SendResponse<Bytes>) {
-    // A client that has gone is told nothing.
-    let _ = match answer {
+/// Sends an answer. One that the client's window does not admit yet waits in a task.
+pub(super) fn send(
+    server: &Arc<Server>,
+    held: &Arc<HeldBytes>,
+    answer: Reply,
+    respond: SendResponse<Bytes>,
+) {
+    match answer {
         Ok(message) => {
             count(server, None);
-            send_message(message, respond)
+            // A client that has gone gets no answer.
+            let _ = send_message(server, held, message, respond);
         }
-        Err(status) => {
-            let response = status.into_http::<()>();
-            count(server, Some(response.headers()));
-            respond.send_response(response, true).map(drop)
-        }
-    };
+        Err(status) => refuse(server, status, respond),
+    }
+}
+
+/// Sends an error, which takes headers only.
+pub(super) fn refuse(server: &Server, status: Status, mut respond: SendResponse<Bytes>) {
+    let response = status.into_http::<()>();
+    count(server, Some(response.headers()));
+    // A client that has gone gets no answer.
+    let _ = respond.send_response(response, true);
 }
 
 /// Counts an answer. A call that fails says so in its headers; one that succeeds, behind its message.
@@ -37,12 +50,26 @@ pub(super) fn count(server: &Server, headers: Option<&HeaderMap>) {
     server.service.metrics.count_grpc(code.map_or(b"0", HeaderValue::as_bytes));
 }
 
-fn send_message(message: Bytes, respond: &mut SendResponse<Bytes>) -> Result<(), h2::Error> {
+fn send_message(
+    server: &Arc<Server>,
+    held: &Arc<HeldBytes>,
+    message: Bytes,
+    mut respond: SendResponse<Bytes>,
+) -> Result<(), h2::Error> {
     let mut response = Response::new(());
     response.headers_mut().insert(header::CONTENT_TYPE, GRPC);
     let mut stream = respond.send_response(response, false)?;
-    stream.send_data(message, false)?;
     let mut trailers = HeaderMap::with_capacity(1);
     trailers.insert(GRPC_STATUS, OK);
-    stream.send_trailers(trailers)
+    stream.reserve_capacity(message.len());
+    if stream.capacity() >= message.len() {
+        stream.send_data(message, false)?;
+        return stream.send_trailers(trailers);
+    }
+    let share = HeldShare::new(held);
+    let server = Arc::clone(server);
+    tokio::spawn(async move {
+        exchange::send_late(&server, stream, message, trailers, share).await;
+    });
+    Ok(())
 }

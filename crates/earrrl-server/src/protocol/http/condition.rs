@@ -1,4 +1,4 @@
-//! How the server is: health and metrics.
+//! Health and metrics.
 
 use axum::Json;
 use axum::http::{StatusCode, header};
@@ -11,12 +11,16 @@ pub(super) async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Ready until it is going. A reload that was refused is told, but takes nobody out of service: the
-/// rules before it are in force. Neither does a Redis that is gone: every server would go at once.
+/// Answers 200 from the first whole configuration until the server stops. A refused reload is reported,
+/// and takes no server out of service: the rules before it are in force. Neither does an unreachable
+/// Redis, which would take out every server at once.
 pub(super) async fn readyz(server: Shared) -> Response {
     let stopping = server.is_stopping();
-    let status = if stopping { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
-    let word = if stopping { "stopping" } else { "ready" };
+    let (status, word) = match (stopping, server.is_configured()) {
+        (true, _) => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
+        (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "no configuration yet"),
+        (false, true) => (StatusCode::OK, "ready"),
+    };
     let engine = server.service.engine().state();
     let unjudged =
         server.service.metrics.unjudged.each().map(|(reason, n)| (reason.into(), n.into()));

@@ -10,14 +10,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::Router;
 use axum::http::{HeaderValue, Request, StatusCode, Version, header};
 use axum::response::{IntoResponse as _, Response};
-use hyper::body::{Body, Incoming};
+use axum::{BoxError, Router};
+use h2::RecvStream;
+use hyper::body::{Body, Bytes};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep, timeout};
 use tower::Service as _;
 
@@ -27,8 +28,9 @@ use super::{authz, host};
 use crate::connections::{Connection, Standing};
 use crate::protocol::authz::refuse;
 use crate::protocol::first::Rewound;
-use crate::protocol::held::{self, HeldBytes, HeldShare, Holding};
-use crate::protocol::http2;
+use crate::protocol::http2::held::{self, HeldBytes, HeldShare};
+use crate::protocol::http2::{self, exchange};
+use crate::protocol::linger::linger;
 use crate::server::Server;
 use crate::stream::Stream;
 
@@ -152,8 +154,11 @@ async fn serve_http1(
         refused: None,
     };
     let asking = Arc::clone(&connection);
-    let mut served =
-        http1::Builder::new().max_headers(MAX_FIELDS).max_buf_size(BUFFER).serve_connection(
+    let mut served = http1::Builder::new()
+        .half_close(true)
+        .max_headers(MAX_FIELDS)
+        .max_buf_size(BUFFER)
+        .serve_connection(
             TokioIo::new(watched),
             service_fn(|request| routes.answer(request, &asking)),
         );
@@ -174,7 +179,7 @@ async fn serve_http1(
 }
 
 /// Counts a connection that was shed, and answers a request that was refused.
-async fn close(ended: HttpEnded, stream: Stream, connection: &Connection, server: &Server) {
+async fn close(ended: HttpEnded, mut stream: Stream, connection: &Connection, server: &Server) {
     let metrics = &server.service.metrics;
     if matches!(
         ended,
@@ -185,9 +190,8 @@ async fn close(ended: HttpEnded, stream: Stream, connection: &Connection, server
     if let HttpEnded::Refused(refusal) = ended {
         let (status, answer) = refusal.answer(server);
         status.into_iter().for_each(|status| metrics.count_status(status));
-        // What it held is freed by now.
-        connection.hold(0);
-        say_refused(&answer, stream, connection).await;
+        let _ = stream.try_write(&answer);
+        linger(&mut stream, connection).await;
     }
 }
 
@@ -198,47 +202,54 @@ fn status_of(error: &hyper::Error) -> Option<u16> {
 
 async fn serve_http2(stream: Rewound, connection: Connection, routes: Routes) {
     let server = Arc::clone(&routes.server);
-    let connection = Arc::new(connection);
-    let held = HeldBytes::new(Arc::clone(&connection));
-    let asking = Arc::clone(&connection);
-    let answer = move |request: Request<Incoming>| {
-        let mut share = HeldShare::new(&held);
-        let enough = share.set(held_by(&request, &routes.server));
-        let (server, answered) = (Arc::clone(&routes.server), routes.answer(request, &asking));
-        async move {
-            let response = if enough { Some(in_time(&server, answered).await) } else { None };
-            // What is left of a request that was answered is the answer.
-            let response = response.filter(|response| share.set(held_by_body(response.body())));
-            let response = response.unwrap_or_else(|| {
-                share.set(0);
-                server.service.metrics.shed.increment();
-                overloaded()
-            });
-            Ok(response.map(|body| Holding { body, share }))
-        }
-    };
-    http2::serve(stream, connection, &server, answer).await;
+    http2::serve(stream, Arc::new(connection), &server, |arrived, held, context| {
+        answer_http2(arrived, held, &routes, context);
+    })
+    .await;
 }
 
-/// What a request may take: its head, and a body as long as that may get.
-fn held_by(request: &Request<Incoming>, server: &Server) -> usize {
-    let longest = request.body().size_hint().upper().unwrap_or(u64::MAX);
-    let longest = usize::try_from(longest).unwrap_or(usize::MAX);
-    held::head(request.headers()) + longest.min(server.config.max_body)
+/// Answers a request of HTTP/2, at once where nothing has to be waited for.
+fn answer_http2(
+    (request, mut respond): http2::Arrived,
+    held: &Arc<HeldBytes>,
+    routes: &Routes,
+    context: &mut Context<'_>,
+) {
+    let server = Arc::clone(&routes.server);
+    let mut share = HeldShare::new(held);
+    if !share.set(held_by(&request, &server)) {
+        server.service.metrics.shed.increment();
+        server.service.metrics.count_status(StatusCode::SERVICE_UNAVAILABLE.as_u16());
+        // A client that has gone gets no answer.
+        let _ = respond.send_response(overloaded(), true);
+        return;
+    }
+    // Its body is counted already, and `in_time` answers a late one with a status before it is broken off.
+    let request = exchange::receive(request, None, 2 * exchange::patience(&server));
+    let answered = routes.answer(request, held.connection());
+    let mut answering = Box::pin(async move {
+        let answered = async { Ok(in_time(&server, answered).await) };
+        exchange::send_answer(&server, answered, respond, share).await;
+    });
+    if answering.as_mut().poll(context).is_pending() {
+        tokio::spawn(answering);
+    }
 }
 
-/// What an answer takes: its buffer grew by doubling.
-fn held_by_body(body: &impl Body) -> usize {
-    body.size_hint().exact().map_or(0, |length| 2 * length as usize)
+/// Returns the bytes that a request may take: its head, and a body as long as that may get.
+fn held_by(request: &Request<RecvStream>, server: &Server) -> usize {
+    let length = request.headers().get(header::CONTENT_LENGTH);
+    let announced = length.and_then(|length| length.to_str().ok()?.parse().ok());
+    let longest = if request.body().is_end_stream() { 0 } else { server.config.max_body };
+    held::head(request.headers()) + announced.unwrap_or(longest).min(longest)
 }
 
-/// The answer, or that the request did not come in time.
+/// Returns the answer, or an error if the request did not arrive in time.
 async fn in_time(
     server: &Server,
     answered: impl Future<Output = Result<Response, Infallible>>,
 ) -> Response {
-    let patience = Duration::from_secs(server.config.limits.request.into());
-    match timeout(patience, answered).await {
+    match timeout(exchange::patience(server), answered).await {
         Ok(Ok(response)) => response,
         Ok(Err(never)) => match never {},
         Err(_) => {
@@ -248,11 +259,20 @@ async fn in_time(
     }
 }
 
-fn overloaded() -> Response {
-    let why = "all connections together hold too much; come back in a second";
-    let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, why);
-    ([(header::RETRY_AFTER, "1")], problem).into_response()
+/// Returns the answer to a request for which there is no memory. It has no body, which would have to be
+/// kept until the client fetches it.
+fn overloaded() -> axum::http::Response<()> {
+    let mut response = axum::http::Response::new(());
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+    response
 }
+
+/// The body of a request, of HTTP/1.1 or HTTP/2.
+trait RequestBody: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static {}
+
+impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static> RequestBody for B {}
 
 /// What answers the requests of a connection.
 #[derive(Clone)]
@@ -265,17 +285,17 @@ struct Routes {
 }
 
 impl Routes {
-    fn answer(
+    fn answer<B: RequestBody>(
         &self,
-        request: Request<Incoming>,
+        request: Request<B>,
         connection: &Arc<Connection>,
-    ) -> impl Future<Output = Result<Response, Infallible>> + Send + use<> {
+    ) -> impl Future<Output = Result<Response, Infallible>> + Send + use<B> {
         answer(request, self.clone(), Arc::clone(connection))
     }
 }
 
-async fn answer(
-    request: Request<Incoming>,
+async fn answer<B: RequestBody>(
+    request: Request<B>,
     routes: Routes,
     connection: Arc<Connection>,
 ) -> Result<Response, Infallible> {
@@ -324,29 +344,6 @@ fn poll_served<F: Future + Unpin>(
             silence.as_mut().poll(context).map(|()| Err(HttpEnded::Done))
         }
     }
-}
-
-/// Closes so that the answer arrives: bytes left unread would make the kernel reset the connection.
-async fn say_refused(answer: &[u8], mut stream: Stream, connection: &Connection) {
-    let _ = stream.try_write(answer);
-    connection.leave();
-    if stream.shutdown().await.is_err() {
-        return;
-    }
-    let mut unread = [0; 512];
-    poll_fn(|context| {
-        loop {
-            if connection.standing(context) == Standing::Overdue {
-                return Poll::Ready(());
-            }
-            let mut buffer = ReadBuf::new(&mut unread);
-            match ready!(Pin::new(&mut stream).poll_read(context, &mut buffer)) {
-                Ok(()) if !buffer.filled().is_empty() => {}
-                _ => return Poll::Ready(()),
-            }
-        }
-    })
-    .await;
 }
 
 /// The socket, which sets the connection's deadline in passing: from the first byte of a request

@@ -73,6 +73,7 @@ impl Client {
         questions: &mut Questions,
         output: &mut Vec<u8>,
     ) -> Ended {
+        self.session.review();
         let server = Arc::clone(&self.session.server);
         let (rules, waits) = (server.service.rules(), server.service.engine().waits());
         let (started, mut requests) = (Instant::now(), 0);

@@ -3,21 +3,17 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::time::timeout;
+use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
 
 use super::buffers::Buffers;
 use super::codec::Decoder;
 use super::reply::Writer;
 use super::session::Session;
 use crate::connections::{Connection, Standing};
+use crate::protocol::linger::linger;
 use crate::stream::Stream;
-
-/// How long a request may still be on its way to a server that is stopping.
-const LAST_WORDS: Duration = Duration::from_millis(200);
 
 pub(super) struct Client {
     stream: Stream,
@@ -154,38 +150,10 @@ impl Client {
         .await
     }
 
-    /// Closes so that the last answers arrive: bytes left unread would make the kernel reset the
-    /// connection, and what the client has not fetched yet would be lost.
+    /// Closes so that the last answers arrive.
     pub(super) async fn linger(&mut self) {
         self.unfinished = Box::default();
-        self.connection.hold(0);
-        if self.session.server.connections.are_stopping() {
-            // An idle client does not look, and a stop does not wait for it.
-            // Boxed, so that it takes no room in connections that are served.
-            let _ = Box::pin(timeout(LAST_WORDS, self.drain_input())).await;
-        } else {
-            self.connection.busy();
-            self.drain_input().await;
-        }
-    }
-
-    async fn drain_input(&mut self) {
-        if self.stream.shutdown().await.is_err() {
-            return;
-        }
-        let mut last_words = [0; 512];
-        loop {
-            let read = poll_fn(|context| {
-                if self.connection.standing(context) == Standing::Overdue {
-                    return Poll::Ready(Ok(0));
-                }
-                let mut buffer = ReadBuf::new(&mut last_words);
-                ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
-                Poll::Ready(io::Result::Ok(buffer.filled().len()))
-            });
-            if !matches!(read.await, Ok(1..)) {
-                return;
-            }
-        }
+        // Boxed, so that it takes no room in connections that are served.
+        Box::pin(linger(&mut self.stream, &self.connection)).await;
     }
 }

@@ -123,21 +123,19 @@ pub(super) fn auth(
 
 /// A wrong token leaves what an earlier one opened, as with Redis.
 fn authenticate(session: &mut Session, token: &[u8]) -> Result<(), Refusal> {
-    let access = session.server.tokens().with(token);
-    if access == Access::Nothing {
+    if session.show(token) == Access::Nothing {
         session.failed_logins += 1;
         session.server.service.metrics.failed_logins.increment();
         return Err(Refusal::WrongToken);
     }
     session.failed_logins = 0;
-    session.access = access;
     Ok(())
 }
 
 /// Back to how the connection began.
 pub(super) fn reset(session: &mut Session, out: &mut Vec<u8>) {
     session.version = Version::V2;
-    session.access = session.server.tokens().without();
+    session.forget_token();
     session.transaction = None;
     Writer::new(out, session.version).simple("RESET");
 }

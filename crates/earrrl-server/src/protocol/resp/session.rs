@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use super::refusal::Refusal;
 use super::reply::Version;
 use super::transaction::Transaction;
-use crate::config::access::Access;
+use crate::config::access::{Access, Tokens};
 use crate::server::Server;
 
 /// Wrong tokens in a row after which a connection is closed.
@@ -18,7 +18,11 @@ pub struct Session {
     /// The server it is connected to.
     pub server: Arc<Server>,
     pub(super) version: Version,
-    pub(super) access: Access,
+    access: Access,
+    /// The tokens that `access` was granted by.
+    tokens: Arc<Tokens>,
+    /// The last good token that the client has shown.
+    shown: Option<Box<[u8]>>,
     pub(super) id: usize,
     /// Where its last rule was found: the next one is most likely the same.
     pub(super) last_rule: AtomicUsize,
@@ -31,9 +35,44 @@ pub struct Session {
 impl Session {
     /// A client that has shown no token; `id` tells it from the others that are connected.
     pub fn new(server: Arc<Server>, id: usize) -> Self {
-        let access = server.tokens().without();
-        let (version, last_rule) = (Version::V2, AtomicUsize::new(0));
-        Self { server, version, access, id, last_rule, failed_logins: 0, transaction: None }
+        let tokens = Arc::clone(&server.tokens());
+        Self {
+            access: tokens.without(),
+            tokens,
+            shown: None,
+            server,
+            version: Version::V2,
+            id,
+            last_rule: AtomicUsize::new(0),
+            failed_logins: 0,
+            transaction: None,
+        }
+    }
+
+    /// Judges the client's token again if a reload has exchanged the tokens. To be called for each batch
+    /// of requests.
+    #[inline]
+    pub(super) fn review(&mut self) {
+        let present = self.server.tokens();
+        if !Arc::ptr_eq(&present, &self.tokens) {
+            self.tokens = Arc::clone(&present);
+            self.access =
+                self.shown.as_ref().map_or(self.tokens.without(), |token| self.tokens.with(token));
+        }
+    }
+
+    /// Grants what a token opens, which is returned.
+    pub(super) fn show(&mut self, token: &[u8]) -> Access {
+        let access = self.tokens.with(token);
+        if access > Access::Nothing {
+            (self.access, self.shown) = (access, Some(token.into()));
+        }
+        access
+    }
+
+    /// Forgets the token that the client has shown.
+    pub(super) fn forget_token(&mut self) {
+        (self.access, self.shown) = (self.tokens.without(), None);
     }
 
     /// The version the client asked for.

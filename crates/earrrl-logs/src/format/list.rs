@@ -1,0 +1,258 @@
+//! The list of all log formats: a format is added by one entry here.
+//!
+//! Names, `auto`, `--help` and the parser are derived from the entries, and the tests parse each entry's
+//! example. So nothing can be left out without a compile error or a failing test.
+
+use super::{aws, csv, envoy, haproxy, mail, nginx_error, w3c};
+use crate::format::Hints;
+
+/// The parser of a format.
+#[derive(Clone, Copy)]
+pub(super) enum Syntax {
+    /// The common log format, behind a virtual host or not.
+    Common { vhost: bool },
+    /// JSON objects.
+    Json,
+    /// Comma-separated values under a header.
+    Csv,
+    /// W3C extended, under a header.
+    W3c,
+    /// `name=value` pairs.
+    Logfmt,
+    /// OpenSSH's failed attempts.
+    Sshd,
+    /// Every line of OpenSSH with an address.
+    SshdLines,
+    /// A regular expression, and the start of the program name that syslog must give.
+    Expression(&'static str, &'static str),
+    /// The expression of `--pattern` or `--log-format`.
+    Given,
+}
+
+/// The way in which `auto` recognizes a format.
+#[derive(Clone, Copy)]
+pub(super) enum Detection {
+    /// Most of the first lines can be parsed and name a client. Of equals, the first in the list wins.
+    Lines,
+    /// The first line is a header.
+    Header(fn(&[u8], &Hints) -> bool),
+    /// `auto` does not select the format.
+    Never,
+}
+
+/// One entry of the list.
+pub(super) struct Entry {
+    pub(super) name: &'static str,
+    /// Products whose names stand for the format.
+    pub(super) products: &'static [&'static str],
+    pub(super) syntax: Syntax,
+    pub(super) detection: Detection,
+    /// The programs that write it, in words.
+    pub(super) writers: &'static str,
+    /// A log of one request, as `--help` shows it.
+    pub(super) example: &'static str,
+}
+
+macro_rules! formats {
+    ($(
+        $(#[$doc:meta])*
+        $format:ident = $name:literal $products:expr, $syntax:expr, $detection:expr,
+        $writers:literal, $example:expr;
+    )*) => {
+        /// A log format.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Format { $($(#[$doc])* $format,)* }
+
+        impl Format {
+            /// Every format, in the order in which `auto` tries them.
+            pub const ALL: &[Self] = &[$(Self::$format),*];
+
+            pub(super) const fn entry(self) -> Entry {
+                match self {
+                    $(Self::$format => Entry {
+                        name: $name,
+                        products: &$products,
+                        syntax: $syntax,
+                        detection: $detection,
+                        writers: $writers,
+                        example: $example,
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+use Detection::{Header, Lines, Never};
+use Syntax::Expression;
+
+// The more particular first: a line behind a virtual host can be parsed as a combined one, too.
+formats! {
+    /// The combined log format behind the virtual host.
+    Vhost = "vhost" [], Syntax::Common { vhost: true }, Lines,
+        "the same behind host:port",
+        r#"example.org:443 192.0.2.7 - ann [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5 "-" "curl/8""#;
+    /// Client, user, time, request, status, size, referrer, user agent.
+    Combined = "combined" ["nginx", "apache"], Syntax::Common { vhost: false }, Lines,
+        "nginx, Apache, Traefik, HAProxy's CLF",
+        r#"192.0.2.7 - ann [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5 "-" "curl/8""#;
+    /// The combined log format without referrer and user agent.
+    Common = "common" [], Syntax::Common { vhost: false }, Never,
+        "the same without the two last fields",
+        r#"192.0.2.7 - ann [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5"#;
+    /// JSON lines.
+    Json = "json" ["traefik", "caddy", "cloudflare", "gcp", "kong", "api-gateway"], Syntax::Json, Lines,
+        "Caddy, Traefik, Envoy, Cloudflare, Google Cloud, Kong, API Gateway, AWS WAF",
+        r#"{"ts":1431857103.5,"client_ip":"192.0.2.7","uri":"/a"}"#;
+    /// Comma-separated values under the header `time,key[,cost]`.
+    Csv = "csv" [], Syntax::Csv, Header(csv::is_header),
+        "a header with time and key, and then lines",
+        "time,key\n2015-05-17T10:05:03Z,ann";
+    /// W3C extended.
+    W3c = "w3c" ["iis", "cloudfront"], Syntax::W3c, Header(w3c::is_header),
+        "IIS, CloudFront",
+        "#Fields: date time c-ip cs-uri-stem\n2024-01-01 12:00:00 192.0.2.7 /a";
+    /// HAProxy's HTTP and TCP logs.
+    Haproxy = "haproxy" [], Expression(haproxy::LINE, ""), Lines,
+        "HAProxy's httplog and tcplog",
+        r#"192.0.2.7:33317 [06/Feb/2009:12:14:14.655] http-in static/srv1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 "GET /a HTTP/1.1""#;
+    /// Envoy's default format.
+    Envoy = "envoy" [], Expression(envoy::ENVOY, ""), Lines,
+        "Envoy's default",
+        r#"[2016-04-15T20:17:00.310Z] "GET /a HTTP/2" 200 - 0 5 2 1 "192.0.2.7" "curl/8" "cc21d9b0" "example.org" "10.0.2.1:80""#;
+    /// Istio's default format.
+    Istio = "istio" [], Expression(envoy::ISTIO, ""), Lines,
+        "Istio's default",
+        r#"[2020-11-25T21:26:18.409Z] "GET /a HTTP/1.1" 200 - via_upstream - "-" 0 5 3 1 "-" "curl/8" "84961386" "httpbin:8000" "10.44.1.27:80" inbound 127.0.0.1:1 10.44.1.27:80 192.0.2.7:37652 httpbin default"#;
+    /// AWS's load balancers.
+    Alb = "alb" ["elb"], Expression(aws::ALB, ""), Lines,
+        "AWS's load balancers, new and classic",
+        r#"https 2018-07-02T22:23:00.186641Z app/my-lb/50dc 192.0.2.7:2817 10.0.0.1:80 0.086 0.048 0.037 200 200 0 57 "GET https://example.org:443/a HTTP/1.1" "curl/8""#;
+    /// AWS S3's server access log.
+    S3 = "s3" [], Expression(aws::S3, ""), Lines,
+        "AWS S3",
+        r#"79a59df9 bucket [06/Feb/2019:00:00:38 +0000] 192.0.2.3 arn:ann 3E57427F REST.GET.OBJECT a.jpg "GET /bucket/a.jpg HTTP/1.1" 200 - 113 - 7 - "-" "-" -"#;
+    /// The requests that nginx has limited, from its error log.
+    NginxError = "nginx-error" ["nginx-limit"], Expression(nginx_error::LINE, ""), Lines,
+        "what nginx's limit_req and limit_conn have limited",
+        r#"2024/01/01 12:00:00 [error] 31#31: *7 limiting requests, excess: 0.500 by zone "api", client: 192.0.2.7, server: example.org, request: "GET /a HTTP/1.1""#;
+    /// Exim's main log.
+    Exim = "exim" [], Expression(mail::EXIM, ""), Lines,
+        "messages, refusals, failed logins",
+        "2024-01-01 12:00:00 H=(helo) [192.0.2.7] F=<a@example.org> rejected RCPT <b@example.org>: relay not permitted";
+    /// Postfix's syslog.
+    Postfix = "postfix" [], Expression(mail::POSTFIX, "postfix"), Lines,
+        "messages, refusals, failed logins",
+        "Jan  1 12:00:00 mx postfix/smtpd[7]: NOQUEUE: reject: RCPT from unknown[192.0.2.7]: 554 5.7.1 Relay access denied";
+    /// OpenSSH's failed attempts, each once.
+    Sshd = "sshd" ["ssh"], Syntax::Sshd, Lines,
+        "OpenSSH's failed attempts, each once",
+        "Jan  1 12:00:00 host sshd[7]: Failed password for root from 192.0.2.7 port 4711 ssh2";
+    /// Every line of OpenSSH with an address.
+    SshdLines = "sshd-lines" [], Syntax::SshdLines, Never,
+        "every line of OpenSSH with an IPv4 address",
+        "Jan  1 12:00:00 host sshd[7]: Invalid user bob from 192.0.2.7";
+    /// `name=value` pairs.
+    Logfmt = "logfmt" ["heroku"], Syntax::Logfmt, Lines,
+        "Heroku's router, many programs",
+        r#"2012-10-11T03:47:20+00:00 heroku[router]: at=info method=GET path="/a" fwd="192.0.2.7" status=200"#;
+    /// The format that `--pattern` or `--log-format` describes.
+    Pattern = "pattern" [], Syntax::Given, Never, "", "";
+}
+
+impl Format {
+    /// Returns the name on the command line.
+    pub fn name(self) -> &'static str {
+        self.entry().name
+    }
+
+    /// Returns true if its lines stand among those of other programs.
+    pub fn is_one_of_many(self) -> bool {
+        match self.entry().syntax {
+            Syntax::Sshd | Syntax::SshdLines | Syntax::Expression(..) | Syntax::Given => true,
+            Syntax::Common { .. } | Syntax::Json | Syntax::Csv | Syntax::W3c | Syntax::Logfmt => {
+                false
+            }
+        }
+    }
+
+    /// Returns the format of this name, or the one that the product of this name writes.
+    pub fn named(name: &str) -> Option<Self> {
+        let stands_for = |entry: &Entry| entry.name == name || entry.products.contains(&name);
+        Self::that_have_names().find(|format| stands_for(&format.entry()))
+    }
+
+    /// Returns all names with commas between them.
+    pub fn names() -> String {
+        Self::that_have_names().map(Self::name).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Returns every format with an example, as text for `--help`.
+    pub fn help() -> String {
+        let mut text = String::new();
+        for Entry { name, writers, example, .. } in Self::that_have_names().map(Self::entry) {
+            text +=
+                &format!("  {name:<17} {writers}\n      {}\n", example.replace('\n', "\n      "));
+        }
+        text
+    }
+
+    /// Every format that `--format` accepts.
+    fn that_have_names() -> impl Iterator<Item = Self> {
+        Self::ALL.iter().copied().filter(|format| *format != Self::Pattern)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+    use crate::format::{Field, Parser, detect, envelope_of};
+
+    #[test]
+    fn each_example_is_recognized_and_names_its_client() {
+        let hints = Hints { year: Some(2024), ..Hints::default() };
+        for format in Format::that_have_names() {
+            let Entry { name, detection, example, .. } = format.entry();
+            let found = detect(example.as_bytes(), &hints).map(|(_, format)| format);
+            match (format, detection) {
+                (Format::Common, _) => assert_eq!(found, Some(Format::Common)),
+                (_, Lines | Header(_)) => assert_eq!(found, Some(format), "{name}"),
+                (_, Never) => assert_ne!(found, Some(format), "{name}"),
+            }
+            let envelope = envelope_of(example.as_bytes(), format, &hints);
+            let mut parser = Parser::new((envelope, format), &hints, UNIX_EPOCH);
+            let record = example.lines().filter_map(|line| {
+                parser.parse(line.as_bytes()).ok()?.map(|r| {
+                    String::from_utf8_lossy(&r.get(&Field::Client).unwrap_or_default()).into_owned()
+                })
+            });
+            let client = record.last().unwrap_or_default();
+            assert!(client.starts_with("192.0.2.") || client == "ann", "{name}: {client:?}");
+        }
+    }
+
+    #[test]
+    fn every_format_is_documented() {
+        let page = include_str!("../../../../docs/replay.md");
+        for format in Format::that_have_names() {
+            assert!(
+                page.contains(&format!("`{}`", format.name())),
+                "docs/replay.md: {}",
+                format.name()
+            );
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let entries = || Format::that_have_names().map(Format::entry);
+        let mut names: Vec<&str> =
+            entries().flat_map(|e| e.products.iter().copied().chain([e.name])).collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+}

@@ -1,0 +1,89 @@
+//! Signs that a file was not read as it was meant.
+
+/// Nanoseconds in a minute.
+const MINUTE: u64 = 60_000_000_000;
+
+/// Steps back by an hour that local time can take in a year, with one to spare.
+const MOST_STEPS: u64 = 2;
+
+/// Lines in a file from which on a share of them says something.
+const MANY: u64 = 20;
+
+/// Watches the times of one file for a step back by an hour.
+#[derive(Debug, Default)]
+pub(super) struct HourWatch {
+    /// The latest time so far.
+    latest: u64,
+    steps: u64,
+    /// The number of the first line after a step.
+    line: u64,
+}
+
+impl HourWatch {
+    /// Notes the time of a line.
+    #[inline]
+    pub(super) fn see(&mut self, time: u64, line: u64) {
+        if time < self.latest {
+            self.step(self.latest - time, line);
+        } else {
+            self.latest = time;
+        }
+    }
+
+    #[cold]
+    fn step(&mut self, back: u64, line: u64) {
+        if (50 * MINUTE..=61 * MINUTE).contains(&back) {
+            self.steps += 1;
+            if self.steps == 1 {
+                self.line = line;
+            }
+            // The clock goes on from here.
+            self.latest -= back;
+        }
+    }
+
+    /// Returns the warning about a file in which local time went back.
+    pub(super) fn doubt(&self) -> Option<String> {
+        (1..=MOST_STEPS).contains(&self.steps).then(|| {
+            format!(
+                "time goes back by an hour at line {}, as local time does at the end of summer time: \
+                 what is before and after is mixed; log in UTC, or with the zone",
+                self.line
+            )
+        })
+    }
+}
+
+/// Returns the warning about a file, a quarter or more of which is not in the format of the rest.
+pub(super) fn mixed(format: &str, malformed: u64, lines: u64) -> Option<String> {
+    (lines >= MANY && malformed * 4 >= lines).then(|| {
+        format!("{malformed} of {lines} lines are not {format}: split the file by format, or name one with --format")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watched(minutes: &[u64]) -> Option<u64> {
+        let mut watch = HourWatch::default();
+        for (line, minute) in (1..).zip(minutes) {
+            watch.see(minute * MINUTE, line);
+        }
+        watch.doubt().map(|_| watch.line)
+    }
+
+    #[test]
+    fn the_end_of_summer_time_is_one_step_of_an_hour() {
+        assert_eq!(watched(&[100, 159, 100, 101, 160, 170]), Some(3));
+        assert_eq!(watched(&[100, 159, 158, 150, 160]), None, "lines out of order");
+        assert_eq!(watched(&[100, 159, 100, 160, 100, 160, 100]), None, "two files in one");
+    }
+
+    #[test]
+    fn a_quarter_of_the_lines() {
+        assert!(mixed("json", 25, 100).is_some());
+        assert_eq!(mixed("json", 24, 100), None);
+        assert_eq!(mixed("json", 5, 10), None);
+    }
+}

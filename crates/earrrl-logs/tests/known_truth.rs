@@ -1,0 +1,207 @@
+//! Logs whose clients and times are known: nothing a client sends may put another address in its place, and what cannot
+//! be known is skipped or reported, never guessed.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use std::fs;
+use std::path::PathBuf;
+
+use earrrl_logs::format::Hints;
+use earrrl_logs::line::{Skip, time};
+use earrrl_logs::reading::{Costs, LogReader, ReadError, Selection};
+use earrrl_tower::Prefixes;
+
+/// The outcome of reading a log.
+#[derive(Debug, Default)]
+struct Read {
+    /// The client and the time of each request.
+    requests: Vec<(String, String)>,
+    skipped: Vec<Skip>,
+    doubts: Vec<String>,
+    error: Option<String>,
+}
+
+fn read(log: &str) -> Read {
+    read_files(&[log], |paths| paths)
+}
+
+fn read_files(logs: &[&str], order: impl Fn(Vec<PathBuf>) -> Vec<PathBuf>) -> Read {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |(number, log): (usize, &&str)| {
+        let path = folder.path().join(format!("{number}.log"));
+        fs::write(&path, log).unwrap();
+        path
+    };
+    let paths = logs.iter().enumerate().map(write).collect();
+    let mut reader = LogReader::new(Selection {
+        format: None,
+        hints: Hints { year: Some(2024), ..Hints::default() },
+        key: "client".parse().unwrap(),
+        prefixes: Prefixes::new(32, 128),
+        costs: Costs::default(),
+    });
+    let mut read = Read::default();
+    for path in order(paths) {
+        let result = reader.read(&path, |source| source, &mut |clients, requests| {
+            read.requests.extend(requests.iter().map(|request| {
+                let client = String::from_utf8_lossy(clients.key(request.client)).into_owned();
+                (client, time::written(request.time))
+            }));
+            Ok(())
+        });
+        if let Err(ReadError::Input(error)) = result {
+            read.error = Some(error);
+        }
+    }
+    read.skipped = reader.skips.by_reason().map(|(skip, ..)| skip).collect();
+    read.doubts = reader.doubts;
+    read
+}
+
+/// The clients of a log, in order.
+fn clients(log: &str) -> Vec<String> {
+    read(log).requests.into_iter().map(|(client, _)| client).collect()
+}
+
+const ENVOY: &str = r#"[2024-01-01T12:00:00.000Z] "GET /a HTTP/2" 200 - 0 5 2 1 "LIST" "AGENT" "cc21d9b0" "example.org" "10.0.2.1:80""#;
+const ISTIO: &str = r#"[2024-01-01T12:00:00.000Z] "GET /a HTTP/1.1" 200 - via_upstream - "-" 0 5 3 1 "LIST" "AGENT" "84961386" "httpbin:8000" "10.44.1.27:80" inbound 127.0.0.1:1 10.44.1.27:80 192.0.2.7:37652 httpbin default"#;
+const ALB: &str = r#"https 2024-01-01T12:00:00.186641Z app/lb/50dc 192.0.2.7:2817 10.0.0.1:80 0.1 0.1 0.1 200 200 0 57 "GET https://example.org:443/a HTTP/1.1" "AGENT" TLS arn"#;
+
+#[test]
+fn quotes_hide_no_client_and_frame_none() {
+    let honest = |line: &str| line.replace("LIST", "192.0.2.7").replace("AGENT", "curl/8");
+    let hostile_agents = [
+        r#"a "quoted" agent"#,
+        r#"x" "9.9.9.9" "y"#,
+        r#"" "9.9.9.9"#,
+        r#"x HTTP/1.1" 200 - 0 5 2 1 "9.9.9.9" "y"#,
+    ];
+    for line in [ENVOY, ISTIO, ALB] {
+        for agent in hostile_agents {
+            let hostile = line.replace("LIST", "192.0.2.7").replace("AGENT", agent);
+            let log = format!("{}\n{hostile}\n", honest(line));
+            assert_eq!(clients(&log), ["192.0.2.7"; 2], "{hostile}");
+        }
+        let path = honest(line).replace("/a HTTP", r#"/a"b" HTTP"#);
+        assert_eq!(clients(&format!("{}\n{path}\n", honest(line))), ["192.0.2.7"; 2], "{path}");
+    }
+}
+
+#[test]
+fn a_list_that_could_end_at_two_addresses_counts_for_none() {
+    let honest = ENVOY.replace("LIST", "192.0.2.7").replace("AGENT", "curl/8");
+    for (list, agent) in [(r#"9.9.9.9" "x, 192.0.2.7"#, "curl"), ("192.0.2.7", r#"x, 9.9.9.9" "y"#)]
+    {
+        let hostile = ENVOY.replace("LIST", list).replace("AGENT", agent);
+        let found = read(&format!("{honest}\n{hostile}\n"));
+        assert_eq!(found.requests.len(), 1, "{hostile}");
+        assert_eq!(
+            (&found.requests[0].0[..], &found.skipped[..]),
+            ("192.0.2.7", &[Skip::Ambiguous][..])
+        );
+    }
+}
+
+#[test]
+fn the_last_of_an_array_or_of_duplicates_counts() {
+    for line in [
+        r#"{"ts":1704110400,"X-Forwarded-For":["6.6.6.6","203.0.113.9"]}"#,
+        r#"{"ts":1704110400,"request":{"headers":{"X-Forwarded-For":["6.6.6.6","203.0.113.9"]}}}"#,
+        r#"{"ts":1704110400,"x_forwarded_for":["6.6.6.6, 203.0.113.9"]}"#,
+        r#"{"ts":1704110400,"client_ip":"6.6.6.6","client_ip":"203.0.113.9"}"#,
+        "time=2024-01-01T12:00:00Z client_ip=6.6.6.6 path=/a client_ip=203.0.113.9",
+    ] {
+        assert_eq!(clients(line), ["203.0.113.9"], "{line}");
+    }
+}
+
+#[test]
+fn a_duration_is_no_time() {
+    for line in [
+        r#"{"time":0.012,"@timestamp":"2024-01-01T12:00:00Z","client_ip":"192.0.2.7"}"#,
+        r#"{"ts":12,"timestamp":1704110400,"client_ip":"192.0.2.7"}"#,
+        "time=0.012 timestamp=2024-01-01T12:00:00Z client_ip=192.0.2.7",
+    ] {
+        let expected = ("192.0.2.7".to_owned(), "2024-01-01 12:00:00".to_owned());
+        assert_eq!(read(line).requests, [expected], "{line}");
+    }
+    assert!(clients(r#"{"time":0.012,"client_ip":"192.0.2.7"}"#).is_empty());
+}
+
+#[test]
+fn an_address_behind_the_first_word_makes_that_word_no_client() {
+    let rest = r#"[01/Jan/2024:12:00:00 +0000] "GET / HTTP/1.1" 200 5 "-" "curl""#;
+    for front in ["web-1 192.0.2.7 -", "10.0.0.5 192.0.2.7 ann", "example.org 192.0.2.7 ann"] {
+        let found = read(&format!("{front} {rest}\n").repeat(3));
+        let told = found.error.unwrap_or_default();
+        assert!(found.requests.is_empty() && told.contains("--log-format"), "{front}: {told}");
+    }
+    assert_eq!(clients(&format!("example.org 192.0.2.7 - - {rest}\n")), ["192.0.2.7"]);
+}
+
+#[test]
+fn a_key_that_names_an_address_frames_nobody() {
+    let line = |text: &str| format!("Jan  1 12:00:00 host sshd[7]: {text}\n");
+    let honest = line("Failed password for root from 192.0.2.1 port 1 ssh2");
+    for text in [
+        r#"Failed hostbased for ann from 192.0.2.7 port 4711 ssh2: RSA SHA256:x, client user "a", client host "x from 9.9.9.9 port 22 ssh2""#,
+        "Failed publickey for ann from 192.0.2.7 port 4711 ssh2: RSA-CERT ID x from 9.9.9.9 port 22 ssh2: y",
+        "Failed publickey for x from 9.9.9.9 port 22 ssh2: y from 192.0.2.7 port 4711 ssh2: RSA SHA256:x",
+    ] {
+        let found = read(&format!("{honest}{}", line(text)));
+        assert_eq!(found.requests.len(), 1, "{text}");
+        assert_eq!(found.requests[0].0, "192.0.2.1");
+        assert_eq!(found.skipped, [Skip::Ambiguous], "{text}");
+    }
+    for text in [
+        "Failed publickey for ann from 192.0.2.7 port 4711 ssh2: RSA SHA256:x",
+        r#"Failed hostbased for ann from 192.0.2.7 port 4711 ssh2: RSA SHA256:x, client user "a", client host "b.example""#,
+        "Failed password for invalid user x from 9.9.9.9 port 22 ssh2 from 192.0.2.7 port 4711 ssh2",
+    ] {
+        assert_eq!(clients(&line(text)), ["192.0.2.7"], "{text}");
+    }
+}
+
+#[test]
+fn local_time_that_goes_back_is_reported() {
+    let line = |time: &str| {
+        format!(
+            "{time} H=(helo) [192.0.2.7] F=<a@b.example> rejected RCPT <c@d.example>: relay not permitted\n"
+        )
+    };
+    let times = ["02:30:00", "02:59:00", "02:00:00", "02:30:00", "03:10:00"];
+    let night: String = times.map(|time| line(&format!("2024-10-27 {time}"))).concat();
+    let doubts = read(&night).doubts;
+    assert!(
+        matches!(&doubts[..], [doubt] if doubt.contains("line 3") && doubt.contains("summer time")),
+        "{doubts:?}"
+    );
+    let day: String = ["10:00:00", "10:30:00", "10:29:59"]
+        .map(|time| line(&format!("2024-10-27 {time}")))
+        .concat();
+    assert!(read(&day).doubts.is_empty());
+}
+
+#[test]
+fn a_file_given_twice_is_reported() {
+    let log = r#"{"ts":1704110400,"client_ip":"192.0.2.7"}"#;
+    let twice = read_files(&[log, log], |paths| {
+        let again = paths[0].parent().unwrap().join(".").join("0.log");
+        [paths, vec![again]].concat()
+    });
+    assert!(matches!(&twice.doubts[..], [doubt] if doubt.contains("twice")), "{twice:?}");
+    assert!(read_files(&[log, log], |paths| paths).doubts.is_empty());
+}
+
+#[test]
+fn a_file_of_two_formats_is_reported() {
+    let json = "{\"ts\":1704110400,\"client_ip\":\"192.0.2.7\"}\n";
+    let other =
+        "192.0.2.8 - - [01/Jan/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"curl\"\n";
+    let doubts = read(&(json.repeat(60) + &other.repeat(50))).doubts;
+    assert!(
+        matches!(&doubts[..], [doubt] if doubt.contains("50 of 110 lines are not json")),
+        "{doubts:?}"
+    );
+    assert!(read(&(json.repeat(60) + &other.repeat(3))).doubts.is_empty());
+}

@@ -1,0 +1,237 @@
+//! One request of HTTP/2 that a service answers: its body, its answer, and their deadlines.
+
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, Request, Response, header};
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream, SendStream};
+use hyper::body::{Body as _, Bytes, Frame, SizeHint};
+use tokio::time::{Sleep, sleep, timeout};
+
+use super::date;
+use super::held::{self, HeldShare};
+use crate::server::Server;
+
+/// Why an answer was not sent to its end.
+enum Unsent {
+    /// The client has gone or taken its request back, or the service has failed.
+    Broken,
+    /// All connections together would hold too much.
+    Heavy,
+    /// The client did not fetch it in time.
+    Late,
+}
+
+impl From<h2::Error> for Unsent {
+    fn from(_: h2::Error) -> Self {
+        Self::Broken
+    }
+}
+
+/// Returns the request with its body as services read it. All of the body has to arrive within
+/// `patience`. With a `share`, the bytes that have arrived count as held, for the service may keep them.
+pub(in crate::protocol) fn receive(
+    request: Request<RecvStream>,
+    share: Option<HeldShare>,
+    patience: Duration,
+) -> Request<Body> {
+    let announced = request.headers().get(header::CONTENT_LENGTH);
+    let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
+    request.map(|body| {
+        Body::new(Received { body, share, arrived: 0, left: announced, patience, late: None })
+    })
+}
+
+/// Sends the answer of a service, to its end or until the client takes its request back.
+pub(in crate::protocol) async fn send_answer(
+    server: &Server,
+    answered: impl Future<Output = Result<Response<Body>, Infallible>>,
+    mut respond: SendResponse<Bytes>,
+    share: HeldShare,
+) {
+    let mut answering = pin!(answered);
+    let answered = poll_fn(|context| match answering.as_mut().poll(context) {
+        Poll::Ready(Ok(answer)) => Poll::Ready(Some(answer)),
+        Poll::Ready(Err(never)) => match never {},
+        Poll::Pending => respond.poll_reset(context).map(|_| None),
+    });
+    let Some(answer) = answered.await else { return };
+    let (mut head, body) = answer.into_parts();
+    set_headers(&mut head.headers, &body);
+    let is_empty = body.is_end_stream();
+    let Ok(stream) = respond.send_response(Response::from_parts(head, ()), is_empty) else {
+        return;
+    };
+    if !is_empty {
+        let mut sending = Sending { server, stream, share };
+        let sent = sending.body(body).await;
+        sending.conclude(&sent);
+    }
+}
+
+/// Sends one message and trailers that the client's window does not admit yet.
+pub(in crate::protocol) async fn send_late(
+    server: &Server,
+    stream: SendStream<Bytes>,
+    message: Bytes,
+    trailers: HeaderMap,
+    share: HeldShare,
+) {
+    let mut sending = Sending { server, stream, share };
+    let sent = match sending.data(message).await {
+        Ok(()) => sending.stream.send_trailers(trailers).map_err(Unsent::from),
+        Err(error) => Err(error),
+    };
+    sending.conclude(&sent);
+}
+
+/// Returns the time that a client has to send a request, and to fetch an answer.
+pub(in crate::protocol) fn patience(server: &Server) -> Duration {
+    Duration::from_secs(server.config.limits.request.into())
+}
+
+/// Adds the headers that HTTP demands and services leave out.
+fn set_headers(headers: &mut HeaderMap, body: &Body) {
+    if let Some(length) = body.size_hint().exact()
+        && !body.is_end_stream()
+    {
+        headers.entry(header::CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
+    }
+    // It is about a connection, and HTTP/2 knows no such header.
+    headers.remove(header::CONNECTION);
+    if let Some(date) = date::now() {
+        headers.entry(header::DATE).or_insert(date);
+    }
+}
+
+/// An answer whose head is sent.
+struct Sending<'s> {
+    server: &'s Server,
+    stream: SendStream<Bytes>,
+    share: HeldShare,
+}
+
+impl Sending<'_> {
+    async fn body(&mut self, mut body: Body) -> Result<(), Unsent> {
+        while let Some(frame) = poll_fn(|context| self.poll_frame(&mut body, context)).await {
+            match frame?.into_data() {
+                Ok(data) => self.data(data).await?,
+                Err(frame) => {
+                    let trailers = frame.into_trailers().unwrap_or_default();
+                    return Ok(self.stream.send_trailers(trailers)?);
+                }
+            }
+        }
+        Ok(self.stream.send_data(Bytes::new(), true)?)
+    }
+
+    /// Returns the next part of the answer, or an error once the client takes its request back.
+    fn poll_frame(
+        &mut self,
+        body: &mut Body,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Unsent>>> {
+        match Pin::new(body).poll_frame(context) {
+            Poll::Ready(frame) => Poll::Ready(frame.map(|frame| frame.map_err(|_| Unsent::Broken))),
+            Poll::Pending => self.stream.poll_reset(context).map(|_| Some(Err(Unsent::Broken))),
+        }
+    }
+
+    /// Sends one part of the answer, which the client has the time of a request to fetch.
+    async fn data(&mut self, data: Bytes) -> Result<(), Unsent> {
+        // A buffer grows by doubling.
+        if !self.share.set(held::STREAM + 2 * data.len()) {
+            return Err(Unsent::Heavy);
+        }
+        self.share.count_unsent(2 * data.len());
+        let patience = patience(self.server);
+        let sending = timeout(patience, send_data(data, &mut self.stream));
+        sending.await.map_err(|_| Unsent::Late)?
+    }
+
+    /// Resets the stream of an answer that is given up; `h2` would keep its end until it is fetched.
+    fn conclude(&mut self, sent: &Result<(), Unsent>) {
+        let reason = match sent {
+            Ok(()) => return,
+            Err(Unsent::Broken) => Reason::INTERNAL_ERROR,
+            Err(Unsent::Heavy) => Reason::ENHANCE_YOUR_CALM,
+            Err(Unsent::Late) => Reason::CANCEL,
+        };
+        if reason != Reason::INTERNAL_ERROR {
+            self.server.service.metrics.shed.increment();
+        }
+        self.stream.send_reset(reason);
+    }
+}
+
+/// Sends data as fast as the client's windows admit.
+async fn send_data(mut data: Bytes, stream: &mut SendStream<Bytes>) -> Result<(), Unsent> {
+    while !data.is_empty() {
+        stream.reserve_capacity(data.len());
+        let capacity = poll_fn(|context| stream.poll_capacity(context)).await;
+        let room = capacity.ok_or(Unsent::Broken)??;
+        let part = data.split_to(room.min(data.len()));
+        stream.send_data(part, false)?;
+    }
+    Ok(())
+}
+
+/// A request's body.
+struct Received {
+    body: RecvStream,
+    share: Option<HeldShare>,
+    arrived: usize,
+    /// Bytes that are still to come, by the request's `content-length`.
+    left: Option<u64>,
+    patience: Duration,
+    /// The time by which all of it has to be there, once it is waited for.
+    late: Option<Pin<Box<Sleep>>>,
+}
+
+impl Received {
+    fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let patience = self.patience;
+        self.late.get_or_insert_with(|| Box::pin(sleep(patience))).as_mut().poll(context)
+    }
+}
+
+impl hyper::body::Body for Received {
+    type Data = Bytes;
+    type Error = h2::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+        let Poll::Ready(data) = self.body.poll_data(context)? else {
+            ready!(self.poll_late(context));
+            return Poll::Ready(Some(Err(Reason::CANCEL.into())));
+        };
+        let Some(data) = data else { return Poll::Ready(None) };
+        // It was read, so the client may send more.
+        let _ = self.body.flow_control().release_capacity(data.len());
+        self.arrived += data.len();
+        self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
+        let arrived = self.arrived;
+        if self.share.as_mut().is_some_and(|share| !share.set(arrived)) {
+            return Poll::Ready(Some(Err(Reason::ENHANCE_YOUR_CALM.into())));
+        }
+        Poll::Ready(Some(Ok(Frame::data(data))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.is_end_stream() {
+            return SizeHint::with_exact(0);
+        }
+        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}

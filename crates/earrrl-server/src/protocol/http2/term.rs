@@ -1,0 +1,81 @@
+//! How long an HTTP/2 connection is served: to its deadline, its maximal age, or the server's end.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Context;
+use std::time::Duration;
+
+use tokio::time::{Sleep, sleep};
+
+use super::held::HeldBytes;
+use crate::connections::{Connection, Standing};
+use crate::server::Server;
+
+/// The remaining life of a connection.
+pub(super) struct Term<'s> {
+    held: Arc<HeldBytes>,
+    server: &'s Server,
+    age: Option<Pin<Box<Sleep>>>,
+    leaving: bool,
+}
+
+/// The next step with a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Serve on.
+    GoOn,
+    /// Send GOAWAY; requests under way are answered.
+    Farewell,
+    /// Close.
+    Close,
+}
+
+impl<'s> Term<'s> {
+    pub(super) fn new(held: Arc<HeldBytes>, server: &'s Server) -> Self {
+        let connection = held.connection();
+        // Up to a tenth more, so that clients don't all come back at once.
+        let spread = |age: Duration| age + age / 10 * (connection.id() % 16) as u32 / 16;
+        let age =
+            server.config.max_connection_age.map(|seconds| Duration::from_secs(seconds.into()));
+        let age = age.map(|age| Box::pin(sleep(spread(age))));
+        Self { held, server, age, leaving: false }
+    }
+
+    /// Returns true once GOAWAY is due or sent.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving
+    }
+
+    /// Returns the next step. To be called whenever the connection's task is about to wait.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+        let standing = self.connection().standing(context);
+        let waits = self.held.any_waits();
+        if self.leaving {
+            return match standing {
+                Standing::Overdue => Turn::Close,
+                // The answers of a connection that was asked to go are sent.
+                Standing::Good | Standing::Stopping => Turn::GoOn,
+            };
+        }
+        let aged = self.age.as_mut().is_some_and(|age| age.as_mut().poll(context).is_ready());
+        let refused = self.held.was_refused();
+        if standing == Standing::Good && !aged && !refused {
+            return Turn::GoOn;
+        }
+        if standing == Standing::Overdue {
+            self.server.service.metrics.shed.increment();
+        }
+        self.leaving = true;
+        match standing {
+            Standing::Overdue => self.connection().leave(),
+            _ if waits => self.connection().finish(),
+            Standing::Stopping => self.connection().leave(),
+            Standing::Good => self.connection().finish(),
+        }
+        Turn::Farewell
+    }
+
+    fn connection(&self) -> &Connection {
+        self.held.connection()
+    }
+}
