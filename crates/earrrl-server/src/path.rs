@@ -1,9 +1,14 @@
-//! Request paths in one form, so that no spelling of a path leads past the rules for it.
+//! Request paths in one form, so that no spelling of a path evades the rules for it.
 //!
 //! As RFC 3986, section 6.2.2, and nginx do: no query, escapes of unreserved characters decoded and
-//! all others in upper case, no dot segments, no doubled slashes.
+//! all others in upper case, no dot segments, no doubled slashes. Where servers disagree on a spelling,
+//! [`readings`] has the other forms.
+
+mod readings;
 
 use std::borrow::Cow;
+
+use readings::{Dots, MAX_LEN, Reading, is_ambiguous};
 
 /// How paths are compared, beyond what always holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,25 +19,39 @@ pub struct Paths {
     pub ignore_trailing_slash: bool,
     /// `/login;id=5` is `/login`.
     pub ignore_parameters: bool,
+    /// A path has every meaning that some server gives it; in its one form `%2F`, `%5C` and `\`
+    /// separate segments.
+    pub all_readings: bool,
+}
+
+/// The other readings of a path, beside its one form.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum OtherReadings {
+    /// None: all servers agree.
+    #[default]
+    None,
+    /// These, all different.
+    Some(Vec<Vec<u8>>),
+    /// Too long to try: the path may be any.
+    Any,
 }
 
 impl Paths {
+    /// All readings, and nothing that some servers ignore counts.
+    pub const TOLERANT: Self = Self {
+        ignore_case: true,
+        ignore_trailing_slash: true,
+        ignore_parameters: true,
+        all_readings: true,
+    };
+
     /// Returns the path of a request's target in its one form: of `http://host/path` the path.
     pub fn normalize(self, target: &[u8]) -> Cow<'_, [u8]> {
-        let path = without_origin(target);
-        let end = path.iter().position(|byte| matches!(byte, b'?' | b'#'));
-        let path = &path[..end.unwrap_or(path.len())];
+        let path = path_of(target);
         if self.is_normal(path) {
             return Cow::Borrowed(path);
         }
-        let mut path = self.unescape(path);
-        if path.starts_with('/') {
-            path = without_dots(&path);
-            if self.ignore_trailing_slash && path.len() > 1 && path.ends_with('/') {
-                path.pop();
-            }
-        }
-        Cow::Owned(path.into_bytes())
+        Cow::Owned(self.read(path, self.usual()))
     }
 
     /// Returns a configured path in its one form.
@@ -45,7 +64,36 @@ impl Paths {
         Self { ignore_trailing_slash: false, ..self }.normalize_text(prefix)
     }
 
-    /// Most paths need nothing done.
+    /// Returns the readings of a target beside its one form, where all of them count.
+    pub fn others(self, target: &[u8]) -> OtherReadings {
+        let path = path_of(target);
+        if !self.all_readings || !is_ambiguous(path) {
+            return OtherReadings::None;
+        }
+        if path.len() > MAX_LEN {
+            return OtherReadings::Any;
+        }
+        let usual = self.read(path, self.usual());
+        let mut others: Vec<Vec<u8>> = Vec::new();
+        for reading in readings::all() {
+            let other = self.read(path, reading);
+            if other != usual && !others.contains(&other) {
+                others.push(other);
+            }
+        }
+        if others.is_empty() { OtherReadings::None } else { OtherReadings::Some(others) }
+    }
+
+    fn usual(self) -> Reading {
+        Reading {
+            slash: self.all_readings,
+            backslash: self.all_readings,
+            drops_parameters: self.ignore_parameters,
+            dots: Dots::Merged,
+        }
+    }
+
+    /// Returns true if a path is in its one form, as most are.
     fn is_normal(self, path: &[u8]) -> bool {
         let mut previous = 0;
         for &byte in path {
@@ -53,6 +101,7 @@ impl Paths {
                 b'%' | ..=b' ' | 0x7f.. => false,
                 b'/' | b'.' if previous == b'/' => false,
                 b';' => !self.ignore_parameters,
+                b'\\' => !self.all_readings,
                 b'A'..=b'Z' => !self.ignore_case,
                 _ => true,
             };
@@ -64,10 +113,29 @@ impl Paths {
         !(self.ignore_trailing_slash && previous == b'/' && path.len() > 1)
     }
 
-    /// Each character in its one spelling: unreserved ones plain, those that a path can't hold
-    /// escaped.
-    fn unescape(self, path: &[u8]) -> String {
-        let mut plain = String::with_capacity(path.len());
+    fn read(self, path: &[u8], reading: Reading) -> Vec<u8> {
+        let undecoded;
+        let path = match reading.dots {
+            Dots::Undecoded if path.starts_with(b"/") => {
+                undecoded = resolve(path, Dots::Merged);
+                &undecoded
+            }
+            _ => path,
+        };
+        let mut path = self.unescape(path, reading);
+        if path.starts_with(b"/") {
+            path = resolve(&path, reading.dots);
+            if self.ignore_trailing_slash && path.len() > 1 && path.ends_with(b"/") {
+                path.pop();
+            }
+        }
+        path
+    }
+
+    /// Returns a path with each character in one spelling: unreserved ones plain, those that a path
+    /// can't hold escaped.
+    fn unescape(self, path: &[u8], reading: Reading) -> Vec<u8> {
+        let mut plain = Vec::with_capacity(path.len());
         let mut rest = path;
         let mut skipping = false;
         while let Some((&first, tail)) = rest.split_first() {
@@ -75,28 +143,38 @@ impl Paths {
             let decoded = escaped.and_then(hex);
             rest = if decoded.is_some() { &tail[2..] } else { tail };
             let byte = decoded.unwrap_or(first);
-            match byte {
-                b'/' if decoded.is_none() => skipping = false,
-                b';' if decoded.is_none() && self.ignore_parameters => skipping = true,
-                _ => {}
-            }
-            if !skipping {
+            let separates = match byte {
+                b'/' => decoded.is_none() || reading.slash,
+                b'\\' => reading.backslash,
+                _ => false,
+            };
+            skipping &= !separates;
+            skipping |= byte == b';' && decoded.is_none() && reading.drops_parameters;
+            if separates {
+                plain.push(b'/');
+            } else if !skipping {
                 self.push(byte, decoded.is_some(), &mut plain);
             }
         }
         plain
     }
 
-    fn push(self, byte: u8, was_escaped: bool, plain: &mut String) {
+    fn push(self, byte: u8, was_escaped: bool, plain: &mut Vec<u8>) {
         let unreserved = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
         let allowed = byte.is_ascii_graphic() && byte != b'%' && !was_escaped;
         if unreserved || allowed {
-            let byte = if self.ignore_case { byte.to_ascii_lowercase() } else { byte };
-            return plain.push(char::from(byte));
+            return plain.push(if self.ignore_case { byte.to_ascii_lowercase() } else { byte });
         }
-        let digit = |value: u8| char::from(b"0123456789ABCDEF"[usize::from(value & 15)]);
-        plain.extend(['%', digit(byte >> 4), digit(byte)]);
+        let digit = |value: u8| b"0123456789ABCDEF"[usize::from(value & 15)];
+        plain.extend([b'%', digit(byte >> 4), digit(byte)]);
     }
+}
+
+/// Returns the path of a target, without the query.
+fn path_of(target: &[u8]) -> &[u8] {
+    let path = without_origin(target);
+    let end = path.iter().position(|byte| matches!(byte, b'?' | b'#'));
+    &path[..end.unwrap_or(path.len())]
 }
 
 /// Returns an absolute target without its scheme and host.
@@ -119,25 +197,28 @@ fn hex(digits: [u8; 2]) -> Option<u8> {
     Some((high? * 16 + low?) as u8)
 }
 
-/// RFC 3986, section 5.2.4, with empty segments left out.
-fn without_dots(path: &str) -> String {
-    let mut kept: Vec<&str> = Vec::new();
+/// Returns a path, which begins with a slash, without doubled slashes, and with its dot segments
+/// resolved as RFC 3986, section 5.2.4, does, or as `dots` says.
+fn resolve(path: &[u8], dots: Dots) -> Vec<u8> {
+    let resolves = matches!(dots, Dots::Merged | Dots::Unmerged);
+    let mut kept: Vec<&[u8]> = Vec::new();
     let mut ends_in_slash = false;
-    for segment in path.split('/') {
-        ends_in_slash = matches!(segment, "" | "." | "..");
+    for segment in path[1..].split(|byte| *byte == b'/') {
+        ends_in_slash = segment.is_empty() || (resolves && matches!(segment, b"." | b".."));
         match segment {
-            "" | "." => {}
-            ".." => drop(kept.pop()),
+            b"." if resolves => {}
+            b".." if resolves => drop(kept.pop()),
+            b"" if dots != Dots::Unmerged => {}
             segment => kept.push(segment),
         }
     }
-    let mut path = String::with_capacity(path.len());
-    for segment in &kept {
-        path.push('/');
-        path.push_str(segment);
+    let mut path = Vec::with_capacity(path.len());
+    for segment in kept.iter().filter(|segment| !segment.is_empty()) {
+        path.push(b'/');
+        path.extend_from_slice(segment);
     }
-    if ends_in_slash || kept.is_empty() {
-        path.push('/');
+    if ends_in_slash || path.is_empty() {
+        path.push(b'/');
     }
     path
 }
@@ -148,10 +229,13 @@ mod tests {
 
     use super::*;
 
-    const PLAIN: Paths =
-        Paths { ignore_case: false, ignore_trailing_slash: false, ignore_parameters: false };
-    const ALL: Paths =
-        Paths { ignore_case: true, ignore_trailing_slash: true, ignore_parameters: true };
+    const PLAIN: Paths = Paths {
+        ignore_case: false,
+        ignore_trailing_slash: false,
+        ignore_parameters: false,
+        all_readings: false,
+    };
+    const ALL: Paths = Paths { all_readings: false, ..Paths::TOLERANT };
 
     #[test]
     fn every_spelling_of_a_path_is_one() {
@@ -193,6 +277,63 @@ mod tests {
         }
     }
 
+    /// All readings of a path, the one form first.
+    fn readings(path: &str) -> Vec<String> {
+        let others = match Paths::TOLERANT.others(path.as_bytes()) {
+            OtherReadings::Some(others) => others,
+            _ => Vec::new(),
+        };
+        let others = others.into_iter().map(|other| String::from_utf8(other).unwrap());
+        std::iter::once(Paths::TOLERANT.normalize_text(path)).chain(others).collect()
+    }
+
+    #[test]
+    fn a_path_has_each_reading_that_some_server_has() {
+        for spelling in [
+            "/login",
+            "/LOGIN/",
+            "//login",
+            "/x/../login",
+            "/x/..%2flogin",
+            "/x%2f..%2flogin",
+            "/x/%2e%2e/login",
+            "/x\\..\\login",
+            "/x%5c..%5clogin",
+            "\\login",
+            "/%5clogin",
+            "/x/..;a=b/login",
+            "/login;x=1",
+            "/;x/login",
+            "/x//../login",
+            "/x/y/..//../login",
+            "/login/./",
+            "/login/x/..",
+        ] {
+            let spelling = if spelling.starts_with('\\') {
+                format!("/x/..{spelling}")
+            } else {
+                spelling.into()
+            };
+            let readings = readings(&spelling);
+            assert!(readings.iter().any(|reading| reading == "/login"), "{spelling}: {readings:?}");
+        }
+        // A server that resolves nothing serves what is below `/login`.
+        assert!(readings("/login/../x").contains(&"/login/../x".to_owned()));
+        for plain in ["/login", "/a/b.c", "/Caf%C3%A9/", "/a%20b"] {
+            assert_eq!(readings(plain).len(), 1, "{plain}");
+        }
+    }
+
+    #[test]
+    fn readings_are_few_and_of_short_paths() {
+        let odd = "/a;x/..%2f%5c..\\b//../%2e%2e/c;y/.".repeat(200);
+        let OtherReadings::Some(others) = Paths::TOLERANT.others(odd.as_bytes()) else {
+            panic!("some")
+        };
+        assert!(others.len() < 32);
+        assert_eq!(Paths::TOLERANT.others(odd.repeat(2).as_bytes()), OtherReadings::Any);
+    }
+
     #[test]
     fn a_prefix_keeps_its_slash() {
         assert_eq!(ALL.normalize_prefix("//API/"), "/api/");
@@ -202,7 +343,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_normal_stays(path in "[/%.;a-cA-C0-9?é ]{0,24}") {
-            for paths in [PLAIN, ALL] {
+            for paths in [PLAIN, ALL, Paths::TOLERANT] {
                 let once = paths.normalize_text(&path);
                 prop_assert_eq!(paths.normalize_text(&once), once);
             }

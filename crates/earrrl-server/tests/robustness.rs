@@ -425,10 +425,6 @@ fn no_rules_any_more_must_be_meant() {
 fn no_spelling_of_a_path_or_method_leads_past_a_rule() {
     let server = TestServer::start(
         r#"
-        [attributes]
-        path_case = "insensitive"
-        trailing_slash = "ignore"
-        path_parameters = "ignore"
         [[rule]]
         name = "login"
         limit = "fixed-window 1/1h"
@@ -446,9 +442,19 @@ fn no_spelling_of_a_path_or_method_leads_past_a_rule() {
         );
         client.post("/v1/check", &body).json()["rule"].clone()
     };
-    for path in
-        ["/Login", "//login", "/login/", "/%6cogin", "/login;x", "/a/../login", "/login?a=b"]
-    {
+    for path in [
+        "/Login",
+        "//login",
+        "/login/",
+        "/%6cogin",
+        "/login;x",
+        "/a/../login",
+        "/login?a=b",
+        "/x%2f..%2flogin",
+        "/x\\\\..\\\\login",
+        "/x/..;a/login",
+        "/%5clogin",
+    ] {
         assert_eq!(ask(path, "post"), "login", "{path}");
     }
     for path in ["/api", "/API/", "/api//x", "/x/%2e%2E/api/y"] {
@@ -459,6 +465,29 @@ fn no_spelling_of_a_path_or_method_leads_past_a_rule() {
     assert_eq!(ask("/login", "GET"), serde_json::Value::Null);
     assert_eq!(server.server.service.metrics.unmatched.get(), 2);
     assert!(server.http().get("/metrics").body.contains("\nearrrl_unmatched_total 2\n"));
+}
+
+#[test]
+fn exact_paths_are_compared_as_they_are() {
+    let server = TestServer::start(
+        r#"
+        [attributes]
+        path_matching = "exact"
+        [[rule]]
+        name = "login"
+        limit = "fixed-window 1/1h"
+        match = { path = "/login" }
+        "#,
+    );
+    let mut client = server.http();
+    let mut ask = |path: &str| {
+        let body = format!(r#"{{"attributes":{{"client":"192.0.2.7","path":"{path}"}}}}"#);
+        client.post("/v1/check", &body).json()["rule"].clone()
+    };
+    for path in ["/Login", "/login/", "/x%2f..%2flogin", "/login;x"] {
+        assert_eq!(ask(path), serde_json::Value::Null, "{path}");
+    }
+    assert_eq!(ask("//login"), "login");
 }
 
 #[test]

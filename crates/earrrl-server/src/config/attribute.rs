@@ -54,7 +54,7 @@ enum ValuePattern {
 
 impl Condition {
     /// A single path, or with `*` at its end all that begin so.
-    pub(super) fn path(text: &str, paths: Paths) -> Result<Self, String> {
+    pub(crate) fn path(text: &str, paths: Paths) -> Result<Self, String> {
         let patterns = vec![ValuePattern::new("path", text, paths)?];
         Ok(Self { attribute: "path".to_owned(), patterns })
     }
@@ -251,19 +251,23 @@ impl KeyPart {
     }
 }
 
-/// The `[attributes]` table.
+/// Reads the `[attributes]` table: `path_matching` decides what the other settings are by default.
 pub(super) fn paths(file: &file::AttributesTable, problems: &mut Problems) -> Paths {
-    let mut choice = |name: &str, field: &file::Placed<String>, usual: &str, other: &str| {
-        let Some(field) = field else { return false };
-        if field.get_ref() != usual && field.get_ref() != other {
-            problems.add(field.span(), format!("{name}: expected \"{usual}\" or \"{other}\""));
-        }
-        field.get_ref() == other
-    };
+    let mut choice =
+        |name: &str, field: &file::Placed<String>, [off, on]: [&str; 2], usual: bool| {
+            let Some(field) = field else { return usual };
+            if field.get_ref() != off && field.get_ref() != on {
+                problems.add(field.span(), format!("{name}: expected \"{off}\" or \"{on}\""));
+            }
+            field.get_ref() == on
+        };
+    let tolerant = choice("path_matching", &file.path_matching, ["exact", "tolerant"], true);
+    let slash = ["keep", "ignore"];
     Paths {
-        ignore_case: choice("path_case", &file.path_case, "sensitive", "insensitive"),
-        ignore_trailing_slash: choice("trailing_slash", &file.trailing_slash, "keep", "ignore"),
-        ignore_parameters: choice("path_parameters", &file.path_parameters, "keep", "ignore"),
+        ignore_case: choice("path_case", &file.path_case, ["sensitive", "insensitive"], tolerant),
+        ignore_trailing_slash: choice("trailing_slash", &file.trailing_slash, slash, tolerant),
+        ignore_parameters: choice("path_parameters", &file.path_parameters, slash, tolerant),
+        all_readings: tolerant,
     }
 }
 

@@ -126,6 +126,7 @@ pub(super) struct ClientAddressTable {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct AttributesTable {
+    pub(super) path_matching: Placed<String>,
     pub(super) path_case: Placed<String>,
     pub(super) trailing_slash: Placed<String>,
     pub(super) path_parameters: Placed<String>,

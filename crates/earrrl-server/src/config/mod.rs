@@ -68,7 +68,7 @@ impl Default for Config {
             engine: EngineConfig::default(),
             capacity: DEFAULT_CAPACITY,
             client_address: ClientAddress::default(),
-            paths: Paths::default(),
+            paths: Paths::TOLERANT,
             deny_status: 429,
             no_rules: false,
             envoy: EnvoyConfig::default(),

@@ -88,7 +88,8 @@ fn the_nearest_path_has_its_cost() {
     let cost = |path: &[u8]| costs.iter().find(|(c, _)| c.holds(path)).map(|(_, cost)| *cost);
     assert_eq!(cost(b"/api/search"), Some("5.5".parse().unwrap()));
     assert_eq!(cost(b"/api/searches"), Some(Cost::from_units(2)));
-    assert_eq!(cost(b"/api"), None);
+    assert_eq!(cost(b"/api"), Some(Cost::from_units(2)), "as /api/");
+    assert_eq!(cost(b"/apis"), None);
 }
 
 mod redis {
@@ -390,6 +391,7 @@ fn every_mistake_says_what_would_be_right() {
         (address("trusted_proxies = [\"10.0.0.1\"]\nhops = 1"), "3:8:", "want one"),
         (address("hops = 17"), "2:8:", "from 0 to 16"),
         (address("ipv4_prefix = 33"), "2:15:", "from 0 to 32"),
+        (attributes("path_matching = \"lax\""), "2:17:", "\"exact\" or \"tolerant\""),
         (attributes("path_case = \"no\""), "2:13:", "\"sensitive\" or \"insensitive\""),
         (attributes("trailing_slash = \"strip\""), "2:18:", "\"keep\" or \"ignore\""),
         (attributes("path_parameters = \"drop\""), "2:19:", "\"keep\" or \"ignore\""),

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use crate::config::attribute::{Condition, KeyPart};
-use crate::path::Paths;
+use crate::path::{OtherReadings, Paths};
 use earrrl_tower::{ClientAddress, address};
 
 /// The largest number of attributes that a caller may name in one request.
@@ -29,16 +29,20 @@ pub type Attribute<'a> = (Cow<'a, str>, Cow<'a, [u8]>);
 #[derive(Debug, Default)]
 pub struct Attributes<'a> {
     pairs: SmallVec<[Attribute<'a>; 8]>,
+    other_paths: OtherReadings,
     client_key: Option<String>,
 }
 
 impl<'a> Attributes<'a> {
     /// Reads the attributes of a request.
     pub fn new(pairs: impl IntoIterator<Item = Attribute<'a>>, reading: &Reading) -> Self {
-        let mut attributes = Self { pairs: pairs.into_iter().collect(), client_key: None };
+        let mut attributes = Self { pairs: pairs.into_iter().collect(), ..Self::default() };
         for (name, value) in &mut attributes.pairs {
             match &**name {
-                "path" => normalize(value, reading.paths),
+                "path" => {
+                    attributes.other_paths = reading.paths.others(value);
+                    normalize(value, reading.paths);
+                }
                 "host" => normalize_host(value),
                 "method" if value.iter().any(u8::is_ascii_lowercase) => {
                     value.to_mut().make_ascii_uppercase();
@@ -61,9 +65,32 @@ impl<'a> Attributes<'a> {
         self.pairs.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
     }
 
-    /// Returns true if a condition holds; none holds of a missing attribute.
+    /// Returns true if a condition holds, of a path if it holds of any reading. None holds of a missing
+    /// attribute.
     pub fn meet(&self, condition: &Condition) -> bool {
-        self.get(&condition.attribute).is_some_and(|value| condition.holds(value))
+        let Some(value) = self.get(&condition.attribute) else { return false };
+        condition.holds(value)
+            || (condition.attribute == "path"
+                && self.paths().is_none_or(|mut paths| paths.any(|path| condition.holds(path))))
+    }
+
+    /// Returns the readings of the path; `None` where it may be any.
+    pub fn paths(&self) -> Option<impl Iterator<Item = &[u8]>> {
+        let others = match &self.other_paths {
+            OtherReadings::None => &[][..],
+            OtherReadings::Some(others) => others,
+            OtherReadings::Any => return None,
+        };
+        Some(self.get("path").into_iter().chain(others.iter().map(Vec::as_slice)))
+    }
+
+    /// Returns true if a condition holds, of a path if it holds of all readings: what exempts a client,
+    /// or gives it another limit, must not be one reading of many.
+    pub fn surely_meet(&self, condition: &Condition) -> bool {
+        let Some(value) = self.get(&condition.attribute) else { return false };
+        condition.holds(value)
+            && (condition.attribute != "path"
+                || self.paths().is_some_and(|mut paths| paths.all(|path| condition.holds(path))))
     }
 
     /// Returns a part of a key. A missing attribute is an empty part: all requests that lack it count
@@ -183,6 +210,24 @@ mod tests {
         let found = attributes(&[("path", "/a?b=c")], ClientAddress::default());
         assert_eq!(found.part(&KeyPart::Attribute("user".to_owned())), b"");
         assert_eq!(found.get("path"), Some(&b"/a"[..]));
+    }
+
+    /// `/x/..%2flogin` is `/login` to some servers, and a file below `/x` to others.
+    #[test]
+    fn an_ambiguous_path_meets_what_any_reading_meets_and_is_exempt_where_all_are() {
+        let reading = Reading { paths: Paths::TOLERANT, ..Reading::default() };
+        let of = |path: &'static str| {
+            Attributes::new([("path".into(), path.as_bytes().into())], &reading)
+        };
+        let login = Condition::path("/login", Paths::TOLERANT).unwrap();
+        let below_x = Condition::path("/x/*", Paths::TOLERANT).unwrap();
+        let both = of("/x/..%2flogin");
+        assert!(both.meet(&login) && both.meet(&below_x));
+        assert!(!both.surely_meet(&login) && !both.surely_meet(&below_x));
+        let plain = of("/LOGIN/");
+        assert!(plain.meet(&login) && plain.surely_meet(&login) && !plain.meet(&below_x));
+        let long = format!("/{}", "%2f".repeat(5000)).leak();
+        assert!(of(long).meet(&login) && !of(long).surely_meet(&login));
     }
 
     #[test]

@@ -318,8 +318,16 @@ impl ActiveRule {
         match &self.cost {
             CostSource::Fixed(cost) => *cost,
             CostSource::ByPath(costs) => {
-                let found = costs.iter().find(|(condition, _)| request.meet(condition));
-                found.map_or(Cost::ONE, |(_, cost)| *cost)
+                let cost = |path: &[u8]| {
+                    let found = costs.iter().find(|(condition, _)| condition.holds(path));
+                    found.map_or(Cost::ONE, |(_, cost)| *cost)
+                };
+                // Of the readings of a path, the one that costs most counts.
+                let most = match request.paths() {
+                    Some(paths) => paths.map(cost).max(),
+                    None => costs.iter().map(|(_, cost)| *cost).max(),
+                };
+                most.unwrap_or(Cost::ONE)
             }
             CostSource::Attribute(name) => {
                 let max = self.own.rule.max_cost();
@@ -334,12 +342,12 @@ impl ActiveRule {
         if let CostSource::Fixed(cost) = self.cost { cost } else { Cost::ONE }
     }
 
-    /// The limit for this request; `None` where the rule leaves it alone.
+    /// Returns the limit for this request; `None` where the rule exempts it.
     pub fn limit_for(&self, request: &Attributes<'_>) -> Option<&PreparedLimit> {
-        if self.exempt.iter().any(|condition| request.meet(condition)) {
+        if self.exempt.iter().any(|condition| request.surely_meet(condition)) {
             return None;
         }
-        let meets = |conditions: &[Condition]| conditions.iter().all(|c| request.meet(c));
+        let meets = |conditions: &[Condition]| conditions.iter().all(|c| request.surely_meet(c));
         let value = |name: &str| request.get(name);
         let special = self.index.find(value, |place| meets(&self.overrides[place].0));
         Some(special.map_or(&self.own, |place| &self.overrides[place].1))

@@ -31,8 +31,7 @@ impl Limiter {
     /// Its clients may log in 3 times, then every 1000 s.
     pub fn start(deny_status: u16) -> Self {
         let rules = "[[rule]]\nname = \"login\"\nlimit = \"gcra 0.001/s burst=3\"\nkey = \"client\"\n\
-                     match = { path = \"/login\", method = \"POST\" }\n\
-                     [attributes]\npath_parameters = \"ignore\"\n";
+                     match = { path = \"/login\", method = \"POST\" }\n";
         Self::start_with(deny_status, rules)
     }
 
@@ -247,7 +246,7 @@ const FORGERIES: [&str; 19] = [
 ];
 
 /// Other spellings of the one path that is limited.
-const SPELLINGS: [&str; 13] = [
+const SPELLINGS: [&str; 20] = [
     "/login?deny_status=200&path=/&method=GET&rule=other",
     "/login?/../other",
     "/login?a=%0d%0aX-Forwarded-Uri:%20/",
@@ -260,6 +259,13 @@ const SPELLINGS: [&str; 13] = [
     "/a/%2e%2e/login",
     "/%C3%A9/../login",
     "/login;x=1",
+    "/LOGIN",
+    "/login/",
+    "/x%2f..%2flogin",
+    "/x/..%2Flogin",
+    "/%5clogin",
+    "/x/..;a/login",
+    "/x/%2e%2e%2flogin",
     "http://other.example/login",
 ];
 
