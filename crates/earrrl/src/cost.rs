@@ -23,7 +23,7 @@ pub struct Cost(u128);
 impl Cost {
     /// Nothing: such a request is judged, and stores nothing.
     pub const ZERO: Self = Self(0);
-    /// What a plain request costs.
+    /// The cost of a plain request.
     pub const ONE: Self = Self::from_units(1);
     /// 10^18 units.
     pub const MAX: Self = Self::from_units(1_000_000_000_000_000_000);
@@ -52,7 +52,7 @@ impl Cost {
         if self.0 == Self::ONE.0 { 1.0 } else { count_as_f64(self.0) / 1e9 }
     }
 
-    /// Whether it is nothing.
+    /// Returns true if the cost is 0.
     #[inline]
     pub const fn is_zero(self) -> bool {
         self.0 == 0
@@ -70,7 +70,7 @@ impl core::ops::Add for Cost {
 impl FromStr for Cost {
     type Err = RuleError;
 
-    /// A decimal, with an optional fraction and exponent; exact.
+    /// Returns a decimal, with an optional fraction and exponent; exact.
     fn from_str(text: &str) -> Result<Self, RuleError> {
         let decimal = decimal::parse(text)
             .ok_or_else(|| RuleError::syntax(format!("`{text}` is not a decimal number ≥ 0")))?;
@@ -84,7 +84,7 @@ impl FromStr for Cost {
 impl TryFrom<f64> for Cost {
     type Error = RuleError;
 
-    /// The nearest whole number of billionths.
+    /// Returns the nearest whole number of billionths.
     fn try_from(units: f64) -> Result<Self, RuleError> {
         if !(0.0..=1e18).contains(&units) {
             return Err(RuleError::out_of_range(format!(
@@ -96,7 +96,7 @@ impl TryFrom<f64> for Cost {
 }
 
 impl fmt::Display for Cost {
-    /// The shortest exact decimal, without an exponent.
+    /// Returns the shortest exact decimal, without an exponent.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whole, fraction) = (self.0 / 1_000_000_000, self.0 % 1_000_000_000);
         if fraction == 0 {

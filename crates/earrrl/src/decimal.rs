@@ -36,7 +36,7 @@ fn exponent_of(text: &str) -> Option<i32> {
 }
 
 impl Decimal {
-    /// The value · 10^`places`, if that is a whole number that fits.
+    /// Returns the value · 10^`places`, if that is a whole number that fits.
     pub(crate) fn scaled(self, places: i32) -> Option<u128> {
         let exponent = self.exponent + places;
         let power = 10u128.checked_pow(exponent.unsigned_abs());

@@ -1,10 +1,10 @@
-//! What every decision answers, whatever the algorithm, the engine or the protocol.
+//! The answer to a request, the same for every algorithm, engine and protocol.
 
 use core::time::Duration;
 
 use crate::clock::Nanos;
 
-/// How long to wait: a time, or a wait that no time ends.
+/// A wait: a duration, or one that no time ends.
 ///
 /// ```
 /// use earrrl::Wait;
@@ -24,7 +24,7 @@ impl Wait {
     /// No wait at all.
     pub const NONE: Self = Self::For(Duration::ZERO);
 
-    /// The wait, or `None` for never.
+    /// Returns the wait, or `None` for never.
     pub const fn duration(self) -> Option<Duration> {
         match self {
             Self::For(duration) => Some(duration),
@@ -32,7 +32,7 @@ impl Wait {
         }
     }
 
-    /// A wait in nanoseconds; below zero is none.
+    /// Returns a wait of so many nanoseconds; zero for negative ones.
     pub(crate) fn from_nanos(nanos: i128) -> Self {
         Self::For(duration_from_nanos(nanos))
     }
@@ -52,7 +52,7 @@ pub(crate) fn duration_from_nanos(nanos: i128) -> Duration {
     }
 }
 
-/// What is done with a request that a rule does not allow.
+/// The treatment of a request that a rule does not allow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Action {
@@ -73,13 +73,13 @@ pub enum Action {
 }
 
 impl Action {
-    /// Whether a request over the limit is stopped. `Quarantine` and `Observe` only flag it.
+    /// Returns true if a request over the limit is stopped. `Quarantine` and `Observe` only flag it.
     pub const fn enforces(self) -> bool {
         matches!(self, Self::Deny | Self::ShadowBan | Self::Delay { .. })
     }
 }
 
-/// What became of a request: the `action` of an answer.
+/// The outcome of a request: the `action` of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Outcome {
@@ -127,7 +127,7 @@ impl Places {
     /// No place.
     pub const NONE: Self = Self(0);
 
-    /// Whether a place is among them.
+    /// Returns true if the place is in the set.
     #[inline]
     pub const fn contains(self, place: usize) -> bool {
         place < 64 && self.0 >> place & 1 == 1
@@ -141,17 +141,17 @@ impl Places {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of places.
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Whether there is none.
+    /// Returns true if there is no place.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The places, the lowest first.
+    /// Returns the places, the lowest first.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         let rest = |left: &u64| Some(left & (left - 1)).filter(|left| *left != 0);
         let first = Some(self.0).filter(|places| *places != 0);
@@ -179,20 +179,20 @@ impl core::fmt::Debug for Places {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Decision {
-    /// Whether the request is answered as allowed. Only [`Outcome::Deny`] is not.
+    /// True if the request is answered as allowed: whatever its outcome, but for [`Outcome::Deny`].
     pub allowed: bool,
     /// The time by which it was judged and stored, since the Unix epoch: what a refund names.
     pub at: Nanos,
-    /// What became of it. A dry run beside a rule that acts shows in [`over`](Self::over) alone,
-    /// neither here nor in the figures.
+    /// The outcome. A dry run beside a rule that acts shows in [`over`](Self::over) alone, neither here nor in
+    /// the figures.
     pub outcome: Outcome,
-    /// Which of the charges the figures below come from, by its place; 0 where there is one.
+    /// The place of the charge that the figures below are of; 0 if there is one charge.
     pub rule: usize,
     /// The measured rate; `None` for token-bucket and gcra, which measure none.
     pub rate: Option<f64>,
     /// The rate that the rule allows.
     pub limit: f64,
-    /// How many requests of cost 1 would be allowed now, one after the other.
+    /// The number of requests of cost 1 that would be allowed now, one after the other.
     pub remaining: u64,
     /// The least wait from which on the same request is allowed if nothing else is sent.
     /// [`Wait::NONE`] when every enforcing rule allows it (a shadow ban has a wait, though it is
@@ -200,21 +200,20 @@ pub struct Decision {
     pub retry_after: Wait,
     /// The wait until the client is as good as new, if nothing else is sent.
     pub reset_after: Duration,
-    /// How long to hold the request before serving it; zero unless the outcome is
-    /// [`Outcome::Delay`].
+    /// The time to hold the request before serving it; zero unless the outcome is [`Outcome::Delay`].
     pub delay: Duration,
     /// The charges that their own rule did not allow.
     pub over: Places,
 }
 
 impl Decision {
-    /// Whether the charge at this place was over its own rule's limit.
+    /// Returns true if the charge at this place was over its own rule's limit.
     #[inline]
     pub fn is_over(&self, place: usize) -> bool {
         self.over.contains(place)
     }
 
-    /// The answer of a single rule that denies what it does not allow.
+    /// Returns the answer of a single rule that denies what it does not allow.
     pub(crate) fn single(allowed: bool, at: Nanos, figures: Figures) -> Self {
         Self {
             allowed,
@@ -232,8 +231,7 @@ impl Decision {
     }
 }
 
-/// What a client needs to know of a decision under one rule, and no more: several times less work than all
-/// of it.
+/// The part of a decision under one rule that a client needs. It takes several times less work than all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Brief {
@@ -241,13 +239,13 @@ pub struct Brief {
     pub outcome: Outcome,
     /// As [`Decision::remaining`].
     pub remaining: u64,
-    /// How long to wait: where the request is allowed, before it is served, as [`Decision::delay`]; where
-    /// not, as [`Decision::retry_after`].
+    /// The wait: of an allowed request the time before it is served, as [`Decision::delay`]; of a denied one
+    /// [`Decision::retry_after`].
     pub wait: Wait,
 }
 
 impl Brief {
-    /// Whether the request is answered as allowed.
+    /// Returns true if the request is answered as allowed.
     #[inline]
     pub fn is_allowed(&self) -> bool {
         self.outcome != Outcome::Deny

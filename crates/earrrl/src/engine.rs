@@ -21,14 +21,14 @@ pub const MAX_CHARGES: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RuleId(pub u32);
 
-/// What a request asks of one client's share of one rule.
+/// One client's part of a request, under one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge<'a> {
     /// The rule.
     pub rule: RuleId,
     /// The client: any bytes.
     pub key: &'a [u8],
-    /// What the request costs.
+    /// The cost of the request.
     pub cost: Cost,
 }
 
@@ -57,9 +57,9 @@ pub trait Engine {
     /// answer the same verdict.
     fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide;
 
-    /// Checks one request at once, for who needs no figures where it is within its rule: then it is
-    /// charged, and the answer `true`. At `false` nothing was stored and nothing is known:
-    /// [`decide`](Engine::decide) is to be asked. An engine that cannot answer at once says no more.
+    /// Checks one request at once, for callers that need no figures if it is within its rule: then it is
+    /// charged, and the result is `true`. On `false` nothing was stored and nothing is known; the caller asks
+    /// [`decide`](Engine::decide). An engine that cannot answer at once always returns `false`.
     fn admit_at_once(&self, _charge: &Charge<'_>) -> bool {
         false
     }
@@ -111,7 +111,7 @@ impl<E: Engine + ?Sized> Engine for Arc<E> {
     }
 }
 
-/// Why an engine could not answer.
+/// An error of an engine that could not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EngineError {
@@ -121,7 +121,7 @@ pub enum EngineError {
     Charges(usize),
     /// An invalid rule, name or cost.
     Invalid(RuleError),
-    /// What keeps the states can't be reached, or has no memory left.
+    /// The store of the states can't be reached, or has no memory left.
     Unavailable(String),
 }
 
@@ -166,7 +166,8 @@ pub fn check_name(name: &str) -> Result<(), RuleError> {
     Err(RuleError::of_kind(RuleErrorKind::Name, problem).of("name"))
 }
 
-/// Whether they are as many as may be, and none is of the rule and key of another: nothing is to be merged.
+/// Returns true if the request needs no merging: at most [`MAX_CHARGES`] charges, no two with the same rule and
+/// key.
 #[cfg(feature = "std")]
 pub(crate) fn are_distinct(charges: &[Charge<'_>]) -> bool {
     let same = |a: &Charge<'_>, b: &Charge<'_>| a.rule == b.rule && a.key == b.key;
@@ -174,8 +175,8 @@ pub(crate) fn are_distinct(charges: &[Charge<'_>]) -> bool {
     (1..=MAX_CHARGES).contains(&charges.len()) && !charges.iter().enumerate().any(comes_again)
 }
 
-/// The charges with those of one rule and key added up, each with its place in `charges`, and
-/// every sum checked against its rule's `max_cost`.
+/// Returns the charges with those of one rule and key added up, each with its place in `charges`, and every sum
+/// checked against its rule's `max_cost`.
 ///
 /// # Errors
 /// A rule that is not known, and a sum above its rule's `max_cost`.

@@ -18,7 +18,7 @@ pub struct RuleError {
     message: String,
 }
 
-/// What is wrong, for programs that tell one error from another.
+/// The kind of an error, for programs that tell one from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RuleErrorKind {
@@ -35,7 +35,7 @@ pub enum RuleErrorKind {
 }
 
 impl RuleError {
-    /// An error of an engine's own: what it can't do, and what would be right, on one line.
+    /// Returns an error of an engine's own: what it can't do, and what would be right, on one line.
     pub fn new(message: String) -> Self {
         Self::of_kind(RuleErrorKind::Unsupported, message)
     }
@@ -52,27 +52,27 @@ impl RuleError {
         Self::of_kind(RuleErrorKind::OutOfRange, message)
     }
 
-    /// The same error, at a column (counted from 1, in characters) of the rule's text.
+    /// Returns the same error, at a column (counted from 1, in characters) of the rule's text.
     pub(crate) fn at(self, column: usize) -> Self {
         Self { column: Some(self.column.unwrap_or(column)), ..self }
     }
 
-    /// The same error, of the named field.
+    /// Returns the same error, of the named field.
     pub fn of(self, field: &str) -> Self {
         Self { message: alloc::format!("{field}: {}", self.message), ..self }
     }
 
-    /// What is wrong.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> RuleErrorKind {
         self.kind
     }
 
-    /// Where in the rule's text it stands: characters, counted from 1.
+    /// Returns the column of the error in the rule's text: characters, counted from 1.
     pub fn column(&self) -> Option<usize> {
         self.column
     }
 
-    /// What was wrong, and what would be right, without the column.
+    /// Returns the problem and what would be right, without the column.
     pub fn message(&self) -> &str {
         &self.message
     }

@@ -70,7 +70,7 @@ impl<'a> Word<'a> {
         self.error(format!("{} is not {what}", self.quoted()))
     }
 
-    /// The word for a message: short, and with nothing that a terminal would act on.
+    /// Returns the word for a message: short, and with nothing that a terminal would act on.
     pub(crate) fn quoted(&self) -> String {
         let shown: String = self.text.chars().take(40).flat_map(char::escape_debug).collect();
         format!("`{shown}`")
@@ -105,7 +105,7 @@ impl<'a> Words<'a> {
         Self { words, used: Vec::new(), end: text.trim_end().chars().count() + 1 }
     }
 
-    /// The next word by place.
+    /// Returns the next word by place.
     pub(crate) fn next(&mut self, expected: &str) -> Result<Word<'a>, RuleError> {
         if self.words.is_empty() {
             return Err(RuleError::syntax(expected.into()).at(self.end));
@@ -113,7 +113,7 @@ impl<'a> Words<'a> {
         Ok(self.words.remove(0))
     }
 
-    /// What is missing, at the option that may have been meant for it, or at the end.
+    /// Returns an error about a missing option, at the word that may have been meant for it or at the end.
     pub(crate) fn missing(&self, what: &str) -> RuleError {
         match self.words.iter().find(|word| word.text.contains('=')) {
             Some(word) => word.error(format!("expected {what}, got {}", word.quoted())),
@@ -128,7 +128,7 @@ impl<'a> Words<'a> {
         Ok((word, quota, window))
     }
 
-    /// The value of `name=value`, where it is given.
+    /// Returns the value of `name=value`, where it is given.
     pub(crate) fn option(&mut self, name: &'static str) -> Result<Option<Word<'a>>, RuleError> {
         self.used.push(name);
         let is_it = |word: &Word<'a>| word.split('=').is_some_and(|(key, _)| key.text == name);

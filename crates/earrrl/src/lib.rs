@@ -72,7 +72,7 @@ pub mod internal {
     #[cfg(feature = "std")]
     pub use crate::store::table_bytes;
 
-    /// The usual name of every algorithm.
+    /// Returns the usual name of every algorithm.
     pub fn algorithms() -> impl Iterator<Item = &'static str> {
         crate::Limit::NAMES.iter().filter_map(|names| names.first().copied())
     }

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-/// The known name, in lower case, that is nearest to a misspelt one, if any is near.
+/// Returns the known name, in lower case, that is nearest to a misspelt one, if any is near.
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wrong: Vec<char> = wrong.chars().take(40).map(|c| c.to_ascii_lowercase()).collect();
     let distance = |name: &str| distance(&wrong, &name.chars().collect::<Vec<_>>());
@@ -10,7 +10,7 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
     (distance <= 1 + name.len() / 4).then_some(name)
 }
 
-/// How many letters must be put in, left out, exchanged or swapped with their neighbour.
+/// Returns the number of letters that must be inserted, left out, replaced or swapped with their neighbour.
 fn distance(from: &[char], to: &[char]) -> usize {
     let mut rows: [Vec<usize>; 3] = core::array::from_fn(|_| (0..=to.len()).collect());
     for i in 1..=from.len() {

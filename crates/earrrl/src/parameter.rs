@@ -112,12 +112,12 @@ impl fmt::Display for Rate {
     }
 }
 
-/// A rate that [`Rate::new`] made: valid already, named where it is not.
+/// Returns a rate that [`Rate::new`] made: valid already, named where it is not.
 pub(crate) fn rate(field: &str, rate: Rate) -> Result<Rate, RuleError> {
     Rate::new(rate.amount, Duration::from_nanos(rate.per)).map_err(|error| error.of(field))
 }
 
-/// A half-life, a period or a window, in nanoseconds.
+/// Returns a half-life, a period or a window, in nanoseconds.
 pub(crate) fn span(field: &str, span: Duration) -> Result<u64, RuleError> {
     if span < SHORTEST || span > LONGEST {
         return Err(RuleError::out_of_range(format!(
@@ -128,7 +128,7 @@ pub(crate) fn span(field: &str, span: Duration) -> Result<u64, RuleError> {
     Ok(span.as_nanos() as u64)
 }
 
-/// A quota, a burst or a capacity: above zero.
+/// Returns a quota, a burst or a capacity: above zero.
 pub(crate) fn quota(field: &str, quota: Cost) -> Result<Cost, RuleError> {
     if quota.is_zero() {
         return Err(RuleError::out_of_range(format!("{quota} is not above 0")).of(field));
@@ -136,12 +136,12 @@ pub(crate) fn quota(field: &str, quota: Cost) -> Result<Cost, RuleError> {
     Ok(quota)
 }
 
-/// A count over a window, in units a second.
+/// Returns a count over a window, in units a second.
 pub(crate) fn per_second(billionths: u128, window: u64) -> f64 {
     count_as_f64(billionths) / window as f64
 }
 
-/// The whole units of an amount in billionths.
+/// Returns the whole units of an amount in billionths.
 pub(crate) fn whole_units(billionths: u128) -> u64 {
     u64::try_from(billionths / 1_000_000_000).unwrap_or(u64::MAX)
 }

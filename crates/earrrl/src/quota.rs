@@ -1,4 +1,4 @@
-//! What a limit is called in headers: units in seconds.
+//! The quota of a limit as headers have it: units in seconds.
 
 use crate::algorithm::Limit;
 
@@ -20,7 +20,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// The quota of a limit.
+    /// Returns the quota of a limit.
     pub fn of(limit: &Limit) -> Self {
         let (units, seconds) = limit.allowance();
         // What is whole must stay so, though it may come out of a division a little off.

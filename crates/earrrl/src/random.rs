@@ -5,7 +5,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// The stream of a seed.
+    /// Returns the stream of a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -18,12 +18,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`; 0 for a bound of 0.
+    /// Returns a number below `bound`; 0 for a bound of 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number in `[0, 1)`.
+    /// Returns a number in `[0, 1)`.
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }

@@ -33,17 +33,17 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The limit.
+    /// Returns the limit.
     pub fn limit(&self) -> &Limit {
         &self.limit
     }
 
-    /// What is done with a request over the limit; [`Action::Deny`] by default.
+    /// Sets the treatment of requests over the limit; [`Action::Deny`] by default.
     pub fn action(&self) -> Action {
         self.action
     }
 
-    /// The most that one request may cost; [`Cost::MAX`] by default.
+    /// Returns the most that one request may cost; [`Cost::MAX`] by default.
     pub fn max_cost(&self) -> Cost {
         self.max_cost
     }
@@ -72,7 +72,7 @@ impl Rule {
         Ok(Self { max_cost, ..self })
     }
 
-    /// The most bytes that its clients' states may take, where they are more than one time; as
+    /// Returns the most bytes that its clients' states may take, where they are more than one time; as
     /// [`Builder::max_bytes`](crate::Builder::max_bytes).
     pub fn max_bytes(&self) -> Option<usize> {
         self.max_bytes
@@ -88,7 +88,7 @@ impl Rule {
     /// ```
     ///
     /// # Errors
-    /// Where a state is one time: there the capacity says what they take.
+    /// Returns an error if a state is one time: there the capacity determines the bytes.
     pub fn with_max_bytes(self, bytes: usize) -> Result<Self, RuleError> {
         if self.limit.is_one_time() {
             let problem = format!("`{self}` keeps 22 bytes a client: its capacity bounds them");
@@ -97,7 +97,7 @@ impl Rule {
         Ok(Self { max_bytes: Some(bytes), ..self })
     }
 
-    /// The cost, if the rule accepts one so large.
+    /// Returns the cost, if the rule accepts one so large.
     ///
     /// # Errors
     /// A cost above [`Rule::max_cost`].
@@ -130,7 +130,7 @@ impl FromStr for Rule {
 }
 
 impl fmt::Display for Rule {
-    /// The rule's text, as it was written.
+    /// Returns the rule's text, as it was written.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.text)
     }

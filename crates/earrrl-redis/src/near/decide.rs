@@ -24,8 +24,7 @@ pub(crate) fn decide_here(
     given: Option<Nanos>,
 ) -> Option<Decision> {
     let [charge] = charges else { return several(shared, charges, mode, given) };
-    let lately = |lag| given.or_else(|| shared.clocks.clock.lately(lag));
-    let local = |lag| lately(lag).unwrap_or_else(|| shared.clocks.local());
+    let local = |_| given.unwrap_or_else(|| shared.clocks.local());
     let by_lease = |NearRule { rule, lag }: &NearRule, lease: &mut Lease, group: usize| {
         if mode != Mode::Check || given.is_some() {
             return None;

@@ -1,6 +1,7 @@
 //! The attributes of requests, as rules name and match them.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 
@@ -24,6 +25,13 @@ pub enum KeyPart {
     Attribute(String),
     /// A fixed text.
     Literal(String),
+}
+
+/// A value or network that a condition names, under which it can be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IndexKey<'a> {
+    Text(&'a str),
+    Network(IpNet),
 }
 
 /// A condition on an attribute: its value must match one of the patterns.
@@ -65,6 +73,21 @@ impl Condition {
     /// Returns true if the value matches.
     pub fn holds(&self, value: &[u8]) -> bool {
         self.patterns.iter().any(|pattern| pattern.matches(value))
+    }
+
+    /// Returns the values and networks that the condition names, or `None` if it also has a prefix of texts.
+    pub(super) fn index_keys(&self) -> Option<Vec<IndexKey<'_>>> {
+        self.patterns.iter().map(ValuePattern::index_key).collect()
+    }
+
+    /// Returns the number of values that meet the condition, if it names each of them.
+    pub fn count(&self) -> Option<usize> {
+        self.patterns.iter().all(ValuePattern::is_one_value).then_some(self.patterns.len())
+    }
+
+    /// Returns a value of the condition that every condition which [`covers`](Self::covers) it holds for.
+    pub(super) fn sample(&self) -> Option<String> {
+        self.patterns.first().map(ValuePattern::sample)
     }
 
     /// Returns true if every value that meets `other` meets this condition.
@@ -130,6 +153,29 @@ impl ValuePattern {
         }
     }
 
+    fn index_key(&self) -> Option<IndexKey<'_>> {
+        match self {
+            Self::Exact(text) => Some(IndexKey::Text(text)),
+            Self::Network(_, network) => Some(IndexKey::Network(*network)),
+            Self::Prefix(_) | Self::Below(_) => None,
+        }
+    }
+
+    fn is_one_value(&self) -> bool {
+        match self {
+            Self::Exact(_) => true,
+            Self::Network(_, network) => network.prefix_len() == network.max_prefix_len(),
+            Self::Prefix(_) | Self::Below(_) => false,
+        }
+    }
+
+    fn sample(&self) -> String {
+        match self {
+            Self::Exact(text) | Self::Prefix(text) | Self::Below(text) => text.clone(),
+            Self::Network(_, network) => network.network().to_string(),
+        }
+    }
+
     fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Network(_, own), Self::Network(_, other)) => own.contains(other),
@@ -149,13 +195,17 @@ impl ValuePattern {
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
             }
             Self::Network(_, network) => {
-                // The client may be a network: the prefix of an address, and its length.
-                let address = value.split(|byte| *byte == b'/').next().unwrap_or_default();
-                let address = str::from_utf8(address).ok().and_then(parse);
-                address.is_some_and(|address| network.contains(&address))
+                address(value).is_some_and(|address| network.contains(&address))
             }
         }
     }
+}
+
+/// Parses a client's address, or the first address of a client's network: a key has the prefix of an
+/// address that makes a client.
+pub(super) fn address(value: &[u8]) -> Option<IpAddr> {
+    let address = value.split(|byte| *byte == b'/').next().unwrap_or_default();
+    str::from_utf8(address).ok().and_then(parse)
 }
 
 fn no_path(text: &str) -> String {

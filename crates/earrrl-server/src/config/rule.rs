@@ -9,6 +9,7 @@ use toml::Spanned;
 
 use super::attribute::{Condition, KeyPart, conditions, key};
 use super::bounds::MAX_RULES;
+use super::condition_index::ConditionIndex;
 use super::problem::Problems;
 use super::suggest::nearest;
 use super::{file, value};
@@ -16,7 +17,9 @@ use crate::path::Paths;
 use earrrl_tower::Prefixes;
 
 /// The largest number of overrides of a rule.
-const MAX_OVERRIDES: usize = 1000;
+const MAX_OVERRIDES: usize = 100_000;
+/// The largest number of overrides of a rule that name no value or network: each is compared with every request.
+const MAX_COMPARED: usize = 1000;
 /// The bounds of `max_bytes`.
 const MAX_BYTES: RangeInclusive<u64> = 1_000_000..=1_000_000_000_000_000;
 const ACTIONS: [&str; 5] = ["deny", "shadow-ban", "quarantine", "delay", "observe"];
@@ -340,21 +343,39 @@ fn overrides(
         let count = file.overrides.len();
         problems.add(excess.key.span(), format!("{count} overrides; at most {MAX_OVERRIDES}"));
     }
-    let mut valid: Vec<Override> = Vec::with_capacity(file.overrides.len());
-    for entry in &file.overrides {
+    let mut valid: Vec<Override> = Vec::with_capacity(file.overrides.len().min(MAX_OVERRIDES));
+    let mut index = ConditionIndex::default();
+    for entry in file.overrides.iter().take(MAX_OVERRIDES) {
         let conditions = conditions("override", entry.key.get_ref(), paths, problems);
         if entry.key.get_ref().is_empty() {
             problems.add(entry.key.span(), "override: key says for whom, as { user = \"alice\" }");
-        } else if valid.iter().any(|before| before.is_for_all_of(&conditions)) {
+        } else if is_covered(&valid, &index, &conditions) {
             let why =
                 "override: one before it is for all of these, and the first counts; put it first";
             problems.add(entry.key.span(), why);
         }
         if let Some(rule) = limit(&entry.limit, action, max_cost, problems) {
+            index.add(valid.len(), &conditions);
             valid.push(Override { conditions, rule });
+        }
+        if index.compared() > MAX_COMPARED {
+            let why = format!("more than {MAX_COMPARED} overrides by prefixes alone");
+            problems.add(entry.key.span(), why);
+            break;
         }
     }
     valid
+}
+
+/// Returns true if one of the overrides is for all requests that meet the conditions.
+fn is_covered(valid: &[Override], index: &ConditionIndex, conditions: &[Condition]) -> bool {
+    let samples: Vec<_> =
+        conditions.iter().map(|one| (&one.attribute, one.sample().unwrap_or_default())).collect();
+    let value = |name: &str| {
+        let sample = samples.iter().find(|(attribute, _)| *attribute == name);
+        sample.map(|(_, value)| value.as_bytes())
+    };
+    index.find(value, |place| valid[place].is_for_all_of(conditions)).is_some()
 }
 
 /// Reports costs that exceed the limit, since the rule would deny every such request.

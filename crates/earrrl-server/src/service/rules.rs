@@ -11,11 +11,12 @@ use super::attributes::{Attributes, Reading};
 use super::key::{Key, join, split};
 use crate::config::Config;
 use crate::config::attribute::{Condition, KeyPart};
-use crate::config::rule::{CostSource, OnError, RuleConfig, action_name};
+use crate::config::condition_index::ConditionIndex;
+use crate::config::rule::{CostSource, OnError, Override, RuleConfig, action_name};
 use crate::engine::Engine;
 use crate::metrics::{Outcomes, RuleOutcomes};
 
-/// Clients that an override's table is meant for, at most.
+/// The most clients that an override's table is meant for.
 const OVERRIDE_CAPACITY: usize = 100_000;
 
 /// All rules in force. A reload makes a new set and exchanges the whole.
@@ -62,6 +63,8 @@ pub struct ActiveRule {
     cost: CostSource,
     exempt: Vec<Condition>,
     overrides: Vec<(Vec<Condition>, PreparedLimit)>,
+    /// The places of `overrides`, by their conditions.
+    index: ConditionIndex,
 }
 
 /// A limit that the engine knows.
@@ -96,10 +99,31 @@ impl<'a> Wanted<'a> {
         limits.extend(config.overrides.iter().map(|entry| {
             let conditions: String = entry.conditions.iter().map(Condition::canonical).collect();
             let name = hidden_name(names, &format!("{}\n{conditions}", config.name));
-            (name, &entry.rule, capacity.min(OVERRIDE_CAPACITY), config.consistency)
+            let capacity = capacity.min(clients_of(&config.key, &entry.conditions));
+            (name, &entry.rule, capacity, config.consistency)
         }));
         Self { config, capacity, limits }
     }
+}
+
+/// Returns the most clients that an override is for: those that its conditions name one by one, where they
+/// name every attribute of the rule's key.
+fn clients_of(key: &[KeyPart], conditions: &[Condition]) -> usize {
+    let of_part = |part: &KeyPart| match part {
+        KeyPart::Literal(_) => Some(1),
+        KeyPart::Attribute(name) => conditions.iter().find(|one| one.attribute == *name)?.count(),
+    };
+    let mut counts = key.iter().map(of_part);
+    let product = counts.try_fold(1_usize, |all, one| all.checked_mul(one?));
+    product.unwrap_or(OVERRIDE_CAPACITY).clamp(1, OVERRIDE_CAPACITY)
+}
+
+/// Indexes overrides by their conditions.
+fn index_of(overrides: &[Override]) -> ConditionIndex {
+    let mut index = ConditionIndex::default();
+    let each = overrides.iter().enumerate();
+    each.for_each(|(place, entry)| index.add(place, &entry.conditions));
+    index
 }
 
 /// The rules of a configuration before the engine knows them.
@@ -199,6 +223,7 @@ impl ActiveRule {
             overrides: (config.overrides.iter().zip(prepared))
                 .map(|(entry, prepared)| (entry.conditions.clone(), prepared))
                 .collect(),
+            index: index_of(&config.overrides),
             outcomes: outcomes.of_rule(&config.name),
             capacity: *capacity,
             on_error: config.on_error,
@@ -258,6 +283,7 @@ impl ActiveRule {
             cost: CostSource::Fixed(Cost::ONE),
             exempt: Vec::new(),
             overrides: Vec::new(),
+            index: ConditionIndex::default(),
         })
     }
 
@@ -322,8 +348,9 @@ impl ActiveRule {
             return None;
         }
         let meets = |conditions: &[Condition]| conditions.iter().all(|c| request.surely_meet(c));
-        let special = self.overrides.iter().find(|(conditions, _)| meets(conditions));
-        Some(special.map_or(&self.own, |(_, prepared)| prepared))
+        let value = |name: &str| request.get(name);
+        let special = self.index.find(value, |place| meets(&self.overrides[place].0));
+        Some(special.map_or(&self.own, |place| &self.overrides[place].1))
     }
 
     /// The limit for a client that is known by its key only.
@@ -337,17 +364,17 @@ impl ActiveRule {
 
     fn special_limit(&self, key: &[u8]) -> Option<&PreparedLimit> {
         let Some(values) = split(key, self.key.len()) else { return Some(&self.own) };
-        let meets = |condition: &Condition| {
-            let named =
-                |part: &KeyPart| matches!(part, KeyPart::Attribute(n) if *n == condition.attribute);
-            let place = self.key.iter().position(named);
-            place.is_some_and(|place| condition.holds(values[place]))
+        let value = |attribute: &str| {
+            let named = |part: &KeyPart| matches!(part, KeyPart::Attribute(n) if *n == attribute);
+            self.key.iter().position(named).map(|place| values[place])
         };
+        let meets = |one: &Condition| value(&one.attribute).is_some_and(|value| one.holds(value));
         if self.exempt.iter().any(meets) {
             return None;
         }
-        let special = self.overrides.iter().find(|(conditions, _)| conditions.iter().all(meets));
-        Some(special.map_or(&self.own, |(_, prepared)| prepared))
+        let holds = |place: usize| self.overrides[place].0.iter().all(meets);
+        let special = self.index.find(value, holds);
+        Some(special.map_or(&self.own, |place| &self.overrides[place].1))
     }
 }
 
@@ -365,6 +392,29 @@ fn hidden_name(taken: &HashSet<&str>, text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_override_has_room_for_the_clients_that_it_names() {
+        for (key, conditions, clients) in [
+            (r#""client""#, r#"client = "10.0.0.1""#, 1),
+            (r#""client""#, r#"client = ["10.0.0.1", "10.0.0.2"]"#, 2),
+            (r#""client""#, r#"client = "10.0.0.0/8""#, OVERRIDE_CAPACITY),
+            (r#""user""#, r#"user = "guest-*""#, OVERRIDE_CAPACITY),
+            (r#""user""#, r#""attribute:plan" = "pro""#, OVERRIDE_CAPACITY),
+            (r#"["user", "path"]"#, r#"user = ["a", "b"], path = ["/c", "/d"]"#, 4),
+            (r#"["user", "path"]"#, r#"user = "a""#, OVERRIDE_CAPACITY),
+        ] {
+            let limit = "limit = \"gcra 1/s burst=1\"";
+            let text = format!(
+                "[[rule]]\nname = \"r\"\n{limit}\nkey = {key}\n\
+                 [[rule.override]]\nkey = {{ {conditions} }}\n{limit}"
+            );
+            let config = Config::parse(&text, "f").unwrap();
+            let plan = Plan::new(&config);
+            let rooms: Vec<_> = plan.limits().map(|(_, _, room, _)| room).collect();
+            assert_eq!(rooms[1], clients, "{key} {conditions}");
+        }
+    }
 
     /// Servers of other versions have these names in their Redis.
     #[test]

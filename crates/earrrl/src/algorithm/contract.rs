@@ -1,4 +1,4 @@
-//! What an algorithm says of itself, and the frame of every decision: judging first, then storing.
+//! The contract of an algorithm, and the frame of every decision: judge first, then store.
 
 use alloc::string::String;
 use core::time::Duration;
@@ -18,14 +18,14 @@ use crate::grammar::Words;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(pub i128);
 
-/// What is kept of one client under some algorithm. "No state" is `None`, never a stored zero.
+/// The state of one client under an algorithm. "No state" is `None`, never a stored zero.
 pub trait ClientState: Sized {
-    /// The state as a word of the bounded [`table`](crate::table), where it is one time.
+    /// Returns the state as a word of the bounded [`table`](crate::table), where it is one time.
     fn word(&self) -> Option<i128> {
         None
     }
 
-    /// The state that such a word stands for; none where states are more than one time.
+    /// Returns the state that such a word stands for; `None` where states are more than one time.
     fn from_word(_word: i128) -> Option<Self> {
         None
     }
@@ -48,10 +48,10 @@ impl ClientState for Moment {
     }
 }
 
-/// One algorithm with its parameters, whole: its text, its figures, its steps. Every function is pure;
-/// `before` and `after` are the states before and after the request was stored.
+/// One algorithm with its parameters: its text, its figures, its steps. Every function is pure; `before` and
+/// `after` are the states before and after the request was stored.
 pub trait Algorithm: Sized {
-    /// What is kept of one client.
+    /// The state of one client.
     type State: ClientState;
 
     /// The names that a rule's text may begin with, the usual one first.
@@ -60,40 +60,40 @@ pub trait Algorithm: Sized {
     /// Rules with every option, small and large, fast and slow: engines are compared on them.
     const EXAMPLES: &'static [&'static str];
 
-    /// Whether a request can be held back until it is allowed: where the wait is known before it is
-    /// stored, and storing it queues the next one behind it.
+    /// True if a request can be held back until it is allowed: the wait is known before the request is stored,
+    /// and storing it makes the next one wait behind it.
     const CAN_DELAY: bool = false;
 
     /// Reads what follows the name in a rule's text.
     #[doc(hidden)]
     fn read(name: &str, words: &mut Words<'_>) -> Result<Self, RuleError>;
 
-    /// The rule's text, every option spelled out.
+    /// Returns the rule's text, every option spelled out.
     fn write(&self) -> String;
 
-    /// Whether denied attempts count.
+    /// Returns the policy: whether denied attempts count.
     fn policy(&self) -> Policy;
 
-    /// The rate allowed, in cost units per second.
+    /// Returns the rate allowed, in cost units per second.
     fn limit(&self) -> f64;
 
-    /// Units, and the seconds in which they are allowed, as headers say it; see [`Quota`](crate::Quota).
+    /// Returns units, and the seconds in which they are allowed, as headers report them; see
+    /// [`Quota`](crate::Quota).
     fn allowance(&self) -> (f64, f64);
 
-    /// How used units come back, which is what the window of a `RateLimit` header follows from.
+    /// Returns how used units come back, from which the window of a `RateLimit` header follows.
     fn replenishment(&self) -> Replenishment;
 
-    /// The most bytes that a busy client's state has on the heap.
+    /// Returns the most bytes that a busy client's state has on the heap.
     fn most_heap_bytes(&self) -> usize {
         0
     }
 
-    /// The state under this limit of a client that had `state` under `old`: its history, with the
+    /// Returns the state under this limit of a client that had `state` under `old`: its history, with the
     /// present rate or balance kept. None where nothing is left of it.
     fn convert(&self, old: &Self, state: Self::State, now: Nanos) -> Option<Self::State>;
 
-    /// Whether the states of clients under `old` are theirs under this limit as they are, so that
-    /// nothing need be converted.
+    /// Returns true if states under `old` mean the same under this limit, so that none needs conversion.
     fn keeps_states_of(&self, _old: &Self) -> bool {
         false
     }
@@ -101,13 +101,13 @@ pub trait Algorithm: Sized {
     /// Drops what `now` has put out of reach, so that the other functions see only what counts.
     fn advance(&self, state: Option<Self::State>, now: Nanos) -> Option<Self::State>;
 
-    /// Whether a request is allowed.
+    /// Returns true if the request is allowed.
     fn allows(&self, before: Option<&Self::State>, now: Nanos, cost: Cost) -> bool;
 
-    /// The state with the request stored in it. The cost is above zero.
+    /// Returns the state with the request stored in it. The cost is above zero.
     fn charge(&self, before: Option<Self::State>, now: Nanos, cost: Cost) -> Self::State;
 
-    /// The state with a request of `charged_at` taken out of it again; never below empty.
+    /// Returns the state with a request of `charged_at` taken out of it again; never below empty.
     fn refund(
         &self,
         state: Self::State,
@@ -116,26 +116,27 @@ pub trait Algorithm: Sized {
         cost: Cost,
     ) -> Option<Self::State>;
 
-    /// The estimate that is compared with the limit, where the algorithm measures one.
+    /// Returns the estimate that is compared with the limit, where the algorithm measures one.
     fn estimate(&self, _before: Option<&Self::State>, _now: Nanos, _cost: Cost) -> Option<f64> {
         None
     }
 
-    /// The cost counted after the decision, per second, where the algorithm counts one.
+    /// Returns the cost counted after the decision, per second, where the algorithm counts one.
     fn counted(&self, _after: Option<&Self::State>, _now: Nanos) -> Option<f64> {
         None
     }
 
-    /// How many requests of cost 1 would be allowed now, one after the other.
+    /// Returns the number of requests of cost 1 that would be allowed now, one after the other.
     fn remaining(&self, after: Option<&Self::State>, now: Nanos) -> u64;
 
-    /// The least wait from which on `cost` is allowed, if nothing else is sent.
+    /// Returns the least wait from which on `cost` is allowed, if nothing else is sent.
     fn retry_after(&self, after: Option<&Self::State>, now: Nanos, cost: Cost) -> Wait;
 
-    /// The wait until the client is as good as new.
+    /// Returns the wait until the client is as good as new.
     fn reset_after(&self, after: Option<&Self::State>, now: Nanos) -> Duration;
 
-    /// Where states are one time: the latest state of a client that is as good as new at `now`.
+    /// Returns the latest state of a client that is as good as new at `now`. Only limits whose state is one
+    /// time override it.
     fn idle(&self, _now: Nanos) -> Moment {
         Moment(i128::MIN)
     }
@@ -164,17 +165,17 @@ pub(crate) fn judge<A: Algorithm>(
     Judged { after, allowed, stores }
 }
 
-/// What [`judge`] found.
+/// The result of [`judge`].
 pub(crate) struct Judged<S> {
     /// The state afterwards.
     pub(crate) after: Option<S>,
     pub(crate) allowed: bool,
-    /// Whether the request was stored in it.
+    /// True if the request was stored in the state.
     #[cfg_attr(not(feature = "std"), expect(dead_code, reason = "only what keeps states asks"))]
     pub(crate) stores: bool,
 }
 
-/// As [`judge`], and everything there is to say about it.
+/// Judges and stores as [`judge`] does, and computes the figures.
 pub(super) fn decide<A: Algorithm>(
     algorithm: &A,
     state: Option<A::State>,
@@ -190,7 +191,7 @@ pub(super) fn decide<A: Algorithm>(
     (after, allowed, figures)
 }
 
-/// What there is to say of a decision, given the estimate before it and the state after it.
+/// Computes the figures of a decision from the estimate before it and the state after it.
 pub(crate) fn figures<A: Algorithm>(
     algorithm: &A,
     estimate: Option<f64>,

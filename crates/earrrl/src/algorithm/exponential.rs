@@ -52,7 +52,7 @@ pub struct Exponential {
 /// The last request that was stored, and the rate then, in cost per period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// When it was stored.
+    /// The time of the last request that was stored.
     pub at: Nanos,
     /// The average then, cost units a period.
     pub rate: f64,
@@ -79,17 +79,17 @@ impl Exponential {
         Self { policy, ..self }
     }
 
-    /// The most cost a period.
+    /// Returns the most cost a period.
     pub fn quota(&self) -> Cost {
         self.limit
     }
 
-    /// The averaging period.
+    /// Returns the averaging period.
     pub fn period(&self) -> Duration {
         Duration::from_nanos(self.period)
     }
 
-    /// The averaging period in nanoseconds.
+    /// Returns the averaging period in nanoseconds.
     #[doc(hidden)]
     pub fn period_nanos(&self) -> u64 {
         self.period
@@ -104,7 +104,7 @@ impl Exponential {
         now.get().saturating_sub(state.at.get()) as f64 / self.period as f64
     }
 
-    /// The rate that a request would measure, in cost per period.
+    /// Returns the rate that a request would measure, in cost per period.
     fn measure(&self, before: Option<&Measured>, now: Nanos, cost: f64) -> f64 {
         before.map_or(cost, |state| {
             average(self.periods_since(state, now), cost, state.rate).max(cost)
@@ -129,7 +129,7 @@ fn average(x: f64, cost: f64, rate: f64) -> f64 {
     gone * cost / x + kept
 }
 
-/// The least x with `average(x, cost, rate) ≤ most`, for cost ≤ most. The average falls and is convex:
+/// Returns the least x with `average(x, cost, rate) ≤ most`, for cost ≤ most. The average falls and is convex:
 /// Newton's steps from the left come ever closer, and never pass.
 fn least_wait(cost: f64, rate: f64, most: f64) -> f64 {
     let mut x = ln(rate / most).max(0.0);
@@ -143,7 +143,7 @@ fn least_wait(cost: f64, rate: f64, most: f64) -> f64 {
     x
 }
 
-/// The derivative of [`average`] in x.
+/// Returns the derivative of [`average`] in x.
 fn slope(x: f64, cost: f64, rate: f64) -> f64 {
     let e = exp(-x);
     let spread = if x < 1e-4 { -0.5 + x / 3.0 } else { (e * (x + 1.0) - 1.0) / (x * x) };
@@ -185,7 +185,7 @@ impl Algorithm for Exponential {
         Replenishment::Steady
     }
 
-    /// The present rate stays.
+    /// Returns the present rate stays.
     fn convert(&self, old: &Self, state: Measured, now: Nanos) -> Option<Measured> {
         let decayed = state.rate * exp(-old.periods_since(&state, now));
         Some(Measured { at: now, rate: decayed * (self.period as f64 / old.period as f64) })
@@ -255,7 +255,7 @@ impl Algorithm for Exponential {
 }
 
 impl Exponential {
-    /// The least wait at which the measure itself allows: the solution, but for the last digits.
+    /// Returns the least wait at which the measure itself allows: the solution, but for the last digits.
     fn settle(&self, state: &Measured, now: Nanos, cost: f64, wait: i128) -> i128 {
         let since = i128::from(now.get().saturating_sub(state.at.get()));
         let allows = |wait: i128| {

@@ -80,7 +80,7 @@ impl Algorithm for FixedWindow {
         Replenishment::AtWindowEnd
     }
 
-    /// The count goes on in the present window.
+    /// Keeps the count, in the present window.
     fn convert(&self, old: &Self, state: Count, now: Nanos) -> Option<Count> {
         let state = old.advance(Some(state), now)?;
         Some(Count { window: self.terms.index(now), ..state })

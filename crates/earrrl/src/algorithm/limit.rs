@@ -17,7 +17,7 @@ use crate::error::RuleError;
 use crate::grammar::{self, Word, Words};
 
 impl Limit {
-    /// Judges a request, then does what `mode` says. The whole of a rate limiter, as a function.
+    /// Judges a request and stores it as `mode` requires: the whole of a rate limiter, as a function.
     ///
     /// ```
     /// use earrrl::{Cost, Limit, Mode, Nanos, Rule};
@@ -38,7 +38,8 @@ impl Limit {
         (state, Decision::single(allowed, now, figures))
     }
 
-    /// As [`Limit::decide`]: the state, the verdict, and the figures whatever the verdict.
+    /// Judges and stores as [`Limit::decide`] does, and returns the state, the verdict, and the figures
+    /// whatever the verdict.
     pub fn step(
         &self,
         state: Option<State>,
@@ -49,14 +50,14 @@ impl Limit {
         each!(self, limit => step(limit, state, now, cost, mode))
     }
 
-    /// As [`Limit::decide`] on a state in its place, the verdict only: several times as fast.
+    /// Judges and stores as [`Limit::decide`] does on a state in its place, and returns the verdict only:
+    /// several times as fast.
     #[inline]
     pub fn admit(&self, state: &mut Option<State>, now: Nanos, cost: Cost, mode: Mode) -> bool {
         each!(self, limit => admit(limit, state, now, cost, mode))
     }
 
-    /// Whether a request is allowed; nothing is stored. The state comes back without what no longer
-    /// counts.
+    /// Returns true if a request is allowed, without storing it, and the state without what no longer counts.
     #[cfg(feature = "std")]
     #[inline]
     pub(crate) fn allows(
@@ -68,8 +69,8 @@ impl Limit {
         each!(self, limit => allows(limit, state, now, cost))
     }
 
-    /// Whether a client may send one more request, and its rate, in units per second. The state is
-    /// left without what no longer counts.
+    /// Returns true if a client may send one more request, and its rate in units per second. Drops from the
+    /// state what no longer counts.
     #[cfg(feature = "std")]
     pub(crate) fn standing(&self, state: &mut Option<State>, now: Nanos) -> (bool, f64) {
         each!(self, limit => standing(limit, state, now))
@@ -88,13 +89,13 @@ impl Limit {
         each!(self, limit => refund(limit, state?, now, charged_at, cost))
     }
 
-    /// Whether denied attempts count.
+    /// Returns the policy: whether denied attempts count.
     #[inline]
     pub fn policy(&self) -> Policy {
         each!(self, limit => limit.policy())
     }
 
-    /// The rate allowed, in cost units per second.
+    /// Returns the rate allowed, in cost units per second.
     pub fn per_second(&self) -> f64 {
         each!(self, limit => limit.limit())
     }
@@ -104,14 +105,14 @@ impl Limit {
         each!(self, limit => limit.allowance())
     }
 
-    /// How used units come back.
+    /// Returns how used units come back.
     pub fn replenishment(&self) -> Replenishment {
         each!(self, limit => limit.replenishment())
     }
 
-    /// How far the instant that a request is stored at may lag behind the present one: a 128th of the time in
-    /// which the rule forgets, what it takes to refill a bucket or the averaging period. Not at all
-    /// where states are larger.
+    /// Returns the most by which the instant of a stored request may lag behind the present one: a 128th of the
+    /// time in which the rule forgets (the time that refills a bucket, or the averaging period), and zero where
+    /// the state is more than one time.
     #[cfg(feature = "std")]
     pub fn lag(&self) -> Duration {
         if !self.is_one_time() {
@@ -121,8 +122,8 @@ impl Limit {
         Duration::try_from_secs_f64(forgets_in / 128.0).unwrap_or(Duration::MAX)
     }
 
-    /// When the last request was stored, where a refund must name it to find it and `state` tells: a
-    /// refund without a time takes that one back. None elsewhere: that is as good as now.
+    /// Returns the time of the last stored request, if a refund must name it to find the request. A refund
+    /// without a time takes that request back; where this is `None`, the present time does as well.
     pub fn last_charge(&self, state: Option<&State>) -> Option<Nanos> {
         match state? {
             State::SlidingLog(tally) => tally.newest().map(Nanos::new),
@@ -130,34 +131,34 @@ impl Limit {
         }
     }
 
-    /// Whether a request can be held back until it is allowed; see [`Algorithm::CAN_DELAY`].
+    /// Returns true if a request can be held back until it is allowed; see [`Algorithm::CAN_DELAY`].
     pub fn can_delay(&self) -> bool {
         each!(self, limit => can_delay(limit))
     }
 
-    /// Whether a client's state is one time, and so fits the bounded table.
+    /// Returns true if a client's state is one time, and so fits the bounded table.
     #[inline]
     pub fn is_one_time(&self) -> bool {
         each!(self, limit => state_of(limit, 0)).is_some()
     }
 
-    /// The most bytes that a busy client's state takes, with what it has on the heap.
+    /// Returns the most bytes that a busy client's state takes, with what it has on the heap.
     pub fn state_bytes(&self) -> usize {
         size_of::<State>() + each!(self, limit => limit.most_heap_bytes())
     }
 
-    /// The rule's text, every option spelled out.
+    /// Returns the rule's text, every option spelled out.
     pub(crate) fn text(&self) -> String {
         each!(self, limit => limit.write())
     }
 
-    /// The state that a word of the table stands for.
+    /// Returns the state that a word of the table stands for.
     #[cfg(feature = "std")]
     pub(crate) fn state_of(&self, word: i128) -> Option<State> {
         each!(self, limit => state_of(limit, word))
     }
 
-    /// The word up to which a client is as good as new.
+    /// Returns the word up to which a client is as good as new.
     #[cfg(feature = "std")]
     pub(crate) fn idle(&self, now: Nanos) -> i128 {
         each!(self, limit => limit.idle(now)).0

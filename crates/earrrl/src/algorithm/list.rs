@@ -1,5 +1,5 @@
-//! What the one list of algorithms makes: [`Limit`](super::Limit), [`State`](super::State), and the
-//! only dispatch over them.
+//! The macro that makes [`Limit`](super::Limit), [`State`](super::State) and the only dispatch over algorithms
+//! from one list.
 
 /// From `Type module` for each algorithm.
 macro_rules! algorithms {
@@ -79,9 +79,9 @@ macro_rules! algorithms {
                 None
             }
 
-            /// The state under this limit of a client that had `state` under `old`: its history, with
-            /// the present rate or balance kept where half-life, period, refill or capacity change.
-            /// None where the algorithm is another.
+            /// Returns the state under this limit of a client that had `state` under `old`: its history, with
+            /// the present rate or balance kept where half-life, period, refill or capacity change. None where
+            /// the algorithm is another.
             pub fn convert(&self, old: &Self, state: State, now: Nanos) -> Option<State> {
                 match (self, old, state) {
                     $(
@@ -96,7 +96,7 @@ macro_rules! algorithms {
                 }
             }
 
-            /// Whether nothing need be converted; see [`Algorithm::keeps_states_of`].
+            /// Returns true if no state needs conversion; see [`Algorithm::keeps_states_of`].
             #[cfg(feature = "std")]
             pub(crate) fn keeps_states_of(&self, old: &Self) -> bool {
                 match (self, old) {
@@ -105,7 +105,7 @@ macro_rules! algorithms {
                 }
             }
 
-            /// Whether it is the same algorithm with other parameters, perhaps.
+            /// Returns true if both have the same algorithm, with whatever parameters.
             #[cfg(feature = "std")]
             pub(crate) fn is_of_the_algorithm_of(&self, other: &Self) -> bool {
                 core::mem::discriminant(self) == core::mem::discriminant(other)
@@ -121,7 +121,7 @@ macro_rules! algorithms {
         }
 
         impl State {
-            /// The state as a word of the table, where it is one time.
+            /// Returns the state as a word of the table, where it is one time.
             #[cfg(feature = "std")]
             pub(crate) fn word(&self) -> Option<i128> {
                 match self {
@@ -137,10 +137,10 @@ macro_rules! algorithms {
             }
         }
 
-        /// What a sister crate does with each algorithm: one that it forgets does not compile.
+        /// An operation of a sister crate on each algorithm. An algorithm that it forgets is a compile error.
         #[doc(hidden)]
         pub trait Visitor<'a> {
-            /// What comes of it.
+            /// The result of the operation.
             type Out;
             $(
                 #[allow(missing_docs)]
@@ -156,9 +156,9 @@ use super::contract::Algorithm;
 
 /// An algorithm whose state has its place in `S`, the states of all algorithms.
 pub(super) trait Stored<S>: Algorithm {
-    /// The state as any state.
+    /// Returns the state as any state.
     fn wrap(state: Self::State) -> S;
 
-    /// The state of this algorithm; a state of another one is none.
+    /// Returns the state of this algorithm; `None` for a state of another one.
     fn open(state: S) -> Option<Self::State>;
 }

@@ -1,6 +1,6 @@
-//! What is stored of a request, and whether it is.
+//! Rules for storing requests: policies and modes.
 
-/// Whether denied attempts count.
+/// The rule for denied attempts: they count, or they do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// Every attempt is stored: a client that keeps hammering stays out.
@@ -19,10 +19,10 @@ impl Policy {
     }
 }
 
-/// What is asked of a decision.
+/// The kind of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Judge, then store as the limit's [`Policy`] says: strict always, leaky if allowed.
+    /// Judge, then store as the limit's [`Policy`] requires: strict always, leaky if allowed.
     Check,
     /// Judge as a check does, then store whatever the verdict: for costs known only afterwards.
     /// A bucket goes into debt, and windows and logs count beyond their quota.

@@ -64,7 +64,7 @@ pub struct RecentAverage {
     reset: i128,
 }
 
-/// How the averaging time was given: `period = half-life / ln 2`.
+/// The averaging time as it was given; `period = half-life / ln 2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Averaging {
     /// The time in which the past comes to count half.
@@ -120,22 +120,22 @@ impl RecentAverage {
         Self { policy, ..self }
     }
 
-    /// The rate allowed.
+    /// Returns the rate allowed.
     pub fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// The averaging time, as it was given.
+    /// Returns the averaging time, as it was given.
     pub fn averaging(&self) -> Averaging {
         self.averaging
     }
 
-    /// The e-folding time `1/λ` in seconds: half-life / ln 2.
+    /// Returns the e-folding time `1/λ` in seconds: half-life / ln 2.
     pub fn period_secs(&self) -> f64 {
         self.period_secs
     }
 
-    /// How many requests of cost 1 pass at once from idle, less one: `B = L/λ`.
+    /// Returns the number of requests of cost 1 that pass at once from idle, less one: `B = L/λ`.
     pub fn burst(&self) -> f64 {
         self.rate.per_second_f64() * self.period_secs
     }
@@ -147,7 +147,7 @@ impl RecentAverage {
         Moment(a.0.max(b.0) + round_to_ticks(softplus_of_cells(apart) * self.period_ticks))
     }
 
-    /// The state of a client that sent `cost` at `now` and nothing else.
+    /// Returns the state of a client that sent `cost` at `now` and nothing else.
     #[inline]
     fn alone(&self, now: Nanos, cost: Cost) -> Moment {
         let now = ticks(now);
@@ -160,13 +160,13 @@ impl RecentAverage {
         Moment(now + (ln(cost.as_f64()) * self.period_ticks) as i128)
     }
 
-    /// The state in which a client's count is `count` at `now`: none at or below 0, 1e30 at most.
+    /// Returns the state in which a client's count is `count` at `now`: none at or below 0, 1e30 at most.
     pub fn state_with_count(&self, count: f64, now: Nanos) -> Option<Moment> {
         let age = || (ln(count.min(1e30)) * self.period_ticks) as i128;
         (count > 0.0).then(|| Moment(ticks(now) + age()))
     }
 
-    /// The decayed count `N` at `now`.
+    /// Returns the decayed count `N` at `now`.
     pub fn count(&self, state: Option<&Moment>, now: Nanos) -> f64 {
         state.map_or(0.0, |v| exp(ticks_as_f64(v.0 - ticks(now)) * self.lambda))
     }
@@ -247,13 +247,13 @@ impl Algorithm for RecentAverage {
         Replenishment::Steady
     }
 
-    /// The present rate stays; none where nothing is left of it.
+    /// Keeps the present rate; `None` if nothing is left of it.
     fn convert(&self, old: &Self, v: Moment, now: Nanos) -> Option<Moment> {
         let rate = old.count(Some(&v), now) / old.period_secs;
         self.state_with_count(rate * self.period_secs, now)
     }
 
-    /// A state is a time of decay, whatever the rate.
+    /// Returns true if the periods agree: a state is a time of decay, whatever the rate.
     fn keeps_states_of(&self, old: &Self) -> bool {
         self.period_secs == old.period_secs
     }
@@ -302,7 +302,7 @@ impl Algorithm for RecentAverage {
         duration_from_nanos(div_ceil(left, TICKS_PER_NANO))
     }
 
-    /// Where the rate is a hundredth of the limit.
+    /// Returns the state at which the rate is a hundredth of the limit.
     #[inline]
     fn idle(&self, now: Nanos) -> Moment {
         Moment(ticks(now) - self.reset)

@@ -60,7 +60,9 @@ impl SlidingCounter {
         Ok(Self { terms: Windowed::new(quota, window)? })
     }
 
-    /// What is left of the window that is judged by: `w - e`, the stored one where that is later.
+    /// Returns the time left of the window that is judged by, `w - e`; of the stored window if that is later. A
+    /// request that read its clock before the edge may come after one that read it behind the edge: it is
+    /// judged as at the edge, with the last window's full weight.
     ///
     /// A request that read its clock before the edge may come after one that read it behind: it is
     /// judged as at the edge, with the last window's full weight.
@@ -79,7 +81,7 @@ impl SlidingCounter {
         faded.unwrap_or(u128::MAX).saturating_add(counts.current)
     }
 
-    /// How much of a window must be left, at most, for `faded·left ≤ room·window`.
+    /// Returns the most time of a window that may be left for `faded·left ≤ room·window`.
     fn left_for(&self, faded: u128, room: u128) -> i128 {
         let left = mul_div_floor(room, u128::from(self.terms.window), faded);
         left.and_then(|left| i128::try_from(left).ok())
@@ -113,7 +115,7 @@ impl Algorithm for SlidingCounter {
         Replenishment::Steady
     }
 
-    /// The sum goes on in the present window.
+    /// Keeps the sum, in the present window.
     fn convert(&self, old: &Self, state: Counts, now: Nanos) -> Option<Counts> {
         let state = old.advance(Some(state), now)?;
         if old.terms.window == self.terms.window {

@@ -70,13 +70,13 @@ impl SlidingLog {
         (self.max_entries - 1) / 2
     }
 
-    /// The cell whose requests share an entry in a log of more: whole microseconds. A window touches
+    /// Returns the cell whose requests share an entry in a log of more: whole microseconds. A window touches
     /// one cell more than it spans.
     pub fn grain(&self) -> Duration {
         Duration::from_nanos(self.grain_nanos())
     }
 
-    /// The cell in nanoseconds.
+    /// Returns the cell in nanoseconds.
     #[doc(hidden)]
     pub fn grain_nanos(&self) -> u64 {
         match (self.max_entries - 1 - self.exact_entries()) as u64 {
@@ -89,7 +89,7 @@ impl SlidingLog {
         log.entries().len() >= self.exact_entries()
     }
 
-    /// The first instant that still counts at `now`: the window is open at its start.
+    /// Returns the first instant that still counts at `now`: the window is open at its start.
     fn start(&self, now: Nanos) -> u64 {
         now.get().saturating_add(1).saturating_sub(self.terms.window)
     }

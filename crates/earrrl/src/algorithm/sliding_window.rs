@@ -21,7 +21,7 @@ use crate::grammar::Words;
 const MOST: u64 = 10_000;
 const DEFAULT_MOST: u64 = 60;
 
-/// Which sub-windows count.
+/// The sub-windows that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Edge {
     /// The present one and the `k` before it: never over the quota in any window.
@@ -77,7 +77,7 @@ impl SlidingWindow {
         Ok(Self { sub_windows, ..self })
     }
 
-    /// Which sub-windows count: harsh by default.
+    /// Sets the sub-windows that count; harsh by default.
     pub fn with_edge(self, edge: Edge) -> Self {
         Self { edge, ..self }
     }
@@ -87,12 +87,12 @@ impl SlidingWindow {
         self.sub_windows
     }
 
-    /// Which sub-windows count.
+    /// Returns the sub-windows that count.
     pub fn edge(&self) -> Edge {
         self.edge
     }
 
-    /// The sub-window of an instant: `⌊now·k/w⌋`.
+    /// Returns the sub-window of an instant: `⌊now·k/w⌋`.
     fn slot(&self, now: Nanos) -> u64 {
         (u128::from(now.get()) * u128::from(self.sub_windows) / u128::from(self.terms.window))
             as u64
@@ -108,7 +108,7 @@ impl SlidingWindow {
         self.start(u128::from(slot) + u128::from(self.lifetime())) as i128 - i128::from(now.get())
     }
 
-    /// The first instant of a sub-window: the least that `slot` sends there.
+    /// Returns the first instant of a sub-window: the least that `slot` sends there.
     fn start(&self, slot: u128) -> u128 {
         (slot * u128::from(self.terms.window)).div_ceil(u128::from(self.sub_windows))
     }

@@ -13,7 +13,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// A tally of entries in ascending order of slots.
+    /// Returns a tally of entries in ascending order of slots.
     pub fn from_entries(entries: impl IntoIterator<Item = (u64, u128)>) -> Self {
         let mut tally = Self::default();
         for (slot, cost) in entries {
@@ -27,12 +27,12 @@ impl Tally {
         self.entries.iter().copied()
     }
 
-    /// The cost of all entries.
+    /// Returns the cost of all entries.
     pub fn sum(&self) -> u128 {
         self.sum
     }
 
-    /// The latest slot.
+    /// Returns the latest slot.
     pub fn newest(&self) -> Option<u64> {
         self.entries.back().map(|(slot, _)| *slot)
     }
@@ -114,7 +114,7 @@ impl Tally {
         gathered
     }
 
-    /// The slot of the entry that has what was added to `slot`, where [`Tally::gather`] may have moved
+    /// Returns the slot of the entry that has what was added to `slot`, where [`Tally::gather`] may have moved
     /// it. The oldest entry is not named: what was before it is gone, perhaps that of `slot` too.
     pub(super) fn now_at(&self, slot: u64, grain: u64) -> u64 {
         let place = self.entries.binary_search_by_key(&slot, |(slot, _)| *slot);
@@ -125,7 +125,7 @@ impl Tally {
         later.map(|(later, _)| *later).filter(|later| later / grain == slot / grain).unwrap_or(slot)
     }
 
-    /// The slot of an entry that is no farther than `most` from this one; itself where there is none.
+    /// Returns the slot of an entry that is no farther than `most` from this one; itself where there is none.
     pub(super) fn nearest(&self, slot: u64, most: u64) -> u64 {
         let place = self.entries.partition_point(|(there, _)| *there < slot);
         let around = [place.checked_sub(1), Some(place)].into_iter().flatten();
@@ -134,7 +134,7 @@ impl Tally {
         near.min_by_key(|there| there.abs_diff(slot)).unwrap_or(slot)
     }
 
-    /// The slot whose leaving, with all before it, brings the sum to `at_most`; none if it is there.
+    /// Returns the slot whose leaving, with all before it, brings the sum to `at_most`; none if it is there.
     pub(super) fn slot_to_leave(&self, at_most: u128) -> Option<u64> {
         let mut left = self.sum;
         for (slot, cost) in &self.entries {

@@ -61,7 +61,7 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A pool of `capacity` that refills at `refill`; it must fill up within 2000 years.
+    /// Returns a pool of `capacity` that refills at `refill`; it must fill up within 2000 years.
     ///
     /// # Errors
     /// When the capacity is 0, or takes longer to fill.
@@ -82,12 +82,12 @@ impl TokenBucket {
         Ok(Self { capacity, refill, ticks_per_nano, unit, full })
     }
 
-    /// The most that can be saved up.
+    /// Returns the most that can be saved up.
     pub fn capacity(&self) -> Cost {
         self.capacity
     }
 
-    /// The rate at which credits come back.
+    /// Returns the rate at which credits come back.
     pub fn refill(&self) -> Rate {
         self.refill
     }
@@ -102,7 +102,7 @@ impl TokenBucket {
         self.full
     }
 
-    /// The time to fill up from empty, in seconds.
+    /// Returns the time to fill up from empty, in seconds.
     pub fn fill_secs(&self) -> f64 {
         self.capacity.as_f64() / self.refill.per_second_f64()
     }
@@ -125,20 +125,20 @@ impl TokenBucket {
         i128::from(now.get()) * i128::from(self.ticks_per_nano)
     }
 
-    /// When the pool will be full, at the earliest now, in ticks.
+    /// Returns the time at which the pool will be full, at the earliest now, in ticks.
     #[inline]
     fn full_at(&self, state: Option<&Moment>, now: Nanos) -> i128 {
         let now = self.ticks(now);
         state.map_or(now, |full_at| full_at.0.max(now))
     }
 
-    /// What is missing from a full pool, in ticks.
+    /// Returns the difference to a full pool, in ticks.
     #[inline]
     fn missing(&self, state: Option<&Moment>, now: Nanos) -> i128 {
         self.full_at(state, now) - self.ticks(now)
     }
 
-    /// The balance in units; below zero where delayed requests queue.
+    /// Returns the balance in units; below zero where delayed requests queue.
     pub fn balance(&self, state: Option<&Moment>, now: Nanos) -> f64 {
         let left = (self.full - self.missing(state, now)) as f64;
         left / self.unit as f64
@@ -150,9 +150,9 @@ impl TokenBucket {
     }
 }
 
-/// How many ticks make a nanosecond, and a unit at `n` units every `d` nanoseconds: exactly where n is
-/// at most 2^20, and there is a fitting multiple so that a billionth of a unit is whole, too.
-/// Elsewhere the nearest fraction above `d/n`: whole costs still add up, a little dearer.
+/// Returns the ticks in a nanosecond, and in a unit at `n` units every `d` nanoseconds. The ratio is exact if n
+/// is at most 2^20, and a billionth of a unit is a whole number of ticks if a fitting multiple exists.
+/// Otherwise the ratio is the nearest fraction above `d/n`: whole costs still add up, and cost a little more.
 fn ticks(n: u128, d: u128) -> (u128, u128) {
     let (n, d) = if n > FINEST { nearest_above(d, n) } else { (n, d) };
     let (m, divisor) = (FINEST / n, BILLION / greatest_common_divisor(d, BILLION));
@@ -160,8 +160,8 @@ fn ticks(n: u128, d: u128) -> (u128, u128) {
     (n * m, d * m)
 }
 
-/// The least fraction at or above `d/n` whose denominator is at most [`FINEST`], the denominator
-/// first: down the Stern-Brocot tree, several steps at a time.
+/// Returns the least fraction at or above `d/n` whose denominator is at most [`FINEST`], the denominator first:
+/// down the Stern-Brocot tree, several steps at a time.
 fn nearest_above(d: u128, n: u128) -> (u128, u128) {
     let (mut below, mut above) = ((1, d / n), (1, d / n + 1));
     loop {
@@ -236,7 +236,7 @@ impl Algorithm for TokenBucket {
         Replenishment::Steady
     }
 
-    /// The present balance stays, rounded down.
+    /// Returns the present balance stays, rounded down.
     fn convert(&self, old: &Self, state: Moment, now: Nanos) -> Option<Moment> {
         let left = old.full - old.missing(Some(&state), now);
         let balance = left.checked_mul(BILLION as i128)?.div_euclid(old.unit);

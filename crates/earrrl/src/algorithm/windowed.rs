@@ -1,4 +1,4 @@
-//! What the four algorithms of windows share: a quota, a window and a policy.
+//! The quota, window and policy that the four algorithms of windows share.
 
 use alloc::format;
 use alloc::string::String;
@@ -33,7 +33,7 @@ impl Windowed {
         Ok(Self { policy: words.policy(Policy::Leaky)?, ..terms })
     }
 
-    /// The text, `options` before the policy.
+    /// Returns the text, `options` before the policy.
     pub(super) fn write(&self, name: &str, options: &str) -> String {
         let window = duration::Text(self.window);
         format!("{name} {}/{window}{options} {}", self.quota, self.policy.name())
@@ -43,22 +43,22 @@ impl Windowed {
         (self.quota.as_f64(), self.window as f64 / 1e9)
     }
 
-    /// Whether a cost beside what is counted is within the quota.
+    /// Returns true if a cost fits into the quota beside what is counted.
     pub(super) fn fits(&self, counted: u128, cost: Cost) -> bool {
         counted.saturating_add(cost.billionths()) <= self.quota.billionths()
     }
 
-    /// What may be counted where a cost is to fit beside it; none where it never does.
+    /// Returns the most that may be counted for a cost to fit beside it; `None` if it never fits.
     pub(super) fn room_for(&self, cost: Cost) -> Option<u128> {
         self.quota.billionths().checked_sub(cost.billionths())
     }
 
-    /// Whole requests of cost 1 that fit beside what is counted.
+    /// Returns the number of requests of cost 1 that fit beside what is counted.
     pub(super) fn remaining(&self, counted: u128) -> u64 {
         parameter::whole_units(self.quota.billionths().saturating_sub(counted))
     }
 
-    /// A count over the window, in units a second.
+    /// Returns a count over the window, in units a second.
     pub(super) fn per_second(&self, counted: u128) -> f64 {
         parameter::per_second(counted, self.window)
     }
@@ -75,7 +75,7 @@ impl Windowed {
         i128::from(self.left(now)) + i128::from(ahead) * i128::from(self.window)
     }
 
-    /// What is left of the present window.
+    /// Returns the time left of the present window.
     pub(super) fn left(&self, now: Nanos) -> u64 {
         self.window - now.get() % self.window
     }
@@ -91,17 +91,17 @@ macro_rules! windowed {
                 self
             }
 
-            /// The most cost a window.
+            /// Returns the most cost a window.
             pub fn quota(&self) -> Cost {
                 self.terms.quota
             }
 
-            /// The window.
+            /// Returns the window.
             pub fn window(&self) -> core::time::Duration {
                 core::time::Duration::from_nanos(self.terms.window)
             }
 
-            /// The window in nanoseconds.
+            /// Returns the window in nanoseconds.
             #[doc(hidden)]
             pub fn window_nanos(&self) -> u64 {
                 self.terms.window

@@ -28,14 +28,14 @@ pub(crate) fn div_floor(a: i128, b: i128) -> i128 {
     }
 }
 
-/// A count as a double: the compiler's 128-bit conversion only where 64 bits are not enough.
+/// Returns a count as a double: the compiler's 128-bit conversion only where 64 bits are not enough.
 #[inline]
 pub(crate) fn count_as_f64(count: u128) -> f64 {
     u64::try_from(count).map_or_else(|_| count as f64, |count| count as f64)
 }
 
-/// A count of ticks as a double, exact to 2^-53 for anything that fits 103 bits; several times
-/// faster than the compiler's 128-bit conversion, most of all where it fits 63.
+/// Returns a count of ticks as a double, exact to 2^-53 for anything that fits 103 bits; several times faster
+/// than the compiler's 128-bit conversion, most of all where it fits 63.
 #[inline]
 pub(crate) fn ticks_as_f64(ticks: i128) -> f64 {
     if let Ok(ticks) = i64::try_from(ticks) {

@@ -11,7 +11,7 @@ use super::float::exp;
 
 /// Cells a unit of x.
 const CELLS_PER_UNIT: usize = 128;
-/// Where the series takes over from the table: at 10^14 requests in one averaging period.
+/// The distance at which the series takes over from the table: 10^14 requests in one averaging period.
 const TABLE_END: usize = 32;
 const TABLE_CELLS: usize = CELLS_PER_UNIT * TABLE_END + 1;
 const DEGREE: usize = 3;

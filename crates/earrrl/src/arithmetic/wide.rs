@@ -11,7 +11,7 @@ const fn product(a: u128, b: u128) -> (u128, u128) {
     (high, (mid << 64) | (low & MASK))
 }
 
-/// Whether `a·b ≤ c·d`.
+/// Returns true if `a·b ≤ c·d`.
 pub(crate) const fn product_at_most((a, b): (u128, u128), (c, d): (u128, u128)) -> bool {
     let (left, right) = (product(a, b), product(c, d));
     left.0 < right.0 || (left.0 == right.0 && left.1 <= right.1)

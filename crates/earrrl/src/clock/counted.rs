@@ -20,30 +20,30 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU64, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// How long the counter is believed without a comparison, by its own account.
+/// The time for which the counter is believed without a comparison, by its own account, in nanoseconds.
 pub(super) const STRETCH: u64 = 10_000_000;
-/// How long it is measured.
+/// The time for which the counter is measured, in nanoseconds.
 pub(super) const MEASURED: u64 = 20_000_000;
 /// The counter is read slow by 2^-12, more than its measurement errs.
 const SLOW: u32 = 12;
 /// It is measured again when it lags by more than 2^-10: its own 2^-12 and what boot time is slewed.
 const BEHIND: u32 = 10;
-/// How far it may be ahead, beside 2^-12 of the time that it counted.
+/// The nanoseconds by which the counter may be ahead, beside 2^-12 of the time that it counted.
 pub(super) const AHEAD: u64 = 1_000_000;
 /// Fractional bits of a count's nanoseconds.
 const FRACTION: u32 = 32;
 /// A counter this many nanoseconds behind what the thread has read before was set back; counters of
 /// different processors differ by less.
 const SKEW: u64 = 10_000;
-/// Marks a version while nobody may go on by it.
+/// The bit that closes a version: no thread may use its stretch.
 const CLOSED: u64 = 1 << 63;
 /// Boot time is read before and after the counter, at most so often, until both are close.
 const ATTEMPTS: usize = 8;
 const CLOSE: u64 = 1_000;
 
-/// What time is read from. Tests bring one of their own.
+/// The sources of time. Tests bring one of their own.
 pub(super) trait Source: Send + Sync {
-    /// The counter, where there is one.
+    /// Returns the counter, where there is one.
     fn counter(&self) -> Option<u64>;
     /// Nanoseconds since the machine was started, its sleep included.
     fn boot(&self) -> u64;
@@ -54,12 +54,12 @@ std::thread_local! {
     static LAST: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The counter as this thread last read it.
+/// Returns the counter as this thread last read it.
 pub(super) fn last_read() -> u64 {
     LAST.get()
 }
 
-/// How time goes on from a comparison.
+/// The way in which time goes on from a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stretch {
     /// The counter when it began.
@@ -87,9 +87,9 @@ struct Published {
     counts: AtomicU64,
 }
 
-/// What only the thread that compares uses.
+/// The state that only the thread that compares uses.
 struct Comparison {
-    /// Where the measurement of the counter began.
+    /// The reading at which the measurement of the counter began.
     measured_from: Option<Reading>,
 }
 
@@ -124,7 +124,7 @@ impl<S: Source> Counted<S> {
         self.anchor
     }
 
-    /// The present instant.
+    /// Returns the present instant.
     #[inline]
     pub(super) fn now(&self) -> u64 {
         let (version, stretch) = self.published();
@@ -137,7 +137,7 @@ impl<S: Source> Counted<S> {
         self.compare(counter, before)
     }
 
-    /// The instant at which the counter was so, if the present stretch had begun.
+    /// Returns the instant at which the counter was so, if the present stretch had begun.
     #[inline]
     pub(super) fn at(&self, counter: u64) -> Option<u64> {
         let (version, stretch) = self.published();
@@ -148,11 +148,11 @@ impl<S: Source> Counted<S> {
 
     /// Without a counter, the first stretch never ends.
     fn by_boot_time(&self) -> u64 {
-        self.told(self.source.boot())
+        self.instant_at(self.source.boot())
     }
 
-    /// The instant that boot time tells.
-    fn told(&self, boot: u64) -> u64 {
+    /// Returns the instant that belongs to a boot time.
+    fn instant_at(&self, boot: u64) -> u64 {
         let (wall, since) = self.anchor;
         match boot.checked_sub(since) {
             Some(passed) => wall.saturating_add(passed),
@@ -160,18 +160,18 @@ impl<S: Source> Counted<S> {
         }
     }
 
-    /// What to do when the counter is not to be believed without a comparison.
+    /// Returns the present instant after a comparison, which a counter that is not to be believed needs.
     #[cold]
     #[inline(never)]
     fn compare(&self, counter: u64, before: u64) -> u64 {
         loop {
             let (version, stretch) = self.published();
-            let told = if stretch.is_boot_time() {
+            let time = if stretch.is_boot_time() {
                 let boot = self.source.boot();
                 if let Ok(mut comparison) = self.comparison.try_lock() {
                     self.measure(&mut comparison, boot);
                 }
-                self.told(boot).max(stretch.time)
+                self.instant_at(boot).max(stretch.time)
             } else if let Some(mut comparison) = self.lock(counter, &stretch) {
                 if self.is_current(version) {
                     return self.go_on(&mut comparison, &stretch, before);
@@ -181,13 +181,13 @@ impl<S: Source> Counted<S> {
                 stretch.end()
             };
             if self.is_current(version) {
-                return told;
+                return time;
             }
         }
     }
 
-    /// The right to compare. None where the stretch is merely over and somebody else compares: its
-    /// end is an answer, so nobody waits.
+    /// Locks the comparison. Returns `None` if the stretch is merely over and another thread compares: the
+    /// stretch's end is an answer, so no thread waits.
     fn lock(&self, counter: u64, stretch: &Stretch) -> Option<MutexGuard<'_, Comparison>> {
         match self.comparison.try_lock() {
             Ok(guard) => Some(guard),
@@ -199,7 +199,7 @@ impl<S: Source> Counted<S> {
     /// Ends a stretch by the counter, and answers the instant at which the next one begins.
     fn go_on(&self, comparison: &mut Comparison, stretch: &Stretch, before: u64) -> u64 {
         let reading = self.read();
-        let (time, boot) = (stretch.time_at(reading.counter), self.told(reading.boot));
+        let (time, boot) = (stretch.time_at(reading.counter), self.instant_at(reading.boot));
         let set_back = reading.counter < stretch.counter
             || stretch.nanos(before.saturating_sub(reading.counter)) > SKEW;
         let passed = boot.saturating_sub(stretch.time);
@@ -220,8 +220,8 @@ impl<S: Source> Counted<S> {
         next.time
     }
 
-    /// How time goes on from an instant that is not before any that a thread has read. Where the
-    /// counter is only a little ahead, it is slowed; else boot time is read.
+    /// Returns the stretch that begins at an instant no thread has gone beyond. If the counter is only a little
+    /// ahead, the stretch slows it; otherwise boot time is read.
     fn doubt(
         &self,
         comparison: &mut Comparison,
@@ -233,8 +233,8 @@ impl<S: Source> Counted<S> {
         let reading = self.close();
         // It may have been set back since it was compared.
         let set_back = set_back || reading.counter < counter;
-        let told = if set_back { stretch.end() } else { stretch.time_at(reading.counter) };
-        let time = told.min(stretch.end()).max(self.told(reading.boot));
+        let latest = if set_back { stretch.end() } else { stretch.time_at(reading.counter) };
+        let time = latest.min(stretch.end()).max(self.instant_at(reading.boot));
         if tolerated && !set_back {
             let slower = stretch.a_count - (stretch.a_count >> SLOW);
             return Stretch { time, ..Stretch::of(slower, reading.counter) };
@@ -243,7 +243,7 @@ impl<S: Source> Counted<S> {
         Stretch { counter: 0, time, a_count: 0, counts: 0 }
     }
 
-    /// While boot time is read: measures the counter, and begins a stretch by it when that is done.
+    /// Measures the counter while boot time is read, and begins a stretch by the counter when that is done.
     fn measure(&self, comparison: &mut Comparison, boot: u64) {
         let (_, stretch) = self.published();
         let since = comparison.measured_from.map(|from| boot.saturating_sub(from.boot));
@@ -253,7 +253,7 @@ impl<S: Source> Counted<S> {
         let reading = self.close();
         let a_count = comparison.measured_from.and_then(|from| from.a_count_until(reading));
         comparison.measured_from = Some(reading);
-        let time = self.told(reading.boot);
+        let time = self.instant_at(reading.boot);
         let next = match a_count {
             Some(a_count) if time >= stretch.time => {
                 let slow = a_count - (a_count >> SLOW);
@@ -271,7 +271,7 @@ impl<S: Source> Counted<S> {
         self.read()
     }
 
-    /// The counter, between two readings of boot time that are close: of these the earlier, so that
+    /// Returns the counter, between two readings of boot time that are close: of these the earlier, so that
     /// whoever is held up in between only seems to lag less.
     fn read(&self) -> Reading {
         let mut boot = self.source.boot();
@@ -286,14 +286,14 @@ impl<S: Source> Counted<S> {
         Reading { counter: self.source.counter().unwrap_or(0), boot }
     }
 
-    /// Whether the stretch of that number is what was read, and time still goes on by it.
+    /// Returns true if the stretch of that number is the one that was read, and time still goes on by it.
     #[inline(always)]
     fn is_current(&self, version: u64) -> bool {
         fence(Acquire);
         self.version.load(Relaxed) == version & !CLOSED
     }
 
-    /// The present stretch. It may be half of one and half of another: [`Self::is_current`] tells.
+    /// Returns the present stretch. Its fields may be those of two stretches; [`Self::is_current`] finds out.
     #[inline(always)]
     fn published(&self) -> (u64, Stretch) {
         let version = self.version.load(Acquire);
@@ -328,12 +328,12 @@ impl Stretch {
         Self { counter, time: 0, a_count, counts }
     }
 
-    /// The instant that the counter tells.
+    /// Returns the instant that belongs to a count.
     fn time_at(&self, counter: u64) -> u64 {
         self.time.saturating_add(self.nanos(counter.saturating_sub(self.counter)))
     }
 
-    /// The last instant that it can tell.
+    /// Returns the last instant of the stretch.
     fn end(&self) -> u64 {
         self.time.saturating_add(self.nanos(self.counts))
     }
@@ -353,7 +353,7 @@ impl Stretch {
 }
 
 impl Reading {
-    /// The nanoseconds of one count, times 2^32; none for a counter that did not count.
+    /// Returns the nanoseconds of one count, times 2^32; none for a counter that did not count.
     fn a_count_until(self, later: Self) -> Option<u64> {
         let counts = later.counter.checked_sub(self.counter).filter(|counts| *counts > 0)?;
         let passed = later.boot.checked_sub(self.boot)?;

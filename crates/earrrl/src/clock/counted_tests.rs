@@ -51,7 +51,7 @@ impl Hand {
     }
 }
 
-/// What the clock should say.
+/// Returns the instant that the clock should return.
 fn truth(clock: &Counted<Hand>) -> u64 {
     START + clock.source.boot() - BOOT
 }
@@ -75,7 +75,7 @@ fn by_boot_time(clock: &Counted<Hand>) -> bool {
     clock.published().1.is_boot_time()
 }
 
-/// A clock that has measured its counter.
+/// Returns a clock that has measured its counter.
 fn measured() -> Counted<Hand> {
     let clock = Counted::new(Hand::new(), START, None);
     assert_eq!(run(&clock, MEASURED / 1_000, PACE), (0, 0));
@@ -84,7 +84,7 @@ fn measured() -> Counted<Hand> {
     clock
 }
 
-/// Whether the clock has come to believe its counter again, and errs by no more than it may.
+/// Returns true if the clock believes its counter again and errs by no more than it may.
 fn assert_settled(clock: &Counted<Hand>, pace: u64) {
     run(clock, 80_000, pace);
     assert!(!by_boot_time(clock));
@@ -121,17 +121,17 @@ fn a_counter_that_is_reset_does_not_stop_the_clock() {
     }
 }
 
-/// What was read before the counter went back was ahead of boot time: the clock stands still.
+/// An instant that was read before the counter went back is ahead of boot time, so the clock stands still.
 #[test]
 fn a_counter_that_jumps_ahead_and_back_leaves_time_where_it_is() {
     for back_to in [0, (1 << 40) + 40_000 * PACE] {
         let clock = measured();
         clock.source.counter.fetch_add(5_000 * PACE, SeqCst);
-        let told = clock.now();
-        assert!(told > truth(&clock));
+        let before = clock.now();
+        assert!(before > truth(&clock));
         clock.source.counter.store(back_to, SeqCst);
         clock.source.pass(1, PACE);
-        assert!(clock.now() >= told);
+        assert!(clock.now() >= before);
         let (ahead, _) = run(&clock, 20_000, PACE);
         assert!(ahead <= STRETCH, "{ahead}");
         assert_settled(&clock, PACE);

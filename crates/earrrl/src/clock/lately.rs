@@ -1,31 +1,44 @@
-//! The time of a moment ago, which costs less than the present one.
+//! The last reading of the counter, for threads that decide in a loop.
 //!
-//! A reading of the counter waits until everything that was begun before it is over. So between two
-//! decisions that read it, the second one's state isn't fetched while the first waits for its own:
-//! that costs ten times as much as the reading. A thread that reads the counter again and again,
-//! within a microsecond each time, needs no new reading for every decision: it gets the last one
-//! for a number of times that doubles from reading to reading, up to [`MOST`].
+//! A reading of the counter waits until all instructions before it are done. Between two decisions
+//! it keeps the second one's state from being fetched while the first waits for its own, which costs
+//! ten times as much as the reading itself. A thread that reads the counter within a microsecond of
+//! its last reading therefore uses a reading several times: a number that doubles with each reading, up
+//! to [`MAX_USES`].
 //!
-//! Whether the thread has paused meanwhile is told by a clock of the system's own that moves in
-//! steps and is read as memory is: once it has moved, the counter is read. So what is told is a
-//! microsecond old as a rule, and a step after a pause.
+//! Time must not go back from one thread's request to the next one's, so the reading is shared: all threads
+//! publish theirs in [`LATEST`], and a thread in a loop uses the latest of all. Threads that do not
+//! loop pay for that only once some thread has looped ([`LOOPED`]).
+//!
+//! A pause of the thread is noticed by the system's coarse clock, which is read from memory and moves in
+//! steps: once it has moved, the counter is read. So a reading is a microsecond old as a rule, and after
+//! a pause as old as a step at most, unless the kernel's tick itself is late.
 
 use core::cell::Cell;
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU64};
 
-/// The most times that a reading is told again.
-const MOST: u64 = 31;
-/// Readings that are so many counts apart, for each time that one was told, are made one right after the
-/// other: a microsecond or two.
+/// The most times that a reading is used again.
+const MAX_USES: u64 = 31;
+/// The counts between two readings in a loop, for each use of the first: a microsecond or two.
 const CLOSE: u64 = 4_000;
 
-/// A thread's last reading, whatever the clock. Each part in a cell of its own: a load that is wider than the
-/// store just before it waits until that is done, which waits for the decision before.
+/// A counter in a cache line of its own, since all threads in loops read it.
+#[repr(align(128))]
+struct Latest(AtomicU64);
+
+static LATEST: Latest = Latest(AtomicU64::new(0));
+/// True once any thread may have used [`LATEST`].
+static LOOPED: AtomicBool = AtomicBool::new(false);
+
+/// A thread's last reading. Each part has a cell of its own: a load that is wider than the store just
+/// before it waits for that store, which waits for the decision before.
 struct Reading {
     counter: Cell<u64>,
-    /// The system's own clock before it.
+    /// The coarse clock before the reading.
     step: Cell<u64>,
-    /// How many times it may be told again, from the beginning and still.
-    times: Cell<u64>,
+    /// The number of uses that the reading began with, and that are left.
+    uses: Cell<u64>,
     left: Cell<u64>,
 }
 
@@ -34,13 +47,14 @@ std::thread_local! {
         Reading {
             counter: Cell::new(0),
             step: Cell::new(0),
-            times: Cell::new(0),
+            uses: Cell::new(0),
             left: Cell::new(0),
         }
     };
 }
 
-/// The counter as this thread last read it, if it need not be read now. `step` is the system's own clock.
+/// Returns the latest reading of all threads, or `None` if this thread has to read the counter. `step` is
+/// the coarse clock.
 #[inline]
 pub(super) fn counter(step: u64) -> Option<u64> {
     LAST.with(|last| {
@@ -49,21 +63,32 @@ pub(super) fn counter(step: u64) -> Option<u64> {
             return None;
         }
         last.left.set(left - 1);
-        Some(last.counter.get())
+        Some(LATEST.0.load(Relaxed))
     })
 }
 
-/// The counter was read, after the system's own clock.
+/// Publishes a reading for the threads that use the latest one.
+#[inline]
+pub(super) fn publish(counter: u64) {
+    if LOOPED.load(Relaxed) {
+        LATEST.0.fetch_max(counter, Relaxed);
+    }
+}
+
+/// Records that this thread read the counter, after the coarse clock.
 pub(super) fn read(step: u64, counter: u64) {
     LAST.with(|last| {
-        let close = CLOSE * (last.times.get() + 1);
-        let goes_on = counter.wrapping_sub(last.counter.get()) <= close;
-        let times = if goes_on { (2 * last.times.get() + 1).min(MOST) } else { 0 };
+        let close = CLOSE * (last.uses.get() + 1);
+        let is_loop = counter.wrapping_sub(last.counter.get()) <= close;
+        // Other threads begin to publish at the first loop, so that is not used yet.
+        let may_use = is_loop && (LOOPED.load(Relaxed) || LOOPED.swap(true, Relaxed));
+        let uses = if may_use { (2 * last.uses.get() + 1).min(MAX_USES) } else { 0 };
         last.counter.set(counter);
         last.step.set(step);
-        last.times.set(times);
-        last.left.set(times);
+        last.uses.set(uses);
+        last.left.set(uses);
     });
+    publish(counter);
 }
 
 #[cfg(test)]
@@ -73,32 +98,33 @@ mod tests {
 
     const STEP: u64 = 4_000 * CLOSE;
 
-    /// How many readings so many decisions take, one every so many counts, and how old the counter
-    /// is that they get, at most.
+    /// Returns how many readings a number of decisions take, one every so many counts, and the age
+    /// of the oldest reading that they use.
     fn ask(now: &mut u64, times: usize, every: u64) -> (usize, u64) {
         let (mut readings, mut oldest) = (0, 0);
         for _ in 0..times {
             *now += every;
-            let told = counter(*now / STEP).unwrap_or_else(|| {
+            let used = counter(*now / STEP).map(|_| LAST.with(|last| last.counter.get()));
+            let used = used.unwrap_or_else(|| {
                 readings += 1;
                 read(*now / STEP, *now);
                 *now
             });
-            oldest = oldest.max(*now - told);
+            oldest = oldest.max(*now - used);
         }
         (readings, oldest)
     }
 
     #[test]
-    fn who_asks_seldom_is_told_the_present_time() {
+    fn a_thread_that_asks_seldom_gets_the_present_time() {
         assert_eq!(ask(&mut STEP.clone(), 100, 2 * CLOSE), (100, 0));
     }
 
     #[test]
-    fn who_asks_again_and_again_is_told_a_reading_some_times() {
+    fn a_thread_in_a_loop_uses_a_reading_several_times() {
         let (readings, oldest) = ask(&mut STEP.clone(), 3200, 50);
-        assert!(readings <= 106, "{readings}");
-        assert_eq!(oldest, MOST * 50);
+        assert!(readings <= 107, "{readings}");
+        assert_eq!(oldest, MAX_USES * 50);
     }
 
     #[test]
@@ -108,9 +134,19 @@ mod tests {
             ask(&mut now, 100, 50);
             now += pause;
             assert!(ask(&mut now, 1, 50).1 < STEP, "after {pause}");
-            // The pause has ended the repetitions: the next two readings follow each other.
+            // The pause ends the loop: the next two readings follow each other.
             let readings: Vec<_> = (0..40).map(|_| ask(&mut now, 1, 50).0).collect();
             assert!(readings.windows(2).any(|two| two == [1, 1]) || pause >= STEP, "{readings:?}");
         }
+    }
+
+    #[test]
+    fn a_thread_in_a_loop_uses_the_reading_of_another() {
+        let mut now = 1 << 60;
+        ask(&mut now, 100, 50);
+        let later = now + 1_000_000;
+        std::thread::spawn(move || publish(later)).join().unwrap();
+        let used: Vec<_> = (0..2).filter_map(|_| counter(now / STEP)).collect();
+        assert!(!used.is_empty() && used.iter().all(|counter| *counter >= later), "{used:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! What this machine has to tell the time by: the processor's counter, boot time, wall time.
+//! The machine's sources of time: the processor's counter, boot time and wall time.
 
 use core::time::Duration;
 
@@ -26,7 +26,7 @@ impl Machine {
         self.boot.wall()
     }
 
-    /// How long the system's own clock stands still, where it is cheaper than the counter.
+    /// Returns the step of the system's coarse clock, if that is cheaper than the counter.
     pub(super) fn step(&self) -> Option<Duration> {
         self.counter.as_ref().and_then(|_| coarse::step())
     }
@@ -49,7 +49,7 @@ impl Source for Machine {
     }
 }
 
-/// What tells one start of the machine from another; none where the system doesn't.
+/// Returns an id that tells one start of the machine from another; `None` where the system has none.
 pub(super) fn boot_id() -> Option<u128> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
@@ -124,7 +124,7 @@ mod linux {
     pub(super) enum Boot {
         /// Read without a call of the kernel, by the counter.
         Clock,
-        /// What remains of a timer that goes off in a far future: a call of the kernel.
+        /// The time that is left of a timer which goes off in a far future: a system call.
         Timer(OwnedFd),
     }
 

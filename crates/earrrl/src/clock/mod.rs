@@ -1,4 +1,4 @@
-//! Instants in whole nanoseconds, and the clocks that tell them.
+//! Instants in whole nanoseconds, and clocks that return them.
 
 #[cfg(feature = "std")]
 mod counted;
@@ -38,27 +38,27 @@ pub struct Nanos(u64);
 impl Nanos {
     /// The Unix epoch.
     pub const ZERO: Self = Self(0);
-    /// The last instant there is, in the year 2554.
+    /// The last instant, in the year 2554.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The instant `nanos` nanoseconds after the epoch.
+    /// Returns the instant `nanos` nanoseconds after the epoch.
     #[inline]
     pub const fn new(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// The instant `secs` seconds after the epoch, at most [`Nanos::MAX`].
+    /// Returns the instant `secs` seconds after the epoch, at most [`Nanos::MAX`].
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(1_000_000_000))
     }
 
-    /// Nanoseconds since the epoch.
+    /// Returns the nanoseconds since the epoch.
     #[inline]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The time from `earlier` to here; zero if `earlier` is later.
+    /// Returns the time from `earlier` to `self`, and zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -78,19 +78,24 @@ impl fmt::Debug for Nanos {
     }
 }
 
-/// Tells the time. It must never go back.
+/// A source of the present time. It must never go back, on any thread.
 pub trait Clock: Send + Sync {
-    /// The present instant.
+    /// Returns the present instant.
     fn now(&self) -> Nanos;
 
-    /// An instant that was the present one at most `lag` ago, where the clock has one that is cheaper to
-    /// tell. It is decided by where that makes no difference, or none that counts under its
-    /// rule; else [`now`](Self::now) is asked. None, as by default, if that is to be asked always.
+    /// Returns the latest instant that a thread has read, where that is cheaper and at most `lag` ago. Only
+    /// clocks of this crate do: they see to it that no thread reads an instant before one that another
+    /// has used.
+    #[doc(hidden)]
     #[inline]
-    fn lately(&self, _lag: Duration) -> Option<Nanos> {
+    fn lately(&self, _lag: Duration, _: Sealed) -> Option<Nanos> {
         None
     }
 }
+
+/// A value that only this crate can make, so that no other crate overrides the methods that take it.
+#[derive(Clone, Copy, Debug)]
+pub struct Sealed(pub(crate) ());
 
 impl<C: Clock + ?Sized> Clock for alloc::sync::Arc<C> {
     #[inline]
@@ -99,17 +104,17 @@ impl<C: Clock + ?Sized> Clock for alloc::sync::Arc<C> {
     }
 
     #[inline]
-    fn lately(&self, lag: Duration) -> Option<Nanos> {
-        (**self).lately(lag)
+    fn lately(&self, lag: Duration, sealed: Sealed) -> Option<Nanos> {
+        (**self).lately(lag, sealed)
     }
 }
 
-/// A clock moved by hand, for tests and replays. It refuses to go back.
+/// A clock that is moved by hand, for tests and replays. It never goes back.
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicU64);
 
 impl ManualClock {
-    /// A clock that stands at `start`.
+    /// Returns a clock that stands at `start`.
     pub const fn new(start: Nanos) -> Self {
         Self(AtomicU64::new(start.0))
     }
@@ -135,7 +140,7 @@ impl Clock for ManualClock {
 pub(crate) mod tests {
     use super::*;
 
-    /// A clock whose `lately` is as old as it may be.
+    /// A clock whose last reading is as old as it may be.
     #[derive(Default)]
     pub(crate) struct Lagging(pub(crate) ManualClock);
 
@@ -144,7 +149,7 @@ pub(crate) mod tests {
             self.0.now()
         }
 
-        fn lately(&self, lag: Duration) -> Option<Nanos> {
+        fn lately(&self, lag: Duration, _: Sealed) -> Option<Nanos> {
             let lag = lag.min(Duration::from_millis(4));
             Some(Nanos::new(self.now().get() - u64::try_from(lag.as_nanos()).unwrap()))
         }

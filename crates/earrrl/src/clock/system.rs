@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::counted::{Counted, Source};
 use super::machine::{Machine, boot_id};
-use super::{Clock, Nanos, counted, lately};
+use super::{Clock, Nanos, Sealed, counted, lately};
 
 /// The machine's clock: the processor's counter, held to boot time (which goes on while the machine
 /// sleeps), and anchored to wall time once, when it is made.
@@ -15,32 +15,34 @@ use super::{Clock, Nanos, counted, lately};
 /// with boot time, at most 10 ms of counting later; the clock then tells boot time until the counter
 /// is measured again. It never goes back. A reading costs about 10 ns, where `Instant::now` costs 25.
 ///
-/// A reading also waits until everything before it is over. So threads that decide again and again, without
-/// a microsecond's pause, are told their last reading for up to 31 times more ([`Clock::lately`]), where the
-/// rule is slow enough: on x86-64 Linux, whose own clock of 1 to 10 ms steps tells if they did pause.
+/// A reading also waits until all instructions before it are done. On x86-64 Linux, a
+/// [`Limiter`](crate::Limiter) in a loop without a microsecond's pause therefore uses the latest reading of
+/// any thread up to 31 times, where its rule is slow enough for that. A pause is noticed by the kernel's
+/// coarse clock, so the reading is at most a tick old (1 to 10 ms), and time still never goes back from
+/// one thread to another.
 ///
 /// Where a process may not read the counter (`PR_SET_TSC`), the clock tells boot time only, if the
 /// restriction is there when the clock is made.
 pub struct SystemClock {
     counted: Counted<Machine>,
-    /// How long the system's own clock stands still; none where it is of no use.
+    /// The step of the system's coarse clock; `None` where it is of no use.
     step: Option<Duration>,
 }
 
-/// Which instant a reading of boot time is: what makes two clocks of one machine agree, also those
-/// of two processes.
+/// The instant at which boot time was read. Two clocks of one machine with the same anchor agree, also in two
+/// processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor {
     /// The instant.
     pub wall: Nanos,
     /// Boot time at that instant: the time since the machine was started.
     pub boot: Duration,
-    /// Which start of the machine that was; none where the system does not tell.
+    /// The id of that start of the machine; `None` where the system has none.
     pub boot_id: Option<u128>,
 }
 
 impl SystemClock {
-    /// A clock anchored to the present wall time. The first one of a process takes up to 200 ms.
+    /// Returns a clock anchored to the present wall time. The first one of a process takes up to 200 ms.
     pub fn new() -> Self {
         let machine = Machine::new();
         let wall = machine.wall();
@@ -52,9 +54,9 @@ impl SystemClock {
         Self { counted: Counted::new(machine, wall, boot), step }
     }
 
-    /// A clock that goes on as the one did whose [`anchor`](Self::anchor) this is, whatever became of
-    /// wall time since. After a restart of the machine boot time begins again at zero, so the clock is
-    /// anchored to the present wall time, but never before the anchor's.
+    /// Returns a clock that goes on as the one did whose [`anchor`](Self::anchor) this is, whatever became of
+    /// wall time since. After a restart of the machine boot time begins again at zero, so the clock is anchored
+    /// to the present wall time, but never before the anchor's.
     ///
     /// ```
     /// use earrrl::{Clock, SystemClock};
@@ -74,7 +76,7 @@ impl SystemClock {
         Self::of(machine, wall, None)
     }
 
-    /// What another process needs to tell the same time.
+    /// Returns the anchor that another process needs to have the same time.
     pub fn anchor(&self) -> Anchor {
         let (wall, boot) = self.counted.anchor();
         Anchor { wall: Nanos::new(wall), boot: Duration::from_nanos(boot), boot_id: boot_id() }
@@ -90,11 +92,13 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Nanos {
-        Nanos::new(self.counted.now())
+        let now = self.counted.now();
+        lately::publish(counted::last_read());
+        Nanos::new(now)
     }
 
     #[inline]
-    fn lately(&self, lag: Duration) -> Option<Nanos> {
+    fn lately(&self, lag: Duration, _: Sealed) -> Option<Nanos> {
         self.step.filter(|step| *step <= lag)?;
         let step = Machine::coarse();
         let lately = lately::counter(step).and_then(|counter| self.counted.at(counter));

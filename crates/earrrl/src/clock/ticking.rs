@@ -15,7 +15,7 @@ use super::{Clock, Nanos, SystemClock};
 pub struct TickingClock(Arc<AtomicU64>);
 
 impl TickingClock {
-    /// A clock that moves every `step`; a millisecond is a good one.
+    /// Returns a clock that moves every `step`; a millisecond is a good one.
     ///
     /// # Errors
     /// When the thread can't be started.

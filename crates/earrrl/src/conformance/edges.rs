@@ -1,4 +1,4 @@
-//! What an engine must do at its edges: keys, time, errors, changed rules, extremes.
+//! Checks of an engine at its edges: keys, time, errors, changed rules, extremes.
 
 use std::format;
 use std::time::Duration;

@@ -15,7 +15,7 @@ use crate::decision::{Decision, Wait};
 use crate::engine::{Charge, Engine, EngineError, RuleId};
 use crate::rule::Rule;
 
-/// What is asked of both.
+/// One request to both engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Decide and store.
@@ -97,12 +97,12 @@ impl<'a, E: Engine> Lockstep<'a, E> {
         Ok(())
     }
 
-    /// The engine's id of the rule at a place.
+    /// Returns the engine's id of the rule at a place.
     pub fn id(&self, place: usize) -> RuleId {
         self.rules[place].engine
     }
 
-    /// The instant to use: a multiple of the engine's step.
+    /// Returns the instant to use: a multiple of the engine's step.
     pub fn rounded(&self, at: Nanos) -> Nanos {
         let step = self.profile.step.as_nanos() as u64;
         Nanos::new(at.get() / step * step)
@@ -146,7 +146,7 @@ impl<'a, E: Engine> Lockstep<'a, E> {
         }
     }
 
-    /// The first field in which two answers differ by more than the engine's profile allows.
+    /// Returns the first field in which two answers differ by more than the engine's profile allows.
     fn difference(
         &self,
         got: Option<&Decision>,
@@ -183,7 +183,8 @@ impl<'a, E: Engine> Lockstep<'a, E> {
         }
     }
 
-    /// What is rounded down from an estimate may be one off where the engine is not exact.
+    /// Compares numbers that are rounded down from an estimate: they may differ by one if the engine is not
+    /// exact.
     fn same_remaining(&self, got: u64, expected: u64, estimated: bool) -> bool {
         let exact = !estimated || self.profile.rate_tolerance <= 1e-9;
         let slack = if exact { 0 } else { 1 + (expected as f64 * 1e-6) as u64 };

@@ -30,7 +30,7 @@ pub use lockstep::{Asked, Lockstep, Operation};
 pub use profile::{Mismatch, Profile};
 pub use reference::ReferenceEngine;
 
-/// Runs the whole suite, on a new engine for every scene. Answers how many answers were compared.
+/// Runs the whole suite, on a new engine for every scene, and returns the number of answers compared.
 ///
 /// # Errors
 /// The first answer that is not what it must be.

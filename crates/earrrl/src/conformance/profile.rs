@@ -1,4 +1,4 @@
-//! How exact an engine must be, and what is found where it is not.
+//! The exactness that an engine promises, and the differences that are found.
 
 use std::fmt;
 use std::format;
@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use crate::cost::Cost;
 
-/// How exact an engine is.
+/// The exactness of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile {
     /// The step of its clock: all instants of the suite are multiples of it.
     pub step: Duration,
-    /// How far its rates may be off, relative.
+    /// The relative error that its rates may have.
     pub rate_tolerance: f64,
     /// The largest quota that it counts exactly.
     pub largest_quota: Cost,
-    /// Whether it can [charge](crate::Mode::Charge).
+    /// True if it can [charge](crate::Mode::Charge).
     pub charges: bool,
 }
 

@@ -30,7 +30,7 @@ struct Inner {
 }
 
 impl ReferenceEngine {
-    /// An engine without rules.
+    /// Returns an engine without rules.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock, inner: Mutex::default() }
     }

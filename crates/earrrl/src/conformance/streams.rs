@@ -109,7 +109,7 @@ fn cost(random: &mut Random) -> Result<Cost, Mismatch> {
     text.parse().map_err(|error| Mismatch::new(text, error))
 }
 
-/// The time in which a rule lets about one request pass.
+/// Returns the time in which a rule lets about one request pass.
 fn pace(limit: &Limit) -> Duration {
     Duration::from_secs_f64(1.0 / limit.per_second().max(1e-6))
 }

@@ -36,7 +36,7 @@ const fn row(
     Row { operation, ms, cost, outcome, rate, remaining, retry_ms, reset_ms }
 }
 
-/// The same, stored whatever the verdict.
+/// Returns the same, stored whatever the verdict.
 const fn charged(row: Row) -> Row {
     Row { operation: Operation::Charge, ..row }
 }
@@ -131,7 +131,7 @@ const TABLES: &[Table] = &[
     ),
 ];
 
-/// What is charged is stored though it is over, and answered as a check would be.
+/// A charge is stored even if it is over the limit, and answered as a check would be.
 const CHARGES: &[Table] = &[
     (
         "gcra 1/s burst=5", // a bucket goes into debt

@@ -11,7 +11,7 @@ use super::Limiter;
 
 const DEFAULT_CAPACITY: usize = 100_000;
 
-/// What a limiter is to be; see [`Limiter::builder`].
+/// The settings of a limiter; see [`Limiter::builder`].
 pub struct Builder<K: ?Sized, F = fn() -> SystemClock> {
     rule: Rule,
     capacity: usize,
@@ -65,14 +65,14 @@ impl<K: ?Sized, C: Clock, F: FnOnce() -> C> Builder<K, F> {
         }
     }
 
-    /// A hash with a known key, for tests. Without it, the key is random, so that no
-    /// client can choose its place in the table.
+    /// Returns a hash with a known key, for tests. Without it, the key is random, so that no client can choose
+    /// its place in the table.
     #[must_use]
     pub fn hasher(self, hasher: KeyHasher) -> Self {
         Self { hasher: Some(hasher), ..self }
     }
 
-    /// The limiter.
+    /// Returns the limiter.
     ///
     /// # Errors
     /// When the capacity is 0 or beyond memory, the processor has no 128-bit compare-and-swap, or

@@ -30,8 +30,8 @@ use crate::store::{BuildError, Clients, Kept};
 
 /// So many keys of a batch are fetched from memory together.
 const BATCH: usize = 16;
-/// A request that is denied at an instant of a moment ago and so much later is denied now, too: no clock lags
-/// behind by more.
+/// More than the age of the clock's last reading. A request that is denied by that and would be denied this
+/// much later is denied now.
 const SOON: Duration = Duration::from_secs(1);
 
 /// Decides requests under one rule, for a fixed number of clients.
@@ -61,7 +61,7 @@ pub struct Limiter<K: ?Sized, C = SystemClock> {
     clients: Clients,
     hasher: KeyHasher,
     clock: Time<C>,
-    /// How far the instant that a request is stored at may lag behind the present one.
+    /// The most by which the instant of a stored request may lag behind the present one.
     lag: Duration,
     capacity: usize,
     most_bytes: Option<usize>,
@@ -116,7 +116,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         Ok(self.decide(self.hasher.hash(key), cost, Some(now), Mode::Check))
     }
 
-    /// What [`check_cost`](Self::check_cost) would answer; nothing is stored.
+    /// Returns the verdict that [`check_cost`](Self::check_cost) would return, and stores nothing.
     ///
     /// # Errors
     /// When it costs more than the rule's `max_cost`.
@@ -242,27 +242,27 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         Ok(())
     }
 
-    /// The rule.
+    /// Returns the rule.
     pub fn rule(&self) -> &Rule {
         &self.rule
     }
 
-    /// How many clients are stored, idle ones included: an estimate where there are many.
+    /// Returns the number of clients that are stored, idle ones included: an estimate if there are many.
     pub fn len(&self) -> usize {
         self.clients.len()
     }
 
-    /// Whether no client is stored, as far as [`len`](Self::len) tells.
+    /// Returns true if no client is stored, as far as [`len`](Self::len) can tell.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes that the clients take: fixed where the rule's state is one time.
+    /// Returns the bytes that the clients take: fixed where the rule's state is one time.
     pub fn bytes(&self) -> usize {
         self.clients.bytes()
     }
 
-    /// How many clients that were not idle had to go to make room. When it grows steadily, the
+    /// Returns the number of clients that were evicted although they were not idle. If it grows steadily, the
     /// capacity is too small.
     pub fn displaced(&self) -> u64 {
         self.clients.displaced()
@@ -287,9 +287,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         given.unwrap_or_else(|| self.clock.now())
     }
 
-    /// The hot path: one state, one compare-and-swap, and no figures until they are asked for. The
-    /// clock is read while the state is fetched; an instant of a moment ago is as good, unless the
-    /// request is denied and may be allowed by now.
+    /// Decides with one compare-and-swap, without figures. The clock is read while the state is fetched. Its
+    /// last reading will do, unless the request is denied by that and may be allowed by now.
     #[inline(always)]
     fn step<A: Algorithm<State = Moment>>(
         &self,
@@ -307,7 +306,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         {
             let is_over = |word| !limit.allows(Some(&Moment(word)), lately + SOON, cost);
             if let Some(verdict) = self.swap(seen, limit, lately, cost, mode, is_over) {
-                return Verdict { clock: Some(&self.clock), ..verdict };
+                return verdict;
             }
         }
         let now = self.now(given);
@@ -343,7 +342,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         }
     }
 
-    /// The same for a client that is new, or not where it most likely is.
+    /// Decides on a client that is new, or not where it most likely is.
     #[cold]
     #[inline(never)]
     fn step_anywhere<A: Algorithm<State = Moment>>(
@@ -375,7 +374,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
             _ => Change::Keep,
         };
         let details = Details::Moments { before, after };
-        (change, Verdict { rule: &self.rule, now, clock: None, cost, allowed, details })
+        (change, Verdict { rule: &self.rule, now, cost, allowed, details })
     }
 
     fn part(&self, key: KeyHash, cost: Cost) -> Part<'_> {
@@ -384,9 +383,9 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
 
     #[inline(never)]
     fn decide_any(&self, key: KeyHash, cost: Cost, now: Nanos, mode: Mode) -> Verdict<'_> {
-        let decision = atomic::decide(&mut [self.part(key, cost)], mode, None, &|| now);
+        let decision = atomic::decide(&mut [self.part(key, cost)], mode, &|| now);
         let (allowed, details) = (decision.allowed, Details::Whole(decision));
-        Verdict { rule: &self.rule, now, clock: None, cost, allowed, details }
+        Verdict { rule: &self.rule, now, cost, allowed, details }
     }
 }
 

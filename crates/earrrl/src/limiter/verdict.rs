@@ -2,13 +2,10 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::algorithm::{Algorithm, Limit, Moment, figures};
-use crate::clock::{Clock, Nanos};
+use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Decision, Figures, Outcome, Wait};
 use crate::rule::Rule;
-
-/// How far ahead of a moment ago the present instant is taken to be, however late it is asked for.
-const MOST_LAG: Duration = Duration::from_millis(10);
 
 /// The answer to a request. Whether it is allowed is known; everything else is worked out when it
 /// is asked for.
@@ -17,9 +14,6 @@ const MOST_LAG: Duration = Duration::from_millis(10);
 pub struct Verdict<'a> {
     pub(super) rule: &'a Rule,
     pub(super) now: Nanos,
-    /// What tells the present instant, where `now` is one of a moment ago: what there is to say is as of
-    /// when it is asked for.
-    pub(super) clock: Option<&'a dyn Clock>,
     pub(super) cost: Cost,
     pub(super) allowed: bool,
     pub(super) details: Details,
@@ -36,13 +30,13 @@ pub(super) enum Details {
 }
 
 impl Verdict<'_> {
-    /// Whether the request is answered as allowed: all but those that [`Outcome::Deny`] refuses.
+    /// Returns true if the request is answered as allowed: whatever its outcome, but for [`Outcome::Deny`].
     #[inline]
     pub fn is_allowed(&self) -> bool {
         self.allowed
     }
 
-    /// The verdict where the request is allowed, for use with `?`.
+    /// Returns the verdict where the request is allowed, for use with `?`.
     ///
     /// ```
     /// # use earrrl::{Denied, Limiter, Rule};
@@ -64,45 +58,43 @@ impl Verdict<'_> {
         if self.allowed { Ok(self) } else { Err(Denied(self.decision())) }
     }
 
-    /// The instant it was decided at; a refund wants to know.
+    /// Returns the instant it was decided at; a refund wants to know.
     pub fn decided_at(&self) -> Nanos {
-        match self.clock {
-            Some(clock) => clock.now().clamp(self.now, self.now + MOST_LAG),
-            None => self.now,
-        }
+        self.now
     }
 
-    /// What was charged if it was stored.
+    /// Returns the cost that was charged if the request was stored.
     pub fn cost(&self) -> Cost {
         self.cost
     }
 
-    /// What became of the request.
+    /// Returns the outcome of the request.
     pub fn outcome(&self) -> Outcome {
         self.decision().outcome
     }
 
-    /// The measured rate in cost units a second; `None` for token-bucket and gcra.
+    /// Returns the measured rate in cost units a second; `None` for token-bucket and gcra.
     pub fn rate(&self) -> Option<f64> {
         self.decision().rate
     }
 
-    /// How many requests of cost 1 would be allowed now, one after the other.
+    /// Returns the number of requests of cost 1 that would be allowed at [`decided_at`](Self::decided_at), one
+    /// after the other.
     pub fn remaining(&self) -> u64 {
         self.decision().remaining
     }
 
-    /// The least wait from which on the same request is allowed if nothing else is sent.
+    /// Returns the least wait from which on the same request is allowed if nothing else is sent.
     pub fn retry_after(&self) -> Wait {
         self.decision().retry_after
     }
 
-    /// The wait until the client is as good as new, if nothing else is sent.
+    /// Returns the wait until the client is as good as new, if nothing else is sent.
     pub fn reset_after(&self) -> Duration {
         self.decision().reset_after
     }
 
-    /// Everything there is to say.
+    /// Returns the whole decision.
     #[cold]
     pub fn decision(&self) -> Decision {
         match (&self.details, self.rule.limit()) {
@@ -115,7 +107,7 @@ impl Verdict<'_> {
             }
             (Details::Moments { after, .. }, limit) => {
                 let state = after.and_then(|after| limit.state_of(after.0));
-                limit.decide(state, self.decided_at(), self.cost, crate::Mode::Peek).1
+                limit.decide(state, self.now, self.cost, crate::Mode::Peek).1
             }
         }
     }
@@ -126,8 +118,7 @@ impl Verdict<'_> {
         before: Option<&Moment>,
         after: Option<&Moment>,
     ) -> Figures {
-        let now = self.decided_at();
-        figures(limit, limit.estimate(before, now, self.cost), after, now, self.cost)
+        figures(limit, limit.estimate(before, self.now, self.cost), after, self.now, self.cost)
     }
 
     fn single(&self, figures: Figures) -> Decision {
@@ -146,7 +137,7 @@ impl fmt::Debug for Verdict<'_> {
 pub struct Denied(Decision);
 
 impl Denied {
-    /// The decision.
+    /// Returns the decision.
     pub fn decision(&self) -> &Decision {
         &self.0
     }

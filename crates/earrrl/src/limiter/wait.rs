@@ -21,7 +21,7 @@ use crate::rules::part::Part;
 use crate::store::Kept;
 use crate::store::table::Change;
 
-/// How to wait: by default at most a minute, without jitter.
+/// The bounds of a wait: by default at most a minute, without jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Patience {
@@ -51,7 +51,7 @@ impl Patience {
     }
 }
 
-/// Why there is no turn to wait for.
+/// An error of a wait that could not begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitError {
@@ -91,7 +91,7 @@ pub struct Reservation<'a, C: Clock> {
 }
 
 impl<C: Clock> Reservation<'_, C> {
-    /// How long after the reservation the turn comes.
+    /// Returns the time from the reservation to the turn.
     pub fn wait(&self) -> Duration {
         self.wait
     }
@@ -117,7 +117,7 @@ impl<C: Clock> fmt::Debug for Reservation<'_, C> {
 }
 
 impl<K: ?Sized, C: Clock> Limiter<K, C> {
-    /// Reserves the next turn of a client: charges it now, and tells how long to wait for it.
+    /// Reserves the next turn of a client: charges it now, and returns the wait for it.
     ///
     /// # Errors
     /// When the wait would be longer than `patience` has, or the rule can't reserve; then nothing
@@ -190,7 +190,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     }
 }
 
-/// The state after taking the next turn, and the wait for it; or the wait that is too long.
+/// Returns the state after taking the next turn, and the wait for it; or the wait that is too long.
 fn turn(
     limit: &TokenBucket,
     before: Option<Moment>,

@@ -46,9 +46,9 @@ use prepared::{Prepared, Rules};
 /// ```
 pub struct MemoryEngine<C = SystemClock> {
     rules: ArcSwap<Rules>,
-    /// The places of rules by their names; held by whoever changes the rules.
+    /// The places of rules by their names; locked by a thread that changes the rules.
     places: Mutex<HashMap<String, usize>>,
-    /// Held by whoever sweeps.
+    /// Locked by a thread that sweeps.
     sweeping: Mutex<()>,
     /// Stores without clients that a request may still know.
     given_up: Mutex<Vec<Arc<Clients>>>,
@@ -61,7 +61,7 @@ pub struct MemoryEngine<C = SystemClock> {
 const PATIENCE: usize = 2000;
 
 impl MemoryEngine {
-    /// An engine on the system's clock, without rules, with room for `capacity` clients of each.
+    /// Returns an engine on the system's clock, without rules, with room for `capacity` clients of each.
     ///
     /// # Errors
     /// When the operating system has no randomness for the hash.
@@ -71,7 +71,7 @@ impl MemoryEngine {
 }
 
 impl<C: Clock> MemoryEngine<C> {
-    /// As [`MemoryEngine::new`], on another clock.
+    /// Returns an engine on another clock, without rules, with room for `capacity` clients of each.
     ///
     /// # Errors
     /// When the operating system has no randomness for the hash.
@@ -87,7 +87,7 @@ impl<C: Clock> MemoryEngine<C> {
         })
     }
 
-    /// As [`Engine::prepare`], with room for `capacity` clients of this rule.
+    /// Prepares a rule as [`Engine::prepare`] does, with room for `capacity` clients of this rule.
     ///
     /// # Errors
     /// When the name or the rule can't be, or there is not enough memory.
@@ -100,7 +100,7 @@ impl<C: Clock> MemoryEngine<C> {
         self.prepare_all(&[(name, rule, capacity)]).map(|ids| ids[0])
     }
 
-    /// As [`MemoryEngine::prepare_with`], for several rules at once: all of them, or on an error none.
+    /// Prepares several rules at once, each with its capacity: all of them, or on an error none.
     ///
     /// Requests go on meanwhile. A changed limit alone touches no client. Where a half-life, a refill, a
     /// window or the capacity changes, each client goes over to a new store when it is next met, or in
@@ -108,7 +108,7 @@ impl<C: Clock> MemoryEngine<C> {
     /// nobody waits. Both stores take memory until then.
     ///
     /// # Errors
-    /// As there.
+    /// Returns an error if a name or a rule is invalid, or there is not enough memory.
     pub fn prepare_all(&self, wanted: &[(&str, &Rule, usize)]) -> Result<Vec<RuleId>, EngineError> {
         let wanted = wanted.iter().map(|(name, rule, capacity)| (*name, *rule, Some(*capacity)));
         self.publish(wanted)
@@ -189,7 +189,7 @@ impl<C: Clock> MemoryEngine<C> {
         lock(&self.given_up).append(&mut left);
     }
 
-    /// Publishes a rule whose clients were swept over, unless it was changed meanwhile.
+    /// Publishes a rule whose clients were swept, unless it was changed meanwhile.
     fn replace(&self, place: usize, known: &Prepared, swept: Prepared) {
         let _places = lock(&self.places);
         let mut next = Rules::clone(&self.rules.load_full());
@@ -206,14 +206,15 @@ impl<C: Clock> MemoryEngine<C> {
         rules.iter().map(|known| (String::from(&*known.name), known.rule.clone())).collect()
     }
 
-    /// How many clients of a rule are stored, and how many that were not idle had to go.
+    /// Returns the number of clients of a rule that are stored, and the number of those evicted although they
+    /// were not idle.
     pub fn usage(&self, rule: RuleId) -> Option<(usize, u64)> {
         let rules = self.rules.load();
         let known = rules.get(rule.0 as usize)?;
         Some((known.len(), known.displaced()))
     }
 
-    /// The hash of a key, for [`prefetch`](Self::prefetch) and [`decide_hashed`](Self::decide_hashed).
+    /// Returns the hash of a key, for [`prefetch`](Self::prefetch) and [`decide_hashed`](Self::decide_hashed).
     #[inline]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
         self.hasher.hash_bytes(key)
@@ -228,7 +229,7 @@ impl<C: Clock> MemoryEngine<C> {
         }
     }
 
-    /// As [`Engine::decide`] on one charge, by the hash of its key.
+    /// Decides as [`Engine::decide`] does on one charge, by the hash of its key.
     ///
     /// ```
     /// use earrrl::{Cost, MemoryEngine, Mode};
@@ -256,17 +257,16 @@ impl<C: Clock> MemoryEngine<C> {
     ) -> Result<Decision, EngineError> {
         let rules = self.rules.load();
         let (known, part) = known_part(&rules, rule, key, cost)?;
-        let lately = self.clock.lately_unless(now, known.lag);
         let now = || self.clock.at_or_now(now);
-        let decision = part.decide_at_home(mode, lately, now);
+        let decision = part.decide_at_home(mode, now);
         Ok(decision.unwrap_or_else(|| decide_anywhere(known, part, mode, &now)))
     }
 
-    /// As [`decide_hashed`](Self::decide_hashed) in [`Mode::Check`] at the present instant, for who needs no
-    /// more than a client does.
+    /// Decides as [`decide_hashed`](Self::decide_hashed) does in [`Mode::Check`] at the present instant, and
+    /// returns only what a client needs.
     ///
     /// # Errors
-    /// As there.
+    /// Returns an error if the rule is unknown, or the cost above its `max_cost`.
     #[inline]
     pub fn check_hashed(
         &self,
@@ -277,7 +277,7 @@ impl<C: Clock> MemoryEngine<C> {
         let rules = self.rules.load();
         let (known, part) = known_part(&rules, rule, key, cost)?;
         let now = || self.clock.now();
-        let brief = part.check_at_home(self.clock.lately(known.lag), now);
+        let brief = part.check_at_home(now);
         Ok(brief.unwrap_or_else(|| Brief::from(&decide_anywhere(known, part, Mode::Check, &now))))
     }
 
@@ -326,18 +326,15 @@ impl<C: Clock> MemoryEngine<C> {
         mode: Mode,
         now: Option<Nanos>,
     ) -> Result<Decision, EngineError> {
-        let (mut parts, mut lag) = (Each::new(), Duration::MAX);
+        let mut parts = Each::new();
         for charge in charges {
             let (known, part) = self.known_part(rules, charge)?;
             if known.older.is_some() {
                 known.settle(part.key, self.clock.at_or_now(now));
             }
             parts.push(part);
-            lag = lag.min(known.lag);
         }
-        let lately = self.clock.lately_unless(now, lag);
-        let now = || self.clock.at_or_now(now);
-        Ok(atomic::decide(&mut parts, mode, lately, &now))
+        Ok(atomic::decide(&mut parts, mode, &|| self.clock.at_or_now(now)))
     }
 
     #[inline]
@@ -363,7 +360,7 @@ impl<C: Clock> MemoryEngine<C> {
     }
 }
 
-/// The client may still have to be brought over; see [`Prepared::settle`].
+/// Returns the rule and the part of a request under it. The client may still have to be moved; see [`Prepared::settle`].
 #[inline]
 fn known_part(
     rules: &Rules,
@@ -376,7 +373,7 @@ fn known_part(
     Ok((known, Part { rule: &known.rule, clients: &known.clients, key, cost }))
 }
 
-/// Of a client that is new, say, or has yet to be brought over.
+/// Decides on a client that is not at home: one that is new, or has yet to be moved from an older store.
 #[inline(never)]
 fn decide_anywhere(
     known: &Prepared,
@@ -385,7 +382,7 @@ fn decide_anywhere(
     now: &impl Fn() -> Nanos,
 ) -> Decision {
     known.settle(part.key, now());
-    atomic::decide(&mut [part], mode, None, now)
+    atomic::decide(&mut [part], mode, now)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -412,8 +409,7 @@ impl<C: Clock> Engine for MemoryEngine<C> {
     fn admit_at_once(&self, charge: &Charge<'_>) -> bool {
         let rules = self.rules.load();
         self.known_part(&rules, charge).is_ok_and(|(known, part)| {
-            let lately = self.clock.lately(known.lag);
-            let admitted = part.admit_at_home(lately, || self.clock.now());
+            let admitted = part.admit_at_home(|| self.clock.now());
             admitted.unwrap_or_else(|| {
                 let now = self.clock.now();
                 known.settle(part.key, now);

@@ -1,6 +1,5 @@
 //! The rules of an engine in memory, and what becomes of their clients when they change.
 
-use core::time::Duration;
 use std::format;
 use std::sync::Arc;
 use std::vec::Vec;
@@ -24,12 +23,10 @@ pub(super) struct Prepared {
     pub(super) name: Arc<str>,
     pub(super) rule: Rule,
     pub(super) clients: Arc<Clients>,
-    /// See [`Limit::lag`](crate::Limit).
-    pub(super) lag: Duration,
     pub(super) capacity: usize,
-    /// How many clients that were not idle had to go from the stores before this one.
+    /// The number of clients that older stores evicted although they were not idle.
     pub(super) displaced: u64,
-    /// Where clients may still be from before a change.
+    /// The stores from before a change in which clients may still be.
     pub(super) older: Option<Arc<Older>>,
 }
 
@@ -69,7 +66,6 @@ impl Prepared {
             name: name.into(),
             rule: rule.clone(),
             clients,
-            lag: rule.limit().lag(),
             capacity,
             displaced: 0,
             older: None,
@@ -80,7 +76,7 @@ impl Prepared {
     /// states mean something else there, or its size is another; of another algorithm, none does.
     pub(super) fn changed(&self, rule: &Rule, capacity: usize) -> Result<Self, EngineError> {
         let (old, new) = (self.rule.limit(), rule.limit());
-        let mut changed = Self { rule: rule.clone(), lag: new.lag(), capacity, ..self.clone() };
+        let mut changed = Self { rule: rule.clone(), capacity, ..self.clone() };
         let as_large = (capacity, rule.max_bytes()) == (self.capacity, self.rule.max_bytes());
         if new.keeps_states_of(old) && as_large {
             return Ok(changed);
@@ -121,12 +117,12 @@ impl Prepared {
         (empty.len() > before).then(|| Self { older, ..self.clone() })
     }
 
-    /// How many clients that were not idle had to go.
+    /// Returns the number of clients that were evicted although they were not idle.
     pub(super) fn displaced(&self) -> u64 {
         self.displaced + self.clients.displaced()
     }
 
-    /// How many clients there are.
+    /// Returns the number of clients.
     pub(super) fn len(&self) -> usize {
         self.clients.len() + self.older.as_ref().map_or(0, |older| older.len())
     }

@@ -1,4 +1,4 @@
-use std::sync::Barrier;
+use std::sync::{Barrier, mpsc};
 use std::thread;
 
 use super::prepared::BLOCK;
@@ -6,15 +6,16 @@ use super::*;
 use crate::clock::ManualClock;
 use crate::clock::tests::Lagging;
 use crate::decision::Action;
+use crate::store::Next;
+use crate::store::older::lock_move;
 
 fn engine() -> MemoryEngine<ManualClock> {
     MemoryEngine::with_clock(1, ManualClock::new(Nanos::from_secs(1_800_000_000))).unwrap()
 }
 
-/// Whether a request is allowed, and how long it has to wait, is told for the present instant, to the
-/// nanosecond, under one rule or several.
+/// Every figure of a decision is that of the present instant, whatever the clock has read last.
 #[test]
-fn an_instant_of_a_moment_ago_decides_only_what_it_can() {
+fn a_decision_is_made_at_the_present_instant() {
     let texts = ["gcra 1/1h burst=3", "recent-average 100/s half-life=1m", "gcra 9/m burst=900"];
     for count in 1..=texts.len() {
         let clock = Arc::new(Lagging::default());
@@ -25,21 +26,11 @@ fn an_instant_of_a_moment_ago_decides_only_what_it_can() {
             Charge { rule, key: b"alice", cost: Cost::ONE }
         };
         let charges: Vec<_> = texts[..count].iter().map(charge).collect();
-        let ask = || engine.decide(&charges, Mode::Check, None).into_inner().unwrap();
-        assert!(ask().allowed);
-        let allowed = ask();
-        assert!(allowed.allowed && allowed.at + Duration::from_millis(4) == clock.now());
-        assert!(ask().allowed);
-        let wait = || ask().retry_after.duration().unwrap();
-        let denied = ask();
-        assert_eq!((denied.allowed, denied.rule, denied.at), (false, 0, clock.now()));
-        let before = wait();
-        clock.0.advance(Duration::from_millis(3));
-        assert_eq!(wait(), before - Duration::from_millis(3));
-        clock.0.advance(wait() - Duration::from_nanos(1));
-        assert_eq!(wait(), Duration::from_nanos(1), "{count} rules");
-        clock.0.advance(Duration::from_nanos(1));
-        assert!(ask().allowed, "{count} rules");
+        for _ in 0..5 {
+            let decision = engine.decide(&charges, Mode::Check, None).into_inner().unwrap();
+            assert_eq!(decision.at, clock.now(), "{count} rules");
+            clock.0.advance(Duration::from_millis(3));
+        }
     }
 }
 
@@ -97,6 +88,47 @@ fn remaining_after(rule: &str, requests: usize) -> u64 {
     };
     (0..requests).for_each(|_| assert!(ask(Mode::Check).allowed));
     ask(Mode::Peek).remaining
+}
+
+/// A sweep holds the lock of a client of a larger rule while it waits for a shard. A request that holds that
+/// shard must not wait for the sweep, though it moves a word of the same key.
+#[test]
+fn a_request_under_both_kinds_of_rules_does_not_wait_for_a_sweep() {
+    let engine = engine();
+    let (word, larger): (Rule, Rule) =
+        ("gcra 1/s burst=9".parse().unwrap(), "fixed-window 5/1h".parse().unwrap());
+    let clients = |rule: &Rule| Arc::new(Clients::new(rule.limit(), 10, None).unwrap());
+    let (older, newer, states) = (clients(&word), clients(&word), clients(&larger));
+    older.seal(Next { rule: word.clone(), clients: newer });
+    let key = engine.hash(b"alice");
+    let _sweep = lock_move(&states.kept, key);
+    let (send, received) = mpsc::channel();
+    thread::spawn(move || {
+        let part = |rule, clients| Part { rule, clients, key, cost: Cost::ONE };
+        let mut parts = [part(&larger, &states), part(&word, &older)];
+        let now = || Nanos::from_secs(1_800_000_000);
+        let _ = send.send(atomic::decide(&mut parts, Mode::Check, &now).allowed);
+    });
+    // Only a deadlock takes that long.
+    assert_eq!(received.recv_timeout(Duration::from_secs(60)), Ok(true));
+}
+
+/// A thread in a loop must not judge by a reading of the clock from before another thread's request.
+#[test]
+fn a_request_is_not_judged_earlier_than_one_that_has_returned() {
+    let engine = MemoryEngine::new(1_000).unwrap();
+    let rule = engine.prepare("login", &"gcra 1000/s burst=1000000".parse().unwrap()).unwrap();
+    let check = || {
+        let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
+        engine.decide(&[charge], Mode::Check, None).into_inner().unwrap()
+    };
+    for round in 0..100 {
+        (0..100).for_each(|_| assert!(check().allowed));
+        let before = thread::scope(|scope| scope.spawn(check).join().unwrap());
+        let after = check();
+        assert!(after.at >= before.at, "{:?} before, round {round}", before.at.since(after.at));
+        assert!(after.remaining < before.remaining + 1_000, "round {round}");
+    }
 }
 
 /// Where the clients' states are larger; and another bound keeps who is there.

@@ -1,5 +1,6 @@
-//! A client whose state is a word, where it is looked for first: the way of nearly every request. It is
-//! looked for once, and judged and changed in place; figures are worked out only where they are asked for.
+//! Decisions on a client whose state is a word and lies in the line where it is looked for first, which is so
+//! for nearly every request. The client is looked for once, and judged and changed in place; figures are
+//! computed only if they are asked for.
 
 use core::time::Duration;
 
@@ -20,7 +21,7 @@ pub(crate) struct AtHome<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// Where the client is looked for first, fetched from now on, if its state is a word.
+    /// Requests the lines in which the client is looked for first, and returns them if its state is a word.
     #[inline]
     pub(super) fn place(&self) -> Option<Place<'a>> {
         match &self.clients.kept {
@@ -31,60 +32,47 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The decision. None, and nothing done, where this is not the way: of a client that is new, or has
-    /// yet to be brought over from the store before a change, say. An instant of a moment ago may be
-    /// given, too: it is as good where it allows the request.
+    /// Returns the decision, or `None`, with nothing done, for a client that is not at home: one that is new, or has
+    /// yet to be moved from the store before a change, for example.
     #[inline]
     pub(crate) fn decide_at_home(
         &self,
         mode: Mode,
-        lately: Option<Nanos>,
-        now: impl Fn() -> Nanos,
+        now: impl FnOnce() -> Nanos,
     ) -> Option<Decision> {
         let settle = |judgement: &Judgement| judgement.settle(mode, judgement.passes());
-        Some(self.settle_at_home(lately, now, settle)?.request.decision())
+        Some(self.settle_at_home(now, settle)?.request.decision())
     }
 
-    /// The same of a check, in brief.
+    /// Returns the same of a check, in brief.
     #[inline]
-    pub(crate) fn check_at_home(
-        &self,
-        lately: Option<Nanos>,
-        now: impl Fn() -> Nanos,
-    ) -> Option<Brief> {
+    pub(crate) fn check_at_home(&self, now: impl FnOnce() -> Nanos) -> Option<Brief> {
         let settle = |judgement: &Judgement| judgement.settle(Mode::Check, judgement.passes());
-        Some(self.settle_at_home(lately, now, settle)?.brief())
+        Some(self.settle_at_home(now, settle)?.brief())
     }
 
     /// Charges the request where it is allowed, and else stores nothing: whether it is. None, and nothing
     /// done, where this is not the way.
     #[inline]
-    pub(crate) fn admit_at_home(
-        &self,
-        lately: Option<Nanos>,
-        now: impl Fn() -> Nanos,
-    ) -> Option<bool> {
+    pub(crate) fn admit_at_home(&self, now: impl FnOnce() -> Nanos) -> Option<bool> {
         let if_allowed = |judgement: &Judgement| match judgement.allowed {
             true => Mode::Charge,
             false => Mode::Peek,
         };
-        Some(self.settle_at_home(lately, now, if_allowed)?.judgement().allowed)
+        Some(self.settle_at_home(now, if_allowed)?.judgement().allowed)
     }
 
-    /// Judges, then does what `mode` says of the judgement.
+    /// Judges, then stores as `mode` requires of the judgement.
     #[inline(always)]
     fn settle_at_home(
         &self,
-        mut lately: Option<Nanos>,
-        now: impl Fn() -> Nanos,
+        now: impl FnOnce() -> Nanos,
         mode: impl Fn(&Judgement) -> Mode,
     ) -> Option<AtHome<'_>> {
         let place = self.place()?;
-        let mut client = self.at_home(&place, lately.unwrap_or_else(&now))?;
+        // The clock is read while the lines are fetched.
+        let mut client = self.at_home(&place, now())?;
         loop {
-            if !client.judgement().allowed && lately.take().is_some() {
-                client.judge(now())?;
-            }
             if client.apply(mode(client.judgement())) {
                 return Some(client);
             }
@@ -92,7 +80,8 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The client, judged on what was seen: whether that ever was, a change tells.
+    /// Returns the client, judged on the state that was seen. The state may be torn, since its halves are read
+    /// separately; the compare-and-swap then fails.
     #[inline(always)]
     fn at_home<'p>(&'p self, place: &Place<'p>, now: Nanos) -> Option<AtHome<'p>> {
         let Kept::Words(table) = &self.clients.kept else { return None };
@@ -101,7 +90,7 @@ impl<'a> Part<'a> {
         Some(AtHome { part: self, seen, request })
     }
 
-    /// The client, judged on the state that it had.
+    /// Returns the client, judged on the state that it had.
     #[inline]
     pub(super) fn judge_at_home<'p>(&'p self, place: &Place<'p>, now: Nanos) -> Option<AtHome<'p>> {
         let mut client = self.at_home(place, now)?;
@@ -121,7 +110,8 @@ impl AtHome<'_> {
         self.request.judgement()
     }
 
-    /// What [`combine`](super::combine) says where no other rule does.
+    /// Returns the part of [`combine`](super::combine)'s answer that a client needs, for a request under this
+    /// rule alone.
     #[inline]
     fn brief(&self) -> Brief {
         let (rule, judgement) = (self.part.rule, self.judgement());
@@ -133,7 +123,8 @@ impl AtHome<'_> {
         Brief { outcome, remaining: self.request.remaining(), wait }
     }
 
-    /// Does what `mode` says of the judgement. None, and nothing done, if the client is no longer there.
+    /// Stores as `mode` requires of the judgement. Returns `None`, and stores nothing, if the client is no
+    /// longer there.
     #[inline]
     pub(super) fn settle(&mut self, mode: impl Fn(&Judgement) -> Mode) -> Option<()> {
         while !self.apply(mode(self.judgement())) {
@@ -149,7 +140,7 @@ impl AtHome<'_> {
         Some(())
     }
 
-    /// Stores the request if it is to be charged, unless somebody was faster.
+    /// Stores the request if it is to be charged. Returns false if another thread changed the state first.
     #[inline(always)]
     fn apply(&mut self, mode: Mode) -> bool {
         if mode != Mode::Charge || self.part.cost.is_zero() {

@@ -22,43 +22,38 @@ use crate::rules::{Judgement, Report, combine};
 use crate::store::table::Place;
 use crate::store::{Kept, Next, Shard, States};
 
-/// One for each rule: of so many without an allocation.
+/// One item for each rule, without an allocation for up to eight.
 pub(crate) type Each<T> = SmallVec<[T; 8]>;
 
-/// What one rule said, and its figures afterwards.
+/// The judgement of one rule, and its figures afterwards.
 type Judged = (Judgement, Figures);
 
-/// Decides a request; the same rule and key must not come twice. An instant of a moment ago may be given,
-/// too: it is as good where it is within every rule.
-pub(crate) fn decide(
-    parts: &mut [Part<'_>],
-    mode: Mode,
-    lately: Option<Nanos>,
-    now: &dyn Fn() -> Nanos,
-) -> Decision {
+/// Decides a request; the same rule and key must not come twice.
+pub(crate) fn decide(parts: &mut [Part<'_>], mode: Mode, now: &dyn Fn() -> Nanos) -> Decision {
     if let [part] = &*parts {
-        let at_home = part.decide_at_home(mode, lately, now);
+        let at_home = part.decide_at_home(mode, now);
         return at_home.unwrap_or_else(|| part.decide_alone(mode, now()));
     }
     if mode == Mode::Charge {
         // Stored under every rule whatever the others say: nothing ties them together.
         let now = now();
-        let said: Each<Said<'_>> = parts.iter().map(|part| part.charge(mode, now).into()).collect();
-        return together(parts, now, &said);
+        let answers: Each<Answer<'_>> =
+            parts.iter().map(|part| part.charge(mode, now).into()).collect();
+        return together(parts, now, &answers);
     }
     // All are on their way before the clock is read, and the first is waited for.
     let places: Each<_> = parts.iter().map(Part::place).collect();
     let shards = Shards::lock(parts, now);
-    Request { parts, places: &places, now: Nanos::ZERO, shards }.decide(mode, lately, now)
+    Request { parts, places: &places, now: now(), shards }.decide(mode)
 }
 
-fn together(parts: &[Part<'_>], now: Nanos, said: &[Said<'_>]) -> Decision {
-    let each = parts.iter().zip(said);
-    combine(now, each.map(|(part, said)| (part.rule, said.judgement(), said)))
+fn together(parts: &[Part<'_>], now: Nanos, answers: &[Answer<'_>]) -> Decision {
+    let each = parts.iter().zip(answers);
+    combine(now, each.map(|(part, answer)| (part.rule, answer.judgement(), answer)))
 }
 
 impl<'a> Part<'a> {
-    /// The same client under the rule that came after this one, where one did meanwhile.
+    /// Returns the same client under the rule that came after this one, where one did meanwhile.
     fn moved(&self, now: Nanos) -> Self {
         match self.clients.next(self.key, self.rule.limit(), now) {
             Some(Next { rule, clients }) => Self { rule, clients, ..*self },
@@ -66,7 +61,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// What `ask` answers of this part, or of the one after it.
+    /// Returns the answer of `ask` on this part, or on the part that its client has moved to.
     fn settled<R>(&self, now: Nanos, ask: impl Fn(&Self) -> Option<R>) -> R {
         let mut part = *self;
         loop {
@@ -94,7 +89,7 @@ impl<'a> Part<'a> {
         combine(now, std::iter::once((self.rule, &judged.0, &judged.1)))
     }
 
-    /// The judgement alone. Where the action is to delay, that takes the wait.
+    /// Returns the state and the judgement alone. Where the action is to delay, that takes the wait.
     fn allows(&self, state: Option<State>, now: Nanos) -> (Option<State>, Judgement) {
         if let Action::Delay { .. } = self.rule.action() {
             let (state, (judgement, _)) = self.judge(state, now);
@@ -106,7 +101,7 @@ impl<'a> Part<'a> {
 
     fn peek(&self, now: Nanos) -> Judged {
         self.settled(now, |part| {
-            part.clients.lend(part.key, part.rule.limit(), |state| part.judge(state, now))
+            part.clients.inspect(part.key, part.rule.limit(), |state| part.judge(state, now))
         })
     }
 
@@ -132,7 +127,7 @@ impl<'a> Part<'a> {
         self.settled(now, |part| part.clients.reset(part.key, part.rule.limit(), now));
     }
 
-    /// The state comes back as it was, without what no longer counts.
+    /// Judges a request, and returns the state without what no longer counts.
     fn judge(&self, state: Option<State>, now: Nanos) -> (Option<State>, Judged) {
         let limit = self.rule.limit();
         let (state, allowed, figures) = limit.step(state, now, self.cost, Mode::Peek);
@@ -180,13 +175,13 @@ impl<'a> Part<'a> {
         self.rule.limit().policy() == Policy::Strict
     }
 
-    /// Where the state is locked: an order that is the same for every request.
+    /// Returns the place of the lock of the client's state. All requests lock in the order of these places.
     fn shard(&self) -> Option<(usize, usize)> {
         let place = std::ptr::from_ref(self.clients).addr();
         self.states().map(|states| (place, states.shard_of(self.key)))
     }
 
-    /// Whether its client is elsewhere; known for certain once its shard is locked.
+    /// Returns true if the client has moved; certain only once its shard is locked.
     fn is_sealed(&self) -> bool {
         self.states().is_some_and(States::is_sealed)
     }
@@ -196,7 +191,7 @@ impl<'a> Part<'a> {
 struct Shards<'a>(Vec<((usize, usize), MutexGuard<'a, Shard>)>);
 
 impl<'a> Shards<'a> {
-    /// Locks them, and follows clients whose rule was changed meanwhile.
+    /// Locks the shards, and follows clients whose rule was changed meanwhile.
     fn lock(parts: &mut [Part<'a>], now: &dyn Fn() -> Nanos) -> Self {
         loop {
             let shards = Self::lock_all(parts);
@@ -229,52 +224,48 @@ impl<'a> Shards<'a> {
 
 struct Request<'r, 'a> {
     parts: &'r [Part<'a>],
-    /// Of those whose states are words.
+    /// The places of the clients whose states are words.
     places: &'r [Option<Place<'a>>],
     now: Nanos,
     shards: Shards<'a>,
 }
 
-/// What one rule says.
-enum Said<'a> {
-    /// Of a client that was judged in its place.
+/// The answer of one rule.
+enum Answer<'a> {
+    /// The answer on a client that was judged in its place.
     AtHome(AtHome<'a>),
-    /// Of another. Figures come last, and only once.
+    /// The answer on another client. Its figures are computed last, and only once.
     Elsewhere(Judgement, Option<Figures>),
 }
 
 impl<'r> Request<'r, '_> {
-    fn decide(mut self, mode: Mode, lately: Option<Nanos>, now: &dyn Fn() -> Nanos) -> Decision {
-        let mut said = Each::new();
-        self.judge_all(lately.unwrap_or_else(now), &mut said);
-        if lately.is_some() && !said.iter().all(|said| said.judgement().allowed) {
-            self.judge_all(now(), &mut said);
-        }
+    fn decide(mut self, mode: Mode) -> Decision {
+        let mut answers = self.judge_all();
         if mode == Mode::Check {
-            self.charge_strict_words(&mut said);
-            if all_pass(&said) {
-                self.charge_leaky_words(&mut said);
+            self.charge_strict_words(&mut answers);
+            if all_pass(&answers) {
+                self.charge_leaky_words(&mut answers);
             }
-            self.store_states(&mut said);
+            self.store_states(&mut answers);
         }
-        for (part, said) in self.parts.iter().zip(&mut said) {
-            if let Said::Elsewhere(_, figures @ None) = said {
+        for (part, answer) in self.parts.iter().zip(&mut answers) {
+            if let Answer::Elsewhere(_, figures @ None) = answer {
                 *figures = Some(self.figures(part));
             }
         }
-        together(self.parts, self.now, &said)
+        together(self.parts, self.now, &answers)
     }
 
-    fn judge_all(&mut self, now: Nanos, said: &mut Each<Said<'r>>) {
-        self.now = now;
-        said.clear();
+    fn judge_all(&mut self) -> Each<Answer<'r>> {
+        let (mut answers, now) = (Each::new(), self.now);
         for (part, place) in self.parts.iter().zip(self.places) {
             let at_home = place.as_ref().and_then(|place| part.judge_at_home(place, now));
-            said.push(match at_home {
-                Some(client) => Said::AtHome(client),
-                None => Said::Elsewhere(self.judge(part), None),
+            answers.push(match at_home {
+                Some(client) => Answer::AtHome(client),
+                None => Answer::Elsewhere(self.judge(part), None),
             });
         }
+        answers
     }
 
     fn judge(&mut self, part: &Part<'_>) -> Judgement {
@@ -282,12 +273,12 @@ impl<'r> Request<'r, '_> {
         match self.shards.of(part) {
             Some(shard) => shard.inspect(part.key, |state| part.allows(state, now)),
             None => part.settled(now, |part| {
-                part.clients.lend(part.key, part.rule.limit(), |state| part.allows(state, now))
+                part.clients.inspect(part.key, part.rule.limit(), |state| part.allows(state, now))
             }),
         }
     }
 
-    /// Of a rule that has stored nothing.
+    /// Computes the figures of a rule that has stored nothing.
     fn figures(&mut self, part: &Part<'_>) -> Figures {
         let now = self.now;
         match self.shards.of(part) {
@@ -296,56 +287,56 @@ impl<'r> Request<'r, '_> {
         }
     }
 
-    fn charge_word(&self, part: &Part<'_>, said: &mut Said<'_>) {
-        if let Said::AtHome(client) = said
+    fn charge_word(&self, part: &Part<'_>, answer: &mut Answer<'_>) {
+        if let Answer::AtHome(client) = answer
             && client.settle(|judgement| judgement.settle(Mode::Check, true)).is_some()
         {
             return;
         }
-        *said = part.charge(Mode::Check, self.now).into();
+        *answer = part.charge(Mode::Check, self.now).into();
     }
 
     /// Strict rules store every attempt, so they need not wait for the others.
-    fn charge_strict_words(&self, said: &mut [Said<'_>]) {
-        for (part, said) in self.parts.iter().zip(said) {
+    fn charge_strict_words(&self, answers: &mut [Answer<'_>]) {
+        for (part, answer) in self.parts.iter().zip(answers) {
             if part.is_word() && part.is_strict() {
-                self.charge_word(part, said);
+                self.charge_word(part, answer);
             }
         }
     }
 
     /// Leaky rules are charged until one, meanwhile, does not let the request pass.
-    fn charge_leaky_words(&self, said: &mut [Said<'_>]) {
+    fn charge_leaky_words(&self, answers: &mut [Answer<'_>]) {
         for (nth, part) in self.parts.iter().enumerate() {
             if !part.is_word() || part.is_strict() {
                 continue;
             }
-            self.charge_word(part, &mut said[nth]);
-            if !said[nth].judgement().passes() {
-                self.take_back(&mut said[..nth]);
+            self.charge_word(part, &mut answers[nth]);
+            if !answers[nth].judgement().passes() {
+                self.take_back(&mut answers[..nth]);
                 return;
             }
         }
     }
 
-    fn take_back(&self, said: &mut [Said<'_>]) {
-        for (part, said) in self.parts.iter().zip(said) {
-            let judgement = *said.judgement();
+    fn take_back(&self, answers: &mut [Answer<'_>]) {
+        for (part, answer) in self.parts.iter().zip(answers) {
+            let judgement = *answer.judgement();
             let was_charged = judgement.settle(Mode::Check, true) == Mode::Charge;
             if part.is_word() && !part.is_strict() && was_charged {
                 part.refund(self.now, Some(self.now));
-                *said = Said::Elsewhere(judgement, None);
+                *answer = Answer::Elsewhere(judgement, None);
             }
         }
     }
 
     /// Larger states are still as they were judged.
-    fn store_states(&mut self, said: &mut [Said<'_>]) {
-        let pass = all_pass(said);
-        for (part, said) in self.parts.iter().zip(said) {
-            let (now, mode) = (self.now, said.judgement().settle(Mode::Check, pass));
+    fn store_states(&mut self, answers: &mut [Answer<'_>]) {
+        let pass = all_pass(answers);
+        for (part, answer) in self.parts.iter().zip(answers) {
+            let (now, mode) = (self.now, answer.judgement().settle(Mode::Check, pass));
             if mode == Mode::Charge
-                && let Said::Elsewhere(_, figures) = said
+                && let Answer::Elsewhere(_, figures) = answer
                 && let Some(shard) = self.shards.of(part)
             {
                 let limit = part.rule.limit();
@@ -356,11 +347,11 @@ impl<'r> Request<'r, '_> {
     }
 }
 
-fn all_pass(said: &[Said<'_>]) -> bool {
-    said.iter().all(|said| said.judgement().passes())
+fn all_pass(answers: &[Answer<'_>]) -> bool {
+    answers.iter().all(|answer| answer.judgement().passes())
 }
 
-impl Said<'_> {
+impl Answer<'_> {
     #[inline]
     fn judgement(&self) -> &Judgement {
         match self {
@@ -370,14 +361,14 @@ impl Said<'_> {
     }
 }
 
-impl From<Judged> for Said<'_> {
+impl From<Judged> for Answer<'_> {
     fn from((judgement, figures): Judged) -> Self {
         Self::Elsewhere(judgement, Some(figures))
     }
 }
 
 /// Asked once all have their figures.
-impl Report for Said<'_> {
+impl Report for Answer<'_> {
     fn remaining(&self) -> u64 {
         match self {
             Self::AtHome(client) => client.remaining(),

@@ -1,4 +1,4 @@
-//! Several rules on one request: all are judged, then all store what their policy says.
+//! Several rules on one request: all judge it, then each stores it as its policy requires.
 //!
 //! A request passes iff every enforcing rule lets it pass. Strict rules then store it whatever the
 //! verdict; a leaky rule stores it iff it allowed it and the whole passed, so that a request denied
@@ -25,7 +25,7 @@ use crate::cost::Cost;
 use crate::decision::{Action, Decision, Figures, Outcome, Places, Wait};
 use crate::rule::Rule;
 
-/// What one rule says of a request, before anything is stored.
+/// One rule's judgement of a request, before anything is stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Judgement {
     /// The verdict of the limit.
@@ -48,14 +48,14 @@ impl Judgement {
         Self { allowed, hold, enforces: rule.action().enforces(), policy: rule.limit().policy() }
     }
 
-    /// Whether the rule lets the request pass, for all that it is over the limit.
+    /// Returns true if the rule lets the request pass, even if that is over the limit.
     #[inline]
     pub fn passes(&self) -> bool {
         self.allowed || self.hold.is_some() || !self.enforces
     }
 
-    /// What the rule does, once it is known whether the request passes every rule: it charges or
-    /// only peeks.
+    /// Returns what the rule does once it is known whether the request passes every rule: it charges or only
+    /// peeks.
     #[inline]
     pub fn settle(&self, mode: Mode, all_pass: bool) -> Mode {
         let leaky = all_pass && (self.allowed || self.hold.is_some());
@@ -97,7 +97,8 @@ pub trait Report {
     fn remaining(&self) -> u64;
     /// As [`Figures::retry_after`].
     fn retry_after(&self) -> Wait;
-    /// What only the deciding rule is asked: its rate, its limit, and the wait until it is as good as new.
+    /// Returns the figures of the deciding rule only: its rate, its limit, and the wait until the client is as
+    /// good as new.
     fn standing(&self) -> (Option<f64>, f64, Duration);
 }
 
@@ -115,8 +116,8 @@ impl Report for Figures {
     }
 }
 
-/// The decision on a request that no rule has told of yet.
-const fn untold(at: Nanos) -> Decision {
+/// Returns the decision on a request of which no rule has a say yet: allowed.
+const fn unjudged(at: Nanos) -> Decision {
     Decision {
         allowed: true,
         at,
@@ -132,7 +133,7 @@ const fn untold(at: Nanos) -> Decision {
     }
 }
 
-/// The one answer of several rules: their judgements, and their figures after storing. A dry run
+/// Returns the one answer of several rules: their judgements, and their figures after storing. A dry run
 /// answers only where no rule beside it acts; else it shows in [`Decision::over`] alone.
 #[inline]
 pub fn combine<'a, R: Report + 'a>(
@@ -141,7 +142,7 @@ pub fn combine<'a, R: Report + 'a>(
 ) -> Decision {
     let all_pass = judged.clone().all(|(_, judgement, _)| judgement.passes());
     let some_act = judged.clone().any(|(rule, ..)| rule.action() != Action::Observe);
-    let mut answer = untold(at);
+    let mut answer = unjudged(at);
     let mut deciding: Option<(Wait, &R)> = None;
     for (place, (rule, judgement, report)) in judged.enumerate() {
         if !judgement.allowed {
@@ -174,7 +175,7 @@ pub fn combine<'a, R: Report + 'a>(
     answer
 }
 
-/// The wait until the rule lets such a request pass: where it would hold it, until it would.
+/// Returns the wait until the rule lets such a request pass: where it would hold it, until it would.
 fn wait_of(rule: &Rule, report: &impl Report) -> Wait {
     match (rule.action(), report.retry_after()) {
         (Action::Delay { max }, Wait::For(wait)) => Wait::For(wait.saturating_sub(max)),

@@ -21,7 +21,7 @@ macro_rules! one_time {
     };
 }
 
-/// What its rule says of a request, and the client's state before and after it.
+/// A request, its rule's judgement, and the client's state before and after it.
 pub struct OneTime<'a> {
     rule: &'a Rule,
     cost: Cost,
@@ -32,7 +32,7 @@ pub struct OneTime<'a> {
 }
 
 impl<'a> OneTime<'a> {
-    /// Judges it. None under a rule whose states are more than one time.
+    /// Judges a request; `None` under a rule whose states are more than one time.
     #[inline(always)]
     pub fn judge(rule: &'a Rule, state: Moment, now: Nanos, cost: Cost) -> Option<Self> {
         one_time!(rule, limit => {
@@ -44,19 +44,19 @@ impl<'a> OneTime<'a> {
         }, else None)
     }
 
-    /// What the rule says.
+    /// Returns the judgement.
     #[inline]
     pub fn judgement(&self) -> &Judgement {
         &self.judgement
     }
 
-    /// When it was judged.
+    /// Returns the instant of the judgement.
     #[inline]
     pub(crate) fn now(&self) -> Nanos {
         self.now
     }
 
-    /// The state with the request charged to it.
+    /// Returns the state with the request charged to it.
     #[inline(always)]
     pub fn charge(&mut self) -> Moment {
         self.after = self.charged_to(self.before);
@@ -75,7 +75,7 @@ impl<'a> OneTime<'a> {
         one_time!(self.rule, limit => limit.charge(Some(state), self.now, self.cost), else state)
     }
 
-    /// The answer to it, where no other rule is asked.
+    /// Returns the decision on a request under this rule alone.
     #[inline]
     pub fn decision(&self) -> Decision {
         combine(self.now, core::iter::once((self.rule, &self.judgement, self)))

@@ -5,7 +5,7 @@ use crate::rule::Rule;
 use crate::store::Clients;
 use crate::store::table::KeyHash;
 
-/// What a request is charged under one rule.
+/// The charge of a request to one client under one rule.
 #[derive(Clone, Copy)]
 pub(crate) struct Part<'a> {
     pub(crate) rule: &'a Rule,

@@ -1,4 +1,4 @@
-//! What a client does, and the text that says so.
+//! Simulated clients, and the text that describes them.
 
 use alloc::format;
 use alloc::string::String;
@@ -21,21 +21,21 @@ use crate::parameter::Rate;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Client {
-    /// What it is called.
+    /// The client's name.
     pub name: String,
-    /// When it wants to send.
+    /// The instants at which it wants to send.
     pub pattern: Pattern,
-    /// When it starts.
+    /// The time at which it starts.
     pub from: Duration,
-    /// When it stops: it sends before this only.
+    /// The time before which it stops sending.
     pub until: Option<Duration>,
-    /// What each request costs.
+    /// The cost of each request.
     pub cost: Cost,
-    /// What it does when it is denied.
+    /// The reaction to a denial.
     pub reaction: Reaction,
 }
 
-/// When a client wants to send.
+/// The instants at which a client wants to send.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pattern {
     /// Evenly: `steady 10/s`.
@@ -53,7 +53,7 @@ pub enum Pattern {
     },
 }
 
-/// What a client does when it is denied.
+/// The reaction of a client to a denial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reaction {
     /// Goes on as if nothing had happened.

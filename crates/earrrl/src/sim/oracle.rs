@@ -1,12 +1,11 @@
-//! What an estimate should be, from the whole history.
+//! The exact estimate, computed from the whole history.
 
 use crate::algorithm::RecentAverage;
 use crate::arithmetic::exp;
 use crate::clock::Nanos;
 use crate::cost::Cost;
 
-/// The recent average at `now` of all these requests: `λ·Σ cᵢ·e^(-λ(now-tᵢ))`. Later ones are left
-/// out.
+/// Returns the recent average at `now` of all these requests: `λ·Σ cᵢ·e^(-λ(now-tᵢ))`. Later ones are left out.
 pub fn exact_rate(
     limit: &RecentAverage,
     requests: impl IntoIterator<Item = (Nanos, Cost)>,

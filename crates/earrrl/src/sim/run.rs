@@ -21,13 +21,13 @@ pub const MAX_ATTEMPTS: u64 = 20_000_000;
 /// One request of a simulated client.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt<'a> {
-    /// When, since the start.
+    /// The time since the start.
     pub time: Nanos,
-    /// Whose: the place of the first client of that name.
+    /// The place of the first client of that name.
     pub client: usize,
-    /// What it costs.
+    /// The cost.
     pub cost: Cost,
-    /// What the rule said.
+    /// The decision.
     pub decision: &'a Decision,
     /// The client's state after it.
     pub state: Option<&'a State>,
@@ -76,7 +76,7 @@ pub fn run(
     Ok(())
 }
 
-/// When a client sends next, after what became of its request at `now`.
+/// Returns the instant at which a client sends next, after the outcome of its request at `now`.
 fn next(
     client: &Client,
     schedule: &mut Schedule<'_>,
@@ -98,7 +98,7 @@ fn next(
 mod tests {
     use super::*;
 
-    /// The times in seconds at which a client sends, and whether it was allowed.
+    /// Returns the times in seconds at which a client sends, and whether it was allowed.
     fn attempts(rule: &str, client: &str, seconds: u64) -> Vec<(f64, bool)> {
         let (rule, client): (Rule, Client) = (rule.parse().unwrap(), client.parse().unwrap());
         let mut found = Vec::new();

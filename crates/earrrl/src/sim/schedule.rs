@@ -11,17 +11,17 @@ pub(super) struct Schedule<'a> {
     client: &'a Client,
     random: Random,
     sent: u64,
-    /// Of a random client, the last one; elsewhere each instant follows from its number.
+    /// The last instant of a random client; other clients' instants follow from their numbers.
     last: f64,
 }
 
 impl<'a> Schedule<'a> {
-    /// The schedule of a client; `seed` matters to random ones only.
+    /// Returns the schedule of a client; `seed` matters to random ones only.
     pub(super) fn new(client: &'a Client, seed: u64) -> Self {
         Self { client, random: Random::new(seed), sent: 0, last: 0.0 }
     }
 
-    /// The next instant after `now`, which is where the client's last request was let through.
+    /// Returns the next instant after `now`, which is where the client's last request was let through.
     pub(super) fn after(&mut self, now: Option<u64>) -> Option<u64> {
         loop {
             let at = self.next()?;

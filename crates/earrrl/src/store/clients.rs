@@ -1,4 +1,4 @@
-//! Where the states of one rule's clients are: words in the table, everything else in the map.
+//! The store of one rule's clients: words in the table, all other states in the map.
 
 use std::string::String;
 use std::sync::{Arc, OnceLock};
@@ -15,11 +15,11 @@ use crate::rule::Rule;
 /// The clients of one rule.
 pub(crate) struct Clients {
     pub(crate) kept: Kept,
-    /// Where they are since the rule was changed; see `older.rs`.
+    /// The store to which the clients move once the rule is changed; see `older.rs`.
     pub(super) next: OnceLock<Next>,
 }
 
-/// What keeps them.
+/// The table or map of the clients.
 pub(crate) enum Kept {
     Words(Table),
     States(States),
@@ -31,7 +31,7 @@ pub(crate) struct Next {
     pub(crate) clients: Arc<Clients>,
 }
 
-/// Why a limiter can't be built.
+/// An error of a limiter that can't be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -131,9 +131,9 @@ impl Clients {
         }
     }
 
-    /// Lends a client's state to `judge`, which gives it back; nothing is stored. None as
+    /// Passes a client's state to `judge`, which returns it; nothing is stored. `None` as
     /// [`update`](Self::update) says.
-    pub(crate) fn lend<R>(
+    pub(crate) fn inspect<R>(
         &self,
         key: KeyHash,
         limit: &Limit,
@@ -162,7 +162,7 @@ impl Clients {
         }
     }
 
-    /// Takes back what was charged; see [`Limit::refund`]. None as [`update`](Self::update) says.
+    /// Takes back a charge; see [`Limit::refund`]. Returns `None` as [`update`](Self::update) does.
     pub(crate) fn refund(
         &self,
         key: KeyHash,
@@ -177,18 +177,18 @@ impl Clients {
         })
     }
 
-    /// Forgets a client. None as [`update`](Self::update) says.
+    /// Removes a client. Returns `None` as [`update`](Self::update) does.
     pub(crate) fn reset(&self, key: KeyHash, limit: &Limit, now: Nanos) -> Option<()> {
         self.update(key, limit, now, |_| (None, ()))
     }
 
-    /// Whether states under `limit` can be kept here.
+    /// Returns true if states under `limit` can be kept here.
     pub(crate) fn fits(&self, limit: &Limit) -> bool {
         matches!(self.kept, Kept::Words(_)) == limit.is_one_time()
     }
 
-    /// Gives every client the state under `new` that follows from its own under `old`; nobody else
-    /// may be deciding meanwhile.
+    /// Replaces every client's state under `old` by the one under `new` that follows from it. No other thread
+    /// may decide meanwhile.
     pub(crate) fn convert(&mut self, old: &Limit, new: &Limit, now: Nanos) {
         if new.keeps_states_of(old) {
             return;

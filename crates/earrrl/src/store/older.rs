@@ -1,11 +1,13 @@
-//! A rule's clients after a change that gives their states another meaning, or their table another
-//! size: they go over from the store before to the one after, each when it is first met, and the
-//! others by a sweep. No request waits for more than one client's move.
+//! The move of a rule's clients to a new store, after a change that gives their states another meaning
+//! or their table another size.
 //!
-//! The store before is sealed, then the rule is published with the store after. A request settles its
-//! client first: takes it out of the store before, converted, unless it is in the store after. A request
-//! that began under the rule before and finds its client absent there goes on to the store after. See
-//! `table/transfer.rs` for why nobody is lost or counted twice on the way.
+//! Each client moves when it is next met, and the others in a sweep. No request waits for more than one
+//! client's move.
+//!
+//! The older store is sealed, then the rule is published with the new store. A request first takes its
+//! client out of the older store and converts it, unless the client is in the new store. A request that
+//! began under the older rule and does not find its client goes on to the new store.
+//! `table/transfer.rs` proves that no client is lost or counted twice on the way.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
@@ -17,29 +19,45 @@ use crate::algorithm::{Limit, Policy, State};
 use crate::clock::Nanos;
 use crate::rule::Rule;
 
-/// Who moves a client has the lock of its key: at most one does. So many that a request hardly ever
-/// meets the sweep: whoever waits for a lock sleeps, for longer than a move takes.
-static MOVING: [Mutex<()>; 4096] = [const { Mutex::new(()) }; 4096];
+/// Locks that let at most one thread move a client. A thread that has to wait for one sleeps, for longer
+/// than a move takes; with this many, a request hardly ever meets the sweep.
+struct Locks([Mutex<()>; 4096]);
 
-fn alone(key: KeyHash) -> MutexGuard<'static, ()> {
-    MOVING[lock_of(key, MOVING.len())].lock().unwrap_or_else(PoisonError::into_inner)
+/// Words and larger states have locks of their own, since a request under rules of both kinds moves a word
+/// while it holds shards of larger states, and the move of a larger state locks shards: with locks in
+/// common, the two could wait for each other. The order is states, shards, words.
+static WORDS: Locks = Locks([const { Mutex::new(()) }; 4096]);
+static STATES: Locks = Locks([const { Mutex::new(()) }; 4096]);
+
+impl Locks {
+    fn lock(&self, key: KeyHash) -> MutexGuard<'_, ()> {
+        self.0[lock_of(key, self.0.len())].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Locks a client of a store against other movers.
+pub(crate) fn lock_move(kept: &Kept, key: KeyHash) -> MutexGuard<'static, ()> {
+    match kept {
+        Kept::Words(_) => WORDS.lock(key),
+        Kept::States(_) => STATES.lock(key),
+    }
 }
 
 /// A sealed store, and the limit that its states are under.
 pub(crate) struct Older {
     pub(crate) limit: Limit,
     pub(crate) clients: Arc<Clients>,
-    /// The one before it, where clients are left in that.
+    /// The store before this one, if clients are left in it.
     pub(crate) older: Option<Arc<Older>>,
 }
 
 impl Older {
-    /// Brings a client to the store after, unless it is there.
+    /// Moves a client to the new store, unless it is there.
     pub(crate) fn settle(&self, key: KeyHash, rule: &Rule, clients: &Clients, now: Nanos) {
-        // All are on their way before the first is waited for.
+        // All lines are requested before the first is waited for.
         self.prefetch(key);
         if !clients.contains(key) {
-            let _alone = alone(key);
+            let _moving = lock_move(&clients.kept, key);
             if let Some((state, limit)) = self.take(key) {
                 clients.receive(key, rule, state, limit, now);
             }
@@ -60,9 +78,9 @@ impl Older {
         }
     }
 
-    /// Brings all clients to the store after, and puts the stores that are empty then into `empty`. What is
-    /// still needed: a table of another size keeps the clients that are not idle until they are met, for
-    /// the place of a client that is known by its fingerprint only is unknown.
+    /// Moves all clients to the new store, adds the stores that are empty then to `empty`, and returns
+    /// those that are still needed. A table of another size keeps its clients that are not idle until
+    /// they are met: it knows a client by its fingerprint only, so not its place in the new table.
     pub(crate) fn sweep(
         &self,
         rule: &Rule,
@@ -88,7 +106,7 @@ impl Older {
                     let state = limit.convert(&self.limit, self.limit.state_of(word)?, now);
                     state?.word()
                 };
-                from.pour(into, alone, convert, limit.idle(now))
+                from.pour(into, |key| WORDS.lock(key), convert, limit.idle(now))
             }
             (Kept::Words(from), _) => from.clear_idle(self.limit.idle(now)) == 0,
             (Kept::States(from), _) => {
@@ -98,12 +116,12 @@ impl Older {
         }
     }
 
-    /// The longest idle first, so that they are so in the store after, too.
+    /// Moves the longest idle first, so that they are the longest idle in the new store, too.
     fn sweep_states(&self, from: &States, rule: &Rule, clients: &Clients, now: Nanos) {
         for shard in from.indices() {
             let next = || from.lock(shard).longest_idle();
             while let Some(key) = next() {
-                let _alone = alone(key);
+                let _moving = STATES.lock(key);
                 if let Some(state) = self.clients.take(key, &self.limit) {
                     clients.receive(key, rule, state, &self.limit, now);
                 }
@@ -111,16 +129,16 @@ impl Older {
         }
     }
 
-    /// How many clients are left.
+    /// Returns the number of clients that are left.
     pub(crate) fn len(&self) -> usize {
         self.clients.len() + self.older.as_ref().map_or(0, |older| older.len())
     }
 }
 
 impl Clients {
-    /// Lets no newcomer in any more: this store's clients go over to `next`.
+    /// Stops insertions: this store's clients move to `next`.
     pub(crate) fn seal(&self, next: Next) {
-        // Whoever sees the seal finds the next store. A store is sealed once.
+        // Set before the seal, so that a thread that sees the seal finds it. A store is sealed once.
         let _ = self.next.set(next);
         match &self.kept {
             Kept::Words(table) => table.seal(),
@@ -128,11 +146,12 @@ impl Clients {
         }
     }
 
-    /// Where a client is that is not here: with it, what was its state here.
+    /// Returns the store that a client which is not found here has moved to, after moving it if
+    /// necessary; `None` if this store is not sealed.
     pub(crate) fn next(&self, key: KeyHash, limit: &Limit, now: Nanos) -> Option<&Next> {
         let next = self.next.get()?;
         if !next.clients.contains(key) {
-            let _alone = alone(key);
+            let _moving = lock_move(&next.clients.kept, key);
             if let Some(state) = self.take(key, limit) {
                 next.clients.receive(key, &next.rule, state, limit, now);
             }
@@ -154,7 +173,7 @@ impl Clients {
         }
     }
 
-    /// Stores a client that was under `old`; in the store after this one where this one is sealed by now.
+    /// Stores a client that was under the limit `old`, or passes it on if this store is sealed by now.
     fn receive(&self, key: KeyHash, rule: &Rule, state: State, old: &Limit, now: Nanos) {
         let limit = rule.limit();
         let Some(state) = limit.convert(old, state, now) else { return };

@@ -1,5 +1,5 @@
-//! Whether so much memory is there. A table is touched whole when it is built, and what the system
-//! promises beyond what it has ends the process instead of returning an error.
+//! The memory that is available. A table writes all of its memory when it is built, and memory that the system
+//! promises but does not have ends the process instead of returning an error.
 
 #[cfg(any(target_os = "linux", test))]
 use std::path::{Path, PathBuf};
@@ -9,19 +9,18 @@ use std::vec::Vec;
 /// Less than this is not worth asking for.
 const SMALL: usize = 64 << 20;
 
-/// Whether this many bytes fit in what is available; true where the system does not say.
+/// Returns true if this many bytes are available, or if the system does not say.
 pub(crate) fn fits(bytes: usize) -> bool {
     bytes < SMALL || available().is_none_or(|available| bytes as u64 <= available)
 }
 
-/// What may be promised to states that grow later.
+/// Returns the memory that may be promised to states which grow later.
 pub(crate) fn half_of_what_is_left() -> usize {
     let half = available().map_or(u64::MAX, |available| available / 2);
     usize::try_from(half).unwrap_or(usize::MAX).max(SMALL)
 }
 
-/// What the machine has in all, or one of the control groups that this process is in may use, where that
-/// is less.
+/// Returns the memory of the machine, or of the smallest control group around this process if that is less.
 #[cfg(target_os = "linux")]
 pub fn total() -> Option<u64> {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
@@ -37,7 +36,8 @@ pub fn total() -> Option<u64> {
     None
 }
 
-/// What the machine has left, or one of the control groups that this process is in, where that is less.
+/// Returns the memory that the machine has left, or the control group around this process that has least if
+/// that is less.
 #[cfg(target_os = "linux")]
 fn available() -> Option<u64> {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
@@ -66,7 +66,7 @@ struct Group {
     used: &'static str,
 }
 
-/// The groups that bound this process's memory, by `/proc/self/cgroup`: its own and those around it, in
+/// Returns the groups that bound this process's memory, by `/proc/self/cgroup`: its own and those around it, in
 /// both versions of control groups. Some of the folders may not be seen from inside a container.
 #[cfg(any(target_os = "linux", test))]
 fn groups_of(text: &str) -> Vec<Group> {
@@ -91,7 +91,7 @@ fn groups_of(text: &str) -> Vec<Group> {
     groups
 }
 
-/// A line of `/proc/meminfo`, in bytes.
+/// Returns a line of `/proc/meminfo`, in bytes.
 #[cfg(any(target_os = "linux", test))]
 fn kilobytes(meminfo: &str, name: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;

@@ -1,4 +1,4 @@
-//! What one slot of the table holds, as 128 bits: fingerprint (40), state (88).
+//! The content of one slot of the table, as 128 bits: fingerprint (40), state (88).
 //!
 //! The state is a [`Word`] plus 2^87, so that as an unsigned number it sorts as the word does. The
 //! topmost 1/256 of that range is never a word: there it is a *claim*, numbered, of a slot that
@@ -9,7 +9,7 @@
 /// A smaller word always means a lower current rate, so the smallest is the first to be forgotten.
 pub type Word = i128;
 
-/// What becomes of a client's state.
+/// A change of a client's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It stays as it is; of an absent client, nothing is stored.
@@ -55,7 +55,7 @@ impl Entry {
         Self { high: (fingerprint << TOP_BITS) | biased, low: word as u64 }
     }
 
-    /// A claim of a slot; `number` makes it different from every other claim of this key.
+    /// Returns a claim of a slot; `number` makes it different from every other claim of this key.
     pub(super) fn claim(fingerprint: u64, number: u64) -> Self {
         Self { high: (fingerprint << TOP_BITS) | CLAIM, low: number }
     }
@@ -95,13 +95,13 @@ impl Entry {
     }
 }
 
-/// Whose entry it is, by its high half.
+/// Returns the fingerprint of an entry, from its high half.
 #[inline(always)]
 pub(super) fn fingerprint(high: u64) -> u64 {
     high >> TOP_BITS
 }
 
-/// Whether it is a claim, by its high half.
+/// Returns true if the entry is a claim, from its high half.
 #[inline(always)]
 pub(super) fn is_claim(high: u64) -> bool {
     high & TOP_MASK >= CLAIM

@@ -10,7 +10,7 @@ use siphasher::sip::SipHasher13;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use super::cmac::Cmac;
 
-/// What the table knows of a key: 64 bits of its keyed hash.
+/// The table's knowledge of a key: 64 bits of its keyed hash.
 ///
 /// They choose the two sets an entry may live in, and the low 40 are its fingerprint. Two
 /// keys are taken for one only when their fingerprints agree and they share a set: with ten
@@ -25,25 +25,25 @@ impl KeyHash {
         Self(bits)
     }
 
-    /// The whole hash.
+    /// Returns the whole hash.
     #[must_use]
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// The low 40 bits, the lowest of them set: never 0, which marks an empty slot.
+    /// Returns the low 40 bits, the lowest of them set: never 0, which marks an empty slot.
     #[inline(always)]
     pub(super) fn fingerprint(self) -> u64 {
         (self.0 & super::entry::FINGERPRINT_MASK) | 1
     }
 
-    /// A number below `lines`, from the top bits: where the search begins.
+    /// Returns a number below `lines`, from the top bits: where the search begins.
     #[inline(always)]
     pub(super) fn first_line(self, lines: usize) -> usize {
         scale(self.0, lines)
     }
 
-    /// A number below `lines` that depends on every bit of the hash: where it continues.
+    /// Returns a number below `lines` that depends on every bit of the hash: where it continues.
     #[inline(always)]
     pub(super) fn second_line(self, lines: usize) -> usize {
         scale(self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15), lines)
@@ -68,7 +68,7 @@ enum Keyed {
 }
 
 impl KeyHasher {
-    /// A hasher with a random key from the operating system.
+    /// Returns a hasher with a random key from the operating system.
     ///
     /// # Errors
     /// When the operating system has no randomness to give.
@@ -78,8 +78,8 @@ impl KeyHasher {
         Ok(Self::with_key(&key))
     }
 
-    /// A hasher with a given key, for tests and for tables that several processes share. Its hashes
-    /// are the same on machines of one kind.
+    /// Returns a hasher with a given key, for tests and for tables that several processes share. Its hashes are
+    /// the same on machines of one kind.
     #[must_use]
     pub fn with_key(key: &[u8; 16]) -> Self {
         #[cfg(all(target_arch = "x86_64", not(miri)))]

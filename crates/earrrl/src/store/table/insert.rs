@@ -1,4 +1,4 @@
-//! How an absent key gets a slot, and why it never gets two.
+//! Insertion of an absent key, and the proof that the key never gets two slots.
 //!
 //! 1. **Claim.** Swap a victim for a claim: the key's fingerprint and a number that no other claim
 //!    of this key has. A claim counts as no state.
@@ -37,7 +37,7 @@ use super::victim::{Rank, Seen, rank, victim};
 pub(super) const STALE: u64 = 1 << 16;
 
 /// Slots of both sets, at most.
-const MOST_CANDIDATES: usize = 32;
+const MAX_CANDIDATES: usize = 32;
 const UNSEEN: Seen = Seen { place: 0, entry: Entry::EMPTY, rank: 0 };
 
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
@@ -60,7 +60,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
 
     /// Step 1. A claim of the key that is already there is taken over.
     fn claim(&self, key: KeyHash, word: Word, idle: Word) -> Option<Seen> {
-        let mut slots = [UNSEEN; MOST_CANDIDATES];
+        let mut slots = [UNSEEN; MAX_CANDIDATES];
         let mut seen = 0;
         for (slot, place) in slots.iter_mut().zip(self.lines.candidates(key)) {
             *slot = self.look(place);
@@ -107,7 +107,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         let home = place / LINE;
         let rank_of = |word| rank(Entry::new(state.fingerprint(), word));
         loop {
-            let mut slots = [UNSEEN; MOST_CANDIDATES];
+            let mut slots = [UNSEEN; MAX_CANDIDATES];
             let lines = (0..LINES).map(|nth| home ^ nth);
             let places = lines.flat_map(|line| line * LINE..(line + 1) * LINE);
             for (slot, place) in slots.iter_mut().zip(places) {

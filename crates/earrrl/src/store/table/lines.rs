@@ -1,4 +1,4 @@
-//! Where slots lie: `LINE` of them in a cache line, `LINES` lines in a set, sets in one flat array.
+//! The layout of slots: `LINE` of them in a cache line, `LINES` lines in a set, sets in one flat array.
 //!
 //! A key has two candidate sets and, in each, a home line where its search begins.
 
@@ -13,7 +13,8 @@ pub(super) struct Lines<S, const LINE: usize, const LINES: usize> {
     lines: Vec<Line<S, LINE>>,
 }
 
-/// Room for so many, in huge pages where the system has such. None where there is not enough memory.
+/// Allocates room for `count` items, in huge pages where the system has them. Returns `None` if there is not
+/// enough memory.
 pub fn room_for<T>(count: usize) -> Option<Vec<T>> {
     if !available::fits(count.checked_mul(size_of::<T>())?) {
         return None;
@@ -33,7 +34,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> Lines<S, LINE, LINES> {
         Some(Self { lines })
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     pub(super) fn slots(&self) -> usize {
         self.lines.len() * LINE
     }
@@ -42,19 +43,19 @@ impl<S: Slot, const LINE: usize, const LINES: usize> Lines<S, LINE, LINES> {
         size_of_val(self.lines.as_slice())
     }
 
-    /// A slot by its place in the array.
+    /// Returns a slot by its place in the array.
     #[inline]
     pub(super) fn slot(&self, index: usize) -> &S {
         &self.lines[index / LINE].0[index % LINE]
     }
 
-    /// The slots of a line.
+    /// Returns the slots of a line.
     #[inline(always)]
     pub(super) fn line(&self, line: usize) -> &[S; LINE] {
         &self.lines[line].0
     }
 
-    /// The home lines of the key's two sets. The sets are never the same.
+    /// Returns the home lines of the key's two sets. The sets are never the same.
     #[inline(always)]
     pub(super) fn homes(&self, key: KeyHash) -> [usize; 2] {
         let count = self.lines.len();
@@ -71,7 +72,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> Lines<S, LINE, LINES> {
         (line + LINES) % self.lines.len()
     }
 
-    /// The lines of both sets in the order of the search, the home line first.
+    /// Returns the lines of both sets in the order of the search, the home line first.
     #[inline(always)]
     pub(super) fn candidate_lines(
         &self,
@@ -82,7 +83,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> Lines<S, LINE, LINES> {
         (0..2 * LINES).map(move |nth| homes[nth / LINES] ^ (nth % LINES))
     }
 
-    /// The places of their slots.
+    /// Returns the places of their slots.
     #[inline(always)]
     pub(super) fn candidates(
         &self,

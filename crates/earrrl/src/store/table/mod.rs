@@ -56,7 +56,7 @@ const LINE: usize = 4;
 const LINES: usize = 4;
 /// Clients for which a set is meant: three quarters of its slots.
 const CLIENTS: usize = LINE * LINES / 4 * 3;
-/// How many sets [`Table::len`] looks at.
+/// The number of sets that [`Table::len`] looks at.
 const SAMPLE: usize = 1024;
 
 /// A fixed number of clients' states, shared by any number of threads.
@@ -96,7 +96,7 @@ pub struct Client {
     pub word: Word,
 }
 
-/// Why a table can't be built.
+/// An error of a table that can't be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TableError {
@@ -129,7 +129,7 @@ impl fmt::Display for TableError {
 impl std::error::Error for TableError {}
 
 impl Table {
-    /// A table for `capacity` live clients.
+    /// Returns a table for `capacity` live clients.
     ///
     /// It holds a third more entries than that, which keeps the odds that a live client has to go
     /// below one in ten thousand while no more than `capacity` are live.
@@ -148,7 +148,7 @@ impl Table {
         Ok(Self { raw, capacity })
     }
 
-    /// What a table for so many live clients takes, all of it at once when it is made.
+    /// Returns the bytes that a table for this many live clients takes, all of them when it is made.
     pub(crate) fn bytes_of(capacity: usize) -> Option<usize> {
         let slots = capacity.div_ceil(CLIENTS).max(2).checked_mul(LINE * LINES)?;
         slots.checked_mul(size_of::<AtomicSlot>())
@@ -182,7 +182,7 @@ impl Table {
         let _ = self.place(key, to);
     }
 
-    /// The same for a key that is new, or not where it most likely is.
+    /// Updates a key that is new, or not where it most likely is, as [`update`](Self::update) does.
     pub(crate) fn update_anywhere<R>(
         &self,
         key: KeyHash,
@@ -192,20 +192,19 @@ impl Table {
         self.raw.update_anywhere(key, idle, decide)
     }
 
-    /// Where a key most likely is, fetched from now on, for callers that have something else to do
-    /// first.
+    /// Requests the two lines in which a key most likely is, for callers that have something else to do first.
     #[inline(always)]
     pub(crate) fn place(&self, key: KeyHash, to: Purpose) -> Place<'_> {
         Place(self.raw.place(key, to))
     }
 
-    /// The entry of a key at home, as nearly all are that are there at all.
+    /// Returns the entry of a key at home, as nearly all are that are there at all.
     #[inline(always)]
     pub(crate) fn at_home<'a>(&self, place: &Place<'a>) -> Option<Seen<'a>> {
         self.raw.at_home(&place.0).map(Seen)
     }
 
-    /// A client's state.
+    /// Returns a client's state.
     #[must_use]
     pub fn get(&self, key: KeyHash) -> Option<Word> {
         self.update(key, || MIN_WORD, |word| (Change::Keep, word))
@@ -229,8 +228,8 @@ impl Table {
         self.raw.seal();
     }
 
-    /// Whether it is sealed. Asked after a client was found absent, it tells whether the client may be
-    /// elsewhere.
+    /// Returns true if the table is sealed. Call it after a client was found absent, which may then be in
+    /// another table.
     pub(crate) fn is_sealed(&self) -> bool {
         self.raw.is_sealed()
     }
@@ -240,7 +239,7 @@ impl Table {
         self.raw.take(key)
     }
 
-    /// Whether [`pour`](Self::pour) can bring clients from here to there.
+    /// Returns true if [`pour`](Self::pour) can move clients from here to there.
     pub(crate) fn is_laid_out_as(&self, other: &Self) -> bool {
         self.raw.is_laid_out_as(&other.raw)
     }
@@ -258,7 +257,7 @@ impl Table {
         self.raw.pour(&into.raw, alone, convert, idle)
     }
 
-    /// Forgets the clients whose words are at most `idle`. How many are left.
+    /// Removes the clients whose words are at most `idle`, and returns the number of those left.
     pub(crate) fn clear_idle(&self, idle: Word) -> usize {
         self.raw.clear_idle(idle)
     }
@@ -268,8 +267,8 @@ impl Table {
         self.raw.entries(0..self.raw.lines.slots()).map(Client::from)
     }
 
-    /// How many clients are stored, idle ones included: counted in small tables, estimated from a
-    /// sample in large ones.
+    /// Returns the number of clients, idle ones included: counted in small tables, estimated from a sample in
+    /// large ones.
     #[must_use]
     pub fn len(&self) -> usize {
         let set = LINE * LINES;
@@ -281,26 +280,26 @@ impl Table {
         (found as f64 * sets as f64 / sampled as f64) as usize
     }
 
-    /// Whether nothing is stored, as far as [`len`](Self::len) tells.
+    /// Returns true if no client is stored, as far as [`len`](Self::len) can tell.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many live clients the table is meant for.
+    /// Returns the number of live clients that the table is meant for.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// How many clients had to go although they were not idle. When this grows steadily, the
+    /// Returns the number of clients that were evicted although they were not idle. If it grows steadily, the
     /// capacity is too small.
     #[must_use]
     pub fn displaced(&self) -> u64 {
         self.raw.displaced()
     }
 
-    /// The bytes it occupies, now and ever.
+    /// Returns the bytes it occupies, now and ever.
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.raw.bytes()
@@ -314,7 +313,7 @@ impl Seen<'_> {
         self.0.word()
     }
 
-    /// Makes the change, unless somebody was faster: then what is there now is what is seen.
+    /// Makes the change. Returns false, and sees the present entry, if another thread changed it first.
     #[inline(always)]
     pub(crate) fn apply(&mut self, change: Change) -> bool {
         self.0.apply(change)

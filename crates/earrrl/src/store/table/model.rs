@@ -54,7 +54,7 @@ type Operation<const RESCANS: bool, T> = Box<dyn FnOnce(&Model<RESCANS>) -> T + 
 /// Lower than every word the tests store.
 const IDLE: Word = MIN_WORD;
 
-/// A key whose search begins in the set of that number.
+/// Returns a key whose search begins in the set of that number.
 fn key(fingerprint: u64, set: u64) -> KeyHash {
     KeyHash::from_bits(fingerprint | (set << 63))
 }
@@ -85,7 +85,7 @@ fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// A table in which other clients hold both slots.
+/// Returns a table in which other clients hold both slots.
 fn full_table<const R: bool>(first: Word, second: Word) -> Arc<Model<R>> {
     let table = Arc::new(Model::new(2).unwrap());
     for (fingerprint, word) in [(101, first), (103, second)] {
@@ -313,7 +313,7 @@ struct GivingWay<S> {
 }
 
 impl<S: Slot> GivingWay<S> {
-    /// A key that was counted `counted` times before.
+    /// Returns a key that was counted `counted` times before.
     fn new(counted: Word, key: KeyHash, moving: Option<Mutex<()>>) -> Arc<Self> {
         let (old, new) = (RawTable::new(2).unwrap(), RawTable::new(2).unwrap());
         assert!((0..counted).all(|_| count_in(&old, key).is_some()));

@@ -21,6 +21,8 @@ pub(super) struct Shard {
 }
 
 const SHARDS: usize = 16;
+/// The number of sets up to which a table has one counter only: tables of an override each are many.
+const SMALL: usize = 16;
 /// Pauses of a thread that was not fast enough, about half a microsecond: threads that fight for a cache line
 /// with every step get less done, all together, than threads that leave it to one another for a while.
 const PAUSES: usize = 32;
@@ -35,7 +37,7 @@ pub(super) struct Place<'a, S, const LINE: usize> {
 pub(super) struct Seen<'a, S> {
     key: KeyHash,
     slot: &'a S,
-    /// Perhaps a pair of halves that never was: the change tells.
+    /// The entry. Its halves are read separately, so it may be torn; the swap then fails.
     entry: Entry,
 }
 
@@ -43,17 +45,19 @@ pub(super) struct RawTable<S, const LINE: usize, const LINES: usize> {
     pub(super) lines: Lines<S, LINE, LINES>,
     /// Not empty once the table takes no newcomers any more; see `transfer.rs`.
     pub(super) sealed: S,
-    shards: Box<[Shard; SHARDS]>,
+    shards: Box<[Shard]>,
 }
 
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     pub(super) fn new(sets: usize) -> Option<Self> {
-        Some(Self { lines: Lines::new(sets)?, sealed: S::vacant(), shards: Box::default() })
+        let shards = if sets <= SMALL { 1 } else { SHARDS };
+        let shards = (0..shards).map(|_| Shard::default()).collect();
+        Some(Self { lines: Lines::new(sets)?, sealed: S::vacant(), shards })
     }
 
     /// By the bits above the lowest, which is set in all fingerprints.
     pub(super) fn shard(&self, fingerprint: u64) -> &Shard {
-        &self.shards[(fingerprint >> 1) as usize % SHARDS]
+        &self.shards[(fingerprint >> 1) as usize % self.shards.len()]
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -105,7 +109,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         }
     }
 
-    /// A slot where the key is, or was a moment ago. A claim of it is none: the key's state may yet be
+    /// Returns a slot where the key is, or was a moment ago. A claim of it is none: the key's state may yet be
     /// found behind it.
     fn find(&self, key: KeyHash) -> Option<&S> {
         self.lines
@@ -115,7 +119,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
             .find_map(|line| line.iter().find(|slot| holds(*slot, key)))
     }
 
-    /// Where a key most likely is: two cache lines, which are fetched from now on, side by side.
+    /// Requests the two lines in which a key most likely is, side by side, and returns them.
     #[inline(always)]
     pub(super) fn place(&self, key: KeyHash, to: Purpose) -> Place<'_, S, LINE> {
         let homes = self.lines.homes(key).map(|line| self.lines.line(line));
@@ -138,7 +142,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         }
     }
 
-    /// The committed entries among the slots of some places.
+    /// Returns the committed entries among the slots of some places.
     pub(super) fn entries(
         &self,
         places: impl Iterator<Item = usize>,
@@ -162,7 +166,7 @@ impl<'a, S: Slot> Seen<'a, S> {
         self.entry.word_of(self.key.fingerprint())
     }
 
-    /// Makes the change, unless somebody was faster: then what is there now is what is seen.
+    /// Makes the change. Returns false, and sees the present entry, if another thread changed it first.
     #[inline(always)]
     pub(super) fn apply(&mut self, change: Change) -> bool {
         let found = match change {
@@ -178,7 +182,7 @@ impl<'a, S: Slot> Seen<'a, S> {
         unchanged
     }
 
-    /// What was there.
+    /// Swaps the entry and returns the one that was there.
     #[inline(always)]
     fn swap(&self, new: Entry) -> Entry {
         self.slot.swap(self.entry, new).err().unwrap_or(self.entry)
@@ -197,8 +201,8 @@ impl<'a, S: Slot> Seen<'a, S> {
     }
 }
 
-/// The slot of the home lines that most likely is the key's. Nearly always it is in the first, which the
-/// processor predicts: so it goes on to the next decision before this one's lines are there.
+/// Returns the slot of the home lines that most likely is the key's. Nearly always it is in the first, which
+/// the processor predicts: so it goes on to the next decision before this one's lines are there.
 #[inline(always)]
 fn find_at_home<S: Slot, const LINE: usize>(homes: [&[S; LINE]; 2], key: KeyHash) -> Option<&S> {
     let matches = S::matches(homes[0], key.fingerprint());

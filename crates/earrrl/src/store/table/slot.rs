@@ -11,19 +11,19 @@ use crate::algorithm::Policy;
 
 /// All that the table asks of its memory. Every operation is sequentially consistent.
 pub(super) trait Slot: Sync {
-    /// Whether inserting rescans. Only a model that shows what goes wrong without says no.
+    /// True if an insertion rescans. Only a model that shows what goes wrong without it sets this to false.
     const RESCANS: bool = true;
 
-    /// Whether inserting looks at the table's seal. Only a model says no.
+    /// True if an insertion looks at the table's seal. Only a model sets this to false.
     const HEEDS_SEALS: bool = true;
 
     fn vacant() -> Self;
 
-    /// The high half alone.
+    /// Returns the high half alone.
     fn high(&self) -> u64;
 
-    /// The low half alone. Together with an earlier [`high`](Self::high) it may be a pair that
-    /// never existed: only a swap or a [`load`](Self::load) tells.
+    /// Returns the low half alone. Together with an earlier [`high`](Self::high) it may be a pair that never
+    /// existed: only a swap or a [`load`](Self::load) tells.
     fn low(&self) -> u64;
 
     /// Both halves at one instant.
@@ -32,8 +32,8 @@ pub(super) trait Slot: Sync {
     /// Replaces `seen` by `new`, or answers what is there instead.
     fn swap(&self, seen: Entry, new: Entry) -> Result<(), Entry>;
 
-    /// Which slots of a line may hold the fingerprint, as a bit set: none that does is missing. Where
-    /// in its line a key lies can't be predicted, so this has no branches.
+    /// Returns the slots of a line that may hold the fingerprint, as a bit set that misses none that do. The
+    /// place of a key in its line can't be predicted, so this has no branches.
     #[inline(always)]
     fn matches<const LINE: usize>(line: &[Self; LINE], wanted: u64) -> u32
     where
@@ -44,7 +44,7 @@ pub(super) trait Slot: Sync {
     }
 }
 
-/// Whether this processor can do all that without a lock.
+/// Returns true if this processor can do all that without a lock.
 pub(super) fn is_lock_free() -> bool {
     portable_atomic::AtomicU128::is_lock_free()
 }
@@ -72,7 +72,7 @@ pub(super) fn prefer_huge_pages<T>(spare: &mut [core::mem::MaybeUninit<T>]) {
     let _ = spare;
 }
 
-/// What a cache line is fetched for.
+/// The reason for fetching a cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// It will be written to: no other processor keeps it.
@@ -202,7 +202,7 @@ mod native {
             if replaced { Ok(()) } else { Err(found) }
         }
 
-        /// A line of four at once, by the topmost 32 bits of the fingerprint.
+        /// Returns a line of four at once, by the topmost 32 bits of the fingerprint.
         #[inline(always)]
         fn matches<const LINE: usize>(line: &[Self; LINE], wanted: u64) -> u32 {
             const { assert!(LINE == 4) };

@@ -196,7 +196,7 @@ fn one_client_at_most_moves_under_a_lock() {
     assert_eq!(from.len(), 0);
 }
 
-/// A table without an empty slot, all of its clients at the same word.
+/// Returns a table without an empty slot, all of its clients at the same word.
 fn full_table(capacity: usize, word: Word) -> Table {
     let table = Table::new(capacity).unwrap();
     for place in 0..table.raw.lines.slots() {

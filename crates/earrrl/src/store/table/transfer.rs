@@ -1,4 +1,4 @@
-//! How the states of one table go over to another, and why none is lost or counted twice.
+//! The move of the states of one table to another, and the proof that none is lost or counted twice.
 //!
 //! 1. **Seal.** The table that is given up is sealed for good. From then on it stores no absent key: an
 //!    insertion looks at the seal between its claim and its commit, and withdraws the claim.
@@ -49,7 +49,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         None
     }
 
-    /// Whether a key has its candidates at the same places in both tables.
+    /// Returns true if a key has its candidates at the same places in both tables.
     pub(super) fn is_laid_out_as(&self, other: &Self) -> bool {
         self.lines.slots() == other.lines.slots()
     }
@@ -96,7 +96,8 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     }
 }
 
-/// Which of a number of locks keeps others from moving a key: by bits that every entry holds.
+/// Returns the lock, of a number of locks, that keeps other threads from moving a key, by bits that every entry
+/// holds.
 pub(crate) fn lock_of(key: KeyHash, locks: usize) -> usize {
     ((key.bits() & FINGERPRINT_MASK) >> 1) as usize % locks
 }

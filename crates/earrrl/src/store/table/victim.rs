@@ -1,4 +1,4 @@
-//! Which slot a newcomer gets: an empty one, else that of a client with a low rate.
+//! The choice of a newcomer's slot: an empty one, otherwise that of a client with a low rate.
 
 use super::entry::{Entry, FINGERPRINT_BITS};
 
@@ -8,10 +8,10 @@ use super::entry::{Entry, FINGERPRINT_BITS};
 /// and a hundred are lost; with two, nine are lost.
 const ENOUGH: usize = 3;
 
-/// What a slot is worth, in the order of eviction: the state, 0 for slots that anybody may take.
+/// The value of a slot in the order of eviction: the state, and 0 for slots that anybody may take.
 pub(super) type Rank = u128;
 
-/// The rank of a slot that holds a word or a claim; claims are the last to be victims.
+/// Returns the rank of a slot that holds a word or a claim; claims are the last to be victims.
 pub(super) fn rank(entry: Entry) -> Rank {
     entry.to_bits() & (Rank::MAX >> FINGERPRINT_BITS)
 }
@@ -24,7 +24,7 @@ pub(super) struct Seen {
     pub(super) rank: Rank,
 }
 
-/// The slot to give up, of a newcomer's two sets of slots, each with its `line` home slots first.
+/// Returns the slot to give up, of a newcomer's two sets of slots, each with its `line` home slots first.
 ///
 /// Free are the empty slots; without any, those of idle clients; without any, those of clients
 /// with a lower rate than the newcomer's; without any, the lowest of all goes.
@@ -37,19 +37,19 @@ pub(super) fn victim(sets: [&[Seen]; 2], line: usize, newcomer: Rank, idle: Rank
         .or_else(|| lowest(sets.into_iter().flatten()))
 }
 
-/// The lowest slot of the home line, if it is at or below the bar, and enough of its set are.
+/// Returns the lowest slot of the home line, if it is at or below the bar, and enough of its set are.
 fn free_at_home(set: &[Seen], line: usize, bar: Rank) -> Option<Seen> {
     let home = lowest(set.get(..line)?).filter(|slot| slot.rank <= bar)?;
     (free(set, bar) >= ENOUGH).then_some(home)
 }
 
-/// How many slots are at or below the bar.
+/// Returns the number of slots at or below the bar.
 fn free(slots: &[Seen], bar: Rank) -> usize {
     slots.iter().filter(|slot| slot.rank <= bar).count()
 }
 
-/// The lowest slot of the side where more of them are at or below the bar, if any are: to choose
-/// the emptier of two fills both evenly.
+/// Returns the lowest slot of the side where more of them are at or below the bar, if any are: to choose the
+/// emptier of two fills both evenly.
 fn freest(sides: [&[Seen]; 2], bar: Rank) -> Option<Seen> {
     let [first, second] = sides.map(|side| free(side, bar));
     lowest(sides[usize::from(second > first)]).filter(|slot| slot.rank <= bar)
