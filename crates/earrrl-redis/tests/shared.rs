@@ -75,7 +75,7 @@ async fn eight_processes_admit_what_one_would() {
         let server = Server::start(&[]).await;
         let start = |_| {
             Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "worker", "--nocapture"])
+                .args(["--exact", "shared::worker", "--nocapture"])
                 .env(WORK, format!("{} {place}", server.url()))
                 .stdout(Stdio::piped())
                 .spawn()
