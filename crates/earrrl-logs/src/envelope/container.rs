@@ -18,7 +18,7 @@ use crate::line::time;
 /// Docker cuts lines to pieces of this length.
 const DOCKER_PIECE: usize = 16 * 1024;
 
-/// Whether the next piece goes on with a line, for standard output and standard error.
+/// Flags, for standard output and standard error, that are set if the next piece continues a line.
 #[derive(Default)]
 pub(super) struct Pieces {
     continues: [bool; 2],
@@ -51,7 +51,8 @@ impl Pieces {
         Ok(Message { time, program: b"", text: unescaped })
     }
 
-    /// Whether a piece starts a line.
+    /// Rejects a piece that continues a line, and notes if the next one does.
+    /// `partial` is true if the line goes on after this piece.
     fn whole(&mut self, stream: usize, partial: bool) -> Result<(), Skip> {
         let continuation = std::mem::replace(&mut self.continues[stream], partial);
         if continuation { Err(Skip::Continuation) } else { Ok(()) }
@@ -67,7 +68,7 @@ struct DockerLine<'a> {
     time: Option<&'a str>,
 }
 
-/// Time and stream, and what follows.
+/// Splits off the time and the stream (0 for standard output, 1 for standard error).
 fn cri_head(line: &[u8]) -> Option<(Option<u64>, usize, &[u8])> {
     let Message { time, text, .. } = stamped(line)?;
     let (stream, rest) = match text.split_at_checked(7)? {
@@ -92,14 +93,14 @@ pub(super) fn compose(line: &[u8]) -> Option<Message<'_>> {
     Some(stamped(text).unwrap_or(Message::plain(text)))
 }
 
-/// Behind `[pod/web-7d9c/nginx] `.
+/// Returns the text behind `[pod/web-7d9c/nginx] `.
 fn pod(line: &[u8]) -> Option<&[u8]> {
     let rest = line.strip_prefix(b"[pod/")?;
     let end = memchr::memmem::find(rest, b"] ")?;
     Some(&rest[end + 2..])
 }
 
-/// Behind `web-1  | `, whose name may be coloured.
+/// Returns the text behind `web-1  | `. The name may be coloured.
 fn service(line: &[u8]) -> Option<&[u8]> {
     let name = without_colour(line);
     let is_name = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
@@ -109,7 +110,7 @@ fn service(line: &[u8]) -> Option<&[u8]> {
     (length > 0).then(|| rest.strip_prefix(b" ").map_or(rest, without_colour))
 }
 
-/// Without an escape sequence that sets a colour.
+/// Removes a leading escape sequence that sets a colour.
 fn without_colour(text: &[u8]) -> &[u8] {
     let Some(rest) = text.strip_prefix(b"\x1b[") else { return text };
     let length = rest.iter().take_while(|&&b| b.is_ascii_digit() || b == b';').count();

@@ -1,9 +1,9 @@
-//! What an envelope holds.
+//! The content of an envelope.
 
 /// A line without its envelope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// The time that the envelope says, in nanoseconds since the epoch.
+    /// The time in the envelope, in nanoseconds since the epoch.
     pub time: Option<u64>,
     /// The program that syslog names, with its process in brackets.
     pub program: &'a [u8],
@@ -12,7 +12,7 @@ pub struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// A line that has no envelope.
+    /// Creates the message of a line that has no envelope.
     #[inline]
     pub fn plain(text: &'a [u8]) -> Self {
         Self { time: None, program: b"", text }

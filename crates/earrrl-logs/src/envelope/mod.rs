@@ -1,7 +1,7 @@
-//! What others put before a log's own lines: syslog, container runtimes, Compose.
+//! Envelopes: the prefixes that syslog, container runtimes and Compose add to a log's lines.
 //!
-//! One log has one envelope. It is found out from the first lines and expected on all of them, so
-//! that no client can put one on a line of its own.
+//! Each log has one envelope. It is detected from the first lines and required on all of them, so
+//! that no client can forge one within a line.
 
 mod container;
 mod message;
@@ -11,7 +11,7 @@ use crate::line::Skip;
 use crate::line::Years;
 pub use message::Message;
 
-/// What stands around every line of a log.
+/// The kind of envelope around every line of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Envelope {
     /// Nothing.
@@ -42,7 +42,7 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// Opens such envelopes.
+    /// Creates an opener of this kind of envelope.
     pub fn new(envelope: Envelope) -> Self {
         Self { envelope, unescaped: Vec::new(), pieces: container::Pieces::default() }
     }

@@ -10,7 +10,7 @@ use crate::line::Skip;
 use crate::line::time;
 use crate::line::time::CommonTime;
 
-/// What such lines say.
+/// The names of the fields of such lines.
 pub(super) const FIELDS: [&str; 17] = [
     "client",
     "user",
@@ -43,14 +43,14 @@ pub struct Record<'a> {
     pub time: u64,
     host: &'a [u8],
     client: &'a [u8],
-    /// From behind the client to before the `[`: identity and user.
+    /// The identity and the user: the text between the client and the `[`.
     who: &'a [u8],
-    /// From behind the time.
+    /// The text behind the time.
     rest: &'a [u8],
 }
 
 impl Parser {
-    /// A parser for lines that start with the virtual host, or don't.
+    /// Creates a parser. If `vhost`, lines start with the virtual host.
     pub(super) fn new(vhost: bool) -> Self {
         Self { vhost, time: CommonTime::new() }
     }
@@ -88,7 +88,7 @@ impl Parser {
 }
 
 impl<'a> Record<'a> {
-    /// What the line says in a field.
+    /// Returns the value of a field; `None` if it is missing, empty or `-`.
     #[inline]
     pub fn get(&self, field: &Field) -> Option<&'a [u8]> {
         let value = match field {
@@ -101,7 +101,7 @@ impl<'a> Record<'a> {
         (value != b"-" && !value.is_empty()).then_some(value)
     }
 
-    /// A field by its own name.
+    /// Returns a field by its own name.
     fn named(&self, name: &str) -> Option<&'a [u8]> {
         match name {
             "host" | "vhost" => Some(self.host),
@@ -117,12 +117,12 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// The user may have blanks in the name, the identity before it may not.
+    /// Returns the user's name, which may contain blanks; the identity before it may not.
     fn user(&self) -> &'a [u8] {
         memchr::memchr(b' ', self.who).map_or(b"", |at| &self.who[at + 1..])
     }
 
-    /// The text in the `number`th pair of quotes behind the time.
+    /// Returns the text in the `number`th pair of quotes behind the time, counted from 0.
     fn quoted(&self, number: usize) -> Option<&'a [u8]> {
         let mut rest = self.rest;
         for _ in 0..number {
@@ -131,15 +131,16 @@ impl<'a> Record<'a> {
         Some(quotes(rest)?.0)
     }
 
-    /// The `number`th word behind the request.
+    /// Returns the `number`th word behind the request, counted from 0.
     fn after_request(&self, number: usize) -> Option<&'a [u8]> {
         let rest = quotes(self.rest)?.1;
         rest.split(|&b| b == b' ').filter(|word| !word.is_empty()).nth(number)
     }
 }
 
-/// Some exporters wrap a whole line in quotes, with or without doubling those inside; others only
-/// its first word, whose closing quote is left.
+/// Removes quotes that an exporter has put around the whole line, or around its first word.
+///
+/// The first word keeps its closing quote. Quotes inside a wrapped line may be doubled.
 #[cold]
 fn unquoted(line: &[u8]) -> &[u8] {
     if word(line).is_ok_and(|(first, _)| first.len() > 1 && first.ends_with(b"\"")) {
@@ -149,9 +150,11 @@ fn unquoted(line: &[u8]) -> &[u8] {
     inner.unwrap_or(line)
 }
 
-/// Whether this is an identity and a user: two words, more where nobody has an identity, since a
-/// user's name may have blanks. Otherwise what seems to be the client is something else: a virtual
-/// host, a stamp, the owner of a bucket.
+/// Returns true if the text is an identity and a user: two words, or more if the identity is `-`,
+/// since a user's name may contain blanks.
+///
+/// Otherwise the line's first word is not the client but, for example, a virtual host, a time or
+/// the owner of a bucket.
 fn is_identity_and_user(who: &[u8]) -> bool {
     let mut words = who.split(|&b| b == b' ');
     match (words.next(), words.next()) {
@@ -163,7 +166,7 @@ fn is_identity_and_user(who: &[u8]) -> bool {
     }
 }
 
-/// The client's word, or all of a list with commas between addresses.
+/// Splits off the client: one word, or a whole list of addresses with commas between them.
 #[inline]
 fn host_or_list(line: &[u8]) -> Result<(&[u8], &[u8]), Skip> {
     let (first, mut rest) = word(line)?;

@@ -15,7 +15,7 @@ pub(super) struct Parser {
     header: Option<Header>,
 }
 
-/// What the columns are.
+/// The columns of a log.
 struct Header {
     line: Vec<u8>,
     names: Vec<Vec<u8>>,
@@ -33,7 +33,7 @@ pub struct Record<'a> {
 }
 
 impl Parser {
-    /// A parser that expects a header.
+    /// Creates a parser that expects a header.
     pub(super) fn new(hints: &Hints) -> Self {
         Self {
             time_name: hints.time_field.clone().unwrap_or_else(|| "time".into()),
@@ -59,7 +59,7 @@ impl Parser {
         Ok(Some(Record { time, line, header }))
     }
 
-    /// The columns that a header names; it must name the time's.
+    /// Finds the columns that a header names; `None` if it does not name the time's.
     fn columns(&self, line: &[u8]) -> Option<Header> {
         let names: Vec<Vec<u8>> = fields(line).map(|n| n.trim_ascii().to_vec()).collect();
         let place = |name: &str| names.iter().position(|n| n.eq_ignore_ascii_case(name.as_bytes()));
@@ -70,7 +70,7 @@ impl Parser {
 }
 
 impl<'a> Record<'a> {
-    /// What the line says in a column.
+    /// Returns the value of a column; `None` if the log has no such column.
     pub fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
         let place = match field {
             Field::Client => self.header.key,
@@ -82,7 +82,7 @@ impl<'a> Record<'a> {
         fields(self.line).nth(place?)
     }
 
-    /// What the request costs, where there is a column for it.
+    /// Returns the cost of the request; `None` if the log has no column for it.
     pub fn cost(&self) -> Option<Cow<'a, [u8]>> {
         fields(self.line).nth(self.header.cost?)
     }
@@ -92,12 +92,12 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Seconds since the epoch, or a date.
+/// Parses seconds since the epoch, or a date.
 fn parse_time(text: &[u8]) -> Option<u64> {
     time::parse_seconds(text).or_else(|| time::parse_iso(text))
 }
 
-/// Whether a line is a header: names the column with the time, and others.
+/// Returns true if a line is a header: it names the time's column and at least one other.
 pub(super) fn is_header(line: &[u8], hints: &Hints) -> bool {
     Parser::new(hints).columns(line).is_some_and(|header| header.names.len() > 1)
 }

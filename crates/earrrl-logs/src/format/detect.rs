@@ -1,4 +1,4 @@
-//! Which format a log is in, and which envelope, from its first lines.
+//! Detection of a log's format and envelope from its first lines.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -7,10 +7,10 @@ use super::{Field, Format, Hints, Parser};
 use crate::envelope::Envelope;
 use crate::line::{is_address, is_client, last_of_list};
 
-/// Lines that are looked at.
+/// The greatest number of lines that are examined.
 const LINES: usize = 200;
 
-/// The envelope and the format that most of the first lines are in, if any are.
+/// Returns the envelope and the format that fit the most of the first lines, if any fit.
 pub fn detect(start: &[u8], hints: &Hints) -> Option<(Envelope, Format)> {
     let first = lines(start).next()?;
     for &format in Format::ALL {
@@ -28,7 +28,7 @@ pub fn detect(start: &[u8], hints: &Hints) -> Option<(Envelope, Format)> {
     Some((envelope, if common { Format::Common } else { format }))
 }
 
-/// Whether any of the first lines says what program the client uses.
+/// Returns true if any of the first lines has a user agent.
 fn with_agent(start: &[u8], envelope: Envelope, hints: &Hints) -> bool {
     let agent = Field::new("agent");
     let mut parser = Parser::new((envelope, Format::Combined), hints, UNIX_EPOCH);
@@ -38,7 +38,7 @@ fn with_agent(start: &[u8], envelope: Envelope, hints: &Hints) -> bool {
     })
 }
 
-/// The envelope under which most of the first lines are in this format.
+/// Returns the envelope under which the most of the first lines are in this format.
 pub fn envelope_of(start: &[u8], format: Format, hints: &Hints) -> Envelope {
     let headed =
         matches!(format.entry().detection, Detection::Header(_)) || format == Format::SshdLines;
@@ -46,7 +46,7 @@ pub fn envelope_of(start: &[u8], format: Format, hints: &Hints) -> Envelope {
     most(all.map(|envelope| (envelope, format)), start, hints).map_or(Envelope::None, |(e, _)| e)
 }
 
-/// Of equals the first.
+/// Returns the candidate that fits the most lines; the first of equal ones.
 fn most(
     all: impl Iterator<Item = (Envelope, Format)>,
     start: &[u8],
@@ -62,7 +62,7 @@ fn most(
     most.1
 }
 
-/// How many of the first lines look like some of this format.
+/// Counts the first lines that fit this envelope and format.
 fn fitting(start: &[u8], (envelope, format): (Envelope, Format), hints: &Hints) -> usize {
     let written = UNIX_EPOCH + Duration::from_secs(1 << 32);
     let mut parser = Parser::new((envelope, format), hints, written);

@@ -9,7 +9,7 @@
 //! Neither escapes quotes. A target has no blanks, so nothing before the list of X-Forwarded-For can be forged;
 //! behind the user agent, which is free text, the fields are found from the right.
 
-/// What both start with, as far as X-Forwarded-For.
+/// The start of both formats, up to the upstream host.
 macro_rules! start {
     ($details:literal) => {
         concat!(

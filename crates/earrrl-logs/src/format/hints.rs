@@ -1,10 +1,10 @@
-//! What the user knows of a log.
+//! Details of a log that the user gives.
 
 use std::sync::Arc;
 
 use super::pattern::Pattern;
 
-/// Where to look for what the format does not settle.
+/// The user's settings for details that the format leaves open.
 #[derive(Debug, Clone, Default)]
 pub struct Hints {
     /// The field with the time, instead of the usual ones.
@@ -13,8 +13,8 @@ pub struct Hints {
     pub key_field: Option<String>,
     /// The year of the first syslog line.
     pub year: Option<u32>,
-    /// What `--pattern` or `--log-format` says.
+    /// The pattern of `--pattern` or `--log-format`.
     pub pattern: Option<Arc<Pattern>>,
-    /// Whether lines must not be shown.
+    /// True if lines must not be shown.
     pub private: bool,
 }

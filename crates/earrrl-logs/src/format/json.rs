@@ -76,7 +76,7 @@ fn console(message: Message<'_>) -> Message<'_> {
 }
 
 impl<'a> Record<'a> {
-    /// What the line says in a field.
+    /// Returns the value of a field.
     pub fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
         // A field left empty must not hide another that is not.
         let filled = |name: &str| find(&self.object, name).filter(|v| !matches!(&**v, "" | "-"));

@@ -36,7 +36,7 @@ pub(super) fn parse<'a>(
 }
 
 impl<'a> Record<'a> {
-    /// What the line says in a field.
+    /// Returns the value of a field.
     pub fn get(&self, field: &Field) -> Option<&'a [u8]> {
         match (field, self.key_field) {
             (Field::Client, Some(name)) => find(self.line, name),

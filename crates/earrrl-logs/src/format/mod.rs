@@ -58,7 +58,7 @@ enum Body {
 }
 
 impl Parser {
-    /// A parser for a log in this format and envelope, `modified` last at that time.
+    /// Creates a parser for a log in this format and envelope, last modified at `modified`.
     pub fn new(
         (envelope, format): (Envelope, Format),
         hints: &Hints,
@@ -68,12 +68,12 @@ impl Parser {
         Self { opener: Opener::new(envelope), years, body: Body::new(format, hints) }
     }
 
-    /// The same, going on with the years where another log ended.
+    /// Continues counting years where the parser of an earlier log ended.
     pub fn following(self, last: Self) -> Self {
         Self { years: last.years, ..self }
     }
 
-    /// The names of its fields; none where each line has its own.
+    /// Returns the names of the format's fields; `None` if each log or line names its own.
     pub fn fields(&self) -> Option<Vec<&str>> {
         match &self.body {
             Body::Common(_) => Some(common::FIELDS.to_vec()),
@@ -83,15 +83,15 @@ impl Parser {
         }
     }
 
-    /// Whether it looks for time and client in fields that can be named.
+    /// Returns true if `--time-field` and `--key-field` apply to the format.
     pub fn takes_names(&self) -> bool {
         matches!(self.body, Body::Json(_) | Body::Csv(_) | Body::Logfmt { .. })
     }
 
-    /// The request on a line; `None` where the line is a header.
+    /// Returns the request on a line; `None` if the line is a header.
     ///
     /// # Errors
-    /// Why the line is none.
+    /// Returns the reason for skipping the line.
     #[inline]
     pub fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Option<Record<'a>>, Skip> {
         let message = self.opener.open(line, &mut self.years)?;
@@ -137,26 +137,26 @@ impl Body {
 
 /// One request.
 pub enum Record<'a> {
-    /// Of a web server's log.
+    /// A line of a web server's log.
     Common(common::Record<'a>),
-    /// Of JSON lines.
+    /// A JSON object.
     Json(json::Record<'a>),
-    /// Of CSV.
+    /// A row of CSV.
     Csv(csv::Record<'a>),
-    /// Of a W3C log.
+    /// A line of a W3C log.
     W3c(w3c::Record<'a>),
-    /// Of pairs.
+    /// A line of `name=value` pairs.
     Logfmt(logfmt::Record<'a>),
-    /// Of lines with a pattern.
+    /// A line that a pattern matches.
     Pattern(pattern::Record<'a>),
-    /// A failed attempt.
+    /// A failed attempt to log in by ssh.
     Sshd(sshd::Record<'a>),
-    /// Of the ssh daemon.
+    /// A line of the ssh daemon that names an address.
     SshdLines(sshd_lines::Record<'a>),
 }
 
 impl<'a> Record<'a> {
-    /// When it was, in nanoseconds since the epoch.
+    /// Returns the time of the request, in nanoseconds since the epoch.
     #[inline]
     pub fn time(&self) -> u64 {
         match self {
@@ -171,7 +171,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// What it says in a field; `None` where that is missing or left empty by a `-`.
+    /// Returns the value of a field; `None` if the line does not have it.
     #[inline]
     pub fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
         match self {
@@ -186,7 +186,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// The cost that the format itself has a place for.
+    /// Returns the cost if the format itself has a field for it.
     pub fn cost(&self) -> Option<Cow<'a, [u8]>> {
         match self {
             Self::Csv(record) => record.cost(),
@@ -196,7 +196,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Whether a client is an address, to be cut to its prefix.
+    /// Returns true if clients are addresses, which are cut to their prefixes.
     #[inline]
     pub fn has_addresses(&self) -> bool {
         !matches!(self, Self::Csv(_))

@@ -1,8 +1,8 @@
-//! Under which names products keep what matters, where lines name their fields.
+//! The usual names of fields, for formats whose lines or headers name them.
 
 use super::Field;
 
-/// Where the time usually is.
+/// The usual names of the time.
 pub(super) const TIMES: [&str; 18] = [
     "time",
     "time_iso8601",
@@ -29,7 +29,7 @@ pub(super) const TIMES: [&str; 18] = [
     "date",
 ];
 
-/// Where the client usually is. What a proxy has worked out goes before its peer's address.
+/// The usual names of the client. An address that a proxy has determined precedes its peer's.
 const CLIENTS: [&str; 27] = [
     "client_ip",
     "remote_addr",
@@ -100,7 +100,7 @@ const PATHS: [&str; 16] = [
     "request_path",
 ];
 
-/// Lists of addresses, to which each proxy adds the one it has seen.
+/// The usual names of lists of addresses, to which each proxy appends its peer's.
 const FORWARDED: [&str; 9] = [
     "x_forwarded_for",
     "forwarded_for",
@@ -113,7 +113,7 @@ const FORWARDED: [&str; 9] = [
     "request.headers.x-forwarded-for",
 ];
 
-/// The first of a field's names under which `find` finds something.
+/// Returns the first value that `find` returns for the usual names of a field.
 pub(super) fn first<T>(field: &Field, find: impl Fn(&str) -> Option<T>) -> Option<T> {
     let names: &[&str] = match field {
         Field::Client => &CLIENTS,
@@ -123,7 +123,7 @@ pub(super) fn first<T>(field: &Field, find: impl Fn(&str) -> Option<T>) -> Optio
         Field::Named(name) => return find(name),
     };
     let found = names.iter().find_map(|name| find(name));
-    // Where there is nothing else, what the last proxy has seen is the client.
+    // Without a client field, a list of forwarded addresses holds the client.
     match field {
         Field::Client => found.or_else(|| FORWARDED.iter().find_map(|name| find(name))),
         _ => found,

@@ -9,19 +9,19 @@ use super::pattern::Pattern;
 enum Piece {
     /// Text that stands on the line as it is.
     Literal(String),
-    /// A field, and what may stand in it where its surroundings don't say.
+    /// A field's name, and its expression unless the neighbouring text implies one.
     Field(String, Cow<'static, str>),
 }
 
-/// What fields may hold: words, lists of addresses, and anything up to what follows.
+/// Expressions for a field's content: a word, a list of addresses, or any text.
 const WORD: &str = r"\S*?";
 const LIST: &str = r"\S*?(?:, ?\S+?)*?";
 const TEXT: &str = ".*?";
 
-/// The pattern of lines that are written so.
+/// Converts a notation to a pattern.
 ///
 /// # Errors
-/// In one line, what is wrong with it.
+/// Returns what is wrong with the notation, in one line.
 pub fn pattern(notation: &str) -> Result<Pattern, String> {
     let notation = &*statement(notation)?;
     let (pieces, time_format) = match notation.contains('$') {
@@ -103,7 +103,7 @@ impl Piece {
     }
 }
 
-/// The regular expression; a field that comes twice counts where it comes first.
+/// Builds the regular expression; of a repeated field only the first occurrence is captured.
 fn expression(pieces: &[Piece]) -> String {
     let mut expression = String::from("^");
     let mut seen: Vec<&str> = Vec::new();
@@ -251,7 +251,7 @@ fn apache_field(directive: char, argument: Option<&str>) -> Result<Piece, String
     Ok(Piece::Field(name.into(), content.into()))
 }
 
-/// Adds text; what stands beside text is one piece with it.
+/// Appends text; adjacent texts become one piece.
 fn literal(pieces: &mut Vec<Piece>, text: &str) {
     match pieces.last_mut() {
         Some(Piece::Literal(last)) => last.push_str(text),

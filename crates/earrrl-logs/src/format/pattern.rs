@@ -15,15 +15,15 @@ use crate::line::{Skip, is_address};
 /// The largest automaton that an expression may need, in bytes.
 const MAX_SIZE: usize = 4 << 20;
 
-/// An expression, and what its groups are.
+/// An expression and the names of its groups.
 #[derive(Debug, Clone)]
 pub struct Pattern {
     regex: Regex,
-    /// By group's number, the whole match's being empty.
+    /// The groups' names by number; empty for the whole match and unnamed groups.
     names: Vec<String>,
-    /// How the time is written, where it is none of the usual notations.
+    /// The strptime format of the time, unless it is in a usual notation.
     time_format: Option<String>,
-    /// How the name of the program starts that syslog must name.
+    /// The prefix that the program's name in syslog must have.
     program: &'static str,
 }
 
@@ -37,10 +37,10 @@ impl Default for Pattern {
 }
 
 impl Pattern {
-    /// A pattern of such lines.
+    /// Compiles an expression.
     ///
     /// # Errors
-    /// In one line, what is wrong with the expression.
+    /// Returns what is wrong with the expression, in one line.
     pub fn new(expression: &str) -> Result<Self, String> {
         let regex = RegexBuilder::new(expression).unicode(false).size_limit(MAX_SIZE).build();
         let regex = regex.map_err(|error| last_line(&error.to_string()))?;
@@ -48,10 +48,10 @@ impl Pattern {
         Ok(Self { regex, names, time_format: None, program: "" })
     }
 
-    /// As given with `--pattern`: an expression that says where time and client are.
+    /// Compiles the expression of `--pattern`, which must have groups for the time and the key.
     ///
     /// # Errors
-    /// In one line, what is wrong with it.
+    /// Returns what is wrong with the expression, in one line.
     pub fn given(expression: &str) -> Result<Self, String> {
         let pattern = Self::new(expression)?;
         for name in ["time", "key"] {
@@ -68,12 +68,12 @@ impl Pattern {
         Self { program, ..pattern }
     }
 
-    /// The same with times in a notation of strptime's.
+    /// Returns the same pattern with times in a strptime format.
     pub fn with_time_format(&self, format: &str) -> Self {
         Self { time_format: Some(format.to_owned()), ..self.clone() }
     }
 
-    /// The fields that a record has.
+    /// Returns the names of a record's fields.
     pub fn fields(&self) -> Vec<&str> {
         let named = self.names.iter().map(String::as_str).filter(|name| !name.is_empty());
         let also = [
@@ -89,7 +89,7 @@ impl Pattern {
     }
 }
 
-/// Errors of regular expressions are drawn over several lines.
+/// Returns the last line of an error: those of regular expressions have several.
 fn last_line(text: &str) -> String {
     text.lines().last().unwrap_or(text).trim_start_matches("error: ").to_owned()
 }
@@ -112,13 +112,13 @@ pub struct Record<'a> {
 }
 
 impl Parser {
-    /// A parser of lines with this pattern.
+    /// Creates a parser of lines with this pattern.
     pub(super) fn new(pattern: Arc<Pattern>) -> Self {
         let spans = pattern.regex.capture_locations();
         Self { pattern, spans, last: (Vec::new(), 0) }
     }
 
-    /// The fields that a record has.
+    /// Returns the names of a record's fields.
     pub(super) fn fields(&self) -> Vec<&str> {
         self.pattern.fields()
     }
@@ -162,7 +162,7 @@ impl Parser {
 }
 
 impl<'a> Record<'a> {
-    /// What the line says in a field.
+    /// Returns the value of a field; `None` if it is missing, empty or `-`.
     pub fn get(&self, field: &Field) -> Option<&'a [u8]> {
         match field {
             Field::Client => {
@@ -180,7 +180,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// The cost, where the pattern has a group for it.
+    /// Returns the cost if the pattern has a group for it.
     pub fn cost(&self) -> Option<&'a [u8]> {
         self.group("cost")
     }

@@ -16,23 +16,23 @@ use super::Field;
 use crate::envelope::Message;
 use crate::line::Skip;
 
-/// What such lines say.
+/// The names of the fields of such lines.
 pub(super) const FIELDS: [&str; 2] = ["client", "user"];
 
-/// Connections remembered; beyond, all are forgotten.
+/// The greatest number of remembered connections; when it is reached, all are dropped.
 const MOST: usize = 1 << 16;
 
-/// How lines start that end a connection before a login.
+/// The starts of lines about the end of a connection.
 const ENDS: [&[u8]; 3] = [b"Connection closed by ", b"Connection reset by ", b"Disconnected from "];
 
 /// Reads such lines.
 #[derive(Default)]
 pub(super) struct Parser {
-    /// What has counted of a connection, by process and address.
+    /// The events already counted, by the connection's process and address.
     connections: HashMap<Vec<u8>, CountedConnection>,
 }
 
-/// What has counted of a connection.
+/// The last event that was counted of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CountedConnection {
     /// The invalid user, whose first failure is the same attempt.
@@ -47,11 +47,11 @@ pub struct Record<'a> {
     pub time: u64,
     client: &'a [u8],
     user: &'a [u8],
-    /// How many attempts: syslog may put equal ones together.
+    /// The number of attempts, if syslog has merged equal lines.
     repeated: Option<&'a [u8]>,
 }
 
-/// What a line tells.
+/// The event that a line is about.
 enum SshdEvent {
     InvalidUser,
     Failed { invalid_user: bool },
@@ -76,7 +76,7 @@ impl Parser {
         Ok(Record { time, client, user, repeated })
     }
 
-    /// Whether this is an attempt that has not counted yet.
+    /// Returns true if the event is a failed attempt that has not been counted. Notes the event.
     fn counts(&mut self, event: &SshdEvent, connection: &[u8]) -> bool {
         if self.connections.len() >= MOST {
             self.connections.clear();
@@ -102,7 +102,7 @@ impl Parser {
 }
 
 impl<'a> Record<'a> {
-    /// What the line says in a field.
+    /// Returns the value of a field.
     pub fn get(&self, field: &Field) -> Option<&'a [u8]> {
         match field {
             Field::Client => Some(self.client),
@@ -111,13 +111,13 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// How many attempts the line stands for.
+    /// Returns the number of attempts if syslog has merged several lines.
     pub fn cost(&self) -> Option<&'a [u8]> {
         self.repeated
     }
 }
 
-/// Out of `message repeated 2 times: [ … ]`.
+/// Unwraps `message repeated 2 times: [ … ]` and returns the number of times.
 fn repeated(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     let parts = || {
         let rest = text.strip_prefix(b"message repeated ")?;
@@ -128,7 +128,7 @@ fn repeated(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     parts().unwrap_or((text, None))
 }
 
-/// What a line tells, and what follows.
+/// Returns the event that a line is about, and the text behind its description.
 fn event(text: &[u8]) -> Option<(SshdEvent, &[u8])> {
     if let Some(rest) = text.strip_prefix(b"Failed ") {
         let at = memchr::memmem::find(rest, b" for ")?;

@@ -8,10 +8,10 @@ use crate::line::Skip;
 use crate::line::Years;
 use crate::line::time;
 
-/// What an address stands directly behind.
+/// The texts directly before an address.
 const MARKS: [&[u8]; 3] = [b"from ", b"rhost=", b"["];
 
-/// What a user's name stands directly behind, the more telling first.
+/// The texts directly before a user's name, the most specific first.
 const USER_MARKS: [&[u8]; 4] = [b"nvalid user ", b"llegal user ", b" for ", b" user="];
 
 /// A line with an address.
@@ -33,7 +33,7 @@ pub(super) fn parse<'a>(line: &'a [u8], years: &mut Years) -> Result<Record<'a>,
 }
 
 impl<'a> Record<'a> {
-    /// What the line says in a field.
+    /// Returns the value of a field.
     pub fn get(&self, field: &Field) -> Option<&'a [u8]> {
         match field {
             Field::Client => Some(self.client),

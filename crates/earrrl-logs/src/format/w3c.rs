@@ -11,7 +11,7 @@ use super::{Field, Hints};
 use crate::line::Skip;
 use crate::line::time;
 
-/// The columns, the more telling first.
+/// The names of columns, in order of preference.
 const CLIENTS: [&str; 2] = ["c-ip", "c-dns"];
 const USERS: [&str; 2] = ["cs-username", "x-cs-username"];
 const PATHS: [&str; 2] = ["cs-uri-stem", "cs-uri"];
@@ -50,7 +50,7 @@ impl Parser {
 }
 
 impl<'a> Record<'a> {
-    /// What the line says in a column.
+    /// Returns the value of a column; `None` if it is missing, empty or `-`.
     pub fn get(&self, field: &Field) -> Option<&'a [u8]> {
         match field {
             Field::Client => self.first(&CLIENTS),
@@ -71,14 +71,14 @@ impl<'a> Record<'a> {
         (value != b"-" && !value.is_empty()).then_some(value)
     }
 
-    /// Date and time of day, with a fraction at most.
+    /// Returns the time of the request, from the columns of the date and the time of day.
     fn when(&self) -> Option<u64> {
         let (date, clock) = (self.column("date")?, self.column("time")?);
         time::parse_iso(&[date, b" ", clock].concat())
     }
 }
 
-/// Whether a log starts with directives that name its columns.
+/// Returns true if a line is a directive with which such logs start.
 pub(super) fn is_header(line: &[u8], _: &Hints) -> bool {
     let directives: [&[u8]; 5] =
         [b"#Fields:", b"#Version:", b"#Software:", b"#Date:", b"#Start-Date:"];

@@ -1,8 +1,8 @@
-//! What can be a client in a log whose format was found out: an address, or a host's name.
+//! Checks of clients in logs whose format was detected: addresses and host names.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Whether this is an address, with or without a port, or a host's name.
+/// Returns true if the text is an address, with or without a port, or a host name.
 #[inline]
 pub fn is_client(text: &[u8]) -> bool {
     // Almost every client is four numbers.
@@ -29,8 +29,9 @@ fn is_host_or_address(text: &[u8]) -> bool {
     text.len() <= 253 && has_letter && name.split('.').all(is_label)
 }
 
-/// The last of a list with commas between addresses: each proxy adds the one that it has seen, and all
-/// before it is what the client says.
+/// Returns the last address of a list with commas.
+///
+/// Each proxy appends its peer's address; the client can forge all addresses before the last.
 #[inline]
 pub fn last_of_list(text: &[u8]) -> &[u8] {
     match memchr::memrchr(b',', text) {
@@ -48,8 +49,8 @@ pub fn is_address(text: &[u8]) -> bool {
     text.parse::<IpAddr>().is_ok() || text.parse::<SocketAddr>().is_ok()
 }
 
-/// Returns true if the text is an address, or a prefix of addresses, that no client on the Internet has: private,
-/// loopback or link-local.
+/// Returns true if the text is an address, or a prefix of addresses, that no client on the
+/// Internet has: private, loopback or link-local.
 pub fn is_private(text: &[u8]) -> bool {
     let text = std::str::from_utf8(text).unwrap_or("");
     match text.split('/').next().unwrap_or("").parse() {

@@ -26,7 +26,7 @@ impl Display for Escaped<'_> {
     }
 }
 
-/// Whether a character makes others seem to stand where they don't.
+/// Returns true if a character changes the direction of writing.
 fn turns(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

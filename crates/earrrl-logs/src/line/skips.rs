@@ -8,26 +8,26 @@ const EXAMPLES: usize = 3;
 /// Bytes shown of an example.
 const SHOWN: usize = 120;
 
-/// Why a line was skipped.
+/// The reason for skipping a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skip {
-    /// Nothing on it.
+    /// The line is blank.
     Blank,
     /// Longer than any line that is looked at.
     TooLong,
-    /// Not as the format has it.
+    /// The line does not fit the format.
     Malformed,
     /// No time where it belongs, or one before 1970 or after 2499.
     Time,
-    /// What `--key` asks for is not on the line.
+    /// The line lacks a field of `--key`.
     Key,
-    /// What `--cost` asks for is not on the line, or is no cost.
+    /// The line lacks the field of `--cost`, or the cost is invalid.
     Cost,
     /// A line of a daemon's that is about something else.
     NoRequest,
     /// A line of the daemon's that names no client.
     NoClient,
-    /// What stands where the client does is none.
+    /// The client is neither an address nor a host name.
     Client,
     /// The rest of a longer line.
     Continuation,
@@ -53,7 +53,7 @@ impl Skip {
         Self::TooManyClients,
     ];
 
-    /// In words.
+    /// Returns a description of the skipped lines.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Blank => "blank",
@@ -75,9 +75,9 @@ impl Skip {
 /// A skipped line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Example {
-    /// Where it is: `access.log:17`.
+    /// The file and the line's number: `access.log:17`.
     pub place: String,
-    /// How it starts, made printable.
+    /// The start of the line, made printable.
     pub text: String,
 }
 
@@ -118,7 +118,7 @@ impl Skips {
         self.groups[skip as usize].lines
     }
 
-    /// How many lines were skipped.
+    /// Returns the number of skipped lines.
     pub fn lines(&self) -> u64 {
         self.groups.iter().map(|group| group.lines).sum()
     }
