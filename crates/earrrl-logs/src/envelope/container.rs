@@ -51,7 +51,7 @@ impl Pieces {
         Ok(Message { time, program: b"", text: unescaped })
     }
 
-    /// Rejects a piece that continues a line, and notes if the next one does.
+    /// Rejects a piece that continues a line, and notes whether the next one will.
     /// `partial` is true if the line goes on after this piece.
     fn whole(&mut self, stream: usize, partial: bool) -> Result<(), Skip> {
         let continuation = std::mem::replace(&mut self.continues[stream], partial);

@@ -73,7 +73,9 @@ fn by_months(from: i64, to: i64, step: i64) -> Vec<(i64, String)> {
     starts.skip_while(|(at, _)| *at < from).take_while(|(at, _)| *at <= to).collect()
 }
 
-/// What stands at a tick: the time of the day, but the day at midnight and the year at its start.
+/// Returns the text at a tick: the time of day, or at midnight the date.
+///
+/// With steps of a day or more, the first day of a year shows the year.
 fn text(at: i64, step: i64) -> String {
     let time = utc(at);
     let format = match (at % DAY, step) {

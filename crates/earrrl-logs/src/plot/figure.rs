@@ -1,4 +1,4 @@
-//! What a figure consists of, and the style that its parts share.
+//! The parts of a figure, and the style that they share.
 
 use plotters::prelude::*;
 
@@ -15,19 +15,19 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(110, 110, 110),
 ];
 
-/// What is plainly there, before any rule: grey.
+/// The place of grey among the colours, for requests before any rule is applied.
 pub const GREY: usize = 6;
 
-/// Drawn so much larger than shown: points are placed on whole pixels, which would be too coarse.
+/// The scale of drawing: points are placed on whole pixels, too coarse at the size that is shown.
 pub(super) const GRAIN: u32 = 4;
 
 /// One picture.
 pub struct Figure {
-    /// Above all panels; may be empty.
+    /// The title above all panels; may be empty.
     pub title: String,
     /// The horizontal axis.
     pub x: Across,
-    /// From top to bottom.
+    /// The panels, from top to bottom.
     pub panels: Vec<Panel>,
     /// Width and height.
     pub size: (u32, u32),
@@ -36,11 +36,11 @@ pub struct Figure {
 /// A horizontal axis, which all panels share.
 #[derive(Debug, Clone)]
 pub struct Across {
-    /// Under the lowest panel.
+    /// The label under the lowest panel.
     pub label: String,
-    /// From where to where.
+    /// The ends of the axis.
     pub span: (f64, f64),
-    /// What stands at its ticks.
+    /// The kind of its ticks.
     pub ticks: Ticks,
 }
 
@@ -54,13 +54,13 @@ impl Across {
 /// One pair of axes.
 #[derive(Default)]
 pub struct Panel {
-    /// Beside the vertical axis, with the unit.
+    /// The label of the vertical axis, with the unit.
     pub y_label: String,
-    /// What is drawn, the first at the bottom.
+    /// The lines, the first at the bottom.
     pub series: Vec<Series>,
-    /// Places on the horizontal axis that are worth a word.
+    /// Labelled positions on the horizontal axis.
     pub marks: Vec<Mark>,
-    /// Points that are worth a word.
+    /// Labelled points.
     pub notes: Vec<Note>,
     /// The lower end of a logarithmic axis, or none for one from 0.
     pub log_from: Option<f64>,
@@ -68,9 +68,9 @@ pub struct Panel {
 
 /// An upright line of dots or dashes, and its text.
 pub struct Mark {
-    /// Where on the horizontal axis.
+    /// The position on the horizontal axis.
     pub at: f64,
-    /// How far up the text is, as a share of the axis: out of the way of what is drawn.
+    /// The height of the text, as a share of the vertical axis.
     pub height: f64,
     /// Its place among the colours, dashed; none for dots in the colour of the axes.
     pub colour: Option<usize>,
@@ -79,7 +79,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// An instant.
+    /// Creates a mark of dots in the colour of the axes.
     pub fn new(at: f64, height: f64, text: impl Into<String>) -> Self {
         Self { at, height, colour: None, text: text.into() }
     }
@@ -91,40 +91,40 @@ pub struct Note {
     pub at: (f64, f64),
     /// The text.
     pub text: String,
-    /// Whether it ends left of the point, above it, or starts right of it.
+    /// True if the text ends left of the point and above it; otherwise it starts right of it.
     pub before: bool,
 }
 
 /// One line.
 pub struct Series {
-    /// In the legend; not there where empty.
+    /// The name in the legend; a series with an empty name is not listed.
     pub name: String,
     /// Its place among the colours.
     pub colour: usize,
-    /// How it is drawn.
+    /// The style of drawing.
     pub stroke: Stroke,
     /// Its points, from left to right.
     pub points: Vec<(f64, f64)>,
 }
 
-/// How a line is drawn.
+/// The style of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stroke {
     /// A line.
     Solid,
-    /// Dashes, for what is compared with.
+    /// Dashes, for a reference.
     Dashed,
-    /// A line and what is under it.
+    /// A line and the filled area under it.
     Filled,
 }
 
 impl Series {
-    /// A solid line.
+    /// Creates a solid line.
     pub fn new(name: impl Into<String>, colour: usize, points: Vec<(f64, f64)>) -> Self {
         Self { name: name.into(), colour, stroke: Stroke::Solid, points }
     }
 
-    /// Drawn in another way.
+    /// Sets the style of drawing.
     pub fn with_stroke(self, stroke: Stroke) -> Self {
         Self { stroke, ..self }
     }

@@ -8,10 +8,10 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::figure::{GRAIN, Series, Stroke, colour, font};
 
-/// Of one row.
+/// The height of a row.
 const HEIGHT: u32 = 20;
 
-/// Of the line before a name, and of the gap behind it.
+/// The widths of the line before a name and of the gap behind it.
 const LINE: u32 = 22;
 const GAP: u32 = 6;
 
@@ -21,7 +21,7 @@ const TWO_CHARACTERS: u32 = 13;
 /// The font's size.
 const SIZE: u32 = 14;
 
-/// Draws the names of those series that have one; gives what is left of the area below them.
+/// Draws the names of the series that have one; returns the area below them.
 pub(super) fn draw<DB: DrawingBackend<ErrorType: 'static>>(
     area: &DrawingArea<DB, Shift>,
     series: &[Series],
@@ -41,7 +41,7 @@ pub(super) fn draw<DB: DrawingBackend<ErrorType: 'static>>(
     Ok(rest)
 }
 
-/// Where each name goes: its left end, and its row.
+/// Computes the place of each name: its left end and its row.
 fn places(lengths: impl Iterator<Item = usize>, left: u32, width: u32) -> Vec<(u32, u32)> {
     let mut next = (left, 0);
     lengths

@@ -21,10 +21,10 @@ use figure::{GRAIN, colour, font, shade};
 pub use ticks::Ticks;
 use ticks::{Ticked, short};
 
-/// Where the axes start, with their numbers and labels to the left.
+/// The width left of the axes, for numbers and labels.
 const LEFT: u32 = 70;
 
-/// Right of the axes.
+/// The margin right of the axes.
 const MARGIN_RIGHT: u32 = 20;
 
 /// Room for a number on the axis across, and on the one upwards.
@@ -61,10 +61,10 @@ pub fn is_svg(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "svg")
 }
 
-/// A figure as SVG; without a background the page's shines through.
+/// Renders a figure as SVG, transparent without a background.
 ///
 /// # Errors
-/// In one line.
+/// Returns the reason in one line.
 pub fn svg(figure: &Figure, background: Option<&RGBColor>) -> Result<String, String> {
     let (width, height) = figure.size;
     let fine = (width * GRAIN, height * GRAIN);

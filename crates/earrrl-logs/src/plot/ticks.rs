@@ -1,4 +1,4 @@
-//! Where a horizontal axis has ticks, and what stands at them.
+//! The positions of ticks on a horizontal axis, and their texts.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use plotters::coord::types::RangedCoordf64;
 
 use super::calendar;
 
-/// What an axis shows.
+/// The kind of values on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ticks {
     /// Its numbers.

@@ -1,8 +1,8 @@
 //! Parsed requests, many at a time.
 //!
-//! A request needs memory that is far away: its client's place in a table, and its state. One request
-//! after the other would wait for each; of many at once the processor fetches all together. And one
-//! core can parse a batch while another judges the one before.
+//! Each request causes cache misses: on its client's place in a table, and on its state. The misses
+//! of a batch overlap, those of single requests do not. One core can also parse a batch while
+//! another judges the one before.
 
 use super::clients::Label;
 use earrrl::Cost;
@@ -23,13 +23,13 @@ pub(super) struct RequestBatch {
 /// One request of a batch.
 #[derive(Debug)]
 pub(super) struct Parsed {
-    /// What the client is found by.
+    /// The label under which the client is found.
     pub label: Label,
-    /// Where its key ends in the batch's.
+    /// The end of its key in the batch's `keys`.
     end: usize,
     /// Nanoseconds since the epoch.
     pub time: u64,
-    /// What the request costs.
+    /// The cost of the request.
     pub cost: Cost,
 }
 
@@ -41,13 +41,13 @@ impl RequestBatch {
         self.parsed.push(Parsed { label, end: self.keys.len(), time, cost });
     }
 
-    /// Whether it is time to hand it on.
+    /// Returns true if the batch is large enough to hand on.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.parsed.len() >= MOST || self.keys.len() >= MOST_BYTES
     }
 
-    /// Whether there is nothing in it.
+    /// Returns true if there are no requests in the batch.
     pub(super) fn is_empty(&self) -> bool {
         self.parsed.is_empty()
     }

@@ -20,7 +20,7 @@ const LONG: u8 = u8::MAX;
 /// Slots at the start, a power of two.
 const SLOTS: usize = 1 << 10;
 
-/// A client that is not there.
+/// The number in an unused slot.
 const NOBODY: u32 = u32::MAX;
 
 /// Keys in the order of their first request.
@@ -45,7 +45,7 @@ struct ClientSlot {
     number: u32,
 }
 
-/// What a client is found by: the hash of its key, and the key itself where it is short.
+/// A client's key for lookups: its hash, and its text if that is short.
 #[derive(Debug, Clone, Copy)]
 pub struct Label {
     hash: u32,
@@ -86,12 +86,12 @@ impl Default for ClientNumbers {
 }
 
 impl ClientNumbers {
-    /// None yet.
+    /// Creates an empty table.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What makes labels.
+    /// Returns the hasher for labels.
     pub fn hasher(&self) -> RandomState {
         self.hasher.clone()
     }
@@ -115,7 +115,7 @@ impl ClientNumbers {
         label.hash as usize & (self.slots.len() - 1)
     }
 
-    /// Clients that these labels are of, by their hashes alone: nearly always right.
+    /// Guesses the clients with these labels by their hashes alone, which is nearly always right.
     pub fn guess<'a>(&self, labels: impl Iterator<Item = &'a Label>, guesses: &mut [u32]) {
         for (guess, label) in guesses.iter_mut().zip(labels) {
             let mut place = self.home(label);
@@ -126,7 +126,7 @@ impl ClientNumbers {
         }
     }
 
-    /// Whether this is the client, where its key is short.
+    /// Returns true if `guess` is the client with this label. Always false for long keys.
     #[inline]
     pub fn is(&self, guess: u32, label: &Label) -> bool {
         label.text.0[0] != LONG && self.entries.get(guess as usize) == Some(&label.text)
@@ -167,7 +167,7 @@ impl ClientNumbers {
         Some(number)
     }
 
-    /// Twice as many slots. Their hashes are enough for that: no key is looked at.
+    /// Doubles the number of slots. The hashes in the slots suffice, so no key is read.
     fn grow(&mut self) {
         let mask = self.slots.len() * 2 - 1;
         let mut slots = vec![ClientSlot { hash: 0, number: NOBODY }; mask + 1];
@@ -200,7 +200,7 @@ impl ClientNumbers {
         self.entries.is_empty()
     }
 
-    /// How many there are.
+    /// Returns the number of clients.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

@@ -1,4 +1,4 @@
-//! What a request costs: `--cost`.
+//! The cost of a request: `--cost`.
 
 use std::str::FromStr;
 
@@ -12,9 +12,9 @@ use crate::line::Skip;
 pub enum CostRule {
     /// Every request costs this.
     Fixed(Cost),
-    /// The request says it in a field.
+    /// The cost is in a field of the request.
     Field(Field),
-    /// Requests whose path is this, or starts with this, cost so much.
+    /// Requests with this path, or with a path that starts with it, have this cost.
     Path {
         /// The path, without the `*` at its end.
         path: String,
@@ -75,10 +75,10 @@ impl FromIterator<CostRule> for Costs {
 }
 
 impl Costs {
-    /// What a request costs; where nothing was said, what the format's own column has, or 1.
+    /// Returns the cost of a request; without `--cost`, that of the format's own field, or 1.
     ///
     /// # Errors
-    /// [`Skip::Cost`] where the field is missing or no cost.
+    /// Returns [`Skip::Cost`] if the field is missing or is not a cost.
     #[inline]
     pub fn of(&self, record: &Record<'_>) -> Result<Cost, Skip> {
         if !self.paths.is_empty()

@@ -1,4 +1,4 @@
-//! Requests held back until all are there.
+//! Requests that are held until all have been read.
 
 use std::io;
 
@@ -45,12 +45,12 @@ impl HeldBack {
     /// Holds requests behind all others of their times.
     ///
     /// # Errors
-    /// As [`HeldBack::push`].
+    /// Returns the errors of [`HeldBack::push`].
     pub fn extend(&mut self, requests: &[LoggedRequest]) -> io::Result<()> {
         requests.iter().try_for_each(|&request| self.push(request))
     }
 
-    /// What the costs add up to: requests, where each costs 1.
+    /// Returns the unit of the sum of all costs: requests if each costs 1.
     pub fn unit(&self) -> &'static str {
         if self.costs.iter().all(|&cost| cost == Cost::ONE) { "requests" } else { "cost" }
     }
@@ -63,7 +63,7 @@ impl HeldBack {
     /// Hands the requests to `take`, in order, many at a time.
     ///
     /// # Errors
-    /// What `take` says.
+    /// Returns the error of `take`.
     pub fn each<E>(
         &self,
         mut take: impl FnMut(&[LoggedRequest]) -> Result<(), E>,

@@ -25,7 +25,7 @@ pub(super) struct Input {
     pub name: String,
     /// The file itself, however it was named; `None` for standard input.
     pub path: Option<PathBuf>,
-    /// When it was last written to; now for standard input.
+    /// The time of the last change; the current time for standard input.
     pub modified: SystemTime,
     /// Its bytes.
     pub source: Box<dyn Read + Send>,
@@ -34,7 +34,7 @@ pub(super) struct Input {
 /// Opens `path`, or standard input for `-`; `watch` sees the raw stream pass by.
 ///
 /// # Errors
-/// What the system says, or that it is a directory.
+/// Returns the system's error, or an error if the path is a directory.
 pub(super) fn open(
     path: &Path,
     watch: impl FnOnce(Box<dyn Read + Send>) -> Box<dyn Read + Send>,

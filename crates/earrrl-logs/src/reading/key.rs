@@ -1,4 +1,4 @@
-//! What identifies a client: `--key`.
+//! The fields that identify a client: `--key`.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -71,19 +71,19 @@ impl FromStr for LogKey {
 pub struct KeyMaker {
     key: LogKey,
     prefixes: Prefixes,
-    /// Whether a client must be an address or a host's name.
+    /// True if a client must be an address or a host name.
     strict: bool,
     address: Vec<u8>,
     compound: Vec<u8>,
 }
 
 impl KeyMaker {
-    /// Makes such keys, addresses cut to these prefixes.
+    /// Creates a maker of such keys that cuts addresses to these prefixes.
     pub fn new(key: LogKey, prefixes: Prefixes, strict: bool) -> Self {
         Self { key, prefixes, strict, address: Vec::new(), compound: Vec::new() }
     }
 
-    /// What the keys are made of.
+    /// Returns the definition of the keys.
     pub fn key(&self) -> &LogKey {
         &self.key
     }

@@ -1,4 +1,4 @@
-//! What clients are called in the output.
+//! The names of clients in the output.
 
 use std::borrow::Cow;
 use std::hash::{BuildHasher as _, RandomState};
@@ -22,7 +22,7 @@ impl Names {
         Self { mask: anonymize.then(RandomState::new) }
     }
 
-    /// Whether clients must not be recognized.
+    /// Returns true if names are pseudonyms.
     pub fn are_hidden(&self) -> bool {
         self.mask.is_some()
     }

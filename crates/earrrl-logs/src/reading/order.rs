@@ -36,7 +36,7 @@ impl Ordered {
         self.open.push(event);
     }
 
-    /// How many there are.
+    /// Returns the number of events.
     pub(super) fn len(&self) -> usize {
         // All runs but the newest are full.
         self.runs.len() * RUN + self.open.len()

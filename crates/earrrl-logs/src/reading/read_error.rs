@@ -1,14 +1,14 @@
-//! What ends the reading of a file.
+//! The reasons for which the reading of a file ends early.
 
 use std::io;
 
-/// What ended the reading of a file.
+/// The reason for which the reading of a file ended early.
 #[derive(Debug)]
 pub enum ReadError {
     /// The file cannot be read, or not to its end; other files are still read.
     Input(String),
-    /// What takes the requests can't go on.
+    /// The consumer of the requests failed.
     Output(io::Error),
-    /// Nobody takes what is parsed, for a reason that is told elsewhere.
+    /// The consumer has stopped, and reports the reason itself.
     Ended,
 }

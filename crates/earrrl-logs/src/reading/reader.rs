@@ -22,17 +22,17 @@ use crate::line::{Skip, Skips};
 use crate::text::plain;
 use earrrl_tower::Prefixes;
 
-/// What of the lines is used, and how.
+/// The settings for reading logs.
 pub struct Selection {
-    /// The format; found out for each file where it is not given.
+    /// The format; detected for each file if it is `None`.
     pub format: Option<Format>,
-    /// Where to look in a line.
+    /// The user's hints about the format.
     pub hints: Hints,
-    /// What identifies a client.
+    /// The fields that identify a client.
     pub key: LogKey,
-    /// How much of an address counts.
+    /// The lengths to which addresses are cut.
     pub prefixes: Prefixes,
-    /// What a request costs.
+    /// The costs of requests.
     pub costs: Costs,
 }
 
@@ -48,7 +48,7 @@ pub struct LogReader {
     pub clients: ClientNumbers,
     /// Every line that was no request.
     pub skips: Skips,
-    /// How many lines were read, headers apart.
+    /// The number of lines that were read, without headers.
     pub lines: u64,
     /// Signs that a log was not read as it was meant, each a sentence that names the file.
     pub doubts: Vec<String>,
@@ -80,7 +80,7 @@ impl LogReader {
         }
     }
 
-    /// How many lines became requests.
+    /// Returns the number of lines that became requests.
     pub fn used(&self) -> u64 {
         self.lines - self.skips.lines()
     }
@@ -88,7 +88,7 @@ impl LogReader {
     /// Hands every request of a file to `take`, in the order of the lines.
     ///
     /// # Errors
-    /// In one line, what kept the file from being read, or read to its end.
+    /// Returns the reason for which the file could not be read to its end, in one line.
     pub fn read(
         &mut self,
         path: &Path,
@@ -156,7 +156,7 @@ impl LogReader {
         }
     }
 
-    /// Whether a format has what the flags ask for.
+    /// Checks that a format has the fields that the flags name.
     fn check(&self, parser: &Parser, format: Format) -> Result<(), String> {
         let format = format.name();
         let named = self.hints.time_field.is_some() || self.hints.key_field.is_some();
@@ -247,7 +247,7 @@ impl LogReader {
     }
 }
 
-/// Why no format was found, with an example.
+/// Describes why no format was found, with an example.
 fn unknown_format(ahead: &[u8], hints: &Hints) -> String {
     if ahead.contains(&0) {
         return "is a binary file, not a log".into();

@@ -12,6 +12,6 @@ pub struct LoggedRequest {
     pub time: u64,
     /// The client's number.
     pub client: u32,
-    /// What it costs.
+    /// The cost of the request.
     pub cost: Cost,
 }

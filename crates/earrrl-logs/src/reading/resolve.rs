@@ -6,10 +6,11 @@ use super::batch::RequestBatch;
 use super::clients::ClientNumbers;
 use super::request::{LoggedRequest, TOGETHER};
 
-/// Finds the clients of a batch and hands its requests on; how many there was no room for.
+/// Finds the clients of a batch and hands its requests on. Returns the number of requests whose
+/// clients did not fit in the table.
 ///
 /// # Errors
-/// What `take` says.
+/// Returns the error of `take`.
 pub(super) fn resolve(
     clients: &mut ClientNumbers,
     batch: &RequestBatch,

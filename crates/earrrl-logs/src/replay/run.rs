@@ -12,22 +12,22 @@ use crate::reading::LoggedRequest;
 pub struct Replay {
     /// A trial a rule, in the order given.
     pub trials: Vec<Trial>,
-    /// How many requests there were.
+    /// The number of requests.
     pub events: u64,
     /// The first time seen.
     pub from: Option<Nanos>,
     /// The latest time used.
     pub now: Nanos,
-    /// How many requests were earlier than one before them.
+    /// The number of requests that were earlier than one before them.
     pub back: u64,
-    /// What was asked and permitted when, if that is to be shown.
+    /// The requests asked and permitted over time, if they are to be shown.
     pub timeline: Option<Timeline>,
     /// Requests by client's number.
     requests: Vec<u64>,
 }
 
 impl Replay {
-    /// Nothing replayed yet.
+    /// Creates a replay without requests.
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Self {
         let trials = rules.into_iter().map(Trial::new).collect();
         Self {
@@ -52,7 +52,7 @@ impl Replay {
         requests.iter().for_each(|&request| self.judge(request));
     }
 
-    /// Looks at what requests will need. The looks don't wait for each other, as judging does.
+    /// Prefetches the memory that requests need: unlike decisions, the reads overlap.
     fn fetch(&self, requests: &[LoggedRequest]) {
         let counts = requests.iter().map(|r| self.requests.get(r.client as usize).unwrap_or(&0));
         black_box(counts.fold(0, |seen, count| seen ^ count));
@@ -75,7 +75,7 @@ impl Replay {
         }
     }
 
-    /// As [`Replay::judge`]; hands every rule's place and decision to `tell`.
+    /// Judges one request under every rule; hands each rule's place and decision to `tell`.
     ///
     /// # Errors
     /// Returns the error of `tell`.
@@ -99,12 +99,13 @@ impl Replay {
         Ok(())
     }
 
-    /// How often a client sent something.
+    /// Returns the number of requests of a client.
     pub fn requests(&self, client: u32) -> u64 {
         self.requests.get(client as usize).copied().unwrap_or(0)
     }
 
-    /// A limiter's time never goes back: an earlier request counts as of the latest time used.
+    /// Counts a request and returns its time, or the latest time used if that is later: a limiter's
+    /// time never goes back.
     #[inline]
     fn count(&mut self, request: &LoggedRequest) -> Nanos {
         self.events += 1;

@@ -10,7 +10,7 @@ use crate::reading::LoggedRequest;
 pub struct Trial {
     /// The rule.
     pub rule: Rule,
-    /// How many requests it denied.
+    /// The number of requests that it denied.
     pub denied: u64,
     /// By client's number: its state, and how often it was denied. Apart, so that a request which is
     /// allowed takes less memory from far away.
@@ -28,12 +28,12 @@ pub struct Offender {
 }
 
 impl Trial {
-    /// A rule under which nobody has sent anything.
+    /// Creates a trial without requests.
     pub fn new(rule: Rule) -> Self {
         Self { rule, denied: 0, states: Vec::new(), denials: Vec::new() }
     }
 
-    /// Looks at the clients of requests that are judged next, so that they are near then.
+    /// Prefetches the states of clients whose requests are judged next.
     pub fn fetch(&self, requests: &[LoggedRequest]) {
         let states = requests.iter().filter_map(|r| self.states.get(r.client as usize));
         black_box(states.fold(0, |seen, state| seen ^ u64::from(state.is_some())));
@@ -50,7 +50,7 @@ impl Trial {
         allowed
     }
 
-    /// As [`Trial::judge`], with all the figures.
+    /// Judges a request as [`Trial::judge`] does, and returns the whole decision.
     pub fn decide(&mut self, client: u32, now: Nanos, cost: Cost) -> Decision {
         let state = slot(&mut self.states, client);
         let (after, decision) = self.rule.limit().decide(state.take(), now, cost, Mode::Check);
@@ -66,13 +66,13 @@ impl Trial {
         self.denied += 1;
     }
 
-    /// Whether the rule measures a rate.
+    /// Returns true if the rule measures a rate.
     pub fn measures(&self) -> bool {
         let (_, decision) = self.rule.limit().decide(None, Nanos::ZERO, Cost::ONE, Mode::Peek);
         decision.rate.is_some()
     }
 
-    /// How many clients were denied at least once.
+    /// Returns the number of clients that were denied at least once.
     pub fn clients_limited(&self) -> usize {
         self.denials.iter().filter(|denied| **denied > 0).count()
     }

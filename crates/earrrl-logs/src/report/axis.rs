@@ -1,4 +1,4 @@
-//! What was asked and permitted over time.
+//! Figures of the requests asked and permitted over time.
 
 use crate::line::time::SECOND;
 use crate::plot::{Across, Figure, GREY, Panel, Series, Stroke, Ticks, days};

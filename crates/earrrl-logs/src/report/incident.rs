@@ -1,4 +1,4 @@
-//! What a rule measured of the clients that it denied most, while it did.
+//! The rates that a rule measured of the clients that it denied most, around their denials.
 
 use earrrl::{Cost, Decision, Mode, Nanos, Rule, State};
 
@@ -20,12 +20,12 @@ const AROUND: u64 = 5 * SECOND;
 pub(super) struct Incident {
     /// Its first and its last denial, in nanoseconds since the epoch.
     pub denied: (u64, u64),
-    /// From when to when its figure goes.
+    /// The start and the end of its figure.
     shown: (u64, u64),
     /// The greatest rate of each step of that time, a second; what was asked for where the rule measures
     /// no rate.
     rates: Vec<f64>,
-    /// How many of the steps are over.
+    /// The number of steps that are complete.
     closed: usize,
     /// The length of a step.
     step: u64,

@@ -8,7 +8,8 @@ use crate::replay::Replay;
 
 use super::axis::per;
 
-/// How far below the least limit the axis starts, at most: whoever is below that is far from all limits.
+/// The least ratio of the axis's start to the least limit. Clients below it are far from all
+/// limits.
 const DEEPEST: f64 = 1e-3;
 
 /// A rule that measures and stops nobody.
@@ -18,7 +19,7 @@ pub(super) struct MeasuredRule {
     clients: Vec<History>,
 }
 
-/// What is known of a client.
+/// The history of a client.
 #[derive(Clone, Default)]
 pub(super) struct History {
     state: Option<State>,
@@ -31,7 +32,7 @@ pub(super) struct History {
 }
 
 impl MeasuredRule {
-    /// All requests as a rule measures them.
+    /// Measures all requests as a rule does.
     pub(super) fn of(rule: &Rule, requests: impl Iterator<Item = LoggedRequest>) -> Self {
         let mut measured = Self { limit: measuring(rule.limit()), clients: Vec::new() };
         requests.for_each(|request| measured.add(request));
@@ -58,7 +59,7 @@ impl MeasuredRule {
         }
     }
 
-    /// What is known of a client.
+    /// The history of a client.
     pub(super) fn client(&self, number: u32) -> History {
         self.clients.get(number as usize).cloned().unwrap_or_default()
     }
@@ -72,7 +73,8 @@ impl MeasuredRule {
     }
 }
 
-/// What measures a rate with the limit and the burst of another: a bucket measures none.
+/// Returns a limit that measures a rate: for a token bucket, which measures none, a recent average
+/// with the same refill rate and the bucket's fill time as its period.
 fn measuring(limit: &Limit) -> Limit {
     let Limit::TokenBucket(bucket) = limit else { return *limit };
     let fill = std::time::Duration::try_from_secs_f64(bucket.fill_secs()).unwrap_or_default();
@@ -80,7 +82,7 @@ fn measuring(limit: &Limit) -> Limit {
         .map_or(*limit, |average| average.with_policy(Policy::Strict).into())
 }
 
-/// How many clients reach which peak, under each rule; dashes at its limit.
+/// Draws the number of clients that reach each peak under each rule, with dashes at its limit.
 pub(super) fn distribution(replay: &Replay, measured: &[MeasuredRule], size: (u32, u32)) -> Figure {
     let peaks: Vec<Vec<f64>> = measured.iter().map(MeasuredRule::peaks).collect();
     let limits = replay.trials.iter().map(|trial| trial.rule.limit().per_second());

@@ -1,4 +1,4 @@
-//! What came out, in the form that was asked for.
+//! Writes the results of a replay in several forms.
 
 pub mod axis;
 mod html;
@@ -13,7 +13,7 @@ use crate::reading::LogReader;
 use crate::reading::Names;
 use crate::replay::Replay;
 
-/// How many of a rule's worst clients are named.
+/// The number of clients named for each rule, the most denied first.
 pub const TOP: usize = 10;
 
 /// Everything that there is to report.

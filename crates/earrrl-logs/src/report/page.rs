@@ -1,5 +1,5 @@
-//! What all pages share: one self-contained file that loads nothing, runs nothing, and reads on a phone
-//! and in the dark.
+//! The common parts of all pages: one self-contained file without scripts or external resources,
+//! for small screens and dark mode, too.
 
 use std::fmt::{self, Display};
 use std::io::{self, Write};
@@ -55,7 +55,7 @@ pub fn write_end(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "</body></html>")
 }
 
-/// Why lines were skipped, if any were.
+/// Lists the reasons for skipped lines, if there are any.
 fn reasons(reader: &LogReader) -> String {
     let reasons =
         reader.skips.by_reason().map(|(skip, lines, _)| format!("{lines} {}", skip.reason()));

@@ -1,4 +1,4 @@
-//! What became of the clients under each rule.
+//! The results of the clients under each rule.
 
 use std::io::{self, Write};
 
@@ -53,7 +53,7 @@ impl Outcome {
         Ok(Self { rule: rule.clone(), tallies, attempts })
     }
 
-    /// Of all clients: asked, permitted, first and last denied.
+    /// Returns the totals of all clients: asked, permitted, first and last denied.
     pub(super) fn totals(&self) -> (u64, u64, Option<f64>, Option<f64>) {
         let denied = || self.tallies.iter().filter(|tally| tally.first_denied.is_some());
         let first = denied().filter_map(|tally| tally.first_denied).reduce(f64::min);
@@ -78,7 +78,7 @@ impl Outcome {
     }
 }
 
-/// A row a rule and client.
+/// Writes a row for each rule and client.
 ///
 /// # Errors
 /// Returns the error of the writer.
@@ -108,10 +108,10 @@ pub fn write_table(
     write_rows(out, "", &rows)
 }
 
-/// A line an attempt, in order, a rule after the other.
+/// Writes a line for each attempt, in order, one rule after the other.
 ///
 /// # Errors
-/// Of writing; or a scenario with too many requests.
+/// Returns the error of the writer, or an error for a scenario with too many requests.
 pub fn write_csv(out: &mut impl Write, scenario: &Scenario) -> io::Result<()> {
     writeln!(out, "rule,time,client,cost,allowed,rate,remaining,retry_after")?;
     for rule in &scenario.rules {

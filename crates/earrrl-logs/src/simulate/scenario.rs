@@ -1,4 +1,4 @@
-//! What is to be simulated, from flags, from a file or from both.
+//! A scenario to simulate, from flags, from a file or from both.
 //!
 //! A file has a `name = value` a line; `rule` and `client` may come several times, `#` starts a
 //! comment.
@@ -9,7 +9,7 @@ use std::time::Duration;
 use earrrl::Rule;
 use earrrl::sim::Client;
 
-/// How long a scenario lasts that does not say.
+/// The duration of a scenario that does not set one.
 const DURATION: Duration = Duration::from_secs(300);
 
 /// Rules, and clients that are put through each of them.
@@ -19,9 +19,9 @@ pub struct Scenario {
     pub rules: Vec<Rule>,
     /// The clients.
     pub clients: Vec<Client>,
-    /// How long it lasts.
+    /// The duration of the simulation.
     pub duration: Option<Duration>,
-    /// What random clients are drawn from.
+    /// The seed of random clients.
     pub seed: Option<u64>,
 }
 
@@ -36,7 +36,7 @@ impl Scenario {
         self.seed.unwrap_or(1)
     }
 
-    /// This one with what another says added, or said instead.
+    /// Adds the rules and clients of `other`, whose duration and seed take precedence.
     pub fn with(mut self, other: Self) -> Self {
         self.rules.extend(other.rules);
         self.clients.extend(other.clients);

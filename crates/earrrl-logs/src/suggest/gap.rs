@@ -26,7 +26,7 @@ const ABOVE_MOST: f64 = 3.0;
 /// The distance between two clients whose peaks are neighbours.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gap {
-    /// How many clients are above.
+    /// The number of clients above the gap.
     pub clients: usize,
     /// The least peak above, a second.
     pub above: f64,
@@ -58,7 +58,7 @@ impl Gap {
         Self { clients: 1, above, below }
     }
 
-    /// How many times the peak below the one above is.
+    /// Returns the ratio of the peak above to the peak below.
     pub fn ratio(&self) -> f64 {
         self.above / self.below
     }
@@ -81,7 +81,7 @@ impl Sweep {
     /// Tries the half-lives on requests in order; at most a share of the clients may stand out.
     ///
     /// # Errors
-    /// A half-life that no rule can have.
+    /// Returns an error for a half-life that no rule can have.
     pub fn new<I: Iterator<Item = LoggedRequest>>(
         half_lives: &[Duration],
         most: impl Fn(usize) -> usize,

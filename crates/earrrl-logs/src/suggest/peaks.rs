@@ -14,11 +14,11 @@ pub struct Peaks {
     estimator: RecentAverage,
     /// By client's number.
     clients: Vec<ClientPeaks>,
-    /// How many requests there were.
+    /// The number of requests.
     pub requests: u64,
 }
 
-/// What is known of a client.
+/// The peak and the requests of a client.
 #[derive(Clone, Copy, Default)]
 pub struct ClientPeaks {
     state: Option<Moment>,
@@ -36,7 +36,7 @@ impl Peaks {
     /// The peaks of requests in order, if a client's past counts half after `half_life`.
     ///
     /// # Errors
-    /// A half-life that no rule can have.
+    /// Returns an error for a half-life that no rule can have.
     pub fn of(
         half_life: Duration,
         requests: impl Iterator<Item = LoggedRequest>,
@@ -48,16 +48,16 @@ impl Peaks {
         Ok(peaks)
     }
 
-    /// No clients yet.
+    /// Creates peaks without clients.
     ///
     /// # Errors
-    /// A half-life that no rule can have.
+    /// Returns an error for a half-life that no rule can have.
     pub fn new(half_life: Duration) -> Result<Self, RuleError> {
         let estimator = RecentAverage::with_half_life(Rate::per_second(1)?, half_life)?;
         Ok(Self { half_life, estimator, clients: Vec::new(), requests: 0 })
     }
 
-    /// Counts a request; gives the rate before it, which is what a limit is compared with.
+    /// Counts a request. Returns the rate before it, which a limit is compared with.
     pub fn add(&mut self, request: LoggedRequest) -> f64 {
         let place = request.client as usize;
         if place >= self.clients.len() {

@@ -1,4 +1,4 @@
-//! What was found, as a table, as JSON, as TOML and as a figure.
+//! Reports of the suggestion: a table, JSON, TOML and a figure.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::line::time::written;
 use crate::reading::{LogReader, Names};
 use crate::text::{counted, percent, write_rows};
 
-/// Shares of the clients whose greatest peak is told.
+/// The shares of the clients whose greatest peak is reported.
 const QUANTILES: [(f64, &str); 7] = [
     (0.5, "50 %"),
     (0.75, "75 %"),
@@ -21,7 +21,7 @@ const QUANTILES: [(f64, &str); 7] = [
     (1.0, "all"),
 ];
 
-/// How many of the clients that stand out are named.
+/// The number of affected clients that are named.
 const NAMED: usize = 20;
 
 /// Units of a rate: seconds, and what stands behind the number.
@@ -37,12 +37,12 @@ pub struct Advice<'a> {
     pub reader: &'a LogReader,
     /// The clients' names.
     pub names: &'a Names,
-    /// Why fewer may be touched than stand out.
+    /// The reason for which fewer clients may be affected than stand out.
     pub most: Option<String>,
 }
 
 impl Advice<'_> {
-    /// Why a rule is suggested, or none, in a sentence.
+    /// Returns the reason for the suggestion, or for making none, in a sentence.
     pub fn reason(&self) -> String {
         let half_life = duration(self.sweep.peaks().half_life);
         let clients = self.sweep.peaks().worst().len();

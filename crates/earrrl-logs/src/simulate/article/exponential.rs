@@ -8,7 +8,7 @@ use earrrl::{Rule, RuleError};
 use super::tracking::estimates;
 use crate::plot::{Across, Figure, GREY, Mark, Panel, Series, Stroke};
 
-/// Where the figure ends, in seconds.
+/// The end of the figure, in seconds.
 const END: f64 = 420.0;
 
 /// Points a second.
@@ -24,7 +24,7 @@ const CLIENTS: [(&str, &str); 3] = [
     ("1 in two minutes", "c steady 1/2m from=30s"),
 ];
 
-/// How many requests a client has sent when it is denied first, and when.
+/// Returns the number of a client's first denied request, and its time in seconds.
 fn first_denied(rule: &Rule, client: &str) -> Result<Option<(u64, f64)>, RuleError> {
     let (mut sent, mut first) = (0, None);
     run(rule, &[client.parse()?], 1, Duration::from_secs_f64(END), |attempt| {

@@ -7,10 +7,10 @@ use earrrl::{Cost, Mode, Nanos, Rule, RuleError, State};
 
 use crate::plot::{Across, Figure, GREY, Mark, Panel, Series, Stroke};
 
-/// When the three clients send, in seconds.
+/// The times between which the three clients send, in seconds.
 const SENDS: (f64, f64) = (50.0, 200.0);
 
-/// Where the figures end, in seconds.
+/// The end of the figures, in seconds.
 const END: f64 = 300.0;
 
 /// Points a second.
@@ -49,8 +49,8 @@ pub(super) fn figure(half_life: u32) -> Result<Figure, RuleError> {
     })
 }
 
-/// What a rule measures of a client until `end`: at each of its requests just before and just after, and
-/// in between as it decays, so many times a second.
+/// Returns the rates that a rule measures of a client until `end`: just before and just after each
+/// request, and `samples` times a second in between.
 pub(super) fn estimates(
     rule: &Rule,
     client: Client,

@@ -1,4 +1,4 @@
-//! What fixed windows let through.
+//! Figures of the requests that fixed windows permit.
 
 use std::time::Duration;
 
@@ -42,11 +42,11 @@ pub(super) fn windowed_vs_recent() -> Result<Figure, RuleError> {
     Ok(figure)
 }
 
-/// Where the doubled window ends, in seconds.
+/// The end of the figure with the doubled window, in seconds.
 const END: f64 = 200.0;
 
-/// What a rule permitted of a client that asks for five each second, from the last of a window on:
-/// within the minute up to each instant.
+/// Returns the number of requests that a rule permitted within the minute up to each instant. The
+/// client sends five each second, from the last second of a window on.
 fn within_a_minute(rule: &Rule) -> Result<Vec<(f64, f64)>, RuleError> {
     const MINUTE: f64 = 60.0;
 
