@@ -52,8 +52,8 @@ pub struct Label {
     text: ClientText,
 }
 
-/// Length and bytes; of a long key where it ends among the long ones, and its length there. Half a cache
-/// line, and never parts of two.
+/// A short key's length and bytes, or a long key's end in `long` and its length. It fills half a
+/// cache line and never spans two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(align(32))]
 struct ClientText([u8; SHORT + 1]);
@@ -96,12 +96,13 @@ impl ClientNumbers {
         self.hasher.clone()
     }
 
-    /// The number of `key`, a new one if it has not been seen; `None` where there is no room.
+    /// Returns the number of `key`, a new one if it has not been seen; `None` if there is no room.
     pub fn number(&mut self, key: &[u8]) -> Option<u32> {
         self.labelled(&Label::new(key, &self.hasher), key)
     }
 
-    /// The number of a key with its label, a new one if it has not been seen; `None` where there is no room.
+    /// Returns the number of a key with its label, a new one if it has not been seen. Returns `None`
+    /// if there is no room.
     pub fn labelled(&mut self, label: &Label, key: &[u8]) -> Option<u32> {
         match self.find(label, key) {
             Ok(number) => Some(number),

@@ -13,7 +13,7 @@ use liblzma::stream::{CONCATENATED, Stream};
 use super::zstd::ZstdReader;
 use crate::line::Escaped;
 
-/// Bytes that tell how a stream is compressed.
+/// The number of first bytes that identify the compression.
 const MAGIC: usize = 6;
 
 /// The most memory that an `.xz` may ask for: `xz -9` needs 65 MiB.

@@ -6,7 +6,7 @@ use earrrl::{Cost, Decision, Mode, Nanos, Rule, State};
 
 use crate::reading::LoggedRequest;
 
-/// A rule and what became of the requests under it.
+/// A rule and the results of its decisions.
 pub struct Trial {
     /// The rule.
     pub rule: Rule,

@@ -9,8 +9,8 @@ use earrrl::RuleError;
 use super::Peaks;
 use crate::reading::LoggedRequest;
 
-/// Half-lives that are tried unless one is given. Under longer ones, the address of an office looks like an
-/// abuser: it sends more than others all day long, although never much at once.
+/// Half-lives that are tried unless one is given. Under longer ones, the address of an office looks
+/// like an abuser: it sends more than others all day long, although never much at once.
 pub const HALF_LIVES: [u64; 2] = [10, 60];
 
 /// The least ratio of the peaks above and below a gap.
