@@ -344,6 +344,8 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        // A crowd may come and go between two looks at the memory in use.
+        self.all.highest.fetch_max(self.all.in_use(), Relaxed);
         self.hold(0);
         let mut table = self.all.table();
         table.entries.try_remove(self.index);
