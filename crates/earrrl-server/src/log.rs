@@ -70,7 +70,7 @@ fn write_all(lines: &Receiver<Vec<u8>>, waiting: &AtomicUsize, mut output: impl 
     }
 }
 
-/// How many bytes of it could not be written.
+/// Writes a line, and returns the number of its bytes that could not be written.
 fn write_line(output: &mut impl Write, mut line: &[u8]) -> usize {
     loop {
         match output.write(line) {

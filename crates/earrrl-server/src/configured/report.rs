@@ -1,4 +1,4 @@
-//! What a configuration did, in each form.
+//! The report of a configuration's results, in each form.
 
 use std::io::{self, Write};
 

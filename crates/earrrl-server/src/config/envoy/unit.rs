@@ -58,7 +58,7 @@ impl Unit {
         UNITS[self as usize].2
     }
 
-    /// How long it is.
+    /// Returns the length of the unit.
     pub fn duration(self) -> Duration {
         Duration::from_secs(UNITS[self as usize].3)
     }

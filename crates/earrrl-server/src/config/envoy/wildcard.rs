@@ -19,7 +19,8 @@ impl Wildcard {
         &self.text
     }
 
-    /// Whether `value` begins and ends as this does, with the pieces between them in order.
+    /// Returns true if `value` begins with the first piece, ends with the last, and contains the
+    /// other pieces between them in order.
     pub fn matches(&self, value: &str) -> bool {
         let [first, middle @ .., last] = &*self.pieces else { return false };
         let rest = value.strip_prefix(&**first).and_then(|rest| rest.strip_suffix(&**last));

@@ -13,7 +13,7 @@ const MAX_DEPTH: usize = 64;
 /// Most nodes of a document.
 const MAX_NODES: usize = 500_000;
 
-/// Where something is in its file: from 1, the column in characters.
+/// A position in a file. Lines and columns are counted from 1, columns in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// The line.
@@ -67,7 +67,7 @@ impl YamlNode {
         }
     }
 
-    /// Whether nothing is written here.
+    /// Returns true if the node is a null.
     pub(super) fn is_null(&self) -> bool {
         matches!(&self.value, Value::Plain(text) if is_null(text))
     }
@@ -86,7 +86,7 @@ impl YamlNode {
         }
     }
 
-    /// How many nodes this is, and how deep they are nested.
+    /// Returns the number of nodes, and the depth to which they are nested.
     fn size(&self) -> (usize, usize) {
         let inner: &mut dyn Iterator<Item = &Self> = match &self.value {
             Value::Plain(_) | Value::Text(_) => return (1, 0),
@@ -114,7 +114,7 @@ fn is_null(text: &str) -> bool {
     matches!(text, "" | "~" | "null" | "Null" | "NULL")
 }
 
-/// Whether a plain scalar is a text, and nothing else.
+/// Returns true if a plain scalar is a text, rather than a null, a boolean or a number.
 pub(super) fn is_text(text: &str) -> bool {
     plain_to_json(text).is_string()
 }

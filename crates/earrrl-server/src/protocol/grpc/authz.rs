@@ -28,7 +28,8 @@ use crate::server::Server;
 use crate::service::{self, raw_text};
 use crate::stream::OF_UNIX;
 
-/// What the application behind Envoy is told; the other headers are for the client.
+/// The header that reports the action to the application behind Envoy; the other headers are for
+/// the client.
 const ACTION: &str = "x-ratelimit-action";
 
 /// Answers a call.

@@ -24,7 +24,7 @@ pub(super) struct Incoming {
     body: Option<RecvStream>,
     whole: Bytes,
     parts: Vec<u8>,
-    /// What it holds, where it is waited for.
+    /// The account of the bytes that it holds, once it has to be waited for.
     share: Option<HeldShare>,
 }
 
@@ -33,7 +33,7 @@ impl Incoming {
         Self { body: Some(body), whole: Bytes::new(), parts: Vec::new(), share: None }
     }
 
-    /// From here on it counts as held.
+    /// Counts the message's bytes as held from now on.
     pub(super) fn hold(&mut self, all: &Arc<HeldBytes>) {
         self.share = Some(HeldShare::new(all));
     }

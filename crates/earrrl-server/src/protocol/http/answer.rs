@@ -167,7 +167,8 @@ fn write_verdict(answer: &Answer<'_>, decision: &Decision, body: &mut Vec<u8>) {
     write_double(decision.limit, body);
 }
 
-/// Of several charges: which one the figures are of, and which were over their limit.
+/// Writes, for a request with several charges, the one that the figures belong to and those that
+/// were over their limit.
 fn write_places(answer: &Answer<'_>, decision: &Decision, body: &mut Vec<u8>) {
     body.extend_from_slice(b",\"charge\":");
     body.extend_from_slice(itoa::Buffer::new().format(decision.rule).as_bytes());

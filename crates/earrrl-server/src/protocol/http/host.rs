@@ -12,12 +12,12 @@ use axum::http::{HeaderValue, Request, StatusCode, Version, header};
 use super::problem::Problem;
 use crate::server::Server;
 
-/// Whether the request may go on.
+/// Checks that the request is for a host name that this server accepts.
 pub(super) fn check<B>(server: &Server, request: &Request<B>) -> Result<(), Problem> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let (host, more) = (hosts.next(), hosts.next());
     let host = host.map(HeaderValue::as_bytes);
-    // HTTP/2 tells it beside the headers, and so does a target that is a whole URI.
+    // HTTP/2 sends the host apart from the headers, and so does a target that is a whole URI.
     let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
     let contradict = authority.is_some_and(|own| host.is_some_and(|host| host != own));
     let host = host.or(authority);

@@ -1,4 +1,4 @@
-//! How long an HTTP/2 connection is served: to its deadline, its maximal age, or the server's end.
+//! The end of an HTTP/2 connection's service: its deadline, its maximum age, or the server's stop.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -409,7 +409,8 @@ fn write_answer(answer: &Answer<'_>, several: bool, reply: &mut Writer<'_>) {
     write_time(decision, reply);
 }
 
-/// When it was charged, as a refund names it: a text, which no client's doubles round.
+/// Writes the time of the charge, which a refund names. It is sent as text, since a client that
+/// parses it as a double would round it.
 #[inline]
 fn write_time(decision: Option<&Decision>, reply: &mut Writer<'_>) {
     reply.raw(b"$2\r\nt0\r\n");
