@@ -43,7 +43,7 @@ pub struct Tls {
     reload_failed: AtomicBool,
 }
 
-/// What differs between the protocols is what they speak inside (ALPN).
+/// The acceptors of the protocols, which differ in the protocols that they negotiate (ALPN).
 struct Acceptors {
     http: TlsAcceptor,
     grpc: TlsAcceptor,
@@ -91,15 +91,16 @@ impl Tls {
         [cert, key].into_iter().chain(client_ca).cloned().collect()
     }
 
-    /// Whether a listener speaks TLS.
+    /// Returns true if the listener of this protocol speaks TLS.
     pub fn covers(&self, protocol: Protocol) -> bool {
         self.config.covers(protocol)
     }
 
-    /// Shakes hands with a client, within the time of a request.
+    /// Performs the handshake with a client, within the time of a request.
     ///
     /// # Errors
-    /// When it speaks something else, has no certificate that is wanted, or takes too long.
+    /// Fails if the client does not speak TLS, lacks a certificate that is required, or takes too
+    /// long.
     pub async fn accept(
         &self,
         protocol: Protocol,
@@ -132,7 +133,7 @@ impl Tls {
         accepted
     }
 
-    /// What it has counted.
+    /// Returns the counters of handshakes and reloads.
     pub fn metrics(&self) -> [Family; 3] {
         let failed = f64::from(self.reload_failed.load(Relaxed));
         let results = [("ok", &self.handshakes), ("failed", &self.failed_handshakes)];

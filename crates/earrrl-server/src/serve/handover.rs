@@ -27,10 +27,10 @@ pub enum Handed {
 pub struct HandedOver(Vec<(Protocol, Handed)>);
 
 impl HandedOver {
-    /// Those that `LISTEN_FDS` tells of; none where that is not for this process.
+    /// Takes the sockets that `LISTEN_FDS` announces; none if the variable is for another process.
     ///
     /// # Errors
-    /// When one is no listening socket, or they are not named as expected.
+    /// Fails if one is not a listening socket, or if they are not named as expected.
     pub fn from_env() -> io::Result<Self> {
         let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
         let mut sockets = ListenFd::from_env();
@@ -55,7 +55,7 @@ fn take(sockets: &mut ListenFd, place: usize) -> io::Result<Option<Handed>> {
     }
 }
 
-/// What each of `count` sockets is for.
+/// Returns the protocol of each of `count` sockets.
 fn assign(names: &str, count: usize) -> io::Result<Vec<Protocol>> {
     let named = names.split(':');
     let found: Vec<Protocol> = named

@@ -31,7 +31,7 @@ use crate::server::Server;
 use crate::stream::Stream;
 use crate::tls::Tls;
 
-/// How long the first request may wait for the engine to be at work.
+/// The time that the first request may wait for the engine to be ready.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The routes of each kind of HTTP connection.
@@ -52,14 +52,14 @@ pub struct Running {
     control_plane: Option<ControlPlane>,
     listeners: Vec<(Protocol, Listener, Address)>,
     workers: Workers<Protocol>,
-    /// What it needs besides: accepting, reloading. None ends by itself.
+    /// The other tasks of the server, such as accepting and reloading. None ends by itself.
     tasks: JoinSet<()>,
 }
 
-/// SIGHUP. It is caught from here on, so this comes before the configuration is read.
+/// Catches SIGHUP from now on. To be called before the configuration is read.
 ///
 /// # Errors
-/// When it can't be caught.
+/// Returns the system's error if the signal cannot be caught.
 pub fn catch_hangup() -> io::Result<Signal> {
     signal(SignalKind::hangup())
 }
@@ -84,7 +84,7 @@ impl Signals {
     }
 }
 
-/// Why a server could not be started.
+/// The reason why a server could not be started.
 #[derive(Debug)]
 pub struct StartError(String);
 
@@ -147,7 +147,7 @@ impl Running {
         Ok(Self { server, services, control_plane, listeners, workers, tasks })
     }
 
-    /// Where a protocol is served; `None` for nowhere.
+    /// Returns the address at which a protocol is served; `None` if it is not served.
     pub fn address(&self, protocol: Protocol) -> Option<&Address> {
         let (.., address) = self.listeners.iter().find(|(known, ..)| *known == protocol)?;
         Some(address)

@@ -18,12 +18,12 @@ use crate::stream::{OF_UNIX, Stream};
 /// Connections that the kernel completes and keeps until they are accepted.
 const BACKLOG: i32 = 4096;
 
-/// What listens.
+/// A listening socket.
 #[derive(Debug)]
 pub enum Listener {
     /// On an address and port.
     Tcp(TcpListener),
-    /// On a file, which goes with it unless it was handed over.
+    /// On a file, which is removed with the listener unless the socket was handed over.
     Unix(UnixListener, Option<SocketFile>),
 }
 
@@ -83,10 +83,10 @@ impl Listener {
         }
     }
 
-    /// Where it listens.
+    /// Returns the address of the listener.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// Returns the system's error if the address is not available.
     pub fn address(&self) -> io::Result<Address> {
         match self {
             Self::Tcp(listener) => Ok(Address::Tcp(listener.local_addr()?)),

@@ -23,7 +23,7 @@ use crate::stream::Stream;
 /// A connection on its way to the thread that will serve it.
 #[derive(Debug)]
 pub struct Accepted<P> {
-    /// Which protocol it is to be served.
+    /// The protocol of the connection.
     pub protocol: P,
     /// The socket, non-blocking.
     pub socket: Socket,

@@ -35,13 +35,13 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// How a request is decided.
+/// The way in which a request is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Manner {
     /// Selects whether the request is also charged.
     pub mode: Mode,
-    /// Set where the answer needs the figures of `RateLimit` headers: under several rules they take
-    /// more peeks.
+    /// True if the answer needs the figures of `RateLimit` headers, which take more peeks under
+    /// several rules.
     pub available: bool,
 }
 
@@ -323,7 +323,7 @@ impl Service {
         Ok(Answer { decision: Some(decision), charged, available, unjudged: None })
     }
 
-    /// What the client may send under each rule: as the decision tells it, or a peek.
+    /// Returns the quota available to the client under each rule, from the decision or from a peek.
     async fn available(
         &self,
         decision: &Decision,
@@ -352,7 +352,8 @@ impl Service {
     }
 }
 
-/// What the client may send under each rule, where the decision tells it of all.
+/// Returns the quota available to the client under each rule, if the decision includes it for all
+/// of them.
 fn told(
     decision: &Decision,
     charged: &[(&ActiveRule, &PreparedLimit)],
@@ -363,7 +364,7 @@ fn told(
         .collect()
 }
 
-/// What one of the charged rules said by itself.
+/// Returns the outcome of one of the charged rules by itself.
 fn outcome(decision: &Decision, place: usize, limit: &PreparedLimit) -> Outcome {
     use earrrl::Action;
     if !decision.is_over(place) {

@@ -1,4 +1,4 @@
-//! What the server does, whatever the protocol: the rules in force, and in [`ask`] how requests are decided.
+//! The service behind all protocols: the rules in force, and the decisions on requests ([`ask`]).
 
 pub mod ask;
 pub mod attributes;

@@ -12,7 +12,7 @@ use axum::http::{HeaderValue, Request, StatusCode, Version, header};
 use super::problem::Problem;
 use crate::server::Server;
 
-/// Checks that the request is for a host name that this server accepts.
+/// Checks that the request names one host, and one that this server accepts.
 pub(super) fn check<B>(server: &Server, request: &Request<B>) -> Result<(), Problem> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let (host, more) = (hosts.next(), hosts.next());

@@ -280,7 +280,7 @@ struct Routes {
     server: Arc<Server>,
     router: Router,
     peer: Option<IpAddr>,
-    /// True if proxies may ask for decisions on this listener.
+    /// True if proxies may send their questions (`/v1/authz`) over this connection.
     asks: bool,
 }
 

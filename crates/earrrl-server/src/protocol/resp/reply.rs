@@ -126,7 +126,7 @@ impl<'a> Writer<'a> {
         self.number(text.format(duration));
     }
 
-    /// What is encoded already.
+    /// Appends bytes that are already encoded.
     #[inline]
     pub fn raw(&mut self, encoded: &[u8]) {
         self.out.extend_from_slice(encoded);

@@ -1,4 +1,4 @@
-//! What is said of a decision: a status for each descriptor, and one verdict for all.
+//! The answer that reports a decision: a status for each descriptor, and one verdict for all.
 
 use std::time::Duration;
 

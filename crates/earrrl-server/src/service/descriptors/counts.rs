@@ -1,4 +1,4 @@
-//! What became of requests, by descriptor: the peer's counters.
+//! Counters of requests by descriptor, as the peer has them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,18 +27,18 @@ pub struct DescriptorCounts {
     pub shadow_mode: Counter,
 }
 
-/// What became of one descriptor of a request.
+/// The result for one descriptor of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Became {
-    /// What it cost.
+    /// The number of hits that it cost.
     pub hits: u64,
-    /// Whether it was over its limit.
+    /// True if it was over its limit.
     pub over: bool,
-    /// Whether the limit is in shadow mode.
+    /// True if the limit is in shadow mode.
     pub shadow: bool,
     /// The limit.
     pub limit: u64,
-    /// What remains of it.
+    /// The part of the limit that remains.
     pub remaining: u64,
 }
 
@@ -46,7 +46,7 @@ impl DescriptorCounts {
     /// Counts one descriptor of a request.
     pub fn count(&self, became: Became) {
         let Became { over, shadow, limit, remaining, .. } = became;
-        // A descriptor may claim so many that the sums would begin anew.
+        // Bounded, since a descriptor may name so many hits that the sums would wrap around.
         let hits = became.hits.min(u32::MAX.into());
         if hits == 0 {
             return;
