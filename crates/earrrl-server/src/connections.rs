@@ -1,7 +1,7 @@
 //! Open connections: limits in all and by address, deadlines, and the way to end them all.
 //!
-//! A connection's deadline is a number that it sets in passing; once a second [`Connections::tick`]
-//! wakes those that are past theirs. No timer is touched on the way of a request.
+//! A connection's deadline is a number that it stores; once a second [`Connections::tick`] wakes
+//! the connections that are past their deadlines. So requests set no timers.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -70,7 +70,7 @@ struct Table {
 struct Entry {
     deadline: AtomicU32,
     waker: AtomicWaker,
-    /// True while a request is under way.
+    /// True while a request is in flight.
     busy: AtomicBool,
     /// True once the deadline stands for good.
     leaving: AtomicBool,
@@ -126,9 +126,9 @@ impl Connections {
     /// Admits a connection from `address`.
     ///
     /// # Errors
-    /// [`Refused`] when a limit is reached or the server is stopping.
+    /// Returns [`Refused`] if a limit is reached or the server is stopping.
     pub fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Connection, Refused> {
-        // Of IPv6, the network that one subscriber has.
+        // For IPv6, the limit applies to the network that one subscriber has.
         let address = Prefixes::default().network(address);
         let mut table = self.table();
         if self.stopping.load(Relaxed) {
@@ -145,9 +145,9 @@ impl Connections {
         Ok(self.insert(&mut table, address, Kind::Usual, self.limits.idle))
     }
 
-    /// Admits a connection beside the limits, for a moment: for a question about the server's health.
-    /// If all such places are taken, the oldest connection that has sent nothing is closed, or else the
-    /// oldest. Returns `None` if too many of those have not left yet.
+    /// Admits a connection beyond the limits, for a short time, for a health check. If all such
+    /// places are taken, the oldest connection that has sent nothing is closed, or else the oldest.
+    /// Returns `None` if too many of those have not left yet.
     pub fn admit_reserved(self: &Arc<Self>, address: IpAddr) -> Option<Connection> {
         let mut table = self.table();
         if table.reserved >= MOST_RESERVED || self.stopping.load(Relaxed) {
@@ -224,7 +224,7 @@ impl Connections {
         self.held() + CONNECTION * self.len()
     }
 
-    /// Admits nobody any more and asks every connection to finish.
+    /// Stops admitting connections, and asks every connection to finish.
     pub fn stop(&self) {
         let table = self.table();
         self.stopping.store(true, Relaxed);

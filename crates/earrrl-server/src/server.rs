@@ -32,8 +32,8 @@ pub struct Server {
     pub connections: Arc<Connections>,
     /// Open connections of the listener for health and metrics.
     pub admin_connections: Arc<Connections>,
-    /// The addresses, limits and tokens with which the server was started; a reload replaces only
-    /// the rules.
+    /// The addresses, limits and tokens with which the server was started. A reload replaces the
+    /// rules and `tokens`, but not these settings.
     pub config: ServerConfig,
     /// Certificates, where TLS is spoken.
     pub tls: Option<Tls>,
@@ -70,7 +70,7 @@ impl Server {
     /// A server with a configuration's rules in force; it does not listen yet.
     ///
     /// # Errors
-    /// When there is not enough memory for the tables, say.
+    /// Returns an error if there is not enough memory for the tables, for example.
     pub fn new(
         config: &Config,
         tls: Option<Tls>,
@@ -98,10 +98,11 @@ impl Server {
         }))
     }
 
-    /// Puts another configuration's rules in force, or leaves those that are and remembers why.
+    /// Puts another configuration's rules in force, or keeps the current ones and stores the
+    /// reason.
     ///
     /// # Errors
-    /// Why it was refused; `/readyz` tells it until a reload succeeds.
+    /// Returns the reason of the refusal, which `/readyz` reports until a reload succeeds.
     pub fn reload(&self, config: Result<Config, String>) -> Result<(), String> {
         let result = config.and_then(|config| self.apply(config));
         self.count_reload(&result);
@@ -109,8 +110,8 @@ impl Server {
         result
     }
 
-    /// As [`Server::reload`], after one that was refused: what is refused for the same reason once
-    /// more is not counted.
+    /// Retries a refused [`Server::reload`]. A refusal for the same reason as before is not counted
+    /// again.
     pub fn reload_again(&self, config: Result<Config, String>) -> Reloaded {
         let result = config.and_then(|config| self.apply(config));
         let before = std::mem::replace(&mut *self.last_refusal(), result.clone().err());

@@ -60,7 +60,7 @@ impl Tls {
     /// Reads the certificates.
     ///
     /// # Errors
-    /// Which file can't be used, and why.
+    /// Returns the file that cannot be used, and the reason.
     pub fn load(config: &TlsConfig) -> Result<Self, String> {
         Ok(Self {
             config: config.clone(),
@@ -76,7 +76,7 @@ impl Tls {
     /// are worth nothing any more, so every client is verified by the new authorities.
     ///
     /// # Errors
-    /// As [`Tls::load`]; the old ones stay in force.
+    /// Returns the errors of [`Tls::load`]; the old certificates stay in force.
     pub fn reload(&self) -> Result<(), String> {
         let loaded = Acceptors::load(&self.config);
         self.reload_failed.store(loaded.is_err(), Relaxed);
@@ -197,7 +197,7 @@ fn server_config(config: &TlsConfig) -> Result<ServerConfig, String> {
 /// The key of a file.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// Returns the problem of the file.
 pub(crate) fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_slice(&read(file)?)
         .map_err(|error| format!("{}: no private key: {error}", file.display()))
@@ -206,7 +206,7 @@ pub(crate) fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, String>
 /// The certificates of a file, one at least.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// Returns the problem of the file.
 pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let text = read(file)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();

@@ -54,7 +54,7 @@ impl From<io::Error> for Failure {
 
 /// Prints a line on standard error.
 pub(crate) fn warn(message: &str) {
-    // There is nowhere to report that standard error is closed.
+    // If standard error is closed, there is nowhere to report it.
     let _ = writeln!(io::stderr(), "earrrl: {message}");
 }
 

@@ -194,7 +194,7 @@ pub(crate) fn tell_disorder(back: u64, requests: u64) {
     }
 }
 
-/// Warns where what was taken as the client is probably none.
+/// Warns if the field that was taken as the client probably is none.
 pub(crate) fn tell_doubts(reader: &LogReader, args: &LogArgs) {
     let (requests, clients) = (reader.used(), reader.clients.len() as u64);
     let key = args.key_name();
@@ -238,7 +238,7 @@ fn warn_of_proxies(reader: &LogReader, args: &LogArgs) {
     }
 }
 
-/// Tells how many lines were skipped and why, if any were.
+/// Reports how many lines were skipped and why, if any were.
 pub(crate) fn tell_skipped(reader: &LogReader, args: &LogArgs) {
     let (skipped_lines, lines) = (reader.skips.lines(), reader.lines);
     if skipped_lines > 0 {

@@ -1,4 +1,4 @@
-//! `earrrl replay`: who would have been limited.
+//! `earrrl replay`: the clients that rules would have limited.
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;

@@ -119,7 +119,8 @@ fn read(path: &std::path::Path) -> Result<Scenario, Failure> {
     let about = |problem: &str| Failure::new(format!("{}: {problem}", path.display()));
     let mut text = String::new();
     let file = std::fs::File::open(path).map_err(|error| about(&plain(&error)))?;
-    // One byte more than allowed tells that there are more: a device has no length.
+    // Reads one byte more than allowed to notice a file that is too long, since a device has no
+    // length.
     let read = file.take(MAX_SCENARIO + 1).read_to_string(&mut text);
     read.map_err(|error| about(&plain(&error)))?;
     if text.len() as u64 > MAX_SCENARIO {

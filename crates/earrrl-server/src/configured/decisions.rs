@@ -17,7 +17,7 @@ use super::attributes::AttributeNames;
 use earrrl_logs::reading::{ClientNumbers, LoggedRequest};
 use earrrl_logs::replay::Timeline;
 
-/// A configuration and what became of the requests under it.
+/// A configuration, and the results of requests under it.
 pub(crate) struct Configured {
     service: Service,
     clock: Arc<ManualClock>,
@@ -81,11 +81,11 @@ pub(crate) struct RequestFate<'a> {
 }
 
 impl Configured {
-    /// A configuration under which nobody has sent anything. States are kept in memory, whatever
-    /// it says of Redis.
+    /// Creates a configuration without requests. States are kept in memory, even if it names a
+    /// Redis.
     ///
     /// # Errors
-    /// Where there is no memory for its tables.
+    /// Returns an error if there is no memory for its tables.
     pub(crate) fn new(config: &Config) -> Result<Self, EngineError> {
         let clock = Arc::new(ManualClock::new(Nanos::ZERO));
         let mut here = config.clone();
@@ -132,7 +132,7 @@ impl Configured {
         self.clock.set(Nanos::new(self.now));
     }
 
-    /// Decides a request whose key is its attributes; `tell` is told what came out.
+    /// Decides a request whose key is its attributes, and passes the result to `tell`.
     pub(crate) fn decide<E>(
         &mut self,
         clients: &ClientNumbers,

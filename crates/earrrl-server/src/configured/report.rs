@@ -90,7 +90,7 @@ pub(crate) fn write_json(
     writeln!(out)
 }
 
-/// Writes a line for one request; its attributes only where nobody is to be hidden.
+/// Writes a line for one request, without its attributes if clients are to be anonymous.
 pub(crate) fn write_line(
     out: &mut impl Write,
     time: u64,

@@ -78,7 +78,7 @@ fn digest(key: &[u8]) -> String {
     format!("{:016x}", SECRET.hash_one(key))
 }
 
-/// The counts of all rules there have been; as many as configurations name, so bounded by them.
+/// The counts of all rules that there have been. Their number is bounded by the configurations.
 #[derive(Debug, Default)]
 pub struct Outcomes(Mutex<BTreeMap<String, Arc<RuleOutcomes>>>);
 

@@ -1,7 +1,7 @@
 //! Listeners that were opened before this process began: systemd's socket activation.
 //!
-//! They stay open while one server goes and the next comes, so a restart refuses nobody: clients
-//! wait in the backlog meanwhile.
+//! They stay open between the stop of one server and the start of the next, so a restart refuses no
+//! client: clients wait in the backlog meanwhile.
 
 use std::io;
 use std::net::TcpListener;
@@ -20,9 +20,8 @@ pub enum Handed {
     Unix(UnixListener),
 }
 
-/// Listeners that were handed over, each with what it is for: by its name
-/// (`FileDescriptorName=http`), or where they have no names by their order, that of
-/// [`Protocol::ALL`].
+/// Listeners that were handed over, each with its protocol: by its name
+/// (`FileDescriptorName=http`), or if they have no names by their order, that of [`Protocol::ALL`].
 #[derive(Debug, Default)]
 pub struct HandedOver(Vec<(Protocol, Handed)>);
 

@@ -64,7 +64,7 @@ pub(super) async fn reload_forever(
     }
 }
 
-/// The files of these paths: of folders, those inside.
+/// Returns the files of these paths; for a folder, the files in it.
 fn all_files(paths: &[PathBuf]) -> Vec<PathBuf> {
     let inside = |path: &PathBuf| files(std::slice::from_ref(path)).unwrap_or_default();
     paths.iter().flat_map(inside).collect()

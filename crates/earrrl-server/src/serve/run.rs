@@ -64,8 +64,8 @@ pub fn catch_hangup() -> io::Result<Signal> {
     signal(SignalKind::hangup())
 }
 
-/// The signals that a server heeds. They are caught from here on, so this comes before anybody is
-/// told that it serves.
+/// The signals that a server handles. They are caught from their creation on, so it comes before
+/// the server reports that it is ready.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
@@ -77,7 +77,7 @@ impl Signals {
     /// Catches them, beside the one that is caught already.
     ///
     /// # Errors
-    /// When they can't be.
+    /// Returns the system's error if the signals cannot be caught.
     pub fn catch(hangup: Signal) -> io::Result<Self> {
         let terminate = signal(SignalKind::terminate())?;
         Ok(Self { terminate, interrupt: signal(SignalKind::interrupt())?, hangup })
@@ -101,15 +101,15 @@ impl Running {
     /// [`Running::until`] is called.
     ///
     /// # Errors
-    /// When an address can't be listened on, or may not be without a token.
+    /// Fails if an address cannot be listened on, or may not be without a token.
     pub fn start(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
         Self::start_on(config, clock, HandedOver::default())
     }
 
-    /// As [`Running::start`], on sockets that listen already where there are such.
+    /// Starts like [`Running::start`], but uses the sockets that already listen, if there are any.
     ///
     /// # Errors
-    /// As there.
+    /// Returns the errors of [`Running::start`].
     pub fn start_on(
         config: &Config,
         clock: Arc<dyn Clock>,
@@ -156,7 +156,7 @@ impl Running {
     /// Serves until SIGTERM or SIGINT; reloads the file on SIGHUP and when it changes.
     ///
     /// # Errors
-    /// As [`Running::until`].
+    /// Returns the errors of [`Running::until`].
     pub async fn until_signal(
         mut self,
         signals: Signals,
@@ -178,15 +178,17 @@ impl Running {
         self.until_asked(next(&asked), next(&asked)).await
     }
 
-    /// Serves until `stop`, then answers what is under way.
+    /// Serves until `stop`, then answers the requests in flight.
     ///
     /// # Errors
-    /// When a task or a thread that it needs has ended; what was under way is answered then, too.
+    /// Fails if a task or a thread that the server needs has ended; requests in flight are answered
+    /// then, too.
     pub async fn until(self, stop: impl Future<Output = ()>) -> Result<(), Ended> {
         self.until_asked(stop, pending()).await
     }
 
-    /// As [`Running::until`]. Once `hurry` is done, too, nothing is waited for any more.
+    /// Serves like [`Running::until`]. Once `hurry` is done, too, it stops without waiting for
+    /// requests in flight.
     async fn until_asked(
         self,
         stop: impl Future<Output = ()>,
@@ -203,7 +205,7 @@ impl Running {
         tasks.spawn(reload_certificates_forever(Arc::clone(&server)));
         let workers = Arc::new(workers);
         for (protocol, listener, _) in listeners {
-            // Whoever asks how it is may do so to the last.
+            // Health checks are answered until the end.
             let until = if protocol == Protocol::Admin { &mut ticking } else { &mut tasks };
             until.spawn(accept_all(protocol, listener, Arc::clone(&server), Arc::clone(&workers)));
         }
@@ -257,7 +259,7 @@ async fn announce_readiness(server: Arc<Server>, services: Services) {
     pending().await
 }
 
-/// A task or a thread that a server can't be without has ended.
+/// The error that a task or a thread that the server needs has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended;
 
@@ -348,7 +350,7 @@ async fn accept_all(
     accept(listener, admit, pass_on, refuse).await;
 }
 
-/// Tells a client why it is not served, if that takes no waiting.
+/// Sends a client the reason why it is not served, if that needs no waiting.
 fn say_refused(protocol: Protocol, socket: &Socket, refused: Refused) {
     let line = match (protocol, refused) {
         (Protocol::Resp, Refused::Full) => "-ERR max number of clients reached\r\n",

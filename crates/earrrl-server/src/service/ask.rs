@@ -116,7 +116,7 @@ impl Service {
     /// Asks one rule.
     ///
     /// # Errors
-    /// [`AskError`]; nothing is stored then.
+    /// Returns an [`AskError`]; nothing is stored then.
     #[inline]
     pub async fn ask<'a>(
         &self,
@@ -129,7 +129,7 @@ impl Service {
     /// The same where [`prefetch`](Self::prefetch) has hashed the key.
     ///
     /// # Errors
-    /// [`AskError`]; nothing is stored then.
+    /// Returns an [`AskError`]; nothing is stored then.
     #[inline]
     pub async fn ask_hashed<'a>(
         &self,
@@ -148,7 +148,7 @@ impl Service {
     /// Checks one rule, told in brief: of a client that the rule leaves alone, nothing.
     ///
     /// # Errors
-    /// [`AskError`]; nothing is stored then.
+    /// Returns an [`AskError`]; nothing is stored then.
     #[inline]
     pub async fn check(
         &self,
@@ -171,7 +171,7 @@ impl Service {
         Ok(Some(Brief::from(&decided)))
     }
 
-    /// Decides, and counts what each rule said.
+    /// Decides a request, and counts the outcome of each rule.
     #[inline]
     async fn decide(
         &self,
@@ -195,7 +195,7 @@ impl Service {
     /// Asks several rules: all or nothing.
     ///
     /// # Errors
-    /// [`AskError`]; nothing is stored then.
+    /// Returns an [`AskError`]; nothing is stored then.
     pub async fn ask_all<'a>(
         &self,
         asks: &[Ask<'a>],
@@ -280,7 +280,7 @@ impl Service {
     /// Takes back a charge.
     ///
     /// # Errors
-    /// [`AskError`].
+    /// Returns an [`AskError`].
     pub async fn refund(&self, ask: Ask<'_>, charged_at: Option<Nanos>) -> Result<(), AskError> {
         let key = bounded(ask.key);
         let Some((_, charge)) = ask.charge(&key) else { return Ok(()) };
@@ -290,7 +290,7 @@ impl Service {
     /// Forgets a client under one rule.
     ///
     /// # Errors
-    /// [`AskError`].
+    /// Returns an [`AskError`].
     pub async fn reset(&self, rule: &ActiveRule, key: &[u8]) -> Result<(), AskError> {
         let Some(limit) = rule.limit_for_key(key) else { return Ok(()) };
         Ok(self.engine.reset(limit.id, &bounded(key)).await?)

@@ -1,4 +1,4 @@
-//! The rules in force, prepared so that a decision has nothing to work out again.
+//! The rules in force, prepared so that decisions repeat no work.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -263,7 +263,7 @@ impl ActiveRule {
     /// A rule that a client brought as text.
     ///
     /// # Errors
-    /// As [`Engine::prepare`].
+    /// Returns the errors of [`Engine::prepare`].
     pub fn inline(
         rule: &Rule,
         capacity: usize,

@@ -1,7 +1,7 @@
-//! The descriptors as a tree: what a request's descriptor meets in it.
+//! The tree of descriptors, and the search for the limit of a request's descriptor.
 //!
 //! A level is looked up by key, then by value: first the exact one, then wildcards in the order of
-//! the file, then the key alone. There is no way back: what matched first is followed.
+//! the file, then the key alone. The search does not backtrack: it follows the first match.
 
 use foldhash::HashMap;
 use smallvec::SmallVec;

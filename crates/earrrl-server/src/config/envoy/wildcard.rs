@@ -14,7 +14,7 @@ impl Wildcard {
         Some(Self { text: text.into(), pieces })
     }
 
-    /// As it was written.
+    /// Returns the wildcard as it was written.
     pub fn text(&self) -> &str {
         &self.text
     }

@@ -1,6 +1,7 @@
 //! YAML as a tree in which every node knows its place.
 //!
-//! Depth, number of nodes and size are bounded, and what an alias stands for counts each time.
+//! Depth, number of nodes and size are bounded, and the nodes of an alias count each time it is
+//! used.
 
 use std::collections::HashMap;
 
@@ -42,7 +43,7 @@ pub(super) enum Value {
 impl Position {
     pub(super) fn problem(self, message: impl Into<String>) -> Problem {
         let Self { line, column } = self;
-        // Of what no file holds there is no place.
+        // A problem of a node that is in no file has no position.
         let known = line > 0;
         Problem {
             line: known.then_some(line),
@@ -138,7 +139,7 @@ fn looks_numeric(text: &str) -> bool {
 /// Reads the one document of a text; nothing for a text without any.
 ///
 /// # Errors
-/// Where it is no YAML, has several documents, or is beyond the bounds.
+/// Returns the problem of a text that is not YAML, has several documents, or is beyond the bounds.
 pub(super) fn parse(text: &str) -> Result<Option<YamlNode>, Problem> {
     let mut builder = NodeBuilder::default();
     for event in Parser::new_from_str(text) {
@@ -213,7 +214,8 @@ impl NodeBuilder {
         self.put(open.node, open.anchor)
     }
 
-    /// Counts this many nodes more, so deep below what is open.
+    /// Adds `count` nodes at `depth` below the open ones; fails above the limits on nodes or
+    /// nesting.
     fn fits(&mut self, place: Position, count: usize, depth: usize) -> Result<(), Problem> {
         self.nodes = self.nodes.saturating_add(count);
         if self.nodes > MAX_NODES {

@@ -1,4 +1,4 @@
-//! One unary call: who may make it, its deadline, its decision.
+//! One unary call: its access check, its deadline, its decision.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -128,7 +128,8 @@ pub(super) async fn message<M: prost::Message + Default>(
     decode(read(server, &mut message).await?, fields)
 }
 
-/// Refuses what brings no token, and slowly what brings a wrong one: so nobody tries many.
+/// Refuses calls without a token, and after a delay those with a wrong one, so that clients cannot
+/// try many.
 async fn admit(access: Result<Access, TokenRefused>, message: &mut Incoming) -> Result<(), Status> {
     let Err(refused) = access else { return Ok(()) };
     message.close();

@@ -38,7 +38,7 @@ impl Incoming {
         self.share = Some(HeldShare::new(all));
     }
 
-    /// It is read no further, and what has come is forgotten.
+    /// Stops reading the message, and drops the bytes that have arrived.
     pub(super) fn close(&mut self) {
         self.body = None;
     }

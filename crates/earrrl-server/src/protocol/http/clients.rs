@@ -17,7 +17,7 @@ use crate::service::error::AskError;
 use crate::service::rules::ActiveRule;
 use earrrl::Mode;
 
-/// `GET /v1/clients/{rule}/{key}`: what a request would be answered now. Nothing is stored.
+/// `GET /v1/clients/{rule}/{key}`: the answer that a request would get now. Nothing is stored.
 pub(super) async fn explain(
     State(server): Shared,
     headers: HeaderMap,

@@ -68,7 +68,7 @@ enum HttpEnded {
     Done,
     /// Its deadline has passed.
     Overdue,
-    /// The connection was refused what it asked for next.
+    /// The next request of the connection was refused.
     Refused(HttpRefusal),
 }
 
@@ -451,7 +451,7 @@ impl AsyncWrite for Watched {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Why it was refused is said yet.
+        // The reason for the refusal is still sent.
         if self.refused.is_some() {
             return Poll::Ready(Ok(()));
         }

@@ -24,7 +24,7 @@ pub(super) struct Term<'s> {
 pub(super) enum Turn {
     /// Serve on.
     GoOn,
-    /// Send GOAWAY; requests under way are answered.
+    /// Send GOAWAY; requests in flight are answered.
     Farewell,
     /// Close.
     Close,

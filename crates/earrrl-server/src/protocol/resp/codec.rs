@@ -84,7 +84,7 @@ impl<'a> Request<'a> {
         self.bytes.len()
     }
 
-    /// As it came.
+    /// Returns the request's bytes as they arrived.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
@@ -136,7 +136,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// As [`Request::consumed`].
+    /// Returns [`Request::consumed`] of the request that was kept.
     pub fn consumed(&self) -> usize {
         self.length
     }

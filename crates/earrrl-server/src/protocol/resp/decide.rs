@@ -151,8 +151,8 @@ pub(super) async fn ask(
     Ok(())
 }
 
-/// `EARRRL.ALLOW rule key [COST c]`: a check that answers no more than three integers: 1 or 0 for
-/// allowed, what remains, and milliseconds to wait, -1 for ever.
+/// `EARRRL.ALLOW rule key [COST c]`: a check whose reply is three integers: 1 or 0 for allowed, the
+/// remaining quota, and the milliseconds to wait, -1 for ever.
 #[inline]
 pub(super) async fn allow(
     session: &Session,

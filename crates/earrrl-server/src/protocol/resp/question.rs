@@ -1,4 +1,4 @@
-//! Commands that ask, and change nothing but what they ask about.
+//! Commands that ask for a decision, and change nothing but the state that it is about.
 
 use earrrl::Mode;
 use earrrl::table::KeyHash;

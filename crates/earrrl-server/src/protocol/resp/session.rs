@@ -50,8 +50,8 @@ impl Session {
         }
     }
 
-    /// Judges the client's token again if a reload has exchanged the tokens. To be called for each batch
-    /// of requests.
+    /// Checks the client's token again if a reload has replaced the tokens. To be called for each
+    /// batch of requests.
     #[inline]
     pub(super) fn review(&mut self) {
         let present = self.server.tokens();
@@ -62,7 +62,7 @@ impl Session {
         }
     }
 
-    /// Grants what a token opens, which is returned.
+    /// Grants the access of a token, and returns it.
     pub(super) fn show(&mut self, token: &[u8]) -> Access {
         let access = self.tokens.with(token);
         if access > Access::Nothing {

@@ -80,7 +80,7 @@ pub struct CountsOf {
     pub requests: Counter,
     /// Calls that could not be understood.
     pub service_errors: Counter,
-    /// Calls that what keeps the states could not answer.
+    /// Calls that the engine could not answer.
     pub engine_errors: Counter,
     /// From a call's headers until its answer is ready.
     pub response_time: Histogram,

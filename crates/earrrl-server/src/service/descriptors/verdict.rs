@@ -74,7 +74,7 @@ impl ShareVerdict {
                 let place = share.place.zip(decision);
                 let over = place.is_some_and(|(place, decision)| decision.is_over(place));
                 let reset = match (over, figures.retry_after, fixed_window(rule)) {
-                    // A limit that is not enforced has nobody wait.
+                    // A limit that is not enforced makes no client wait.
                     (true, Wait::For(wait), _) if !wait.is_zero() => wait,
                     (_, _, Some(window)) => until_window_ends(now, window.window_nanos()),
                     _ => figures.reset_after,
