@@ -261,12 +261,12 @@ impl Connections {
 }
 
 impl Connection {
-    /// A number that no other present connection has.
+    /// Returns a number that no other open connection has.
     pub fn id(&self) -> usize {
         self.index
     }
 
-    /// A request came with a wrong token, or none. Whether it has to be the last.
+    /// Counts a request with a wrong token, or none. Returns true if it has to be the last.
     pub fn refuses_a_token(&self) -> bool {
         self.refused_tokens.fetch_add(1, Relaxed) + 1 >= MOST_REFUSED_TOKENS
     }

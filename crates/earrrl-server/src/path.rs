@@ -277,7 +277,7 @@ mod tests {
         }
     }
 
-    /// All readings of a path, the one form first.
+    /// Returns all readings of a path, the one form first.
     fn readings(path: &str) -> Vec<String> {
         let others = match Paths::TOLERANT.others(path.as_bytes()) {
             OtherReadings::Some(others) => others,

@@ -67,7 +67,7 @@ impl From<Result<(), String>> for Reloaded {
 }
 
 impl Server {
-    /// A server with a configuration's rules in force; it does not listen yet.
+    /// Creates a server with a configuration's rules in force; it does not listen yet.
     ///
     /// # Errors
     /// Returns an error if there is not enough memory for the tables, for example.

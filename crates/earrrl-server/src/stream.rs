@@ -26,7 +26,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// The address of the peer.
+    /// Returns the address of the peer.
     pub fn peer(&self) -> Option<IpAddr> {
         let tcp = match self {
             Self::Tcp(stream) => stream,

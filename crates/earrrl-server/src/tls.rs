@@ -85,7 +85,7 @@ impl Tls {
         Ok(())
     }
 
-    /// The files that it is made of.
+    /// Returns the files that the settings are read from.
     pub fn files(&self) -> Vec<PathBuf> {
         let TlsConfig { cert, key, client_ca, .. } = &self.config;
         [cert, key].into_iter().chain(client_ca).cloned().collect()
@@ -194,7 +194,7 @@ fn server_config(config: &TlsConfig) -> Result<ServerConfig, String> {
     Ok(built)
 }
 
-/// The key of a file.
+/// Returns the key of a file.
 ///
 /// # Errors
 /// Returns the problem of the file.
@@ -203,7 +203,7 @@ pub(crate) fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, String>
         .map_err(|error| format!("{}: no private key: {error}", file.display()))
 }
 
-/// The certificates of a file, one at least.
+/// Returns the certificates of a file, one at least.
 ///
 /// # Errors
 /// Returns the problem of the file.

@@ -112,7 +112,7 @@ impl LogArgs {
         }
     }
 
-    /// The parts of the key, by the names that a server's configuration gives them.
+    /// Returns the parts of the key, by the names that a server's configuration gives them.
     pub(crate) fn key_parts(&self) -> Vec<String> {
         let name = |field: &Field| match field {
             Field::Client | Field::User | Field::Path => field.name().to_owned(),
@@ -250,7 +250,7 @@ pub(crate) fn tell_skipped(reader: &LogReader, args: &LogArgs) {
     }
 }
 
-/// Every reason for skipping lines, with an example.
+/// Returns every reason for skipping lines, with an example.
 fn skipped(reader: &LogReader, args: &LogArgs) -> String {
     let reasons = reader.skips.by_reason().map(|(skip, lines, examples)| {
         let example = match examples.first() {

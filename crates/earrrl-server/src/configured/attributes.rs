@@ -73,7 +73,7 @@ impl RecordKey for AttributeNames {
     }
 }
 
-/// The attributes that a rule looks at.
+/// Returns the attributes that a rule reads.
 fn names(rule: &RuleConfig) -> Vec<String> {
     let overrides = rule.overrides.iter().flat_map(|entry| &entry.conditions);
     let conditions = rule.conditions.iter().chain(&rule.exempt).chain(overrides);

@@ -112,7 +112,7 @@ impl Configured {
         Self { timeline: Some(Timeline::new(1 + 2 * self.tallies.len())), ..self }
     }
 
-    /// The time of the last request.
+    /// Returns the time of the last request.
     pub(crate) fn until(&self) -> u64 {
         self.now
     }
@@ -231,7 +231,8 @@ impl RuleTally {
         self.counts.iter().filter(|counted| counted.over > 0).count()
     }
 
-    /// The clients most often over the limit, at most this many; among equals, the one that came first.
+    /// Returns the clients most often over the limit, at most this many; among equals, the one that
+    /// came first.
     pub(crate) fn worst(&self, most: usize) -> Vec<(u32, ClientTally)> {
         let counts = (0u32..).zip(self.counts.iter().copied());
         let mut worst: Vec<_> = counts.filter(|(_, counted)| counted.over > 0).collect();

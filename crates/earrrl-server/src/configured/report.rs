@@ -90,7 +90,7 @@ pub(crate) fn write_json(
     writeln!(out)
 }
 
-/// Writes a line for one request, without its attributes if clients are to be anonymous.
+/// Writes a line for one request; `client` is its client as it is to be shown.
 pub(crate) fn write_line(
     out: &mut impl Write,
     time: u64,

@@ -83,7 +83,7 @@ fn digest(key: &[u8]) -> String {
 pub struct Outcomes(Mutex<BTreeMap<String, Arc<RuleOutcomes>>>);
 
 impl Outcomes {
-    /// The counts of a rule; they go on over reloads.
+    /// Returns the counts of a rule, which continue across reloads.
     pub fn of_rule(&self, name: &str) -> Arc<RuleOutcomes> {
         Arc::clone(self.lock().entry(name.to_owned()).or_default())
     }
@@ -93,7 +93,7 @@ impl Outcomes {
         self.lock().values().map(|rule| rule.total()).sum()
     }
 
-    /// Each rule with its counts.
+    /// Returns each rule with its counts.
     pub(super) fn each(&self) -> Vec<(String, Arc<RuleOutcomes>)> {
         self.lock().iter().map(|(name, rule)| (name.clone(), Arc::clone(rule))).collect()
     }

@@ -40,7 +40,7 @@ impl HandedOver {
         Ok(Self(handed))
     }
 
-    /// The listener for a protocol.
+    /// Returns the listener for a protocol.
     pub fn take(&mut self, protocol: Protocol) -> Option<Handed> {
         let place = self.0.iter().position(|(known, _)| *known == protocol)?;
         Some(self.0.swap_remove(place).1)

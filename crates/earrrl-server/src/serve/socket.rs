@@ -97,7 +97,7 @@ impl Listener {
         }
     }
 
-    /// The next connection and its peer.
+    /// Returns the next connection and the address of its peer.
     ///
     /// # Errors
     /// Returns the error of `accept`: a failure of the one connection, or a lack of resources.

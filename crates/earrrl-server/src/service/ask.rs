@@ -74,7 +74,7 @@ pub struct Unjudged<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// The rule the figures come from.
+    /// Returns the rule the figures come from.
     pub fn rule(&self) -> Option<(&'a ActiveRule, &'a PreparedLimit)> {
         self.charged.get(self.decision.as_ref()?.rule).copied()
     }

@@ -128,17 +128,17 @@ impl Service {
         Ok(())
     }
 
-    /// The rules in force; to be asked for once for each batch of requests.
+    /// Returns the rules in force; to be called once for each batch of requests.
     pub fn rules(&self) -> arc_swap::Guard<Arc<ActiveRules>> {
         self.rules.load()
     }
 
-    /// The engine.
+    /// Returns the engine.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// The rule that a client brought as text.
+    /// Returns the rule that a client brought as text.
     ///
     /// # Errors
     /// Returns an error if that is not allowed, the text is not a rule, or there are too many.
@@ -177,12 +177,13 @@ impl Service {
         }
     }
 
-    /// The counters of descriptors.
+    /// Returns the counters of descriptors.
     pub fn descriptor_counts(&self) -> &CountsOf {
         &self.descriptor_counts
     }
 
-    /// The counters of descriptors under the peer's names, where that was asked for.
+    /// Returns the counters of descriptors under the peer's names, if the configuration asks for
+    /// them.
     pub fn descriptor_metrics(&self) -> Vec<Family> {
         let asked = self.descriptors.load().as_ref().is_some_and(|d| d.config.metrics);
         if asked { self.descriptor_counts.families(&self.metrics) } else { Vec::new() }

@@ -53,7 +53,7 @@ impl Table {
     }
 }
 
-/// Every table that serving would make.
+/// Returns every table that serving would make.
 fn tables(config: &Config) -> Vec<Table> {
     let rules = rules::Plan::new(config);
     let descriptors = prepared::DescriptorsPlan::of_config(config).ok().flatten();

@@ -140,7 +140,7 @@ impl<'a> Plan<'a> {
         Self { config, rules: rules.collect() }
     }
 
-    /// The limits, each with its name in the engine and the clients it is meant for.
+    /// Returns the limits, each with its name in the engine and the clients it is meant for.
     pub fn limits(&self) -> impl Iterator<Item = (&str, &Rule, usize, Consistency)> {
         let limits = self.rules.iter().flat_map(|rule| &rule.limits);
         limits.map(|(name, rule, room, how)| (&**name, *rule, *room, *how))
@@ -169,7 +169,7 @@ impl<'a> Plan<'a> {
 }
 
 impl ActiveRules {
-    /// The rules, in the order of the configuration.
+    /// Returns the rules, in the order of the configuration.
     pub fn iter(&self) -> impl Iterator<Item = &ActiveRule> {
         self.rules.iter().map(Arc::as_ref)
     }
@@ -245,7 +245,7 @@ impl ActiveRule {
         }
     }
 
-    /// The attributes that it asks for, some of them several times.
+    /// Returns the attributes that the rule uses, some of them several times.
     fn attributes(&self) -> impl Iterator<Item = &str> {
         let key = self.key.iter().filter_map(|part| match part {
             KeyPart::Attribute(name) => Some(name.as_str()),
@@ -354,7 +354,7 @@ impl ActiveRule {
         Some(special.map_or(&self.own, |place| &self.overrides[place].1))
     }
 
-    /// The limit for a client that is known by its key only.
+    /// Returns the limit for a client that is known by its key only.
     #[inline]
     pub fn limit_for_key(&self, key: &[u8]) -> Option<&PreparedLimit> {
         if self.exempt.is_empty() && self.overrides.is_empty() {

@@ -404,7 +404,7 @@ impl LimitReader {
     }
 }
 
-/// The entries of a map whose keys are scalars.
+/// Returns the entries of a map whose keys are scalars.
 fn entries(node: &YamlNode) -> impl Iterator<Item = (&str, &YamlNode)> {
     let entries = match &node.value {
         Value::Map(entries) => entries.as_slice(),

@@ -162,7 +162,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Every limit, in the order of the files.
+    /// Returns every limit, in the order of the files.
     pub fn limits(&self) -> &[TreeLimit] {
         &self.limits
     }

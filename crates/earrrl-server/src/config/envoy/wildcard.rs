@@ -8,7 +8,7 @@ pub struct Wildcard {
 }
 
 impl Wildcard {
-    /// The wildcard of a text, if there is a `*` in it.
+    /// Returns the wildcard of a text, if there is a `*` in it.
     pub fn new(text: &str) -> Option<Self> {
         let pieces = text.contains('*').then(|| text.split('*').map(Into::into).collect())?;
         Some(Self { text: text.into(), pieces })

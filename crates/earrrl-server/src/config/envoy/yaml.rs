@@ -60,7 +60,7 @@ impl From<Marker> for Position {
 }
 
 impl YamlNode {
-    /// The text of a scalar.
+    /// Returns the text of a scalar.
     pub(super) fn scalar(&self) -> Option<&str> {
         match &self.value {
             Value::Plain(text) | Value::Text(text) => Some(text),

@@ -82,7 +82,7 @@ fn asked(http: &HttpRequest, peer: Option<IpAddr>) -> ProxiedRequest<'_> {
     }
 }
 
-/// The address of the client that is connected with Envoy.
+/// Returns the address of the client that is connected with Envoy.
 fn address(source: &Peer) -> Option<IpAddr> {
     match source.address.as_ref()?.address.as_ref()? {
         AddressKind::Socket(address) => address.address.parse().ok(),

@@ -48,7 +48,7 @@ impl Incoming {
         self.share.as_mut().is_none_or(|share| share.set(bytes))
     }
 
-    /// The message, without its prefix, once it is there.
+    /// Returns the message, without its prefix, once it has arrived.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Bytes, Status>> {
         while self.is_held() {
             let Some(data) = ready!(self.poll_data(context)) else {
@@ -66,7 +66,7 @@ impl Incoming {
         Poll::Ready(Err(Status::unavailable(OVERLOADED)))
     }
 
-    /// All that has come.
+    /// Returns all bytes that have arrived.
     fn bytes(&mut self) -> Bytes {
         let parts = std::mem::take(&mut self.parts);
         if parts.is_empty() { std::mem::take(&mut self.whole) } else { parts.into() }

@@ -41,12 +41,12 @@ pub fn services() -> Services {
 }
 
 impl Services {
-    /// From here on health says that the server serves.
+    /// Makes the health service report from now on that the server serves.
     pub async fn announce_start(&self) {
         self.announce(ServingStatus::Serving).await;
     }
 
-    /// From here on health says that the server is going.
+    /// Makes the health service report from now on that the server is stopping.
     pub async fn announce_stop(&self) {
         self.announce(ServingStatus::NotServing).await;
     }

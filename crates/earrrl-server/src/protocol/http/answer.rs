@@ -113,7 +113,7 @@ fn write_problem(answer: &Answer<'_>, status: StatusCode, body: &mut Vec<u8>) {
     body.push(b',');
 }
 
-/// The names of the rules that were over their limit.
+/// Returns the names of the rules that were over their limit.
 fn over<'a>(answer: &'a Answer<'_>) -> impl Iterator<Item = &'a str> {
     let over = answer.decision.as_ref().map_or(Places::NONE, |decision| decision.over);
     let places = answer.charged.iter().enumerate();

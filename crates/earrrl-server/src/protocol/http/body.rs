@@ -175,7 +175,7 @@ impl<'a> Refund<'a> {
     }
 }
 
-/// The error of a body that is not what was expected, on one line.
+/// Returns the error of a body that is not what was expected, on one line.
 pub(super) fn shown(error: &serde_json::Error) -> String {
     error.to_string().escape_debug().to_string()
 }

@@ -46,7 +46,7 @@ pub(super) async fn reset(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The rule and the key of a path. The key is any bytes, so it is not taken for UTF-8.
+/// Returns the rule and the key of a path. The key is any bytes, so it is not taken for UTF-8.
 fn client(uri: &Uri) -> Result<(&str, Vec<u8>), Problem> {
     let rest = uri.path().strip_prefix("/v1/clients/").and_then(|rest| rest.split_once('/'));
     match rest {
@@ -63,7 +63,7 @@ pub(super) async fn rules(server: Shared, headers: HeaderMap) -> Result<Response
     Ok(Json(json!({ "rules": list })).into_response())
 }
 
-/// A rule, as it is listed.
+/// Returns the JSON of a rule in lists.
 fn describe(rule: &ActiveRule) -> Value {
     let part = |part: &KeyPart| match part {
         KeyPart::Attribute(name) => name.clone(),

@@ -52,7 +52,7 @@ impl HeldBytes {
         })
     }
 
-    /// The connection whose memory this is.
+    /// Returns the connection that accounts for these bytes.
     pub(in crate::protocol) fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }

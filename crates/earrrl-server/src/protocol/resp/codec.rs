@@ -79,7 +79,7 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Bytes the request took; the next one starts there.
+    /// Returns the number of bytes that the request took; the next one starts there.
     pub fn consumed(&self) -> usize {
         self.bytes.len()
     }
@@ -95,12 +95,12 @@ impl<'a> Request<'a> {
         self.words.len()
     }
 
-    /// The word at `index`.
+    /// Returns the word at `index`.
     pub fn word(&self, index: usize) -> Option<&'a [u8]> {
         self.words.get(index).and_then(|span| self.bytes.get(span.range()))
     }
 
-    /// All words, in order.
+    /// Returns all words, in order.
     pub fn words(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let bytes = self.bytes;
         self.words.iter().map(move |span| &bytes[span.range()])

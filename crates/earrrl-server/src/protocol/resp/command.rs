@@ -121,7 +121,7 @@ pub(super) fn auth(
     Ok(())
 }
 
-/// A wrong token leaves what an earlier one opened, as with Redis.
+/// Checks a token. After a wrong one the client keeps the access of an earlier one, as with Redis.
 fn authenticate(session: &mut Session, token: &[u8]) -> Result<(), Refusal> {
     if session.show(token) == Access::Nothing {
         session.failed_logins += 1;

@@ -241,7 +241,7 @@ fn write_matching(answer: &Answer<'_>, reply: &mut Writer<'_>) {
     names.iter().for_each(|name| reply.bulk(name.as_bytes()));
 }
 
-/// The rule of this name, looked for first where the client's last rule was.
+/// Returns the rule of this name, and looks first at the index of the client's last rule.
 #[inline]
 fn remembered<'r>(
     session: &Session,

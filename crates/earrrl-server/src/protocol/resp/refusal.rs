@@ -20,7 +20,7 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// The error's code, which clients know, and its text.
+    /// Returns the error's code, which clients know, and its text.
     pub(super) fn shown(&self) -> (&'static str, &str) {
         match self {
             Self::Error(text) => ("ERR", text),

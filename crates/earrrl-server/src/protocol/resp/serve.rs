@@ -75,7 +75,7 @@ impl Client {
         tracing::debug!(%error, "connection ended");
     }
 
-    /// A request that trickles in keeps the deadline it began with.
+    /// Sets the deadline. A request that arrives slowly keeps the deadline with which it began.
     fn set_deadline(&self, still_the_same: bool) {
         match self.decoder.is_partial() {
             true if still_the_same => {}

@@ -76,7 +76,7 @@ impl Session {
         (self.access, self.shown) = (self.tokens.without(), None);
     }
 
-    /// The version the client asked for.
+    /// Returns the version the client asked for.
     pub fn version(&self) -> Version {
         self.version
     }

@@ -29,7 +29,7 @@ pub(in crate::service) fn undecided(request: &RateLimitRequest, passes: bool) ->
     }
 }
 
-/// The whole answer.
+/// Returns the whole answer.
 pub(super) fn response(
     descriptors: &Descriptors,
     request: &RateLimitRequest,

@@ -87,7 +87,7 @@ impl AskedLimit<'_> {
         }
     }
 
-    /// The engine's rule, if the engine counts.
+    /// Returns the engine's rule, if the engine counts.
     pub(super) fn counted(&self) -> Option<RuleId> {
         match &self.limit.kind {
             LimitKind::Counted(id, _) => Some(*id),
@@ -95,7 +95,7 @@ impl AskedLimit<'_> {
         }
     }
 
-    /// The counters for metrics.
+    /// Returns the counters for metrics.
     pub(super) fn counts(
         &self,
         descriptors: &Descriptors,
@@ -203,7 +203,7 @@ fn limit_of<'a>(
     }))
 }
 
-/// The server's own rules that say which descriptors they are for.
+/// Returns the server's own rules that declare which descriptors they are for.
 fn rules_of<'a>(
     rules: &'a ActiveRules,
     domain: &str,
@@ -280,7 +280,7 @@ pub(super) fn place(shares: &mut [AskedLimit<'_>]) -> Result<(), AskError> {
     Ok(())
 }
 
-/// The charges of a request, in the order of their places.
+/// Returns the charges of a request, in the order of their places.
 pub(super) fn charges<'s>(shares: &'s [AskedLimit<'_>]) -> SmallVec<[Charge<'s>; 2]> {
     let mut charges: SmallVec<[Charge<'s>; 2]> = SmallVec::new();
     for share in shares {

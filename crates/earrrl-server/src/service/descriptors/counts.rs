@@ -97,7 +97,7 @@ impl CountsOf {
         Arc::clone(counts.entry(key).or_default())
     }
 
-    /// The counters under the peer's names.
+    /// Returns the counters under the peer's names.
     pub fn families(&self, metrics: &Metrics) -> Vec<Family> {
         let mut families = self.of_descriptors();
         families.extend(self.of_calls());
@@ -154,7 +154,7 @@ impl CountsOf {
     }
 }
 
-/// The labels as the peer's exporter makes them: the domain and the first two levels.
+/// Returns the labels as the peer's exporter makes them: the domain and the first two levels.
 fn labels(key: &[String]) -> Labels {
     ["domain", "key1", "key2"].into_iter().zip(key.iter().cloned()).collect()
 }

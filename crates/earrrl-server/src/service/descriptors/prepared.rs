@@ -117,7 +117,7 @@ impl DescriptorsPlan {
         Ok(Self { tree, config: config.clone(), wanted })
     }
 
-    /// The limits, each with its name in the engine and the clients it is meant for.
+    /// Returns the limits, each with its name in the engine and the clients it is meant for.
     pub fn limits(&self) -> impl Iterator<Item = (&str, &Rule, usize, Consistency)> {
         let limit = |wanted| {
             let WantedLimit { name, rule, capacity, .. }: &WantedLimit = wanted;

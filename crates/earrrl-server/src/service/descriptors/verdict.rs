@@ -106,7 +106,7 @@ impl DescriptorLimit {
     }
 }
 
-/// The time until a window that began at a multiple of `length` ends.
+/// Returns the time until a window that began at a multiple of `length` ends.
 fn until_window_ends(now: Nanos, length: u64) -> Duration {
     Duration::from_nanos(length - now.get() % length.max(1))
 }
