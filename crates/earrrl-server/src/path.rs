@@ -10,7 +10,7 @@ use std::borrow::Cow;
 
 use readings::{Dots, MAX_LEN, Reading, is_ambiguous};
 
-/// How paths are compared, beyond what always holds.
+/// The settings for comparing paths, in addition to the rules that always apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Paths {
     /// `/Login` is `/login`.
@@ -277,7 +277,7 @@ mod tests {
         }
     }
 
-    /// All readings of a path, the one form first.
+    /// Returns all readings of a path, the one form first.
     fn readings(path: &str) -> Vec<String> {
         let others = match Paths::TOLERANT.others(path.as_bytes()) {
             OtherReadings::Some(others) => others,
