@@ -2,7 +2,7 @@
 //!
 //! As RFC 3986, section 6.2.2, and nginx do: no query, escapes of unreserved characters decoded and
 //! all others in upper case, no dot segments, no doubled slashes. Where servers disagree on a spelling,
-//! [`readings`] has the other forms.
+//! `readings` has the other forms.
 
 mod readings;
 

@@ -75,7 +75,7 @@ impl Replay {
         }
     }
 
-    /// As [`Replay::judge`]; hands every rule's place and decision to `tell`.
+    /// Judges one request under every rule and hands the place and decision of each to `tell`.
     ///
     /// # Errors
     /// Returns the error of `tell`.
