@@ -76,7 +76,7 @@ impl RedisEngine {
     /// long as it lives. A Redis that cannot be reached is no error.
     ///
     /// # Errors
-    /// Returns [`EngineError::Rule`] for an invalid option.
+    /// Returns [`EngineError::Invalid`] for an invalid option.
     pub fn new(options: Options) -> Result<Self, EngineError> {
         Self::with_clock(options, Arc::new(SystemClock::new()))
     }

@@ -1,7 +1,7 @@
 //! Open connections: limits in all and by address, deadlines, and the way to end them all.
 //!
-//! A connection's deadline is a number that it sets in passing; once a second [`Connections::tick`]
-//! wakes those that are past theirs. No timer is touched on the way of a request.
+//! A connection's deadline is a number that it stores; once a second [`Connections::tick`] wakes
+//! the connections that are past their deadlines. So requests set no timers.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,25 +16,27 @@ use tokio::sync::Notify;
 use crate::config::server::Limits;
 use earrrl_tower::Prefixes;
 
-/// How long a silent connection is kept when the server stops, in seconds.
+/// The time that a silent connection stays open when the server stops, in seconds.
 const LAST_MOMENT: u32 = 1;
 /// Requests without a good token before a connection is closed.
 const MOST_REFUSED_TOKENS: u8 = 3;
-/// Places beside the limits.
+/// The number of connections for health checks that are admitted beyond the limits.
 const RESERVED: usize = 16;
-/// Bytes that a connection takes beside what it holds, about: its buffers and its task.
+/// The approximate size of a connection's buffers and task in bytes, besides the bytes that it
+/// holds.
 const CONNECTION: usize = 32 * 1024;
-/// Least bytes that have to be free again before they are given back to the system.
+/// The smallest number of freed bytes that is worth returning to the system.
 const WORTH_GIVING_BACK: usize = 1024 * 1024;
-/// Connections beside the limits, those included that were told to make room and have not left yet.
+/// The largest number of connections beyond the limits, including those that were asked to make
+/// room and have not left yet.
 const MOST_RESERVED: usize = 4 * RESERVED;
 
-/// Why a connection was not admitted.
+/// The reason why a connection was not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// As many are connected as may be.
+    /// The limit on connections is reached.
     Full,
-    /// As many are connected from this address as may be.
+    /// The limit on connections from this address is reached.
     AddressFull,
     /// The server is stopping.
     Stopping,
@@ -58,9 +60,9 @@ pub struct Connections {
 struct Table {
     entries: Slab<Arc<Entry>>,
     by_address: HashMap<IpAddr, usize>,
-    /// Connections beside the limits.
+    /// The number of connections beyond the limits.
     reserved: usize,
-    /// Those of them that keep their places, the oldest first.
+    /// The connections beyond the limits that were not asked to make room, oldest first.
     places: Vec<Arc<Entry>>,
 }
 
@@ -68,7 +70,7 @@ struct Table {
 struct Entry {
     deadline: AtomicU32,
     waker: AtomicWaker,
-    /// True while a request is under way.
+    /// True while a request is in flight.
     busy: AtomicBool,
     /// True once the deadline stands for good.
     leaving: AtomicBool,
@@ -87,19 +89,19 @@ pub struct Connection {
     refused_tokens: AtomicU8,
 }
 
-/// Which places a connection takes.
+/// The kind of place that a connection takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// One of those that the limits are for.
+    /// A place within the limits.
     Usual,
-    /// One of a few that are kept for questions about the server's health.
+    /// One of a few places that are reserved for health checks.
     Reserved,
 }
 
-/// Whether a connection may go on waiting.
+/// The state of a connection that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It may.
+    /// The connection may go on waiting.
     Good,
     /// The server is stopping: answer what has arrived, then close.
     Stopping,
@@ -108,7 +110,7 @@ pub enum Standing {
 }
 
 impl Connections {
-    /// Nobody connected yet.
+    /// Creates a set without connections.
     pub fn new(limits: Limits) -> Arc<Self> {
         Arc::new(Self {
             limits,
@@ -124,9 +126,9 @@ impl Connections {
     /// Admits a connection from `address`.
     ///
     /// # Errors
-    /// [`Refused`] when a limit is reached or the server is stopping.
+    /// Returns [`Refused`] if a limit is reached or the server is stopping.
     pub fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Connection, Refused> {
-        // Of IPv6, the network that one subscriber has.
+        // For IPv6, the limit applies to the network that one subscriber has.
         let address = Prefixes::default().network(address);
         let mut table = self.table();
         if self.stopping.load(Relaxed) {
@@ -143,9 +145,9 @@ impl Connections {
         Ok(self.insert(&mut table, address, Kind::Usual, self.limits.idle))
     }
 
-    /// Admits a connection beside the limits, for a moment: for a question about the server's health.
-    /// If all such places are taken, the oldest connection that has sent nothing is closed, or else the
-    /// oldest. Returns `None` if too many of those have not left yet.
+    /// Admits a connection beyond the limits, for a short time, for a health check. If all such
+    /// places are taken, the oldest connection that has sent nothing is closed, or else the oldest.
+    /// Returns `None` if too many of those have not left yet.
     pub fn admit_reserved(self: &Arc<Self>, address: IpAddr) -> Option<Connection> {
         let mut table = self.table();
         if table.reserved >= MOST_RESERVED || self.stopping.load(Relaxed) {
@@ -185,17 +187,17 @@ impl Connections {
         self.table().entries.len()
     }
 
-    /// Whether nobody is connected.
+    /// Returns true if there are no connections.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes that are held for all connections together.
+    /// Returns the number of bytes that all connections together hold.
     pub fn held(&self) -> usize {
         self.held.load(Relaxed)
     }
 
-    /// A second has passed: wakes the connections that are past their deadlines.
+    /// Counts a second, and wakes the connections that are past their deadlines.
     pub fn tick(&self) {
         let now = self.now.fetch_add(1, Relaxed) + 1;
         for (_, entry) in &self.table().entries {
@@ -222,7 +224,7 @@ impl Connections {
         self.held() + CONNECTION * self.len()
     }
 
-    /// Admits nobody any more and asks every connection to finish.
+    /// Stops admitting connections, and asks every connection to finish.
     pub fn stop(&self) {
         let table = self.table();
         self.stopping.store(true, Relaxed);
@@ -231,12 +233,12 @@ impl Connections {
         }
     }
 
-    /// Whether [`Connections::stop`] was called.
+    /// Returns true once [`Connections::stop`] was called.
     pub fn are_stopping(&self) -> bool {
         self.stopping.load(Relaxed)
     }
 
-    /// Waits until nobody is connected.
+    /// Waits until there are no connections.
     pub async fn gone(&self) {
         loop {
             let notified = self.all_gone.notified();
@@ -259,44 +261,45 @@ impl Connections {
 }
 
 impl Connection {
-    /// A number that no other present connection has.
+    /// Returns a number that no other open connection has.
     pub fn id(&self) -> usize {
         self.index
     }
 
-    /// A request came with a wrong token, or none. Whether it has to be the last.
+    /// Counts a request with a wrong token, or none. Returns true if it has to be the last.
     pub fn refuses_a_token(&self) -> bool {
         self.refused_tokens.fetch_add(1, Relaxed) + 1 >= MOST_REFUSED_TOKENS
     }
 
-    /// Which places it takes.
+    /// Returns the kind of place that the connection takes.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// From here on it may be silent for the idle time.
+    /// Marks the connection as idle: it may be silent for the idle time from now on.
     pub fn idle(&self) {
         self.entry.busy.store(false, Relaxed);
         self.set_deadline(self.all.limits.idle);
     }
 
-    /// From here on what it is doing, sending a request or fetching an answer, has the request time.
+    /// Marks the connection as busy: the client has the request time, from now on, to send its
+    /// request or to fetch its answer.
     pub fn busy(&self) {
         self.entry.busy.store(true, Relaxed);
         self.set_deadline(self.all.limits.request);
     }
 
-    /// Whether a request is under way.
+    /// Returns true while a request is in flight.
     pub fn is_busy(&self) -> bool {
         self.entry.busy.load(Relaxed)
     }
 
-    /// Gives it one more moment, whatever the client sends.
+    /// Sets a last deadline one second ahead, which the client cannot extend.
     pub fn leave(&self) {
         self.set_last_deadline(LAST_MOMENT);
     }
 
-    /// Gives what is under way the time of a request, whatever the client sends.
+    /// Sets a last deadline one request time ahead, which the client cannot extend.
     pub fn finish(&self) {
         self.set_last_deadline(self.all.limits.request);
     }
@@ -344,6 +347,8 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        // A crowd may come and go between two looks at the memory in use.
+        self.all.highest.fetch_max(self.all.in_use(), Relaxed);
         self.hold(0);
         let mut table = self.all.table();
         table.entries.try_remove(self.index);
@@ -392,7 +397,7 @@ mod tests {
         assert!(all.admit(address(1)).is_ok());
     }
 
-    /// Whoever is connected and silent does not keep others from asking how the server is.
+    /// Idle connections cannot use up the places reserved for health checks.
     #[test]
     fn silent_connections_make_room_for_questions_about_health() {
         let all = Connections::new(Limits::default());

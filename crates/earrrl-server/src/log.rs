@@ -1,4 +1,4 @@
-//! The log: lines to standard error that nobody has to wait for.
+//! The log: lines to standard error, written without blocking the threads that log.
 //!
 //! A thread of its own writes them, to an output without a buffer. Where they can't be written (a closed pipe, a pipe that nobody
 //! reads, a full disk) they are lost and counted, and nothing else happens.
@@ -36,7 +36,7 @@ impl Log {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When the system gives none.
+    /// Returns the system's error if the thread cannot be started.
     pub fn start(output: impl Write + Send + 'static) -> io::Result<Self> {
         let (lines, receiver) = sync_channel(WAITING);
         let waiting = Arc::new(AtomicUsize::new(0));
@@ -70,7 +70,7 @@ fn write_all(lines: &Receiver<Vec<u8>>, waiting: &AtomicUsize, mut output: impl 
     }
 }
 
-/// How many bytes of it could not be written.
+/// Writes a line, and returns the number of its bytes that could not be written.
 fn write_line(output: &mut impl Write, mut line: &[u8]) -> usize {
     loop {
         match output.write(line) {

@@ -2,7 +2,7 @@
 //!
 //! As RFC 3986, section 6.2.2, and nginx do: no query, escapes of unreserved characters decoded and
 //! all others in upper case, no dot segments, no doubled slashes. Where servers disagree on a spelling,
-//! [`readings`] has the other forms.
+//! `readings` has the other forms.
 
 mod readings;
 
@@ -10,7 +10,7 @@ use std::borrow::Cow;
 
 use readings::{Dots, MAX_LEN, Reading, is_ambiguous};
 
-/// How paths are compared, beyond what always holds.
+/// The settings for comparing paths, in addition to the rules that always apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Paths {
     /// `/Login` is `/login`.
@@ -277,7 +277,7 @@ mod tests {
         }
     }
 
-    /// All readings of a path, the one form first.
+    /// Returns all readings of a path, the one form first.
     fn readings(path: &str) -> Vec<String> {
         let others = match Paths::TOLERANT.others(path.as_bytes()) {
             OtherReadings::Some(others) => others,

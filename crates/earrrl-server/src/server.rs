@@ -1,4 +1,4 @@
-//! What all connections of a server share.
+//! The state that all connections of a server share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -26,17 +26,19 @@ const ADMIN_CONNECTIONS: usize = 64;
 /// A server's shared parts.
 #[derive(Debug)]
 pub struct Server {
-    /// What it does.
+    /// The service that answers requests.
     pub service: Service,
     /// Open connections.
     pub connections: Arc<Connections>,
     /// Open connections of the listener for health and metrics.
     pub admin_connections: Arc<Connections>,
-    /// Addresses, limits and tokens, as it was started; a reload exchanges the rules only.
+    /// The addresses, limits and tokens with which the server was started. A reload replaces the
+    /// rules and `tokens`, but not these settings.
     pub config: ServerConfig,
     /// Certificates, where TLS is spoken.
     pub tls: Option<Tls>,
-    /// Whether requests must be for a name of this machine's own: it trusts whoever reaches it.
+    /// True if requests must name this machine as their host, since the server trusts every client
+    /// that reaches it.
     pub guards_host: bool,
     tokens: ArcSwap<Tokens>,
     started: Instant,
@@ -47,14 +49,14 @@ pub struct Server {
     reload_error: Mutex<Option<String>>,
 }
 
-/// What came of a reload.
+/// The result of a reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reloaded {
     /// Other rules are in force.
     Anew,
-    /// Those before stay in force, for this reason.
+    /// The previous rules stay in force, for this reason.
     Refused(String),
-    /// They stay for the reason that was given before.
+    /// The previous rules stay in force, for the same reason as at the previous attempt.
     RefusedAsBefore,
 }
 
@@ -65,10 +67,10 @@ impl From<Result<(), String>> for Reloaded {
 }
 
 impl Server {
-    /// A server with a configuration's rules in force; it does not listen yet.
+    /// Creates a server with a configuration's rules in force; it does not listen yet.
     ///
     /// # Errors
-    /// When there is not enough memory for the tables, say.
+    /// Returns an error if there is not enough memory for the tables, for example.
     pub fn new(
         config: &Config,
         tls: Option<Tls>,
@@ -96,10 +98,11 @@ impl Server {
         }))
     }
 
-    /// Puts another configuration's rules in force, or leaves those that are and remembers why.
+    /// Puts another configuration's rules in force, or keeps the current ones and stores the
+    /// reason.
     ///
     /// # Errors
-    /// Why it was refused; `/readyz` tells it until a reload succeeds.
+    /// Returns the reason of the refusal, which `/readyz` reports until a reload succeeds.
     pub fn reload(&self, config: Result<Config, String>) -> Result<(), String> {
         let result = config.and_then(|config| self.apply(config));
         self.count_reload(&result);
@@ -107,8 +110,8 @@ impl Server {
         result
     }
 
-    /// As [`Server::reload`], after one that was refused: what is refused for the same reason once
-    /// more is not counted.
+    /// Retries a refused [`Server::reload`]. A refusal for the same reason as before is not counted
+    /// again.
     pub fn reload_again(&self, config: Result<Config, String>) -> Reloaded {
         let result = config.and_then(|config| self.apply(config));
         let before = std::mem::replace(&mut *self.last_refusal(), result.clone().err());
@@ -139,15 +142,15 @@ impl Server {
         Ok(())
     }
 
-    /// Who may ask and who may change, at present.
+    /// Returns the tokens in force, which determine the access of each client.
     pub fn tokens(&self) -> arc_swap::Guard<Arc<Tokens>> {
         self.tokens.load()
     }
 
-    /// Puts other descriptors in force, or leaves those that are.
+    /// Puts other descriptors in force, or keeps the current ones if they are refused.
     ///
     /// # Errors
-    /// Why they were refused.
+    /// Returns the reason why they were refused.
     pub fn reload_descriptors(&self, tree: Result<Tree, String>) -> Result<(), String> {
         let result = tree.and_then(|tree| self.service.reload_descriptors(tree));
         self.count_reload(&result);
@@ -174,27 +177,27 @@ impl Server {
         }
     }
 
-    /// Why the last reload was refused, if it was.
+    /// Returns the reason why the last reload was refused, if it was.
     pub fn reload_error(&self) -> Option<String> {
         self.last_refusal().clone()
     }
 
-    /// From here on `/readyz` says that the server is going.
+    /// Makes `/readyz` report from now on that the server is stopping.
     pub fn announce_stop(&self) {
         self.stopping.store(true, Relaxed);
     }
 
-    /// Whether the server is going.
+    /// Returns true if the server is stopping.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Relaxed)
     }
 
-    /// Whole seconds since it was started.
+    /// Returns the whole seconds since the server was started.
     pub fn uptime(&self) -> u64 {
         self.started.elapsed().as_secs()
     }
 
-    /// The metrics in the Prometheus text format.
+    /// Returns the metrics in the Prometheus text format.
     pub fn metrics(&self) -> Vec<u8> {
         let failed = f64::from(self.reload_error().is_some());
         let gauge = |name, help, value| Family::gauge(name, help).value(value);
@@ -212,7 +215,7 @@ impl Server {
         self.service.metrics.render(families)
     }
 
-    /// How full the tables are: one for each rule, and one for `CL.THROTTLE`.
+    /// Returns the usage of the tables: one for each rule, and one for `CL.THROTTLE`.
     fn table_gauges(&self) -> [Family; 3] {
         let (mut clients, mut capacity, mut displaced) = (Vec::new(), Vec::new(), Vec::new());
         let mut add = |name: &str, of: (usize, u64), room: usize| {

@@ -26,7 +26,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// The address of the peer.
+    /// Returns the address of the peer.
     pub fn peer(&self) -> Option<IpAddr> {
         let tcp = match self {
             Self::Tcp(stream) => stream,
@@ -36,7 +36,7 @@ impl Stream {
         tcp.peer_addr().ok().map(|address| address.ip())
     }
 
-    /// Whether HTTP/2 was agreed upon (ALPN).
+    /// Returns true if HTTP/2 was negotiated (ALPN).
     pub fn agreed_on_http2(&self) -> bool {
         match self {
             Self::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(b"h2"),
@@ -44,7 +44,7 @@ impl Stream {
         }
     }
 
-    /// Whether bytes have come, be they noticed or not.
+    /// Returns true if unread bytes are at the socket, even if its task was not woken for them yet.
     pub fn has_input(&self) -> bool {
         let mut byte = [MaybeUninit::uninit()];
         let peeked = match self {
@@ -74,7 +74,7 @@ impl Stream {
         }
     }
 
-    /// Whether what was written has still to be flushed: encrypted, and not yet with the socket.
+    /// Returns true if encrypted bytes have not been written to the socket yet.
     #[inline]
     pub fn is_unflushed(&self) -> bool {
         match self {

@@ -43,7 +43,7 @@ pub struct Tls {
     reload_failed: AtomicBool,
 }
 
-/// What differs between the protocols is what they speak inside (ALPN).
+/// The acceptors of the protocols, which differ in the protocols that they negotiate (ALPN).
 struct Acceptors {
     http: TlsAcceptor,
     grpc: TlsAcceptor,
@@ -60,7 +60,7 @@ impl Tls {
     /// Reads the certificates.
     ///
     /// # Errors
-    /// Which file can't be used, and why.
+    /// Returns the file that cannot be used, and the reason.
     pub fn load(config: &TlsConfig) -> Result<Self, String> {
         Ok(Self {
             config: config.clone(),
@@ -76,7 +76,7 @@ impl Tls {
     /// are worth nothing any more, so every client is verified by the new authorities.
     ///
     /// # Errors
-    /// As [`Tls::load`]; the old ones stay in force.
+    /// Returns the errors of [`Tls::load`]; the old certificates stay in force.
     pub fn reload(&self) -> Result<(), String> {
         let loaded = Acceptors::load(&self.config);
         self.reload_failed.store(loaded.is_err(), Relaxed);
@@ -85,21 +85,22 @@ impl Tls {
         Ok(())
     }
 
-    /// The files that it is made of.
+    /// Returns the files that the settings are read from.
     pub fn files(&self) -> Vec<PathBuf> {
         let TlsConfig { cert, key, client_ca, .. } = &self.config;
         [cert, key].into_iter().chain(client_ca).cloned().collect()
     }
 
-    /// Whether a listener speaks TLS.
+    /// Returns true if the listener of this protocol speaks TLS.
     pub fn covers(&self, protocol: Protocol) -> bool {
         self.config.covers(protocol)
     }
 
-    /// Shakes hands with a client, within the time of a request.
+    /// Performs the handshake with a client, within the time of a request.
     ///
     /// # Errors
-    /// When it speaks something else, has no certificate that is wanted, or takes too long.
+    /// Fails if the client does not speak TLS, lacks a certificate that is required, or takes too
+    /// long.
     pub async fn accept(
         &self,
         protocol: Protocol,
@@ -132,7 +133,7 @@ impl Tls {
         accepted
     }
 
-    /// What it has counted.
+    /// Returns the counters of handshakes and reloads.
     pub fn metrics(&self) -> [Family; 3] {
         let failed = f64::from(self.reload_failed.load(Relaxed));
         let results = [("ok", &self.handshakes), ("failed", &self.failed_handshakes)];
@@ -193,19 +194,19 @@ fn server_config(config: &TlsConfig) -> Result<ServerConfig, String> {
     Ok(built)
 }
 
-/// The key of a file.
+/// Returns the key of a file.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// Returns the problem of the file.
 pub(crate) fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_slice(&read(file)?)
         .map_err(|error| format!("{}: no private key: {error}", file.display()))
 }
 
-/// The certificates of a file, one at least.
+/// Returns the certificates of a file, one at least.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// Returns the problem of the file.
 pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let text = read(file)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();

@@ -44,8 +44,11 @@ fn every_configuration_in_the_documentation_is_valid() {
         let all = blocks(&page, "toml");
         for block in all.into_iter().filter(|block| !block.contains("[dependencies]")) {
             let version = if block.contains("version = 1") { "" } else { "version = 1\n" };
+            // A block that shows another section has no rules, which is an error unless it is meant.
+            let has_rules = block.contains("[[rule]]") || block.contains("rules = ");
+            let rules = if has_rules { "" } else { "rules = \"none\"\n" };
             let file = folder.path().join("limits.toml");
-            fs::write(&file, format!("{version}{block}\n")).unwrap();
+            fs::write(&file, format!("{version}{rules}{block}\n")).unwrap();
             let output =
                 Command::new(EARRRL).args(["config", "check"]).arg(&file).output().unwrap();
             // Files of other machines, such as certificates, are not here. No other mistake may be.

@@ -11,7 +11,7 @@ pub(crate) const ERROR: u8 = 2;
 /// The exit status if a log was read, but probably not as it was meant.
 pub(crate) const DOUBTFUL: u8 = 3;
 
-/// Why a command ended.
+/// The reason why a command ended early.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// An error, in one line.
@@ -54,7 +54,7 @@ impl From<io::Error> for Failure {
 
 /// Prints a line on standard error.
 pub(crate) fn warn(message: &str) {
-    // There is nowhere to report that standard error is closed.
+    // If standard error is closed, there is nowhere to report it.
     let _ = writeln!(io::stderr(), "earrrl: {message}");
 }
 

@@ -1,4 +1,4 @@
-//! What the commands that read logs have in common.
+//! The flags and messages that all commands that read logs have in common.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,15 +16,15 @@ use super::Failure;
 use super::failure::{self, ERROR, warn};
 use super::progress::Progress;
 
-/// Which logs, and what of them.
+/// The flags that select logs, and the fields of their lines.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LogArgs {
     /// Logs, plain or compressed; - or nothing for standard input
     #[arg(value_name = "FILE", default_value = "-")]
     pub(crate) files: Vec<PathBuf>,
 
-    /// What identifies a client: client, user, path or any field of the log; several with commas
-    /// between them make a compound key
+    /// The field that identifies a client: client, user, path or any field of the log; several with
+    /// commas between them make a compound key
     #[arg(long, value_name = "FIELD,…", default_value = "client")]
     key: LogKey,
 
@@ -41,7 +41,7 @@ pub(crate) struct LogArgs {
     #[arg(long, value_name = "NOTATION", value_parser = log_format, conflicts_with_all = ["format", "pattern"])]
     log_format: Option<Arc<Pattern>>,
 
-    /// How the time is written that --pattern or --log-format finds, in the notation of strptime
+    /// The format, in the notation of strptime, of the time that --pattern or --log-format finds
     #[arg(long, value_name = "NOTATION", value_parser = time_format)]
     time_format: Option<String>,
 
@@ -58,16 +58,16 @@ pub(crate) struct LogArgs {
     #[arg(long, value_name = "YEAR", value_parser = clap::value_parser!(u32).range(1970..=2499))]
     year: Option<u32>,
 
-    /// What a request costs: a number, field:NAME, or path:/some/path=COST, where a * at the end of
-    /// the path stands for anything; may be given several times, the first path that fits counts
+    /// The cost of a request: a number, field:NAME, or path:/some/path=COST, where a * at the end
+    /// of the path stands for anything; may be given several times, the first path that fits counts
     #[arg(long = "cost", value_name = "COST", allow_hyphen_values = true)]
     costs: Vec<CostRule>,
 
-    /// How many bits of an IPv4 address make a client
+    /// The number of bits of an IPv4 address that identify a client
     #[arg(long, value_name = "BITS", default_value_t = 32, value_parser = clap::value_parser!(u8).range(0..=32))]
     ipv4_prefix: u8,
 
-    /// How many bits of an IPv6 address make a client
+    /// The number of bits of an IPv6 address that identify a client
     #[arg(long, value_name = "BITS", default_value_t = 64, value_parser = clap::value_parser!(u8).range(0..=128))]
     ipv6_prefix: u8,
 
@@ -104,7 +104,7 @@ fn time_format(format: &str) -> Result<String, String> {
 }
 
 impl LogArgs {
-    /// What identifies a client, as the flags name it.
+    /// Returns the name that the flags give to the key of a client.
     fn key_name(&self) -> String {
         match (self.key.to_string(), &self.key_field) {
             (key, Some(field)) if key == "client" => field.clone(),
@@ -112,7 +112,7 @@ impl LogArgs {
         }
     }
 
-    /// The parts of the key, by the names that a server's configuration gives them.
+    /// Returns the parts of the key, by the names that a server's configuration gives them.
     pub(crate) fn key_parts(&self) -> Vec<String> {
         let name = |field: &Field| match field {
             Field::Client | Field::User | Field::Path => field.name().to_owned(),
@@ -123,7 +123,7 @@ impl LogArgs {
         self.key.fields().iter().map(name).collect()
     }
 
-    /// What of the lines is used, and how.
+    /// Returns the selection of lines and fields that the flags describe.
     pub(crate) fn selection(&self) -> Selection {
         let pattern = self.pattern.as_ref().or(self.log_format.as_ref());
         let format = pattern.map(|_| Format::Pattern).or(self.format);
@@ -176,7 +176,7 @@ pub(crate) fn read(
     }
 }
 
-/// Why not a single line could be used.
+/// Returns the reason why no line of the log could be used.
 fn nothing(reader: &LogReader, args: &LogArgs) -> String {
     match reader.lines {
         0 => "the log is empty".into(),
@@ -184,7 +184,7 @@ fn nothing(reader: &LogReader, args: &LogArgs) -> String {
     }
 }
 
-/// Warns where a log that was said to be in order is not.
+/// Warns if a log is not in order although the flags say so.
 pub(crate) fn tell_disorder(back: u64, requests: u64) {
     if back > 0 {
         warn(&format!(
@@ -194,7 +194,7 @@ pub(crate) fn tell_disorder(back: u64, requests: u64) {
     }
 }
 
-/// Warns where what was taken as the client is probably none.
+/// Warns if the field that was taken as the client probably is none.
 pub(crate) fn tell_doubts(reader: &LogReader, args: &LogArgs) {
     let (requests, clients) = (reader.used(), reader.clients.len() as u64);
     let key = args.key_name();
@@ -238,7 +238,7 @@ fn warn_of_proxies(reader: &LogReader, args: &LogArgs) {
     }
 }
 
-/// Tells how many lines were skipped and why, if any were.
+/// Reports how many lines were skipped and why, if any were.
 pub(crate) fn tell_skipped(reader: &LogReader, args: &LogArgs) {
     let (skipped_lines, lines) = (reader.skips.lines(), reader.lines);
     if skipped_lines > 0 {
@@ -250,7 +250,7 @@ pub(crate) fn tell_skipped(reader: &LogReader, args: &LogArgs) {
     }
 }
 
-/// Every reason for skipping lines, with an example.
+/// Returns every reason for skipping lines, with an example.
 fn skipped(reader: &LogReader, args: &LogArgs) -> String {
     let reasons = reader.skips.by_reason().map(|(skip, lines, examples)| {
         let example = match examples.first() {

@@ -1,4 +1,4 @@
-//! `earrrl replay`: who would have been limited.
+//! `earrrl replay`: the clients that rules would have limited.
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rules", "key", "costs", "ipv4_prefix", "ipv6_prefix"])]
     pub(super) config: Option<std::path::PathBuf>,
 
-    /// What to print
+    /// The form of the output
     #[arg(long, value_name = "FORM", default_value = "table")]
     pub(super) output: Output,
 
@@ -62,7 +62,7 @@ fn example_and_formats() -> String {
     format!("{EXAMPLE}{}{formats}", include_str!("formats.txt"))
 }
 
-/// What to print.
+/// The forms of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Output {
     /// A row a rule, and each rule's top offenders
@@ -111,12 +111,12 @@ impl Args {
         if self.shows_time() { replay.with_timeline() } else { replay }
     }
 
-    /// Whether anything is drawn over time.
+    /// Returns true if the output includes a figure over time.
     pub(super) fn shows_time(&self) -> bool {
         self.plot.is_some() || self.output == Output::Html
     }
 
-    /// Whether nothing is held.
+    /// Returns true if requests are replayed as they are read, and none is held back.
     fn streams(&self) -> Result<bool, Failure> {
         if self.assume_sorted && self.output == Output::Html {
             return Err(Failure::new("html goes through the log twice: leave out --assume-sorted"));

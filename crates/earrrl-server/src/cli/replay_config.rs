@@ -1,4 +1,4 @@
-//! `earrrl replay --config`: what a server with this configuration would have said.
+//! `earrrl replay --config`: the answers that a server with this configuration would have given.
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -82,7 +82,7 @@ fn decide_all(
     Ok(whole)
 }
 
-/// Warns of what makes a server's answers differ from these.
+/// Warns of conditions that make a server's answers differ from these.
 fn tell(reader: &LogReader, configured: &Configured) {
     if !reader.missing.is_empty() {
         let names = reader.missing.join(", ");

@@ -35,15 +35,15 @@ pub(crate) struct Args {
     #[arg(long = "client", value_name = "CLIENT")]
     clients: Vec<Client>,
 
-    /// How long to simulate; 300s unless said otherwise
+    /// The time to simulate; 300s by default
     #[arg(long, value_name = "TIME", value_parser = earrrl::parse_duration)]
     duration: Option<Duration>,
 
-    /// What random clients are drawn from; 1 unless said otherwise
+    /// The seed of random clients; 1 by default
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     seed: Option<u64>,
 
-    /// What to print
+    /// The form of the output
     #[arg(long, value_name = "FORM", default_value = "table")]
     output: Output,
 
@@ -66,7 +66,7 @@ Example:
     include_str!("rules.txt")
 );
 
-/// What to print.
+/// The forms of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
     /// A row a rule and client
@@ -99,7 +99,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 impl Args {
-    /// What the file says, and then the flags.
+    /// Returns the scenario of the file, with the flags applied to it.
     fn scenario(&self) -> Result<Scenario, Failure> {
         let file = self.scenario.as_deref().map(read).transpose()?.unwrap_or_default();
         let scenario = file.with(Scenario {
@@ -119,7 +119,8 @@ fn read(path: &std::path::Path) -> Result<Scenario, Failure> {
     let about = |problem: &str| Failure::new(format!("{}: {problem}", path.display()));
     let mut text = String::new();
     let file = std::fs::File::open(path).map_err(|error| about(&plain(&error)))?;
-    // One byte more than allowed tells that there are more: a device has no length.
+    // Reads one byte more than allowed to notice a file that is too long, since a device has no
+    // length.
     let read = file.take(MAX_SCENARIO + 1).read_to_string(&mut text);
     read.map_err(|error| about(&plain(&error)))?;
     if text.len() as u64 > MAX_SCENARIO {

@@ -35,7 +35,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SHARE")]
     touch: Option<ClientShare>,
 
-    /// What to print
+    /// The form of the output
     #[arg(long, value_name = "FORM", default_value = "table")]
     output: Output,
 
@@ -53,7 +53,7 @@ Example:
   earrrl suggest access.log.gz
   earrrl suggest access.log.gz --half-life 1m --touch 0.1% --config > limits.toml";
 
-/// What to print.
+/// The forms of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
     /// Half-lives, limits, and the clients that the suggested one touches
@@ -110,7 +110,8 @@ impl Args {
     }
 }
 
-/// What would be suggested for these requests, for `replay` without a rule; tells that it is tried.
+/// Returns the rules that `replay` without a rule tries on these requests, and reports that it
+/// does.
 pub(super) fn advice(reader: &LogReader, held: &HeldBack) -> Result<Vec<Rule>, Failure> {
     let wrong = |error: earrrl::RuleError| Failure::new(error.to_string());
     let half_lives = HALF_LIVES.map(Duration::from_secs);

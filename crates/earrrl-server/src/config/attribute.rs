@@ -59,7 +59,7 @@ impl Condition {
         Ok(Self { attribute: "path".to_owned(), patterns })
     }
 
-    /// Shortens networks to the prefix by which clients are told apart, since keys have no more of an
+    /// Shortens networks to the prefix that distinguishes clients, since keys have no more of an
     /// address.
     pub(super) fn of_clients(mut self, prefixes: Prefixes) -> Self {
         for pattern in &mut self.patterns {

@@ -343,7 +343,7 @@ fn limited(limit: &str, fields: &str) -> String {
     format!("[[rule]]\nname = \"a\"\nlimit = \"{limit}\"\n{fields}\n")
 }
 
-/// Each is told with its line and column, and with what would be right.
+/// Each is reported with its line and column, and with the value that would be right.
 #[test]
 fn every_mistake_says_what_would_be_right() {
     let server = |fields: &str| format!("[server]\n{fields}\n");

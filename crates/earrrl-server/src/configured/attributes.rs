@@ -11,7 +11,7 @@ use earrrl_logs::format::{Field, Record};
 use earrrl_logs::line::{Skip, is_client, last_of_list};
 use earrrl_logs::reading::RecordKey;
 
-/// The header in which proxies tell the client.
+/// The header in which proxies name the client.
 const FORWARDED: &str = "header:x-forwarded-for";
 
 /// The attributes that a configuration asks for, and where a line may have them.
@@ -21,7 +21,8 @@ pub(crate) struct AttributeNames {
 }
 
 impl AttributeNames {
-    /// All that the rules of a configuration name, and what tells its clients' addresses.
+    /// Collects the attributes that a configuration's rules name, and the one that contains the
+    /// client's address.
     pub(crate) fn of(config: &Config) -> Self {
         let mut names: Vec<String> = config.rules.iter().flat_map(names).collect();
         names.push("client".to_owned());
@@ -72,7 +73,7 @@ impl RecordKey for AttributeNames {
     }
 }
 
-/// The attributes that a rule looks at.
+/// Returns the attributes that a rule reads.
 fn names(rule: &RuleConfig) -> Vec<String> {
     let overrides = rule.overrides.iter().flat_map(|entry| &entry.conditions);
     let conditions = rule.conditions.iter().chain(&rule.exempt).chain(overrides);

@@ -17,60 +17,60 @@ use super::attributes::AttributeNames;
 use earrrl_logs::reading::{ClientNumbers, LoggedRequest};
 use earrrl_logs::replay::Timeline;
 
-/// A configuration and what became of the requests under it.
+/// A configuration, and the results of requests under it.
 pub(crate) struct Configured {
     service: Service,
     clock: Arc<ManualClock>,
     rules: Arc<ActiveRules>,
     attributes: AttributeNames,
     now: u64,
-    /// What each rule said, in the order of the configuration.
+    /// The tally of each rule, in the order of the configuration.
     pub(crate) tallies: Vec<RuleTally>,
-    /// How many requests there were.
+    /// The number of requests.
     pub(crate) events: u64,
-    /// How many of them were not allowed.
+    /// The number of requests that were not allowed.
     pub(crate) denied: u64,
-    /// What was asked and permitted when, if that is to be shown: all requests and those allowed, and
-    /// for each rule those that it was asked about, and those within its limit.
+    /// The requests over time, if they are to be shown: all requests and the allowed ones, and for
+    /// each rule the requests that it judged and the ones within its limit.
     pub(crate) timeline: Option<Timeline>,
     /// The time of the first request.
     pub(crate) from: u64,
-    /// How many a server would have called invalid, and why the first of them.
+    /// The number of requests that a server would reject as invalid, and the reason for the first.
     pub(crate) invalid: (u64, String),
 }
 
-/// What one rule said.
+/// The tally of one rule.
 pub(crate) struct RuleTally {
     /// Its name.
     pub(crate) name: String,
     /// Its limit.
     pub(crate) rule: String,
-    /// What it does over the limit.
+    /// Its action over the limit.
     pub(crate) action: &'static str,
-    /// The requests that it was asked about.
+    /// The number of requests that it judged.
     pub(crate) events: u64,
-    /// Those that found it over its limit.
+    /// The number of requests that were over its limit.
     pub(crate) over: u64,
     /// Its clients, by their keys.
     pub(crate) clients: ClientNumbers,
-    /// By client's number.
+    /// The tallies of its clients, by client number.
     pub(crate) counts: Vec<ClientTally>,
 }
 
-/// What one rule said of one client.
+/// The tally of one client under one rule.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ClientTally {
-    /// Its requests.
+    /// The number of the client's requests.
     pub(crate) requests: u64,
-    /// Those over the limit.
+    /// The number of its requests that were over the limit.
     pub(crate) over: u64,
-    /// Its first and its last request, in nanoseconds since the epoch.
+    /// The times of its first and its last request, in nanoseconds since the epoch.
     pub(crate) seen: (u64, u64),
-    /// The first and the last over the limit.
+    /// The times of the first and the last request over the limit.
     pub(crate) limited: (u64, u64),
 }
 
-/// What became of one request.
+/// The result of one request.
 pub(crate) struct RequestFate<'a> {
     /// The client's address, as the server finds it.
     pub(crate) client: Option<Cow<'a, str>>,
@@ -81,11 +81,11 @@ pub(crate) struct RequestFate<'a> {
 }
 
 impl Configured {
-    /// A configuration under which nobody has sent anything. States are kept in memory, whatever
-    /// it says of Redis.
+    /// Creates a configuration without requests. States are kept in memory, even if it names a
+    /// Redis.
     ///
     /// # Errors
-    /// Where there is no memory for its tables.
+    /// Returns an error if there is no memory for its tables.
     pub(crate) fn new(config: &Config) -> Result<Self, EngineError> {
         let clock = Arc::new(ManualClock::new(Nanos::ZERO));
         let mut here = config.clone();
@@ -112,12 +112,12 @@ impl Configured {
         Self { timeline: Some(Timeline::new(1 + 2 * self.tallies.len())), ..self }
     }
 
-    /// The time of the last request.
+    /// Returns the time of the last request.
     pub(crate) fn until(&self) -> u64 {
         self.now
     }
 
-    /// What to ask of a line.
+    /// Returns the names of the attributes that are read from a line.
     pub(crate) fn attributes(&self) -> AttributeNames {
         self.attributes.clone()
     }
@@ -132,7 +132,7 @@ impl Configured {
         self.clock.set(Nanos::new(self.now));
     }
 
-    /// Decides a request whose key is its attributes; `tell` is told what came out.
+    /// Decides a request whose key is its attributes, and passes the result to `tell`.
     pub(crate) fn decide<E>(
         &mut self,
         clients: &ClientNumbers,
@@ -226,12 +226,13 @@ impl RuleTally {
         }
     }
 
-    /// How many clients were over the limit at least once.
+    /// Returns the number of clients that were over the limit at least once.
     pub(crate) fn limited(&self) -> usize {
         self.counts.iter().filter(|counted| counted.over > 0).count()
     }
 
-    /// The clients most often over the limit, at most this many; among equals, the one that came first.
+    /// Returns the clients most often over the limit, at most this many; among equals, the one that
+    /// came first.
     pub(crate) fn worst(&self, most: usize) -> Vec<(u32, ClientTally)> {
         let counts = (0u32..).zip(self.counts.iter().copied());
         let mut worst: Vec<_> = counts.filter(|(_, counted)| counted.over > 0).collect();

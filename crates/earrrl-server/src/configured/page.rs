@@ -1,4 +1,4 @@
-//! What a configuration did, as a page.
+//! The HTML page of a configuration's results.
 
 use std::io::{self, Write};
 

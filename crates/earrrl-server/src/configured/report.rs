@@ -1,4 +1,4 @@
-//! What a configuration did, in each form.
+//! The report of a configuration's results, in each form.
 
 use std::io::{self, Write};
 
@@ -90,7 +90,7 @@ pub(crate) fn write_json(
     writeln!(out)
 }
 
-/// Writes a line for one request; its attributes only where nobody is to be hidden.
+/// Writes a line for one request; `client` is its client as it is to be shown.
 pub(crate) fn write_line(
     out: &mut impl Write,
     time: u64,

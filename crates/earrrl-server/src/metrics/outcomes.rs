@@ -1,4 +1,4 @@
-//! How often each rule said what.
+//! Counters of the outcomes of each rule.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -10,7 +10,7 @@ use earrrl::Outcome;
 
 use super::counter::{CELLS, cell};
 
-/// What can become of a request under a rule, in the order of `Outcome`.
+/// The outcomes that a request can have under a rule, in the order of `Outcome`.
 pub(super) const OUTCOMES: [Outcome; 6] = [
     Outcome::Allow,
     Outcome::Observe,
@@ -19,7 +19,7 @@ pub(super) const OUTCOMES: [Outcome; 6] = [
     Outcome::ShadowBan,
     Outcome::Deny,
 ];
-/// How often one rule said what.
+/// The counters of one rule's outcomes.
 #[derive(Debug, Default)]
 pub struct RuleOutcomes {
     cells: [OutcomeCells; CELLS],
@@ -32,7 +32,7 @@ pub struct RuleOutcomes {
 struct OutcomeCells([AtomicU64; OUTCOMES.len()]);
 
 impl RuleOutcomes {
-    /// Counts one.
+    /// Counts one outcome.
     #[inline]
     pub fn count(&self, outcome: Outcome) {
         let place = match outcome {
@@ -46,23 +46,25 @@ impl RuleOutcomes {
         self.cells[cell()].0[place].fetch_add(1, Relaxed);
     }
 
-    /// How many of this outcome.
+    /// Returns the count of this outcome.
     pub fn get(&self, outcome: Outcome) -> u64 {
         let place = OUTCOMES.iter().position(|known| *known == outcome);
         place.map_or(0, |place| self.cells.iter().map(|cell| cell.0[place].load(Relaxed)).sum())
     }
 
-    /// How many in all.
+    /// Returns the count of all outcomes together.
     pub fn total(&self) -> u64 {
         OUTCOMES.map(|outcome| self.get(outcome)).iter().sum()
     }
 
-    /// Logs a request that a dry run would have denied; at most one a second, the counts have all.
+    /// Logs a request that a dry run would have denied. Logs at most one a second, while the
+    /// counters include all of them.
     pub fn log_observed(&self, rule: &str, key: &[u8]) {
         let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         if self.logged.swap(second, Relaxed) != second {
             let observed = self.get(Outcome::Observe);
-            // A key may be a credential, such as a header's value: only who asks for details gets it.
+            // A key may be a credential, such as a header's value: it is logged at debug level
+            // only.
             let client = digest(key);
             tracing::info!(rule, client, observed, "over the limit, not enforced");
             tracing::debug!(rule, client, key = %key.escape_ascii(), "the key of a client");
@@ -76,12 +78,12 @@ fn digest(key: &[u8]) -> String {
     format!("{:016x}", SECRET.hash_one(key))
 }
 
-/// The counts of all rules there have been; as many as configurations name, so bounded by them.
+/// The counts of all rules that there have been. Their number is bounded by the configurations.
 #[derive(Debug, Default)]
 pub struct Outcomes(Mutex<BTreeMap<String, Arc<RuleOutcomes>>>);
 
 impl Outcomes {
-    /// The counts of a rule; they go on over reloads.
+    /// Returns the counts of a rule, which continue across reloads.
     pub fn of_rule(&self, name: &str) -> Arc<RuleOutcomes> {
         Arc::clone(self.lock().entry(name.to_owned()).or_default())
     }
@@ -91,7 +93,7 @@ impl Outcomes {
         self.lock().values().map(|rule| rule.total()).sum()
     }
 
-    /// Each rule with its counts.
+    /// Returns each rule with its counts.
     pub(super) fn each(&self) -> Vec<(String, Arc<RuleOutcomes>)> {
         self.lock().iter().map(|(name, rule)| (name.clone(), Arc::clone(rule))).collect()
     }

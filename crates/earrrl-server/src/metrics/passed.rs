@@ -17,7 +17,7 @@ impl PassReason {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::RuleFailed, Self::Late, Self::Refused];
 
-    /// The word for it in metrics and in `/readyz`.
+    /// Returns its name in metrics and in `/readyz`.
     pub fn name(self) -> &'static str {
         match self {
             Self::RuleFailed => "rule_failed",

@@ -5,17 +5,17 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use crate::config::access::Access;
 use crate::server::Server;
 
-/// Why a request may do nothing.
+/// The reason why a request has no access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenRefused {
-    /// It brings no token.
+    /// The request has no token.
     Missing,
-    /// Its token is none of this server's.
+    /// The token is not one of this server's.
     Wrong,
 }
 
 impl TokenRefused {
-    /// What the client is told.
+    /// Returns the message for the client.
     pub(super) fn why(self) -> &'static str {
         match self {
             Self::Missing => "expected Authorization: Bearer TOKEN",
@@ -24,7 +24,7 @@ impl TokenRefused {
     }
 }
 
-/// What a request may do. Wrong tokens are counted.
+/// Returns the access that a request's token grants. Counts wrong tokens.
 pub(super) fn access(server: &Server, headers: &HeaderMap) -> Result<Access, TokenRefused> {
     let tokens = server.tokens();
     let bearer = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);

@@ -1,4 +1,4 @@
-//! The first bytes of a connection, which tell HTTP/2 in clear text from HTTP/1.1.
+//! The first bytes of a connection, which distinguish HTTP/2 in clear text from HTTP/1.1.
 
 use std::io;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use crate::connections::Connection;
 use crate::stream::Stream;
 
-/// What a client sends first that speaks HTTP/2 unasked (RFC 9113 section 3.4).
+/// The first bytes of a client that speaks HTTP/2 without negotiation (RFC 9113 section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A connection of which a few bytes have been read; they are read from this once more.
@@ -22,15 +22,15 @@ pub(super) struct Rewound {
 }
 
 impl Rewound {
-    /// Of which nothing has been read.
+    /// Wraps a connection of which nothing has been read.
     pub(super) fn new(stream: Stream) -> Self {
         Self { stream, first: [0; PREFACE.len()], length: 0, consumed: 0 }
     }
 
-    /// Reads until it is plain whether the client speaks HTTP/2.
+    /// Reads until it is known whether the client speaks HTTP/2, and returns true if it does.
     ///
     /// # Errors
-    /// What the socket says, or that the client has closed it.
+    /// Returns the socket's error, or an error if the client has closed the connection.
     pub(super) async fn speaks_http2(&mut self, connection: &Connection) -> io::Result<bool> {
         if self.stream.agreed_on_http2() {
             return Ok(true);

@@ -11,7 +11,7 @@ use tokio::time::{Sleep, sleep};
 use crate::connections::{Connection, Standing};
 use crate::stream::Stream;
 
-/// How long a client has to read the last answer of a server that is stopping.
+/// The time that a client has to read the last answer of a server that is stopping.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// Closes the sending half, then reads until the client closes or its time is up. Bytes left unread would

@@ -1,4 +1,5 @@
-//! How clients ask: each protocol keeps its codec (pure bytes) apart from its sockets.
+//! The protocols of clients. Each keeps its codec, which handles only bytes, apart from its
+//! sockets.
 
 mod authz;
 mod bearer;

@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct SecondsText([u8; 32]);
 
 impl SecondsText {
-    /// The duration's text, as `12.3`.
+    /// Returns the duration's text, as `12.3`.
     #[inline]
     pub fn format(&mut self, duration: Duration) -> &[u8] {
         let mut integer = itoa::Buffer::new();

@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::socket::{Listener, Socket};
 use crate::connections::{Connection, Refused};
 
-/// How long to leave the rest in the backlog when the process has no descriptor left.
+/// The pause before the next connection is accepted when the process has no descriptor left.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
 
-/// Accepts until the task is dropped, and passes on what the limits admit.
+/// Accepts connections until the task is dropped, and passes on those that the limits admit.
 pub async fn accept(
     listener: Listener,
     admit: impl Fn(IpAddr) -> Result<Connection, Refused>,

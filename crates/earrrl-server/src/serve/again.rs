@@ -1,25 +1,26 @@
-//! When what has failed is tried again: the reason may be a passing one, as want of descriptors.
+//! The times of retries after a failure, whose cause may be temporary, such as a lack of
+//! descriptors.
 
-/// Longest pause between two attempts, in seconds.
+/// The longest pause between two attempts, in seconds.
 const LONGEST: u32 = 8;
 
-/// Attempts after a failure, at pauses of 1, 2, 4 and then 8 seconds.
+/// Schedules retries after a failure, at pauses of 1, 2, 4 and then 8 seconds.
 #[derive(Debug, Default)]
 pub(super) struct Again {
-    /// The present pause; zero where nothing has failed.
+    /// The current pause in seconds; zero if the last attempt succeeded.
     pause: u32,
-    /// What is left of it.
+    /// The seconds that are left of the pause.
     left: u32,
 }
 
 impl Again {
-    /// There was an attempt.
+    /// Records an attempt, and sets the pause before the next one.
     pub(super) fn attempted(&mut self, succeeded: bool) {
         self.pause = if succeeded { 0 } else { (2 * self.pause).clamp(1, LONGEST) };
         self.left = self.pause;
     }
 
-    /// A second has passed. Whether there is to be another attempt now.
+    /// Counts a second, and returns true if another attempt is due now.
     pub(super) fn is_due(&mut self) -> bool {
         self.left = self.left.saturating_sub(1);
         self.pause > 0 && self.left == 0

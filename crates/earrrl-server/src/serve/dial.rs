@@ -13,7 +13,7 @@ use tokio_rustls::client::TlsStream;
 use crate::config::envoy::PlaneTls;
 use crate::tls::{certificates, private_key};
 
-/// Where to connect to, and how.
+/// The address of a peer, and the TLS settings of connections to it.
 pub(super) struct Dial {
     address: String,
     name: ServerName<'static>,
@@ -21,10 +21,10 @@ pub(super) struct Dial {
 }
 
 impl Dial {
-    /// To `host:port`; the certificate has to be the host's.
+    /// Prepares connections to `host:port`; the peer's certificate has to be the host's.
     ///
     /// # Errors
-    /// A name that is none, or which file can't be used, and why.
+    /// Returns the invalid host name, or the file that cannot be used and the reason.
     pub(super) fn new(address: &str, tls: &PlaneTls) -> Result<Self, String> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']');

@@ -1,7 +1,7 @@
 //! Listeners that were opened before this process began: systemd's socket activation.
 //!
-//! They stay open while one server goes and the next comes, so a restart refuses nobody: clients
-//! wait in the backlog meanwhile.
+//! They stay open between the stop of one server and the start of the next, so a restart refuses no
+//! client: clients wait in the backlog meanwhile.
 
 use std::io;
 use std::net::TcpListener;
@@ -20,17 +20,16 @@ pub enum Handed {
     Unix(UnixListener),
 }
 
-/// Listeners that were handed over, each with what it is for: by its name
-/// (`FileDescriptorName=http`), or where they have no names by their order, that of
-/// [`Protocol::ALL`].
+/// Listeners that were handed over, each with its protocol: by its name
+/// (`FileDescriptorName=http`), or if they have no names by their order, that of [`Protocol::ALL`].
 #[derive(Debug, Default)]
 pub struct HandedOver(Vec<(Protocol, Handed)>);
 
 impl HandedOver {
-    /// Those that `LISTEN_FDS` tells of; none where that is not for this process.
+    /// Takes the sockets that `LISTEN_FDS` announces; none if the variable is for another process.
     ///
     /// # Errors
-    /// When one is no listening socket, or they are not named as expected.
+    /// Fails if one is not a listening socket, or if they are not named as expected.
     pub fn from_env() -> io::Result<Self> {
         let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
         let mut sockets = ListenFd::from_env();
@@ -41,7 +40,7 @@ impl HandedOver {
         Ok(Self(handed))
     }
 
-    /// The listener for a protocol.
+    /// Returns the listener for a protocol.
     pub fn take(&mut self, protocol: Protocol) -> Option<Handed> {
         let place = self.0.iter().position(|(known, _)| *known == protocol)?;
         Some(self.0.swap_remove(place).1)
@@ -55,7 +54,7 @@ fn take(sockets: &mut ListenFd, place: usize) -> io::Result<Option<Handed>> {
     }
 }
 
-/// What each of `count` sockets is for.
+/// Returns the protocol of each of `count` sockets.
 fn assign(names: &str, count: usize) -> io::Result<Vec<Protocol>> {
     let named = names.split(':');
     let found: Vec<Protocol> = named

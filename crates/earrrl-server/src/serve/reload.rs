@@ -16,9 +16,9 @@ use crate::tls::Tls;
 
 /// The files that a server's configuration comes from.
 pub struct ConfigSource {
-    /// Where they are; of a folder, every file in it.
+    /// The paths of the files; a folder stands for every file in it.
     pub paths: Vec<PathBuf>,
-    /// Reads it, and adds what the command line says.
+    /// Reads the configuration, and adds the settings of the command line.
     pub load: Box<dyn Fn() -> Result<Config, ConfigError> + Send>,
 }
 
@@ -64,13 +64,14 @@ pub(super) async fn reload_forever(
     }
 }
 
-/// The files of these paths: of folders, those inside.
+/// Returns the files of these paths; for a folder, the files in it.
 fn all_files(paths: &[PathBuf]) -> Vec<PathBuf> {
     let inside = |path: &PathBuf| files(std::slice::from_ref(path)).unwrap_or_default();
     paths.iter().flat_map(inside).collect()
 }
 
-/// Whether it succeeded. Where nobody `asked`, one was refused before: nothing is said twice.
+/// Reloads the configuration, and returns true if that succeeded. If nobody `asked`, this retries a
+/// refused reload, and the same error is not logged again.
 fn reload(server: &Server, config: Result<Config, ConfigError>, asked: bool) -> bool {
     let config = config.map_err(|error| error.to_string());
     let needs_restart = config.as_ref().is_ok_and(|config| needs_restart(server, config));

@@ -31,7 +31,7 @@ use crate::server::Server;
 use crate::stream::Stream;
 use crate::tls::Tls;
 
-/// How long the first request may wait for the engine to be at work.
+/// The time that the first request may wait for the engine to be ready.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The routes of each kind of HTTP connection.
@@ -52,20 +52,20 @@ pub struct Running {
     control_plane: Option<ControlPlane>,
     listeners: Vec<(Protocol, Listener, Address)>,
     workers: Workers<Protocol>,
-    /// What it needs besides: accepting, reloading. None ends by itself.
+    /// The other tasks of the server, such as accepting and reloading. None ends by itself.
     tasks: JoinSet<()>,
 }
 
-/// SIGHUP. It is caught from here on, so this comes before the configuration is read.
+/// Catches SIGHUP from now on. To be called before the configuration is read.
 ///
 /// # Errors
-/// When it can't be caught.
+/// Returns the system's error if the signal cannot be caught.
 pub fn catch_hangup() -> io::Result<Signal> {
     signal(SignalKind::hangup())
 }
 
-/// The signals that a server heeds. They are caught from here on, so this comes before anybody is
-/// told that it serves.
+/// The signals that a server handles. They are caught from their creation on, so it comes before
+/// the server reports that it is ready.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
@@ -77,14 +77,14 @@ impl Signals {
     /// Catches them, beside the one that is caught already.
     ///
     /// # Errors
-    /// When they can't be.
+    /// Returns the system's error if the signals cannot be caught.
     pub fn catch(hangup: Signal) -> io::Result<Self> {
         let terminate = signal(SignalKind::terminate())?;
         Ok(Self { terminate, interrupt: signal(SignalKind::interrupt())?, hangup })
     }
 }
 
-/// Why a server could not be started.
+/// The reason why a server could not be started.
 #[derive(Debug)]
 pub struct StartError(String);
 
@@ -101,15 +101,15 @@ impl Running {
     /// [`Running::until`] is called.
     ///
     /// # Errors
-    /// When an address can't be listened on, or may not be without a token.
+    /// Fails if an address cannot be listened on, or may not be without a token.
     pub fn start(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
         Self::start_on(config, clock, HandedOver::default())
     }
 
-    /// As [`Running::start`], on sockets that listen already where there are such.
+    /// Starts like [`Running::start`], but uses the sockets that already listen, if there are any.
     ///
     /// # Errors
-    /// As there.
+    /// Returns the errors of [`Running::start`].
     pub fn start_on(
         config: &Config,
         clock: Arc<dyn Clock>,
@@ -147,7 +147,7 @@ impl Running {
         Ok(Self { server, services, control_plane, listeners, workers, tasks })
     }
 
-    /// Where a protocol is served; `None` for nowhere.
+    /// Returns the address at which a protocol is served; `None` if it is not served.
     pub fn address(&self, protocol: Protocol) -> Option<&Address> {
         let (.., address) = self.listeners.iter().find(|(known, ..)| *known == protocol)?;
         Some(address)
@@ -156,7 +156,7 @@ impl Running {
     /// Serves until SIGTERM or SIGINT; reloads the file on SIGHUP and when it changes.
     ///
     /// # Errors
-    /// As [`Running::until`].
+    /// Returns the errors of [`Running::until`].
     pub async fn until_signal(
         mut self,
         signals: Signals,
@@ -178,15 +178,17 @@ impl Running {
         self.until_asked(next(&asked), next(&asked)).await
     }
 
-    /// Serves until `stop`, then answers what is under way.
+    /// Serves until `stop`, then answers the requests in flight.
     ///
     /// # Errors
-    /// When a task or a thread that it needs has ended; what was under way is answered then, too.
+    /// Fails if a task or a thread that the server needs has ended; requests in flight are answered
+    /// then, too.
     pub async fn until(self, stop: impl Future<Output = ()>) -> Result<(), Ended> {
         self.until_asked(stop, pending()).await
     }
 
-    /// As [`Running::until`]. Once `hurry` is done, too, nothing is waited for any more.
+    /// Serves like [`Running::until`]. Once `hurry` is done, too, it stops without waiting for
+    /// requests in flight.
     async fn until_asked(
         self,
         stop: impl Future<Output = ()>,
@@ -203,7 +205,7 @@ impl Running {
         tasks.spawn(reload_certificates_forever(Arc::clone(&server)));
         let workers = Arc::new(workers);
         for (protocol, listener, _) in listeners {
-            // Whoever asks how it is may do so to the last.
+            // Health checks are answered until the end.
             let until = if protocol == Protocol::Admin { &mut ticking } else { &mut tasks };
             until.spawn(accept_all(protocol, listener, Arc::clone(&server), Arc::clone(&workers)));
         }
@@ -257,7 +259,7 @@ async fn announce_readiness(server: Arc<Server>, services: Services) {
     pending().await
 }
 
-/// A task or a thread that a server can't be without has ended.
+/// The error that a task or a thread that the server needs has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended;
 
@@ -348,7 +350,7 @@ async fn accept_all(
     accept(listener, admit, pass_on, refuse).await;
 }
 
-/// Tells a client why it is not served, if that takes no waiting.
+/// Sends a client the reason why it is not served, if that needs no waiting.
 fn say_refused(protocol: Protocol, socket: &Socket, refused: Refused) {
     let line = match (protocol, refused) {
         (Protocol::Resp, Refused::Full) => "-ERR max number of clients reached\r\n",

@@ -18,12 +18,12 @@ use crate::stream::{OF_UNIX, Stream};
 /// Connections that the kernel completes and keeps until they are accepted.
 const BACKLOG: i32 = 4096;
 
-/// What listens.
+/// A listening socket.
 #[derive(Debug)]
 pub enum Listener {
     /// On an address and port.
     Tcp(TcpListener),
-    /// On a file, which goes with it unless it was handed over.
+    /// On a file, which is removed with the listener unless the socket was handed over.
     Unix(UnixListener, Option<SocketFile>),
 }
 
@@ -40,7 +40,7 @@ impl Listener {
     /// Listens; a Unix socket's file gets this mode.
     ///
     /// # Errors
-    /// When the address is in use, is not one of this machine, or needs privileges.
+    /// Fails if the address is in use, is not one of this machine, or needs privileges.
     pub fn open(address: &Address, mode: u32) -> io::Result<Self> {
         match address {
             Address::Tcp(address) => {
@@ -83,10 +83,10 @@ impl Listener {
         }
     }
 
-    /// Where it listens.
+    /// Returns the address of the listener.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// Returns the system's error if the address is not available.
     pub fn address(&self) -> io::Result<Address> {
         match self {
             Self::Tcp(listener) => Ok(Address::Tcp(listener.local_addr()?)),
@@ -97,10 +97,10 @@ impl Listener {
         }
     }
 
-    /// The next connection and its peer.
+    /// Returns the next connection and the address of its peer.
     ///
     /// # Errors
-    /// What `accept` says: of the one connection, or that resources are exhausted.
+    /// Returns the error of `accept`: a failure of the one connection, or a lack of resources.
     pub async fn accept(&self) -> io::Result<(Socket, IpAddr)> {
         match self {
             Self::Tcp(listener) => {
@@ -125,8 +125,8 @@ fn new_socket(domain: Domain) -> io::Result<socket2::Socket> {
     Ok(socket)
 }
 
-/// Removes the file of a server that was killed. One that somebody listens on stays, and anything
-/// that is no socket.
+/// Removes the file of a server that was killed. A socket that a process listens on stays, and so
+/// does any file that is not a socket.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
     if !metadata.file_type().is_socket() {
@@ -143,7 +143,7 @@ impl Socket {
     /// Registers it with this thread.
     ///
     /// # Errors
-    /// When the thread's event queue does not take it.
+    /// Fails if the thread's event queue does not accept the socket.
     pub fn into_stream(self) -> io::Result<Stream> {
         Ok(match self {
             Self::Tcp(stream) => Stream::Tcp(tokio::net::TcpStream::from_std(stream)?),

@@ -9,27 +9,27 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// What changes when a file does, or a symbolic link on the way to it.
+/// The properties of a file that change when the file, or a symbolic link on the way to it, does.
 type Stamp = (PathBuf, SystemTime, u64, u64);
 
-/// What is known of some files.
+/// The stamps of a set of files.
 #[derive(Debug)]
 pub(super) struct Stamps {
-    /// When they were read.
+    /// The stamps of the files that were read.
     read: Vec<Option<Stamp>>,
-    /// When they were last looked at.
+    /// The stamps at the last check.
     seen: Vec<Option<Stamp>>,
 }
 
 impl Stamps {
-    /// These files have just been read.
+    /// Records the stamps of files that have just been read.
     pub(super) fn new(files: &[PathBuf]) -> Self {
         let read = stamps(files);
         Self { seen: read.clone(), read }
     }
 
-    /// Whether they are others than were read, and have not changed since this was last asked. They
-    /// count as read then.
+    /// Returns true if the files differ from those that were read, and have not changed since the
+    /// last call. The files then count as read.
     pub(super) fn have_changed(&mut self, files: &[PathBuf]) -> bool {
         let now = stamps(files);
         let settled = now == self.seen;

@@ -23,7 +23,7 @@ use crate::stream::Stream;
 /// A connection on its way to the thread that will serve it.
 #[derive(Debug)]
 pub struct Accepted<P> {
-    /// Which protocol it is to be served.
+    /// The protocol of the connection.
     pub protocol: P,
     /// The socket, non-blocking.
     pub socket: Socket,
@@ -48,7 +48,7 @@ impl<P: Send + 'static> Workers<P> {
     /// Starts `count` threads that serve each connection with `serve`.
     ///
     /// # Errors
-    /// When the system gives no thread or no event queue.
+    /// Fails if the system provides no thread or no event queue.
     pub fn start<F, S>(count: usize, serve: S) -> io::Result<Self>
     where
         S: Fn(P, Stream, Connection) -> F + Clone + Send + 'static,
@@ -140,7 +140,7 @@ impl Drop for LoadShare {
     }
 }
 
-/// Tells that a thread ends, for whatever reason.
+/// Notifies the server when its thread ends, for whatever reason.
 struct Ending(Arc<Notify>);
 
 impl Drop for Ending {

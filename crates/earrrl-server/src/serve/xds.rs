@@ -1,7 +1,7 @@
 //! The descriptors from a control plane: one stream of aggregated discovery.
 //!
-//! What is refused is told, and the last good configuration stays; a stream that ends is opened
-//! again, later each time.
+//! Refused configurations are reported, and the last good one stays in force; a stream that ends is
+//! opened again, after longer pauses each time.
 
 use std::io;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ pub(super) async fn follow(server: Arc<Server>, plane: ControlPlane) {
     }
 }
 
-/// An error and what led to it.
+/// Returns the texts of an error and of its causes.
 fn why(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")

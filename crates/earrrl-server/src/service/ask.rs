@@ -35,13 +35,13 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// How a request is decided.
+/// The way in which a request is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Manner {
     /// Selects whether the request is also charged.
     pub mode: Mode,
-    /// Set where the answer needs the figures of `RateLimit` headers: under several rules they take
-    /// more peeks.
+    /// True if the answer needs the figures of `RateLimit` headers, which take more peeks under
+    /// several rules.
     pub available: bool,
 }
 
@@ -74,7 +74,7 @@ pub struct Unjudged<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// The rule the figures come from.
+    /// Returns the rule the figures come from.
     pub fn rule(&self) -> Option<(&'a ActiveRule, &'a PreparedLimit)> {
         self.charged.get(self.decision.as_ref()?.rule).copied()
     }
@@ -116,7 +116,7 @@ impl Service {
     /// Asks one rule.
     ///
     /// # Errors
-    /// [`AskError`]; nothing is stored then.
+    /// Returns an [`AskError`]; nothing is stored then.
     #[inline]
     pub async fn ask<'a>(
         &self,
@@ -129,7 +129,7 @@ impl Service {
     /// The same where [`prefetch`](Self::prefetch) has hashed the key.
     ///
     /// # Errors
-    /// [`AskError`]; nothing is stored then.
+    /// Returns an [`AskError`]; nothing is stored then.
     #[inline]
     pub async fn ask_hashed<'a>(
         &self,
@@ -148,7 +148,7 @@ impl Service {
     /// Checks one rule, told in brief: of a client that the rule leaves alone, nothing.
     ///
     /// # Errors
-    /// [`AskError`]; nothing is stored then.
+    /// Returns an [`AskError`]; nothing is stored then.
     #[inline]
     pub async fn check(
         &self,
@@ -171,7 +171,7 @@ impl Service {
         Ok(Some(Brief::from(&decided)))
     }
 
-    /// Decides, and counts what each rule said.
+    /// Decides a request, and counts the outcome of each rule.
     #[inline]
     async fn decide(
         &self,
@@ -195,7 +195,7 @@ impl Service {
     /// Asks several rules: all or nothing.
     ///
     /// # Errors
-    /// [`AskError`]; nothing is stored then.
+    /// Returns an [`AskError`]; nothing is stored then.
     pub async fn ask_all<'a>(
         &self,
         asks: &[Ask<'a>],
@@ -280,7 +280,7 @@ impl Service {
     /// Takes back a charge.
     ///
     /// # Errors
-    /// [`AskError`].
+    /// Returns an [`AskError`].
     pub async fn refund(&self, ask: Ask<'_>, charged_at: Option<Nanos>) -> Result<(), AskError> {
         let key = bounded(ask.key);
         let Some((_, charge)) = ask.charge(&key) else { return Ok(()) };
@@ -290,7 +290,7 @@ impl Service {
     /// Forgets a client under one rule.
     ///
     /// # Errors
-    /// [`AskError`].
+    /// Returns an [`AskError`].
     pub async fn reset(&self, rule: &ActiveRule, key: &[u8]) -> Result<(), AskError> {
         let Some(limit) = rule.limit_for_key(key) else { return Ok(()) };
         Ok(self.engine.reset(limit.id, &bounded(key)).await?)
@@ -323,7 +323,7 @@ impl Service {
         Ok(Answer { decision: Some(decision), charged, available, unjudged: None })
     }
 
-    /// What the client may send under each rule: as the decision tells it, or a peek.
+    /// Returns the quota available to the client under each rule, from the decision or from a peek.
     async fn available(
         &self,
         decision: &Decision,
@@ -352,7 +352,8 @@ impl Service {
     }
 }
 
-/// What the client may send under each rule, where the decision tells it of all.
+/// Returns the quota available to the client under each rule, if the decision includes it for all
+/// of them.
 fn told(
     decision: &Decision,
     charged: &[(&ActiveRule, &PreparedLimit)],
@@ -363,7 +364,7 @@ fn told(
         .collect()
 }
 
-/// What one of the charged rules said by itself.
+/// Returns the outcome of one of the charged rules by itself.
 fn outcome(decision: &Decision, place: usize, limit: &PreparedLimit) -> Outcome {
     use earrrl::Action;
     if !decision.is_over(place) {

@@ -60,7 +60,7 @@ impl<'a> Attributes<'a> {
         attributes
     }
 
-    /// The value of an attribute.
+    /// Returns the value of an attribute.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.pairs.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
     }

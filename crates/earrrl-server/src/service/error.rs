@@ -1,10 +1,10 @@
-//! Why a request got no answer.
+//! The reason why a request got no answer.
 
 use std::fmt;
 
 use earrrl::{EngineError, RuleError};
 
-/// Why a request got no answer.
+/// The reason why a request got no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AskError {
@@ -12,9 +12,9 @@ pub enum AskError {
     UnknownRule,
     /// Rules by their text are not allowed here.
     InlineRulesOff,
-    /// As many rules came as text as may be.
+    /// The limit on the number of rules that are sent as text is reached.
     TooManyInlineRules {
-        /// How many that is.
+        /// The largest number of such rules.
         most: usize,
     },
     /// A rule's text, a cost, an attribute or a descriptor that is invalid.

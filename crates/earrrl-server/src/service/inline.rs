@@ -29,7 +29,7 @@ impl InlineRules {
         Self { allowed, capacity: capacity.min(MAX_CAPACITY), known: RwLock::default() }
     }
 
-    /// The rule of this text, made when it comes for the first time.
+    /// Returns the rule of this text, which is created when the text arrives for the first time.
     pub(super) fn get(
         &self,
         text: &str,

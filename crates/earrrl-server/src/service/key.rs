@@ -41,7 +41,7 @@ pub fn join<'a>(parts: impl ExactSizeIterator<Item = &'a [u8]>) -> Key {
     key
 }
 
-/// The parts of a key that [`join`] made of `count`; `None` for any other.
+/// Returns the parts of a key that [`join`] made of `count`; `None` for any other.
 pub fn split(key: &[u8], count: usize) -> Option<SmallVec<[&[u8]; 4]>> {
     if count == 1 {
         return Some(SmallVec::from_slice(&[key]));

@@ -1,4 +1,4 @@
-//! What the server does, whatever the protocol: the rules in force, and in [`ask`] how requests are decided.
+//! The service behind all protocols: the rules in force, and the decisions on requests ([`ask`]).
 
 pub mod ask;
 pub mod attributes;
@@ -32,7 +32,7 @@ use inline::InlineRules;
 use known::Known;
 use rules::{ActiveRule, ActiveRules};
 
-/// The rules in force and what keeps their clients.
+/// The rules in force, and the engine that keeps their clients.
 #[derive(Debug)]
 pub struct Service {
     /// The counters.
@@ -62,7 +62,7 @@ impl Service {
     /// Puts a configuration's rules in force.
     ///
     /// # Errors
-    /// When there is not enough memory for the tables, say.
+    /// Returns an error if there is not enough memory for the tables, for example.
     pub fn new(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         let engine = Engine::new(&config.engine, config.capacity, Arc::clone(&clock))?;
         let metrics = Metrics::default();
@@ -88,7 +88,8 @@ impl Service {
     /// clients' history.
     ///
     /// # Errors
-    /// As [`Service::new`], and when another engine is asked for; the rules stay as they are.
+    /// Returns the errors of [`Service::new`], and one if another engine is asked for; the rules
+    /// stay as they are.
     pub fn reload(&self, config: &Config) -> Result<(), String> {
         let had_rules = !self.rules.load().is_empty();
         if had_rules && config.rules.is_empty() && !config.no_rules {
@@ -112,7 +113,8 @@ impl Service {
     /// Exchanges the descriptors, as they came from a control plane.
     ///
     /// # Errors
-    /// As [`Service::new`], and for a limit that is invalid; the descriptors stay as they are.
+    /// Returns the errors of [`Service::new`], and that of an invalid limit; the descriptors stay
+    /// as they are.
     pub fn reload_descriptors(&self, tree: Tree) -> Result<(), String> {
         let (config, capacity) = &self.envoy;
         tree.check(config.algorithm).map_err(|error| error.to_string())?;
@@ -126,20 +128,20 @@ impl Service {
         Ok(())
     }
 
-    /// The rules in force; to be asked for once for each batch of requests.
+    /// Returns the rules in force; to be called once for each batch of requests.
     pub fn rules(&self) -> arc_swap::Guard<Arc<ActiveRules>> {
         self.rules.load()
     }
 
-    /// The engine.
+    /// Returns the engine.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// The rule that a client brought as text.
+    /// Returns the rule that a client brought as text.
     ///
     /// # Errors
-    /// When that is not allowed, the text is no rule, or there are too many.
+    /// Returns an error if that is not allowed, the text is not a rule, or there are too many.
     pub fn inline_rule(&self, text: &str) -> Result<Arc<ActiveRule>, AskError> {
         self.inline.get(text, &self.engine, &self.metrics.outcomes)
     }
@@ -147,7 +149,7 @@ impl Service {
     /// Answers a request of Envoy's; what can't be answered before `deadline` passes.
     ///
     /// # Errors
-    /// [`AskError`]; nothing is stored then.
+    /// Returns an [`AskError`]; nothing is stored then.
     pub async fn should_rate_limit(
         &self,
         request: &RateLimitRequest,
@@ -175,12 +177,13 @@ impl Service {
         }
     }
 
-    /// The counters of descriptors.
+    /// Returns the counters of descriptors.
     pub fn descriptor_counts(&self) -> &CountsOf {
         &self.descriptor_counts
     }
 
-    /// The counters of descriptors under the peer's names, where that was asked for.
+    /// Returns the counters of descriptors under the peer's names, if the configuration asks for
+    /// them.
     pub fn descriptor_metrics(&self) -> Vec<Family> {
         let asked = self.descriptors.load().as_ref().is_some_and(|d| d.config.metrics);
         if asked { self.descriptor_counts.families(&self.metrics) } else { Vec::new() }

@@ -1,4 +1,4 @@
-//! Whether there is memory for the tables of a configuration, told without making them.
+//! The check that there is memory for a configuration's tables, made without allocating them.
 
 use std::ops::Range;
 
@@ -9,16 +9,16 @@ use super::descriptors::prepared;
 use super::rules;
 use crate::config::{Config, EngineConfig};
 
-/// Tables that this machine can't have, whatever else it does.
+/// The lack of memory for tables that together exceed all memory of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lacking {
-    /// What, and what would be right.
+    /// The tables that are too large, and a value that would be right.
     pub message: String,
-    /// Where the capacity is said that asks for most, if one rule says it.
+    /// The position of the largest capacity in the configuration, if a rule sets it.
     pub place: Option<Range<usize>>,
 }
 
-/// What a configuration asks for beyond this machine's memory.
+/// Returns an error if a configuration's tables exceed this machine's memory.
 pub fn lacking(config: &Config) -> Option<Lacking> {
     memory_in_all().and_then(|memory| lacking_of(config, memory))
 }
@@ -53,7 +53,7 @@ impl Table {
     }
 }
 
-/// Every table that serving would make.
+/// Returns every table that serving would make.
 fn tables(config: &Config) -> Vec<Table> {
     let rules = rules::Plan::new(config);
     let descriptors = prepared::DescriptorsPlan::of_config(config).ok().flatten();

@@ -1,4 +1,4 @@
-//! The rules in force, prepared so that a decision has nothing to work out again.
+//! The rules in force, prepared so that decisions repeat no work.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -25,15 +25,15 @@ pub struct ActiveRules {
     rules: Vec<Arc<ActiveRule>>,
     by_name: HashMap<Box<[u8]>, usize>,
     serve_descriptors: bool,
-    /// How what a request brings is read.
+    /// The way in which a request's attributes are read.
     pub reading: Reading,
-    /// The status by which a proxy is told to deny.
+    /// The status that makes a proxy deny a request.
     pub deny_status: u16,
-    /// The headers that are read of a request, as attributes: `header:NAME`.
+    /// The request headers that are read, as attributes: `header:NAME`.
     pub headers: Vec<String>,
 }
 
-/// The headers that rules name, and the one that tells of clients.
+/// Returns the headers that rules name, and the one that names clients.
 fn headers(rules: &[Arc<ActiveRule>]) -> Vec<String> {
     let named = rules.iter().flat_map(|rule| rule.attributes());
     let named = named.filter(|name| name.starts_with("header:"));
@@ -55,7 +55,7 @@ pub struct ActiveRule {
     pub capacity: usize,
     /// The verdict where the rule cannot be judged.
     pub on_error: OnError,
-    /// How often it said what.
+    /// The counters of the rule's outcomes.
     pub outcomes: Arc<RuleOutcomes>,
     serves_descriptors: bool,
     key: Vec<KeyPart>,
@@ -74,7 +74,7 @@ pub struct PreparedLimit {
     pub id: RuleId,
     /// The limit.
     pub rule: Rule,
-    /// What the `RateLimit-Policy` header says of it.
+    /// The quota that the `RateLimit-Policy` header reports for the limit.
     pub quota: Quota,
 }
 
@@ -133,14 +133,14 @@ pub struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// What is to be prepared for a configuration.
+    /// Plans the limits of a configuration's rules.
     pub fn new(config: &'a Config) -> Self {
         let names: HashSet<&str> = config.rules.iter().map(|rule| rule.name.as_str()).collect();
         let rules = config.rules.iter().map(|rule| Wanted::new(rule, config.capacity, &names));
         Self { config, rules: rules.collect() }
     }
 
-    /// The limits, each with its name in the engine and the clients it is meant for.
+    /// Returns the limits, each with its name in the engine and the clients it is meant for.
     pub fn limits(&self) -> impl Iterator<Item = (&str, &Rule, usize, Consistency)> {
         let limits = self.rules.iter().flat_map(|rule| &rule.limits);
         limits.map(|(name, rule, room, how)| (&**name, *rule, *room, *how))
@@ -169,38 +169,39 @@ impl<'a> Plan<'a> {
 }
 
 impl ActiveRules {
-    /// The rules, in the order of the configuration.
+    /// Returns the rules, in the order of the configuration.
     pub fn iter(&self) -> impl Iterator<Item = &ActiveRule> {
         self.rules.iter().map(Arc::as_ref)
     }
 
-    /// Whether one says that it is for descriptors of Envoy's.
+    /// Returns true if a rule is marked as being for Envoy's descriptors.
     pub fn serve_descriptors(&self) -> bool {
         self.serve_descriptors
     }
 
-    /// How many there are.
+    /// Returns the number of rules.
     pub fn len(&self) -> usize {
         self.rules.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no rules.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// The rule at `index`, if it still has this name: connections remember where they found theirs.
+    /// Returns the rule at `index`, if it still has this name: connections store the index of the
+    /// rule that they used last.
     #[inline]
     pub fn at(&self, index: usize, name: &[u8]) -> Option<&ActiveRule> {
         self.rules.get(index).map(Arc::as_ref).filter(|rule| rule.name.as_bytes() == name)
     }
 
-    /// Where the rule of this name is.
+    /// Returns the index of the rule of this name.
     pub fn position(&self, name: &[u8]) -> Option<usize> {
         self.by_name.get(name).copied()
     }
 
-    /// The rule of this name.
+    /// Returns the rule of this name.
     pub fn get(&self, name: &[u8]) -> Option<&ActiveRule> {
         self.rules.get(self.position(name)?).map(Arc::as_ref)
     }
@@ -244,7 +245,7 @@ impl ActiveRule {
         }
     }
 
-    /// The attributes that it asks for, some of them several times.
+    /// Returns the attributes that the rule uses, some of them several times.
     fn attributes(&self) -> impl Iterator<Item = &str> {
         let key = self.key.iter().filter_map(|part| match part {
             KeyPart::Attribute(name) => Some(name.as_str()),
@@ -262,7 +263,7 @@ impl ActiveRule {
     /// A rule that a client brought as text.
     ///
     /// # Errors
-    /// As [`Engine::prepare`].
+    /// Returns the errors of [`Engine::prepare`].
     pub fn inline(
         rule: &Rule,
         capacity: usize,
@@ -287,22 +288,22 @@ impl ActiveRule {
         })
     }
 
-    /// Whether it says that it is for descriptors of Envoy's.
+    /// Returns true if the rule is marked as being for Envoy's descriptors.
     pub fn serves_descriptors(&self) -> bool {
         self.serves_descriptors
     }
 
-    /// What makes two requests the same client's.
+    /// Returns the parts of the key, which identifies a client.
     pub fn key_parts(&self) -> &[KeyPart] {
         &self.key
     }
 
-    /// What is done over the limit, in the configuration's word.
+    /// Returns the configuration's name for the action over the limit.
     pub fn action_name(&self) -> &'static str {
         action_name(self.own.rule.action())
     }
 
-    /// Whether the rule is for this request.
+    /// Returns true if the rule applies to this request.
     pub fn matches(&self, request: &Attributes<'_>) -> bool {
         self.conditions.iter().all(|condition| request.meet(condition))
     }
@@ -337,7 +338,7 @@ impl ActiveRule {
         }
     }
 
-    /// What a request costs that names the rule and does not say.
+    /// Returns the cost of a request that names the rule but no cost.
     pub fn plain_cost(&self) -> Cost {
         if let CostSource::Fixed(cost) = self.cost { cost } else { Cost::ONE }
     }
@@ -353,7 +354,7 @@ impl ActiveRule {
         Some(special.map_or(&self.own, |place| &self.overrides[place].1))
     }
 
-    /// The limit for a client that is known by its key only.
+    /// Returns the limit for a client that is known by its key only.
     #[inline]
     pub fn limit_for_key(&self, key: &[u8]) -> Option<&PreparedLimit> {
         if self.exempt.is_empty() && self.overrides.is_empty() {

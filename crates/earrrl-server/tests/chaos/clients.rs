@@ -145,6 +145,10 @@ fn pipeline(
         if is_told(&first) {
             return Err(Missed::Told);
         }
+        // The token was exchanged: this command and the rest of the pipeline are refused.
+        if first.starts_with("-NOAUTH") {
+            return Err(Missed::Ended);
+        }
         open.skip_reply(&first);
         chaos.answered.fetch_add(1, Relaxed);
     }

@@ -52,7 +52,8 @@ for line in sys.stdin:
         try:
             answered += ask(client, f"py-{random.randrange(50_000)}")
         except AuthenticationError:
-            # The token was exchanged meanwhile.
+            # The token was exchanged meanwhile: connections that used it are refused.
+            client.connection_pool.disconnect()
             break
         except ResponseError as error:
             if not any(text in str(error) for text in TOLD):

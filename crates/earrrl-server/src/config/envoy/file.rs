@@ -38,27 +38,27 @@ pub struct DomainConfig {
     pub source: String,
     /// The name that requests give.
     pub domain: String,
-    /// Where the name stands.
+    /// The position of the name.
     pub place: Position,
     /// The first level of the tree.
     pub descriptors: Vec<DescriptorConfig>,
 }
 
-/// How the peer names a level: `key`, or `key_value`.
+/// Returns the peer's name of a level: `key`, or `key_value`.
 pub fn level_name(key: &str, value: &str) -> String {
     if value.is_empty() { key.to_owned() } else { format!("{key}_{value}") }
 }
 
-/// A descriptor: a key with or without a value, what it limits, and what goes on below it.
+/// A descriptor: a key with or without a value, its limit, and the descriptors below it.
 #[derive(Clone, Debug, Default)]
 pub struct DescriptorConfig {
-    /// Where it stands.
+    /// The position of the descriptor.
     pub place: Position,
     /// Its key, not empty.
     pub key: String,
     /// Its value, which may hold wildcards; empty for any value.
     pub value: String,
-    /// What it limits, if anything.
+    /// The limit, if the descriptor has one.
     pub limit: Option<LimitConfig>,
     /// All values that match a wildcard share one counter.
     pub share_threshold: bool,
@@ -66,18 +66,18 @@ pub struct DescriptorConfig {
     pub detailed_metric: bool,
     /// Metrics name the value of this level.
     pub value_to_metric: bool,
-    /// What answers carry as dynamic metadata.
+    /// The dynamic metadata of answers.
     pub metadata: serde_json::Map<String, serde_json::Value>,
     /// The next level.
     pub descriptors: Vec<DescriptorConfig>,
 }
 
-/// What a descriptor limits.
+/// The limit of a descriptor.
 #[derive(Clone, Debug)]
 pub struct LimitConfig {
-    /// How much.
+    /// The amount that it allows.
     pub amount: Amount,
-    /// A limit of ours in place of the amount.
+    /// A limit of one of this server's own kinds, in place of the amount.
     pub limit: Option<Limit>,
     /// The name that other descriptors replace it by.
     pub name: String,
@@ -87,25 +87,25 @@ pub struct LimitConfig {
     pub shadow_mode: bool,
     /// Enforced only when all such limits of a request are over.
     pub quota_mode: bool,
-    /// What happens over the limit.
+    /// The action over the limit.
     pub action: Action,
 }
 
-/// How much a descriptor allows.
+/// The amount that a descriptor allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
     /// Anything; not counted.
     Unlimited,
     /// This many requests in each unit of time.
     PerUnit(u32, Unit),
-    /// What the limit of ours says.
+    /// The amount of a limit of one of this server's own kinds.
     Own,
 }
 
-/// Reads one file's text. What is wrong but harmless, the peer ignores it, goes to `warnings`.
+/// Reads one file's text. Mistakes that the peer ignores are harmless and are added to `warnings`.
 ///
 /// # Errors
-/// Everything that is wrong with it, each with its line and column.
+/// Returns all problems of the file, each with its line and column.
 pub fn parse(
     text: &str,
     source: &str,
@@ -118,7 +118,7 @@ pub fn parse(
     read(&root, source, warnings)
 }
 
-/// What a file's tree means.
+/// Reads the configuration of a domain from a file's tree.
 pub(super) fn read(
     root: &YamlNode,
     source: &str,
@@ -404,7 +404,7 @@ impl LimitReader {
     }
 }
 
-/// The entries of a map whose keys are scalars.
+/// Returns the entries of a map whose keys are scalars.
 fn entries(node: &YamlNode) -> impl Iterator<Item = (&str, &YamlNode)> {
     let entries = match &node.value {
         Value::Map(entries) => entries.as_slice(),

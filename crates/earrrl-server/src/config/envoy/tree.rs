@@ -1,7 +1,7 @@
-//! The descriptors as a tree: what a request's descriptor meets in it.
+//! The tree of descriptors, and the search for the limit of a request's descriptor.
 //!
 //! A level is looked up by key, then by value: first the exact one, then wildcards in the order of
-//! the file, then the key alone. There is no way back: what matched first is followed.
+//! the file, then the key alone. The search does not backtrack: it follows the first match.
 
 use foldhash::HashMap;
 use smallvec::SmallVec;
@@ -26,7 +26,7 @@ pub struct Tree {
 /// A limit and the way that leads to it.
 #[derive(Clone, Debug)]
 pub struct TreeLimit {
-    /// Where it is written.
+    /// The file that contains the limit.
     pub source: String,
     /// The place in that file.
     pub place: Position,
@@ -34,11 +34,11 @@ pub struct TreeLimit {
     pub domain: String,
     /// Keys and values from the first level to its own.
     pub path: Vec<PathPart>,
-    /// What it limits.
+    /// The limit itself.
     pub config: LimitConfig,
     /// Metrics name the values of requests.
     pub detailed_metric: bool,
-    /// What answers carry as dynamic metadata.
+    /// The dynamic metadata of answers.
     pub metadata: serde_json::Map<String, serde_json::Value>,
 }
 
@@ -56,25 +56,25 @@ pub struct PathPart {
 }
 
 impl PathPart {
-    /// Whether each value counts for itself.
+    /// Returns true if each value has a counter of its own.
     pub fn is_open(&self) -> bool {
         !self.share && (self.value.is_empty() || self.value.contains('*'))
     }
 }
 
 impl TreeLimit {
-    /// Whether values of requests name its metrics.
+    /// Returns true if the names of the limit's metrics contain values of requests.
     pub fn is_named_by_requests(&self) -> bool {
         let names = |part: &PathPart| self.detailed_metric || part.value_to_metric;
         self.path.iter().any(|part| part.is_open() && names(part))
     }
 
-    /// What the peer's metrics call it: the domain, then each level.
+    /// Returns the name of the limit in the peer's metrics: the domain, then each level.
     pub fn metric_key(&self) -> Vec<String> {
         self.metric_key_of(self.path.iter().map(|part| ("", part.value.as_str())))
     }
 
-    /// As [`TreeLimit::metric_key`], for a request with these entries.
+    /// Returns the [`TreeLimit::metric_key`] for a request with these entries.
     pub fn metric_key_of<'a>(
         &self,
         entries: impl Iterator<Item = (&'a str, &'a str)>,
@@ -91,7 +91,7 @@ impl TreeLimit {
 #[derive(Debug, Default)]
 struct Level(HashMap<Box<str>, Branch>);
 
-/// What a level has under one key.
+/// The nodes that a level has under one key.
 #[derive(Debug, Default)]
 struct Branch {
     exact: HashMap<Box<str>, Node>,
@@ -109,18 +109,18 @@ struct Node {
 /// The way that a request's descriptor took.
 #[derive(Debug)]
 pub struct Walk<'t> {
-    /// Whether the domain is known.
+    /// True if the domain is known.
     pub domain: bool,
-    /// What each entry matched, up to the first that matched nothing.
+    /// The match of each entry, up to the first entry that matched nothing.
     pub steps: SmallVec<[WalkStep<'t>; 4]>,
     /// The limit, by its index, if the last entry met one.
     pub limit: Option<usize>,
 }
 
-/// What one entry matched.
+/// The match of one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WalkStep<'t> {
-    /// Which way.
+    /// The way in which the entry matched.
     pub matched: Matched<'t>,
     /// All values that match share one counter.
     pub share: bool,
@@ -162,30 +162,30 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Every limit, in the order of the files.
+    /// Returns every limit, in the order of the files.
     pub fn limits(&self) -> &[TreeLimit] {
         &self.limits
     }
 
-    /// Whether there is no domain.
+    /// Returns true if there are no domains.
     pub fn is_empty(&self) -> bool {
         self.domains.is_empty()
     }
 
-    /// How many domains there are.
+    /// Returns the number of domains.
     pub fn domains(&self) -> usize {
         self.domains.len()
     }
 
-    /// Whether there is a domain of this name.
+    /// Returns true if there is a domain of this name.
     pub fn has_domain(&self, domain: &str) -> bool {
         self.domains.contains_key(domain)
     }
 
-    /// Whether every limit can be had with this algorithm.
+    /// Checks that every limit is possible with this algorithm.
     ///
     /// # Errors
-    /// The first that can't.
+    /// Returns the error of the first limit that is not.
     pub fn check(&self, algorithm: EnvoyAlgorithm) -> Result<(), ConfigError> {
         for limit in &self.limits {
             if let Err(error) = limit.config.rule(algorithm) {
@@ -299,7 +299,7 @@ impl Level {
     }
 }
 
-/// How the peer names a descriptor: `domain.key1_value1.key2`.
+/// Returns the peer's name of a descriptor: `domain.key1_value1.key2`.
 fn composite_name(domain: &str, path: &[PathPart]) -> String {
     let levels = path.iter().map(|part| level_name(&part.key, &part.value));
     levels.fold(domain.to_owned(), |name, level| name + "." + &level)

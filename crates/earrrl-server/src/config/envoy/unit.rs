@@ -33,32 +33,32 @@ const UNITS: [(Unit, &str, i32, u64); 7] = [
 ];
 
 impl Unit {
-    /// The unit of this name, in whatever case.
+    /// Returns the unit of this name, in whatever case.
     pub fn parse(name: &str) -> Option<Self> {
         UNITS.iter().find(|unit| unit.1.eq_ignore_ascii_case(name)).map(|unit| unit.0)
     }
 
-    /// The unit of this number on the wire.
+    /// Returns the unit of this number on the wire.
     pub fn from_number(number: i32) -> Option<Self> {
         UNITS.iter().find(|unit| unit.2 == number).map(|unit| unit.0)
     }
 
-    /// The unit that takes this many seconds.
+    /// Returns the unit that takes this many seconds.
     pub fn from_secs(secs: u64) -> Option<Self> {
         UNITS.iter().find(|unit| unit.3 == secs).map(|unit| unit.0)
     }
 
-    /// Its name.
+    /// Returns the name of the unit.
     pub fn name(self) -> &'static str {
         UNITS[self as usize].1
     }
 
-    /// Its number in an answer.
+    /// Returns the number of the unit in an answer.
     pub fn number(self) -> i32 {
         UNITS[self as usize].2
     }
 
-    /// How long it is.
+    /// Returns the length of the unit.
     pub fn duration(self) -> Duration {
         Duration::from_secs(UNITS[self as usize].3)
     }

@@ -8,18 +8,19 @@ pub struct Wildcard {
 }
 
 impl Wildcard {
-    /// The wildcard of a text, if there is a `*` in it.
+    /// Returns the wildcard of a text, if there is a `*` in it.
     pub fn new(text: &str) -> Option<Self> {
         let pieces = text.contains('*').then(|| text.split('*').map(Into::into).collect())?;
         Some(Self { text: text.into(), pieces })
     }
 
-    /// As it was written.
+    /// Returns the wildcard as it was written.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether `value` begins and ends as this does, with the pieces between them in order.
+    /// Returns true if `value` begins with the first piece, ends with the last, and contains the
+    /// other pieces between them in order.
     pub fn matches(&self, value: &str) -> bool {
         let [first, middle @ .., last] = &*self.pieces else { return false };
         let rest = value.strip_prefix(&**first).and_then(|rest| rest.strip_suffix(&**last));

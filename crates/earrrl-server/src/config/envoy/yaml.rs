@@ -1,6 +1,7 @@
 //! YAML as a tree in which every node knows its place.
 //!
-//! Depth, number of nodes and size are bounded, and what an alias stands for counts each time.
+//! Depth, number of nodes and size are bounded, and the nodes of an alias count each time it is
+//! used.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,7 @@ const MAX_DEPTH: usize = 64;
 /// Most nodes of a document.
 const MAX_NODES: usize = 500_000;
 
-/// Where something is in its file: from 1, the column in characters.
+/// A position in a file. Lines and columns are counted from 1, columns in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// The line.
@@ -42,7 +43,7 @@ pub(super) enum Value {
 impl Position {
     pub(super) fn problem(self, message: impl Into<String>) -> Problem {
         let Self { line, column } = self;
-        // Of what no file holds there is no place.
+        // A problem of a node that is in no file has no position.
         let known = line > 0;
         Problem {
             line: known.then_some(line),
@@ -59,7 +60,7 @@ impl From<Marker> for Position {
 }
 
 impl YamlNode {
-    /// The text of a scalar.
+    /// Returns the text of a scalar.
     pub(super) fn scalar(&self) -> Option<&str> {
         match &self.value {
             Value::Plain(text) | Value::Text(text) => Some(text),
@@ -67,7 +68,7 @@ impl YamlNode {
         }
     }
 
-    /// Whether nothing is written here.
+    /// Returns true if the node is a null.
     pub(super) fn is_null(&self) -> bool {
         matches!(&self.value, Value::Plain(text) if is_null(text))
     }
@@ -86,7 +87,7 @@ impl YamlNode {
         }
     }
 
-    /// How many nodes this is, and how deep they are nested.
+    /// Returns the number of nodes, and the depth to which they are nested.
     fn size(&self) -> (usize, usize) {
         let inner: &mut dyn Iterator<Item = &Self> = match &self.value {
             Value::Plain(_) | Value::Text(_) => return (1, 0),
@@ -114,7 +115,7 @@ fn is_null(text: &str) -> bool {
     matches!(text, "" | "~" | "null" | "Null" | "NULL")
 }
 
-/// Whether a plain scalar is a text, and nothing else.
+/// Returns true if a plain scalar is a text, rather than a null, a boolean or a number.
 pub(super) fn is_text(text: &str) -> bool {
     plain_to_json(text).is_string()
 }
@@ -138,7 +139,7 @@ fn looks_numeric(text: &str) -> bool {
 /// Reads the one document of a text; nothing for a text without any.
 ///
 /// # Errors
-/// Where it is no YAML, has several documents, or is beyond the bounds.
+/// Returns the problem of a text that is not YAML, has several documents, or is beyond the bounds.
 pub(super) fn parse(text: &str) -> Result<Option<YamlNode>, Problem> {
     let mut builder = NodeBuilder::default();
     for event in Parser::new_from_str(text) {
@@ -213,7 +214,8 @@ impl NodeBuilder {
         self.put(open.node, open.anchor)
     }
 
-    /// Counts this many nodes more, so deep below what is open.
+    /// Adds `count` nodes at `depth` below the open ones; fails above the limits on nodes or
+    /// nesting.
     fn fits(&mut self, place: Position, count: usize, depth: usize) -> Result<(), Problem> {
         self.nodes = self.nodes.saturating_add(count);
         if self.nodes > MAX_NODES {

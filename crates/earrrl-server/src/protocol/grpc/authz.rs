@@ -28,7 +28,8 @@ use crate::server::Server;
 use crate::service::{self, raw_text};
 use crate::stream::OF_UNIX;
 
-/// What the application behind Envoy is told; the other headers are for the client.
+/// The header that reports the action to the application behind Envoy; the other headers are for
+/// the client.
 const ACTION: &str = "x-ratelimit-action";
 
 /// Answers a call.
@@ -81,7 +82,7 @@ fn asked(http: &HttpRequest, peer: Option<IpAddr>) -> ProxiedRequest<'_> {
     }
 }
 
-/// The address of the client that is connected with Envoy.
+/// Returns the address of the client that is connected with Envoy.
 fn address(source: &Peer) -> Option<IpAddr> {
     match source.address.as_ref()?.address.as_ref()? {
         AddressKind::Socket(address) => address.address.parse().ok(),

@@ -1,4 +1,4 @@
-//! One unary call: who may make it, its deadline, its decision.
+//! One unary call: its access check, its deadline, its decision.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -23,9 +23,9 @@ use crate::server::Server;
 use crate::service::error::AskError;
 use earrrl::Mode;
 
-/// How long a client with a wrong token waits for its answer.
+/// The delay of the answer to a wrong token.
 const WRONG_TOKEN: Duration = Duration::from_secs(1);
-/// Longest time that a call may name.
+/// The longest timeout that a call may set.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// A call for a decision on descriptors.
@@ -69,12 +69,12 @@ impl RateLimitCall {
         Some(answer)
     }
 
-    /// What comes of its message is held from here on.
+    /// Counts the bytes of the call's message as held from now on.
     pub(super) fn hold(&mut self, all: &Arc<HeldBytes>) {
         self.message.hold(all);
     }
 
-    /// The answer.
+    /// Returns the answer to the call.
     pub(super) async fn answer(mut self, server: &Server) -> Reply {
         let answer = match self.read(server).await {
             Ok(message) => self.decide(server, message).await,
@@ -128,7 +128,8 @@ pub(super) async fn message<M: prost::Message + Default>(
     decode(read(server, &mut message).await?, fields)
 }
 
-/// Refuses what brings no token, and slowly what brings a wrong one: so nobody tries many.
+/// Refuses calls without a token, and after a delay those with a wrong one, so that clients cannot
+/// try many.
 async fn admit(access: Result<Access, TokenRefused>, message: &mut Incoming) -> Result<(), Status> {
     let Err(refused) = access else { return Ok(()) };
     message.close();

@@ -24,7 +24,7 @@ pub(super) struct Incoming {
     body: Option<RecvStream>,
     whole: Bytes,
     parts: Vec<u8>,
-    /// What it holds, where it is waited for.
+    /// The account of the bytes that it holds, once it has to be waited for.
     share: Option<HeldShare>,
 }
 
@@ -33,12 +33,12 @@ impl Incoming {
         Self { body: Some(body), whole: Bytes::new(), parts: Vec::new(), share: None }
     }
 
-    /// From here on it counts as held.
+    /// Counts the message's bytes as held from now on.
     pub(super) fn hold(&mut self, all: &Arc<HeldBytes>) {
         self.share = Some(HeldShare::new(all));
     }
 
-    /// It is read no further, and what has come is forgotten.
+    /// Stops reading the message, and drops the bytes that have arrived.
     pub(super) fn close(&mut self) {
         self.body = None;
     }
@@ -48,7 +48,7 @@ impl Incoming {
         self.share.as_mut().is_none_or(|share| share.set(bytes))
     }
 
-    /// The message, without its prefix, once it is there.
+    /// Returns the message, without its prefix, once it has arrived.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Bytes, Status>> {
         while self.is_held() {
             let Some(data) = ready!(self.poll_data(context)) else {
@@ -66,7 +66,7 @@ impl Incoming {
         Poll::Ready(Err(Status::unavailable(OVERLOADED)))
     }
 
-    /// All that has come.
+    /// Returns all bytes that have arrived.
     fn bytes(&mut self) -> Bytes {
         let parts = std::mem::take(&mut self.parts);
         if parts.is_empty() { std::mem::take(&mut self.whole) } else { parts.into() }

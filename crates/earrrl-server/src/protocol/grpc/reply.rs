@@ -1,4 +1,4 @@
-//! Answers: one message in one frame and the trailers, or what went wrong in the headers.
+//! Answers: one message in one frame and the trailers, or an error in the headers.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::protocol::http2::exchange;
 use crate::protocol::http2::held::{HeldBytes, HeldShare};
 use crate::server::Server;
 
-/// The answer to a unary call: a message with its prefix, or what went wrong.
+/// The answer to a unary call: a message with its prefix, or an error.
 pub(super) type Reply = Result<Bytes, Status>;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -43,7 +43,8 @@ pub(super) fn refuse(server: &Server, status: Status, mut respond: SendResponse<
     let _ = respond.send_response(response, true);
 }
 
-/// Counts an answer. A call that fails says so in its headers; one that succeeds, behind its message.
+/// Counts an answer. A failed call has its status in the headers; a successful one, after its
+/// message.
 pub(super) fn count(server: &Server, headers: Option<&HeaderMap>) {
     let code = headers.and_then(|headers| headers.get(GRPC_STATUS));
     server.service.metrics.count_status(200);

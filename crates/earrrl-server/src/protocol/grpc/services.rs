@@ -1,4 +1,4 @@
-//! Which service answers which path.
+//! The gRPC services, and the paths that they answer.
 
 use axum::Router;
 use axum::http::{Method, Request};
@@ -8,7 +8,7 @@ use tonic_health::server::HealthReporter;
 
 use earrrl::Mode;
 
-/// The names under which health is told, beside the empty one for all.
+/// The services whose health is reported, besides the empty name for the whole server.
 const NAMES: [&str; 3] = [
     "ratelimit",
     "envoy.service.ratelimit.v3.RateLimitService",
@@ -41,12 +41,12 @@ pub fn services() -> Services {
 }
 
 impl Services {
-    /// From here on health says that the server serves.
+    /// Makes the health service report from now on that the server serves.
     pub async fn announce_start(&self) {
         self.announce(ServingStatus::Serving).await;
     }
 
-    /// From here on health says that the server is going.
+    /// Makes the health service report from now on that the server is stopping.
     pub async fn announce_stop(&self) {
         self.announce(ServingStatus::NotServing).await;
     }
@@ -57,24 +57,24 @@ impl Services {
         }
     }
 
-    /// Those of tonic's.
+    /// Returns the router of tonic's services.
     pub(super) fn others(&self) -> Router {
         self.others.clone()
     }
 }
 
-/// What a request asks for.
+/// The kind of call that a request makes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CallKind {
     /// A decision on descriptors.
     RateLimit(Mode),
     /// `ext_authz`.
     Authorization,
-    /// A service of tonic's, or nothing that is known.
+    /// A call to one of tonic's services, or to an unknown path.
     Other,
 }
 
-/// What a request asks for, by its path.
+/// Returns the kind of call that a request makes, by its method and path.
 pub(super) fn kind_of<B>(request: &Request<B>) -> CallKind {
     if request.method() != Method::POST {
         return CallKind::Other;

@@ -113,7 +113,7 @@ fn write_problem(answer: &Answer<'_>, status: StatusCode, body: &mut Vec<u8>) {
     body.push(b',');
 }
 
-/// The names of the rules that were over their limit.
+/// Returns the names of the rules that were over their limit.
 fn over<'a>(answer: &'a Answer<'_>) -> impl Iterator<Item = &'a str> {
     let over = answer.decision.as_ref().map_or(Places::NONE, |decision| decision.over);
     let places = answer.charged.iter().enumerate();
@@ -167,7 +167,8 @@ fn write_verdict(answer: &Answer<'_>, decision: &Decision, body: &mut Vec<u8>) {
     write_double(decision.limit, body);
 }
 
-/// Of several charges: which one the figures are of, and which were over their limit.
+/// Writes, for a request with several charges, the one that the figures belong to and those that
+/// were over their limit.
 fn write_places(answer: &Answer<'_>, decision: &Decision, body: &mut Vec<u8>) {
     body.extend_from_slice(b",\"charge\":");
     body.extend_from_slice(itoa::Buffer::new().format(decision.rule).as_bytes());

@@ -20,7 +20,7 @@ use crate::service::key::{Key, join};
 /// Most checks in a batch.
 pub(super) const MAX_BATCH: usize = 1000;
 
-/// What is asked: a rule and key, several, or every rule that matches.
+/// The body of a check: one rule and key, several of them, or attributes for all rules that match.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Check<'a> {
@@ -52,7 +52,7 @@ pub(super) struct ChargeBody<'a> {
     pub(super) cost: Option<&'a RawValue>,
 }
 
-/// What is taken back.
+/// The body of a refund.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Refund<'a> {
@@ -76,7 +76,7 @@ pub(super) struct BatchBody<'a> {
     pub(super) checks: Vec<JsonObject<Check<'a>>>,
 }
 
-/// What a check asks for, once it is known to ask for one thing.
+/// The decision that a check asks for, once its body is known to ask for exactly one.
 #[derive(Debug)]
 pub(super) enum WantedDecision<'a> {
     One(NamedCharge<'a>),
@@ -109,7 +109,7 @@ impl KeyBytes<'_> {
 }
 
 impl<'a> Check<'a> {
-    /// What is asked.
+    /// Returns the decision that the check asks for.
     pub(super) fn wanted(self) -> Result<WantedDecision<'a>, AskError> {
         match (self.rule, self.rules, self.attributes) {
             (Some(rule), None, None) => {
@@ -159,13 +159,13 @@ impl<'a> ChargeBody<'a> {
 }
 
 impl<'a> Refund<'a> {
-    /// What was charged.
+    /// Returns the charge that is to be refunded.
     pub(super) fn named(self) -> Result<NamedCharge<'a>, AskError> {
         let Self { rule, key, key_b64, cost, .. } = self;
         ChargeBody { rule, key, key_b64, cost }.named()
     }
 
-    /// When it was charged.
+    /// Returns the time of the charge, if the refund names it.
     pub(super) fn charged_at(&self) -> Result<Option<Nanos>, AskError> {
         let Some(t0) = self.t0 else { return Ok(None) };
         // A cost's decimals are exact to 1e-9, just as nanoseconds are.
@@ -175,7 +175,7 @@ impl<'a> Refund<'a> {
     }
 }
 
-/// The error of a body that is not what was expected, on one line.
+/// Returns the error of a body that is not what was expected, on one line.
 pub(super) fn shown(error: &serde_json::Error) -> String {
     error.to_string().escape_debug().to_string()
 }

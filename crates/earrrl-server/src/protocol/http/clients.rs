@@ -17,7 +17,7 @@ use crate::service::error::AskError;
 use crate::service::rules::ActiveRule;
 use earrrl::Mode;
 
-/// `GET /v1/clients/{rule}/{key}`: what a request would be answered now. Nothing is stored.
+/// `GET /v1/clients/{rule}/{key}`: the answer that a request would get now. Nothing is stored.
 pub(super) async fn explain(
     State(server): Shared,
     headers: HeaderMap,
@@ -46,7 +46,7 @@ pub(super) async fn reset(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The rule and the key of a path. The key is any bytes, so it is not taken for UTF-8.
+/// Returns the rule and the key of a path. The key is any bytes, so it is not taken for UTF-8.
 fn client(uri: &Uri) -> Result<(&str, Vec<u8>), Problem> {
     let rest = uri.path().strip_prefix("/v1/clients/").and_then(|rest| rest.split_once('/'));
     match rest {
@@ -63,7 +63,7 @@ pub(super) async fn rules(server: Shared, headers: HeaderMap) -> Result<Response
     Ok(Json(json!({ "rules": list })).into_response())
 }
 
-/// A rule, as it is listed.
+/// Returns the JSON of a rule in lists.
 fn describe(rule: &ActiveRule) -> Value {
     let part = |part: &KeyPart| match part {
         KeyPart::Attribute(name) => name.clone(),

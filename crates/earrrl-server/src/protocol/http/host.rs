@@ -1,5 +1,5 @@
-//! The `Host` of a request: there must be one, and where nobody has to show a token, a name of this
-//! machine's own.
+//! The `Host` of a request. Each request must have one; if the server requires no token, it must be
+//! a name of this machine.
 //!
 //! A web page can have a browser ask a name of its own that leads to this machine (DNS rebinding), and
 //! so send what it likes to a server that trusts whoever reaches it. The browser tells that name.
@@ -12,12 +12,12 @@ use axum::http::{HeaderValue, Request, StatusCode, Version, header};
 use super::problem::Problem;
 use crate::server::Server;
 
-/// Whether the request may go on.
+/// Checks that the request names one host, and one that this server accepts.
 pub(super) fn check<B>(server: &Server, request: &Request<B>) -> Result<(), Problem> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let (host, more) = (hosts.next(), hosts.next());
     let host = host.map(HeaderValue::as_bytes);
-    // HTTP/2 tells it beside the headers, and so does a target that is a whole URI.
+    // HTTP/2 sends the host apart from the headers, and so does a target that is a whole URI.
     let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
     let contradict = authority.is_some_and(|own| host.is_some_and(|host| host != own));
     let host = host.or(authority);
@@ -34,14 +34,14 @@ pub(super) fn check<B>(server: &Server, request: &Request<B>) -> Result<(), Prob
     Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, detail))
 }
 
-/// Returns true for what monitors may ask by any name of this machine: it changes nothing, and reveals
-/// no client.
+/// Returns true for paths that monitors may request under any host name, since they change nothing
+/// and reveal no client.
 fn is_open(path: &str) -> bool {
     matches!(path, "/healthz" | "/readyz" | "/metrics" | "/healthcheck")
 }
 
 fn is_loopback(host: &str) -> bool {
-    // What nearly all say is read without an allocation.
+    // The most common names are compared without an allocation.
     if is_localhost(host) {
         return true;
     }

@@ -51,7 +51,7 @@ enum Expected {
     Nothing,
 }
 
-/// Why a head is refused.
+/// The reason why a request's head is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BadHead {
     /// A line ends in LF alone.
@@ -202,7 +202,8 @@ mod tests {
                            2;x=y\r\n\n\n\r\nA\r\n\n\n\n\n\n\n\n\n\n\n\r\n0\r\nT: a\r\n\r\n";
     const GET: &str = "\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-    /// Whatever pieces it comes in.
+    /// Reads a head, and checks that the result is the same if it arrives in pieces of any length
+    /// below 8.
     fn follows(text: &str) -> Result<(), BadHead> {
         let whole = Lines::default().follow(&mut text.as_bytes().to_vec());
         for length in 1..8 {

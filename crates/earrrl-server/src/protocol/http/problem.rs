@@ -33,7 +33,7 @@ impl Problem {
         Self { status, detail: detail.into() }
     }
 
-    /// As an object in a list of answers.
+    /// Returns the problem as an object in a list of answers.
     pub(in crate::protocol) fn to_json(&self) -> serde_json::Value {
         serde_json::to_value(self.details()).unwrap_or_default()
     }

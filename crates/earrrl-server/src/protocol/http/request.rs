@@ -1,5 +1,5 @@
-//! What every route asks of a request: a token that is good for it, a body that is JSON and no longer
-//! than may be.
+//! The checks that every route makes: a token with the access that is needed, and a JSON body of a
+//! bounded length.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ pub(super) async fn read(
     Ok(body)
 }
 
-/// Whether the request's token is good for it.
+/// Checks that the request's token grants the access that is needed.
 pub(super) fn authorize(
     server: &Server,
     headers: &HeaderMap,

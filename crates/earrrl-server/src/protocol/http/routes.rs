@@ -12,7 +12,7 @@ use crate::server::Server;
 
 const JSON: &str = "application/json";
 
-/// All routes but `/v1/authz`. Metrics are elsewhere where they have a listener of their own.
+/// Returns all routes but `/v1/authz`. Metrics are left out if they have a listener of their own.
 pub fn router(server: Arc<Server>) -> Router {
     let document = openapi::document(&server);
     let routes = match server.config.admin {
@@ -45,7 +45,8 @@ pub fn admin_router(server: Arc<Server>) -> Router {
         .with_state(server)
 }
 
-/// For a connection that found all places taken but those kept for health and metrics.
+/// Returns the routes for a connection that found all places taken except those reserved for health
+/// and metrics.
 pub fn reserved_router(server: Arc<Server>) -> Router {
     let full = "as many are connected as may be; come back in a second";
     admin_router(server).fallback(async move || {

@@ -54,30 +54,30 @@ const READER: usize = 8 * 1024;
 /// Bytes of a request beside that, and of its answer, for which there is always room.
 const SMALL: usize = 2 * 1024;
 
-/// How late the answer to a wrong token is, once a client has sent several.
+/// The delay of the answer to a wrong token, once a client has sent several.
 const GUESSING: Duration = Duration::from_secs(1);
 
-/// How long a connection is silent before it counts as idle to a server that is stopping: what has
-/// arrived is noticed by then.
+/// The silence after which a stopping server counts a connection as idle. Bytes that have arrived
+/// are noticed within this time.
 const SILENCE: Duration = Duration::from_millis(50);
 
-/// Why a connection ended.
+/// The reason why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HttpEnded {
     /// The client or the server was done with it.
     Done,
     /// Its deadline has passed.
     Overdue,
-    /// The connection was refused what it asked for next.
+    /// The next request of the connection was refused.
     Refused(HttpRefusal),
 }
 
-/// Why a connection is read no further.
+/// The reason why the server stopped reading from a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HttpRefusal {
     /// All connections together would hold too much.
     Overloaded,
-    /// The same amid an answer, where nothing can be told.
+    /// The same in the middle of an answer, where no error can be sent.
     Cut,
     /// The head of a request was refused.
     Head(BadHead),
@@ -195,7 +195,7 @@ async fn close(ended: HttpEnded, mut stream: Stream, connection: &Connection, se
     }
 }
 
-/// What hyper itself has answered to what it could not read.
+/// Returns the status of hyper's own answer to a request that it could not parse.
 fn status_of(error: &hyper::Error) -> Option<u16> {
     error.is_parse().then_some(if error.is_parse_too_large() { 431 } else { 400 })
 }
@@ -274,13 +274,13 @@ trait RequestBody: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static {}
 
 impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static> RequestBody for B {}
 
-/// What answers the requests of a connection.
+/// The router for the requests of a connection, with the data that it needs.
 #[derive(Clone)]
 struct Routes {
     server: Arc<Server>,
     router: Router,
     peer: Option<IpAddr>,
-    /// Whether proxies may ask here.
+    /// True if proxies may send their questions (`/v1/authz`) over this connection.
     asks: bool,
 }
 
@@ -325,7 +325,7 @@ async fn answer<B: RequestBody>(
     Ok(response)
 }
 
-/// What was waited for, or why it is no longer.
+/// Returns the result of `served`, or the reason to stop waiting for it.
 fn poll_served<F: Future + Unpin>(
     served: &mut F,
     connection: &Connection,
@@ -355,10 +355,10 @@ struct Watched {
     received: usize,
     /// Bytes of answers that the client is slow to fetch.
     answer: usize,
-    /// Whether an answer is encrypted that the client has not fetched.
+    /// True while there is an encrypted answer that the client has not fetched.
     flushing: bool,
     lines: Lines,
-    /// Why nothing more is read; something else is said then than hyper would.
+    /// The reason why reading stopped, which replaces hyper's own error.
     refused: Option<HttpRefusal>,
 }
 
@@ -382,7 +382,8 @@ impl Watched {
         if self.holds() { Ok(()) } else { Err(self.refuse(HttpRefusal::Cut)) }
     }
 
-    /// What is as small as a question about the server's health has room always.
+    /// Returns true if the connection may hold its bytes. Requests as small as a health check are
+    /// always admitted.
     fn holds(&self) -> bool {
         let bytes = READER + 2 * self.received + self.answer;
         self.connection.hold(bytes) || bytes <= READER + SMALL
@@ -450,7 +451,7 @@ impl AsyncWrite for Watched {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Why it was refused is said yet.
+        // The reason for the refusal is still sent.
         if self.refused.is_some() {
             return Poll::Ready(Ok(()));
         }

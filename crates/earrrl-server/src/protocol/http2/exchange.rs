@@ -17,9 +17,9 @@ use super::date;
 use super::held::{self, HeldShare};
 use crate::server::Server;
 
-/// Why an answer was not sent to its end.
+/// The reason why an answer was not sent completely.
 enum Unsent {
-    /// The client has gone or taken its request back, or the service has failed.
+    /// The client has disconnected or cancelled its request, or the service has failed.
     Broken,
     /// All connections together would hold too much.
     Heavy,

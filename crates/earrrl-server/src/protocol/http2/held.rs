@@ -24,7 +24,7 @@ pub(in crate::protocol) struct HeldBytes {
     waiting: AtomicUsize,
     /// Bytes of answers that were written since the socket last took all of them.
     unsent: AtomicUsize,
-    /// The most requests that were under way at once.
+    /// The most requests that were in flight at once.
     places: AtomicUsize,
     /// True if a request was refused for want of memory.
     refused: AtomicBool,
@@ -52,7 +52,7 @@ impl HeldBytes {
         })
     }
 
-    /// The connection whose memory this is.
+    /// Returns the connection that accounts for these bytes.
     pub(in crate::protocol) fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }

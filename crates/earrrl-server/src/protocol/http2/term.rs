@@ -1,4 +1,4 @@
-//! How long an HTTP/2 connection is served: to its deadline, its maximal age, or the server's end.
+//! The end of an HTTP/2 connection's service: its deadline, its maximum age, or the server's stop.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(super) struct Term<'s> {
 pub(super) enum Turn {
     /// Serve on.
     GoOn,
-    /// Send GOAWAY; requests under way are answered.
+    /// Send GOAWAY; requests in flight are answered.
     Farewell,
     /// Close.
     Close,

@@ -12,19 +12,19 @@ use super::gather::Then;
 use super::question::Questions;
 use super::reply::Writer;
 
-/// Why a batch of requests ended.
+/// The reason why a batch of requests ended.
 enum Ended {
     /// There is no whole request left.
     Starved,
     /// The connection is to be closed.
     Closing,
-    /// Its answers have to be written first.
+    /// The answers have to be written first.
     Full,
 }
 
 impl Client {
-    /// Answers every whole request of the input. The bytes consumed, or `None` when the connection
-    /// is to be closed after the answers given.
+    /// Answers every whole request of the input. Returns the number of bytes consumed, or `None` if
+    /// the connection is to be closed after these answers.
     pub(super) async fn answer(
         &mut self,
         mut buffers: Buffers,

@@ -15,7 +15,7 @@ pub(super) const OUTPUT_HIGH_WATER: usize = 64 * 1024;
 /// Sets that a thread keeps for later.
 const SPARE: usize = 4;
 
-/// What a connection reads into and writes from.
+/// The buffers that a connection reads into and writes from.
 #[derive(Debug)]
 pub(super) struct Buffers {
     /// Bytes that were read; no longer than its capacity.

@@ -57,7 +57,7 @@ impl Client {
                 Poll::Ready(Err(error))
             }
             Poll::Pending => {
-                // Whoever asks nothing at this moment is not waited for.
+                // The server does not wait for a client that has no request in flight.
                 if standing == Standing::Stopping
                     && self.unfinished.is_empty()
                     && !self.stream.has_input()

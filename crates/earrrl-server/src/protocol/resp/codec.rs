@@ -57,7 +57,7 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// Where a word lies, counted from the request's first byte.
+/// The position of a word, counted from the request's first byte.
 #[derive(Clone, Copy, Debug, Default)]
 struct Span {
     start: u32,
@@ -79,12 +79,12 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Bytes the request took; the next one starts there.
+    /// Returns the number of bytes that the request took; the next one starts there.
     pub fn consumed(&self) -> usize {
         self.bytes.len()
     }
 
-    /// As it came.
+    /// Returns the request's bytes as they arrived.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
@@ -95,18 +95,18 @@ impl<'a> Request<'a> {
         self.words.len()
     }
 
-    /// The word at `index`.
+    /// Returns the word at `index`.
     pub fn word(&self, index: usize) -> Option<&'a [u8]> {
         self.words.get(index).and_then(|span| self.bytes.get(span.range()))
     }
 
-    /// All words, in order.
+    /// Returns all words, in order.
     pub fn words(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let bytes = self.bytes;
         self.words.iter().map(move |span| &bytes[span.range()])
     }
 
-    /// What is needed to find it again in the buffer it was decoded from.
+    /// Returns the positions that find the request again in the buffer that it was decoded from.
     pub fn keep(&self) -> Kept {
         Kept {
             length: self.bytes.len(),
@@ -115,7 +115,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether it came as an inline command.
+    /// Returns true if the request was sent as an inline command.
     pub fn is_inline(&self) -> bool {
         self.inline
     }
@@ -136,7 +136,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// As [`Request::consumed`].
+    /// Returns [`Request::consumed`] of the request that was kept.
     pub fn consumed(&self) -> usize {
         self.length
     }
@@ -147,7 +147,7 @@ impl Kept {
     }
 }
 
-/// What the next byte belongs to.
+/// The part of a request that the next byte belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Start,
@@ -223,7 +223,7 @@ impl Decoder {
         Ok(Some(Request { bytes, words: &self.words, inline }))
     }
 
-    /// Whether part of a request was seen, and its end was not.
+    /// Returns true if a request has begun and its end has not arrived.
     pub fn is_partial(&self) -> bool {
         self.phase != Phase::Start
     }

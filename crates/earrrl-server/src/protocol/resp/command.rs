@@ -32,7 +32,7 @@ const COMMANDS: [(&str, i64); 22] = [
     ("select", 2),
 ];
 
-/// Whether there is a command of this name.
+/// Returns true if there is a command of this name.
 pub(super) fn is_known(name: &[u8]) -> bool {
     COMMANDS.iter().any(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes()))
 }
@@ -121,7 +121,7 @@ pub(super) fn auth(
     Ok(())
 }
 
-/// A wrong token leaves what an earlier one opened, as with Redis.
+/// Checks a token. After a wrong one the client keeps the access of an earlier one, as with Redis.
 fn authenticate(session: &mut Session, token: &[u8]) -> Result<(), Refusal> {
     if session.show(token) == Access::Nothing {
         session.failed_logins += 1;
@@ -150,7 +150,7 @@ pub(super) fn select(request: Request<'_>, reply: &mut Writer<'_>) -> Result<(),
     Ok(())
 }
 
-/// What clients say of themselves is accepted and not kept.
+/// Answers `CLIENT`. The names and details that clients send are accepted but not stored.
 pub(super) fn client(
     session: &Session,
     request: Request<'_>,

@@ -151,8 +151,8 @@ pub(super) async fn ask(
     Ok(())
 }
 
-/// `EARRRL.ALLOW rule key [COST c]`: a check that answers no more than three integers: 1 or 0 for
-/// allowed, what remains, and milliseconds to wait, -1 for ever.
+/// `EARRRL.ALLOW rule key [COST c]`: a check whose reply is three integers: 1 or 0 for allowed, the
+/// remaining quota, and the milliseconds to wait, -1 for ever.
 #[inline]
 pub(super) async fn allow(
     session: &Session,
@@ -241,7 +241,7 @@ fn write_matching(answer: &Answer<'_>, reply: &mut Writer<'_>) {
     names.iter().for_each(|name| reply.bulk(name.as_bytes()));
 }
 
-/// The rule of this name, looked for first where the client's last rule was.
+/// Returns the rule of this name, and looks first at the index of the client's last rule.
 #[inline]
 fn remembered<'r>(
     session: &Session,
@@ -409,7 +409,8 @@ fn write_answer(answer: &Answer<'_>, several: bool, reply: &mut Writer<'_>) {
     write_time(decision, reply);
 }
 
-/// When it was charged, as a refund names it: a text, which no client's doubles round.
+/// Writes the time of the charge, which a refund names. It is sent as text, since a client that
+/// parses it as a double would round it.
 #[inline]
 fn write_time(decision: Option<&Decision>, reply: &mut Writer<'_>) {
     reply.raw(b"$2\r\nt0\r\n");

@@ -1,4 +1,4 @@
-//! Which command is which.
+//! The dispatch of requests to the commands that they name.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::transaction::Transaction;
 use super::{command, decide};
 use crate::service::rules::ActiveRules;
 
-/// What follows an answer.
+/// The step after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// The next request.
@@ -23,7 +23,8 @@ pub(super) enum Next {
 }
 
 impl Session {
-    /// What a request asks, if it is to be answered at once.
+    /// Returns the question that a request asks, or `None` for other commands and within a
+    /// transaction.
     #[inline]
     pub(super) fn question(&self, request: Request<'_>) -> Option<Question> {
         if self.transaction.is_some() {

@@ -13,7 +13,7 @@ use crate::service::rules::ActiveRules;
 /// together are not much.
 const MOST: usize = 32;
 
-/// What follows the questions that were gathered.
+/// The input that follows the questions that were gathered.
 pub(super) enum Then {
     /// Possibly more of them.
     More,
@@ -21,12 +21,12 @@ pub(super) enum Then {
     Command(usize, Kept),
     /// There is no whole request left.
     Starved,
-    /// The rest is no request.
+    /// The rest is not a valid request.
     Malformed(Malformed),
 }
 
 impl Client {
-    /// The next questions of the input, and what follows them.
+    /// Gathers the next questions of the input, and returns the kind of input that follows them.
     pub(super) fn gather(
         &mut self,
         input: &[u8],

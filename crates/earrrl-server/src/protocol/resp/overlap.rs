@@ -11,12 +11,13 @@ use super::client::Client;
 use super::question::Questions;
 use crate::service::rules::ActiveRules;
 
-/// What one takes while it is under way, in bytes, generously, and how often its own are copied.
+/// An upper estimate of the bytes that a question in flight takes, besides `COPIES` copies of the
+/// request itself.
 const TAKES: usize = 2048;
 const COPIES: usize = 4;
 
 impl Client {
-    /// Answers the questions. `false` where memory is short even for one of them.
+    /// Answers the questions. Returns `false` if memory is short even for one of them.
     pub(super) async fn answer_together(
         &mut self,
         input: &[u8],
@@ -43,8 +44,8 @@ impl Client {
         true
     }
 
-    /// How many of the questions may be under way together: one at least, or `None` where memory is
-    /// short even for that.
+    /// Returns the number of questions that may be in flight together: all of them or one, or
+    /// `None` if memory is short even for one.
     fn room(&self, held: usize, questions: &Questions) -> Option<usize> {
         let takes = questions.iter().map(|(_, kept, ..)| TAKES + COPIES * kept.consumed());
         if self.connection.hold(held + takes.clone().sum::<usize>()) {

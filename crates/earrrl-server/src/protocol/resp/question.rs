@@ -1,11 +1,11 @@
-//! Commands that ask, and change nothing but what they ask about.
+//! Commands that ask for a decision, and change nothing but the state that it is about.
 
 use earrrl::Mode;
 use earrrl::table::KeyHash;
 
 use super::codec::Kept;
 
-/// What a command asks.
+/// A command that asks for a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Question {
     /// `CL.THROTTLE`.
@@ -17,7 +17,7 @@ pub(super) enum Question {
 }
 
 impl Question {
-    /// The question of a command of this name, if it asks.
+    /// Returns the question of a command of this name, if it asks for a decision.
     #[inline]
     pub(super) fn of(name: &[u8]) -> Option<Self> {
         let mut upper = [0; 13];

@@ -1,26 +1,26 @@
-//! Why a command is not carried out, and how a client is told.
+//! The reasons to refuse a command, and the replies that report them.
 
-/// Why a command is not carried out.
+/// The reason why a command is not carried out.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// Something is wrong with it.
+    /// The command is invalid, for this reason.
     Error(String),
-    /// It has too few words or too many.
+    /// The command has too few or too many words.
     WordCount,
-    /// No token was shown.
+    /// The client has sent no token.
     Unauthenticated,
-    /// The token shown is not good for it.
+    /// The client's token does not allow the command.
     Forbidden,
-    /// The token is none of this server's.
+    /// The token is not one of this server's.
     WrongToken,
-    /// A version of the protocol that is not spoken.
+    /// The version of the protocol is not supported.
     Version,
     /// One of the commands since `MULTI` was refused.
     Aborted,
 }
 
 impl Refusal {
-    /// The error's code, which clients know, and its text.
+    /// Returns the error's code, which clients know, and its text.
     pub(super) fn shown(&self) -> (&'static str, &str) {
         match self {
             Self::Error(text) => ("ERR", text),

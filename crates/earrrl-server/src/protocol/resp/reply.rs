@@ -59,13 +59,13 @@ impl<'a> Writer<'a> {
         self.header(b':', value);
     }
 
-    /// The head of an array of `len` elements.
+    /// Writes the head of an array of `len` elements.
     #[inline]
     pub fn array(&mut self, len: usize) {
         self.header(b'*', len as i64);
     }
 
-    /// The head of `pairs` keys and values: a map, or in RESP2 a flat array.
+    /// Writes the head of `pairs` keys and values: a map, or in RESP2 a flat array.
     pub fn map(&mut self, pairs: usize) {
         match self.version {
             Version::V2 => self.array(pairs * 2),
@@ -73,7 +73,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A bulk string of any bytes.
+    /// Writes a bulk string of any bytes.
     pub fn bulk(&mut self, bytes: &[u8]) {
         self.header(b'$', bytes.len() as i64);
         self.out.extend_from_slice(bytes);
@@ -88,7 +88,7 @@ impl<'a> Writer<'a> {
         });
     }
 
-    /// A truth value: in RESP2 the integer 1 or 0.
+    /// Writes a boolean: in RESP2 the integer 1 or 0.
     pub fn boolean(&mut self, value: bool) {
         match self.version {
             Version::V2 => self.integer(i64::from(value)),
@@ -96,7 +96,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A number: a double, or in RESP2 a bulk string. Infinite and NaN become nil.
+    /// Writes a number: a double, or in RESP2 a bulk string. Infinite and NaN become nil.
     pub fn double(&mut self, value: f64) {
         if !value.is_finite() {
             return self.nil();
@@ -111,7 +111,7 @@ impl<'a> Writer<'a> {
         self.number(text.strip_suffix(".0").unwrap_or(text).as_bytes());
     }
 
-    /// A count: an integer, or in RESP2 a bulk string.
+    /// Writes a count: an integer, or in RESP2 a bulk string.
     pub fn count(&mut self, value: u64) {
         match self.version {
             Version::V2 => self.bulk(itoa::Buffer::new().format(value).as_bytes()),
@@ -119,14 +119,14 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A duration as a number of seconds, to the nanosecond.
+    /// Writes a duration as a number of seconds, to the nanosecond.
     #[inline]
     pub fn seconds(&mut self, duration: Duration) {
         let mut text = SecondsText::default();
         self.number(text.format(duration));
     }
 
-    /// What is encoded already.
+    /// Appends bytes that are already encoded.
     #[inline]
     pub fn raw(&mut self, encoded: &[u8]) {
         self.out.extend_from_slice(encoded);

@@ -11,10 +11,10 @@ use super::session::Session;
 use crate::connections::Connection;
 use crate::stream::Stream;
 
-/// How long a client waits for the answer to the last wrong token that it may show.
+/// The delay of the reply to the last wrong token that a client may send.
 const PENALTY: Duration = Duration::from_secs(1);
 
-/// Serves a connection to its end. What goes wrong with it ends it and concerns nobody else.
+/// Serves a connection to its end. An error ends this connection only.
 pub fn serve(stream: Stream, connection: Connection, session: Session) -> impl Future<Output = ()> {
     let mut client = Client::new(stream, connection, session);
     // Not an `async fn`, which would keep its arguments beside the client.
@@ -75,7 +75,7 @@ impl Client {
         tracing::debug!(%error, "connection ended");
     }
 
-    /// A request that trickles in keeps the deadline it began with.
+    /// Sets the deadline. A request that arrives slowly keeps the deadline with which it began.
     fn set_deadline(&self, still_the_same: bool) {
         match self.decoder.is_partial() {
             true if still_the_same => {}

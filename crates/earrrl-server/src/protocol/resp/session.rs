@@ -1,4 +1,4 @@
-//! What the server remembers of one client.
+//! The state that the server keeps of one client.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -24,16 +24,17 @@ pub struct Session {
     /// The last good token that the client has shown.
     shown: Option<Box<[u8]>>,
     pub(super) id: usize,
-    /// Where its last rule was found: the next one is most likely the same.
+    /// The index of the rule that it named last; the next one is most likely the same.
     pub(super) last_rule: AtomicUsize,
-    /// Wrong tokens that it has shown since the last right one.
+    /// The number of wrong tokens that it has sent since the last right one.
     pub(super) failed_logins: u32,
-    /// What it has sent since `MULTI`.
+    /// The commands that it has sent since `MULTI`.
     pub(super) transaction: Option<Box<Transaction>>,
 }
 
 impl Session {
-    /// A client that has shown no token; `id` tells it from the others that are connected.
+    /// Creates the session of a client that has sent no token; `id` distinguishes the connected
+    /// clients.
     pub fn new(server: Arc<Server>, id: usize) -> Self {
         let tokens = Arc::clone(&server.tokens());
         Self {
@@ -49,8 +50,8 @@ impl Session {
         }
     }
 
-    /// Judges the client's token again if a reload has exchanged the tokens. To be called for each batch
-    /// of requests.
+    /// Checks the client's token again if a reload has replaced the tokens. To be called for each
+    /// batch of requests.
     #[inline]
     pub(super) fn review(&mut self) {
         let present = self.server.tokens();
@@ -61,7 +62,7 @@ impl Session {
         }
     }
 
-    /// Grants what a token opens, which is returned.
+    /// Grants the access of a token, and returns it.
     pub(super) fn show(&mut self, token: &[u8]) -> Access {
         let access = self.tokens.with(token);
         if access > Access::Nothing {
@@ -75,22 +76,23 @@ impl Session {
         (self.access, self.shown) = (self.tokens.without(), None);
     }
 
-    /// The version the client asked for.
+    /// Returns the version the client asked for.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// Whether it has shown so many wrong tokens that it is to go, slowly.
+    /// Returns true if the client has sent so many wrong tokens that its connection is to be
+    /// closed.
     pub(super) fn is_locked_out(&self) -> bool {
         self.failed_logins >= MAX_FAILED_LOGINS
     }
 
-    /// Bytes that are kept between its requests.
+    /// Returns the number of bytes that are kept between its requests.
     pub(super) fn held(&self) -> usize {
         self.transaction.as_ref().map_or(0, |transaction| transaction.held())
     }
 
-    /// Whether the client may do what needs this access.
+    /// Checks that the client has at least this access.
     #[inline]
     pub(super) fn may(&self, needed: Access) -> Result<(), Refusal> {
         match self.access {

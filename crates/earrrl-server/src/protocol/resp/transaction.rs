@@ -43,17 +43,17 @@ impl Transaction {
         self.failed
     }
 
-    /// How many commands there are.
+    /// Returns the number of commands.
     pub(super) fn len(&self) -> usize {
         self.commands
     }
 
-    /// The bytes that it keeps.
+    /// Returns the number of bytes that the transaction keeps.
     pub(super) fn held(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Goes through the commands: the one that begins at `start`, and where the next one does.
+    /// Returns the command that begins at `start`, and the start of the next one.
     pub(super) fn next<'a>(
         &'a self,
         start: usize,

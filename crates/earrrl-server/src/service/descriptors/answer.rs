@@ -1,4 +1,4 @@
-//! What is said of a decision: a status for each descriptor, and one verdict for all.
+//! The answer that reports a decision: a status for each descriptor, and one verdict for all.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::protobuf::ratelimit::{
     Code, DescriptorStatus, RateLimit, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
 
-/// The answer where there is no time to decide.
+/// Returns the answer to a request that there is no time to decide.
 pub(in crate::service) fn undecided(request: &RateLimitRequest, passes: bool) -> RateLimitResponse {
-    // What is given back denies nothing.
+    // A refund denies nothing.
     let denies = |descriptor: &RateLimitDescriptor| !passes && !descriptor.is_negative_hits;
     let status = |descriptor| DescriptorStatus {
         code: code(denies(descriptor)).into(),
@@ -29,7 +29,7 @@ pub(in crate::service) fn undecided(request: &RateLimitRequest, passes: bool) ->
     }
 }
 
-/// The whole answer.
+/// Returns the whole answer.
 pub(super) fn response(
     descriptors: &Descriptors,
     request: &RateLimitRequest,
@@ -81,7 +81,7 @@ fn status_of(share: &AskedLimit<'_>, verdict: &ShareVerdict) -> DescriptorStatus
     }
 }
 
-/// Rounded up: Envoy cuts off what is not whole.
+/// Rounded up, since Envoy cuts off fractions of a second.
 fn whole_seconds(duration: Duration) -> ProtoDuration {
     let seconds = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
     ProtoDuration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }

@@ -1,4 +1,4 @@
-//! What a request's descriptors ask of which limits.
+//! The limits that a request's descriptors match, and the hits on each of them.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -23,10 +23,10 @@ use crate::service::rules::{ActiveRule, ActiveRules};
 /// Most descriptors of a request.
 const MAX_DESCRIPTORS: usize = 64;
 
-/// What one descriptor of a request asks of one limit.
+/// The hits of one descriptor of a request on one limit.
 #[derive(Debug)]
 pub(super) struct AskedLimit<'a> {
-    /// Which descriptor.
+    /// The index of the descriptor in the request.
     pub(super) descriptor: usize,
     pub(super) limit: LimitRef<'a>,
     pub(super) key: Key,
@@ -35,12 +35,12 @@ pub(super) struct AskedLimit<'a> {
     pub(super) place: Option<usize>,
 }
 
-/// What a descriptor costs.
+/// The cost of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hits {
-    /// So much; zero only asks.
+    /// This many hits are charged; zero is a query only.
     Charged(u64),
-    /// So much is given back.
+    /// This many hits are refunded.
     Refunded(u64),
 }
 
@@ -87,7 +87,7 @@ impl AskedLimit<'_> {
         }
     }
 
-    /// The engine's rule, if the engine counts.
+    /// Returns the engine's rule, if the engine counts.
     pub(super) fn counted(&self) -> Option<RuleId> {
         match &self.limit.kind {
             LimitKind::Counted(id, _) => Some(*id),
@@ -95,7 +95,7 @@ impl AskedLimit<'_> {
         }
     }
 
-    /// The counters for metrics.
+    /// Returns the counters for metrics.
     pub(super) fn counts(
         &self,
         descriptors: &Descriptors,
@@ -203,7 +203,7 @@ fn limit_of<'a>(
     }))
 }
 
-/// The server's own rules that say which descriptors they are for.
+/// Returns the server's own rules that declare which descriptors they are for.
 fn rules_of<'a>(
     rules: &'a ActiveRules,
     domain: &str,
@@ -280,7 +280,7 @@ pub(super) fn place(shares: &mut [AskedLimit<'_>]) -> Result<(), AskError> {
     Ok(())
 }
 
-/// The charges of a request, in the order of their places.
+/// Returns the charges of a request, in the order of their places.
 pub(super) fn charges<'s>(shares: &'s [AskedLimit<'_>]) -> SmallVec<[Charge<'s>; 2]> {
     let mut charges: SmallVec<[Charge<'s>; 2]> = SmallVec::new();
     for share in shares {

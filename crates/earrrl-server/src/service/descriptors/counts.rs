@@ -1,4 +1,4 @@
-//! What became of requests, by descriptor: the peer's counters.
+//! Counters of requests by descriptor, as the peer has them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,18 +27,18 @@ pub struct DescriptorCounts {
     pub shadow_mode: Counter,
 }
 
-/// What became of one descriptor of a request.
+/// The result for one descriptor of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Became {
-    /// What it cost.
+    /// The number of hits that it cost.
     pub hits: u64,
-    /// Whether it was over its limit.
+    /// True if it was over its limit.
     pub over: bool,
-    /// Whether the limit is in shadow mode.
+    /// True if the limit is in shadow mode.
     pub shadow: bool,
     /// The limit.
     pub limit: u64,
-    /// What remains of it.
+    /// The part of the limit that remains.
     pub remaining: u64,
 }
 
@@ -46,7 +46,7 @@ impl DescriptorCounts {
     /// Counts one descriptor of a request.
     pub fn count(&self, became: Became) {
         let Became { over, shadow, limit, remaining, .. } = became;
-        // A descriptor may claim so many that the sums would begin anew.
+        // Bounded, since a descriptor may name so many hits that the sums would wrap around.
         let hits = became.hits.min(u32::MAX.into());
         if hits == 0 {
             return;
@@ -80,7 +80,7 @@ pub struct CountsOf {
     pub requests: Counter,
     /// Calls that could not be understood.
     pub service_errors: Counter,
-    /// Calls that what keeps the states could not answer.
+    /// Calls that the engine could not answer.
     pub engine_errors: Counter,
     /// From a call's headers until its answer is ready.
     pub response_time: Histogram,
@@ -97,7 +97,7 @@ impl CountsOf {
         Arc::clone(counts.entry(key).or_default())
     }
 
-    /// The counters under the peer's names.
+    /// Returns the counters under the peer's names.
     pub fn families(&self, metrics: &Metrics) -> Vec<Family> {
         let mut families = self.of_descriptors();
         families.extend(self.of_calls());
@@ -154,7 +154,7 @@ impl CountsOf {
     }
 }
 
-/// The labels as the peer's exporter makes them: the domain and the first two levels.
+/// Returns the labels as the peer's exporter makes them: the domain and the first two levels.
 fn labels(key: &[String]) -> Labels {
     ["domain", "key1", "key2"].into_iter().zip(key.iter().cloned()).collect()
 }

@@ -45,7 +45,8 @@ pub(super) fn add(
 /// RFC 9457, with the type that the draft registers.
 const PROBLEM: &[u8] = br#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429}"#;
 
-/// The status that a client meets first: what is over, else what has least left.
+/// Returns the status that limits a client most: one that is over its limit, or else the one with
+/// the least left.
 fn tightest(statuses: &[DescriptorStatus]) -> Option<&DescriptorStatus> {
     let limited = statuses.iter().filter(|status| status.current_limit.is_some());
     limited.min_by_key(|status| (std::cmp::Reverse(status.code), status.limit_remaining))

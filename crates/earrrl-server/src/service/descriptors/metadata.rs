@@ -44,7 +44,7 @@ pub(super) fn of(
     to_struct(&object)
 }
 
-/// What is there already stays; objects are merged.
+/// Adds the entries of `from` to `into`. Existing values stay; objects are merged.
 fn merge(into: &mut Object, from: &Object) {
     for (key, value) in from {
         match (into.get_mut(key), value) {
@@ -57,7 +57,7 @@ fn merge(into: &mut Object, from: &Object) {
     }
 }
 
-/// JSON as the wire has it.
+/// Converts JSON to its protobuf form.
 fn to_struct(object: &Object) -> Struct {
     let field = |(key, value): (&String, &Json)| (key.clone(), to_value(value));
     Struct { fields: object.iter().map(field).collect() }

@@ -1,7 +1,7 @@
-//! Envoy's rate limit service: a request's descriptors, and what is answered for each.
+//! Envoy's rate limit service: a request's descriptors, and the answer for each.
 //!
-//! Messages are the wire's own types, which are plain data; `asked` tells which limits they meet,
-//! `answer` what is said of the decision.
+//! Messages are the wire's own types, which are plain data; `asked` finds the limits that they
+//! match, `answer` reports the decision.
 
 mod answer;
 mod asked;
@@ -30,7 +30,7 @@ impl Descriptors {
     /// Answers a request. The error of one descriptor counts only where no other one denies.
     ///
     /// # Errors
-    /// [`AskError`].
+    /// Returns an [`AskError`].
     pub async fn answer(
         &self,
         engine: &Engine,
@@ -91,7 +91,7 @@ impl Descriptors {
     }
 }
 
-/// Gives back what descriptors say was charged too much.
+/// Refunds the hits that descriptors ask to have refunded.
 async fn refund(engine: &Engine, shares: &[AskedLimit<'_>]) -> Result<(), AskError> {
     for share in shares {
         if let (Hits::Refunded(hits), Some(rule)) = (share.hits, share.counted()) {
@@ -102,7 +102,7 @@ async fn refund(engine: &Engine, shares: &[AskedLimit<'_>]) -> Result<(), AskErr
     Ok(())
 }
 
-/// Takes back what was charged for a request that is denied because all quotas are over.
+/// Refunds the charges of a request that is denied because all quotas are over.
 async fn give_back(
     engine: &Engine,
     shares: &[AskedLimit<'_>],

@@ -25,9 +25,9 @@ const OVERRIDE_CAPACITY: usize = 10_000;
 /// A configuration's descriptors in force.
 #[derive(Debug)]
 pub struct Descriptors {
-    /// What matches.
+    /// The tree that descriptors are matched against.
     pub tree: Arc<Tree>,
-    /// How requests are answered.
+    /// The settings for answers to requests.
     pub config: EnvoyConfig,
     /// The counters of metrics.
     pub counts: Arc<CountsOf>,
@@ -38,19 +38,19 @@ pub struct Descriptors {
 /// One limit in force.
 #[derive(Debug)]
 pub struct DescriptorLimit {
-    /// What keeps its clients.
+    /// The way in which the limit is decided.
     pub kind: LimitKind,
-    /// What answers say of it.
+    /// The limit as answers report it.
     pub current: Current,
     /// Counted, never enforced.
     pub shadow_mode: bool,
     /// Enforced only when all such limits of a request are over.
     pub quota_mode: bool,
-    /// How often what was said; `None` where requests' own values name the counter.
+    /// The counters of its results; `None` if values of requests name the counters.
     pub counts: Option<Arc<DescriptorCounts>>,
 }
 
-/// How a limit is decided.
+/// The way in which a limit is decided.
 #[derive(Clone, Debug)]
 pub enum LimitKind {
     /// Nothing is counted, everything is allowed.
@@ -61,7 +61,7 @@ pub enum LimitKind {
     Counted(RuleId, Box<Rule>),
 }
 
-/// A limit in the words of an answer.
+/// A limit as answers report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Current {
     /// The limit's name.
@@ -76,7 +76,7 @@ pub struct Current {
 pub struct DescriptorsPlan {
     tree: Arc<Tree>,
     config: EnvoyConfig,
-    /// What is to be prepared for each limit of the tree; nothing for those that nothing is counted of.
+    /// The engine's limit for each limit of the tree; `None` for limits that count nothing.
     wanted: Vec<Option<WantedLimit>>,
 }
 
@@ -87,10 +87,10 @@ struct WantedLimit {
 }
 
 impl DescriptorsPlan {
-    /// What is to be prepared for a configuration, if it has descriptors.
+    /// Plans the limits of a configuration, if it has descriptors.
     ///
     /// # Errors
-    /// As [`DescriptorsPlan::new`].
+    /// Returns the errors of [`DescriptorsPlan::new`].
     pub fn of_config(config: &Config) -> Result<Option<Self>, RuleError> {
         // Rules of the server's own may serve descriptors alone.
         let rules = || config.rules.iter().any(RuleConfig::serves_descriptors);
@@ -102,10 +102,10 @@ impl DescriptorsPlan {
         Self::new(&config.envoy, tree, config.capacity).map(Some)
     }
 
-    /// What is to be prepared for a tree.
+    /// Plans the limits of a tree.
     ///
     /// # Errors
-    /// A limit that can't be.
+    /// Returns the error of a limit that is not possible.
     pub fn new(config: &EnvoyConfig, tree: Arc<Tree>, capacity: usize) -> Result<Self, RuleError> {
         let open = tree.limits().iter().filter(|limit| is_open(limit)).count().max(1);
         let share = (capacity / open).max(LEAST_CAPACITY.min(capacity));
@@ -117,7 +117,7 @@ impl DescriptorsPlan {
         Ok(Self { tree, config: config.clone(), wanted })
     }
 
-    /// The limits, each with its name in the engine and the clients it is meant for.
+    /// Returns the limits, each with its name in the engine and the clients it is meant for.
     pub fn limits(&self) -> impl Iterator<Item = (&str, &Rule, usize, Consistency)> {
         let limit = |wanted| {
             let WantedLimit { name, rule, capacity, .. }: &WantedLimit = wanted;
@@ -249,7 +249,7 @@ impl Current {
     }
 }
 
-/// Whether requests' values tell clients apart.
+/// Returns true if values of requests distinguish the limit's clients.
 fn is_open(limit: &TreeLimit) -> bool {
     limit.path.iter().any(PathPart::is_open)
 }
@@ -270,7 +270,7 @@ fn engine_name(limit: &TreeLimit) -> String {
     format!("envoy-{:032x}", hasher.finish128().as_u128())
 }
 
-/// Whether a rule's window ends at a fixed time, and then how long it is.
+/// Returns the window of a rule whose windows end at fixed times, or `None` for other rules.
 pub fn fixed_window(rule: &Rule) -> Option<&FixedWindow> {
     match rule.limit() {
         earrrl::Limit::FixedWindow(window) => Some(window),

@@ -1,4 +1,4 @@
-//! What each limit says of a request, and all of them together.
+//! The verdicts of each limit, and of all limits together, on a request.
 
 use std::time::Duration;
 
@@ -8,25 +8,25 @@ use smallvec::SmallVec;
 use super::asked::{AskedLimit, Hits};
 use super::prepared::{DescriptorLimit, LimitKind, fixed_window};
 
-/// What each share's limit says, in order.
+/// The verdicts of the limits on a request, in the order of its shares.
 #[derive(Debug)]
 pub(super) struct Verdicts {
     pub(super) each: SmallVec<[ShareVerdict; 2]>,
     over: bool,
 }
 
-/// What one limit says of a request.
+/// The verdict of one limit on a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShareVerdict {
-    /// Over the limit.
+    /// True if the request is over the limit.
     pub(super) over: bool,
-    /// Over it, and that counts.
+    /// True if the request is over the limit, and the limit is enforced.
     pub(super) enforced: bool,
-    /// What is done with the request, where it is not denied.
+    /// The outcome for the request, unless it is denied.
     pub(super) outcome: Outcome,
-    /// How many requests remain.
+    /// The number of requests that remain.
     pub(super) remaining: u64,
-    /// When there will be more, or when such a request would pass.
+    /// The time until more requests remain, or until such a request would be allowed.
     pub(super) reset: Option<Duration>,
 }
 
@@ -50,7 +50,7 @@ impl Verdicts {
         Self { each, over }
     }
 
-    /// Whether the request is denied.
+    /// Returns true if the request is denied.
     pub(super) fn over(&self) -> bool {
         self.over
     }
@@ -74,7 +74,7 @@ impl ShareVerdict {
                 let place = share.place.zip(decision);
                 let over = place.is_some_and(|(place, decision)| decision.is_over(place));
                 let reset = match (over, figures.retry_after, fixed_window(rule)) {
-                    // A limit that is not enforced has nobody wait.
+                    // A limit that is not enforced makes no client wait.
                     (true, Wait::For(wait), _) if !wait.is_zero() => wait,
                     (_, _, Some(window)) => until_window_ends(now, window.window_nanos()),
                     _ => figures.reset_after,
@@ -89,7 +89,7 @@ impl ShareVerdict {
 }
 
 impl DescriptorLimit {
-    /// What is done with a request that is over this limit, or not.
+    /// Returns the outcome of a request that is, or is not, over this limit.
     fn outcome(&self, over: bool) -> Outcome {
         let action = match &self.kind {
             LimitKind::Counted(_, rule) => rule.action(),
@@ -106,7 +106,7 @@ impl DescriptorLimit {
     }
 }
 
-/// The time until a window that began at a multiple of `length` ends.
+/// Returns the time until a window that began at a multiple of `length` ends.
 fn until_window_ends(now: Nanos, length: u64) -> Duration {
     Duration::from_nanos(length - now.get() % length.max(1))
 }
