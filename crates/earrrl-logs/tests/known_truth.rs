@@ -1,5 +1,6 @@
 //! Logs whose clients and times are known: nothing a client sends may put another address in its place, and what cannot
 //! be known is skipped or reported, never guessed.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use std::fs;
 use std::path::PathBuf;
