@@ -16,7 +16,7 @@ use crate::buffer::Buffer;
 
 /// Reads the key of its client from a request.
 ///
-/// A key may have any length: engines are asked about [`bounded_key`](crate::bounded_key) of it.
+/// A key may have any length: engines are asked about [`bounded_key`] of it.
 ///
 /// ```
 /// use earrrl_tower::{ClientAddress, key};
