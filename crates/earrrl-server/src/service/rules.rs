@@ -323,7 +323,7 @@ impl ActiveRule {
                     let found = costs.iter().find(|(condition, _)| condition.holds(path));
                     found.map_or(Cost::ONE, |(_, cost)| *cost)
                 };
-                // Of the readings of a path, the one that costs most counts.
+                // The reading of the path that costs most counts.
                 let most = match request.paths() {
                     Some(paths) => paths.map(cost).max(),
                     None => costs.iter().map(|(_, cost)| *cost).max(),
