@@ -9,6 +9,7 @@ The difference leaves out what starting costs. The system's own instructions are
 import json
 import re
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,13 @@ threads = 1
 
 [[rule]]
 name = "default"
-limit = "recent-average 1/s half-life=10s strict"
+limit = "recent-average 1000000/s half-life=10s strict"
+"""
+DESCRIPTORS = """
+domain: bench
+descriptors:
+  - key: user
+    rate_limit: {unit: year, requests_per_unit: 4000000000}
 """
 
 
@@ -46,6 +53,41 @@ def check_resp(place):
     return resp(b"EARRRL.CHECK", b"default", b"client-%d" % (place % 100))
 
 
+def authz(place):
+    head = (
+        "GET /v1/authz HTTP/1.1\r\nHost: shop.example\r\nX-Real-IP: 192.0.2.%d\r\nX-Forwarded-For: 192.0.2.%d\r\n"
+        "X-Forwarded-Method: GET\r\nX-Forwarded-Uri: /items/7?page=2\r\nX-Forwarded-Proto: https\r\n"
+        "User-Agent: Mozilla/5.0 (X11; Linux x86_64)\r\nAccept: text/html,application/xhtml+xml\r\n\r\n"
+    )
+    return (head % (place % 100, place % 100)).encode()
+
+
+def frame(kind, flags, stream, payload):
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+
+def field(number, data):
+    return bytes([number << 3 | 2, len(data)]) + data
+
+
+def rate_limit(place):
+    """A call of Envoy's rate limit service: headers as literals, then a message with one descriptor."""
+    path = b"/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+    block = b"\x83\x86\x04" + bytes([len(path)]) + path + b"\x01\x09localhost\x0f\x10\x10application/grpc"
+    entry = field(1, b"user") + field(2, b"client-%02d" % (place % 100))
+    message = field(1, b"bench") + field(2, field(1, entry))
+    stream = 2 * place + 1
+    data = b"\0" + struct.pack(">I", len(message)) + message
+    return frame(1, 4, stream, block) + frame(0, 1, stream, data)
+
+
+# HTTP/2's preface, windows for all answers, and nothing that the server would wait for.
+GREETING = (
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    + frame(4, 0, 0, struct.pack(">HI", 4, 1 << 30))
+    + frame(8, 0, 0, struct.pack(">I", 1 << 30))
+)
+
 # The name, the protocol, what is sent, how many requests at once, and how often their answers have this in them.
 WORK = [
     ("CL.THROTTLE", "resp", throttle, 1, rb"\*5\r\n"),
@@ -53,6 +95,9 @@ WORK = [
     ("EARRRL.CHECK", "resp", check_resp, 1, rb"\*\d+\r\n"),
     ("EARRRL.CHECK, pipelines of 16", "resp", check_resp, 16, rb"\*\d+\r\n"),
     ("POST /v1/check", "http", check_http, 1, rb"HTTP/1.1 [24]"),
+    ("GET /v1/authz", "http", authz, 1, rb"HTTP/1.1 [24]"),
+    # The head of the trailers' frame.
+    ("ShouldRateLimit", "grpc", rate_limit, 1, rb"\0\0.\x01\x05\0"),
 ]
 
 
@@ -89,15 +134,20 @@ def whole(seen):
 
 def count(binary, work, requests):
     _, protocol, make, together, pattern = work
-    ports = {"http": free_port(), "resp": free_port()}
+    ports = {"http": free_port(), "resp": free_port(), "grpc": free_port()}
+    descriptors = tempfile.NamedTemporaryFile("w", suffix=".yaml")
+    descriptors.write(DESCRIPTORS)
+    descriptors.flush()
     config = tempfile.NamedTemporaryFile("w", suffix=".toml")
     config.write(CONFIG)
     config.flush()
     addresses = [word for name in ports for word in ("--" + name, "127.0.0.1:%d" % ports[name])]
     report = tempfile.NamedTemporaryFile("r")
     command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--log-file=" + report.name, binary]
-    with subprocess.Popen(command + ["serve", "--config", config.name, *addresses], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as server:
+    with subprocess.Popen(command + ["serve", "--config", config.name, "--envoy-config", descriptors.name, *addresses], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as server:
         with connected(ports[protocol]) as connection:
+            if protocol == "grpc":
+                connection.sendall(GREETING)
             for start in range(0, requests, together):
                 places = range(start, start + together)
                 exchange(connection, b"".join(map(make, places)), together, pattern)

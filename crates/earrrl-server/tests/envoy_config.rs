@@ -90,9 +90,9 @@ fn a_key_where_it_means_nothing_is_a_warning() {
 #[test]
 fn metadata_is_free_and_keeps_its_types() {
     let tree = load(&[testdata("envoy/shop.yaml")], false).unwrap().tree;
-    let pool = tree.limits().iter().find(|limit| !limit.metadata.is_empty()).unwrap();
+    let pool = tree.limits().iter().find(|limit| limit.metadata.is_some()).unwrap();
     let expected = r#"{"pool":{"live":true,"name":"a","tags":["x","y"],"weight":0.5}}"#;
-    assert_eq!(Value::from(pool.metadata.clone()).to_string(), expected);
+    assert_eq!(Value::Object(*pool.metadata.clone().unwrap()).to_string(), expected);
 }
 
 #[test]

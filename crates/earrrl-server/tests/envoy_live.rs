@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::certificates::{Authority, shown};
+use crate::support::envoy::Envoy;
 use crate::support::process::Process;
 use crate::support::redis::{Redis, free_address};
-use crate::support::{TestServer, connect, grpc, http, parse, testdata, until};
+use crate::support::{TestServer, connect, grpc, http, http2, parse, testdata, until};
 use earrrl::SystemClock;
 use earrrl_server::config::envoy::ControlPlane;
 use earrrl_server::config::envoy::xds::TYPE_URL;
@@ -71,6 +72,27 @@ fn files_are_reloaded_whole_or_not_at_all() {
     write("two", "60");
     server.until_logged("reloaded");
     assert_eq!(shown(&status(&server)), (Some(60), Some(56)));
+}
+
+/// One client's resets must not end the connection that Envoy shares with the calls of all others.
+#[test]
+fn resets_behind_envoy_leave_its_connection_open() {
+    let server = TestServer::with_descriptors("");
+    let open = |text: &str| text.replace("failure_mode_deny: true", "failure_mode_deny: false");
+    let envoy = Envoy::start_with(server.grpc, open);
+    let ask = || envoy.client().request("GET", "/", "x-user: mallory\r\n", b"").status;
+    assert_eq!(ask(), 200);
+    let accepted = || server.server.service.metrics.accepted.get();
+    let before = accepted();
+    let mut client = connect(envoy.proxy);
+    let mut bytes = http2::greeting(65_535);
+    for stream in (1..=499).step_by(2) {
+        bytes.extend(http2::get_with(stream, "/", "x-user", "mallory"));
+        bytes.extend(http2::frame(http2::RST_STREAM, 0, stream, &[0, 0, 0, 8]));
+    }
+    client.write_all(&bytes).unwrap();
+    until("the client is over its limit", || ask() == 429);
+    assert_eq!(accepted(), before, "one connection");
 }
 
 #[test]

@@ -123,6 +123,18 @@ fn what_cannot_be_has_the_peers_error() {
     assert_eq!(refused.to_string(), "no rate limit configuration loaded");
 }
 
+/// A client that chooses its own limits must not make them all unavailable.
+#[test]
+fn limits_of_requests_are_evicted_when_there_are_too_many() {
+    let (service, _) = service("");
+    let ask = |limit: usize| ask(&service, &request(&format!("a=b l{limit}/4"))).unwrap();
+    for limit in 1..=1500 {
+        let status = ask(limit);
+        assert_eq!(status["overallCode"], "OK", "{limit}");
+    }
+    assert_eq!(ask(1500)["statuses"][0]["limitRemaining"], 1498, "recent ones go on");
+}
+
 #[test]
 fn the_error_of_one_descriptor_skips_no_other() {
     let (service, _) = service("");

@@ -3,13 +3,16 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 
 use crate::support::certificates::{Authority, Tls, shake};
 use crate::support::http2::{self, RST_STREAM};
 use crate::support::process::Process;
-use crate::support::{connect, testdata, until};
+use crate::support::{connect, grpc, testdata, until};
+use earrrl_server::protobuf::ratelimit::{
+    DescriptorStatus, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
+};
 use rustls::ClientConfig;
 use rustls::version::TLS13;
 
@@ -93,7 +96,7 @@ impl Hostile {
     fn connect(target: &Target, over: Over, bytes: &[u8]) -> Self {
         let mut hostile = match over {
             Over::Http => Self::Plain(connect(target.plain.http)),
-            Over::Grpc => Self::Plain(connect(target.grpc)),
+            Over::Grpc => Self::Plain(connect(target.plain.grpc)),
             Over::Tls => Self::Tls(Box::new(shake(&target.client, target.tls.http).unwrap())),
         };
         hostile.socket().set_nonblocking(true).unwrap();
@@ -136,26 +139,23 @@ impl Hostile {
 /// The servers that are attacked: one in clear text and one over TLS.
 struct Target {
     plain: Process,
-    grpc: SocketAddr,
     tls: Process,
     client: Arc<ClientConfig>,
 }
 
 impl Target {
     fn start(authority: &Authority) -> Self {
-        let grpc = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let serve = |grpc: &str, more: &str| {
+        let serve = |more: &str| {
             let config = authority.path(&format!("earrrl{}.toml", more.len()));
             let server = "[server]\nthreads = 2\nmax_held_memory = 16777216\n";
             let envoy = format!("[envoy]\nfiles = {:?}\n", testdata("envoy/shop.yaml"));
             std::fs::write(&config, format!("{server}{more}{envoy}")).unwrap();
             let mut command = std::process::Command::new(crate::support::process::BINARY);
             command.arg("serve").arg("--config").arg(config);
-            Process::spawn_at("127.0.0.1:0", grpc, &mut command)
+            Process::spawn(&mut command)
         };
-        let plain = serve(&grpc.to_string(), "");
-        let tls = serve("127.0.0.1:0", &authority.table(""));
-        Self { plain, grpc, tls, client: authority.client(None, &[&TLS13], &["h2"]) }
+        let (plain, tls) = (serve(""), serve(&authority.table("")));
+        Self { plain, tls, client: authority.client(None, &[&TLS13], &["h2"]) }
     }
 
     fn resident(&self, over: Over) -> u64 {
@@ -181,6 +181,79 @@ fn attack(target: &Target, attack: &Attack, connections: usize, rounds: u32) -> 
         highest = highest.max(target.resident(attack.over));
     }
     highest
+}
+
+/// Descriptors of Envoy's configuration, and those of each file, which is a domain.
+const DESCRIPTORS: usize = 15_000;
+const IN_A_FILE: usize = 5_000;
+const IN_A_REQUEST: usize = 50;
+
+/// A kind of descriptor: its name, its level in the file, and the entry of a request that meets it.
+type Kind = (&'static str, fn(usize) -> String, fn(usize) -> (String, String));
+
+const KINDS: [Kind; 2] = [
+    (
+        "one value",
+        |nth| format!("key: key\n    value: value-{nth}"),
+        |nth| ("key".to_owned(), format!("value-{nth}")),
+    ),
+    ("any value", |nth| format!("key: key-{nth}"), |nth| (format!("key-{nth}"), "a".to_owned())),
+];
+
+/// Returns the resident size of a server with `count` descriptors, started and after one request under
+/// each of them, in KiB.
+fn with_descriptors(algorithm: &str, kind: &Kind, count: usize) -> [u64; 2] {
+    let (_, level, entry) = kind;
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("earrrl.toml");
+    let limit = "    rate_limit: {unit: hour, requests_per_unit: 10}\n";
+    for first in (0..count).step_by(IN_A_FILE) {
+        let these = first..count.min(first + IN_A_FILE);
+        let levels: String = these.map(|nth| format!("  - {}\n{limit}", level(nth))).collect();
+        let yaml = folder.path().join(format!("{first}.yaml"));
+        std::fs::write(&yaml, format!("domain: shop-{first}\ndescriptors:\n{levels}")).unwrap();
+    }
+    let table = format!("[envoy]\nfiles = [{:?}]\nalgorithm = {algorithm:?}\n", folder.path());
+    // Descriptors for any value share out `capacity`, which takes memory by itself.
+    let engine = "[engine]\ncapacity = 1000\n";
+    std::fs::write(&config, format!("[server]\nthreads = 1\n{engine}{table}")).unwrap();
+    let server = Process::start(&["--config", config.to_str().unwrap()]);
+    let started = server.resident_kib();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let channel = grpc::connect(server.grpc).await;
+        // A request's descriptors are of one domain.
+        for first in (0..count).step_by(IN_A_REQUEST) {
+            let descriptors = (first..count.min(first + IN_A_REQUEST)).map(|nth| {
+                let (key, value) = entry(nth);
+                RateLimitDescriptor { entries: vec![Entry { key, value }], ..Default::default() }
+            });
+            let question = RateLimitRequest {
+                domain: format!("shop-{}", first / IN_A_FILE * IN_A_FILE),
+                descriptors: descriptors.collect(),
+                hits_addend: 1,
+            };
+            let answer: RateLimitResponse =
+                grpc::call(&channel, RATE_LIMIT, question).await.unwrap();
+            let is_limited = |status: &DescriptorStatus| status.current_limit.is_some();
+            assert!(answer.statuses.iter().all(is_limited));
+        }
+    });
+    [started, server.resident_kib()]
+}
+
+#[test]
+fn a_descriptor_takes_little_memory() {
+    for algorithm in ["fixed-window", "gcra"] {
+        for kind in &KINDS {
+            let few = with_descriptors(algorithm, kind, 1);
+            let many = with_descriptors(algorithm, kind, DESCRIPTORS);
+            let each = |at: usize| (many[at] - few[at]) * 1024 / DESCRIPTORS as u64;
+            let (started, used) = (each(0), each(1));
+            println!("{algorithm}, {}: {started} bytes a descriptor, {used} in use", kind.0);
+            assert!(used <= 2304, "{algorithm}, {}: {used} bytes", kind.0);
+        }
+    }
 }
 
 #[test]

@@ -913,6 +913,90 @@ fn requests_that_are_taken_back_do_not_close_a_shared_connection() {
     }
 }
 
+#[test]
+fn few_calls_of_a_connection_watch_its_health() {
+    let server = TestServer::start("");
+    let mut stream = connect(server.grpc);
+    let watch = |stream| http2::unary(stream, "/grpc.health.v1.Health/Watch", b"");
+    let watches: Vec<u8> = (0..9).flat_map(|nth| watch(2 * nth + 1)).collect();
+    stream.write_all(&[http2::greeting(65_535), watches].concat()).unwrap();
+    let mut seen = Vec::new();
+    until_frame(&mut stream, &mut seen, (http2::HEADERS, 17), b"");
+    for nth in 0..8 {
+        until_frame(&mut stream, &mut seen, (http2::DATA, 2 * nth + 1), b"");
+    }
+    assert!(!http2::kinds(&seen).contains(&(http2::DATA, 17)), "the ninth is refused");
+    stream.write_all(&http2::frame(http2::RST_STREAM, 0, 1, &[0, 0, 0, 8])).unwrap();
+    let mut next = 17;
+    support::until("one that is taken back makes room for another", || {
+        next += 2;
+        stream.write_all(&watch(next)).unwrap();
+        until_frame(&mut stream, &mut seen, (http2::HEADERS, next), b"");
+        let answered = http2::kinds(&seen);
+        answered.iter().any(|(kind, stream)| *kind == http2::DATA && *stream > 17)
+    });
+}
+
+#[test]
+fn malformed_chunks_are_a_bad_request() {
+    let server = TestServer::start(RULE);
+    let mut client = server.http();
+    client.send(
+        b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+          Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+    );
+    assert_eq!(client.response().status, 400);
+    assert_eq!(metric(&server, "earrrl_malformed_requests_total"), 1);
+}
+
+/// A rule that allows a request which another rule denies is not charged.
+#[test]
+fn a_rule_that_was_not_charged_counts_no_decision() {
+    let rule = |name: &str, limit: &str| {
+        format!("[[rule]]\nname = {name:?}\nlimit = {limit:?}\nkey = \"client\"\n")
+    };
+    let config = rule("wide", "gcra 1/h burst=100") + &rule("narrow", "gcra 1/h burst=1");
+    let server = TestServer::start(&config);
+    for status in [200, 429, 429] {
+        let check = r#"{"attributes":{"client":"192.0.2.7"}}"#;
+        assert_eq!(server.http().post("/v1/check", check).status, status);
+    }
+    let count = |rule: &str, outcome: &str| {
+        let name = format!("earrrl_decisions_total{{rule=\"{rule}\",outcome=\"{outcome}\"}}");
+        metric(&server, &name)
+    };
+    assert_eq!((count("wide", "allow"), count("wide", "deny")), (1, 0));
+    assert_eq!((count("narrow", "allow"), count("narrow", "deny")), (1, 2));
+}
+
+/// Collectors drop `_total` from the names of counters and add suffixes to those of histograms.
+#[test]
+fn no_two_metrics_share_a_name_in_openmetrics() {
+    let server = TestServer::with_descriptors(RULE);
+    server.resp().line("NOTHING");
+    server.http().get("/nowhere");
+    let text = server.http().get("/metrics").body;
+    let mut names = std::collections::HashSet::new();
+    for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let (name, kind) = line.split_once(' ').unwrap();
+        let base = name.strip_suffix("_total").unwrap_or(name);
+        assert!(kind != "counter" || base != name, "{name} is a counter");
+        let suffixes: &[&str] = match kind {
+            "counter" => &["", "_total", "_created"],
+            "histogram" => &["", "_bucket", "_sum", "_count", "_created"],
+            _ => &[""],
+        };
+        for suffix in suffixes {
+            assert!(names.insert(format!("{base}{suffix}")), "{base}{suffix} is there twice");
+        }
+    }
+    let mut promtool = std::process::Command::new("promtool");
+    promtool.args(["check", "metrics"]).stdin(std::process::Stdio::piped());
+    let mut promtool = promtool.spawn().unwrap();
+    promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(promtool.wait().unwrap().success(), "{text}");
+}
+
 /// Reads until this frame has come; sends something whenever nothing came for a while.
 fn until_frame(stream: &mut TcpStream, seen: &mut Vec<u8>, wanted: (u8, u32), meanwhile: &[u8]) {
     stream.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();

@@ -18,7 +18,7 @@ pub use draft_11 as current;
 /// `RateLimit` item.
 ///
 /// A client that spreads `units` over `seconds` is never denied; neither is one that sends all units
-/// at once and then, at 0 units, rests for `seconds`. Both use at least 0.9 of the limit.
+/// at once and then, at 0 units, rests for `seconds`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Available {
     /// Whole units, at most the quota.
@@ -111,10 +111,10 @@ fn earned_in(limit: &Limit, units: u64, decision: &Decision) -> Option<u64> {
         }
         Replenishment::AtWindowEnd | Replenishment::Steady => {}
     }
-    // The nearest whole second: rounded up, limits of several units a second would be used by five
-    // sixths only. A client that reads each answer is not misled, since it rests at 0 units.
-    let earned = units as f64 / decision.limit;
-    (units > 0).then(|| ((earned + 0.5) as u64).max(1))
+    // Rounded up, as waits are. The rate is rounded itself: a whole number of seconds may come out a
+    // little above.
+    let earned = units as f64 / decision.limit * (1.0 - 1e-12);
+    (units > 0).then(|| (earned.ceil() as u64).max(1))
 }
 
 /// Rounds up to whole seconds, at least 1: a client that comes back sooner may be denied again.
@@ -338,6 +338,8 @@ mod tests {
             ("gcra 0.1/s burst=2", &[1, 2], (0, Some(10))),
             ("gcra 0.1/s burst=2", &[3], (0, None)),
             ("gcra 1000000/s burst=5", &[5, 1], (0, Some(1))),
+            ("sliding-log 5/3s", &[1], (4, Some(3))),
+            ("sliding-log 5/3s", &[2], (3, Some(2))),
             ("fixed-window 60/1m", &[1], (59, Some(50))),
             ("fixed-window 60/1m", &[60], (0, Some(50))),
             ("fixed-window 60/1m", &[60, 1], (0, Some(50))),

@@ -2,7 +2,7 @@
 
 use alloc::borrow::ToOwned;
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 use core::fmt;
 use core::str::FromStr;
 
@@ -29,7 +29,8 @@ pub struct Rule {
     action: Action,
     max_cost: Cost,
     max_bytes: Option<usize>,
-    text: String,
+    /// Shared by clones, since engines and servers keep several of each rule.
+    text: Arc<str>,
 }
 
 impl Rule {
@@ -115,7 +116,7 @@ impl<L: Into<Limit>> From<L> for Rule {
     /// Denies what the limit does not allow; of any cost.
     fn from(limit: L) -> Self {
         let limit = limit.into();
-        let (action, max_cost, text) = (Action::Deny, Cost::MAX, limit.text());
+        let (action, max_cost, text) = (Action::Deny, Cost::MAX, Arc::from(limit.text()));
         Self { limit, action, max_cost, max_bytes: None, text }
     }
 }
@@ -125,7 +126,7 @@ impl FromStr for Rule {
 
     fn from_str(text: &str) -> Result<Self, RuleError> {
         let limit = parse(text)?;
-        Ok(Self { text: text.trim().to_string(), ..Self::from(limit) })
+        Ok(Self { text: text.trim().into(), ..Self::from(limit) })
     }
 }
 

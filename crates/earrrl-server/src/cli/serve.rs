@@ -228,6 +228,8 @@ async fn serve(args: Args, config: &Config, hangup: Signal) -> Result<(), Failur
     let running = Running::start_on(config, Arc::new(SystemClock::new()), handed)
         .map_err(|error| Failure::new(error.to_string()))?;
     announce(&args, &running, config);
+    // Parsing a large configuration frees several times the memory that stays in use.
+    allocator::give_back_free_memory();
     let paths: Vec<_> = args.config.iter().chain(&config.envoy.files).cloned().collect();
     let source = (!paths.is_empty()).then(|| {
         let load = Box::new(move || args.load());

@@ -37,6 +37,22 @@ impl Counter {
     }
 }
 
+/// A count that only grows in one word, for counters of which there are thousands.
+#[derive(Debug, Default)]
+pub struct SmallCounter(AtomicU64);
+
+impl SmallCounter {
+    /// Adds a count.
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count, Relaxed);
+    }
+
+    /// Returns the count.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
 /// Returns the index of this thread's cell.
 #[inline]
 pub(super) fn cell() -> usize {

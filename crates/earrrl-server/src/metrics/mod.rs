@@ -8,7 +8,7 @@ mod process;
 
 use prometheus::{Encoder as _, TextEncoder};
 
-pub use counter::{Counter, Histogram};
+pub use counter::{Counter, Histogram, SmallCounter};
 pub use family::{Family, Labels};
 pub use outcomes::{Outcomes, RuleOutcomes};
 pub use passed::{PassReason, PassedUnjudged};

@@ -186,7 +186,10 @@ impl Service {
         };
         if mode != Mode::Peek {
             for (place, (rule, limit)) in charged.iter().enumerate() {
-                rule.count(outcome(&decision, place, limit), charges[place].key);
+                // A request that one rule denies is not charged under the rules that allow it.
+                if decision.allowed || mode == Mode::Charge || decision.is_over(place) {
+                    rule.count(outcome(&decision, place, limit), charges[place].key);
+                }
             }
         }
         Ok(decision)

@@ -26,6 +26,7 @@ use crate::engine::Engine;
 use crate::engine::throttle::{Call, Throttled};
 use crate::metrics::{Family, Metrics, Outcomes, PassReason};
 use descriptors::counts::CountsOf;
+use descriptors::overrides::Overrides;
 use descriptors::prepared::Descriptors;
 use error::AskError;
 use inline::InlineRules;
@@ -44,6 +45,7 @@ pub struct Service {
     inline: InlineRules,
     descriptors: ArcSwapOption<Descriptors>,
     descriptor_counts: Arc<CountsOf>,
+    overrides: Arc<Overrides>,
     clock: TheClock,
     /// As it was started, and the clients that tables are meant for.
     envoy: (EnvoyConfig, usize),
@@ -66,10 +68,10 @@ impl Service {
     pub fn new(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         let engine = Engine::new(&config.engine, config.capacity, Arc::clone(&clock))?;
         let metrics = Metrics::default();
-        let descriptor_counts = Arc::default();
+        let (descriptor_counts, overrides) = (Arc::default(), Arc::default());
         let known = Known::default();
         let (rules, descriptors) =
-            prepare(config, &engine, &known, &metrics.outcomes, &descriptor_counts)?;
+            prepare(config, &engine, &known, &metrics.outcomes, (&descriptor_counts, &overrides))?;
         Ok(Self {
             metrics,
             engine,
@@ -78,6 +80,7 @@ impl Service {
             rules: ArcSwap::from_pointee(rules),
             descriptors: ArcSwapOption::new(descriptors.map(Arc::new)),
             descriptor_counts,
+            overrides,
             clock: TheClock(clock),
             envoy: (config.envoy.clone(), config.capacity),
             inline: InlineRules::new(config.server.allow_inline_rules, config.capacity),
@@ -98,8 +101,9 @@ impl Service {
             );
         }
         self.engine.may_reload(&config.engine)?;
-        let (outcomes, counts) = (&self.metrics.outcomes, &self.descriptor_counts);
-        let prepared = prepare(config, &self.engine, &self.known, outcomes, counts);
+        let lasting = (&self.descriptor_counts, &self.overrides);
+        let outcomes = &self.metrics.outcomes;
+        let prepared = prepare(config, &self.engine, &self.known, outcomes, lasting);
         let (rules, descriptors) = prepared.map_err(|error| error.to_string())?;
         self.engine.reload(&config.engine);
         self.rules.store(Arc::new(rules));
@@ -123,7 +127,7 @@ impl Service {
         let limits: Vec<_> = plan.limits().collect();
         let ids = self.known_from_plane.prepare(&self.engine, &limits);
         let mut ids = ids.map_err(|error| error.to_string())?.into_iter();
-        let descriptors = plan.finish(&mut ids, &self.descriptor_counts);
+        let descriptors = plan.finish(&mut ids, &self.descriptor_counts, &self.overrides);
         self.descriptors.store(Some(Arc::new(descriptors)));
         Ok(())
     }
@@ -207,12 +211,12 @@ fn prepare(
     engine: &Engine,
     known: &Known,
     outcomes: &Outcomes,
-    counts: &Arc<CountsOf>,
+    (counts, overrides): (&Arc<CountsOf>, &Arc<Overrides>),
 ) -> Result<(ActiveRules, Option<Descriptors>), EngineError> {
     let rules = rules::Plan::new(config);
     let descriptors = descriptors::prepared::DescriptorsPlan::of_config(config)?;
     let limits = rules.limits().chain(descriptors.iter().flat_map(|plan| plan.limits()));
     let mut ids = known.prepare(engine, &limits.collect::<Vec<_>>())?.into_iter();
     let rules = rules.finish(&mut ids, outcomes);
-    Ok((rules, descriptors.map(|plan| plan.finish(&mut ids, counts))))
+    Ok((rules, descriptors.map(|plan| plan.finish(&mut ids, counts, overrides))))
 }

@@ -9,6 +9,7 @@ use siphasher::sip::SipHasher13;
 
 use super::attributes::{Attributes, Reading};
 use super::key::{Key, join, split};
+use super::known::PlannedLimit;
 use crate::config::Config;
 use crate::config::attribute::{Condition, KeyPart};
 use crate::config::condition_index::ConditionIndex;
@@ -89,18 +90,19 @@ impl PreparedLimit {
 struct Wanted<'a> {
     config: &'a RuleConfig,
     capacity: usize,
-    limits: Vec<(String, &'a Rule, usize, Consistency)>,
+    limits: Vec<(String, Arc<Rule>, usize, Consistency)>,
 }
 
 impl<'a> Wanted<'a> {
     fn new(config: &'a RuleConfig, usual: usize, names: &HashSet<&str>) -> Self {
         let capacity = config.capacity.unwrap_or(usual);
-        let mut limits = vec![(config.name.clone(), &config.rule, capacity, config.consistency)];
+        let own = Arc::new(config.rule.clone());
+        let mut limits = vec![(config.name.clone(), own, capacity, config.consistency)];
         limits.extend(config.overrides.iter().map(|entry| {
             let conditions: String = entry.conditions.iter().map(Condition::canonical).collect();
             let name = hidden_name(names, &format!("{}\n{conditions}", config.name));
             let capacity = capacity.min(clients_of(&config.key, &entry.conditions));
-            (name, &entry.rule, capacity, config.consistency)
+            (name, Arc::new(entry.rule.clone()), capacity, config.consistency)
         }));
         Self { config, capacity, limits }
     }
@@ -141,9 +143,9 @@ impl<'a> Plan<'a> {
     }
 
     /// Returns the limits, each with its name in the engine and the clients it is meant for.
-    pub fn limits(&self) -> impl Iterator<Item = (&str, &Rule, usize, Consistency)> {
+    pub(super) fn limits(&self) -> impl Iterator<Item = PlannedLimit<'_>> {
         let limits = self.rules.iter().flat_map(|rule| &rule.limits);
-        limits.map(|(name, rule, room, how)| (&**name, *rule, *room, *how))
+        limits.map(|(name, rule, room, how)| (&**name, rule, *room, *how))
     }
 
     /// The rules, with the engine's ids of [`Plan::limits`].

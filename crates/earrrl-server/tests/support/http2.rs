@@ -38,6 +38,12 @@ pub fn call(stream: u32, path: &str) -> Vec<u8> {
     frame(HEADERS, END_HEADERS, stream, &block(&[0x83, 0x86], path, kind))
 }
 
+/// `GET path` with one more header.
+pub fn get_with(stream: u32, path: &str, name: &str, value: &str) -> Vec<u8> {
+    let header = [&[0, name.len() as u8], name.as_bytes(), &[value.len() as u8], value.as_bytes()];
+    frame(HEADERS, END_HEADERS | END_STREAM, stream, &block(&[0x82, 0x86], path, &header.concat()))
+}
+
 /// A gRPC call with its whole message.
 pub fn unary(stream: u32, path: &str, message: &[u8]) -> Vec<u8> {
     let mut framed = vec![0];

@@ -13,6 +13,7 @@ pub struct Process {
     pub child: Child,
     pub http: SocketAddr,
     pub resp: SocketAddr,
+    pub grpc: SocketAddr,
     log: BufReader<Box<dyn Read + Send>>,
 }
 
@@ -40,13 +41,14 @@ impl Process {
         let mut child = command.arg("--log-json").stderr(Stdio::piped()).spawn().unwrap();
         let stderr: Box<dyn Read + Send> = Box::new(child.stderr.take().unwrap());
         let none = SocketAddr::from(([127, 0, 0, 1], 0));
-        Self { child, http: none, resp: none, log: BufReader::new(stderr) }
+        Self { child, http: none, resp: none, grpc: none, log: BufReader::new(stderr) }
     }
 
     pub fn until_serving(&mut self) {
         let serving = self.until_logged("serving");
         let address = |name: &str| serving["fields"][name].as_str().unwrap().parse().unwrap();
         (self.http, self.resp) = (address("http"), address("resp"));
+        self.grpc = address("grpc");
     }
 
     /// Closes the reading end of the log.

@@ -47,7 +47,7 @@ use prepared::{Prepared, Rules};
 pub struct MemoryEngine<C = SystemClock> {
     rules: ArcSwap<Rules>,
     /// The places of rules by their names; locked by a thread that changes the rules.
-    places: Mutex<HashMap<String, usize>>,
+    places: Mutex<HashMap<Arc<str>, usize>>,
     /// Locked by a thread that sweeps.
     sweeping: Mutex<()>,
     /// Stores without clients that a request may still know.
@@ -135,10 +135,10 @@ impl<C: Clock> MemoryEngine<C> {
                 }
                 None => Prepared::new(name, rule, capacity.unwrap_or(self.capacity))?,
             };
-            next.set(place, prepared);
             if known.is_none() {
-                added.insert(String::from(name), place);
+                added.insert(Arc::clone(&prepared.name), place);
             }
+            next.set(place, prepared);
             ids.push(RuleId(place as u32));
         }
         changes.iter().for_each(|(before, after)| before.give_way_to(after));

@@ -1,5 +1,6 @@
 //! The store of one rule's clients: words in the table, all other states in the map.
 
+use std::boxed::Box;
 use std::string::String;
 use std::sync::{Arc, OnceLock};
 use std::{fmt, format};
@@ -15,8 +16,9 @@ use crate::rule::Rule;
 /// The clients of one rule.
 pub(crate) struct Clients {
     pub(crate) kept: Kept,
-    /// The store to which the clients move once the rule is changed; see `older.rs`.
-    pub(super) next: OnceLock<Next>,
+    /// The store to which the clients move once the rule is changed; see `older.rs`. Boxed, since there
+    /// may be thousands of stores that stay as they are.
+    pub(super) next: OnceLock<Box<Next>>,
 }
 
 /// The table or map of the clients.

@@ -9,6 +9,7 @@
 //! began under the older rule and does not find its client goes on to the new store.
 //! `table/transfer.rs` proves that no client is lost or counted twice on the way.
 
+use std::boxed::Box;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
@@ -139,7 +140,7 @@ impl Clients {
     /// Stops insertions: this store's clients move to `next`.
     pub(crate) fn seal(&self, next: Next) {
         // Set before the seal, so that a thread that sees the seal finds it. A store is sealed once.
-        let _ = self.next.set(next);
+        let _ = self.next.set(Box::new(next));
         match &self.kept {
             Kept::Words(table) => table.seal(),
             Kept::States(states) => states.seal(),
@@ -149,7 +150,7 @@ impl Clients {
     /// Returns the store that a client which is not found here has moved to, after moving it if
     /// necessary; `None` if this store is not sealed.
     pub(crate) fn next(&self, key: KeyHash, limit: &Limit, now: Nanos) -> Option<&Next> {
-        let next = self.next.get()?;
+        let next = self.next.get().map(Box::as_ref)?;
         if !next.clients.contains(key) {
             let _moving = lock_move(&next.clients.kept, key);
             if let Some(state) = self.take(key, limit) {

@@ -8,7 +8,7 @@ use core::ops::Range;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 use std::boxed::Box;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use lru::LruCache;
 use smallvec::SmallVec;
@@ -17,8 +17,10 @@ use super::table::KeyHash;
 use crate::algorithm::{Limit, State};
 use crate::clock::Nanos;
 
-/// The least number of shards.
+/// The least number of shards of a map that is not small.
 const MIN_SHARDS: usize = 64;
+/// The number of clients in a shard of a small map: a server may have thousands of these maps.
+const CLIENTS_PER_SMALL_SHARD: usize = 128;
 /// The number of clients in a shard of a large map. A map that grows moves all of its clients while it is
 /// locked, and with this many nobody waits for a millisecond.
 const CLIENTS_PER_SHARD: usize = 8192;
@@ -35,7 +37,11 @@ const OVERHEAD: usize = 80;
 
 /// A map from clients to states that is bounded in bytes and in clients.
 pub(crate) struct States {
-    shards: Box<[Mutex<Shard>]>,
+    /// The shards, each allocated when it is first locked.
+    shards: Box<[OnceLock<Box<Mutex<Shard>>>]>,
+    /// The most bytes and the most clients of one shard.
+    shard_bytes: usize,
+    shard_clients: usize,
     /// True once the clients are moving to another store. Read under the lock of a shard.
     sealed: AtomicBool,
 }
@@ -90,26 +96,19 @@ impl States {
     /// Returns an empty map for `capacity` clients that take at most `max_bytes`.
     pub(crate) fn new(capacity: usize, max_bytes: usize) -> Self {
         let shards = shards(capacity);
-        let shard = || {
-            Mutex::new(Shard {
-                states: LruCache::unbounded_with_hasher(BuildHasherDefault::default()),
-                bytes: 0,
-                max_bytes: max_bytes / shards,
-                max_clients: max_clients_per_shard(capacity),
-                displaced: 0,
-                scan_credit: MAX_SCANNED,
-                #[cfg(test)]
-                scanned: 0,
-            })
-        };
-        Self { shards: (0..shards).map(|_| shard()).collect(), sealed: AtomicBool::new(false) }
+        Self {
+            shards: (0..shards).map(|_| OnceLock::new()).collect(),
+            shard_bytes: max_bytes / shards,
+            shard_clients: max_clients_per_shard(capacity),
+            sealed: AtomicBool::new(false),
+        }
     }
 
     /// Stops decisions in this map: none is made once this returns.
     pub(crate) fn seal(&self) {
         self.sealed.store(true, Relaxed);
         // A thread that holds a shard's lock now may have read the old value; wait for it.
-        self.each().for_each(drop);
+        self.indices().for_each(|shard| drop(self.lock(shard)));
     }
 
     /// Returns true once the map is sealed; call it under the lock of a shard.
@@ -132,7 +131,9 @@ impl States {
 
     /// Locks the shard at an index.
     pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
-        self.shards[shard % self.shards.len()].lock().unwrap_or_else(PoisonError::into_inner)
+        let shard = self.shards[shard % self.shards.len()]
+            .get_or_init(|| Box::new(Mutex::new(Shard::new(self.shard_bytes, self.shard_clients))));
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locks a client's shard.
@@ -145,9 +146,10 @@ impl States {
         0..self.shards.len()
     }
 
-    /// Locks every shard, one after the other.
+    /// Locks every shard that is allocated, one after the other.
     pub(crate) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
-        self.indices().map(|shard| self.lock(shard))
+        let allocated = self.shards.iter().filter_map(OnceLock::get);
+        allocated.map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -157,7 +159,8 @@ fn bytes(state: &Option<State>) -> usize {
 }
 
 fn shards(capacity: usize) -> usize {
-    capacity.div_ceil(CLIENTS_PER_SHARD).next_power_of_two().max(MIN_SHARDS)
+    let least = capacity.div_ceil(CLIENTS_PER_SMALL_SHARD).min(MIN_SHARDS).next_power_of_two();
+    capacity.div_ceil(CLIENTS_PER_SHARD).next_power_of_two().max(least)
 }
 
 /// Returns the mean number of clients in a shard and six standard deviations.
@@ -167,6 +170,19 @@ fn max_clients_per_shard(capacity: usize) -> usize {
 }
 
 impl Shard {
+    fn new(max_bytes: usize, max_clients: usize) -> Self {
+        Self {
+            states: LruCache::unbounded_with_hasher(BuildHasherDefault::default()),
+            bytes: 0,
+            max_bytes,
+            max_clients,
+            displaced: 0,
+            scan_credit: MAX_SCANNED,
+            #[cfg(test)]
+            scanned: 0,
+        }
+    }
+
     /// Replaces a client's state by the one that `change` returns, `None` for no state, and evicts
     /// others while the shard is over its bounds.
     pub(crate) fn update<R>(
@@ -365,7 +381,7 @@ mod tests {
             assert!(most <= CLIENTS_PER_SHARD + CLIENTS_PER_SHARD / 8, "{most} of {capacity}");
             assert!(
                 all * most >= capacity && all * CLIENTS_PER_SHARD <= capacity * 2
-                    || all == MIN_SHARDS
+                    || all <= MIN_SHARDS
             );
         }
     }
@@ -380,19 +396,19 @@ mod tests {
         for nth in 1000..100_000 {
             store(&states, nth, log(1));
         }
-        assert!(total(&states, Shard::len) <= MIN_SHARDS * max_clients_per_shard(1000));
+        assert!(total(&states, Shard::len) <= shards(1000) * max_clients_per_shard(1000));
     }
 
     #[test]
     fn the_bound_in_bytes_evicts_the_longest_idle() {
         let log = || log(100);
-        let states = States::new(1000, MIN_SHARDS * 10 * (log().bytes() + OVERHEAD));
+        let states = States::new(1000, shards(1000) * 10 * (log().bytes() + OVERHEAD));
         for nth in 0..10_000 {
             store(&states, 0, log());
             store(&states, nth, log());
         }
         let held = total(&states, Shard::len);
-        assert!((MIN_SHARDS * 9..=MIN_SHARDS * 10).contains(&held), "{held}");
+        assert!((shards(1000) * 9..=shards(1000) * 10).contains(&held), "{held}");
         assert!(states.lock_of(key(0)).contains(key(0)));
         assert!(!states.lock_of(key(1)).contains(key(1)));
     }

@@ -6,7 +6,7 @@ use super::file::{Amount, LimitConfig};
 use super::unit::Unit;
 
 /// The algorithm of limits that name none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EnvoyAlgorithm {
     /// A count that starts again at every multiple of the unit, as in envoyproxy/ratelimit.
     #[default]
@@ -65,7 +65,7 @@ impl LimitConfig {
     /// Fails if the algorithm cannot have the rate.
     pub fn rule(&self, algorithm: EnvoyAlgorithm) -> Result<Option<Rule>, RuleError> {
         let rule = match (&self.limit, self.amount) {
-            (Some(limit), _) => Some(Rule::from(*limit)),
+            (Some(limit), _) => Some(Rule::from(**limit)),
             (None, Amount::PerUnit(requests, unit)) => algorithm.rule(requests, unit)?,
             (None, _) => None,
         };

@@ -2,6 +2,8 @@
 //!
 //! The texts of errors are the peer's own where it has one.
 
+use std::sync::Arc;
+
 use earrrl::{Action, Limit, Rule};
 
 use super::unit::Unit;
@@ -35,9 +37,9 @@ const KEYS: [&str; 19] = [
 #[derive(Clone, Debug, Default)]
 pub struct DomainConfig {
     /// The file, or whatever else it comes from.
-    pub source: String,
+    pub source: Arc<str>,
     /// The name that requests give.
-    pub domain: String,
+    pub domain: Arc<str>,
     /// The position of the name.
     pub place: Position,
     /// The first level of the tree.
@@ -78,7 +80,7 @@ pub struct LimitConfig {
     /// The amount that it allows.
     pub amount: Amount,
     /// A limit of one of this server's own kinds, in place of the amount.
-    pub limit: Option<Limit>,
+    pub limit: Option<Box<Limit>>,
     /// The name that other descriptors replace it by.
     pub name: String,
     /// The names of limits that it replaces.
@@ -200,7 +202,7 @@ impl Reader {
             match key {
                 "domain" => {
                     config.place = value.place;
-                    config.domain = self.text(key, value);
+                    config.domain = self.text(key, value).into();
                 }
                 "descriptors" => config.descriptors = self.descriptors(value),
                 _ => self.misplaced(key, value, "a file"),
@@ -394,7 +396,7 @@ impl LimitReader {
         let amount = self.amount.or(self.own.as_ref().map(|_| Amount::Own))?;
         Some(LimitConfig {
             amount,
-            limit: self.own,
+            limit: self.own.map(Box::new),
             name: self.name,
             replaces: self.replaces.into_iter().map(|(_, name)| name).collect(),
             shadow_mode: self.shadow_mode,

@@ -3,6 +3,8 @@
 //! A level is looked up by key, then by value: first the exact one, then wildcards in the order of
 //! the file, then the key alone. The search does not backtrack: it follows the first match.
 
+use std::sync::Arc;
+
 use foldhash::HashMap;
 use smallvec::SmallVec;
 
@@ -27,28 +29,28 @@ pub struct Tree {
 #[derive(Clone, Debug)]
 pub struct TreeLimit {
     /// The file that contains the limit.
-    pub source: String,
+    pub source: Arc<str>,
     /// The place in that file.
     pub place: Position,
     /// The domain.
-    pub domain: String,
+    pub domain: Arc<str>,
     /// Keys and values from the first level to its own.
-    pub path: Vec<PathPart>,
+    pub path: Box<[PathPart]>,
     /// The limit itself.
     pub config: LimitConfig,
     /// Metrics name the values of requests.
     pub detailed_metric: bool,
     /// The dynamic metadata of answers.
-    pub metadata: serde_json::Map<String, serde_json::Value>,
+    pub metadata: Option<Box<serde_json::Map<String, serde_json::Value>>>,
 }
 
 /// One level of a way through the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPart {
     /// The key.
-    pub key: String,
+    pub key: Box<str>,
     /// The value, as written; empty for any.
-    pub value: String,
+    pub value: Box<str>,
     /// All values that match share one counter.
     pub share: bool,
     /// Metrics name the value of the request.
@@ -71,7 +73,7 @@ impl TreeLimit {
 
     /// Returns the name of the limit in the peer's metrics: the domain, then each level.
     pub fn metric_key(&self) -> Vec<String> {
-        self.metric_key_of(self.path.iter().map(|part| ("", part.value.as_str())))
+        self.metric_key_of(self.path.iter().map(|part| ("", &*part.value)))
     }
 
     /// Returns the [`TreeLimit::metric_key`] for a request with these entries.
@@ -84,7 +86,7 @@ impl TreeLimit {
             level_name(&part.key, if by_request { value } else { &part.value })
         };
         let levels = self.path.iter().zip(entries).map(level);
-        std::iter::once(self.domain.clone()).chain(levels).collect()
+        std::iter::once(self.domain.to_string()).chain(levels).collect()
     }
 }
 
@@ -146,7 +148,7 @@ impl Tree {
         let mut tree = Self::default();
         for file in files {
             let mut problems = Vec::new();
-            let known = tree.domains.remove(file.domain.as_str());
+            let known = tree.domains.remove(&*file.domain);
             if known.is_some() && !merge {
                 let text = format!("duplicate domain '{}' in config file", file.domain);
                 problems.push(file.place.problem(text));
@@ -154,9 +156,9 @@ impl Tree {
             let mut level = known.unwrap_or_default();
             let mut path = Vec::new();
             tree.add(&mut level, file, &file.descriptors, &mut path, &mut problems);
-            tree.domains.insert(file.domain.as_str().into(), level);
+            tree.domains.insert((&*file.domain).into(), level);
             if !problems.is_empty() {
-                return Err(ConfigError { name: file.source.clone(), problems });
+                return Err(ConfigError { name: file.source.to_string(), problems });
             }
         }
         Ok(tree)
@@ -190,7 +192,7 @@ impl Tree {
         for limit in &self.limits {
             if let Err(error) = limit.config.rule(algorithm) {
                 let problems = vec![limit.place.problem(error.to_string())];
-                return Err(ConfigError { name: limit.source.clone(), problems });
+                return Err(ConfigError { name: limit.source.to_string(), problems });
             }
         }
         Ok(())
@@ -211,8 +213,8 @@ impl Tree {
                 problems.push(descriptor.place.problem(text));
             }
             path.push(PathPart {
-                key: descriptor.key.clone(),
-                value: descriptor.value.clone(),
+                key: descriptor.key.as_str().into(),
+                value: descriptor.value.as_str().into(),
                 share: descriptor.share_threshold,
                 value_to_metric: descriptor.value_to_metric,
             });
@@ -238,13 +240,14 @@ impl Tree {
         path: &[PathPart],
     ) -> Option<usize> {
         self.limits.push(TreeLimit {
-            source: file.source.clone(),
+            source: Arc::clone(&file.source),
             place: descriptor.place,
-            domain: file.domain.clone(),
-            path: path.to_vec(),
+            domain: Arc::clone(&file.domain),
+            path: path.into(),
             config: descriptor.limit.clone()?,
             detailed_metric: descriptor.detailed_metric,
-            metadata: descriptor.metadata.clone(),
+            metadata: (!descriptor.metadata.is_empty())
+                .then(|| Box::new(descriptor.metadata.clone())),
         });
         Some(self.limits.len() - 1)
     }

@@ -32,13 +32,27 @@ pub(super) fn answer(
         server.service.metrics.shed.increment();
         return refuse(server, Status::unavailable(OVERLOADED), respond);
     }
+    let watch = match is_watch(&request).then(|| services.begin_watch(held)) {
+        None => None,
+        Some(Some(watch)) => Some(watch),
+        Some(None) => {
+            let why = "too many Watch calls at once";
+            return refuse(server, Status::resource_exhausted(why), respond);
+        }
+    };
     let (server, services) = (Arc::clone(server), services.others());
     tokio::spawn(async move {
+        let _watch = watch;
         let patience = exchange::patience(&server);
         let request = exchange::receive(request, Some(share_of_body), patience);
         let answered = counted(&server, services, request);
         exchange::send_answer(&server, answered, respond, share).await;
     });
+}
+
+/// Returns true for a call that is answered whenever the server's health changes.
+fn is_watch(request: &Request<RecvStream>) -> bool {
+    request.uri().path() == "/grpc.health.v1.Health/Watch"
 }
 
 /// Returns the answer of tonic's services, and counts it.

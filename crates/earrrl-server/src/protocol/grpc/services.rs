@@ -1,12 +1,17 @@
 //! The gRPC services, and the paths that they answer.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::http::{Method, Request};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use earrrl::Mode;
+
+use crate::protocol::http2::held::{EndlessCall, HeldBytes};
 
 /// The services whose health is reported, besides the empty name for the whole server.
 const NAMES: [&str; 3] = [
@@ -14,6 +19,10 @@ const NAMES: [&str; 3] = [
     "envoy.service.ratelimit.v3.RateLimitService",
     "envoy.service.auth.v3.Authorization",
 ];
+/// The most calls at once that watch the server's health, on one connection and in all. A client needs one
+/// for each name.
+const WATCHES_A_CONNECTION: usize = 8;
+const MAX_WATCHES: usize = 1024;
 /// The messages of the services for Envoy, for reflection; `scripts/descriptors` makes it.
 const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
 
@@ -22,6 +31,14 @@ const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
 pub struct Services {
     others: Router,
     health: HealthReporter,
+    watches: Arc<Semaphore>,
+}
+
+/// A call that watches the server's health, among those of its connection and of the server.
+#[derive(Debug)]
+pub(super) struct Watch {
+    _of_connection: EndlessCall,
+    _of_server: OwnedSemaphorePermit,
 }
 
 /// The services; [`Services::announce_start`] says that they serve.
@@ -37,7 +54,8 @@ pub fn services() -> Services {
         (Ok(v1), Ok(v1alpha)) => routes = routes.add_service(v1).add_service(v1alpha),
         (Err(error), _) | (_, Err(error)) => tracing::warn!(%error, "no reflection"),
     }
-    Services { others: routes.prepare().into_axum_router(), health }
+    let watches = Arc::new(Semaphore::new(MAX_WATCHES));
+    Services { others: routes.prepare().into_axum_router(), health, watches }
 }
 
 impl Services {
@@ -55,6 +73,14 @@ impl Services {
         for name in NAMES.into_iter().chain([""]) {
             self.health.set_service_status(name, status).await;
         }
+    }
+
+    /// Counts a call that watches the server's health; `None` if there are too many.
+    pub(super) fn begin_watch(&self, held: &Arc<HeldBytes>) -> Option<Watch> {
+        Some(Watch {
+            _of_connection: held.begin_endless(WATCHES_A_CONNECTION)?,
+            _of_server: Arc::clone(&self.watches).try_acquire_owned().ok()?,
+        })
     }
 
     /// Returns the router of tonic's services.

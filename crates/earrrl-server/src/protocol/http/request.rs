@@ -1,6 +1,7 @@
 //! The checks that every route makes: a token with the access that is needed, and a JSON body of a
 //! bounded length.
 
+use std::io;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -43,15 +44,26 @@ pub(super) async fn read(
     // What is announced may never come.
     let mut body = Vec::with_capacity((announced as usize).min(FIRST_ROOM));
     while let Some(chunk) = chunks.next().await {
-        // The connection is gone.
-        let gone = StatusCode::from_u16(GONE).unwrap_or(StatusCode::BAD_REQUEST);
-        let chunk = chunk.map_err(|_| Problem::new(gone, "no whole body"))?;
+        let chunk = chunk.map_err(|error| broken(server, &error))?;
         if body.len() + chunk.len() > most {
             return Err(too_long(format!("more than {most} bytes")));
         }
         body.extend_from_slice(&chunk);
     }
     Ok(body)
+}
+
+/// Returns the problem of a body that broke off: its chunks are malformed, or the client has gone.
+fn broken(server: &Server, error: &(dyn std::error::Error + 'static)) -> Problem {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let mut kinds = causes.filter_map(|error| Some(error.downcast_ref::<io::Error>()?.kind()));
+    let malformed = [io::ErrorKind::InvalidInput, io::ErrorKind::InvalidData];
+    if kinds.any(|kind| malformed.contains(&kind)) {
+        server.service.metrics.malformed.increment();
+        return Problem::new(StatusCode::BAD_REQUEST, "malformed chunks");
+    }
+    let gone = StatusCode::from_u16(GONE).unwrap_or(StatusCode::BAD_REQUEST);
+    Problem::new(gone, "no whole body")
 }
 
 /// Checks that the request's token grants the access that is needed.

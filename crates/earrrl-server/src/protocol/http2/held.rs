@@ -26,6 +26,8 @@ pub(in crate::protocol) struct HeldBytes {
     unsent: AtomicUsize,
     /// The most requests that were in flight at once.
     places: AtomicUsize,
+    /// The number of calls that go on until the client ends them.
+    endless: AtomicUsize,
     /// True if a request was refused for want of memory.
     refused: AtomicBool,
     /// True once the client has sent HTTP/2's preface.
@@ -47,6 +49,7 @@ impl HeldBytes {
             waiting: AtomicUsize::new(0),
             unsent: AtomicUsize::new(0),
             places: AtomicUsize::new(0),
+            endless: AtomicUsize::new(0),
             refused: AtomicBool::new(false),
             greeted: AtomicBool::new(false),
         })
@@ -90,6 +93,13 @@ impl HeldBytes {
         self.greeted.load(Relaxed)
     }
 
+    /// Counts a call that goes on until the client ends it; `None` if the connection has `most` of them.
+    pub(in crate::protocol) fn begin_endless(self: &Arc<Self>, most: usize) -> Option<EndlessCall> {
+        let more = |count| (count < most).then_some(count + 1);
+        self.endless.fetch_update(Relaxed, Relaxed, more).ok()?;
+        Some(EndlessCall(Arc::clone(self)))
+    }
+
     /// Returns true if a request waits.
     pub(super) fn any_waits(&self) -> bool {
         self.waiting.load(Relaxed) > 0
@@ -107,6 +117,16 @@ impl HeldBytes {
             self.refused.store(true, Relaxed);
         }
         enough
+    }
+}
+
+/// A call that goes on until the client ends it.
+#[derive(Debug)]
+pub(in crate::protocol) struct EndlessCall(Arc<HeldBytes>);
+
+impl Drop for EndlessCall {
+    fn drop(&mut self) {
+        self.0.endless.fetch_sub(1, Relaxed);
     }
 }
 

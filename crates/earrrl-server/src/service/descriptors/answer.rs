@@ -44,7 +44,7 @@ pub(super) fn response(
     response.statuses = vec![nothing; request.descriptors.len()];
     let mut shown = SmallVec::<[bool; 8]>::from_elem(false, request.descriptors.len());
     for (share, verdict) in shares.iter().zip(&verdicts.each) {
-        count(descriptors, request, share, verdict);
+        count(descriptors, request, share, verdict, verdicts.over());
         let status = &mut response.statuses[share.descriptor];
         // Of several limits on one descriptor the tightest is shown.
         let tighter = !std::mem::replace(&mut shown[share.descriptor], true)
@@ -92,9 +92,13 @@ fn count(
     request: &RateLimitRequest,
     share: &AskedLimit<'_>,
     verdict: &ShareVerdict,
+    is_denied: bool,
 ) {
     if let LimitRef::Rule(rule) = &share.limit {
-        rule.rule.outcomes.count(verdict.outcome);
+        // A request that one limit denies is not charged under the rules that allow it.
+        if verdict.over || !is_denied || descriptors.config.drain_denied {
+            rule.rule.outcomes.count(verdict.outcome);
+        }
         return;
     }
     let Hits::Charged(hits) = share.hits else { return };

@@ -190,6 +190,11 @@ fn limit_of<'a>(
         let mut parts: SmallVec<[Cow<'_, [u8]>; 8]> = smallvec![Cow::Borrowed(domain.as_bytes())];
         let texts = entries.iter().flat_map(|entry| [&entry.key, &entry.value]);
         parts.extend(texts.map(|text| raw_text::bytes(text)));
+        if !engine.waits() {
+            // In memory, another limit may have had this one's table before.
+            let own = format!("{} {}", own.requests_per_unit, unit.name());
+            parts.push(Cow::Owned(own.into_bytes()));
+        }
         return Ok(Some((LimitRef::Own(limit), join(parts.iter().map(AsRef::as_ref)))));
     }
     let pairs = entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
@@ -223,7 +228,7 @@ fn rules_of<'a>(
     for rule in rules.iter().filter(|rule| rule.serves_descriptors() && rule.matches(&request)) {
         let Some(prepared) = rule.limit_for(&request) else { continue };
         let current = Current { name: rule.name.clone(), ..Current::of(&prepared.rule) };
-        let kind = LimitKind::Counted(prepared.id, Box::new(prepared.rule.clone()));
+        let kind = LimitKind::Counted(prepared.id, Arc::new(prepared.rule.clone()));
         let (shadow_mode, quota_mode) = (false, false);
         let limit = DescriptorLimit { kind, current, shadow_mode, quota_mode, counts: None };
         let limit = LimitRef::Rule(Box::new(RuleLimit { rule, limit }));

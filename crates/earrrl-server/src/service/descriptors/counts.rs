@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::metrics::{Counter, Family, Histogram, Labels, Metrics};
+use crate::metrics::{Counter, Family, Histogram, Labels, Metrics, SmallCounter};
 
 /// The largest number of descriptors with counters of their own.
 const MAX_KEYS: usize = 10_000;
@@ -12,19 +12,19 @@ const MAX_NAME: usize = 1024;
 /// The name under which all other descriptors are counted together.
 const OTHERS: &str = "other";
 
-/// The counters of one descriptor.
+/// The counters of one descriptor. Striped ones would take 5 KiB a descriptor.
 #[derive(Debug, Default)]
 pub struct DescriptorCounts {
     /// Hits in all.
-    pub total_hits: Counter,
+    pub total_hits: SmallCounter,
     /// Hits over the limit.
-    pub over_limit: Counter,
+    pub over_limit: SmallCounter,
     /// Hits above four fifths of the limit.
-    pub near_limit: Counter,
+    pub near_limit: SmallCounter,
     /// Hits within the limit.
-    pub within_limit: Counter,
+    pub within_limit: SmallCounter,
     /// Hits over the limit in shadow mode.
-    pub shadow_mode: Counter,
+    pub shadow_mode: SmallCounter,
 }
 
 /// The result for one descriptor of a request.
@@ -68,8 +68,8 @@ impl DescriptorCounts {
     }
 }
 
-/// A counter, the end of its name, and what it says.
-type OutcomeCounter = (&'static str, &'static str, fn(&DescriptorCounts) -> &Counter);
+/// The end of a counter's name, its help text, and the counter.
+type OutcomeCounter = (&'static str, &'static str, fn(&DescriptorCounts) -> &SmallCounter);
 
 /// Every descriptor's counters, by the name that the peer gives it, and those of all calls. They go on
 /// over reloads.

@@ -35,7 +35,7 @@ pub(super) fn of(
     let mut carried = Object::new();
     for (share, verdict) in shares.iter().zip(&verdicts.each) {
         if let (LimitRef::Tree(_, limit), false) = (&share.limit, verdict.enforced) {
-            merge(&mut carried, &limit.metadata);
+            limit.metadata.iter().for_each(|metadata| merge(&mut carried, metadata));
         }
     }
     if !carried.is_empty() {

@@ -8,6 +8,7 @@ mod asked;
 pub mod counts;
 mod headers;
 mod metadata;
+pub mod overrides;
 pub mod prepared;
 mod verdict;
 

@@ -1,26 +1,25 @@
 //! The limits of descriptors as the engine knows them.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use earrrl::{Action, EngineError, FixedWindow, Quota, Rule, RuleError, RuleId};
 use earrrl_redis::Consistency;
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
 use super::counts::{CountsOf, DescriptorCounts};
+use super::overrides::Overrides;
 use crate::config::envoy::file::Amount;
 use crate::config::envoy::tree::{PathPart, Tree, TreeLimit};
 use crate::config::envoy::unit::Unit;
 use crate::config::envoy::{EnvoyAlgorithm, EnvoyConfig};
 use crate::config::{Config, RuleConfig};
 use crate::engine::Engine;
+use crate::service::known::PlannedLimit;
 
-/// Least clients that a table is meant for where a descriptor's values are open.
+/// The least clients that a descriptor with open values has room for, if memory is allocated as they come.
 const LEAST_CAPACITY: usize = 1000;
-/// Different limits that requests may bring.
-const MAX_OVERRIDES: usize = 1024;
-/// Clients that the table of a limit from a request is meant for.
-const OVERRIDE_CAPACITY: usize = 10_000;
+/// The same, if all memory is allocated at once: the clients of the smallest table.
+const LEAST_TABLE: usize = 24;
 
 /// A configuration's descriptors in force.
 #[derive(Debug)]
@@ -32,7 +31,7 @@ pub struct Descriptors {
     /// The counters of metrics.
     pub counts: Arc<CountsOf>,
     limits: Vec<DescriptorLimit>,
-    overrides: Mutex<HashMap<(u32, Unit), Arc<DescriptorLimit>>>,
+    overrides: Arc<Overrides>,
 }
 
 /// One limit in force.
@@ -46,7 +45,7 @@ pub struct DescriptorLimit {
     pub shadow_mode: bool,
     /// Enforced only when all such limits of a request are over.
     pub quota_mode: bool,
-    /// The counters of its results; `None` if values of requests name the counters.
+    /// The counters of its results; `None` without metrics, or if values of requests name the counters.
     pub counts: Option<Arc<DescriptorCounts>>,
 }
 
@@ -58,7 +57,7 @@ pub enum LimitKind {
     /// Nothing is allowed; the answer names the end of the window.
     Zero(Unit),
     /// The engine counts.
-    Counted(RuleId, Box<Rule>),
+    Counted(RuleId, Arc<Rule>),
 }
 
 /// A limit as answers report it.
@@ -82,7 +81,7 @@ pub struct DescriptorsPlan {
 
 struct WantedLimit {
     name: String,
-    rule: Rule,
+    rule: Arc<Rule>,
     capacity: usize,
 }
 
@@ -108,9 +107,12 @@ impl DescriptorsPlan {
     /// Returns the error of a limit that is not possible.
     pub fn new(config: &EnvoyConfig, tree: Arc<Tree>, capacity: usize) -> Result<Self, RuleError> {
         let open = tree.limits().iter().filter(|limit| is_open(limit)).count().max(1);
-        let share = (capacity / open).max(LEAST_CAPACITY.min(capacity));
+        let share = |rule: &Rule| {
+            let least = if rule.limit().is_one_time() { LEAST_TABLE } else { LEAST_CAPACITY };
+            (capacity / open).max(least.min(capacity))
+        };
         let wanted = tree.limits().iter().map(|limit| {
-            let capacity = if is_open(limit) { share } else { 1 };
+            let capacity = |rule: &Rule| if is_open(limit) { share(rule) } else { 1 };
             WantedLimit::new(limit, config.algorithm, capacity)
         });
         let wanted = wanted.collect::<Result<_, _>>()?;
@@ -118,9 +120,9 @@ impl DescriptorsPlan {
     }
 
     /// Returns the limits, each with its name in the engine and the clients it is meant for.
-    pub fn limits(&self) -> impl Iterator<Item = (&str, &Rule, usize, Consistency)> {
+    pub(in crate::service) fn limits(&self) -> impl Iterator<Item = PlannedLimit<'_>> {
         let limit = |wanted| {
-            let WantedLimit { name, rule, capacity, .. }: &WantedLimit = wanted;
+            let WantedLimit { name, rule, capacity }: &WantedLimit = wanted;
             (&**name, rule, *capacity, Consistency::Exact)
         };
         self.wanted.iter().flatten().map(limit)
@@ -132,11 +134,13 @@ impl DescriptorsPlan {
         self,
         ids: &mut impl Iterator<Item = RuleId>,
         counts: &Arc<CountsOf>,
+        overrides: &Arc<Overrides>,
     ) -> Descriptors {
         let Self { tree, config, wanted } = self;
+        let metrics = config.metrics.then_some(&**counts);
         let limits = tree.limits().iter().zip(wanted).map(|(limit, wanted)| {
-            let counted = wanted.and_then(|wanted| Some((ids.next()?, Box::new(wanted.rule))));
-            DescriptorLimit::new(limit, counted, counts)
+            let counted = wanted.and_then(|wanted| Some((ids.next()?, wanted.rule)));
+            DescriptorLimit::new(limit, counted, metrics)
         });
         let limits = limits.collect();
         Descriptors {
@@ -144,7 +148,7 @@ impl DescriptorsPlan {
             config,
             counts: Arc::clone(counts),
             limits,
-            overrides: Mutex::default(),
+            overrides: Arc::clone(overrides),
         }
     }
 }
@@ -153,13 +157,14 @@ impl WantedLimit {
     fn new(
         limit: &TreeLimit,
         algorithm: EnvoyAlgorithm,
-        capacity: usize,
+        capacity: impl Fn(&Rule) -> usize,
     ) -> Result<Option<Self>, RuleError> {
         let Some(rule) = limit.config.rule(algorithm)? else { return Ok(None) };
         // Modes are judged over all descriptors of a request, so the engine only counts.
         let counts_only = limit.config.shadow_mode || limit.config.quota_mode;
         let rule = if counts_only { rule.with_action(Action::Observe)? } else { rule };
-        Ok(Some(Self { name: engine_name(limit), rule, capacity }))
+        let capacity = capacity(&rule);
+        Ok(Some(Self { name: engine_name(limit), rule: Arc::new(rule), capacity }))
     }
 }
 
@@ -169,42 +174,26 @@ impl Descriptors {
         self.limits.get(index)
     }
 
-    /// A limit that a request brings.
+    /// Returns the limit that a request brings.
     ///
     /// # Errors
-    /// When there are too many different ones, or it can't be.
+    /// Fails if the limit is invalid or the engine is unavailable.
     pub fn overriding(
         &self,
         requests: u32,
         unit: Unit,
         engine: &Engine,
     ) -> Result<Arc<DescriptorLimit>, EngineError> {
-        let mut overrides = self.overrides.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = overrides.get(&(requests, unit)) {
-            return Ok(Arc::clone(known));
-        }
-        if overrides.len() >= MAX_OVERRIDES {
-            let text = format!("limits in requests: {MAX_OVERRIDES} different ones at most");
-            return Err(EngineError::Unavailable(text));
-        }
-        let kind = match self.config.algorithm.rule(requests, unit)? {
-            None => LimitKind::Zero(unit),
-            Some(rule) => {
-                let name = format!("envoy-override-{requests}-{}", unit.name());
-                LimitKind::Counted(engine.prepare(&name, &rule, OVERRIDE_CAPACITY)?, Box::new(rule))
-            }
-        };
-        let current = Current { name: String::new(), requests, unit: unit.number() };
-        let (shadow_mode, quota_mode) = (false, false);
-        let limit =
-            Arc::new(DescriptorLimit { kind, current, shadow_mode, quota_mode, counts: None });
-        overrides.insert((requests, unit), Arc::clone(&limit));
-        Ok(limit)
+        self.overrides.get((self.config.algorithm, requests, unit), engine)
     }
 }
 
 impl DescriptorLimit {
-    fn new(limit: &TreeLimit, counted: Option<(RuleId, Box<Rule>)>, counts: &CountsOf) -> Self {
+    fn new(
+        limit: &TreeLimit,
+        counted: Option<(RuleId, Arc<Rule>)>,
+        counts: Option<&CountsOf>,
+    ) -> Self {
         let config = &limit.config;
         let kind = match (counted, config.amount) {
             (Some((id, rule)), _) => LimitKind::Counted(id, rule),
@@ -216,7 +205,9 @@ impl DescriptorLimit {
             kind,
             shadow_mode: config.shadow_mode,
             quota_mode: config.quota_mode,
-            counts: (!limit.is_named_by_requests()).then(|| counts.of(&limit.metric_key())),
+            counts: counts
+                .filter(|_| !limit.is_named_by_requests())
+                .map(|counts| counts.of(&limit.metric_key())),
         }
     }
 }
