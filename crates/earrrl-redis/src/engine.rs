@@ -141,6 +141,17 @@ impl RedisEngine {
         self.shared.prepare(wanted)
     }
 
+    /// Sets the verdicts of rules for requests that Redis does not answer, in place of [`WhenGone::Allow`] and
+    /// [`WhenGone::Deny`]: true to allow, `None` to follow the policy. They have no effect with [`WhenGone::Local`],
+    /// where this node's own table decides.
+    ///
+    /// [`WhenGone::Allow`]: crate::WhenGone::Allow
+    /// [`WhenGone::Deny`]: crate::WhenGone::Deny
+    /// [`WhenGone::Local`]: crate::WhenGone::Local
+    pub fn set_verdicts_without_redis(&self, verdicts: &[(RuleId, Option<bool>)]) {
+        self.shared.rules.set_without_redis(verdicts);
+    }
+
     /// Waits until Redis decides, for at most `timeout`, and returns true if it does.
     pub async fn ready(&self, timeout: Duration) -> bool {
         let mut all_closed = self.shared.connection.all_closed.subscribe();

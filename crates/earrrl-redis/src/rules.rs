@@ -18,7 +18,7 @@ use crate::clients::tables::Tables;
 /// The number of earlier parameters that are kept for each rule.
 const EARLIER: usize = 8;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PreparedRule {
     pub(crate) id: RuleId,
     pub(crate) name: String,
@@ -36,6 +36,8 @@ pub(crate) struct PreparedRule {
     pub(crate) near: Option<Arc<Table>>,
     /// The duration of this node's claims.
     pub(crate) claim_ttl: Duration,
+    /// The verdict in place of the policies that allow or deny all requests.
+    pub(crate) without_redis: Option<bool>,
 }
 
 /// All rules, by their ids.
@@ -104,6 +106,18 @@ impl Rules {
         Ok(ids)
     }
 
+    /// Sets the verdicts of rules in place of the policies that allow or deny all requests.
+    pub(crate) fn set_without_redis(&self, verdicts: &[(RuleId, Option<bool>)]) {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rules = Vec::clone(&self.all());
+        for (id, verdict) in verdicts {
+            if let Some(rule) = rules.get_mut(id.0 as usize) {
+                *rule = Arc::new(PreparedRule { without_redis: *verdict, ..(**rule).clone() });
+            }
+        }
+        self.all.store(Arc::new(rules));
+    }
+
     /// Replaces the rule of this name, or adds the rule.
     fn put(
         &self,
@@ -134,6 +148,7 @@ impl Rules {
         if let Some(left) = near.as_ref().filter(|_| !algorithm::of(rule.limit()).adds()) {
             left.clear();
         }
+        let without_redis = old.and_then(|old| old.without_redis);
         let claim_ttl = if is_near { claim_ttl(rule.limit(), self.sync) } else { Duration::ZERO };
         let (name, rule) = (name.to_owned(), rule.clone());
         let prepared = PreparedRule {
@@ -148,6 +163,7 @@ impl Rules {
             is_near,
             near,
             claim_ttl,
+            without_redis,
         };
         match place {
             Some(place) => rules[place] = Arc::new(prepared),
