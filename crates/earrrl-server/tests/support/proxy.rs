@@ -448,7 +448,7 @@ pub fn stays_open_while_we_hang(proxy: &Proxy, limiter: &Limiter) {
     until("limits are enforced", || proxy.login(HAMMERING, "").status == 429);
     limiter.signal(Signal::STOP);
     for _ in 0..5 {
-        let mut stream = proxy.connect(HAMMERING);
+        let stream = proxy.connect(HAMMERING);
         // Far more than the recipes wait, and less than proxies do by themselves.
         stream.set_read_timeout(Some(Duration::from_secs(15))).unwrap();
         let answer = Client::over(stream).request("POST", "/login", "", b"");
