@@ -7,6 +7,7 @@ mod spellings;
 mod support;
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
@@ -60,7 +61,10 @@ fn in_debians_nginx(file: &Path, text: &str) -> String {
         return text.to_owned();
     }
     let debians = fs::read_to_string("/etc/nginx/nginx.conf").unwrap();
-    let folder = file.parent().unwrap().display().to_string();
+    let folder = file.parent().unwrap();
+    // Debian's modules are named from the prefix.
+    symlink("/usr/share/nginx/modules", folder.join("modules")).unwrap();
+    let folder = folder.display().to_string();
     let replaced = debians
         .replace("/etc/nginx/sites-enabled/*;", &format!("{folder}/earrrl.conf;"))
         .replace("/run/nginx.pid", &format!("{folder}/nginx.pid"))
