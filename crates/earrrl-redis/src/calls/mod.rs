@@ -1,6 +1,5 @@
 //! Calls of the scripts that read and change clients' records.
 
-pub(crate) mod adjust;
 pub(crate) mod contribute;
 pub(crate) mod convert;
 pub(crate) mod decide;
