@@ -68,7 +68,7 @@ impl<T: Unpin> Future for Answer<T> {
 #[derive(Debug)]
 pub struct RedisEngine {
     shared: Arc<Shared>,
-    tasks: [JoinHandle<()>; 2],
+    tasks: [JoinHandle<()>; 3],
 }
 
 impl RedisEngine {
@@ -90,7 +90,8 @@ impl RedisEngine {
         let shared = Arc::new(Shared::new(options, clock)?);
         let supervisor = tokio::spawn(supervisor::run(shared.clone()));
         let exchange = tokio::spawn(near::rounds::run(shared.clone()));
-        Ok(Self { shared, tasks: [supervisor, exchange] })
+        let heartbeat = tokio::spawn(near::heartbeat::run(shared.clone()));
+        Ok(Self { shared, tasks: [supervisor, exchange, heartbeat] })
     }
 
     /// Makes an engine, and waits until Redis decides, for at most `timeout`.
