@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use earrrl::{Cost, EngineError, Limit, Nanos, Rule, RuleId, check_name};
 
-use crate::algorithm::{self, Kind};
+use crate::algorithm::{self, KINDS, Kind};
 use crate::clients::claim_ttl;
 use crate::clients::client::Time;
 use crate::clients::table::{NearRule, Table};
@@ -22,6 +22,8 @@ const EARLIER: usize = 8;
 pub(crate) struct PreparedRule {
     pub(crate) id: RuleId,
     pub(crate) name: String,
+    /// The name and the algorithm's letter, which end the keys of its records: each algorithm has its own records.
+    pub(crate) key: String,
     pub(crate) rule: Rule,
     pub(crate) kind: Kind,
     pub(crate) tag: u32,
@@ -92,7 +94,7 @@ impl Rules {
     ) -> Result<Vec<RuleId>, EngineError> {
         for Wanted { name, rule, .. } in wanted {
             check_name(name)?;
-            algorithm::of(rule.limit()).check()?;
+            algorithm::check(rule)?;
         }
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let locals = local()?;
@@ -135,10 +137,11 @@ impl Rules {
             left.clear();
         }
         let claim_ttl = if is_near { claim_ttl(rule.limit(), self.sync) } else { Duration::ZERO };
-        let (name, rule) = (name.to_owned(), rule.clone());
+        let (name, key, rule) = (name.to_owned(), record_name(name, kind), rule.clone());
         let prepared = PreparedRule {
             id,
             name,
+            key,
             rule,
             kind,
             tag,
@@ -157,7 +160,17 @@ impl Rules {
     }
 }
 
+/// Returns the end of the keys of a rule's records.
+fn record_name(rule: &str, kind: Kind) -> String {
+    format!("{rule}:{}", kind.letter())
+}
+
 impl PreparedRule {
+    /// Returns the ends of the keys of the records that this rule has had under any algorithm.
+    pub(crate) fn all_keys(&self) -> impl Iterator<Item = String> {
+        KINDS.iter().map(|kind| record_name(&self.name, *kind))
+    }
+
     /// Returns the script's parameters for the rule and a cost; `sign` is -1 to take it back.
     pub(crate) fn parameters(&self, cost: Cost, linger: Duration, sign: f64) -> Vec<u8> {
         algorithm::pack(&algorithm::Terms { rule: &self.rule, cost, sign, linger }, self.tag)

@@ -366,7 +366,7 @@ async fn refunds_and_resets() {
     assert_eq!(ask(&node, rule, "k", Mode::Peek).await.remaining, 8);
     node.reset(rule, b"k").await.unwrap();
     assert_eq!(ask(&node, rule, "k", Mode::Peek).await.remaining, 10);
-    let keys: i64 = server.command(&["EXISTS", "earrrl1:{k}:rule"]).unwrap();
+    let keys: i64 = server.command(&["EXISTS", "earrrl1:{k}:rule:b"]).unwrap();
     assert_eq!(keys, 0);
 }
 

@@ -251,10 +251,8 @@ async fn call(
     let parameters = |place: usize| request.charges[place].parameters(shared.options.linger);
     let (time, latest) = (time_argument(request.now), micros(latest).to_le_bytes());
     let mut keys: Vec<Vec<u8>> = keyed().map(|charge| charge.key.clone()).collect();
-    if shared.options.cluster {
-        // A shard that has only some of a moving slot's keys refuses the call if it knows all of its keys.
-        keys.extend(receipt.map(|receipt| receipt.key.as_bytes().to_vec()));
-    }
+    // Declared, though only a Cluster that moves slots and some relatives of Redis insist on it.
+    keys.extend(receipt.map(|receipt| receipt.key.as_bytes().to_vec()));
     let (prolongs, receipt) = (Receipt::flags(receipt), Receipt::argument(receipt));
     let head = |flags| [&time[..], &[flags | prolongs], &latest, &receipt].concat();
     let (script, args) = match places {

@@ -111,17 +111,15 @@ impl Places {
 }
 
 impl Receipt {
-    /// Returns a receipt as scripts read it: its entry, its place, the key.
+    /// Returns a receipt as scripts read it: its entry and its place. The key is the last of the call's.
     pub(crate) fn argument(receipt: Option<&Self>) -> Vec<u8> {
-        let Some(receipt) = receipt else { return [0; ENTRY + 2].to_vec() };
+        let Some(receipt) = receipt else { return [0; ENTRY + 1].to_vec() };
         let place = (usize::from(receipt.place) * ENTRY).to_string();
         let [low, high] = receipt.number.to_le_bytes();
         // The bit of the first charge, which is the only one of a request under one rule.
         let mut argument = vec![low, high, 1, 0];
-        for text in [place.as_bytes(), receipt.key.as_bytes()] {
-            argument.push(text.len() as u8);
-            argument.extend(text);
-        }
+        argument.push(place.len() as u8);
+        argument.extend(place.as_bytes());
         argument
     }
 
@@ -182,8 +180,8 @@ mod tests {
     /// Writes an entry as a script does.
     fn executed(receipt: &Receipt, string: &mut Vec<u8>) {
         let argument = Receipt::argument(Some(receipt));
-        let (place, key) = argument[5..].split_at(argument[4].into());
-        assert_eq!((usize::from(key[0]), &key[1..]), (key.len() - 1, receipt.key.as_bytes()));
+        let (length, place) = argument[4..].split_first().unwrap();
+        assert_eq!(usize::from(*length), place.len());
         let place = std::str::from_utf8(place).unwrap().parse::<usize>().unwrap();
         string.resize(string.len().max(place + ENTRY), 0);
         string[place..place + ENTRY].copy_from_slice(&argument[..4]);

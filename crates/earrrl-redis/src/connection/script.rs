@@ -114,8 +114,8 @@ fn in_frame(frame: &str, kind: Kind) -> String {
 /// Composes the script of one rule, which reads the call's head and the parameters with one `unpack`.
 fn single(kind: Kind) -> String {
     let whole = strip(kind.part("parameters"))
-        .replacen("local ", "local now, flags, latest, entry, place, receipts, ", 1)
-        .replacen("unpack('<", "unpack('<dBdc4Bc0Bc0", 1)
+        .replacen("local ", "local now, flags, latest, entry, place, ", 1)
+        .replacen("unpack('<", "unpack('<dBdc4Bc0", 1)
         .replacen("args, at", "ARGV[1]", 1);
     in_frame(&include_str!("../scripts/single.lua").replace("--[[ parameters ]]", &whole), kind)
 }
