@@ -6,12 +6,6 @@
 
 use smallvec::SmallVec;
 
-use super::bytes;
-use super::shard::Shard;
-use crate::algorithm::Limit;
-use crate::clock::Nanos;
-use crate::store::table::KeyHash;
-
 /// The number of clients within their limit among which an eviction chooses.
 const CANDIDATES: usize = 5;
 /// The number of clients that evictions look at, on average. Together with [`MAX_SCANNED`] it bounds the cost
@@ -40,78 +34,63 @@ impl Default for ScanBudget {
 
 impl ScanBudget {
     /// Returns the number of clients that an eviction may look at.
-    fn granted(&self) -> usize {
+    pub(super) fn granted(&self) -> usize {
         (self.saved + SCANNED_PER_EVICTION).min(MAX_SCANNED)
     }
 
     /// Deducts the clients that an eviction has looked at.
-    fn spend(&mut self, scanned: usize) {
-        self.saved = self.granted() - scanned;
+    pub(super) fn spend(&mut self, scan: &Scan) {
+        self.saved = self.granted() - scan.scanned;
         #[cfg(test)]
         {
-            self.scanned += scanned;
+            self.scanned += scan.scanned;
         }
     }
+}
+
+/// A client that an eviction looks at.
+pub(super) struct Client {
+    pub(super) key: u64,
+    pub(super) is_over: bool,
+    pub(super) standing: Standing,
 }
 
 /// The rank of a client in the order of eviction: idle clients first, then by rate.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
-struct Standing {
-    is_active: bool,
-    rate: f64,
+pub(super) struct Standing {
+    pub(super) is_active: bool,
+    pub(super) rate: f64,
 }
 
 /// The result of a search for a client to evict.
 #[derive(Default)]
-struct Scan {
-    lowest: Option<(u64, Standing)>,
+pub(super) struct Scan {
+    pub(super) lowest: Option<(u64, Standing)>,
     /// The clients over their limit that the scan met.
-    offenders: SmallVec<[u64; CANDIDATES]>,
+    pub(super) offenders: SmallVec<[u64; CANDIDATES]>,
     scanned: usize,
 }
 
-impl Shard {
-    /// Evicts one of the clients that have been idle for longest.
-    pub(super) fn evict(&mut self, limit: &Limit, now: Nanos) {
-        // The most recent visitor is the one that needs the place.
-        let most = self.scan_budget.granted().min(self.states.len() - 1);
-        let scan = self.scan(most, limit, now);
-        self.scan_budget.spend(scan.scanned);
-        for key in &scan.offenders {
-            self.states.promote(key);
+/// Looks at clients, the longest idle first, until it has found enough that are within their limit.
+///
+/// Offenders of one attack lie side by side, so the scan goes on past them. The caller moves them to
+/// the end of the queue: they are looked at again only after all others.
+pub(super) fn scan(clients: impl Iterator<Item = Client>) -> Scan {
+    let mut scan = Scan::default();
+    let mut candidates = 0;
+    for Client { key, is_over, standing } in clients {
+        if scan.lowest.is_none_or(|(_, lowest)| standing < lowest) {
+            scan.lowest = Some((key, standing));
         }
-        if let Some((key, Standing { is_active, .. })) = scan.lowest {
-            self.remove(KeyHash::from_bits(key));
-            self.displaced += u64::from(is_active);
+        scan.scanned += 1;
+        if is_over {
+            scan.offenders.push(key);
+        } else {
+            candidates += 1;
+        }
+        if candidates == CANDIDATES {
+            break;
         }
     }
-
-    /// Looks at the longest idle clients until it has found enough that are within their limit, and at no
-    /// more than `most`.
-    ///
-    /// Offenders of one attack lie side by side, so the scan goes on past them. The caller moves them to
-    /// the end of the queue: they are looked at again only after all others.
-    fn scan(&mut self, most: usize, limit: &Limit, now: Nanos) -> Scan {
-        let mut scan = Scan::default();
-        let mut candidates = 0;
-        for (key, state) in self.states.iter_mut().rev().take(most) {
-            self.bytes -= bytes(state);
-            let (allowed, rate) = limit.standing(state, now);
-            self.bytes += bytes(state);
-            let standing = Standing { is_active: state.is_some(), rate };
-            if scan.lowest.is_none_or(|(_, lowest)| standing < lowest) {
-                scan.lowest = Some((*key, standing));
-            }
-            scan.scanned += 1;
-            if allowed {
-                candidates += 1;
-            } else {
-                scan.offenders.push(*key);
-            }
-            if candidates == CANDIDATES {
-                break;
-            }
-        }
-        scan
-    }
+    scan
 }

@@ -14,20 +14,16 @@ use core::sync::atomic::Ordering::Relaxed;
 use std::boxed::Box;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use shard::OVERHEAD;
 pub(crate) use shard::Shard;
 
 use super::table::KeyHash;
-use crate::algorithm::State;
 
 /// The least number of shards.
 const MIN_SHARDS: usize = 64;
 /// The number of clients in a shard of a large map. A map that grows moves all of its clients while it is
 /// locked, and with this many no request waits for a millisecond.
 const CLIENTS_PER_SHARD: usize = 8192;
-/// The bytes that a client takes beside its state: the links and the allocation of its node, and its
-/// entry in the index.
-const OVERHEAD: usize = 80;
-
 /// A map from clients to states that is bounded in bytes and in clients.
 pub(crate) struct States {
     shards: Box<[Mutex<Shard>]>,
@@ -87,11 +83,6 @@ impl States {
     pub(crate) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
         self.indices().map(|shard| self.lock(shard))
     }
-}
-
-/// Returns the bytes that a client takes; 0 while its state is taken out.
-fn bytes(state: &Option<State>) -> usize {
-    state.as_ref().map_or(0, |state| OVERHEAD + state.bytes())
 }
 
 fn shards(capacity: usize) -> usize {

@@ -4,20 +4,23 @@ use core::hash::{BuildHasherDefault, Hasher};
 
 use lru::LruCache;
 
-use super::bytes;
-use super::evict::ScanBudget;
+use super::evict::{Client, ScanBudget, Standing, scan};
 use crate::algorithm::{Limit, State};
 use crate::clock::Nanos;
 use crate::store::table::KeyHash;
 
+/// The bytes that a client takes beside its state: the links and the allocation of its node, and its
+/// entry in the index.
+pub(super) const OVERHEAD: usize = 80;
+
 /// The clients whose keys' hashes share certain bits.
 pub(crate) struct Shard {
     /// A state is `None` only while it is being changed.
-    pub(super) states: LruCache<u64, Option<State>, BuildHasherDefault<Identity>>,
-    pub(super) bytes: usize,
+    states: LruCache<u64, Option<State>, BuildHasherDefault<Identity>>,
+    bytes: usize,
     max_bytes: usize,
     max_clients: usize,
-    pub(super) displaced: u64,
+    displaced: u64,
     pub(super) scan_budget: ScanBudget,
 }
 
@@ -71,6 +74,28 @@ impl Shard {
             self.evict(limit, now);
         }
         answer
+    }
+
+    /// Evicts one of the clients that have been idle for longest.
+    fn evict(&mut self, limit: &Limit, now: Nanos) {
+        // The most recent visitor is the one that needs the place.
+        let most = self.scan_budget.granted().min(self.states.len() - 1);
+        let held = &mut self.bytes;
+        let scan = scan(self.states.iter_mut().rev().take(most).map(|(key, state)| {
+            *held -= bytes(state);
+            let (allowed, rate) = limit.standing(state, now);
+            *held += bytes(state);
+            let standing = Standing { is_active: state.is_some(), rate };
+            Client { key: *key, is_over: !allowed, standing }
+        }));
+        self.scan_budget.spend(&scan);
+        for key in &scan.offenders {
+            self.states.promote(key);
+        }
+        if let Some((key, Standing { is_active, .. })) = scan.lowest {
+            self.remove(KeyHash::from_bits(key));
+            self.displaced += u64::from(is_active);
+        }
     }
 
     fn is_full(&self) -> bool {
@@ -137,4 +162,9 @@ impl Shard {
     pub(crate) fn displaced(&self) -> u64 {
         self.displaced
     }
+}
+
+/// Returns the bytes that a client takes; 0 while its state is taken out.
+fn bytes(state: &Option<State>) -> usize {
+    state.as_ref().map_or(0, |state| OVERHEAD + state.bytes())
 }

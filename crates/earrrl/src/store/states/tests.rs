@@ -1,6 +1,6 @@
 use super::evict::{MAX_SCANNED, SCANNED_PER_EVICTION};
 use super::*;
-use crate::algorithm::{Limit, Mode, Tally};
+use crate::algorithm::{Limit, Mode, State, Tally};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::rule::Rule;
