@@ -53,10 +53,13 @@ enum ValuePattern {
 }
 
 impl Condition {
-    /// Makes a condition on a path; `*` at its end matches any rest.
-    pub(crate) fn path(text: &str, paths: Paths) -> Result<Self, String> {
-        let patterns = vec![ValuePattern::new("path", text, paths)?];
-        Ok(Self { attribute: "path".to_owned(), patterns })
+    /// Creates a condition on an attribute; `*` at the end of `text` matches any rest.
+    ///
+    /// # Errors
+    /// Returns a sentence about what is expected of such a value.
+    pub fn new(attribute: &str, text: &str, paths: Paths) -> Result<Self, String> {
+        let patterns = vec![ValuePattern::new(attribute, text, paths)?];
+        Ok(Self { attribute: attribute.to_owned(), patterns })
     }
 
     /// Shortens networks to the prefix that distinguishes clients, since keys have no more of an

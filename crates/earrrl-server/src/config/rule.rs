@@ -430,7 +430,7 @@ fn by_path(
 ) -> Vec<(Condition, Cost)> {
     let mut costs = Vec::with_capacity(table.len());
     for (path, number) in table {
-        let condition = Condition::path(path, paths);
+        let condition = Condition::new("path", path, paths);
         let cost = value::cost("cost", number, &mut *problem);
         match (condition, cost) {
             (Ok(condition), Some(cost)) => costs.push((path.len(), condition, cost)),

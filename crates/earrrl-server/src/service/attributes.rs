@@ -219,8 +219,8 @@ mod tests {
         let of = |path: &'static str| {
             Attributes::new([("path".into(), path.as_bytes().into())], &reading)
         };
-        let login = Condition::path("/login", Paths::TOLERANT).unwrap();
-        let below_x = Condition::path("/x/*", Paths::TOLERANT).unwrap();
+        let login = Condition::new("path", "/login", Paths::TOLERANT).unwrap();
+        let below_x = Condition::new("path", "/x/*", Paths::TOLERANT).unwrap();
         let both = of("/x/..%2flogin");
         assert!(both.meet(&login) && both.meet(&below_x));
         assert!(!both.surely_meet(&login) && !both.surely_meet(&below_x));

@@ -3,12 +3,12 @@
 use alloc::string::String;
 use core::time::Duration;
 
-use super::policy::{Mode, Policy, Replenishment};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Figures, Wait};
 use crate::error::RuleError;
 use crate::grammar::Words;
+use crate::policy::{Mode, Policy, Replenishment};
 
 /// A state that is one time, in ticks since the Unix epoch.
 ///
