@@ -13,11 +13,11 @@ use earrrl::{
 use tokio::task::JoinHandle;
 
 use crate::calls::decide::ask;
+use crate::calls::deliver::take_back;
 use crate::calls::reply;
 use crate::calls::reset::reset;
 use crate::connection::fault::Fault;
 use crate::options::{Consistency, Options};
-use crate::outage::hand_over::take_back;
 use crate::outage::policy;
 use crate::request::Request;
 use crate::shared::Shared;

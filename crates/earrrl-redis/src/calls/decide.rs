@@ -14,12 +14,12 @@ use tokio::time::Instant;
 use crate::algorithm::{flags, micros};
 use crate::backlog::unsettled::Unanswered;
 use crate::calls::convert::{Called, converting};
+use crate::calls::deliver::take_back;
 use crate::calls::reply::{self, Observation, Reply, ScriptVerdict};
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
 use crate::connection::receipt::Receipt;
 use crate::connection::redirect::is_moving;
-use crate::outage::hand_over::take_back;
 use crate::request::{Request, time_argument};
 use crate::shared::Shared;
 

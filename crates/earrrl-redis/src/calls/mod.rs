@@ -3,5 +3,6 @@
 pub(crate) mod contribute;
 pub(crate) mod convert;
 pub(crate) mod decide;
+pub(crate) mod deliver;
 pub(crate) mod reply;
 pub(crate) mod reset;
