@@ -7,7 +7,7 @@ use std::sync::Arc;
 use earrrl::conformance::block_on;
 use earrrl::{ManualClock, Mode, Nanos};
 use earrrl_server::config::Config;
-use earrrl_server::protocol::grpc::json;
+use earrrl_server::protocol::http::envoy_json as json;
 use earrrl_server::service::Service;
 use earrrl_server::service::error::AskError;
 use serde_json::{Map, Value, json};

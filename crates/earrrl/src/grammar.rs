@@ -16,12 +16,12 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::algorithm::Policy;
 use crate::cost::Cost;
 use crate::duration;
 use crate::error::RuleError;
 use crate::nearest::nearest;
 use crate::parameter::Rate;
+use crate::policy::Policy;
 
 /// The most bytes of a rule's text.
 pub(crate) const LONGEST: usize = 512;

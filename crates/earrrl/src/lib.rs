@@ -26,6 +26,7 @@ mod limiter;
 mod memory;
 mod nearest;
 mod parameter;
+mod policy;
 mod quota;
 #[cfg(feature = "sim")]
 pub mod random;

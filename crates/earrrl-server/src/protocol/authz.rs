@@ -12,8 +12,8 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use earrrl::{Mode, Outcome};
 use earrrl_tower::problem::CONTENT_TYPE;
 
-use super::http::answer::{self, ACTION, Verdict};
-use super::http::problem::Problem;
+use super::response::problem::Problem;
+use super::response::{self, ACTION, Verdict};
 use crate::metrics::PassReason;
 use crate::server::Server;
 use crate::service::ask::{Answer, Manner};
@@ -67,7 +67,7 @@ pub(super) async fn decide<'a, T>(
                 server.service.metrics.unjudged.count(PassReason::RuleFailed);
             }
             let status = status(rules.deny_status);
-            answer::authorize(&answer, status, server.config.x_ratelimit_headers)
+            response::authorize(&answer, status, server.config.x_ratelimit_headers)
         }
     };
     let is_grpc = |kind: Cow<'_, [u8]>| kind.starts_with(b"application/grpc");

@@ -4,12 +4,12 @@
 use alloc::string::String;
 use core::time::Duration;
 
-use super::policy::{Mode, Policy, Replenishment};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Figures, Wait};
 use crate::error::RuleError;
 use crate::grammar::Words;
+use crate::policy::{Mode, Policy, Replenishment};
 
 /// A state that consists of a single instant, in ticks since the Unix epoch.
 ///

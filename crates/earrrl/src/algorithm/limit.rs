@@ -9,13 +9,13 @@ use core::time::Duration;
 
 use super::contract::{Algorithm, ClientState, Judged, decide, judge};
 use super::list::Stored;
-use super::policy::{Mode, Policy, Replenishment};
 use super::{Limit, State, each};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Decision, Figures};
 use crate::error::RuleError;
 use crate::grammar::{self, Word, Words};
+use crate::policy::{Mode, Policy, Replenishment};
 
 impl Limit {
     /// Judges a request and stores it as `mode` requires. This pure function is the core of the

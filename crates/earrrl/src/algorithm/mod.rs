@@ -16,7 +16,6 @@ pub mod exponential;
 pub mod fixed_window;
 mod limit;
 mod list;
-mod policy;
 pub mod recent_average;
 pub mod sliding_counter;
 pub mod sliding_log;
@@ -42,9 +41,9 @@ list::algorithms! {
     SlidingCounter sliding_counter,
 }
 
+pub use crate::policy::{Mode, Policy, Replenishment};
 pub use contract::{Algorithm, ClientState, Moment};
 #[cfg(feature = "std")]
 pub(crate) use contract::{Judged, figures, judge};
 pub(crate) use limit::parse;
-pub use policy::{Mode, Policy, Replenishment};
 pub use tally::Tally;

@@ -1,3 +1,4 @@
+use std::boxed::Box;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -19,10 +20,14 @@ struct Hand {
     without_counter: bool,
     /// After this many readings the counter is set back to 1; 0 for never.
     falls_after: AtomicU64,
+    /// Runs once, when the counter is read next: another thread that comes in between.
+    interrupt: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Source for Hand {
     fn counter(&self) -> Option<u64> {
+        let interrupt = self.interrupt.lock().unwrap().take();
+        interrupt.into_iter().for_each(|interrupt| interrupt());
         if self.falls_after.load(SeqCst) > 0 && self.falls_after.fetch_sub(1, SeqCst) == 1 {
             self.counter.store(1, SeqCst);
         }
@@ -41,6 +46,7 @@ impl Hand {
             boot: AtomicU64::new(BOOT),
             without_counter: false,
             falls_after: AtomicU64::new(0),
+            interrupt: Mutex::default(),
         }
     }
 
@@ -130,8 +136,11 @@ fn a_counter_that_jumps_ahead_and_back_leaves_time_where_it_is() {
         let before = clock.now();
         assert!(before > truth(&clock));
         clock.source.counter.store(back_to, SeqCst);
-        clock.source.pass(1, PACE);
-        assert!(clock.now() >= before);
+        // The first answer is that of the comparison, the next one that of boot time.
+        for _ in 0..2 {
+            clock.source.pass(1, PACE);
+            assert!(clock.now() >= before);
+        }
         let (ahead, _) = run(&clock, 20_000, PACE);
         assert!(ahead <= STRETCH, "{ahead}");
         assert_settled(&clock, PACE);
@@ -272,4 +281,31 @@ fn an_earlier_counter_tells_no_later_instant() {
         }
     }
     assert!(known > 90_000, "{known}");
+}
+
+/// A thread reads the stretch, is stopped, and reads the counter after another thread has ended the stretch.
+#[test]
+fn a_stretch_that_has_ended_meanwhile_is_not_used() {
+    let clock = Arc::new(measured());
+    let other = Arc::clone(&clock);
+    let end_the_stretch = move || {
+        let ended_at = other.close().counter;
+        let time = other.published().1.time_at(ended_at);
+        other.publish(&Stretch { counter: 0, time, a_count: 0, counts: 0 });
+        other.source.counter.fetch_add(100 * PACE, SeqCst);
+    };
+    *clock.source.interrupt.lock().unwrap() = Some(Box::new(end_the_stretch));
+    let now = clock.now();
+    let next = clock.now();
+    assert!(next >= now, "{next} after {now}");
+}
+
+/// While a stretch is closed, a comparison decides how time goes on, perhaps from an earlier instant.
+#[test]
+fn a_closed_stretch_tells_no_instant() {
+    let clock = measured();
+    let counter = clock.source.counter().unwrap();
+    assert!(clock.at(counter).is_some());
+    clock.close();
+    assert_eq!(clock.at(counter), None);
 }

@@ -115,3 +115,15 @@ impl fmt::Debug for SystemClock {
         f.debug_tuple("SystemClock").field(&self.now()).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_that_allows_no_lag_gets_no_earlier_reading() {
+        let clock = SystemClock::new();
+        assert_eq!(clock.lately(Duration::ZERO, Sealed(())), None);
+        assert_eq!(clock.lately(Duration::MAX, Sealed(())).is_some(), clock.step.is_some());
+    }
+}

@@ -394,3 +394,7 @@ impl Report for Answer<'_> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "atomic_tests.rs"]
+mod tests;

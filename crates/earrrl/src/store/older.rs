@@ -185,3 +185,7 @@ impl Clients {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "older_tests.rs"]
+mod tests;

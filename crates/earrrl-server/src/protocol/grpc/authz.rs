@@ -22,8 +22,8 @@ use crate::protobuf::authorization::{
 use crate::protobuf::value::Kind;
 use crate::protobuf::{HeaderValue as EnvoyHeader, Status as RpcStatus, Struct, Value};
 use crate::protocol::authz::{ProxiedRequest, decide};
-use crate::protocol::http::answer::Verdict;
 use crate::protocol::http2::held::HeldBytes;
+use crate::protocol::response::Verdict;
 use crate::server::Server;
 use crate::service::{self, raw_text};
 use crate::stream::OF_UNIX;

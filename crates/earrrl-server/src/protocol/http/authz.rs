@@ -18,7 +18,7 @@ use super::request::authorize;
 use crate::config::access::Access;
 use crate::metrics::PassReason;
 use crate::protocol::authz::{ProxiedRequest, decide, refuse};
-use crate::protocol::http::answer::Verdict;
+use crate::protocol::response::Verdict;
 use crate::server::Server;
 
 /// The route. A proxy that appends the request's path to it (Envoy's `path_prefix`) needs no headers.

@@ -7,11 +7,11 @@ use axum::response::{IntoResponse, Response};
 use percent_encoding::percent_decode;
 use serde_json::{Value, json};
 
-use super::answer::{self, AnswerStatus};
-use super::problem::Problem;
 use super::request::{Shared, authorize};
 use crate::config::access::Access;
 use crate::config::attribute::KeyPart;
+use crate::protocol::response::problem::Problem;
+use crate::protocol::response::{self, AnswerStatus};
 use crate::service::ask::{Ask, Manner};
 use crate::service::error::AskError;
 use crate::service::rules::ActiveRule;
@@ -29,7 +29,7 @@ pub(super) async fn explain(
     let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;
     let manner = Manner { mode: Mode::Peek, available: true };
     let answer = server.service.ask(Ask { rule, key: &key, cost: None }, manner).await?;
-    Ok(answer::respond(&answer, false, AnswerStatus::Ok, server.config.x_ratelimit_headers))
+    Ok(response::respond(&answer, false, AnswerStatus::Ok, server.config.x_ratelimit_headers))
 }
 
 /// `DELETE /v1/clients/{rule}/{key}`.

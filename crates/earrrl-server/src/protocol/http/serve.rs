@@ -23,7 +23,6 @@ use tokio::time::{Sleep, sleep, timeout};
 use tower::Service as _;
 
 use super::lines::{BadHead, Lines, MAX_FIELDS, MAX_HEAD_LEN};
-use super::problem::{GONE, Problem};
 use super::{authz, host};
 use crate::connections::{Connection, Standing};
 use crate::protocol::authz::refuse;
@@ -31,6 +30,7 @@ use crate::protocol::first::Rewound;
 use crate::protocol::http2::held::{self, HeldBytes, HeldShare};
 use crate::protocol::http2::{self, exchange};
 use crate::protocol::linger::linger;
+use crate::protocol::response::problem::{GONE, Problem};
 use crate::server::Server;
 use crate::stream::Stream;
 

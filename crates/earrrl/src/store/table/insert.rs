@@ -41,13 +41,13 @@ const MAX_CANDIDATES: usize = 32;
 const UNSEEN: Seen = Seen { place: 0, entry: Entry::EMPTY, rank: 0 };
 
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
-    /// Stores the first word of an absent key. False when another thread interfered and the caller
+    /// Stores the first word of an absent key. Returns false if another thread interfered and the caller
     /// has to look again.
     pub(super) fn insert(&self, key: KeyHash, word: Word, idle: Word) -> bool {
         self.claim(key, word, idle).is_some_and(|claim| self.finish(key, word, &claim))
     }
 
-    /// Steps 2 and 3.
+    /// Scans again and commits the claim, as steps 2 and 3.
     pub(super) fn finish(&self, key: KeyHash, word: Word, claim: &Seen) -> bool {
         if S::RESCANS && !self.rescan(key, claim) {
             return false;
@@ -58,8 +58,8 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         is_swapped && !sealed
     }
 
-    /// Step 1. A claim of the key that is already there is taken over.
-    fn claim(&self, key: KeyHash, word: Word, idle: Word) -> Option<Seen> {
+    /// Claims a slot, as step 1. A claim of the key that is already there is taken over.
+    pub(super) fn claim(&self, key: KeyHash, word: Word, idle: Word) -> Option<Seen> {
         let mut slots = [UNSEEN; MAX_CANDIDATES];
         let mut seen = 0;
         for (slot, place) in slots.iter_mut().zip(self.lines.candidates(key)) {
@@ -121,14 +121,14 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         }
     }
 
-    /// Step 2. Whether the claim is the only trace of its key.
+    /// Scans again, as step 2. Returns true if the claim is the only trace of its key.
     fn rescan(&self, key: KeyHash, claim: &Seen) -> bool {
         for place in self.lines.candidates(key).filter(|place| *place != claim.place) {
             let slot = self.lines.slot(place);
             let mut entry = slot.load();
             while entry.fingerprint() == key.fingerprint() {
                 if !entry.is_claim() || place < claim.place {
-                    // Whoever changed it meanwhile has seen to it.
+                    // A thread that has changed the claim meanwhile has withdrawn or committed it.
                     let _ = self.lines.slot(claim.place).swap(claim.entry, Entry::EMPTY);
                     return false;
                 }

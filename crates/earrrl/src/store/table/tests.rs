@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::entry::{Entry, FINGERPRINT_MASK};
 use super::insert::STALE;
 use super::slot::Slot;
+use super::victim::Seen as Claim;
 use super::*;
 
 /// Lower than every word the tests store.
@@ -113,6 +114,63 @@ fn a_stale_claim_makes_room_and_a_fresh_one_does_not() {
         assert_eq!(table.displaced(), displaced);
         assert_eq!(table.raw.lines.slot(5).load() == abandoned, displaced > 0);
     }
+}
+
+/// A claim that could recur could be committed by a thread that was stopped in between.
+#[test]
+fn claims_of_one_key_differ() {
+    let table = Table::new(1).unwrap();
+    let claims = [(); 3].map(|()| {
+        let claim = table.raw.claim(key(7), 1, IDLE).unwrap();
+        table.raw.lines.slot(claim.place).swap(claim.entry, Entry::EMPTY).unwrap();
+        claim.entry.low
+    });
+    assert!(claims.is_sorted_by(|one, other| one < other), "{claims:?}");
+}
+
+/// Otherwise each of two insertions could withdraw the other's claim, again and again.
+#[test]
+fn of_two_claims_the_one_at_the_lower_place_stays() {
+    let (table, key) = (Table::new(1).unwrap(), key(7));
+    let slot = |place| table.raw.lines.slot(place);
+    let claim = |place, number| {
+        let entry = Entry::claim(key.fingerprint(), number);
+        slot(place).swap(Entry::EMPTY, entry).unwrap();
+        Claim { place, entry, rank: 0 }
+    };
+    let mut places: Vec<_> = table.raw.lines.candidates(key).collect();
+    places.sort_unstable();
+    let (low, high) = (places[3], places[20]);
+    let (lower, higher) = (claim(low, 1), claim(high, 2));
+    assert!(!table.raw.finish(key, 5, &higher));
+    assert_eq!((slot(low).load(), slot(high).load()), (lower.entry, Entry::EMPTY));
+    claim(high, 3);
+    assert!(table.raw.finish(key, 5, &lower));
+    assert_eq!((table.get(key), slot(high).load()), (Some(5), Entry::EMPTY));
+}
+
+/// Two keys whose hashes agree and that were stored by two threads at once, for example.
+#[test]
+fn a_key_that_is_there_twice_is_taken_whole() {
+    for words in [[5, 7], [7, 5]] {
+        let (table, key) = (Table::new(1).unwrap(), key(7));
+        for (place, word) in table.raw.lines.candidates(key).step_by(20).zip(words) {
+            let entry = Entry::new(key.fingerprint(), word);
+            table.raw.lines.slot(place).swap(Entry::EMPTY, entry).unwrap();
+        }
+        table.seal();
+        assert_eq!((table.take(key), table.len()), (Some(7), 0));
+    }
+}
+
+#[test]
+fn nothing_is_poured_into_a_sealed_table() {
+    let (from, into) = (Table::new(1).unwrap(), Table::new(1).unwrap());
+    store(&from, 1, 5);
+    from.seal();
+    into.seal();
+    assert!(!from.pour(&into, |_| (), Some, IDLE));
+    assert_eq!((from.len(), into.len()), (1, 0));
 }
 
 #[test]

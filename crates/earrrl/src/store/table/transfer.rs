@@ -20,7 +20,7 @@ use super::slot::Slot;
 const SEALED: Entry = Entry { high: 1, low: 1 };
 
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
-    /// Step 1.
+    /// Seals the table, as step 1.
     pub(super) fn seal(&self) {
         // It fails where it is sealed already.
         let _ = self.sealed.swap(Entry::EMPTY, SEALED);
@@ -30,13 +30,14 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         self.sealed.high() != 0
     }
 
-    /// Step 2: a key's state, which is not here any more.
+    /// Takes a key's state out, as step 2. Two keys whose hashes agree may each have one; the key gets the
+    /// higher, which allows less.
     pub(super) fn take(&self, key: KeyHash) -> Option<Word> {
         let places = self.lines.candidates(key);
-        places.fold(None, |taken, place| self.take_at(place, key.fingerprint()).or(taken))
+        places.fold(None, |taken, place| self.take_at(place, key.fingerprint()).max(taken))
     }
 
-    /// Empties a slot, if it is that fingerprint's. The state that was in it.
+    /// Empties a slot if it holds that fingerprint. Returns the state that was in it.
     fn take_at(&self, place: usize, fingerprint: u64) -> Option<Word> {
         let slot = self.lines.slot(place);
         let mut entry = slot.load();
@@ -54,8 +55,9 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         self.lines.slots() == other.lines.slots()
     }
 
-    /// Takes every state and stores what `convert` makes of it in a table that is laid out alike. False
-    /// if that table is sealed, too, by now. `alone` gives what keeps others from moving a key.
+    /// Takes every state and stores the one that `convert` returns in a table that is laid out alike. Returns
+    /// false if that table is sealed, too, by now. `alone` returns a guard that keeps other threads from moving
+    /// the key.
     pub(super) fn pour<G>(
         &self,
         into: &Self,
@@ -68,7 +70,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
             if entry == Entry::EMPTY || entry.is_claim() {
                 continue;
             }
-            // All that is known of the key; enough for `alone`.
+            // The fingerprint is all that is known of the key; `alone` looks at nothing else.
             let fingerprint = entry.fingerprint();
             let _alone = alone(KeyHash::from_bits(fingerprint));
             if into.is_sealed() {
@@ -81,7 +83,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         true
     }
 
-    /// Forgets every state up to `idle`. How many are left.
+    /// Removes every state up to `idle`, and returns the number of those left.
     pub(super) fn clear_idle(&self, idle: Word) -> usize {
         let mut left = 0;
         for place in 0..self.lines.slots() {
