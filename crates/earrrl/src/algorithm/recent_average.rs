@@ -1,15 +1,15 @@
 //! Recent average: the estimated average recent request rate (EARRRL).
 //!
-//! A client's rate is the sum of its past requests, each weighted by its age: `r = λ·Σ
-//! cᵢ·e^(-λ(now-tᵢ))`, with `λ = ln 2 / half-life`. Because an exponential decays all of the past
-//! by the same factor, one decayed count `N` at one time `T` is enough. Because `N` decays
+//! A client's rate is the sum of its past requests, each weighted by its age:
+//! `r = λ·Σ cᵢ·e^(-λ(now-tᵢ))`, with `λ = ln 2 / half-life`. Because an exponential decays all of
+//! the past by the same factor, one decayed count `N` at one time `T` is enough. Because `N` decays
 //! exponentially too, a single instant is enough: `V = T + ln(N)/λ`, at which the count will have
 //! decayed to 1.
 //!
-//! * A request is denied if `N > B`, with `B = L/λ`. This is one comparison: `V > now + ln(B)/λ`.
-//! * A request of cost `c` is the state `now + ln(c)/λ`. Storing it merges two states, `V = max +
-//! ln(1 + e^(-λ|V₁-V₂|))/λ`, which needs no clock. Counts of several nodes are merged in the same
-//! way.
+//! * A request is denied if `N > B`, with `B = L/λ`. This is one comparison, `V > now + ln(B)/λ`.
+//! * A request of cost `c` is the state `now + ln(c)/λ`. Storing it merges two states,
+//!   `V = max + ln(1 + e^(-λ|V₁-V₂|))/λ`, which needs no clock. Counts of several nodes are merged
+//!   in the same way.
 //!
 //! Source: "EARRRL – the Estimated Average Recent Request Rate Limiter" and its companion
 //! "Teaching abusive users a lesson with recent average rate limiters" (CEWMA).
