@@ -1,6 +1,6 @@
 //! Connections that are cut at any request, answer or take-back: every client's count is that of its allowed requests.
 //! `EARRRL_LONG=1` makes 10,000 cuts.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
