@@ -11,6 +11,7 @@ mod envoy_live;
 mod envoy_proxy;
 mod envoy_service;
 mod envoy_trouble;
+mod explain;
 mod foresight;
 mod formats;
 mod listeners;

@@ -257,7 +257,7 @@ impl ActiveRule {
     }
 
     /// Returns the attributes that the rule uses, some of them several times.
-    fn attributes(&self) -> impl Iterator<Item = &str> {
+    pub fn attributes(&self) -> impl Iterator<Item = &str> {
         let key = self.key.iter().filter_map(|part| match part {
             KeyPart::Attribute(name) => Some(name.as_str()),
             KeyPart::Literal(_) => None,
@@ -327,7 +327,12 @@ impl ActiveRule {
 
     /// Returns true if the rule applies to this request.
     pub fn matches(&self, request: &Attributes<'_>) -> bool {
-        self.conditions.iter().all(|condition| request.meet(condition))
+        self.unmet(request).is_none()
+    }
+
+    /// Returns the first condition of the rule that the request does not meet.
+    pub fn unmet(&self, request: &Attributes<'_>) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| !request.meet(condition))
     }
 
     /// Returns the request's key under this rule, of any length.

@@ -343,7 +343,10 @@ fn a_request_is_not_judged_earlier_than_one_that_has_returned() {
         Limiter::builder(rule("gcra 1000/s burst=1000000")).build().unwrap();
     for round in 0..100 {
         (0..100).for_each(|_| assert!(limiter.check(&7).is_allowed()));
-        let other = || limiter.check(&7).decided_at();
+        let other = || match round % 2 {
+            0 => limiter.check(&7).decided_at(),
+            _ => limiter.check_batch(&[7]).next().unwrap().decided_at(),
+        };
         let before = thread::scope(|scope| scope.spawn(other).join().unwrap());
         let after = limiter.check(&7).decided_at();
         assert!(after >= before, "{:?} before, round {round}", before.since(after));
@@ -369,4 +372,19 @@ fn what_is_stored_lags_behind_by_little() {
         let short = Duration::from_nanos(price).saturating_sub(reset);
         assert!(short <= Duration::from_nanos(lag + 1), "{text}: {short:?}");
     }
+}
+
+#[test]
+fn a_changed_rule_brings_its_lag() {
+    let clock = Arc::new(Lagging::default());
+    clock.0.set(Nanos::from_secs(1_000_000));
+    let mut limiter: Limiter<u64, _> =
+        Limiter::builder(rule("gcra 1/h burst=9")).clock(Arc::clone(&clock)).build().unwrap();
+    let mut lag = || {
+        let _ = limiter.check(&7);
+        let lag = clock.now().since(limiter.check(&7).decided_at());
+        limiter.change(rule("gcra 1000/s burst=9")).unwrap();
+        lag
+    };
+    assert_eq!([lag(), lag()], [4_000_000, 9_000_000 / 128].map(Duration::from_nanos));
 }
