@@ -53,6 +53,8 @@ pub(crate) struct Rules {
     sync: Duration,
     /// Wakes the task that writes rules to Redis.
     pub(crate) changed: Notify,
+    /// Wakes the task that sends heartbeats.
+    pub(crate) near_prepared: Notify,
 }
 
 /// A rule to be prepared.
@@ -73,6 +75,7 @@ impl Rules {
             hasher,
             sync,
             changed: Notify::new(),
+            near_prepared: Notify::new(),
         }
     }
 
@@ -103,6 +106,9 @@ impl Rules {
         let ids = each.map(|(wanted, local)| self.put(&mut rules, *wanted, since, local)).collect();
         self.all.store(Arc::new(rules));
         self.changed.notify_one();
+        if wanted.iter().any(|wanted| wanted.near.is_some()) {
+            self.near_prepared.notify_one();
+        }
         Ok(ids)
     }
 
