@@ -381,8 +381,8 @@ proptest! {
         prop_assert_eq!(words, expected);
     }
 
-    /// A newcomer always gets a slot, and nobody with a higher rate has to go while there is
-    /// anybody with a lower one.
+    /// A new client always gets a slot, and no client is evicted while there is another one with a
+    /// lower rate.
     #[test]
     fn only_lower_rates_are_displaced(words in prop::collection::vec(0..1000_i128, 33..100)) {
         let table = Table::new(1).unwrap();
@@ -402,8 +402,8 @@ proptest! {
     }
 }
 
-/// Requests and resets of few keys by several threads, in a table of 32 slots that has room for all: keys
-/// come and go at every step, and none is in two slots, or admitted more often than its resets explain.
+/// Several threads send requests and reset the same few keys, in a table of 32 slots that has a
+/// slot for each key. No key is ever in two slots, or admitted more often than its resets permit.
 #[test]
 fn keys_that_come_and_go_in_a_tiny_table_are_counted_once() {
     const KEYS: usize = 16;
