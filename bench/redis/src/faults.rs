@@ -177,7 +177,7 @@ pub async fn run() {
     )
     .await;
 
-    let key = "earrrl1:{client-0-0}:wide";
+    let key = "earrrl1:{client-0-0}:wide:f";
     scene(
         "a wrong type",
         made.clone(),

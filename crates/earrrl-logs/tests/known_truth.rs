@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use earrrl_logs::format::Hints;
 use earrrl_logs::line::{Skip, time};
-use earrrl_logs::reading::{Costs, LogReader, ReadError, Selection};
+use earrrl_logs::reading::{Costs, Filter, LogReader, ReadError, Selection};
 use earrrl_tower::Prefixes;
 
 /// The outcome of reading a log.
@@ -38,6 +38,7 @@ fn read_files(logs: &[&str], order: impl Fn(Vec<PathBuf>) -> Vec<PathBuf>) -> Re
         key: "client".parse().unwrap(),
         prefixes: Prefixes::new(32, 128),
         costs: Costs::default(),
+        filter: Filter::default(),
     });
     let mut read = Read::default();
     for path in order(paths) {

@@ -1,4 +1,4 @@
-//! Keys: `prefix:{client}:rule`.
+//! Keys: `prefix:{client}:rule:a`, where the last letter is the algorithm's.
 //!
 //! The braces are Cluster's hash tag, so all of a client's records share a slot; the prefix ends with the version of
 //! the records. Clients are any bytes, so braces, `%` and bytes that do not print are escaped as `%7B`; or a client
@@ -43,9 +43,9 @@ impl Keys {
         Self { prefix: format!("{prefix}{VERSION}:"), clients }
     }
 
-    /// Returns the key of a client's record under a rule.
-    pub(crate) fn record(&self, client: &[u8], rule: &str) -> Vec<u8> {
-        let mut key = Vec::with_capacity(self.prefix.len() + client.len() + rule.len() + 3);
+    /// Returns the key of a client's record; `name` is that of a rule and its algorithm.
+    pub(crate) fn record(&self, client: &[u8], name: &str) -> Vec<u8> {
+        let mut key = Vec::with_capacity(self.prefix.len() + client.len() + name.len() + 3);
         key.extend(self.prefix.as_bytes());
         key.push(b'{');
         match &self.clients {
@@ -53,7 +53,7 @@ impl Keys {
             ClientKeys::Hashed(secret) => hash(secret, client, &mut key),
         }
         key.extend(b"}:");
-        key.extend(rule.as_bytes());
+        key.extend(name.as_bytes());
         key
     }
 

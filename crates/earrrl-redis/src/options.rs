@@ -268,9 +268,10 @@ pub fn check_prefix(prefix: &str) -> Result<(), RuleError> {
 /// Checks that a rule's clients can be kept exactly on Redis.
 ///
 /// # Errors
-/// Returns an error if a window, or a part of it, is not whole microseconds.
+/// Returns an error if a window, or a part of it, is not whole microseconds, or if a bucket takes over a hundred years
+/// to fill.
 pub fn check_rule(rule: &Rule) -> Result<(), RuleError> {
-    algorithm::of(rule.limit()).check()
+    algorithm::check(rule)
 }
 
 #[cfg(test)]

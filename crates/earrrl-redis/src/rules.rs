@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use earrrl::{Cost, EngineError, Limit, Nanos, Rule, RuleId, check_name};
 
-use crate::algorithm::{self, Kind};
+use crate::algorithm::{self, KINDS, Kind};
 use crate::clients::claim_ttl;
 use crate::clients::client::Time;
 use crate::clients::table::{NearRule, Table};
@@ -18,10 +18,12 @@ use crate::clients::tables::Tables;
 /// The number of earlier parameters that are kept for each rule.
 const EARLIER: usize = 8;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PreparedRule {
     pub(crate) id: RuleId,
     pub(crate) name: String,
+    /// The name and the algorithm's letter, which end the keys of its records: each algorithm has its own records.
+    pub(crate) key: String,
     pub(crate) rule: Rule,
     pub(crate) kind: Kind,
     pub(crate) tag: u32,
@@ -36,6 +38,8 @@ pub(crate) struct PreparedRule {
     pub(crate) near: Option<Arc<Table>>,
     /// The duration of this node's claims.
     pub(crate) claim_ttl: Duration,
+    /// The verdict in place of the policies that allow or deny all requests.
+    pub(crate) without_redis: Option<bool>,
 }
 
 /// All rules, by their ids.
@@ -51,6 +55,8 @@ pub(crate) struct Rules {
     sync: Duration,
     /// Wakes the task that writes rules to Redis.
     pub(crate) changed: Notify,
+    /// Wakes the task that sends heartbeats.
+    pub(crate) near_prepared: Notify,
 }
 
 /// A rule to be prepared.
@@ -71,6 +77,7 @@ impl Rules {
             hasher,
             sync,
             changed: Notify::new(),
+            near_prepared: Notify::new(),
         }
     }
 
@@ -92,7 +99,7 @@ impl Rules {
     ) -> Result<Vec<RuleId>, EngineError> {
         for Wanted { name, rule, .. } in wanted {
             check_name(name)?;
-            algorithm::of(rule.limit()).check()?;
+            algorithm::check(rule)?;
         }
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let locals = local()?;
@@ -101,7 +108,22 @@ impl Rules {
         let ids = each.map(|(wanted, local)| self.put(&mut rules, *wanted, since, local)).collect();
         self.all.store(Arc::new(rules));
         self.changed.notify_one();
+        if wanted.iter().any(|wanted| wanted.near.is_some()) {
+            self.near_prepared.notify_one();
+        }
         Ok(ids)
+    }
+
+    /// Sets the verdicts of rules in place of the policies that allow or deny all requests.
+    pub(crate) fn set_without_redis(&self, verdicts: &[(RuleId, Option<bool>)]) {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rules = Vec::clone(&self.all());
+        for (id, verdict) in verdicts {
+            if let Some(rule) = rules.get_mut(id.0 as usize) {
+                *rule = Arc::new(PreparedRule { without_redis: *verdict, ..(**rule).clone() });
+            }
+        }
+        self.all.store(Arc::new(rules));
     }
 
     /// Replaces the rule of this name, or adds the rule.
@@ -134,11 +156,13 @@ impl Rules {
         if let Some(left) = near.as_ref().filter(|_| !algorithm::of(rule.limit()).adds()) {
             left.clear();
         }
+        let without_redis = old.and_then(|old| old.without_redis);
         let claim_ttl = if is_near { claim_ttl(rule.limit(), self.sync) } else { Duration::ZERO };
-        let (name, rule) = (name.to_owned(), rule.clone());
+        let (name, key, rule) = (name.to_owned(), record_name(name, kind), rule.clone());
         let prepared = PreparedRule {
             id,
             name,
+            key,
             rule,
             kind,
             tag,
@@ -148,6 +172,7 @@ impl Rules {
             is_near,
             near,
             claim_ttl,
+            without_redis,
         };
         match place {
             Some(place) => rules[place] = Arc::new(prepared),
@@ -157,7 +182,17 @@ impl Rules {
     }
 }
 
+/// Returns the end of the keys of a rule's records.
+fn record_name(rule: &str, kind: Kind) -> String {
+    format!("{rule}:{}", kind.letter())
+}
+
 impl PreparedRule {
+    /// Returns the ends of the keys of the records that this rule has had under any algorithm.
+    pub(crate) fn all_keys(&self) -> impl Iterator<Item = String> {
+        KINDS.iter().map(|kind| record_name(&self.name, *kind))
+    }
+
     /// Returns the script's parameters for the rule and a cost; `sign` is -1 to take it back.
     pub(crate) fn parameters(&self, cost: Cost, linger: Duration, sign: f64) -> Vec<u8> {
         algorithm::pack(&algorithm::Terms { rule: &self.rule, cost, sign, linger }, self.tag)

@@ -86,7 +86,7 @@ impl Shared {
         charge: &Charge<'_>,
         place: usize,
     ) -> KeyedCharge {
-        let key = self.connection.keys.record(charge.key, &rule.name);
+        let key = self.connection.keys.record(charge.key, &rule.key);
         let slot = self.connection.slot(&key);
         let group = self.connection.breakers.group(slot);
         KeyedCharge { rule, client: charge.key.into(), cost: charge.cost, place, key, slot, group }

@@ -187,8 +187,10 @@ impl GroupSupervisor {
     /// Makes a real decision within the deadline: a server that takes a write need not take a script, or be near
     /// enough.
     async fn probe_once(&self) -> Result<(), Fault> {
-        let Connection { probe, scripts, .. } = &self.shared.connection;
-        let call = probe.ask(scripts, self.link.clone(), self.group);
+        let connection = &self.shared.connection;
+        let Connection { probe, scripts, receipts, .. } = connection;
+        let receipt = receipts.take(connection.slot(probe.key(self.group)));
+        let call = probe.ask(scripts, self.link.clone(), self.group, receipt);
         timeout(self.shared.options.deadline, call).await.unwrap_or(Err(Fault::Late))
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use earrrl::{EngineError, Nanos, RuleError};
 use redis::Value;
 
-use crate::algorithm::micros;
+use crate::algorithm::{FARTHEST, micros};
 use crate::calls::reply::split_time;
 use crate::connection::fault::Fault;
 use crate::engine::RedisEngine;
@@ -17,8 +17,6 @@ use crate::status::count;
 const NAME: &str = "cl.throttle";
 /// The units in a microsecond.
 const MICROSECOND: i128 = 1000 << 16;
-/// The farthest that a time may be moved: beyond, microseconds since 1970 are no exact doubles.
-const FARTHEST: i128 = 100 * 366 * 86_400 * 1_000_000 * MICROSECOND;
 
 /// A move of a key's time, in units of 2⁻¹⁶ ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +48,8 @@ impl RedisEngine {
         shift: Shift,
         now: Option<Nanos>,
     ) -> Result<Shifted, EngineError> {
-        let good = |span: i128| (0..=FARTHEST).contains(&span);
+        let farthest = FARTHEST.as_micros() as i128 * MICROSECOND;
+        let good = |span: i128| (0..=farthest).contains(&span);
         if !good(shift.by) || !good(shift.most) {
             let problem = "over a hundred years to full, which can't be told exactly on Redis";
             return Err(RuleError::new(problem.to_owned()).into());
@@ -97,10 +96,10 @@ fn arguments(linger: Duration, shift: Shift, now: Option<Nanos>) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// Reads a record: seven bytes of microseconds, four of the remaining units.
+/// Reads the time of a record: seven bytes of microseconds, four of the remaining units.
 fn decode(record: &[u8]) -> Option<i128> {
     let (&whole, rest) = record.split_first_chunk::<7>()?;
-    let rest = <[u8; 4]>::try_from(rest).ok()?;
+    let (&rest, _) = rest.split_first_chunk::<4>()?;
     let mut micros = [0; 16];
     micros[..7].copy_from_slice(&whole);
     Some(i128::from_le_bytes(micros) * MICROSECOND + i128::from(u32::from_le_bytes(rest)))

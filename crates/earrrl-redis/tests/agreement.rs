@@ -8,7 +8,7 @@ use earrrl::algorithm::Visitor;
 use earrrl::conformance::{Lockstep, Operation, Profile};
 use earrrl::random::Random;
 use earrrl::{Action, Cost, Limit, Nanos, Rule};
-use earrrl_redis::{Options, RedisEngine, WhenGone};
+use earrrl_redis::{Options, RedisEngine, WhenGone, check_rule};
 
 use crate::support::{PATIENCE, Server};
 
@@ -51,7 +51,7 @@ fn rule(algorithm: &str, random: &mut Random) -> (Rule, f64) {
     let mut refused = String::new();
     for _ in 0..TRIES {
         let (text, pace) = rule_text(algorithm, random);
-        match text.parse() {
+        match text.parse::<Rule>().and_then(|rule| check_rule(&rule).map(|()| rule)) {
             Ok(rule) => return (varied(rule, pace, random), pace),
             Err(error) => refused = format!("`{text}`: {error}"),
         }
@@ -97,7 +97,7 @@ fn varied(rule: Rule, pace: f64, random: &mut Random) -> Rule {
     };
     let max = Duration::from_secs_f64(pace * random.below(10) as f64);
     match rule.clone().with_action(Action::Delay { max }) {
-        Ok(delayed) if random.below(4) == 0 => delayed,
+        Ok(delayed) if random.below(4) == 0 && check_rule(&delayed).is_ok() => delayed,
         _ => rule,
     }
 }

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use earrrl::{Charge, Cost, Decision, Engine, Mode, RuleId, Wait};
-use earrrl_redis::{Consistency, Options, RedisEngine};
+use earrrl::{Charge, Clock, Cost, Decision, Engine, Mode, RuleId, SystemClock, Wait};
+use earrrl_redis::{Consistency, Options, RedisEngine, Shift};
 
 use crate::support::cluster::Cluster;
 use crate::support::{PATIENCE, Server, until};
@@ -61,6 +61,30 @@ async fn a_clock_set_back_locks_nobody_out() {
         while next >= first && !next.is_zero() {
             next = waits(ask(&engine, Mode::Peek, &[charge(rule, b"k")]).await);
         }
+    }
+}
+
+/// `CL.THROTTLE` goes on from where it was when the clock is set back, whoever comes first.
+#[tokio::test]
+async fn a_clock_set_back_throttles_nobody() {
+    let (server, second) = (Server::start_with_a_clock(&[]).await, 1_000_000_000i128 << 16);
+    let engine = connect(Options::new(&server.url())).await;
+    let ahead = async |seconds: i128| {
+        let (by, most) = (seconds * second, 1000 * second);
+        let shifted = engine.shift(b"k", Shift { by, most }, None).await.unwrap();
+        shifted.before.map(|before| (before - shifted.now) as f64 / second as f64)
+    };
+    assert_eq!(ahead(500).await, None);
+    for (behind, expected) in [(3600, 500.0), (3660, 510.0), (90_000, 520.0), (0, 0.0)] {
+        server.put_behind(Duration::from_secs(behind));
+        until("the clock is set", || {
+            let behind = server.command::<Vec<u64>>(&["TIME"]).unwrap()[0] + behind;
+            behind.abs_diff(SystemClock::new().now().get() / 1_000_000_000) < 30
+        })
+        .await;
+        let before = ahead(10).await.unwrap_or_default();
+        assert!(before < expected + 1.0, "{behind} s behind: {before} s ahead");
+        assert!(before > expected - 60.0 || behind == 0, "{behind} s behind: {before} s ahead");
     }
 }
 

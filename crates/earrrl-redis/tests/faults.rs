@@ -114,7 +114,7 @@ async fn scripts_flushed() {
 async fn another_type_under_our_key() {
     let server = Server::start(&[]).await;
     let (engine, rule) = engine(Options::new(&server.url())).await;
-    let key = "earrrl1:{client-0-0}:wide";
+    let key = "earrrl1:{client-0-0}:wide:f";
     server.command::<i64>(&["LPUSH", key, "not ours"]).unwrap();
     let load = Load::start(&engine, rule);
     load.goes_on(1000).await;
@@ -131,7 +131,7 @@ async fn a_record_that_makes_no_sense() {
     for (client, garbage) in
         [("a", ""), ("b", "x"), ("c", "twelve bytes"), ("d", &"y".repeat(5000))]
     {
-        let key = format!("earrrl1:{{{client}}}:wide");
+        let key = format!("earrrl1:{{{client}}}:wide:f");
         server.command::<String>(&["SET", &key, garbage]).unwrap();
         let charge = Charge { rule, key: client.as_bytes(), cost: Cost::ONE };
         assert!(engine.decide(&[charge], earrrl::Mode::Check, None).await.unwrap().allowed);

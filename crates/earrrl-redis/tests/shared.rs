@@ -5,7 +5,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use earrrl::{Charge, Cost, Decision, Engine, Mode, Nanos, RuleId};
-use earrrl_redis::{ClientKeys, Options, RedisEngine};
+use earrrl_redis::{ClientKeys, EngineMode, Options, RedisEngine};
+use redis::FromRedisValue;
 
 use crate::support;
 use crate::support::cluster::Cluster;
@@ -137,7 +138,7 @@ async fn redis_tells_the_time() {
     ];
     assert_eq!(answers.map(|answer| answer.allowed), [true, true, false]);
     let time: Vec<u64> = server.command(&["TIME"]).unwrap();
-    let record: Vec<u8> = server.command(&["GET", "earrrl1:{k}:clock"]).unwrap();
+    let record: Vec<u8> = server.command(&["GET", "earrrl1:{k}:clock:b"]).unwrap();
     let full_at = record[1..8].iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
     assert!((full_at / 1_000_000).abs_diff(time[0] + 7200) <= PATIENCE.as_secs());
 }
@@ -163,7 +164,9 @@ async fn records_expire_when_they_say_nothing_any_more() {
         let rule = engine.prepare(name, &text.parse().unwrap()).unwrap();
         let now = Some(Nanos::from_secs(1_700_000_000));
         let life = |when: &str| {
-            let left: i64 = server.command(&["PTTL", &format!("earrrl1:{{k}}:{name}")]).unwrap();
+            let keys: Vec<String> =
+                server.command(&["KEYS", &format!("earrrl1:{{k}}:{name}:*")]).unwrap();
+            let left: i64 = server.command(&["PTTL", &keys[0]]).unwrap();
             let left = left as f64 / 1e3;
             assert!(
                 (least..=most).contains(&left),
@@ -178,6 +181,81 @@ async fn records_expire_when_they_say_nothing_any_more() {
         }
         life("used");
     }
+}
+
+/// While a rule changes its algorithm server by server, each algorithm counts all that its servers see.
+#[tokio::test]
+async fn algorithms_that_take_turns_count_in_full() {
+    let server = Server::start(&[]).await;
+    let texts =
+        ["gcra 1/1h burst=10", "fixed-window 10/3650d", "recent-average 10/1h half-life=10h"];
+    let mut engines = Vec::new();
+    for text in texts {
+        let engine = connect(patient(&server.url())).await;
+        let rule = engine.prepare("login", &text.parse().unwrap()).unwrap();
+        engines.push((engine, rule));
+    }
+    let mut allowed = [0; 3];
+    for _ in 0..400 {
+        for ((engine, rule), allowed) in engines.iter().zip(&mut allowed) {
+            *allowed += u32::from(ask(engine, *rule, b"k", None).await.allowed);
+        }
+    }
+    assert_eq!(allowed[..2], [10, 10]);
+    assert!((100..200).contains(&allowed[2]), "{allowed:?}");
+    assert!(engines.iter().all(|(engine, _)| engine.status().counts.converted == 0));
+    engines[0].0.reset(engines[0].1, b"k").await.unwrap();
+    let left: Vec<String> = server.command(&["KEYS", "earrrl1:{k}*"]).unwrap();
+    assert!(left.is_empty(), "a reset forgets all algorithms: {left:?}");
+}
+
+/// Relatives of Redis refuse keys that a script does not declare, and a user may lack a right to them.
+#[tokio::test]
+async fn receipts_are_declared_and_probed() {
+    let server = Server::start(&["--slowlog-log-slower-than", "0"]).await;
+    let engine = connect(patient(&server.url())).await;
+    let rule = engine.prepare("login", &"gcra 1/1h burst=10".parse().unwrap()).unwrap();
+    ask(&engine, rule, b"declared", None).await;
+    let slow: Vec<Vec<redis::Value>> = server.command(&["SLOWLOG", "GET", "100"]).unwrap();
+    let words = |entry: &Vec<redis::Value>| -> Vec<String> {
+        let words = Vec::<Vec<u8>>::from_redis_value_ref(&entry[3]).unwrap();
+        words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+    };
+    let is_call = |words: &Vec<String>| words[0] == "EVALSHA" && words[3].contains("{declared}");
+    let call = slow.iter().map(words).find(is_call).unwrap();
+    assert_eq!(call[2], "2", "{call:?}");
+    assert!(call[4].contains("receipts"), "{call:?}");
+
+    let words =
+        ["ACL", "SETUSER", "limiter", "on", ">secret", "~earrrl1:{*", "~earrrl1:probe*", "+@all"];
+    server.command::<String>(&words).unwrap();
+    let url = format!("redis://limiter:secret@127.0.0.1:{}", server.port);
+    let engine = RedisEngine::new(patient(&url)).unwrap();
+    support::until("the probe's receipt is refused", || {
+        engine.status().last_failure.is_some_and(|why| why.contains("permission"))
+    })
+    .await;
+    assert_ne!(engine.status().mode, EngineMode::Shared);
+}
+
+/// Buckets that fill for decades deny, and those that Redis cannot count are refused.
+#[tokio::test]
+async fn the_slowest_buckets_deny() {
+    let server = Server::start(&[]).await;
+    let engine = connect(patient(&server.url())).await;
+    let slow = engine.prepare("slow", &"token-bucket 100 refill=1/365d".parse().unwrap()).unwrap();
+    let mut allowed = 0;
+    for _ in 0..150 {
+        allowed += usize::from(ask(&engine, slow, b"k", None).await.allowed);
+    }
+    assert_eq!(allowed, 100);
+    let error = engine.prepare("slower", &"token-bucket 400 refill=1/365d".parse().unwrap());
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("hundred years"), "{error}");
+    let max = Duration::from_secs(36_000 * 86_400);
+    let held: earrrl::Rule = "token-bucket 10 refill=1/365d".parse().unwrap();
+    let held = held.with_action(earrrl::Action::Delay { max }).unwrap();
+    assert!(engine.prepare("held", &held).is_err());
 }
 
 /// A node that never knew the old limit keeps the clients' history: the parameters are in Redis.
@@ -209,7 +287,7 @@ async fn a_record_is_kept_whose_limit_can_t_be_read() {
     let old = connect(patient(&server.url())).await;
     let rule = old.prepare("pool", &"gcra 1/1h burst=10".parse().unwrap()).unwrap();
     ask(&old, rule, b"k", now).await;
-    let record = || server.command::<Vec<u8>>(&["GET", "earrrl1:{k}:pool"]).unwrap();
+    let record = || server.command::<Vec<u8>>(&["GET", "earrrl1:{k}:pool:b"]).unwrap();
     let before = record();
     let url = format!("redis://earrrl:secret@127.0.0.1:{}", server.port);
     let new = connect(patient(&url)).await;

@@ -114,6 +114,53 @@ fn the_clients_in_node_are_allowed() {
     run_client_examples("js", "node", "client.cjs");
 }
 
+#[test]
+fn the_middleware_for_express_limits_a_client() {
+    let server = TestServer::start("[[rule]]\nname = \"default\"\nlimit = \"gcra 1/h burst=3\"\n");
+    let page = fs::read_to_string(root().join("docs/moving.md")).unwrap();
+    let page = page.replace("8080", &server.http.port().to_string()).replace("(500)", "(60000)");
+    let application = r#"
+        const app = require("http").createServer((request, response) => {
+          request.ip = "192.0.2.7";
+          rateLimit("default", request, response, () => response.end("served"));
+        });
+        app.listen(0, "127.0.0.1", async () => {
+          for (let index = 0; index < 4; index++) {
+            const answer = await fetch(`http://127.0.0.1:${app.address().port}/`);
+            console.log(answer.status, answer.headers.has("ratelimit"), answer.headers.has("retry-after"));
+          }
+          process.exit();
+        });
+    "#;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("express.cjs");
+    fs::write(&file, format!("{}{application}", blocks(&page, "js")[0])).unwrap();
+    let output = tool("node").arg(&file).output().unwrap();
+    let expected = "200 true false\n200 true false\n200 true false\n429 true true\n";
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{}", stderr(&output));
+}
+
+#[test]
+fn the_configuration_for_kubernetes_is_valid() {
+    let manifest = fs::read_to_string(root().join("contrib/kubernetes.yaml")).unwrap();
+    let (_, rest) = manifest.split_once("limits.toml: |\n").unwrap();
+    let (config, _) = rest.split_once("\n---").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    // The tokens are in a secret of the cluster.
+    let config = config.replace("/run/secrets/earrrl", &folder.path().display().to_string());
+    for token in ["check-token", "admin-token"] {
+        fs::write(folder.path().join(token), format!("{token}-0123456789\n")).unwrap();
+    }
+    let file = folder.path().join("limits.toml");
+    fs::write(
+        &file,
+        config.lines().map(|line| format!("{}\n", line.trim_start())).collect::<String>(),
+    )
+    .unwrap();
+    let output = Command::new(EARRRL).args(["config", "check"]).arg(&file).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
 /// A guesser that tries once a second for a day, against the rules for logins.
 #[test]
 fn the_rules_for_logins_stop_a_guesser() {

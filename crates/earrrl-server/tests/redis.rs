@@ -92,9 +92,9 @@ fn clients_can_be_kept_out_of_redis() {
     let redis = Redis::start();
     let server = start(&redis, "prefix = \"p\"\nhmac_key = \"0123456789abcdef\"");
     remaining(&server, "alice");
-    let Reply::Array(keys) = redis.client().line("KEYS p1:{*}:api") else { panic!("no list") };
+    let Reply::Array(keys) = redis.client().line("KEYS p1:{*}:api:b") else { panic!("no list") };
     let [Reply::Bulk(key)] = &keys[..] else { panic!("{keys:?}") };
-    assert_eq!(key.len(), "p1:{}:api".len() + 32, "{key:?}");
+    assert_eq!(key.len(), "p1:{}:api:b".len() + 32, "{key:?}");
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn a_master_dies_and_the_sentinel_names_another() {
     let server = at_work(TestServer::start(&config(&url, "sentinel = \"main\"")));
     assert_eq!(remaining(&server, "alice"), 999);
     until("the replica has it", || {
-        replica.client().line("EXISTS earrrl1:{alice}:api") == Reply::Integer(1)
+        replica.client().line("EXISTS earrrl1:{alice}:api:b") == Reply::Integer(1)
     });
     master.kill();
     let mut left = 999;

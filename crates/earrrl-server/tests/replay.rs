@@ -351,3 +351,58 @@ fn help_has_an_example() {
     assert_eq!(outcome.code, Some(0));
     assert!(outcome.out.contains("Example:\n  earrrl replay"));
 }
+
+#[test]
+fn only_requests_that_are_asked_for() {
+    let line = |client: u32, second: u32, request: &str, status: u32| {
+        format!(
+            "192.0.2.{client} - - [17/May/2015:10:05:{second:02} +0000] \"{request}\" {status} 5 \"-\" \"curl\"\n"
+        )
+    };
+    let lines = [
+        line(1, 0, "POST /login HTTP/1.1", 401),
+        line(1, 1, "post //Login/ HTTP/1.1", 200),
+        line(1, 2, "POST /a/..%2flogin?next=/ HTTP/1.1", 429),
+        line(2, 3, "GET /login HTTP/1.1", 200),
+        line(2, 4, "GET /login/help HTTP/1.1", 404),
+        line(2, 5, "POST /loginx HTTP/1.1", 401),
+    ];
+    let (_directory, path) = file("log", lines.concat().as_bytes());
+    let used = |arguments: &[&str]| {
+        let outcome = earrrl(
+            &[&["replay", &path, "--rule", "gcra 1/s burst=10", "--output", "json"], arguments]
+                .concat(),
+        );
+        let summary: Value = serde_json::from_str(&outcome.out).unwrap_or_default();
+        summary["lines"]["used"].as_u64().unwrap_or(0)
+    };
+    for (arguments, expected) in [
+        (&["--where", "path=/login"][..], 4),
+        (&["--where", "path=/login", "--where", "method=POST"], 3),
+        (&["--where", "path=/login/*"], 5),
+        (&["--where", "path=/login*"], 6),
+        (&["--where", "status=401"], 2),
+        (&["--where", "status=4*", "--where", "client=192.0.2.1"], 2),
+        (&["--where", "client=192.0.2.2/31"], 3),
+        (&["--where", "attribute:agent=curl"], 6),
+        (&["--since", "2015-05-17T10:05:02Z"], 4),
+        (&["--until", "2015-05-17T12:05:02+02:00"], 2),
+        (&["--since", "2015-05-17", "--until", "2015-05-18"], 6),
+        (&["--since", "2015-05-18"], 0),
+        (&["--since", "1h"], 0),
+    ] {
+        assert_eq!(used(arguments), expected, "{arguments:?}");
+    }
+    let told = earrrl(&["suggest", &path, "--where", "path=/login", "--where", "status=429"]).err;
+    assert!(told.contains("5 not asked for by --where\n"), "{told}");
+    for (arguments, expected) in [
+        (["--where", "path=login"], "`/`"),
+        (["--where", "path"], "NAME=VALUE"),
+        (["--since", "noon"], "2024-01-31"),
+        (["--where", "plan=free"], "no field `plan`; it has client, user, path"),
+    ] {
+        let outcome = earrrl(&[&["suggest", &path[..]], &arguments[..]].concat());
+        assert_eq!(outcome.code, Some(2));
+        assert!(outcome.err.contains(expected), "{}", outcome.err);
+    }
+}

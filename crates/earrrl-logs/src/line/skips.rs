@@ -33,12 +33,16 @@ pub enum Skip {
     Continuation,
     /// It can be read in two ways, with different clients.
     Ambiguous,
+    /// It is outside of `--since` and `--until`.
+    OtherTime,
+    /// It does not meet `--where`.
+    Filtered,
     /// There is no room for one more client.
     TooManyClients,
 }
 
 impl Skip {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 14] = [
         Self::Blank,
         Self::TooLong,
         Self::Malformed,
@@ -50,6 +54,8 @@ impl Skip {
         Self::Client,
         Self::Continuation,
         Self::Ambiguous,
+        Self::OtherTime,
+        Self::Filtered,
         Self::TooManyClients,
     ];
 
@@ -66,6 +72,8 @@ impl Skip {
             Self::Client => "whose client is neither an address nor a host name",
             Self::Continuation => "that go on with a longer line",
             Self::Ambiguous => "whose quotes or fields allow two clients",
+            Self::OtherTime => "outside of --since and --until",
+            Self::Filtered => "not asked for by --where",
             Self::NoClient => "without a client address",
             Self::TooManyClients => "of more clients than there is room for",
         }
@@ -100,7 +108,8 @@ impl Skips {
     pub fn add(&mut self, skip: Skip, file: &str, number: u64, line: &[u8]) {
         let group = &mut self.groups[skip as usize];
         group.lines += 1;
-        if group.examples.len() < EXAMPLES && skip != Skip::Blank {
+        let shown = !matches!(skip, Skip::Blank | Skip::OtherTime | Skip::Filtered);
+        if group.examples.len() < EXAMPLES && shown {
             let text = Escaped(&line[..line.len().min(SHOWN)]).to_string();
             let more = if line.len() > SHOWN { "…" } else { "" };
             let place = format!("{file}:{number}");

@@ -1,13 +1,14 @@
 //! Reads logs: files to lines, lines to requests, clients to numbers.
 //!
-//! `input` opens a file, `lines` cuts it, [`crate::format`] parses a line, `key` and `cost` find the
-//! client and the cost of a request. [`LogReader`] does this for many files and accounts for every
+//! `input` opens a file, `lines` cuts it, [`crate::format`] parses a line, `filter` drops
+//! requests that are not asked for, `key` and `cost` find the client and the cost of a request. [`LogReader`] does this for many files and accounts for every
 //! line; [`HeldBack`] puts the requests in the order of their times.
 
 mod batch;
 mod clients;
 mod cost;
 mod doubt;
+mod filter;
 mod held;
 mod input;
 mod key;
@@ -23,6 +24,7 @@ mod zstd;
 
 pub use clients::ClientNumbers;
 pub use cost::{CostRule, Costs};
+pub use filter::{Filter, RecordCondition, RecordSink, parse_bound};
 pub use held::HeldBack;
 pub use key::{KeyMaker, LogKey, RecordKey};
 pub use names::Names;

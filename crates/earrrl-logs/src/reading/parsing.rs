@@ -9,6 +9,7 @@ use super::batch::RequestBatch;
 use super::clients::Label;
 use super::cost::Costs;
 use super::doubt::HourWatch;
+use super::filter::Filter;
 use super::key::KeyMaker;
 use super::lines::{LogLine, LogLines};
 use super::read_error::ReadError;
@@ -27,6 +28,7 @@ pub(super) struct Parsing<'a> {
     pub(super) parser: &'a mut Parser,
     pub(super) keys: &'a mut KeyMaker,
     pub(super) costs: &'a Costs,
+    pub(super) filter: Option<&'a Filter>,
     pub(super) hasher: RandomState,
     pub(super) skips: &'a mut Skips,
     pub(super) count: &'a mut u64,
@@ -104,9 +106,10 @@ impl Parsing<'_> {
         let request = record.and_then(|record| match record {
             None => Ok(false),
             Some(record) => {
-                let cost = self.costs.of(&record)?;
                 let time = record.time();
                 self.hours.see(time, self.number);
+                self.filter.map_or(Ok(()), |filter| filter.check(&record))?;
+                let cost = self.costs.of(&record)?;
                 let hasher = &self.hasher;
                 let push = |key: &[u8]| {
                     batch.push(key, Label::new(key, hasher), time, cost);

@@ -7,6 +7,7 @@ use super::batch::RequestBatch;
 use super::clients::ClientNumbers;
 use super::cost::Costs;
 use super::doubt::{self, HourWatch};
+use super::filter::Filter;
 use super::input;
 use super::input::Input;
 use super::key::{KeyMaker, LogKey};
@@ -34,6 +35,8 @@ pub struct Selection {
     pub prefixes: Prefixes,
     /// The costs of requests.
     pub costs: Costs,
+    /// The requests that are read.
+    pub filter: Filter,
 }
 
 /// Reads logs.
@@ -42,6 +45,8 @@ pub struct LogReader {
     hints: Hints,
     keys: KeyMaker,
     costs: Costs,
+    /// `None` if all requests are read.
+    filter: Option<Filter>,
     /// The parser of the file before, for what goes on from one file to the next.
     last_parser: Option<Parser>,
     /// Every client met.
@@ -63,12 +68,13 @@ pub struct LogReader {
 impl LogReader {
     /// A reader that has read nothing.
     pub fn new(selection: Selection) -> Self {
-        let Selection { format, hints, key, prefixes, costs } = selection;
+        let Selection { format, hints, key, prefixes, costs, filter } = selection;
         Self {
             format,
             hints,
             keys: KeyMaker::new(key, prefixes, format.is_none()),
             costs,
+            filter: Some(filter).filter(|filter| !filter.is_empty()),
             last_parser: None,
             clients: ClientNumbers::new(),
             skips: Skips::default(),
@@ -167,13 +173,15 @@ impl LogReader {
         }
         let Some(known) = parser.fields() else { return Ok(()) };
         let mut asked = self.keys.key().fields().iter().chain(&self.costs.field);
-        match asked.find(|field| !known.contains(&field.name())) {
+        let missing = asked.find(|field| !known.contains(&field.name()));
+        let missing = missing.map(|field| field.name().to_owned());
+        let filter = self.filter.as_ref();
+        match missing.or_else(|| filter.and_then(|filter| filter.missing(&known))) {
             None => Ok(()),
-            Some(field) => Err(format!(
-                "is {format}, which has no field `{}`; it has {}",
-                field.name(),
-                known.join(", ")
-            )),
+            Some(name) => {
+                let known = known.join(", ");
+                Err(format!("is {format}, which has no field `{name}`; it has {known}"))
+            }
         }
     }
 
@@ -195,6 +203,7 @@ impl LogReader {
             parser,
             keys: &mut self.keys,
             costs: &self.costs,
+            filter: self.filter.as_ref(),
             hasher: clients.hasher(),
             skips: &mut self.skips,
             count: &mut self.lines,

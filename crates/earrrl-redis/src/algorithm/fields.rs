@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use earrrl::Nanos;
 
+/// The longest time that may lie ahead: beyond it, microseconds since 1970 would soon be no exact doubles.
+pub(crate) const FARTHEST: Duration = Duration::from_secs(100 * 366 * 86_400);
+
 /// Reads fields, one after the other.
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);

@@ -1,5 +1,7 @@
 //! Fixed window: a window's number since 1970, and its count.
 
+use std::time::Duration;
+
 use earrrl::algorithm::Moment;
 use earrrl::algorithm::fixed_window::Count;
 use earrrl::{Cost, FixedWindow, Nanos, RuleError, State};
@@ -12,7 +14,7 @@ impl OnRedis for FixedWindow {
         [self.window_nanos(), 0, 0, 0]
     }
 
-    fn check(&self) -> Result<(), RuleError> {
+    fn check(&self, _hold: Duration) -> Result<(), RuleError> {
         check_window(self.window_nanos())
     }
 

@@ -20,9 +20,7 @@ mod sliding_window;
 mod tally;
 mod token_bucket;
 
-pub(crate) use fields::{Packed, micros};
-
-use fields::Fields;
+pub(crate) use fields::{FARTHEST, Fields, Packed, micros, nanos};
 
 const STORES: u8 = 1;
 const STRICT: u8 = 2;
@@ -33,8 +31,8 @@ pub(crate) trait OnRedis {
     /// Returns the parameters without which a record can't be read.
     fn meaning(&self) -> [u64; 4];
 
-    /// Refuses a limit that Redis's whole microseconds can't count exactly.
-    fn check(&self) -> Result<(), RuleError> {
+    /// Refuses a limit that Redis's whole microseconds can't count exactly. Requests are held for at most `hold`.
+    fn check(&self, _hold: Duration) -> Result<(), RuleError> {
         Ok(())
     }
 
@@ -134,16 +132,20 @@ impl Terms<'_> {
         self.linger.as_millis() as f64
     }
 
-    /// Returns the longest time that the rule holds a request back, if it does.
     fn hold(&self) -> Option<Duration> {
-        match self.rule.action() {
-            Action::Delay { max } => Some(max),
-            _ => None,
-        }
+        hold(self.rule)
     }
 }
 
-/// A correction of a record by `adjust.lua` or `near.lua`.
+/// Returns the longest time that a rule holds a request back, if it does.
+fn hold(rule: &Rule) -> Option<Duration> {
+    match rule.action() {
+        Action::Delay { max } => Some(max),
+        _ => None,
+    }
+}
+
+/// A correction of a record by `near.lua`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Adjustment {
     /// True if the cost is taken back, false if it is added.
@@ -171,10 +173,10 @@ impl Adjustment {
     }
 }
 
-/// The list of algorithms. The position of one is its number in `several.lua` and enters the tags of records, so new
-/// ones go to the end.
+/// The list of algorithms, each with its file and the letter that ends its keys. The position of one is its number in
+/// `several.lua` and enters the tags of records, so new ones go to the end.
 macro_rules! algorithms {
-    ($($algorithm:ident $file:ident),* $(,)?) => {
+    ($($algorithm:ident $file:ident $letter:literal),* $(,)?) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub(crate) enum Kind {
@@ -184,6 +186,13 @@ macro_rules! algorithms {
         pub(crate) const KINDS: &[Kind] = &[$(Kind::$algorithm),*];
 
         impl Kind {
+            /// Returns the letter that ends the keys of its records.
+            pub(crate) fn letter(self) -> char {
+                match self {
+                    $(Self::$algorithm => $letter),*
+                }
+            }
+
             /// Returns the file with the parts of its script.
             pub(crate) fn text(self) -> &'static str {
                 match self {
@@ -206,13 +215,13 @@ macro_rules! algorithms {
 }
 
 algorithms! {
-    RecentAverage recent_average,
-    Exponential exponential,
-    TokenBucket token_bucket,
-    FixedWindow fixed_window,
-    SlidingLog sliding_log,
-    SlidingWindow sliding_window,
-    SlidingCounter sliding_counter,
+    RecentAverage recent_average 'a',
+    Exponential exponential 'e',
+    TokenBucket token_bucket 'b',
+    FixedWindow fixed_window 'f',
+    SlidingLog sliding_log 'l',
+    SlidingWindow sliding_window 'w',
+    SlidingCounter sliding_counter 'c',
 }
 
 impl Kind {
@@ -224,6 +233,11 @@ impl Kind {
 /// Returns the implementation of a limit's algorithm.
 pub(crate) fn of(limit: &Limit) -> &dyn OnRedis {
     limit.visit(ByLimit).1
+}
+
+/// Refuses a rule that Redis can't count exactly.
+pub(crate) fn check(rule: &Rule) -> Result<(), RuleError> {
+    of(rule.limit()).check(hold(rule).unwrap_or_default())
 }
 
 /// Returns a stable number of everything that gives a record its meaning: the algorithm and the parameters without

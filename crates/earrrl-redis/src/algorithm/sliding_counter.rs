@@ -1,5 +1,7 @@
 //! Two-window sliding counter: the counts of a window and of the one before it.
 
+use std::time::Duration;
+
 use earrrl::algorithm::Moment;
 use earrrl::algorithm::sliding_counter::Counts;
 use earrrl::{Cost, Nanos, RuleError, SlidingCounter, State};
@@ -13,7 +15,7 @@ impl OnRedis for SlidingCounter {
         [self.window_nanos(), 0, 0, 0]
     }
 
-    fn check(&self) -> Result<(), RuleError> {
+    fn check(&self, _hold: Duration) -> Result<(), RuleError> {
         check_window(self.window_nanos())
     }
 

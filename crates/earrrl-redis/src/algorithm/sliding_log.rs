@@ -1,5 +1,7 @@
 //! Sliding window log: every request of the last window. The slots of its tally are microseconds.
 
+use std::time::Duration;
+
 use earrrl::algorithm::{Moment, Tally};
 use earrrl::{Cost, Nanos, RuleError, SlidingLog, State};
 
@@ -16,7 +18,7 @@ impl OnRedis for SlidingLog {
         [0; 4]
     }
 
-    fn check(&self) -> Result<(), RuleError> {
+    fn check(&self, _hold: Duration) -> Result<(), RuleError> {
         check_window(self.window_nanos())
     }
 

@@ -1,5 +1,7 @@
 //! Hybrid sliding window: counts in sub-windows. The slots of its tally are their numbers since 1970.
 
+use std::time::Duration;
+
 use earrrl::algorithm::sliding_window::Edge;
 use earrrl::algorithm::{Moment, Tally};
 use earrrl::{Cost, Nanos, RuleError, SlidingWindow, State};
@@ -15,7 +17,7 @@ impl OnRedis for SlidingWindow {
         [self.window_nanos(), self.sub_windows(), 0, 0]
     }
 
-    fn check(&self) -> Result<(), RuleError> {
+    fn check(&self, _hold: Duration) -> Result<(), RuleError> {
         let shares = self.sub_windows() / common_divisor(self);
         if whole_micros(self.window_nanos()) * shares as f64 >= MOST_EXACT {
             let problem = format!(

@@ -1,10 +1,12 @@
 //! Token bucket, credit pool, gcra: the time at which the pool is full again, as whole microseconds and the remaining
 //! ticks.
 
-use earrrl::algorithm::Moment;
-use earrrl::{Cost, Nanos, State, TokenBucket};
+use std::time::Duration;
 
-use super::fields::{Fields, Packed, span_micros};
+use earrrl::algorithm::Moment;
+use earrrl::{Cost, Nanos, RuleError, State, TokenBucket};
+
+use super::fields::{FARTHEST, Fields, Packed, span_micros};
 use super::{Adjustment, OnRedis, Terms};
 
 impl OnRedis for TokenBucket {
@@ -14,6 +16,20 @@ impl OnRedis for TokenBucket {
         let capacity = self.capacity().billionths();
         let ticks = self.ticks_per_nano() as u64;
         [rate.to_bits(), ticks, capacity as u64, (capacity >> 64) as u64]
+    }
+
+    fn check(&self, hold: Duration) -> Result<(), RuleError> {
+        let nanos = self.full_ticks() / self.ticks_per_nano();
+        let hold = i128::try_from(hold.as_nanos()).unwrap_or(i128::MAX);
+        if nanos.saturating_add(hold) <= FARTHEST.as_nanos() as i128 {
+            return Ok(());
+        }
+        let (capacity, refill) = (self.capacity(), self.refill());
+        let problem = format!(
+            "{capacity} at {refill} takes over a hundred years to fill, more than Redis's clock can count exactly; \
+             expected a smaller capacity, a faster refill or a shorter delay"
+        );
+        Err(RuleError::new(problem).of("capacity"))
     }
 
     /// Writes the price without its sign: the script has two words for it, and knows whether it takes back.

@@ -14,9 +14,10 @@ pub(crate) async fn reset(shared: &Shared, charge: &KeyedCharge) -> Result<(), F
     shared.with_near(charge, None, |client, _| client.forget());
     let mut link = shared.connection.link(charge.group)?;
     let mut command = redis::cmd("DEL");
-    command.arg(&charge.key);
-    if charge.rule.near.is_some() {
-        command.arg(shared.connection.keys.claims(&charge.key));
+    // Nodes of other versions of the configuration may use another algorithm.
+    for name in charge.rule.all_keys() {
+        let record = shared.connection.keys.record(&charge.client, &name);
+        command.arg(shared.connection.keys.claims(&record)).arg(record);
     }
     let call = async { link.send(&command).await.map(drop).map_err(Fault::from) };
     shared.connection.within(shared.options.deadline, charge.group, call).await

@@ -1,13 +1,16 @@
 //! The probe: a decision of the engine's own that shows whether Redis can be used.
 
+use std::time::Duration;
+
 use earrrl::{Cost, EngineError, Mode, Rule};
-use redis::Value;
+use redis::{RedisResult, Value};
 
 use crate::algorithm::{self, Kind, Packed, Terms};
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
 use crate::connection::receipt::Receipt;
-use crate::connection::script::{Script, Scripts};
+use crate::connection::redirect::is_moving;
+use crate::connection::script::Scripts;
 
 /// A limit that the probe never reaches.
 const RULE: &str = "fixed-window 9000000/1s";
@@ -15,38 +18,62 @@ const RULE: &str = "fixed-window 9000000/1s";
 /// A decision of one rule, with a key in each group.
 pub(crate) struct Probe {
     kind: Kind,
-    argument: Vec<u8>,
+    flags: u8,
+    /// The parameters of the rule.
+    parameters: Vec<u8>,
     keys: Vec<Vec<u8>>,
 }
 
 impl Probe {
     pub(crate) fn new(keys: Vec<Vec<u8>>) -> Result<Self, EngineError> {
         let rule: Rule = RULE.parse()?;
-        let request =
-            Terms { rule: &rule, cost: Cost::ONE, sign: 1.0, linger: std::time::Duration::ZERO };
-        let mut argument = Packed::default();
-        // The time: Redis's own.
-        argument.numbers(&[-1.0]);
-        argument.whole(algorithm::flags(&rule, Cost::ONE, Mode::Check).into(), 1);
-        // No latest time and no receipt.
-        argument.numbers(&[f64::INFINITY]);
-        argument.0.extend(Receipt::argument(None));
-        argument.0.extend(algorithm::pack(&request, algorithm::tag(rule.limit())));
-        Ok(Self { kind: Kind::of(rule.limit()), argument: argument.0, keys })
+        let request = Terms { rule: &rule, cost: Cost::ONE, sign: 1.0, linger: Duration::ZERO };
+        let parameters = algorithm::pack(&request, algorithm::tag(rule.limit()));
+        let flags = algorithm::flags(&rule, Cost::ONE, Mode::Check);
+        Ok(Self { kind: Kind::of(rule.limit()), flags, parameters, keys })
     }
 
-    /// Makes a decision that stores something: a Redis that is out of memory or read-only answers everything else.
+    /// Returns the key of a group.
+    pub(crate) fn key(&self, group: usize) -> &[u8] {
+        &self.keys[group]
+    }
+
+    /// Makes a decision that stores something and leaves a receipt: a Redis that is out of memory or read-only, or that
+    /// allows no receipts, answers everything else.
     pub(crate) async fn ask(
         &self,
         scripts: &Scripts,
         mut link: Link,
         group: usize,
+        receipt: Option<Receipt>,
     ) -> Result<(), Fault> {
-        let script: &Script = scripts.single(self.kind);
-        let argument = std::slice::from_ref(&self.argument);
-        match link.call(script, std::slice::from_ref(&self.keys[group]), argument).await? {
+        let answer = match self.call(scripts, &mut link, group, receipt.as_ref()).await {
+            Err(error) if is_moving(&error) => self.call(scripts, &mut link, group, None).await,
+            answer => answer.inspect(|_| receipt.iter().for_each(|receipt| receipt.answered(true))),
+        };
+        match answer? {
             Value::BulkString(_) => Ok(()),
             _ => Err(Fault::Refused("the script's answer makes no sense".to_owned())),
         }
+    }
+
+    async fn call(
+        &self,
+        scripts: &Scripts,
+        link: &mut Link,
+        group: usize,
+        receipt: Option<&Receipt>,
+    ) -> RedisResult<Value> {
+        let mut argument = Packed::default();
+        // The time: Redis's own.
+        argument.numbers(&[-1.0]);
+        argument.whole((self.flags | Receipt::flags(receipt)).into(), 1);
+        // No latest time.
+        argument.numbers(&[f64::INFINITY]);
+        argument.0.extend(Receipt::argument(receipt));
+        argument.0.extend(&self.parameters);
+        let receipts = receipt.map(|receipt| receipt.key.as_bytes().to_vec());
+        let keys: Vec<_> = [self.keys[group].clone()].into_iter().chain(receipts).collect();
+        link.call(scripts.single(self.kind), &keys, &[argument.0]).await
     }
 }

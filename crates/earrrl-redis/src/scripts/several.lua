@@ -1,8 +1,8 @@
--- One request under several rules, all or nothing: KEYS the records; ARGV[1] the time, if it is not
--- Redis's, flags, the latest time, and what concerns the receipt, as in single.lua; ARGV[2…] a rule's
+-- One request under several rules, all or nothing: KEYS the records, and the receipts; ARGV[1] the time,
+-- if it is not Redis's, flags, the latest time, and the receipt, as in single.lua; ARGV[2…] a rule's
 -- algorithm, flags and parameters each. Answers the time, then a verdict and a state for each.
 
-local now, prolongs, latest, entry, place, receipts = unpack('<dBdc4Bc0Bc0', ARGV[1])
+local now, prolongs, latest, entry, place = unpack('<dBdc4Bc0', ARGV[1])
 local time = ''
 if now < 0 then
   local parts = call('TIME')
@@ -37,7 +37,8 @@ for i, verdict in ipairs(verdicts) do
   answer[i + 1] = verdict .. string.char(#state) .. state
 end
 if place ~= '' and stored > 0 then
-  redis.pcall('SETRANGE', receipts, place, string.sub(entry, 1, 2) .. pack('<I2', stored))
+  local receipts = KEYS[#KEYS]
+  redis.pcall('SETRANGE', receipts, place, string.sub(entry, 1, 2) .. pack('<I2d', stored, now))
   if prolongs >= 8 then redis.pcall('PEXPIRE', receipts, RECEIPTS_LIVE) end
 end
 return table.concat(answer)

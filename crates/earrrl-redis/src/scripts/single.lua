@@ -1,6 +1,6 @@
--- One request under one rule: KEYS[1] its client's record; ARGV[1] the time, if it is not Redis's,
--- flags, the latest time, and for a receipt its entry, its place and the key; and parameters. Answers
--- the verdict, the time, and the state.
+-- One request under one rule: KEYS[1] its client's record, KEYS[2] the receipts; ARGV[1] the time, if it
+-- is not Redis's, flags, the latest time, the receipt's entry and place, and parameters. Returns the
+-- verdict, the time, and the state.
 
 local key, time, verdict, state = KEYS[1]
 --[[ parameters ]]
@@ -14,8 +14,8 @@ end
 if flags % 2 == 1 and verdict ~= FOREIGN and (verdict ~= OVER or flags % 4 >= 2) then
   --[[ charge ]]
   if place ~= '' then
-    redis.pcall('SETRANGE', receipts, place, entry)
-    if flags >= 8 then redis.pcall('PEXPIRE', receipts, RECEIPTS_LIVE) end
+    redis.pcall('SETRANGE', KEYS[2], place, pack('<c4d', entry, now))
+    if flags >= 8 then redis.pcall('PEXPIRE', KEYS[2], RECEIPTS_LIVE) end
   end
 end
 --[[ answer ]]

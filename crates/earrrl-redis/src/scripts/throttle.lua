@@ -1,9 +1,10 @@
 -- A time that calls move on, each by an amount of its own: the theoretical arrival time of GCRA, the
 -- parameters of which belong to the call. KEYS[1] its record; ARGV[1] the time, if it is not
 -- Redis's, the amount, how far after now the time may lie, and how long a record lives beyond it.
--- Answers the time and the record before.
+-- Returns the time and the record before.
 --
--- Times are whole microseconds and a rest in units of 2^-16 ns. Record: microseconds, rest.
+-- Times are whole microseconds and a rest in units of 2^-16 ns. Record: microseconds, rest, and the
+-- microsecond of writing, which records of earlier versions lack.
 
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
 local MICROSECOND = 65536000
@@ -15,15 +16,22 @@ if now < 0 then
   now = time[1] * 1000000 + time[2]
 end
 local record, at, rest = call('GET', KEYS[1]), now, 0
-if record and #record == 11 then
-  local stored, stored_rest = unpack('<I7I4', record)
+if record and (#record == 18 or #record == 11) then
+  local stored, stored_rest, written = unpack('<I7I4', record)
+  if #record == 18 then written = unpack('<I7', record, 12) end
+  if written and written > now then
+    -- The clock was set back. The time is as far ahead of it as before.
+    stored = math.max(stored - (written - now), 0)
+    record = pack('<I7I4I7', stored, stored_rest, now)
+    if by > 0 or by_rest > 0 then call('SETRANGE', KEYS[1], '0', record) end
+  end
   if stored >= now then at, rest = stored, stored_rest end
 end
 at, rest = at + by, rest + by_rest
 if rest >= MICROSECOND then at, rest = at + 1, rest - MICROSECOND end
 local span = at - now
 if (by > 0 or by_rest > 0) and (span < most or span == most and rest <= most_rest) then
-  call('SET', KEYS[1], pack('<I7I4', at, rest), 'PX', math.ceil(span / 1000) + linger)
+  call('SET', KEYS[1], pack('<I7I4I7', at, rest, now), 'PX', math.ceil(span / 1000) + linger)
 end
 time = time and time[1] .. '.' .. time[2] or ''
 return time .. ' ' .. (record or '')

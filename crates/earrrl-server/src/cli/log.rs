@@ -4,17 +4,20 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use earrrl_logs::format::{Field, Format, Hints, Pattern, notation};
 use earrrl_logs::line::{Escaped, Skip, is_private};
 use earrrl_logs::reading::{
-    ClientNumbers, CostRule, LogKey, LogReader, LoggedRequest, ReadError, Selection,
+    ClientNumbers, CostRule, Filter, LogKey, LogReader, LoggedRequest, ReadError, Selection,
+    parse_bound,
 };
 use earrrl_tower::Prefixes;
 
 use super::Failure;
 use super::failure::{self, ERROR, warn};
 use super::progress::Progress;
+use crate::configured::{LogCondition, LogConditions};
 
 /// The flags that select logs, and the fields of their lines.
 #[derive(Debug, clap::Args)]
@@ -63,6 +66,20 @@ pub(crate) struct LogArgs {
     #[arg(long = "cost", value_name = "COST", allow_hyphen_values = true)]
     costs: Vec<CostRule>,
 
+    /// Read only requests whose field has this value, such as path=/login, path=/api/*, method=POST,
+    /// status=4* or client=192.0.2.0/24; may be given several times, all must hold. Paths are compared
+    /// as in rules
+    #[arg(long = "where", value_name = "NAME=VALUE")]
+    conditions: Vec<LogCondition>,
+
+    /// Read only requests from this time on: 2024-01-31T12:00:00Z, 2024-01-31, or an age such as 2h
+    #[arg(long, value_name = "TIME", value_parser = bound)]
+    since: Option<u64>,
+
+    /// Read only requests before this time
+    #[arg(long, value_name = "TIME", value_parser = bound)]
+    until: Option<u64>,
+
     /// The number of bits of an IPv4 address that identify a client
     #[arg(long, value_name = "BITS", default_value_t = 32, value_parser = clap::value_parser!(u8).range(0..=32))]
     ipv4_prefix: u8,
@@ -101,6 +118,11 @@ fn log_format(notation: &str) -> Result<Arc<Pattern>, String> {
 
 fn time_format(format: &str) -> Result<String, String> {
     earrrl_logs::line::time::check_notation(format).map(|()| format.to_owned())
+}
+
+fn bound(text: &str) -> Result<u64, String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    parse_bound(text, u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
 }
 
 impl LogArgs {
@@ -143,7 +165,15 @@ impl LogArgs {
             key: self.key.clone(),
             prefixes: Prefixes::new(self.ipv4_prefix, self.ipv6_prefix),
             costs: self.costs.iter().cloned().collect(),
+            filter: self.filter(),
         }
+    }
+
+    /// Returns the filter that the flags describe.
+    fn filter(&self) -> Filter {
+        let conditions = Some(self.conditions.clone()).filter(|all| !all.is_empty());
+        let condition = conditions.map(|all| Arc::new(LogConditions::new(all)) as _);
+        Filter { condition, since: self.since, until: self.until, sink: None }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The attributes of requests, as rules name and match them.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -53,10 +54,13 @@ enum ValuePattern {
 }
 
 impl Condition {
-    /// Makes a condition on a path; `*` at its end matches any rest.
-    pub(crate) fn path(text: &str, paths: Paths) -> Result<Self, String> {
-        let patterns = vec![ValuePattern::new("path", text, paths)?];
-        Ok(Self { attribute: "path".to_owned(), patterns })
+    /// Creates a condition on an attribute; `*` at the end of `text` matches any rest.
+    ///
+    /// # Errors
+    /// Returns a sentence about what is expected of such a value.
+    pub fn new(attribute: &str, text: &str, paths: Paths) -> Result<Self, String> {
+        let patterns = vec![ValuePattern::new(attribute, text, paths)?];
+        Ok(Self { attribute: attribute.to_owned(), patterns })
     }
 
     /// Shortens networks to the prefix that distinguishes clients, since keys have no more of an
@@ -102,6 +106,17 @@ impl Condition {
         let patterns = self.patterns.iter().map(ValuePattern::text);
         let parts = std::iter::once(self.attribute.clone()).chain(patterns);
         parts.map(|part| format!("{}:{part},", part.len())).collect::<String>() + ";"
+    }
+}
+
+/// Writes the condition as it is configured.
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let patterns: Vec<_> = self.patterns.iter().map(ValuePattern::text).collect();
+        match &patterns[..] {
+            [one] => write!(f, "{} = {one:?}", self.attribute),
+            several => write!(f, "{} = {several:?}", self.attribute),
+        }
     }
 }
 

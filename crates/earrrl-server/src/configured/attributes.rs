@@ -90,8 +90,8 @@ fn names(rule: &RuleConfig) -> Vec<String> {
     names
 }
 
-/// The fields that may hold an attribute, the more telling first.
-fn fields(attribute: &str) -> Vec<Field> {
+/// Returns the fields that may hold an attribute, the most specific first.
+pub(crate) fn fields(attribute: &str) -> Vec<Field> {
     let names: Vec<String> = match attribute.strip_prefix("header:") {
         Some("x-forwarded-for") => vec!["forwarded_for".to_owned()],
         Some("user-agent") => {
@@ -112,6 +112,12 @@ fn fields(attribute: &str) -> Vec<Field> {
             let names = ["method", "request_method", "request.method", "httpMethod"];
             let products = ["RequestMethod", "ClientRequestMethod", "httpRequest.requestMethod"];
             names.into_iter().chain(products).chain(["cs-method"]).map(str::to_owned).collect()
+        }
+        None if attribute == "status" => {
+            let names =
+                ["status", "sc-status", "status_code", "response_code", "httpRequest.status"];
+            let products = ["DownstreamStatus", "EdgeResponseStatus", "response.status"];
+            names.into_iter().chain(products).map(str::to_owned).collect()
         }
         None => vec![attribute.to_owned()],
     };

@@ -1,8 +1,11 @@
 //! Puts the requests of a log through a server's configuration, with the server's own code.
 
 mod attributes;
+mod condition;
 mod decisions;
 pub(crate) mod page;
 pub(crate) mod report;
 
+pub(crate) use attributes::fields;
+pub(crate) use condition::{LogCondition, LogConditions};
 pub(crate) use decisions::Configured;

@@ -9,4 +9,5 @@ pub mod http;
 mod http2;
 mod linger;
 pub mod resp;
+mod response;
 pub mod seconds;

@@ -60,9 +60,14 @@ impl<'a> Attributes<'a> {
         attributes
     }
 
-    /// Returns the value of an attribute.
+    /// Returns the value of an attribute, of several the first.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
-        self.pairs.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
+        self.values(name).next()
+    }
+
+    /// Returns all values of an attribute.
+    pub fn values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        self.pairs.iter().filter(move |(known, _)| known == name).map(|(_, value)| &**value)
     }
 
     /// Returns true if a condition holds, of a path if it holds of any reading. None holds of a missing
@@ -219,8 +224,8 @@ mod tests {
         let of = |path: &'static str| {
             Attributes::new([("path".into(), path.as_bytes().into())], &reading)
         };
-        let login = Condition::path("/login", Paths::TOLERANT).unwrap();
-        let below_x = Condition::path("/x/*", Paths::TOLERANT).unwrap();
+        let login = Condition::new("path", "/login", Paths::TOLERANT).unwrap();
+        let below_x = Condition::new("path", "/x/*", Paths::TOLERANT).unwrap();
         let both = of("/x/..%2flogin");
         assert!(both.meet(&login) && both.meet(&below_x));
         assert!(!both.surely_meet(&login) && !both.surely_meet(&below_x));

@@ -48,7 +48,9 @@ impl Process {
         let serving = self.until_logged("serving");
         let address = |name: &str| serving["fields"][name].as_str().unwrap().parse().unwrap();
         (self.http, self.resp) = (address("http"), address("resp"));
-        self.grpc = address("grpc");
+        // A listener that is off has no address.
+        let grpc = serving["fields"]["grpc"].as_str().unwrap().parse();
+        self.grpc = grpc.unwrap_or(self.grpc);
     }
 
     /// Closes the reading end of the log.

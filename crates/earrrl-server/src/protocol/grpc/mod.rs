@@ -5,7 +5,6 @@
 
 mod authz;
 mod call;
-pub mod json;
 mod message;
 mod others;
 mod reply;

@@ -9,11 +9,11 @@ use axum::response::{IntoResponse, Response};
 use earrrl::Mode;
 use futures_util::future::join_all;
 
-use super::answer::{self, AnswerStatus};
 use super::body::{BatchBody, Check, MAX_BATCH, NamedCharge, Refund, WantedDecision};
-use super::problem::Problem;
 use super::request::{Shared, parse, read};
 use crate::config::access::Access;
+use crate::protocol::response::problem::Problem;
+use crate::protocol::response::{self, AnswerStatus};
 use crate::server::Server;
 use crate::service::ask::{Answer, Ask, Manner};
 use crate::service::attributes::{Attributes, bytes};
@@ -47,7 +47,7 @@ async fn ask(
     let wanted = parse::<Check<'_>>(server, &body)?.wanted()?;
     let x_rate_limit = server.config.x_ratelimit_headers;
     let respond =
-        |answer: &Answer<'_>, several| answer::respond(answer, several, status, x_rate_limit);
+        |answer: &Answer<'_>, several| response::respond(answer, several, status, x_rate_limit);
     let manner = Manner { mode, available: true };
     let response = decide(server, wanted, manner, respond).await?;
     server.service.metrics.http_request.record(started.elapsed());
@@ -66,8 +66,8 @@ async fn decide<T>(
     match wanted {
         WantedDecision::One(named) => {
             let rule = find(server, &rules, &named)?;
-            let ask = Ask { rule: rule.get(), key: named.key.as_bytes(), cost: named.cost };
-            Ok(then(&server.service.ask(ask, manner).await?, false))
+            let ask = named.ask(rule.get());
+            Ok(then(&server.service.ask(&ask, manner).await?, false))
         }
         // Boxed, so that they take no room in a check of one rule, which nearly all are.
         WantedDecision::Several(list) => {
@@ -95,9 +95,7 @@ async fn decide_several<T>(
     let found: Vec<Found<'_>> =
         list.iter().map(|named| find(server, rules, named)).collect::<Result<_, _>>()?;
     let each = found.iter().zip(list);
-    let asks: Vec<Ask<'_>> = each
-        .map(|(rule, named)| Ask { rule: rule.get(), key: named.key.as_bytes(), cost: named.cost })
-        .collect();
+    let asks: Vec<Ask<'_>> = each.map(|(rule, named)| named.ask(rule.get())).collect();
     Ok(then(&server.service.ask_all(&asks, manner).await?, true))
 }
 
@@ -158,7 +156,7 @@ pub(super) async fn batch(State(server): Shared, request: Request) -> Result<Res
 
 /// Appends one answer of a batch, and a comma.
 async fn decide_into(server: &Server, check: Check<'_>, out: &mut Vec<u8>) {
-    let write = |answer: &Answer<'_>, several| answer::write_object(answer, several, out);
+    let write = |answer: &Answer<'_>, several| response::write_object(answer, several, out);
     let decided = match check.wanted() {
         Ok(wanted) => decide(server, wanted, Mode::Check.into(), write).await,
         Err(error) => Err(error),
@@ -182,7 +180,7 @@ pub(super) async fn refund(State(server): Shared, request: Request) -> Result<St
     let named = refund.named()?;
     let rules = server.service.rules();
     let rule = find(&server, &rules, &named)?;
-    let ask = Ask { rule: rule.get(), key: named.key.as_bytes(), cost: named.cost };
-    server.service.refund(ask, charged_at).await?;
+    let ask = named.ask(rule.get());
+    server.service.refund(&ask, charged_at).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -7,11 +7,11 @@ use axum::response::{IntoResponse, Response};
 use percent_encoding::percent_decode;
 use serde_json::{Value, json};
 
-use super::answer::{self, AnswerStatus};
-use super::problem::Problem;
 use super::request::{Shared, authorize};
 use crate::config::access::Access;
 use crate::config::attribute::KeyPart;
+use crate::protocol::response::problem::Problem;
+use crate::protocol::response::{self, AnswerStatus};
 use crate::service::ask::{Ask, Manner};
 use crate::service::error::AskError;
 use crate::service::rules::ActiveRule;
@@ -28,8 +28,8 @@ pub(super) async fn explain(
     let rules = server.service.rules();
     let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;
     let manner = Manner { mode: Mode::Peek, available: true };
-    let answer = server.service.ask(Ask { rule, key: &key, cost: None }, manner).await?;
-    Ok(answer::respond(&answer, false, AnswerStatus::Ok, server.config.x_ratelimit_headers))
+    let answer = server.service.ask(&Ask::new(rule, &key, None), manner).await?;
+    Ok(response::respond(&answer, false, AnswerStatus::Ok, server.config.x_ratelimit_headers))
 }
 
 /// `DELETE /v1/clients/{rule}/{key}`.
@@ -42,7 +42,7 @@ pub(super) async fn reset(
     let (name, key) = client(&uri)?;
     let rules = server.service.rules();
     let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;
-    server.service.reset(rule, &key).await?;
+    server.service.reset(&Ask::new(rule, &key, None)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -6,11 +6,11 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 
-use super::problem::Problem;
+use super::envoy_json;
 use super::request::{Shared, authorize};
 use crate::config::access::Access;
 use crate::protobuf::ratelimit::Code;
-use crate::protocol::grpc::json;
+use crate::protocol::response::problem::Problem;
 use crate::service::error::AskError;
 use earrrl::Mode;
 
@@ -20,7 +20,7 @@ pub(super) async fn json(State(server): Shared, request: Request) -> Result<Resp
     let bad = |why: String| Problem::new(StatusCode::BAD_REQUEST, why);
     let body = to_bytes(request.into_body(), server.config.max_body).await;
     let body = body.map_err(|error| bad(error.to_string()))?;
-    let request = json::request(&body).map_err(bad)?;
+    let request = envoy_json::request(&body).map_err(bad)?;
     let answer = server.service.should_rate_limit(&request, Mode::Check, None).await;
     let answer = answer.map_err(|error| {
         let status = match error {
@@ -31,7 +31,7 @@ pub(super) async fn json(State(server): Shared, request: Request) -> Result<Resp
     })?;
     let over = answer.overall_code == i32::from(Code::OverLimit);
     let status = if over { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
-    Ok((status, Json(json::response(&answer))).into_response())
+    Ok((status, Json(envoy_json::response(&answer))).into_response())
 }
 
 /// `OK` until the server is going.

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use axum::http::uri::Authority;
 use axum::http::{HeaderValue, Request, StatusCode, Version, header};
 
-use super::problem::Problem;
+use crate::protocol::response::problem::Problem;
 use crate::server::Server;
 
 /// Checks that the request names one host, and one that this server accepts.

@@ -1,17 +1,15 @@
 //! HTTP/1.1 and JSON.
 
-pub(super) mod answer;
 mod authz;
 mod body;
 mod check;
 mod clients;
 mod condition;
 mod envoy;
-mod headers;
+pub mod envoy_json;
 mod host;
 mod lines;
 mod openapi;
-pub(super) mod problem;
 mod request;
 mod routes;
 pub mod serve;

@@ -11,9 +11,9 @@ use hyper::body::Body as _;
 use serde::Deserialize;
 
 use super::body::{self, JsonObject};
-use super::problem::{GONE, Problem};
 use crate::config::access::Access;
 use crate::protocol::bearer;
+use crate::protocol::response::problem::{GONE, Problem};
 use crate::server::Server;
 
 /// Bytes that a body has room for before any of it has come.

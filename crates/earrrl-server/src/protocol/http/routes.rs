@@ -6,8 +6,8 @@ use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::routing::{get, post};
 
-use super::problem::Problem;
 use super::{check, clients, condition, envoy, openapi};
+use crate::protocol::response::problem::Problem;
 use crate::server::Server;
 
 const JSON: &str = "application/json";

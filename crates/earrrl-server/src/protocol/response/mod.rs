@@ -1,5 +1,8 @@
 //! Decisions as JSON and as responses.
 
+mod headers;
+pub(super) mod problem;
+
 use std::time::Duration;
 
 use axum::body::Body;
@@ -9,7 +12,6 @@ use earrrl::{Decision, Outcome, Places, Wait};
 use earrrl_tower::headers::is_shown;
 use earrrl_tower::problem::{CONTENT_TYPE, Kind, write_members as write_members_of, write_names};
 
-use super::headers;
 use crate::protocol::seconds::SecondsText;
 use crate::service::ask::Answer;
 use crate::service::rules::PreparedLimit;
@@ -54,21 +56,17 @@ pub(super) fn respond(
 }
 
 /// The header with the outcome of a proxied request: `allow`, `deny`, `quarantine` and so on.
-pub(in crate::protocol) const ACTION: HeaderName = HeaderName::from_static("x-ratelimit-action");
+pub(super) const ACTION: HeaderName = HeaderName::from_static("x-ratelimit-action");
 
 /// The header with the seconds for which a delayed request is to be held before it goes on.
 const DELAY: HeaderName = HeaderName::from_static("x-ratelimit-delay");
 
 /// The answer to a proxy.
-pub(in crate::protocol) type Verdict = axum::http::Response<Vec<u8>>;
+pub(super) type Verdict = axum::http::Response<Vec<u8>>;
 
 /// The answer to a proxy: nothing but headers where the request may pass, problem details where it may
 /// not. Limits are told of rules that deny or delay only: the proxy shows them to its clients.
-pub(in crate::protocol) fn authorize(
-    answer: &Answer<'_>,
-    deny_status: StatusCode,
-    older: bool,
-) -> Verdict {
+pub(super) fn authorize(answer: &Answer<'_>, deny_status: StatusCode, older: bool) -> Verdict {
     let refused = answer.decision.as_ref().is_some_and(|decision| !decision.allowed);
     let mut response = Verdict::default();
     if refused {

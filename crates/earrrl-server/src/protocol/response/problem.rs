@@ -10,13 +10,13 @@ use serde::Serialize;
 use crate::service::error::AskError;
 
 /// The status of a request whose client left before the answer, as nginx counts it.
-pub(super) const GONE: u16 = 499;
+pub(in crate::protocol) const GONE: u16 = 499;
 
 /// A problem: the status' own title, and what exactly.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::protocol) struct Problem {
-    pub(super) status: StatusCode,
-    pub(super) detail: String,
+    pub(in crate::protocol) status: StatusCode,
+    pub(in crate::protocol) detail: String,
 }
 
 #[derive(Serialize)]

@@ -1,0 +1,112 @@
+//! The requests that the user asks for: `--where`, `--since` and `--until`.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::format::Record;
+use crate::line::{Skip, time};
+
+/// A condition on whole records.
+pub trait RecordCondition: fmt::Debug + Send + Sync {
+    /// Returns true if the condition holds for a record.
+    fn holds(&self, record: &Record<'_>) -> bool;
+
+    /// Returns the first field of the condition that a format with these fields does not have.
+    fn missing(&self, known: &[&str]) -> Option<String>;
+}
+
+/// Takes the records that pass, instead of the reader's caller.
+pub trait RecordSink: fmt::Debug + Send + Sync {
+    /// Takes a record.
+    fn take(&self, record: &Record<'_>);
+}
+
+/// The requests that are read; all others are counted as skipped.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// The condition on records, if there is one.
+    pub condition: Option<Arc<dyn RecordCondition>>,
+    /// The first time that is read, in nanoseconds since the epoch.
+    pub since: Option<u64>,
+    /// The first time that is not read any more.
+    pub until: Option<u64>,
+    /// Takes all records that pass.
+    pub sink: Option<Arc<dyn RecordSink>>,
+}
+
+impl Filter {
+    /// Returns true if the filter lets every request pass.
+    pub fn is_empty(&self) -> bool {
+        let Self { condition, since, until, sink } = self;
+        condition.is_none() && since.is_none() && until.is_none() && sink.is_none()
+    }
+
+    /// Returns the first field of the condition that a format with these fields does not have.
+    pub(super) fn missing(&self, known: &[&str]) -> Option<String> {
+        self.condition.as_ref().and_then(|condition| condition.missing(known))
+    }
+
+    /// Checks that a record passes.
+    ///
+    /// # Errors
+    /// Returns the reason for skipping the record.
+    pub(super) fn check(&self, record: &Record<'_>) -> Result<(), Skip> {
+        let time = record.time();
+        if self.since.is_some_and(|since| time < since)
+            || self.until.is_some_and(|until| time >= until)
+        {
+            return Err(Skip::OtherTime);
+        }
+        if self.condition.as_ref().is_some_and(|condition| !condition.holds(record)) {
+            return Err(Skip::Filtered);
+        }
+        match &self.sink {
+            Some(sink) => {
+                sink.take(record);
+                Err(Skip::Filtered)
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Parses the time of `--since` or `--until`: an age such as `2h` before `now`, a date, or a date and a time, in
+/// UTC unless it names a zone.
+///
+/// # Errors
+/// Returns a sentence about what is expected.
+pub fn parse_bound(text: &str, now: u64) -> Result<u64, String> {
+    if let Ok(age) = earrrl::parse_duration(text) {
+        let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+        return Ok(now.saturating_sub(age));
+    }
+    let midnight = || time::parse_iso(format!("{text}T00:00:00").as_bytes());
+    time::parse_iso(text.as_bytes()).or_else(midnight).ok_or_else(|| {
+        "expected a time such as 2024-01-31T12:00:00Z, a date such as 2024-01-31, or an age such as 2h"
+            .into()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds() {
+        let second = 1_000_000_000;
+        let now = 1_706_702_400 * second; // 2024-01-31T12:00:00Z
+        for (text, seconds) in [
+            ("2h", Some(1_706_695_200)),
+            ("1d", Some(1_706_616_000)),
+            ("2024-01-31", Some(1_706_659_200)),
+            ("2024-01-31T12:00:00Z", Some(1_706_702_400)),
+            ("2024-01-31 14:00:00+02:00", Some(1_706_702_400)),
+            ("35000d", Some(0)),
+            ("2024-02-30", None),
+            ("yesterday", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_bound(text, now).ok(), seconds.map(|s| s * second), "{text}");
+        }
+    }
+}

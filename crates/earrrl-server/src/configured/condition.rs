@@ -1,0 +1,85 @@
+//! `--where`: conditions on a log's lines, met as a configuration's conditions are.
+
+use std::borrow::Cow;
+use std::str::FromStr;
+
+use earrrl_logs::format::{Field, Record};
+use earrrl_logs::line::last_of_list;
+use earrrl_logs::reading::RecordCondition;
+use earrrl_server::config::attribute::Condition;
+use earrrl_server::path::Paths;
+use earrrl_server::service::attributes::{Attributes, Reading};
+use earrrl_tower::Prefixes;
+
+use super::attributes::fields;
+
+/// One `--where NAME=VALUE`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct LogCondition {
+    condition: Condition,
+    /// The fields that may hold the value, the most specific first.
+    fields: Vec<Field>,
+}
+
+impl FromStr for LogCondition {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let pair =
+            text.split_once('=').filter(|(name, value)| !name.is_empty() && !value.is_empty());
+        let Some((name, value)) = pair else {
+            return Err(
+                "expected NAME=VALUE, such as path=/login, status=4* or client=10.0.0.0/8".into()
+            );
+        };
+        let name = name.strip_prefix("attribute:").unwrap_or(name);
+        let condition = Condition::new(name, value, Paths::TOLERANT)?;
+        Ok(Self { condition, fields: fields(name) })
+    }
+}
+
+impl LogCondition {
+    fn holds(&self, record: &Record<'_>, reading: &Reading) -> bool {
+        let Some(value) = self.fields.iter().find_map(|field| record.get(field)) else {
+            return false;
+        };
+        let value = match self.fields[..] {
+            // The address alone, without a port and without the proxies before it.
+            [Field::Client] => {
+                let mut address = Vec::new();
+                let last = last_of_list(&value);
+                Cow::Owned(Prefixes::new(32, 128).key_of_text(last, &mut address).to_vec())
+            }
+            _ => value,
+        };
+        let pair = (Cow::Borrowed(&*self.condition.attribute), value);
+        Attributes::new([pair], reading).meet(&self.condition)
+    }
+}
+
+/// All conditions of `--where`, which must all hold.
+#[derive(Debug)]
+pub(crate) struct LogConditions {
+    conditions: Vec<LogCondition>,
+    reading: Reading,
+}
+
+impl LogConditions {
+    /// Creates the conjunction of conditions.
+    pub(crate) fn new(conditions: Vec<LogCondition>) -> Self {
+        let reading = Reading { paths: Paths::TOLERANT, ..Reading::default() };
+        Self { conditions, reading }
+    }
+}
+
+impl RecordCondition for LogConditions {
+    fn holds(&self, record: &Record<'_>) -> bool {
+        self.conditions.iter().all(|condition| condition.holds(record, &self.reading))
+    }
+
+    fn missing(&self, known: &[&str]) -> Option<String> {
+        let has = |field: &Field| known.contains(&field.name());
+        let without = self.conditions.iter().find(|one| !one.fields.iter().any(has));
+        without.map(|one| one.condition.attribute.clone())
+    }
+}

@@ -1,0 +1,111 @@
+//! A bounded, sharded map for states that do not fit the table's words.
+//!
+//! When it is full, the map evicts one of the clients that have been idle for longest, clients within
+//! their limit before clients over it; see `evict.rs`.
+
+mod evict;
+mod shard;
+#[cfg(test)]
+mod tests;
+
+use core::ops::Range;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
+use std::boxed::Box;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use shard::OVERHEAD;
+pub(crate) use shard::Shard;
+
+use super::table::KeyHash;
+
+/// The number of shards of a map that is not large. A map for fewer clients has one shard a client, since a
+/// server may have thousands of maps for one client each.
+const MIN_SHARDS: usize = 64;
+/// The number of clients in a shard of a large map. A map that grows moves all of its clients while it is
+/// locked, and with this many no request waits for a millisecond.
+const CLIENTS_PER_SHARD: usize = 8192;
+
+/// A map from clients to states that is bounded in bytes and in clients.
+pub(crate) struct States {
+    /// The shards, each allocated when it is first locked.
+    shards: Box<[OnceLock<Box<Mutex<Shard>>>]>,
+    /// The most clients and the most bytes of one shard.
+    shard_clients: usize,
+    shard_bytes: usize,
+    /// True once the clients are moving to another store. Read under the lock of a shard.
+    sealed: AtomicBool,
+}
+
+impl States {
+    /// Returns an empty map for `capacity` clients that take at most `max_bytes`.
+    pub(crate) fn new(capacity: usize, max_bytes: usize) -> Self {
+        let shards = shards(capacity);
+        Self {
+            shards: (0..shards).map(|_| OnceLock::new()).collect(),
+            shard_clients: max_clients_per_shard(capacity),
+            shard_bytes: max_bytes / shards,
+            sealed: AtomicBool::new(false),
+        }
+    }
+
+    /// Stops decisions in this map: none is made once this returns.
+    pub(crate) fn seal(&self) {
+        self.sealed.store(true, Relaxed);
+        // A thread that holds a shard's lock now may have read the old value; wait for it.
+        // Shards that are not allocated are locked as well, since one may be allocated meanwhile.
+        self.indices().for_each(|shard| drop(self.lock(shard)));
+    }
+
+    /// Returns true once the map is sealed; call it under the lock of a shard.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.sealed.load(Relaxed)
+    }
+
+    /// Returns the bytes that `capacity` clients take, at `state` bytes a state; `None` on overflow.
+    pub(crate) fn bytes_of(capacity: usize, state: usize) -> Option<usize> {
+        max_clients_per_shard(capacity)
+            .checked_mul(shards(capacity))?
+            .checked_mul(state.checked_add(OVERHEAD)?)
+    }
+
+    /// Returns the index of a client's shard.
+    pub(crate) fn shard_of(&self, key: KeyHash) -> usize {
+        // The topmost bits would be a bad choice: the shard's own index uses them.
+        (key.bits() >> 40) as usize % self.shards.len()
+    }
+
+    /// Locks the shard at an index.
+    pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        let shard = self.shards[shard % self.shards.len()]
+            .get_or_init(|| Box::new(Mutex::new(Shard::new(self.shard_clients, self.shard_bytes))));
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks a client's shard.
+    pub(crate) fn lock_of(&self, key: KeyHash) -> MutexGuard<'_, Shard> {
+        self.lock(self.shard_of(key))
+    }
+
+    /// Returns the indices of all shards.
+    pub(crate) fn indices(&self) -> Range<usize> {
+        0..self.shards.len()
+    }
+
+    /// Locks every allocated shard, one after the other.
+    pub(crate) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
+        let allocated = self.shards.iter().filter_map(OnceLock::get);
+        allocated.map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn shards(capacity: usize) -> usize {
+    let least = capacity.min(MIN_SHARDS).next_power_of_two();
+    capacity.div_ceil(CLIENTS_PER_SHARD).next_power_of_two().max(least)
+}
+
+/// Returns the mean number of clients in a shard and six standard deviations.
+fn max_clients_per_shard(capacity: usize) -> usize {
+    let mean = capacity.div_ceil(shards(capacity));
+    mean.saturating_add(6 * mean.isqrt()).saturating_add(6)
+}
