@@ -3,9 +3,10 @@
 //! A level is looked up by key, then by value: first the exact one, then wildcards in the order of
 //! the file, then the key alone. The search does not backtrack: it follows the first match.
 
+use std::borrow::Cow;
+
 use foldhash::HashMap;
 use smallvec::SmallVec;
-use std::borrow::Cow;
 
 use super::algorithm::EnvoyAlgorithm;
 use super::file::{DescriptorConfig, DomainConfig, LimitConfig, level_name};
