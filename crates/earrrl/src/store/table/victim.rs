@@ -6,7 +6,7 @@ use super::entry::{Entry, FINGERPRINT_BITS};
 /// million live clients that fill three quarters of the slots then lose nobody, in a fresh table or after
 /// ten million dead ones went through; 86 % are in their first home, and 93 % of 800 000. With one, 87 % are
 /// and a hundred are lost; with two, nine are lost.
-const ENOUGH: usize = 3;
+pub(super) const ENOUGH: usize = 3;
 
 /// The value of a slot in the order of eviction: the state, and 0 for slots that anybody may take.
 pub(super) type Rank = u128;
