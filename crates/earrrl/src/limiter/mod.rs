@@ -28,7 +28,7 @@ use crate::rules::part::Part;
 use crate::store::table::{Change, KeyHash, KeyHasher, Purpose, Seen, Table, Word};
 use crate::store::{BuildError, Clients, Kept};
 
-/// So many keys of a batch are fetched from memory together.
+/// The number of keys of a batch whose states are fetched together.
 const BATCH: usize = 16;
 /// More than the age of the clock's last reading. A request that is denied by that and would be denied this
 /// much later is denied now.
@@ -157,8 +157,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     }
 
     /// Decides requests of cost 1 of many keys, in order: several times as fast as one by one
-    /// where the clients don't fit the processor's cache. Sixteen are decided at a time, when the
-    /// first of them is asked for.
+    /// where the clients don't fit the processor's cache. The states of sixteen are fetched together; each
+    /// request is decided when its verdict is asked for.
     ///
     /// ```
     /// # let rule: earrrl::Rule = "gcra 1/s burst=2".parse()?;
@@ -167,6 +167,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// assert_eq!(allowed.count(), 3);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[inline]
     pub fn check_batch<'a, Q, I>(&'a self, keys: I) -> impl Iterator<Item = Verdict<'a>> + 'a
     where
         K: Borrow<Q>,
@@ -174,36 +175,27 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         I: IntoIterator<Item = &'a Q, IntoIter: 'a>,
     {
         let mut keys = keys.into_iter().fuse();
-        // Filled in place: to hand sixteen verdicts on takes longer than to decide them.
-        let (mut verdicts, mut next) = ([None; BATCH], 0..0);
+        let (mut hashes, mut next) = ([KeyHash::from_bits(0); BATCH], 0..0);
         core::iter::from_fn(move || {
             if next.is_empty() {
-                next = 0..self.check_some(&mut keys, &mut verdicts);
+                next = 0..self.fetch_some(&mut keys, &mut hashes);
             }
-            verdicts[next.next()?]
+            Some(self.decide(hashes[next.next()?], Cost::ONE, None, Mode::Check))
         })
     }
 
-    /// Decides as many as there is room for; how many that were.
+    /// Hashes as many keys as there is room for, requests their states, and returns their number.
     #[inline]
-    fn check_some<'a, 'k, Q: Hash + ?Sized + 'k>(
-        &'a self,
+    fn fetch_some<'k, Q: Hash + ?Sized + 'k>(
+        &self,
         keys: &mut impl Iterator<Item = &'k Q>,
-        verdicts: &mut [Option<Verdict<'a>>; BATCH],
+        hashes: &mut [KeyHash; BATCH],
     ) -> usize {
-        let (mut hashes, mut count) = ([KeyHash::from_bits(0); BATCH], 0);
-        for (hash, key) in hashes.iter_mut().zip(keys) {
+        let fetch = |(hash, key): (&mut KeyHash, &'k Q)| {
             *hash = self.hasher.hash(key);
             self.clients.prefetch(*hash, self.rule.limit().policy());
-            count += 1;
-        }
-        if count > 0 {
-            let now = Some(self.clock.now());
-            for (verdict, key) in verdicts.iter_mut().zip(&hashes[..count]) {
-                *verdict = Some(self.decide(*key, Cost::ONE, now, Mode::Check));
-            }
-        }
-        count
+        };
+        hashes.iter_mut().zip(keys).map(fetch).count()
     }
 
     /// Takes back a request that was charged at that instant ([`Verdict::decided_at`]), or now.
