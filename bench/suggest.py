@@ -4,7 +4,7 @@
 usage: bench/suggest.py [EARRRL [FIRST]]    (target/release/earrrl and the first seed, a multiple of 60: 120 unless named)
 
 60 mixes of honest clients, drawn from seeds: visitors, offices behind one address, crawlers, cron jobs, phones and
-monitors. 48 of them hold abusers of six kinds. Prints, for the advice and for two limits that are often advised,
+monitors. 48 of them hold abusers of six kinds. Prints, for the advice and for limits that are often advised,
 recall and precision over the abusers whose peak is more than ten times the median, and the honest clients touched.
 The constants of the advice were chosen on the seeds 0 to 59.
 """
@@ -107,8 +107,30 @@ def advice(earrrl, requests):
         log.write("time,key\n" + "".join(f"{1_700_000_000 + time:.6f},{client}\n" for time, client in requests))
         log.flush()
         command = [earrrl, "suggest", log.name, "--output", "json"]
-        found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["suggestion"]
-    return {client["key"] for client in found["touched"]} if found else set()
+        found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    touched = lambda rule: {client["key"] for client in found[rule]["touched"]} if found[rule] else set()
+    return touched("suggestion"), touched("suggestion") | touched("second")
+
+
+def exim_peaks(requests, period=3600):
+    """Each client's peak as Exim's util/ratelimit.pl computes it, in its documentation's period of an hour."""
+    rates, times, found = {}, {}, {}
+    for time, client in requests:
+        if client in times:
+            interval = max((time - times[client]) / period, 1e-9)
+            decay = math.exp(-interval)
+            rates[client] = (1 - decay) / interval + decay * rates.get(client, 0.0)
+        found[client] = max(found.get(client, 0.0), rates.get(client, 0.0))
+        times[client] = time
+    return found
+
+
+def widest_gap(peaks):
+    """The clients above the widest gap in the upper half of a list of peaks, where one would look for a limit."""
+    descending = sorted(((peak, client) for client, peak in peaks.items() if peak > 0), reverse=True)
+    half = descending[:len(descending) // 2 + 1]
+    place = max(range(1, len(half)), key=lambda at: half[at - 1][0] / half[at][0])
+    return {client for _, client in half[:place]}
 
 
 def above(peaks, share, times):
@@ -121,7 +143,9 @@ def above(peaks, share, times):
 def main():
     earrrl = sys.argv[1] if len(sys.argv) > 1 else "target/release/earrrl"
     first = int(sys.argv[2]) if len(sys.argv) > 2 else 120
-    table = {name: [0, 0, 0, 0] for name in ("earrrl suggest", "2 x p99 of peaks", "p99 of peaks")}
+    table = {name: [0, 0, 0, 0] for name in (
+        "earrrl suggest", "earrrl suggest, both rules", "2 x p99 of peaks", "p99 of peaks",
+        "widest gap in Exim's peaks")}
     abusers = honest = 0
     for seed in range(first, first + MIXES):
         requests = mix(seed)
@@ -132,7 +156,8 @@ def main():
                   if client.startswith("abuser") and peak > 10 * middle}
         abusers += len(strong)
         honest += sum(client.startswith("honest") for client in found[0])
-        rules = (advice(earrrl, requests), above(found[0], 0.99, 2), above(found[0], 0.99, 1))
+        rules = (*advice(earrrl, requests), above(found[0], 0.99, 2), above(found[0], 0.99, 1),
+                 widest_gap(exim_peaks(requests)))
         for row, touched in zip(table.values(), rules):
             wrong = sum(client.startswith("honest") for client in touched)
             row[0] += len(touched & strong)

@@ -145,7 +145,11 @@ fn what_is_suggested_stops_those_who_stand_out_and_nobody_else() {
     let table = earrrl(&["suggest", &log()]).out;
     assert!(table.contains(&format!("--rule '{rule}'")), "{table}");
     assert!(table.contains("<- chosen") && table.contains("first"), "{table}");
-    assert!(table.lines().last().unwrap().trim_end().ends_with("198.51.100.23"), "{table}");
+    let below = table.split("The next below the limit:").nth(1).unwrap();
+    let touched = table.split("The next below the limit:").next().unwrap();
+    assert!(touched.trim_end().contains("198.51.100.23") && !below.contains("198.51.100.23"));
+    assert_eq!(found["below"].as_array().unwrap().len(), 5);
+    assert_eq!(below.lines().filter(|line| line.contains("2023-11-14")).count(), 5, "{table}");
 }
 
 #[test]
@@ -254,4 +258,41 @@ fn a_scenario_from_a_file_or_from_flags() {
         let outcome = command::within_memory(100_000, arguments);
         assert_eq!((outcome.code, outcome.err.lines().count()), (Some(2), 1), "{outcome:?}");
     }
+}
+
+#[test]
+fn clients_that_may_be_exempt_are_pointed_out() {
+    let line = |client: &str, second: u32, path: &str, agent: &str| {
+        let (minute, second) = (second / 60, second % 60);
+        format!(
+            "{client} - - [17/May/2015:10:{minute:02}:{second:02} +0000] \"GET {path} HTTP/1.1\" 200 5 \"-\" \"{agent}\"\n"
+        )
+    };
+    let mut log = String::new();
+    for second in 0..600 {
+        log += &line(&format!("192.0.2.{}", second % 100), second, "/", "Mozilla/5.0");
+        for _ in 0..20 {
+            log += &line("198.51.100.1", second, "/login", "Googlebot/2.1");
+            log += &line("198.51.100.2", second, "/login", &format!("agent {}", second % 9));
+        }
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), &log).unwrap();
+    let path = file.path().to_str().unwrap();
+    let found = suggested(path, &[]);
+    let remark =
+        |place: usize| found["suggestion"]["touched"][place]["remark"].as_str().unwrap_or_default();
+    let remarks = [remark(0), remark(1)].concat();
+    assert!(remarks.contains("`Googlebot/2.1`: a crawler"), "{found:#}");
+    assert!(remarks.contains("9 user agents"), "{found:#}");
+    let table = earrrl(&["suggest", path]).out;
+    assert!(
+        table.contains("100 % of their requests are for /login: `--where path=/login`"),
+        "{table}"
+    );
+    assert!(table.contains("That is more than 1 % of the clients"), "{table}");
+    let hidden = earrrl(&["suggest", path, "--anonymize"]).out;
+    assert!(hidden.contains("its user agent: a crawler") && !hidden.contains("Google"), "{hidden}");
+    let read = command::earrrl_fed(&["suggest", "-"], log.as_bytes());
+    assert!(read.out.contains("198.51.100.1") && !read.out.contains("crawler"), "{read:?}");
 }

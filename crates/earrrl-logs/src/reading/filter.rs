@@ -15,6 +15,12 @@ pub trait RecordCondition: fmt::Debug + Send + Sync {
     fn missing(&self, known: &[&str]) -> Option<String>;
 }
 
+/// Takes the records that pass, instead of the reader's caller.
+pub trait RecordSink: fmt::Debug + Send + Sync {
+    /// Takes a record.
+    fn take(&self, record: &Record<'_>);
+}
+
 /// The requests that are read; all others are counted as skipped.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
@@ -24,12 +30,15 @@ pub struct Filter {
     pub since: Option<u64>,
     /// The first time that is not read any more.
     pub until: Option<u64>,
+    /// Takes all records that pass.
+    pub sink: Option<Arc<dyn RecordSink>>,
 }
 
 impl Filter {
     /// Returns true if the filter lets every request pass.
     pub fn is_empty(&self) -> bool {
-        self.condition.is_none() && self.since.is_none() && self.until.is_none()
+        let Self { condition, since, until, sink } = self;
+        condition.is_none() && since.is_none() && until.is_none() && sink.is_none()
     }
 
     /// Returns the first field of the condition that a format with these fields does not have.
@@ -48,9 +57,15 @@ impl Filter {
         {
             return Err(Skip::OtherTime);
         }
-        match &self.condition {
-            Some(condition) if !condition.holds(record) => Err(Skip::Filtered),
-            _ => Ok(()),
+        if self.condition.as_ref().is_some_and(|condition| !condition.holds(record)) {
+            return Err(Skip::Filtered);
+        }
+        match &self.sink {
+            Some(sink) => {
+                sink.take(record);
+                Err(Skip::Filtered)
+            }
+            None => Ok(()),
         }
     }
 }

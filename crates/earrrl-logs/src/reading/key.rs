@@ -68,6 +68,7 @@ impl FromStr for LogKey {
 }
 
 /// Makes keys of records, in memory of its own.
+#[derive(Debug)]
 pub struct KeyMaker {
     key: LogKey,
     prefixes: Prefixes,

@@ -24,7 +24,7 @@ mod zstd;
 
 pub use clients::ClientNumbers;
 pub use cost::{CostRule, Costs};
-pub use filter::{Filter, RecordCondition, parse_bound};
+pub use filter::{Filter, RecordCondition, RecordSink, parse_bound};
 pub use held::HeldBack;
 pub use key::{KeyMaker, LogKey, RecordKey};
 pub use names::Names;

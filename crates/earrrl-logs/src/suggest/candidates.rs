@@ -1,4 +1,4 @@
-//! Limits worth a look, and the clients that they would affect.
+//! Limits that may suit a log, and how many clients they would affect.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -6,7 +6,6 @@ use std::time::Duration;
 use earrrl::{Cost, Limit, Rate, RecentAverage, Rule, RuleError};
 
 use super::{Gap, Peaks};
-use crate::reading::LoggedRequest;
 
 /// Most rows of the table of limits.
 const MOST: usize = 16;
@@ -61,37 +60,29 @@ pub struct JudgedLimit {
     pub clients: usize,
     /// Requests denied.
     pub requests: u64,
+    /// The half-life of the rule.
+    pub half_life: Duration,
 }
 
-/// Round limits from where most clients are to above the worst, and last the one that is suggested:
-/// in the middle of the gap, or above everybody where there is none.
-///
-/// # Errors
-/// A limit that no rule can have.
-pub fn judge(
+/// Returns round limits from where most clients are to above the worst.
+pub(super) fn rounds(peaks: &Peaks, descending: &[f64]) -> Result<Vec<JudgedLimit>, RuleError> {
+    round_limits(descending, peaks.of_one_request)
+        .map(|limit| candidate(rate(limit, false)?, peaks.half_life, descending))
+        .collect()
+}
+
+/// Returns a limit in the middle of a gap, or one that is above everybody if there is none.
+pub(super) fn best(
     peaks: &Peaks,
     gap: Option<Gap>,
-    requests: impl Iterator<Item = LoggedRequest>,
-) -> Result<Vec<JudgedLimit>, RuleError> {
-    let (half_life, descending) = (peaks.half_life, peaks.descending());
-    let mut rates: Vec<Rate> = round_limits(&descending, peaks.of_one_request())
-        .map(|limit| rate(limit, false))
-        .collect::<Result<_, _>>()?;
-    let greatest = descending.first().copied().unwrap_or(0.0).max(peaks.of_one_request());
-    rates.push(match gap {
+    descending: &[f64],
+) -> Result<JudgedLimit, RuleError> {
+    let greatest = descending.first().copied().unwrap_or(0.0).max(peaks.of_one_request);
+    let rate = match gap {
         Some(gap) => within(gap)?,
         None => rate(greatest * 2.0, true)?,
-    });
-    let mut judged: Vec<JudgedLimit> = rates
-        .into_iter()
-        .map(|rate| candidate(rate, half_life, &descending))
-        .collect::<Result<_, _>>()?;
-    let mut again = Peaks::new(half_life)?;
-    for request in requests {
-        let found = again.add(request);
-        judged.iter_mut().for_each(|judged| judged.requests += u64::from(found > judged.limit));
-    }
-    Ok(judged)
+    };
+    candidate(rate, peaks.half_life, descending)
 }
 
 /// A limit near the middle of a gap: 1, 2 or 5 of something where such a one is well inside it.
@@ -130,6 +121,7 @@ fn candidate(
         at_once: (limit.burst() * (1.0 + 1e-9)) as u64 + 1,
         clients: descending.partition_point(|&peak| peak > threshold),
         requests: 0,
+        half_life,
     })
 }
 

@@ -75,6 +75,8 @@ pub struct Sweep {
     pub tried: Vec<(Peaks, Option<Gap>)>,
     /// The one under which the most clients stand out; of equals, the one with the widest gap.
     pub chosen: usize,
+    /// The greatest number of clients that advice may touch.
+    pub most: usize,
 }
 
 impl Sweep {
@@ -87,20 +89,21 @@ impl Sweep {
         most: impl Fn(usize) -> usize,
         requests: impl Fn() -> I,
     ) -> Result<Self, RuleError> {
-        let mut tried = Vec::with_capacity(half_lives.len());
+        let mut tried: Vec<(Peaks, Option<Gap>)> = Vec::with_capacity(half_lives.len());
         for &half_life in half_lives {
             let peaks = Peaks::of(half_life, requests())?;
-            let descending = peaks.descending();
-            let most = most(descending.len());
-            tried.push((Gap::parting(&descending, peaks.of_one_request(), most), peaks));
+            let most = most(peaks.clients());
+            let gap = Gap::parting(&peaks.descending(), peaks.of_one_request, most);
+            tried.push((peaks, gap));
         }
         let caught = |place: usize| {
-            let gap: Option<Gap> = tried[place].0;
+            let gap: Option<Gap> = tried[place].1;
             gap.map_or((0, 0.0), |gap| (gap.clients, gap.ratio()))
         };
         let chosen = (1..tried.len())
             .fold(0, |best, place| if caught(place) > caught(best) { place } else { best });
-        Ok(Self { tried: tried.into_iter().map(|(gap, peaks)| (peaks, gap)).collect(), chosen })
+        let most = tried.first().map_or(0, |(peaks, _)| most(peaks.clients()));
+        Ok(Self { tried, chosen, most })
     }
 
     /// The peaks under the chosen half-life.

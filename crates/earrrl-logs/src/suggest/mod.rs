@@ -2,10 +2,14 @@
 
 mod candidates;
 mod gap;
+mod judge;
 mod peaks;
+mod profile;
 mod report;
 
-pub use candidates::{ClientShare, JudgedLimit, judge, most_touched};
+pub use candidates::{ClientShare, JudgedLimit, most_touched};
 pub use gap::{Gap, HALF_LIVES, Sweep};
+pub use judge::{Judged, SeenClient, judge};
 pub use peaks::Peaks;
+pub use profile::Profiles;
 pub use report::{Advice, figure, write_json, write_table, write_toml};

@@ -6,34 +6,63 @@ use earrrl::{Algorithm as _, Moment, Nanos, Rate, RecentAverage, RuleError};
 
 use crate::reading::LoggedRequest;
 
+/// The state of a client that has sent nothing: no client ever has this one.
+const UNSEEN: i128 = i128::MIN;
+
+/// Measures the recent average rates of clients, whatever the limit.
+///
+/// It takes 16 bytes a client; the 32 of an `Option<Moment>` would double the memory of a log with many.
+pub(super) struct RateMeter {
+    /// Strict, so that a rate depends on the half-life alone.
+    estimator: RecentAverage,
+    /// By client's number.
+    states: Vec<i128>,
+}
+
+impl RateMeter {
+    /// Creates a meter that has seen no request.
+    ///
+    /// # Errors
+    /// Returns an error for a half-life that no rule can have.
+    pub(super) fn new(half_life: Duration) -> Result<Self, RuleError> {
+        let estimator = RecentAverage::with_half_life(Rate::per_second(1)?, half_life)?;
+        Ok(Self { estimator, states: Vec::new() })
+    }
+
+    /// Counts a request. Returns the rate before it, which a limit is compared with.
+    pub(super) fn add(&mut self, request: LoggedRequest) -> f64 {
+        let place = request.client as usize;
+        if place >= self.states.len() {
+            self.states.resize(place + 1, UNSEEN);
+        }
+        let (state, now) = (&mut self.states[place], Nanos::new(request.time));
+        let before = (*state != UNSEEN).then_some(Moment(*state));
+        if !request.cost.is_zero() {
+            *state = self.estimator.charge(before, now, request.cost).0;
+        }
+        self.estimator.count(before.as_ref(), now) / self.estimator.period_secs()
+    }
+
+    /// Returns the rate of a client that has just sent one request: the least that is worth a limit.
+    fn of_one_request(&self) -> f64 {
+        1.0 / self.estimator.period_secs()
+    }
+}
+
 /// A log's clients and the greatest rate that a limit would have seen of each.
 pub struct Peaks {
     /// The time in which a client's past comes to count half.
     pub half_life: Duration,
-    /// The half-life is all that matters of it: strict, so that a rate depends on no limit.
-    estimator: RecentAverage,
-    /// By client's number.
-    clients: Vec<ClientPeaks>,
     /// The number of requests.
     pub requests: u64,
-}
-
-/// The peak and the requests of a client.
-#[derive(Clone, Copy, Default)]
-pub struct ClientPeaks {
-    state: Option<Moment>,
-    /// Its greatest rate, a second.
-    pub peak: f64,
-    /// Its requests.
-    pub requests: u64,
-    /// Its first request, in nanoseconds since the epoch.
-    pub first: u64,
-    /// Its last request.
-    pub last: u64,
+    /// The rate of a client that has just sent one request.
+    pub of_one_request: f64,
+    /// The greatest rate a second, by client's number.
+    peaks: Vec<f64>,
 }
 
 impl Peaks {
-    /// The peaks of requests in order, if a client's past counts half after `half_life`.
+    /// Measures the peaks of requests in order.
     ///
     /// # Errors
     /// Returns an error for a half-life that no rule can have.
@@ -41,59 +70,45 @@ impl Peaks {
         half_life: Duration,
         requests: impl Iterator<Item = LoggedRequest>,
     ) -> Result<Self, RuleError> {
-        let mut peaks = Self::new(half_life)?;
-        requests.for_each(|request| {
-            peaks.add(request);
-        });
+        let mut meter = RateMeter::new(half_life)?;
+        let of_one_request = meter.of_one_request();
+        let mut peaks = Self { half_life, requests: 0, of_one_request, peaks: Vec::new() };
+        for request in requests {
+            let (place, rate) = (request.client as usize, meter.add(request));
+            if place >= peaks.peaks.len() {
+                peaks.peaks.resize(place + 1, 0.0);
+            }
+            peaks.peaks[place] = peaks.peaks[place].max(rate);
+            peaks.requests += 1;
+        }
         Ok(peaks)
     }
 
-    /// Creates peaks without clients.
-    ///
-    /// # Errors
-    /// Returns an error for a half-life that no rule can have.
-    pub fn new(half_life: Duration) -> Result<Self, RuleError> {
-        let estimator = RecentAverage::with_half_life(Rate::per_second(1)?, half_life)?;
-        Ok(Self { half_life, estimator, clients: Vec::new(), requests: 0 })
+    /// Returns the number of clients.
+    pub fn clients(&self) -> usize {
+        self.peaks.len()
     }
 
-    /// Counts a request. Returns the rate before it, which a limit is compared with.
-    pub fn add(&mut self, request: LoggedRequest) -> f64 {
-        let place = request.client as usize;
-        if place >= self.clients.len() {
-            self.clients.resize(place + 1, ClientPeaks::default());
-        }
-        let (client, now) = (&mut self.clients[place], Nanos::new(request.time));
-        let count = self.estimator.count(client.state.as_ref(), now);
-        let rate = count / self.estimator.period_secs();
-        client.peak = client.peak.max(rate);
-        if client.requests == 0 {
-            client.first = request.time;
-        }
-        client.last = request.time;
-        client.requests += 1;
-        if !request.cost.is_zero() {
-            client.state = Some(self.estimator.charge(client.state, now, request.cost));
-        }
-        self.requests += 1;
-        rate
+    /// Returns the peak of a client by its number.
+    pub(super) fn peak(&self, client: u32) -> f64 {
+        self.peaks.get(client as usize).copied().unwrap_or(0.0)
     }
 
-    /// The rate of a client that has just sent one request: the least that is worth a limit.
-    pub fn of_one_request(&self) -> f64 {
-        1.0 / self.estimator.period_secs()
-    }
-
-    /// The clients' peaks, the greatest first.
+    /// Returns all peaks, the greatest first.
     pub fn descending(&self) -> Vec<f64> {
-        self.worst().into_iter().map(|(_, client)| client.peak).collect()
+        let mut peaks = self.peaks.clone();
+        peaks.sort_unstable_by(|a, b| b.total_cmp(a));
+        peaks
     }
 
-    /// All clients with their numbers, the worst first; among equals, the one that came first.
-    pub fn worst(&self) -> Vec<(u32, ClientPeaks)> {
-        let seen = (0u32..).zip(self.clients.iter().copied()).filter(|(_, c)| c.requests > 0);
-        let mut clients: Vec<(u32, ClientPeaks)> = seen.collect();
-        clients.sort_by(|(_, a), (_, b)| b.peak.total_cmp(&a.peak));
+    /// Returns the clients with the greatest peaks, at most `most`; of equals, the ones that came first.
+    pub(super) fn worst(&self, most: usize) -> Vec<u32> {
+        let mut clients: Vec<u32> = (0u32..).take(self.peaks.len()).collect();
+        clients.sort_unstable_by(|&a, &b| {
+            self.peak(b).total_cmp(&self.peak(a)).then_with(|| a.cmp(&b))
+        });
+        clients.truncate(most);
+        clients.shrink_to_fit();
         clients
     }
 }

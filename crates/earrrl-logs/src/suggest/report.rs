@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Gap, JudgedLimit, Peaks, Sweep};
+use super::{Gap, Judged, JudgedLimit, Peaks, Profiles, SeenClient, Sweep};
 use crate::line::time::written;
 use crate::reading::{LogReader, Names};
 use crate::text::{counted, percent, write_rows};
@@ -27,13 +27,18 @@ const NAMED: usize = 20;
 /// Units of a rate: seconds, and what stands behind the number.
 const UNITS: [(f64, &str); 4] = [(1.0, "/s"), (60.0, "/m"), (3600.0, "/h"), (86_400.0, "/d")];
 
-/// All that there is to say.
+/// The share of the clients, in percent, above which a limit touches remarkably many.
+const MANY: u64 = 1;
+
+/// The advice and what it is based on.
 pub struct Advice<'a> {
     /// The half-lives tried.
     pub sweep: &'a Sweep,
-    /// Limits under the chosen one; the last is suggested.
-    pub judged: &'a [JudgedLimit],
-    /// The lines.
+    /// The limits under the chosen one.
+    pub judged: &'a Judged,
+    /// The profiles of the named clients.
+    pub profiles: &'a Profiles,
+    /// The reader of the log.
     pub reader: &'a LogReader,
     /// The clients' names.
     pub names: &'a Names,
@@ -42,10 +47,21 @@ pub struct Advice<'a> {
 }
 
 impl Advice<'_> {
+    /// Returns the suggested limit; `None` if nobody stands out.
+    pub fn suggested(&self) -> Option<&JudgedLimit> {
+        self.sweep.gap().map(|_| &self.judged.suggested)
+    }
+
+    /// Returns a remark on a client that may have to be exempt.
+    fn remark(&self, client: &SeenClient) -> Option<String> {
+        let key = self.reader.clients.key(client.number);
+        self.profiles.remark(key, self.names.are_hidden())
+    }
+
     /// Returns the reason for the suggestion, or for making none, in a sentence.
     pub fn reason(&self) -> String {
         let half_life = duration(self.sweep.peaks().half_life);
-        let clients = self.sweep.peaks().worst().len();
+        let clients = self.sweep.peaks().clients();
         let Some(gap) = self.sweep.gap() else {
             return match (&self.most, clients) {
                 (_, 1) => "There is one client only, so nobody to compare it with.".into(),
@@ -83,16 +99,14 @@ impl Advice<'_> {
 /// Returns the error of the writer.
 pub fn write_table(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
     let peaks = advice.sweep.peaks();
-    let clients = peaks.worst().len() as u64;
+    let clients = peaks.clients() as u64;
     let requests = counted(peaks.requests, "request");
     writeln!(out, "{}, {requests}\n", counted(clients, "client"))?;
     write_sweep(out, advice.sweep)?;
     write_quantiles(out, peaks)?;
     write_limits(out, advice)?;
     writeln!(out, "\n{}", advice.reason())?;
-    let Some(suggested) = advice.judged.last().filter(|_| advice.sweep.gap().is_some()) else {
-        return Ok(());
-    };
+    let Some(suggested) = advice.suggested() else { return Ok(()) };
     writeln!(
         out,
         "\nThis limit touches {} ({}) and denies {} of the requests:\n\n    --rule '{}'\n",
@@ -101,7 +115,34 @@ pub fn write_table(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> 
         percent(suggested.requests, peaks.requests),
         suggested.rule,
     )?;
-    write_touched(out, advice, suggested)
+    write_clients(out, advice, &advice.judged.touched)?;
+    if suggested.clients as u64 * 100 > clients * MANY {
+        writeln!(
+            out,
+            "\nThat is more than {MANY} % of the clients: look at them before you enforce it, or allow fewer with \
+             `--touch {MANY}%`."
+        )?;
+    }
+    if let Some((limit, further)) = &advice.judged.second {
+        let count = counted(further.len() as u64, "further client");
+        writeln!(
+            out,
+            "\nA second rule, with a half-life of {}, touches {count} beside it:\n\n    --rule '{}'\n",
+            duration(limit.half_life),
+            limit.rule,
+        )?;
+        write_clients(out, advice, further)?;
+    }
+    if !advice.judged.below.is_empty() {
+        writeln!(out, "\nThe next below the limit:\n")?;
+        write_clients(out, advice, &advice.judged.below)?;
+    }
+    let touched = advice.judged.touched.iter();
+    let keys = touched.map(|client| advice.reader.clients.key(client.number));
+    for sentence in advice.profiles.further_rules(keys) {
+        writeln!(out, "\n{sentence}")?;
+    }
+    Ok(())
 }
 
 fn write_sweep(out: &mut impl Write, sweep: &Sweep) -> io::Result<()> {
@@ -142,10 +183,10 @@ fn write_quantiles(out: &mut impl Write, peaks: &Peaks) -> io::Result<()> {
 
 fn write_limits(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
     let peaks = advice.sweep.peaks();
-    let clients = peaks.worst().len() as u64;
+    let clients = peaks.clients() as u64;
     let header = ["limit", "passes at once", "clients touched", "", "requests denied", ""];
     let mut rows = vec![header.map(str::to_owned)];
-    let Some((_, candidates)) = advice.judged.split_last() else { return Ok(()) };
+    let candidates = &advice.judged.limits;
     let (unit, name) = unit(candidates.iter().map(|judged| judged.rate.per_second_f64()));
     rows.extend(candidates.iter().map(|judged| {
         [
@@ -160,27 +201,29 @@ fn write_limits(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
     write_rows(out, "", &rows)
 }
 
-fn write_touched(
+fn write_clients(
     out: &mut impl Write,
     advice: &Advice<'_>,
-    judged: &JudgedLimit,
+    clients: &[SeenClient],
 ) -> io::Result<()> {
-    let worst = advice.sweep.peaks().worst();
-    let touched = &worst[..judged.clients.min(worst.len())];
-    let (unit, name) = unit(touched.iter().map(|(_, client)| client.peak));
+    let (unit, name) = unit(clients.iter().map(|client| client.peak));
     let mut rows = vec![["peak", "requests", "first", "last", "client"].map(str::to_owned)];
-    for (number_of, client) in touched.iter().take(NAMED) {
+    for client in clients.iter().take(NAMED) {
+        let mut shown = advice.names.printable(&advice.reader.clients, client.number);
+        if let Some(remark) = advice.remark(client) {
+            shown += &format!("  ({remark})");
+        }
         rows.push([
             number(client.peak * unit) + name,
             client.requests.to_string(),
             written(client.first),
             written(client.last),
-            advice.names.printable(&advice.reader.clients, *number_of),
+            shown,
         ]);
     }
     write_rows(out, "  ", &rows)?;
-    if touched.len() > NAMED {
-        writeln!(out, "  and {} more", touched.len() - NAMED)?;
+    if clients.len() > NAMED {
+        writeln!(out, "  and {} more", clients.len() - NAMED)?;
     }
     Ok(())
 }
@@ -199,19 +242,21 @@ pub fn write_json(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
             })),
         })
     });
-    let limits = advice.judged.split_last().map_or(&[][..], |(_, limits)| limits);
-    let suggested = advice.judged.last().filter(|_| advice.sweep.gap().is_some());
+    let Judged { limits, suggested: _, touched, below, second } = advice.judged;
+    let with_touched = |judged: &JudgedLimit, touched: &[SeenClient]| {
+        let mut object = judged_json(judged);
+        object["touched"] = clients_json(advice, touched);
+        object
+    };
     let object = json!({
         "requests": peaks.requests,
-        "clients": peaks.worst().len(),
+        "clients": peaks.clients(),
         "half_lives": half_lives.collect::<Vec<_>>(),
         "limits": limits.iter().map(judged_json).collect::<Vec<_>>(),
         "reason": advice.reason(),
-        "suggestion": suggested.map(|judged| {
-            let mut object = judged_json(judged);
-            object["touched"] = touched_json(advice, judged);
-            object
-        }),
+        "suggestion": advice.suggested().map(|judged| with_touched(judged, touched)),
+        "second": second.as_ref().map(|(judged, further)| with_touched(judged, further)),
+        "below": clients_json(advice, below),
     });
     serde_json::to_writer_pretty(&mut *out, &object)?;
     writeln!(out)
@@ -227,18 +272,18 @@ fn judged_json(judged: &JudgedLimit) -> Value {
     })
 }
 
-fn touched_json(advice: &Advice<'_>, judged: &JudgedLimit) -> Value {
-    let touched = advice.sweep.peaks().worst().into_iter().take(judged.clients);
-    let object = touched.map(|(number, client)| {
+fn clients_json(advice: &Advice<'_>, clients: &[SeenClient]) -> Value {
+    let object = |client: &SeenClient| {
         json!({
-            "key": advice.names.exact(&advice.reader.clients, number),
+            "key": advice.names.exact(&advice.reader.clients, client.number),
             "peak": client.peak,
             "requests": client.requests,
             "first": client.first as f64 / 1e9,
             "last": client.last as f64 / 1e9,
+            "remark": advice.remark(client),
         })
-    });
-    object.collect()
+    };
+    clients.iter().map(object).collect()
 }
 
 /// Writes the rule as a server's configuration has it, with these parts of a key.
@@ -248,15 +293,13 @@ fn touched_json(advice: &Advice<'_>, judged: &JudgedLimit) -> Value {
 pub fn write_toml(out: &mut impl Write, advice: &Advice<'_>, key: &[String]) -> io::Result<()> {
     let parts: Vec<String> = key.iter().map(|part| json!(part).to_string()).collect();
     writeln!(out, "# {}", advice.reason())?;
-    match advice.judged.last().filter(|_| advice.sweep.gap().is_some()) {
-        None => Ok(()),
-        Some(judged) => writeln!(
-            out,
-            "[[rule]]\nname = \"suggested\"\nlimit = {}\nkey = [{}]",
-            json!(judged.rule.to_string()),
-            parts.join(", "),
-        ),
+    let second = advice.judged.second.as_ref().map(|(limit, _)| ("suggested-second", limit));
+    let suggested = advice.suggested().map(|limit| ("suggested", limit));
+    for (name, limit) in suggested.into_iter().chain(second) {
+        let (limit, parts) = (json!(limit.rule.to_string()), parts.join(", "));
+        writeln!(out, "[[rule]]\nname = \"{name}\"\nlimit = {limit}\nkey = [{parts}]")?;
     }
+    Ok(())
 }
 
 /// The unit that suits all these rates: the first in which none is less than a tenth.
@@ -286,8 +329,8 @@ fn duration(time: Duration) -> String {
     }
 }
 
-/// The peaks of all clients, and of the worst.
-pub fn figure(peaks: &Peaks, judged: &[JudgedLimit], measure: &str) -> crate::plot::Figure {
+/// Returns a figure of all clients' peaks and the suggested limit.
+pub fn figure(peaks: &Peaks, suggested: &JudgedLimit, measure: &str) -> crate::plot::Figure {
     use crate::plot::{Across, Figure, GREY, Panel, Series, Stroke, Ticks};
 
     /// Points of the curve of all clients.
@@ -302,13 +345,10 @@ pub fn figure(peaks: &Peaks, judged: &[JudgedLimit], measure: &str) -> crate::pl
         (share * 100.0, peak.copied().unwrap_or(0.0) * per)
     };
     // A client with one request has no rate; the axis starts a little below those with two.
-    let floor = peaks.of_one_request() / 10.0 * per;
-    let limit = judged.last();
-    let dashes = limit.map(|judged| {
-        let ends = [0.0, 100.0].map(|x| (x, judged.limit * per)).into();
-        let name = format!("suggested limit, {}", judged.rate);
-        Series::new(name, GREY, ends).with_stroke(Stroke::Dashed)
-    });
+    let floor = peaks.of_one_request / 10.0 * per;
+    let ends = [0.0, 100.0].map(|x| (x, suggested.limit * per)).into();
+    let name = format!("suggested limit, {}", suggested.rate);
+    let dashes = Series::new(name, GREY, ends).with_stroke(Stroke::Dashed);
     let curve = Series::new("peak rate", 0, (0..=POINTS).map(at).collect());
     Figure {
         title: "Clients by the peak of their recent average rate".into(),
@@ -319,7 +359,7 @@ pub fn figure(peaks: &Peaks, judged: &[JudgedLimit], measure: &str) -> crate::pl
         },
         panels: vec![Panel {
             y_label: format!("{measure} {unit}"),
-            series: std::iter::once(curve.with_stroke(Stroke::Filled)).chain(dashes).collect(),
+            series: vec![curve.with_stroke(Stroke::Filled), dashes],
             log_from: Some(floor),
             ..Panel::default()
         }],

@@ -173,7 +173,7 @@ impl LogArgs {
     fn filter(&self) -> Filter {
         let conditions = Some(self.conditions.clone()).filter(|all| !all.is_empty());
         let condition = conditions.map(|all| Arc::new(LogConditions::new(all)) as _);
-        Filter { condition, since: self.since, until: self.until }
+        Filter { condition, since: self.since, until: self.until, sink: None }
     }
 }
 

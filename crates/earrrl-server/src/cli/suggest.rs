@@ -10,10 +10,11 @@ use earrrl::Rule;
 use super::failure::warn;
 use super::progress::Progress;
 use super::{Failure, log};
+use crate::configured::fields;
 use earrrl_logs::reading::{HeldBack, LogReader, Names};
 use earrrl_logs::suggest::{
-    Advice, ClientShare, HALF_LIVES, Peaks, Sweep, judge, most_touched, write_json, write_table,
-    write_toml,
+    Advice, ClientShare, HALF_LIVES, Judged, Peaks, Profiles, Sweep, judge, most_touched,
+    write_json, write_table, write_toml,
 };
 
 /// Find the limit that would touch only the worst clients
@@ -68,7 +69,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     // The error names the field itself.
     let wrong = |error: earrrl::RuleError| Failure::new(format!("--{error}"));
     for &half_life in &half_lives {
-        Peaks::new(half_life).map_err(wrong)?;
+        Peaks::of(half_life, std::iter::empty()).map_err(wrong)?;
     }
     let mut reader = LogReader::new(args.log.selection());
     let progress = Progress::of(&args.log.files);
@@ -78,15 +79,22 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     held.sort();
     let most = |clients: usize| most_touched(args.touch, clients);
     let sweep = Sweep::new(&half_lives, most, || held.requests()).map_err(wrong)?;
-    let judged = judge(sweep.peaks(), sweep.gap(), held.requests()).map_err(too_great)?;
-    let clients = sweep.peaks().worst().len();
+    let judged = judge(&sweep, held.requests()).map_err(too_great)?;
+    let clients = sweep.peaks().clients();
     let few = args
         .touch
         .filter(|share| share.of(clients) == 0)
         .map(|_| format!("the share that --touch allows is less than one of {clients} clients"));
     let names = Names::new(args.log.anonymize);
-    let advice =
-        Advice { sweep: &sweep, judged: &judged, reader: &reader, names: &names, most: few };
+    let profiles = args.profiles(&reader, &judged);
+    let advice = Advice {
+        sweep: &sweep,
+        judged: &judged,
+        profiles: &profiles,
+        reader: &reader,
+        names: &names,
+        most: few,
+    };
     let mut out = BufWriter::new(io::stdout().lock());
     match args.output {
         _ if args.config => write_toml(&mut out, &advice, &args.log.key_parts())?,
@@ -95,7 +103,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     out.flush()?;
     if let Some(path) = &args.plot {
-        let figure = earrrl_logs::suggest::figure(sweep.peaks(), &judged, held.unit());
+        let figure = earrrl_logs::suggest::figure(sweep.peaks(), &judged.suggested, held.unit());
         earrrl_logs::plot::save(&figure, path).map_err(Failure::new)?;
     }
     log::tell_doubts(&reader, &args.log);
@@ -104,6 +112,15 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 impl Args {
+    /// Reads the logs once more for the clients that the advice names.
+    fn profiles(&self, reader: &LogReader, judged: &Judged) -> Profiles {
+        let further = judged.second.iter().flat_map(|(_, further)| further);
+        let clients = judged.touched.iter().chain(&judged.below).chain(further);
+        let keys = clients.map(|client| reader.clients.key(client.number).to_vec());
+        let agents = fields("header:user-agent");
+        Profiles::read(&self.log.files, self.log.selection(), agents, keys)
+    }
+
     fn half_lives(&self) -> Vec<Duration> {
         let all = || HALF_LIVES.map(Duration::from_secs).to_vec();
         self.half_life.map_or_else(all, |half_life| vec![half_life])
@@ -117,10 +134,18 @@ pub(super) fn advice(reader: &LogReader, held: &HeldBack) -> Result<Vec<Rule>, F
     let half_lives = HALF_LIVES.map(Duration::from_secs);
     let sweep = Sweep::new(&half_lives, |clients| most_touched(None, clients), || held.requests())
         .map_err(wrong)?;
-    let judged = judge(sweep.peaks(), sweep.gap(), std::iter::empty()).map_err(too_great)?;
+    let judged = judge(&sweep, std::iter::empty()).map_err(too_great)?;
     let names = Names::new(true);
-    let advice = Advice { sweep: &sweep, judged: &judged, reader, names: &names, most: None };
-    let Some(suggested) = judged.last() else { return Ok(Vec::new()) };
+    let profiles = Profiles::default();
+    let advice = Advice {
+        sweep: &sweep,
+        judged: &judged,
+        profiles: &profiles,
+        reader,
+        names: &names,
+        most: None,
+    };
+    let suggested = &judged.suggested;
     let which = match sweep.gap() {
         Some(_) => "what `suggest` advises is tried",
         None => "twice the greatest peak is tried",

@@ -91,7 +91,7 @@ fn names(rule: &RuleConfig) -> Vec<String> {
 }
 
 /// Returns the fields that may hold an attribute, the most specific first.
-pub(super) fn fields(attribute: &str) -> Vec<Field> {
+pub(crate) fn fields(attribute: &str) -> Vec<Field> {
     let names: Vec<String> = match attribute.strip_prefix("header:") {
         Some("x-forwarded-for") => vec!["forwarded_for".to_owned()],
         Some("user-agent") => {

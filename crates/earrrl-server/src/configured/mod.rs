@@ -6,5 +6,6 @@ mod decisions;
 pub(crate) mod page;
 pub(crate) mod report;
 
+pub(crate) use attributes::fields;
 pub(crate) use condition::{LogCondition, LogConditions};
 pub(crate) use decisions::Configured;

@@ -1,0 +1,238 @@
+//! Profiles of the clients that the advice names: signs that one may have to be exempt, and their usual path.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+
+use crate::format::{Field, Record};
+use crate::line::Escaped;
+use crate::reading::{KeyMaker, LogReader, RecordSink, Selection};
+use crate::text::percent;
+
+/// The number of different values that are counted of a client.
+const MOST_VALUES: usize = 64;
+
+/// The number of bytes of a value that are kept.
+const MOST_BYTES: usize = 160;
+
+/// Different user agents, or users, from which on an address probably belongs to many people.
+const CROWD: usize = 6;
+
+/// The least share of the requests for one path that makes a limit for that path worth a look.
+const MAIN: f64 = 0.6;
+
+/// Parts of the user agents of crawlers.
+const CRAWLERS: [&str; 7] =
+    ["bot", "crawl", "spider", "slurp", "facebookexternalhit", "mediapartners", "preview"];
+
+/// Parts of the user agents of monitors.
+const MONITORS: [&str; 11] = [
+    "monitor",
+    "uptime",
+    "pingdom",
+    "statuscake",
+    "kube-probe",
+    "healthcheck",
+    "health-check",
+    "blackbox",
+    "nagios",
+    "zabbix",
+    "site24x7",
+];
+
+/// Counts different values, up to a bound.
+#[derive(Debug, Clone, Default)]
+struct Tally {
+    counts: HashMap<Vec<u8>, u64, RandomState>,
+    all: u64,
+}
+
+/// The values that one client has sent.
+#[derive(Debug, Clone, Default)]
+struct Profile {
+    agents: Tally,
+    paths: Tally,
+    users: Tally,
+}
+
+/// The profile of each named client, by its key.
+#[derive(Debug, Default)]
+pub struct Profiles(HashMap<Vec<u8>, Profile, RandomState>);
+
+/// Adds the records of named clients to their profiles.
+#[derive(Debug)]
+struct Profiler {
+    agents: Vec<Field>,
+    state: Mutex<(KeyMaker, Profiles)>,
+}
+
+impl Tally {
+    fn add(&mut self, value: &[u8], count: u64) {
+        self.all += count;
+        let value = &value[..value.len().min(MOST_BYTES)];
+        if let Some(known) = self.counts.get_mut(value) {
+            *known += count;
+        } else if self.counts.len() < MOST_VALUES {
+            self.counts.insert(value.to_vec(), count);
+        }
+    }
+
+    /// Returns the most frequent value and its count; of equals, the first in the order of bytes.
+    fn top(&self) -> Option<(&[u8], u64)> {
+        let counts = self.counts.iter().map(|(value, &count)| (&value[..], count));
+        counts.max_by(|(a, one), (b, other)| one.cmp(other).then_with(|| b.cmp(a)))
+    }
+}
+
+impl RecordSink for Profiler {
+    fn take(&self, record: &Record<'_>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (keys, profiles) = &mut *state;
+        // A record without a key was skipped at the first reading, too.
+        let _ = keys.with(record, |key| {
+            let Some(profile) = profiles.0.get_mut(key) else { return };
+            let add = |tally: &mut Tally, value: Option<Cow<'_, [u8]>>| {
+                value.into_iter().for_each(|value| tally.add(&value, 1));
+            };
+            add(&mut profile.agents, self.agents.iter().find_map(|field| record.get(field)));
+            add(&mut profile.paths, record.get(&Field::Path));
+            add(&mut profile.users, record.get(&Field::User));
+        });
+    }
+}
+
+impl Profiles {
+    /// Reads logs once more for the clients with these keys. `agents` are the fields that may hold the user agent.
+    /// Standard input cannot be read again, and yields nothing.
+    pub fn read(
+        files: &[PathBuf],
+        mut selection: Selection,
+        agents: Vec<Field>,
+        keys: impl Iterator<Item = Vec<u8>>,
+    ) -> Self {
+        let empty = keys.map(|key| (key, Profile::default())).collect();
+        if files.iter().any(|file| file == Path::new("-")) {
+            return Self::default();
+        }
+        let strict = selection.format.is_none();
+        let maker = KeyMaker::new(selection.key.clone(), selection.prefixes, strict);
+        let profiler = Arc::new(Profiler { agents, state: Mutex::new((maker, Self(empty))) });
+        selection.filter.sink = Some(profiler.clone());
+        let mut reader = LogReader::new(selection);
+        for file in files {
+            // The first reading has reported all problems.
+            let _ = reader.read(file, |source| source, &mut |_, _| Ok(()));
+        }
+        let mut state = profiler.state.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut state.1)
+    }
+
+    /// Returns a remark on a client that may have to be exempt. It quotes the user agent unless that is `hidden`.
+    pub(super) fn remark(&self, key: &[u8], hidden: bool) -> Option<String> {
+        let Profile { agents, users, .. } = self.0.get(key)?;
+        if users.counts.len() >= CROWD {
+            return Some(format!("{} users: one address for many?", at_least(users)));
+        }
+        let (agent, _) = agents.top()?;
+        let quoted = match hidden {
+            true => "its user agent".to_owned(),
+            false => format!("`{}`", Escaped(agent)),
+        };
+        let lower = agent.to_ascii_lowercase();
+        let has = |part: &&str| memchr::memmem::find(&lower, part.as_bytes()).is_some();
+        if MONITORS.iter().any(has) {
+            return Some(format!("{quoted}: your monitor?"));
+        }
+        if CRAWLERS.iter().any(has) {
+            return Some(format!("{quoted}: a crawler, if its reverse DNS name says so, too"));
+        }
+        (agents.counts.len() >= CROWD).then(|| {
+            format!("{} user agents: one address for many, or forged ones?", at_least(agents))
+        })
+    }
+
+    /// Returns a sentence about the path that most requests of these clients are for, and about their users.
+    pub(super) fn further_rules<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Vec<String> {
+        let (mut paths, mut users) = (Tally::default(), Tally::default());
+        for profile in keys.filter_map(|key| self.0.get(key)) {
+            profile.paths.counts.iter().for_each(|(path, &count)| paths.add(path, count));
+            profile.users.counts.iter().for_each(|(user, &count)| users.add(user, count));
+        }
+        let mut sentences = Vec::new();
+        if let Some((path, count)) = paths.top()
+            && count as f64 >= MAIN * paths.all as f64
+        {
+            let (share, path) = (percent(count, paths.all), Escaped(path));
+            sentences.push(format!(
+                "{share} of their requests are for {path}: `--where path={path}` advises for that path alone."
+            ));
+        }
+        if !users.counts.is_empty() {
+            sentences.push(
+                "Their requests name users: `--key user` advises for each user, wherever from."
+                    .into(),
+            );
+        }
+        sentences
+    }
+}
+
+/// Returns the number of different values, as far as they are counted.
+fn at_least(tally: &Tally) -> String {
+    let more = if tally.counts.len() == MOST_VALUES { " or more" } else { "" };
+    format!("{}{more}", tally.counts.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile(agents: &[&str], users: &[&str]) -> Profiles {
+        let mut profile = Profile::default();
+        agents.iter().for_each(|agent| profile.agents.add(agent.as_bytes(), 1));
+        users.iter().for_each(|user| profile.users.add(user.as_bytes(), 1));
+        profile.paths.add(b"/login", 3);
+        profile.paths.add(b"/", 1);
+        Profiles([(b"key".to_vec(), profile)].into_iter().collect())
+    }
+
+    #[test]
+    fn signs_of_clients_to_exempt() {
+        let remark = |agents: &[&str], users: &[&str]| {
+            profile(agents, users).remark(b"key", false).unwrap_or_default()
+        };
+        assert!(remark(&["Mozilla/5.0 (compatible; Googlebot/2.1)"], &[]).contains("crawler"));
+        assert!(remark(&["UptimeRobot/2.0"], &[]).contains("monitor"));
+        let agents = ["a", "b", "c", "d", "e", "f"];
+        assert!(remark(&agents, &[]).starts_with("6 user agents"));
+        assert!(remark(&["a"], &agents).starts_with("6 users"));
+        assert_eq!(remark(&agents[..5], &agents[..5]), "");
+        assert_eq!(remark(&[], &[]), "");
+        let hidden = profile(&["Googlebot"], &[]).remark(b"key", true).unwrap();
+        assert!(!hidden.contains("Google"));
+        assert_eq!(profile(&[], &[]).remark(b"other", false), None);
+    }
+
+    #[test]
+    fn the_usual_path() {
+        let sentences = profile(&[], &["ann"]).further_rules([&b"key"[..]].into_iter());
+        assert!(
+            sentences[0].starts_with("75.0 % of their requests are for /login:"),
+            "{sentences:?}"
+        );
+        assert!(sentences[1].contains("--key user"));
+    }
+
+    #[test]
+    fn tallies_are_bounded() {
+        let mut tally = Tally::default();
+        (0..1000u32)
+            .for_each(|value| tally.add(&[&value.to_le_bytes()[..], &[7; 1000]].concat(), 1));
+        assert_eq!((tally.counts.len(), tally.all), (MOST_VALUES, 1000));
+        assert!(tally.counts.keys().all(|value| value.len() == MOST_BYTES));
+        assert_eq!(at_least(&tally), "64 or more");
+    }
+}
