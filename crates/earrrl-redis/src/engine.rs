@@ -12,11 +12,11 @@ use earrrl::{
 };
 use tokio::task::JoinHandle;
 
-use crate::algorithm::Adjustment;
-use crate::calls::adjust::adjust;
 use crate::calls::decide::ask;
+use crate::calls::deliver::take_back;
 use crate::calls::reply;
 use crate::calls::reset::reset;
+use crate::connection::fault::Fault;
 use crate::options::{Consistency, Options};
 use crate::outage::policy;
 use crate::request::Request;
@@ -68,7 +68,7 @@ impl<T: Unpin> Future for Answer<T> {
 #[derive(Debug)]
 pub struct RedisEngine {
     shared: Arc<Shared>,
-    tasks: [JoinHandle<()>; 2],
+    tasks: [JoinHandle<()>; 3],
 }
 
 impl RedisEngine {
@@ -90,7 +90,8 @@ impl RedisEngine {
         let shared = Arc::new(Shared::new(options, clock)?);
         let supervisor = tokio::spawn(supervisor::run(shared.clone()));
         let exchange = tokio::spawn(near::rounds::run(shared.clone()));
-        Ok(Self { shared, tasks: [supervisor, exchange] })
+        let heartbeat = tokio::spawn(near::heartbeat::run(shared.clone()));
+        Ok(Self { shared, tasks: [supervisor, exchange, heartbeat] })
     }
 
     /// Makes an engine, and waits until Redis decides, for at most `timeout`.
@@ -139,6 +140,17 @@ impl RedisEngine {
         wanted: &[(&str, &Rule, usize, Consistency)],
     ) -> Result<Vec<RuleId>, EngineError> {
         self.shared.prepare(wanted)
+    }
+
+    /// Sets the verdicts of rules for requests that Redis does not answer, in place of [`WhenGone::Allow`] and
+    /// [`WhenGone::Deny`]: true to allow, `None` to follow the policy. They have no effect with [`WhenGone::Local`],
+    /// where this node's own table decides.
+    ///
+    /// [`WhenGone::Allow`]: crate::WhenGone::Allow
+    /// [`WhenGone::Deny`]: crate::WhenGone::Deny
+    /// [`WhenGone::Local`]: crate::WhenGone::Local
+    pub fn set_verdicts_without_redis(&self, verdicts: &[(RuleId, Option<bool>)]) {
+        self.shared.rules.set_without_redis(verdicts);
     }
 
     /// Waits until Redis decides, for at most `timeout`, and returns true if it does.
@@ -200,6 +212,12 @@ impl Drop for RedisEngine {
     }
 }
 
+/// Returns the outcome of a refund: an error if there was no room to note it.
+fn noted(is_noted: bool) -> Result<(), Fault> {
+    let full = || Fault::Refused("too many counts wait to be handed over".to_owned());
+    is_noted.then_some(()).ok_or_else(full)
+}
+
 /// Has Redis decide within the deadline, or decides without it.
 async fn decide(shared: Arc<Shared>, request: Arc<Request>) -> Result<Decision, EngineError> {
     if let Some(decision) = near::decide::ask(&shared, &request).await {
@@ -253,8 +271,11 @@ impl Engine for RedisEngine {
         let (shared, now) = (self.shared.clone(), self.shared.clocks.given(now));
         Answer::under_way(async move {
             near::decide::refresh(&shared, &keyed, now).await;
-            let back = Adjustment::take_back(charged_at, keyed.cost);
-            match adjust(&shared, &keyed, back, now).await {
+            let taken_back = match shared.connection.link(keyed.group) {
+                Ok(_) => take_back(&shared, &keyed, charged_at, now).await,
+                Err(fault) => Err(fault),
+            };
+            match taken_back.and_then(noted) {
                 Ok(()) => {
                     near::decide::refresh(&shared, &keyed, now).await;
                     policy::refunded(&shared, &keyed, charged_at, now)

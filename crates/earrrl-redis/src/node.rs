@@ -1,10 +1,18 @@
 //! This node among the others: its names, the numbers of its contributions, how many nodes there are.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use earrrl::Nanos;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// The time after its announcement in which a node takes others to be starting, too.
+pub(crate) const SETTLING: Duration = Duration::from_secs(3);
+/// The number of nodes that are taken to start together. More cost round trips for that time, fewer cost denials.
+const STARTING: u32 = 8;
 
 /// The identity of this node, new at every start.
 #[derive(Debug)]
@@ -12,7 +20,11 @@ pub(crate) struct Node {
     /// The name under which it claims shares and sends contributions of near rules.
     pub(crate) name: [u8; 8],
     next: AtomicU64,
-    nodes: AtomicU32,
+    /// The number of nodes that are alive; 0 before this node is announced.
+    nodes: watch::Sender<u32>,
+    announced: OnceLock<Instant>,
+    /// True if the number of nodes is configured.
+    is_known: bool,
     /// The end of the last exchange of all clients, by this node's clock.
     exchanged: AtomicU64,
 }
@@ -22,7 +34,9 @@ impl Node {
         Self {
             name: RandomState::new().hash_one(()).to_le_bytes(),
             next: AtomicU64::new(1),
-            nodes: AtomicU32::new(nodes.unwrap_or(1)),
+            nodes: watch::Sender::new(nodes.unwrap_or(0)),
+            announced: OnceLock::new(),
+            is_known: nodes.is_some(),
             exchanged: AtomicU64::new(0),
         }
     }
@@ -39,11 +53,31 @@ impl Node {
 
     /// Returns the number of nodes that are alive, as far as is known.
     pub(crate) fn nodes(&self) -> u32 {
-        self.nodes.load(Ordering::Relaxed).max(1)
+        (*self.nodes.borrow()).max(1)
     }
 
-    pub(crate) fn set_nodes(&self, nodes: u32) {
-        self.nodes.store(nodes, Ordering::Relaxed);
+    /// Returns the number of nodes that share a limit, as far as is known, or more while others may be starting, too.
+    pub(crate) fn sharers(&self) -> u32 {
+        if self.is_settling() { self.nodes().max(STARTING) } else { self.nodes() }
+    }
+
+    /// Returns true if nodes that started together with this one may not be known yet.
+    pub(crate) fn is_settling(&self) -> bool {
+        !self.is_known && self.announced.get().is_none_or(|at| at.elapsed() < SETTLING)
+    }
+
+    /// Notes that this node is announced, and how many nodes there are.
+    pub(crate) fn announced(&self, nodes: u32) {
+        self.announced.get_or_init(Instant::now);
+        self.nodes.send_replace(nodes.max(1));
+    }
+
+    pub(crate) fn is_announced(&self) -> bool {
+        *self.nodes.borrow() > 0
+    }
+
+    pub(crate) async fn wait_for_announcement(&self) {
+        self.nodes.subscribe().wait_for(|nodes| *nodes > 0).await.ok();
     }
 
     /// Returns the time since the last exchange of all clients ended, if there was one.

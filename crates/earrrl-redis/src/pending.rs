@@ -11,6 +11,8 @@ use crate::algorithm::{self, Adjustment, micros};
 
 /// The most adjustments of one client in one call; of a log that has more, neighbours are merged.
 const MAX_ADJUSTMENTS: usize = 256;
+/// The most take-backs of one client in one call.
+pub(crate) const MAX_TAKE_BACKS: usize = 256;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Pending {
@@ -21,11 +23,23 @@ pub(crate) struct Pending {
     pub(crate) state: Option<State>,
 }
 
-/// Pending charges as they are sent: they change no more, and Redis adds them once however often they are sent.
+/// Changes of a client's record as they are sent: they change no more, and Redis makes them once however often they are
+/// sent.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Contribution {
     pub(crate) number: u64,
     pub(crate) pending: Pending,
+    /// Charges that Redis has stored and that are taken back, with times of Redis's clock.
+    pub(crate) take_backs: Vec<Adjustment>,
+}
+
+impl Contribution {
+    /// Returns the changes of the client's record at `now`, by Redis's clock.
+    pub(crate) fn adjustments(&self, limit: &Limit, now: Nanos) -> Vec<Adjustment> {
+        let mut all = self.pending.adjustments(limit, now);
+        all.extend(&self.take_backs);
+        all
+    }
 }
 
 impl Pending {
@@ -81,7 +95,7 @@ impl Pending {
     }
 
     /// Returns what is to be added to the client's record at `now`, by Redis's clock.
-    pub(crate) fn adjustments(&self, limit: &Limit, now: Nanos) -> Vec<Adjustment> {
+    fn adjustments(&self, limit: &Limit, now: Nanos) -> Vec<Adjustment> {
         let Some(state) = &self.state else { return Vec::new() };
         let now = Nanos::new(now.get() / 1000 * 1000);
         let all = algorithm::of(limit).adjustments(state, self.sum, now);

@@ -18,7 +18,7 @@ use crate::clients::tables::Tables;
 /// The number of earlier parameters that are kept for each rule.
 const EARLIER: usize = 8;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PreparedRule {
     pub(crate) id: RuleId,
     pub(crate) name: String,
@@ -38,6 +38,8 @@ pub(crate) struct PreparedRule {
     pub(crate) near: Option<Arc<Table>>,
     /// The duration of this node's claims.
     pub(crate) claim_ttl: Duration,
+    /// The verdict in place of the policies that allow or deny all requests.
+    pub(crate) without_redis: Option<bool>,
 }
 
 /// All rules, by their ids.
@@ -53,6 +55,8 @@ pub(crate) struct Rules {
     sync: Duration,
     /// Wakes the task that writes rules to Redis.
     pub(crate) changed: Notify,
+    /// Wakes the task that sends heartbeats.
+    pub(crate) near_prepared: Notify,
 }
 
 /// A rule to be prepared.
@@ -73,6 +77,7 @@ impl Rules {
             hasher,
             sync,
             changed: Notify::new(),
+            near_prepared: Notify::new(),
         }
     }
 
@@ -103,7 +108,22 @@ impl Rules {
         let ids = each.map(|(wanted, local)| self.put(&mut rules, *wanted, since, local)).collect();
         self.all.store(Arc::new(rules));
         self.changed.notify_one();
+        if wanted.iter().any(|wanted| wanted.near.is_some()) {
+            self.near_prepared.notify_one();
+        }
         Ok(ids)
+    }
+
+    /// Sets the verdicts of rules in place of the policies that allow or deny all requests.
+    pub(crate) fn set_without_redis(&self, verdicts: &[(RuleId, Option<bool>)]) {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rules = Vec::clone(&self.all());
+        for (id, verdict) in verdicts {
+            if let Some(rule) = rules.get_mut(id.0 as usize) {
+                *rule = Arc::new(PreparedRule { without_redis: *verdict, ..(**rule).clone() });
+            }
+        }
+        self.all.store(Arc::new(rules));
     }
 
     /// Replaces the rule of this name, or adds the rule.
@@ -136,6 +156,7 @@ impl Rules {
         if let Some(left) = near.as_ref().filter(|_| !algorithm::of(rule.limit()).adds()) {
             left.clear();
         }
+        let without_redis = old.and_then(|old| old.without_redis);
         let claim_ttl = if is_near { claim_ttl(rule.limit(), self.sync) } else { Duration::ZERO };
         let (name, key, rule) = (name.to_owned(), record_name(name, kind), rule.clone());
         let prepared = PreparedRule {
@@ -151,6 +172,7 @@ impl Rules {
             is_near,
             near,
             claim_ttl,
+            without_redis,
         };
         match place {
             Some(place) => rules[place] = Arc::new(prepared),

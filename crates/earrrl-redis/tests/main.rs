@@ -4,6 +4,7 @@ mod agreement;
 mod audit;
 mod clocks;
 mod conformance;
+mod cuts;
 mod faults;
 mod handover;
 mod middleware;

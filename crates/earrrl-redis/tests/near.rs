@@ -244,6 +244,44 @@ async fn most_decisions_need_no_trip() {
     }
 }
 
+/// Nodes that start together announce themselves before they claim anything, however long `sync` is: clients that hop
+/// over them, well below the limit, are never denied.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_sync_starves_nobody_after_a_start() {
+    const NODES: usize = 4;
+    for rule in ["fixed-window 240/1h", "gcra 1/1m burst=240", "recent-average 40/1h half-life=4h"]
+    {
+        let server = Server::start(&[]).await;
+        let mut nodes = Vec::new();
+        for _ in 0..NODES {
+            let mut options = Options::new(&server.url());
+            (options.deadline, options.sync) = (Duration::from_secs(10), Duration::from_secs(15));
+            let node = RedisEngine::connect(options, PATIENCE).await.unwrap();
+            assert!(node.ready(PATIENCE).await, "{:?}", node.status());
+            let id = prepare(&node, rule);
+            nodes.push((node, id));
+        }
+        let mut random = Random::new(7);
+        let mut denied = [0; 10];
+        let mut poll = async |from: usize, to: usize| {
+            for _ in 0..30 {
+                for (client, denied) in denied.iter_mut().enumerate() {
+                    let (node, id) = &nodes[from + random.below((to - from) as u64) as usize];
+                    let allowed = ask(node, *id, &format!("c{client}"), Mode::Check).await.allowed;
+                    *denied += u32::from(!allowed);
+                }
+            }
+        };
+        // Two that know nothing of the others yet, and then all.
+        poll(0, 2).await;
+        for (node, _) in &nodes {
+            until("every node knows the others", || node.status().nodes == NODES as u32).await;
+        }
+        poll(0, NODES).await;
+        assert_eq!(denied, [0; 10], "{rule}: of 60 requests each");
+    }
+}
+
 /// Whatever the connection does, every count arrives, and arrives once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_sent_again_counts_once() {

@@ -106,6 +106,32 @@ async fn unanswered_calls_count_once() {
     }
 }
 
+/// A log takes back the request that was stored, whatever was charged since.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_log_has_stored_is_taken_back_at_its_time() {
+    let server = Server::start(&[]).await;
+    let proxy = Proxy::start(server.port).await;
+    let engine = connect(Options::new(&proxy.url())).await;
+    let other = connect(Options::new(&server.url())).await;
+    for text in ["sliding-log 300/3650d", "sliding-window 300/10s sub-windows=1000"] {
+        let name = text.split(' ').next().unwrap();
+        let rule = |engine: &RedisEngine| engine.prepare(name, &text.parse().unwrap()).unwrap();
+        let (here, there) = (rule(&engine), rule(&other));
+        let charge = |rule, cost| Charge { rule, key: b"k", cost: Cost::from_units(cost) };
+        proxy.mute();
+        engine.decide(&[charge(here, 2)], Mode::Check, None).await.unwrap();
+        other.decide(&[charge(there, 1)], Mode::Check, None).await.unwrap();
+        proxy.cut();
+        becomes(&engine, EngineMode::Shared).await;
+        until("counts are handed over", || {
+            let status = engine.status();
+            status.owed == 0 && status.unsettled == 0
+        })
+        .await;
+        assert_eq!(used(&other, there, 300).await, 3, "{text}");
+    }
+}
+
 /// How often Redis has executed a command.
 fn called(server: &Server, command: &str) -> u64 {
     let stats: String = server.command(&["INFO", "commandstats"]).unwrap();

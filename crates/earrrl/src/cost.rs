@@ -1,4 +1,4 @@
-//! Costs, quotas and balances: whole multiples of a billionth of a unit, so that sums are exact.
+//! Costs, quotas and balances in whole billionths of a unit, so that sums are exact.
 
 use alloc::format;
 use core::fmt;
@@ -21,32 +21,32 @@ use crate::error::RuleError;
 pub struct Cost(u128);
 
 impl Cost {
-    /// Nothing: such a request is judged, and stores nothing.
+    /// No cost: a request of this cost is judged, but never stored.
     pub const ZERO: Self = Self(0);
     /// The cost of a plain request.
     pub const ONE: Self = Self::from_units(1);
-    /// 10^18 units.
+    /// The greatest cost: 10^18 units.
     pub const MAX: Self = Self::from_units(1_000_000_000_000_000_000);
 
-    /// So many whole units; above [`Cost::MAX`] it is that.
+    /// Returns a cost of `units` whole units, at most [`Cost::MAX`].
     pub const fn from_units(units: u64) -> Self {
         const GREATEST: u64 = 1_000_000_000_000_000_000;
         let units = if units > GREATEST { GREATEST } else { units };
         Self(units as u128 * 1_000_000_000)
     }
 
-    /// So many billionths of a unit; above [`Cost::MAX`] it is that.
+    /// Returns a cost of `billionths` billionths of a unit, at most [`Cost::MAX`].
     pub const fn from_billionths(billionths: u128) -> Self {
         if billionths > Self::MAX.0 { Self::MAX } else { Self(billionths) }
     }
 
-    /// Billionths of a unit.
+    /// Returns the cost in billionths of a unit.
     #[inline]
     pub const fn billionths(self) -> u128 {
         self.0
     }
 
-    /// Units, as the nearest double.
+    /// Returns the cost in units, rounded to the nearest double.
     #[inline]
     pub fn as_f64(self) -> f64 {
         if self.0 == Self::ONE.0 { 1.0 } else { count_as_f64(self.0) / 1e9 }
@@ -61,7 +61,7 @@ impl Cost {
 
 impl core::ops::Add for Cost {
     type Output = Self;
-    /// Saturates at [`Cost::MAX`].
+    /// Adds two costs; the sum is at most [`Cost::MAX`].
     fn add(self, other: Self) -> Self {
         Self::from_billionths(self.0.saturating_add(other.0))
     }
@@ -70,7 +70,7 @@ impl core::ops::Add for Cost {
 impl FromStr for Cost {
     type Err = RuleError;
 
-    /// Returns a decimal, with an optional fraction and exponent; exact.
+    /// Parses a decimal with an optional fraction and exponent. The cost is exact.
     fn from_str(text: &str) -> Result<Self, RuleError> {
         let decimal = decimal::parse(text)
             .ok_or_else(|| RuleError::syntax(format!("`{text}` is not a decimal number ≥ 0")))?;
@@ -84,7 +84,7 @@ impl FromStr for Cost {
 impl TryFrom<f64> for Cost {
     type Error = RuleError;
 
-    /// Returns the nearest whole number of billionths.
+    /// Converts `units`, rounded to the nearest billionth.
     fn try_from(units: f64) -> Result<Self, RuleError> {
         if !(0.0..=1e18).contains(&units) {
             return Err(RuleError::out_of_range(format!(
@@ -96,7 +96,7 @@ impl TryFrom<f64> for Cost {
 }
 
 impl fmt::Display for Cost {
-    /// Returns the shortest exact decimal, without an exponent.
+    /// Writes the shortest exact decimal, without an exponent.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whole, fraction) = (self.0 / 1_000_000_000, self.0 % 1_000_000_000);
         if fraction == 0 {

@@ -1,4 +1,4 @@
-//! Exact decimals: digits and a power of ten, nothing rounded.
+//! Exact decimal numbers: digits and a power of ten, without rounding.
 
 /// The value `digits` · 10^`exponent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,7 +7,8 @@ pub(crate) struct Decimal {
     exponent: i32,
 }
 
-/// Reads `12`, `0.5`, `1e-3`; no sign before the number, no blanks, at most 38 digits that matter.
+/// Parses `12`, `0.5` or `1e-3`. A sign before the number, blanks, and more than 38 significant
+/// digits are rejected.
 pub(crate) fn parse(text: &str) -> Option<Decimal> {
     let (mantissa, exponent) = match text.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => (mantissa, exponent_of(exponent)?),
@@ -36,7 +37,7 @@ fn exponent_of(text: &str) -> Option<i32> {
 }
 
 impl Decimal {
-    /// Returns the value · 10^`places`, if that is a whole number that fits.
+    /// Returns the value · 10^`places`, or `None` if that is no whole number or does not fit.
     pub(crate) fn scaled(self, places: i32) -> Option<u128> {
         let exponent = self.exponent + places;
         let power = 10u128.checked_pow(exponent.unsigned_abs());

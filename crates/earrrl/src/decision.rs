@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use crate::clock::Nanos;
 
-/// A wait: a duration, or one that no time ends.
+/// The wait until a request is allowed: a duration, or never.
 ///
 /// ```
 /// use earrrl::Wait;
@@ -14,17 +14,17 @@ use crate::clock::Nanos;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wait {
-    /// This long from now on; zero for "at once".
+    /// The duration of the wait; zero if the request is allowed at once.
     For(Duration),
-    /// No wait helps: the cost is more than the rule ever admits.
+    /// Never: the cost is more than the rule ever admits at once.
     Never,
 }
 
 impl Wait {
-    /// No wait at all.
+    /// A wait of zero.
     pub const NONE: Self = Self::For(Duration::ZERO);
 
-    /// Returns the wait, or `None` for never.
+    /// Returns the duration of the wait, or `None` for [`Wait::Never`].
     pub const fn duration(self) -> Option<Duration> {
         match self {
             Self::For(duration) => Some(duration),
@@ -32,16 +32,17 @@ impl Wait {
         }
     }
 
-    /// Returns a wait of so many nanoseconds; zero for negative ones.
+    /// Returns a wait of `nanos` nanoseconds; zero if `nanos` is negative.
     pub(crate) fn from_nanos(nanos: i128) -> Self {
         Self::For(duration_from_nanos(nanos))
     }
 }
 
-/// Nanoseconds to a `Duration`: below zero is zero, above its range its greatest.
+/// Converts nanoseconds to a [`Duration`]: zero if they are negative, [`Duration::MAX`] if they are
+/// out of range.
 #[inline]
 pub(crate) fn duration_from_nanos(nanos: i128) -> Duration {
-    // Five centuries, without a division of 128 bits.
+    // Fast path for waits of up to five centuries, since a 128-bit division is slow.
     if let Ok(nanos) = u64::try_from(nanos) {
         return Duration::from_nanos(nanos);
     }
@@ -56,49 +57,53 @@ pub(crate) fn duration_from_nanos(nanos: i128) -> Duration {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Action {
-    /// It is refused.
+    /// The request is denied.
     #[default]
     Deny,
-    /// It is answered as if allowed, and flagged: the application drops the work silently.
+    /// The client gets the answer of an allowed request, and the decision is flagged so that the
+    /// application silently drops the work.
     ShadowBan,
-    /// It is allowed, and flagged.
+    /// The request is allowed and flagged.
     Quarantine,
-    /// It is held back for as long as the rule asks, and refused where that is longer than `max`.
+    /// The request is held back until the rule allows it, and denied if that takes longer than
+    /// `max`.
     Delay {
-        /// The longest hold.
+        /// The longest time for which a request is held back.
         max: Duration,
     },
-    /// It is allowed, counted and logged: a dry run.
+    /// The request is allowed, counted and logged: a dry run of the rule.
     Observe,
 }
 
 impl Action {
-    /// Returns true if a request over the limit is stopped. `Quarantine` and `Observe` only flag it.
+    /// Returns true if a request over the limit is stopped or held back. [`Action::Quarantine`] and
+    /// [`Action::Observe`] only flag it.
     pub const fn enforces(self) -> bool {
         matches!(self, Self::Deny | Self::ShadowBan | Self::Delay { .. })
     }
 }
 
-/// The outcome of a request: the `action` of an answer.
+/// The outcome of a request under all of its rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// Within every rule.
+    /// The request is within every rule's limit.
     Allow,
-    /// Over a dry-run rule's limit, and allowed; answered only where no other rule was charged.
+    /// The request is over the limit of a dry-run rule and allowed. A request that is charged to
+    /// other rules too reports their outcome instead.
     Observe,
-    /// Over a quarantining rule's limit: allowed and flagged.
+    /// The request is over the limit of a quarantining rule: allowed and flagged.
     Quarantine,
-    /// Allowed after the hold in [`Decision::delay`].
+    /// The request is allowed after a wait of [`Decision::delay`].
     Delay,
-    /// Answered as allowed; to be dropped silently.
+    /// The client gets the answer of an allowed request; the application silently drops the work.
     ShadowBan,
-    /// Refused.
+    /// The request is denied.
     Deny,
 }
 
 impl Outcome {
-    /// Its name in configuration and on the wire.
+    /// Returns the outcome's name in configuration files and on the wire.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -111,8 +116,8 @@ impl Outcome {
     }
 }
 
-/// Places of a request's charges, of which there are at most
-/// [`MAX_CHARGES`](crate::MAX_CHARGES): a small set, in ascending order.
+/// The positions of charges in a request's list of charges: a small set in ascending order. A
+/// request has at most [`MAX_CHARGES`](crate::MAX_CHARGES) charges.
 ///
 /// ```
 /// use earrrl::Places;
@@ -124,16 +129,16 @@ impl Outcome {
 pub struct Places(u64);
 
 impl Places {
-    /// No place.
+    /// The empty set.
     pub const NONE: Self = Self(0);
 
-    /// Returns true if the place is in the set.
+    /// Returns true if the set contains `place`.
     #[inline]
     pub const fn contains(self, place: usize) -> bool {
         place < 64 && self.0 >> place & 1 == 1
     }
 
-    /// Adds a place, which is below 64.
+    /// Adds `place`, which must be below 64; does nothing otherwise.
     #[inline]
     pub const fn insert(&mut self, place: usize) {
         if place < 64 {
@@ -141,17 +146,17 @@ impl Places {
         }
     }
 
-    /// Returns the number of places.
+    /// Returns the number of places in the set.
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Returns true if there is no place.
+    /// Returns true if the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Returns the places, the lowest first.
+    /// Returns the places in the set, the lowest first.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         let rest = |left: &u64| Some(left & (left - 1)).filter(|left| *left != 0);
         let first = Some(self.0).filter(|places| *places != 0);
@@ -173,47 +178,51 @@ impl core::fmt::Debug for Places {
     }
 }
 
-/// The answer to a request: flat, plain data.
+/// The answer to a request, as plain data.
 ///
 /// Rates are in cost units per second, waits in whole nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Decision {
-    /// True if the request is answered as allowed: whatever its outcome, but for [`Outcome::Deny`].
+    /// True if the request is answered as allowed, which is every [`outcome`](Self::outcome) except
+    /// [`Outcome::Deny`].
     pub allowed: bool,
-    /// The time by which it was judged and stored, since the Unix epoch: what a refund names.
+    /// The instant at which the request was judged and stored. A refund names this instant.
     pub at: Nanos,
-    /// The outcome. A dry run beside a rule that acts shows in [`over`](Self::over) alone, neither here nor in
-    /// the figures.
+    /// The outcome of the request. A dry-run rule beside a rule that enforces affects neither the
+    /// outcome nor the figures below; only [`over`](Self::over) shows it.
     pub outcome: Outcome,
-    /// The place of the charge that the figures below are of; 0 if there is one charge.
+    /// The place of the charge whose rule determined the figures below; 0 if there is one charge.
     pub rule: usize,
-    /// The measured rate; `None` for token-bucket and gcra, which measure none.
+    /// The client's measured rate, in cost units per second; `None` for token-bucket and gcra,
+    /// which measure none.
     pub rate: Option<f64>,
-    /// The rate that the rule allows.
+    /// The rate that the rule allows, in cost units per second.
     pub limit: f64,
-    /// The number of requests of cost 1 that would be allowed now, one after the other.
+    /// The number of requests of cost 1 that would be allowed now in sequence.
     pub remaining: u64,
-    /// The least wait from which on the same request is allowed if nothing else is sent.
-    /// [`Wait::NONE`] when every enforcing rule allows it (a shadow ban has a wait, though it is
-    /// answered as allowed).
+    /// The shortest wait after which the same request is allowed if nothing else is sent.
+    /// [`Wait::NONE`] if every enforcing rule allows the request. A shadow-banned request has a
+    /// wait, although it is answered as allowed.
     pub retry_after: Wait,
-    /// The wait until the client is as good as new, if nothing else is sent.
+    /// The wait until the client's past requests no longer affect decisions, if nothing else is
+    /// sent.
     pub reset_after: Duration,
-    /// The time to hold the request before serving it; zero unless the outcome is [`Outcome::Delay`].
+    /// The time for which the caller must hold the request before serving it; zero unless the
+    /// outcome is [`Outcome::Delay`].
     pub delay: Duration,
-    /// The charges that their own rule did not allow.
+    /// The places of the charges that are over their own rule's limit.
     pub over: Places,
 }
 
 impl Decision {
-    /// Returns true if the charge at this place was over its own rule's limit.
+    /// Returns true if the charge at `place` is over its own rule's limit.
     #[inline]
     pub fn is_over(&self, place: usize) -> bool {
         self.over.contains(place)
     }
 
-    /// Returns the answer of a single rule that denies what it does not allow.
+    /// Returns the decision of a single rule that denies requests over its limit.
     pub(crate) fn single(allowed: bool, at: Nanos, figures: Figures) -> Self {
         Self {
             allowed,
@@ -231,16 +240,17 @@ impl Decision {
     }
 }
 
-/// The part of a decision under one rule that a client needs. It takes several times less work than all of it.
+/// The part of a decision under one rule that a client needs. Computing it takes several times less
+/// work than the whole [`Decision`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Brief {
-    /// As [`Decision::outcome`].
+    /// The outcome; see [`Decision::outcome`].
     pub outcome: Outcome,
-    /// As [`Decision::remaining`].
+    /// The remaining quota; see [`Decision::remaining`].
     pub remaining: u64,
-    /// The wait: of an allowed request the time before it is served, as [`Decision::delay`]; of a denied one
-    /// [`Decision::retry_after`].
+    /// The wait before an allowed request is served ([`Decision::delay`]), or the wait of a denied
+    /// request ([`Decision::retry_after`]).
     pub wait: Wait,
 }
 
@@ -260,22 +270,22 @@ impl From<&Decision> for Brief {
     }
 }
 
-/// The figures of one rule after a decision, before any action on them.
+/// The figures of one rule after a decision, before the rule's action is applied.
 ///
-/// `retry_after` is the wait for the same cost whether or not it was allowed: several rules on one
-/// request need it of a rule that allowed while another denied.
+/// `retry_after` is computed even if this rule allowed the request, since another rule of the same
+/// request may have denied it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Figures {
-    /// As [`Decision::rate`].
+    /// The measured rate; see [`Decision::rate`].
     pub rate: Option<f64>,
-    /// As [`Decision::limit`].
+    /// The allowed rate; see [`Decision::limit`].
     pub limit: f64,
-    /// As [`Decision::remaining`].
+    /// The remaining quota; see [`Decision::remaining`].
     pub remaining: u64,
-    /// The least wait from which on the same cost is allowed.
+    /// The shortest wait after which a request of the same cost is allowed.
     pub retry_after: Wait,
-    /// As [`Decision::reset_after`].
+    /// The wait until the client is as good as new; see [`Decision::reset_after`].
     pub reset_after: Duration,
 }
 

@@ -7,7 +7,7 @@ use core::time::Duration;
 use crate::decimal;
 use crate::error::RuleError;
 
-/// The units, the largest first, in nanoseconds.
+/// The units of a duration, the largest first, with their nanoseconds.
 const UNITS: [(&str, u64); 7] = [
     ("d", 86_400_000_000_000),
     ("h", 3_600_000_000_000),
@@ -18,7 +18,7 @@ const UNITS: [(&str, u64); 7] = [
     ("ns", 1),
 ];
 
-/// Nanoseconds of a unit alone: `s`, `m`, `h`, `d`, or how else people write them.
+/// Parses a unit without a number, such as `s`, `sec` or `second`. Returns its nanoseconds.
 pub(crate) fn parse_unit(text: &str) -> Option<u64> {
     let unit = match text {
         "sec" | "second" => "s",
@@ -40,7 +40,7 @@ pub(crate) fn parse_unit(text: &str) -> Option<u64> {
 /// ```
 ///
 /// # Errors
-/// Anything else, with an example of what would be right.
+/// Returns an error with an example if the text is no such duration.
 pub fn parse_duration(text: &str) -> Result<Duration, RuleError> {
     let wrong = || {
         let shown: alloc::string::String =
@@ -50,7 +50,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, RuleError> {
     parse(text).map(Duration::from_nanos).ok_or_else(wrong)
 }
 
-/// Nanoseconds of a sequence of numbers with units; whole in the end, each unit once, largest first.
+/// Parses numbers with units, the largest unit first and each unit at most once. Returns
+/// nanoseconds; the sum must be a whole number of them.
 pub(crate) fn parse(text: &str) -> Option<u64> {
     let (mut rest, mut total, mut units) = (text, 0u64, &UNITS[..]);
     while !rest.is_empty() {
@@ -72,7 +73,7 @@ fn nanos(number: &str, unit: u64) -> Option<u64> {
     whole.then(|| u64::try_from(billionths / 1_000_000_000).ok()).flatten()
 }
 
-/// Nanoseconds, printed so that [`parse`] reads them back.
+/// A duration in nanoseconds, displayed in a form that [`parse`] reads back.
 pub(crate) struct Text(pub(crate) u64);
 
 impl fmt::Display for Text {

@@ -1,4 +1,4 @@
-//! The seam to whatever keeps the states: plain data in, a decision out.
+//! The interface between callers and stores of clients' states.
 
 use alloc::format;
 use alloc::string::String;
@@ -14,57 +14,62 @@ use crate::decision::Decision;
 use crate::error::{RuleError, RuleErrorKind};
 use crate::rule::Rule;
 
-/// The most rules that one request is charged to.
+/// The greatest number of rules that one request can be charged to.
 pub const MAX_CHARGES: usize = 64;
 
-/// A rule that an engine has prepared.
+/// The id of a rule that an engine has prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RuleId(pub u32);
 
-/// One client's part of a request, under one rule.
+/// The charge of a request to one client under one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge<'a> {
-    /// The rule.
+    /// The rule's id.
     pub rule: RuleId,
-    /// The client: any bytes.
+    /// The client's key: any bytes.
     pub key: &'a [u8],
     /// The cost of the request.
     pub cost: Cost,
 }
 
-/// Keeps the clients of prepared rules, and decides.
+/// A store of the clients of prepared rules, which decides requests.
 ///
-/// `now: None` means the engine's own clock. Time never goes back: an earlier `now` than the latest
-/// one used is taken as that. The conformance suite (feature `testing`) says the rest.
+/// `now: None` stands for the time of the engine's own clock. Time never goes back: if `now` is
+/// earlier than the latest time that the engine used, the latest time is used instead. The
+/// conformance suite (feature `testing`) checks this contract.
 pub trait Engine {
-    /// The answer to a request.
+    /// The future of a decision.
     type Decide: Future<Output = Result<Decision, EngineError>> + Send + 'static;
-    /// The end of a change.
+    /// The future of a change, such as a refund.
     type Done: Future<Output = Result<(), EngineError>> + Send + 'static;
 
-    /// Makes a rule known under a name; once, not on every request. A name that is known already
-    /// keeps its id and its clients' history, and gets the new rule.
+    /// Prepares a rule under a name, once and not on every request. If the name is prepared
+    /// already, it keeps its id and its clients' history, and the new rule replaces the old one.
     ///
     /// # Errors
-    /// An invalid name, a rule that the engine can't keep, and too little memory for its clients.
+    /// Returns an error if the name is invalid, the engine cannot keep the rule, or there is too
+    /// little memory for its clients.
     fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError>;
 
-    /// Returns the rule that is prepared under a name.
+    /// Returns the rule that is prepared under `name`, or `None`.
     fn prepared(&self, name: &str) -> Option<Rule>;
 
-    /// Decides a request under one or several rules. A [check](Mode::Check) is all or nothing, a
-    /// [charge](Mode::Charge) is stored under every rule, a [peek](Mode::Peek) under none; all three
-    /// answer the same verdict.
+    /// Decides a request under one or several rules. A [check](Mode::Check) is stored only if all
+    /// rules let the request pass (strict rules always store it), a [charge](Mode::Charge) is
+    /// stored under every rule, and a [peek](Mode::Peek) under none. All three return the same
+    /// verdict.
     fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide;
 
-    /// Checks one request at once, for callers that need no figures if it is within its rule: then it is
-    /// charged, and the result is `true`. On `false` nothing was stored and nothing is known; the caller asks
-    /// [`decide`](Engine::decide). An engine that cannot answer at once always returns `false`.
+    /// Checks one request synchronously, for callers that need no figures of an allowed request.
+    /// Returns true if the request was allowed and charged. On `false`, nothing was stored and the
+    /// request may still be allowed; the caller must call [`decide`](Engine::decide). An engine
+    /// that cannot answer synchronously always returns `false`.
     fn admit_at_once(&self, _charge: &Charge<'_>) -> bool {
         false
     }
 
-    /// Takes back what was charged at `charged_at`, or now where that is `None`.
+    /// Takes back a charge that was stored at `charged_at`; `None` stands for the latest charge, at
+    /// the present time.
     fn refund(
         &self,
         charge: &Charge<'_>,
@@ -72,11 +77,10 @@ pub trait Engine {
         now: Option<Nanos>,
     ) -> Self::Done;
 
-    /// Forgets a client.
+    /// Removes all state of a client.
     fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done;
 }
 
-/// An engine that others keep a hand on.
 impl<E: Engine + ?Sized> Engine for Arc<E> {
     type Decide = E::Decide;
     type Done = E::Done;
@@ -111,17 +115,17 @@ impl<E: Engine + ?Sized> Engine for Arc<E> {
     }
 }
 
-/// An error of an engine that could not answer.
+/// The reason why an engine could not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// The rule is none of this engine's.
+    /// The rule was not prepared by this engine.
     UnknownRule(RuleId),
-    /// No charge, or more than [`MAX_CHARGES`].
+    /// The number of charges of a request, which is 0 or above [`MAX_CHARGES`].
     Charges(usize),
-    /// An invalid rule, name or cost.
+    /// A rule, name or cost is invalid.
     Invalid(RuleError),
-    /// The store of the states can't be reached, or has no memory left.
+    /// The store of the states is not reachable, or has no memory left.
     Unavailable(String),
 }
 
@@ -151,10 +155,10 @@ impl From<RuleError> for EngineError {
     }
 }
 
-/// Checks a rule's name: `[a-z0-9][a-z0-9_-]{0,63}`.
+/// Checks that a rule's name matches `[a-z0-9][a-z0-9_-]{0,63}`.
 ///
 /// # Errors
-/// When it is another.
+/// Returns a [`RuleErrorKind::Name`] error if it does not.
 pub fn check_name(name: &str) -> Result<(), RuleError> {
     let starts = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
     let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-';
@@ -175,11 +179,11 @@ pub(crate) fn are_distinct(charges: &[Charge<'_>]) -> bool {
     (1..=MAX_CHARGES).contains(&charges.len()) && !charges.iter().enumerate().any(comes_again)
 }
 
-/// Returns the charges with those of one rule and key added up, each with its place in `charges`, and every sum
-/// checked against its rule's `max_cost`.
+/// Adds up the charges with the same rule and key. Returns each sum with the first such charge's
+/// place in `charges`.
 ///
 /// # Errors
-/// A rule that is not known, and a sum above its rule's `max_cost`.
+/// Returns an error if a rule is not prepared, or a sum is above its rule's `max_cost`.
 pub fn merge_charges<'a, 'r>(
     charges: &[Charge<'a>],
     rule: impl Fn(RuleId) -> Option<&'r Rule>,
@@ -202,7 +206,8 @@ pub fn merge_charges<'a, 'r>(
     Ok(merged)
 }
 
-/// Puts the places of merged charges back to those of the request.
+/// Converts the places in a decision on merged charges to places in the request's own list of
+/// charges.
 pub fn restore_places(decision: &mut Decision, merged: &[(usize, Charge<'_>)]) {
     let place = |index: usize| merged.get(index).map_or(0, |(place, _)| *place);
     decision.over = decision.over.iter().map(place).collect();

@@ -1,9 +1,9 @@
-//! The one error of rules and costs: what was wrong, where, and what would be right.
+//! The error type of rules and costs, which names the problem, its position and a correct value.
 
 use alloc::string::String;
 use core::fmt;
 
-/// An invalid rule, cost or parameter. One line, made to be shown to people.
+/// An invalid rule, cost or parameter. Its message is one line that can be shown to users.
 ///
 /// ```
 /// use earrrl::{Rule, RuleErrorKind};
@@ -18,24 +18,25 @@ pub struct RuleError {
     message: String,
 }
 
-/// The kind of an error, for programs that tell one from another.
+/// The kind of a [`RuleError`], for programs that handle kinds differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RuleErrorKind {
-    /// A text that is no rule, cost or duration.
+    /// A text is not a valid rule, cost or duration.
     Syntax,
-    /// A parameter outside of its bounds, or two that do not go together.
+    /// A parameter is out of its bounds, or two parameters contradict each other.
     OutOfRange,
-    /// A request that costs more than the rule's `max_cost`.
+    /// A request costs more than the rule's `max_cost`.
     Cost,
-    /// An invalid name of a rule.
+    /// A rule's name is invalid.
     Name,
-    /// Something that this engine or algorithm can't do.
+    /// This engine or algorithm does not support the request.
     Unsupported,
 }
 
 impl RuleError {
-    /// Returns an error of an engine's own: what it can't do, and what would be right, on one line.
+    /// Returns an [`Unsupported`](RuleErrorKind::Unsupported) error. The message should say on one
+    /// line what the engine does not support and what it does.
     pub fn new(message: String) -> Self {
         Self::of_kind(RuleErrorKind::Unsupported, message)
     }
@@ -52,12 +53,13 @@ impl RuleError {
         Self::of_kind(RuleErrorKind::OutOfRange, message)
     }
 
-    /// Returns the same error, at a column (counted from 1, in characters) of the rule's text.
+    /// Sets the column in the rule's text (in characters, counted from 1), unless the error has one
+    /// already.
     pub(crate) fn at(self, column: usize) -> Self {
         Self { column: Some(self.column.unwrap_or(column)), ..self }
     }
 
-    /// Returns the same error, of the named field.
+    /// Prefixes the message with the name of the invalid field.
     pub fn of(self, field: &str) -> Self {
         Self { message: alloc::format!("{field}: {}", self.message), ..self }
     }

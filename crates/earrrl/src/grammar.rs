@@ -1,4 +1,4 @@
-//! The rule grammar: one line of text to a limit and back.
+//! The grammar of rules: parses one line of text.
 //!
 //! ```text
 //! recent-average 1/s half-life=10s [strict|leaky]     (or period=60s)
@@ -23,15 +23,15 @@ use crate::nearest::nearest;
 use crate::parameter::Rate;
 use crate::policy::Policy;
 
-/// The most bytes of a rule's text.
+/// The longest accepted text of a rule, in bytes.
 pub(crate) const LONGEST: usize = 512;
 
-/// `; did you mean …?`, where a name is near.
+/// Returns `; did you mean …?` if a known name is similar to the wrong one, or an empty string.
 pub(crate) fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(wrong, known).map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
 }
 
-/// A word of the rule's text, and the column it starts at.
+/// A word of the rule's text, and the column at which it starts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Word<'a> {
     pub(crate) text: &'a str,
@@ -47,7 +47,7 @@ impl<'a> Word<'a> {
         duration::parse_duration(self.text).map_err(|error| error.at(self.column))
     }
 
-    /// `N/D`: the amount, and a unit or a duration.
+    /// Parses `N/D`, in which D is a unit or a duration. Returns the amount and the time.
     fn quotient(&self) -> Result<(Cost, Duration), RuleError> {
         let (amount, per) = self.split('/').ok_or_else(|| self.expected("N/D, such as 60/1m"))?;
         let time = match duration::parse_unit(per.text) {
@@ -70,7 +70,7 @@ impl<'a> Word<'a> {
         self.error(format!("{} is not {what}", self.quoted()))
     }
 
-    /// Returns the word for a message: short, and with nothing that a terminal would act on.
+    /// Returns the word for an error message, shortened and with control characters escaped.
     pub(crate) fn quoted(&self) -> String {
         let shown: String = self.text.chars().take(40).flat_map(char::escape_debug).collect();
         format!("`{shown}`")
@@ -83,7 +83,8 @@ impl<'a> Word<'a> {
     }
 }
 
-/// The words not yet used. Options come in any order, once each.
+/// The words of a rule's text that are not yet parsed. Options may come in any order, each at most
+/// once.
 #[derive(Debug)]
 pub struct Words<'a> {
     words: Vec<Word<'a>>,
@@ -105,7 +106,7 @@ impl<'a> Words<'a> {
         Self { words, used: Vec::new(), end: text.trim_end().chars().count() + 1 }
     }
 
-    /// Returns the next word by place.
+    /// Removes and returns the first word that is left.
     pub(crate) fn next(&mut self, expected: &str) -> Result<Word<'a>, RuleError> {
         if self.words.is_empty() {
             return Err(RuleError::syntax(expected.into()).at(self.end));
@@ -113,7 +114,8 @@ impl<'a> Words<'a> {
         Ok(self.words.remove(0))
     }
 
-    /// Returns an error about a missing option, at the word that may have been meant for it or at the end.
+    /// Returns an error about a missing option. It points at the first unused `name=value`, which
+    /// may be the misspelt option, or at the end of the text.
     pub(crate) fn missing(&self, what: &str) -> RuleError {
         match self.words.iter().find(|word| word.text.contains('=')) {
             Some(word) => word.error(format!("expected {what}, got {}", word.quoted())),
@@ -121,14 +123,14 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// `Q/W` by place.
+    /// Parses the first word that is left as a quota and a window, `Q/W`.
     pub(crate) fn quota(&mut self) -> Result<(Word<'a>, Cost, Duration), RuleError> {
         let word = self.next("expected a quota and a window such as 60/1m")?;
         let (quota, window) = word.quotient()?;
         Ok((word, quota, window))
     }
 
-    /// Returns the value of `name=value`, where it is given.
+    /// Removes the word `name=value` and returns its value; `None` if there is no such word.
     pub(crate) fn option(&mut self, name: &'static str) -> Result<Option<Word<'a>>, RuleError> {
         self.used.push(name);
         let is_it = |word: &Word<'a>| word.split('=').is_some_and(|(key, _)| key.text == name);
@@ -140,7 +142,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// One of several bare words, where one is given.
+    /// Removes and returns the word that is one of `names`; `None` if there is no such word.
     pub(crate) fn flag(&mut self, names: &[&'static str]) -> Result<Option<Word<'a>>, RuleError> {
         self.used.extend(names);
         let is_it = |word: &Word<'a>| names.contains(&word.text);
@@ -164,7 +166,7 @@ impl<'a> Words<'a> {
         })
     }
 
-    /// Nothing may be left over.
+    /// Returns an error if any word is left.
     pub(crate) fn finish(self) -> Result<(), RuleError> {
         match self.words.first() {
             Some(word) => {

@@ -1,4 +1,4 @@
-// Its examples need `std`, and so does most of what it links to.
+// The guide is left out without `std`: its examples, and most items that it links to, need `std`.
 #![cfg_attr(feature = "std", doc = include_str!("guide.md"))]
 #![cfg_attr(
     not(feature = "std"),
@@ -59,7 +59,7 @@ pub use rule::Rule;
 #[cfg(feature = "std")]
 pub use store::{BuildError, table};
 
-/// For the engines of sister crates only: no promise is made for any of it.
+/// Items for the other EARRRL crates only, which may change without notice.
 #[doc(hidden)]
 pub mod internal {
     pub use crate::algorithm::Tally;
@@ -79,7 +79,7 @@ pub mod internal {
     }
 }
 
-/// Runs the README's examples as doctests. `earrrl-tower` runs those of the project's README.
+/// Runs the README's examples as doctests.
 #[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

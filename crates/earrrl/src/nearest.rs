@@ -1,8 +1,9 @@
-//! "Did you mean …?"
+//! Suggestions for misspelt names.
 
 use alloc::vec::Vec;
 
-/// Returns the known name, in lower case, that is nearest to a misspelt one, if any is near.
+/// Returns the known name (lower case) that is most similar to `wrong`, or `None` if none is
+/// similar enough.
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wrong: Vec<char> = wrong.chars().take(40).map(|c| c.to_ascii_lowercase()).collect();
     let distance = |name: &str| distance(&wrong, &name.chars().collect::<Vec<_>>());
@@ -10,7 +11,8 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
     (distance <= 1 + name.len() / 4).then_some(name)
 }
 
-/// Returns the number of letters that must be inserted, left out, replaced or swapped with their neighbour.
+/// Returns the edit distance: the number of letters to insert, delete, replace or swap with their
+/// neighbour.
 fn distance(from: &[char], to: &[char]) -> usize {
     let mut rows: [Vec<usize>; 3] = core::array::from_fn(|_| (0..=to.len()).collect());
     for i in 1..=from.len() {

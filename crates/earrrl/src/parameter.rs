@@ -1,4 +1,4 @@
-//! Parameters of rules, with their bounds: what is built here is valid for good.
+//! Parameters of rules, with their bounds.
 
 use alloc::format;
 use core::fmt;
@@ -8,7 +8,8 @@ use crate::arithmetic::count_as_f64;
 use crate::cost::Cost;
 use crate::error::RuleError;
 
-/// Ten years, leap days and all: the longest span, and the slowest rate.
+/// The longest half-life, period or window: ten years including leap days. The slowest rate is one
+/// unit in this time.
 const LONGEST: Duration = Duration::from_secs(3660 * 86_400);
 /// The shortest half-life, period or window.
 const SHORTEST: Duration = Duration::from_millis(1);
@@ -29,10 +30,11 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// `amount` in every `per`: from one in ten years to 10^9 a second.
+    /// Returns the rate of `amount` units in every `per`.
     ///
     /// # Errors
-    /// What is out of these bounds.
+    /// Returns an error if `per` is not from 1 ns to 3660 days, or the rate is not from one unit in
+    /// ten years to 10^9 units per second.
     pub fn new(amount: Cost, per: Duration) -> Result<Self, RuleError> {
         let nanos = u64::try_from(per.as_nanos()).unwrap_or(u64::MAX);
         if nanos == 0 || per > LONGEST {
@@ -40,7 +42,7 @@ impl Rate {
                 "{per:?} is not a time from 1ns to 3660d"
             )));
         }
-        // Billionths a nanosecond are units a second.
+        // Billionths per nanosecond equal units per second, so the bounds need no division.
         let (n, d) = (amount.billionths(), u128::from(nanos));
         if n > d * 1_000_000_000 || n * u128::from(LONGEST.as_secs()) < d {
             let problem =
@@ -50,34 +52,34 @@ impl Rate {
         Ok(Self { amount, per: nanos, per_second: per_second(amount.billionths(), nanos) })
     }
 
-    /// Whole units a second.
+    /// Returns a rate of whole units per second.
     ///
     /// # Errors
-    /// As [`Rate::new`].
+    /// Returns the errors of [`Rate::new`].
     pub fn per_second(units: u64) -> Result<Self, RuleError> {
         Self::new(Cost::from_units(units), Duration::from_secs(1))
     }
 
-    /// Whole units a minute.
+    /// Returns a rate of whole units per minute.
     ///
     /// # Errors
-    /// As [`Rate::new`].
+    /// Returns the errors of [`Rate::new`].
     pub fn per_minute(units: u64) -> Result<Self, RuleError> {
         Self::new(Cost::from_units(units), Duration::from_secs(60))
     }
 
-    /// Cost units a second.
+    /// Returns the rate in cost units per second.
     #[inline]
     pub fn per_second_f64(self) -> f64 {
         self.per_second
     }
 
-    /// As it was given: the amount, and the time in which it is allowed.
+    /// Returns the amount and the time in which it is allowed, as they were given.
     pub fn parts(self) -> (Cost, Duration) {
         (self.amount, Duration::from_nanos(self.per))
     }
 
-    /// `N/D` in lowest terms: N units every D nanoseconds.
+    /// Returns the rate as a fraction in lowest terms: N units in every D nanoseconds.
     pub(crate) fn lowest_terms(self) -> (u128, u128) {
         let (n, d) = (self.amount.billionths(), u128::from(self.per) * 1_000_000_000);
         let common = greatest_common_divisor(n, d);
@@ -99,7 +101,7 @@ pub(crate) fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
 }
 
 impl fmt::Display for Rate {
-    /// As the rule grammar writes it.
+    /// Writes the rate in the syntax of the rule grammar, such as `60/m`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.amount)?;
         match self.per {
@@ -112,12 +114,12 @@ impl fmt::Display for Rate {
     }
 }
 
-/// Returns a rate that [`Rate::new`] made: valid already, named where it is not.
+/// Checks that a rate is within the bounds of [`Rate::new`]. Errors name `field`.
 pub(crate) fn rate(field: &str, rate: Rate) -> Result<Rate, RuleError> {
     Rate::new(rate.amount, Duration::from_nanos(rate.per)).map_err(|error| error.of(field))
 }
 
-/// Returns a half-life, a period or a window, in nanoseconds.
+/// Checks that a half-life, period or window is within its bounds. Returns it in nanoseconds.
 pub(crate) fn span(field: &str, span: Duration) -> Result<u64, RuleError> {
     if span < SHORTEST || span > LONGEST {
         return Err(RuleError::out_of_range(format!(
@@ -128,7 +130,7 @@ pub(crate) fn span(field: &str, span: Duration) -> Result<u64, RuleError> {
     Ok(span.as_nanos() as u64)
 }
 
-/// Returns a quota, a burst or a capacity: above zero.
+/// Checks that a quota, burst or capacity is above zero.
 pub(crate) fn quota(field: &str, quota: Cost) -> Result<Cost, RuleError> {
     if quota.is_zero() {
         return Err(RuleError::out_of_range(format!("{quota} is not above 0")).of(field));
@@ -136,12 +138,12 @@ pub(crate) fn quota(field: &str, quota: Cost) -> Result<Cost, RuleError> {
     Ok(quota)
 }
 
-/// Returns a count over a window, in units a second.
+/// Converts a count of billionths in a window of nanoseconds to units per second.
 pub(crate) fn per_second(billionths: u128, window: u64) -> f64 {
     count_as_f64(billionths) / window as f64
 }
 
-/// Returns the whole units of an amount in billionths.
+/// Converts billionths to whole units, rounded down.
 pub(crate) fn whole_units(billionths: u128) -> u64 {
     u64::try_from(billionths / 1_000_000_000).unwrap_or(u64::MAX)
 }

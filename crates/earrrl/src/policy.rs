@@ -1,16 +1,16 @@
 //! Rules for storing requests: policies and modes.
 
-/// The rule for denied attempts: they count, or they do not.
+/// The rule for denied requests: they are stored as well, or they are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// Every attempt is stored: a client that keeps hammering stays out.
+    /// Every request is stored: a client that keeps sending above the limit stays denied.
     Strict,
-    /// Only what was allowed is stored.
+    /// Only allowed requests are stored.
     Leaky,
 }
 
 impl Policy {
-    /// Its word in a rule's text.
+    /// Returns the policy's word in a rule's text.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Strict => "strict",
@@ -22,19 +22,21 @@ impl Policy {
 /// The kind of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Judge, then store as the limit's [`Policy`] requires: strict always, leaky if allowed.
+    /// Judges, then stores the request as the limit's [`Policy`] requires: always if strict, only
+    /// if allowed if leaky.
     Check,
-    /// Judge as a check does, then store whatever the verdict: for costs known only afterwards.
-    /// A bucket goes into debt, and windows and logs count beyond their quota.
+    /// Judges as a check does, then stores the request even if it is over the limit. Used for costs
+    /// that are known only afterwards. A bucket goes into debt, and windows and logs count beyond
+    /// their quota.
     Charge,
-    /// Judge only: nothing is stored.
+    /// Judges only; nothing is stored.
     Peek,
 }
 
-/// The way in which used units come back.
+/// The way in which used quota comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replenishment {
-    /// Bit by bit, at the rate allowed.
+    /// Continuously, at the allowed rate.
     Steady,
     /// All at once, at the end of the window.
     AtWindowEnd,

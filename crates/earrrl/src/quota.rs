@@ -1,8 +1,8 @@
-//! The quota of a limit as headers have it: units in seconds.
+//! The quota of a limit as the `RateLimit` headers report it.
 
 use crate::algorithm::Limit;
 
-/// A quota and its window, rounded as the `RateLimit` headers want them.
+/// A quota and its window, rounded to whole units and seconds for the `RateLimit` headers.
 ///
 /// ```
 /// use earrrl::{Quota, Rule};
@@ -13,9 +13,9 @@ use crate::algorithm::Limit;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Whole units.
+    /// The quota in whole cost units.
     pub units: u64,
-    /// Whole seconds; `None` for less than one.
+    /// The window in whole seconds; `None` if it is shorter than a second.
     pub window: Option<u64>,
 }
 
@@ -23,7 +23,8 @@ impl Quota {
     /// Returns the quota of a limit.
     pub fn of(limit: &Limit) -> Self {
         let (units, seconds) = limit.allowance();
-        // What is whole must stay so, though it may come out of a division a little off.
+        // A division may leave a whole number slightly below or above its exact value, so both
+        // roundings allow for a relative error of 1e-12.
         let units = (units * (1.0 + 1e-12)) as u64;
         let below = (seconds * (1.0 - 1e-12)) as u64;
         Self { units, window: (seconds >= 1.0).then_some(below + 1) }

@@ -1,16 +1,17 @@
-//! A small seeded generator for tests and simulations: SplitMix64. Not for secrets.
+//! A small seeded generator of pseudo-random numbers (SplitMix64) for tests and simulations. Not
+//! for secrets.
 
-/// A stream of pseudo-random numbers: the same for the same seed, on every machine.
+/// A stream of pseudo-random numbers. Equal seeds give equal streams on every machine.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// Returns the stream of a seed.
+    /// Returns the stream that belongs to `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -28,7 +29,7 @@ impl Random {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// One of the items, none of which must be empty.
+    /// Returns one of the items at random. Panics if `items` is empty.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len() as u64) as usize]
     }

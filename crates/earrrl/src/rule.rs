@@ -1,4 +1,4 @@
-//! A rule: a limit, what is done over it, and the text it was written in.
+//! A rule: a limit, the action on requests over the limit, and the text that it was parsed from.
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -11,7 +11,7 @@ use crate::cost::Cost;
 use crate::decision::Action;
 use crate::error::{RuleError, RuleErrorKind};
 
-/// A limit with its action. An invalid one can't be built.
+/// A limit and the action on requests over the limit. An invalid rule cannot be built.
 ///
 /// ```
 /// use earrrl::{Action, Rule};
@@ -38,20 +38,21 @@ impl Rule {
         &self.limit
     }
 
-    /// Sets the treatment of requests over the limit; [`Action::Deny`] by default.
+    /// Returns the action on requests over the limit; [`Action::Deny`] by default.
     pub fn action(&self) -> Action {
         self.action
     }
 
-    /// Returns the most that one request may cost; [`Cost::MAX`] by default.
+    /// Returns the greatest cost of one request; [`Cost::MAX`] by default.
     pub fn max_cost(&self) -> Cost {
         self.max_cost
     }
 
-    /// With another action. `Delay` needs token-bucket, gcra or recent-average.
+    /// Sets the action on requests over the limit.
     ///
     /// # Errors
-    /// `Delay` under another algorithm.
+    /// Returns an error if the action is [`Action::Delay`] and the algorithm is not token-bucket,
+    /// gcra or recent-average.
     pub fn with_action(self, action: Action) -> Result<Self, RuleError> {
         if matches!(action, Action::Delay { .. }) && !self.limit.can_delay() {
             let problem =
@@ -61,10 +62,11 @@ impl Rule {
         Ok(Self { action, ..self })
     }
 
-    /// With a bound on what one request may cost (and so on how long it can lock its client out).
+    /// Sets the greatest cost of one request. This also bounds for how long one request can lock
+    /// its client out.
     ///
     /// # Errors
-    /// A bound of 0.
+    /// Returns an error if the bound is 0.
     pub fn with_max_cost(self, max_cost: Cost) -> Result<Self, RuleError> {
         if max_cost.is_zero() {
             return Err(RuleError::out_of_range("0 is not above 0".to_owned()).of("max_cost"));
@@ -72,13 +74,14 @@ impl Rule {
         Ok(Self { max_cost, ..self })
     }
 
-    /// Returns the most bytes that its clients' states may take, where they are more than one time; as
-    /// [`Builder::max_bytes`](crate::Builder::max_bytes).
+    /// Returns the most bytes that the states of all clients may occupy; see
+    /// [`Builder::max_bytes`](crate::Builder::max_bytes). `None` by default, and for algorithms
+    /// whose states have a fixed size.
     pub fn max_bytes(&self) -> Option<usize> {
         self.max_bytes
     }
 
-    /// With a bound on the bytes that its clients' states take.
+    /// Sets the most bytes that the states of all clients may occupy.
     ///
     /// ```
     /// use earrrl::Rule;
@@ -88,7 +91,8 @@ impl Rule {
     /// ```
     ///
     /// # Errors
-    /// Returns an error if a state is one time: there the capacity determines the bytes.
+    /// Returns an error if the algorithm's states have a fixed size, since the capacity then
+    /// determines the bytes.
     pub fn with_max_bytes(self, bytes: usize) -> Result<Self, RuleError> {
         if self.limit.is_one_time() {
             let problem = format!("`{self}` keeps 22 bytes a client: its capacity bounds them");
@@ -97,10 +101,10 @@ impl Rule {
         Ok(Self { max_bytes: Some(bytes), ..self })
     }
 
-    /// Returns the cost, if the rule accepts one so large.
+    /// Returns `cost` if the rule accepts it.
     ///
     /// # Errors
-    /// A cost above [`Rule::max_cost`].
+    /// Returns a [`RuleErrorKind::Cost`] error if the cost is above [`Rule::max_cost`].
     #[inline]
     pub fn accept(&self, cost: Cost) -> Result<Cost, RuleError> {
         if cost > self.max_cost {
@@ -112,7 +116,7 @@ impl Rule {
 }
 
 impl<L: Into<Limit>> From<L> for Rule {
-    /// Denies what the limit does not allow; of any cost.
+    /// Returns a rule that denies requests over the limit and accepts any cost.
     fn from(limit: L) -> Self {
         let limit = limit.into();
         let (action, max_cost, text) = (Action::Deny, Cost::MAX, limit.text());
@@ -130,14 +134,15 @@ impl FromStr for Rule {
 }
 
 impl fmt::Display for Rule {
-    /// Returns the rule's text, as it was written.
+    /// Writes the rule's text as it was given.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.text)
     }
 }
 
 impl PartialEq for Rule {
-    /// The same decisions, within the same memory, however they are written.
+    /// Returns true if both rules make the same decisions within the same memory, even if their
+    /// texts differ.
     fn eq(&self, other: &Self) -> bool {
         let of = |rule: &Self| (rule.limit, rule.action, rule.max_cost, rule.max_bytes);
         of(self) == of(other)

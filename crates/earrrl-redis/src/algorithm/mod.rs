@@ -20,9 +20,7 @@ mod sliding_window;
 mod tally;
 mod token_bucket;
 
-pub(crate) use fields::{FARTHEST, Packed, micros};
-
-use fields::Fields;
+pub(crate) use fields::{FARTHEST, Fields, Packed, micros, nanos};
 
 const STORES: u8 = 1;
 const STRICT: u8 = 2;
@@ -147,7 +145,7 @@ fn hold(rule: &Rule) -> Option<Duration> {
     }
 }
 
-/// A correction of a record by `adjust.lua` or `near.lua`.
+/// A correction of a record by `near.lua`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Adjustment {
     /// True if the cost is taken back, false if it is added.

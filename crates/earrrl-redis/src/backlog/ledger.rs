@@ -1,15 +1,18 @@
-//! Charges that were decided here while Redis was gone, to be added to its records when it is back.
+//! Changes of Redis's records that are pending: charges that were decided here while Redis was gone, and charges that
+//! Redis has stored and that are taken back.
 
+use std::collections::HashMap;
 use std::collections::hash_map::{self, RandomState};
-use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use earrrl::{Nanos, RuleId};
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
-use crate::algorithm;
-use crate::pending::{Contribution, Pending};
+use crate::algorithm::{self, Adjustment};
+use crate::pending::{Contribution, MAX_TAKE_BACKS, Pending};
 use crate::request::KeyedCharge;
 
 const SHARDS: usize = 64;
@@ -21,7 +24,7 @@ pub(crate) struct ClientId {
     pub(crate) key: Vec<u8>,
 }
 
-/// The pending charges of a client.
+/// The pending changes of a client.
 #[derive(Debug)]
 struct Entry {
     /// Distinguishes it from earlier entries of its client.
@@ -32,21 +35,30 @@ struct Entry {
     /// The time of the last charge.
     latest: Nanos,
     pending: Pending,
+    take_backs: Vec<Adjustment>,
+    /// The time of a caller that gave one.
+    given: Option<Nanos>,
 }
 
 /// An entry on its way to Redis, under the parameters with this tag.
 #[derive(Debug)]
 pub(crate) struct Delivery {
+    /// The number of the entry.
+    entry: u64,
     pub(crate) tag: u32,
     group: usize,
     pub(crate) contribution: Contribution,
+    /// The time of a caller that gave one.
+    pub(crate) given: Option<Nanos>,
 }
 
-/// Pending charges by client, in shards, so that nodes that decide alone do not queue for one lock.
+/// Pending changes by client, in shards, so that nodes that decide alone do not queue for one lock.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     capacity: usize,
     shards: Box<[Mutex<Shard>]>,
+    /// For each shard: wakes the tasks that wait for a delivery.
+    returned: Box<[Notify]>,
     hasher: RandomState,
     /// The number of entries, in flight or not.
     len: AtomicUsize,
@@ -65,8 +77,8 @@ struct Shard {
     entries: HashMap<ClientId, Entry>,
     /// Entries that were sent, and may have arrived.
     retries: HashMap<ClientId, Delivery>,
-    /// Clients with an entry in flight: one at a time, since Redis takes a client's numbers in their order.
-    in_flight: HashSet<ClientId>,
+    /// Entries in flight: one of a client at a time, since Redis takes a client's numbers in their order.
+    in_flight: HashMap<ClientId, u64>,
 }
 
 impl Ledger {
@@ -74,24 +86,60 @@ impl Ledger {
         Self {
             capacity,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            returned: (0..SHARDS).map(|_| Notify::new()).collect(),
             hasher: RandomState::new(),
             len: AtomicUsize::new(0),
             next_id: AtomicU64::new(0),
         }
     }
 
+    fn shard(&self, client: &ClientId) -> usize {
+        self.hasher.hash_one(client) as usize % SHARDS
+    }
+
     fn lock(&self, client: &ClientId) -> MutexGuard<'_, Shard> {
-        let shard = self.hasher.hash_one(client) as usize % SHARDS;
-        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[self.shard(client)].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes a charge, and returns where. Returns `None` if the ledger is full, or the algorithm does not add. Concurrent
     /// requests may come out of order, so a charge is noted at the latest time of its client.
     pub(crate) fn add(&self, charge: &KeyedCharge, now: Nanos) -> Option<NotedAt> {
-        let (rule, client) = (&charge.rule, ClientId::of(charge));
+        let rule = &charge.rule;
         if !algorithm::of(rule.rule.limit()).adds() {
             return None;
         }
+        self.change(charge, |entry| {
+            entry.latest = entry.latest.max(now);
+            entry.pending.add(rule.rule.limit(), entry.latest, charge.cost);
+            Some(NotedAt { entry: entry.id, at: entry.latest })
+        })
+    }
+
+    /// Notes that Redis is to take a charge back, and returns the number of the entry. Returns `None` if the ledger is
+    /// full. Without `charged_at`, the time by Redis's clock, it is the last charge.
+    pub(crate) fn take_back_there(
+        &self,
+        charge: &KeyedCharge,
+        charged_at: Option<Nanos>,
+        given: Option<Nanos>,
+    ) -> Option<u64> {
+        self.change(charge, |entry| {
+            if entry.take_backs.len() >= MAX_TAKE_BACKS {
+                return None;
+            }
+            entry.take_backs.push(Adjustment::take_back(charged_at, charge.cost));
+            entry.given = entry.given.max(given);
+            Some(entry.id)
+        })
+    }
+
+    /// Changes the entry of a client, which may be new. Returns `None` if the ledger is full.
+    fn change<R>(
+        &self,
+        charge: &KeyedCharge,
+        change: impl FnOnce(&mut Entry) -> Option<R>,
+    ) -> Option<R> {
+        let client = ClientId::of(charge);
         let mut shard = self.lock(&client);
         let entry = match shard.entries.entry(client) {
             hash_map::Entry::Occupied(entry) => entry.into_mut(),
@@ -103,18 +151,17 @@ impl Ledger {
                 entry.insert(self.entry(charge))
             }
         };
-        if entry.tag != rule.tag {
+        if entry.tag != charge.rule.tag {
             *entry = self.entry(charge);
         }
-        entry.latest = entry.latest.max(now);
-        entry.pending.add(rule.rule.limit(), entry.latest, charge.cost);
-        Some(NotedAt { entry: entry.id, at: entry.latest })
+        change(entry)
     }
 
     fn entry(&self, charge: &KeyedCharge) -> Entry {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (tag, group) = (charge.rule.tag, charge.group);
-        Entry { id, tag, group, latest: Nanos::ZERO, pending: Pending::default() }
+        let (pending, take_backs) = (Pending::default(), Vec::new());
+        Entry { id, tag, group, latest: Nanos::ZERO, pending, take_backs, given: None }
     }
 
     /// Takes a charge out again, and returns true, unless it was sent already.
@@ -139,7 +186,7 @@ impl Ledger {
             return false;
         };
         let at = entry.pending.take_back(rule.rule.limit(), charge.cost, charged_at, now);
-        if entry.pending.is_empty() {
+        if entry.pending.is_empty() && entry.take_backs.is_empty() {
             shard.entries.remove(&client);
             self.len.fetch_sub(1, Ordering::AcqRel);
         }
@@ -156,7 +203,21 @@ impl Ledger {
         let Shard { entries, retries, in_flight } = &*shard;
         entries.contains_key(&client)
             || retries.contains_key(&client)
-            || in_flight.contains(&client)
+            || in_flight.contains_key(&client)
+    }
+
+    /// Returns true if Redis may still lack the changes of an entry.
+    pub(crate) fn lacks(&self, client: &ClientId, entry: u64) -> bool {
+        let shard = self.lock(client);
+        let waits = shard.entries.get(client).map(|waiting| waiting.id);
+        let retry = shard.retries.get(client).map(|delivery| delivery.entry);
+        let in_flight = shard.in_flight.get(client).copied();
+        [waits, retry, in_flight].contains(&Some(entry))
+    }
+
+    /// Waits until the entry of some client has returned. Other clients may wake the caller, too.
+    pub(crate) fn returned(&self, client: &ClientId) -> Notified<'_> {
+        self.returned[self.shard(client)].notified()
     }
 
     /// Drops the entries of a client that was reset.
@@ -166,6 +227,24 @@ impl Ledger {
         let entry = shard.entries.remove(&client).is_some();
         let retry = shard.retries.remove(&client).is_some();
         self.len.fetch_sub(usize::from(entry) + usize::from(retry), Ordering::AcqRel);
+    }
+
+    /// Takes the entry of a client, as [`Ledger::drain`] does.
+    pub(crate) fn drain_client(
+        &self,
+        client: &ClientId,
+        number: impl FnOnce() -> u64,
+    ) -> Option<Delivery> {
+        let mut shard = self.lock(client);
+        let Shard { entries, retries, in_flight } = &mut *shard;
+        if in_flight.contains_key(client) {
+            return None;
+        }
+        let retry = retries.remove(client);
+        let new = || Some(entries.remove(client)?.deliver(number()));
+        let delivery = retry.or_else(new)?;
+        in_flight.insert(client.clone(), delivery.entry);
+        Some(delivery)
     }
 
     /// Takes the entries of a group that can be sent: one a client, a retry before what was charged since. Each must then
@@ -180,12 +259,13 @@ impl Ledger {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let (from, Shard { entries, retries, in_flight }) = (drained.len(), &mut *shard);
             let ready = entries.extract_if(|client, entry| {
-                let waits = retries.contains_key(client) || in_flight.contains(client);
+                let waits = retries.contains_key(client) || in_flight.contains_key(client);
                 entry.group == group && !waits
             });
             drained.extend(ready.map(|(client, entry)| (client, entry.deliver(number()))));
             drained.extend(retries.extract_if(|_, delivery| delivery.group == group));
-            in_flight.extend(drained[from..].iter().map(|(client, _)| client.clone()));
+            let sent = drained[from..].iter();
+            in_flight.extend(sent.map(|(client, delivery)| (client.clone(), delivery.entry)));
         }
         drained
     }
@@ -194,13 +274,16 @@ impl Ledger {
     pub(crate) fn done(&self, client: &ClientId) {
         self.lock(client).in_flight.remove(client);
         self.len.fetch_sub(1, Ordering::AcqRel);
+        self.returned[self.shard(client)].notify_waiters();
     }
 
     /// Takes a drained entry back that may not have arrived.
     pub(crate) fn put_back(&self, client: ClientId, delivery: Delivery) {
+        let returned = &self.returned[self.shard(&client)];
         let mut shard = self.lock(&client);
         shard.in_flight.remove(&client);
         shard.retries.insert(client, delivery);
+        returned.notify_waiters();
     }
 
     /// Returns the number of entries that Redis lacks.
@@ -211,13 +294,14 @@ impl Ledger {
 
 impl Entry {
     fn deliver(self, number: u64) -> Delivery {
-        let contribution = Contribution { number, pending: self.pending };
-        Delivery { tag: self.tag, group: self.group, contribution }
+        let Self { id: entry, tag, group, pending, take_backs, given, .. } = self;
+        let contribution = Contribution { number, pending, take_backs };
+        Delivery { entry, tag, group, contribution, given }
     }
 }
 
 impl ClientId {
-    fn of(charge: &KeyedCharge) -> Self {
+    pub(crate) fn of(charge: &KeyedCharge) -> Self {
         Self { rule: charge.rule.id, key: charge.client.clone() }
     }
 }
@@ -278,7 +362,7 @@ mod tests {
                 .into_iter()
                 .map(|(client, entry)| {
                     ledger.done(&client);
-                    let Contribution { number, pending } = entry.contribution;
+                    let Contribution { number, pending, .. } = entry.contribution;
                     (client.key[0] as char, number, pending.sum.as_f64())
                 })
                 .collect();

@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use earrrl::Nanos;
 use tokio::time::Instant;
 
 use crate::backlog::ledger::NotedAt;
@@ -16,7 +15,6 @@ pub(crate) struct Unanswered {
     pub(crate) receipt: Receipt,
     /// Its charges, by their places in the request.
     pub(crate) places: Vec<usize>,
-    pub(crate) sent: Nanos,
     /// The instant after which Redis no longer executes it.
     pub(crate) ends: Instant,
 }

@@ -1,13 +1,12 @@
-//! Calls of `near.lua`: adds what a node has counted to a client's record, once however often it is sent, and claims a share
-//! of what the limit has left.
+//! Calls of `near.lua`: changes a client's record by what a node has counted or takes back, once however often that is
+//! sent, and claims a share of what the limit has left.
 
 use std::sync::Arc;
 
 use earrrl::{Cost, Nanos};
 use redis::Value;
 
-use crate::algorithm::{self, Packed, micros};
-use crate::calls::adjust;
+use crate::algorithm::{self, Adjustment, Packed, micros};
 use crate::calls::convert::{Called, converting, done_or_foreign};
 use crate::calls::reply::{self, Reply};
 use crate::connection::fault::Fault;
@@ -64,11 +63,20 @@ pub(crate) fn arguments(
     head.numbers(&[now.map_or(-1.0, micros), micros(present)]);
     head.0.extend(charge.rule.parameters(claim.cost, shared.options.linger, 1.0));
     let limit = charge.rule.rule.limit();
-    let adjustments =
-        contribution.map_or_else(Vec::new, |all| all.pending.adjustments(limit, present));
-    let added = adjustments.iter().map(|one| adjust::argument(shared, charge, one, now));
-    let args = std::iter::once(head.0).chain(added).collect();
+    let adjustments = contribution.map_or_else(Vec::new, |all| all.adjustments(limit, present));
+    let adjustments = adjustments.iter().map(|one| adjustment(shared, charge, one));
+    let args = std::iter::once(head.0).chain(adjustments).collect();
     Arguments { keys: [charge.key.clone(), shared.connection.keys.claims(&charge.key)], args }
+}
+
+/// Returns an adjustment as the script reads it.
+fn adjustment(shared: &Shared, charge: &KeyedCharge, adjustment: &Adjustment) -> Vec<u8> {
+    let Adjustment { back, when, alone, cost } = *adjustment;
+    let mut head = Packed(vec![u8::from(back)]);
+    head.numbers(&[when, alone.0, alone.1]);
+    let sign = if back { -1.0 } else { 1.0 };
+    head.0.extend(charge.rule.parameters(cost, shared.options.linger, sign));
+    head.0
 }
 
 /// Returns Redis's time if a call did nothing because its node took that to be another.
@@ -80,22 +88,26 @@ fn clock_set(answer: &Value) -> Option<Nanos> {
     }
 }
 
-/// Adds what was counted while Redis was gone, by this node's clock; claims nothing.
+/// Makes changes without a claim: adds what was counted by this node's clock while Redis was gone, and takes charges
+/// back. `given` is the time of a caller that gave one.
 pub(crate) async fn contribute(
     shared: &Arc<Shared>,
     link: Link,
     charge: &KeyedCharge,
     contribution: &Contribution,
+    given: Option<Nanos>,
 ) -> Result<(), Fault> {
     let script = shared.connection.scripts.near(charge.rule.kind);
     converting(shared, link, |mut link| async move {
         let local = shared.clocks.local();
-        let now = shared.clocks.redis(charge.group, local);
+        let now = given.unwrap_or_else(|| shared.clocks.redis(charge.group, local));
         let algorithm = algorithm::of(charge.rule.rule.limit());
         let mut moved = contribution.clone();
-        moved.pending.map(|state| Some(algorithm.moved(state, local, now)));
+        if given.is_none() {
+            moved.pending.map(|state| Some(algorithm.moved(state, local, now)));
+        }
         let claim = Claim::none(shared.node.ledger_name());
-        let Arguments { keys, args } = arguments(shared, charge, &claim, Some(&moved), None, now);
+        let Arguments { keys, args } = arguments(shared, charge, &claim, Some(&moved), given, now);
         let answer = link.call(script, &keys, &args).await?;
         if let Some(at) = clock_set(&answer) {
             shared.clocks.offsets[charge.group].learn(at, local, shared.clocks.local());

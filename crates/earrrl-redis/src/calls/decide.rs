@@ -13,8 +13,8 @@ use tokio::time::Instant;
 
 use crate::algorithm::{flags, micros};
 use crate::backlog::unsettled::Unanswered;
-use crate::calls::adjust::take_back;
 use crate::calls::convert::{Called, converting};
+use crate::calls::deliver::take_back;
 use crate::calls::reply::{self, Observation, Reply, ScriptVerdict};
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
@@ -71,7 +71,7 @@ async fn ask_slot(
     let receipt =
         request.may_store(&places).then(|| shared.connection.receipts.take(slot)).flatten();
     let deadline = shared.options.deadline;
-    let (sent, ends) = (shared.clocks.local(), Instant::now() + 3 * deadline + GRACE + SLACK);
+    let ends = Instant::now() + 3 * deadline + GRACE + SLACK;
     let call = exchange(shared, link, request, &places, receipt.as_ref());
     let answer = shared.connection.within(deadline, group, call).await;
     if let (Ok(observed), Some(receipt)) = (&answer, &receipt) {
@@ -80,7 +80,7 @@ async fn ask_slot(
     }
     answer.map_err(|fault| {
         let receipt = receipt.filter(|_| matches!(fault, Fault::Late | Fault::Lost(_)));
-        let unanswered = receipt.map(|receipt| Unanswered { receipt, places, sent, ends });
+        let unanswered = receipt.map(|receipt| Unanswered { receipt, places, ends });
         Failure { unanswered: unanswered.into_iter().collect(), ..Failure::all(fault) }
     })
 }
@@ -135,17 +135,21 @@ async fn undo(
         let stored = stored(request, places, |place| observed[place].as_ref().map(|s| s.verdict));
         for place in stored.into_iter().filter(|place| !request.is_strict(*place)) {
             let Some(observed) = &observed[place] else { continue };
-            let back = take_back(shared.clone(), request.clone(), place, Some(observed.at));
+            let (shared, request, at) = (shared.clone(), request.clone(), observed.at);
+            let back = async move {
+                take_back(&shared, &request.charges[place], Some(at), request.now).await
+            };
             tasks.push((place, tokio::spawn(back)));
         }
     }
     for (place, task) in tasks {
-        let is_kept = matches!(task.await, Ok(Err(Fault::Skipped | Fault::Refused(_))));
+        let is_kept = matches!(task.await, Ok(Ok(false)));
         if let Some(observed) = &mut observed[place] {
             observed.undone = !is_kept;
         }
     }
 }
+
 /// Returns the charges that Redis stored and that were not taken back, one bit each.
 fn kept(request: &Request, slots: &[Vec<usize>], observed: &[Option<Observation>]) -> u64 {
     let verdict = |place: usize| observed[place].as_ref().map(|observed| observed.verdict);

@@ -1,8 +1,8 @@
 //! Receipts show whether a call without an answer was executed.
 //!
-//! A call that stores something writes its number to a place of its own in a string of this node's, in the same
-//! script. Only one call has a place at a time, so the number that is there afterwards shows whether that call was
-//! executed, in whatever order the others were. Free places are reused, so the string has four bytes for each call
+//! A call that stores something writes its number and the time to a place of its own in a string of this node's, in
+//! the same script. Only one call has a place at a time, so the number that is there afterwards shows whether that call was
+//! executed, in whatever order the others were. Free places are reused, so the string has twelve bytes for each call
 //! that was ever in flight at once.
 //!
 //! On a Cluster there is such a string in every slot that is used.
@@ -12,12 +12,17 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use earrrl::Nanos;
+
+use crate::algorithm::{Fields, nanos};
 use crate::key::{Keys, slot};
 
 /// The most calls of a slot that have a receipt at a time; more go without.
 const MAX_RECEIPTS: usize = 4096;
-/// The length of an entry: a number, and a bit for each stored charge.
-const ENTRY: usize = 4;
+/// The length of an entry: a number, a bit for each stored charge, and the microsecond.
+const ENTRY: usize = 12;
+/// The length of the part of an entry that a call brings along.
+const HEAD: usize = 4;
 /// The interval at which the strings' expiry is renewed: they live for two hours after their node is gone.
 const PROLONGED: Duration = Duration::from_secs(600);
 /// The flag that has a script renew it.
@@ -113,7 +118,7 @@ impl Places {
 impl Receipt {
     /// Returns a receipt as scripts read it: its entry and its place. The key is the last of the call's.
     pub(crate) fn argument(receipt: Option<&Self>) -> Vec<u8> {
-        let Some(receipt) = receipt else { return [0; ENTRY + 1].to_vec() };
+        let Some(receipt) = receipt else { return [0; HEAD + 1].to_vec() };
         let place = (usize::from(receipt.place) * ENTRY).to_string();
         let [low, high] = receipt.number.to_le_bytes();
         // The bit of the first charge, which is the only one of a request under one rule.
@@ -135,16 +140,20 @@ impl Receipt {
         }
     }
 
-    /// Returns the charges that its call stored, one bit each, by the node's receipts as read now.
-    pub(crate) fn stored(&self, receipts: &[u8]) -> u16 {
+    /// Returns what its call stored, by the node's receipts as read now.
+    pub(crate) fn stored(&self, receipts: &[u8]) -> Option<Stored> {
         let from = usize::from(self.place) * ENTRY;
-        match receipts.get(from..from + ENTRY) {
-            Some(&[a, b, c, d]) if u16::from_le_bytes([a, b]) == self.number => {
-                u16::from_le_bytes([c, d])
-            }
-            _ => 0,
-        }
+        let mut entry = Fields(receipts.get(from..from + ENTRY)?);
+        let (number, charges, at) = (entry.whole(2)?, entry.whole(2)?, nanos(entry.number()?));
+        (number == self.number.into()).then_some(Stored { charges: charges as u16, at })
     }
+}
+
+/// The charges that a call has stored, one bit each, and when, by Redis's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) charges: u16,
+    pub(crate) at: Nanos,
 }
 
 impl Drop for Receipt {
@@ -184,7 +193,8 @@ mod tests {
         assert_eq!(usize::from(*length), place.len());
         let place = std::str::from_utf8(place).unwrap().parse::<usize>().unwrap();
         string.resize(string.len().max(place + ENTRY), 0);
-        string[place..place + ENTRY].copy_from_slice(&argument[..4]);
+        string[place..place + HEAD].copy_from_slice(&argument[..HEAD]);
+        string[place + HEAD..place + ENTRY].copy_from_slice(&1e15f64.to_le_bytes());
     }
 
     #[test]
@@ -193,12 +203,14 @@ mod tests {
         let [one, two, three] = [(); 3].map(|()| receipts.take(7).unwrap());
         executed(&three, &mut string);
         executed(&one, &mut string);
-        assert_eq!([&one, &two, &three].map(|receipt| receipt.stored(&string)), [1, 0, 1]);
+        let stored = Some(Stored { charges: 1, at: Nanos::from_secs(1_000_000_000) });
+        let found = [&one, &two, &three].map(|receipt| receipt.stored(&string));
+        assert_eq!(found, [stored, None, stored]);
         drop(one);
         let again = receipts.take(7).unwrap();
-        assert_eq!((again.place, again.stored(&string)), (0, 0), "the place of an earlier call");
+        assert_eq!((again.place, again.stored(&string)), (0, None), "the place of an earlier call");
         executed(&again, &mut string);
-        assert_eq!((again.stored(&string), again.stored(&[])), (1, 0));
+        assert_eq!((again.stored(&string), again.stored(&[])), (stored, None));
     }
 
     #[test]

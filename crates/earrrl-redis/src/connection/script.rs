@@ -1,8 +1,8 @@
 //! The Lua scripts, composed of the parts of the algorithms' files.
 //!
-//! An algorithm's arithmetic is written once, in `algorithm/<name>.lua`, and inserted into four frames: one request
+//! An algorithm's arithmetic is written once, in `algorithm/<name>.lua`, and inserted into three frames: one request
 //! under one rule (straight-line code, since each closure costs a tenth of a microsecond of Redis's), one request
-//! under several, a correction, and an exchange with a near node.
+//! under several, and an exchange of what a node has counted.
 
 use std::fmt::Write;
 
@@ -42,7 +42,6 @@ const PARTS: [&str; 6] = ["parameters", "judge", "charge", "answer", "adjust", "
 /// Every script that the engine calls.
 pub(crate) struct Scripts {
     single: Vec<Script>,
-    adjust: Vec<Script>,
     near: Vec<Script>,
     /// By the set of algorithms, one bit each, composed when first used.
     several: Vec<std::sync::OnceLock<Script>>,
@@ -61,7 +60,6 @@ impl Scripts {
         };
         Self {
             single: each(single),
-            adjust: each(|kind| in_frame(include_str!("../scripts/adjust.lua"), kind)),
             near: each(|kind| in_frame(include_str!("../scripts/near.lua"), kind)),
             several: (0..1 << KINDS.len()).map(|_| Default::default()).collect(),
             swap: Script::new(include_str!("../scripts/swap.lua")),
@@ -72,7 +70,7 @@ impl Scripts {
 
     /// Returns the scripts that every engine calls: all but the ones for several rules.
     pub(crate) fn common(&self) -> impl Iterator<Item = &Script> {
-        let of_limits = self.single.iter().chain(&self.adjust).chain(&self.near);
+        let of_limits = self.single.iter().chain(&self.near);
         of_limits.chain([&self.swap, &self.throttle, &self.nodes])
     }
 
@@ -81,12 +79,7 @@ impl Scripts {
         &self.single[kind as usize]
     }
 
-    /// Returns the script that takes a charge back or adds one.
-    pub(crate) fn adjust(&self, kind: Kind) -> &Script {
-        &self.adjust[kind as usize]
-    }
-
-    /// Returns the script that adds what a node has counted and gives it a share.
+    /// Returns the script that adds what a node has counted, takes back what it does not want, and gives it a share.
     pub(crate) fn near(&self, kind: Kind) -> &Script {
         &self.near[kind as usize]
     }

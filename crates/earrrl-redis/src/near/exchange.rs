@@ -1,11 +1,13 @@
 //! Exchanges of near clients with Redis: sends what Redis lacks, and applies its snapshot.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use earrrl::{Cost, Nanos};
 use redis::{ErrorKind, RedisResult, ServerErrorKind, Value};
 use tokio::task::JoinSet;
 
+use super::heartbeat;
 use crate::algorithm::{self, Answers};
 use crate::calls::contribute::{Arguments, Claim, arguments};
 use crate::calls::convert::{Called, converting};
@@ -19,6 +21,9 @@ use crate::request::{KeyedCharge, Request};
 use crate::rules::PreparedRule;
 use crate::shared::Shared;
 use crate::status::count;
+
+/// The duration of the claims that are made before all nodes are known.
+const SETTLING_TTL: Duration = Duration::from_secs(2);
 
 /// Sends the pending charges of a request's clients, so that Redis decides the request with them.
 pub(crate) async fn send_first(shared: &Arc<Shared>, request: &Request) {
@@ -40,6 +45,7 @@ pub(crate) async fn ask(
     now: Option<Nanos>,
 ) -> Result<(), Fault> {
     let link = shared.connection.link(charge.group)?;
+    heartbeat::announced(shared).await;
     let _waiting = charge.rule.near.as_deref().map(|table| Waiting::new(table, charge, cost));
     let call = exchange(shared, link, charge, cost, now);
     shared.connection.within(shared.options.deadline, charge.group, call).await
@@ -110,7 +116,7 @@ pub(super) fn begin(
         take: call.take,
         wanted: call.wanted,
         least: algorithm::of(limit).takes(Cost::ONE),
-        nodes: shared.node.nodes(),
+        nodes: shared.node.sharers(),
         lasts: charge.rule.claim_ttl.as_micros() as f64,
         cost: if cost.is_zero() { Cost::ONE } else { cost },
     };
@@ -149,8 +155,11 @@ pub(super) fn finish(
     }
     let answer = body.ok_or(Unfinished::ClockSet)?;
     let fresh = sent + snapshot_ttl(shared.options.sync);
+    // What is claimed before all nodes are known is claimed anew soon.
+    let most = if shared.node.is_settling() { SETTLING_TTL } else { charge.rule.claim_ttl };
+    let ttl = charge.rule.claim_ttl.min(most);
     let snapshot = snapshot(&charge.rule, &answer, at, sent).ok_or_else(invalid_answer)?;
-    let snapshot = Snapshot { fresh, ..snapshot };
+    let snapshot = Snapshot { fresh, until: sent + ttl, renew: sent + ttl / 2, ..snapshot };
     let limit = charge.rule.rule.limit();
     let crossed =
         shared.with_near(charge, now, |client, time| client.apply(limit, call, snapshot, time));
@@ -186,7 +195,7 @@ fn read(answer: RedisResult<Value>, now: Option<Nanos>) -> Result<Answer, Unfini
     }
 }
 
-/// Reads three numbers, and the client's record or a summary of it.
+/// Reads three numbers, and the client's record or a summary of it. The caller sets the times.
 fn snapshot(rule: &PreparedRule, answer: &[u8], at: Nanos, sent: Nanos) -> Option<Snapshot> {
     let (share, rest) = answer.split_first_chunk()?;
     let (others, rest) = rest.split_first_chunk()?;
@@ -199,6 +208,5 @@ fn snapshot(rule: &PreparedRule, answer: &[u8], at: Nanos, sent: Nanos) -> Optio
     let share = f64::from_le_bytes(*share);
     let share = if share.is_finite() { share } else { 0.0 };
     let (others, missing) = (f64::from_le_bytes(*others) as u32, f64::from_le_bytes(*missing));
-    let (until, renew) = (sent + rule.claim_ttl, sent + rule.claim_ttl / 2);
-    Some(Snapshot { state, share, until, renew, fresh: sent, others, missing })
+    Some(Snapshot { state, share, until: sent, renew: sent, fresh: sent, others, missing })
 }

@@ -14,4 +14,5 @@
 
 pub(crate) mod decide;
 pub(crate) mod exchange;
+pub(crate) mod heartbeat;
 pub(crate) mod rounds;

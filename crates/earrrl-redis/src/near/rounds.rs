@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use earrrl::{Charge, Cost, Nanos};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::exchange::{Unfinished, begin, exchange, finish};
 use crate::calls::contribute::Arguments;
@@ -28,16 +28,13 @@ const MAX_IN_FLIGHT: usize = 16;
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// The time that a round waits for slow groups before the next round begins without them.
 const GROUP_TIMEOUT: Duration = Duration::from_millis(100);
-/// The interval of heartbeats, and how long a node counts as alive after one.
-const HEARTBEAT: Duration = Duration::from_secs(1);
-const ALIVE: Duration = Duration::from_secs(10);
 
 /// A client that is to be exchanged.
 type DueClient = (Arc<PreparedRule>, Box<[u8]>);
 
 pub(crate) async fn run(shared: Arc<Shared>) {
     let groups = shared.connection.breakers.groups().map(|_| JoinSet::new()).collect();
-    let mut rounds = Rounds { shared, groups, last_heartbeat: None, heartbeat: JoinSet::new() };
+    let mut rounds = Rounds { shared, groups };
     loop {
         sleep(rounds.shared.options.sync).await;
         // With callers' times, clients are exchanged when their requests are decided.
@@ -52,8 +49,6 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 struct Rounds {
     shared: Arc<Shared>,
     groups: Vec<JoinSet<bool>>,
-    last_heartbeat: Option<Instant>,
-    heartbeat: JoinSet<()>,
 }
 
 impl Rounds {
@@ -62,7 +57,6 @@ impl Rounds {
         if rules.iter().all(|rule| rule.near.is_none()) {
             return;
         }
-        self.beat();
         let idle = |group: &mut JoinSet<bool>| {
             while group.try_join_next().is_some() {}
             group.is_empty()
@@ -99,28 +93,6 @@ impl Rounds {
             }
         };
         timeout(GROUP_TIMEOUT, all).await.is_ok() && whole
-    }
-
-    fn beat(&mut self) {
-        while self.heartbeat.try_join_next().is_some() {}
-        let known = self.shared.options.nodes.is_some();
-        let is_recent = self.last_heartbeat.is_some_and(|last| last.elapsed() < HEARTBEAT);
-        if !known && !is_recent && self.heartbeat.is_empty() {
-            self.last_heartbeat = Some(Instant::now());
-            self.heartbeat.spawn(heartbeat(self.shared.clone()));
-        }
-    }
-}
-
-/// Reports that this node is alive, and learns how many are.
-async fn heartbeat(shared: Arc<Shared>) {
-    let key = shared.connection.keys.nodes().into_bytes();
-    let Ok(mut link) = shared.connection.link(shared.connection.group(&key)) else { return };
-    let args = [shared.node.name.to_vec(), ALIVE.as_millis().to_string().into_bytes()];
-    let keys = [key];
-    let call = link.call(&shared.connection.scripts.nodes, &keys, &args);
-    if let Ok(Ok(redis::Value::Int(nodes))) = timeout(TIMEOUT, call).await {
-        shared.node.set_nodes(u32::try_from(nodes).unwrap_or(1));
     }
 }
 

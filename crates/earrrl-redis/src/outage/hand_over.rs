@@ -1,23 +1,17 @@
-//! Delivery of counts to Redis after an outage, each client's once.
+//! Delivery of pending changes to Redis, each client's once.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::timeout;
 
-use crate::backlog::ledger::{ClientId, Delivery};
-use crate::calls::contribute::contribute;
+use crate::calls::deliver::deliver_one;
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
 use crate::outage::settle::settle;
 use crate::shared::Shared;
-use crate::status::count;
 
 /// The most deliveries in flight.
 const MAX_IN_FLIGHT: usize = 64;
-/// The timeout of a delivery; what remains is kept for the next time.
-const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Settles a group's calls and delivers its counts, until Redis fails: the rest is kept for the next time. It runs in
 /// a task of its own, so that it ends even if the caller stops waiting: nobody else has what is in flight.
@@ -47,7 +41,7 @@ async fn hand_over_all(shared: &Arc<Shared>, link: &Link, group: usize) -> Resul
         if failures.failed.is_some() {
             shared.backlog.ledger.put_back(client, entry);
         } else {
-            tasks.spawn(hand_over_one(shared.clone(), link.clone(), client, entry));
+            tasks.spawn(deliver_one(shared.clone(), link.clone(), client, entry));
         }
     }
     while !tasks.is_empty() {
@@ -79,40 +73,6 @@ impl Failures {
             Some(Ok(Err(fault @ Fault::Record(_)))) => self.unusable = Some(fault),
             Some(Ok(Err(fault))) => self.failed = Some(fault),
             _ => {}
-        }
-    }
-}
-
-/// Delivers one client's counts. They are sent again under the same number if they may have arrived, and count once.
-async fn hand_over_one(
-    shared: Arc<Shared>,
-    link: Link,
-    client: ClientId,
-    delivery: Delivery,
-) -> Result<(), Fault> {
-    let rule = shared.rules.get(client.rule).filter(|rule| rule.tag == delivery.tag);
-    let Some(rule) = rule else {
-        count(&shared.connection.counters.not_handed_over);
-        shared.backlog.ledger.done(&client);
-        return Ok(());
-    };
-    let charge = earrrl::Charge { rule: rule.id, key: &client.key, cost: earrrl::Cost::ZERO };
-    let charge = shared.keyed(rule, &charge, 0);
-    let call = contribute(&shared, link, &charge, &delivery.contribution);
-    match timeout(TIMEOUT, call).await.unwrap_or(Err(Fault::Late)) {
-        Ok(()) => {
-            count(&shared.connection.counters.handed_over);
-            shared.backlog.ledger.done(&client);
-            Ok(())
-        }
-        Err(fault @ Fault::Record(_)) => {
-            count(&shared.connection.counters.not_handed_over);
-            shared.backlog.ledger.done(&client);
-            Err(fault)
-        }
-        Err(fault) => {
-            shared.backlog.ledger.put_back(client, delivery);
-            Err(fault)
         }
     }
 }

@@ -30,8 +30,8 @@ pub(crate) async fn decide(
     let now = shared.clocks.now(request.now);
     let (decision, noted) = match shared.options.when_gone {
         WhenGone::Local => locally(shared, request, &failure, now).await?,
-        WhenGone::Allow => (decide_alike(request, now, true), Noted::new()),
-        WhenGone::Deny => (decide_alike(request, now, false), Noted::new()),
+        WhenGone::Allow => (by_policy(shared, request, now, true), Noted::new()),
+        WhenGone::Deny => (by_policy(shared, request, now, false), Noted::new()),
     };
     let denied = !passed(&decision);
     for call in failure.unanswered {
@@ -79,12 +79,13 @@ async fn locally(
     Ok((decision, noted))
 }
 
-/// Allows or denies every request.
-pub(crate) fn decide_alike(request: &Request, now: Nanos, allowed: bool) -> Decision {
+/// Decides without any state: each rule by its own verdict for that, or else by the policy's.
+pub(crate) fn by_policy(shared: &Shared, request: &Request, now: Nanos, allows: bool) -> Decision {
     let judged: Vec<(Judgement, Figures)> = request
         .charges
         .iter()
         .map(|charge| {
+            let allowed = charge.rule.without_redis.unwrap_or(allows);
             let limit = charge.rule.rule.limit();
             let (_, _, mut report) = limit.step(None, now, Cost::ZERO, Mode::Peek);
             report.retry_after = if allowed { Wait::NONE } else { Wait::For(RETRY) };
@@ -92,7 +93,14 @@ pub(crate) fn decide_alike(request: &Request, now: Nanos, allowed: bool) -> Deci
         })
         .collect();
     let each = request.charges.iter().zip(&judged);
-    combine(now, each.map(|(charge, (judgement, report))| (&charge.rule.rule, judgement, report)))
+    let decision = combine(
+        now,
+        each.map(|(charge, (judgement, report))| (&charge.rule.rule, judgement, report)),
+    );
+    if decision.allowed && request.mode != Mode::Peek {
+        count(&shared.connection.counters.unjudged);
+    }
+    decision
 }
 
 /// Copies the states that Redis reported to this node's own table, so that an outage lifts no ban. A client with

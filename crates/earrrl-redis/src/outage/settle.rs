@@ -5,13 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::Nanos;
 use redis::Value;
 use tokio::time::timeout;
 
-use crate::algorithm::{self, Answers};
 use crate::backlog::unsettled::Unsettled;
-use crate::calls::adjust::take_back;
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
 use crate::shared::Shared;
@@ -34,7 +31,7 @@ pub(crate) async fn settle(shared: &Arc<Shared>, link: &Link, group: usize) -> R
         match receipts {
             Ok(receipts) => {
                 for mut call in calls {
-                    if call.conclude(shared, &receipts).await {
+                    if call.conclude(shared, &receipts) {
                         shared.backlog.unsettled.settled();
                     } else {
                         shared.backlog.unsettled.put_back(group, vec![call]);
@@ -60,29 +57,20 @@ async fn read(mut link: Link, key: &str) -> Result<Vec<u8>, Fault> {
 }
 
 impl Unsettled {
-    /// Returns about when a charge was stored; `None` for a tally, which finds an entry only by its exact time and
-    /// otherwise takes its newest.
-    fn at(&self, shared: &Shared, place: usize) -> Option<Nanos> {
-        let charge = &self.request.charges[place];
-        let is_tally = algorithm::of(charge.rule.rule.limit()).answers() == Answers::After;
-        let sent = || shared.clocks.redis(charge.group, self.call.sent);
-        self.request.now.or_else(|| (!is_tally).then(sent))
-    }
-
-    /// Takes charges out of this node's ledger that Redis has stored, or else takes them back in Redis, and so those
-    /// of leaky rules whose request was denied here. Returns true if nothing is left to do.
-    async fn conclude(&mut self, shared: &Arc<Shared>, receipts: &[u8]) -> bool {
-        let bits = u64::from(self.call.receipt.stored(receipts));
+    /// Takes charges out of this node's ledger that Redis has stored, or else notes that Redis is to take them back, and
+    /// so those of leaky rules whose request was denied here. Returns true if nothing is left to do.
+    fn conclude(&mut self, shared: &Shared, receipts: &[u8]) -> bool {
+        let receipt = self.call.receipt.stored(receipts);
         let mut is_all = true;
         for (bit, &place) in self.call.places.iter().enumerate() {
             if self.done >> place & 1 == 1 {
                 continue;
             }
-            let stored = bit < 16 && bits >> bit & 1 == 1;
-            if self.unwanted(shared, place, stored) {
-                let (request, at) = (self.request.clone(), self.at(shared, place));
-                let taken_back = take_back(shared.clone(), request, place, at).await;
-                if let Err(Fault::Skipped | Fault::Refused(_)) = taken_back {
+            let stored = receipt.filter(|stored| bit < 16 && stored.charges >> bit & 1 == 1);
+            if let Some(stored) = stored.filter(|_| self.unwanted(shared, place)) {
+                let (charge, given) = (&self.request.charges[place], self.request.now);
+                let at = Some(stored.at);
+                if shared.backlog.ledger.take_back_there(charge, at, given).is_none() {
                     is_all = false;
                     continue;
                 }
@@ -92,12 +80,12 @@ impl Unsettled {
         is_all
     }
 
-    /// Returns true if Redis has a charge that it should not have.
-    fn unwanted(&self, shared: &Shared, place: usize, stored: bool) -> bool {
+    /// Returns true if Redis should not have a charge that it has stored.
+    fn unwanted(&self, shared: &Shared, place: usize) -> bool {
         let charge = &self.request.charges[place];
         match self.noted.iter().find(|(noted, _)| *noted == place) {
-            Some((_, at)) => stored && !shared.backlog.ledger.take_out(charge, *at),
-            None => stored && self.denied && !self.request.is_strict(place),
+            Some((_, at)) => !shared.backlog.ledger.take_out(charge, *at),
+            None => self.denied && !self.request.is_strict(place),
         }
     }
 }

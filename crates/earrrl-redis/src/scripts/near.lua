@@ -2,9 +2,14 @@
 -- KEYS[2] what the nodes claim of it. ARGV[1] has the node, the number of what it has counted, how much
 -- must be free, what it takes then, what it would like to take, the least that is worth a claim, how
 -- many nodes there are, how long a claim holds (0: none is made), the time, if it is not Redis's, what
--- the node takes Redis's time to be, and the parameters for the cost that is judged; ARGV[2…] what it
--- has counted, as in adjust.lua. If that time is wrong, so are those of the counts: EXPIRED.
--- Answers the verdict, FOREIGN or another, the time, what the node may spend until the claim ends, how
+-- the node takes Redis's time to be, and the parameters for the cost that is judged; ARGV[2…] the
+-- adjustments that the number stands for. If that time is wrong, so are theirs: EXPIRED.
+--
+-- An adjustment adds what the node has counted (0), or takes back what Redis has stored (1). After that
+-- byte come the time of the request (below 0: now), for a bucket the time at which it would be full for
+-- that alone, and the parameters, with a cost below zero to take back.
+--
+-- Returns the verdict, FOREIGN or another, the time, what the node may spend until the claim ends, how
 -- many other nodes know the client, how much was missing of what must be free, and the state.
 --
 -- Claims, oldest first: a node, the number of the last that was added of it, what it may spend, and
@@ -21,11 +26,10 @@ end
 
 -- Judges; `add` adds what the node has counted.
 local function see(args, at, add)
-  local flags, back, when, alone, alone_rest, unnamed, verdict, state, spare = 1, false, now, 0, 0
+  local flags, back, when, alone, alone_rest, spare, unnamed, verdict, state = 1, false, now, 0, 0, 0
   if add then
-    local _
-    _, _, when, alone, alone_rest = unpack('<Bdddd', args)
-    unnamed = when < 0
+    back, when, alone, alone_rest = unpack('<Bddd', args)
+    back, unnamed = back == 1, when < 0
     if unnamed then when = now end
   end
   --[[ parameters ]]
@@ -56,7 +60,7 @@ for at = 1, #claims - 31, 32 do
 end
 if number > last then
   for place = 2, #ARGV do
-    if see(ARGV[place], 34, true) == FOREIGN then return FOREIGN .. time .. ' ' end
+    if see(ARGV[place], 26, true) == FOREIGN then return FOREIGN .. time .. ' ' end
   end
   last = number
 end
@@ -68,10 +72,10 @@ local free = spare - claimed
 local share = free / math.max(1, nodes - claimants)
 if share < least then share = 0 end
 if free >= need * 0.999999999 then share = math.max(share, math.min(free, like), take) end
--- As long as the record, so that the last number is known for as long as what was added; a day for a user
--- who may not ask.
+-- As long as the record, so that the last number is known for as long as what was added, but a minute, or
+-- without a claim an hour, since an outage may delay the next try; a day for a user who may not ask.
 local lives = redis.pcall('PTTL', key)
-lives = type(lives) == 'number' and math.max(lives, 60000) or 86400000
+lives = type(lives) == 'number' and math.max(lives, lease > 0 and 60000 or 3600000) or 86400000
 local kept = string.sub(others, -32 * 127)
 local own = pack('<c8ddd', node, last, share, lease > 0 and now or 0)
 call('SET', KEYS[2], kept .. own, 'PX', lives)

@@ -1,5 +1,5 @@
 -- Shared by every script. An algorithm's file has six parts, which the frames (single.lua,
--- several.lua, adjust.lua, near.lua) put where they need them; `key`, `now` and `flags` are given.
+-- several.lua, near.lua) put where they need them; `key`, `now` and `flags` are given.
 --   parameters  reads them at `at` of `args`
 --   judge       reads the client's record and judges the request. Sets `verdict`, and `state`, from
 --               which the caller rebuilds the answer

@@ -38,7 +38,7 @@ for i, verdict in ipairs(verdicts) do
 end
 if place ~= '' and stored > 0 then
   local receipts = KEYS[#KEYS]
-  redis.pcall('SETRANGE', receipts, place, string.sub(entry, 1, 2) .. pack('<I2', stored))
+  redis.pcall('SETRANGE', receipts, place, string.sub(entry, 1, 2) .. pack('<I2d', stored, now))
   if prolongs >= 8 then redis.pcall('PEXPIRE', receipts, RECEIPTS_LIVE) end
 end
 return table.concat(answer)

@@ -14,7 +14,7 @@ end
 if flags % 2 == 1 and verdict ~= FOREIGN and (verdict ~= OVER or flags % 4 >= 2) then
   --[[ charge ]]
   if place ~= '' then
-    redis.pcall('SETRANGE', KEYS[2], place, entry)
+    redis.pcall('SETRANGE', KEYS[2], place, pack('<c4d', entry, now))
     if flags >= 8 then redis.pcall('PEXPIRE', KEYS[2], RECEIPTS_LIVE) end
   end
 end

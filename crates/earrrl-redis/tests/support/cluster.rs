@@ -1,5 +1,6 @@
 //! A Cluster of three masters and three replicas on loopback.
 
+use super::proxy::Proxy;
 use super::tools::tool;
 use super::{Server, until};
 
@@ -50,6 +51,29 @@ impl Cluster {
                 node.command::<()>(&["CONFIG", "SET", option, value]).unwrap();
             }
         }
+    }
+
+    /// Puts a proxy before every server, by whose address clients learn of it.
+    pub async fn behind_proxies(&self) -> Vec<Proxy> {
+        let mut proxies = Vec::new();
+        for node in &self.nodes {
+            let proxy = Proxy::start(node.port).await;
+            for (option, port) in [
+                ("cluster-announce-bus-port", u32::from(node.port) + 10_000),
+                ("cluster-announce-port", proxy.port.into()),
+            ] {
+                node.command::<()>(&["CONFIG", "SET", option, &port.to_string()]).unwrap();
+            }
+            proxies.push(proxy);
+        }
+        until("every server knows the proxies", || {
+            self.nodes.iter().all(|node| {
+                let known: String = node.command(&["CLUSTER", "NODES"]).unwrap_or_default();
+                proxies.iter().all(|proxy| known.contains(&format!(":{}@", proxy.port)))
+            }) && self.is_whole()
+        })
+        .await;
+        proxies
     }
 
     pub fn urls(&self) -> Vec<String> {

@@ -1,6 +1,7 @@
-//! A proxy that can be slow, stall now and then as lost packets make a connection do, or swallow
-//! everything without closing anything: a black-holed connection.
+//! A proxy that can be slow, stall now and then as lost packets make a connection do, swallow everything without closing
+//! anything (a black-holed connection), or cut connections at any piece of either way.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -35,9 +36,20 @@ struct Weather {
     /// One in so many stalls, and all behind it; none at 0.
     stalls: AtomicU64,
     pieces: AtomicU64,
+    /// One in so many is lost, and its connection is closed; none at 0.
+    cuts: AtomicU64,
+    cut: AtomicU64,
 }
 
 impl Weather {
+    /// Whether a piece is lost with its connection.
+    fn cuts(&self) -> bool {
+        let one_in = self.cuts.load(Ordering::SeqCst);
+        let cuts = one_in > 0 && RandomState::new().hash_one(()).is_multiple_of(one_in);
+        self.cut.fetch_add(u64::from(cuts), Ordering::SeqCst);
+        cuts
+    }
+
     async fn passes(&self) {
         let latency = Duration::from_millis(self.latency.load(Ordering::SeqCst));
         let piece = self.pieces.fetch_add(1, Ordering::SeqCst);
@@ -65,8 +77,10 @@ impl Proxy {
                 let Ok(far) = TcpStream::connect(("127.0.0.1", to)).await else { continue };
                 let (near_in, near_out) = near.into_split();
                 let (far_in, far_out) = far.into_split();
+                let closed = watch::Sender::new(false);
                 let way = |is_answer| Way {
                     number,
+                    closed: closed.clone(),
                     is_answer,
                     fate: fate.clone(),
                     weather: weather.clone(),
@@ -92,6 +106,16 @@ impl Proxy {
         self.weather.stalls.store(pieces, Ordering::SeqCst);
     }
 
+    /// Loses one piece in so many with its connection; 0 for none.
+    pub fn cut_one_in(&self, pieces: u64) {
+        self.weather.cuts.store(pieces, Ordering::SeqCst);
+    }
+
+    /// The connections that were cut with a piece.
+    pub fn cuts(&self) -> u64 {
+        self.weather.cut.load(Ordering::SeqCst)
+    }
+
     /// Swallows everything on the connections that there are now.
     pub fn swallow(&self) {
         self.fate.swallowed.store(self.accepted.load(Ordering::SeqCst), Ordering::SeqCst);
@@ -112,6 +136,8 @@ impl Proxy {
 struct Way {
     number: usize,
     is_answer: bool,
+    /// Closes both ways.
+    closed: watch::Sender<bool>,
     fate: Arc<Fate>,
     weather: Arc<Weather>,
 }
@@ -119,7 +145,10 @@ struct Way {
 impl Way {
     async fn until_cut(self, from: impl AsyncReadExt + Unpin, to: impl AsyncWriteExt + Unpin) {
         let (mut cut, number) = (self.fate.cut.subscribe(), self.number);
+        let mut closed = self.closed.subscribe();
         tokio::select! {
+            biased;
+            _ = closed.wait_for(|closed| *closed) => {}
             _ = cut.wait_for(|cut| number < *cut) => {}
             () = self.forward(from, to) => {}
         }
@@ -138,6 +167,10 @@ impl Way {
         let mut buffer = vec![0; 65_536];
         while let Ok(read @ 1..) = from.read(&mut buffer).await {
             self.weather.passes().await;
+            if self.weather.cuts() {
+                self.closed.send_replace(true);
+                return;
+            }
             if !self.is_swallowed() && to.write_all(&buffer[..read]).await.is_err() {
                 return;
             }

@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use earrrl::Quota;
-use earrrl_server::config::envoy::explain::explain;
+use earrrl::{Action, Quota};
+use earrrl_server::config::rule::RuleConfig;
 use earrrl_server::config::{Config, ConfigError, EnvoyConfig};
 use earrrl_server::service::room::{self, Lacking};
 use earrrl_server::tls::Tls;
 
-use super::{Failure, failure};
+use super::{Failure, explain, failure};
 
 /// Examine a configuration without serving it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  earrrl config check limits.toml\n  \
                         earrrl config check ratelimit/config\n  \
-                        earrrl config explain ratelimit/config shop path=/login user=alice")]
+                        earrrl config explain limits.toml client=192.0.2.7 path=/login method=POST")]
 pub(super) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -32,23 +32,23 @@ enum Command {
         /// The configuration, or one of envoyproxy/ratelimit: a YAML file, or a folder of them.
         file: PathBuf,
     },
-    /// Print which limit applies to a descriptor of Envoy's, and why.
-    #[command(after_help = "Example:\n  earrrl config explain ratelimit/config shop path=/login")]
+    /// Print which rules apply to a request, with its key, cost and limit, or which limit a descriptor meets.
+    #[command(after_help = "Examples:\n  \
+                            earrrl config explain limits.toml client=192.0.2.7 path=/login method=POST\n  \
+                            earrrl config explain ratelimit/config shop path=/login")]
     Explain {
         /// The configuration, or one of envoyproxy/ratelimit: a YAML file, or a folder of them.
         file: PathBuf,
-        /// The domain.
-        domain: String,
-        /// The descriptor's entries, in order.
-        #[arg(value_name = "KEY=VALUE", required = true, value_parser = entry)]
-        entries: Vec<(String, String)>,
+        /// The request's attributes; or, for Envoy, the domain and the descriptor's entries in order.
+        #[arg(value_name = "[DOMAIN] NAME=VALUE", required = true)]
+        words: Vec<String>,
     },
 }
 
 pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
     match args.command {
         Command::Check { file } => check(&file),
-        Command::Explain { file, domain, entries } => explain_one(&file, &domain, &entries),
+        Command::Explain { file, words } => explain::run(&file, &load(&file)?, &words),
     }
 }
 
@@ -90,8 +90,23 @@ fn check(file: &Path) -> Result<ExitCode, Failure> {
             "0 rules: nothing is limited; add a [[rule]], or rules = \"none\" if that is intended";
         return Err(mistake(file, None, why.to_owned()));
     }
+    for rule in delaying(&config) {
+        writeln!(
+            io::stderr(),
+            "warning: {rule}: action = \"delay\" lets the request pass at once behind a proxy that does not \
+             wait for the seconds in X-RateLimit-Delay, as only the recipe for HAProxy does; \
+             see docs/proxies.md"
+        )?;
+    }
     print_summary(file, &config)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the rules that delay requests, if the configuration is one for questions of proxies.
+fn delaying(config: &Config) -> impl Iterator<Item = &str> {
+    let delays = |rule: &&RuleConfig| matches!(rule.rule.action(), Action::Delay { .. });
+    let rules = config.rules.iter().filter(|_| config.answers_proxies);
+    rules.filter(delays).map(|rule| rule.name.as_str())
 }
 
 /// Prints the number of rules, and how many requests each allows at once.
@@ -109,20 +124,6 @@ fn print_summary(file: &Path, config: &Config) -> io::Result<()> {
     Ok(())
 }
 
-fn explain_one(
-    file: &Path,
-    domain: &str,
-    entries: &[(String, String)],
-) -> Result<ExitCode, Failure> {
-    let config = load(file)?;
-    let Some(tree) = &config.envoy.tree else {
-        return Err(Failure::new(format!("{}: [envoy] names no files", file.display())));
-    };
-    let entries: Vec<_> = entries.iter().map(|(key, value)| (&**key, &**value)).collect();
-    write!(io::stdout(), "{}", explain(tree, config.envoy.algorithm, domain, &entries))?;
-    Ok(ExitCode::SUCCESS)
-}
-
 /// Loads a configuration and the descriptors that it names, or those of envoyproxy/ratelimit's files.
 fn load(file: &Path) -> Result<Config, Failure> {
     let failed = |error: ConfigError| failure::lines(&error.to_string());
@@ -137,9 +138,4 @@ fn load(file: &Path) -> Result<Config, Failure> {
         writeln!(io::stderr(), "warning: {warning}")?;
     }
     Ok(config)
-}
-
-fn entry(text: &str) -> Result<(String, String), String> {
-    let pair = text.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
-    pair.ok_or_else(|| "expected KEY=VALUE".to_owned())
 }

@@ -4,6 +4,7 @@ mod check;
 mod completions;
 mod config;
 mod environment;
+mod explain;
 mod failure;
 mod figure;
 mod log;

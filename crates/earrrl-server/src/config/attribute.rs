@@ -1,6 +1,7 @@
 //! The attributes of requests, as rules name and match them.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -105,6 +106,17 @@ impl Condition {
         let patterns = self.patterns.iter().map(ValuePattern::text);
         let parts = std::iter::once(self.attribute.clone()).chain(patterns);
         parts.map(|part| format!("{}:{part},", part.len())).collect::<String>() + ";"
+    }
+}
+
+/// Writes the condition as it is configured.
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let patterns: Vec<_> = self.patterns.iter().map(ValuePattern::text).collect();
+        match &patterns[..] {
+            [one] => write!(f, "{} = {one:?}", self.attribute),
+            several => write!(f, "{} = {several:?}", self.attribute),
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! The contract of an algorithm, and the frame of every decision: judge first, then store.
+//! The trait that every algorithm implements, and the steps of every decision: first judge the
+//! request, then store it.
 
 use alloc::string::String;
 use core::time::Duration;
@@ -10,27 +11,30 @@ use crate::error::RuleError;
 use crate::grammar::Words;
 use crate::policy::{Mode, Policy, Replenishment};
 
-/// A state that is one time, in ticks since the Unix epoch.
+/// A state that consists of a single instant, in ticks since the Unix epoch.
 ///
-/// How long a tick is depends on the limit: 2^-20 ns for recent-average, about as little for
-/// token-bucket. All of them fit 88 bits for 4000 years. Under one limit the order of clients by
-/// this number is their order by how much they recently sent.
+/// The length of a tick depends on the limit: 2^-20 ns for recent-average, about as short for
+/// token-bucket. Every instant of the next 4000 years fits into 88 bits. Under one limit, the
+/// client with the greater instant has recently sent more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(pub i128);
 
-/// The state of one client under an algorithm. "No state" is `None`, never a stored zero.
+/// The state of one client under an algorithm. A client without a state is `None`, never a stored
+/// zero.
 pub trait ClientState: Sized {
-    /// Returns the state as a word of the bounded [`table`](crate::table), where it is one time.
+    /// Returns the state as a word of the bounded [`table`](crate::table); `None` if the state is
+    /// more than one instant.
     fn word(&self) -> Option<i128> {
         None
     }
 
-    /// Returns the state that such a word stands for; `None` where states are more than one time.
+    /// Returns the state that `word` encodes; `None` if states of this type are more than one
+    /// instant.
     fn from_word(_word: i128) -> Option<Self> {
         None
     }
 
-    /// Bytes on the heap.
+    /// Returns the number of bytes that the state occupies on the heap.
     fn heap_bytes(&self) -> usize {
         0
     }
@@ -48,66 +52,71 @@ impl ClientState for Moment {
     }
 }
 
-/// One algorithm with its parameters: its text, its figures, its steps. Every function is pure; `before` and
-/// `after` are the states before and after the request was stored.
+/// One rate-limiting algorithm with its parameters.
+///
+/// Every function is pure. `before` and `after` are the client's states before and after the
+/// request was stored.
 pub trait Algorithm: Sized {
     /// The state of one client.
     type State: ClientState;
 
-    /// The names that a rule's text may begin with, the usual one first.
+    /// The names that a rule's text may begin with, the usual name first.
     const NAMES: &'static [&'static str];
 
-    /// Rules with every option, small and large, fast and slow: engines are compared on them.
+    /// Example rules that cover every option, and small, large, fast and slow limits. Tests compare
+    /// engines with each other on these rules.
     const EXAMPLES: &'static [&'static str];
 
-    /// True if a request can be held back until it is allowed: the wait is known before the request is stored,
-    /// and storing it makes the next one wait behind it.
+    /// True if a request can be held back until it is allowed. That needs a wait that is known
+    /// before the request is stored, and that later requests wait for in turn.
     const CAN_DELAY: bool = false;
 
-    /// Reads what follows the name in a rule's text.
+    /// Parses what follows the algorithm's name in a rule's text.
     #[doc(hidden)]
     fn read(name: &str, words: &mut Words<'_>) -> Result<Self, RuleError>;
 
-    /// Returns the rule's text, every option spelled out.
+    /// Returns the rule's text with every option spelled out.
     fn write(&self) -> String;
 
-    /// Returns the policy: whether denied attempts count.
+    /// Returns the policy, which decides if denied requests are stored.
     fn policy(&self) -> Policy;
 
-    /// Returns the rate allowed, in cost units per second.
+    /// Returns the allowed rate, in cost units per second.
     fn limit(&self) -> f64;
 
-    /// Returns units, and the seconds in which they are allowed, as headers report them; see
-    /// [`Quota`](crate::Quota).
+    /// Returns the quota in cost units, and the seconds in which that many units are allowed. The
+    /// `RateLimit` headers report both; see [`Quota`](crate::Quota).
     fn allowance(&self) -> (f64, f64);
 
-    /// Returns how used units come back, from which the window of a `RateLimit` header follows.
+    /// Returns how used quota comes back. The window in a `RateLimit` header follows from it.
     fn replenishment(&self) -> Replenishment;
 
-    /// Returns the most bytes that a busy client's state has on the heap.
+    /// Returns the most heap bytes that a busy client's state occupies.
     fn most_heap_bytes(&self) -> usize {
         0
     }
 
-    /// Returns the state under this limit of a client that had `state` under `old`: its history, with the
-    /// present rate or balance kept. None where nothing is left of it.
+    /// Converts a client's `state` under the limit `old` to a state under this limit. Keeps the
+    /// client's present rate or balance; returns `None` if nothing of it is left.
     fn convert(&self, old: &Self, state: Self::State, now: Nanos) -> Option<Self::State>;
 
-    /// Returns true if states under `old` mean the same under this limit, so that none needs conversion.
+    /// Returns true if states under `old` mean the same under this limit and need no conversion.
     fn keeps_states_of(&self, _old: &Self) -> bool {
         false
     }
 
-    /// Drops what `now` has put out of reach, so that the other functions see only what counts.
+    /// Drops the parts of the state that no longer count at `now`. The other functions expect a
+    /// state that was advanced to `now`.
     fn advance(&self, state: Option<Self::State>, now: Nanos) -> Option<Self::State>;
 
     /// Returns true if the request is allowed.
     fn allows(&self, before: Option<&Self::State>, now: Nanos, cost: Cost) -> bool;
 
-    /// Returns the state with the request stored in it. The cost is above zero.
+    /// Returns the state with the request stored in it. The cost must be above zero.
     fn charge(&self, before: Option<Self::State>, now: Nanos, cost: Cost) -> Self::State;
 
-    /// Returns the state with a request of `charged_at` taken out of it again; never below empty.
+    /// Returns the state without a request that was stored at `charged_at`; `None` if the state
+    /// becomes empty.
     fn refund(
         &self,
         state: Self::State,
@@ -116,33 +125,37 @@ pub trait Algorithm: Sized {
         cost: Cost,
     ) -> Option<Self::State>;
 
-    /// Returns the estimate that is compared with the limit, where the algorithm measures one.
+    /// Returns the estimated rate that is compared with the limit; `None` if the algorithm
+    /// estimates none.
     fn estimate(&self, _before: Option<&Self::State>, _now: Nanos, _cost: Cost) -> Option<f64> {
         None
     }
 
-    /// Returns the cost counted after the decision, per second, where the algorithm counts one.
+    /// Returns the cost counted after the decision, in units per second; `None` if the algorithm
+    /// counts none.
     fn counted(&self, _after: Option<&Self::State>, _now: Nanos) -> Option<f64> {
         None
     }
 
-    /// Returns the number of requests of cost 1 that would be allowed now, one after the other.
+    /// Returns the number of requests of cost 1 that would be allowed now in sequence.
     fn remaining(&self, after: Option<&Self::State>, now: Nanos) -> u64;
 
-    /// Returns the least wait from which on `cost` is allowed, if nothing else is sent.
+    /// Returns the shortest wait after which a request of `cost` is allowed if the client sends
+    /// nothing else.
     fn retry_after(&self, after: Option<&Self::State>, now: Nanos, cost: Cost) -> Wait;
 
-    /// Returns the wait until the client is as good as new.
+    /// Returns the wait until the client's past requests no longer affect decisions.
     fn reset_after(&self, after: Option<&Self::State>, now: Nanos) -> Duration;
 
-    /// Returns the latest state of a client that is as good as new at `now`. Only limits whose state is one
-    /// time override it.
+    /// Returns the latest state that no longer affects decisions at `now`, so that it can be
+    /// dropped. Only algorithms whose state is a single instant override this default.
     fn idle(&self, _now: Nanos) -> Moment {
         Moment(i128::MIN)
     }
 }
 
-/// Judges, then stores: the frame of every decision. `seen` is shown the state in between.
+/// Judges a request, then stores it if `mode` and the policy require that. Calls `seen` with the
+/// state before the request was stored.
 #[inline]
 pub(crate) fn judge<A: Algorithm>(
     algorithm: &A,
@@ -167,7 +180,7 @@ pub(crate) fn judge<A: Algorithm>(
 
 /// The result of [`judge`].
 pub(crate) struct Judged<S> {
-    /// The state afterwards.
+    /// The state after the decision.
     pub(crate) after: Option<S>,
     pub(crate) allowed: bool,
     /// True if the request was stored in the state.
@@ -175,7 +188,7 @@ pub(crate) struct Judged<S> {
     pub(crate) stores: bool,
 }
 
-/// Judges and stores as [`judge`] does, and computes the figures.
+/// Judges and stores a request as [`judge`] does, and computes the decision's figures.
 pub(super) fn decide<A: Algorithm>(
     algorithm: &A,
     state: Option<A::State>,

@@ -1,11 +1,12 @@
-//! Exponential rate limiting: a moving average that counts rare requests in full.
+//! Exponential rate limiting: a moving average in which a rare request counts with its full cost.
 //!
-//! With `i` the time since the last request in periods, `r = (1-e^-i)·c/i + e^-i·R`, at least `c`;
-//! denied iff `r > L`. The first term is what `c` spread over the interval amounts to, so that fast
-//! requests count one by one, and steady ones by their rate.
+//! With `i`, the time since the last request in periods, a request of cost `c` moves the average
+//! `R` to `r = (1-e^-i)·c/i + e^-i·R`, at least `c`. It is denied if `r` is above the limit `L`.
+//! The first term is the rate of `c` spread over the interval, so that fast requests count one by
+//! one, and steady requests by their rate.
 //!
-//! The source's wait, `p·ln(r/L)`, ignores what the retry itself adds: a client that obeys it is
-//! denied again. Here the wait solves for the moment at which the retry is really allowed.
+//! The wait in the source, `p·ln(r/L)`, ignores the cost of the retry: a client that retries then
+//! is denied again. This module solves for the instant at which the retry is allowed.
 //!
 //! Source: Tony Finch, "Exponential Rate Limiting" (2024), and Exim's `ratelimit` ACL.
 
@@ -23,14 +24,17 @@ use crate::error::RuleError;
 use crate::grammar::Words;
 use crate::parameter;
 
-/// The shortest interval, in periods: what keeps `c/i` finite.
+/// The shortest interval between requests, in periods. It keeps `c/i` finite.
 const SHORTEST: f64 = 1e-10;
-/// A limit meant as whole is whole.
+/// The relative tolerance of the comparison with the limit, so that rounding does not deny the last
+/// request of a whole limit.
 const TOLERANCE: f64 = 1e-12;
-/// As good as new: the next request of cost 1 measures at most a hundredth more than its cost.
+/// The average, in requests, at which a client counts as reset: a request of cost 1 then measures
+/// at most 1.01.
 const RESET: f64 = 1.01;
 
-/// At most `limit` per `period`, as an exponentially weighted average. Leaky.
+/// A limit of `limit` cost units per `period`, measured as an exponentially weighted average. Leaky
+/// by default.
 ///
 /// ```
 /// use earrrl::{Cost, Exponential, Limit, Nanos, Mode};
@@ -45,26 +49,26 @@ pub struct Exponential {
     limit: Cost,
     period: u64,
     policy: Policy,
-    /// `L(1 + 1e-12)`.
+    /// The greatest average that is allowed: `limit · (1 + TOLERANCE)`.
     most: f64,
 }
 
-/// The last request that was stored, and the rate then, in cost per period.
+/// The time of a client's last stored request, and its average rate then.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
     /// The time of the last request that was stored.
     pub at: Nanos,
-    /// The average then, cost units a period.
+    /// The average rate at that time, in cost units per period.
     pub rate: f64,
 }
 
 impl ClientState for Measured {}
 
 impl Exponential {
-    /// `limit` (at most 10^9) in every `period` of 1 ms to ten years.
+    /// Returns a limit of `limit` units (at most 10^9) in every `period` (1 ms to ten years).
     ///
     /// # Errors
-    /// What is out of these bounds, or a limit of 0.
+    /// Returns an error if the limit is 0, or the limit or the period is out of these bounds.
     pub fn new(limit: Cost, period: Duration) -> Result<Self, RuleError> {
         let limit = parameter::quota("limit", limit)?;
         if limit > Cost::from_units(1_000_000_000) {
@@ -74,12 +78,12 @@ impl Exponential {
         Ok(Self { limit, period, policy: Policy::Leaky, most: limit.as_f64() * (1.0 + TOLERANCE) })
     }
 
-    /// Denied attempts count, or do not (the default).
+    /// Sets the policy for denied requests; [`Policy::Leaky`] by default.
     pub fn with_policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
     }
 
-    /// Returns the most cost a period.
+    /// Returns the cost that is allowed per period.
     pub fn quota(&self) -> Cost {
         self.limit
     }
@@ -99,7 +103,7 @@ impl Exponential {
         self.period as f64 / 1e9
     }
 
-    /// Time since the state was stored, in periods.
+    /// Returns the time since the state was stored, in periods.
     fn periods_since(&self, state: &Measured, now: Nanos) -> f64 {
         now.get().saturating_sub(state.at.get()) as f64 / self.period as f64
     }
@@ -111,7 +115,7 @@ impl Exponential {
         })
     }
 
-    /// Nanoseconds from `now` to the instant at which `x` periods have gone since `state`.
+    /// Returns the nanoseconds from `now` to the instant that is `x` periods after `state`.
     fn nanos_until(&self, x: f64, state: &Measured, now: Nanos) -> i128 {
         let since = now.get().saturating_sub(state.at.get());
         let until = x * self.period as f64;
@@ -120,17 +124,20 @@ impl Exponential {
     }
 }
 
-/// `(1-e^-x)·c/x + e^-x·R`: a request of cost `c`, `x` periods after the average was `R`.
+/// Returns `(1-e^-x)·c/x + e^-x·R`: the average after a request of cost `c`, `x` periods after the
+/// average was `R`.
 fn average(x: f64, cost: f64, rate: f64) -> f64 {
     let x = x.max(SHORTEST);
     let gone = -exp_m1(-x);
-    // Of small x the double next to e^-x knows less than 1 - e^-x does, and always errs alike.
+    // For small x, computing 1 - e^-x from a rounded e^-x loses digits, and always in the same
+    // direction; `exp_m1` does not.
     let kept = if x < 0.5 { rate - gone * rate } else { exp(-x) * rate };
     gone * cost / x + kept
 }
 
-/// Returns the least x with `average(x, cost, rate) ≤ most`, for cost ≤ most. The average falls and is convex:
-/// Newton's steps from the left come ever closer, and never pass.
+/// Returns the least x with `average(x, cost, rate) ≤ most`, for cost ≤ most. The average falls
+/// with x and is convex, so Newton's method from the left approaches the solution and never passes
+/// it.
 fn least_wait(cost: f64, rate: f64, most: f64) -> f64 {
     let mut x = ln(rate / most).max(0.0);
     for _ in 0..100 {
@@ -185,7 +192,7 @@ impl Algorithm for Exponential {
         Replenishment::Steady
     }
 
-    /// Returns the present rate stays.
+    /// Keeps the present rate.
     fn convert(&self, old: &Self, state: Measured, now: Nanos) -> Option<Measured> {
         let decayed = state.rate * exp(-old.periods_since(&state, now));
         Some(Measured { at: now, rate: decayed * (self.period as f64 / old.period as f64) })
@@ -212,7 +219,8 @@ impl Algorithm for Exponential {
         Measured { at: before.map_or(now, |state| state.at.max(now)), rate }
     }
 
-    /// Approximate: what the request added by now is not known any more. Never below zero.
+    /// Returns an approximation, since the state does not tell how much of the average the request
+    /// still makes up.
     fn refund(&self, s: Measured, _now: Nanos, charged_at: Nanos, cost: Cost) -> Option<Measured> {
         let decay = s.at.get().saturating_sub(charged_at.get()) as f64 / self.period as f64;
         let rate = s.rate - cost.as_f64() * exp(-decay);
@@ -223,7 +231,8 @@ impl Algorithm for Exponential {
         Some(self.measure(before, now, cost.as_f64()) / self.period_secs())
     }
 
-    /// At one instant each request finds `r' = c·(1-ε/2) + r·(1-ε)`: solved for how many fit.
+    /// Solves the recurrence `r' = c·(1-ε/2) + r·(1-ε)`, which requests at one instant follow, for
+    /// the number of requests that fit.
     fn remaining(&self, after: Option<&Measured>, now: Nanos) -> u64 {
         let first = self.measure(after, now, 1.0);
         if first > self.most {
@@ -255,7 +264,8 @@ impl Algorithm for Exponential {
 }
 
 impl Exponential {
-    /// Returns the least wait at which the measure itself allows: the solution, but for the last digits.
+    /// Returns the least wait at which `average` is within the limit, searched around `wait`, which
+    /// may be off in its last digits.
     fn settle(&self, state: &Measured, now: Nanos, cost: f64, wait: i128) -> i128 {
         let since = i128::from(now.get().saturating_sub(state.at.get()));
         let allows = |wait: i128| {

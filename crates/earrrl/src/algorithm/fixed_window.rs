@@ -1,7 +1,7 @@
-//! Fixed window: a count that starts again at every multiple of the window since the Unix epoch.
+//! Fixed window: a count that restarts at every multiple of the window since the Unix epoch.
 //!
-//! Known flaw, kept and shown: up to twice the quota in one window's time, half on each side of
-//! a boundary.
+//! A known weakness of this algorithm: a client can send up to twice the quota within one window's
+//! time, half on each side of a boundary.
 //!
 //! Source: "Rate limiting" notes after Figma's "An alternative approach to rate limiting".
 
@@ -16,7 +16,7 @@ use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::grammar::Words;
 
-/// At most `quota` in each window. Leaky.
+/// A limit of `quota` cost units in each window. Leaky by default.
 ///
 /// ```
 /// use earrrl::{Cost, FixedWindow, Limit, Nanos, Mode};
@@ -33,22 +33,22 @@ pub struct FixedWindow {
 
 windowed!(FixedWindow);
 
-/// The window that was counted in, and its count.
+/// The cost that a client spent in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// Windows since the Unix epoch.
+    /// The window's index, in windows since the Unix epoch.
     pub window: u64,
-    /// Billionths of a unit.
+    /// The cost spent in that window, in billionths of a unit.
     pub count: u128,
 }
 
 impl ClientState for Count {}
 
 impl FixedWindow {
-    /// `quota` in every `window` of 1 ms to ten years.
+    /// Returns a limit of `quota` in every `window` of 1 ms to ten years.
     ///
     /// # Errors
-    /// When the quota is 0 or the window out of range.
+    /// Returns an error if the quota is 0 or the window is out of these bounds.
     pub fn new(quota: Cost, window: Duration) -> Result<Self, RuleError> {
         Ok(Self { terms: Windowed::new(quota, window)? })
     }
@@ -80,7 +80,7 @@ impl Algorithm for FixedWindow {
         Replenishment::AtWindowEnd
     }
 
-    /// Keeps the count, in the present window.
+    /// Moves the count to the present window of this limit.
     fn convert(&self, old: &Self, state: Count, now: Nanos) -> Option<Count> {
         let state = old.advance(Some(state), now)?;
         Some(Count { window: self.terms.index(now), ..state })

@@ -1,4 +1,5 @@
-//! Any limit, any state: what can be asked of every algorithm.
+//! The operations of every algorithm on [`Limit`] and [`State`], whichever algorithm they belong
+//! to.
 
 use alloc::format;
 use alloc::string::String;
@@ -17,7 +18,8 @@ use crate::grammar::{self, Word, Words};
 use crate::policy::{Mode, Policy, Replenishment};
 
 impl Limit {
-    /// Judges a request and stores it as `mode` requires: the whole of a rate limiter, as a function.
+    /// Judges a request and stores it as `mode` requires. This pure function is the core of the
+    /// rate limiter.
     ///
     /// ```
     /// use earrrl::{Cost, Limit, Mode, Nanos, Rule};
@@ -38,8 +40,8 @@ impl Limit {
         (state, Decision::single(allowed, now, figures))
     }
 
-    /// Judges and stores as [`Limit::decide`] does, and returns the state, the verdict, and the figures
-    /// whatever the verdict.
+    /// Judges and stores a request as [`Limit::decide`] does. Returns the new state, true if the
+    /// request is allowed, and the figures even of a denied request.
     pub fn step(
         &self,
         state: Option<State>,
@@ -50,14 +52,14 @@ impl Limit {
         each!(self, limit => step(limit, state, now, cost, mode))
     }
 
-    /// Judges and stores as [`Limit::decide`] does on a state in its place, and returns the verdict only:
-    /// several times as fast.
+    /// Judges and stores a request as [`Limit::decide`] does, but updates the state in place and
+    /// returns only if the request is allowed. This is several times as fast.
     #[inline]
     pub fn admit(&self, state: &mut Option<State>, now: Nanos, cost: Cost, mode: Mode) -> bool {
         each!(self, limit => admit(limit, state, now, cost, mode))
     }
 
-    /// Returns true if a request is allowed, without storing it, and the state without what no longer counts.
+    /// Returns the state advanced to `now`, and true if the request is allowed. Stores nothing.
     #[cfg(feature = "std")]
     #[inline]
     pub(crate) fn allows(
@@ -69,16 +71,18 @@ impl Limit {
         each!(self, limit => allows(limit, state, now, cost))
     }
 
-    /// Returns true if a client may send one more request, and its rate in units per second. Drops from the
-    /// state what no longer counts.
+    /// Returns true if the client may send one more request of cost 1, and the client's rate in
+    /// units per second. Drops the parts of the state that no longer count.
     #[cfg(feature = "std")]
     pub(crate) fn standing(&self, state: &mut Option<State>, now: Nanos) -> (bool, f64) {
         each!(self, limit => standing(limit, state, now))
     }
 
-    /// Takes a request that was stored at `charged_at` out of the state again; never below empty.
-    /// Exact, but for exponential, which can only approximate it, and for a log that has forgotten
-    /// what the request outweighed.
+    /// Removes a request that was stored at `charged_at` from the state; the result is never below
+    /// empty.
+    ///
+    /// The result is exact except for exponential, which can only approximate it, and for a sliding
+    /// log that has already dropped older entries because of this request.
     pub fn refund(
         &self,
         state: Option<State>,
@@ -89,30 +93,30 @@ impl Limit {
         each!(self, limit => refund(limit, state?, now, charged_at, cost))
     }
 
-    /// Returns the policy: whether denied attempts count.
+    /// Returns the policy, which decides if denied requests are stored.
     #[inline]
     pub fn policy(&self) -> Policy {
         each!(self, limit => limit.policy())
     }
 
-    /// Returns the rate allowed, in cost units per second.
+    /// Returns the allowed rate, in cost units per second.
     pub fn per_second(&self) -> f64 {
         each!(self, limit => limit.limit())
     }
 
-    /// Units, and the seconds in which they are allowed.
+    /// Returns the quota in cost units, and the seconds in which that many units are allowed.
     pub(crate) fn allowance(&self) -> (f64, f64) {
         each!(self, limit => limit.allowance())
     }
 
-    /// Returns how used units come back.
+    /// Returns how used quota comes back.
     pub fn replenishment(&self) -> Replenishment {
         each!(self, limit => limit.replenishment())
     }
 
-    /// Returns the most by which the instant of a stored request may lag behind the present one: a 128th of the
-    /// time in which the rule forgets (the time that refills a bucket, or the averaging period), and zero where
-    /// the state is more than one time.
+    /// Returns how far the instant of a stored request may lag behind the present time: a 128th of
+    /// the time in which the limit forgets a request (the time that refills a bucket, or the
+    /// averaging period), and zero if the state is more than one instant.
     #[cfg(feature = "std")]
     pub fn lag(&self) -> Duration {
         if !self.is_one_time() {
@@ -122,8 +126,8 @@ impl Limit {
         Duration::try_from_secs_f64(forgets_in / 128.0).unwrap_or(Duration::MAX)
     }
 
-    /// Returns the time of the last stored request, if a refund must name it to find the request. A refund
-    /// without a time takes that request back; where this is `None`, the present time does as well.
+    /// Returns the time of the client's last stored request if a refund must name this time to find
+    /// the request; `None` if a refund finds it under the present time too.
     pub fn last_charge(&self, state: Option<&State>) -> Option<Nanos> {
         match state? {
             State::SlidingLog(tally) => tally.newest().map(Nanos::new),
@@ -136,29 +140,30 @@ impl Limit {
         each!(self, limit => can_delay(limit))
     }
 
-    /// Returns true if a client's state is one time, and so fits the bounded table.
+    /// Returns true if a client's state is a single instant, and so fits the bounded table.
     #[inline]
     pub fn is_one_time(&self) -> bool {
         each!(self, limit => state_of(limit, 0)).is_some()
     }
 
-    /// Returns the most bytes that a busy client's state takes, with what it has on the heap.
+    /// Returns the most bytes that a busy client's state occupies, including the heap.
     pub fn state_bytes(&self) -> usize {
         size_of::<State>() + each!(self, limit => limit.most_heap_bytes())
     }
 
-    /// Returns the rule's text, every option spelled out.
+    /// Returns the rule's text with every option spelled out.
     pub(crate) fn text(&self) -> String {
         each!(self, limit => limit.write())
     }
 
-    /// Returns the state that a word of the table stands for.
+    /// Returns the state that a word of the bounded table encodes.
     #[cfg(feature = "std")]
     pub(crate) fn state_of(&self, word: i128) -> Option<State> {
         each!(self, limit => state_of(limit, word))
     }
 
-    /// Returns the word up to which a client is as good as new.
+    /// Returns the greatest word of a client whose past requests no longer affect decisions at
+    /// `now`.
     #[cfg(feature = "std")]
     pub(crate) fn idle(&self, now: Nanos) -> i128 {
         each!(self, limit => limit.idle(now)).0
@@ -230,7 +235,7 @@ fn state_of<A: Stored<State>>(_limit: &A, word: i128) -> Option<State> {
     A::State::from_word(word).map(A::wrap)
 }
 
-/// Reads a rule. The whole line is one limit; nothing may be left over.
+/// Parses a rule's text, which is one limit. Anything after the limit is an error.
 pub(crate) fn parse(text: &str) -> Result<Limit, RuleError> {
     if text.len() > grammar::LONGEST {
         let problem =
@@ -244,7 +249,8 @@ pub(crate) fn parse(text: &str) -> Result<Limit, RuleError> {
     Ok(limit)
 }
 
-/// `recent-average, …, sliding-window or sliding-counter`.
+/// Returns the names of all algorithms for an error message: `recent-average, …, sliding-window or
+/// sliding-counter`.
 fn names() -> String {
     let names: Vec<&str> = Limit::NAMES.iter().copied().flatten().copied().collect();
     match names.split_last() {

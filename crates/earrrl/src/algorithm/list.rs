@@ -1,17 +1,17 @@
-//! The macro that makes [`Limit`](super::Limit), [`State`](super::State) and the only dispatch over algorithms
-//! from one list.
+//! The macro that generates [`Limit`](super::Limit), [`State`](super::State) and the dispatch over
+//! all algorithms from one list.
 
-/// From `Type module` for each algorithm.
+/// Generates the types from a list of `Type module`, one entry for each algorithm.
 macro_rules! algorithms {
     ($($(#[$doc:meta])* $Algorithm:ident $module:ident),* $(,)?) => {
         $(pub use $module::$Algorithm;)*
 
-        /// The types of the list, for the crate's root.
+        /// The algorithms' types, for re-export from the crate's root.
         pub(crate) mod types {
             pub use super::{$($Algorithm),*};
         }
 
-        /// One of the algorithms with its parameters.
+        /// A limit: one of the algorithms with its parameters.
         #[derive(Clone, Copy, Debug, PartialEq)]
         #[non_exhaustive]
         pub enum Limit {
@@ -46,7 +46,8 @@ macro_rules! algorithms {
             }
         )*
 
-        /// `$do` with `$limit` bound to the parameters of a limit, whatever its algorithm.
+        /// Evaluates `$do` with `$limit` bound to the limit's parameters, for whichever algorithm
+        /// it is.
         macro_rules! each {
             ($this:expr, $limit:ident => $do:expr) => {
                 match $this {
@@ -57,16 +58,17 @@ macro_rules! algorithms {
         pub(crate) use each;
 
         impl Limit {
-            /// The usual names of all algorithms.
+            /// The names of every algorithm; see [`Algorithm::NAMES`].
             pub(crate) const NAMES: &'static [&'static [&'static str]] =
                 &[$($Algorithm::NAMES),*];
 
-            /// Rules of every algorithm; see [`Algorithm::EXAMPLES`].
+            /// The example rules of every algorithm; see [`Algorithm::EXAMPLES`].
             #[cfg(feature = "testing")]
             pub(crate) const EXAMPLES: &'static [&'static [&'static str]] =
                 &[$($Algorithm::EXAMPLES),*];
 
-            /// Reads what follows a name; `None` where no algorithm has it.
+            /// Parses the parameters of the algorithm called `name`; returns `None` if no algorithm
+            /// has that name.
             pub(crate) fn read(
                 name: &str,
                 words: &mut Words<'_>,
@@ -79,9 +81,9 @@ macro_rules! algorithms {
                 None
             }
 
-            /// Returns the state under this limit of a client that had `state` under `old`: its history, with
-            /// the present rate or balance kept where half-life, period, refill or capacity change. None where
-            /// the algorithm is another.
+            /// Converts a client's `state` under the limit `old` to a state under this limit. Keeps
+            /// the present rate or balance if the half-life, period, refill or capacity changes.
+            /// Returns `None` if the algorithms differ.
             pub fn convert(&self, old: &Self, state: State, now: Nanos) -> Option<State> {
                 match (self, old, state) {
                     $(
@@ -96,7 +98,8 @@ macro_rules! algorithms {
                 }
             }
 
-            /// Returns true if no state needs conversion; see [`Algorithm::keeps_states_of`].
+            /// Returns true if states under `old` need no conversion; see
+            /// [`Algorithm::keeps_states_of`].
             #[cfg(feature = "std")]
             pub(crate) fn keeps_states_of(&self, old: &Self) -> bool {
                 match (self, old) {
@@ -105,13 +108,13 @@ macro_rules! algorithms {
                 }
             }
 
-            /// Returns true if both have the same algorithm, with whatever parameters.
+            /// Returns true if both limits use the same algorithm, with any parameters.
             #[cfg(feature = "std")]
             pub(crate) fn is_of_the_algorithm_of(&self, other: &Self) -> bool {
                 core::mem::discriminant(self) == core::mem::discriminant(other)
             }
 
-            /// Shows the visitor this limit's parameters.
+            /// Calls the visitor's method for this limit's algorithm with its parameters.
             #[doc(hidden)]
             pub fn visit<'a, V: Visitor<'a>>(&'a self, visitor: V) -> V::Out {
                 match self {
@@ -121,7 +124,8 @@ macro_rules! algorithms {
         }
 
         impl State {
-            /// Returns the state as a word of the table, where it is one time.
+            /// Returns the state as a word of the bounded table; `None` if the state is more than
+            /// one instant.
             #[cfg(feature = "std")]
             pub(crate) fn word(&self) -> Option<i128> {
                 match self {
@@ -129,7 +133,7 @@ macro_rules! algorithms {
                 }
             }
 
-            /// Bytes that the state takes, with what it has on the heap.
+            /// Returns the bytes that the state occupies, including the heap.
             pub fn bytes(&self) -> usize {
                 size_of::<Self>() + match self {
                     $(Self::$Algorithm(state) => state.heap_bytes(),)*
@@ -137,7 +141,8 @@ macro_rules! algorithms {
             }
         }
 
-        /// An operation of a sister crate on each algorithm. An algorithm that it forgets is a compile error.
+        /// An operation that another EARRRL crate defines for each algorithm. The compiler rejects
+        /// an implementation that lacks an algorithm.
         #[doc(hidden)]
         pub trait Visitor<'a> {
             /// The result of the operation.
@@ -154,9 +159,9 @@ pub(super) use algorithms;
 
 use super::contract::Algorithm;
 
-/// An algorithm whose state has its place in `S`, the states of all algorithms.
+/// An algorithm whose states can be stored in `S`, the enum of all algorithms' states.
 pub(super) trait Stored<S>: Algorithm {
-    /// Returns the state as any state.
+    /// Wraps this algorithm's state in the enum.
     fn wrap(state: Self::State) -> S;
 
     /// Returns the state of this algorithm; `None` for a state of another one.

@@ -1,8 +1,9 @@
-//! The algorithms: pure functions of (limit, state, now, cost), one file each.
+//! The algorithms, one file each: pure functions of (limit, state, now, cost).
 //!
-//! A file holds the parameters of a limit (validated when built), the state of one client, and an
-//! [`Algorithm`]: what is allowed, what a request adds, what can be said afterwards. What is common
-//! to all of them, judging first and then storing, is written once, in [`Limit::decide`].
+//! Each file holds a limit's parameters (validated when built), the state of one client, and an
+//! implementation of [`Algorithm`]: which requests are allowed, how a request changes the state,
+//! and the figures after a decision. [`Limit::decide`] holds the common part: judge the request,
+//! then store it.
 //!
 //! Time must not go back between calls on one state; see [`crate::Clock`].
 
@@ -24,17 +25,17 @@ pub mod token_bucket;
 mod windowed;
 
 list::algorithms! {
-    /// Estimated average recent request rate.
+    /// The estimated average recent request rate.
     RecentAverage recent_average,
     /// Exponential rate limiting.
     Exponential exponential,
-    /// Token bucket, credit pool, gcra.
+    /// Token bucket, also known as credit pool or gcra.
     TokenBucket token_bucket,
     /// Fixed window.
     FixedWindow fixed_window,
     /// Sliding window log.
     SlidingLog sliding_log,
-    /// Hybrid sliding window.
+    /// Hybrid sliding window, which counts in sub-windows.
     SlidingWindow sliding_window,
     /// Two-window sliding counter.
     SlidingCounter sliding_counter,

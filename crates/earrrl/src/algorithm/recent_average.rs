@@ -1,13 +1,15 @@
 //! Recent average: the estimated average recent request rate (EARRRL).
 //!
-//! A client's rate is its past requests, each weighted by how long ago it was:
+//! A client's rate is the sum of its past requests, each weighted by its age:
 //! `r = λ·Σ cᵢ·e^(-λ(now-tᵢ))`, with `λ = ln 2 / half-life`. Because an exponential decays all of
-//! the past alike, one decayed count `N` at one time `T` carries everything; and because `N` decays
-//! exponentially too, one time does: the `V = T + ln(N)/λ` at which it will have decayed to 1.
+//! the past by the same factor, one decayed count `N` at one time `T` is enough. Because `N` decays
+//! exponentially too, a single instant is enough: `V = T + ln(N)/λ`, at which the count will have
+//! decayed to 1.
 //!
-//! * deny iff `N > B`, with `B = L/λ`: one comparison, `V > now + ln(B)/λ`;
-//! * a request is the state `now + ln(c)/λ`, and storing it merges two states,
-//!   `V = max + ln(1 + e^(-λ|V₁-V₂|))/λ`, which needs no clock. So do counts of several nodes.
+//! * A request is denied if `N > B`, with `B = L/λ`. This is one comparison, `V > now + ln(B)/λ`.
+//! * A request of cost `c` is the state `now + ln(c)/λ`. Storing it merges two states,
+//!   `V = max + ln(1 + e^(-λ|V₁-V₂|))/λ`, which needs no clock. Counts of several nodes are merged
+//!   in the same way.
 //!
 //! Source: "EARRRL – the Estimated Average Recent Request Rate Limiter" and its companion
 //! "Teaching abusive users a lesson with recent average rate limiters" (CEWMA).
@@ -26,14 +28,15 @@ use crate::error::RuleError;
 use crate::grammar::Words;
 use crate::parameter::{self, Rate};
 
-/// Ticks of a nanosecond. Whole nanoseconds would be too coarse: a request moves the state by
-/// about `c/r` seconds, and what is rounded away adds up over `r/λ` requests.
+/// Ticks per nanosecond. Whole nanoseconds would be too coarse: a request moves the state by about
+/// `c/r` seconds, and its rounding error adds up over `r/λ` requests.
 const TICKS_PER_NANO: i128 = 1 << 20;
 const TICKS_PER_SEC: f64 = 1e9 * TICKS_PER_NANO as f64;
-/// A limit meant as whole is whole: floating comparisons carry this much, relative.
+/// The relative tolerance of comparisons with the limit, so that rounding does not deny the last
+/// request of a whole limit.
 const TOLERANCE: f64 = 1e-9;
 
-/// At most `rate`, averaged over the recent past.
+/// A limit of `rate`, averaged over the recent past. Strict by default.
 ///
 /// ```
 /// use earrrl::{RecentAverage, Rate, Limit, Mode, Cost, Nanos};
@@ -50,34 +53,37 @@ pub struct RecentAverage {
     rate: Rate,
     averaging: Averaging,
     policy: Policy,
-    /// `λ`, and the e-folding time `1/λ`, in ticks and in seconds.
+    /// `λ` per tick. The two periods below are the e-folding time `1/λ`, in ticks and in seconds.
     lambda: f64,
-    /// `λ` in cells of the table of increments.
+    /// `λ` per tick, in cells of the table of increments (see `arithmetic/softplus.rs`).
     cells: f64,
     period_ticks: f64,
     period_secs: f64,
-    /// `B(1 + 1e-9)`, the greatest count that is allowed.
+    /// The greatest count that is allowed: `B · (1 + TOLERANCE)`.
     most: f64,
-    /// `θ = ln(most)/λ`, in ticks.
+    /// The threshold `ln(most)/λ`, in ticks: a state farther ahead of the present is over the
+    /// limit.
     threshold: i128,
-    /// From where the count has decayed to 1 to where the rate is a hundredth of the limit.
+    /// The ticks from the instant at which the count has decayed to 1 to the instant at which the
+    /// rate is a hundredth of the limit.
     reset: i128,
 }
 
-/// The averaging time as it was given; `period = half-life / ln 2`.
+/// The averaging time in the form in which it was given; `period = half-life / ln 2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Averaging {
-    /// The time in which the past comes to count half.
+    /// The time after which a request counts half.
     HalfLife(Duration),
-    /// The e-folding time.
+    /// The e-folding time: a request then counts 1/e of its cost.
     Period(Duration),
 }
 
 impl RecentAverage {
-    /// With the time in which the past counts half: 1 ms to 10 years. Strict.
+    /// Returns a limit of `rate` with a half-life of 1 ms to ten years, the time after which a
+    /// request counts half. Strict by default.
     ///
     /// # Errors
-    /// A half-life out of these bounds.
+    /// Returns an error if the half-life is out of these bounds.
     pub fn with_half_life(rate: Rate, half_life: Duration) -> Result<Self, RuleError> {
         Self::new(
             rate,
@@ -85,10 +91,11 @@ impl RecentAverage {
         )
     }
 
-    /// With the averaging period, `half-life / ln 2`: 1 ms to 10 years. Strict.
+    /// Returns a limit of `rate` with an averaging period (`half-life / ln 2`) of 1 ms to ten
+    /// years. Strict by default.
     ///
     /// # Errors
-    /// A period out of these bounds.
+    /// Returns an error if the period is out of these bounds.
     pub fn with_period(rate: Rate, period: Duration) -> Result<Self, RuleError> {
         Self::new(rate, Averaging::Period(Duration::from_nanos(parameter::span("period", period)?)))
     }
@@ -115,32 +122,33 @@ impl RecentAverage {
         })
     }
 
-    /// Denied attempts count (the default) or do not.
+    /// Sets the policy for denied requests; [`Policy::Strict`] by default.
     pub fn with_policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
     }
 
-    /// Returns the rate allowed.
+    /// Returns the allowed rate.
     pub fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// Returns the averaging time, as it was given.
+    /// Returns the averaging time in the form in which it was given.
     pub fn averaging(&self) -> Averaging {
         self.averaging
     }
 
-    /// Returns the e-folding time `1/λ` in seconds: half-life / ln 2.
+    /// Returns the e-folding time `1/λ` in seconds, which is the half-life divided by ln 2.
     pub fn period_secs(&self) -> f64 {
         self.period_secs
     }
 
-    /// Returns the number of requests of cost 1 that pass at once from idle, less one: `B = L/λ`.
+    /// Returns one less than the number of requests of cost 1 that an idle client can send at once:
+    /// `B = L/λ`.
     pub fn burst(&self) -> f64 {
         self.rate.per_second_f64() * self.period_secs
     }
 
-    /// One state that holds what two hold: counts of several nodes add up exactly.
+    /// Merges two states of one client into one. Counts of several nodes add up exactly.
     #[inline]
     pub fn merge(&self, a: Moment, b: Moment) -> Moment {
         let apart = ticks_as_f64(a.0 - b.0).abs() * self.cells;
@@ -154,13 +162,15 @@ impl RecentAverage {
         if cost == Cost::ONE { Moment(now) } else { self.alone_at(now, cost) }
     }
 
-    /// Apart, since a compiler works out a logarithm of every request before it knows which one needs it.
+    /// Kept out of line, since a compiler otherwise computes the logarithm for every request before
+    /// the cost is known.
     #[inline(never)]
     fn alone_at(&self, now: i128, cost: Cost) -> Moment {
         Moment(now + (ln(cost.as_f64()) * self.period_ticks) as i128)
     }
 
-    /// Returns the state in which a client's count is `count` at `now`: none at or below 0, 1e30 at most.
+    /// Returns the state of a client whose count is `count` at `now`. The count is capped at 1e30;
+    /// a count of 0 or less has no state.
     pub fn state_with_count(&self, count: f64, now: Nanos) -> Option<Moment> {
         let age = || (ln(count.min(1e30)) * self.period_ticks) as i128;
         (count > 0.0).then(|| Moment(ticks(now) + age()))
@@ -182,8 +192,8 @@ fn ticks(now: Nanos) -> i128 {
     i128::from(now.get()) * TICKS_PER_NANO
 }
 
-/// To the nearest tick. One request moves a state by at most ln 2 periods, but for costs of many
-/// units: those go the long way.
+/// Rounds to the nearest tick. Most increments are at most ln 2 periods and fit 64 bits; requests
+/// with a very large cost take the slower 128-bit conversion.
 #[inline]
 fn round_to_ticks(increment: f64) -> i128 {
     if increment < 9e18 { (increment + 0.5) as i64 as i128 } else { increment as i128 }
@@ -247,13 +257,14 @@ impl Algorithm for RecentAverage {
         Replenishment::Steady
     }
 
-    /// Keeps the present rate; `None` if nothing is left of it.
+    /// Keeps the present rate; returns `None` if it has decayed to nothing.
     fn convert(&self, old: &Self, v: Moment, now: Nanos) -> Option<Moment> {
         let rate = old.count(Some(&v), now) / old.period_secs;
         self.state_with_count(rate * self.period_secs, now)
     }
 
-    /// Returns true if the periods agree: a state is a time of decay, whatever the rate.
+    /// Returns true if the averaging periods agree. The allowed rate does not matter, since a state
+    /// depends on the period alone.
     fn keeps_states_of(&self, old: &Self) -> bool {
         self.period_secs == old.period_secs
     }
@@ -274,7 +285,8 @@ impl Algorithm for RecentAverage {
         before.map_or(alone, |before| self.merge(before, alone))
     }
 
-    /// `n ← n - c·e^(-λ(now-t₀))`, which is the same whatever the present time.
+    /// Subtracts `c·e^(-λ(now-t₀))` from the count. The new state does not depend on the present
+    /// time.
     fn refund(&self, v: Moment, now: Nanos, charged_at: Nanos, cost: Cost) -> Option<Moment> {
         let apart = ticks_as_f64(v.0 - ticks(charged_at.min(now))) * self.lambda;
         let share = cost.as_f64() * exp(-apart);
@@ -302,7 +314,7 @@ impl Algorithm for RecentAverage {
         duration_from_nanos(div_ceil(left, TICKS_PER_NANO))
     }
 
-    /// Returns the state at which the rate is a hundredth of the limit.
+    /// Returns the state with a rate of a hundredth of the limit.
     #[inline]
     fn idle(&self, now: Nanos) -> Moment {
         Moment(ticks(now) - self.reset)

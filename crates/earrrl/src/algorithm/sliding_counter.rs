@@ -1,9 +1,9 @@
-//! Two-window sliding counter: the last window fades out as the present one fills.
+//! Two-window sliding counter: the previous window's count fades out as the present window fills.
 //!
-//! What Cloudflare, Kong and Upstash run. With `e` gone of the present window, the last one counts
-//! by the share of it that the sliding window still covers: allow iff
-//! `prev·(w-e) + (cur+c)·w ≤ q·w`, in integers. It can admit almost twice the quota in one window's
-//! time at worst, since it takes the last window's requests as spread evenly.
+//! Cloudflare, Kong and Upstash use this algorithm. After `e` of the present window, the previous
+//! window counts by the share of it that a sliding window still covers: a request is allowed if
+//! `prev·(w-e) + (cur+c)·w ≤ q·w`, computed in integers. At worst it admits almost twice the quota
+//! in one window's time, since it assumes that the previous window's requests were spread evenly.
 //!
 //! Source: Cloudflare, "How we built rate limiting capable of scaling to millions of domains".
 
@@ -19,7 +19,7 @@ use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::grammar::Words;
 
-/// At most about `quota` in any `window`. Leaky.
+/// A limit of about `quota` cost units in any `window`. Leaky by default.
 ///
 /// ```
 /// use earrrl::{Cost, Limit, Nanos, SlidingCounter, Mode};
@@ -38,34 +38,33 @@ pub struct SlidingCounter {
 
 windowed!(SlidingCounter);
 
-/// The counts of a window and of the one before it.
+/// The cost that a client spent in one window and in the window before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
-    /// Windows since the Unix epoch.
+    /// The window's index, in windows since the Unix epoch.
     pub window: u64,
-    /// Billionths of a unit in it.
+    /// The cost in this window, in billionths of a unit.
     pub current: u128,
-    /// Billionths of a unit in the one before.
+    /// The cost in the window before, in billionths of a unit.
     pub previous: u128,
 }
 
 impl ClientState for Counts {}
 
 impl SlidingCounter {
-    /// `quota` in about any `window` of 1 ms to ten years.
+    /// Returns a limit of about `quota` in any `window` of 1 ms to ten years.
     ///
     /// # Errors
-    /// A quota of 0, or a window out of these bounds.
+    /// Returns an error if the quota is 0 or the window is out of these bounds.
     pub fn new(quota: Cost, window: Duration) -> Result<Self, RuleError> {
         Ok(Self { terms: Windowed::new(quota, window)? })
     }
 
-    /// Returns the time left of the window that is judged by, `w - e`; of the stored window if that is later. A
-    /// request that read its clock before the edge may come after one that read it behind the edge: it is
-    /// judged as at the edge, with the last window's full weight.
+    /// Returns the nanoseconds left of the window that a request is judged in, `w - e`.
     ///
-    /// A request that read its clock before the edge may come after one that read it behind: it is
-    /// judged as at the edge, with the last window's full weight.
+    /// A request whose clock was read before a window's edge may be decided after a request whose
+    /// clock was read behind it. The late request is then judged as if it came at the edge, where
+    /// the previous window has its full weight.
     fn left(&self, counts: Option<&Counts>, now: Nanos) -> u64 {
         match counts {
             Some(counts) if counts.window > self.terms.index(now) => self.terms.window,
@@ -73,7 +72,7 @@ impl SlidingCounter {
         }
     }
 
-    /// `prev·(w-e)/w + cur`, its first term rounded up.
+    /// Returns `prev·(w-e)/w + cur`, with the first term rounded up.
     fn sum(&self, counts: &Counts, now: Nanos) -> u128 {
         let (left, window) =
             (u128::from(self.left(Some(counts), now)), u128::from(self.terms.window));
@@ -81,7 +80,8 @@ impl SlidingCounter {
         faded.unwrap_or(u128::MAX).saturating_add(counts.current)
     }
 
-    /// Returns the most time of a window that may be left for `faded·left ≤ room·window`.
+    /// Returns the most nanoseconds of a window that may be left so that `faded·left ≤
+    /// room·window`.
     fn left_for(&self, faded: u128, room: u128) -> i128 {
         let left = mul_div_floor(room, u128::from(self.terms.window), faded);
         left.and_then(|left| i128::try_from(left).ok())
@@ -115,7 +115,7 @@ impl Algorithm for SlidingCounter {
         Replenishment::Steady
     }
 
-    /// Keeps the sum, in the present window.
+    /// Keeps the weighted sum of both windows, as the count of the present window.
     fn convert(&self, old: &Self, state: Counts, now: Nanos) -> Option<Counts> {
         let state = old.advance(Some(state), now)?;
         if old.terms.window == self.terms.window {
@@ -201,7 +201,8 @@ mod tests {
     use super::*;
     use crate::{Limit, Mode};
 
-    /// A request that read its clock before the edge comes after one that read it behind.
+    /// A request whose clock was read before the edge is decided after one whose clock was read
+    /// behind it.
     #[test]
     fn a_request_of_before_the_edge_is_judged_as_at_the_edge() {
         let limit = SlidingCounter::new(Cost::from_units(10), Duration::from_secs(1)).unwrap();

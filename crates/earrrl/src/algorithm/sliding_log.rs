@@ -1,10 +1,12 @@
-//! Sliding window log: every request of the last window, remembered. Exact, and the largest state.
+//! Sliding window log: remembers every request of the last window. Exact, with the largest state of
+//! all algorithms.
 //!
-//! It is bounded: an entry goes once the newer ones sum to more than the quota, and equal times merge.
-//! A log that has half of its `max_entries` puts no two entries more into one cell of a grid over time,
-//! of which the other half spans a window: what is sent in one cell counts as of the latest of it. So a
-//! request counts for longer than the window by less than a cell, `2 / max_entries` of the window, by
-//! default a 5000th: 12 ms of a minute. The error is on the deny side, and does not add up.
+//! The log is bounded: an entry is dropped once the newer entries sum to more than the quota, and
+//! requests at the same time share an entry. When a log has reached half of `max_entries`, requests
+//! are merged on a grid: the other half of the entries are equal cells that span the window, and
+//! all requests in one cell count as sent at the latest of them. A request then counts for longer
+//! than the window by less than one cell, `2 / max_entries` of the window; by default a 5000th, 12
+//! ms of a minute. The error only ever denies more, and does not accumulate.
 //!
 //! Source: "Rate limiting" notes after Figma's "An alternative approach to rate limiting".
 
@@ -20,13 +22,14 @@ use crate::error::RuleError;
 use crate::grammar::Words;
 use crate::parameter;
 
-/// Entries a client, by default.
+/// The default limit on the number of entries per client.
 pub const DEFAULT_MAX_ENTRIES: usize = 10_000;
 
-/// A time of our days that went through a double comes back so many nanoseconds off, or less.
+/// The greatest error, in nanoseconds, of a present-day time that was converted to a double and
+/// back.
 const READ_BACK: u64 = 240;
 
-/// At most `quota` in any `(now - window, now]`. Leaky.
+/// A limit of `quota` cost units in any interval `(now - window, now]`. Leaky by default.
 ///
 /// ```
 /// use earrrl::{Cost, Limit, Nanos, SlidingLog, Mode};
@@ -46,37 +49,38 @@ pub struct SlidingLog {
 windowed!(SlidingLog);
 
 impl SlidingLog {
-    /// `quota` in any `window` of 1 ms to ten years.
+    /// Returns a limit of `quota` in any `window` of 1 ms to ten years.
     ///
     /// # Errors
-    /// A quota of 0, or a window out of these bounds.
+    /// Returns an error if the quota is 0 or the window is out of these bounds.
     pub fn new(quota: Cost, window: Duration) -> Result<Self, RuleError> {
         Ok(Self { terms: Windowed::new(quota, window)?, max_entries: DEFAULT_MAX_ENTRIES })
     }
 
-    /// At most this many entries a client (at least 1). The more there are, the finer is what a log of
-    /// more requests tells apart: cells of `2 / max_entries` of the window, and of 1 µs at least.
+    /// Sets the most entries per client (at least 1). In a log with more requests, requests are
+    /// merged in cells of `2 / max_entries` of the window, and of at least 1 µs: more entries make
+    /// finer cells.
     pub fn with_max_entries(self, max_entries: usize) -> Self {
         Self { max_entries: max_entries.max(1), ..self }
     }
 
-    /// Entries a client, at the most.
+    /// Returns the most entries that a client's log has.
     pub fn max_entries(&self) -> usize {
         self.max_entries
     }
 
-    /// Entries up to which each request keeps its own time.
+    /// Returns the number of entries up to which each request keeps its own time.
     pub fn exact_entries(&self) -> usize {
         (self.max_entries - 1) / 2
     }
 
-    /// Returns the cell whose requests share an entry in a log of more: whole microseconds. A window touches
-    /// one cell more than it spans.
+    /// Returns the length of the cells in which a full log merges requests, in whole microseconds.
+    /// A window touches one cell more than it spans.
     pub fn grain(&self) -> Duration {
         Duration::from_nanos(self.grain_nanos())
     }
 
-    /// Returns the cell in nanoseconds.
+    /// Returns the length of the cells in nanoseconds.
     #[doc(hidden)]
     pub fn grain_nanos(&self) -> u64 {
         match (self.max_entries - 1 - self.exact_entries()) as u64 {
@@ -89,7 +93,7 @@ impl SlidingLog {
         log.entries().len() >= self.exact_entries()
     }
 
-    /// Returns the first instant that still counts at `now`: the window is open at its start.
+    /// Returns the first nanosecond that still counts at `now`: the window excludes its start.
     fn start(&self, now: Nanos) -> u64 {
         now.get().saturating_add(1).saturating_sub(self.terms.window)
     }
@@ -125,7 +129,7 @@ impl Algorithm for SlidingLog {
         Replenishment::Steady
     }
 
-    /// As many entries as a client of requests of cost 1 can have.
+    /// Returns the bytes of the longest log of a client that sends requests of cost 1.
     fn most_heap_bytes(&self) -> usize {
         let quota = parameter::whole_units(self.terms.quota.billionths());
         let entries = usize::try_from(quota).unwrap_or(usize::MAX).saturating_add(2);

@@ -1,7 +1,9 @@
-//! Hybrid sliding window: counts in `k` sub-windows, added up. The log, at a bounded size.
+//! Hybrid sliding window: adds up the counts of `k` sub-windows. It approximates the sliding log
+//! with a bounded state.
 //!
-//! *Lenient* adds the present sub-window and the `k-1` before it, and may admit a little over the
-//! quota; *harsh*, the default, adds one more, and never admits more than the quota in any window.
+//! *Lenient* adds up the present sub-window and the `k-1` before it, and may admit a little over
+//! the quota. *Harsh*, the default, adds one more sub-window, and never admits more than the quota
+//! in any window.
 //!
 //! Source: "Rate limiting" notes after Figma's "An alternative approach to rate limiting".
 
@@ -17,20 +19,22 @@ use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::grammar::Words;
 
-/// Sub-windows a window, at the most; also the most that is chosen by default.
+/// The most sub-windows per window.
 const MOST: u64 = 10_000;
+/// The most sub-windows that [`SlidingWindow::new`] chooses.
 const DEFAULT_MOST: u64 = 60;
 
-/// The sub-windows that count.
+/// The sub-windows that count towards the quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Edge {
-    /// The present one and the `k` before it: never over the quota in any window.
+    /// The present sub-window and the `k` before it: never over the quota in any window.
     Harsh,
-    /// The present one and the `k-1` before it: up to a sub-window's cost over the quota.
+    /// The present sub-window and the `k-1` before it: up to one sub-window's cost over the quota.
     Lenient,
 }
 
-/// At most `quota` in any `window`, counted in sub-windows. Leaky and harsh.
+/// A limit of `quota` cost units in any `window`, counted in sub-windows. Leaky and harsh by
+/// default.
 ///
 /// ```
 /// use earrrl::{Cost, Limit, Nanos, SlidingWindow, Mode};
@@ -51,11 +55,11 @@ pub struct SlidingWindow {
 windowed!(SlidingWindow);
 
 impl SlidingWindow {
-    /// `quota` in any `window` of 1 ms to ten years, in as many sub-windows up to 60 as make whole
-    /// nanoseconds.
+    /// Returns a limit of `quota` in any `window` of 1 ms to ten years. It has the greatest number
+    /// of sub-windows up to 60 that divides the window into whole nanoseconds.
     ///
     /// # Errors
-    /// A quota of 0, or a window out of these bounds.
+    /// Returns an error if the quota is 0 or the window is out of these bounds.
     pub fn new(quota: Cost, window: Duration) -> Result<Self, RuleError> {
         Ok(Self::of(Windowed::new(quota, window)?))
     }
@@ -65,10 +69,10 @@ impl SlidingWindow {
         Self { terms, sub_windows: whole.unwrap_or(1), edge: Edge::Harsh }
     }
 
-    /// With this number of sub-windows: 1 to 10 000.
+    /// Sets the number of sub-windows per window, 1 to 10 000.
     ///
     /// # Errors
-    /// Another number.
+    /// Returns an error if the number is out of these bounds.
     pub fn with_sub_windows(self, sub_windows: u64) -> Result<Self, RuleError> {
         if !(1..=MOST).contains(&sub_windows) {
             let problem = format!("{sub_windows} is not from 1 to {MOST}");
@@ -77,12 +81,12 @@ impl SlidingWindow {
         Ok(Self { sub_windows, ..self })
     }
 
-    /// Sets the sub-windows that count; harsh by default.
+    /// Sets the sub-windows that count; [`Edge::Harsh`] by default.
     pub fn with_edge(self, edge: Edge) -> Self {
         Self { edge, ..self }
     }
 
-    /// Sub-windows a window.
+    /// Returns the number of sub-windows per window.
     pub fn sub_windows(&self) -> u64 {
         self.sub_windows
     }
@@ -92,23 +96,23 @@ impl SlidingWindow {
         self.edge
     }
 
-    /// Returns the sub-window of an instant: `⌊now·k/w⌋`.
+    /// Returns the index of the sub-window that contains `now`: `⌊now·k/w⌋`.
     fn slot(&self, now: Nanos) -> u64 {
         (u128::from(now.get()) * u128::from(self.sub_windows) / u128::from(self.terms.window))
             as u64
     }
 
-    /// Sub-windows from a count to the one that no longer sees it.
+    /// Returns the number of sub-windows for which a count is part of the sum.
     fn lifetime(&self) -> u64 {
         self.sub_windows + u64::from(self.edge == Edge::Harsh)
     }
 
-    /// Time until a sub-window is no longer counted.
+    /// Returns the nanoseconds until a sub-window no longer counts.
     fn until_left(&self, slot: u64, now: Nanos) -> i128 {
         self.start(u128::from(slot) + u128::from(self.lifetime())) as i128 - i128::from(now.get())
     }
 
-    /// Returns the first instant of a sub-window: the least that `slot` sends there.
+    /// Returns the first nanosecond of a sub-window: the least that [`Self::slot`] maps to it.
     fn start(&self, slot: u128) -> u128 {
         (slot * u128::from(self.terms.window)).div_ceil(u128::from(self.sub_windows))
     }
@@ -161,7 +165,8 @@ impl Algorithm for SlidingWindow {
         Tally::bytes_of(self.sub_windows as usize + 2)
     }
 
-    /// Each count goes where its sub-window ended, if it did.
+    /// Moves each count to the new sub-window that contains the end of its old one, or the present
+    /// if that is earlier.
     fn convert(&self, old: &Self, state: Tally, now: Nanos) -> Option<Tally> {
         let end = |slot| (old.start(u128::from(slot) + 1) - 1).min(now.get().into()) as u64;
         let moved = state.entries().map(|(slot, cost)| (self.slot(Nanos::new(end(slot))), cost));

@@ -1,11 +1,13 @@
-//! Counts by time, the oldest first, with their running sum: what logs and sub-windows keep.
+//! Counts ordered by time, with their running sum: the state of the sliding log and the hybrid
+//! sliding window.
 
 use alloc::collections::VecDeque;
 
 use super::ClientState;
 
-/// A queue of (slot, cost) with ascending slots. A slot is an instant in nanoseconds (log) or the
-/// index of a sub-window; costs are billionths of a unit. The sum is kept, not recounted.
+/// A queue of (slot, cost) pairs with ascending slots. A slot is an instant in nanoseconds (sliding
+/// log) or the index of a sub-window; a cost is in billionths of a unit. The sum is updated with
+/// each change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     entries: VecDeque<(u64, u128)>,
@@ -22,12 +24,12 @@ impl Tally {
         tally
     }
 
-    /// Its entries, the oldest first.
+    /// Returns the (slot, cost) pairs, the oldest first.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = (u64, u128)> + '_ {
         self.entries.iter().copied()
     }
 
-    /// Returns the cost of all entries.
+    /// Returns the cost of all entries, in billionths of a unit.
     pub fn sum(&self) -> u128 {
         self.sum
     }
@@ -37,7 +39,7 @@ impl Tally {
         self.entries.back().map(|(slot, _)| *slot)
     }
 
-    /// Bytes on the heap of a tally that has grown to `entries` entries.
+    /// Returns the heap bytes of a tally that has grown to `entries` entries.
     pub(super) fn bytes_of(entries: usize) -> usize {
         match entries {
             0 => 0,
@@ -45,7 +47,7 @@ impl Tally {
         }
     }
 
-    /// Adds to `slot`, or to the newest if that is later: time does not go back.
+    /// Adds `cost` to `slot`, or to the newest slot if that is later, since slots must ascend.
     pub(super) fn add(&mut self, slot: u64, cost: u128) {
         self.sum = self.sum.saturating_add(cost);
         match self.entries.back_mut() {
@@ -54,7 +56,8 @@ impl Tally {
         }
     }
 
-    /// Takes up to `cost` out of `slot` again; nothing if that is gone.
+    /// Subtracts up to `cost` from the entry of `slot`; does nothing if the tally has no such
+    /// entry.
     pub(super) fn subtract(&mut self, slot: u64, cost: u128) {
         let Ok(place) = self.entries.binary_search_by_key(&slot, |(slot, _)| *slot) else {
             return;
@@ -69,7 +72,7 @@ impl Tally {
         }
     }
 
-    /// Drops the entries before `slot`; `None` when nothing is left.
+    /// Drops the entries before `slot`; returns `None` if none is left.
     pub(super) fn since(mut self, slot: u64) -> Option<Self> {
         while let Some((oldest, cost)) = self.entries.front().copied() {
             if oldest >= slot {
@@ -81,7 +84,8 @@ impl Tally {
         (!self.entries.is_empty()).then_some(self)
     }
 
-    /// Drops the oldest while those after it sum to more than `quota` alone.
+    /// Drops the oldest entries as long as the entries after them sum to more than `quota`: no
+    /// decision depends on entries before such a sum.
     pub(super) fn drop_outweighed(&mut self, quota: u128) {
         while let Some((_, oldest)) = self.entries.front().copied() {
             let newer = self.sum.saturating_sub(oldest);
@@ -93,8 +97,8 @@ impl Tally {
         }
     }
 
-    /// Moves the newest entry to `slot`, where a grid of `grain` has both in one cell: what is added
-    /// there next is then part of it.
+    /// Moves the newest entry forward to `slot` if both are in the same cell of a grid of `grain`.
+    /// A cost that is then added at `slot` joins this entry.
     pub(super) fn gather(&mut self, slot: u64, grain: u64) {
         match self.entries.back_mut() {
             Some((newest, _)) if *newest < slot && *newest / grain == slot / grain => {
@@ -104,7 +108,8 @@ impl Tally {
         }
     }
 
-    /// Its entries, one a cell of a grid of `grain`, at the latest slot of each.
+    /// Merges the entries of each cell of a grid of `grain` into one entry, at the latest slot of
+    /// the cell.
     pub(super) fn gathered(self, grain: u64) -> Self {
         let mut gathered = Self::default();
         for (slot, cost) in self.entries {
@@ -114,8 +119,9 @@ impl Tally {
         gathered
     }
 
-    /// Returns the slot of the entry that has what was added to `slot`, where [`Tally::gather`] may have moved
-    /// it. The oldest entry is not named: what was before it is gone, perhaps that of `slot` too.
+    /// Returns the slot of the entry that now contains the cost once added to `slot`, which
+    /// [`Tally::gather`] may have moved. Never the oldest entry: the entries before it were
+    /// dropped, perhaps that of `slot` too.
     pub(super) fn now_at(&self, slot: u64, grain: u64) -> u64 {
         let place = self.entries.binary_search_by_key(&slot, |(slot, _)| *slot);
         let later = match place {
@@ -125,7 +131,8 @@ impl Tally {
         later.map(|(later, _)| *later).filter(|later| later / grain == slot / grain).unwrap_or(slot)
     }
 
-    /// Returns the slot of an entry that is no farther than `most` from this one; itself where there is none.
+    /// Returns the nearest slot with an entry that is at most `most` away from `slot`, or `slot` if
+    /// there is none.
     pub(super) fn nearest(&self, slot: u64, most: u64) -> u64 {
         let place = self.entries.partition_point(|(there, _)| *there < slot);
         let around = [place.checked_sub(1), Some(place)].into_iter().flatten();
@@ -134,7 +141,8 @@ impl Tally {
         near.min_by_key(|there| there.abs_diff(slot)).unwrap_or(slot)
     }
 
-    /// Returns the slot whose leaving, with all before it, brings the sum to `at_most`; none if it is there.
+    /// Returns the slot that must expire, with all slots before it, for the sum to be at most
+    /// `at_most`; `None` if the sum is that low already.
     pub(super) fn slot_to_leave(&self, at_most: u128) -> Option<u64> {
         let mut left = self.sum;
         for (slot, cost) in &self.entries {

@@ -1,14 +1,16 @@
-//! Token bucket = credit pool = GCRA: credits that come back at a steady rate, up to a cap.
+//! Token bucket, also called credit pool or GCRA: credits that refill at a steady rate, up to a
+//! capacity.
 //!
-//! The balance regenerates lazily, `a = min(C, a + ρ·dt)`, and pays for what it can. What is stored
-//! is one time, the `F` at which the pool is full again: a request of cost `c` moves it by `c/ρ`,
-//! and is allowed iff `max(F, now) + c/ρ ≤ now + C/ρ`. That is GCRA, the generic cell rate
-//! algorithm of ATM, whose theoretical arrival time `F` is.
+//! The balance is computed on demand, `a = min(C, a + ρ·dt)`, and a request is allowed if the
+//! balance covers its cost. The state is a single instant `F`, at which the pool will be full
+//! again: a request of cost `c` moves it by `c/ρ`, and is allowed if `max(F, now) + c/ρ ≤ now +
+//! C/ρ`. This is GCRA, the generic cell rate algorithm of ATM, which calls `F` the theoretical
+//! arrival time.
 //!
-//! Times are counted in ticks of which a whole number makes one unit's refill wherever the rate's
-//! numerator allows it, so that decisions are those of exact rational arithmetic. Elsewhere a unit
-//! costs the nearest whole number of ticks above it, so that a full pool still pays its whole
-//! capacity, in one request or in many.
+//! Times are counted in ticks, chosen so that the refill of one unit takes a whole number of ticks
+//! if the rate's numerator permits it. Decisions are then those of exact rational arithmetic. For
+//! other rates, a unit costs the nearest whole number of ticks above its exact price, and a full
+//! pool still pays its whole capacity, in one request or in many.
 //!
 //! Source: Matt Nunogawa, "Weighted Credit Pools for API Rate Limiting"; ITU-T I.371.
 
@@ -26,14 +28,14 @@ use crate::grammar::Words;
 use crate::parameter::{self, Rate, greatest_common_divisor};
 
 const BILLION: u128 = 1_000_000_000;
-/// The most ticks a nanosecond.
+/// The most ticks per nanosecond.
 const FINEST: u128 = 1 << 20;
-/// The longest time to full that is accepted, in nanoseconds: 2000 years.
+/// The longest accepted time to fill a pool from empty, in nanoseconds: 2000 years.
 const SLOWEST: u128 = 2000 * 366 * 86_400 * 1_000_000_000;
-/// States saturate here, where every request is denied: [`Moment`] has 88 bits.
+/// The greatest state, at which every request is denied: a [`Moment`] must fit 88 bits.
 const LATEST: i128 = (1 << 87) - 1;
 
-/// A pool of `capacity` credits, refilled at `refill`. Denied requests change nothing.
+/// A pool of `capacity` credits that refills at the rate `refill`. Denied requests change nothing.
 ///
 /// ```
 /// use earrrl::{Cost, Limit, Nanos, Rate, Mode, TokenBucket};
@@ -54,17 +56,17 @@ pub struct TokenBucket {
     capacity: Cost,
     refill: Rate,
     ticks_per_nano: u64,
-    /// Ticks that refill one unit: what a plain request costs.
+    /// The ticks that refill one unit, which is the price of a request of cost 1.
     unit: i128,
-    /// Ticks that fill the whole pool, rounded down.
+    /// The ticks that fill the whole pool from empty, rounded down.
     full: i128,
 }
 
 impl TokenBucket {
-    /// Returns a pool of `capacity` that refills at `refill`; it must fill up within 2000 years.
+    /// Returns a pool of `capacity` credits that refills at the rate `refill`.
     ///
     /// # Errors
-    /// When the capacity is 0, or takes longer to fill.
+    /// Returns an error if the capacity is 0, or takes more than 2000 years to fill.
     pub fn new(capacity: Cost, refill: Rate) -> Result<Self, RuleError> {
         let capacity = parameter::quota("capacity", capacity)?;
         let refill = parameter::rate("refill", refill)?;
@@ -82,7 +84,7 @@ impl TokenBucket {
         Ok(Self { capacity, refill, ticks_per_nano, unit, full })
     }
 
-    /// Returns the most that can be saved up.
+    /// Returns the most credits that a client can save up.
     pub fn capacity(&self) -> Cost {
         self.capacity
     }
@@ -92,29 +94,31 @@ impl TokenBucket {
         self.refill
     }
 
-    /// Ticks a nanosecond, the unit of a [`Moment`]; see the module.
+    /// Returns the ticks per nanosecond. The tick is the unit of a [`Moment`]; see the module's
+    /// documentation.
     pub fn ticks_per_nano(&self) -> i128 {
         self.ticks_per_nano.into()
     }
 
-    /// Ticks from empty to full.
+    /// Returns the ticks that fill the pool from empty.
     pub fn full_ticks(&self) -> i128 {
         self.full
     }
 
-    /// Returns the time to fill up from empty, in seconds.
+    /// Returns the time that fills the pool from empty, in seconds.
     pub fn fill_secs(&self) -> f64 {
         self.capacity.as_f64() / self.refill.per_second_f64()
     }
 
-    /// Ticks that `cost` takes to refill, rounded up; what does not fit is more than any capacity.
+    /// Returns the ticks that `cost` takes to refill, rounded up. Above the range it returns
+    /// [`LATEST`], which no pool can pay.
     fn ticks_of(&self, cost: Cost) -> i128 {
         let ticks = mul_div_ceil(cost.billionths(), self.unit as u128, BILLION);
         let ticks = ticks.and_then(|ticks| i128::try_from(ticks).ok());
         ticks.map_or(LATEST, |ticks| ticks.min(LATEST))
     }
 
-    /// Ticks that `cost` takes to refill.
+    /// Returns the ticks that `cost` takes to refill.
     #[inline]
     pub fn price(&self, cost: Cost) -> i128 {
         if cost == Cost::ONE { self.unit } else { self.ticks_of(cost) }
@@ -125,34 +129,36 @@ impl TokenBucket {
         i128::from(now.get()) * i128::from(self.ticks_per_nano)
     }
 
-    /// Returns the time at which the pool will be full, at the earliest now, in ticks.
+    /// Returns the instant at which the pool will be full, in ticks: `now` if it is full already.
     #[inline]
     fn full_at(&self, state: Option<&Moment>, now: Nanos) -> i128 {
         let now = self.ticks(now);
         state.map_or(now, |full_at| full_at.0.max(now))
     }
 
-    /// Returns the difference to a full pool, in ticks.
+    /// Returns the ticks until the pool is full.
     #[inline]
     fn missing(&self, state: Option<&Moment>, now: Nanos) -> i128 {
         self.full_at(state, now) - self.ticks(now)
     }
 
-    /// Returns the balance in units; below zero where delayed requests queue.
+    /// Returns the balance in units. It is below zero after a charge beyond the balance, or while
+    /// delayed requests queue.
     pub fn balance(&self, state: Option<&Moment>, now: Nanos) -> f64 {
         let left = (self.full - self.missing(state, now)) as f64;
         left / self.unit as f64
     }
 
-    /// Nanoseconds; none where the ticks are over.
+    /// Converts ticks to nanoseconds, rounded up; returns 0 for negative ticks.
     fn wait(&self, ticks: i128) -> i128 {
         div_ceil(ticks.max(0), self.ticks_per_nano.into())
     }
 }
 
-/// Returns the ticks in a nanosecond, and in a unit at `n` units every `d` nanoseconds. The ratio is exact if n
-/// is at most 2^20, and a billionth of a unit is a whole number of ticks if a fitting multiple exists.
-/// Otherwise the ratio is the nearest fraction above `d/n`: whole costs still add up, and cost a little more.
+/// Returns the ticks per nanosecond, and the ticks that refill one unit, for a rate of `n` units
+/// every `d` nanoseconds. The ratio is exact if n is at most 2^20; a billionth of a unit is then a
+/// whole number of ticks if a multiple within the bound permits it. Otherwise the ratio is the
+/// nearest fraction above `d/n`: sums of whole costs stay exact, at a slightly higher price.
 fn ticks(n: u128, d: u128) -> (u128, u128) {
     let (n, d) = if n > FINEST { nearest_above(d, n) } else { (n, d) };
     let (m, divisor) = (FINEST / n, BILLION / greatest_common_divisor(d, BILLION));
@@ -160,12 +166,12 @@ fn ticks(n: u128, d: u128) -> (u128, u128) {
     (n * m, d * m)
 }
 
-/// Returns the least fraction at or above `d/n` whose denominator is at most [`FINEST`], the denominator first:
-/// down the Stern-Brocot tree, several steps at a time.
+/// Returns the least fraction at or above `d/n` whose denominator is at most [`FINEST`], as
+/// (denominator, numerator). Descends the Stern-Brocot tree several steps at a time.
 fn nearest_above(d: u128, n: u128) -> (u128, u128) {
     let (mut below, mut above) = ((1, d / n), (1, d / n + 1));
     loop {
-        // What each is off by, over n times its denominator.
+        // The distances of both fractions from d/n, each multiplied by n and by its denominator.
         let (low, high) = (d * below.0 - below.1 * n, above.1 * n - d * above.0);
         if low == 0 {
             return below;
@@ -182,7 +188,7 @@ fn nearest_above(d: u128, n: u128) -> (u128, u128) {
     }
 }
 
-/// Apart, so that a branch is taken instead of a detour of every decision.
+/// Kept out of line, so that the common path has only a branch that is predicted.
 #[cold]
 fn latest() -> Moment {
     Moment(LATEST)
@@ -204,7 +210,8 @@ impl Algorithm for TokenBucket {
 
     const CAN_DELAY: bool = true;
 
-    /// `gcra` begins with its rate, the others with their capacity.
+    /// Parses `gcra`, which begins with its rate, and the other names, which begin with their
+    /// capacity.
     fn read(name: &str, words: &mut Words<'_>) -> Result<Self, RuleError> {
         let (capacity, refill) = if name == "gcra" {
             let rate = words.next("expected a rate such as 1/s")?;
@@ -236,7 +243,7 @@ impl Algorithm for TokenBucket {
         Replenishment::Steady
     }
 
-    /// Returns the present balance stays, rounded down.
+    /// Keeps the present balance, rounded down.
     fn convert(&self, old: &Self, state: Moment, now: Nanos) -> Option<Moment> {
         let left = old.full - old.missing(Some(&state), now);
         let balance = left.checked_mul(BILLION as i128)?.div_euclid(old.unit);
@@ -301,7 +308,7 @@ impl Algorithm for TokenBucket {
         duration_from_nanos(self.wait(self.missing(after, now)))
     }
 
-    /// Full by now.
+    /// Returns the present time: a pool that is full by `now` is idle.
     #[inline]
     fn idle(&self, now: Nanos) -> Moment {
         Moment(self.ticks(now))

@@ -1,4 +1,4 @@
-//! The quota, window and policy that the four algorithms of windows share.
+//! The quota, window and policy that the four window algorithms share.
 
 use alloc::format;
 use alloc::string::String;
@@ -12,7 +12,7 @@ use crate::error::RuleError;
 use crate::grammar::Words;
 use crate::parameter;
 
-/// At most `quota` in `window` nanoseconds.
+/// A limit of `quota` cost units in `window` nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Windowed {
     pub(super) quota: Cost,
@@ -26,14 +26,14 @@ impl Windowed {
         Ok(Self { quota, window: parameter::span("window", window)?, policy: Policy::Leaky })
     }
 
-    /// `60/1m [strict|leaky]`.
+    /// Parses `60/1m [strict|leaky]`.
     pub(super) fn read(words: &mut Words<'_>) -> Result<Self, RuleError> {
         let (word, quota, window) = words.quota()?;
         let terms = Self::new(quota, window).map_err(|error| error.at(word.column))?;
         Ok(Self { policy: words.policy(Policy::Leaky)?, ..terms })
     }
 
-    /// Returns the text, `options` before the policy.
+    /// Returns the rule's text, with `options` before the policy.
     pub(super) fn write(&self, name: &str, options: &str) -> String {
         let window = duration::Text(self.window);
         format!("{name} {}/{window}{options} {}", self.quota, self.policy.name())
@@ -43,65 +43,68 @@ impl Windowed {
         (self.quota.as_f64(), self.window as f64 / 1e9)
     }
 
-    /// Returns true if a cost fits into the quota beside what is counted.
+    /// Returns true if the sum of `counted` billionths and `cost` is within the quota.
     pub(super) fn fits(&self, counted: u128, cost: Cost) -> bool {
         counted.saturating_add(cost.billionths()) <= self.quota.billionths()
     }
 
-    /// Returns the most that may be counted for a cost to fit beside it; `None` if it never fits.
+    /// Returns the greatest count, in billionths, beside which `cost` fits; `None` if it never
+    /// fits.
     pub(super) fn room_for(&self, cost: Cost) -> Option<u128> {
         self.quota.billionths().checked_sub(cost.billionths())
     }
 
-    /// Returns the number of requests of cost 1 that fit beside what is counted.
+    /// Returns the number of requests of cost 1 that fit into the quota beside `counted`
+    /// billionths.
     pub(super) fn remaining(&self, counted: u128) -> u64 {
         parameter::whole_units(self.quota.billionths().saturating_sub(counted))
     }
 
-    /// Returns a count over the window, in units a second.
+    /// Converts a count of billionths in one window to units per second.
     pub(super) fn per_second(&self, counted: u128) -> f64 {
         parameter::per_second(counted, self.window)
     }
 
-    /// Windows since the Unix epoch.
+    /// Returns the index of the window that contains `now`, in windows since the Unix epoch.
     pub(super) fn index(&self, now: Nanos) -> u64 {
         now.get() / self.window
     }
 
-    /// From `now` to the end of a window, the present one or one that another request, behind the
-    /// edge already, has begun.
+    /// Returns the nanoseconds from `now` to the end of a window: the present one, or a later one
+    /// that a request with a later clock has begun.
     pub(super) fn until_end(&self, window: u64, now: Nanos) -> i128 {
         let ahead = window.saturating_sub(self.index(now));
         i128::from(self.left(now)) + i128::from(ahead) * i128::from(self.window)
     }
 
-    /// Returns the time left of the present window.
+    /// Returns the nanoseconds left of the present window.
     pub(super) fn left(&self, now: Nanos) -> u64 {
         self.window - now.get() % self.window
     }
 }
 
-/// The public methods that the four have alike; each keeps its [`Windowed`] in the field `terms`.
+/// Defines the public methods that the four algorithms share; each keeps its [`Windowed`] in the
+/// field `terms`.
 macro_rules! windowed {
     ($Algorithm:ident) => {
         impl $Algorithm {
-            /// Denied attempts count, or do not (the default).
+            /// Sets the policy for denied requests; [`Policy::Leaky`] by default.
             pub fn with_policy(mut self, policy: Policy) -> Self {
                 self.terms.policy = policy;
                 self
             }
 
-            /// Returns the most cost a window.
+            /// Returns the cost that is allowed per window.
             pub fn quota(&self) -> Cost {
                 self.terms.quota
             }
 
-            /// Returns the window.
+            /// Returns the length of the window.
             pub fn window(&self) -> core::time::Duration {
                 core::time::Duration::from_nanos(self.terms.window)
             }
 
-            /// Returns the window in nanoseconds.
+            /// Returns the length of the window in nanoseconds.
             #[doc(hidden)]
             pub fn window_nanos(&self) -> u64 {
                 self.terms.window
@@ -110,7 +113,7 @@ macro_rules! windowed {
     };
 }
 
-/// The methods of [`Algorithm`](super::Algorithm) that the four have alike.
+/// Defines the methods of [`Algorithm`](super::Algorithm) that the four algorithms share.
 macro_rules! windowed_terms {
     () => {
         fn policy(&self) -> Policy {

@@ -1,4 +1,4 @@
-//! Elementary functions of doubles: the platform's with `std`, `libm`'s without.
+//! Elementary functions of doubles: from the standard library, or from `libm` without it.
 
 #[cfg(feature = "std")]
 mod platform {

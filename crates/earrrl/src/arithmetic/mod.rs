@@ -1,4 +1,5 @@
-//! Arithmetic that the algorithms share: elementary functions, wide integers, one fast logarithm.
+//! Arithmetic that the algorithms share: elementary functions, 256-bit products and a fast
+//! logarithm.
 
 mod float;
 mod softplus;
@@ -8,7 +9,7 @@ pub(crate) use float::{exp, exp_m1, ln, ln_1p};
 pub(crate) use softplus::{CELLS, softplus_of_cells};
 pub(crate) use wide::{mul_div_ceil, mul_div_floor, product_at_most};
 
-/// Rounds a time in ticks up to whole nanoseconds.
+/// Converts ticks to nanoseconds, rounded up.
 #[inline]
 pub(crate) fn div_ceil(ticks: i128, ticks_per_nano: i128) -> i128 {
     if let (Ok(ticks), Ok(ticks_per_nano)) = (u64::try_from(ticks), u64::try_from(ticks_per_nano)) {
@@ -18,8 +19,8 @@ pub(crate) fn div_ceil(ticks: i128, ticks_per_nano: i128) -> i128 {
     floor + (floor * ticks_per_nano != ticks) as i128
 }
 
-/// `⌊a / b⌋` of numbers that are not negative: the compiler's 128-bit division only where 64 bits
-/// are not enough.
+/// Returns `⌊a / b⌋` of numbers that are not negative. Uses the compiler's slow 128-bit division
+/// only if 64 bits are not enough.
 #[inline]
 pub(crate) fn div_floor(a: i128, b: i128) -> i128 {
     match (u64::try_from(a), u64::try_from(b)) {
@@ -28,14 +29,15 @@ pub(crate) fn div_floor(a: i128, b: i128) -> i128 {
     }
 }
 
-/// Returns a count as a double: the compiler's 128-bit conversion only where 64 bits are not enough.
+/// Returns a count as a double. Uses the compiler's slow 128-bit conversion only if 64 bits are not
+/// enough.
 #[inline]
 pub(crate) fn count_as_f64(count: u128) -> f64 {
     u64::try_from(count).map_or_else(|_| count as f64, |count| count as f64)
 }
 
-/// Returns a count of ticks as a double, exact to 2^-53 for anything that fits 103 bits; several times faster
-/// than the compiler's 128-bit conversion, most of all where it fits 63.
+/// Returns a count of ticks as a double, with a relative error of at most 2^-53 for counts of up to
+/// 103 bits. This is several times faster than the compiler's 128-bit conversion.
 #[inline]
 pub(crate) fn ticks_as_f64(ticks: i128) -> f64 {
     if let Ok(ticks) = i64::try_from(ticks) {

@@ -1,37 +1,41 @@
-//! `ln(1 + e^-x)` for x ≥ 0, accurate *relative to itself*, from a small table.
+//! `ln(1 + e^-x)` for x ≥ 0 by a small table.
 //!
-//! It is what one request adds to a recent-average state (see `recent_average.rs`). Through `exp`
-//! and `ln_1p` it costs 24 ns in sequence; the error, relative to the increment, must stay well
-//! under 1e-9. Each cell of the table is a Taylor polynomial of degree 3 about its middle, computed
-//! by the compiler: |f⁽⁴⁾| ≤ f on the whole range, so the error is at most (1/256)^4/24 = 1e-11. A
-//! higher degree with fewer cells would be longer to wait for; of the table, which is 128 kB, those
-//! clients that send at similar rates use a few lines.
+//! This is the logarithm by which one request moves a recent-average state (see
+//! `recent_average.rs`). Computed by `exp` and `ln_1p` it takes 24 ns. Its relative error must stay
+//! well below 1e-9.
+//!
+//! Each cell of the table is a Taylor polynomial of degree 3 about the cell's middle, computed at
+//! compile time. Since |f⁽⁴⁾| ≤ f on the whole range, the relative error is at most (1/256)^4/24 =
+//! 1e-11. A higher degree with fewer cells would have a longer latency. The table has 128 kB, but
+//! clients that send at similar rates use only a few of its cache lines.
 
 use super::float::exp;
 
-/// Cells a unit of x.
+/// The number of cells in a unit of x.
 const CELLS_PER_UNIT: usize = 128;
-/// The distance at which the series takes over from the table: 10^14 requests in one averaging period.
+/// The x beyond which the table ends and a series is used. A state reaches it after 10^14 requests
+/// in one averaging period.
 const TABLE_END: usize = 32;
 const TABLE_CELLS: usize = CELLS_PER_UNIT * TABLE_END + 1;
 const DEGREE: usize = 3;
 
 static TABLE: [Cell; TABLE_CELLS] = table();
 
-/// A cell's coefficients, never across two cache lines.
+/// The coefficients of one cell, aligned so that they never cross two cache lines.
 #[derive(Clone, Copy)]
 #[repr(align(32))]
 struct Cell([f64; DEGREE + 1]);
 
-/// Added to a double below 2^51, it leaves the nearest whole number in the low bits: faster than
-/// a conversion, which must look after what does not fit.
+/// A constant that rounds: added to a double below 2^51, it leaves the nearest whole number in the
+/// low bits. This is faster than a conversion to an integer, which must check the range.
 const ROUND: f64 = (1u64 << 52) as f64;
 
-/// Cells a unit of x, by which [`softplus_of_cells`] wants it multiplied: whoever multiplies anyway
-/// saves a step of what every decision waits for.
+/// The number of cells in a unit of x. [`softplus_of_cells`] expects x multiplied by it: a caller
+/// that multiplies anyway includes this factor, which saves a step on every decision's critical
+/// path.
 pub(crate) const CELLS: f64 = CELLS_PER_UNIT as f64;
 
-/// `ln(1 + e^-x)` for x ≥ 0, given x in cells.
+/// Returns `ln(1 + e^-x)` for x ≥ 0, given `x · CELLS`.
 #[inline]
 pub(crate) fn softplus_of_cells(cells: f64) -> f64 {
     let nearest = cells + ROUND;
@@ -45,7 +49,7 @@ pub(crate) fn softplus_of_cells(cells: f64) -> f64 {
     }
 }
 
-/// From x = 32 on, `u` itself, with `u = e^-x`, is within 1e-14.
+/// Returns `e^-x`, which for x ≥ 32 is within a relative 1e-14 of `ln(1 + e^-x)`.
 #[cold]
 fn tail(x: f64) -> f64 {
     exp(-x)
@@ -61,7 +65,8 @@ const fn table() -> [Cell; TABLE_CELLS] {
     table
 }
 
-/// Taylor coefficients about `x`, in units of a cell. With `s = 1/(1+e^x)`: `f' = -s`, `s' = -s(1-s)`.
+/// Returns the Taylor coefficients about `x`, in units of a cell. With `s = 1/(1+e^x)`, `f' = -s`
+/// and `s' = -s(1-s)`.
 const fn taylor(x: f64) -> Cell {
     let e = const_exp_minus(x);
     let s = e / (1.0 + e);
@@ -70,7 +75,7 @@ const fn taylor(x: f64) -> Cell {
     Cell([const_ln_1p(e), p * h * h / 2.0, -s * h, -p * (1.0 - 2.0 * s) * h * h * h / 6.0])
 }
 
-/// `e^-x` for 0 ≤ x ≤ 32: the series of `e^(x/256)`, inverted and squared eight times.
+/// Returns `e^-x` for 0 ≤ x ≤ 32: inverts the series of `e^(x/256)` and squares it eight times.
 const fn const_exp_minus(x: f64) -> f64 {
     let (z, mut term, mut sum, mut n) = (x / 256.0, 1.0, 1.0, 1.0);
     while n < 12.0 {
@@ -87,7 +92,8 @@ const fn const_exp_minus(x: f64) -> f64 {
     power
 }
 
-/// `ln(1+u)` for 0 ≤ u ≤ 1, as twice the inverse hyperbolic tangent of `u/(2+u)` ≤ 1/3.
+/// Returns `ln(1+u)` for 0 ≤ u ≤ 1, computed as twice the inverse hyperbolic tangent of `u/(2+u)` ≤
+/// 1/3.
 const fn const_ln_1p(u: f64) -> f64 {
     let t = u / (2.0 + u);
     let (mut power, mut sum, mut n) = (t, 0.0, 1.0);

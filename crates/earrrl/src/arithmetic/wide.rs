@@ -1,6 +1,7 @@
-//! Products of up to 256 bits, for quotas times windows.
+//! Products of up to 256 bits. A quota in billionths times a window in nanoseconds does not fit 128
+//! bits.
 
-/// `a · b` as (high, low) halves.
+/// Returns `a · b` as its (high, low) 128-bit halves.
 const fn product(a: u128, b: u128) -> (u128, u128) {
     const MASK: u128 = u64::MAX as u128;
     let (a1, a0, b1, b0) = (a >> 64, a & MASK, b >> 64, b & MASK);
@@ -17,7 +18,8 @@ pub(crate) const fn product_at_most((a, b): (u128, u128), (c, d): (u128, u128)) 
     left.0 < right.0 || (left.0 == right.0 && left.1 <= right.1)
 }
 
-/// `⌊a·b / divisor⌋` and whether it is exact; `None` if it does not fit, or the divisor is 0.
+/// Returns `⌊a·b / divisor⌋`, and true if the division is exact; `None` if the quotient does not
+/// fit 128 bits or the divisor is 0.
 fn mul_div(a: u128, b: u128, divisor: u128) -> Option<(u128, bool)> {
     if let Some(product) = a.checked_mul(b) {
         return Some((product.checked_div(divisor)?, product % divisor == 0));
@@ -38,12 +40,12 @@ fn mul_div(a: u128, b: u128, divisor: u128) -> Option<(u128, bool)> {
     Some((quotient, rest == 0))
 }
 
-/// `⌊a·b / divisor⌋`, or `None` if that does not fit.
+/// Returns `⌊a·b / divisor⌋`; `None` if the quotient does not fit 128 bits or the divisor is 0.
 pub(crate) fn mul_div_floor(a: u128, b: u128, divisor: u128) -> Option<u128> {
     mul_div(a, b, divisor).map(|(quotient, _)| quotient)
 }
 
-/// `⌈a·b / divisor⌉`, or `None` if that does not fit.
+/// Returns `⌈a·b / divisor⌉`; `None` if the quotient does not fit 128 bits or the divisor is 0.
 pub(crate) fn mul_div_ceil(a: u128, b: u128, divisor: u128) -> Option<u128> {
     let (quotient, exact) = mul_div(a, b, divisor)?;
     quotient.checked_add(u128::from(!exact))

@@ -1,78 +1,83 @@
-//! A counter that is held to boot time.
+//! A clock that reads the processor's counter and regularly compares it with boot time.
 //!
-//! The counter is cheap to read, and not to be trusted: it stops in some sleeps, is set back or
-//! ahead when a virtual machine moves, and may run at another pace than it was measured to. So it is
-//! believed only for a *stretch*, from one comparison with boot time to the next. What a comparison
-//! finds decides how time goes on:
+//! The counter is cheap to read but unreliable: it stops in some sleep states, is set back or ahead
+//! when a virtual machine moves to another host, and may run at another pace than was measured. It
+//! is therefore trusted only for a *stretch*, the time from one comparison with boot time to the
+//! next. The comparison decides how the clock continues:
 //!
-//! - behind boot time by at most 2^-10, as it is meant to be, since the counter is read slow by 2^-12:
-//!   a step forward.
-//! - ahead by at most 2^-12 of the time since the comparison before and a millisecond (boot time is
-//!   slewed, too): no step, and the next stretch runs slower.
-//! - anything else: boot time is read for every answer, until the counter has been measured again. If
-//!   time was ahead of boot time, it stands still until that has caught up.
+//! * The clock is behind boot time by at most 2^-10 of the stretch. This is normal, since the
+//!   counter is read 2^-12 too slow on purpose. The clock steps forward to boot time.
+//! * The clock is ahead of boot time by at most 2^-12 of the stretch and a millisecond, for example
+//!   because boot time itself is being slewed. The clock makes no step, and the next stretch runs
+//!   slower.
+//! * The clock is off by more. Every answer then reads boot time until the counter has been
+//!   measured again. If the clock was ahead of boot time, it stands still until boot time catches
+//!   up.
 //!
-//! Time never goes back. The last instant of a stretch is known when it begins, so it is known how
-//! far ahead any thread can be, whatever the counter did to it.
+//! Time never goes back. The last instant of a stretch is known when the stretch begins, which
+//! bounds how far ahead any thread can be, whatever the counter does.
 
 use core::cell::Cell;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU64, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// The time for which the counter is believed without a comparison, by its own account, in nanoseconds.
+/// The length of a stretch by the counter's own account, in nanoseconds.
 pub(super) const STRETCH: u64 = 10_000_000;
 /// The time for which the counter is measured, in nanoseconds.
 pub(super) const MEASURED: u64 = 20_000_000;
-/// The counter is read slow by 2^-12, more than its measurement errs.
+/// The counter is read slow by 2^-12, which is more than the error of its measurement.
 const SLOW: u32 = 12;
-/// It is measured again when it lags by more than 2^-10: its own 2^-12 and what boot time is slewed.
+/// The counter is measured again if the clock lags by more than 2^-10: 2^-12 on purpose, and the
+/// rest for the slewing of boot time.
 const BEHIND: u32 = 10;
-/// The nanoseconds by which the counter may be ahead, beside 2^-12 of the time that it counted.
+/// The nanoseconds by which the clock may be ahead, in addition to 2^-12 of the stretch.
 pub(super) const AHEAD: u64 = 1_000_000;
-/// Fractional bits of a count's nanoseconds.
+/// The number of fractional bits in the nanoseconds of one count.
 const FRACTION: u32 = 32;
-/// A counter this many nanoseconds behind what the thread has read before was set back; counters of
-/// different processors differ by less.
+/// The counter was set back if it is more than this many nanoseconds behind the thread's previous
+/// reading. The counters of different processors differ by less.
 const SKEW: u64 = 10_000;
-/// The bit that closes a version: no thread may use its stretch.
+/// The bit of the version that closes a stretch: no thread may use it any more.
 const CLOSED: u64 = 1 << 63;
-/// Boot time is read before and after the counter, at most so often, until both are close.
+/// The greatest number of attempts to read boot time, the counter and boot time again within
+/// `CLOSE` nanoseconds.
 const ATTEMPTS: usize = 8;
 const CLOSE: u64 = 1_000;
 
-/// The sources of time. Tests bring one of their own.
+/// The sources of time, which the tests replace.
 pub(super) trait Source: Send + Sync {
-    /// Returns the counter, where there is one.
+    /// Returns the processor's counter, or `None` if there is none.
     fn counter(&self) -> Option<u64>;
-    /// Nanoseconds since the machine was started, its sleep included.
+    /// Returns the nanoseconds since the machine was started, including sleep.
     fn boot(&self) -> u64;
 }
 
 std::thread_local! {
-    /// The counter as this thread last read it: one that stands still or was set back is not believed.
+    /// This thread's previous reading of the counter. If the counter stands still or was set back
+    /// since, it is not trusted.
     static LAST: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Returns the counter as this thread last read it.
+/// Returns this thread's latest reading of the counter.
 pub(super) fn last_read() -> u64 {
     LAST.get()
 }
 
-/// The way in which time goes on from a comparison.
+/// A line from one comparison: how the counter is converted to time until the next comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stretch {
-    /// The counter when it began.
+    /// The counter at the stretch's beginning.
     counter: u64,
-    /// The instant when it began. No instant before it is returned any more.
+    /// The instant at the stretch's beginning. No earlier instant is returned any more.
     time: u64,
-    /// The nanoseconds of one count, times 2^32; 0 where boot time is read.
+    /// The nanoseconds per count, times 2^32; 0 if boot time is read instead of the counter.
     a_count: u64,
-    /// The counts after which it is over.
+    /// The number of counts after which the stretch is over.
     counts: u64,
 }
 
-/// The counter and boot time at one instant.
+/// The counter and boot time at the same instant.
 #[derive(Clone, Copy)]
 struct Reading {
     counter: u64,
@@ -87,26 +92,27 @@ struct Published {
     counts: AtomicU64,
 }
 
-/// The state that only the thread that compares uses.
+/// The data of comparisons, which only the thread that holds the lock uses.
 struct Comparison {
-    /// The reading at which the measurement of the counter began.
+    /// The reading at which the present measurement of the counter began.
     measured_from: Option<Reading>,
 }
 
 #[repr(align(64))]
 pub(super) struct Counted<S> {
-    /// The number of the stretch, and whether it is closed.
+    /// The number of the stretch, and the bit [`CLOSED`].
     version: AtomicU64,
-    /// The present stretch and the one before or after it.
+    /// The present stretch, and the previous one, which the next one overwrites.
     stretches: [Published; 2],
-    /// An instant, and boot time then.
+    /// An instant of wall time, and the boot time at that instant.
     anchor: (u64, u64),
     source: S,
     comparison: Mutex<Comparison>,
 }
 
 impl<S: Source> Counted<S> {
-    /// Time that is `wall` when boot time is `boot`, or now.
+    /// Returns a clock that shows `wall` when boot time is `boot`; `None` stands for the present
+    /// boot time.
     pub(super) fn new(source: S, wall: u64, boot: Option<u64>) -> Self {
         let boot = boot.unwrap_or_else(|| source.boot());
         let clock = Self {
@@ -124,7 +130,7 @@ impl<S: Source> Counted<S> {
         self.anchor
     }
 
-    /// Returns the present instant.
+    /// Returns the present instant, in nanoseconds since the Unix epoch.
     #[inline]
     pub(super) fn now(&self) -> u64 {
         let (version, stretch) = self.published();
@@ -137,7 +143,8 @@ impl<S: Source> Counted<S> {
         self.compare(counter, before)
     }
 
-    /// Returns the instant at which the counter was so, if the present stretch had begun.
+    /// Returns the instant of an earlier reading of the counter, or `None` if the reading is not of
+    /// the present stretch.
     #[inline]
     pub(super) fn at(&self, counter: u64) -> Option<u64> {
         let (version, stretch) = self.published();
@@ -146,12 +153,13 @@ impl<S: Source> Counted<S> {
         is_known.then(|| stretch.time + stretch.nanos(counted))
     }
 
-    /// Without a counter, the first stretch never ends.
+    /// Returns the instant by boot time, for machines without a counter. Their first stretch never
+    /// ends.
     fn by_boot_time(&self) -> u64 {
         self.instant_at(self.source.boot())
     }
 
-    /// Returns the instant that belongs to a boot time.
+    /// Converts boot time to an instant.
     fn instant_at(&self, boot: u64) -> u64 {
         let (wall, since) = self.anchor;
         match boot.checked_sub(since) {
@@ -160,7 +168,8 @@ impl<S: Source> Counted<S> {
         }
     }
 
-    /// Returns the present instant after a comparison, which a counter that is not to be believed needs.
+    /// Returns the present instant when the counter alone is not enough: compares the counter with
+    /// boot time first.
     #[cold]
     #[inline(never)]
     fn compare(&self, counter: u64, before: u64) -> u64 {
@@ -186,8 +195,8 @@ impl<S: Source> Counted<S> {
         }
     }
 
-    /// Locks the comparison. Returns `None` if the stretch is merely over and another thread compares: the
-    /// stretch's end is an answer, so no thread waits.
+    /// Locks the comparison. Returns `None` if the stretch is simply over and another thread is
+    /// comparing already. The end of the stretch is then a valid answer, so no thread has to wait.
     fn lock(&self, counter: u64, stretch: &Stretch) -> Option<MutexGuard<'_, Comparison>> {
         match self.comparison.try_lock() {
             Ok(guard) => Some(guard),
@@ -196,7 +205,8 @@ impl<S: Source> Counted<S> {
         }
     }
 
-    /// Ends a stretch by the counter, and answers the instant at which the next one begins.
+    /// Compares the counter with boot time and begins the next stretch if necessary. Returns the
+    /// present instant.
     fn go_on(&self, comparison: &mut Comparison, stretch: &Stretch, before: u64) -> u64 {
         let reading = self.read();
         let (time, boot) = (stretch.time_at(reading.counter), self.instant_at(reading.boot));
@@ -208,7 +218,8 @@ impl<S: Source> Counted<S> {
             return time;
         }
         let lag = boot.checked_sub(time).filter(|_| !set_back);
-        // At no lag two stretches could differ by a nanosecond, since counts are rounded down.
+        // A lag of 0 is no step, since counts are rounded down and the next stretch could begin a
+        // nanosecond early.
         let next = if lag.is_some_and(|lag| lag > 0 && lag <= usual) {
             Stretch { time: boot, ..Stretch::of(stretch.a_count, reading.counter) }
         } else {
@@ -220,8 +231,8 @@ impl<S: Source> Counted<S> {
         next.time
     }
 
-    /// Returns the stretch that begins at an instant no thread has gone beyond. If the counter is only a little
-    /// ahead, the stretch slows it; otherwise boot time is read.
+    /// Returns a stretch that begins at an instant no thread has passed. If the counter is only a
+    /// little ahead, the stretch runs slower; otherwise boot time is read.
     fn doubt(
         &self,
         comparison: &mut Comparison,
@@ -231,7 +242,7 @@ impl<S: Source> Counted<S> {
         tolerated: bool,
     ) -> Stretch {
         let reading = self.close();
-        // It may have been set back since it was compared.
+        // The counter may have been set back since the comparison.
         let set_back = set_back || reading.counter < counter;
         let latest = if set_back { stretch.end() } else { stretch.time_at(reading.counter) };
         let time = latest.min(stretch.end()).max(self.instant_at(reading.boot));
@@ -243,7 +254,8 @@ impl<S: Source> Counted<S> {
         Stretch { counter: 0, time, a_count: 0, counts: 0 }
     }
 
-    /// Measures the counter while boot time is read, and begins a stretch by the counter when that is done.
+    /// Measures the counter while boot time is read, and then begins a stretch that uses the
+    /// counter.
     fn measure(&self, comparison: &mut Comparison, boot: u64) {
         let (_, stretch) = self.published();
         let since = comparison.measured_from.map(|from| boot.saturating_sub(from.boot));
@@ -264,15 +276,16 @@ impl<S: Source> Counted<S> {
         self.publish(&next);
     }
 
-    /// From here until the next stretch is published, no thread gets the time. So what threads have got
-    /// by now was no later than this.
+    /// Closes the stretch: no thread gets an instant until the next stretch is published. So no
+    /// thread has got an instant later than that of the returned reading.
     fn close(&self) -> Reading {
         self.version.fetch_or(CLOSED, SeqCst);
         self.read()
     }
 
-    /// Returns the counter, between two readings of boot time that are close: of these the earlier, so that
-    /// whoever is held up in between only seems to lag less.
+    /// Reads the counter between two readings of boot time that are close together. Returns the
+    /// earlier reading of boot time: if the thread was interrupted in between, the clock lags
+    /// rather than being ahead.
     fn read(&self) -> Reading {
         let mut boot = self.source.boot();
         for _ in 0..ATTEMPTS {
@@ -286,14 +299,15 @@ impl<S: Source> Counted<S> {
         Reading { counter: self.source.counter().unwrap_or(0), boot }
     }
 
-    /// Returns true if the stretch of that number is the one that was read, and time still goes on by it.
+    /// Returns true if `version` is still the present stretch and the stretch is not closed.
     #[inline(always)]
     fn is_current(&self, version: u64) -> bool {
         fence(Acquire);
         self.version.load(Relaxed) == version & !CLOSED
     }
 
-    /// Returns the present stretch. Its fields may be those of two stretches; [`Self::is_current`] finds out.
+    /// Returns the present stretch and its version. The fields may belong to two different
+    /// stretches, which [`Self::is_current`] detects.
     #[inline(always)]
     fn published(&self) -> (u64, Stretch) {
         let version = self.version.load(Acquire);
@@ -307,7 +321,8 @@ impl<S: Source> Counted<S> {
         (version, stretch)
     }
 
-    /// Only for the holder of the lock, or the maker of the clock.
+    /// Publishes a new stretch. Only the holder of the comparison's lock, or the clock's
+    /// constructor, may call this.
     fn publish(&self, stretch: &Stretch) {
         let version = (self.version.load(Relaxed) & !CLOSED) + 1;
         fence(Release);
@@ -321,14 +336,14 @@ impl<S: Source> Counted<S> {
 }
 
 impl Stretch {
-    /// One by the counter, at that pace.
+    /// Returns a stretch from a reading of the counter, with the given pace.
     fn of(a_count: u64, counter: u64) -> Self {
         let counts = (u128::from(STRETCH) << FRACTION) / u128::from(a_count.max(1));
         let counts = u64::try_from(counts).unwrap_or(u64::MAX).max(1);
         Self { counter, time: 0, a_count, counts }
     }
 
-    /// Returns the instant that belongs to a count.
+    /// Converts a reading of the counter to an instant.
     fn time_at(&self, counter: u64) -> u64 {
         self.time.saturating_add(self.nanos(counter.saturating_sub(self.counter)))
     }
@@ -353,7 +368,7 @@ impl Stretch {
 }
 
 impl Reading {
-    /// Returns the nanoseconds of one count, times 2^32; none for a counter that did not count.
+    /// Returns the nanoseconds per count, times 2^32; `None` if the counter did not advance.
     fn a_count_until(self, later: Self) -> Option<u64> {
         let counts = later.counter.checked_sub(self.counter).filter(|counts| *counts > 0)?;
         let passed = later.boot.checked_sub(self.boot)?;

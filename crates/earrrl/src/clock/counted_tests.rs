@@ -7,20 +7,20 @@ use super::*;
 
 const MILLI: u64 = 1_000_000;
 const DAY: u64 = 86_400_000 * MILLI;
-/// Counts in a microsecond, as of a processor of 3 GHz.
+/// The counts per microsecond of a 3 GHz processor.
 const PACE: u64 = 3_000;
 const START: u64 = 1_800_000_000_000 * MILLI;
 const BOOT: u64 = 5_000 * MILLI;
 
-/// A machine whose counter and boot time are moved by hand.
+/// A machine whose counter and boot time are set by the test.
 #[derive(Default)]
 struct Hand {
     counter: AtomicU64,
     boot: AtomicU64,
     without_counter: bool,
-    /// After this many readings the counter is set back to 1; 0 for never.
+    /// The number of readings after which the counter is set back to 1; 0 for never.
     falls_after: AtomicU64,
-    /// Runs once, when the counter is read next: another thread that comes in between.
+    /// Runs once at the next reading of the counter, as another thread that interrupts this one.
     interrupt: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -50,7 +50,7 @@ impl Hand {
         }
     }
 
-    /// Time passes, in microseconds, while the counter counts `rate` in each.
+    /// Advances boot time by `micros` microseconds, in each of which the counter counts `pace`.
     fn pass(&self, micros: u64, pace: u64) {
         self.boot.fetch_add(micros * 1_000, SeqCst);
         self.counter.fetch_add(micros * pace, SeqCst);
@@ -62,8 +62,8 @@ fn truth(clock: &Counted<Hand>) -> u64 {
     START + clock.source.boot() - BOOT
 }
 
-/// Lets time pass by steps of some microseconds, and answers the greatest distance from the truth,
-/// ahead and behind. Time must never go back.
+/// Advances time in steps of 10 microseconds. Returns by how many nanoseconds the clock was ahead
+/// of and behind the truth at most. Fails if the clock goes back.
 fn run(clock: &Counted<Hand>, micros: u64, pace: u64) -> (u64, u64) {
     let (mut last, mut ahead, mut behind) = (clock.now(), 0, 0);
     for _ in 0..micros / 10 {
@@ -90,7 +90,7 @@ fn measured() -> Counted<Hand> {
     clock
 }
 
-/// Returns true if the clock believes its counter again and errs by no more than it may.
+/// Asserts that the clock uses its counter again and is within its error bounds.
 fn assert_settled(clock: &Counted<Hand>, pace: u64) {
     run(clock, 80_000, pace);
     assert!(!by_boot_time(clock));
@@ -127,7 +127,8 @@ fn a_counter_that_is_reset_does_not_stop_the_clock() {
     }
 }
 
-/// An instant that was read before the counter went back is ahead of boot time, so the clock stands still.
+/// An instant that was read before the counter went back is ahead of boot time, so the clock stands
+/// still.
 #[test]
 fn a_counter_that_jumps_ahead_and_back_leaves_time_where_it_is() {
     for back_to in [0, (1 << 40) + 40_000 * PACE] {
@@ -136,7 +137,7 @@ fn a_counter_that_jumps_ahead_and_back_leaves_time_where_it_is() {
         let before = clock.now();
         assert!(before > truth(&clock));
         clock.source.counter.store(back_to, SeqCst);
-        // The first answer is that of the comparison, the next one that of boot time.
+        // The first answer comes from the comparison, the next one from boot time.
         for _ in 0..2 {
             clock.source.pass(1, PACE);
             assert!(clock.now() >= before);
@@ -181,15 +182,15 @@ fn another_pace_is_measured() {
     for pace in [PACE * 105 / 100, PACE * 95 / 100, PACE * 2, PACE / 2, PACE * 1_000, PACE / 9] {
         let clock = measured();
         let (ahead, behind) = run(&clock, 100_000, pace);
-        // Until a stretch is over by its own account.
+        // The clock uses the wrong pace until the stretch is over by the counter's own account.
         let late = (STRETCH * PACE / pace).max(STRETCH) + 20_000;
         assert!(ahead <= STRETCH && behind <= late, "{pace}: {ahead} {behind}");
         assert_settled(&clock, pace);
     }
 }
 
-/// Boot time is slewed by up to half a thousandth: the counter is not given up for that, and errs by
-/// less than a millisecond.
+/// Boot time is slewed by up to 1/2000. The clock keeps using the counter, and errs by less than a
+/// millisecond.
 #[test]
 fn a_slewed_boot_time_is_followed() {
     for pace in [PACE * 1_999 / 2_000, PACE * 2_001 / 2_000] {
@@ -209,7 +210,8 @@ fn two_clocks_of_one_anchor_agree() {
     assert_eq!(other.now(), truth(&one));
 }
 
-/// The counter runs fast, so time is ahead; while that is being found out, it is set back.
+/// The counter runs fast, so the clock is ahead; the counter is set back while a comparison finds
+/// this out.
 #[test]
 fn a_counter_set_back_during_a_comparison() {
     for readings in 1..=6 {
@@ -225,8 +227,8 @@ fn a_counter_set_back_during_a_comparison() {
     }
 }
 
-/// Eight threads read while the counter is maltreated: none gets an instant before one that any of
-/// them has got already.
+/// Eight threads read the clock while the counter is disturbed. No thread gets an earlier instant
+/// than any thread got before.
 #[test]
 fn time_never_goes_back_between_threads() {
     let clock = Arc::new(measured());
@@ -257,13 +259,13 @@ fn time_never_goes_back_between_threads() {
     }
     over.store(true, SeqCst);
     readers.into_iter().for_each(|reader| reader.join().unwrap());
-    // It may have been left ahead by up to a millisecond, which is tolerated: some 30 stretches, each
-    // slower than the one before, take that back.
+    // The clock may be ahead by up to a tolerated millisecond. About 30 stretches, each slower than
+    // the one before, correct that.
     run(&clock, 400_000, PACE);
     assert_settled(&clock, PACE);
 }
 
-/// A counter of a moment ago is an instant of the present stretch or none.
+/// An earlier reading of the counter belongs to the present stretch, or gives no instant.
 #[test]
 fn an_earlier_counter_tells_no_later_instant() {
     let clock = measured();
@@ -283,7 +285,8 @@ fn an_earlier_counter_tells_no_later_instant() {
     assert!(known > 90_000, "{known}");
 }
 
-/// A thread reads the stretch, is stopped, and reads the counter after another thread has ended the stretch.
+/// A thread reads the stretch, is interrupted, and reads the counter after another thread has ended
+/// the stretch.
 #[test]
 fn a_stretch_that_has_ended_meanwhile_is_not_used() {
     let clock = Arc::new(measured());
@@ -300,7 +303,7 @@ fn a_stretch_that_has_ended_meanwhile_is_not_used() {
     assert!(next >= now, "{next} after {now}");
 }
 
-/// While a stretch is closed, a comparison decides how time goes on, perhaps from an earlier instant.
+/// No instant is returned while a stretch is closed, since the next stretch may begin earlier.
 #[test]
 fn a_closed_stretch_tells_no_instant() {
     let clock = measured();

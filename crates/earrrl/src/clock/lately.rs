@@ -1,26 +1,27 @@
 //! The last reading of the counter, for threads that decide in a loop.
 //!
-//! A reading of the counter waits until all instructions before it are done. Between two decisions
-//! it keeps the second one's state from being fetched while the first waits for its own, which costs
-//! ten times as much as the reading itself. A thread that reads the counter within a microsecond of
-//! its last reading therefore uses a reading several times: a number that doubles with each reading, up
-//! to [`MAX_USES`].
+//! A reading of the counter waits until all instructions before it are done. Between two decisions,
+//! it prevents the second decision's state from being fetched while the first waits for its own,
+//! which costs ten times as much as the reading itself. A thread that reads the counter within a
+//! microsecond of its previous reading therefore uses a reading several times: a number that
+//! doubles with each reading, up to [`MAX_USES`].
 //!
-//! Time must not go back from one thread's request to the next one's, so the reading is shared: all threads
-//! publish theirs in [`LATEST`], and a thread in a loop uses the latest of all. Threads that do not
-//! loop pay for that only once some thread has looped ([`LOOPED`]).
+//! Time must not go back from one thread's request to the next one's, so the reading is shared: all
+//! threads publish their readings in [`LATEST`], and a thread in a loop uses the latest of all.
+//! Threads that do not loop publish only once some thread has looped ([`LOOPED`]).
 //!
-//! A pause of the thread is noticed by the system's coarse clock, which is read from memory and moves in
-//! steps: once it has moved, the counter is read. So a reading is a microsecond old as a rule, and after
-//! a pause as old as a step at most, unless the kernel's tick itself is late.
+//! A pause of the thread shows in the system's coarse clock, which is read from memory and moves in
+//! steps: once it has moved, the counter is read. So a reading is usually a microsecond old, and
+//! after a pause at most as old as a step, unless the kernel's own tick is late.
 
 use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
-/// The most times that a reading is used again.
+/// The greatest number of times that a reading is used again.
 const MAX_USES: u64 = 31;
-/// The counts between two readings in a loop, for each use of the first: a microsecond or two.
+/// The counts between two readings below which the thread is in a loop, per use of the first
+/// reading: one or two microseconds.
 const CLOSE: u64 = 4_000;
 
 /// A counter in a cache line of its own, since all threads in loops read it.
@@ -31,13 +32,13 @@ static LATEST: Latest = Latest(AtomicU64::new(0));
 /// True once any thread may have used [`LATEST`].
 static LOOPED: AtomicBool = AtomicBool::new(false);
 
-/// A thread's last reading. Each part has a cell of its own: a load that is wider than the store just
-/// before it waits for that store, which waits for the decision before.
+/// A thread's last reading. Each field has a cell of its own: a load that is wider than the store
+/// just before it would wait for that store, and so for the previous decision.
 struct Reading {
     counter: Cell<u64>,
-    /// The coarse clock before the reading.
+    /// The coarse clock before the counter was read.
     step: Cell<u64>,
-    /// The number of uses that the reading began with, and that are left.
+    /// The number of uses that this reading began with; the field below has those that are left.
     uses: Cell<u64>,
     left: Cell<u64>,
 }
@@ -53,8 +54,8 @@ std::thread_local! {
     };
 }
 
-/// Returns the latest reading of all threads, or `None` if this thread has to read the counter. `step` is
-/// the coarse clock.
+/// Returns the latest reading of all threads, or `None` if this thread has to read the counter.
+/// `step` is the coarse clock.
 #[inline]
 pub(super) fn counter(step: u64) -> Option<u64> {
     LAST.with(|last| {
@@ -80,7 +81,8 @@ pub(super) fn read(step: u64, counter: u64) {
     LAST.with(|last| {
         let close = CLOSE * (last.uses.get() + 1);
         let is_loop = counter.wrapping_sub(last.counter.get()) <= close;
-        // Other threads begin to publish at the first loop, so that is not used yet.
+        // Other threads publish only from the first loop on, so that loop does not use a shared
+        // reading yet.
         let may_use = is_loop && (LOOPED.load(Relaxed) || LOOPED.swap(true, Relaxed));
         let uses = if may_use { (2 * last.uses.get() + 1).min(MAX_USES) } else { 0 };
         last.counter.set(counter);
@@ -98,8 +100,8 @@ mod tests {
 
     const STEP: u64 = 4_000 * CLOSE;
 
-    /// Returns how many readings a number of decisions take, one every so many counts, and the age
-    /// of the oldest reading that they use.
+    /// Makes `times` decisions, one every `every` counts. Returns the number of readings they took,
+    /// and the age of the oldest reading that they used, in counts.
     fn ask(now: &mut u64, times: usize, every: u64) -> (usize, u64) {
         let (mut readings, mut oldest) = (0, 0);
         for _ in 0..times {
@@ -134,7 +136,7 @@ mod tests {
             ask(&mut now, 100, 50);
             now += pause;
             assert!(ask(&mut now, 1, 50).1 < STEP, "after {pause}");
-            // The pause ends the loop: the next two readings follow each other.
+            // The pause ends the loop, so the next two decisions both read the counter.
             let readings: Vec<_> = (0..40).map(|_| ask(&mut now, 1, 50).0).collect();
             assert!(readings.windows(2).any(|two| two == [1, 1]) || pause >= STEP, "{readings:?}");
         }

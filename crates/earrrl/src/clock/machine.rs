@@ -4,11 +4,11 @@ use core::time::Duration;
 
 use super::counted::Source;
 
-/// The machine's counter and its boot time.
+/// The processor's counter and the machine's boot time.
 ///
-/// Some processes may not read the counter (`prctl(PR_SET_TSC)`): it ends them, and so does the
-/// system's usual way to tell the time, which reads it, too. There, boot time is what a timer of the
-/// kernel says, and there is no counter.
+/// Where `prctl(PR_SET_TSC)` forbids it, reading the counter kills the process, and so do the
+/// system's usual clock functions, which read the counter too. Such a process uses no counter, and
+/// reads boot time from a kernel timer.
 pub(super) struct Machine {
     counter: Option<quanta::Clock>,
     boot: Boot,
@@ -21,17 +21,18 @@ impl Machine {
         Self { counter, boot }
     }
 
-    /// Nanoseconds since 1970.
+    /// Returns the wall time, in nanoseconds since the Unix epoch.
     pub(super) fn wall(&self) -> u64 {
         self.boot.wall()
     }
 
-    /// Returns the step of the system's coarse clock, if that is cheaper than the counter.
+    /// Returns the step of the system's coarse clock, or `None` if reading that clock is no cheaper
+    /// than reading the counter.
     pub(super) fn step(&self) -> Option<Duration> {
         self.counter.as_ref().and_then(|_| coarse::step())
     }
 
-    /// That clock.
+    /// Returns the system's coarse clock, in nanoseconds.
     #[inline]
     pub(super) fn coarse() -> u64 {
         coarse::now()
@@ -49,7 +50,8 @@ impl Source for Machine {
     }
 }
 
-/// Returns an id that tells one start of the machine from another; `None` where the system has none.
+/// Returns the id of the machine's present boot, which changes at every restart; `None` if the
+/// system has no such id.
 pub(super) fn boot_id() -> Option<u128> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
@@ -59,14 +61,14 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A clock that the system keeps in memory and moves with its own timer.
+/// The system's coarse clock, which the kernel keeps in memory and advances with its timer.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod coarse {
     use core::time::Duration;
 
     use rustix::time::{ClockId, clock_getres, clock_gettime};
 
-    /// A system that is asked by a call takes longer than this for sixteen.
+    /// The nanoseconds that 16 readings take at most if they need no system call.
     const SIXTEEN: u64 = 1_000;
 
     #[inline]
@@ -117,14 +119,14 @@ mod linux {
 
     use super::nanos;
 
-    /// Seconds of boot time at which the timer would go off: 136 years.
+    /// The boot time at which the timer would expire, in seconds: 136 years.
     const FAR: i64 = 1 << 32;
 
-    /// Nanoseconds since the machine was started, its sleep included.
+    /// The source of boot time: nanoseconds since the machine was started, including sleep.
     pub(super) enum Boot {
-        /// Read without a call of the kernel, by the counter.
+        /// The system's clock, which reads the counter and needs no system call.
         Clock,
-        /// The time that is left of a timer which goes off in a far future: a system call.
+        /// A timer that expires in the far future. Its remaining time is read by a system call.
         Timer(OwnedFd),
     }
 
@@ -150,7 +152,8 @@ mod linux {
             nanos(Duration::from_secs(FAR.unsigned_abs())).saturating_sub(left)
         }
 
-        /// To some milliseconds where the counter may not be read.
+        /// Returns the wall time. It may be some milliseconds late if the process may not read the
+        /// counter.
         pub(super) fn wall(&self) -> u64 {
             match self {
                 Self::Clock => nanos_of(clock_gettime(ClockId::Realtime)),
@@ -181,7 +184,7 @@ mod other {
 
     use super::nanos;
 
-    /// Nanoseconds of a monotonic clock.
+    /// A monotonic clock that counts from the construction of this value.
     pub(super) struct Boot(Instant);
 
     impl Boot {

@@ -1,4 +1,4 @@
-//! Instants in whole nanoseconds, and clocks that return them.
+//! Instants in whole nanoseconds, and the clocks that return them.
 
 #[cfg(feature = "std")]
 mod counted;
@@ -24,7 +24,7 @@ pub use system::{Anchor, SystemClock};
 #[cfg(feature = "std")]
 pub use ticking::TickingClock;
 
-/// An instant: whole nanoseconds since the Unix epoch (1970 to 2554).
+/// An instant, in whole nanoseconds since the Unix epoch (1970 to 2554).
 ///
 /// ```
 /// use earrrl::Nanos;
@@ -66,7 +66,7 @@ impl Nanos {
 
 impl core::ops::Add<Duration> for Nanos {
     type Output = Self;
-    /// Saturates at [`Nanos::MAX`].
+    /// Adds a duration; the sum is at most [`Nanos::MAX`].
     fn add(self, by: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
     }
@@ -78,14 +78,14 @@ impl fmt::Debug for Nanos {
     }
 }
 
-/// A source of the present time. It must never go back, on any thread.
+/// A source of the present time. The time must never go back, also between threads.
 pub trait Clock: Send + Sync {
     /// Returns the present instant.
     fn now(&self) -> Nanos;
 
-    /// Returns the latest instant that a thread has read, where that is cheaper and at most `lag` ago. Only
-    /// clocks of this crate do: they see to it that no thread reads an instant before one that another
-    /// has used.
+    /// Returns the latest instant that any thread has read, if it is at most `lag` ago and cheaper
+    /// than a new reading. Only this crate's clocks return one, since they make sure that no thread
+    /// gets an earlier instant than another thread has used.
     #[doc(hidden)]
     #[inline]
     fn lately(&self, _lag: Duration, _: Sealed) -> Option<Nanos> {
@@ -93,7 +93,8 @@ pub trait Clock: Send + Sync {
     }
 }
 
-/// A value that only this crate can make, so that no other crate overrides the methods that take it.
+/// A value that only this crate can construct, so that other crates cannot override the methods
+/// that take it.
 #[derive(Clone, Copy, Debug)]
 pub struct Sealed(pub(crate) ());
 
@@ -109,22 +110,22 @@ impl<C: Clock + ?Sized> Clock for alloc::sync::Arc<C> {
     }
 }
 
-/// A clock that is moved by hand, for tests and replays. It never goes back.
+/// A clock that is set by its user, for tests and replays. It never goes back.
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicU64);
 
 impl ManualClock {
-    /// Returns a clock that stands at `start`.
+    /// Returns a clock that shows `start`.
     pub const fn new(start: Nanos) -> Self {
         Self(AtomicU64::new(start.0))
     }
 
-    /// Moves the clock to `to`, or leaves it where it is if that is later.
+    /// Sets the clock to `to`, unless the clock is later already.
     pub fn set(&self, to: Nanos) {
         self.0.fetch_max(to.0, Ordering::AcqRel);
     }
 
-    /// Moves the clock forward.
+    /// Moves the clock forward by `by`.
     pub fn advance(&self, by: Duration) {
         self.set(self.now() + by);
     }
@@ -140,7 +141,7 @@ impl Clock for ManualClock {
 pub(crate) mod tests {
     use super::*;
 
-    /// A clock whose last reading is as old as it may be.
+    /// A test clock whose last reading is always as old as the caller permits.
     #[derive(Default)]
     pub(crate) struct Lagging(pub(crate) ManualClock);
 

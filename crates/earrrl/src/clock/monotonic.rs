@@ -1,17 +1,18 @@
-//! Time that never goes back, whether it comes from a clock or from a caller.
+//! Time that never goes back, whether it comes from a clock or from callers.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 
 use super::{Clock, Nanos, Sealed};
 
-/// A clock and the latest instants that were used, neither of which later instants precede.
+/// A clock and the latest instants that were used. No later instant precedes them.
 pub(crate) struct Time<C> {
     clock: C,
     /// The latest instant that a caller has given.
     given: AtomicU64,
-    /// True once the clock itself was used. From then on a given instant is raised to the clock's present one.
-    /// A flag that is written once replaces a word that every request would write.
+    /// True once the clock itself was used. From then on, an instant that a caller gives is raised
+    /// to the clock's present instant. The flag is written only once; a shared record of the latest
+    /// instant would be written by every request.
     used: AtomicBool,
 }
 
@@ -20,14 +21,14 @@ impl<C: Clock> Time<C> {
         Self { clock, given: AtomicU64::new(0), used: AtomicBool::new(false) }
     }
 
-    /// Returns the present instant.
+    /// Returns the clock's present instant, or the latest given instant if that is later.
     #[inline]
     pub(crate) fn now(&self) -> Nanos {
         self.used(self.clock.now())
     }
 
-    /// Returns the latest instant that a thread has read, where that is cheaper; see
-    /// [`Clock::lately`].
+    /// Returns the latest instant that any thread has read, if that is cheaper than a new reading;
+    /// see [`Clock::lately`].
     #[inline]
     pub(crate) fn lately(&self, lag: Duration) -> Option<Nanos> {
         self.clock.lately(lag, Sealed(())).map(|lately| self.used(lately))
@@ -47,7 +48,7 @@ impl<C: Clock> Time<C> {
         read.max(Nanos::new(self.given.load(Relaxed)))
     }
 
-    /// Returns the given instant, or the latest one used if that is later.
+    /// Returns the given instant, or the latest one that was used if that is later.
     #[inline]
     pub(crate) fn at(&self, given: Nanos) -> Nanos {
         let before = Nanos::new(self.given.fetch_max(given.get(), Relaxed));

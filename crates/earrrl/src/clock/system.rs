@@ -1,4 +1,4 @@
-//! The machine's clock, as users have it.
+//! The machine's clock.
 
 use core::fmt;
 use core::time::Duration;
@@ -7,42 +7,45 @@ use super::counted::{Counted, Source};
 use super::machine::{Machine, boot_id};
 use super::{Clock, Nanos, Sealed, counted, lately};
 
-/// The machine's clock: the processor's counter, held to boot time (which goes on while the machine
-/// sleeps), and anchored to wall time once, when it is made.
+/// The machine's clock. It reads the processor's counter, corrects it by boot time (which includes
+/// sleep), and is anchored to wall time when it is made.
 ///
-/// A step of the wall clock afterwards changes nothing, so it can't prolong or shorten a ban. A
-/// counter that stops, is set back, jumps or runs at another pace is noticed at the next comparison
-/// with boot time, at most 10 ms of counting later; the clock then tells boot time until the counter
-/// is measured again. It never goes back. A reading costs about 10 ns, where `Instant::now` costs 25.
+/// Later steps of the wall clock have no effect, so they cannot prolong or shorten a ban. If the
+/// counter stops, is set back, jumps or changes its pace, the next comparison with boot time
+/// detects that, after at most 10 ms of counting; the clock then shows boot time until it has
+/// measured the counter again. The clock never goes back. A reading costs about 10 ns;
+/// `Instant::now` costs 25 ns.
 ///
 /// A reading also waits until all instructions before it are done. On x86-64 Linux, a
-/// [`Limiter`](crate::Limiter) in a loop without a microsecond's pause therefore uses the latest reading of
-/// any thread up to 31 times, where its rule is slow enough for that. A pause is noticed by the kernel's
-/// coarse clock, so the reading is at most a tick old (1 to 10 ms), and time still never goes back from
-/// one thread to another.
+/// [`Limiter`](crate::Limiter) that is called in a loop, with pauses of less than a microsecond,
+/// therefore uses the latest reading of any thread up to 31 times if its rule is slow enough. The
+/// kernel's coarse clock reveals longer pauses, so a reading is at most one kernel tick old (1 to
+/// 10 ms). Time still never goes back from one thread to another.
 ///
-/// Where a process may not read the counter (`PR_SET_TSC`), the clock tells boot time only, if the
-/// restriction is there when the clock is made.
+/// If the process is forbidden to read the counter (`PR_SET_TSC`) when the clock is made, the clock
+/// only uses boot time.
 pub struct SystemClock {
     counted: Counted<Machine>,
-    /// The step of the system's coarse clock; `None` where it is of no use.
+    /// The step of the system's coarse clock; `None` if that clock is not used.
     step: Option<Duration>,
 }
 
-/// The instant at which boot time was read. Two clocks of one machine with the same anchor agree, also in two
-/// processes.
+/// An instant of wall time and the boot time at that instant. Two clocks with the same anchor on
+/// one machine agree, even in different processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor {
-    /// The instant.
+    /// The instant of wall time.
     pub wall: Nanos,
-    /// Boot time at that instant: the time since the machine was started.
+    /// The boot time at that instant, which is the time since the machine was started.
     pub boot: Duration,
-    /// The id of that start of the machine; `None` where the system has none.
+    /// The id of the machine's boot, which changes at every restart; `None` if the system has no
+    /// such id.
     pub boot_id: Option<u128>,
 }
 
 impl SystemClock {
-    /// Returns a clock anchored to the present wall time. The first one of a process takes up to 200 ms.
+    /// Returns a clock that is anchored to the present wall time. The first clock of a process
+    /// takes up to 200 ms to make.
     pub fn new() -> Self {
         let machine = Machine::new();
         let wall = machine.wall();
@@ -54,9 +57,10 @@ impl SystemClock {
         Self { counted: Counted::new(machine, wall, boot), step }
     }
 
-    /// Returns a clock that goes on as the one did whose [`anchor`](Self::anchor) this is, whatever became of
-    /// wall time since. After a restart of the machine boot time begins again at zero, so the clock is anchored
-    /// to the present wall time, but never before the anchor's.
+    /// Returns a clock that continues the time of the clock that [`anchor`](Self::anchor) was
+    /// called on, even if wall time was changed since. After a restart of the machine, boot time
+    /// begins at zero again, so the clock is anchored to the present wall time, but never before
+    /// the anchor's instant.
     ///
     /// ```
     /// use earrrl::{Clock, SystemClock};
@@ -76,7 +80,7 @@ impl SystemClock {
         Self::of(machine, wall, None)
     }
 
-    /// Returns the anchor that another process needs to have the same time.
+    /// Returns the anchor with which another process can make a clock with the same time.
     pub fn anchor(&self) -> Anchor {
         let (wall, boot) = self.counted.anchor();
         Anchor { wall: Nanos::new(wall), boot: Duration::from_nanos(boot), boot_id: boot_id() }

@@ -1,4 +1,4 @@
-//! A clock that is a word of memory.
+//! A clock that costs one memory load to read.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
@@ -7,18 +7,18 @@ use std::thread;
 
 use super::{Clock, Nanos, SystemClock};
 
-/// A clock that a thread of its own moves in steps: to read it is to read a word of memory.
+/// A clock that a thread of its own advances in steps. Reading it loads one word of memory.
 ///
-/// For limits much coarser than the step. Waits that are computed from it are right to a step. The
-/// thread ends when the last clone is dropped.
+/// It suits limits that are much coarser than the step, since the waits that are computed from it
+/// are exact only to a step. The thread ends when the last clone of the clock is dropped.
 #[derive(Clone, Debug)]
 pub struct TickingClock(Arc<AtomicU64>);
 
 impl TickingClock {
-    /// Returns a clock that moves every `step`; a millisecond is a good one.
+    /// Returns a clock that advances every `step`; a millisecond suits most limits.
     ///
     /// # Errors
-    /// When the thread can't be started.
+    /// Returns an error if the thread cannot be started.
     pub fn new(step: Duration) -> std::io::Result<Self> {
         let clock = SystemClock::new();
         let now = Arc::new(AtomicU64::new(clock.now().get()));

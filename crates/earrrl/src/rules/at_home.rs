@@ -1,6 +1,6 @@
-//! Decisions on a client whose state is a word and lies in the line where it is looked for first, which is so
-//! for nearly every request. The client is looked for once, and judged and changed in place; figures are
-//! computed only if they are asked for.
+//! The fast path of decisions: a client whose state is a word in one of its two home lines, the
+//! cache lines where it is looked for first. Nearly every client is. The client is looked up once,
+//! and its state is judged and changed in place. Figures are computed only on demand.
 
 use core::time::Duration;
 
@@ -13,7 +13,8 @@ use crate::rules::{Judgement, Report, outcome_of, wait_of};
 use crate::store::Kept;
 use crate::store::table::{Change, Place, Purpose, Seen};
 
-/// Such a client as it was seen, and the request on that.
+/// A client in one of its home lines, with the state that was read, and the request judged on that
+/// state.
 pub(crate) struct AtHome<'a> {
     part: &'a Part<'a>,
     seen: Seen<'a>,
@@ -21,7 +22,8 @@ pub(crate) struct AtHome<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// Requests the lines in which the client is looked for first, and returns them if its state is a word.
+    /// Prefetches the home lines of the client and returns them; `None` if the rule's states are
+    /// not words.
     #[inline]
     pub(super) fn place(&self) -> Option<Place<'a>> {
         match &self.clients.kept {
@@ -32,8 +34,9 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Returns the decision, or `None`, with nothing done, for a client that is not at home: one that is new, or has
-    /// yet to be moved from the store before a change, for example.
+    /// Decides the request. Returns `None`, with nothing stored, if the client is not in its home
+    /// lines: a new client, for example, or one that must first be moved from the store before a
+    /// rule change.
     #[inline]
     pub(crate) fn decide_at_home(
         &self,
@@ -44,15 +47,16 @@ impl<'a> Part<'a> {
         Some(self.settle_at_home(now, settle)?.request.decision())
     }
 
-    /// Returns the same of a check, in brief.
+    /// Checks the request as [`decide_at_home`](Self::decide_at_home) does, but returns only a
+    /// [`Brief`].
     #[inline]
     pub(crate) fn check_at_home(&self, now: impl FnOnce() -> Nanos) -> Option<Brief> {
         let settle = |judgement: &Judgement| judgement.settle(Mode::Check, judgement.passes());
         Some(self.settle_at_home(now, settle)?.brief())
     }
 
-    /// Charges the request where it is allowed, and else stores nothing: whether it is. None, and nothing
-    /// done, where this is not the way.
+    /// Charges the request if it is allowed, and stores nothing otherwise. Returns true if it was
+    /// allowed, or `None`, with nothing stored, if the client is not in its home lines.
     #[inline]
     pub(crate) fn admit_at_home(&self, now: impl FnOnce() -> Nanos) -> Option<bool> {
         let if_allowed = |judgement: &Judgement| match judgement.allowed {
@@ -62,7 +66,7 @@ impl<'a> Part<'a> {
         Some(self.settle_at_home(now, if_allowed)?.judgement().allowed)
     }
 
-    /// Judges, then stores as `mode` requires of the judgement.
+    /// Judges the request, then stores it if `mode` returns [`Mode::Charge`] for the judgement.
     #[inline(always)]
     fn settle_at_home(
         &self,
@@ -80,8 +84,8 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Returns the client, judged on the state that was seen. The state may be torn, since its halves are read
-    /// separately; the compare-and-swap then fails.
+    /// Returns the client, judged on the state that was read. That state may be torn, since its
+    /// halves are read separately; the compare-and-swap then fails.
     #[inline(always)]
     fn at_home<'p>(&'p self, place: &Place<'p>, now: Nanos) -> Option<AtHome<'p>> {
         let Kept::Words(table) = &self.clients.kept else { return None };
@@ -90,7 +94,7 @@ impl<'a> Part<'a> {
         Some(AtHome { part: self, seen, request })
     }
 
-    /// Returns the client, judged on the state that it had.
+    /// Returns the client, judged on a state that it certainly had at one instant.
     #[inline]
     pub(super) fn judge_at_home<'p>(&'p self, place: &Place<'p>, now: Nanos) -> Option<AtHome<'p>> {
         let mut client = self.at_home(place, now)?;
@@ -110,8 +114,8 @@ impl AtHome<'_> {
         self.request.judgement()
     }
 
-    /// Returns the part of [`combine`](super::combine)'s answer that a client needs, for a request under this
-    /// rule alone.
+    /// Returns the part of [`combine`](super::combine)'s result that a client needs, for a request
+    /// under this rule alone.
     #[inline]
     fn brief(&self) -> Brief {
         let (rule, judgement) = (self.part.rule, self.judgement());
@@ -123,8 +127,8 @@ impl AtHome<'_> {
         Brief { outcome, remaining: self.request.remaining(), wait }
     }
 
-    /// Stores as `mode` requires of the judgement. Returns `None`, and stores nothing, if the client is no
-    /// longer there.
+    /// Stores the request if `mode` returns [`Mode::Charge`] for the judgement. Returns `None`,
+    /// with nothing stored, if the client is no longer in this slot.
     #[inline]
     pub(super) fn settle(&mut self, mode: impl Fn(&Judgement) -> Mode) -> Option<()> {
         while !self.apply(mode(self.judgement())) {
@@ -133,14 +137,15 @@ impl AtHome<'_> {
         Some(())
     }
 
-    /// Judges anew, on what is seen by now.
+    /// Judges the request again, on the state that was read last.
     #[inline(always)]
     fn judge(&mut self, now: Nanos) -> Option<()> {
         self.request = self.part.judge_seen(&self.seen, now)?;
         Some(())
     }
 
-    /// Stores the request if it is to be charged. Returns false if another thread changed the state first.
+    /// Stores the request if `mode` is [`Mode::Charge`]. Returns false if another thread changed
+    /// the state first.
     #[inline(always)]
     fn apply(&mut self, mode: Mode) -> bool {
         if mode != Mode::Charge || self.part.cost.is_zero() {

@@ -1,11 +1,13 @@
-//! One request under one or several rules whose clients many threads share.
+//! Decisions on clients that several threads share, under one or several rules.
 //!
-//! What [`decide_all`](crate::rules::decide_all) says, under concurrency: a request is allowed only
-//! if every enforcing rule's own judgement, made in the same step that stores it, lets it pass; so
-//! no rule is ever over-admitted. Words are charged by compare-and-swap, and what was charged to a
-//! leaky rule is taken back when another rule then denies; larger states stay locked, in one order,
-//! from the judgement to the end. A concurrent request may see a charge that is about to be taken
-//! back: an error on the deny side.
+//! The result is that of [`decide_all`](crate::rules::decide_all), also with concurrent requests: a
+//! request is allowed only if every enforcing rule lets it pass, by a judgement that is made in the
+//! same atomic step that stores the request. So no rule ever admits more than its limit.
+//!
+//! Word states are charged by compare-and-swap. If a rule then denies the request, its charges to
+//! leaky rules are taken back. Larger states stay locked, in a fixed order, from the judgement
+//! until the request is stored. A concurrent request may see a charge that is about to be taken
+//! back, and be denied because of it.
 
 use core::time::Duration;
 use std::sync::MutexGuard;
@@ -22,26 +24,27 @@ use crate::rules::{Judgement, Report, combine};
 use crate::store::table::Place;
 use crate::store::{Kept, Next, Shard, States};
 
-/// One item for each rule, without an allocation for up to eight.
+/// A list with one item for each rule, which needs no allocation for up to eight rules.
 pub(crate) type Each<T> = SmallVec<[T; 8]>;
 
-/// The judgement of one rule, and its figures afterwards.
+/// The judgement of one rule, and the rule's figures after the decision.
 type Judged = (Judgement, Figures);
 
-/// Decides a request; the same rule and key must not come twice.
+/// Decides a request. No two parts may have the same rule and key.
 pub(crate) fn decide(parts: &mut [Part<'_>], mode: Mode, now: &dyn Fn() -> Nanos) -> Decision {
     if let [part] = &*parts {
         let at_home = part.decide_at_home(mode, now);
         return at_home.unwrap_or_else(|| part.decide_alone(mode, now()));
     }
     if mode == Mode::Charge {
-        // Stored under every rule whatever the others say: nothing ties them together.
+        // A charge is stored under every rule unconditionally, so the rules need not be
+        // coordinated.
         let now = now();
         let answers: Each<Answer<'_>> =
             parts.iter().map(|part| part.charge(mode, now).into()).collect();
         return together(parts, now, &answers);
     }
-    // All are on their way before the clock is read, and the first is waited for.
+    // All lines are prefetched before the clock is read and before the first line is waited for.
     let places: Each<_> = parts.iter().map(Part::place).collect();
     let shards = Shards::lock(parts, now);
     Request { parts, places: &places, now: now(), shards }.decide(mode)
@@ -53,7 +56,8 @@ fn together(parts: &[Part<'_>], now: Nanos, answers: &[Answer<'_>]) -> Decision 
 }
 
 impl<'a> Part<'a> {
-    /// Returns the same client under the rule that came after this one, where one did meanwhile.
+    /// Returns the same client under the next version of the rule, if the rule was changed
+    /// meanwhile.
     fn moved(&self, now: Nanos) -> Self {
         match self.clients.next(self.key, self.rule.limit(), now) {
             Some(Next { rule, clients }) => Self { rule, clients, ..*self },
@@ -61,7 +65,8 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Returns the answer of `ask` on this part, or on the part that its client has moved to.
+    /// Calls `ask` on this part. While that returns `None`, because the client has moved to the
+    /// store of the rule's next version, follows the client and calls `ask` again.
     fn settled<R>(&self, now: Nanos, ask: impl Fn(&Self) -> Option<R>) -> R {
         let mut part = *self;
         loop {
@@ -72,7 +77,8 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Charges the request where it is allowed, and else stores nothing: whether it is.
+    /// Charges the request if it is allowed, and stores nothing otherwise. Returns true if it was
+    /// allowed.
     pub(crate) fn admit(&self, now: Nanos) -> bool {
         self.settled(now, |part| {
             let limit = part.rule.limit();
@@ -89,7 +95,8 @@ impl<'a> Part<'a> {
         combine(now, std::iter::once((self.rule, &judged.0, &judged.1)))
     }
 
-    /// Returns the state and the judgement alone. Where the action is to delay, that takes the wait.
+    /// Judges the request without its figures, unless the action is to delay, which needs the wait.
+    /// Returns the state too.
     fn allows(&self, state: Option<State>, now: Nanos) -> (Option<State>, Judgement) {
         if let Action::Delay { .. } = self.rule.action() {
             let (state, (judgement, _)) = self.judge(state, now);
@@ -105,14 +112,15 @@ impl<'a> Part<'a> {
         })
     }
 
-    /// Takes back what was charged at that instant, or now.
+    /// Takes back a charge that was stored at `charged_at`, or the latest one if that is `None`.
     pub(crate) fn refund(&self, now: Nanos, charged_at: Option<Nanos>) {
         self.settled(now, |part| {
             part.clients.refund(part.key, part.rule.limit(), now, charged_at, part.cost)
         });
     }
 
-    /// Replaces the client's state by one that was kept elsewhere, if that is under the same limit.
+    /// Replaces the client's state by `state`, which another store kept, if both stores use the
+    /// same limit.
     pub(crate) fn adopt(&self, limit: &Limit, state: Option<State>, now: Nanos) {
         self.settled(now, |part| {
             if part.rule.limit() != limit {
@@ -122,12 +130,12 @@ impl<'a> Part<'a> {
         });
     }
 
-    /// Forgets the client.
+    /// Removes the client's state.
     pub(crate) fn reset(&self, now: Nanos) {
         self.settled(now, |part| part.clients.reset(part.key, part.rule.limit(), now));
     }
 
-    /// Judges a request, and returns the state without what no longer counts.
+    /// Judges the request and computes its figures. Returns the state advanced to `now`.
     fn judge(&self, state: Option<State>, now: Nanos) -> (Option<State>, Judged) {
         let limit = self.rule.limit();
         let (state, allowed, figures) = limit.step(state, now, self.cost, Mode::Peek);
@@ -139,7 +147,7 @@ impl<'a> Part<'a> {
         (after, figures)
     }
 
-    /// Judges and, if the rule then wants it stored, stores, in one step.
+    /// Judges the request and stores it if the rule requires that, in one atomic step.
     fn charge(&self, mode: Mode, now: Nanos) -> Judged {
         self.settled(now, |part| {
             let (key, limit) = (part.key, part.rule.limit());
@@ -149,7 +157,8 @@ impl<'a> Part<'a> {
 
     fn charged(&self, state: Option<State>, mode: Mode, now: Nanos) -> (Option<State>, Judged) {
         if let Action::Delay { .. } = self.rule.action() {
-            // Whether it is stored depends on the wait before it is.
+            // A delaying rule stores the request only if the wait, as it is before the request is
+            // stored, is short enough.
             let (state, (judgement, _)) = self.judge(state, now);
             let mode = judgement.settle(mode, judgement.passes());
             let (after, figures) = self.store(state, now, mode);
@@ -175,23 +184,26 @@ impl<'a> Part<'a> {
         self.rule.limit().policy() == Policy::Strict
     }
 
-    /// Returns the place of the lock of the client's state. All requests lock in the order of these places.
+    /// Returns the key by which locks of clients' states are ordered. Every request locks in this
+    /// order, so that none waits for another in a circle.
     fn shard(&self) -> Option<(usize, usize)> {
         let place = std::ptr::from_ref(self.clients).addr();
         self.states().map(|states| (place, states.shard_of(self.key)))
     }
 
-    /// Returns true if the client has moved; certain only once its shard is locked.
+    /// Returns true if the client has moved to another store; certain only while its shard is
+    /// locked.
     fn is_sealed(&self) -> bool {
         self.states().is_some_and(States::is_sealed)
     }
 }
 
-/// The locks of a request's larger states.
+/// The locked shards of a request's larger states.
 struct Shards<'a>(Vec<((usize, usize), MutexGuard<'a, Shard>)>);
 
 impl<'a> Shards<'a> {
-    /// Locks the shards, and follows clients whose rule was changed meanwhile.
+    /// Locks the shards of all larger states. Clients whose rule was changed meanwhile are followed
+    /// to their new stores.
     fn lock(parts: &mut [Part<'a>], now: &dyn Fn() -> Nanos) -> Self {
         loop {
             let shards = Self::lock_all(parts);
@@ -224,17 +236,17 @@ impl<'a> Shards<'a> {
 
 struct Request<'r, 'a> {
     parts: &'r [Part<'a>],
-    /// The places of the clients whose states are words.
+    /// The home lines of the clients whose states are words.
     places: &'r [Option<Place<'a>>],
     now: Nanos,
     shards: Shards<'a>,
 }
 
-/// The answer of one rule.
+/// The judgement of one rule, with the means to compute its figures.
 enum Answer<'a> {
-    /// The answer on a client that was judged in its place.
+    /// A client that was judged in one of its home lines.
     AtHome(AtHome<'a>),
-    /// The answer on another client. Its figures are computed last, and only once.
+    /// Any other client. Its figures are computed last and only once.
     Elsewhere(Judgement, Option<Figures>),
 }
 
@@ -296,7 +308,8 @@ impl<'r> Request<'r, '_> {
         *answer = part.charge(Mode::Check, self.now).into();
     }
 
-    /// Strict rules store every attempt, so they need not wait for the others.
+    /// Charges the strict rules, which store every request and so need not wait for the other
+    /// rules' judgements.
     fn charge_strict_words(&self, answers: &mut [Answer<'_>]) {
         for (part, answer) in self.parts.iter().zip(answers) {
             if part.is_word() && part.is_strict() {
@@ -305,7 +318,8 @@ impl<'r> Request<'r, '_> {
         }
     }
 
-    /// Leaky rules are charged until one, meanwhile, does not let the request pass.
+    /// Charges the leaky rules in turn. If one of them now denies the request, because of a
+    /// concurrent one, takes the charges back.
     fn charge_leaky_words(&self, answers: &mut [Answer<'_>]) {
         for (nth, part) in self.parts.iter().enumerate() {
             if !part.is_word() || part.is_strict() {
@@ -330,7 +344,8 @@ impl<'r> Request<'r, '_> {
         }
     }
 
-    /// Larger states are still as they were judged.
+    /// Stores the request in the larger states, which are locked and so are still in the state that
+    /// was judged.
     fn store_states(&mut self, answers: &mut [Answer<'_>]) {
         let pass = all_pass(answers);
         for (part, answer) in self.parts.iter().zip(answers) {
@@ -367,7 +382,7 @@ impl From<Judged> for Answer<'_> {
     }
 }
 
-/// Asked once all have their figures.
+/// Every figure was computed before a report is requested.
 impl Report for Answer<'_> {
     fn remaining(&self) -> u64 {
         match self {

@@ -6,8 +6,8 @@ use crate::store::table::KeyHash;
 
 const NOW: Nanos = Nanos::from_secs(1_800_000_000);
 
-/// A request under three rules is judged; before it is charged, another request takes the rest of the last rule's
-/// quota.
+/// A request under three rules is judged; before it is charged, another request takes the rest of
+/// the last rule's quota.
 #[test]
 fn charges_are_taken_back_when_another_rule_denies_meanwhile() {
     let rules = ["gcra 1/s burst=1", "gcra 1/s burst=9", "gcra 1/s burst=2"];
@@ -21,7 +21,8 @@ fn charges_are_taken_back_when_another_rule_denies_meanwhile() {
         cost: Cost::ONE,
     };
     let mut parts = [0, 1, 2].map(part);
-    // Over its limit, so that the request is not charged to it, and has nothing to take back.
+    // The first rule only observes and is over its limit, so the request is not charged to it, and
+    // there is no charge to take back.
     parts[0].charge(Mode::Charge, NOW);
     parts[2].charge(Mode::Charge, NOW);
     let places: Each<_> = parts.iter().map(Part::place).collect();

@@ -1,8 +1,8 @@
-//! Several rules on one request: all judge it, then each stores it as its policy requires.
+//! Several rules on one request: all judge the request, then each stores it as its policy requires.
 //!
-//! A request passes iff every enforcing rule lets it pass. Strict rules then store it whatever the
-//! verdict; a leaky rule stores it iff it allowed it and the whole passed, so that a request denied
-//! by one rule never drains another.
+//! A request passes if every enforcing rule lets it pass. Strict rules then store it in any case. A
+//! leaky rule stores it only if this rule allowed it and the request passed, so that a request that
+//! one rule denies never uses up the quota of another.
 
 #[cfg(feature = "std")]
 mod at_home;
@@ -25,20 +25,21 @@ use crate::cost::Cost;
 use crate::decision::{Action, Decision, Figures, Outcome, Places, Wait};
 use crate::rule::Rule;
 
-/// One rule's judgement of a request, before anything is stored.
+/// One rule's judgement of a request, made before the request is stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Judgement {
-    /// The verdict of the limit.
+    /// True if the request is within the rule's limit.
     pub allowed: bool,
-    /// The hold after which the request is served, where the action is to delay it.
+    /// The time for which the request is held back before it is served, if the rule's action is to
+    /// delay it.
     pub hold: Option<Duration>,
     enforces: bool,
     policy: Policy,
 }
 
 impl Judgement {
-    /// Judges a request of `cost` on the state before it; `wait` is asked only where the action is
-    /// to delay, and tells how long the limit would have it wait.
+    /// Judges a request that the rule's limit allows or not. If the action is to delay, `wait` is
+    /// called; it returns the wait until the limit allows the request.
     #[inline]
     pub fn new(rule: &Rule, allowed: bool, wait: impl FnOnce() -> Wait) -> Self {
         let hold = match rule.action() {
@@ -48,14 +49,14 @@ impl Judgement {
         Self { allowed, hold, enforces: rule.action().enforces(), policy: rule.limit().policy() }
     }
 
-    /// Returns true if the rule lets the request pass, even if that is over the limit.
+    /// Returns true if the rule lets the request pass, even if it is over the limit.
     #[inline]
     pub fn passes(&self) -> bool {
         self.allowed || self.hold.is_some() || !self.enforces
     }
 
-    /// Returns what the rule does once it is known whether the request passes every rule: it charges or only
-    /// peeks.
+    /// Returns [`Mode::Charge`] if the rule must store the request, and [`Mode::Peek`] if not.
+    /// `all_pass` is true if the request passes every rule.
     #[inline]
     pub fn settle(&self, mode: Mode, all_pass: bool) -> Mode {
         let leaky = all_pass && (self.allowed || self.hold.is_some());
@@ -67,8 +68,8 @@ impl Judgement {
     }
 }
 
-/// Judges and stores one request under all of `charges`, given the states of each, in order.
-/// The same rule and key must not come twice.
+/// Judges one request under all `charges` and stores it in their `states`, which are in the same
+/// order. No two charges may have the same rule and key.
 pub fn decide_all(
     charges: &[(&Rule, Cost)],
     states: &mut [Option<State>],
@@ -91,14 +92,14 @@ pub fn decide_all(
     combine(now, judged.iter().map(|(rule, judgement, figures)| (*rule, judgement, figures)))
 }
 
-/// The figures of one rule after storing, each worked out when it is asked for.
+/// The figures of one rule after a decision, each computed on demand.
 pub trait Report {
-    /// As [`Figures::remaining`].
+    /// Returns the remaining quota; see [`Figures::remaining`].
     fn remaining(&self) -> u64;
-    /// As [`Figures::retry_after`].
+    /// Returns the wait; see [`Figures::retry_after`].
     fn retry_after(&self) -> Wait;
-    /// Returns the figures of the deciding rule only: its rate, its limit, and the wait until the client is as
-    /// good as new.
+    /// Returns the measured rate, the allowed rate, and the wait until the client is as good as
+    /// new. Only the rule that determines the decision is asked.
     fn standing(&self) -> (Option<f64>, f64, Duration);
 }
 
@@ -116,7 +117,7 @@ impl Report for Figures {
     }
 }
 
-/// Returns the decision on a request of which no rule has a say yet: allowed.
+/// Returns an allowed decision, to which each rule's result is then added.
 const fn unjudged(at: Nanos) -> Decision {
     Decision {
         allowed: true,
@@ -133,8 +134,8 @@ const fn unjudged(at: Nanos) -> Decision {
     }
 }
 
-/// Returns the one answer of several rules: their judgements, and their figures after storing. A dry run
-/// answers only where no rule beside it acts; else it shows in [`Decision::over`] alone.
+/// Combines the judgements and figures of several rules into one decision. A dry-run rule affects
+/// the outcome only if no rule beside it enforces; otherwise only [`Decision::over`] shows it.
 #[inline]
 pub fn combine<'a, R: Report + 'a>(
     at: Nanos,
@@ -175,7 +176,8 @@ pub fn combine<'a, R: Report + 'a>(
     answer
 }
 
-/// Returns the wait until the rule lets such a request pass: where it would hold it, until it would.
+/// Returns the wait until the rule lets the request pass. A delaying rule lets it pass as soon as
+/// it would hold it for at most `max`.
 fn wait_of(rule: &Rule, report: &impl Report) -> Wait {
     match (rule.action(), report.retry_after()) {
         (Action::Delay { max }, Wait::For(wait)) => Wait::For(wait.saturating_sub(max)),

@@ -1,5 +1,5 @@
-//! A request under one rule, on a state that is one time: judged first, charged then. Figures are worked out
-//! only where they are asked for.
+//! A request under one rule whose states are a single instant: judged first, then charged. Its
+//! figures are computed only on demand.
 
 use core::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::decision::{Decision, Wait};
 use crate::rule::Rule;
 use crate::rules::{Judgement, Report, combine};
 
-/// `$do` with `$limit` bound to the parameters of a limit whose states are words; `$else` under another.
+/// Evaluates `$do` with `$limit` bound to the limit's parameters if its states are words, and
+/// `$else` otherwise.
 macro_rules! one_time {
     ($rule:expr, $limit:ident => $do:expr, else $else:expr) => {
         match $rule.limit() {
@@ -21,7 +22,7 @@ macro_rules! one_time {
     };
 }
 
-/// A request, its rule's judgement, and the client's state before and after it.
+/// A request, its judgement, and the client's state before and after it.
 pub struct OneTime<'a> {
     rule: &'a Rule,
     cost: Cost,
@@ -32,7 +33,7 @@ pub struct OneTime<'a> {
 }
 
 impl<'a> OneTime<'a> {
-    /// Judges a request; `None` under a rule whose states are more than one time.
+    /// Judges a request on `state`. Returns `None` if the rule's states are more than one instant.
     #[inline(always)]
     pub fn judge(rule: &'a Rule, state: Moment, now: Nanos, cost: Cost) -> Option<Self> {
         one_time!(rule, limit => {
@@ -44,38 +45,38 @@ impl<'a> OneTime<'a> {
         }, else None)
     }
 
-    /// Returns the judgement.
+    /// Returns the rule's judgement of the request.
     #[inline]
     pub fn judgement(&self) -> &Judgement {
         &self.judgement
     }
 
-    /// Returns the instant of the judgement.
+    /// Returns the instant at which the request was judged.
     #[inline]
     pub(crate) fn now(&self) -> Nanos {
         self.now
     }
 
-    /// Returns the state with the request charged to it.
+    /// Stores the request, and returns the new state.
     #[inline(always)]
     pub fn charge(&mut self) -> Moment {
         self.after = self.charged_to(self.before);
         self.after
     }
 
-    /// The request is not charged after all.
+    /// Leaves the state without the request.
     #[inline(always)]
     pub(crate) fn leave(&mut self) {
         self.after = self.before;
     }
 
-    /// Another state with the same request charged to it.
+    /// Returns another state of the client with the same request stored in it.
     #[inline(always)]
     pub fn charged_to(&self, state: Moment) -> Moment {
         one_time!(self.rule, limit => limit.charge(Some(state), self.now, self.cost), else state)
     }
 
-    /// Returns the decision on a request under this rule alone.
+    /// Returns the decision on the request if this rule is its only one.
     #[inline]
     pub fn decision(&self) -> Decision {
         combine(self.now, core::iter::once((self.rule, &self.judgement, self)))

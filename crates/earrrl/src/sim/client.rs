@@ -1,4 +1,4 @@
-//! Simulated clients, and the text that describes them.
+//! Simulated clients, and the text that describes one.
 
 use alloc::format;
 use alloc::string::String;
@@ -23,52 +23,55 @@ use crate::parameter::Rate;
 pub struct Client {
     /// The client's name.
     pub name: String,
-    /// The instants at which it wants to send.
+    /// The instants at which the client wants to send.
     pub pattern: Pattern,
-    /// The time at which it starts.
+    /// The time at which the client starts.
     pub from: Duration,
-    /// The time before which it stops sending.
+    /// The time before which the client stops sending; `None` if it sends until the simulation
+    /// ends.
     pub until: Option<Duration>,
     /// The cost of each request.
     pub cost: Cost,
-    /// The reaction to a denial.
+    /// The client's reaction to a denied request.
     pub reaction: Reaction,
 }
 
 /// The instants at which a client wants to send.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pattern {
-    /// Evenly: `steady 10/s`.
+    /// Evenly spaced requests: `steady 10/s`.
     Steady(Rate),
-    /// At random, so often on average, each request independent of all others: `random 10/s`.
+    /// Random requests at this average rate, each independent of all others: `random 10/s`.
     Random(Rate),
-    /// So many, `gap` apart, at each multiple of `every`: `bursty 20 every=30s gap=10ms`.
+    /// Bursts of `size` requests, `gap` apart, that start at each multiple of `every`: `bursty 20
+    /// every=30s gap=10ms`.
     Bursty {
-        /// Requests a burst.
+        /// The number of requests in a burst.
         size: u32,
-        /// From one burst's start to the next.
+        /// The time from the start of one burst to the start of the next.
         every: Duration,
-        /// From one request of a burst to the next.
+        /// The time from one request of a burst to the next.
         gap: Duration,
     },
 }
 
-/// The reaction of a client to a denial.
+/// A client's reaction to a denied request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reaction {
-    /// Goes on as if nothing had happened.
+    /// The client goes on sending as planned.
     Ignore,
-    /// Sends the same again after this long, until it is allowed; what it wanted to send meanwhile
-    /// is dropped: `retry=500ms`.
+    /// The client sends the same request again after this long, until it is allowed, and drops the
+    /// requests planned for the meantime: `retry=500ms`.
     Retry(Duration),
-    /// As [`Reaction::Retry`], after what `retry_after` says; stops on never: `obey`.
+    /// Like [`Reaction::Retry`], but after the decision's `retry_after`; the client stops if that
+    /// is never: `obey`.
     Obey,
 }
 
 impl FromStr for Client {
     type Err = RuleError;
 
-    /// Reads `NAME PATTERN [from=T] [until=T] [cost=C] [retry=T|obey]`.
+    /// Parses `NAME PATTERN [from=T] [until=T] [cost=C] [retry=T|obey]`.
     fn from_str(text: &str) -> Result<Self, RuleError> {
         let mut words = Words::new(text);
         let name = words.next("expected a name, then steady, random or bursty")?.text.into();

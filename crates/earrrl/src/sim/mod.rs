@@ -1,8 +1,9 @@
-//! Seeded clients sending through the production code.
+//! A simulator: seeded clients send requests through the production code.
 //!
-//! A [`Client`] says when it sends and what it does when it is denied; [`run`] puts its requests
-//! through a rule in the order of their times. The same seed gives the same requests, on every
-//! machine. [`exact_rate`] is what recent-average estimates, summed up the long way.
+//! A [`Client`] describes when requests are sent and what happens after a denial. [`run`] decides
+//! the requests of several clients under one rule, in the order of their times. The same seed gives
+//! the same requests on every machine. [`exact_rate`] is the rate that recent-average estimates,
+//! computed from the whole history.
 //!
 //! ```
 //! use earrrl::Rule;

@@ -1,11 +1,12 @@
-//! The exact estimate, computed from the whole history.
+//! The exact rate that recent-average estimates, computed from the whole history.
 
 use crate::algorithm::RecentAverage;
 use crate::arithmetic::exp;
 use crate::clock::Nanos;
 use crate::cost::Cost;
 
-/// Returns the recent average at `now` of all these requests: `λ·Σ cᵢ·e^(-λ(now-tᵢ))`. Later ones are left out.
+/// Returns the recent average of `requests` at `now`: `λ·Σ cᵢ·e^(-λ(now-tᵢ))`. Requests after `now`
+/// are left out.
 pub fn exact_rate(
     limit: &RecentAverage,
     requests: impl IntoIterator<Item = (Nanos, Cost)>,

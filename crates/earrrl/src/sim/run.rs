@@ -1,4 +1,4 @@
-//! Clients through a rule.
+//! The simulation of several clients under one rule.
 
 use alloc::collections::BinaryHeap;
 use alloc::format;
@@ -15,30 +15,32 @@ use crate::decision::Decision;
 use crate::error::RuleError;
 use crate::rule::Rule;
 
-/// The most requests a simulation may have.
+/// The greatest number of requests in a simulation.
 pub const MAX_ATTEMPTS: u64 = 20_000_000;
 
 /// One request of a simulated client.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt<'a> {
-    /// The time since the start.
+    /// The time of the request since the start of the simulation.
     pub time: Nanos,
-    /// The place of the first client of that name.
+    /// The index of the request's client. Clients with the same name have the index of the first of
+    /// them.
     pub client: usize,
-    /// The cost.
+    /// The cost of the request.
     pub cost: Cost,
-    /// The decision.
+    /// The decision on the request.
     pub decision: &'a Decision,
-    /// The client's state after it.
+    /// The client's state after the request.
     pub state: Option<&'a State>,
 }
 
-/// Puts what the clients send before `duration` through `rule`, in the order of the times; at equal
-/// times in the order of the clients. `each` sees every request. Clients of one name are one to the
-/// rule: that is how a client changes its mind.
+/// Simulates the requests that `clients` send before `duration`, and decides each under `rule`.
+/// Calls `each` for every request, in the order of their times, and at equal times in the order of
+/// the clients. Clients with the same name share one state under the rule, so that a client can
+/// change its pattern.
 ///
 /// # Errors
-/// More than [`MAX_ATTEMPTS`] requests.
+/// Returns an error if there are more than [`MAX_ATTEMPTS`] requests.
 pub fn run(
     rule: &Rule,
     clients: &[Client],
@@ -76,7 +78,7 @@ pub fn run(
     Ok(())
 }
 
-/// Returns the instant at which a client sends next, after the outcome of its request at `now`.
+/// Returns the next instant at which a client sends, after the decision on its request at `now`.
 fn next(
     client: &Client,
     schedule: &mut Schedule<'_>,
@@ -98,7 +100,8 @@ fn next(
 mod tests {
     use super::*;
 
-    /// Returns the times in seconds at which a client sends, and whether it was allowed.
+    /// Returns the times in seconds at which a client sends, each with true if the request was
+    /// allowed.
     fn attempts(rule: &str, client: &str, seconds: u64) -> Vec<(f64, bool)> {
         let (rule, client): (Rule, Client) = (rule.parse().unwrap(), client.parse().unwrap());
         let mut found = Vec::new();

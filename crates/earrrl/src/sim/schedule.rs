@@ -6,22 +6,24 @@ use super::{Client, Pattern};
 use crate::arithmetic::ln;
 use crate::random::Random;
 
-/// One client's wishes, in order; times in nanoseconds since the start of the simulation.
+/// The instants at which one client wants to send, in order, in nanoseconds since the start of the
+/// simulation.
 pub(super) struct Schedule<'a> {
     client: &'a Client,
     random: Random,
     sent: u64,
-    /// The last instant of a random client; other clients' instants follow from their numbers.
+    /// The last instant of a random client. The instants of other clients follow from their
+    /// sequence numbers.
     last: f64,
 }
 
 impl<'a> Schedule<'a> {
-    /// Returns the schedule of a client; `seed` matters to random ones only.
+    /// Returns the schedule of a client. Only random clients use `seed`.
     pub(super) fn new(client: &'a Client, seed: u64) -> Self {
         Self { client, random: Random::new(seed), sent: 0, last: 0.0 }
     }
 
-    /// Returns the next instant after `now`, which is where the client's last request was let through.
+    /// Returns the client's next instant; if `now` is given, the next one that is not before `now`.
     pub(super) fn after(&mut self, now: Option<u64>) -> Option<u64> {
         loop {
             let at = self.next()?;
@@ -36,7 +38,8 @@ impl<'a> Schedule<'a> {
         self.sent += 1;
         let offset = match self.client.pattern {
             Pattern::Steady(rate) => {
-                // Exact, so that 5/3s is a gap of 0.6 s however long it lasts.
+                // Computed from the number of requests, so that a rate of 5/3s has gaps of 0.6 s
+                // without accumulating an error.
                 let (amount, per) = rate.parts();
                 number.checked_mul(per.as_nanos() * 1_000_000_000)? / amount.billionths()
             }

@@ -1,4 +1,4 @@
-//! The store of one rule's clients: words in the table, all other states in the map.
+//! The store of one rule's clients. States that are words are in a table, larger states in a map.
 
 use std::string::String;
 use std::sync::{Arc, OnceLock};
@@ -12,34 +12,35 @@ use crate::cost::Cost;
 use crate::error::RuleError;
 use crate::rule::Rule;
 
-/// The clients of one rule.
+/// The clients of one rule, and their states.
 pub(crate) struct Clients {
     pub(crate) kept: Kept,
-    /// The store to which the clients move once the rule is changed; see `older.rs`.
+    /// The store to which the clients move after the rule was changed; see `older.rs`.
     pub(super) next: OnceLock<Next>,
 }
 
-/// The table or map of the clients.
+/// The table or the map that holds the clients' states.
 pub(crate) enum Kept {
     Words(Table),
     States(States),
 }
 
-/// The rule that comes after another of its name, and its clients.
+/// The next version of a rule, and the store of its clients.
 pub(crate) struct Next {
     pub(crate) rule: Rule,
     pub(crate) clients: Arc<Clients>,
 }
 
-/// An error of a limiter that can't be built.
+/// The reason why a limiter cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The table can't be: capacity 0, or beyond memory, or the wrong processor.
+    /// The table cannot be built: the capacity is 0 or needs too much memory, or the processor is
+    /// not supported.
     Table(TableError),
-    /// The rule can't be used so.
+    /// The limiter does not support the rule.
     Rule(RuleError),
-    /// The operating system gives no randomness for the key of the hash.
+    /// The operating system returns no random bytes for the key of the hash.
     NoRandomness(String),
 }
 
@@ -82,9 +83,9 @@ impl From<getrandom::Error> for BuildError {
 }
 
 impl Clients {
-    /// Room for `capacity` clients of the limit. States of several words grow as they are used: to
-    /// at most `most_bytes`, or without it to what that many busy clients need, but no more than half
-    /// of the memory that is left now.
+    /// Returns an empty store for `capacity` clients of the limit. Larger states take memory as
+    /// clients come, up to `most_bytes`. If that is `None`, the bound is the memory that this many
+    /// busy clients need, but at most half of the memory that is available now.
     pub(crate) fn new(
         limit: &Limit,
         capacity: usize,
@@ -93,9 +94,9 @@ impl Clients {
         Ok(Self { kept: Kept::new(limit, capacity, most_bytes)?, next: OnceLock::new() })
     }
 
-    /// Reads, judges and changes a client's state as one indivisible step. `decide` may be called
-    /// several times; only its last answer counts. None where the client may be elsewhere: since the
-    /// rule was changed.
+    /// Reads, judges and changes a client's state as one atomic step. `decide` may be called
+    /// several times; only the result of its last call counts. Returns `None` if the client may
+    /// have moved to another store because the rule was changed.
     pub(crate) fn update<R>(
         &self,
         key: KeyHash,
@@ -131,8 +132,8 @@ impl Clients {
         }
     }
 
-    /// Passes a client's state to `judge`, which returns it; nothing is stored. `None` as
-    /// [`update`](Self::update) says.
+    /// Passes a client's state to `judge`, which returns the state to keep; the request is not
+    /// stored. Returns `None` as [`update`](Self::update) does.
     pub(crate) fn inspect<R>(
         &self,
         key: KeyHash,
@@ -154,7 +155,7 @@ impl Clients {
         }
     }
 
-    /// Fetches from memory what a decision will need.
+    /// Prefetches the memory that a decision on the client will need.
     #[inline]
     pub(crate) fn prefetch(&self, key: KeyHash, policy: Policy) {
         if let Kept::Words(table) = &self.kept {
@@ -182,13 +183,13 @@ impl Clients {
         self.update(key, limit, now, |_| (None, ()))
     }
 
-    /// Returns true if states under `limit` can be kept here.
+    /// Returns true if states under `limit` can be kept in this store.
     pub(crate) fn fits(&self, limit: &Limit) -> bool {
         matches!(self.kept, Kept::Words(_)) == limit.is_one_time()
     }
 
-    /// Replaces every client's state under `old` by the one under `new` that follows from it. No other thread
-    /// may decide meanwhile.
+    /// Converts the states of all clients from the limit `old` to `new`. No other thread may decide
+    /// at the same time.
     pub(crate) fn convert(&mut self, old: &Limit, new: &Limit, now: Nanos) {
         if new.keeps_states_of(old) {
             return;
@@ -235,7 +236,8 @@ impl Kept {
         if capacity == 0 {
             return Err(TableError::NoCapacity.into());
         }
-        // They grow as they are used, so what is there now can only be compared with the least they take.
+        // Memory is taken as clients come, so the memory that is available now is only compared
+        // with the least amount that the clients need.
         let least = States::bytes_of(capacity, size_of::<State>());
         if least.is_none_or(|least| !fits(most_bytes.unwrap_or(least))) {
             return Err(TableError::TooLarge { capacity }.into());

@@ -10,8 +10,9 @@ pub(crate) use clients::{Clients, Kept, Next};
 pub(crate) use older::Older;
 pub(crate) use states::{Shard, States};
 
-/// Returns the bytes of the table that this many clients of a limit take as soon as it is made: 0 if clients
-/// take memory as they come, `None` on overflow.
+/// Returns the bytes of the table for `capacity` clients of a limit, all of which are allocated
+/// when the table is built. Returns 0 if clients take memory only as they come, and `None` on
+/// overflow.
 pub fn table_bytes(limit: &crate::algorithm::Limit, capacity: usize) -> Option<usize> {
     if limit.is_one_time() { table::Table::bytes_of(capacity) } else { Some(0) }
 }

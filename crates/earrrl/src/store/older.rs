@@ -1,13 +1,13 @@
-//! The move of a rule's clients to a new store, after a change that gives their states another meaning
-//! or their table another size.
+//! Moves a rule's clients to a new store after a rule change that gives their states another
+//! meaning or their table another size.
 //!
-//! Each client moves when it is next met, and the others in a sweep. No request waits for more than one
+//! A client moves at its next request; a sweep moves the others. No request waits for more than one
 //! client's move.
 //!
-//! The older store is sealed, then the rule is published with the new store. A request first takes its
-//! client out of the older store and converts it, unless the client is in the new store. A request that
-//! began under the older rule and does not find its client goes on to the new store.
-//! `table/transfer.rs` proves that no client is lost or counted twice on the way.
+//! First the older store is sealed, then the rule is published with the new store. A request whose
+//! client is not in the new store takes it out of the older store and converts its state. A request
+//! that began under the older rule and does not find its client continues in the new store.
+//! `table/transfer.rs` proves that no client is lost or counted twice.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
@@ -19,13 +19,14 @@ use crate::algorithm::{Limit, Policy, State};
 use crate::clock::Nanos;
 use crate::rule::Rule;
 
-/// Locks that let at most one thread move a client. A thread that has to wait for one sleeps, for longer
-/// than a move takes; with this many, a request hardly ever meets the sweep.
+/// Locks that let only one thread move a client at a time. A thread that waits for a lock sleeps,
+/// which takes longer than a move; with this many locks, a request hardly ever waits for the sweep.
 struct Locks([Mutex<()>; 4096]);
 
-/// Words and larger states have locks of their own, since a request under rules of both kinds moves a word
-/// while it holds shards of larger states, and the move of a larger state locks shards: with locks in
-/// common, the two could wait for each other. The order is states, shards, words.
+/// The locks for moves of words and of larger states. They are separate, since a request under
+/// rules of both kinds moves a word while it holds shards of larger states, and the move of a
+/// larger state locks shards: with common locks, the two could wait for each other. The locking
+/// order is `STATES`, shards, `WORDS`.
 static WORDS: Locks = Locks([const { Mutex::new(()) }; 4096]);
 static STATES: Locks = Locks([const { Mutex::new(()) }; 4096]);
 
@@ -35,7 +36,7 @@ impl Locks {
     }
 }
 
-/// Locks a client of a store against other movers.
+/// Locks a client so that no other thread moves it.
 pub(crate) fn lock_move(kept: &Kept, key: KeyHash) -> MutexGuard<'static, ()> {
     match kept {
         Kept::Words(_) => WORDS.lock(key),
@@ -43,18 +44,18 @@ pub(crate) fn lock_move(kept: &Kept, key: KeyHash) -> MutexGuard<'static, ()> {
     }
 }
 
-/// A sealed store, and the limit that its states are under.
+/// A sealed store, and the limit under which its states were stored.
 pub(crate) struct Older {
     pub(crate) limit: Limit,
     pub(crate) clients: Arc<Clients>,
-    /// The store before this one, if clients are left in it.
+    /// The store before this one, if any clients are left in it.
     pub(crate) older: Option<Arc<Older>>,
 }
 
 impl Older {
-    /// Moves a client to the new store, unless it is there.
+    /// Moves a client to the new store, unless it is there already.
     pub(crate) fn settle(&self, key: KeyHash, rule: &Rule, clients: &Clients, now: Nanos) {
-        // All lines are requested before the first is waited for.
+        // Every line is prefetched before the first one is waited for.
         self.prefetch(key);
         if !clients.contains(key) {
             let _moving = lock_move(&clients.kept, key);
@@ -78,9 +79,10 @@ impl Older {
         }
     }
 
-    /// Moves all clients to the new store, adds the stores that are empty then to `empty`, and returns
-    /// those that are still needed. A table of another size keeps its clients that are not idle until
-    /// they are met: it knows a client by its fingerprint only, so not its place in the new table.
+    /// Moves all clients to the new store, adds the stores that are then empty to `empty`, and
+    /// returns the stores that still have clients. If the new table has another size, only clients
+    /// that are idle are removed, and the others move at their next request: the older table has
+    /// only a client's fingerprint, which does not determine its place in the new table.
     pub(crate) fn sweep(
         &self,
         rule: &Rule,
@@ -116,7 +118,8 @@ impl Older {
         }
     }
 
-    /// Moves the longest idle first, so that they are the longest idle in the new store, too.
+    /// Moves the clients that were idle for longest first, so that the new store has the same
+    /// order.
     fn sweep_states(&self, from: &States, rule: &Rule, clients: &Clients, now: Nanos) {
         for shard in from.indices() {
             let next = || from.lock(shard).longest_idle();
@@ -129,16 +132,17 @@ impl Older {
         }
     }
 
-    /// Returns the number of clients that are left.
+    /// Returns the number of clients that have not moved yet.
     pub(crate) fn len(&self) -> usize {
         self.clients.len() + self.older.as_ref().map_or(0, |older| older.len())
     }
 }
 
 impl Clients {
-    /// Stops insertions: this store's clients move to `next`.
+    /// Seals this store, so that no client is inserted any more. Its clients move to `next`.
     pub(crate) fn seal(&self, next: Next) {
-        // Set before the seal, so that a thread that sees the seal finds it. A store is sealed once.
+        // Set before the seal, so that a thread that sees the seal also finds the next store. A
+        // store is sealed only once.
         let _ = self.next.set(next);
         match &self.kept {
             Kept::Words(table) => table.seal(),
@@ -146,8 +150,8 @@ impl Clients {
         }
     }
 
-    /// Returns the store that a client which is not found here has moved to, after moving it if
-    /// necessary; `None` if this store is not sealed.
+    /// Returns the store to which a client has moved that is not found here, after moving the
+    /// client if necessary; `None` if this store is not sealed.
     pub(crate) fn next(&self, key: KeyHash, limit: &Limit, now: Nanos) -> Option<&Next> {
         let next = self.next.get()?;
         if !next.clients.contains(key) {
@@ -173,7 +177,8 @@ impl Clients {
         }
     }
 
-    /// Stores a client that was under the limit `old`, or passes it on if this store is sealed by now.
+    /// Stores a client that was under the limit `old`, or passes it on to the next store if this
+    /// one is sealed by now.
     fn receive(&self, key: KeyHash, rule: &Rule, state: State, old: &Limit, now: Nanos) {
         let limit = rule.limit();
         let Some(state) = limit.convert(old, state, now) else { return };

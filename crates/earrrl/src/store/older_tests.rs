@@ -3,14 +3,14 @@ use crate::algorithm::Mode;
 use crate::cost::Cost;
 
 const NOW: Nanos = Nanos::from_secs(1_800_000_000);
-/// One rule of either kind of store.
+/// A rule for the table of words, and a rule for the map of larger states.
 const RULES: [&str; 2] = ["token-bucket 9 refill=1/h", "fixed-window 9/1h"];
 
 fn key() -> KeyHash {
     KeyHash::from_bits(7 << 40 | 77)
 }
 
-/// Returns a number of empty stores of one rule.
+/// Returns `COUNT` empty stores of one rule.
 fn stores<const COUNT: usize>(text: &str) -> (Rule, [Arc<Clients>; COUNT]) {
     let rule: Rule = text.parse().unwrap();
     let clients = [(); COUNT].map(|()| Arc::new(Clients::new(rule.limit(), 10, None).unwrap()));
@@ -30,7 +30,8 @@ fn seal(clients: &Clients, rule: &Rule, next: &Arc<Clients>) {
     clients.seal(Next { rule: rule.clone(), clients: Arc::clone(next) });
 }
 
-/// A sweep knows a word by its fingerprint only, so all keys of a fingerprint have the same lock.
+/// A sweep knows only the fingerprint of a word's key, so all keys with the same fingerprint must
+/// have the same lock.
 #[test]
 fn a_client_has_one_lock() {
     static LOCKS: Locks = Locks([const { Mutex::new(()) }; 4096]);
@@ -55,7 +56,7 @@ fn a_late_request_takes_its_client_along() {
     }
 }
 
-/// The rule was changed again since the thread that moves the client began.
+/// The rule is changed again while a thread moves the client.
 #[test]
 fn a_client_goes_on_to_the_last_of_several_stores() {
     for text in RULES {
@@ -69,7 +70,7 @@ fn a_client_goes_on_to_the_last_of_several_stores() {
     }
 }
 
-/// Two clients whose hashes agree: the one that moves does not undo what the other was charged.
+/// Two clients have the same hash. Moving one of them does not undo what the other was charged.
 #[test]
 fn a_state_that_is_there_stays() {
     for text in RULES {

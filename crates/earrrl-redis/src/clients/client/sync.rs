@@ -60,7 +60,8 @@ impl Client {
         let algorithm = algorithm::of(limit);
         if self.in_flight.is_none() && !self.unsent.is_empty() {
             let (number, pending) = (number(), std::mem::take(&mut self.unsent));
-            self.in_flight = Some(Box::new(Contribution { number, pending }));
+            let take_backs = Vec::new();
+            self.in_flight = Some(Box::new(Contribution { number, pending, take_backs }));
         }
         let spent = self.spent(limit);
         let left = (self.share - spent).max(0.0) / 2.0;

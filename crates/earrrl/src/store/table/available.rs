@@ -1,26 +1,28 @@
-//! The memory that is available. A table writes all of its memory when it is built, and memory that the system
-//! promises but does not have ends the process instead of returning an error.
+//! The memory that is available. A table writes all of its memory when it is built, and writing
+//! memory that the system promised but does not have kills the process instead of returning an
+//! error.
 
 #[cfg(any(target_os = "linux", test))]
 use std::path::{Path, PathBuf};
 #[cfg(any(target_os = "linux", test))]
 use std::vec::Vec;
 
-/// Less than this is not worth asking for.
+/// The size in bytes below which available memory is not checked.
 const SMALL: usize = 64 << 20;
 
-/// Returns true if this many bytes are available, or if the system does not say.
+/// Returns true if `bytes` are available, or if the system does not report its available memory.
 pub(crate) fn fits(bytes: usize) -> bool {
     bytes < SMALL || available().is_none_or(|available| bytes as u64 <= available)
 }
 
-/// Returns the memory that may be promised to states which grow later.
+/// Returns the bound in bytes for states whose memory grows later: half of the available memory.
 pub(crate) fn half_of_what_is_left() -> usize {
     let half = available().map_or(u64::MAX, |available| available / 2);
     usize::try_from(half).unwrap_or(usize::MAX).max(SMALL)
 }
 
-/// Returns the memory of the machine, or of the smallest control group around this process if that is less.
+/// Returns the bytes of memory that this process can use: those of the machine, or the smallest
+/// limit of its control groups if that is less.
 #[cfg(target_os = "linux")]
 pub fn total() -> Option<u64> {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
@@ -36,8 +38,8 @@ pub fn total() -> Option<u64> {
     None
 }
 
-/// Returns the memory that the machine has left, or the control group around this process that has least if
-/// that is less.
+/// Returns the bytes of memory that are left to this process: those of the machine, or of the
+/// control group with the least left if that is less.
 #[cfg(target_os = "linux")]
 fn available() -> Option<u64> {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
@@ -57,7 +59,7 @@ fn available() -> Option<u64> {
     None
 }
 
-/// A control group, and its files that tell what memory it may use and does.
+/// A control group, with the names of its files for the memory limit and the memory in use.
 #[cfg(any(target_os = "linux", test))]
 #[derive(Debug, PartialEq, Eq)]
 struct Group {
@@ -66,8 +68,9 @@ struct Group {
     used: &'static str,
 }
 
-/// Returns the groups that bound this process's memory, by `/proc/self/cgroup`: its own and those around it, in
-/// both versions of control groups. Some of the folders may not be seen from inside a container.
+/// Returns the control groups (of either version) that limit this process's memory: its own and
+/// their ancestors, from the text of `/proc/self/cgroup`. Inside a container, some of their folders
+/// may not be visible.
 #[cfg(any(target_os = "linux", test))]
 fn groups_of(text: &str) -> Vec<Group> {
     let mut groups = Vec::new();
@@ -91,7 +94,7 @@ fn groups_of(text: &str) -> Vec<Group> {
     groups
 }
 
-/// Returns a line of `/proc/meminfo`, in bytes.
+/// Returns the value of a line of `/proc/meminfo`, in bytes.
 #[cfg(any(target_os = "linux", test))]
 fn kilobytes(meminfo: &str, name: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
@@ -99,14 +102,15 @@ fn kilobytes(meminfo: &str, name: &str) -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// None where the group has no limit ("max"). What is cached of files makes room when asked.
+/// Returns the bytes left in a group; `None` if it has no limit ("max"). Cached files do not count
+/// as used, since the kernel drops them on demand.
 #[cfg(any(target_os = "linux", test))]
 fn group_left(most: &str, used: &str, cached: u64) -> Option<u64> {
     let (most, used) = (most.trim().parse::<u64>().ok()?, used.trim().parse::<u64>().ok()?);
     Some(most.saturating_sub(used.saturating_sub(cached)))
 }
 
-/// `inactive_file` of `memory.stat`, in bytes.
+/// Returns `inactive_file` of `memory.stat`, in bytes.
 #[cfg(any(target_os = "linux", test))]
 fn reclaimable(stat: &str) -> Option<u64> {
     let of = |name| stat.lines().find_map(|line| line.strip_prefix(name));

@@ -1,11 +1,12 @@
-//! A keyed hash by the processor's AES instructions: AES-128 in CMAC mode, RFC 4493, and five rounds of AES
-//! for keys of at most 16 bytes.
+//! A keyed hash by the processor's AES instructions: AES-128 in CMAC mode (RFC 4493), shortened to
+//! five rounds of AES for keys of at most 16 bytes.
 //!
-//! Clients see no hash, only whether two of their keys fall into one set, and no attack on five keyed
-//! rounds works with that little. Keys of several blocks are chained by all ten rounds.
+//! Five rounds are enough here: clients never see a hash, only if two of their keys share a set,
+//! and no attack on five keyed rounds works with so little. Keys of several blocks use all ten
+//! rounds.
 //!
-//! This module has `unsafe` code because these instructions may be used only where the processor
-//! has them, for which [`Cmac::new`] asks.
+//! This module has `unsafe` code because these instructions may only be used if the processor has
+//! them, which [`Cmac::new`] checks.
 #![allow(unsafe_code)]
 
 use core::arch::x86_64::{
@@ -15,26 +16,26 @@ use core::arch::x86_64::{
 use core::hash::Hasher;
 
 const ROUNDS: usize = 10;
-/// The rounds for a key of one block.
+/// The number of rounds for a key of at most one block.
 const SHORT: usize = 5;
 const BLOCK: usize = 16;
 
-/// A key, expanded.
+/// An expanded AES key.
 #[derive(Clone, Copy)]
 pub(super) struct Cmac {
     rounds: [__m128i; ROUNDS + 1],
-    /// The masks of the last block: of a whole one, and of one that had to be padded.
+    /// The CMAC masks of the last block: one for a whole block, one for a padded block.
     whole: __m128i,
     padded: __m128i,
 }
 
 impl Cmac {
-    /// None if the processor has no instructions for it.
+    /// Expands a key. Returns `None` if the processor has no AES instructions.
     pub(super) fn new(key: &[u8; BLOCK]) -> Option<Self> {
         if !std::arch::is_x86_feature_detected!("aes") {
             return None;
         }
-        // SAFETY: the processor has the instructions, as was just asked.
+        // SAFETY: the processor has the instructions, which was checked above.
         let rounds = unsafe { expand(wide(u128::from_le_bytes(*key))) };
         let zero = wide(0);
         let mut cmac = Self { rounds, whole: zero, padded: zero };
@@ -49,21 +50,22 @@ impl Cmac {
         CmacHasher { cmac: self, state: wide(0), block: wide(0), filled: 0, is_chained: false }
     }
 
-    /// One block.
+    /// Encrypts one block with ten rounds.
     #[inline(always)]
     fn encrypt(&self, block: __m128i) -> __m128i {
-        // SAFETY: only `new` makes a `Cmac`, and only where the processor has the instructions.
+        // SAFETY: only `new` makes a `Cmac`, and only if the processor has the instructions.
         unsafe { encrypt(&self.rounds, block) }
     }
 }
 
-/// Takes a key's bytes as they come. Where it is kept in memory between two of them, what is stored
-/// must not be narrower than what is loaded: such a load waits until the decision before is over.
+/// Hashes a key that is written piece by piece. If the state is kept in memory between two pieces,
+/// no store may be narrower than the load that follows: such a load waits until the store is done,
+/// and so until the previous decision is over.
 #[derive(Clone, Copy)]
 pub(super) struct CmacHasher<'a> {
     cmac: &'a Cmac,
     state: __m128i,
-    /// The block under way, its first byte lowest, and how many of its bytes there are.
+    /// The unfinished block, its first byte lowest, and the number of bytes in it.
     block: __m128i,
     filled: usize,
     /// True once a whole block was encrypted.
@@ -71,7 +73,7 @@ pub(super) struct CmacHasher<'a> {
 }
 
 impl CmacHasher<'_> {
-    /// Takes the lowest `count` bytes, 1 to 16; those above them must be 0.
+    /// Appends the lowest `count` bytes, 1 to 16; the bytes above them must be 0.
     #[inline(always)]
     fn take(&mut self, bytes: u128, count: usize) {
         if self.filled + count > BLOCK {
@@ -81,8 +83,8 @@ impl CmacHasher<'_> {
         self.filled += count;
     }
 
-    /// The same where they don't fit the block: it is encrypted once more is to come, since the last
-    /// one is masked.
+    /// Appends bytes that do not fit the unfinished block. The block is encrypted only now that
+    /// more bytes follow, since the last block of a key is masked first.
     #[inline(always)]
     fn overflow(&mut self, bytes: u128, count: usize) {
         let room = 8 * (BLOCK - self.filled) as u32;
@@ -98,7 +100,7 @@ impl CmacHasher<'_> {
         self.is_chained = true;
     }
 
-    /// Takes bytes after others.
+    /// Appends bytes to a key that has been begun.
     #[inline(never)]
     fn and(mut self, bytes: &[u8]) -> Self {
         for bytes in bytes.chunks(BLOCK) {
@@ -109,7 +111,7 @@ impl CmacHasher<'_> {
 }
 
 impl Hasher for CmacHasher<'_> {
-    /// A key's first bytes, and mostly its only ones, need not be shifted.
+    /// Fast path for the first, and usually only, bytes of a key, which need no shift.
     #[inline(always)]
     fn write(&mut self, bytes: &[u8]) {
         if self.filled > 0 {
@@ -162,7 +164,8 @@ impl Hasher for CmacHasher<'_> {
     }
 }
 
-/// At most 16 bytes as a number, by loads that overlap: faster than a copy of any length.
+/// Converts at most 16 bytes to a number by overlapping loads, which is faster than a copy of
+/// variable length.
 #[inline(always)]
 fn little_endian(bytes: &[u8]) -> u128 {
     let shift = 8 * (BLOCK - bytes.len()) as u32;
@@ -203,7 +206,8 @@ fn high(block: __m128i) -> u64 {
     low(unsafe { _mm_unpackhi_epi64(block, block) })
 }
 
-/// One block under an expanded key. A function of C's, since those of Rust's hand a block over in memory.
+/// Encrypts one block with ten rounds. The function uses the C ABI because the Rust ABI passes
+/// vector arguments in memory, the C ABI in registers.
 #[target_feature(enable = "aes")]
 #[expect(improper_ctypes_definitions, reason = "nobody calls it from another language")]
 extern "C" fn encrypt(rounds: &[__m128i; ROUNDS + 1], block: __m128i) -> __m128i {
@@ -215,7 +219,7 @@ extern "C" fn encrypt(rounds: &[__m128i; ROUNDS + 1], block: __m128i) -> __m128i
     _mm_aesenclast_si128(block, *last)
 }
 
-/// Returns one block after the first rounds.
+/// Encrypts one block with only the first five rounds.
 #[target_feature(enable = "aes")]
 #[expect(improper_ctypes_definitions, reason = "nobody calls it from another language")]
 extern "C" fn five_rounds(rounds: &[__m128i; ROUNDS + 1], block: __m128i) -> __m128i {
@@ -223,7 +227,7 @@ extern "C" fn five_rounds(rounds: &[__m128i; ROUNDS + 1], block: __m128i) -> __m
     (1..=SHORT).fold(block, |block, round| _mm_aesenc_si128(block, rounds[round]))
 }
 
-/// Returns the key of each round: FIPS 197, section 5.2.
+/// Returns the keys of all rounds; see FIPS 197, section 5.2.
 #[target_feature(enable = "aes")]
 fn expand(key: __m128i) -> [__m128i; ROUNDS + 1] {
     let mut rounds = [key; ROUNDS + 1];
@@ -248,7 +252,8 @@ fn next<const CONSTANT: i32>(key: __m128i) -> __m128i {
     _mm_xor_si128(all, last)
 }
 
-/// Twice a block, in the field of 2^128 elements; its first byte is the highest.
+/// Doubles a block in the field of 2^128 elements, as CMAC does. The first byte of the block is the
+/// most significant.
 fn double(block: u128) -> u128 {
     let number = block.swap_bytes();
     let carry = if number >> 127 == 1 { 0x87 } else { 0 };
@@ -285,7 +290,7 @@ mod tests {
         }
     }
 
-    /// The state at the start of round 6 in FIPS 197, appendix C.1.
+    /// The expected block is the state at the start of round 6 in FIPS 197, appendix C.1.
     #[test]
     fn one_block_goes_through_five_rounds() {
         let key: [u8; BLOCK] = core::array::from_fn(|nth| nth as u8);

@@ -1,28 +1,30 @@
-//! The content of one slot of the table, as 128 bits: fingerprint (40), state (88).
+//! The content of one slot of the table, in 128 bits: a fingerprint (40 bits) and a state (88
+//! bits).
 //!
-//! The state is a [`Word`] plus 2^87, so that as an unsigned number it sorts as the word does. The
-//! topmost 1/256 of that range is never a word: there it is a *claim*, numbered, of a slot that
-//! somebody is about to fill. A whole slot of zeroes is empty.
+//! The state is a [`Word`] plus 2^87, so that unsigned states sort as the words do. The topmost
+//! 1/256 of the range is never a word: a state in it is a numbered *claim* of a slot that a thread
+//! is about to fill. A slot of zeroes is empty.
 
-/// A client's state: a time, in whatever unit the algorithm counts, of at most 88 bits.
+/// A client's state: an instant of at most 88 bits, in the unit of the algorithm.
 ///
-/// A smaller word always means a lower current rate, so the smallest is the first to be forgotten.
+/// A smaller word always means a lower current rate, so the client with the smallest word is
+/// evicted first.
 pub type Word = i128;
 
 /// A change of a client's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It stays as it is; of an absent client, nothing is stored.
+    /// The state stays as it is; nothing is stored for an absent client.
     Keep,
-    /// It becomes this word.
+    /// The state becomes this word.
     Store(Word),
-    /// The client is forgotten.
+    /// The client is removed.
     Remove,
 }
 
-/// The smallest storable word; smaller ones are stored as this.
+/// The smallest storable word; a smaller word is stored as this one.
 pub const MIN_WORD: Word = -(1 << 87);
-/// The largest storable word; larger ones are stored as this.
+/// The largest storable word; a larger word is stored as this one.
 pub const MAX_WORD: Word = (1 << 87) - (1 << 80) - 1;
 
 pub(super) const FINGERPRINT_BITS: u32 = 40;
@@ -30,15 +32,15 @@ pub(super) const FINGERPRINT_MASK: u64 = (1 << FINGERPRINT_BITS) - 1;
 const TOP_BITS: u32 = 64 - FINGERPRINT_BITS;
 const TOP_MASK: u64 = (1 << TOP_BITS) - 1;
 const BIAS: i64 = 1 << (TOP_BITS - 1);
-/// The least top of a state that marks a claim.
+/// The least value of a state's top bits that marks a claim.
 const CLAIM: u64 = 0xFF << (TOP_BITS - 8);
 
-/// The two halves of a slot's content. The high one is enough to tell whose it is.
+/// The two halves of a slot's content. The high half is enough to find a client's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// Fingerprint, and the top 24 bits of the state.
+    /// The fingerprint, and the top 24 bits of the state.
     pub(super) high: u64,
-    /// The other 64 bits of the state.
+    /// The low 64 bits of the state.
     pub(super) low: u64,
 }
 
@@ -55,7 +57,8 @@ impl Entry {
         Self { high: (fingerprint << TOP_BITS) | biased, low: word as u64 }
     }
 
-    /// Returns a claim of a slot; `number` makes it different from every other claim of this key.
+    /// Returns a claim of a slot. `number` must differ from that of every other claim of the same
+    /// key.
     pub(super) fn claim(fingerprint: u64, number: u64) -> Self {
         Self { high: (fingerprint << TOP_BITS) | CLAIM, low: number }
     }
@@ -66,7 +69,7 @@ impl Entry {
         (Word::from(top) << 64) | Word::from(self.low)
     }
 
-    /// Its word, if it is that fingerprint's and not a claim.
+    /// Returns the entry's word, if the entry has this fingerprint and is not a claim.
     #[inline(always)]
     pub(super) fn word_of(self, fingerprint: u64) -> Option<Word> {
         let above = self.high.wrapping_sub(fingerprint << TOP_BITS);
@@ -95,13 +98,13 @@ impl Entry {
     }
 }
 
-/// Returns the fingerprint of an entry, from its high half.
+/// Returns the fingerprint of an entry, given its high half.
 #[inline(always)]
 pub(super) fn fingerprint(high: u64) -> u64 {
     high >> TOP_BITS
 }
 
-/// Returns true if the entry is a claim, from its high half.
+/// Returns true if an entry is a claim, given its high half.
 #[inline(always)]
 pub(super) fn is_claim(high: u64) -> bool {
     high & TOP_MASK >= CLAIM

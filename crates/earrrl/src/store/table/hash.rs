@@ -1,7 +1,7 @@
-//! Keys are hashed by a pseudo-random function under a random key, so no client can
-//! choose a key that takes another client's place. Only the hash is ever stored.
+//! The hash of a client's key: a pseudo-random function with a random secret, so that no client can
+//! choose a key that collides with another client's. Only the hash is stored.
 //!
-//! The function is AES-CMAC where the processor has instructions for it, else SipHash-1-3.
+//! The function is AES-CMAC if the processor has instructions for AES, and SipHash-1-3 otherwise.
 
 use core::hash::{Hash, Hasher};
 
@@ -10,53 +10,57 @@ use siphasher::sip::SipHasher13;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use super::cmac::Cmac;
 
-/// The table's knowledge of a key: 64 bits of its keyed hash.
+/// The 64-bit keyed hash of a client's key, which is all that a table knows of the key.
 ///
-/// They choose the two sets an entry may live in, and the low 40 are its fingerprint. Two
-/// keys are taken for one only when their fingerprints agree and they share a set: with ten
-/// million clients that happens to fewer than one in a thousand tables, and then to one pair.
+/// The hash determines the two sets in which the client's entry may be, and its low 40 bits are the
+/// fingerprint. Two keys are taken for the same client only if their fingerprints agree and they
+/// share a set: with ten million clients this happens in fewer than one of a thousand tables, and
+/// then to one pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyHash(u64);
 
 impl KeyHash {
-    /// Takes over a hash that was computed elsewhere. All 64 bits must be uniformly distributed.
+    /// Returns a hash that was computed elsewhere. Its 64 bits must be uniformly distributed.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// Returns the whole hash.
+    /// Returns all 64 bits of the hash.
     #[must_use]
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// Returns the low 40 bits, the lowest of them set: never 0, which marks an empty slot.
+    /// Returns the low 40 bits with the lowest bit set, so that a fingerprint is never 0, which
+    /// marks an empty slot.
     #[inline(always)]
     pub(super) fn fingerprint(self) -> u64 {
         (self.0 & super::entry::FINGERPRINT_MASK) | 1
     }
 
-    /// Returns a number below `lines`, from the top bits: where the search begins.
+    /// Returns the line of the first set where a search begins: a number below `lines`, computed
+    /// from the top bits.
     #[inline(always)]
     pub(super) fn first_line(self, lines: usize) -> usize {
         scale(self.0, lines)
     }
 
-    /// Returns a number below `lines` that depends on every bit of the hash: where it continues.
+    /// Returns the line of the second set where a search continues: a number below `lines` that
+    /// depends on every bit of the hash.
     #[inline(always)]
     pub(super) fn second_line(self, lines: usize) -> usize {
         scale(self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15), lines)
     }
 }
 
-/// `hash / 2^64 * below`, by one multiplication.
+/// Returns `hash / 2^64 * below` by one multiplication.
 #[inline(always)]
 fn scale(hash: u64, below: usize) -> usize {
     ((u128::from(hash) * below as u128) >> 64) as usize
 }
 
-/// Hashes keys of any hashable type.
+/// Hashes keys of any type that implements [`Hash`], with a secret.
 #[derive(Clone, Copy)]
 pub struct KeyHasher(Keyed);
 
@@ -68,18 +72,19 @@ enum Keyed {
 }
 
 impl KeyHasher {
-    /// Returns a hasher with a random key from the operating system.
+    /// Returns a hasher with a random secret from the operating system.
     ///
     /// # Errors
-    /// When the operating system has no randomness to give.
+    /// Returns an error if the operating system returns no random bytes.
     pub fn random() -> Result<Self, getrandom::Error> {
         let mut key = [0; 16];
         getrandom::fill(&mut key)?;
         Ok(Self::with_key(&key))
     }
 
-    /// Returns a hasher with a given key, for tests and for tables that several processes share. Its hashes are
-    /// the same on machines of one kind.
+    /// Returns a hasher with a given secret, for tests and for tables that several processes share.
+    /// Its hashes are equal on machines of the same kind: those with AES instructions, or those
+    /// without.
     #[must_use]
     pub fn with_key(key: &[u8; 16]) -> Self {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -89,8 +94,8 @@ impl KeyHasher {
         Self(Keyed::Sip(SipHasher13::new_with_key(key)))
     }
 
-    /// Hashes a key that is nothing but bytes: cheaper than [`hash`](Self::hash), and another hash than
-    /// that gives of the same bytes.
+    /// Hashes a key that consists only of bytes. This is cheaper than [`hash`](Self::hash), and
+    /// returns another hash for the same bytes.
     #[inline]
     pub fn hash_bytes(&self, key: &[u8]) -> KeyHash {
         self.hash(&Bytes(key))
@@ -108,13 +113,13 @@ impl KeyHasher {
 }
 
 impl core::fmt::Debug for KeyHasher {
-    /// Without its key: with that, keys can be chosen that collide.
+    /// Leaves out the secret, with which a client could choose colliding keys.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("KeyHasher").finish_non_exhaustive()
     }
 }
 
-/// Bytes by themselves, which need no length before them: nothing follows.
+/// A key that consists only of bytes. No length is hashed before them, since nothing follows.
 struct Bytes<'a>(&'a [u8]);
 
 impl Hash for Bytes<'_> {

@@ -36,18 +36,18 @@ use super::victim::{Rank, Seen, rank, victim};
 /// slow that starting over costs it nothing.
 pub(super) const STALE: u64 = 1 << 16;
 
-/// Slots of both sets, at most.
+/// The most slots in the two sets of a key.
 const MAX_CANDIDATES: usize = 32;
 const UNSEEN: Seen = Seen { place: 0, entry: Entry::EMPTY, rank: 0 };
 
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
-    /// Stores the first word of an absent key. Returns false if another thread interfered and the caller
-    /// has to look again.
+    /// Stores the first word of an absent key. Returns false if another thread interfered; the
+    /// caller must then look for the key again.
     pub(super) fn insert(&self, key: KeyHash, word: Word, idle: Word) -> bool {
         self.claim(key, word, idle).is_some_and(|claim| self.finish(key, word, &claim))
     }
 
-    /// Scans again and commits the claim, as steps 2 and 3.
+    /// Rescans and commits the claim, which are steps 2 and 3.
     pub(super) fn finish(&self, key: KeyHash, word: Word, claim: &Seen) -> bool {
         if S::RESCANS && !self.rescan(key, claim) {
             return false;
@@ -58,7 +58,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         is_swapped && !sealed
     }
 
-    /// Claims a slot, as step 1. A claim of the key that is already there is taken over.
+    /// Claims a slot, which is step 1. Takes over a claim of the key that is there already.
     pub(super) fn claim(&self, key: KeyHash, word: Word, idle: Word) -> Option<Seen> {
         let mut slots = [UNSEEN; MAX_CANDIDATES];
         let mut seen = 0;
@@ -101,8 +101,8 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         }
     }
 
-    /// Stores a state that has no other trace here and that nobody else can be storing, in one of the
-    /// sets that it may be in, home line first: the one with that place.
+    /// Stores a state in a set of which `place` is a slot, the line of `place` first. The key must
+    /// have no other state here, and no other thread may be storing one.
     pub(super) fn put_near(&self, place: usize, state: Entry, idle: Word) {
         let home = place / LINE;
         let rank_of = |word| rank(Entry::new(state.fingerprint(), word));
@@ -121,14 +121,15 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         }
     }
 
-    /// Scans again, as step 2. Returns true if the claim is the only trace of its key.
+    /// Rescans, which is step 2. Returns true if the claim is the only entry of its key.
     fn rescan(&self, key: KeyHash, claim: &Seen) -> bool {
         for place in self.lines.candidates(key).filter(|place| *place != claim.place) {
             let slot = self.lines.slot(place);
             let mut entry = slot.load();
             while entry.fingerprint() == key.fingerprint() {
                 if !entry.is_claim() || place < claim.place {
-                    // A thread that has changed the claim meanwhile has withdrawn or committed it.
+                    // The swap fails if another thread has already withdrawn or committed the
+                    // claim.
                     let _ = self.lines.slot(claim.place).swap(claim.entry, Entry::EMPTY);
                     return false;
                 }

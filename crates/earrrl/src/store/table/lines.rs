@@ -1,6 +1,7 @@
-//! The layout of slots: `LINE` of them in a cache line, `LINES` lines in a set, sets in one flat array.
+//! The layout of slots: `LINE` slots in a cache line, `LINES` lines in a set, and all sets in one
+//! flat array.
 //!
-//! A key has two candidate sets and, in each, a home line where its search begins.
+//! A key has two candidate sets. In each set, it has a home line where a search for the key begins.
 
 use super::available;
 use super::hash::KeyHash;
@@ -13,8 +14,8 @@ pub(super) struct Lines<S, const LINE: usize, const LINES: usize> {
     lines: Vec<Line<S, LINE>>,
 }
 
-/// Allocates room for `count` items, in huge pages where the system has them. Returns `None` if there is not
-/// enough memory.
+/// Allocates memory for `count` items, in huge pages if the system has them. Returns `None` if
+/// there is not enough memory.
 pub fn room_for<T>(count: usize) -> Option<Vec<T>> {
     if !available::fits(count.checked_mul(size_of::<T>())?) {
         return None;
@@ -26,7 +27,8 @@ pub fn room_for<T>(count: usize) -> Option<Vec<T>> {
 }
 
 impl<S: Slot, const LINE: usize, const LINES: usize> Lines<S, LINE, LINES> {
-    /// Empty slots, all of them written once: what memory this will ever use, it uses now.
+    /// Returns empty slots for a number of sets. All of them are written once, so that the system
+    /// provides all of their memory now.
     pub(super) fn new(sets: usize) -> Option<Self> {
         let count = sets.checked_mul(LINES)?;
         let mut lines = room_for(count)?;
@@ -43,24 +45,24 @@ impl<S: Slot, const LINE: usize, const LINES: usize> Lines<S, LINE, LINES> {
         size_of_val(self.lines.as_slice())
     }
 
-    /// Returns a slot by its place in the array.
+    /// Returns the slot at an index of the array.
     #[inline]
     pub(super) fn slot(&self, index: usize) -> &S {
         &self.lines[index / LINE].0[index % LINE]
     }
 
-    /// Returns the slots of a line.
+    /// Returns the slots of a cache line.
     #[inline(always)]
     pub(super) fn line(&self, line: usize) -> &[S; LINE] {
         &self.lines[line].0
     }
 
-    /// Returns the home lines of the key's two sets. The sets are never the same.
+    /// Returns the home lines of the key in its two sets. The two sets are never the same.
     #[inline(always)]
     pub(super) fn homes(&self, key: KeyHash) -> [usize; 2] {
         let count = self.lines.len();
         let (first, second) = (key.first_line(count), key.second_line(count));
-        // `LINES` is a power of two, and sets begin at its multiples.
+        // `LINES` is a power of two, and each set begins at a multiple of it.
         if first ^ second >= LINES {
             return [first, second];
         }
@@ -72,18 +74,19 @@ impl<S: Slot, const LINE: usize, const LINES: usize> Lines<S, LINE, LINES> {
         (line + LINES) % self.lines.len()
     }
 
-    /// Returns the lines of both sets in the order of the search, the home line first.
+    /// Returns the lines of both sets in the order of a search, each set's home line first.
     #[inline(always)]
     pub(super) fn candidate_lines(
         &self,
         key: KeyHash,
     ) -> impl Iterator<Item = usize> + Clone + use<S, LINE, LINES> {
         let homes = self.homes(key);
-        // Exclusive or walks over the lines of one set.
+        // The exclusive or with 0, 1, … enumerates the lines of a set, beginning with the home
+        // line.
         (0..2 * LINES).map(move |nth| homes[nth / LINES] ^ (nth % LINES))
     }
 
-    /// Returns the places of their slots.
+    /// Returns the indices of the slots in both sets, in the order of a search.
     #[inline(always)]
     pub(super) fn candidates(
         &self,

@@ -1,26 +1,27 @@
-//! The bounded table: one word of state for each of a fixed number of clients.
+//! A bounded table of clients: one word of state for each, in a fixed number of entries.
 //!
 //! # Layout
-//! An entry is 128 bits: 40 of the key's hash, its fingerprint, and 88 of state. Four fill a cache
-//! line, four lines are a set, sets are one flat array without pointers. A key may live in two
-//! sets, and prefers one line of each, its home lines, and the first of them to the second. A look-up
-//! fetches those two side by side, in the time of one cache miss, and finds 86 to 93 % of clients in the
-//! first and nearly all others in the second. An entry never moves, since no processor can move it
-//! atomically.
+//! An entry is 128 bits: a fingerprint (40 bits of the key's hash) and a state of 88 bits. Four
+//! entries fill a cache line, four lines are a set, and all sets are one flat array without
+//! pointers. A key may be stored in either of two sets. In each set one line is its home line,
+//! which is preferred. A look-up fetches both home lines at once, in the time of one cache miss,
+//! and finds 86 to 93 % of clients in the first one and nearly all others in the second. An entry
+//! never moves to another slot, since no processor can do that atomically.
 //!
-//! # Who stays
-//! When a newcomer finds no empty slot, a client with one of the lowest current rates goes, and a
-//! small word means a low rate. A flood of one-hit keys displaces itself, never an offender. A
-//! newcomer always gets a slot, else it would never be counted.
+//! # Eviction
+//! If a new client finds no empty slot, one of the clients with the lowest current rates is
+//! evicted; a smaller word means a lower rate. A flood of keys that each occur once therefore
+//! evicts its own keys, never a client over its limit. A new client always gets a slot, since it
+//! would otherwise never be counted.
 //!
 //! # Concurrency
 //! There are no locks: an entry is changed by a 128-bit compare-and-swap, and read in halves that
-//! the swap validates. `insert.rs` says why a key is never counted in two entries. A thread or a
-//! process that dies at any instant leaves the table whole.
+//! the swap validates. `insert.rs` proves that a key is never counted in two entries. A thread or
+//! process that dies at any instant leaves the table consistent.
 //!
 //! # Memory
-//! Everything is allocated, and touched, on construction: 21⅓ bytes a client and one kilobyte.
-//! Nothing grows afterwards.
+//! All memory is allocated and written when the table is built: 21⅓ bytes per client and one
+//! kilobyte. The table never grows.
 
 pub(crate) mod available;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -50,16 +51,16 @@ use slot::AtomicSlot;
 pub(crate) use slot::Purpose;
 pub(crate) use transfer::lock_of;
 
-/// Slots in a cache line.
+/// The number of slots in a cache line.
 const LINE: usize = 4;
-/// Lines in a set.
+/// The number of cache lines in a set.
 const LINES: usize = 4;
-/// Clients for which a set is meant: three quarters of its slots.
+/// The number of clients per set for which a table is sized: three quarters of the set's slots.
 const CLIENTS: usize = LINE * LINES / 4 * 3;
-/// The number of sets that [`Table::len`] looks at.
+/// The number of sets that [`Table::len`] counts.
 const SAMPLE: usize = 1024;
 
-/// A fixed number of clients' states, shared by any number of threads.
+/// A table of a fixed number of clients' states, which any number of threads can share.
 ///
 /// ```
 /// use earrrl::table::{Change, KeyHasher, Table};
@@ -80,31 +81,31 @@ pub struct Table {
     capacity: usize,
 }
 
-/// A key and the cache lines where it most likely is.
+/// A key and its two home lines.
 pub(crate) struct Place<'a>(raw::Place<'a, AtomicSlot, LINE>);
 
-/// A client's entry as it was read.
+/// A client's entry as it was last read.
 pub(crate) struct Seen<'a>(raw::Seen<'a, AtomicSlot>);
 
-/// A client's entry, as [`Table::iter`] gives it.
+/// A client in the table, as [`Table::iter`] returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Client {
     /// The low 40 bits of the key's hash, the lowest of them set.
     pub fingerprint: u64,
-    /// Its state.
+    /// The client's state.
     pub word: Word,
 }
 
-/// An error of a table that can't be built.
+/// The reason why a table cannot be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TableError {
-    /// A capacity of 0 clients was asked for.
+    /// The requested capacity is 0 clients.
     NoCapacity,
-    /// There is not enough memory.
+    /// There is not enough memory for the requested capacity.
     TooLarge {
-        /// The capacity asked for, in clients.
+        /// The requested capacity, in clients.
         capacity: usize,
     },
     /// The processor has no 128-bit compare-and-swap.
@@ -129,13 +130,14 @@ impl fmt::Display for TableError {
 impl std::error::Error for TableError {}
 
 impl Table {
-    /// Returns a table for `capacity` live clients.
+    /// Returns an empty table for `capacity` live clients.
     ///
-    /// It holds a third more entries than that, which keeps the odds that a live client has to go
-    /// below one in ten thousand while no more than `capacity` are live.
+    /// The table has a third more entries than that. As long as at most `capacity` clients are
+    /// live, the probability that a live client is evicted is then below one in ten thousand.
     ///
     /// # Errors
-    /// When `capacity` is 0 or more than memory holds, or the processor lacks the instruction.
+    /// Returns an error if `capacity` is 0 or needs more memory than is available, or if the
+    /// processor has no 128-bit compare-and-swap.
     pub fn new(capacity: usize) -> Result<Self, TableError> {
         if capacity == 0 {
             return Err(TableError::NoCapacity);
@@ -148,18 +150,19 @@ impl Table {
         Ok(Self { raw, capacity })
     }
 
-    /// Returns the bytes that a table for this many live clients takes, all of them when it is made.
+    /// Returns the bytes of a table for `capacity` live clients, all of which are allocated when it
+    /// is built.
     pub(crate) fn bytes_of(capacity: usize) -> Option<usize> {
         let slots = capacity.div_ceil(CLIENTS).max(2).checked_mul(LINE * LINES)?;
         slots.checked_mul(size_of::<AtomicSlot>())
     }
 
-    /// Reads, judges and changes one client's state, as one indivisible step.
+    /// Reads, judges and changes one client's state as one atomic step.
     ///
-    /// `decide` gets the state, or `None` for a client that is not there, and answers what becomes
-    /// of it and what to return. It may be called several times when threads interfere, only its
-    /// last answer counts. Clients whose words are at most `idle()` are as good as new: they make room
-    /// before others, and are not counted as [`displaced`](Self::displaced).
+    /// `decide` gets the state, or `None` if the client is absent, and returns the change and a
+    /// result. It may be called several times if threads interfere with each other; only its last
+    /// call counts. A client whose word is at most `idle()` is as good as new: such clients are
+    /// evicted before others, and are not counted as [`displaced`](Self::displaced).
     #[inline]
     pub fn update<R>(
         &self,
@@ -170,19 +173,20 @@ impl Table {
         self.raw.update(key, idle, decide)
     }
 
-    /// Fetches the lines where the key most likely is, to have them at hand a little later.
+    /// Prefetches the home lines of a key, for a decision that follows a little later.
     #[inline]
     pub fn prefetch(&self, key: KeyHash) {
         self.prefetch_to(key, Purpose::Write);
     }
 
-    /// The same, for a change or perhaps only to read.
+    /// Prefetches the home lines of a key for writing, or for reading if a write is less likely.
     #[inline]
     pub(crate) fn prefetch_to(&self, key: KeyHash, to: Purpose) {
         let _ = self.place(key, to);
     }
 
-    /// Updates a key that is new, or not where it most likely is, as [`update`](Self::update) does.
+    /// Updates a client as [`update`](Self::update) does, also if it is absent or outside of its
+    /// home lines.
     pub(crate) fn update_anywhere<R>(
         &self,
         key: KeyHash,
@@ -192,61 +196,63 @@ impl Table {
         self.raw.update_anywhere(key, idle, decide)
     }
 
-    /// Requests the two lines in which a key most likely is, for callers that have something else to do first.
+    /// Prefetches the home lines of a key and returns them, so that the caller can do other work
+    /// before they arrive.
     #[inline(always)]
     pub(crate) fn place(&self, key: KeyHash, to: Purpose) -> Place<'_> {
         Place(self.raw.place(key, to))
     }
 
-    /// Returns the entry of a key at home, as nearly all are that are there at all.
+    /// Returns the key's entry if it is in one of the home lines. Nearly all entries are.
     #[inline(always)]
     pub(crate) fn at_home<'a>(&self, place: &Place<'a>) -> Option<Seen<'a>> {
         self.raw.at_home(&place.0).map(Seen)
     }
 
-    /// Returns a client's state.
+    /// Returns a client's state, or `None` if the client is absent.
     #[must_use]
     pub fn get(&self, key: KeyHash) -> Option<Word> {
         self.update(key, || MIN_WORD, |word| (Change::Keep, word))
     }
 
-    /// Forgets a client. True if it was there.
+    /// Removes a client. Returns true if it was in the table.
     pub fn reset(&self, key: KeyHash) -> bool {
         self.update(key, || MIN_WORD, |word| (Change::Remove, word.is_some()))
     }
 
-    /// Gives every client the state that `convert` makes of its own, or forgets it. Nobody else may
-    /// be deciding meanwhile: an entry changed by another thread could be converted twice.
+    /// Replaces every client's state by the one that `convert` returns; removes the client if that
+    /// is `None`. No other thread may update the table at the same time, since an entry that
+    /// changes meanwhile could be converted twice.
     pub fn convert(&self, mut convert: impl FnMut(Word) -> Option<Word>) {
         self.raw.convert(|entry| {
             convert(entry.word()).map_or(Entry::EMPTY, |word| Entry::new(entry.fingerprint(), word))
         });
     }
 
-    /// Lets no newcomers in any more: an absent client stays absent, whatever is to be stored of it.
+    /// Seals the table: from now on no absent client is inserted.
     pub(crate) fn seal(&self) {
         self.raw.seal();
     }
 
-    /// Returns true if the table is sealed. Call it after a client was found absent, which may then be in
-    /// another table.
+    /// Returns true if the table is sealed. To be called after a client was found absent, since the
+    /// client may then be in another table.
     pub(crate) fn is_sealed(&self) -> bool {
         self.raw.is_sealed()
     }
 
-    /// Takes a client out of a sealed table.
+    /// Removes a client from a sealed table and returns its state.
     pub(crate) fn take(&self, key: KeyHash) -> Option<Word> {
         self.raw.take(key)
     }
 
-    /// Returns true if [`pour`](Self::pour) can move clients from here to there.
+    /// Returns true if [`pour`](Self::pour) can move clients from this table to `other`.
     pub(crate) fn is_laid_out_as(&self, other: &Self) -> bool {
         self.raw.is_laid_out_as(&other.raw)
     }
 
-    /// Takes all clients out of a sealed table into another that is laid out alike, converted. False if
-    /// that one is sealed meanwhile. `alone` gives what keeps others from moving a client; it sees only
-    /// what [`lock_of`] looks at.
+    /// Moves all clients, with their words converted, from this sealed table to a table of the same
+    /// layout. Returns false if that table is sealed meanwhile. `alone` returns a guard that keeps
+    /// other threads from moving a client; it gets a key with only the bits that [`lock_of`] uses.
     pub(crate) fn pour<G>(
         &self,
         into: &Self,
@@ -257,18 +263,19 @@ impl Table {
         self.raw.pour(&into.raw, alone, convert, idle)
     }
 
-    /// Removes the clients whose words are at most `idle`, and returns the number of those left.
+    /// Removes the clients whose words are at most `idle`, and returns the number of clients left.
     pub(crate) fn clear_idle(&self, idle: Word) -> usize {
         self.raw.clear_idle(idle)
     }
 
-    /// All clients, in no order. Those that come or go meanwhile may be missed.
+    /// Returns all clients, in no particular order. Clients that are inserted or removed during the
+    /// iteration may be missing.
     pub fn iter(&self) -> impl Iterator<Item = Client> + '_ {
         self.raw.entries(0..self.raw.lines.slots()).map(Client::from)
     }
 
-    /// Returns the number of clients, idle ones included: counted in small tables, estimated from a sample in
-    /// large ones.
+    /// Returns the number of clients, including idle ones. Small tables are counted; for large ones
+    /// the number is estimated from a sample.
     #[must_use]
     pub fn len(&self) -> usize {
         let set = LINE * LINES;
@@ -280,13 +287,13 @@ impl Table {
         (found as f64 * sets as f64 / sampled as f64) as usize
     }
 
-    /// Returns true if no client is stored, as far as [`len`](Self::len) can tell.
+    /// Returns true if no client is stored, with the precision of [`len`](Self::len).
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the number of live clients that the table is meant for.
+    /// Returns the number of live clients for which the table was built.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.capacity
@@ -299,7 +306,7 @@ impl Table {
         self.raw.displaced()
     }
 
-    /// Returns the bytes it occupies, now and ever.
+    /// Returns the bytes that the table occupies, which never change.
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.raw.bytes()
@@ -307,13 +314,14 @@ impl Table {
 }
 
 impl Seen<'_> {
-    /// Its state; none if it is no longer the key's, or not yet.
+    /// Returns the client's state; `None` if the slot does not hold it at the moment.
     #[inline(always)]
     pub(crate) fn word(&self) -> Option<Word> {
         self.0.word()
     }
 
-    /// Makes the change. Returns false, and sees the present entry, if another thread changed it first.
+    /// Applies the change. Returns false if another thread changed the entry first, which is then
+    /// read again.
     #[inline(always)]
     pub(crate) fn apply(&mut self, change: Change) -> bool {
         self.0.apply(change)

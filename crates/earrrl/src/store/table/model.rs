@@ -1,6 +1,6 @@
-//! The protocol under a model checker: every interleaving, up to a number of preemptions, of
-//! threads that insert, update, evict and reset. And the proof that the model would notice: with
-//! the rescan left out, it finds a key in two slots.
+//! Model checks of the table's protocol: every interleaving, up to a number of preemptions, of
+//! threads that insert, update, evict and reset. One test leaves out the rescan and shows that the
+//! model then finds a key in two slots.
 
 use loom::sync::{Arc, Mutex, MutexGuard};
 use loom::thread;
@@ -12,7 +12,7 @@ use super::raw::RawTable;
 use super::slot::Slot;
 use super::victim::Seen;
 
-/// A slot that the model checker watches. Each half is read by a step of its own.
+/// A slot whose accesses the model checker sees. Each half is read by a separate step.
 struct ModelSlot<const RESCANS: bool, const HEEDS_SEALS: bool = true>(Mutex<Entry>);
 
 impl<const RESCANS: bool, const HEEDS_SEALS: bool> Slot for ModelSlot<RESCANS, HEEDS_SEALS> {
@@ -45,16 +45,17 @@ impl<const RESCANS: bool, const HEEDS_SEALS: bool> Slot for ModelSlot<RESCANS, H
     }
 }
 
-/// Two sets of one slot each: every key may be in either, and two keys fill the table.
+/// A table of two sets with one slot each: every key may be in either slot, and two keys fill the
+/// table.
 type Model<const RESCANS: bool> = RawTable<ModelSlot<RESCANS>, 1, 1>;
 
-/// What one thread of a model does.
+/// The operation of one thread of a model.
 type Operation<const RESCANS: bool, T> = Box<dyn FnOnce(&Model<RESCANS>) -> T + Send>;
 
-/// Lower than every word the tests store.
+/// A word that is lower than every word the tests store.
 const IDLE: Word = MIN_WORD;
 
-/// Returns a key whose search begins in the set of that number.
+/// Returns a key whose search begins in the given set.
 fn key(fingerprint: u64, set: u64) -> KeyHash {
     KeyHash::from_bits(fingerprint | (set << 63))
 }
@@ -70,7 +71,7 @@ fn count<const R: bool>(table: &Model<R>, key: KeyHash) -> Word {
     )
 }
 
-/// Every committed word of a key; more than one is the error all this is about.
+/// Returns the committed words of a key. More than one word is the error that these tests look for.
 fn words<const R: bool>(table: &Model<R>, key: KeyHash) -> Vec<Word> {
     table
         .entries(0..table.lines.slots())
@@ -85,7 +86,7 @@ fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// Returns a table in which other clients hold both slots.
+/// Returns a table in which other clients occupy both slots.
 fn full_table<const R: bool>(first: Word, second: Word) -> Arc<Model<R>> {
     let table = Arc::new(Model::new(2).unwrap());
     for (fingerprint, word) in [(101, first), (103, second)] {
@@ -94,7 +95,7 @@ fn full_table<const R: bool>(first: Word, second: Word) -> Arc<Model<R>> {
     table
 }
 
-/// Runs each of the operations in a thread of its own.
+/// Runs each operation in a thread of its own, and returns the results.
 fn race<const R: bool, T: Send + 'static>(
     table: &Arc<Model<R>>,
     operations: Vec<Operation<R, T>>,
@@ -113,8 +114,8 @@ fn counting<const R: bool>(key: KeyHash) -> Operation<R, Word> {
     Box::new(move |table| count(table, key))
 }
 
-/// The slot that the key's search finds first is freed between the two searches, so the threads
-/// choose different victims.
+/// The first slot of the key is freed between the searches of two threads, so the threads choose
+/// different victims.
 fn a_slot_is_freed_while_two_threads_claim<const R: bool>() {
     let table = full_table::<R>(10, 20);
     let (other, newcomer) = (key(102, 0), key(7, 0));
@@ -165,9 +166,9 @@ fn without_the_rescan_the_model_finds_a_key_in_two_slots() {
     explore(2, a_slot_is_freed_while_two_threads_claim::<false>);
 }
 
-/// Three threads have found the key absent, and each is somewhere in its insertion. The first has
-/// claimed the higher slot and scanned again; the second has then claimed the lower one; the third saw
-/// both slots empty before, and claims the higher one once it is empty again.
+/// Three threads have found a key absent and are at different points of its insertion. The first
+/// has claimed the higher slot and rescanned; the second has then claimed the lower slot; the third
+/// saw both slots empty earlier, and claims the higher slot once it is empty again.
 fn three_threads_claim_with_numbers(numbers: [u64; 3]) {
     let table = Arc::new(Model::<true>::new(2).unwrap());
     let key = key(7, 0);
@@ -191,7 +192,7 @@ fn claims_that_differ_leave_a_key_in_one_slot() {
     explore(3, || three_threads_claim_with_numbers([1, 2, 3]));
 }
 
-/// As two counters would number them, one in each of two processes.
+/// Two processes with a counter each would number their claims like this.
 #[test]
 #[should_panic(expected = "a key in two slots")]
 fn with_recurring_claim_numbers_the_model_finds_a_key_in_two_slots() {
@@ -209,7 +210,8 @@ fn updates_of_a_present_key_are_all_counted() {
     });
 }
 
-/// Three keys compete for two slots: each ends in at most one, and nobody is turned away.
+/// Three keys compete for two slots. Each key ends in at most one slot, and each request is
+/// counted.
 #[test]
 fn evictions_leave_no_key_twice() {
     explore(2, || {
@@ -233,12 +235,13 @@ fn a_reset_forgets_what_was_counted_before_it() {
         });
         let answers = race(&table, vec![reset, counting(key)]);
         let left = words(&table, key).iter().sum::<Word>();
-        // What the reset took and what is left make up everything that was counted.
+        // The word that the reset removed and the word that is left add up to everything that was
+        // counted.
         assert_eq!(answers[0] + left, 2);
     });
 }
 
-/// A word whose halves both change is never seen as one half of each.
+/// A reader never combines the halves of two different words.
 #[test]
 fn a_reader_sees_no_half_changed_word() {
     explore(3, || {
@@ -256,7 +259,7 @@ fn a_reader_sees_no_half_changed_word() {
     });
 }
 
-/// How not to do it: one step reads, another writes.
+/// A wrong way to count: one step reads the state, a later step writes it.
 fn read_then_write(table: &Model<true>, key: KeyHash) -> Word {
     let count = table.update(key, || IDLE, |word| (Change::Keep, word.unwrap_or(0))) + 1;
     table.update(key, || IDLE, move |_| (Change::Store(count), count))
@@ -275,7 +278,7 @@ fn the_model_finds_that_reading_and_then_writing_loses_a_request() {
     });
 }
 
-/// A claim that was left behind, as by a killed process, is taken over.
+/// A claim that a killed process left behind is taken over.
 #[test]
 fn an_abandoned_claim_is_finished_by_whoever_meets_it() {
     explore(3, || {
@@ -289,8 +292,8 @@ fn an_abandoned_claim_is_finished_by_whoever_meets_it() {
     });
 }
 
-/// A claim of a key whose state lies behind it: a thread that scanned before that was committed has
-/// not come to withdraw the claim yet.
+/// A claim of a key whose state is in another slot: the claiming thread scanned before that state
+/// was committed and has not yet withdrawn its claim.
 #[test]
 fn a_claim_does_not_hide_the_state_behind_it() {
     explore(1, || {
@@ -304,23 +307,24 @@ fn a_claim_does_not_hide_the_state_behind_it() {
     });
 }
 
-/// A table that gives way to another, as after a rule was changed.
+/// A table whose clients move to another table, as after a rule change.
 struct GivingWay<S> {
     old: RawTable<S, 1, 1>,
     new: RawTable<S, 1, 1>,
-    /// Who moves a client; not looked at by a model that shows what goes wrong without.
+    /// The lock that lets one thread move a client; `None` in a model that shows what goes wrong
+    /// without it.
     moving: Option<Mutex<()>>,
 }
 
 impl<S: Slot> GivingWay<S> {
-    /// Returns a key that was counted `counted` times before.
+    /// Returns two tables, in the older of which the key was counted `counted` times.
     fn new(counted: Word, key: KeyHash, moving: Option<Mutex<()>>) -> Arc<Self> {
         let (old, new) = (RawTable::new(2).unwrap(), RawTable::new(2).unwrap());
         assert!((0..counted).all(|_| count_in(&old, key).is_some()));
         Arc::new(Self { old, new, moving })
     }
 
-    /// As `older.rs` does it.
+    /// Moves the key to the new table as `older.rs` does.
     fn settle(&self, key: KeyHash) {
         if self.new.update(key, || IDLE, |word| (Change::Keep, word)).is_none() {
             let _alone: Option<MutexGuard<'_, ()>> =
@@ -332,13 +336,13 @@ impl<S: Slot> GivingWay<S> {
         }
     }
 
-    /// A request under the rule that comes after.
+    /// Counts a request under the new rule.
     fn count(&self, key: KeyHash) {
         self.settle(key);
         count_in(&self.new, key);
     }
 
-    /// A request that began under the rule before.
+    /// Counts a request that began under the older rule.
     fn count_late(&self, key: KeyHash) {
         if count_in(&self.old, key).is_none() {
             self.count(key);
@@ -351,7 +355,7 @@ impl<S: Slot> GivingWay<S> {
     }
 }
 
-/// Counts, unless the key is absent from a sealed table.
+/// Counts a request, unless the key is absent from a sealed table.
 fn count_in<S: Slot>(table: &RawTable<S, 1, 1>, key: KeyHash) -> Option<Word> {
     table.update(
         key,
@@ -370,7 +374,7 @@ fn entries<S: Slot>(table: &RawTable<S, 1, 1>) -> Vec<Word> {
     table.entries(0..2).map(Entry::word).collect()
 }
 
-/// Requests from before and after a change race for a key that was counted before.
+/// Requests under the older and the new rule race for a key that was counted before.
 fn a_rule_is_changed<S: Slot + Send + 'static>(counted: Word, late: usize, locks: bool) {
     let key = key(7, 0);
     let tables = GivingWay::<S>::new(counted, key, locks.then(|| Mutex::new(())));

@@ -1,4 +1,4 @@
-//! The table over any kind of slot: finding a key, changing its state, walking over all of them.
+//! The table over any kind of slot: finds a key, changes its state, and iterates over all slots.
 
 use std::boxed::Box;
 
@@ -10,30 +10,33 @@ use super::hash::KeyHash;
 use super::lines::Lines;
 use super::slot::{Purpose, Slot, prefetch};
 
-/// Inserts count here; spread, so that cores that insert don't share a cache line.
+/// Counters of insertions. There are several, so that processors that insert do not share a cache
+/// line.
 #[repr(align(64))]
 #[derive(Default)]
 pub(super) struct Shard {
-    /// Claims made so far, the number of the next.
+    /// The number of claims made so far, which is also the number of the next claim.
     pub(super) claims: AtomicU64,
-    /// Clients that were not idle and had to go.
+    /// The number of clients that were evicted although they were not idle.
     pub(super) displaced: AtomicU64,
 }
 
 const SHARDS: usize = 16;
-/// The number of sets up to which a table has one counter only: tables of an override each are many.
+/// The number of sets up to which a table has only one shard of counters: many tables are small,
+/// one for each override of a rule.
 const SMALL: usize = 16;
-/// Pauses of a thread that was not fast enough, about half a microsecond: threads that fight for a cache line
-/// with every step get less done, all together, than threads that leave it to one another for a while.
+/// The pauses, about half a microsecond in all, after a compare-and-swap that failed. Threads that
+/// compete for a cache line at every step get less done together than threads that leave it to each
+/// other for a while.
 const PAUSES: usize = 32;
 
-/// A key, and its home lines.
+/// A key and its home lines.
 pub(super) struct Place<'a, S, const LINE: usize> {
     key: KeyHash,
     homes: [&'a [S; LINE]; 2],
 }
 
-/// A key's entry as it was read, which is changed only if it is still so.
+/// The entry of a key as it was last read. A change is made only if the entry is still the same.
 pub(super) struct Seen<'a, S> {
     key: KeyHash,
     slot: &'a S,
@@ -43,7 +46,8 @@ pub(super) struct Seen<'a, S> {
 
 pub(super) struct RawTable<S, const LINE: usize, const LINES: usize> {
     pub(super) lines: Lines<S, LINE, LINES>,
-    /// Not empty once the table takes no newcomers any more; see `transfer.rs`.
+    /// An entry that is not empty once the table is sealed and takes no new clients; see
+    /// `transfer.rs`.
     pub(super) sealed: S,
     shards: Box<[Shard]>,
 }
@@ -55,7 +59,8 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         Some(Self { lines: Lines::new(sets)?, sealed: S::vacant(), shards })
     }
 
-    /// By the bits above the lowest, which is set in all fingerprints.
+    /// Returns the shard of a fingerprint. The lowest bit is not used, since it is set in all
+    /// fingerprints.
     pub(super) fn shard(&self, fingerprint: u64) -> &Shard {
         &self.shards[(fingerprint >> 1) as usize % self.shards.len()]
     }
@@ -68,7 +73,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         self.shards.iter().map(|shard| shard.displaced.load(Relaxed)).sum()
     }
 
-    /// See [`Table::update`](super::Table::update).
+    /// Updates a client; see [`Table::update`](super::Table::update).
     #[inline]
     pub(super) fn update<R>(
         &self,
@@ -81,14 +86,15 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         at_home.unwrap_or_else(|| self.update_anywhere(key, idle, decide))
     }
 
-    /// See [`Table::at_home`](super::Table::at_home).
+    /// Finds a key in its home lines; see [`Table::at_home`](super::Table::at_home).
     #[inline(always)]
     pub(super) fn at_home<'a>(&self, place: &Place<'a, S, LINE>) -> Option<Seen<'a, S>> {
         let Place { key, homes } = *place;
         Some(Seen::read(key, find_at_home(homes, key)?))
     }
 
-    /// See [`Table::update_anywhere`](super::Table::update_anywhere).
+    /// Updates a client wherever its entry is; see
+    /// [`Table::update_anywhere`](super::Table::update_anywhere).
     pub(super) fn update_anywhere<R>(
         &self,
         key: KeyHash,
@@ -109,8 +115,8 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         }
     }
 
-    /// Returns a slot where the key is, or was a moment ago. A claim of it is none: the key's state may yet be
-    /// found behind it.
+    /// Returns a slot that holds the key's state, or held it a moment ago. Claims of the key are
+    /// skipped, since its state may be in a later slot.
     fn find(&self, key: KeyHash) -> Option<&S> {
         self.lines
             .candidate_lines(key)
@@ -119,7 +125,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
             .find_map(|line| line.iter().find(|slot| holds(*slot, key)))
     }
 
-    /// Requests the two lines in which a key most likely is, side by side, and returns them.
+    /// Prefetches the two home lines of a key at once, and returns them.
     #[inline(always)]
     pub(super) fn place(&self, key: KeyHash, to: Purpose) -> Place<'_, S, LINE> {
         let homes = self.lines.homes(key).map(|line| self.lines.line(line));
@@ -128,7 +134,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         Place { key, homes }
     }
 
-    /// Replaces every committed entry.
+    /// Replaces every committed entry by the one that `convert` returns.
     pub(super) fn convert(&self, mut convert: impl FnMut(Entry) -> Entry) {
         for place in 0..self.lines.slots() {
             let slot = self.lines.slot(place);
@@ -142,7 +148,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         }
     }
 
-    /// Returns the committed entries among the slots of some places.
+    /// Returns the committed entries of the slots at `places`.
     pub(super) fn entries(
         &self,
         places: impl Iterator<Item = usize>,
@@ -160,13 +166,14 @@ impl<'a, S: Slot> Seen<'a, S> {
         Self { key, slot, entry: Entry { high, low: slot.low() } }
     }
 
-    /// Its state; none if it is a claim, or no longer the key's.
+    /// Returns the client's state; `None` if the entry is a claim or no longer belongs to the key.
     #[inline(always)]
     pub(super) fn word(&self) -> Option<Word> {
         self.entry.word_of(self.key.fingerprint())
     }
 
-    /// Makes the change. Returns false, and sees the present entry, if another thread changed it first.
+    /// Applies the change. Returns false if another thread changed the entry first, which is then
+    /// read again.
     #[inline(always)]
     pub(super) fn apply(&mut self, change: Change) -> bool {
         let found = match change {
@@ -182,13 +189,14 @@ impl<'a, S: Slot> Seen<'a, S> {
         unchanged
     }
 
-    /// Swaps the entry and returns the one that was there.
+    /// Swaps the entry if it is unchanged. Returns the entry that was there before.
     #[inline(always)]
     fn swap(&self, new: Entry) -> Entry {
         self.slot.swap(self.entry, new).err().unwrap_or(self.entry)
     }
 
-    /// Decides on what is there until that is still there afterwards.
+    /// Calls `decide` on the state and applies the change, again and again until no other thread
+    /// interferes. Returns `None` if the slot does not hold the key any more.
     #[inline(always)]
     fn update<R>(mut self, decide: &impl Fn(Option<Word>) -> (Change, R)) -> Option<R> {
         while let Some(word) = self.word() {
@@ -201,8 +209,9 @@ impl<'a, S: Slot> Seen<'a, S> {
     }
 }
 
-/// Returns the slot of the home lines that most likely is the key's. Nearly always it is in the first, which
-/// the processor predicts: so it goes on to the next decision before this one's lines are there.
+/// Returns the slot of the home lines that probably holds the key. It is nearly always in the first
+/// line, which the processor's branch prediction learns: so the processor begins the next decision
+/// before this one's lines arrive.
 #[inline(always)]
 fn find_at_home<S: Slot, const LINE: usize>(homes: [&[S; LINE]; 2], key: KeyHash) -> Option<&S> {
     let matches = S::matches(homes[0], key.fingerprint());

@@ -1,39 +1,42 @@
 //! One slot of the table: 128 bits that are read in halves and changed as a whole.
 //!
-//! With `cmac.rs`, the only module with `unsafe` code. It exists because no portable type reads half of a
-//! 128-bit atomic: the processor's own instructions do, and a scan of a cache line needs only the
-//! high halves. On x86-64 every access to a slot is one such instruction; elsewhere, and under
-//! Miri, `portable_atomic` serves. The model checker brings a [`Slot`] of its own.
+//! This module and `cmac.rs` are the only ones with `unsafe` code. It is needed because no portable
+//! type reads half of a 128-bit atomic: the processor's own instructions do, and a scan of a cache
+//! line needs only the high halves. On x86-64 every access to a slot is one such instruction; other
+//! processors, and Miri, use `portable_atomic`. The model checker uses its own [`Slot`].
 #![allow(unsafe_code)]
 
 use super::entry::{Entry, fingerprint};
 use crate::algorithm::Policy;
 
-/// All that the table asks of its memory. Every operation is sequentially consistent.
+/// The memory operations that the table needs. Every operation is sequentially consistent.
 pub(super) trait Slot: Sync {
-    /// True if an insertion rescans. Only a model that shows what goes wrong without it sets this to false.
+    /// True if an insertion rescans. Only a model that shows what goes wrong without the rescan
+    /// sets this to false.
     const RESCANS: bool = true;
 
-    /// True if an insertion looks at the table's seal. Only a model sets this to false.
+    /// True if an insertion checks the table's seal. Only a model sets this to false.
     const HEEDS_SEALS: bool = true;
 
     fn vacant() -> Self;
 
-    /// Returns the high half alone.
+    /// Returns the high half of the slot.
     fn high(&self) -> u64;
 
-    /// Returns the low half alone. Together with an earlier [`high`](Self::high) it may be a pair that never
-    /// existed: only a swap or a [`load`](Self::load) tells.
+    /// Returns the low half of the slot. Together with a [`high`](Self::high) that was read
+    /// earlier, it may form an entry that never existed; a swap or a [`load`](Self::load) detects
+    /// that.
     fn low(&self) -> u64;
 
-    /// Both halves at one instant.
+    /// Returns both halves as they were at the same instant.
     fn load(&self) -> Entry;
 
-    /// Replaces `seen` by `new`, or answers what is there instead.
+    /// Replaces `seen` by `new`. Returns the present entry as an error if it is not `seen`.
     fn swap(&self, seen: Entry, new: Entry) -> Result<(), Entry>;
 
-    /// Returns the slots of a line that may hold the fingerprint, as a bit set that misses none that do. The
-    /// place of a key in its line can't be predicted, so this has no branches.
+    /// Returns the slots of a line that may hold the fingerprint, as a bit set that may contain too
+    /// many slots but misses none. It has no branches, since the place of a key in its line cannot
+    /// be predicted.
     #[inline(always)]
     fn matches<const LINE: usize>(line: &[Self; LINE], wanted: u64) -> u32
     where
@@ -44,12 +47,13 @@ pub(super) trait Slot: Sync {
     }
 }
 
-/// Returns true if this processor can do all that without a lock.
+/// Returns true if this processor has a 128-bit compare-and-swap, so that no locks are needed.
 pub(super) fn is_lock_free() -> bool {
     portable_atomic::AtomicU128::is_lock_free()
 }
 
-/// Asks for huge pages, which save a second miss per look-up in large tables. Only a hint.
+/// Requests huge pages for memory that is not yet used, which save a second cache miss per look-up
+/// in large tables. The system may ignore the request.
 pub(super) fn prefer_huge_pages<T>(spare: &mut [core::mem::MaybeUninit<T>]) {
     #[cfg(all(target_os = "linux", not(miri)))]
     {
@@ -58,7 +62,7 @@ pub(super) fn prefer_huge_pages<T>(spare: &mut [core::mem::MaybeUninit<T>]) {
         let start = spare.as_mut_ptr().cast::<u8>();
         let skipped = start.align_offset(PAGE);
         if bytes >= skipped.saturating_add(2 << 20) {
-            // SAFETY: the range lies inside `spare`, and the advice changes no byte of it.
+            // SAFETY: the range lies inside `spare`, and the advice changes none of its bytes.
             let _ = unsafe {
                 rustix::mm::madvise(
                     start.add(skipped).cast(),
@@ -72,17 +76,19 @@ pub(super) fn prefer_huge_pages<T>(spare: &mut [core::mem::MaybeUninit<T>]) {
     let _ = spare;
 }
 
-/// The reason for fetching a cache line.
+/// The reason for prefetching a cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// It will be written to: no other processor keeps it.
+    /// The line will be written to, so it is fetched exclusively: other processors lose their
+    /// copies of it.
     Write,
-    /// Perhaps it will only be read: processors that do nothing else share it.
+    /// The line may only be read, so it is fetched in a state that several processors can share.
     Read,
 }
 
 impl Purpose {
-    /// Strict rules store every attempt; what is denied under a leaky one stores nothing.
+    /// Returns the usual purpose under a policy: strict rules store every request, while leaky
+    /// rules store nothing if they deny.
     #[inline(always)]
     pub(crate) fn of(policy: Policy) -> Self {
         match policy {
@@ -92,7 +98,7 @@ impl Purpose {
     }
 }
 
-/// Fetches the cache line of `target`.
+/// Prefetches the cache line of `target`.
 #[inline(always)]
 pub(super) fn prefetch<T>(target: &T, to: Purpose) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -117,7 +123,7 @@ mod native {
 
     use super::{Entry, Slot};
 
-    /// A slot in ordinary memory. Little-endian: the low half comes first.
+    /// A slot in ordinary memory. Little-endian, so the low half comes first.
     #[repr(C, align(16))]
     pub(in super::super) struct AtomicSlot(UnsafeCell<[u64; 2]>);
 
@@ -136,15 +142,16 @@ mod native {
             half
         }
 
-        /// `lock cmpxchg16b`: whether it was replaced, and what was there.
+        /// Compares and swaps by `lock cmpxchg16b`. Returns true if the entry was replaced, and the
+        /// entry before.
         #[inline(always)]
         fn compare_exchange(&self, seen: Entry, new: Entry) -> (bool, Entry) {
             let (low, high): (u64, u64);
             let replaced: u64;
-            // SAFETY: the cell is 16 bytes, aligned to 16. `is_lock_free` has answered that the
-            // processor has the instruction. rbx, which it needs, may not be named as an operand, hence the
-            // moves. An exchange of registers instead of them would make all that the caller has in rbx
-            // wait for the new state, hence for memory.
+            // SAFETY: the cell has 16 bytes and is aligned to 16, and `is_lock_free` has checked
+            // that the processor has the instruction. The instruction needs rbx, which may not be
+            // named as an operand, hence the moves. Exchanging registers instead would make
+            // everything that the caller has in rbx depend on the new state, and so on memory.
             unsafe {
                 asm!(
                     "mov r8, rbx",
@@ -180,8 +187,9 @@ mod native {
             self.half::<0>()
         }
 
-        /// Processors with AVX promise that an aligned 16-byte load is atomic; to others a swap of
-        /// nothing for nothing tells the content.
+        /// Loads 16 bytes at once if the processor has AVX, which makes aligned loads of 16 bytes
+        /// atomic. Other processors compare and swap an empty entry for an empty entry, which
+        /// returns the content.
         #[inline]
         fn load(&self) -> Entry {
             if !std::arch::is_x86_feature_detected!("avx") {
@@ -202,13 +210,13 @@ mod native {
             if replaced { Ok(()) } else { Err(found) }
         }
 
-        /// Returns a line of four at once, by the topmost 32 bits of the fingerprint.
+        /// Compares the topmost 32 bits of the fingerprints of all four slots at once.
         #[inline(always)]
         fn matches<const LINE: usize>(line: &[Self; LINE], wanted: u64) -> u32 {
             const { assert!(LINE == 4) };
             let found: u32;
-            // SAFETY: aligned loads of the four slots of the line. Of each only the topmost 32 bits
-            // are used, and those are loaded whole.
+            // SAFETY: aligned loads of the line's four slots. Only the topmost 32 bits of each slot
+            // are used, and each of these is loaded by one access.
             unsafe {
                 asm!(
                     "movd {wanted}, {top:e}",

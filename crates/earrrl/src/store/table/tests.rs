@@ -12,7 +12,7 @@ use super::slot::Slot;
 use super::victim::Seen as Claim;
 use super::*;
 
-/// Lower than every word the tests store.
+/// A word that is lower than every word the tests store.
 const IDLE: Word = MIN_WORD;
 
 fn hasher() -> KeyHasher {
@@ -27,7 +27,7 @@ fn store(table: &Table, name: u64, word: Word) {
     table.update(key(name), || IDLE, |_| (Change::Store(word), ()));
 }
 
-/// Counts up to `quota`; true if this one was within it.
+/// Counts a request. Returns true if it is within `quota`.
 fn admit(table: &Table, key: KeyHash, quota: Word) -> bool {
     table.update(
         key,
@@ -39,7 +39,7 @@ fn admit(table: &Table, key: KeyHash, quota: Word) -> bool {
     )
 }
 
-/// Fewer repetitions under Miri, which is a thousand times slower.
+/// Returns a number of repetitions: fewer under Miri, which is a thousand times slower.
 fn times(usual: usize) -> usize {
     if cfg!(miri) { usual.div_ceil(5000) } else { usual }
 }
@@ -98,7 +98,7 @@ fn a_newcomer_displaces_the_lowest_even_among_offenders() {
     assert!((1..32).all(|name| table.get(key(name)).is_some()));
 }
 
-/// A claim that nobody will finish takes room only until many later ones were made.
+/// A claim that no thread will finish is evicted once many later claims were made.
 #[test]
 fn a_stale_claim_makes_room_and_a_fresh_one_does_not() {
     for (claims_since, displaced) in [(STALE + 1, 0), (STALE, 1)] {
@@ -116,7 +116,7 @@ fn a_stale_claim_makes_room_and_a_fresh_one_does_not() {
     }
 }
 
-/// A claim that could recur could be committed by a thread that was stopped in between.
+/// If a claim could recur, a thread that was suspended could commit another thread's claim.
 #[test]
 fn claims_of_one_key_differ() {
     let table = Table::new(1).unwrap();
@@ -128,7 +128,8 @@ fn claims_of_one_key_differ() {
     assert!(claims.is_sorted_by(|one, other| one < other), "{claims:?}");
 }
 
-/// Otherwise each of two insertions could withdraw the other's claim, again and again.
+/// Of two claims of a key, only one may be withdrawn: otherwise two insertions could withdraw each
+/// other's claims again and again.
 #[test]
 fn of_two_claims_the_one_at_the_lower_place_stays() {
     let (table, key) = (Table::new(1).unwrap(), key(7));
@@ -149,7 +150,7 @@ fn of_two_claims_the_one_at_the_lower_place_stays() {
     assert_eq!((table.get(key), slot(high).load()), (Some(5), Entry::EMPTY));
 }
 
-/// Two keys whose hashes agree and that were stored by two threads at once, for example.
+/// A key with two states, as when two threads at once store two keys with the same hash.
 #[test]
 fn a_key_that_is_there_twice_is_taken_whole() {
     for words in [[5, 7], [7, 5]] {
@@ -186,7 +187,7 @@ fn idle_clients_that_make_room_are_not_counted_as_displaced() {
     assert!((20..32).all(|name| table.get(key(name)).is_some()));
 }
 
-/// After ten times as many dead keys as it is meant for, a table holds all its live clients.
+/// After ten times as many idle clients as its capacity, a table still has all of its live clients.
 #[test]
 fn live_clients_outlast_the_dead() {
     let clients = times(120_000) as u64;
@@ -225,7 +226,8 @@ fn threads_admit_exactly_the_quota_in_full_sets() {
     }
 }
 
-/// Who brings a client over has its lock for as long as that takes: nobody waits for another client's move.
+/// A thread that moves a client holds only that client's lock, so no thread waits for another
+/// client's move.
 #[test]
 fn one_client_at_most_moves_under_a_lock() {
     struct Held<'a>(&'a Cell<Option<u32>>);
@@ -234,12 +236,12 @@ fn one_client_at_most_moves_under_a_lock() {
             self.0.set(None);
         }
     }
-    // So few that Miri is through soon.
+    // Few enough for Miri, which is slow.
     let mut clients = 0..40;
     let (from, into) = (Table::new(40).unwrap(), Table::new(40).unwrap());
     clients.clone().for_each(|name| store(&from, name, name.into()));
     from.seal();
-    // How many were moved under the lock that is held.
+    // The number of clients that were moved under the lock that is held now.
     let under_lock = Cell::new(None);
     let alone = |_| {
         assert_eq!(under_lock.replace(Some(0)), None, "two locks at once");
@@ -254,11 +256,11 @@ fn one_client_at_most_moves_under_a_lock() {
     assert_eq!(from.len(), 0);
 }
 
-/// Returns a table without an empty slot, all of its clients at the same word.
+/// Returns a full table, in which all clients have the same word.
 fn full_table(capacity: usize, word: Word) -> Table {
     let table = Table::new(capacity).unwrap();
     for place in 0..table.raw.lines.slots() {
-        // Fingerprints that no key of a test has.
+        // Fingerprints that no key of the tests has.
         let entry = Entry::new(FINGERPRINT_MASK - 2 * place as u64, word);
         table.raw.lines.slot(place).swap(Entry::EMPTY, entry).unwrap();
     }
@@ -349,7 +351,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// While nobody has to go, a table is a map. The smallest has 32 slots, open to every key.
+    /// As long as no client is evicted, a table is equivalent to a map. The smallest table has 32
+    /// slots, all of which are open to every key.
     #[test]
     fn a_table_is_a_map(steps in prop::collection::vec(step(), 0..300)) {
         let table = Table::new(1).unwrap();
@@ -378,8 +381,8 @@ proptest! {
         prop_assert_eq!(words, expected);
     }
 
-    /// A newcomer always gets a slot, and nobody with a higher rate has to go while there is
-    /// anybody with a lower one.
+    /// A new client always gets a slot, and no client is evicted while there is another one with a
+    /// lower rate.
     #[test]
     fn only_lower_rates_are_displaced(words in prop::collection::vec(0..1000_i128, 33..100)) {
         let table = Table::new(1).unwrap();
@@ -399,8 +402,8 @@ proptest! {
     }
 }
 
-/// Requests and resets of few keys by several threads, in a table of 32 slots that has room for all: keys
-/// come and go at every step, and none is in two slots, or admitted more often than its resets explain.
+/// Several threads send requests and reset the same few keys, in a table of 32 slots that has a
+/// slot for each key. No key is ever in two slots, or admitted more often than its resets permit.
 #[test]
 fn keys_that_come_and_go_in_a_tiny_table_are_counted_once() {
     const KEYS: usize = 16;

@@ -1,28 +1,31 @@
-//! The move of the states of one table to another, and the proof that none is lost or counted twice.
+//! The move of the states of one table to another, and the proof that no state is lost or counted
+//! twice.
 //!
-//! 1. **Seal.** The table that is given up is sealed for good. From then on it stores no absent key: an
-//!    insertion looks at the seal between its claim and its commit, and withdraws the claim.
-//! 2. **Take.** Before a key is decided on in the other table, its state is taken out of this one,
-//!    claims of it included, and stored there. One thread at a time does that for a key: the only lock,
-//!    and each key needs it once.
+//! 1. **Seal.** The old table is sealed for good. From then on it stores no absent key: an
+//!    insertion checks the seal between its claim and its commit, and withdraws the claim if the
+//!    table is sealed.
+//! 2. **Take.** Before a key is decided in the new table, its state is taken out of the old table,
+//!    together with all claims of the key, and stored in the new one. A lock lets only one thread
+//!    at a time do that for a key; each key needs it once.
 //!
-//! *Nothing comes after the taker.* A late request either claimed its slot before the seal, and the taker
-//! finds the claim or the state it became; or it claimed afterwards, and sees the seal. An update of
-//! the state itself is a swap like the taker's, so one of the two is first. A request that finds a key absent
-//! in a sealed table goes on to the other one. The model checker runs all of it.
+//! *No state appears after the take.* A late insertion claimed its slot either before the seal, and
+//! the taker finds the claim or the state that it became; or after the seal, which the insertion
+//! then sees. An update of the state is a swap, like that of the taker, so one of the two comes
+//! first. A request that finds its key absent in a sealed table continues in the new table. The
+//! model checker runs all of these cases.
 
 use super::entry::{Entry, FINGERPRINT_MASK, Word};
 use super::hash::KeyHash;
 use super::raw::RawTable;
 use super::slot::Slot;
 
-/// Any entry but none.
+/// The mark of a sealed table: any entry that is not empty.
 const SEALED: Entry = Entry { high: 1, low: 1 };
 
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
-    /// Seals the table, as step 1.
+    /// Seals the table, which is step 1.
     pub(super) fn seal(&self) {
-        // It fails where it is sealed already.
+        // The swap fails if the table is sealed already.
         let _ = self.sealed.swap(Entry::EMPTY, SEALED);
     }
 
@@ -30,14 +33,14 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         self.sealed.high() != 0
     }
 
-    /// Takes a key's state out, as step 2. Two keys whose hashes agree may each have one; the key gets the
-    /// higher, which allows less.
+    /// Removes a key's state and returns it, which is step 2. If two keys with the same hash each
+    /// have a state, the greater one is returned, which allows less.
     pub(super) fn take(&self, key: KeyHash) -> Option<Word> {
         let places = self.lines.candidates(key);
         places.fold(None, |taken, place| self.take_at(place, key.fingerprint()).max(taken))
     }
 
-    /// Empties a slot if it holds that fingerprint. Returns the state that was in it.
+    /// Empties a slot if it has the given fingerprint. Returns the state that was in it.
     fn take_at(&self, place: usize, fingerprint: u64) -> Option<Word> {
         let slot = self.lines.slot(place);
         let mut entry = slot.load();
@@ -50,14 +53,14 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         None
     }
 
-    /// Returns true if a key has its candidates at the same places in both tables.
+    /// Returns true if both tables have the candidate slots of a key at the same places.
     pub(super) fn is_laid_out_as(&self, other: &Self) -> bool {
         self.lines.slots() == other.lines.slots()
     }
 
-    /// Takes every state and stores the one that `convert` returns in a table that is laid out alike. Returns
-    /// false if that table is sealed, too, by now. `alone` returns a guard that keeps other threads from moving
-    /// the key.
+    /// Removes every state and stores the one that `convert` returns in `into`, a table of the same
+    /// layout. Returns false if that table is sealed too by now. `alone` returns a guard that keeps
+    /// other threads from moving the key.
     pub(super) fn pour<G>(
         &self,
         into: &Self,
@@ -70,7 +73,8 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
             if entry == Entry::EMPTY || entry.is_claim() {
                 continue;
             }
-            // The fingerprint is all that is known of the key; `alone` looks at nothing else.
+            // Only the fingerprint of the key is known, and `alone` must not depend on anything
+            // else.
             let fingerprint = entry.fingerprint();
             let _alone = alone(KeyHash::from_bits(fingerprint));
             if into.is_sealed() {
@@ -83,7 +87,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         true
     }
 
-    /// Removes every state up to `idle`, and returns the number of those left.
+    /// Removes every state up to `idle`, and returns the number of states left.
     pub(super) fn clear_idle(&self, idle: Word) -> usize {
         let mut left = 0;
         for place in 0..self.lines.slots() {
@@ -98,8 +102,8 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     }
 }
 
-/// Returns the lock, of a number of locks, that keeps other threads from moving a key, by bits that every entry
-/// holds.
+/// Returns the index of the lock, among `locks` of them, that keeps other threads from moving a
+/// key. It depends only on bits that every entry contains.
 pub(crate) fn lock_of(key: KeyHash, locks: usize) -> usize {
     ((key.bits() & FINGERPRINT_MASK) >> 1) as usize % locks
 }

@@ -1,22 +1,25 @@
-//! The choice of a newcomer's slot: an empty one, otherwise that of a client with a low rate.
+//! The choice of a slot for a new client: an empty one, or that of a client with a low rate.
 
 use super::entry::{Entry, FINGERPRINT_BITS};
 
-/// A newcomer goes home while this many slots of the home's set are free, the first home before the second. A
-/// million live clients that fill three quarters of the slots then lose nobody, in a fresh table or after
-/// ten million dead ones went through; 86 % are in their first home, and 93 % of 800 000. With one, 87 % are
-/// and a hundred are lost; with two, nine are lost.
+/// The number of free slots in a home line's set that are needed to store a new client in that
+/// line. The first home line is tried before the second.
+///
+/// With three, a table of a million live clients that fill three quarters of its slots evicts no
+/// live client, neither when it is new nor after ten million other clients came and went; 86 % of
+/// the clients are in their first home line (93 % of 800 000 clients). With two, nine clients are
+/// evicted; with one, a hundred, and 87 % are in their first home line.
 const ENOUGH: usize = 3;
 
-/// The value of a slot in the order of eviction: the state, and 0 for slots that anybody may take.
+/// The rank of a slot in the order of eviction: the state of its client, or 0 if the slot is free.
 pub(super) type Rank = u128;
 
-/// Returns the rank of a slot that holds a word or a claim; claims are the last to be victims.
+/// Returns the rank of a word or a claim. Claims have the highest rank, so they are evicted last.
 pub(super) fn rank(entry: Entry) -> Rank {
     entry.to_bits() & (Rank::MAX >> FINGERPRINT_BITS)
 }
 
-/// A slot's place, what was seen in it, and what that is worth.
+/// A slot's place, the entry that was read in it, and that entry's rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) place: usize,
@@ -24,10 +27,11 @@ pub(super) struct Seen {
     pub(super) rank: Rank,
 }
 
-/// Returns the slot to give up, of a newcomer's two sets of slots, each with its `line` home slots first.
+/// Returns the slot to give to a new client, out of its two sets of slots, each with its `line`
+/// home slots first.
 ///
-/// Free are the empty slots; without any, those of idle clients; without any, those of clients
-/// with a lower rate than the newcomer's; without any, the lowest of all goes.
+/// An empty slot is preferred; if there is none, that of an idle client; if there is none, that of
+/// a client with a lower rate than the new one's; and otherwise the slot with the lowest rank.
 pub(super) fn victim(sets: [&[Seen]; 2], line: usize, newcomer: Rank, idle: Rank) -> Option<Seen> {
     let at_home = |bar| sets.into_iter().find_map(|set| free_at_home(set, line, bar));
     [0, idle]
@@ -37,19 +41,20 @@ pub(super) fn victim(sets: [&[Seen]; 2], line: usize, newcomer: Rank, idle: Rank
         .or_else(|| lowest(sets.into_iter().flatten()))
 }
 
-/// Returns the lowest slot of the home line, if it is at or below the bar, and enough of its set are.
+/// Returns the slot of the home line with the lowest rank, if that rank is at most `bar` and enough
+/// slots of the set have such a rank.
 fn free_at_home(set: &[Seen], line: usize, bar: Rank) -> Option<Seen> {
     let home = lowest(set.get(..line)?).filter(|slot| slot.rank <= bar)?;
     (free(set, bar) >= ENOUGH).then_some(home)
 }
 
-/// Returns the number of slots at or below the bar.
+/// Returns the number of slots whose rank is at most `bar`.
 fn free(slots: &[Seen], bar: Rank) -> usize {
     slots.iter().filter(|slot| slot.rank <= bar).count()
 }
 
-/// Returns the lowest slot of the side where more of them are at or below the bar, if any are: to choose the
-/// emptier of two fills both evenly.
+/// Returns the slot with the lowest rank on the side where more slots have a rank of at most `bar`;
+/// `None` if no slot has. Choosing the emptier of two sides fills both evenly.
 fn freest(sides: [&[Seen]; 2], bar: Rank) -> Option<Seen> {
     let [first, second] = sides.map(|side| free(side, bar));
     lowest(sides[usize::from(second > first)]).filter(|slot| slot.rank <= bar)

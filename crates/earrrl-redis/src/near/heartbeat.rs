@@ -1,0 +1,55 @@
+//! Heartbeats: a node announces itself before it claims anything, reports that it is alive every second, and learns how
+//! many nodes there are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+use tokio::time::timeout;
+
+use crate::node::SETTLING;
+use crate::shared::Shared;
+
+/// The interval of heartbeats, shorter while nodes that start together learn of each other.
+const INTERVAL: Duration = Duration::from_secs(1);
+const FIRST_INTERVAL: Duration = Duration::from_millis(200);
+/// The pause before a heartbeat that failed is repeated.
+const RETRY: Duration = Duration::from_millis(50);
+/// The time for which a node counts as alive after a heartbeat.
+const ALIVE: Duration = Duration::from_secs(10);
+/// The timeout of a heartbeat.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Sends heartbeats for as long as there are near rules, unless the number of nodes is configured.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    while shared.options.nodes.is_none() {
+        let is_near = shared.rules.all().iter().any(|rule| rule.is_near);
+        let pause = match is_near {
+            true if beat(&shared).await.is_none() => RETRY,
+            true if shared.node.is_settling() => FIRST_INTERVAL,
+            _ => INTERVAL,
+        };
+        timeout(pause, shared.rules.near_prepared.notified()).await.ok();
+    }
+}
+
+/// Reports that this node is alive, and learns how many are. Returns `None` if Redis did not answer.
+async fn beat(shared: &Shared) -> Option<()> {
+    let key = shared.connection.keys.nodes().into_bytes();
+    let mut link = shared.connection.link(shared.connection.group(&key)).ok()?;
+    let args = [shared.node.name.to_vec(), ALIVE.as_millis().to_string().into_bytes()];
+    let keys = [key];
+    let call = link.call(&shared.connection.scripts.nodes, &keys, &args);
+    let Ok(Ok(Value::Int(nodes))) = timeout(TIMEOUT, call).await else { return None };
+    shared.node.announced(u32::try_from(nodes).unwrap_or(1));
+    Some(())
+}
+
+/// Waits until this node is announced, for no longer than that may matter: without it, the first claims of nodes that
+/// start together would leave nothing for the others.
+pub(crate) async fn announced(shared: &Shared) {
+    if !shared.node.is_announced() {
+        let announced = async { shared.node.wait_for_announcement().await };
+        timeout(shared.options.deadline.min(SETTLING), announced).await.ok();
+    }
+}

@@ -1,0 +1,111 @@
+//! `earrrl config explain`: the rules that apply to a request, or the limit of a descriptor.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use earrrl::{ManualClock, Nanos};
+use earrrl_server::config::attribute::KeyPart;
+use earrrl_server::config::envoy::explain::explain as explain_descriptor;
+use earrrl_server::config::{Config, EngineConfig};
+use earrrl_server::service::Service;
+use earrrl_server::service::attributes::Attributes;
+use earrrl_server::service::rules::ActiveRule;
+
+use super::Failure;
+
+/// Prints the rules that apply to a request, or, if the first word is a domain, the limit of a descriptor.
+pub(super) fn run(file: &Path, config: &Config, words: &[String]) -> Result<ExitCode, Failure> {
+    let (domain, pairs) = match words.split_first() {
+        Some((first, rest)) if !first.contains('=') => (Some(first), rest),
+        _ => (None, words),
+    };
+    let pairs: Vec<_> = pairs.iter().map(|word| pair(word)).collect::<Result<_, _>>()?;
+    let text = match (domain, &config.envoy.tree) {
+        (None, _) => explain_request(config, &pairs)?,
+        (Some(domain), Some(tree)) => {
+            explain_descriptor(tree, config.envoy.algorithm, domain, &pairs)
+        }
+        (Some(domain), None) => {
+            return Err(Failure::new(format!(
+                "`{domain}`: expected NAME=VALUE; a domain needs descriptors, and [envoy] in {} \
+                 names no files",
+                file.display()
+            )));
+        }
+    };
+    write!(io::stdout(), "{text}")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn pair(word: &str) -> Result<(&str, &str), Failure> {
+    let pair = word.split_once('=').filter(|(name, _)| !name.is_empty());
+    pair.ok_or_else(|| Failure::new(format!("`{word}`: expected NAME=VALUE, as client=192.0.2.7")))
+}
+
+/// Explains every rule by the code that serves requests, in memory and with tables for one client.
+fn explain_request(config: &Config, pairs: &[(&str, &str)]) -> Result<String, Failure> {
+    let mut config = config.clone();
+    config.engine = EngineConfig::default();
+    config.capacity = 1;
+    config.rules.iter_mut().for_each(|rule| rule.capacity = None);
+    let service = Service::new(&config, Arc::new(ManualClock::new(Nanos::ZERO)))
+        .map_err(|error| Failure::new(error.to_string()))?;
+    let rules = service.rules();
+    let named = pairs.iter().map(|(name, value)| {
+        let name = name.strip_prefix("attribute:").unwrap_or(name);
+        (name.into(), value.as_bytes().into())
+    });
+    let request = Attributes::new(named, &rules.reading);
+    let mut text = String::new();
+    for rule in rules.iter() {
+        explain_rule(&mut text, rule, &request);
+    }
+    let is_read = |name: &str| {
+        let name = name.strip_prefix("attribute:").unwrap_or(name).to_ascii_lowercase();
+        rules.headers.contains(&name)
+            || rules.iter().flat_map(ActiveRule::attributes).any(|read| read == name)
+    };
+    for (name, _) in pairs.iter().filter(|(name, _)| !is_read(name)) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "no rule reads the attribute `{name}`");
+    }
+    Ok(text)
+}
+
+/// Writes whether a rule applies to a request, and then its key, cost and limit.
+fn explain_rule(text: &mut String, rule: &ActiveRule, request: &Attributes<'_>) {
+    let name = &rule.name;
+    if let Some(condition) = rule.unmet(request) {
+        let value = request.get(&condition.attribute).map(String::from_utf8_lossy);
+        let found = value.map_or("has none".to_owned(), |value| format!("has \"{value}\""));
+        let _ =
+            writeln!(text, "{name}: does not apply: needs {condition}, and the request {found}");
+        return;
+    }
+    let Some(limit) = rule.limit_for(request) else {
+        let _ = writeln!(text, "{name}: exempts the request");
+        return;
+    };
+    let _ = writeln!(text, "{name}: applies, action {}", rule.action_name());
+    let key = rule.key(request);
+    let _ = writeln!(text, "  key: \"{}\"", key.escape_ascii());
+    for part in rule.key_parts() {
+        if let KeyPart::Attribute(name) = part
+            && request.part(part).is_empty()
+        {
+            let _ = writeln!(
+                text,
+                "    the request has no `{name}`: all requests without it share one key"
+            );
+        }
+    }
+    let _ = writeln!(text, "  cost: {}", rule.cost(request));
+    let origin = match std::ptr::eq(limit, &rule.own) {
+        true => String::new(),
+        false => format!(", by an override of {}", rule.own.rule),
+    };
+    let _ = writeln!(text, "  limit: {}{origin}", limit.rule);
+}
