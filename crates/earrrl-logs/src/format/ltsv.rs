@@ -1,4 +1,4 @@
-//! Labelled tab-separated values: `time:[17/May/2015:10:05:03 +0000]	host:192.0.2.7	req:GET /a HTTP/1.1	status:200`.
+//! Labelled tab-separated values, here with `|` for a tab: `time:[17/May/2015:10:05:03 +0000]|host:192.0.2.7|status:200`.
 //!
 //! Servers escape tabs in values, so that no client can add a pair. The labels are those of ltsv.org, where
 //! `host` is the client.
@@ -62,7 +62,7 @@ impl<'a> Record<'a> {
 /// Returns the value of a label; of several, the last.
 fn find<'a>(line: &'a [u8], label: &str) -> Option<&'a [u8]> {
     let value = |pair: &'a [u8]| pair.strip_prefix(label.as_bytes())?.strip_prefix(b":");
-    let found = line.split(|&byte| byte == b'\t').filter_map(value).last()?;
+    let found = line.rsplit(|&byte| byte == b'\t').find_map(value)?;
     (!found.is_empty() && found != b"-").then_some(found)
 }
 
