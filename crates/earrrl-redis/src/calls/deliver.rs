@@ -15,7 +15,7 @@ use crate::request::KeyedCharge;
 use crate::shared::Shared;
 use crate::status::count;
 
-/// The timeout of a delivery; what remains is kept for the next time.
+/// The timeout of a delivery. Charges that were not delivered are kept for the next attempt.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Has Redis take a charge back that it has stored, once however often that is sent. Waits for that within the deadline;

@@ -1,4 +1,5 @@
-//! Background exchanges: every `sync`, the clients for which this node decided are exchanged with Redis.
+//! Background exchanges: at every interval `sync`, the clients that this node decided are exchanged
+//! with Redis.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,17 +20,18 @@ use crate::rules::PreparedRule;
 use crate::shared::Shared;
 use crate::status::count;
 
-/// The clients of each rule that are exchanged in a second before they must be.
+/// The number of clients per rule and second that are exchanged before they must be.
 const EARLY: f64 = 5000.0;
-/// The most clients in one write, and the most writes of a group in flight.
+/// The most clients in one write. The constant below is the most writes of a group in flight.
 const BATCH: usize = 64;
 const MAX_IN_FLIGHT: usize = 16;
-/// The timeout of a write. Afterwards it is sent again: nothing is lost, and nothing counts twice.
+/// The timeout of a write. The write is then repeated, which neither loses nor double-counts a
+/// charge.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// The time that a round waits for slow groups before the next round begins without them.
+/// The time for which a round waits for slow groups before the next round begins without them.
 const GROUP_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A client that is to be exchanged.
+/// A client that will be exchanged, with its rule.
 type DueClient = (Arc<PreparedRule>, Box<[u8]>);
 
 pub(crate) async fn run(shared: Arc<Shared>) {
@@ -37,15 +39,15 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     let mut rounds = Rounds { shared, groups };
     loop {
         sleep(rounds.shared.options.sync).await;
-        // With callers' times, clients are exchanged when their requests are decided.
+        // If callers give the time, clients are exchanged only when their requests are decided.
         if rounds.shared.clocks.last_given().is_none() {
             rounds.next().await;
         }
     }
 }
 
-/// The rounds of all groups. Each group's clients are exchanged in a task of its own: a group whose shard does not answer
-/// misses the next rounds, and delays no other.
+/// The rounds of all groups. Each group's clients are exchanged in a task of its own, so that a
+/// group whose shard does not answer misses the next rounds without delaying the others.
 struct Rounds {
     shared: Arc<Shared>,
     groups: Vec<JoinSet<bool>>,
@@ -82,7 +84,7 @@ impl Rounds {
         }
     }
 
-    /// Waits for the groups, and returns true if all were exchanged.
+    /// Waits for the groups. Returns true if all were exchanged.
     async fn end(&mut self) -> bool {
         let mut whole = true;
         let all = async {

@@ -1,5 +1,5 @@
-//! Settlement of calls without an answer. Their requests were decided here, and Redis may have stored them, too.
-//! Receipts show whether it did, so that each counts once.
+//! Settlement of calls without an answer. This node decided their requests, but Redis may have
+//! stored them too. Receipts show if it did, so that each request counts once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::shared::Shared;
 /// The timeout of reading receipts.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Settles a group's calls that Redis no longer executes.
+/// Settles a group's calls that Redis can no longer execute.
 pub(crate) async fn settle(shared: &Arc<Shared>, link: &Link, group: usize) -> Result<(), Fault> {
     let mut by_key = BTreeMap::<Arc<str>, Vec<Unsettled>>::new();
     for unsettled in shared.backlog.unsettled.take_ended(group) {
@@ -47,7 +47,8 @@ pub(crate) async fn settle(shared: &Arc<Shared>, link: &Link, group: usize) -> R
     failed.map_or(Ok(()), Err)
 }
 
-/// Reads a node's receipts; returns none if there are none, or if the key is not ours.
+/// Reads a node's receipts. Returns an empty list if there are none, or if the key has another
+/// type.
 async fn read(mut link: Link, key: &str) -> Result<Vec<u8>, Fault> {
     match link.send(redis::cmd("GET").arg(key)).await.map_err(Fault::from) {
         Ok(Value::BulkString(receipts)) => Ok(receipts),
