@@ -144,6 +144,17 @@ impl RedisEngine {
         self.shared.prepare(wanted)
     }
 
+    /// Sets rules' verdicts on requests that Redis does not answer, in place of [`WhenGone::Allow`]
+    /// and [`WhenGone::Deny`]: true to allow, false to deny, `None` to follow the policy. The
+    /// verdicts have no effect with [`WhenGone::Local`], where this node's own table decides.
+    ///
+    /// [`WhenGone::Allow`]: crate::WhenGone::Allow
+    /// [`WhenGone::Deny`]: crate::WhenGone::Deny
+    /// [`WhenGone::Local`]: crate::WhenGone::Local
+    pub fn set_verdicts_without_redis(&self, verdicts: &[(RuleId, Option<bool>)]) {
+        self.shared.rules.set_without_redis(verdicts);
+    }
+
     /// Waits until Redis is ready to decide, for at most `timeout`. Returns true if it is ready.
     pub async fn ready(&self, timeout: Duration) -> bool {
         let mut all_closed = self.shared.connection.all_closed.subscribe();

@@ -18,7 +18,7 @@ use crate::clients::tables::Tables;
 /// The number of earlier versions of a rule's parameters that are kept.
 const EARLIER: usize = 8;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PreparedRule {
     pub(crate) id: RuleId,
     pub(crate) name: String,
@@ -39,6 +39,8 @@ pub(crate) struct PreparedRule {
     pub(crate) near: Option<Arc<Table>>,
     /// The time for which this node's claims hold.
     pub(crate) claim_ttl: Duration,
+    /// The rule's verdict in an outage, in place of a policy that allows or denies all requests.
+    pub(crate) without_redis: Option<bool>,
 }
 
 /// All rules, by their ids.
@@ -113,6 +115,18 @@ impl Rules {
         Ok(ids)
     }
 
+    /// Sets rules' verdicts in place of the policies that allow or deny all requests.
+    pub(crate) fn set_without_redis(&self, verdicts: &[(RuleId, Option<bool>)]) {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rules = Vec::clone(&self.all());
+        for (id, verdict) in verdicts {
+            if let Some(rule) = rules.get_mut(id.0 as usize) {
+                *rule = Arc::new(PreparedRule { without_redis: *verdict, ..(**rule).clone() });
+            }
+        }
+        self.all.store(Arc::new(rules));
+    }
+
     /// Replaces the rule with this name, or adds a new rule.
     fn put(
         &self,
@@ -143,6 +157,7 @@ impl Rules {
         if let Some(left) = near.as_ref().filter(|_| !algorithm::of(rule.limit()).adds()) {
             left.clear();
         }
+        let without_redis = old.and_then(|old| old.without_redis);
         let claim_ttl = if is_near { claim_ttl(rule.limit(), self.sync) } else { Duration::ZERO };
         let (name, key, rule) = (name.to_owned(), record_name(name, kind), rule.clone());
         let prepared = PreparedRule {
@@ -158,6 +173,7 @@ impl Rules {
             is_near,
             near,
             claim_ttl,
+            without_redis,
         };
         match place {
             Some(place) => rules[place] = Arc::new(prepared),

@@ -87,6 +87,9 @@ counters! {
     near,
     /// Decisions made without Redis, by the policy for that.
     alone,
+    /// Requests that passed without Redis and without a count, by [`WhenGone::Allow`](crate::WhenGone::Allow) or the
+    /// verdict of a rule.
+    unjudged,
     /// Answers that came after the deadline, or not at all.
     late,
     /// Connections lost.

@@ -221,8 +221,8 @@ fn gone(
     let now = shared.clocks.now(request.now);
     match shared.options.when_gone {
         WhenGone::Local => decide(shared, request, charge, Authority::StateOnly)?,
-        WhenGone::Allow => Some(policy::decide_alike(request, now, true)),
-        WhenGone::Deny => Some(policy::decide_alike(request, now, false)),
+        WhenGone::Allow => Some(policy::by_policy(shared, request, now, true)),
+        WhenGone::Deny => Some(policy::by_policy(shared, request, now, false)),
     }
 }
 

@@ -30,8 +30,8 @@ pub(crate) async fn decide(
     let now = shared.clocks.now(request.now);
     let (decision, noted) = match shared.options.when_gone {
         WhenGone::Local => locally(shared, request, &failure, now).await?,
-        WhenGone::Allow => (decide_alike(request, now, true), Noted::new()),
-        WhenGone::Deny => (decide_alike(request, now, false), Noted::new()),
+        WhenGone::Allow => (by_policy(shared, request, now, true), Noted::new()),
+        WhenGone::Deny => (by_policy(shared, request, now, false), Noted::new()),
     };
     let denied = !passed(&decision);
     for call in failure.unanswered {
@@ -81,12 +81,14 @@ async fn locally(
     Ok((decision, noted))
 }
 
-/// Returns a decision that allows or denies the request regardless of its rules' limits.
-pub(crate) fn decide_alike(request: &Request, now: Nanos, allowed: bool) -> Decision {
+/// Decides a request regardless of its rules' limits: each rule by its own verdict for outages, or
+/// by the policy's verdict `allows` if it has none.
+pub(crate) fn by_policy(shared: &Shared, request: &Request, now: Nanos, allows: bool) -> Decision {
     let judged: Vec<(Judgement, Figures)> = request
         .charges
         .iter()
         .map(|charge| {
+            let allowed = charge.rule.without_redis.unwrap_or(allows);
             let limit = charge.rule.rule.limit();
             let (_, _, mut report) = limit.step(None, now, Cost::ZERO, Mode::Peek);
             report.retry_after = if allowed { Wait::NONE } else { Wait::For(RETRY) };
@@ -94,7 +96,14 @@ pub(crate) fn decide_alike(request: &Request, now: Nanos, allowed: bool) -> Deci
         })
         .collect();
     let each = request.charges.iter().zip(&judged);
-    combine(now, each.map(|(charge, (judgement, report))| (&charge.rule.rule, judgement, report)))
+    let decision = combine(
+        now,
+        each.map(|(charge, (judgement, report))| (&charge.rule.rule, judgement, report)),
+    );
+    if decision.allowed && request.mode != Mode::Peek {
+        count(&shared.connection.counters.unjudged);
+    }
+    decision
 }
 
 /// Copies the states that Redis reported to this node's own table, so that an outage does not reset

@@ -142,6 +142,7 @@ pub(super) struct RuleTable {
     #[serde(default, rename = "match")]
     pub(super) matching: AttributeValues,
     pub(super) cost: Placed<toml::Value>,
+    pub(super) min_cost: Placed<toml::Value>,
     pub(super) max_cost: Placed<toml::Value>,
     pub(super) action: Placed<String>,
     pub(super) max_delay: Placed<String>,

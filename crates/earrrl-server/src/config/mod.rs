@@ -52,6 +52,8 @@ pub struct Config {
     pub paths: Paths,
     /// The status of denials by `/v1/authz`: 401, 403, 429 or 503.
     pub deny_status: u16,
+    /// True if the file has settings for proxies that ask about their clients' requests.
+    pub answers_proxies: bool,
     /// True if the file says that it has no rules on purpose.
     pub no_rules: bool,
     /// The `[envoy]` table.
@@ -70,6 +72,7 @@ impl Default for Config {
             client_address: ClientAddress::default(),
             paths: Paths::TOLERANT,
             deny_status: 429,
+            answers_proxies: false,
             no_rules: false,
             envoy: EnvoyConfig::default(),
             rules: Vec::new(),
@@ -128,11 +131,19 @@ impl Config {
             client_address,
             paths,
             deny_status,
+            answers_proxies: answers_proxies(file),
             no_rules,
             envoy,
             rules,
         }
     }
+}
+
+fn answers_proxies(file: &file::File) -> bool {
+    let address = &file.client_address;
+    file.authz.deny_status.is_some()
+        || !address.trusted_proxies.is_empty()
+        || address.hops.is_some()
 }
 
 /// Validates `[authz] deny_status`, which proxies pass on to their clients.

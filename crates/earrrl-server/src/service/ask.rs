@@ -12,7 +12,6 @@ use super::attributes::Attributes;
 use super::error::AskError;
 use super::key::{Key, bounded, bounded_owned};
 use super::rules::{ActiveRule, ActiveRules, PreparedLimit};
-use crate::config::rule::OnError;
 
 /// A request to one rule, by the rule's key.
 #[derive(Clone, Copy, Debug)]
@@ -86,8 +85,7 @@ impl<'a> Answer<'a> {
 
     /// Returns true if a rule that could not be judged denies the request.
     pub fn is_denied_by_error(&self) -> bool {
-        let denies = |unjudged: &Unjudged<'_>| unjudged.rule.on_error == OnError::Deny;
-        self.unjudged.as_ref().is_some_and(denies)
+        self.unjudged.as_ref().is_some_and(|unjudged| unjudged.rule.denies_on_error())
     }
 
     /// Returns the answer for a caller that understands errors: one that asks by itself, not for a
@@ -265,7 +263,7 @@ impl Service {
                     all = Answer { unjudged: all.unjudged, ..answer };
                 }
                 Ok(_) => {}
-                Err(error) if all.unjudged.is_none() || rule.on_error == OnError::Deny => {
+                Err(error) if all.unjudged.is_none() || rule.denies_on_error() => {
                     all.unjudged = Some(Unjudged { rule, error: error.into() });
                 }
                 Err(_) => {}
