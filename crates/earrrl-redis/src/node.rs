@@ -9,9 +9,10 @@ use earrrl::Nanos;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// The time after its announcement in which a node takes others to be starting, too.
+/// The time after its announcement for which a node assumes that other nodes are starting too.
 pub(crate) const SETTLING: Duration = Duration::from_secs(3);
-/// The number of nodes that are taken to start together. More cost round trips for that time, fewer cost denials.
+/// The number of nodes that are assumed to start together. A greater number costs round trips
+/// during that time, a smaller one costs denials.
 const STARTING: u32 = 8;
 
 /// The identity of this node, which is new at every start.
@@ -57,17 +58,18 @@ impl Node {
         (*self.nodes.borrow()).max(1)
     }
 
-    /// Returns the number of nodes that share a limit, as far as is known, or more while others may be starting, too.
+    /// Returns the number of nodes that share a limit, as far as known; at least [`STARTING`] while
+    /// other nodes may be starting too.
     pub(crate) fn sharers(&self) -> u32 {
         if self.is_settling() { self.nodes().max(STARTING) } else { self.nodes() }
     }
 
-    /// Returns true if nodes that started together with this one may not be known yet.
+    /// Returns true if nodes that started together with this one may still be unknown.
     pub(crate) fn is_settling(&self) -> bool {
         !self.is_known && self.announced.get().is_none_or(|at| at.elapsed() < SETTLING)
     }
 
-    /// Notes that this node is announced, and how many nodes there are.
+    /// Notes that this node is announced, and the number of live nodes.
     pub(crate) fn announced(&self, nodes: u32) {
         self.announced.get_or_init(Instant::now);
         self.nodes.send_replace(nodes.max(1));

@@ -12,7 +12,7 @@ use crate::algorithm::{self, Adjustment, micros};
 
 /// The most adjustments of one client in one call. Neighbouring entries of a longer log are merged.
 const MAX_ADJUSTMENTS: usize = 256;
-/// The most take-backs of one client in one call.
+/// The most charges of one client that one call takes back.
 pub(crate) const MAX_TAKE_BACKS: usize = 256;
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,18 +24,18 @@ pub(crate) struct Pending {
     pub(crate) state: Option<State>,
 }
 
-/// Changes of a client's record as they are sent: they change no more, and Redis makes them once however often they are
-/// sent.
+/// Changes of a client's record that were sent. They are not modified any more, and Redis applies
+/// them only once even if they are sent several times.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Contribution {
     pub(crate) number: u64,
     pub(crate) pending: Pending,
-    /// Charges that Redis has stored and that are taken back, with times of Redis's clock.
+    /// Charges that Redis has stored and must take back, with times of Redis's clock.
     pub(crate) take_backs: Vec<Adjustment>,
 }
 
 impl Contribution {
-    /// Returns the changes of the client's record at `now`, by Redis's clock.
+    /// Returns the changes as adjustments of the client's record at `now`, by Redis's clock.
     pub(crate) fn adjustments(&self, limit: &Limit, now: Nanos) -> Vec<Adjustment> {
         let mut all = self.pending.adjustments(limit, now);
         all.extend(&self.take_backs);

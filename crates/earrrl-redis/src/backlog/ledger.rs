@@ -1,5 +1,5 @@
-//! Changes of Redis's records that are pending: charges that were decided here while Redis was gone, and charges that
-//! Redis has stored and that are taken back.
+//! The ledger of pending changes of Redis's records: charges that this node made while Redis was
+//! not reachable, and charges that Redis has stored and must take back.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{self, RandomState};
@@ -36,7 +36,7 @@ struct Entry {
     latest: Nanos,
     pending: Pending,
     take_backs: Vec<Adjustment>,
-    /// The time of a caller that gave one.
+    /// The time that the caller gave, if any.
     given: Option<Nanos>,
 }
 
@@ -48,16 +48,17 @@ pub(crate) struct Delivery {
     pub(crate) tag: u32,
     group: usize,
     pub(crate) contribution: Contribution,
-    /// The time of a caller that gave one.
+    /// The time that the caller gave, if any.
     pub(crate) given: Option<Nanos>,
 }
 
-/// Pending changes by client, in shards, so that nodes that decide alone do not queue for one lock.
+/// The pending changes of all clients, in shards, so that concurrent decisions rarely wait for the
+/// same lock.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     capacity: usize,
     shards: Box<[Mutex<Shard>]>,
-    /// For each shard: wakes the tasks that wait for a delivery.
+    /// Wakes the tasks that wait for a delivery, one for each shard.
     returned: Box<[Notify]>,
     hasher: RandomState,
     /// The number of entries, including those in flight.
@@ -77,7 +78,8 @@ struct Shard {
     entries: HashMap<ClientId, Entry>,
     /// Entries that were sent to Redis and may have arrived.
     retries: HashMap<ClientId, Delivery>,
-    /// Entries in flight: one of a client at a time, since Redis takes a client's numbers in their order.
+    /// The entries in flight. A client has only one at a time, since Redis accepts a client's
+    /// changes in the order of their numbers.
     in_flight: HashMap<ClientId, u64>,
 }
 
@@ -116,8 +118,9 @@ impl Ledger {
         })
     }
 
-    /// Notes that Redis is to take a charge back, and returns the number of the entry. Returns `None` if the ledger is
-    /// full. Without `charged_at`, the time by Redis's clock, it is the last charge.
+    /// Notes that Redis must take back a charge. Returns the number of the entry, or `None` if the
+    /// ledger is full. `charged_at` is a time of Redis's clock; `None` stands for the latest
+    /// charge.
     pub(crate) fn take_back_there(
         &self,
         charge: &KeyedCharge,
@@ -134,7 +137,7 @@ impl Ledger {
         })
     }
 
-    /// Changes the entry of a client, which may be new. Returns `None` if the ledger is full.
+    /// Changes the entry of a client, or adds one. Returns `None` if the ledger is full.
     fn change<R>(
         &self,
         charge: &KeyedCharge,
@@ -217,7 +220,8 @@ impl Ledger {
         [waits, retry, in_flight].contains(&Some(entry))
     }
 
-    /// Waits until the entry of some client has returned. Other clients may wake the caller, too.
+    /// Waits until an entry in the client's shard is delivered or put back. It may be the entry of
+    /// another client.
     pub(crate) fn returned(&self, client: &ClientId) -> Notified<'_> {
         self.returned[self.shard(client)].notified()
     }
@@ -231,7 +235,7 @@ impl Ledger {
         self.len.fetch_sub(usize::from(entry) + usize::from(retry), Ordering::AcqRel);
     }
 
-    /// Takes the entry of a client, as [`Ledger::drain`] does.
+    /// Takes the entry of one client as [`Ledger::drain`] does.
     pub(crate) fn drain_client(
         &self,
         client: &ClientId,

@@ -77,17 +77,18 @@ impl UnsettledCalls {
         self.len.load(Ordering::Acquire)
     }
 
-    /// Reports that a call of [`UnsettledCalls::take_ended`] is settled.
+    /// Reports that a call which [`UnsettledCalls::take_ended`] returned is settled.
     pub(crate) fn settled(&self) {
         self.len.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Takes calls back that could not be settled yet.
+    /// Puts back calls that could not be settled yet.
     pub(crate) fn put_back(&self, group: usize, unsettled: Vec<Unsettled>) {
         self.lock(group).extend(unsettled);
     }
 
-    /// Takes the calls that Redis no longer executes, to be settled or put back.
+    /// Removes and returns the calls that Redis can no longer execute. The caller must settle each
+    /// call or put it back.
     pub(crate) fn take_ended(&self, group: usize) -> Vec<Unsettled> {
         let now = Instant::now();
         self.lock(group).extract_if(.., |unsettled| unsettled.call.ends <= now).collect()

@@ -1,5 +1,6 @@
-//! Calls of `near.lua`: changes a client's record by what a node has counted or takes back, once however often that is
-//! sent, and claims a share of what the limit has left.
+//! Calls of `near.lua`, which applies a node's changes (charges, and charges to take back) to a
+//! client's record, and claims a share of what is left of the limit. Changes are applied once, even
+//! if they are sent several times.
 
 use std::sync::Arc;
 
@@ -70,7 +71,7 @@ pub(crate) fn arguments(
     Arguments { keys: [charge.key.clone(), shared.connection.keys.claims(&charge.key)], args }
 }
 
-/// Returns an adjustment as the script reads it.
+/// Returns an adjustment as an argument of the script.
 fn adjustment(shared: &Shared, charge: &KeyedCharge, adjustment: &Adjustment) -> Vec<u8> {
     let Adjustment { back, when, alone, cost } = *adjustment;
     let mut head = Packed(vec![u8::from(back)]);
@@ -89,8 +90,8 @@ fn clock_set(answer: &Value) -> Option<Nanos> {
     }
 }
 
-/// Makes changes without a claim: adds what was counted by this node's clock while Redis was gone, and takes charges
-/// back. `given` is the time of a caller that gave one.
+/// Applies changes without a claim: adds charges that were made by this node's clock while Redis
+/// was not reachable, and takes charges back. `given` is the time that the caller gave, if any.
 pub(crate) async fn contribute(
     shared: &Arc<Shared>,
     link: Link,

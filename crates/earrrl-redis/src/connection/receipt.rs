@@ -1,11 +1,12 @@
-//! Receipts show whether a call without an answer was executed.
+//! Receipts, which show if a call without an answer was executed.
 //!
-//! A call that stores something writes its number and the time to a place of its own in a string of this node's, in
-//! the same script. Only one call has a place at a time, so the number that is there afterwards shows whether that call was
-//! executed, in whatever order the others were. Free places are reused, so the string has twelve bytes for each call
-//! that was ever in flight at once.
+//! Each node has a string in Redis for its receipts. A call that stores a charge also writes its
+//! number and the time to a place in that string, in the same script. Only one call uses a place at
+//! a time, so the number found there later shows if that call was executed, in whatever order the
+//! calls were. Free places are reused, so the string has twelve bytes for each call that was ever
+//! in flight at the same time.
 //!
-//! On a Cluster there is such a string in every slot that is used.
+//! On a Cluster, a node has such a string in every slot that it uses.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -19,9 +20,10 @@ use crate::key::{Keys, slot};
 
 /// The most calls of a slot that have a receipt at the same time; further calls have none.
 const MAX_RECEIPTS: usize = 4096;
-/// The length of an entry: a number, a bit for each stored charge, and the microsecond.
+/// The length of an entry in bytes: a number, a bit for each stored charge, and the microsecond of
+/// the call.
 const ENTRY: usize = 12;
-/// The length of the part of an entry that a call brings along.
+/// The length in bytes of the part of an entry that the call's argument contains.
 const HEAD: usize = 4;
 /// The interval at which the expiry of the strings is renewed. They expire two hours after the last
 /// call of their node.
@@ -145,7 +147,8 @@ impl Receipt {
         }
     }
 
-    /// Returns what its call stored, by the node's receipts as read now.
+    /// Returns the charges that the receipt's call stored, given the node's receipts in Redis;
+    /// `None` if the call was not executed.
     pub(crate) fn stored(&self, receipts: &[u8]) -> Option<Stored> {
         let from = usize::from(self.place) * ENTRY;
         let mut entry = Fields(receipts.get(from..from + ENTRY)?);
@@ -154,7 +157,7 @@ impl Receipt {
     }
 }
 
-/// The charges that a call has stored, one bit each, and when, by Redis's clock.
+/// The charges that a call has stored, one bit each, and the time of the call by Redis's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
     pub(crate) charges: u16,

@@ -158,7 +158,7 @@ pub(super) fn finish(
     }
     let answer = body.ok_or(Unfinished::ClockSet)?;
     let fresh = sent + snapshot_ttl(shared.options.sync);
-    // What is claimed before all nodes are known is claimed anew soon.
+    // A claim that is made before all nodes are known must be made again soon.
     let most = if shared.node.is_settling() { SETTLING_TTL } else { charge.rule.claim_ttl };
     let ttl = charge.rule.claim_ttl.min(most);
     let snapshot = snapshot(&charge.rule, &answer, at, sent).ok_or_else(invalid_answer)?;
@@ -199,7 +199,8 @@ fn read(answer: RedisResult<Value>, now: Option<Nanos>) -> Result<Answer, Unfini
     }
 }
 
-/// Reads three numbers, and the client's record or a summary of it. The caller sets the times.
+/// Reads three numbers, and the client's record or its summary. The caller sets the times of the
+/// snapshot.
 fn snapshot(rule: &PreparedRule, answer: &[u8], at: Nanos, sent: Nanos) -> Option<Snapshot> {
     let (share, rest) = answer.split_first_chunk()?;
     let (others, rest) = rest.split_first_chunk()?;

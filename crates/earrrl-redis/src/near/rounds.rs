@@ -98,8 +98,9 @@ impl Rounds {
     }
 }
 
-/// Takes the clients of each group that are to be exchanged now. Clients that take turns wait for at most three eighths
-/// of their claim's time, which leaves time for another round before the claim is half over.
+/// Takes the clients of each group that must be exchanged now. Clients that take turns wait for at
+/// most three eighths of their claim's duration, which leaves time for another round before half of
+/// it is over.
 fn due(shared: &Shared, rules: &[Arc<PreparedRule>]) -> Vec<Vec<DueClient>> {
     let mut groups: Vec<_> = shared.connection.breakers.groups().map(|_| Vec::new()).collect();
     let sync = shared.options.sync;
@@ -126,7 +127,7 @@ fn retry_later(shared: &Shared, rule: &PreparedRule, key: &[u8]) {
     }
 }
 
-/// Exchanges clients of one group, and returns true if all were exchanged.
+/// Exchanges the clients of one group. Returns true if all were exchanged.
 async fn exchange_group(shared: Arc<Shared>, clients: Vec<DueClient>) -> bool {
     let (mut tasks, mut whole) = (JoinSet::new(), true);
     for some in clients.chunks(BATCH) {
@@ -144,7 +145,8 @@ async fn exchange_group(shared: Arc<Shared>, clients: Vec<DueClient>) -> bool {
     whole
 }
 
-/// Exchanges some clients of one group in one write, and returns true if all were exchanged. The others are queued again.
+/// Exchanges some clients of one group in one write. Returns true if all were exchanged, and queues
+/// the others again.
 async fn exchange_batch(shared: Arc<Shared>, all: Vec<KeyedCharge>) -> bool {
     let link = all.first().and_then(|charge| shared.connection.link(charge.group).ok());
     let Some(mut link) = link else {
@@ -171,7 +173,7 @@ async fn exchange_batch(shared: Arc<Shared>, all: Vec<KeyedCharge>) -> bool {
     whole
 }
 
-/// Concludes the exchange of one client, and returns true if nothing is left to do.
+/// Handles the answer about one client. Returns true if the client is exchanged.
 async fn conclude(
     shared: &Arc<Shared>,
     link: &mut Link,
@@ -189,13 +191,15 @@ async fn conclude(
             count(&shared.connection.counters.not_handed_over);
             return true;
         }
-        // It is sent again with its states moved to the new time.
+        // The next exchange sends the charges again, with their times converted to the clock that
+        // was set.
         Some(Err(Unfinished::ClockSet)) | None => {}
         Some(Err(Unfinished::Failed(fault))) => shared.connection.failed(charge.group, &fault),
         Some(Err(Unfinished::Foreign(at))) => {
             timeout(TIMEOUT, convert(shared, link, charge, at)).await.ok();
         }
-        // Alone, it is sent with the script's text: a shard may have lost that, or a replica may have taken over.
+        // Sent alone, the call includes the script's text: the shard may have lost the script, or a
+        // replica may have taken over.
         Some(Err(Unfinished::NoScript)) => {
             let call = exchange(shared, link.clone(), charge, Cost::ZERO, None);
             if let Ok(Ok(())) = timeout(TIMEOUT, call).await {

@@ -1,4 +1,4 @@
-//! Delivery of pending changes to Redis, each client's once.
+//! Delivery of pending changes to Redis after an outage. Each change is applied once.
 
 use std::sync::Arc;
 

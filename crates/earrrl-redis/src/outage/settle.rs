@@ -58,8 +58,9 @@ async fn read(mut link: Link, key: &str) -> Result<Vec<u8>, Fault> {
 }
 
 impl Unsettled {
-    /// Takes charges out of this node's ledger that Redis has stored, or else notes that Redis is to take them back, and
-    /// so those of leaky rules whose request was denied here. Returns true if nothing is left to do.
+    /// Removes charges from this node's ledger that Redis has stored. Notes charges that Redis must
+    /// take back: those that are no longer in the ledger, and charges to leaky rules of a request
+    /// that this node denied. Returns true if nothing is left to do.
     fn conclude(&mut self, shared: &Shared, receipts: &[u8]) -> bool {
         let receipt = self.call.receipt.stored(receipts);
         let mut is_all = true;
@@ -81,7 +82,7 @@ impl Unsettled {
         is_all
     }
 
-    /// Returns true if Redis should not have a charge that it has stored.
+    /// Returns true if Redis has stored a charge that it should not have.
     fn unwanted(&self, shared: &Shared, place: usize) -> bool {
         let charge = &self.request.charges[place];
         match self.noted.iter().find(|(noted, _)| *noted == place) {
