@@ -227,7 +227,10 @@ fn with_descriptors(algorithm: &str, kind: &Kind, count: usize) -> [u64; 2] {
         for first in (0..count).step_by(IN_A_REQUEST) {
             let descriptors = (first..count.min(first + IN_A_REQUEST)).map(|nth| {
                 let (key, value) = entry(nth);
-                RateLimitDescriptor { entries: vec![Entry { key, value }], ..Default::default() }
+                RateLimitDescriptor {
+                    entries: vec![Entry { key, value: value.into() }],
+                    ..Default::default()
+                }
             });
             let question = RateLimitRequest {
                 domain: format!("shop-{}", first / IN_A_FILE * IN_A_FILE),
