@@ -2,8 +2,8 @@
 -- KEYS[2] what the nodes claim of it. ARGV[1] has the node, the number of what it has counted, how much
 -- must be free, what it takes then, what it would like to take, the least that is worth a claim, how
 -- many nodes there are, how long a claim holds (0: none is made), the time, if it is not Redis's, what
--- the node takes Redis's time to be, and the parameters for the cost that is judged; ARGV[2…] the
--- adjustments that the number stands for. If that time is wrong, so are theirs: EXPIRED.
+-- the node takes Redis's time to be, a tag of the rule, and the parameters for the cost that is judged;
+-- ARGV[2…] the adjustments that the number stands for. If that time is wrong, so are theirs: EXPIRED.
 --
 -- An adjustment adds what the node has counted (0), or takes back what Redis has stored (1). After that
 -- byte come the time of the request (below 0: now), for a bucket the time at which it would be full for
@@ -12,12 +12,14 @@
 -- Returns the verdict, FOREIGN or another, the time, what the node may spend until the claim ends, how
 -- many other nodes know the client, how much was missing of what must be free, and the state.
 --
--- Claims, oldest first: a node, the number of the last that was added of it, what it may spend, and
--- since when. What has been added already is not added again, so a node may send it until it is told.
+-- Claims, oldest first: a node, the number of the last that was added of it, the tag of its rule, what
+-- it may spend, and since when. A share under another version of the rule is in another unit, and is
+-- not counted: while a rule changes, each version admits up to its own limit. What has been added is not
+-- added again, so a node may send it until that is confirmed.
 
 local key, time = KEYS[1], ''
-local node, number, need, take, like, least, nodes, lease, now, present =
-  unpack('<c8ddddddddd', ARGV[1])
+local node, number, need, take, like, least, nodes, lease, now, present, rule =
+  unpack('<c8dddddddddd', ARGV[1])
 if now < 0 then
   local parts = call('TIME')
   now, time = parts[1] * 1000000 + parts[2], parts[1] .. '.' .. parts[2]
@@ -47,14 +49,14 @@ end
 local others, active, claimed, claimants, last = '', 0, 0, 0, 0
 local claims = call('GET', KEYS[2]) or ''
 for at = 1, #claims - 31, 32 do
-  local holder, added, share, since = unpack('<c8ddd', claims, at)
+  local holder, added, by, share, since = unpack('<c8I6I2dd', claims, at)
   if holder == node then
     last = added
   else
     others = others .. string.sub(claims, at, at + 31)
     if math.abs(now - since) < lease then
       active = active + 1
-      if share > 0 then claimed, claimants = claimed + share, claimants + 1 end
+      if share > 0 and by == rule then claimed, claimants = claimed + share, claimants + 1 end
     end
   end
 end
@@ -64,7 +66,7 @@ if number > last then
   end
   last = number
 end
-local verdict, state, spare = see(ARGV[1], 81, false)
+local verdict, state, spare = see(ARGV[1], 89, false)
 if verdict == FOREIGN then return FOREIGN .. time .. ' ' end
 
 -- What is free is for the nodes that hold none of it, in equal parts, unless more is asked for now.
@@ -77,6 +79,6 @@ if free >= need * 0.999999999 then share = math.max(share, math.min(free, like),
 local lives = redis.pcall('PTTL', key)
 lives = type(lives) == 'number' and math.max(lives, lease > 0 and 60000 or 3600000) or 86400000
 local kept = string.sub(others, -32 * 127)
-local own = pack('<c8ddd', node, last, share, lease > 0 and now or 0)
+local own = pack('<c8I6I2dd', node, last, rule, share, lease > 0 and now or 0)
 call('SET', KEYS[2], kept .. own, 'PX', lives)
 return ALLOWED .. time .. ' ' .. pack('<ddd', share, active, math.max(need - free, 0)) .. state
