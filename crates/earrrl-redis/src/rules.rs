@@ -1,4 +1,4 @@
-//! Rules as the engine keeps them: prepared once, replaced when a limit changes.
+//! The engine's rules, which are prepared once and replaced when they change.
 
 use std::array::from_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,35 +18,38 @@ use crate::clients::table::{NearRule, Table};
 use crate::clients::tables::Tables;
 use crate::key::crc16;
 
-/// The number of earlier parameters that are kept for each rule.
+/// The number of earlier versions of a rule's parameters that are kept.
 const EARLIER: usize = 8;
 /// The words of bits in a [`Converted`].
 const CONVERTED_WORDS: usize = 64;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PreparedRule {
     pub(crate) id: RuleId,
     pub(crate) name: String,
-    /// The name and the algorithm's letter, which end the keys of its records: each algorithm has its own records.
+    /// The rule's name and the algorithm's letter, which the keys of its records end with. Each
+    /// algorithm has records of its own.
     pub(crate) key: String,
     pub(crate) rule: Rule,
     pub(crate) kind: Kind,
     pub(crate) tag: u32,
-    /// The time at which these parameters became known here.
+    /// The time at which this node got these parameters.
     pub(crate) since: Nanos,
-    /// Parameters under which records may still have been written.
+    /// Earlier parameters, under which records may still be stored.
     pub(crate) earlier: Vec<(u32, Limit)>,
-    /// The rule's number in this node's own engine.
+    /// The rule's id in this node's own engine.
     pub(crate) local: RuleId,
-    /// True if this node decides by itself.
+    /// True if this node decides without asking Redis.
     pub(crate) is_near: bool,
     pub(crate) near: Option<Arc<Table>>,
+    /// The time for which this node's claims hold.
+    pub(crate) claim_ttl: Duration,
+    /// The rule's verdict in an outage, in place of a policy that allows or denies all requests.
+    pub(crate) without_redis: Option<bool>,
     /// Distinguishes claims under these parameters from claims under others.
     pub(crate) claim_tag: u16,
-    /// The duration of this node's claims.
-    pub(crate) claim_ttl: Duration,
     /// The clients whose records were converted to these parameters here.
-    pub(crate) converted: Converted,
+    pub(crate) converted: Arc<Converted>,
 }
 
 /// A set of clients of which each is known by one of some bits, so that it may seem to have others.
@@ -71,11 +74,11 @@ impl Converted {
 #[derive(Debug)]
 pub(crate) struct Rules {
     all: ArcSwap<Vec<Arc<PreparedRule>>>,
-    /// Held while rules are replaced.
+    /// Locked while rules are replaced.
     changing: Mutex<()>,
     /// The clients of near rules.
     pub(crate) tables: Tables,
-    /// The hash function of near clients.
+    /// The hash function of near clients' keys.
     hasher: KeyHasher,
     sync: Duration,
     /// Wakes the task that writes rules to Redis.
@@ -89,7 +92,7 @@ pub(crate) struct Rules {
 pub(crate) struct Wanted<'a> {
     pub(crate) name: &'a str,
     pub(crate) rule: &'a Rule,
-    /// The capacity for clients of a near rule; `None` for an exact one.
+    /// The capacity of the table of a near rule; `None` for an exact rule.
     pub(crate) near: Option<usize>,
 }
 
@@ -114,8 +117,8 @@ impl Rules {
         self.all.load_full()
     }
 
-    /// Prepares rules under their names: all of them, or on an error none. `local` prepares them in this node's own
-    /// engine; nothing fails after that.
+    /// Prepares rules under their names. On an error, none is prepared. `local` prepares the rules
+    /// in this node's own engine; nothing can fail after that.
     pub(crate) fn prepare(
         &self,
         wanted: &[Wanted<'_>],
@@ -139,7 +142,19 @@ impl Rules {
         Ok(ids)
     }
 
-    /// Replaces the rule of this name, or adds the rule.
+    /// Sets rules' verdicts in place of the policies that allow or deny all requests.
+    pub(crate) fn set_without_redis(&self, verdicts: &[(RuleId, Option<bool>)]) {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rules = Vec::clone(&self.all());
+        for (id, verdict) in verdicts {
+            if let Some(rule) = rules.get_mut(id.0 as usize) {
+                *rule = Arc::new(PreparedRule { without_redis: *verdict, ..(**rule).clone() });
+            }
+        }
+        self.all.store(Arc::new(rules));
+    }
+
+    /// Replaces the rule with this name, or adds a new rule.
     fn put(
         &self,
         rules: &mut Vec<Arc<PreparedRule>>,
@@ -170,6 +185,7 @@ impl Rules {
             left.clear();
         }
         let claim_tag = algorithm::claim_tag(rule);
+        let without_redis = old.and_then(|old| old.without_redis);
         let claim_ttl = if is_near { claim_ttl(rule.limit(), self.sync) } else { Duration::ZERO };
         let (name, key, rule) = (name.to_owned(), record_name(name, kind), rule.clone());
         let prepared = PreparedRule {
@@ -186,7 +202,8 @@ impl Rules {
             near,
             claim_ttl,
             claim_tag,
-            converted: Converted::default(),
+            converted: Arc::default(),
+            without_redis,
         };
         match place {
             Some(place) => rules[place] = Arc::new(prepared),
@@ -202,12 +219,12 @@ fn record_name(rule: &str, kind: Kind) -> String {
 }
 
 impl PreparedRule {
-    /// Returns the ends of the keys of the records that this rule has had under any algorithm.
+    /// Returns the ends of the keys of all records that the rule can have under any algorithm.
     pub(crate) fn all_keys(&self) -> impl Iterator<Item = String> {
         KINDS.iter().map(|kind| record_name(&self.name, *kind))
     }
 
-    /// Returns the script's parameters for the rule and a cost; `sign` is -1 to take it back.
+    /// Returns the script's parameters for the rule and a cost. `sign` is -1 to take the cost back.
     pub(crate) fn parameters(&self, cost: Cost, linger: Duration, sign: f64) -> Vec<u8> {
         algorithm::pack(&algorithm::Terms { rule: &self.rule, cost, sign, linger }, self.tag)
     }

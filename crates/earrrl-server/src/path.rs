@@ -5,10 +5,13 @@
 //! `readings` has the other forms.
 
 mod readings;
+#[cfg(test)]
+#[path = "../tests/support/spellings.rs"]
+mod spellings;
 
 use std::borrow::Cow;
 
-use readings::{Dots, MAX_LEN, Reading, is_ambiguous};
+use readings::{Dots, MAX_LEN, Reading, is_ambiguous, mended};
 
 /// The settings for comparing paths, in addition to the rules that always apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,10 +78,13 @@ impl Paths {
         }
         let usual = self.read(path, self.usual());
         let mut others: Vec<Vec<u8>> = Vec::new();
-        for reading in readings::all() {
-            let other = self.read(path, reading);
-            if other != usual && !others.contains(&other) {
-                others.push(other);
+        let mended = mended(path);
+        for path in [Some(path), mended.as_deref()].into_iter().flatten() {
+            for reading in readings::all() {
+                let other = self.read(path, reading);
+                if other != usual && !others.contains(&other) {
+                    others.push(other);
+                }
             }
         }
         if others.is_empty() { OtherReadings::None } else { OtherReadings::Some(others) }
@@ -324,13 +330,35 @@ mod tests {
         }
     }
 
+    /// The settings that docs/proxies.md recommends are enough for what the applications do.
+    #[test]
+    fn each_spelling_that_an_application_takes_is_read_as_it() {
+        let express = Paths { ignore_case: true, ignore_trailing_slash: true, ..PLAIN };
+        for spelling in spellings::all() {
+            let is_read = |paths: Paths| {
+                let path = spellings::PATH.as_bytes();
+                paths.normalize(&spelling.target) == path
+                    || match paths.others(&spelling.target) {
+                        OtherReadings::None => false,
+                        OtherReadings::Some(others) => others.iter().any(|other| other == path),
+                        OtherReadings::Any => true,
+                    }
+            };
+            let shown = &spelling.shown;
+            assert!(spelling.takers.is_empty() || is_read(Paths::TOLERANT), "{shown}");
+            if spelling.takers.iter().any(|taker| taker == "express") {
+                assert!(is_read(express), "{shown}");
+            }
+        }
+    }
+
     #[test]
     fn readings_are_few_and_of_short_paths() {
         let odd = "/a;x/..%2f%5c..\\b//../%2e%2e/c;y/.".repeat(200);
         let OtherReadings::Some(others) = Paths::TOLERANT.others(odd.as_bytes()) else {
             panic!("some")
         };
-        assert!(others.len() < 32);
+        assert!(others.len() < 64);
         assert_eq!(Paths::TOLERANT.others(odd.repeat(2).as_bytes()), OtherReadings::Any);
     }
 

@@ -208,6 +208,10 @@ impl Server {
         ];
         let lost = Family::counter("earrrl_log_lines_lost_total", "Log lines not written.");
         families.push(lost.value(log::lines_lost() as f64));
+        let unjudged =
+            Family::counter("earrrl_unjudged_total", "Proxied requests passed without a verdict.");
+        let passed = self.service.passed_unjudged().map(|(why, count)| (why, count as f64));
+        families.push(unjudged.labelled("reason", passed));
         families.extend(self.table_gauges());
         families.extend(self.service.engine().metrics());
         families.extend(self.service.descriptor_metrics());

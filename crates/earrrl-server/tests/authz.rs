@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::support::http::Response;
+use crate::support::process::BINARY;
 use crate::support::{TestServer, grpc};
 use earrrl_server::protobuf::authorization::{
     Address, AddressKind, AttributeContext, CheckRequest, CheckResponse, HeaderValueOption,
@@ -261,6 +262,36 @@ fn a_cost_that_is_none_counts_as_the_greatest() {
     }
 }
 
+/// A client that names its own cost passes for nothing only where the operator allows it.
+#[test]
+fn a_cost_is_at_least_the_smallest_and_of_several_the_largest() {
+    let allowed = |min: &str, headers: &str| {
+        let rules = format!(
+            "[[rule]]\nname = \"tokens\"\nlimit = \"gcra 0.01/s burst=8\"\n\
+             cost = \"attribute:header:x-cost\"\nmax_cost = 4\n{min}\n"
+        );
+        let (server, _) = TestServer::manual(&rules);
+        let is_allowed = |_: &u32| ask(&server, "GET", "/v1/authz", headers).status == 200;
+        (0..20).take_while(is_allowed).count()
+    };
+    for (min, headers, count) in [
+        ("", "", 8),
+        ("", "X-Cost: 0\r\n", 8),
+        ("", "X-Cost: 0.000000001\r\n", 8),
+        ("", "X-Cost: -0\r\n", 2),
+        ("", "X-Cost: 1, 0\r\n", 2),
+        ("", "X-Cost: 0\r\nX-Cost: 2\r\n", 4),
+        ("", "X-Cost: 2\r\nX-Cost: 0\r\nX-Cost: 1\r\n", 4),
+        ("", "X-Cost: 0\r\nX-Cost: nothing\r\n", 2),
+        ("min_cost = 2", "X-Cost: 0\r\n", 4),
+        ("min_cost = 2", "", 4),
+        ("min_cost = 0.5", "X-Cost: 0.1\r\n", 16),
+        ("min_cost = 0", "X-Cost: 0\r\n", 20),
+    ] {
+        assert_eq!(allowed(min, headers), count, "{min} {headers:?}");
+    }
+}
+
 /// More rules match than one decision takes: they are then asked one by one.
 #[test]
 fn an_error_of_all_rules_together_skips_none() {
@@ -323,6 +354,26 @@ fn a_delay_is_a_header() {
 }
 
 #[test]
+fn config_check_warns_of_delays_that_proxies_do_not_make() {
+    let rule = "[[rule]]\nname = \"slow\"\nlimit = \"gcra 2/s burst=1\"\n\
+                action = \"delay\"\nmax_delay = \"5s\"\n";
+    let warning = |before: &str| {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), format!("{before}{rule}")).unwrap();
+        let mut check = std::process::Command::new(BINARY);
+        let output = check.args(["config", "check"]).arg(file.path()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(warning(""), "");
+    for settings in ["[authz]\ndeny_status = 403\n", "[client_address]\nhops = 1\n"] {
+        let warning = warning(settings);
+        assert!(warning.starts_with("warning: slow: action = \"delay\""), "{warning}");
+        assert!(warning.contains("X-RateLimit-Delay"), "{warning}");
+    }
+}
+
+#[test]
 fn a_denied_grpc_call_has_the_status_that_is_not_tried_again() {
     let (server, _) = TestServer::manual(RULES);
     let kind = "Content-Type: application/grpc+proto\r\n";
@@ -342,7 +393,12 @@ fn where_tokens_are_set_a_proxy_must_show_one() {
 }
 
 /// A question as Envoy asks it over gRPC: who is connected with it, and the request.
-fn check(peer: &str, method: &str, path: &str, headers: &[(&str, &str)]) -> CheckRequest {
+pub(crate) fn check(
+    peer: &str,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> CheckRequest {
     let address = SocketAddress { address: peer.to_owned() };
     let address = Address { address: Some(AddressKind::Socket(address)) };
     let header = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
@@ -361,7 +417,10 @@ fn check(peer: &str, method: &str, path: &str, headers: &[(&str, &str)]) -> Chec
 }
 
 /// The answers to these questions, in order.
-fn checked(server: &TestServer, asked: Vec<CheckRequest>) -> Vec<Result<CheckResponse, i32>> {
+pub(crate) fn checked(
+    server: &TestServer,
+    asked: Vec<CheckRequest>,
+) -> Vec<Result<CheckResponse, i32>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let channel = grpc::connect(server.grpc).await;
@@ -449,7 +508,7 @@ fn over_grpc_whatever_a_client_sends_gets_a_verdict() {
     assert_eq!(codes(&checked(&server, asked)), [0, 0, 0, 8]);
 }
 
-fn codes(answers: &[Result<CheckResponse, i32>]) -> Vec<i32> {
+pub(crate) fn codes(answers: &[Result<CheckResponse, i32>]) -> Vec<i32> {
     let code = |answer: &Result<CheckResponse, i32>| {
         answer.as_ref().unwrap().status.as_ref().unwrap().code
     };

@@ -1,15 +1,20 @@
-//! The recipes of `contrib/` for nginx and HAProxy, run by Debian's: `scripts/gate` installs them and
-//! runs this.
+//! The recipes of `contrib/` for nginx and HAProxy, run by Debian's, and paths in every spelling put to
+//! applications: `scripts/gate` installs them and runs this.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "debian/spellings.rs"]
+mod spellings;
 mod support;
 
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
 use support::hostile::{self, none_is_served};
 use support::proxy::{
-    HAMMERING, Limiter, Proxy, keeps_out_who_hammers, leaves_the_rest_alone, stays_open_without_us,
+    HAMMERING, Limiter, Proxy, keeps_out_who_hammers, leaves_the_rest_alone,
+    stays_open_while_we_hang, stays_open_without_us,
 };
 
 fn program(path: &str) -> Command {
@@ -17,15 +22,64 @@ fn program(path: &str) -> Command {
     Command::new(path)
 }
 
-fn nginx(limiter: &Limiter) -> Proxy {
+fn run_nginx() -> Command {
     let mut command = program("/usr/sbin/nginx");
-    command.args(["-p", ".", "-c", "nginx.conf", "-g", "daemon off; master_process off;"]);
-    Proxy::start("nginx", limiter, &mut command)
+    command.args(["-p", ".", "-c", "nginx.conf", "-g", "daemon off;"]);
+    command
+}
+
+fn nginx(limiter: &Limiter) -> Proxy {
+    Proxy::start("nginx", limiter, &mut run_nginx())
+}
+
+fn run_haproxy() -> Command {
+    let mut command = program("/usr/sbin/haproxy");
+    command.args(["-db", "-f", "haproxy.cfg"]);
+    command
 }
 
 fn haproxy(limiter: &Limiter) -> Proxy {
-    let mut command = program("/usr/sbin/haproxy");
-    Proxy::start("haproxy", limiter, command.args(["-db", "-f", "haproxy.cfg"]))
+    Proxy::start("haproxy", limiter, &mut run_haproxy())
+}
+
+/// Debian's own `global`, with the script, before the recipe's other sections.
+fn in_debians_haproxy(file: &Path, text: &str) -> String {
+    if file.extension().is_none_or(|extension| extension != "cfg") {
+        return text.to_owned();
+    }
+    let debians = fs::read_to_string("/etc/haproxy/haproxy.cfg").unwrap();
+    let global = debians.split("\ndefaults").next().unwrap();
+    assert!(global.contains("chroot") && global.contains("user haproxy"), "{global}");
+    let script = file.with_file_name("earrrl.lua");
+    let (_, recipe) = text.split_once("lua-load earrrl.lua\n").unwrap();
+    format!("{global}\n\tlua-load {}\n{recipe}", script.display())
+}
+
+/// Debian's own `nginx.conf`, which includes the recipe in place of other sites.
+fn in_debians_nginx(file: &Path, text: &str) -> String {
+    if !file.ends_with("nginx.conf") {
+        return text.to_owned();
+    }
+    let debians = fs::read_to_string("/etc/nginx/nginx.conf").unwrap();
+    let folder = file.parent().unwrap();
+    // Debian's modules are named from the prefix.
+    symlink("/usr/share/nginx/modules", folder.join("modules")).unwrap();
+    let folder = folder.display().to_string();
+    let replaced = debians
+        .replace("/etc/nginx/sites-enabled/*;", &format!("{folder}/earrrl.conf;"))
+        .replace("/run/nginx.pid", &format!("{folder}/nginx.pid"))
+        .replace("/var/log/nginx", &folder);
+    assert!(replaced.contains("earrrl.conf") && replaced.contains("user www-data"), "{replaced}");
+    replaced
+}
+
+/// The users of a process and its children.
+fn users(process: u32) -> Vec<String> {
+    let output = Command::new("ps")
+        .args(["-o", "user:32=", "--pid", &process.to_string(), "--ppid", &process.to_string()])
+        .output();
+    let lines = String::from_utf8(output.unwrap().stdout).unwrap();
+    lines.split_whitespace().map(str::to_owned).collect()
 }
 
 #[test]
@@ -55,6 +109,45 @@ fn haproxy_keeps_out_who_hammers() {
 fn haproxy_stays_open_without_us() {
     let mut limiter = Limiter::start(429);
     let proxy = haproxy(&limiter);
+    stays_open_without_us(&proxy, &mut limiter);
+}
+
+#[test]
+fn while_we_hang_both_stay_open() {
+    let recipes = [("nginx", run_nginx(), 403), ("haproxy", run_haproxy(), 429)];
+    for (recipe, mut command, deny_status) in recipes {
+        let limiter = Limiter::start(deny_status);
+        let as_it_is = |_: &Path, text: &str| text.to_owned();
+        let proxy = Proxy::start_with(recipe, &limiter, &mut command, as_it_is);
+        stays_open_while_we_hang(&proxy, &limiter);
+    }
+}
+
+/// As `user haproxy`, and in `chroot /var/lib/haproxy`. Needs root.
+#[test]
+fn haproxy_keeps_out_who_hammers_in_debians_configuration() {
+    fs::create_dir_all("/run/haproxy").unwrap();
+    let mut limiter = Limiter::start(429);
+    let in_debians =
+        |file: &Path, text: &str| in_debians_haproxy(file, text).replace("50ms", "20s");
+    let proxy = Proxy::start_with("haproxy", &limiter, &mut run_haproxy(), in_debians);
+    assert_eq!(users(proxy.id()), ["haproxy"]);
+    let root = fs::read_link(format!("/proc/{}/root", proxy.id())).unwrap();
+    assert_eq!(root, Path::new("/var/lib/haproxy"));
+    keeps_out_who_hammers(&proxy, true);
+    leaves_the_rest_alone(&proxy);
+    stays_open_without_us(&proxy, &mut limiter);
+}
+
+/// With workers of `user www-data`. Needs root.
+#[test]
+fn nginx_keeps_out_who_hammers_in_debians_configuration() {
+    let mut limiter = Limiter::start(403);
+    let in_debians = |file: &Path, text: &str| in_debians_nginx(file, text).replace("50ms", "20s");
+    let proxy = Proxy::start_with("nginx", &limiter, &mut run_nginx(), in_debians);
+    assert!(users(proxy.id()).contains(&"www-data".to_owned()));
+    keeps_out_who_hammers(&proxy, true);
+    leaves_the_rest_alone(&proxy);
     stays_open_without_us(&proxy, &mut limiter);
 }
 

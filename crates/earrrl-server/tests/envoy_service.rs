@@ -133,6 +133,29 @@ fn the_error_of_one_descriptor_skips_no_other() {
     assert_eq!(both().unwrap()["overallCode"], "OVER_LIMIT");
 }
 
+/// One decision of the engine takes 64 limits.
+#[test]
+fn more_limits_than_one_decision_takes_are_all_or_nothing() {
+    let rule = |name: &str, burst: u32, more: &str| {
+        format!(
+            "[[rule]]\nname = \"{name}\"\nlimit = \"gcra 0.01/s burst={burst}\"\n\
+             key = \"descriptor:user\"\nmatch = {{ domain = \"shop\"{more} }}\n"
+        )
+    };
+    let last = ", \"descriptor:user\" = \"u63\"";
+    let (service, _) = service(&[rule("a", 9, ""), rule("b", 9, ""), rule("c", 2, last)].concat());
+    let all: Vec<String> = (0..64).map(|user| format!("user=u{user}")).collect();
+    let ask_all = || ask(&service, &request(&all.join("; "))).unwrap();
+    for code in ["OK", "OK", "OVER_LIMIT", "OVER_LIMIT"] {
+        let answer = ask_all();
+        assert_eq!(answer["overallCode"], code);
+        let over = answer["statuses"].as_array().unwrap().iter().filter(|s| s["code"] != "OK");
+        assert_eq!(over.count(), usize::from(code != "OK"));
+    }
+    let first = ask(&service, &request("user=u0 h0")).unwrap();
+    assert_eq!(first["statuses"][0]["limitRemaining"], 7, "the denials cost nothing: {first}");
+}
+
 #[test]
 fn metadata_is_that_of_descriptors_that_passed() {
     let (service, _) = service("[envoy]\ndynamic_metadata = true");

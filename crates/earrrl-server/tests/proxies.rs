@@ -5,20 +5,31 @@
 use std::process::Command;
 
 use crate::support::hostile::{self, none_is_served};
-use crate::support::installed;
 use crate::support::proxy::{
-    Limiter, Proxy, keeps_out_who_hammers, leaves_the_rest_alone, stays_open_without_us,
+    Limiter, Proxy, keeps_out_who_hammers, leaves_the_rest_alone, stays_open_while_we_hang,
+    stays_open_without_us,
 };
+use crate::support::{grpc, installed};
+use earrrl_server::protobuf::ratelimit::{RateLimitRequest, RateLimitResponse};
 
-fn caddy(limiter: &Limiter) -> Proxy {
+fn run_caddy() -> Command {
     let mut command = Command::new(installed("bin/caddy"));
     command.args(["run", "--adapter", "caddyfile", "--config", "Caddyfile"]);
-    Proxy::start("caddy", limiter, &mut command)
+    command
+}
+
+fn caddy(limiter: &Limiter) -> Proxy {
+    Proxy::start("caddy", limiter, &mut run_caddy())
+}
+
+fn run_traefik() -> Command {
+    let mut command = Command::new(installed("bin/traefik"));
+    command.args(["--configFile", "traefik.yml"]);
+    command
 }
 
 fn traefik(limiter: &Limiter) -> Proxy {
-    let mut command = Command::new(installed("bin/traefik"));
-    Proxy::start("traefik", limiter, command.args(["--configFile", "traefik.yml"]))
+    Proxy::start("traefik", limiter, &mut run_traefik())
 }
 
 #[test]
@@ -44,10 +55,55 @@ fn traefik_keeps_out_who_hammers() {
     leaves_the_rest_alone(&proxy);
 }
 
-fn envoy(limiter: &Limiter, config: &str) -> Proxy {
+fn run_envoy(config: &str) -> Command {
     let mut command = Command::new(installed("bin/envoy"));
     command.args(["--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warn"]);
-    Proxy::start("envoy", limiter, command.args(["-c", config]))
+    command.args(["-c", config]);
+    command
+}
+
+fn envoy(limiter: &Limiter, config: &str) -> Proxy {
+    Proxy::start("envoy", limiter, &mut run_envoy(config))
+}
+
+#[test]
+fn while_we_hang_all_stay_open() {
+    let recipes = [
+        ("caddy", run_caddy()),
+        ("traefik", run_traefik()),
+        ("envoy", run_envoy("grpc.yaml")),
+        ("envoy", run_envoy("http.yaml")),
+    ];
+    for (recipe, mut command) in recipes {
+        let limiter = Limiter::start(429);
+        let as_it_is = |_: &std::path::Path, text: &str| text.to_owned();
+        let proxy = Proxy::start_with(recipe, &limiter, &mut command, as_it_is);
+        stays_open_while_we_hang(&proxy, &limiter);
+    }
+}
+
+/// Clients try UNAVAILABLE again at once, which Envoy would make of the status 429.
+#[test]
+fn envoys_clients_of_grpc_see_that_the_resource_is_exhausted() {
+    for config in ["grpc.yaml", "http.yaml"] {
+        let limiter = Limiter::start(429);
+        let proxy = envoy(&limiter, config);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let codes = runtime.block_on(async {
+            let channel = grpc::connect(proxy.address).await;
+            let mut codes = Vec::new();
+            for _ in 0..4 {
+                let request = RateLimitRequest::default();
+                let answer: Result<RateLimitResponse, _> =
+                    grpc::call(&channel, "/login", request).await;
+                codes.push(answer.unwrap_err().code());
+            }
+            codes
+        });
+        let exhausted = tonic::Code::ResourceExhausted;
+        let denied = codes.iter().map(|code| *code == exhausted).collect::<Vec<_>>();
+        assert_eq!(denied, [false, false, false, true], "{config}: {codes:?}");
+    }
 }
 
 #[test]

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use earrrl::Quota;
+use earrrl::{Action, Quota};
+use earrrl_server::config::rule::RuleConfig;
 use earrrl_server::config::{Config, ConfigError, EnvoyConfig};
 use earrrl_server::service::room::{self, Lacking};
 use earrrl_server::tls::Tls;
@@ -89,8 +90,23 @@ fn check(file: &Path) -> Result<ExitCode, Failure> {
             "0 rules: nothing is limited; add a [[rule]], or rules = \"none\" if that is intended";
         return Err(mistake(file, None, why.to_owned()));
     }
+    for rule in delaying(&config) {
+        writeln!(
+            io::stderr(),
+            "warning: {rule}: action = \"delay\" lets the request pass at once behind a proxy that does not \
+             wait for the seconds in X-RateLimit-Delay, as only the recipe for HAProxy does; \
+             see docs/proxies.md"
+        )?;
+    }
     print_summary(file, &config)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the rules that delay requests, if the configuration is one for questions of proxies.
+fn delaying(config: &Config) -> impl Iterator<Item = &str> {
+    let delays = |rule: &&RuleConfig| matches!(rule.rule.action(), Action::Delay { .. });
+    let rules = config.rules.iter().filter(|_| config.answers_proxies);
+    rules.filter(delays).map(|rule| rule.name.as_str())
 }
 
 /// Prints the number of rules, and how many requests each allows at once.

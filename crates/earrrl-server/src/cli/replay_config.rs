@@ -16,7 +16,7 @@ use earrrl_logs::reading::{ClientNumbers, HeldBack, LogKey, LogReader, LoggedReq
 
 /// Runs the command.
 pub(super) fn run(args: &Args, path: &Path) -> Result<ExitCode, Failure> {
-    let config = Config::load(path).map_err(|error| failure::lines(&error.to_string()))?;
+    let config = Config::load_rules(path).map_err(|error| failure::lines(&error.to_string()))?;
     if config.rules.is_empty() {
         return Err(Failure::new(format!("{}: no rule to try", path.display())));
     }

@@ -52,6 +52,8 @@ pub struct Config {
     pub paths: Paths,
     /// The status of denials by `/v1/authz`: 401, 403, 429 or 503.
     pub deny_status: u16,
+    /// True if the file has settings for proxies that ask about their clients' requests.
+    pub answers_proxies: bool,
     /// True if the file says that it has no rules on purpose.
     pub no_rules: bool,
     /// The `[envoy]` table.
@@ -70,6 +72,7 @@ impl Default for Config {
             client_address: ClientAddress::default(),
             paths: Paths::TOLERANT,
             deny_status: 429,
+            answers_proxies: false,
             no_rules: false,
             envoy: EnvoyConfig::default(),
             rules: Vec::new(),
@@ -89,13 +92,34 @@ impl Config {
         Self::parse(&text, &name)
     }
 
+    /// Reads a file and validates all that its rules depend on. The server's own settings, and files with secrets
+    /// and certificates, are left out: they need not be on this machine.
+    ///
+    /// # Errors
+    /// Returns all mistakes, each with its line and column.
+    pub fn load_rules(path: &Path) -> Result<Self, ConfigError> {
+        let name = path.display().to_string();
+        let unreadable = |error: io::Error| ConfigError::unreadable(&name, error.to_string());
+        let text = value::read(path).map_err(unreadable)?;
+        Self::parse_file(&text, &name, file::File::without_secrets)
+    }
+
     /// Validates a configuration's text; errors call it `name`.
     ///
     /// # Errors
     /// Returns all mistakes, each with its line and column.
     pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
+        Self::parse_file(text, name, |file| file)
+    }
+
+    fn parse_file(
+        text: &str,
+        name: &str,
+        prepare: impl FnOnce(file::File) -> file::File,
+    ) -> Result<Self, ConfigError> {
         let file: file::File =
             toml::from_str(text).map_err(|error| ConfigError::syntax(name, text, &error))?;
+        let file = prepare(file);
         let mut problems = Problems::default();
         let config = Self::validate(&file, &mut problems);
         if problems.is_empty() { Ok(config) } else { Err(problems.into_error(name, text)) }
@@ -128,11 +152,19 @@ impl Config {
             client_address,
             paths,
             deny_status,
+            answers_proxies: answers_proxies(file),
             no_rules,
             envoy,
             rules,
         }
     }
+}
+
+fn answers_proxies(file: &file::File) -> bool {
+    let address = &file.client_address;
+    file.authz.deny_status.is_some()
+        || !address.trusted_proxies.is_empty()
+        || address.hops.is_some()
 }
 
 /// Validates `[authz] deny_status`, which proxies pass on to their clients.

@@ -38,12 +38,14 @@ pub struct RuleConfig {
     pub conditions: Vec<Condition>,
     /// The source of a request's cost.
     pub cost: CostSource,
+    /// The least cost that an attribute can name.
+    pub min_cost: Cost,
     /// The rule's own capacity in clients.
     pub capacity: Option<usize>,
     /// The place of that capacity in the file.
     pub capacity_place: Option<Range<usize>>,
-    /// The verdict of the rule if the engine fails.
-    pub on_error: OnError,
+    /// The verdict of the rule if the engine fails; `None` for the engine's policy, or else to allow.
+    pub on_error: Option<OnError>,
     /// The consistency of decisions over Redis.
     pub consistency: Consistency,
     /// The conditions under which a request is exempt; one is enough.
@@ -61,9 +63,10 @@ impl RuleConfig {
             key: vec![KeyPart::Attribute("client".to_owned())],
             conditions: Vec::new(),
             cost: CostSource::Fixed(Cost::ONE),
+            min_cost: Cost::ONE,
             capacity: None,
             capacity_place: None,
-            on_error: OnError::Allow,
+            on_error: None,
             consistency: Consistency::Exact,
             exempt: Vec::new(),
             overrides: Vec::new(),
@@ -121,10 +124,9 @@ pub enum CostSource {
 }
 
 /// The verdict of a rule if the engine fails.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnError {
     /// The other rules decide.
-    #[default]
     Allow,
     /// The request is denied.
     Deny,
@@ -195,6 +197,7 @@ fn validate(
         name: file.name.get_ref().clone(),
         key,
         conditions: conditions("match", &file.matching, paths, problems),
+        min_cost: min_cost(file, &cost, max_cost, problems),
         cost,
         capacity: value::capacity(file.capacity.as_ref(), problems),
         on_error: on_error(file, problems),
@@ -211,15 +214,35 @@ fn max_cost(file: &file::RuleTable, problems: &mut Problems) -> Option<Cost> {
     value::cost("max_cost", field.get_ref(), |problem| problems.add(field.span(), problem))
 }
 
-fn on_error(file: &file::RuleTable, problems: &mut Problems) -> OnError {
-    let Some(field) = &file.on_error else { return OnError::Allow };
+/// Returns the least cost that an attribute can name. It is 1 unless it is set: the attribute may be a
+/// client's own, and a cost of 0 would pass whatever the client sent before.
+fn min_cost(
+    file: &file::RuleTable,
+    cost: &CostSource,
+    max_cost: Option<Cost>,
+    problems: &mut Problems,
+) -> Cost {
+    let Some(field) = &file.min_cost else { return Cost::ONE };
+    let mut problem = |problem: String| problems.add(field.span(), problem);
+    if !matches!(cost, CostSource::Attribute(_)) {
+        problem("min_cost: expected only with cost = \"attribute:NAME\"".to_owned());
+    }
+    let min = value::cost("min_cost", field.get_ref(), &mut problem).unwrap_or(Cost::ONE);
+    if let Some(max) = max_cost.filter(|max| min > *max) {
+        problem(format!("min_cost: {min} is above max_cost, {max}"));
+    }
+    min
+}
+
+fn on_error(file: &file::RuleTable, problems: &mut Problems) -> Option<OnError> {
+    let field = file.on_error.as_ref()?;
     match field.get_ref().as_str() {
-        "allow" => OnError::Allow,
-        "deny" => OnError::Deny,
+        "allow" => Some(OnError::Allow),
+        "deny" => Some(OnError::Deny),
         other => {
             let shown = other.escape_debug();
             problems.add(field.span(), format!("on_error: `{shown}` is none of allow, deny"));
-            OnError::Allow
+            None
         }
     }
 }

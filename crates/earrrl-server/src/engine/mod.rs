@@ -20,6 +20,7 @@ use self::redis::Redis;
 use self::state::State;
 use self::throttle::{Call, Throttle, Throttled};
 use crate::config::EngineConfig;
+use crate::config::rule::OnError;
 use crate::metrics::Family;
 
 /// The server's engine.
@@ -85,6 +86,23 @@ impl Engine {
                 engine.prepare_all(&rules)
             }
             Rules::Redis(redis) => redis.engine.prepare_all(rules),
+        }
+    }
+
+    /// Sets the verdicts of limits for requests that the engine cannot judge, in place of its policy.
+    pub fn set_on_error(&self, verdicts: &[(RuleId, Option<OnError>)]) {
+        let Rules::Redis(redis) = &self.rules else { return };
+        let allows = |on_error: Option<OnError>| on_error.map(|verdict| verdict == OnError::Allow);
+        let verdicts: Vec<_> =
+            verdicts.iter().map(|(id, verdict)| (*id, allows(*verdict))).collect();
+        redis.engine.set_verdicts_without_redis(&verdicts);
+    }
+
+    /// Returns the number of requests that passed although the engine could not judge them.
+    pub fn unjudged(&self) -> u64 {
+        match &self.rules {
+            Rules::Memory(_) => 0,
+            Rules::Redis(redis) => redis.engine.status().counts.unjudged,
         }
     }
 

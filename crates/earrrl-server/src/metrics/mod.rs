@@ -95,19 +95,16 @@ impl Metrics {
         text
     }
 
-    fn by_label(&self) -> [Family; 7] {
+    fn by_label(&self) -> [Family; 6] {
         let errors = self.resp_errors.seen(&CODES);
         let responses = self.http_responses.seen(&STATUSES);
         let calls = self.grpc_responses.seen(&GRPC_CODES);
         // A sum of no numbers would be -0.
         let requests = responses.iter().fold(0.0, |sum, (_, count)| sum + count);
-        let unjudged = self.unjudged.each().map(|(reason, count)| (reason, count as f64));
         let version = [(env!("CARGO_PKG_VERSION"), 1.0)];
         [
             Family::counter("earrrl_decisions_total", "Decisions by rule and outcome.")
                 .with_labels(self.decisions()),
-            Family::counter("earrrl_unjudged_total", "Proxied requests passed without a verdict.")
-                .labelled("reason", unjudged),
             Family::counter("earrrl_resp_errors_total", "Errors answered over RESP.")
                 .labelled("code", errors),
             Family::counter("earrrl_http_requests_total", "HTTP requests that were answered.")

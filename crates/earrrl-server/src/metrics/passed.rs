@@ -5,7 +5,7 @@ use super::Counter;
 /// The reason for which a proxied request passed without a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PassReason {
-    /// A rule could not be judged, and its `on_error` allows.
+    /// A rule could not be judged, and its `on_error` or the engine's policy allows.
     RuleFailed,
     /// No decision was made before the caller's deadline, and the policy allows.
     Late,
@@ -37,8 +37,8 @@ impl PassedUnjudged {
         self.0[reason as usize].increment();
     }
 
-    /// Returns each reason's word and count.
-    pub fn each(&self) -> [(&'static str, u64); PassReason::ALL.len()] {
-        PassReason::ALL.map(|reason| (reason.name(), self.0[reason as usize].get()))
+    /// Returns the number of requests that passed for this reason.
+    pub fn get(&self, reason: PassReason) -> u64 {
+        self.0[reason as usize].get()
     }
 }

@@ -35,9 +35,26 @@ pub(super) enum Dots {
 
 /// Returns true if servers may disagree on a path.
 pub(super) fn is_ambiguous(path: &[u8]) -> bool {
-    let odd = |byte: &u8| matches!(byte, b'%' | b'\\' | b';');
+    let odd = |byte: &u8| matches!(byte, b'%' | b'\\' | b';' | ..=b' ' | 0x7f | 0xa0);
     let dotted = |pair: &[u8]| pair[0] == b'/' && matches!(pair[1], b'/' | b'.');
-    path.iter().any(odd) || path.windows(2).any(dotted)
+    path.iter().any(odd) || path.windows(2).any(dotted) || is_relative(path)
+}
+
+/// Returns true for a path that does not begin with a slash, in whatever spelling.
+fn is_relative(path: &[u8]) -> bool {
+    !path.is_empty() && path[0] != b'/'
+}
+
+/// Returns a path without blanks and control characters, and with a slash at its start; `None` if it is
+/// such a path. Tomcat ends a target at a tab, earlier versions of gunicorn drop line ends and tabs, and
+/// JavaScript's `url.parse` drops blanks at the end, also that of Latin-1 (0xA0, which is no UTF-8 then).
+pub(super) fn mended(path: &[u8]) -> Option<Vec<u8>> {
+    let is_text = str::from_utf8(path).is_ok();
+    let is_blank = |byte: u8| byte <= b' ' || byte == 0x7f || (byte == 0xa0 && !is_text);
+    let start = if is_relative(path) { &b"/"[..] } else { b"" };
+    let kept = path.iter().copied().filter(|byte| !is_blank(*byte));
+    let mended: Vec<u8> = start.iter().copied().chain(kept).collect();
+    (mended != path).then_some(mended)
 }
 
 /// Returns all ways to read a path that differ for some path.

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use earrrl::{Mode, Outcome};
 use earrrl_tower::problem::CONTENT_TYPE;
+use smallvec::SmallVec;
 
 use super::response::problem::Problem;
 use super::response::{self, ACTION, Verdict};
@@ -20,6 +21,9 @@ use crate::service::ask::{Answer, Manner};
 use crate::service::attributes::{Attributes, bytes};
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+
+/// The reason why a proxied request is denied for which there is no memory.
+pub(super) const NO_MEMORY: &str = "no memory for a request of this size; try a smaller one";
 
 /// A request that a proxy asks about.
 #[derive(Debug, Default)]
@@ -33,12 +37,15 @@ pub(super) struct ProxiedRequest<'a> {
     pub(super) peer: Option<IpAddr>,
 }
 
-/// Decides under every rule that matches. Only the headers that rules name are read; `header` finds
+/// The values of a header, in their order.
+pub(super) type Lines<'a> = SmallVec<[Cow<'a, [u8]>; 1]>;
+
+/// Decides under every rule that matches. Only the headers that rules name are read; `lines` finds
 /// one by its name in lower case. `then` sees the decision beside the verdict.
 pub(super) async fn decide<'a, T>(
     server: &Server,
     asked: ProxiedRequest<'a>,
-    header: impl Fn(&str) -> Option<Cow<'a, [u8]>>,
+    lines: impl Fn(&str) -> Lines<'a>,
     then: impl FnOnce(Verdict, &Answer<'_>) -> T,
 ) -> T {
     let rules = server.service.rules();
@@ -51,9 +58,9 @@ pub(super) async fn decide<'a, T>(
         ("proto", asked.proto),
     ];
     let known = known.into_iter().filter_map(|(name, value)| Some((name.into(), value?)));
-    let named = rules.headers.iter().filter_map(|attribute| {
-        let name = attribute.strip_prefix("header:")?;
-        Some((Cow::from(attribute.as_str()), header(name)?))
+    let named = rules.headers.iter().flat_map(|attribute| {
+        let name = attribute.strip_prefix("header:").unwrap_or(attribute);
+        lines(name).into_iter().map(|line| (Cow::from(attribute.as_str()), line))
     });
     let attributes = Attributes::new(known.chain(named), &rules.reading);
     let manner = Manner { mode: Mode::Check, available: true };
@@ -70,12 +77,24 @@ pub(super) async fn decide<'a, T>(
             response::authorize(&answer, status, server.config.x_ratelimit_headers)
         }
     };
-    let is_grpc = |kind: Cow<'_, [u8]>| kind.starts_with(b"application/grpc");
-    if verdict.status() != StatusCode::OK && header("content-type").is_some_and(is_grpc) {
+    let is_grpc = |kind: &Cow<'_, [u8]>| kind.starts_with(b"application/grpc");
+    if verdict.status() != StatusCode::OK && lines("content-type").first().is_some_and(is_grpc) {
         // Envoy would say UNAVAILABLE, upon which clients try again at once.
         verdict.headers_mut().insert(GRPC_STATUS, HeaderValue::from_static("8"));
     }
     then(verdict, &answer)
+}
+
+/// Returns a header's lines, those of `x-forwarded-for` as one list.
+pub(super) fn joined<'a>(name: &str, lines: impl Iterator<Item = Cow<'a, [u8]>>) -> Lines<'a> {
+    let lines: Lines<'a> = lines.collect();
+    match &*lines {
+        [_, _, ..] if name == "x-forwarded-for" => {
+            let list: Cow<'_, [u8]> = lines.join(&b", "[..]).into();
+            [list].into_iter().collect()
+        }
+        _ => lines,
+    }
 }
 
 /// Denies a request for another reason than a limit.

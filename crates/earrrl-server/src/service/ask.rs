@@ -12,26 +12,37 @@ use super::attributes::Attributes;
 use super::error::AskError;
 use super::key::{Key, bounded, bounded_owned};
 use super::rules::{ActiveRule, ActiveRules, PreparedLimit};
-use crate::config::rule::OnError;
 
-/// A request to one rule, by the rule's key.
-#[derive(Clone, Copy, Debug)]
+/// A request to one rule, interpreted: the client's limit, the key as it is stored, and the cost.
+#[derive(Clone, Debug)]
 pub struct Ask<'a> {
-    /// The rule.
-    pub rule: &'a ActiveRule,
-    /// The client.
-    pub key: &'a [u8],
-    /// The cost; `None` for the rule's own.
-    pub cost: Option<Cost>,
+    rule: &'a ActiveRule,
+    /// `None` if the rule exempts the client.
+    limit: Option<&'a PreparedLimit>,
+    key: Cow<'a, [u8]>,
+    cost: Cost,
+    /// The hash of the key, if the client's state was prefetched.
+    hash: Option<KeyHash>,
 }
 
 impl<'a> Ask<'a> {
-    /// Returns the limit and the charge under it; `None` where the rule exempts the client.
+    /// Interprets a request of the client with this key. Without a cost, the rule's own counts.
     #[inline]
-    fn charge<'k>(&self, stored: &'k [u8]) -> Option<(&'a PreparedLimit, Charge<'k>)> {
-        let limit = self.rule.limit_for_key(self.key)?;
-        let cost = self.cost.unwrap_or_else(|| self.rule.plain_cost());
-        Some((limit, Charge { rule: limit.id, key: stored, cost }))
+    pub fn new(rule: &'a ActiveRule, key: &'a [u8], cost: Option<Cost>) -> Self {
+        Self {
+            rule,
+            limit: rule.limit_for_key(key),
+            key: bounded(key),
+            cost: cost.unwrap_or_else(|| rule.plain_cost()),
+            hash: None,
+        }
+    }
+
+    /// Returns the limit and the charge under it; `None` if the rule exempts the client.
+    #[inline]
+    fn charge(&self) -> Option<(&'a PreparedLimit, Charge<'_>)> {
+        let limit = self.limit?;
+        Some((limit, Charge { rule: limit.id, key: &self.key, cost: self.cost }))
     }
 }
 
@@ -86,8 +97,7 @@ impl<'a> Answer<'a> {
 
     /// Returns true if a rule that could not be judged denies the request.
     pub fn is_denied_by_error(&self) -> bool {
-        let denies = |unjudged: &Unjudged<'_>| unjudged.rule.on_error == OnError::Deny;
-        self.unjudged.as_ref().is_some_and(denies)
+        self.unjudged.as_ref().is_some_and(|unjudged| unjudged.rule.denies_on_error())
     }
 
     /// Returns the answer for a caller that understands errors: one that asks by itself, not for a
@@ -106,11 +116,10 @@ impl<'a> Answer<'a> {
 impl Service {
     /// Begins to fetch the state of a client that is about to ask.
     #[inline]
-    pub fn prefetch(&self, rule: &ActiveRule, key: &[u8]) -> Option<KeyHash> {
-        if let Cow::Owned(_) = bounded(key) {
-            return None;
+    pub fn prefetch(&self, ask: &mut Ask<'_>) {
+        if let Some(limit) = ask.limit {
+            ask.hash = self.engine.prefetch(limit.id, &ask.key);
         }
-        self.engine.prefetch(rule.limit_for_key(key)?.id, key)
     }
 
     /// Asks one rule.
@@ -120,54 +129,34 @@ impl Service {
     #[inline]
     pub async fn ask<'a>(
         &self,
-        ask: Ask<'a>,
+        ask: &Ask<'a>,
         manner: impl Into<Manner>,
     ) -> Result<Answer<'a>, AskError> {
-        self.ask_hashed(ask, None, manner).await
-    }
-
-    /// The same where [`prefetch`](Self::prefetch) has hashed the key.
-    ///
-    /// # Errors
-    /// Returns an [`AskError`]; nothing is stored then.
-    #[inline]
-    pub async fn ask_hashed<'a>(
-        &self,
-        ask: Ask<'a>,
-        hash: Option<KeyHash>,
-        manner: impl Into<Manner>,
-    ) -> Result<Answer<'a>, AskError> {
-        let key = bounded(ask.key);
-        let Some((limit, charge)) = ask.charge(&key) else {
+        let Some((limit, charge)) = ask.charge() else {
             return Ok(self.exempt(ask.rule));
         };
         let charged = SmallVec::from_slice(&[(ask.rule, limit)]);
-        Ok(self.charge(charged, &[charge], hash, manner.into()).await?)
+        Ok(self.charge(charged, &[charge], ask.hash, manner.into()).await?)
     }
 
-    /// Checks one rule, told in brief: of a client that the rule leaves alone, nothing.
+    /// Checks one rule and returns a short decision; `None` for a client that the rule exempts.
     ///
     /// # Errors
     /// Returns an [`AskError`]; nothing is stored then.
     #[inline]
-    pub async fn check(
-        &self,
-        ask: Ask<'_>,
-        hash: Option<KeyHash>,
-    ) -> Result<Option<Brief>, AskError> {
-        let key = bounded(ask.key);
-        let Some((limit, charge)) = ask.charge(&key) else {
+    pub async fn check(&self, ask: &Ask<'_>) -> Result<Option<Brief>, AskError> {
+        let Some((limit, charge)) = ask.charge() else {
             self.exempt(ask.rule);
             return Ok(None);
         };
-        if let Some(brief) = self.engine.check_at_once(&charge, hash) {
+        if let Some(brief) = self.engine.check_at_once(&charge, ask.hash) {
             let brief = brief?;
-            ask.rule.count(brief.outcome, ask.key);
+            ask.rule.count(brief.outcome, &ask.key);
             return Ok(Some(brief));
         }
         // Boxed, so that it takes no room where nothing is waited for.
         let (charged, charges) = ([(ask.rule, limit)], [charge]);
-        let decided = Box::pin(self.decide(&charged, &charges, hash, Mode::Check)).await?;
+        let decided = Box::pin(self.decide(&charged, &charges, ask.hash, Mode::Check)).await?;
         Ok(Some(Brief::from(&decided)))
     }
 
@@ -205,10 +194,9 @@ impl Service {
             return Err(EngineError::Charges(asks.len()).into());
         }
         let mut charged = SmallVec::with_capacity(asks.len());
-        let keys: SmallVec<[Cow<'_, [u8]>; 4]> = asks.iter().map(|ask| bounded(ask.key)).collect();
         let mut charges: SmallVec<[Charge<'_>; 4]> = SmallVec::with_capacity(asks.len());
-        for (ask, key) in asks.iter().zip(&keys) {
-            if let Some((limit, charge)) = ask.charge(key) {
+        for ask in asks {
+            if let Some((limit, charge)) = ask.charge() {
                 charged.push((ask.rule, limit));
                 charges.push(charge);
             }
@@ -265,7 +253,7 @@ impl Service {
                     all = Answer { unjudged: all.unjudged, ..answer };
                 }
                 Ok(_) => {}
-                Err(error) if all.unjudged.is_none() || rule.on_error == OnError::Deny => {
+                Err(error) if all.unjudged.is_none() || rule.denies_on_error() => {
                     all.unjudged = Some(Unjudged { rule, error: error.into() });
                 }
                 Err(_) => {}
@@ -281,9 +269,8 @@ impl Service {
     ///
     /// # Errors
     /// Returns an [`AskError`].
-    pub async fn refund(&self, ask: Ask<'_>, charged_at: Option<Nanos>) -> Result<(), AskError> {
-        let key = bounded(ask.key);
-        let Some((_, charge)) = ask.charge(&key) else { return Ok(()) };
+    pub async fn refund(&self, ask: &Ask<'_>, charged_at: Option<Nanos>) -> Result<(), AskError> {
+        let Some((_, charge)) = ask.charge() else { return Ok(()) };
         Ok(self.engine.refund(&charge, charged_at).await?)
     }
 
@@ -291,9 +278,9 @@ impl Service {
     ///
     /// # Errors
     /// Returns an [`AskError`].
-    pub async fn reset(&self, rule: &ActiveRule, key: &[u8]) -> Result<(), AskError> {
-        let Some(limit) = rule.limit_for_key(key) else { return Ok(()) };
-        Ok(self.engine.reset(limit.id, &bounded(key)).await?)
+    pub async fn reset(&self, ask: &Ask<'_>) -> Result<(), AskError> {
+        let Some((_, charge)) = ask.charge() else { return Ok(()) };
+        Ok(self.engine.reset(charge.rule, charge.key).await?)
     }
 
     #[inline]
@@ -309,7 +296,7 @@ impl Service {
         }
         let decision = self.decide(&charged, charges, hash, mode).await?;
         let available = match available {
-            true => match told(&decision, &charged) {
+            true => match decided_quota(&decision, &charged) {
                 Some(available) => available,
                 // Boxed, so that it takes no room in connections where it is not asked for.
                 // The charge is made, and its answer stands without these figures.
@@ -332,8 +319,8 @@ impl Service {
     ) -> Result<SmallVec<[Available; 2]>, EngineError> {
         let mut all = SmallVec::new();
         for (place, ((_, limit), charge)) in charged.iter().zip(charges).enumerate() {
-            let told = Available::from_decision(&limit.rule, decision, place);
-            all.push(match told {
+            let decided = Available::from_decision(&limit.rule, decision, place);
+            all.push(match decided {
                 Some(available) => available,
                 None => {
                     let cost = peek_cost(decision, place, charge.cost);
@@ -354,7 +341,7 @@ impl Service {
 
 /// Returns the quota available to the client under each rule, if the decision includes it for all
 /// of them.
-fn told(
+fn decided_quota(
     decision: &Decision,
     charged: &[(&ActiveRule, &PreparedLimit)],
 ) -> Option<SmallVec<[Available; 2]>> {

@@ -60,9 +60,14 @@ impl<'a> Attributes<'a> {
         attributes
     }
 
-    /// Returns the value of an attribute.
+    /// Returns the value of an attribute, of several the first.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
-        self.pairs.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
+        self.values(name).next()
+    }
+
+    /// Returns all values of an attribute.
+    pub fn values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        self.pairs.iter().filter(move |(known, _)| known == name).map(|(_, value)| &**value)
     }
 
     /// Returns true if a condition holds, of a path if it holds of any reading. None holds of a missing

@@ -177,6 +177,15 @@ impl Service {
         }
     }
 
+    /// Returns the number of requests that passed without a verdict, by the reason.
+    pub fn passed_unjudged(&self) -> [(&'static str, u64); PassReason::ALL.len()] {
+        PassReason::ALL.map(|reason| {
+            let by_engine =
+                if reason == PassReason::RuleFailed { self.engine.unjudged() } else { 0 };
+            (reason.name(), self.metrics.unjudged.get(reason) + by_engine)
+        })
+    }
+
     /// Returns the counters of descriptors.
     pub fn descriptor_counts(&self) -> &CountsOf {
         &self.descriptor_counts
@@ -214,5 +223,6 @@ fn prepare(
     let limits = rules.limits().chain(descriptors.iter().flat_map(|plan| plan.limits()));
     let mut ids = known.prepare(engine, &limits.collect::<Vec<_>>())?.into_iter();
     let rules = rules.finish(&mut ids, outcomes);
+    engine.set_on_error(&rules.verdicts_on_error());
     Ok((rules, descriptors.map(|plan| plan.finish(&mut ids, counts))))
 }

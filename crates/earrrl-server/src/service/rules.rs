@@ -53,14 +53,15 @@ pub struct ActiveRule {
     pub own: PreparedLimit,
     /// The number of live clients that its table is meant for.
     pub capacity: usize,
-    /// The verdict where the rule cannot be judged.
-    pub on_error: OnError,
+    /// The verdict where the rule cannot be judged; `None` for the engine's policy, or else to allow.
+    pub on_error: Option<OnError>,
     /// The counters of the rule's outcomes.
     pub outcomes: Arc<RuleOutcomes>,
     serves_descriptors: bool,
     key: Vec<KeyPart>,
     conditions: Vec<Condition>,
     cost: CostSource,
+    min_cost: Cost,
     exempt: Vec<Condition>,
     overrides: Vec<(Vec<Condition>, PreparedLimit)>,
     /// The places of `overrides`, by their conditions.
@@ -189,6 +190,15 @@ impl ActiveRules {
         self.rules.is_empty()
     }
 
+    /// Returns the limits of all rules with the rule's `on_error`.
+    pub(super) fn verdicts_on_error(&self) -> Vec<(RuleId, Option<OnError>)> {
+        let of_rule = |rule: &Arc<ActiveRule>| {
+            let on_error = rule.on_error;
+            rule.ids().map(move |id| (id, on_error)).collect::<Vec<_>>()
+        };
+        self.rules.iter().flat_map(of_rule).collect()
+    }
+
     /// Returns the rule at `index`, if it still has this name: connections store the index of the
     /// rule that they used last.
     #[inline]
@@ -232,6 +242,7 @@ impl ActiveRule {
             key: config.key.clone(),
             conditions: config.conditions.clone(),
             cost: config.cost.clone(),
+            min_cost: config.min_cost,
             exempt: config.exempt.clone(),
         })
     }
@@ -277,11 +288,12 @@ impl ActiveRule {
             name: text,
             outcomes: outcomes.of_rule("inline"),
             capacity,
-            on_error: OnError::Allow,
+            on_error: None,
             serves_descriptors: false,
             key: vec![KeyPart::Attribute("client".to_owned())],
             conditions: Vec::new(),
             cost: CostSource::Fixed(Cost::ONE),
+            min_cost: Cost::ONE,
             exempt: Vec::new(),
             overrides: Vec::new(),
             index: ConditionIndex::default(),
@@ -291,6 +303,16 @@ impl ActiveRule {
     /// Returns true if the rule is marked as being for Envoy's descriptors.
     pub fn serves_descriptors(&self) -> bool {
         self.serves_descriptors
+    }
+
+    /// Returns true if a request that the rule cannot judge is denied.
+    pub fn denies_on_error(&self) -> bool {
+        self.on_error == Some(OnError::Deny)
+    }
+
+    /// Returns the ids of the rule's limits in the engine.
+    fn ids(&self) -> impl Iterator<Item = RuleId> {
+        [&self.own].into_iter().chain(self.overrides.iter().map(|(_, limit)| limit)).map(|l| l.id)
     }
 
     /// Returns the parts of the key, which identifies a client.
@@ -318,8 +340,9 @@ impl ActiveRule {
         join(self.key.iter().map(|part| request.part(part)))
     }
 
-    /// Returns the request's cost under this rule. An attribute that is no cost, or one above
-    /// `max_cost`, counts as `max_cost`: it may be the client's own, and an error would let it pass.
+    /// Returns the request's cost under this rule, from `min_cost` to `max_cost`. An attribute that is no
+    /// cost counts as `max_cost`: it may be the client's own, and an error would let it pass. Of several
+    /// values the largest counts.
     pub fn cost(&self, request: &Attributes<'_>) -> Cost {
         match &self.cost {
             CostSource::Fixed(cost) => *cost,
@@ -338,7 +361,8 @@ impl ActiveRule {
             CostSource::Attribute(name) => {
                 let max = self.own.rule.max_cost();
                 let cost = |value| str::from_utf8(value).ok()?.parse::<Cost>().ok();
-                request.get(name).map_or(Cost::ONE, |value| cost(value).unwrap_or(max).min(max))
+                let named = request.values(name).map(|value| cost(value).unwrap_or(max)).max();
+                named.unwrap_or(Cost::ONE).max(self.min_cost).min(max)
             }
         }
     }

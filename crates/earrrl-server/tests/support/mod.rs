@@ -18,6 +18,7 @@ pub mod process;
 pub mod proxy;
 pub mod redis;
 pub mod resp;
+pub mod spellings;
 #[path = "../../../earrrl-redis/tests/support/tools.rs"]
 pub mod tools;
 

@@ -4,12 +4,15 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::http::{Client, Response};
 use super::process::{BINARY, Process};
@@ -28,11 +31,14 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// Its clients may log in 3 times, then every 1000 s.
+    /// Its clients may log in 3 times, then every 1000 s, and ask the host `shop.example` once; it has the rule
+    /// of the recipes' self-test, too.
     pub fn start(deny_status: u16) -> Self {
         let rules = "[[rule]]\nname = \"login\"\nlimit = \"gcra 0.001/s burst=3\"\nkey = \"client\"\n\
                      match = { path = \"/login\", method = \"POST\" }\n";
-        Self::start_with(deny_status, rules)
+        let host = "[[rule]]\nname = \"host\"\nlimit = \"gcra 0.001/s burst=1\"\nkey = \"client\"\n\
+                    match = { \"attribute:host\" = \"shop.example\" }\n";
+        Self::start_with(deny_status, &format!("{rules}{host}{}", self_test()))
     }
 
     pub fn start_with(deny_status: u16, rules: &str) -> Self {
@@ -65,6 +71,18 @@ impl Limiter {
     pub fn kill(&mut self) {
         self.process = None;
     }
+
+    pub fn signal(&self, signal: Signal) {
+        self.process.as_ref().unwrap().signal(signal);
+    }
+}
+
+/// The rule of the self-test, as the documentation has it.
+fn self_test() -> String {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/proxies.md");
+    let page = fs::read_to_string(page).unwrap();
+    let start = page.find("[[rule]]\nname  = \"self-test\"").unwrap();
+    page[start..].split_once("```").unwrap().0.to_owned()
 }
 
 fn free_port(host: Ipv4Addr) -> SocketAddr {
@@ -72,22 +90,38 @@ fn free_port(host: Ipv4Addr) -> SocketAddr {
 }
 
 /// An application that answers with the method, the target, the limiter's action and the body of
-/// what it was asked; at `/status/N` with status N.
-fn application() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            thread::spawn(move || serve(stream));
-        }
-    });
-    address
+/// what it was asked; at `/status/N` with status N. At `/crash` it closes the connection instead, and
+/// a websocket gets back what it sends.
+struct Application {
+    address: SocketAddr,
+    crashes: Arc<AtomicU32>,
 }
 
-fn serve(stream: TcpStream) -> std::io::Result<()> {
+impl Application {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let crashes = Arc::<AtomicU32>::default();
+        let counted = Arc::clone(&crashes);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let crashes = Arc::clone(&counted);
+                thread::spawn(move || serve(stream, &crashes));
+            }
+        });
+        Self { address, crashes }
+    }
+}
+
+/// The answer to the handshake of RFC 6455, section 1.3.
+const SWITCHING: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
+    Connection: Upgrade\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+
+fn serve(stream: TcpStream, crashes: &AtomicU32) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     loop {
         let (mut first, mut length, mut action) = (String::new(), 0, "none".to_owned());
+        let mut upgrades = false;
         if reader.read_line(&mut first)? == 0 {
             return Ok(());
         }
@@ -98,12 +132,22 @@ fn serve(stream: TcpStream) -> std::io::Result<()> {
             match name.to_ascii_lowercase().as_str() {
                 "content-length" => length = value.parse().unwrap(),
                 "x-ratelimit-action" => action = value.to_owned(),
+                "upgrade" => upgrades = value.eq_ignore_ascii_case("websocket"),
                 _ => {}
             }
         }
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
         let target = first.rsplit_once(' ').unwrap().0;
+        if target.ends_with("/crash") {
+            crashes.fetch_add(1, Relaxed);
+            return Ok(());
+        }
+        if upgrades {
+            reader.get_mut().write_all(SWITCHING)?;
+            let mut back = reader.get_ref().try_clone()?;
+            return std::io::copy(&mut reader, &mut back).map(drop);
+        }
         let status = target.split_once("/status/").map_or("200", |(_, status)| status);
         let mut answer = format!("{target} {action} ").into_bytes();
         answer.extend(body);
@@ -115,16 +159,30 @@ fn serve(stream: TcpStream) -> std::io::Result<()> {
 /// A proxy, in a folder of its own; killed when this is dropped.
 pub struct Proxy {
     process: Child,
-    address: SocketAddr,
+    pub address: SocketAddr,
+    app: Application,
     _folder: tempfile::TempDir,
 }
 
 impl Proxy {
-    /// Copies a folder of `contrib/`, with free ports and with timeouts for a busy machine, and runs
-    /// the command in it.
+    /// Runs the command in a copy of a folder of `contrib/`, with free ports and with timeouts for a busy
+    /// machine.
     pub fn start(recipe: &str, limiter: &Limiter, command: &mut Command) -> Self {
+        Self::start_with(recipe, limiter, command, |_, text| {
+            text.replace("50ms", "20s").replace("0.05s", "20s")
+        })
+    }
+
+    /// Runs the command in a copy of a folder of `contrib/`, with free ports and a change to each file.
+    pub fn start_with(
+        recipe: &str,
+        limiter: &Limiter,
+        command: &mut Command,
+        change: impl Fn(&Path, &str) -> String,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let app = application();
+        let application = Application::start();
+        let app = application.address;
         let [address, asking] = [(); 2].map(|()| free_port(Ipv4Addr::LOCALHOST));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(recipe);
         for file in fs::read_dir(source).unwrap().flatten() {
@@ -133,8 +191,6 @@ impl Proxy {
                 .replace("127.0.0.1:8080", &limiter.http.to_string())
                 .replace("127.0.0.1:3000", &app.to_string())
                 .replace(":8000", &format!(":{}", address.port()))
-                .replace("50ms", "20s")
-                .replace("0.05s", "20s")
                 .replace("127.0.0.1:8085", &asking.to_string());
             let text = with_named_headers(&text);
             let places = [(8080, limiter.http), (8081, limiter.grpc), (3000, app), (8000, address)];
@@ -143,14 +199,16 @@ impl Proxy {
                 let known = envoys(Ipv4Addr::LOCALHOST.into(), known);
                 text.replace(&known, &envoys(address.ip(), address.port()))
             });
-            fs::write(folder.path().join(file.file_name()), text).unwrap();
+            let copy = folder.path().join(file.file_name());
+            fs::write(&copy, change(&copy, &text)).unwrap();
         }
         let log = folder.path().join("log");
         let output = File::create(&log).unwrap();
         command.current_dir(folder.path()).env("HOME", folder.path());
         command.stdout(Stdio::null()).stderr(output);
-        let process = command.spawn().unwrap();
-        let mut proxy = Self { process, address, _folder: folder };
+        // Its workers end with it.
+        let process = command.process_group(0).spawn().unwrap();
+        let mut proxy = Self { process, address, app: application, _folder: folder };
         until("the proxy serves", || {
             let ended = proxy.process.try_wait().unwrap();
             assert_eq!(ended, None, "{}", fs::read_to_string(&log).unwrap());
@@ -158,6 +216,16 @@ impl Proxy {
             TcpStream::connect(address).is_ok() && proxy.client(POLITE).get("/").status == 200
         });
         proxy
+    }
+
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// The number of requests at which the application crashed.
+    pub fn crashes(&self) -> u32 {
+        self.app.crashes.load(Relaxed)
     }
 
     /// A client at 127.0.0.N.
@@ -217,7 +285,7 @@ fn connect(proxy: SocketAddr, number: u8) -> TcpStream {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        let _ = self.process.kill();
+        let _ = kill_process_group(Pid::from_child(&self.process), Signal::KILL);
         let _ = self.process.wait();
     }
 }
@@ -291,6 +359,14 @@ pub fn keeps_out_who_hammers(proxy: &Proxy, shows_limits: bool) {
     let mut client = proxy.client(HAMMERING);
     assert_eq!(client.get("/login").status, 200, "another method");
     assert_eq!(proxy.login(POLITE, "").status, 200);
+    let self_test = [(); 6].map(|()| proxy.client(POLITE).get("/earrrl-self-test").status);
+    assert_eq!(self_test, [200, 200, 200, 200, 200, 429]);
+    let of_host = ["shop.example", "other.example", "SHOP.example:8000"].map(|host| {
+        let mut client = proxy.client(POLITE);
+        client.send(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes());
+        client.response().status
+    });
+    assert_eq!(of_host, [200, 200, 429]);
 }
 
 /// Denied by us, or refused by the proxy itself: as malformed, or elsewhere (Caddy's and Traefik's
@@ -314,7 +390,7 @@ fn is_denied(answer: &Response) {
     assert_eq!(answer.json()["status"], 429);
 }
 
-/// Bodies come whole, and the application's own errors are its own.
+/// Bodies come whole and once, the application's own errors are its own, and websockets pass.
 pub fn leaves_the_rest_alone(proxy: &Proxy) {
     let mut client = proxy.client(POLITE);
     let body = "all of it\r\n\r\n".repeat(20_000);
@@ -325,6 +401,29 @@ pub fn leaves_the_rest_alone(proxy: &Proxy) {
         let answer = client.request("POST", &path, "", b"once");
         assert_eq!((answer.status, answer.body), (status, format!("POST {path} allow once")));
     }
+    let answer = proxy.client(POLITE).request("POST", "/crash", "", b"once");
+    assert!((500..=504).contains(&answer.status), "{answer:?}");
+    assert_eq!(proxy.crashes(), 1, "the application got it once");
+    websockets_pass(proxy);
+}
+
+fn websockets_pass(proxy: &Proxy) {
+    let mut stream = proxy.connect(POLITE);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let handshake = "GET /socket HTTP/1.1\r\nHost: a.example\r\nUpgrade: websocket\r\n\
+                     Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+                     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    stream.write_all(handshake.as_bytes()).unwrap();
+    let mut reader = BufReader::new(stream);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        assert!(reader.read_line(&mut head).unwrap() > 0, "{head}");
+    }
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    reader.get_mut().write_all(b"to and fro").unwrap();
+    let mut back = [0; 10];
+    reader.read_exact(&mut back).unwrap();
+    assert_eq!(&back, b"to and fro");
 }
 
 /// The limiter is killed and started again while clients post: each is answered by the application.
@@ -341,6 +440,21 @@ pub fn stays_open_without_us(proxy: &Proxy, limiter: &mut Limiter) {
     limiter.serve();
     crowd.serve_more();
     crowd.join();
+    limits_are_back(proxy);
+}
+
+/// The limiter hangs: the proxy, with its recipe's own timeouts, serves each request all the same.
+pub fn stays_open_while_we_hang(proxy: &Proxy, limiter: &Limiter) {
+    until("limits are enforced", || proxy.login(HAMMERING, "").status == 429);
+    limiter.signal(Signal::STOP);
+    for _ in 0..5 {
+        let stream = proxy.connect(HAMMERING);
+        // Far more than the recipes wait, and less than proxies do by themselves.
+        stream.set_read_timeout(Some(Duration::from_secs(15))).unwrap();
+        let answer = Client::over(stream).request("POST", "/login", "", b"");
+        assert_eq!((answer.status, &*answer.body), (200, "POST /login none "));
+    }
+    limiter.signal(Signal::CONT);
     limits_are_back(proxy);
 }
 

@@ -1,4 +1,4 @@
-//! Checks of an engine at its edges: keys, time, errors, changed rules, extremes.
+//! Checks of an engine's edge cases: keys, time, errors, changed rules, and extreme values.
 
 use std::format;
 use std::time::Duration;
@@ -99,7 +99,7 @@ async fn same_rule_and_key_twice_add_up<E: Engine>(
     Ok(lockstep.compared)
 }
 
-/// A refund that does not name its time takes back what was charged last, as far as that is known.
+/// Checks that a refund without a time takes back the latest charge, as far as the engine knows it.
 async fn a_refund_without_its_time<E: Engine>(
     engine: E,
     profile: &Profile,

@@ -1,4 +1,4 @@
-//! An engine and the reference, asked the same, answer by answer.
+//! Sends the same requests to an engine and to the reference engine, and compares each answer.
 
 use std::format;
 use std::string::String;
@@ -15,34 +15,34 @@ use crate::decision::{Decision, Wait};
 use crate::engine::{Charge, Engine, EngineError, RuleId};
 use crate::rule::Rule;
 
-/// One request to both engines.
+/// An operation that both engines execute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Decide and store.
+    /// Decides a request and stores it as the rule's policy requires.
     Check,
-    /// Decide, store whatever the verdict.
+    /// Decides a request and stores it in any case.
     Charge,
-    /// Decide, store nothing.
+    /// Decides a request and stores nothing.
     Peek,
-    /// Take back what was charged then.
+    /// Takes back a request that was charged at this instant.
     Refund(Nanos),
-    /// Take back what was charged last.
+    /// Takes back the request that was charged last.
     RefundLast,
-    /// Forget the client.
+    /// Removes the client.
     Reset,
 }
 
-/// The place of a rule, a client, a cost.
+/// The index of a rule, a client's key, and a cost.
 pub type Asked<'a> = (usize, &'a [u8], Cost);
 
-/// A rule, and its id in both engines.
+/// A rule, and its ids in both engines.
 struct Prepared {
     rule: Rule,
     engine: RuleId,
     reference: RuleId,
 }
 
-/// One engine beside the reference, with the same rules.
+/// An engine and the reference engine with the same rules.
 pub struct Lockstep<'a, E> {
     /// The engine under test.
     pub engine: E,
@@ -51,15 +51,15 @@ pub struct Lockstep<'a, E> {
     rules: Vec<Prepared>,
     profile: &'a Profile,
     scene: String,
-    /// Answers compared so far.
+    /// The number of answers compared so far.
     pub compared: usize,
 }
 
 impl<'a, E: Engine> Lockstep<'a, E> {
-    /// Both engines with the rules prepared, named `rule-0`, `rule-1`, ….
+    /// Returns both engines with the rules prepared under the names `rule-0`, `rule-1` and so on.
     ///
     /// # Errors
-    /// A rule that either engine can't prepare.
+    /// Returns an error if either engine does not accept a rule.
     pub fn new(
         scene: &str,
         engine: E,
@@ -83,10 +83,10 @@ impl<'a, E: Engine> Lockstep<'a, E> {
         Ok(lockstep)
     }
 
-    /// Prepares the rule at a place, or replaces the one that is there.
+    /// Prepares the rule with an index, or replaces the rule that has it.
     ///
     /// # Errors
-    /// A rule that either engine can't prepare.
+    /// Returns an error if either engine does not accept the rule.
     pub fn prepare(&mut self, place: usize, rule: &Rule) -> Result<(), Mismatch> {
         let name = format!("rule-{place}");
         let failed = |error: EngineError| Mismatch::new(&self.scene, format!("prepare: {error}"));
@@ -97,21 +97,22 @@ impl<'a, E: Engine> Lockstep<'a, E> {
         Ok(())
     }
 
-    /// Returns the engine's id of the rule at a place.
+    /// Returns the id that the engine under test gave to the rule with an index.
     pub fn id(&self, place: usize) -> RuleId {
         self.rules[place].engine
     }
 
-    /// Returns the instant to use: a multiple of the engine's step.
+    /// Returns `at` rounded to a multiple of the engine's clock step.
     pub fn rounded(&self, at: Nanos) -> Nanos {
         let step = self.profile.step.as_nanos() as u64;
         Nanos::new(at.get() / step * step)
     }
 
-    /// Asks both; answers what the engine answered, or `None` for a change.
+    /// Executes an operation in both engines. Returns the decision of the engine under test, or
+    /// `None` for a refund or reset.
     ///
     /// # Errors
-    /// Answers that differ.
+    /// Returns an error if the answers differ.
     pub async fn ask(
         &mut self,
         operation: Operation,
@@ -146,7 +147,8 @@ impl<'a, E: Engine> Lockstep<'a, E> {
         }
     }
 
-    /// Returns the first field in which two answers differ by more than the engine's profile allows.
+    /// Returns the first field in which two decisions differ by more than the engine's profile
+    /// permits.
     fn difference(
         &self,
         got: Option<&Decision>,
@@ -176,15 +178,15 @@ impl<'a, E: Engine> Lockstep<'a, E> {
 
     fn same_rate(&self, got: Option<f64>, expected: Option<f64>) -> bool {
         match (got, expected) {
-            // What has decayed to that may be forgotten.
+            // An engine may drop a rate that has decayed this far.
             (Some(got), Some(expected)) if got.max(expected) < 1e-20 => true,
             (Some(got), Some(expected)) => close(got, expected, self.profile.rate_tolerance),
             (got, expected) => got.is_none() && expected.is_none(),
         }
     }
 
-    /// Compares numbers that are rounded down from an estimate: they may differ by one if the engine is not
-    /// exact.
+    /// Compares two remaining quotas. Those that are rounded down from an estimate may differ by
+    /// one if the engine is not exact.
     fn same_remaining(&self, got: u64, expected: u64, estimated: bool) -> bool {
         let exact = !estimated || self.profile.rate_tolerance <= 1e-9;
         let slack = if exact { 0 } else { 1 + (expected as f64 * 1e-6) as u64 };

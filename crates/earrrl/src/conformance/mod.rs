@@ -1,9 +1,9 @@
-//! The suite that every engine must pass, whatever keeps its states and whatever protocol lies
-//! between.
+//! A test suite that every engine must pass, in memory or behind a network protocol.
 //!
-//! Tables say what known sequences answer, field by field; everything else is compared, answer by
-//! answer, with the [`ReferenceEngine`]. It is run against this crate's own engines, Redis, and the
-//! server over HTTP and RESP; an engine of your own runs it the same way:
+//! Some tests compare each field of the decisions with tables of known sequences. All others
+//! compare each decision with that of the [`ReferenceEngine`]. EARRRL runs the suite on its own
+//! engines, on Redis, and on the server over HTTP and RESP. Your own engine runs it in the same
+//! way:
 //!
 //! ```
 //! use earrrl::conformance::{self, Profile};
@@ -30,10 +30,11 @@ pub use lockstep::{Asked, Lockstep, Operation};
 pub use profile::{Mismatch, Profile};
 pub use reference::ReferenceEngine;
 
-/// Runs the whole suite, on a new engine for every scene, and returns the number of answers compared.
+/// Runs the whole suite, with a new engine for every part, and returns the number of answers that
+/// were compared.
 ///
 /// # Errors
-/// The first answer that is not what it must be.
+/// Returns the first wrong answer as an error.
 pub async fn run<E: Engine>(
     make: impl AsyncFn() -> E,
     profile: &Profile,
@@ -44,7 +45,7 @@ pub async fn run<E: Engine>(
     Ok(compared)
 }
 
-/// Drives a future to its end on this thread, for engines that need no runtime.
+/// Runs a future to its end on this thread, for engines that need no async runtime.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = std::pin::pin!(future);
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());

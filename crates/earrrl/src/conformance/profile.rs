@@ -1,4 +1,4 @@
-//! The exactness that an engine promises, and the differences that are found.
+//! The precision that an engine promises, and the error for an answer that violates it.
 
 use std::fmt;
 use std::format;
@@ -7,21 +7,21 @@ use std::time::Duration;
 
 use crate::cost::Cost;
 
-/// The exactness of an engine.
+/// The precision that an engine promises.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile {
-    /// The step of its clock: all instants of the suite are multiples of it.
+    /// The step of the engine's clock. All instants of the suite are multiples of it.
     pub step: Duration,
-    /// The relative error that its rates may have.
+    /// The greatest relative error of the engine's rates.
     pub rate_tolerance: f64,
-    /// The largest quota that it counts exactly.
+    /// The greatest quota that the engine counts exactly.
     pub largest_quota: Cost,
-    /// True if it can [charge](crate::Mode::Charge).
+    /// True if the engine supports [`Mode::Charge`](crate::Mode::Charge).
     pub charges: bool,
 }
 
 impl Profile {
-    /// In-process engines: nanoseconds, 1e-9, any quota.
+    /// The profile of engines in memory: steps of a nanosecond, errors of 1e-9, any quota.
     pub const EXACT: Self = Self {
         step: Duration::from_nanos(1),
         rate_tolerance: 1e-9,
@@ -29,7 +29,8 @@ impl Profile {
         charges: true,
     };
 
-    /// Redis and Valkey: microseconds, 1e-6, nine million units.
+    /// The profile of Redis and Valkey: steps of a microsecond, errors of 1e-6, quotas up to nine
+    /// million units.
     pub const REDIS: Self = Self {
         step: Duration::from_micros(1),
         rate_tolerance: 1e-6,
@@ -38,7 +39,7 @@ impl Profile {
     };
 }
 
-/// An answer that is not what it must be: where, and what was expected.
+/// The error for an answer that is wrong: where it occurred, and which answer was expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch(String);
 

@@ -1,5 +1,5 @@
-//! The reference engine: one map under one lock, unbounded, the pure functions and nothing else.
-//! Every other engine is compared with it.
+//! The reference engine, to which the suite compares every other engine. It applies the pure
+//! functions to one map under one lock.
 
 use std::collections::HashMap;
 use std::future::{Ready, ready};
@@ -16,7 +16,8 @@ use crate::engine::{
 use crate::rule::Rule;
 use crate::rules::decide_all;
 
-/// See the module. It grows with the number of clients: for tests.
+/// An engine for tests, with which every other engine is compared. Its memory grows with the number
+/// of clients.
 pub struct ReferenceEngine {
     clock: Arc<dyn Clock>,
     inner: Mutex<Inner>,
@@ -30,7 +31,7 @@ struct Inner {
 }
 
 impl ReferenceEngine {
-    /// Returns an engine without rules.
+    /// Returns an engine without rules, on the given clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock, inner: Mutex::default() }
     }
@@ -70,7 +71,7 @@ impl Inner {
         self.rules.get(id.0 as usize).map(|(_, rule)| rule)
     }
 
-    /// Gives a known rule its new parameters, and its clients the states that follow.
+    /// Replaces a rule, and converts the states of its clients.
     fn replace(&mut self, id: RuleId, rule: &Rule, now: Nanos) {
         let Some((_, slot)) = self.rules.get_mut(id.0 as usize) else { return };
         let old = std::mem::replace(slot, rule.clone());

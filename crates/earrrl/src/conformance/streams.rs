@@ -1,4 +1,4 @@
-//! Seeded traffic under every algorithm and action, alone and several at once.
+//! Seeded random traffic under every algorithm and action, with one rule and with several.
 
 use std::format;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const COSTS: &[&str] =
 
 const KEYS: &[&[u8]] = &[b"alice", b"bob", b"192.0.2.7"];
 
-/// Requests of one stream.
+/// The number of requests in a stream.
 const LENGTH: usize = 600;
 
 pub(super) async fn run<E: Engine>(
@@ -39,7 +39,7 @@ pub(super) async fn run<E: Engine>(
     Ok(compared)
 }
 
-/// Rules of every algorithm, as its own file gives them.
+/// Returns the example rules of every algorithm.
 fn examples() -> Vec<&'static str> {
     Limit::EXAMPLES.iter().copied().flatten().copied().collect()
 }
@@ -48,7 +48,7 @@ fn parse(text: &str) -> Result<Rule, Mismatch> {
     text.parse().map_err(|error| Mismatch::new(text, error))
 }
 
-/// Two to four rules with actions of every kind.
+/// Returns two to four random rules with random actions.
 fn several(random: &mut Random) -> Result<Vec<Rule>, Mismatch> {
     let mut rules = Vec::new();
     for _ in 0..2 + random.below(3) {
@@ -109,12 +109,13 @@ fn cost(random: &mut Random) -> Result<Cost, Mismatch> {
     text.parse().map_err(|error| Mismatch::new(text, error))
 }
 
-/// Returns the time in which a rule lets about one request pass.
+/// Returns the time in which a limit allows about one request.
 fn pace(limit: &Limit) -> Duration {
     Duration::from_secs_f64(1.0 / limit.per_second().max(1e-6))
 }
 
-/// Bursts at one instant, steady stretches around the limit, and long silences.
+/// Returns a random gap before the next request, so that the traffic has bursts at one instant,
+/// stretches near the limit, and long silences.
 fn gap(random: &mut Random, pace: Duration) -> Duration {
     match random.below(10) {
         0..=3 => Duration::ZERO,

@@ -1,4 +1,4 @@
-//! Known sequences, with every field of every answer written out.
+//! Known sequences of requests, with every field of every answer written out.
 
 use std::format;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use crate::decision::{Outcome, Wait};
 use crate::engine::Engine;
 use crate::rule::Rule;
 
-/// A request at `ms` and its answer; times in milliseconds, a retry of -1 for never.
+/// A request at `ms`, and its expected answer. Times are in milliseconds; a retry of -1 stands for
+/// never.
 struct Row {
     operation: Operation,
     ms: u64,
@@ -36,12 +37,12 @@ const fn row(
     Row { operation, ms, cost, outcome, rate, remaining, retry_ms, reset_ms }
 }
 
-/// Returns the same, stored whatever the verdict.
+/// Returns the same row for a request that is stored even if it is over the limit.
 const fn charged(row: Row) -> Row {
     Row { operation: Operation::Charge, ..row }
 }
 
-/// A rule, its limit per second, and what one client meets under it.
+/// A rule, its limit per second, and the requests of one client with their answers.
 type Table = (&'static str, f64, &'static [Row]);
 
 const TABLES: &[Table] = &[
@@ -131,7 +132,7 @@ const TABLES: &[Table] = &[
     ),
 ];
 
-/// A charge is stored even if it is over the limit, and answered as a check would be.
+/// Charges are stored even if they are over the limit, and answered as checks are.
 const CHARGES: &[Table] = &[
     (
         "gcra 1/s burst=5", // a bucket goes into debt
@@ -184,7 +185,7 @@ const CHARGES: &[Table] = &[
     ),
 ];
 
-/// The first instant of every table: whole days, so that windows start there.
+/// The instant of each table's first row: a multiple of a day, so that windows start at it.
 const START: u64 = 20_000 * 86_400_000;
 
 pub(super) async fn run<E: Engine>(

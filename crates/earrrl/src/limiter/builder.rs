@@ -22,8 +22,8 @@ pub struct Builder<K: ?Sized, F = fn() -> SystemClock> {
 }
 
 impl<K: ?Sized> Limiter<K> {
-    /// Begins a limiter of a rule, or of one algorithm with its parameters. Its defaults are a
-    /// capacity of 100 000 clients and the system's clock.
+    /// Returns the settings of a limiter for a rule, or for one algorithm with its parameters. The
+    /// default capacity is 100 000 clients, and the default clock is the system's.
     pub fn builder(rule: impl Into<Rule>) -> Builder<K> {
         let rule = rule.into();
         Builder {
@@ -38,21 +38,23 @@ impl<K: ?Sized> Limiter<K> {
 }
 
 impl<K: ?Sized, C: Clock, F: FnOnce() -> C> Builder<K, F> {
-    /// For this many live clients: 22 bytes each where the rule's state is one time.
+    /// Sets the number of live clients for which memory is reserved. A client takes 22 bytes if the
+    /// rule's algorithm is recent-average, token-bucket or gcra.
     #[must_use]
     pub fn capacity(self, clients: usize) -> Self {
         Self { capacity: clients, ..self }
     }
 
-    /// Bounds the bytes of states that are more than one time (exponential, windows, logs): where they
-    /// come to that, the longest idle clients are forgotten. Otherwise they may take what `capacity`
-    /// busy clients need, but no more than half of the memory that is left when the limiter is built.
+    /// Sets the most bytes that the states of larger algorithms (exponential, windows, logs) may
+    /// take; beyond it, clients that have been idle for longest are evicted. By default, the states
+    /// may take as much as `capacity` busy clients need, but at most half of the memory that is
+    /// available when the limiter is built.
     #[must_use]
     pub fn max_bytes(self, bytes: usize) -> Self {
         Self { most_bytes: Some(bytes), ..self }
     }
 
-    /// Another clock.
+    /// Sets the clock.
     #[must_use]
     pub fn clock<D: Clock>(self, clock: D) -> Builder<K, impl FnOnce() -> D> {
         Builder {
@@ -65,20 +67,20 @@ impl<K: ?Sized, C: Clock, F: FnOnce() -> C> Builder<K, F> {
         }
     }
 
-    /// Returns a hash with a known key, for tests. Without it, the key is random, so that no client can choose
-    /// its place in the table.
+    /// Sets a hasher with a known secret, for tests. By default the secret is random, so that no
+    /// client can choose its place in the table.
     #[must_use]
     pub fn hasher(self, hasher: KeyHasher) -> Self {
         Self { hasher: Some(hasher), ..self }
     }
 
-    /// Returns the limiter.
+    /// Builds the limiter.
     ///
     /// # Errors
-    /// When the capacity is 0 or beyond memory, the processor has no 128-bit compare-and-swap, or
-    /// the rule's `max_cost` is below 1.
+    /// Returns an error if the capacity is 0 or needs more memory than is available, the processor
+    /// has no 128-bit compare-and-swap, or the rule's `max_cost` is below 1.
     pub fn build(self) -> Result<Limiter<K, C>, BuildError> {
-        // A rule whose `max_cost` refuses plain requests is a mistake.
+        // A rule whose `max_cost` denies every plain request is a configuration error.
         self.rule.accept(Cost::ONE)?;
         Ok(Limiter {
             clients: Clients::new(self.rule.limit(), self.capacity, self.most_bytes)?,

@@ -1,4 +1,4 @@
-//! The keyed limiter: one rule, many clients, shared by any number of threads.
+//! The keyed limiter: one rule for many clients, shared by any number of threads.
 
 mod builder;
 #[cfg(test)]
@@ -28,20 +28,20 @@ use crate::rules::part::Part;
 use crate::store::table::{Change, KeyHash, KeyHasher, Purpose, Seen, Table, Word};
 use crate::store::{BuildError, Clients, Kept};
 
-/// So many keys of a batch are fetched from memory together.
+/// The number of keys of a batch whose states are prefetched together.
 const BATCH: usize = 16;
-/// More than the age of the clock's last reading. A request that is denied by that and would be denied this
-/// much later is denied now.
+/// An upper bound of the age of the clock's last reading. A request that the rule denies at the
+/// last reading, and would still deny this much later, is denied without another reading.
 const SOON: Duration = Duration::from_secs(1);
 
 /// Decides requests under one rule, for a fixed number of clients.
 ///
-/// `K` is the type of the clients' keys. As with a map, a client is looked up by whatever `K`
-/// borrows as: a `Limiter<String>` takes `&String` and `&str`. A `Limiter<[u8]>` is for keys that are
-/// bytes, as protocols have them. Nothing is stored of a key but its hash.
+/// `K` is the type of the clients' keys. As in a map, a client is looked up by any type that `K`
+/// borrows as: a `Limiter<String>` takes `&String` and `&str`, and a `Limiter<[u8]>` takes keys
+/// that are bytes. Only the hash of a key is stored.
 ///
-/// All methods that decide take `&self`, take no lock where the rule's state is one time
-/// (recent-average, token-bucket, gcra), and never wait for another thread.
+/// All methods that decide take `&self`. They take no lock under recent-average, token-bucket and
+/// gcra, and then never wait for another thread.
 ///
 /// ```
 /// use earrrl::{Cost, Limiter, Rate, TokenBucket};
@@ -61,7 +61,7 @@ pub struct Limiter<K: ?Sized, C = SystemClock> {
     clients: Clients,
     hasher: KeyHasher,
     clock: Time<C>,
-    /// The most by which the instant of a stored request may lag behind the present one.
+    /// The greatest time by which the instant of a stored request may lag behind the present.
     lag: Duration,
     capacity: usize,
     most_bytes: Option<usize>,
@@ -78,10 +78,10 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         self.decide(self.hasher.hash(key), Cost::ONE, None, Mode::Check)
     }
 
-    /// Decides a request.
+    /// Decides a request of the given cost.
     ///
     /// # Errors
-    /// When it costs more than the rule's `max_cost`.
+    /// Returns an error if the cost is above the rule's `max_cost`.
     #[inline]
     pub fn check_cost<Q: Hash + ?Sized>(
         &self,
@@ -95,12 +95,12 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         Ok(self.decide(self.hasher.hash(key), cost, None, Mode::Check))
     }
 
-    /// Decides a request of some instant; one before the latest that was used is taken as that. So an
-    /// instant in the future holds this limiter's time there until its clock has come so far: give
-    /// none that a client could choose.
+    /// Decides a request as of the instant `now`, or as of the latest instant that was used if that
+    /// is later. An instant in the future therefore stops this limiter's time until its clock
+    /// catches up, so clients must not be able to choose it.
     ///
     /// # Errors
-    /// When it costs more than the rule's `max_cost`.
+    /// Returns an error if the cost is above the rule's `max_cost`.
     #[inline]
     pub fn check_at<Q: Hash + ?Sized>(
         &self,
@@ -119,7 +119,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// Returns the verdict that [`check_cost`](Self::check_cost) would return, and stores nothing.
     ///
     /// # Errors
-    /// When it costs more than the rule's `max_cost`.
+    /// Returns an error if the cost is above the rule's `max_cost`.
     pub fn peek<Q: Hash + ?Sized>(&self, key: &Q, cost: Cost) -> Result<Verdict<'_>, RuleError>
     where
         K: Borrow<Q>,
@@ -128,8 +128,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         Ok(self.decide(self.hasher.hash(key), cost, None, Mode::Peek))
     }
 
-    /// Answers as [`check_cost`](Self::check_cost) does, and stores the cost whatever the verdict: for
-    /// costs that are known only afterwards. A bucket goes into debt.
+    /// Decides a request as [`check_cost`](Self::check_cost) does, but stores it even if it is over
+    /// the limit. Used for costs that are known only afterwards. A bucket goes into debt.
     ///
     /// ```
     /// use earrrl::{Cost, Limiter, ManualClock, Nanos, Rule};
@@ -147,7 +147,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// ```
     ///
     /// # Errors
-    /// When it costs more than the rule's `max_cost`.
+    /// Returns an error if the cost is above the rule's `max_cost`.
     pub fn charge<Q: Hash + ?Sized>(&self, key: &Q, cost: Cost) -> Result<Verdict<'_>, RuleError>
     where
         K: Borrow<Q>,
@@ -156,9 +156,10 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         Ok(self.decide(self.hasher.hash(key), cost, None, Mode::Charge))
     }
 
-    /// Decides requests of cost 1 of many keys, in order: several times as fast as one by one
-    /// where the clients don't fit the processor's cache. Sixteen are decided at a time, when the
-    /// first of them is asked for.
+    /// Decides one request of cost 1 for each key, in order. This is several times as fast as
+    /// single decisions if the clients' states do not fit the processor's cache. The states of
+    /// sixteen clients are prefetched together; each request is decided when its verdict is
+    /// consumed.
     ///
     /// ```
     /// # let rule: earrrl::Rule = "gcra 1/s burst=2".parse()?;
@@ -167,6 +168,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// assert_eq!(allowed.count(), 3);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[inline]
     pub fn check_batch<'a, Q, I>(&'a self, keys: I) -> impl Iterator<Item = Verdict<'a>> + 'a
     where
         K: Borrow<Q>,
@@ -174,39 +176,31 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         I: IntoIterator<Item = &'a Q, IntoIter: 'a>,
     {
         let mut keys = keys.into_iter().fuse();
-        // Filled in place: to hand sixteen verdicts on takes longer than to decide them.
-        let (mut verdicts, mut next) = ([None; BATCH], 0..0);
+        let (mut hashes, mut next) = ([KeyHash::from_bits(0); BATCH], 0..0);
         core::iter::from_fn(move || {
             if next.is_empty() {
-                next = 0..self.check_some(&mut keys, &mut verdicts);
+                next = 0..self.fetch_some(&mut keys, &mut hashes);
             }
-            verdicts[next.next()?]
+            Some(self.decide(hashes[next.next()?], Cost::ONE, None, Mode::Check))
         })
     }
 
-    /// Decides as many as there is room for; how many that were.
+    /// Hashes as many keys as fit into the array, prefetches their states, and returns their number.
     #[inline]
-    fn check_some<'a, 'k, Q: Hash + ?Sized + 'k>(
-        &'a self,
+    fn fetch_some<'k, Q: Hash + ?Sized + 'k>(
+        &self,
         keys: &mut impl Iterator<Item = &'k Q>,
-        verdicts: &mut [Option<Verdict<'a>>; BATCH],
+        hashes: &mut [KeyHash; BATCH],
     ) -> usize {
-        let (mut hashes, mut count) = ([KeyHash::from_bits(0); BATCH], 0);
-        for (hash, key) in hashes.iter_mut().zip(keys) {
+        let fetch = |(hash, key): (&mut KeyHash, &'k Q)| {
             *hash = self.hasher.hash(key);
             self.clients.prefetch(*hash, self.rule.limit().policy());
-            count += 1;
-        }
-        if count > 0 {
-            let now = Some(self.clock.now());
-            for (verdict, key) in verdicts.iter_mut().zip(&hashes[..count]) {
-                *verdict = Some(self.decide(*key, Cost::ONE, now, Mode::Check));
-            }
-        }
-        count
+        };
+        hashes.iter_mut().zip(keys).map(fetch).count()
     }
 
-    /// Takes back a request that was charged at that instant ([`Verdict::decided_at`]), or now.
+    /// Takes back a request that was charged at `charged_at` (see [`Verdict::decided_at`]); `None`
+    /// stands for the latest charge.
     pub fn refund<Q: Hash + ?Sized>(&self, key: &Q, cost: Cost, charged_at: Option<Nanos>)
     where
         K: Borrow<Q>,
@@ -214,7 +208,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         self.part(self.hasher.hash(key), cost).refund(self.clock.now(), charged_at);
     }
 
-    /// Forgets a client.
+    /// Removes a client's state.
     pub fn reset<Q: Hash + ?Sized>(&self, key: &Q)
     where
         K: Borrow<Q>,
@@ -222,12 +216,12 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         self.part(self.hasher.hash(key), Cost::ZERO).reset(self.clock.now());
     }
 
-    /// Gives the clients another rule, and keeps their histories: a changed limit leaves them as
-    /// they are, and another half-life, refill or capacity converts each so that its present rate
-    /// or balance stays. Only another algorithm begins with no history.
+    /// Replaces the rule and keeps the clients' histories. A changed limit leaves the states as
+    /// they are; another half-life, refill or capacity converts each state, so that the client's
+    /// present rate or balance stays. Only a rule with another algorithm begins without history.
     ///
     /// # Errors
-    /// As [`Builder::build`]; the old rule then stays.
+    /// Returns the errors of [`Builder::build`]; the old rule then stays.
     pub fn change(&mut self, rule: Rule) -> Result<(), BuildError> {
         rule.accept(Cost::ONE)?;
         let most_bytes = rule.max_bytes().or(self.most_bytes);
@@ -242,22 +236,23 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         Ok(())
     }
 
-    /// Returns the rule.
+    /// Returns the limiter's rule.
     pub fn rule(&self) -> &Rule {
         &self.rule
     }
 
-    /// Returns the number of clients that are stored, idle ones included: an estimate if there are many.
+    /// Returns the number of stored clients, including idle ones. Large numbers are estimates.
     pub fn len(&self) -> usize {
         self.clients.len()
     }
 
-    /// Returns true if no client is stored, as far as [`len`](Self::len) can tell.
+    /// Returns true if no client is stored, with the precision of [`len`](Self::len).
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the bytes that the clients take: fixed where the rule's state is one time.
+    /// Returns the bytes that the clients' states occupy. The number is fixed under recent-average,
+    /// token-bucket and gcra.
     pub fn bytes(&self) -> usize {
         self.clients.bytes()
     }
@@ -268,7 +263,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         self.clients.displaced()
     }
 
-    /// At the given instant, or the present one.
+    /// Decides a request at the given instant, or at the present one.
     #[inline(always)]
     fn decide(&self, key: KeyHash, cost: Cost, given: Option<Nanos>, mode: Mode) -> Verdict<'_> {
         match (&self.clients.kept, self.rule.limit(), self.rule.action()) {
@@ -287,8 +282,9 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         given.unwrap_or_else(|| self.clock.now())
     }
 
-    /// Decides with one compare-and-swap, without figures. The clock is read while the state is fetched. Its
-    /// last reading will do, unless the request is denied by that and may be allowed by now.
+    /// Decides a request with one compare-and-swap and without figures. The clock is read while the
+    /// state is fetched. The clock's last reading is used, unless it denies the request and the
+    /// present instant may allow it.
     #[inline(always)]
     fn step<A: Algorithm<State = Moment>>(
         &self,
@@ -318,8 +314,9 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         self.step_anywhere(table, limit, key, cost, now, mode)
     }
 
-    /// Decides on what is seen until that is still there afterwards. None, and nothing done, if it is no
-    /// longer the client's, or if it is denied and not `is_over` for sure.
+    /// Decides the request on the state that was read, and again if another thread changes it
+    /// meanwhile. Returns `None`, with nothing stored, if the slot is no longer the client's, or if
+    /// the request is denied and `is_over` does not confirm the denial.
     #[inline(always)]
     fn swap<A: Algorithm<State = Moment>>(
         &self,
@@ -342,7 +339,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         }
     }
 
-    /// Decides on a client that is new, or not where it most likely is.
+    /// Decides a request of a client that is new or outside of its home lines.
     #[cold]
     #[inline(never)]
     fn step_anywhere<A: Algorithm<State = Moment>>(

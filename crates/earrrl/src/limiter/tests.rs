@@ -50,7 +50,7 @@ fn allowed_of(limiter: &Limiter<str, Arc<ManualClock>>, key: &str, requests: usi
 }
 
 proptest! {
-    /// The pure functions over a map, and the limiter: every field of every answer.
+    /// Compares every field of every decision of the limiter with the pure functions over a map.
     #[test]
     fn it_decides_as_the_pure_functions_do(
         requests in prop::collection::vec((0..4_u64, 0..4000_u64, 0..3_u64), 1..60),
@@ -136,14 +136,16 @@ fn a_batch_decides_as_one_by_one() {
     }
 }
 
+/// A request of a batch is never judged earlier than a request that was decided before it.
 #[test]
-fn a_batch_is_not_overtaken_while_its_verdicts_are_read() {
-    let (limiter, clock) = manual("gcra 1/d burst=2");
+fn a_batch_is_decided_as_its_verdicts_are_read() {
+    let (limiter, clock) = manual("gcra 1/s burst=2");
     let mut batch = limiter.check_batch(["k", "k"]);
     assert!(batch.next().is_some_and(|verdict| verdict.is_allowed()));
+    assert!(limiter.check("k").is_allowed() && !limiter.check("k").is_allowed());
     clock.advance(Duration::from_secs(1));
-    assert!(!limiter.check("k").is_allowed());
-    assert!(batch.next().is_some_and(|verdict| verdict.is_allowed()));
+    let last = batch.next().unwrap();
+    assert!(last.is_allowed() && last.decided_at() == clock.now());
     assert!(batch.next().is_none());
 }
 
@@ -210,7 +212,8 @@ fn actions_change_the_answer_and_not_the_state() {
     }
 }
 
-/// All threads ask at one instant; exactly what one thread would be allowed is allowed.
+/// All threads send at the same instant. Together they are allowed exactly as much as one thread
+/// would be.
 #[test]
 fn threads_together_are_allowed_what_one_is() {
     for text in RULES {
@@ -301,7 +304,7 @@ fn waiting_sleeps_once_and_giving_up_refunds() {
     assert_eq!(next(), Duration::from_secs(2));
 }
 
-/// A change to another algorithm begins with the new rule's bound on memory.
+/// A change to another algorithm applies the new rule's bound on memory.
 #[test]
 fn a_changed_rule_brings_its_bound() {
     let rule: Rule = "gcra 1/s burst=5".parse().unwrap();
@@ -313,7 +316,7 @@ fn a_changed_rule_brings_its_bound() {
     assert!(limiter.len() < 10_000, "{}", limiter.len());
 }
 
-/// The clock's last reading decides only what the present instant would decide, too.
+/// The clock's last reading is used only if the present instant would give the same verdict.
 #[test]
 fn a_denied_request_that_may_be_allowed_by_now_is_judged_at_the_present_instant() {
     for text in ["gcra 1/1h burst=2", "recent-average 0.001/s half-life=1m leaky"] {
@@ -336,7 +339,8 @@ fn a_denied_request_that_may_be_allowed_by_now_is_judged_at_the_present_instant(
     }
 }
 
-/// A thread in a loop uses a reading of the clock again, but never one from before another thread's request.
+/// A thread in a loop reuses a reading of the clock, but never one from before another thread's
+/// request.
 #[test]
 fn a_request_is_not_judged_earlier_than_one_that_has_returned() {
     let limiter: Limiter<u64> =
@@ -353,7 +357,8 @@ fn a_request_is_not_judged_earlier_than_one_that_has_returned() {
     }
 }
 
-/// A request is never stored as later than it was, and as earlier only by a 128th of what the rule forgets in.
+/// The stored instant of a request is never later than the request, and at most a 128th of the time
+/// in which the rule forgets earlier.
 #[test]
 fn what_is_stored_lags_behind_by_little() {
     let rule = |text: &str| -> Rule { text.parse().unwrap() };

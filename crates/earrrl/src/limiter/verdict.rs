@@ -7,8 +7,7 @@ use crate::cost::Cost;
 use crate::decision::{Decision, Figures, Outcome, Wait};
 use crate::rule::Rule;
 
-/// The answer to a request. Whether it is allowed is known; everything else is worked out when it
-/// is asked for.
+/// The answer to a request. The verdict itself is computed at once, and all figures only on demand.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Verdict<'a> {
@@ -21,7 +20,7 @@ pub struct Verdict<'a> {
 
 #[derive(Clone, Copy)]
 pub(super) enum Details {
-    /// The states before and after; the rule denies what it does not allow.
+    /// The states before and after the request, under a rule that denies requests over its limit.
     Moments {
         before: Option<Moment>,
         after: Option<Moment>,
@@ -30,13 +29,14 @@ pub(super) enum Details {
 }
 
 impl Verdict<'_> {
-    /// Returns true if the request is answered as allowed: whatever its outcome, but for [`Outcome::Deny`].
+    /// Returns true if the request is answered as allowed, which is every outcome except
+    /// [`Outcome::Deny`].
     #[inline]
     pub fn is_allowed(&self) -> bool {
         self.allowed
     }
 
-    /// Returns the verdict where the request is allowed, for use with `?`.
+    /// Returns the verdict if the request is allowed, for use with `?`.
     ///
     /// ```
     /// # use earrrl::{Denied, Limiter, Rule};
@@ -52,18 +52,18 @@ impl Verdict<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`Denied`], with everything there is to say, where it is not allowed.
+    /// Returns [`Denied`], which contains the whole decision, if the request is denied.
     #[inline]
     pub fn ok(self) -> Result<Self, Denied> {
         if self.allowed { Ok(self) } else { Err(Denied(self.decision())) }
     }
 
-    /// Returns the instant it was decided at; a refund wants to know.
+    /// Returns the instant at which the request was decided. A refund names this instant.
     pub fn decided_at(&self) -> Nanos {
         self.now
     }
 
-    /// Returns the cost that was charged if the request was stored.
+    /// Returns the request's cost, which was charged if the request was stored.
     pub fn cost(&self) -> Cost {
         self.cost
     }
@@ -73,23 +73,25 @@ impl Verdict<'_> {
         self.decision().outcome
     }
 
-    /// Returns the measured rate in cost units a second; `None` for token-bucket and gcra.
+    /// Returns the client's measured rate, in cost units per second; `None` for token-bucket and
+    /// gcra.
     pub fn rate(&self) -> Option<f64> {
         self.decision().rate
     }
 
-    /// Returns the number of requests of cost 1 that would be allowed at [`decided_at`](Self::decided_at), one
-    /// after the other.
+    /// Returns the number of requests of cost 1 that would be allowed in sequence at
+    /// [`decided_at`](Self::decided_at).
     pub fn remaining(&self) -> u64 {
         self.decision().remaining
     }
 
-    /// Returns the least wait from which on the same request is allowed if nothing else is sent.
+    /// Returns the shortest wait after which the same request is allowed if nothing else is sent.
     pub fn retry_after(&self) -> Wait {
         self.decision().retry_after
     }
 
-    /// Returns the wait until the client is as good as new, if nothing else is sent.
+    /// Returns the wait until the client's past requests no longer affect decisions, if nothing
+    /// else is sent.
     pub fn reset_after(&self) -> Duration {
         self.decision().reset_after
     }
@@ -132,12 +134,12 @@ impl fmt::Debug for Verdict<'_> {
     }
 }
 
-/// A request was denied: the error that [`Verdict::ok`] makes of a verdict.
+/// The error of [`Verdict::ok`]: the request was denied.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Denied(Decision);
 
 impl Denied {
-    /// Returns the decision.
+    /// Returns the decision on the denied request.
     pub fn decision(&self) -> &Decision {
         &self.0
     }

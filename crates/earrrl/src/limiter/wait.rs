@@ -1,8 +1,8 @@
-//! Waiting for one's turn: a reservation now, a sleep until it is due.
+//! Waiting until a request is allowed: a reservation now, and a sleep until it is due.
 //!
-//! A bucket may go below zero: a client that comes when it is empty is charged at once, and learns how long to
-//! wait until the refill has paid for it. So everybody waits in the order of arrival, nobody polls,
-//! and there is no queue in memory. A caller that gives up gets a refund.
+//! A bucket's balance may go below zero: a request that finds the bucket empty is charged at once,
+//! and gets the wait until the refill has paid for it. So requests are served in the order of
+//! arrival, without polling and without a queue in memory. A caller that gives up gets a refund.
 
 use core::borrow::Borrow;
 use core::future::Future;
@@ -21,13 +21,15 @@ use crate::rules::part::Part;
 use crate::store::Kept;
 use crate::store::table::Change;
 
-/// The bounds of a wait: by default at most a minute, without jitter.
+/// The bounds of a wait. By default the wait is at most a minute, without jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Patience {
-    /// A caller that would have to wait longer is refused at once: this bounds the queue.
+    /// The longest accepted wait. A caller that would have to wait longer gets an error at once,
+    /// which bounds the queue.
     pub max_wait: Duration,
-    /// Up to so much is added at random, so that waiters of many clients don't wake together.
+    /// The greatest random time that is added to a wait, so that the waiters of many clients do not
+    /// wake at the same time.
     pub jitter: Duration,
 }
 
@@ -38,26 +40,27 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// At most so long.
+    /// Sets the longest accepted wait.
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         Self { max_wait, ..self }
     }
 
-    /// With up to so much added at random.
+    /// Sets the greatest random time that is added to a wait.
     #[must_use]
     pub fn jitter(self, jitter: Duration) -> Self {
         Self { jitter, ..self }
     }
 }
 
-/// An error of a wait that could not begin.
+/// The reason why a wait could not begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// It would take longer than [`Patience::max_wait`]: so long, or no wait helps.
+    /// The wait would be longer than [`Patience::max_wait`]; contains the wait.
     TooLong(Wait),
-    /// The rule can't reserve (only token-bucket, credit-pool and gcra can), or refuses the cost.
+    /// The rule cannot reserve (only token-bucket, credit-pool and gcra can), or does not accept
+    /// the cost.
     Rule(RuleError),
 }
 
@@ -80,7 +83,8 @@ impl std::error::Error for WaitError {
     }
 }
 
-/// A turn that was paid for. Dropped before [`keep`](Self::keep), it is refunded.
+/// A request that was charged before it is due. It is refunded if it is dropped before
+/// [`keep`](Self::keep) is called.
 #[must_use]
 pub struct Reservation<'a, C: Clock> {
     part: Part<'a>,
@@ -91,12 +95,12 @@ pub struct Reservation<'a, C: Clock> {
 }
 
 impl<C: Clock> Reservation<'_, C> {
-    /// Returns the time from the reservation to the turn.
+    /// Returns the wait from the reservation until the request is due.
     pub fn wait(&self) -> Duration {
         self.wait
     }
 
-    /// Takes the turn: there is no refund any more.
+    /// Uses the reservation, so that it is not refunded any more.
     pub fn keep(mut self) {
         self.kept = true;
     }
@@ -117,11 +121,12 @@ impl<C: Clock> fmt::Debug for Reservation<'_, C> {
 }
 
 impl<K: ?Sized, C: Clock> Limiter<K, C> {
-    /// Reserves the next turn of a client: charges it now, and returns the wait for it.
+    /// Reserves the next request of a client: charges it now, and returns a reservation with the
+    /// wait until it is due.
     ///
     /// # Errors
-    /// When the wait would be longer than `patience` has, or the rule can't reserve; then nothing
-    /// is charged.
+    /// Returns an error, with nothing charged, if the wait would be longer than `patience` permits
+    /// or the rule cannot reserve.
     pub fn reserve<Q: Hash + ?Sized>(
         &self,
         key: &Q,
@@ -152,11 +157,12 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         Ok(Reservation { part, clock, charged_at: now, wait, kept: false })
     }
 
-    /// Waits for a client's turn, in the order of arrival, on any async runtime: `sleep` is the
-    /// runtime's (`tokio::time::sleep`, say). Dropped before the turn has come, it is refunded.
+    /// Waits until a request of the client is due, in the order of arrival, on any async runtime.
+    /// `sleep` is the runtime's sleep function, such as `tokio::time::sleep`. The request is
+    /// refunded if the future is dropped before.
     ///
     /// # Errors
-    /// As [`reserve`](Self::reserve), and before anything is waited for.
+    /// Returns the errors of [`reserve`](Self::reserve), before any wait.
     pub async fn until_ready_with<Q: Hash + ?Sized, F: Future>(
         &self,
         key: &Q,
@@ -175,11 +181,11 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         Ok(())
     }
 
-    /// Waits for a client's turn of cost 1, for at most a minute, on any async runtime, by timers of
-    /// its own.
+    /// Waits for at most a minute until a request of cost 1 is due, on any async runtime, with a
+    /// timer that the runtime need not provide.
     ///
     /// # Errors
-    /// As [`reserve`](Self::reserve), and before anything is waited for.
+    /// Returns the errors of [`reserve`](Self::reserve), before any wait.
     #[cfg(feature = "timer")]
     pub async fn until_ready<Q: Hash + ?Sized>(&self, key: &Q) -> Result<(), WaitError>
     where
@@ -190,7 +196,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     }
 }
 
-/// Returns the state after taking the next turn, and the wait for it; or the wait that is too long.
+/// Returns the state with the request charged, and the wait until it is due; or the wait as an
+/// error if it is too long.
 fn turn(
     limit: &TokenBucket,
     before: Option<Moment>,

@@ -1,4 +1,4 @@
-//! The engine in this process's memory.
+//! The engine that keeps clients' states in this process's memory.
 
 mod prepared;
 #[cfg(test)]
@@ -27,11 +27,11 @@ use crate::store::table::{KeyHash, KeyHasher};
 use crate::store::{BuildError, Clients};
 use prepared::{Prepared, Rules};
 
-/// Keeps the clients of any number of rules, each rule for a fixed number of clients.
+/// An engine that keeps the clients of any number of rules in memory, a fixed number for each rule.
 ///
-/// Decisions are made at once, by the calling thread: the futures it returns are ready. They take
-/// no lock where states are one time, but once for each client after its rule's half-life, refill or
-/// capacity was changed.
+/// The calling thread makes the decisions synchronously: the returned futures are ready. Under
+/// recent-average, token-bucket and gcra a decision takes no lock, except for each client's first
+/// decision after its rule's half-life, refill or capacity was changed.
 ///
 /// ```
 /// use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode, Rule};
@@ -46,35 +46,37 @@ use prepared::{Prepared, Rules};
 /// ```
 pub struct MemoryEngine<C = SystemClock> {
     rules: ArcSwap<Rules>,
-    /// The places of rules by their names; locked by a thread that changes the rules.
+    /// The indices of the rules by their names. The lock is held while rules are changed.
     places: Mutex<HashMap<String, usize>>,
-    /// Locked by a thread that sweeps.
+    /// The lock that is held during a sweep.
     sweeping: Mutex<()>,
-    /// Stores without clients that a request may still know.
+    /// Old stores without clients, which a running request may still use.
     given_up: Mutex<Vec<Arc<Clients>>>,
     hasher: KeyHasher,
     clock: Time<C>,
     capacity: usize,
 }
 
-/// Milliseconds that a change waits for requests that know a store which was given up.
+/// The milliseconds for which a change waits until no request uses an old store any more.
 const PATIENCE: usize = 2000;
 
 impl MemoryEngine {
-    /// Returns an engine on the system's clock, without rules, with room for `capacity` clients of each.
+    /// Returns an engine with the system's clock and without rules. Each rule gets memory for
+    /// `capacity` clients unless its own capacity is given.
     ///
     /// # Errors
-    /// When the operating system has no randomness for the hash.
+    /// Returns an error if the operating system returns no random bytes for the hash.
     pub fn new(capacity: usize) -> Result<Self, BuildError> {
         Self::with_clock(capacity, SystemClock::new())
     }
 }
 
 impl<C: Clock> MemoryEngine<C> {
-    /// Returns an engine on another clock, without rules, with room for `capacity` clients of each.
+    /// Returns an engine with the given clock and without rules. Each rule gets memory for
+    /// `capacity` clients unless its own capacity is given.
     ///
     /// # Errors
-    /// When the operating system has no randomness for the hash.
+    /// Returns an error if the operating system returns no random bytes for the hash.
     pub fn with_clock(capacity: usize, clock: C) -> Result<Self, BuildError> {
         Ok(Self {
             rules: ArcSwap::default(),
@@ -87,10 +89,11 @@ impl<C: Clock> MemoryEngine<C> {
         })
     }
 
-    /// Prepares a rule as [`Engine::prepare`] does, with room for `capacity` clients of this rule.
+    /// Prepares a rule as [`Engine::prepare`] does, with memory for `capacity` clients of this
+    /// rule.
     ///
     /// # Errors
-    /// When the name or the rule can't be, or there is not enough memory.
+    /// Returns an error if the name or the rule is invalid, or there is not enough memory.
     pub fn prepare_with(
         &self,
         name: &str,
@@ -100,12 +103,13 @@ impl<C: Clock> MemoryEngine<C> {
         self.prepare_all(&[(name, rule, capacity)]).map(|ids| ids[0])
     }
 
-    /// Prepares several rules at once, each with its capacity: all of them, or on an error none.
+    /// Prepares several rules at once, each with its capacity. On an error, none is prepared.
     ///
-    /// Requests go on meanwhile. A changed limit alone touches no client. Where a half-life, a refill, a
-    /// window or the capacity changes, each client goes over to a new store when it is next met, or in
-    /// a sweep before this returns, which takes about a second for five million clients: call it where
-    /// nobody waits. Both stores take memory until then.
+    /// Requests are decided meanwhile. A change of only the limit touches no client. If a
+    /// half-life, a refill, a window or the capacity changes, each client moves to a new store at
+    /// its next request or in a sweep. The sweep ends before this function returns and takes about
+    /// a second for five million clients, so call this from a thread that serves no requests. Both
+    /// stores occupy memory until then.
     ///
     /// # Errors
     /// Returns an error if a name or a rule is invalid, or there is not enough memory.
@@ -119,7 +123,7 @@ impl<C: Clock> MemoryEngine<C> {
         wanted: impl Iterator<Item = (&'w str, &'w Rule, Option<usize>)>,
     ) -> Result<Vec<RuleId>, EngineError> {
         let mut places = lock(&self.places);
-        // What can fail comes before anything that a request sees.
+        // Every step that can fail comes before the first change that a request can see.
         let mut next = Rules::clone(&self.rules.load_full());
         let (mut added, mut ids, mut changes) = (HashMap::new(), Vec::new(), Vec::new());
         for (name, rule, capacity) in wanted {
@@ -153,16 +157,18 @@ impl<C: Clock> MemoryEngine<C> {
         Ok(ids)
     }
 
-    /// Brings over the clients that a change left behind; see [`prepare_all`](Self::prepare_all). True
-    /// when all is done. Only a table that has changed its size keeps some: those that are not as good as
-    /// new stay until they are met, since their keys are not known. The next change looks after them
-    /// again, and so does whoever calls this now and then: the memory of such a table is given back after
-    /// the last of them.
+    /// Moves the clients that a change left behind; see [`prepare_all`](Self::prepare_all). Returns
+    /// true if none is left.
+    ///
+    /// Only a table whose size was changed keeps clients: those that are not idle stay until their
+    /// next request, since their keys are not known. The next change tries again, and so does each
+    /// further call of this function. The memory of such a table is freed after its last client.
     pub fn tidy(&self) -> bool {
         let _sweeping = lock(&self.sweeping);
         let mut empty = Vec::new();
         for place in 0..self.rules.load().len() {
-            // No guard is held: a reload meanwhile would have to keep what the guard protects.
+            // No guard of the rules is held here, since a reload would then have to keep what the
+            // guard protects.
             let known = self.rules.load().get(place).filter(|known| known.older.is_some()).cloned();
             let Some(known) = known else { continue };
             if let Some(swept) = known.sweep(self.clock.now(), &mut empty) {
@@ -174,9 +180,9 @@ impl<C: Clock> MemoryEngine<C> {
         self.rules.load().iter().all(|known| known.older.is_none())
     }
 
-    /// Gives back the memory of stores that were given up, once no request knows them any more: microseconds
-    /// later, but for a thread that was stopped in the middle of a request. A store is large, and giving
-    /// it back takes time, which is not to be that of the last request to use it.
+    /// Frees the memory of old stores once no request uses them any more. That usually takes
+    /// microseconds, or longer if a thread is suspended in the middle of a request. Freeing a large
+    /// store takes time, so the last request that uses it must not be the one to do it.
     fn give_back(&self) {
         let mut left = std::mem::take(&mut *lock(&self.given_up));
         for _ in 0..PATIENCE {
@@ -189,7 +195,7 @@ impl<C: Clock> MemoryEngine<C> {
         lock(&self.given_up).append(&mut left);
     }
 
-    /// Publishes a rule whose clients were swept, unless it was changed meanwhile.
+    /// Publishes a rule whose clients were moved by a sweep, unless the rule was changed meanwhile.
     fn replace(&self, place: usize, known: &Prepared, swept: Prepared) {
         let _places = lock(&self.places);
         let mut next = Rules::clone(&self.rules.load_full());
@@ -200,14 +206,14 @@ impl<C: Clock> MemoryEngine<C> {
         }
     }
 
-    /// Every rule with its name, in the order of their ids.
+    /// Returns all rules with their names, in the order of their ids.
     pub fn rules(&self) -> Vec<(String, Rule)> {
         let rules = self.rules.load();
         rules.iter().map(|known| (String::from(&*known.name), known.rule.clone())).collect()
     }
 
-    /// Returns the number of clients of a rule that are stored, and the number of those evicted although they
-    /// were not idle.
+    /// Returns the number of a rule's stored clients, and the number of its clients that were
+    /// evicted although they were not idle.
     pub fn usage(&self, rule: RuleId) -> Option<(usize, u64)> {
         let rules = self.rules.load();
         let known = rules.get(rule.0 as usize)?;
@@ -220,8 +226,8 @@ impl<C: Clock> MemoryEngine<C> {
         self.hasher.hash_bytes(key)
     }
 
-    /// Begins to fetch a client's state, which takes longer than the decision: for callers that have
-    /// something else to do first.
+    /// Prefetches a client's state, which takes longer than the decision itself. Useful for callers
+    /// that have other work to do before the decision.
     #[inline]
     pub fn prefetch(&self, rule: RuleId, key: KeyHash) {
         if let Some(known) = self.rules.load().get(rule.0 as usize) {
@@ -229,7 +235,7 @@ impl<C: Clock> MemoryEngine<C> {
         }
     }
 
-    /// Decides as [`Engine::decide`] does on one charge, by the hash of its key.
+    /// Decides a single charge as [`Engine::decide`] does, given the hash of its key.
     ///
     /// ```
     /// use earrrl::{Cost, MemoryEngine, Mode};
@@ -245,7 +251,7 @@ impl<C: Clock> MemoryEngine<C> {
     /// ```
     ///
     /// # Errors
-    /// When the rule is unknown, or the cost above its `max_cost`.
+    /// Returns an error if the rule is unknown or the cost is above its `max_cost`.
     #[inline]
     pub fn decide_hashed(
         &self,
@@ -262,11 +268,11 @@ impl<C: Clock> MemoryEngine<C> {
         Ok(decision.unwrap_or_else(|| decide_anywhere(known, part, mode, &now)))
     }
 
-    /// Decides as [`decide_hashed`](Self::decide_hashed) does in [`Mode::Check`] at the present instant, and
-    /// returns only what a client needs.
+    /// Checks a request at the present instant as [`decide_hashed`](Self::decide_hashed) does, and
+    /// returns only the part of the decision that a client needs.
     ///
     /// # Errors
-    /// Returns an error if the rule is unknown, or the cost above its `max_cost`.
+    /// Returns an error if the rule is unknown or the cost is above its `max_cost`.
     #[inline]
     pub fn check_hashed(
         &self,
@@ -281,11 +287,11 @@ impl<C: Clock> MemoryEngine<C> {
         Ok(brief.unwrap_or_else(|| Brief::from(&decide_anywhere(known, part, Mode::Check, &now))))
     }
 
-    /// Replaces what is known of a client by a state that was kept elsewhere, under `limit`; does
-    /// nothing where the rule's limit is another by now.
+    /// Replaces a client's state by one that another store kept under `limit`. Does nothing if the
+    /// rule has another limit by now.
     ///
     /// # Errors
-    /// When the rule is unknown.
+    /// Returns an error if the rule is unknown.
     pub fn adopt(
         &self,
         rule: RuleId,
@@ -360,7 +366,8 @@ impl<C: Clock> MemoryEngine<C> {
     }
 }
 
-/// Returns the rule and the part of a request under it. The client may still have to be moved; see [`Prepared::settle`].
+/// Returns the rule and the part of the request under it. The client may still have to be moved;
+/// see [`Prepared::settle`].
 #[inline]
 fn known_part(
     rules: &Rules,
@@ -373,7 +380,8 @@ fn known_part(
     Ok((known, Part { rule: &known.rule, clients: &known.clients, key, cost }))
 }
 
-/// Decides on a client that is not at home: one that is new, or has yet to be moved from an older store.
+/// Decides a request of a client that is not in its home lines: a new client, or one that has not
+/// moved from an older store yet.
 #[inline(never)]
 fn decide_anywhere(
     known: &Prepared,

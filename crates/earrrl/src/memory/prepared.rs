@@ -1,4 +1,4 @@
-//! The rules of an engine in memory, and what becomes of their clients when they change.
+//! The rules of an engine in memory, and the effect of rule changes on their clients.
 
 use std::format;
 use std::sync::Arc;
@@ -10,14 +10,15 @@ use crate::rule::Rule;
 use crate::store::table::KeyHash;
 use crate::store::{Clients, Next, Older};
 
-/// Rules a block.
+/// The number of rules in a block.
 pub(super) const BLOCK: usize = 64;
 
-/// The rules by their places, in blocks: to publish one more costs a block, not all of them.
+/// The rules by their indices, in blocks, so that publishing a change copies one block instead of
+/// all rules.
 #[derive(Clone, Default)]
 pub(super) struct Rules(pub(super) Vec<Arc<Vec<Prepared>>>);
 
-/// A rule with its clients.
+/// A rule with the store of its clients.
 #[derive(Clone)]
 pub(super) struct Prepared {
     pub(super) name: Arc<str>,
@@ -26,7 +27,7 @@ pub(super) struct Prepared {
     pub(super) capacity: usize,
     /// The number of clients that older stores evicted although they were not idle.
     pub(super) displaced: u64,
-    /// The stores from before a change in which clients may still be.
+    /// The older stores in which clients may still be.
     pub(super) older: Option<Arc<Older>>,
 }
 
@@ -44,7 +45,7 @@ impl Rules {
         self.0.iter().flat_map(|block| block.iter())
     }
 
-    /// Puts a rule at a place that is there already, or the next one.
+    /// Replaces the rule at an index, or appends it if the index is the next one.
     pub(super) fn set(&mut self, place: usize, prepared: Prepared) {
         if self.0.len() <= place / BLOCK {
             self.0.push(Arc::default());
@@ -72,8 +73,9 @@ impl Prepared {
         })
     }
 
-    /// Another rule of the same name, or another capacity. Clients go over to a new store where their
-    /// states mean something else there, or its size is another; of another algorithm, none does.
+    /// Returns the rule that replaces this one under the same name, perhaps with another capacity.
+    /// Its clients move to a new store if their states have another meaning there or the size
+    /// differs. If the algorithm differs, the clients are not kept.
     pub(super) fn changed(&self, rule: &Rule, capacity: usize) -> Result<Self, EngineError> {
         let (old, new) = (self.rule.limit(), rule.limit());
         let mut changed = Self { rule: rule.clone(), capacity, ..self.clone() };
@@ -90,7 +92,8 @@ impl Prepared {
         Ok(changed)
     }
 
-    /// Lets this rule's clients go over to the next one's, where that has another store.
+    /// Seals this rule's store if the next version of the rule has another store, so that clients
+    /// move there.
     pub(super) fn give_way_to(&self, next: &Self) {
         if next.older.is_some() {
             let (rule, clients) = (next.rule.clone(), Arc::clone(&next.clients));
@@ -102,7 +105,7 @@ impl Prepared {
         Arc::ptr_eq(&self.clients, &other.clients)
     }
 
-    /// Has a client where it is decided on.
+    /// Moves a client to this rule's store, where it is decided.
     #[inline]
     pub(super) fn settle(&self, key: KeyHash, now: Nanos) {
         if let Some(older) = &self.older {
@@ -110,7 +113,8 @@ impl Prepared {
         }
     }
 
-    /// Brings all clients over that can be. The rule without the stores that are empty then, if some are.
+    /// Moves all clients that can be moved. Returns the rule without the older stores that are then
+    /// empty, or `None` if no store was emptied.
     pub(super) fn sweep(&self, now: Nanos, empty: &mut Vec<Arc<Clients>>) -> Option<Self> {
         let before = empty.len();
         let older = self.older.as_ref()?.sweep(&self.rule, &self.clients, now, empty);
@@ -122,7 +126,7 @@ impl Prepared {
         self.displaced + self.clients.displaced()
     }
 
-    /// Returns the number of clients.
+    /// Returns the number of clients in this store and the older ones.
     pub(super) fn len(&self) -> usize {
         self.clients.len() + self.older.as_ref().map_or(0, |older| older.len())
     }

@@ -13,7 +13,7 @@ fn engine() -> MemoryEngine<ManualClock> {
     MemoryEngine::with_clock(1, ManualClock::new(Nanos::from_secs(1_800_000_000))).unwrap()
 }
 
-/// Every figure of a decision is that of the present instant, whatever the clock has read last.
+/// Every figure of a decision refers to the present instant, whatever the clock's last reading is.
 #[test]
 fn a_decision_is_made_at_the_present_instant() {
     let texts = ["gcra 1/1h burst=3", "recent-average 100/s half-life=1m", "gcra 9/m burst=900"];
@@ -34,8 +34,8 @@ fn a_decision_is_made_at_the_present_instant() {
     }
 }
 
-/// One rule for each client and one that all share: the shared one is never over-admitted, and what
-/// it denies is charged to no client.
+/// Each client has its own rule, and all share another one. The shared rule never admits more than
+/// its limit, and a request that it denies is charged to no client.
 #[test]
 fn a_denied_request_leaves_no_charge_behind() {
     for (own, shared) in [
@@ -78,7 +78,7 @@ fn a_denied_request_leaves_no_charge_behind() {
     }
 }
 
-/// Returns the quota that a client of the rule has left after a number of requests at once.
+/// Returns the remaining quota of a client after a number of simultaneous requests.
 fn remaining_after(rule: &str, requests: usize) -> u64 {
     let engine = engine();
     let rule = engine.prepare("rule", &rule.parse().unwrap()).unwrap();
@@ -90,8 +90,8 @@ fn remaining_after(rule: &str, requests: usize) -> u64 {
     ask(Mode::Peek).remaining
 }
 
-/// A sweep holds the lock of a client of a larger rule while it waits for a shard. A request that holds that
-/// shard must not wait for the sweep, though it moves a word of the same key.
+/// A sweep holds the lock of a client with a larger state while it waits for a shard. A request
+/// that holds that shard must not wait for the sweep, although it moves a word of the same key.
 #[test]
 fn a_request_under_both_kinds_of_rules_does_not_wait_for_a_sweep() {
     let engine = engine();
@@ -109,11 +109,12 @@ fn a_request_under_both_kinds_of_rules_does_not_wait_for_a_sweep() {
         let now = || Nanos::from_secs(1_800_000_000);
         let _ = send.send(atomic::decide(&mut parts, Mode::Check, &now).allowed);
     });
-    // Only a deadlock takes that long.
+    // Only a deadlock takes this long.
     assert_eq!(received.recv_timeout(Duration::from_secs(20)), Ok(true));
 }
 
-/// A thread in a loop must not judge by a reading of the clock from before another thread's request.
+/// A thread in a loop must not judge by a reading of the clock from before another thread's
+/// request.
 #[test]
 fn a_request_is_not_judged_earlier_than_one_that_has_returned() {
     let engine = MemoryEngine::new(1_000).unwrap();
@@ -131,7 +132,7 @@ fn a_request_is_not_judged_earlier_than_one_that_has_returned() {
     }
 }
 
-/// Where the clients' states are larger; and another bound keeps who is there.
+/// Under a rule with larger states; a change of the memory bound keeps the clients.
 #[test]
 fn a_rules_clients_take_what_it_says() {
     let engine = engine();
@@ -152,7 +153,7 @@ fn a_rules_clients_take_what_it_says() {
     assert!(engine.usage(small).unwrap().0 >= clients + 10_000);
 }
 
-/// Blocks are shared between one state of the rules and the next.
+/// Consecutive versions of the list of rules share their unchanged blocks.
 #[test]
 fn a_rule_more_copies_one_block() {
     let (engine, rule) = (engine(), "exponential 10/1m".parse().unwrap());
@@ -168,7 +169,7 @@ fn a_rule_more_copies_one_block() {
     assert_eq!(engine.rules().len(), 3 * BLOCK);
 }
 
-/// A changed limit alone touches no state, and makes nobody wait.
+/// A change of only the limit touches no state and delays no request.
 #[test]
 fn a_changed_limit_converts_nothing() {
     for (old, new, keeps) in [
@@ -213,7 +214,7 @@ fn remaining(engine: &Manual, rule: RuleId, client: u64) -> u64 {
 const ROOM: usize = 24_000;
 const CLIENTS: u64 = 64;
 
-/// Rules whose changes leave what remains as it is, with the capacities at which they are kept.
+/// Rule changes that leave the remaining quota as it is, each version with its capacity.
 const CHANGES: [(&str, [(&str, usize); 4]); 4] = [
     (
         "bucket",
@@ -281,15 +282,15 @@ fn a_change_keeps_every_client_once() {
 }
 
 const THREADS: u64 = 4;
-/// Requests a thread, and clients that come one after the other.
+/// The number of requests of each thread, and of clients that send only once.
 const REQUESTS: u64 = 10_000;
 const COMING: u64 = 4_000;
 
-/// What one thread's requests counted, by rule and client.
+/// The requests that one thread counted, by rule and client.
 type Counted = [Vec<u64>; 4];
 
-/// Requests of one rule and of all of them at once, some taken back, of clients that are new or were
-/// lately.
+/// Sends a request to one rule or to all rules at once, for a new client or a recent one. Takes
+/// some requests back.
 fn request(engine: &Manual, ids: &[RuleId], thread: u64) -> Counted {
     let mut counted: Counted = std::array::from_fn(|_| vec![0; COMING as usize]);
     let mut random = thread;
@@ -319,7 +320,8 @@ fn request(engine: &Manual, ids: &[RuleId], thread: u64) -> Counted {
     counted
 }
 
-/// What remains says how many requests were counted while the rules changed: each was, once.
+/// The remaining quota shows how many requests were counted while the rules changed: each request
+/// exactly once.
 #[test]
 fn requests_during_changes_are_counted_once() {
     let episodes = if std::env::var_os("EARRRL_LONG").is_some() { 200 } else { 4 };
@@ -372,7 +374,8 @@ fn another_capacity_takes_effect() {
     }
 }
 
-/// Whose place in the larger table is not known stays in the smaller one until it is met, or idle.
+/// A client whose place in the larger table is unknown stays in the smaller one until its next
+/// request or until it is idle.
 #[test]
 fn a_table_that_was_replaced_is_given_back_after_its_last_client() {
     let (clock, rule) = (Arc::new(ManualClock::new(START)), "gcra 1/m burst=5".parse().unwrap());
@@ -392,7 +395,7 @@ fn a_table_that_was_replaced_is_given_back_after_its_last_client() {
     assert!(lock(&engine.given_up).is_empty());
 }
 
-/// A capacity that was not said stays.
+/// A rule that is prepared again without a capacity keeps its capacity.
 #[test]
 fn preparing_again_without_a_capacity_keeps_it() {
     let (engine, rule) = (manual(), "gcra 1/h burst=5".parse().unwrap());
@@ -401,8 +404,8 @@ fn preparing_again_without_a_capacity_keeps_it() {
     assert_eq!(engine.rules.load().get(0).unwrap().capacity, 1000);
 }
 
-/// `admit_at_once` allows what `decide` allows, and leaves the same states behind; what it does not
-/// allow stores nothing, also under a strict rule.
+/// `admit_at_once` allows what `decide` allows and leaves the same states. A request that it does
+/// not allow is not stored, also under a strict rule.
 #[test]
 fn what_is_admitted_at_once_is_what_a_check_allows() {
     for text in [
@@ -447,7 +450,7 @@ fn what_is_admitted_at_once_is_what_a_check_allows() {
     assert!(!engine().admit_at_once(&unknown));
 }
 
-/// What a client is told in brief is what the whole decision says, and both leave the same states behind.
+/// The brief answer agrees with the whole decision, and both leave the same states.
 #[test]
 fn a_brief_answer_is_the_decision_s() {
     let actions = [

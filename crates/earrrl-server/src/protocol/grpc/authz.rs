@@ -1,6 +1,5 @@
 //! Envoy's `ext_authz`: `envoy.service.auth.v3.Authorization/Check`.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,7 +20,7 @@ use crate::protobuf::authorization::{
 };
 use crate::protobuf::value::Kind;
 use crate::protobuf::{HeaderValue as EnvoyHeader, Status as RpcStatus, Struct, Value};
-use crate::protocol::authz::{ProxiedRequest, decide};
+use crate::protocol::authz::{Lines, NO_MEMORY, ProxiedRequest, decide, joined, refuse};
 use crate::protocol::http2::held::HeldBytes;
 use crate::protocol::response::Verdict;
 use crate::server::Server;
@@ -53,14 +52,25 @@ async fn check(
     request: Request<RecvStream>,
 ) -> Result<CheckResponse, Status> {
     let deadline = call::timeout(request.headers()).map_err(Status::invalid_argument)?;
-    let request: CheckRequest = call::message(server, all, request, CHECK_REQUEST).await?;
+    let request = call::message(server, all, request, CHECK_REQUEST).await;
+    if request.as_ref().is_err_and(|status| status.code() == Code::Unavailable) {
+        // An error would let the client pass.
+        let verdict = refuse(server.service.rules().deny_status, NO_MEMORY);
+        return Ok(response(verdict, metadata(&service::ask::Answer::default(), Outcome::Deny)));
+    }
+    let request: CheckRequest = request?;
     let attributes = request.attributes.unwrap_or_default();
     let peer = attributes.source.as_ref().and_then(address);
     let http = attributes.request.and_then(|request| request.http);
     let http = http.ok_or_else(|| Status::invalid_argument("attributes.request.http: expected"))?;
-    let header = |name: &str| header(&http, name);
-    let deciding = decide(server, asked(&http, peer), header, |verdict, answer| {
-        response(verdict, metadata(answer))
+    let lines = |name: &str| lines(&http, name);
+    let deciding = decide(server, asked(&http, peer), lines, |verdict, answer| {
+        let outcome = match &answer.decision {
+            _ if answer.is_denied_by_error() => Outcome::Deny,
+            Some(decision) => decision.outcome,
+            None => Outcome::Allow,
+        };
+        response(verdict, metadata(answer, outcome))
     });
     let decided = match deadline {
         None => deciding.await,
@@ -90,22 +100,18 @@ fn address(source: &Peer) -> Option<IpAddr> {
     }
 }
 
-/// Returns a header's value. Envoy sends names in lower case, and repeated headers joined or, with
+/// Returns a header's lines. Envoy sends names in lower case, and repeated headers joined or, with
 /// `encode_raw_headers`, each by itself.
-fn header<'a>(http: &'a HttpRequest, name: &str) -> Option<Cow<'a, [u8]>> {
+fn lines<'a>(http: &'a HttpRequest, name: &str) -> Lines<'a> {
     if let Some(value) = http.headers.get(name) {
-        return Some(raw_text::bytes(value));
+        return [raw_text::bytes(value)].into_iter().collect();
     }
-    let raw = http.header_map.as_ref()?.headers.iter().filter(|header| header.key == name);
-    let mut lines = raw.map(|header| match &*header.raw_value {
+    let raw = http.header_map.iter().flat_map(|map| &map.headers);
+    let lines = raw.filter(|header| header.key == name).map(|header| match &*header.raw_value {
         [] => raw_text::bytes(&header.value),
         raw => raw.into(),
     });
-    let first = lines.next()?;
-    if name != "x-forwarded-for" {
-        return Some(first);
-    }
-    Some(lines.fold(first, |list, line| [&*list, &*line].join(&b", "[..]).into()))
+    joined(name, lines)
 }
 
 fn response(verdict: Verdict, metadata: Struct) -> CheckResponse {
@@ -159,9 +165,8 @@ fn code(status: StatusCode) -> Code {
 }
 
 /// The decision, for filters and access logs behind: waits in seconds, absent for never.
-fn metadata(answer: &service::ask::Answer<'_>) -> Struct {
+fn metadata(answer: &service::ask::Answer<'_>, outcome: Outcome) -> Struct {
     let number = |number: f64| Some(Kind::NumberValue(number));
-    let outcome = answer.decision.as_ref().map_or(Outcome::Allow, |decision| decision.outcome);
     let mut fields = vec![("action", Some(Kind::StringValue(outcome.name().to_owned())))];
     if let (Some(decision), Some((rule, _))) = (&answer.decision, answer.rule()) {
         let wait = match decision.retry_after {

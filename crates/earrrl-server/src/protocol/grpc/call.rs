@@ -16,7 +16,7 @@ use super::reply::Reply;
 use super::utf8::{self, Fields, RATE_LIMIT_REQUEST};
 use crate::config::access::Access;
 use crate::metrics::PassReason;
-use crate::protobuf::ratelimit::RateLimitRequest;
+use crate::protobuf::ratelimit::{Code, RateLimitRequest, RateLimitResponse};
 use crate::protocol::bearer::{self, TokenRefused};
 use crate::protocol::http2::held::HeldBytes;
 use crate::server::Server;
@@ -78,6 +78,8 @@ impl RateLimitCall {
     pub(super) async fn answer(mut self, server: &Server) -> Reply {
         let answer = match self.read(server).await {
             Ok(message) => self.decide(server, message).await,
+            // There is no memory for it, and an error would let the client pass.
+            Err(status) if status.code() == tonic::Code::Unavailable => Ok(frame(&over_limit())),
             Err(status) => Err(status),
         };
         self.conclude(server, &answer);
@@ -112,6 +114,11 @@ impl RateLimitCall {
         }
         counts.response_time.record(self.started.elapsed());
     }
+}
+
+/// Returns the denial of a request that was not read.
+fn over_limit() -> RateLimitResponse {
+    RateLimitResponse { overall_code: Code::OverLimit.into(), ..RateLimitResponse::default() }
 }
 
 /// Reads the message of a request that is allowed to be made.

@@ -17,7 +17,7 @@ use axum::response::{IntoResponse as _, Response};
 use super::request::authorize;
 use crate::config::access::Access;
 use crate::metrics::PassReason;
-use crate::protocol::authz::{ProxiedRequest, decide, refuse};
+use crate::protocol::authz::{Lines, NO_MEMORY, ProxiedRequest, decide, joined, refuse};
 use crate::protocol::response::Verdict;
 use crate::server::Server;
 
@@ -34,6 +34,14 @@ const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 /// Returns true for a path of this route.
 pub(super) fn is_asked(path: &str) -> bool {
     path.strip_prefix(PATH).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Returns the denial of a proxied request for which there is no memory. It has no body, which would have to
+/// be kept until the proxy fetches it.
+pub(super) fn without_memory(server: &Server) -> axum::http::Response<()> {
+    let (mut head, _body) = refuse(server.service.rules().deny_status, NO_MEMORY).into_parts();
+    head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+    axum::http::Response::from_parts(head, ())
 }
 
 /// Answers a request to this route. Proxies send one for each request of theirs, so it bypasses the
@@ -53,8 +61,8 @@ pub(super) async fn answer(server: &Server, request: &Parts, peer: Option<IpAddr
 async fn verdict(server: &Server, request: &Parts, peer: Option<IpAddr>) -> Verdict {
     match asked(request, peer) {
         Ok(asked) => {
-            let header = |name: &str| line(&request.headers, name);
-            decide(server, asked, header, |verdict, _| verdict).await
+            let lines = |name: &str| lines(&request.headers, name);
+            decide(server, asked, lines, |verdict, _| verdict).await
         }
         Err(Contradiction(names)) => {
             let names: Vec<&str> = names.iter().map(HeaderName::as_str).collect();
@@ -111,13 +119,7 @@ fn only<'a>(
     Ok(Some(first.as_bytes().into()))
 }
 
-/// Returns a header's value: the first one, as applications read it; a list of addresses is its lines
-/// together.
-fn line<'a>(headers: &'a HeaderMap, name: &str) -> Option<Cow<'a, [u8]>> {
-    let mut lines = headers.get_all(name).iter().map(HeaderValue::as_bytes);
-    let first = lines.next()?;
-    if name != "x-forwarded-for" {
-        return Some(first.into());
-    }
-    Some(lines.fold(first.into(), |list, line| Cow::Owned([&list, line].join(&b", "[..]))))
+/// Returns a header's lines; a list of addresses is one.
+fn lines<'a>(headers: &'a HeaderMap, name: &str) -> Lines<'a> {
+    joined(name, headers.get_all(name).iter().map(|line| line.as_bytes().into()))
 }

@@ -13,9 +13,11 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::service::ask::Ask;
 use crate::service::attributes::MAX_ATTRIBUTES;
 use crate::service::error::AskError;
 use crate::service::key::{Key, join};
+use crate::service::rules::ActiveRule;
 
 /// Most checks in a batch.
 pub(super) const MAX_BATCH: usize = 1000;
@@ -90,6 +92,13 @@ pub(super) struct NamedCharge<'a> {
     pub(super) rule: Cow<'a, str>,
     pub(super) key: KeyBytes<'a>,
     pub(super) cost: Option<Cost>,
+}
+
+impl NamedCharge<'_> {
+    /// Returns the request to `rule`, the rule that the charge names.
+    pub(super) fn ask<'r>(&'r self, rule: &'r ActiveRule) -> Ask<'r> {
+        Ask::new(rule, self.key.as_bytes(), self.cost)
+    }
 }
 
 /// A key: text as it came, or bytes that had to be made.

@@ -66,8 +66,8 @@ async fn decide<T>(
     match wanted {
         WantedDecision::One(named) => {
             let rule = find(server, &rules, &named)?;
-            let ask = Ask { rule: rule.get(), key: named.key.as_bytes(), cost: named.cost };
-            Ok(then(&server.service.ask(ask, manner).await?, false))
+            let ask = named.ask(rule.get());
+            Ok(then(&server.service.ask(&ask, manner).await?, false))
         }
         // Boxed, so that they take no room in a check of one rule, which nearly all are.
         WantedDecision::Several(list) => {
@@ -95,9 +95,7 @@ async fn decide_several<T>(
     let found: Vec<Found<'_>> =
         list.iter().map(|named| find(server, rules, named)).collect::<Result<_, _>>()?;
     let each = found.iter().zip(list);
-    let asks: Vec<Ask<'_>> = each
-        .map(|(rule, named)| Ask { rule: rule.get(), key: named.key.as_bytes(), cost: named.cost })
-        .collect();
+    let asks: Vec<Ask<'_>> = each.map(|(rule, named)| named.ask(rule.get())).collect();
     Ok(then(&server.service.ask_all(&asks, manner).await?, true))
 }
 
@@ -182,7 +180,7 @@ pub(super) async fn refund(State(server): Shared, request: Request) -> Result<St
     let named = refund.named()?;
     let rules = server.service.rules();
     let rule = find(&server, &rules, &named)?;
-    let ask = Ask { rule: rule.get(), key: named.key.as_bytes(), cost: named.cost };
-    server.service.refund(ask, charged_at).await?;
+    let ask = named.ask(rule.get());
+    server.service.refund(&ask, charged_at).await?;
     Ok(StatusCode::NO_CONTENT)
 }

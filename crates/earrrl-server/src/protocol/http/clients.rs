@@ -28,7 +28,7 @@ pub(super) async fn explain(
     let rules = server.service.rules();
     let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;
     let manner = Manner { mode: Mode::Peek, available: true };
-    let answer = server.service.ask(Ask { rule, key: &key, cost: None }, manner).await?;
+    let answer = server.service.ask(&Ask::new(rule, &key, None), manner).await?;
     Ok(response::respond(&answer, false, AnswerStatus::Ok, server.config.x_ratelimit_headers))
 }
 
@@ -42,7 +42,7 @@ pub(super) async fn reset(
     let (name, key) = client(&uri)?;
     let rules = server.service.rules();
     let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;
-    server.service.reset(rule, &key).await?;
+    server.service.reset(&Ask::new(rule, &key, None)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

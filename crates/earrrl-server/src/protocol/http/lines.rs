@@ -31,6 +31,8 @@ pub(super) struct Lines {
     begun: bool,
     /// Set for a proxy's question.
     asks: bool,
+    /// Set if the latest head that has begun is a proxy's question.
+    asked: bool,
     /// Bytes and fields of the head so far.
     head_len: usize,
     fields: usize,
@@ -64,6 +66,11 @@ pub(super) enum BadHead {
 }
 
 impl Lines {
+    /// Returns true if the latest request that has begun is a proxy's question.
+    pub(super) fn is_question(&self) -> bool {
+        self.asked
+    }
+
     /// Reads the bytes that have come, and replaces control characters in a question's headers.
     pub(super) fn follow(&mut self, mut bytes: &mut [u8]) -> Result<(), BadHead> {
         let odd = has_control(bytes);
@@ -132,6 +139,7 @@ impl Lines {
     fn header(&mut self, line: &[u8]) -> Result<(), BadHead> {
         if !std::mem::replace(&mut self.begun, true) {
             self.asks = asks(line);
+            self.asked = self.asks;
             return Ok(());
         }
         self.fields += 1;
@@ -150,7 +158,8 @@ impl Lines {
     }
 
     fn next_head(&mut self, body: u64) {
-        *self = Self { skip: body, part: std::mem::take(&mut self.part), ..Self::default() };
+        let part = std::mem::take(&mut self.part);
+        *self = Self { skip: body, asked: self.asked, part, ..Self::default() };
     }
 }
 

@@ -25,7 +25,7 @@ use tower::Service as _;
 use super::lines::{BadHead, Lines, MAX_FIELDS, MAX_HEAD_LEN};
 use super::{authz, host};
 use crate::connections::{Connection, Standing};
-use crate::protocol::authz::refuse;
+use crate::protocol::authz::{NO_MEMORY, refuse};
 use crate::protocol::first::Rewound;
 use crate::protocol::http2::held::{self, HeldBytes, HeldShare};
 use crate::protocol::http2::{self, exchange};
@@ -43,6 +43,8 @@ const OVERLOADED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r
 /// The answer to a head beyond the bounds.
 const TOO_LARGE: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\n\
                            connection: close\r\n\r\n";
+/// The reason why a proxied request with such a head is denied.
+const TOO_LARGE_QUESTION: &str = "the head has too many or too long header fields";
 /// The answer to a line that ends in LF alone.
 const BARE_LF: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\n\
                          content-length: 101\r\nconnection: close\r\n\r\n\
@@ -77,6 +79,8 @@ enum HttpEnded {
 enum HttpRefusal {
     /// All connections together would hold too much.
     Overloaded,
+    /// The same for a proxy's question: an error would let its client pass.
+    OverloadedQuestion,
     /// The same in the middle of an answer, where no error can be sent.
     Cut,
     /// The head of a request was refused.
@@ -91,17 +95,16 @@ impl HttpRefusal {
             Self::Cut => (None, Cow::default()),
             Self::Head(BadHead::BareLf) => (Some(400), BARE_LF.into()),
             Self::Head(BadHead::TooLarge { asks: false }) => (Some(431), TOO_LARGE.into()),
-            Self::Head(BadHead::TooLarge { asks: true }) => {
-                let status = server.service.rules().deny_status;
-                (Some(status), denial(status).into())
-            }
+            Self::Head(BadHead::TooLarge { asks: true }) => denied(server, TOO_LARGE_QUESTION),
+            Self::OverloadedQuestion => denied(server, NO_MEMORY),
         }
     }
 }
 
-/// Returns the denial of a proxied request whose head is beyond the bounds: an error would let it pass.
-fn denial(status: u16) -> Vec<u8> {
-    let verdict = refuse(status, "the head has too many or too long header fields");
+/// Returns the denial of a proxied request that is not judged: an error would let it pass.
+fn denied(server: &Server, why: &str) -> (Option<u16>, Cow<'static, [u8]>) {
+    let status = server.service.rules().deny_status;
+    let verdict = refuse(status, why);
     let body = String::from_utf8_lossy(verdict.body());
     let reason = verdict.status().canonical_reason().unwrap_or_default();
     let length = body.len();
@@ -109,7 +112,7 @@ fn denial(status: u16) -> Vec<u8> {
         "HTTP/1.1 {status} {reason}\r\ncontent-type: application/problem+json\r\n\
          x-ratelimit-action: deny\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
     );
-    (head + &body).into_bytes()
+    (Some(status), (head + &body).into_bytes().into())
 }
 
 /// Serves a connection to its end; where a proxy `asks`, `/v1/authz` too.
@@ -183,7 +186,10 @@ async fn close(ended: HttpEnded, mut stream: Stream, connection: &Connection, se
     let metrics = &server.service.metrics;
     if matches!(
         ended,
-        HttpEnded::Overdue | HttpEnded::Refused(HttpRefusal::Overloaded | HttpRefusal::Cut)
+        HttpEnded::Overdue
+            | HttpEnded::Refused(
+                HttpRefusal::Overloaded | HttpRefusal::OverloadedQuestion | HttpRefusal::Cut
+            )
     ) {
         metrics.shed.increment();
     }
@@ -218,10 +224,12 @@ fn answer_http2(
     let server = Arc::clone(&routes.server);
     let mut share = HeldShare::new(held);
     if !share.set(held_by(&request, &server)) {
+        let asks = routes.asks && authz::is_asked(request.uri().path());
+        let response = if asks { authz::without_memory(&server) } else { overloaded() };
         server.service.metrics.shed.increment();
-        server.service.metrics.count_status(StatusCode::SERVICE_UNAVAILABLE.as_u16());
+        server.service.metrics.count_status(response.status().as_u16());
         // A client that has gone gets no answer.
-        let _ = respond.send_response(overloaded(), true);
+        let _ = respond.send_response(response, true);
         return;
     }
     // Its body is counted already, and `in_time` answers a late one with a status before it is broken off.
@@ -373,7 +381,11 @@ impl Watched {
     /// grows by doubling.
     fn keep(&mut self, bytes: usize) -> io::Result<()> {
         self.received += bytes;
-        if self.holds() { Ok(()) } else { Err(self.refuse(HttpRefusal::Overloaded)) }
+        let overloaded = match self.lines.is_question() {
+            true => HttpRefusal::OverloadedQuestion,
+            false => HttpRefusal::Overloaded,
+        };
+        if self.holds() { Ok(()) } else { Err(self.refuse(overloaded)) }
     }
 
     /// Accounts for an answer that the client has not fetched.

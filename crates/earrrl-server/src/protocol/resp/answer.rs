@@ -1,4 +1,4 @@
-//! One loop over the requests of a client: gather what it asks, answer in turn or all at once.
+//! The loop over the requests of a client: gather questions, then answer them in turn or all at once.
 
 use std::io;
 use std::sync::Arc;
@@ -9,8 +9,9 @@ use super::client::Client;
 use super::codec::Malformed;
 use super::dispatch::Next;
 use super::gather::Then;
-use super::question::Questions;
+use super::question::{Questions, recycle};
 use super::reply::Writer;
+use crate::service::rules::ActiveRules;
 
 /// The reason why a batch of requests ended.
 enum Ended {
@@ -70,46 +71,59 @@ impl Client {
         &mut self,
         input: &[u8],
         consumed: &mut usize,
-        questions: &mut Questions,
+        questions: &mut Questions<'static>,
         output: &mut Vec<u8>,
     ) -> Ended {
         self.session.review();
         let server = Arc::clone(&self.session.server);
-        let (rules, waits) = (server.service.rules(), server.service.engine().waits());
-        let (started, mut requests) = (Instant::now(), 0);
-        let ended = loop {
-            if output.len() >= OUTPUT_HIGH_WATER {
-                break Ended::Full;
-            }
-            let then = self.gather(input, consumed, &rules, questions);
+        let rules = server.service.rules();
+        let started = Instant::now();
+        let mut batch = recycle(std::mem::take(questions));
+        let (ended, requests) = self.answer_with(&rules, input, consumed, &mut batch, output).await;
+        *questions = recycle(batch);
+        server.service.metrics.resp_requests.add(requests);
+        server.service.metrics.resp_batch.record(started.elapsed());
+        ended
+    }
+
+    /// Answers requests under these rules. Also returns the number of requests.
+    async fn answer_with<'a>(
+        &mut self,
+        rules: &'a ActiveRules,
+        input: &'a [u8],
+        consumed: &mut usize,
+        questions: &mut Questions<'a>,
+        output: &mut Vec<u8>,
+    ) -> (Ended, u64) {
+        let waits = self.session.server.service.engine().waits();
+        let mut requests = 0;
+        while output.len() < OUTPUT_HIGH_WATER {
+            let then = self.gather(input, consumed, rules, questions);
             requests += questions.len() as u64;
             if !waits {
-                for (start, kept, question, hash) in questions.drain(..) {
-                    let request = kept.within(&input[start..]);
-                    self.session.answer(question, hash, request, &rules, output).await;
+                for gathered in questions.drain(..) {
+                    self.session.answer(&gathered.question, output).await;
                 }
-            } else if !Box::pin(self.answer_together(input, &rules, questions, output)).await {
-                break Ended::Closing;
+            } else if !Box::pin(self.answer_together(input.len(), questions, output)).await {
+                return (Ended::Closing, requests);
             }
             match then {
                 Then::More => {}
                 Then::Command(start, kept) => {
                     requests += 1;
                     let request = kept.within(&input[start..]);
-                    if self.session.carry_out(request, &rules, output).await == Next::Close {
-                        break Ended::Closing;
+                    if self.session.carry_out(request, rules, output).await == Next::Close {
+                        return (Ended::Closing, requests);
                     }
                 }
-                Then::Starved => break Ended::Starved,
+                Then::Starved => return (Ended::Starved, requests),
                 Then::Malformed(malformed) => {
                     self.refuse(malformed, output);
-                    break Ended::Closing;
+                    return (Ended::Closing, requests);
                 }
             }
-        };
-        server.service.metrics.resp_requests.add(requests);
-        server.service.metrics.resp_batch.record(started.elapsed());
-        ended
+        }
+        (Ended::Full, requests)
     }
 
     fn refuse(&self, malformed: Malformed, output: &mut Vec<u8>) {

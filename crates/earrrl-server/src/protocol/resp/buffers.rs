@@ -20,8 +20,8 @@ const SPARE: usize = 4;
 pub(super) struct Buffers {
     /// Bytes that were read; no longer than its capacity.
     pub(super) input: Vec<u8>,
-    /// Requests of the input that are about to be answered.
-    pub(super) questions: Questions,
+    /// The allocation of a batch's questions, empty between batches.
+    pub(super) questions: Questions<'static>,
     /// Replies not yet written.
     pub(super) output: Vec<u8>,
 }
@@ -43,7 +43,6 @@ impl Buffers {
     /// Hands the set to the thread's next taker.
     pub(super) fn give_back(mut self) {
         self.input.clear();
-        self.questions.clear();
         self.output.clear();
         self.output.shrink_to(2 * OUTPUT_HIGH_WATER);
         POOL.with_borrow_mut(|pool| {

@@ -70,15 +70,15 @@ impl Span {
     }
 }
 
-/// A whole request: its words, borrowed from the caller's buffer.
+/// A whole request: its bytes, borrowed from the caller's buffer, and the positions of its words.
 #[derive(Clone, Copy)]
-pub struct Request<'a> {
+pub struct Request<'a, 'w> {
     bytes: &'a [u8],
-    words: &'a [Span],
+    words: &'w [Span],
     inline: bool,
 }
 
-impl<'a> Request<'a> {
+impl<'a, 'w> Request<'a, 'w> {
     /// Returns the number of bytes that the request took; the next one starts there.
     pub fn consumed(&self) -> usize {
         self.bytes.len()
@@ -101,7 +101,7 @@ impl<'a> Request<'a> {
     }
 
     /// Returns all words, in order.
-    pub fn words(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    pub fn words(&self) -> impl Iterator<Item = &'a [u8]> + use<'a, 'w> {
         let bytes = self.bytes;
         self.words.iter().map(move |span| &bytes[span.range()])
     }
@@ -121,7 +121,7 @@ impl<'a> Request<'a> {
     }
 }
 
-impl fmt::Debug for Request<'_> {
+impl fmt::Debug for Request<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.words()).finish()
     }
@@ -142,7 +142,7 @@ impl Kept {
     }
 
     /// The request, in the buffer it was decoded from; `bytes` start where it does.
-    pub fn within<'a>(&'a self, bytes: &'a [u8]) -> Request<'a> {
+    pub fn within<'a>(&self, bytes: &'a [u8]) -> Request<'a, '_> {
         Request { bytes: &bytes[..self.length], words: &self.words, inline: self.inline }
     }
 }
@@ -198,7 +198,7 @@ impl Decoder {
     ///
     /// # Errors
     /// [`Malformed`] when the input can't become a request; the connection can't go on.
-    pub fn decode<'a>(&'a mut self, input: &'a [u8]) -> Result<Option<Request<'a>>, Malformed> {
+    pub fn decode<'a>(&mut self, input: &'a [u8]) -> Result<Option<Request<'a, '_>>, Malformed> {
         let inline = loop {
             match self.phase {
                 Phase::Start => {
@@ -246,7 +246,7 @@ impl Decoder {
         Ok(())
     }
 
-    fn starved(&self) -> Result<Option<Request<'_>>, Malformed> {
+    fn starved<'a>(&self) -> Result<Option<Request<'a, '_>>, Malformed> {
         let end = if let Phase::Body(end) = self.phase { end as usize + 2 } else { self.seen };
         if end > MAX_REQUEST_LEN { Err(Malformed::TooLong) } else { Ok(None) }
     }

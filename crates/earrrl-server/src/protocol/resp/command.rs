@@ -37,7 +37,7 @@ pub(super) fn is_known(name: &[u8]) -> bool {
     COMMANDS.iter().any(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes()))
 }
 
-pub(super) fn ping(request: Request<'_>, reply: &mut Writer<'_>) -> Result<(), Refusal> {
+pub(super) fn ping(request: Request<'_, '_>, reply: &mut Writer<'_>) -> Result<(), Refusal> {
     match (request.len(), request.word(1)) {
         (1, _) => reply.simple("PONG"),
         (2, Some(message)) => reply.bulk(message),
@@ -46,7 +46,7 @@ pub(super) fn ping(request: Request<'_>, reply: &mut Writer<'_>) -> Result<(), R
     Ok(())
 }
 
-pub(super) fn echo(request: Request<'_>, reply: &mut Writer<'_>) -> Result<(), Refusal> {
+pub(super) fn echo(request: Request<'_, '_>, reply: &mut Writer<'_>) -> Result<(), Refusal> {
     match (request.len(), request.word(1)) {
         (2, Some(message)) => reply.bulk(message),
         _ => return Err(Refusal::WordCount),
@@ -57,7 +57,7 @@ pub(super) fn echo(request: Request<'_>, reply: &mut Writer<'_>) -> Result<(), R
 /// `HELLO [2|3 [AUTH user password] [SETNAME name]]`.
 pub(super) fn hello(
     session: &mut Session,
-    request: Request<'_>,
+    request: Request<'_, '_>,
     out: &mut Vec<u8>,
 ) -> Result<(), Refusal> {
     let version = match request.word(1) {
@@ -104,7 +104,7 @@ fn greet(session: &Session, reply: &mut Writer<'_>) {
 /// `AUTH [user] token`; the user's name is not looked at.
 pub(super) fn auth(
     session: &mut Session,
-    request: Request<'_>,
+    request: Request<'_, '_>,
     reply: &mut Writer<'_>,
 ) -> Result<(), Refusal> {
     let token = match request.len() {
@@ -141,7 +141,7 @@ pub(super) fn reset(session: &mut Session, out: &mut Vec<u8>) {
 }
 
 /// There is one database.
-pub(super) fn select(request: Request<'_>, reply: &mut Writer<'_>) -> Result<(), Refusal> {
+pub(super) fn select(request: Request<'_, '_>, reply: &mut Writer<'_>) -> Result<(), Refusal> {
     match (request.len(), request.word(1)) {
         (2, Some(b"0")) => reply.simple("OK"),
         (2, _) => return Err(Refusal::Error("DB index is out of range".to_owned())),
@@ -153,7 +153,7 @@ pub(super) fn select(request: Request<'_>, reply: &mut Writer<'_>) -> Result<(),
 /// Answers `CLIENT`. The names and details that clients send are accepted but not stored.
 pub(super) fn client(
     session: &Session,
-    request: Request<'_>,
+    request: Request<'_, '_>,
     reply: &mut Writer<'_>,
 ) -> Result<(), Refusal> {
     let subcommand = request.word(1).ok_or(Refusal::WordCount)?.to_ascii_uppercase();
@@ -166,7 +166,7 @@ pub(super) fn client(
     Ok(())
 }
 
-pub(super) fn command(request: Request<'_>, reply: &mut Writer<'_>) -> Result<(), Refusal> {
+pub(super) fn command(request: Request<'_, '_>, reply: &mut Writer<'_>) -> Result<(), Refusal> {
     match request.word(1).map(<[u8]>::to_ascii_uppercase).as_deref() {
         None => {
             reply.array(COMMANDS.len());

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use earrrl::table::KeyHash;
-
 use super::codec::{Decoder, Request};
 use super::question::Question;
 use super::refusal::Refusal;
@@ -23,38 +21,11 @@ pub(super) enum Next {
 }
 
 impl Session {
-    /// Returns the question that a request asks, or `None` for other commands and within a
-    /// transaction.
-    #[inline]
-    pub(super) fn question(&self, request: Request<'_>) -> Option<Question> {
-        if self.transaction.is_some() {
-            return None;
-        }
-        request.word(0).and_then(Question::of)
-    }
-
     /// Answers a question.
     #[inline]
-    pub(super) async fn answer(
-        &self,
-        question: Question,
-        hash: Option<KeyHash>,
-        request: Request<'_>,
-        rules: &ActiveRules,
-        out: &mut Vec<u8>,
-    ) {
+    pub(super) async fn answer(&self, question: &Question<'_>, out: &mut Vec<u8>) {
         let length = out.len();
-        let result = match question {
-            Question::Throttle if self.server.service.engine().waits() => {
-                decide::throttle_shared(self, request, out).await
-            }
-            Question::Throttle => {
-                decide::throttle(self, request, hash, &mut Writer::new(out, self.version))
-            }
-            Question::Ask(mode) => decide::ask(self, request, rules, (mode, hash), out).await,
-            Question::Allow => decide::allow(self, request, rules, hash, out).await,
-        };
-        if let Err(refusal) = result {
+        if let Err(refusal) = decide::answer(self, question, out).await {
             out.truncate(length);
             self.refuse(&refusal, out);
         }
@@ -63,12 +34,12 @@ impl Session {
     /// Carries out any other command, or keeps it for `EXEC`.
     pub(super) async fn carry_out(
         &mut self,
-        request: Request<'_>,
+        request: Request<'_, '_>,
         rules: &ActiveRules,
         out: &mut Vec<u8>,
     ) -> Next {
         let length = out.len();
-        let done = match self.seldom(request, rules, out).await {
+        let done = match self.run_command(request, rules, out).await {
             Ok(next) => next,
             Err(refusal) => {
                 out.truncate(length);
@@ -79,9 +50,9 @@ impl Session {
         if self.failed_logins >= MAX_FAILED_LOGINS { Next::Close } else { done }
     }
 
-    async fn seldom(
+    async fn run_command(
         &mut self,
-        request: Request<'_>,
+        request: Request<'_, '_>,
         rules: &ActiveRules,
         out: &mut Vec<u8>,
     ) -> Result<Next, Refusal> {
@@ -115,11 +86,11 @@ impl Session {
             b"EARRRL.RULES" => decide::rules(self, rules, &mut reply)?,
             b"MULTI" => self.begin(&mut Writer::new(out, self.version))?,
             b"DISCARD" => {
-                self.transaction.take().ok_or_else(|| without("DISCARD"))?;
+                self.transaction.take().ok_or_else(|| without_multi("DISCARD"))?;
                 reply.simple("OK");
             }
             b"EXEC" => {
-                let transaction = self.transaction.take().ok_or_else(|| without("EXEC"))?;
+                let transaction = self.transaction.take().ok_or_else(|| without_multi("EXEC"))?;
                 Box::pin(self.execute(&transaction, out)).await?;
             }
             b"QUIT" => {
@@ -131,8 +102,8 @@ impl Session {
         Ok(Next::Go)
     }
 
-    /// Keeps a command for `EXEC`, behind `MULTI`; whether it did.
-    fn queue(&mut self, upper: &[u8], request: Request<'_>) -> Result<bool, Refusal> {
+    /// Queues a command after `MULTI` for `EXEC`. Returns true if the command was queued.
+    fn queue(&mut self, upper: &[u8], request: Request<'_, '_>) -> Result<bool, Refusal> {
         let at_once = matches!(upper, b"MULTI" | b"EXEC" | b"DISCARD" | b"RESET" | b"QUIT");
         let Some(transaction) = self.transaction.as_mut().filter(|_| !at_once) else {
             return Ok(false);
@@ -167,8 +138,8 @@ impl Session {
         Writer::new(out, self.version).array(transaction.len());
         let (mut start, mut decoder) = (0, Decoder::default());
         while let Some((request, next)) = transaction.next(start, &mut decoder) {
-            match self.question(request) {
-                Some(question) => self.answer(question, None, request, &rules, out).await,
+            match self.question(request, &rules) {
+                Some(question) => self.answer(&question, out).await,
                 None => drop(self.carry_out(request, &rules, out).await),
             }
             start = next;
@@ -178,7 +149,7 @@ impl Session {
 
     /// An unknown command is an error, and HTTP sent to this port the end: a web page must not be able
     /// to have a browser's request body taken for commands.
-    fn unknown(&mut self, request: Request<'_>, out: &mut Vec<u8>) -> Result<Next, Refusal> {
+    fn unknown(&mut self, request: Request<'_, '_>, out: &mut Vec<u8>) -> Result<Next, Refusal> {
         let is_http =
             |word: &[u8]| word.starts_with(b"HTTP/") || word.eq_ignore_ascii_case(b"Host:");
         if request.is_inline() && request.words().any(is_http) {
@@ -199,13 +170,13 @@ impl Session {
     }
 
     #[cold]
-    fn refuse(&self, refusal: &Refusal, out: &mut Vec<u8>) {
+    pub(super) fn refuse(&self, refusal: &Refusal, out: &mut Vec<u8>) {
         let (code, text) = refusal.shown();
         self.server.service.metrics.count_error(code);
         Writer::new(out, self.version).error_code(code, text);
     }
 }
 
-fn without(command: &str) -> Refusal {
+fn without_multi(command: &str) -> Refusal {
     Refusal::Error(format!("{command} without MULTI"))
 }

@@ -1,16 +1,15 @@
-//! Requests of one client that are decoded before the first of them is answered.
+//! Gathers the questions of one client: they are parsed before the first of them is answered.
 //!
-//! Where states are in memory, they are on their way to the processor meanwhile: to wait for each
-//! takes longer than to decide. Where they are elsewhere, all are asked about at once.
+//! If states are in memory, they are prefetched meanwhile, since waiting for memory takes longer than
+//! deciding. If they are in Redis, all questions are sent at once.
 
 use super::client::Client;
 use super::codec::{Kept, Malformed};
-use super::decide;
-use super::question::Questions;
+use super::question::{Gathered, Questions};
 use crate::service::rules::ActiveRules;
 
-/// Most requests that are gathered. What a question is answered with is short, so that their answers
-/// together are not much.
+/// The most questions that are gathered. Their replies are short, so that they need no bound of
+/// their own.
 const MOST: usize = 32;
 
 /// The input that follows the questions that were gathered.
@@ -27,31 +26,30 @@ pub(super) enum Then {
 
 impl Client {
     /// Gathers the next questions of the input, and returns the kind of input that follows them.
-    pub(super) fn gather(
+    pub(super) fn gather<'a>(
         &mut self,
-        input: &[u8],
+        input: &'a [u8],
         consumed: &mut usize,
-        rules: &ActiveRules,
-        questions: &mut Questions,
+        rules: &'a ActiveRules,
+        questions: &mut Questions<'a>,
     ) -> Then {
-        let fetches = !self.session.server.service.engine().waits();
+        let Self { session, decoder, .. } = self;
+        let in_memory = !session.server.service.engine().waits();
         while questions.len() < MOST {
             let start = *consumed;
-            let request = match self.decoder.decode(&input[start..]) {
+            let request = match decoder.decode(&input[start..]) {
                 Ok(Some(request)) => request,
                 Ok(None) => return Then::Starved,
                 Err(malformed) => return Then::Malformed(malformed),
             };
             *consumed += request.consumed();
-            let kept = request.keep();
-            let Some(question) = self.session.question(request) else {
-                return Then::Command(start, kept);
+            let Some(mut question) = session.question(request, rules) else {
+                return Then::Command(start, request.keep());
             };
-            let hash = match fetches {
-                true => decide::prefetch(&self.session, question, request, rules),
-                false => None,
-            };
-            questions.push((start, kept, question, hash));
+            if in_memory {
+                question.prefetch(&session.server.service);
+            }
+            questions.push(Gathered { question, length: request.consumed() });
         }
         Then::More
     }

@@ -6,6 +6,7 @@ mod client;
 pub mod codec;
 mod command;
 mod decide;
+mod decision;
 mod dispatch;
 mod gather;
 mod overlap;

@@ -1,25 +1,69 @@
-//! Commands that ask for a decision, and change nothing but the state that it is about.
+//! Commands that ask for a decision, parsed once: the rule, the client's limit under it, the stored
+//! key, and the cost.
 
-use earrrl::Mode;
+use std::sync::Arc;
+
 use earrrl::table::KeyHash;
+use earrrl::{Cost, MAX_CHARGES, Mode};
 
-use super::codec::Kept;
+use super::codec::Request;
+use super::refusal::Refusal;
+use super::session::Session;
+use crate::config::access::Access;
+use crate::engine::throttle::Call;
+use crate::service::Service;
+use crate::service::ask::Ask;
+use crate::service::error::AskError;
+use crate::service::rules::{ActiveRule, ActiveRules};
 
-/// A command that asks for a decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Question {
+/// A command that asks for a decision, and changes nothing but the state that it is about.
+#[derive(Debug)]
+pub(super) enum Question<'a> {
     /// `CL.THROTTLE`.
-    Throttle,
-    /// `EARRRL.CHECK`, `EARRRL.PEEK`, `EARRRL.CHARGE`.
-    Ask(Mode),
+    Throttle {
+        key: &'a [u8],
+        call: Call,
+        /// The hash of the key, if its state was prefetched.
+        hash: Option<KeyHash>,
+    },
+    /// `EARRRL.CHECK`, `EARRRL.PEEK` or `EARRRL.CHARGE` of one rule.
+    Ask { ask: Ask<'a>, mode: Mode },
     /// `EARRRL.ALLOW`.
+    Allow(Ask<'a>),
+    /// One of the commands of [`Question::Ask`] with `AND`.
+    Several { asks: Vec<Ask<'a>>, mode: Mode },
+    /// One of the commands of [`Question::Ask`] with a rule as text.
+    Inline(InlineAsk<'a>),
+    /// A command that is invalid or not permitted.
+    Refused(Refusal),
+}
+
+/// A request to a rule that came as text.
+#[derive(Debug)]
+pub(super) struct InlineAsk<'a> {
+    rule: Arc<ActiveRule>,
+    key: &'a [u8],
+    cost: Option<Cost>,
+    pub(super) mode: Mode,
+}
+
+impl InlineAsk<'_> {
+    pub(super) fn ask(&self) -> Ask<'_> {
+        Ask::new(&self.rule, self.key, self.cost)
+    }
+}
+
+/// The form of a command's words.
+#[derive(Clone, Copy)]
+enum Form {
+    Throttle,
+    Ask(Mode),
     Allow,
 }
 
-impl Question {
-    /// Returns the question of a command of this name, if it asks for a decision.
+impl Form {
     #[inline]
-    pub(super) fn of(name: &[u8]) -> Option<Self> {
+    fn of(name: &[u8]) -> Option<Self> {
         let mut upper = [0; 13];
         let upper = upper.get_mut(..name.len())?;
         upper.copy_from_slice(name);
@@ -35,6 +79,220 @@ impl Question {
     }
 }
 
-/// A question of the input: where it begins, what it is, and the hash of its key where its state is
-/// being fetched.
-pub(super) type Questions = Vec<(usize, Kept, Question, Option<KeyHash>)>;
+impl Question<'_> {
+    /// Begins to fetch the state of the client that the question is about, if it is about one.
+    #[inline]
+    pub(super) fn prefetch(&mut self, service: &Service) {
+        match self {
+            Self::Throttle { key, hash, .. } => {
+                *hash = Some(service.engine().throttle.prefetch(key));
+            }
+            Self::Ask { ask, .. } | Self::Allow(ask) => service.prefetch(ask),
+            Self::Several { .. } | Self::Inline(_) | Self::Refused(_) => {}
+        }
+    }
+}
+
+impl Session {
+    /// Parses a request that asks for a decision. Returns `None` for other commands and within a
+    /// transaction.
+    #[inline]
+    pub(super) fn question<'a>(
+        &mut self,
+        request: Request<'a, '_>,
+        rules: &'a ActiveRules,
+    ) -> Option<Question<'a>> {
+        if self.transaction.is_some() {
+            return None;
+        }
+        let form = Form::of(request.word(0)?)?;
+        let parsed = self.may(Access::Ask).and_then(|()| match form {
+            Form::Throttle => parse_throttle(request),
+            Form::Ask(mode) => self.parse_ask(request, rules, mode),
+            Form::Allow => self.parse_allow(request, rules),
+        });
+        Some(parsed.unwrap_or_else(Question::Refused))
+    }
+
+    /// `EARRRL.CHECK rule key [COST c] [AND rule key [COST c] …]`, and the same with `EARRRL.PEEK`
+    /// and `EARRRL.CHARGE`.
+    #[inline]
+    fn parse_ask<'a>(
+        &mut self,
+        request: Request<'a, '_>,
+        rules: &'a ActiveRules,
+        mode: Mode,
+    ) -> Result<Question<'a>, Refusal> {
+        let Some(named) = parse_one(request)? else {
+            return parse_several(request, rules, mode);
+        };
+        match self.rule(named.rule, rules) {
+            Some(rule) => Ok(Question::Ask { ask: named.of(rule), mode }),
+            None => self.parse_inline(named, mode),
+        }
+    }
+
+    /// `EARRRL.ALLOW rule key [COST c]`.
+    #[inline]
+    fn parse_allow<'a>(
+        &mut self,
+        request: Request<'a, '_>,
+        rules: &'a ActiveRules,
+    ) -> Result<Question<'a>, Refusal> {
+        let named = parse_one(request)?.ok_or(Refusal::WordCount)?;
+        let rule = self.rule(named.rule, rules).ok_or(AskError::UnknownRule)?;
+        Ok(Question::Allow(named.of(rule)))
+    }
+
+    #[cold]
+    fn parse_inline<'a>(&self, named: Named<'a>, mode: Mode) -> Result<Question<'a>, Refusal> {
+        let text = std::str::from_utf8(named.rule).unwrap_or_default();
+        if !text.contains(' ') {
+            return Err(AskError::UnknownRule.into());
+        }
+        let rule = self.server.service.inline_rule(text)?;
+        Ok(Question::Inline(InlineAsk { rule, key: named.key, cost: named.cost, mode }))
+    }
+
+    /// Returns the rule of this name. The client's last rule is compared first.
+    #[inline]
+    fn rule<'a>(&mut self, name: &[u8], rules: &'a ActiveRules) -> Option<&'a ActiveRule> {
+        if let Some(rule) = rules.at(self.last_rule, name) {
+            return Some(rule);
+        }
+        self.last_rule = rules.position(name)?;
+        rules.at(self.last_rule, name)
+    }
+}
+
+/// The words of one charge: `rule key [COST c]`.
+#[derive(Clone, Copy)]
+struct Named<'a> {
+    rule: &'a [u8],
+    key: &'a [u8],
+    cost: Option<Cost>,
+}
+
+impl<'a> Named<'a> {
+    #[inline]
+    fn of(self, rule: &'a ActiveRule) -> Ask<'a> {
+        Ask::new(rule, self.key, self.cost)
+    }
+}
+
+/// Parses the words of a command about one rule. Returns `None` if it has others.
+#[inline]
+fn parse_one<'a>(request: Request<'a, '_>) -> Result<Option<Named<'a>>, Refusal> {
+    let cost = match (request.len(), request.word(3), request.word(4)) {
+        (3, ..) => None,
+        (5, Some(word), Some(text)) if word.eq_ignore_ascii_case(b"COST") => Some(cost(text)?),
+        _ => return Ok(None),
+    };
+    let words = request.word(1).zip(request.word(2));
+    Ok(words.map(|(rule, key)| Named { rule, key, cost }))
+}
+
+/// `rule key [COST c] [AND rule key [COST c] …]`.
+#[cold]
+fn parse_several<'a>(
+    request: Request<'a, '_>,
+    rules: &'a ActiveRules,
+    mode: Mode,
+) -> Result<Question<'a>, Refusal> {
+    let mut words = request.words().skip(1).peekable();
+    let mut all = Vec::new();
+    loop {
+        let (Some(rule), Some(key)) = (words.next(), words.next()) else {
+            return Err(Refusal::WordCount);
+        };
+        let cost = match words.next_if(|word| word.eq_ignore_ascii_case(b"COST")) {
+            Some(_) => Some(cost(words.next().ok_or(Refusal::WordCount)?)?),
+            None => None,
+        };
+        all.push(Named { rule, key, cost });
+        match words.next() {
+            None => break,
+            Some(word) if word.eq_ignore_ascii_case(b"AND") && all.len() < MAX_CHARGES => {}
+            Some(_) => return Err(Refusal::Error("expected COST, AND or nothing more".to_owned())),
+        }
+    }
+    let ask = |named: Named<'a>| Some(named.of(rules.get(named.rule)?));
+    let asks: Option<Vec<_>> = all.into_iter().map(ask).collect();
+    Ok(Question::Several { asks: asks.ok_or(AskError::UnknownRule)?, mode })
+}
+
+/// `CL.THROTTLE key max_burst count period [quantity]`.
+#[inline]
+fn parse_throttle<'a>(request: Request<'a, '_>) -> Result<Question<'a>, Refusal> {
+    let (5..=6, Some(key)) = (request.len(), request.word(1)) else {
+        return Err(Refusal::WordCount);
+    };
+    let number = |place, name| match request.word(place) {
+        Some(text) => integer(text).ok_or_else(|| not_whole(name)),
+        None => Ok(1),
+    };
+    let (max_burst, count) = (number(2, "max_burst")?, number(3, "count")?);
+    let (period, quantity) = (number(4, "period")?, number(5, "quantity")?);
+    let call = Call::new(max_burst, count, period, quantity)
+        .map_err(|error| Refusal::Error(error.to_string()))?;
+    Ok(Question::Throttle { key, call, hash: None })
+}
+
+/// Parses a decimal integer as Redis does: no sign but a minus, no spaces.
+#[inline]
+fn integer(text: &[u8]) -> Option<i64> {
+    // Up to 18 digits can't overflow; nearly all numbers are such.
+    if matches!(text.len(), 1..=18) && text.iter().all(u8::is_ascii_digit) {
+        return Some(text.iter().fold(0, |value, digit| value * 10 + i64::from(digit - b'0')));
+    }
+    if text.first() == Some(&b'+') {
+        return None;
+    }
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+#[cold]
+fn not_whole(name: &str) -> Refusal {
+    Refusal::Error(format!("{name}: expected a whole number"))
+}
+
+/// Parses a cost.
+pub(super) fn cost(text: &[u8]) -> Result<Cost, Refusal> {
+    let cost = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    cost.ok_or_else(|| {
+        Refusal::Error("cost: expected a number from 0 to 1e18, a multiple of 1e-9".to_owned())
+    })
+}
+
+/// A question, and the length of its request.
+#[derive(Debug)]
+pub(super) struct Gathered<'a> {
+    pub(super) question: Question<'a>,
+    pub(super) length: usize,
+}
+
+/// Questions that were gathered from the input and are about to be answered.
+pub(super) type Questions<'a> = Vec<Gathered<'a>>;
+
+/// Empties the list and keeps its allocation for questions that borrow from another input.
+#[inline]
+pub(super) fn recycle<'a>(questions: Questions<'_>) -> Questions<'a> {
+    // Collecting what a vector's own iterator yields reuses the vector's allocation.
+    questions.into_iter().map_while(|_| None).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise every batch would allocate its questions anew.
+    #[test]
+    fn recycling_keeps_the_allocation() {
+        let mut questions = Questions::with_capacity(8);
+        let refused = Question::Refused(Refusal::WordCount);
+        questions.push(Gathered { question: refused, length: 9 });
+        let before = questions.as_ptr();
+        let after = recycle(questions);
+        assert_eq!((after.as_ptr(), after.len(), after.capacity()), (before, 0, 8));
+    }
+}

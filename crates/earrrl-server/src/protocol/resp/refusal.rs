@@ -1,5 +1,7 @@
 //! The reasons to refuse a command, and the replies that report them.
 
+use crate::service::error::AskError;
+
 /// The reason why a command is not carried out.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
@@ -17,6 +19,13 @@ pub(super) enum Refusal {
     Version,
     /// One of the commands since `MULTI` was refused.
     Aborted,
+}
+
+impl From<AskError> for Refusal {
+    #[cold]
+    fn from(error: AskError) -> Self {
+        Self::Error(error.to_string())
+    }
 }
 
 impl Refusal {

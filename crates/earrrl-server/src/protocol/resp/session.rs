@@ -1,7 +1,6 @@
 //! The state that the server keeps of one client.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use super::refusal::Refusal;
 use super::reply::Version;
@@ -24,8 +23,8 @@ pub struct Session {
     /// The last good token that the client has shown.
     shown: Option<Box<[u8]>>,
     pub(super) id: usize,
-    /// The index of the rule that it named last; the next one is most likely the same.
-    pub(super) last_rule: AtomicUsize,
+    /// The index of the rule that it named last, which the next request most likely names, too.
+    pub(super) last_rule: usize,
     /// The number of wrong tokens that it has sent since the last right one.
     pub(super) failed_logins: u32,
     /// The commands that it has sent since `MULTI`.
@@ -44,7 +43,7 @@ impl Session {
             server,
             version: Version::V2,
             id,
-            last_rule: AtomicUsize::new(0),
+            last_rule: 0,
             failed_logins: 0,
             transaction: None,
         }

@@ -22,7 +22,7 @@ pub(super) struct Transaction {
 
 impl Transaction {
     /// Keeps a command.
-    pub(super) fn keep(&mut self, request: Request<'_>) -> Result<(), Refusal> {
+    pub(super) fn keep(&mut self, request: Request<'_, '_>) -> Result<(), Refusal> {
         if self.commands >= MAX_COMMANDS || self.bytes.len() + request.consumed() > MAX_LEN {
             self.fail();
             let why = format!("MULTI: at most {MAX_COMMANDS} commands of {MAX_LEN} bytes in all");
@@ -58,7 +58,7 @@ impl Transaction {
         &'a self,
         start: usize,
         decoder: &'a mut Decoder,
-    ) -> Option<(Request<'a>, usize)> {
+    ) -> Option<(Request<'a, 'a>, usize)> {
         let request = decoder.decode(self.bytes.get(start..)?).ok()??;
         Some((request, start + request.consumed()))
     }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use earrrl::{Charge, Cost, MAX_CHARGES, RuleId};
+use earrrl::{Charge, Cost, RuleId};
 use smallvec::{SmallVec, smallvec};
 
 use super::counts::DescriptorCounts;
@@ -93,6 +93,12 @@ impl AskedLimit<'_> {
             LimitKind::Counted(id, _) => Some(*id),
             LimitKind::Unlimited | LimitKind::Zero(_) => None,
         }
+    }
+
+    /// Returns true if a request that this limit cannot judge is denied. Otherwise it gets an error, and the
+    /// proxy's own setting decides.
+    pub(super) fn denies_on_error(&self) -> bool {
+        matches!(&self.limit, LimitRef::Rule(rule) if rule.rule.denies_on_error())
     }
 
     /// Returns the counters for metrics.
@@ -259,7 +265,7 @@ fn drop_replaced(shares: &mut SmallVec<[AskedLimit<'_>; 2]>) {
 
 /// Gives every share that the engine counts its place among the charges: those of one limit and
 /// client are one charge.
-pub(super) fn place(shares: &mut [AskedLimit<'_>]) -> Result<(), AskError> {
+pub(super) fn place(shares: &mut [AskedLimit<'_>]) {
     let mut count = 0;
     for index in 0..shares.len() {
         let (before, rest) = shares.split_at_mut(index);
@@ -273,11 +279,6 @@ pub(super) fn place(shares: &mut [AskedLimit<'_>]) -> Result<(), AskError> {
         share.place = before.iter().find(same).map_or(Some(count), |other| other.place);
         count += usize::from(share.place == Some(count));
     }
-    if count > MAX_CHARGES {
-        let text = format!("descriptors meet {count} limits; at most {MAX_CHARGES}");
-        return Err(AskError::invalid(text));
-    }
-    Ok(())
 }
 
 /// Returns the charges of a request, in the order of their places.

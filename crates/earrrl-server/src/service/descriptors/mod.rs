@@ -7,18 +7,20 @@ mod answer;
 mod asked;
 pub mod counts;
 mod headers;
+mod judged;
 mod metadata;
 pub mod prepared;
 mod verdict;
 
 use std::time::Instant;
 
-use earrrl::{Clock, Decision, EngineError, Mode};
+use earrrl::{Charge, Clock, Decision, Mode};
 use smallvec::SmallVec;
 use tokio::time::error::Elapsed;
 
 pub(super) use self::answer::undecided;
 use self::asked::{Asked, AskedLimit, Hits};
+use self::judged::Judged;
 use self::prepared::{Descriptors, LimitKind};
 use self::verdict::Verdicts;
 use super::error::AskError;
@@ -27,7 +29,8 @@ use crate::engine::Engine;
 use crate::protobuf::ratelimit::{RateLimitRequest, RateLimitResponse};
 
 impl Descriptors {
-    /// Answers a request. The error of one descriptor counts only where no other one denies.
+    /// Answers a request. The error of one descriptor counts only where no other one denies, and no rule
+    /// that failed denies for that reason.
     ///
     /// # Errors
     /// Returns an [`AskError`].
@@ -39,28 +42,24 @@ impl Descriptors {
         request: &RateLimitRequest,
         mode: Mode,
     ) -> Result<RateLimitResponse, AskError> {
-        let Asked { limits: mut shares, failed } = asked::asked(self, rules, request, engine)?;
-        asked::place(&mut shares)?;
+        let Asked { limits: mut shares, mut failed } = asked::asked(self, rules, request, engine)?;
+        asked::place(&mut shares);
         if mode != Mode::Peek {
-            refund(engine, &shares).await?;
+            failed = failed.or(refund(engine, &shares).await);
         }
         let charges = asked::charges(&shares);
         let mode = match mode {
             Mode::Check => self.mode(&shares, request),
             mode => mode,
         };
-        let decision = match &*charges {
-            [] => None,
-            charges => Some(engine.decide(charges, mode).await?),
-        };
-        let figures = figures(engine, &shares, decision.as_ref()).await?;
-        let verdicts = Verdicts::new(&shares, figures, decision.as_ref(), clock.now());
-        if verdicts.over()
-            && decision.is_some_and(|decision| decision.allowed)
-            && mode == Mode::Check
-        {
-            give_back(engine, &shares, &verdicts).await?;
+        let judged = Judged::new(engine, &charges, mode).await;
+        let figures = figures(engine, &shares, &judged).await;
+        let verdicts = Verdicts::new(&shares, figures, &judged, clock.now());
+        if verdicts.over() && mode == Mode::Check {
+            give_back(engine, &shares, &verdicts, &judged).await;
         }
+        let errors = shares.iter().filter_map(|share| judged.error(share.place?).cloned());
+        let failed = failed.or_else(|| errors.map(AskError::from).next());
         if let (Some(error), false) = (failed, verdicts.over()) {
             return Err(error);
         }
@@ -91,57 +90,58 @@ impl Descriptors {
     }
 }
 
-/// Refunds the hits that descriptors ask to have refunded.
-async fn refund(engine: &Engine, shares: &[AskedLimit<'_>]) -> Result<(), AskError> {
+/// Refunds the hits that descriptors ask to have refunded, and returns the first error. It keeps no other
+/// descriptor from being judged.
+async fn refund(engine: &Engine, shares: &[AskedLimit<'_>]) -> Option<AskError> {
+    let mut failed = None;
     for share in shares {
         if let (Hits::Refunded(hits), Some(rule)) = (share.hits, share.counted()) {
-            let charge = earrrl::Charge { rule, key: &share.key, cost: share.cost(hits) };
-            engine.refund(&charge, None).await?;
+            let charge = Charge { rule, key: &share.key, cost: share.cost(hits) };
+            let refunded = engine.refund(&charge, None).await;
+            failed = failed.or(refunded.err());
         }
     }
-    Ok(())
+    failed.map(AskError::from)
 }
 
-/// Refunds the charges of a request that is denied because all quotas are over.
+/// Refunds what was charged of a request that is denied all the same: all quotas are over, or a limit that
+/// was asked later.
 async fn give_back(
     engine: &Engine,
     shares: &[AskedLimit<'_>],
     verdicts: &Verdicts,
-) -> Result<(), AskError> {
+    judged: &Judged,
+) {
     for (share, verdict) in shares.iter().zip(&verdicts.each) {
-        if let (Hits::Charged(hits), Some(rule), false) =
-            (share.hits, share.counted(), verdict.over)
+        let stored = share.place.is_some_and(|place| judged.is_stored(place));
+        if let (Hits::Charged(hits), Some(rule), true, false) =
+            (share.hits, share.counted(), stored, verdict.over)
         {
-            let charge = earrrl::Charge { rule, key: &share.key, cost: share.cost(hits) };
-            engine.refund(&charge, None).await?;
+            let charge = Charge { rule, key: &share.key, cost: share.cost(hits) };
+            // The denial stands where the engine fails now.
+            let _ = engine.refund(&charge, None).await;
         }
     }
-    Ok(())
 }
 
 /// Returns the figures of each share's limit by itself. A decision has those of one limit; the others
-/// are peeked at.
+/// are peeked at. `None` for what the engine does not count, or cannot judge.
 async fn figures(
     engine: &Engine,
     shares: &[AskedLimit<'_>],
-    decision: Option<&Decision>,
-) -> Result<SmallVec<[Option<Decision>; 2]>, AskError> {
+    judged: &Judged,
+) -> SmallVec<[Option<Decision>; 2]> {
     let counted = shares.iter().filter(|share| share.counted().is_some()).count();
-    let ask = |share: &AskedLimit<'_>| {
-        let hits = if let Hits::Charged(hits) = share.hits { hits } else { 0 };
-        (share.counted(), share.key.clone(), share.cost(hits))
-    };
-    if let (1, Some(decision)) = (counted, decision) {
+    if let (1, Some(decision)) = (counted, judged.only()) {
         let told = |share: &AskedLimit<'_>| share.counted().map(|_| *decision);
-        return Ok(shares.iter().map(told).collect());
+        return shares.iter().map(told).collect();
     }
-    let asked = shares.iter().map(ask).map(|(rule, key, cost)| async move {
-        let Some(rule) = rule else { return Ok::<_, EngineError>(None) };
-        let charge = earrrl::Charge { rule, key: &key, cost };
-        engine.decide(&[charge], Mode::Peek).await.map(Some)
+    let peeked = shares.iter().map(|share| async move {
+        let hits = if let Hits::Charged(hits) = share.hits { hits } else { 0 };
+        let charge = Charge { rule: share.counted()?, key: &share.key, cost: share.cost(hits) };
+        engine.decide(&[charge], Mode::Peek).await.ok()
     });
-    let figures = futures_util::future::join_all(asked).await;
-    Ok(figures.into_iter().collect::<Result<_, _>>()?)
+    futures_util::future::join_all(peeked).await.into()
 }
 
 /// An answer in time: after the deadline Envoy lets a request pass, and counts an error.

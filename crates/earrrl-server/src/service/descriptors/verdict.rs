@@ -6,6 +6,7 @@ use earrrl::{Action, Decision, Nanos, Outcome, Wait};
 use smallvec::SmallVec;
 
 use super::asked::{AskedLimit, Hits};
+use super::judged::Judged;
 use super::prepared::{DescriptorLimit, LimitKind, fixed_window};
 
 /// The verdicts of the limits on a request, in the order of its shares.
@@ -34,11 +35,11 @@ impl Verdicts {
     pub(super) fn new(
         shares: &[AskedLimit<'_>],
         figures: SmallVec<[Option<Decision>; 2]>,
-        decision: Option<&Decision>,
+        judged: &Judged,
         now: Nanos,
     ) -> Self {
         let verdict = |(share, figures): (&AskedLimit<'_>, Option<Decision>)| {
-            ShareVerdict::new(share, figures.as_ref(), decision, now)
+            ShareVerdict::new(share, figures.as_ref(), judged, now)
         };
         let each: SmallVec<[ShareVerdict; 2]> = shares.iter().zip(figures).map(verdict).collect();
         let quotas = || shares.iter().zip(&each).filter(|(share, _)| share.limit.quota_mode);
@@ -60,9 +61,13 @@ impl ShareVerdict {
     fn new(
         share: &AskedLimit<'_>,
         figures: Option<&Decision>,
-        decision: Option<&Decision>,
+        judged: &Judged,
         now: Nanos,
     ) -> Self {
+        let counts_over = |place| {
+            judged.is_over(place) || (judged.error(place).is_some() && share.denies_on_error())
+        };
+        let over = share.place.is_some_and(counts_over);
         let (over, remaining, reset) = match (&share.limit.kind, figures) {
             (LimitKind::Unlimited, _) => (false, u64::MAX, None),
             (LimitKind::Zero(unit), _) => {
@@ -71,8 +76,6 @@ impl ShareVerdict {
                 (over, 0, Some(until_window_ends(now, length)))
             }
             (LimitKind::Counted(_, rule), Some(figures)) => {
-                let place = share.place.zip(decision);
-                let over = place.is_some_and(|(place, decision)| decision.is_over(place));
                 let reset = match (over, figures.retry_after, fixed_window(rule)) {
                     // A limit that is not enforced makes no client wait.
                     (true, Wait::For(wait), _) if !wait.is_zero() => wait,
@@ -81,7 +84,7 @@ impl ShareVerdict {
                 };
                 (over, if over { 0 } else { figures.remaining }, Some(reset))
             }
-            (LimitKind::Counted(..), None) => (false, 0, None),
+            (LimitKind::Counted(..), None) => (over, 0, None),
         };
         let outcome = share.limit.outcome(over);
         Self { over, enforced: outcome == Outcome::Deny, outcome, remaining, reset }

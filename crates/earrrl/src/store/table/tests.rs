@@ -150,6 +150,18 @@ fn of_two_claims_the_one_at_the_lower_place_stays() {
     assert_eq!((table.get(key), slot(high).load()), (Some(5), Entry::EMPTY));
 }
 
+/// A thread was stopped for good between its claim and its commit, away from the key's home lines.
+#[test]
+fn a_claim_of_the_key_is_taken_over_wherever_it_is() {
+    let (table, key) = (Table::new(1).unwrap(), key(7));
+    let place = table.raw.lines.candidates(key).max().unwrap();
+    let abandoned = Entry::claim(key.fingerprint(), 1 << 40);
+    table.raw.lines.slot(place).swap(Entry::EMPTY, abandoned).unwrap();
+    store(&table, 7, 5);
+    assert_eq!(table.raw.lines.slot(place).load(), Entry::new(key.fingerprint(), 5));
+    assert_eq!(table.len(), 1);
+}
+
 /// A key with two states, as when two threads at once store two keys with the same hash.
 #[test]
 fn a_key_that_is_there_twice_is_taken_whole() {
@@ -381,8 +393,8 @@ proptest! {
         prop_assert_eq!(words, expected);
     }
 
-    /// A newcomer always gets a slot, and nobody with a higher rate has to go while there is
-    /// anybody with a lower one.
+    /// A new client always gets a slot, and no client is evicted while there is another one with a
+    /// lower rate.
     #[test]
     fn only_lower_rates_are_displaced(words in prop::collection::vec(0..1000_i128, 33..100)) {
         let table = Table::new(1).unwrap();
@@ -402,8 +414,8 @@ proptest! {
     }
 }
 
-/// Requests and resets of few keys by several threads, in a table of 32 slots that has room for all: keys
-/// come and go at every step, and none is in two slots, or admitted more often than its resets explain.
+/// Several threads send requests and reset the same few keys, in a table of 32 slots that has a
+/// slot for each key. No key is ever in two slots, or admitted more often than its resets permit.
 #[test]
 fn keys_that_come_and_go_in_a_tiny_table_are_counted_once() {
     const KEYS: usize = 16;

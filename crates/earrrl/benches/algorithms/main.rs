@@ -1,14 +1,16 @@
-//! What a decision costs, algorithm by algorithm.
+//! The price of a decision, by algorithm, limiter and engine.
 //!
 //! `cargo bench -p earrrl --bench algorithms` prints nanoseconds: the median of nine runs.
 //! `bench/instructions.sh` counts the instructions of the same steps, which no busy machine disturbs.
+
+mod store;
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use earrrl::{Algorithm, Cost, Limit, Mode, Moment, Nanos, RecentAverage, Rule, TokenBucket};
 
-/// A workload: so many steps, and something that depends on all of them.
+/// A workload: runs a number of steps and returns a value that depends on all of them.
 struct Workload {
     name: &'static str,
     run: fn(u64) -> u64,
@@ -19,7 +21,7 @@ const GAP: u64 = 100_000_000;
 const START: u64 = 1_700_000_000_000_000_000;
 
 fn main() {
-    let workloads = workloads();
+    let workloads: Vec<_> = workloads().into_iter().chain(store::workloads()).collect();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["names"] => workloads.iter().for_each(|workload| say(workload.name)),

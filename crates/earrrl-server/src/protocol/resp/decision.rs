@@ -1,0 +1,126 @@
+//! Decisions as replies.
+
+use std::time::Duration;
+
+use earrrl::{Brief, Decision, Outcome, Places, Wait};
+
+use super::reply::Writer;
+use crate::engine::throttle::Throttled;
+use crate::protocol::seconds::SecondsText;
+use crate::service::ask::Answer;
+
+/// Writes the five integers of redis-cell.
+#[inline]
+pub(super) fn write_throttled(throttled: Throttled, reply: &mut Writer<'_>) {
+    reply.array(5);
+    reply.integer(throttled.limited.into());
+    reply.integer(throttled.limit);
+    reply.integer(throttled.remaining);
+    reply.integer(throttled.retry_after);
+    reply.integer(throttled.reset_after);
+}
+
+/// Writes three integers: 1 or 0 for allowed, the remaining quota, and the milliseconds to wait, -1
+/// for ever.
+#[inline]
+pub(super) fn write_brief(brief: Option<Brief>, reply: &mut Writer<'_>) {
+    let Some(brief) = brief else {
+        // The rule leaves this client alone.
+        return reply.raw(b"*3\r\n:1\r\n:-1\r\n:0\r\n");
+    };
+    reply.array(3);
+    reply.integer(brief.is_allowed().into());
+    reply.integer(i64::try_from(brief.remaining).unwrap_or(i64::MAX));
+    reply.integer(brief.wait.duration().map_or(-1, whole_millis));
+}
+
+/// Returns the wait in milliseconds, rounded up.
+#[inline]
+fn whole_millis(wait: Duration) -> i64 {
+    i64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
+}
+
+/// Writes the decision on attributes, and the names of the rules that it comes from.
+pub(super) fn write_matching(answer: &Answer<'_>, reply: &mut Writer<'_>) {
+    reply.map(10);
+    write_figures(answer.decision.as_ref(), reply);
+    reply.bulk(b"rule");
+    match answer.rule() {
+        Some((rule, _)) => reply.bulk(rule.name.as_bytes()),
+        None => reply.nil(),
+    }
+    reply.bulk(b"over");
+    let over = answer.decision.as_ref().map_or(Places::NONE, |decision| decision.over);
+    let names = answer.charged.iter().enumerate().filter(|(place, _)| over.contains(*place));
+    let names: Vec<&str> = names.map(|(_, (rule, _))| &*rule.name).collect();
+    reply.array(names.len());
+    names.iter().for_each(|name| reply.bulk(name.as_bytes()));
+}
+
+/// Writes the decision as pairs. If there were several charges, two more pairs name the one that the
+/// figures belong to, and those that were over their limit.
+#[inline]
+pub(super) fn write_answer(answer: &Answer<'_>, several: bool, reply: &mut Writer<'_>) {
+    let several = several && answer.decision.is_some();
+    reply.map(if several { 11 } else { 9 });
+    let decision = answer.decision.as_ref();
+    write_figures(decision, reply);
+    if let (true, Some(decision)) = (several, decision) {
+        reply.raw(b"$6\r\ncharge\r\n");
+        reply.integer(decision.rule as i64);
+        reply.raw(b"$4\r\nover\r\n");
+        reply.array(decision.over.len());
+        for place in decision.over.iter() {
+            reply.integer(place as i64);
+        }
+    }
+    write_time(decision, reply);
+}
+
+/// Writes the time of the charge, which a refund names. It is sent as text, since a client that
+/// parses it as a double would round it.
+#[inline]
+fn write_time(decision: Option<&Decision>, reply: &mut Writer<'_>) {
+    reply.raw(b"$2\r\nt0\r\n");
+    match decision {
+        Some(decision) => {
+            let since = Duration::from_nanos(decision.at.get());
+            reply.bulk(SecondsText::default().format(since));
+        }
+        None => reply.nil(),
+    }
+}
+
+#[inline]
+fn write_figures(decision: Option<&Decision>, reply: &mut Writer<'_>) {
+    reply.raw(b"$7\r\nallowed\r\n");
+    reply.boolean(decision.is_none_or(|decision| decision.allowed));
+    reply.raw(b"$6\r\naction\r\n");
+    reply.bulk(decision.map_or(Outcome::Allow, |decision| decision.outcome).name().as_bytes());
+    reply.raw(b"$4\r\nrate\r\n");
+    optional(reply, decision.and_then(|decision| decision.rate));
+    reply.raw(b"$5\r\nlimit\r\n");
+    optional(reply, decision.map(|decision| decision.limit));
+    reply.raw(b"$9\r\nremaining\r\n");
+    match decision {
+        Some(decision) => reply.count(decision.remaining),
+        None => reply.nil(),
+    }
+    reply.raw(b"$11\r\nretry_after\r\n");
+    match decision.map_or(Wait::NONE, |decision| decision.retry_after) {
+        Wait::For(wait) => reply.seconds(wait),
+        Wait::Never => reply.nil(),
+    }
+    reply.raw(b"$11\r\nreset_after\r\n");
+    reply.seconds(decision.map(|decision| decision.reset_after).unwrap_or_default());
+    reply.raw(b"$5\r\ndelay\r\n");
+    reply.seconds(decision.map(|decision| decision.delay).unwrap_or_default());
+}
+
+#[inline]
+fn optional(reply: &mut Writer<'_>, value: Option<f64>) {
+    match value {
+        Some(value) => reply.double(value),
+        None => reply.nil(),
+    }
+}
