@@ -3,26 +3,26 @@
 //! 1. **Claim.** Swap a victim for a claim: the key's fingerprint and a number that no other claim
 //!    of this key has. A claim counts as no state.
 //! 2. **Rescan.** Read every other candidate slot of the key. If one holds the key's state, or a
-//!    claim of it at a lower place, withdraw the own claim and start over. Swap claims at higher
+//!    claim of it at a lower place, withdraw this claim and start over. Swap claims at higher
 //!    places for empty slots.
-//! 3. **Commit.** Swap the claim, exactly as it was seen, for the state. If somebody was faster,
-//!    start over.
+//! 3. **Commit.** Swap the claim, exactly as it was seen, for the state. If another thread has
+//!    changed it, start over.
 //!
 //! *Never two.* Suppose two claims of one key, at places `a < b`, both come to be committed and
 //! stay. All swaps and loads are sequentially consistent. A committed claim stood untouched from
 //! step 1 to step 3, since its number never recurs, and its committer's rescan lies between.
 //! Consider the instant at which the committer of `b` read `a`, after `b` was claimed. If it saw
 //! the claim or the state there, it withdrew `b`. So `a` was claimed after that instant, hence
-//! after `b` was, and the rescan of `a` came later still: it found `b` claimed, and emptied it so
-//! that its commit failed; or committed, and withdrew `a`; or gone. Either way not both. The step
-//! that ensures it is the rescan: without it the model checker finds a key in two slots.
+//! after `b` was, and the rescan of `a` came later still. It found `b` claimed and emptied it, so
+//! that the commit of `b` failed; or it found `b` committed and withdrew `a`; or it found `b` gone.
+//! In no case do both stay. Without the rescan, the model checker finds a key in two slots.
 //!
-//! *Killed in between.* A claim whose owner died is harmless: whoever meets one of its own key
-//! takes it over with steps 2 and 3, which ask for nothing but the claim as it was seen, and a
-//! claim that many later ones of its shard have overtaken is evicted like an empty slot.
+//! *Killed in between.* A claim whose owner died is harmless. A thread that finds a claim of its own
+//! key takes it over with steps 2 and 3, which need only the claim as it was seen. A claim is
+//! evicted like an empty slot once many later claims were made in its shard.
 //!
 //! *Progress.* Of several claims of a key, the lowest is withdrawn only if the key's state is
-//! found, and any thread can commit it, so somebody always gets on.
+//! found, and any thread can commit it, so at least one thread always makes progress.
 
 use core::sync::atomic::Ordering::Relaxed;
 
