@@ -61,6 +61,10 @@ bench:
 instructions:
     bench/instructions.sh
 
+# medians of ratios to other limiters over five runs, with their spread; refuses a noisy machine (two hours)
+publish:
+    bench/publish.py
+
 # nanoseconds and bytes beside other limiters and the floors, as Markdown (half an hour)
 compare:
     cargo run --release --manifest-path bench/Cargo.toml
