@@ -48,7 +48,7 @@ struct Extras {
 }
 
 impl Pass {
-    /// Returns no additions.
+    /// Returns an empty value, which adds nothing to the request or its response.
     pub(crate) fn plain() -> Self {
         Self { headers: RateLimitHeaders::default(), extras: None }
     }

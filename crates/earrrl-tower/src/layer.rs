@@ -139,7 +139,7 @@ impl<E: Engine> RateLimitLayer<E> {
         let (sender, changed) = oneshot::channel();
         let (layer, name, rule) = (self.clone(), name.to_owned(), rule.clone());
         let thread = std::thread::Builder::new().name("earrrl-change".to_owned());
-        // Nobody may be waiting any more for the result that is sent.
+        // Sending the result fails if the caller has dropped the future, which is no error.
         let thread = thread.spawn(move || drop(sender.send(layer.change(&name, &rule))));
         async move {
             let failed = |why: String| LayerError::Engine(EngineError::Unavailable(why));

@@ -30,7 +30,7 @@ struct Entry {
     /// The number that distinguishes this entry from earlier entries of the same client.
     id: u64,
     tag: u32,
-    /// The breaker's group.
+    /// The group of Cluster slots, with a circuit breaker of its own, to which the client belongs.
     group: usize,
     /// The time of the last charge.
     latest: Nanos,

@@ -18,7 +18,7 @@ pub(super) struct Line {
     /// The hash of the client's key, never 0.
     pub(super) hash: u64,
     pub(super) entry: u32,
-    /// The breaker's group.
+    /// The group of Cluster slots, with a circuit breaker of its own, to which the client belongs.
     pub(super) group: u32,
     pub(super) lease: Lease,
 }

@@ -51,7 +51,7 @@ pub(crate) struct Shard {
     /// The entries that are exchanged in turn, each with the time since when it is queued. Some may
     /// have been exchanged already.
     normal: VecDeque<(u32, Nanos)>,
-    /// The clock hand of eviction.
+    /// The index of the client at which the last search for a client to evict ended.
     hand: usize,
 }
 

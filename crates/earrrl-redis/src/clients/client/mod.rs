@@ -81,7 +81,7 @@ pub(crate) struct Client {
     updated: bool,
     /// True if the client was over its limit at the last snapshot.
     over: bool,
-    /// The breaker's group.
+    /// The group of Cluster slots, with a circuit breaker of its own, to which the client belongs.
     pub(crate) group: usize,
     unsent: Pending,
     /// The state of the last snapshot with this node's later charges, in Redis's time.
