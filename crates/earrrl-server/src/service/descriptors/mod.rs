@@ -8,6 +8,7 @@ mod asked;
 pub mod counts;
 mod headers;
 mod judged;
+pub mod limit;
 mod metadata;
 pub mod overrides;
 pub mod prepared;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use earrrl::EngineError;
 use lru::LruCache;
 
-use super::prepared::{Current, DescriptorLimit, LimitKind};
+use super::limit::{Current, DescriptorLimit, LimitKind};
 use crate::config::envoy::EnvoyAlgorithm;
 use crate::config::envoy::unit::Unit;
 use crate::engine::Engine;

@@ -6,7 +6,8 @@ use earrrl::{Action, EngineError, FixedWindow, Quota, Rule, RuleError, RuleId};
 use earrrl_redis::Consistency;
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
-use super::counts::{CountsOf, DescriptorCounts};
+use super::counts::CountsOf;
+pub use super::limit::{Current, DescriptorLimit, LimitKind};
 use super::overrides::Overrides;
 use crate::config::envoy::file::Amount;
 use crate::config::envoy::tree::{PathPart, Tree, TreeLimit};
@@ -32,43 +33,6 @@ pub struct Descriptors {
     pub counts: Arc<CountsOf>,
     limits: Vec<DescriptorLimit>,
     overrides: Arc<Overrides>,
-}
-
-/// One limit in force.
-#[derive(Debug)]
-pub struct DescriptorLimit {
-    /// The way in which the limit is decided.
-    pub kind: LimitKind,
-    /// The limit as answers report it.
-    pub current: Current,
-    /// Counted, never enforced.
-    pub shadow_mode: bool,
-    /// Enforced only when all such limits of a request are over.
-    pub quota_mode: bool,
-    /// The counters of its results; `None` without metrics, or if values of requests name the counters.
-    pub counts: Option<Arc<DescriptorCounts>>,
-}
-
-/// The way in which a limit is decided.
-#[derive(Clone, Debug)]
-pub enum LimitKind {
-    /// Nothing is counted, everything is allowed.
-    Unlimited,
-    /// Nothing is allowed; the answer names the end of the window.
-    Zero(Unit),
-    /// The engine counts.
-    Counted(RuleId, Arc<Rule>),
-}
-
-/// A limit as answers report it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Current {
-    /// The limit's name.
-    pub name: String,
-    /// This many requests.
-    pub requests: u32,
-    /// In each of this unit, by its number.
-    pub unit: i32,
 }
 
 /// A configuration's descriptors before the engine knows their limits.
