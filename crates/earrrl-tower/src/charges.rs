@@ -8,7 +8,7 @@ use http::request::Parts;
 use smallvec::SmallVec;
 
 use crate::key::KeyBuffer;
-use crate::prepared::PreparedRule;
+use crate::prepared::LayerRule;
 use crate::request_rule::{Missing, RequestCost, RequestRule};
 
 /// The charges of one request. Their keys stand one after the other in one buffer.
@@ -36,12 +36,12 @@ impl RuleCharge {
     }
 
     /// The rule or plan as the engine has prepared it.
-    pub(crate) fn prepared<'a>(&self, prepared: &'a [PreparedRule]) -> &'a PreparedRule {
+    pub(crate) fn prepared<'a>(&self, prepared: &'a [LayerRule]) -> &'a LayerRule {
         &prepared[self.prepared as usize]
     }
 }
 
-/// The rules of a layer, each with the index of its [`PreparedRule`]. Those of its plans follow it.
+/// The rules of a layer, each with the index of its [`LayerRule`]. Those of its plans follow it.
 pub(crate) type Rules = Vec<(RequestRule, usize)>;
 
 impl RequestCharges {
@@ -95,14 +95,14 @@ impl RequestCharges {
     }
 
     /// The charges in the form that an engine takes.
-    pub(crate) fn for_engine(&self, prepared: &[PreparedRule]) -> SmallVec<[Charge<'_>; 2]> {
+    pub(crate) fn for_engine(&self, prepared: &[LayerRule]) -> SmallVec<[Charge<'_>; 2]> {
         self.charges.iter().map(|charge| self.with_cost(prepared, charge, charge.cost)).collect()
     }
 
     /// One of the charges in the form that an engine takes, at another cost.
     pub(crate) fn with_cost(
         &self,
-        prepared: &[PreparedRule],
+        prepared: &[LayerRule],
         charge: &RuleCharge,
         cost: Cost,
     ) -> Charge<'_> {

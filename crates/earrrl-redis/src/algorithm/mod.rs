@@ -179,13 +179,13 @@ macro_rules! algorithms {
     ($($algorithm:ident $file:ident $letter:literal),* $(,)?) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
-        pub(crate) enum Kind {
+        pub(crate) enum AlgorithmKind {
             $($algorithm),*
         }
 
-        pub(crate) const KINDS: &[Kind] = &[$(Kind::$algorithm),*];
+        pub(crate) const KINDS: &[AlgorithmKind] = &[$(AlgorithmKind::$algorithm),*];
 
-        impl Kind {
+        impl AlgorithmKind {
             /// Returns the letter that ends the keys of its records.
             pub(crate) fn letter(self) -> char {
                 match self {
@@ -204,10 +204,10 @@ macro_rules! algorithms {
         struct ByLimit;
 
         impl<'a> Visitor<'a> for ByLimit {
-            type Out = (Kind, &'a dyn OnRedis);
+            type Out = (AlgorithmKind, &'a dyn OnRedis);
             $(
                 fn $file(self, limit: &'a earrrl::$algorithm) -> Self::Out {
-                    (Kind::$algorithm, limit)
+                    (AlgorithmKind::$algorithm, limit)
                 }
             )*
         }
@@ -224,7 +224,7 @@ algorithms! {
     SlidingCounter sliding_counter 'c',
 }
 
-impl Kind {
+impl AlgorithmKind {
     pub(crate) fn of(limit: &Limit) -> Self {
         limit.visit(ByLimit).0
     }

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use crate::algorithm::{KINDS, Kind};
+use crate::algorithm::{AlgorithmKind, KINDS};
 
 /// A script, and the name that Redis gives it.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl Script {
     }
 }
 
-impl Kind {
+impl AlgorithmKind {
     /// Returns true if its record is a tally, which needs `tally.lua`. Only tallies report a summary.
     fn is_tally(self) -> bool {
         !self.part("answer").is_empty()
@@ -55,7 +55,7 @@ pub(crate) struct Scripts {
 
 impl Scripts {
     pub(crate) fn new() -> Self {
-        let each = |frame: fn(Kind) -> String| {
+        let each = |frame: fn(AlgorithmKind) -> String| {
             KINDS.iter().map(|kind| Script::new(&frame(*kind))).collect()
         };
         Self {
@@ -75,17 +75,17 @@ impl Scripts {
     }
 
     /// Returns the script that decides a request under one rule.
-    pub(crate) fn single(&self, kind: Kind) -> &Script {
+    pub(crate) fn single(&self, kind: AlgorithmKind) -> &Script {
         &self.single[kind as usize]
     }
 
     /// Returns the script that adds what a node has counted, takes back what it does not want, and gives it a share.
-    pub(crate) fn near(&self, kind: Kind) -> &Script {
+    pub(crate) fn near(&self, kind: AlgorithmKind) -> &Script {
         &self.near[kind as usize]
     }
 
     /// Returns the script that decides a request under several rules of these algorithms.
-    pub(crate) fn several(&self, kinds: impl Iterator<Item = Kind>) -> &Script {
+    pub(crate) fn several(&self, kinds: impl Iterator<Item = AlgorithmKind>) -> &Script {
         let set = kinds.fold(0, |set, kind| set | 1 << kind as usize);
         self.several[set].get_or_init(|| Script::new(&several(set)))
     }
@@ -96,7 +96,7 @@ fn prelude(tally: bool) -> String {
     strip(&format!("{}{tally}", include_str!("../scripts/prelude.lua")))
 }
 
-fn in_frame(frame: &str, kind: Kind) -> String {
+fn in_frame(frame: &str, kind: AlgorithmKind) -> String {
     let mut text = prelude(kind.is_tally()) + &strip(frame);
     for part in PARTS {
         text = text.replace(&format!("--[[ {part} ]]"), &strip(kind.part(part)));
@@ -105,7 +105,7 @@ fn in_frame(frame: &str, kind: Kind) -> String {
 }
 
 /// Composes the script of one rule, which reads the call's head and the parameters with one `unpack`.
-fn single(kind: Kind) -> String {
+fn single(kind: AlgorithmKind) -> String {
     let whole = strip(kind.part("parameters"))
         .replacen("local ", "local now, flags, latest, entry, place, ", 1)
         .replacen("unpack('<", "unpack('<dBdc4Bc0", 1)
@@ -126,7 +126,8 @@ fn several(set: usize) -> String {
         );
     }
     let frame = strip(include_str!("../scripts/several.lua"));
-    prelude(kinds.clone().any(Kind::is_tally)) + &frame.replace("--[[ algorithms ]]", &algorithms)
+    prelude(kinds.clone().any(AlgorithmKind::is_tally))
+        + &frame.replace("--[[ algorithms ]]", &algorithms)
 }
 
 /// Removes comments and empty lines: Redis keeps a copy of every script.

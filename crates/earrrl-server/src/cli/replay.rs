@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use earrrl::Rule;
 
-use super::progress::Progress;
-use super::{Failure, log};
+use super::progress::ReadProgress;
+use super::{CliFailure, log};
 use earrrl_logs::format::Format;
 use earrrl_logs::reading::{ClientNumbers, HeldBack, LogReader, LoggedRequest, Names};
 use earrrl_logs::replay::Replay;
@@ -19,7 +19,7 @@ use earrrl_logs::report::{self, Summary};
 /// and CSV, plain or compressed, and puts each request through each rule.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE, after_long_help = example_and_formats())]
-pub(crate) struct Args {
+pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(super) log: log::LogArgs,
 
@@ -34,7 +34,7 @@ pub(crate) struct Args {
 
     /// The form of the output
     #[arg(long, value_name = "FORM", default_value = "table")]
-    pub(super) output: Output,
+    pub(super) output: ReplayOutput,
 
     /// Draw what was asked and permitted over time: an SVG file
     #[arg(long, value_name = "FILE", value_parser = super::figure::file)]
@@ -64,7 +64,7 @@ fn example_and_formats() -> String {
 
 /// The forms of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Output {
+pub(super) enum ReplayOutput {
     /// A row a rule, and each rule's top offenders
     Table,
     /// The same as one object
@@ -76,9 +76,9 @@ pub(super) enum Output {
 }
 
 /// Runs the command.
-pub(crate) fn run(mut args: Args) -> Result<ExitCode, Failure> {
+pub(crate) fn run(mut args: ReplayArgs) -> Result<ExitCode, CliFailure> {
     let mut reader = LogReader::new(args.log.selection());
-    let progress = Progress::of(&args.log.files);
+    let progress = ReadProgress::of(&args.log.files);
     let mut held = HeldBack::default();
     let (mut run, whole) = if args.streams()? {
         let mut run = Run::new(&args);
@@ -105,7 +105,7 @@ pub(crate) fn run(mut args: Args) -> Result<ExitCode, Failure> {
     Ok(log::exit_code(&reader, whole))
 }
 
-impl Args {
+impl ReplayArgs {
     fn replay(&self) -> Replay {
         let replay = Replay::new(self.rules.iter().cloned());
         if self.shows_time() { replay.with_timeline() } else { replay }
@@ -113,28 +113,32 @@ impl Args {
 
     /// Returns true if the output includes a figure over time.
     pub(super) fn shows_time(&self) -> bool {
-        self.plot.is_some() || self.output == Output::Html
+        self.plot.is_some() || self.output == ReplayOutput::Html
     }
 
     /// Returns true if requests are replayed as they are read, and none is held back.
-    fn streams(&self) -> Result<bool, Failure> {
-        if self.assume_sorted && self.output == Output::Html {
-            return Err(Failure::new("html goes through the log twice: leave out --assume-sorted"));
+    fn streams(&self) -> Result<bool, CliFailure> {
+        if self.assume_sorted && self.output == ReplayOutput::Html {
+            return Err(CliFailure::new(
+                "html goes through the log twice: leave out --assume-sorted",
+            ));
         }
         if self.assume_sorted && self.rules.is_empty() {
-            return Err(Failure::new("--assume-sorted needs a --rule: advice takes the whole log"));
+            return Err(CliFailure::new(
+                "--assume-sorted needs a --rule: advice takes the whole log",
+            ));
         }
         Ok(self.assume_sorted)
     }
 
-    fn draw(&self, replay: &Replay) -> Result<(), Failure> {
+    fn draw(&self, replay: &Replay) -> Result<(), CliFailure> {
         let (Some(path), Some(timeline)) = (&self.plot, &replay.timeline) else { return Ok(()) };
         let rules = replay.trials.iter().enumerate();
         let columns: Vec<_> = rules
             .map(|(place, trial)| (format!("permitted by {}", trial.rule), place + 1, place))
             .collect();
         let figure = report::over_time(timeline, 0, &columns, PLOT);
-        earrrl_logs::plot::save(&figure, path).map_err(Failure::new)
+        earrrl_logs::plot::save(&figure, path).map_err(CliFailure::new)
     }
 }
 
@@ -142,12 +146,12 @@ impl Args {
 struct Run<W> {
     replay: Replay,
     names: Names,
-    output: Output,
+    output: ReplayOutput,
     out: W,
 }
 
 impl Run<BufWriter<io::StdoutLock<'static>>> {
-    fn new(args: &Args) -> Self {
+    fn new(args: &ReplayArgs) -> Self {
         Self {
             replay: args.replay(),
             names: Names::new(args.log.anonymize),
@@ -159,7 +163,7 @@ impl Run<BufWriter<io::StdoutLock<'static>>> {
 
 impl<W: Write> Run<W> {
     fn take(&mut self, clients: &ClientNumbers, requests: &[LoggedRequest]) -> io::Result<()> {
-        if self.output == Output::Jsonl {
+        if self.output == ReplayOutput::Jsonl {
             return requests.iter().try_for_each(|&request| self.tell(clients, request));
         }
         self.replay.judge_all(requests);
@@ -177,10 +181,10 @@ impl<W: Write> Run<W> {
     fn finish(&mut self, reader: &LogReader, held: &HeldBack) -> io::Result<()> {
         let summary = Summary { reader, replay: &self.replay, names: &self.names };
         match self.output {
-            Output::Table => report::write_table(&mut self.out, &summary)?,
-            Output::Json => report::write_json(&mut self.out, &summary)?,
-            Output::Jsonl => {}
-            Output::Html => {
+            ReplayOutput::Table => report::write_table(&mut self.out, &summary)?,
+            ReplayOutput::Json => report::write_json(&mut self.out, &summary)?,
+            ReplayOutput::Jsonl => {}
+            ReplayOutput::Html => {
                 if let Some(timeline) = &self.replay.timeline {
                     report::write_html(&mut self.out, &summary, timeline, held)?;
                 }

@@ -24,7 +24,7 @@ const MANY_DENIALS: u32 = 16;
 
 /// An instant by this node's clock, and how far Redis's is ahead of it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Time {
+pub(crate) struct LocalTime {
     pub(crate) local: Nanos,
     pub(crate) offset: i64,
 }
@@ -103,7 +103,7 @@ pub(crate) struct Client {
     leased: u64,
 }
 
-impl Time {
+impl LocalTime {
     /// Returns Redis's time.
     pub(crate) fn redis(self) -> Nanos {
         later(self.local, self.offset)
@@ -123,7 +123,7 @@ impl Client {
         rule: &Rule,
         cost: Cost,
         mode: Mode,
-        time: Time,
+        time: LocalTime,
         authority: Authority,
     ) -> Option<Decision> {
         let limit = rule.limit();
@@ -165,7 +165,7 @@ impl Client {
 
     /// Has the client exchanged after a decision: urgently if other nodes must learn of it, or if little is left of its
     /// share or of the time for which that holds.
-    fn queue(&mut self, limit: &Limit, mode: Mode, others_must_learn: bool, time: Time) {
+    fn queue(&mut self, limit: &Limit, mode: Mode, others_must_learn: bool, time: LocalTime) {
         if mode == Mode::Peek {
             return;
         }
@@ -185,7 +185,7 @@ impl Client {
     /// Notes a verdict, and until when Redis need not be asked about a denied client: until the limit has refilled, or
     /// until what other nodes claim has. A client that is denied many times on several nodes is asked about by one of
     /// them at a time: every node waits for its own turn, but for no longer than the limit takes to refill completely.
-    fn note(&mut self, allowed: bool, figures: &Figures, cost: Cost, time: Time) {
+    fn note(&mut self, allowed: bool, figures: &Figures, cost: Cost, time: LocalTime) {
         // A client that is allowed now and then is as far over its limit, so the count only halves.
         self.denials =
             if allowed { self.denials / 2 } else { (self.denials + 1).min(4 * MANY_DENIALS) };
@@ -226,7 +226,7 @@ impl Client {
         rule: &Rule,
         cost: Cost,
         mode: Mode,
-        time: Time,
+        time: LocalTime,
     ) -> Option<Judgement> {
         let limit = rule.limit();
         let now = self.at(limit, time);
@@ -244,7 +244,7 @@ impl Client {
         rule: &Rule,
         cost: Cost,
         settled: Mode,
-        time: Time,
+        time: LocalTime,
     ) -> (Nanos, Figures) {
         let now = self.at(rule.limit(), time);
         let figures = self.store(rule.limit(), cost, settled, now);
@@ -268,7 +268,7 @@ impl Client {
         limit: &Limit,
         cost: Cost,
         mode: Mode,
-        time: Time,
+        time: LocalTime,
         authority: Authority,
     ) -> bool {
         let until = if mode == Mode::Peek { self.fresh } else { self.until };
@@ -287,7 +287,7 @@ impl Client {
     }
 
     /// Returns Redis's present time. States move along with its clock if that was set.
-    fn at(&mut self, limit: &Limit, time: Time) -> Nanos {
+    fn at(&mut self, limit: &Limit, time: LocalTime) -> Nanos {
         let now = time.redis();
         if self.offset.abs_diff(time.offset) > CLOCK_SET {
             let from = later(time.local, self.offset);
@@ -313,7 +313,7 @@ impl Client {
         limit: &Limit,
         cost: Cost,
         charged_at: Option<Nanos>,
-        time: Time,
+        time: LocalTime,
     ) -> bool {
         let now = self.at(limit, time);
         let Some(at) = self.unsent.take_back(limit, cost, charged_at, now) else { return false };
@@ -322,7 +322,7 @@ impl Client {
     }
 
     /// Converts the history to other parameters of its rule. The share ends.
-    pub(crate) fn convert(&mut self, from: &Limit, to: &Limit, time: Time) {
+    pub(crate) fn convert(&mut self, from: &Limit, to: &Limit, time: LocalTime) {
         let now = self.at(from, time);
         self.map_states(|state| to.convert(from, state, now));
         (self.share, self.until, self.fresh) = (0.0, Nanos::ZERO, Nanos::ZERO);
