@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Instructions a decision, algorithm by algorithm, counted by valgrind's callgrind.
+# Instructions a decision, by algorithm, limiter and engine, counted by valgrind's callgrind.
 #
 #   bench/instructions.sh            prints the table beside the tracked one; exit status 1 where a
 #                                    count grew by more than 2 %
@@ -11,13 +11,13 @@ tracked=bench/instructions.txt
 binary=$(cargo bench -q -p earrrl --bench algorithms --no-run --message-format=json |
     sed -n 's/.*"name":"algorithms".*"executable":"\([^"]*\)".*/\1/p' | tail -1)
 
-# Instructions that so many steps of a workload execute.
+# Prints the instructions of a number of steps of a workload.
 count() {
     valgrind --tool=callgrind --callgrind-out-file=/dev/null "$binary" steps "$1" "$2" 2>&1 >/dev/null |
         sed -n 's/.*Collected : \([0-9]*\).*/\1/p'
 }
 
-# Twice as many steps less the first: what starting up costs cancels out.
+# Subtracts a run of half as many steps, so that the cost of starting up cancels out.
 table() {
     "$binary" names | while read -r name; do
         printf '%6d  %s\n' $((($(count "$name" 4000) - $(count "$name" 2000)) / 2000)) "$name"

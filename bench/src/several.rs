@@ -14,10 +14,12 @@ const REQUESTS: usize = 200_000;
 /// What decides a request of a client under all rules, and what it is called.
 type Way = (&'static str, Box<dyn Fn(&[u8]) -> bool>);
 
-/// Never denying, and deciding by what it is: buckets and averages in turn.
+/// Buckets at rates that users have, and averages in between. None of them ever denies a request, since
+/// then limiters that come later would not be asked.
 fn rules(count: usize) -> Vec<Rule> {
+    const RATES: [&str; 4] = ["1/s", "10000/s", "1/m", "100/s"];
     let rule = |nth: usize| match nth % 2 {
-        0 => format!("gcra {}/s burst=100000000", 100_000_000 + nth),
+        0 => format!("gcra {} burst={}", RATES[nth / 2 % RATES.len()], 100_000_000 + nth),
         _ => format!("recent-average {}/s half-life=10s", 100_000_000 + nth),
     };
     (0..count).map(|nth| rule(nth).parse().expect("a valid rule")).collect()

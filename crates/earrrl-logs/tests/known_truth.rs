@@ -205,3 +205,42 @@ fn a_file_of_two_formats_is_reported() {
     );
     assert!(read(&(json.repeat(60) + &other.repeat(3))).doubts.is_empty());
 }
+
+#[test]
+fn a_format_is_found_behind_lines_without_clients() {
+    let line = "192.0.2.7 - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 5\n";
+    let log = "Starting up: nothing to see\n".repeat(5_000) + line;
+    assert_eq!(clients(&log), ["192.0.2.7"]);
+    let nothing = read(&"Starting up: nothing to see\n".repeat(5_000));
+    assert!(nothing.error.unwrap().contains("no log format fits its first lines (`Starting up"));
+    assert!(nothing.skipped.is_empty());
+}
+
+#[test]
+fn errors_name_the_fields_that_a_log_has() {
+    let unusual = r#"{"when":"2015-05-17T10:05:03Z","peer":{"addr":"192.0.2.7"}}"#;
+    let error = read(unusual).error.unwrap();
+    assert!(error.contains("its fields are when, peer.addr; --time-field"), "{error}");
+    assert!(error.contains("(peer.addr has an address)"), "{error}");
+}
+
+#[test]
+fn an_object_around_a_line_is_opened_and_its_own_client_goes_first() {
+    let wrapped = r#"{"@timestamp":"2015-05-17T10:05:03Z","message":"192.0.2.7 - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 5"}"#;
+    assert_eq!(clients(wrapped), ["192.0.2.7"]);
+    let journal = r#"{"__REALTIME_TIMESTAMP":"1431857103500000","SYSLOG_IDENTIFIER":"sshd","MESSAGE":"Failed password for root from 192.0.2.7 port 1 ssh2"}"#;
+    assert_eq!(clients(journal), ["192.0.2.7"]);
+    let forged = r#"{"ts":1431857103,"client_ip":"192.0.2.7","message":"9.9.9.9 - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 5"}"#;
+    assert_eq!(clients(forged), ["192.0.2.7"]);
+}
+
+#[test]
+fn further_products_in_json() {
+    for line in [
+        r#"{"timestamp":"2015-05-17T10:05:03.500000+0000","event_type":"http","src_ip":"192.0.2.7","dest_ip":"10.0.0.1","http":{"hostname":"9.9.9.9"}}"#,
+        r#"{"ts":1431857103.5,"uid":"C1","id.orig_h":"192.0.2.7","id.resp_h":"10.0.0.1"}"#,
+        r#"{"timeStamp":"2015-05-17T10:05:03+00:00","category":"ApplicationGatewayAccessLog","properties":{"clientIP":"192.0.2.7","userAgent":"9.9.9.9"}}"#,
+    ] {
+        assert_eq!(clients(line), ["192.0.2.7"], "{line}");
+    }
+}

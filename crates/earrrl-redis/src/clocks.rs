@@ -1,4 +1,4 @@
-//! The clocks that decisions go by: this node's, its callers', and Redis's relative to this node's.
+//! The clocks of decisions: this node's clock, callers' times, and the offset of Redis's clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use earrrl::{Clock, Nanos};
 pub(crate) struct Clocks {
     /// This node's clock.
     pub(crate) clock: Arc<dyn Clock>,
-    /// The distance of Redis's clock from this node's, for every breaker's group.
+    /// The offset of Redis's clock from this node's, for each breaker's group.
     pub(crate) offsets: Vec<Offset>,
     /// The latest microsecond that a caller gave.
     latest: AtomicU64,
@@ -20,13 +20,14 @@ impl Clocks {
         Self { clock, offsets, latest: AtomicU64::new(0) }
     }
 
-    /// Returns a caller's time in whole microseconds, never before the latest that a caller gave.
+    /// Returns a caller's time in whole microseconds, raised to the latest time that any caller
+    /// gave.
     pub(crate) fn given(&self, now: Option<Nanos>) -> Option<Nanos> {
         let now = now?.get() / 1000 * 1000;
         Some(Nanos::new(self.latest.fetch_max(now, Ordering::AcqRel).max(now)))
     }
 
-    /// Returns the latest time that a caller gave, if one ever did.
+    /// Returns the latest time that a caller gave, or `None` if no caller gave one.
     pub(crate) fn last_given(&self) -> Option<Nanos> {
         let latest = self.latest.load(Ordering::Acquire);
         (latest > 0).then_some(Nanos::new(latest))
@@ -37,27 +38,28 @@ impl Clocks {
         self.clock.now()
     }
 
-    /// Returns the time to use when Redis is not asked: the caller's, or else this node's.
+    /// Returns the time to use if Redis is not asked: the caller's time, or else this node's.
     pub(crate) fn now(&self, given: Option<Nanos>) -> Nanos {
         given.unwrap_or_else(|| self.local())
     }
 
-    /// Returns Redis's time at an instant of this node's clock.
+    /// Converts an instant of this node's clock to Redis's time.
     pub(crate) fn redis(&self, group: usize, local: Nanos) -> Nanos {
         later(local, self.offsets[group].get())
     }
 }
 
-/// The nanoseconds by which Redis's clock is ahead of this node's. It changes only when an answer proves it wrong: between
-/// machines whose clocks agree, it stays exactly 0.
+/// The nanoseconds by which Redis's clock is ahead of this node's. The offset changes only if an
+/// answer proves it wrong, so it stays exactly 0 between machines whose clocks agree.
 #[derive(Debug, Default)]
 pub(crate) struct Offset(AtomicI64);
 
 impl Offset {
-    /// Learns from an answer: Redis's clock showed `at` at some instant between `sent` and `received`.
+    /// Updates the offset by an answer: Redis's clock showed `at` at an instant between `sent` and
+    /// `received`.
     pub(crate) fn learn(&self, at: Nanos, sent: Nanos, received: Nanos) {
         let ahead = |of: Nanos| at.get() as i64 - of.get() as i64;
-        // Redis reports whole microseconds.
+        // Redis reports whole microseconds, so its time may be up to 1000 ns later than reported.
         let (least, most) = (ahead(received), ahead(sent).saturating_add(1000));
         let known = self.get();
         let new = known.clamp(least.min(most), most);

@@ -1,4 +1,4 @@
-//! The public engine, and the path of a decision.
+//! The public engine, and the steps of a decision.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -26,7 +26,7 @@ use crate::{near, supervisor};
 
 type Waited<T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send>>;
 
-/// A decision's future, which may be complete already.
+/// The future of a decision, which may be complete already.
 #[derive(Debug)]
 pub struct Answer<T>(Stage<T>);
 
@@ -62,7 +62,8 @@ impl<T: Unpin> Future for Answer<T> {
     }
 }
 
-/// An engine whose clients' records are kept in Redis or Valkey, shared by every process that uses the same one.
+/// An engine that keeps clients' records in Redis or Valkey. All processes that use the same server
+/// share them.
 ///
 /// See the crate's documentation.
 #[derive(Debug)]
@@ -72,19 +73,19 @@ pub struct RedisEngine {
 }
 
 impl RedisEngine {
-    /// Makes an engine that begins to connect now, in a task of the present tokio runtime, and keeps trying for as
-    /// long as it lives. A Redis that cannot be reached is no error.
+    /// Returns an engine that connects in a task of the present tokio runtime, and reconnects as
+    /// long as it lives. If Redis is not reachable, this is no error.
     ///
     /// # Errors
-    /// Returns [`EngineError::Invalid`] for an invalid option.
+    /// Returns [`EngineError::Invalid`] if an option is invalid.
     pub fn new(options: Options) -> Result<Self, EngineError> {
         Self::with_clock(options, Arc::new(SystemClock::new()))
     }
 
-    /// Makes an engine with another clock for the time while Redis is gone.
+    /// Returns an engine whose decisions without Redis use the given clock.
     ///
     /// # Errors
-    /// Returns an error for an invalid option.
+    /// Returns an error if an option is invalid.
     pub fn with_clock(options: Options, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         options.check()?;
         let shared = Arc::new(Shared::new(options, clock)?);
@@ -94,20 +95,21 @@ impl RedisEngine {
         Ok(Self { shared, tasks: [supervisor, exchange, heartbeat] })
     }
 
-    /// Makes an engine, and waits until Redis decides, for at most `timeout`.
+    /// Returns an engine after waiting until Redis is ready to decide, for at most `timeout`.
     ///
     /// # Errors
-    /// Returns an error for an invalid option.
+    /// Returns an error if an option is invalid.
     pub async fn connect(options: Options, timeout: Duration) -> Result<Self, EngineError> {
         let engine = Self::new(options)?;
         engine.ready(timeout).await;
         Ok(engine)
     }
 
-    /// Prepares a rule, with room for `capacity` clients in this node's own table.
+    /// Prepares a rule, with memory for `capacity` clients in this node's own table.
     ///
     /// # Errors
-    /// Returns an error if the name or the rule is invalid on Redis, or if there is no memory for the table.
+    /// Returns an error if Redis does not support the rule, the name is invalid, or there is no
+    /// memory for the table.
     pub fn prepare_with(
         &self,
         name: &str,
@@ -117,7 +119,7 @@ impl RedisEngine {
         self.prepare_as(name, rule, capacity, Consistency::Exact)
     }
 
-    /// Prepares a rule that is decided exactly or near.
+    /// Prepares a rule with the given consistency: decided in Redis (exact) or on this node (near).
     ///
     /// # Errors
     /// Returns an error as [`RedisEngine::prepare_with`] does, or if the rule cannot be [near](crate::check_near).
@@ -131,10 +133,10 @@ impl RedisEngine {
         self.prepare_all(&[(name, rule, capacity, consistency)]).map(|ids| ids[0])
     }
 
-    /// Prepares several rules at once: all of them, or on an error none.
+    /// Prepares several rules at once. On an error, none is prepared.
     ///
     /// # Errors
-    /// Returns the first error of a rule.
+    /// Returns the error of the first rule that has one.
     pub fn prepare_all(
         &self,
         wanted: &[(&str, &Rule, usize, Consistency)],
@@ -142,9 +144,9 @@ impl RedisEngine {
         self.shared.prepare(wanted)
     }
 
-    /// Sets the verdicts of rules for requests that Redis does not answer, in place of [`WhenGone::Allow`] and
-    /// [`WhenGone::Deny`]: true to allow, `None` to follow the policy. They have no effect with [`WhenGone::Local`],
-    /// where this node's own table decides.
+    /// Sets rules' verdicts on requests that Redis does not answer, in place of [`WhenGone::Allow`]
+    /// and [`WhenGone::Deny`]: true to allow, false to deny, `None` to follow the policy. The
+    /// verdicts have no effect with [`WhenGone::Local`], where this node's own table decides.
     ///
     /// [`WhenGone::Allow`]: crate::WhenGone::Allow
     /// [`WhenGone::Deny`]: crate::WhenGone::Deny
@@ -153,23 +155,23 @@ impl RedisEngine {
         self.shared.rules.set_without_redis(verdicts);
     }
 
-    /// Waits until Redis decides, for at most `timeout`, and returns true if it does.
+    /// Waits until Redis is ready to decide, for at most `timeout`. Returns true if it is ready.
     pub async fn ready(&self, timeout: Duration) -> bool {
         let mut all_closed = self.shared.connection.all_closed.subscribe();
         tokio::time::timeout(timeout, all_closed.wait_for(|all| *all)).await.is_ok()
     }
 
-    /// Returns how decisions are made at present, and the counts so far.
+    /// Returns how decisions are made at present, and the engine's counters.
     pub fn status(&self) -> Status {
         self.shared.status()
     }
 
-    /// Returns the options of the engine.
+    /// Returns the engine's options.
     pub fn options(&self) -> &Options {
         &self.shared.options
     }
 
-    /// Sets other addresses, or other credentials, for the next connection.
+    /// Sets the addresses and credentials for the next connection.
     pub fn set_urls(&self, urls: Vec<String>) {
         self.shared.connection.set_urls(urls);
     }
@@ -218,7 +220,7 @@ fn noted(is_noted: bool) -> Result<(), Fault> {
     is_noted.then_some(()).ok_or_else(full)
 }
 
-/// Has Redis decide within the deadline, or decides without it.
+/// Decides a request in Redis within the deadline, or else without Redis.
 async fn decide(shared: Arc<Shared>, request: Arc<Request>) -> Result<Decision, EngineError> {
     if let Some(decision) = near::decide::ask(&shared, &request).await {
         return Ok(decision);

@@ -1,23 +1,26 @@
-//! Keys: `prefix:{client}:rule:a`, where the last letter is the algorithm's.
+//! The format of keys: `prefix:{client}:rule:a`, in which the last letter stands for the algorithm.
 //!
-//! The braces are Cluster's hash tag, so all of a client's records share a slot; the prefix ends with the version of
-//! the records. Clients are any bytes, so braces, `%` and bytes that do not print are escaped as `%7B`; or a client
-//! is replaced by a keyed hash, if its name must not be in Redis.
+//! The braces are Cluster's hash tag, so all records of a client are in the same slot. The prefix
+//! ends with the version of the record format. A client's name may contain any bytes, so braces,
+//! `%` and non-printing bytes are escaped, like `%7B`. If names must not be stored in Redis, a
+//! keyed hash replaces them.
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-/// The version of the records: changed whenever an old reader would misread a new record.
+/// The version of the record format. It is changed whenever an older version would misinterpret a
+/// new record.
 const VERSION: &str = "1";
 
 /// The form of clients' names in keys.
 #[derive(Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClientKeys {
-    /// The name itself, escaped: keys can be read and listed.
+    /// The escaped name. Keys can be read and listed.
     #[default]
     Escaped,
-    /// 128 bits of an HMAC-SHA-256 under this secret: names, addresses and tokens stay out of Redis.
+    /// A 128-bit HMAC-SHA-256 of the name under this secret. Names, addresses and tokens are not
+    /// stored in Redis.
     Hashed(Vec<u8>),
 }
 
@@ -31,7 +34,7 @@ impl std::fmt::Debug for ClientKeys {
     }
 }
 
-/// The keys of an engine.
+/// Composes the keys of an engine.
 #[derive(Debug)]
 pub(crate) struct Keys {
     prefix: String,
@@ -43,7 +46,8 @@ impl Keys {
         Self { prefix: format!("{prefix}{VERSION}:"), clients }
     }
 
-    /// Returns the key of a client's record; `name` is that of a rule and its algorithm.
+    /// Returns the key of a client's record. `name` consists of the rule's name and the algorithm's
+    /// letter.
     pub(crate) fn record(&self, client: &[u8], name: &str) -> Vec<u8> {
         let mut key = Vec::with_capacity(self.prefix.len() + client.len() + name.len() + 3);
         key.extend(self.prefix.as_bytes());
@@ -57,7 +61,7 @@ impl Keys {
         key
     }
 
-    /// Returns the key of the claims on a client, in its record's slot.
+    /// Returns the key of nodes' claims on a client, in the same slot as its record.
     pub(crate) fn claims(&self, record: &[u8]) -> Vec<u8> {
         [record, b":near"].concat()
     }
@@ -67,23 +71,24 @@ impl Keys {
         format!("{}receipts:{{{tag}}}:{node}", self.prefix)
     }
 
-    /// Returns the key of the set of nodes that are alive.
+    /// Returns the key of the set of live nodes.
     pub(crate) fn nodes(&self) -> String {
         format!("{}nodes", self.prefix)
     }
 
-    /// Returns the key of the hash of a rule's earlier parameters.
+    /// Returns the key of the hash with a rule's earlier parameters.
     pub(crate) fn history(&self, rule: &str) -> String {
         format!("{}rules:{rule}", self.prefix)
     }
 
-    /// Returns a key by which the engine probes whether Redis takes a write.
+    /// Returns a key with which the engine tests if Redis accepts a write.
     pub(crate) fn probe(&self, number: u32) -> String {
         format!("{}probe:{{{number}}}", self.prefix)
     }
 }
 
-/// Writes an escaped name. An empty tag would hash the whole key, so the empty name is a lone `%`.
+/// Writes an escaped name. The empty name becomes `%`, since Redis ignores an empty hash tag and
+/// hashes the whole key.
 fn escape(client: &[u8], key: &mut Vec<u8>) {
     if client.is_empty() {
         key.push(b'%');
@@ -109,7 +114,7 @@ fn hex(digit: u8) -> u8 {
     b"0123456789ABCDEF"[usize::from(digit & 15)]
 }
 
-/// Returns the slot of a key: that of the text between its first braces.
+/// Returns the slot of a key: the hash of the text between its first braces.
 pub(crate) fn slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let tag = &key[open + 1..];
@@ -119,7 +124,7 @@ pub(crate) fn slot(key: &[u8]) -> u16 {
     crc16(tag.unwrap_or(key)) % 16_384
 }
 
-/// Returns the CRC-16/XMODEM.
+/// Returns the CRC-16/XMODEM checksum, which Cluster uses.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
         (0..8).fold(crc ^ u16::from(*byte) << 8, |crc: u16, _| {
@@ -155,7 +160,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_redis() {
-        // From the Cluster specification, and `CLUSTER KEYSLOT`.
+        // The expected values are from the Cluster specification and from `CLUSTER KEYSLOT`.
         assert_eq!(crc16(b"123456789"), 0x31c3);
         assert_eq!(slot(b"somekey"), 11_058);
         assert_eq!(slot(b"foo{hash_tag}"), 2515);

@@ -1,4 +1,4 @@
-//! This node among the others: its names, the numbers of its contributions, how many nodes there are.
+//! The identity of this node: its names, the numbers of its contributions, and the number of nodes.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
@@ -9,15 +9,16 @@ use earrrl::Nanos;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// The time after its announcement in which a node takes others to be starting, too.
+/// The time after its announcement for which a node assumes that other nodes are starting too.
 pub(crate) const SETTLING: Duration = Duration::from_secs(3);
-/// The number of nodes that are taken to start together. More cost round trips for that time, fewer cost denials.
+/// The number of nodes that are assumed to start together. A greater number costs round trips
+/// during that time, a smaller one costs denials.
 const STARTING: u32 = 8;
 
-/// The identity of this node, new at every start.
+/// The identity of this node, which is new at every start.
 #[derive(Debug)]
 pub(crate) struct Node {
-    /// The name under which it claims shares and sends contributions of near rules.
+    /// The name under which the node claims shares and sends contributions of near rules.
     pub(crate) name: [u8; 8],
     next: AtomicU64,
     /// The number of nodes that are alive; 0 before this node is announced.
@@ -25,7 +26,7 @@ pub(crate) struct Node {
     announced: OnceLock<Instant>,
     /// True if the number of nodes is configured.
     is_known: bool,
-    /// The end of the last exchange of all clients, by this node's clock.
+    /// The time at which the last exchange of all clients ended, by this node's clock.
     exchanged: AtomicU64,
 }
 
@@ -41,7 +42,8 @@ impl Node {
         }
     }
 
-    /// Returns the name under which the ledger sends its contributions: their numbers are a sequence of their own.
+    /// Returns the name under which the ledger sends its contributions. It differs from `name`
+    /// because the ledger's numbers are a separate sequence.
     pub(crate) fn ledger_name(&self) -> [u8; 8] {
         self.name.map(|byte| !byte)
     }
@@ -51,22 +53,23 @@ impl Node {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns the number of nodes that are alive, as far as is known.
+    /// Returns the number of live nodes, as far as known.
     pub(crate) fn nodes(&self) -> u32 {
         (*self.nodes.borrow()).max(1)
     }
 
-    /// Returns the number of nodes that share a limit, as far as is known, or more while others may be starting, too.
+    /// Returns the number of nodes that share a limit, as far as known; at least [`STARTING`] while
+    /// other nodes may be starting too.
     pub(crate) fn sharers(&self) -> u32 {
         if self.is_settling() { self.nodes().max(STARTING) } else { self.nodes() }
     }
 
-    /// Returns true if nodes that started together with this one may not be known yet.
+    /// Returns true if nodes that started together with this one may still be unknown.
     pub(crate) fn is_settling(&self) -> bool {
         !self.is_known && self.announced.get().is_none_or(|at| at.elapsed() < SETTLING)
     }
 
-    /// Notes that this node is announced, and how many nodes there are.
+    /// Notes that this node is announced, and the number of live nodes.
     pub(crate) fn announced(&self, nodes: u32) {
         self.announced.get_or_init(Instant::now);
         self.nodes.send_replace(nodes.max(1));
@@ -80,7 +83,7 @@ impl Node {
         self.nodes.subscribe().wait_for(|nodes| *nodes > 0).await.ok();
     }
 
-    /// Returns the time since the last exchange of all clients ended, if there was one.
+    /// Returns the time since the last exchange of all clients ended, or `None` if there was none.
     pub(crate) fn base_age(&self, now: Nanos) -> Option<Duration> {
         let exchanged = self.exchanged.load(Ordering::Relaxed);
         (exchanged > 0).then(|| Duration::from_nanos(now.get().saturating_sub(exchanged)))

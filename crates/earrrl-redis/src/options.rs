@@ -10,15 +10,15 @@ use crate::key::ClientKeys;
 
 /// The longest prefix of keys, in bytes.
 const MAX_PREFIX_LEN: usize = 64;
-/// The longest time that a decision may wait.
+/// The longest deadline of a decision.
 const MAX_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The policy for requests that Redis does not answer in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenGone {
-    /// This node's own table decides; what it counted is handed over when Redis is back, for the algorithms whose
-    /// states add.
+    /// This node's own table decides. Its charges are delivered to Redis after the outage if the
+    /// algorithm's counts can be added up.
     #[default]
     Local,
     /// Every request is allowed.
@@ -28,7 +28,7 @@ pub enum WhenGone {
 }
 
 impl WhenGone {
-    /// Returns its name in `/readyz`, metrics and logs.
+    /// Returns the policy's name in `/readyz`, metrics and logs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -42,11 +42,12 @@ impl WhenGone {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Consistency {
-    /// In Redis, in one round trip a decision.
+    /// Redis decides, in one round trip per decision.
     #[default]
     Exact,
-    /// On this node, by its share of what Redis last reported; its counts are sent in the background. Not for
-    /// exponential, nor for the action delay: see [`check_near`](crate::check_near).
+    /// This node decides, by its share of what Redis last reported, and sends its charges in the
+    /// background. Not supported for exponential and for the action delay; see
+    /// [`check_near`](crate::check_near).
     Near,
 }
 
@@ -55,15 +56,16 @@ pub enum Consistency {
 #[derive(Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Certificates {
-    /// The authority that signed Redis's certificate; `None` for the platform's authorities.
+    /// The certificate authority that signed Redis's certificate; `None` for the platform's
+    /// authorities.
     pub authority: Option<Vec<u8>>,
-    /// This client's own certificate and key, if Redis asks for them.
+    /// This client's own certificate and key, if Redis requires them.
     pub client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 #[cfg(feature = "tls")]
 impl Certificates {
-    /// Returns certificates that trust one authority, without one of this client's own.
+    /// Returns certificates that trust one authority. This client has no certificate of its own.
     pub fn trusting(authority: Vec<u8>) -> Self {
         Self { authority: Some(authority), client: None }
     }
@@ -82,52 +84,57 @@ impl Certificates {
 
 #[cfg(feature = "tls")]
 impl std::fmt::Debug for Certificates {
-    /// Omits the key.
+    /// Omits the contents, since they include a private key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Certificates(…)")
     }
 }
 
-/// The addresses of Redis, and how it is used.
+/// The addresses of Redis, and the settings for its use.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// The addresses: one, or some nodes of a Cluster. `redis://[user:password@]host:port/db`, `rediss://…` for TLS,
+    /// The addresses: one, or those of some nodes of a Cluster.
+    /// `redis://[user:password@]host:port/db`, `rediss://…` for TLS, or
     /// `redis+unix:///path?db=…&user=…&pass=…` for a socket.
     pub urls: Vec<String>,
     /// True if the addresses are of a Cluster.
     pub cluster: bool,
-    /// The name of a master of Sentinels. The addresses are then the Sentinels', which are asked for the master at
-    /// every connection. User, password and database are the master's; Sentinels are asked without.
+    /// The name of the master if Sentinels are used. The addresses are then those of the Sentinels,
+    /// which are asked for the master at every connection. User, password and database apply to the
+    /// master only.
     pub sentinel: Option<String>,
-    /// Certificates for `rediss://`; `None` for the platform's.
+    /// The certificates for `rediss://`; `None` for the platform's authorities and no certificate
+    /// of this client.
     #[cfg(feature = "tls")]
     pub certificates: Option<Certificates>,
-    /// The start of every key, without braces. The version of the records follows it.
+    /// The start of every key, without braces. The version of the record format follows it.
     pub prefix: String,
     /// The form of clients' names in keys.
     pub clients: ClientKeys,
-    /// The time that a decision waits for Redis.
+    /// The longest time for which a decision waits for Redis.
     pub deadline: Duration,
-    /// The policy for requests that Redis does not answer in that time.
+    /// The policy for requests that Redis does not answer within the deadline.
     pub when_gone: WhenGone,
-    /// The time for which a record is kept after nothing in it can change a decision.
+    /// The time for which a record is kept after it can no longer affect a decision.
     pub linger: Duration,
-    /// The most clients of each rule in this node's own table, and the most clients whose counts are handed over.
+    /// The most clients of each rule in this node's own table, and the most clients whose charges
+    /// are kept for Redis during an outage.
     pub local_capacity: usize,
-    /// The failed decisions in a row after which Redis is not asked until it works again.
+    /// The number of failed decisions in a row after which Redis is not asked until a probe
+    /// succeeds.
     pub failures: u32,
-    /// The longest time between attempts to reach Redis again.
+    /// The longest time between two attempts to reach Redis again.
     pub longest_backoff: Duration,
     /// The interval of background exchanges of near rules' clients.
     pub sync: Duration,
-    /// The number of nodes; `None` to count their heartbeats.
+    /// The number of nodes; `None` to count the nodes' heartbeats.
     pub nodes: Option<u32>,
 }
 
 impl Options {
-    /// Returns the default options for Redis or Valkey at one address, or for nodes of a Cluster at several with
-    /// commas between them.
+    /// Returns the default options for Redis or Valkey at one address, or for a Cluster if `url`
+    /// has several addresses separated by commas.
     pub fn new(url: &str) -> Self {
         let urls: Vec<String> = url.split(',').map(|url| url.trim().to_owned()).collect();
         Self {
@@ -155,16 +162,17 @@ impl Options {
         Self { urls, cluster: true, ..Self::new("") }
     }
 
-    /// Returns the default options for a master, given some of the Sentinels that watch it under this name.
+    /// Returns the default options for the master called `name`, given some of the Sentinels that
+    /// watch it.
     pub fn sentinel<'a>(name: &str, urls: impl IntoIterator<Item = &'a str>) -> Self {
         let urls = urls.into_iter().map(str::to_owned).collect();
         Self { urls, cluster: false, sentinel: Some(name.to_owned()), ..Self::new("") }
     }
 
-    /// Checks the options without a connection.
+    /// Checks the options without connecting.
     ///
     /// # Errors
-    /// Returns the first invalid option.
+    /// Returns an error about the first invalid option.
     pub fn check(&self) -> Result<(), RuleError> {
         let wrong = |field: &str, problem: String| Err(RuleError::new(problem).of(field));
         if self.urls.is_empty() {
@@ -199,7 +207,7 @@ impl Options {
 }
 
 impl std::fmt::Debug for Options {
-    /// Omits passwords.
+    /// Omits passwords, which the addresses may contain.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Options")
             .field(
@@ -216,7 +224,7 @@ impl std::fmt::Debug for Options {
     }
 }
 
-/// Returns an address without its user and password, fit to be shown.
+/// Returns an address without its user and password, so that it can be shown.
 pub fn without_credentials(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return "…".to_owned() };
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -228,10 +236,11 @@ pub fn without_credentials(url: &str) -> String {
     format!("{scheme}://{rest}{mark}{}", kept.join("&"))
 }
 
-/// Checks an address.
+/// Checks the syntax of an address.
 ///
 /// # Errors
-/// Returns an error if it is invalid. The address is not repeated in it, since it may hold a password.
+/// Returns an error if the address is invalid. The error does not repeat the address, which may
+/// contain a password.
 pub fn check_url(url: &str) -> Result<(), RuleError> {
     url.into_connection_info().map(drop).map_err(|error| {
         let want = "expected redis://[user:password@]host:port/db, rediss://… for TLS, or redis+unix:///path";
@@ -239,10 +248,10 @@ pub fn check_url(url: &str) -> Result<(), RuleError> {
     })
 }
 
-/// Checks the interval of exchanges: 1 ms to 1 h.
+/// Checks the interval of background exchanges: 1 ms to 1 h.
 ///
 /// # Errors
-/// Returns an error if it is outside of that.
+/// Returns an error if the interval is out of these bounds.
 pub fn check_sync(sync: Duration) -> Result<(), RuleError> {
     if (Duration::from_millis(1)..=Duration::from_secs(3600)).contains(&sync) {
         return Ok(());
@@ -253,7 +262,7 @@ pub fn check_sync(sync: Duration) -> Result<(), RuleError> {
 /// Checks a prefix of keys.
 ///
 /// # Errors
-/// Returns an error if it is too long, or holds a character that would be misread in a key.
+/// Returns an error if the prefix is too long, or contains braces or characters that do not print.
 pub fn check_prefix(prefix: &str) -> Result<(), RuleError> {
     let plain = |b: u8| b.is_ascii_graphic() && b != b'{' && b != b'}';
     if prefix.len() <= MAX_PREFIX_LEN && prefix.bytes().all(plain) {
@@ -265,11 +274,11 @@ pub fn check_prefix(prefix: &str) -> Result<(), RuleError> {
     Err(RuleError::new(problem).of("prefix"))
 }
 
-/// Checks that a rule's clients can be kept exactly on Redis.
+/// Checks that Redis can count a rule exactly.
 ///
 /// # Errors
-/// Returns an error if a window, or a part of it, is not whole microseconds, or if a bucket takes over a hundred years
-/// to fill.
+/// Returns an error if a window, or a part of it, is not a whole number of microseconds, or if a
+/// bucket takes more than a hundred years to fill.
 pub fn check_rule(rule: &Rule) -> Result<(), RuleError> {
     algorithm::check(rule)
 }

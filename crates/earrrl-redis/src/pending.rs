@@ -1,17 +1,18 @@
-//! Charges of one client that were made here and that Redis lacks.
+//! The charges of one client that this node made and that Redis lacks.
 //!
-//! They are kept as the state of a client that was charged nothing else, by the pure functions. States of recent-average
-//! and of windows add up. A bucket's follow from two figures, the sum of what was charged and the time at which a pool
-//! would be full that had seen nothing else: `full = max(full + sum, alone)`, exactly as if all had been charged in one
-//! place. An exponential average does not add, and is never pending.
+//! They are kept as the state of a client that has only these charges, computed by the pure
+//! functions. States of recent-average and of windows can be added up. Those of a bucket follow
+//! from two figures, the sum of the charges and the time at which a pool with only these charges
+//! would be full: `full = max(full + sum, alone)`. The result is exactly as if all charges had been
+//! made in one place. An exponential average cannot be added up, and is never pending.
 
 use earrrl::{Cost, Limit, Mode, Nanos, State};
 
 use crate::algorithm::{self, Adjustment, micros};
 
-/// The most adjustments of one client in one call; of a log that has more, neighbours are merged.
+/// The most adjustments of one client in one call. Neighbouring entries of a longer log are merged.
 const MAX_ADJUSTMENTS: usize = 256;
-/// The most take-backs of one client in one call.
+/// The most charges of one client that one call takes back.
 pub(crate) const MAX_TAKE_BACKS: usize = 256;
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,22 +20,22 @@ pub(crate) struct Pending {
     /// The time of the first charge.
     since: Nanos,
     pub(crate) sum: Cost,
-    /// The state of a client that was charged nothing else.
+    /// The state of a client that has only these charges.
     pub(crate) state: Option<State>,
 }
 
-/// Changes of a client's record as they are sent: they change no more, and Redis makes them once however often they are
-/// sent.
+/// Changes of a client's record that were sent. They are not modified any more, and Redis applies
+/// them only once even if they are sent several times.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Contribution {
     pub(crate) number: u64,
     pub(crate) pending: Pending,
-    /// Charges that Redis has stored and that are taken back, with times of Redis's clock.
+    /// Charges that Redis has stored and must take back, with times of Redis's clock.
     pub(crate) take_backs: Vec<Adjustment>,
 }
 
 impl Contribution {
-    /// Returns the changes of the client's record at `now`, by Redis's clock.
+    /// Returns the changes as adjustments of the client's record at `now`, by Redis's clock.
     pub(crate) fn adjustments(&self, limit: &Limit, now: Nanos) -> Vec<Adjustment> {
         let mut all = self.pending.adjustments(limit, now);
         all.extend(&self.take_backs);
@@ -55,8 +56,8 @@ impl Pending {
         self.sum = self.sum + cost;
     }
 
-    /// Takes one charge out again and returns the time it is counted at; returns `None` if it is not among them. Without
-    /// `charged_at` it is the last one.
+    /// Takes back one charge and returns the time under which it was counted; `None` if it is not
+    /// pending. If `charged_at` is `None`, the latest charge is taken back.
     pub(crate) fn take_back(
         &mut self,
         limit: &Limit,
@@ -78,7 +79,8 @@ impl Pending {
         Some(at)
     }
 
-    /// Changes the state by a function, such as a conversion or a move to another clock.
+    /// Replaces the state by the result of `change`, such as a conversion or a move to another
+    /// clock.
     pub(crate) fn map(&mut self, change: impl FnOnce(State) -> Option<State>) {
         self.state = self.state.take().and_then(change);
     }
@@ -94,7 +96,7 @@ impl Pending {
         }
     }
 
-    /// Returns what is to be added to the client's record at `now`, by Redis's clock.
+    /// Returns the adjustments for the client's record at `now`, by Redis's clock.
     fn adjustments(&self, limit: &Limit, now: Nanos) -> Vec<Adjustment> {
         let Some(state) = &self.state else { return Vec::new() };
         let now = Nanos::new(now.get() / 1000 * 1000);

@@ -1,4 +1,4 @@
-//! A request as it is sent to Redis: owned, checked, its keys written.
+//! A request as it is sent to Redis: with owned data, checked, and with its keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,30 +14,30 @@ pub(crate) struct KeyedCharge {
     pub(crate) rule: Arc<PreparedRule>,
     pub(crate) client: Vec<u8>,
     pub(crate) cost: Cost,
-    /// Its position in the caller's request.
+    /// The charge's position in the caller's request.
     pub(crate) place: usize,
     pub(crate) key: Vec<u8>,
-    /// The key's slot in a Cluster, and the breaker's group of that.
+    /// The key's slot in a Cluster. The field below is the slot's breaker group.
     pub(crate) slot: u16,
     pub(crate) group: usize,
 }
 
-/// A request under one or several rules; equal charges are merged.
+/// A request under one or several rules. Charges with the same rule and key are merged.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) charges: Vec<KeyedCharge>,
-    /// The caller's own time, in whole microseconds.
+    /// The time that the caller gave, in whole microseconds.
     pub(crate) now: Option<Nanos>,
     pub(crate) mode: Mode,
 }
 
 impl KeyedCharge {
-    /// Returns the charge under the number by which an engine knows its rule.
+    /// Returns the charge under the id that an engine has given to its rule.
     pub(crate) fn as_charge(&self, rule: RuleId) -> Charge<'_> {
         Charge { rule, key: &self.client, cost: self.cost }
     }
 
-    /// Returns the script's parameters for the rule and this cost.
+    /// Returns the script's parameters for the rule and the charge's cost.
     pub(crate) fn parameters(&self, linger: Duration) -> Vec<u8> {
         self.rule.parameters(self.cost, linger, 1.0)
     }
@@ -48,7 +48,7 @@ impl Request {
         self.charges.iter().map(|charge| (&charge.rule.rule, charge.cost)).collect()
     }
 
-    /// Returns the charges with their positions, as [`restore_places`] takes them.
+    /// Returns the charges with their positions in the caller's request, for [`restore_places`].
     pub(crate) fn places(&self) -> Vec<(usize, Charge<'_>)> {
         self.charges.iter().map(|charge| (charge.place, charge.as_charge(charge.rule.id))).collect()
     }
@@ -59,7 +59,7 @@ impl Request {
             || self.charges[place].rule.rule.limit().policy() == Policy::Strict
     }
 
-    /// Returns the breaker's group and the slot of charges that share a slot.
+    /// Returns the breaker's group and the slot of charges that are in the same slot.
     pub(crate) fn group_and_slot(&self, places: &[usize]) -> (usize, u16) {
         let first = places.first().and_then(|place| self.charges.get(*place));
         first.map_or((0, 0), |charge| (charge.group, charge.slot))
@@ -70,7 +70,8 @@ impl Request {
         self.mode != Mode::Peek && places.iter().any(|place| !self.charges[*place].cost.is_zero())
     }
 
-    /// Returns the charges of each slot, by their positions in `charges`; without a Cluster all are in one slot.
+    /// Returns the charges of each slot, by their positions in `charges`. Without a Cluster, all
+    /// are in one slot.
     pub(crate) fn by_slot(&self) -> Vec<Vec<usize>> {
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for (place, charge) in self.charges.iter().enumerate() {
@@ -84,7 +85,8 @@ impl Request {
     }
 }
 
-/// Returns the caller's time as scripts read it; below zero means Redis's own.
+/// Returns the caller's time as an argument of a script; a number below zero stands for Redis's own
+/// time.
 pub(crate) fn time_argument(now: Option<Nanos>) -> [u8; 8] {
     now.map_or(-1.0, micros).to_le_bytes()
 }

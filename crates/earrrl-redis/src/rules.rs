@@ -1,4 +1,4 @@
-//! Rules as the engine keeps them: prepared once, replaced when a limit changes.
+//! The engine's rules, which are prepared once and replaced when they change.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,30 +15,31 @@ use crate::clients::client::LocalTime;
 use crate::clients::table::{NearRule, Table};
 use crate::clients::tables::Tables;
 
-/// The number of earlier parameters that are kept for each rule.
+/// The number of earlier versions of a rule's parameters that are kept.
 const EARLIER: usize = 8;
 
 #[derive(Clone, Debug)]
 pub(crate) struct PreparedRule {
     pub(crate) id: RuleId,
     pub(crate) name: String,
-    /// The name and the algorithm's letter, which end the keys of its records: each algorithm has its own records.
+    /// The rule's name and the algorithm's letter, which the keys of its records end with. Each
+    /// algorithm has records of its own.
     pub(crate) key: String,
     pub(crate) rule: Rule,
     pub(crate) kind: AlgorithmKind,
     pub(crate) tag: u32,
-    /// The time at which these parameters became known here.
+    /// The time at which this node got these parameters.
     pub(crate) since: Nanos,
-    /// Parameters under which records may still have been written.
+    /// Earlier parameters, under which records may still be stored.
     pub(crate) earlier: Vec<(u32, Limit)>,
-    /// The rule's number in this node's own engine.
+    /// The rule's id in this node's own engine.
     pub(crate) local: RuleId,
-    /// True if this node decides by itself.
+    /// True if this node decides without asking Redis.
     pub(crate) is_near: bool,
     pub(crate) near: Option<Arc<Table>>,
-    /// The duration of this node's claims.
+    /// The time for which this node's claims hold.
     pub(crate) claim_ttl: Duration,
-    /// The verdict in place of the policies that allow or deny all requests.
+    /// The rule's verdict in an outage, in place of a policy that allows or denies all requests.
     pub(crate) without_redis: Option<bool>,
 }
 
@@ -46,11 +47,11 @@ pub(crate) struct PreparedRule {
 #[derive(Debug)]
 pub(crate) struct Rules {
     all: ArcSwap<Vec<Arc<PreparedRule>>>,
-    /// Held while rules are replaced.
+    /// Locked while rules are replaced.
     changing: Mutex<()>,
     /// The clients of near rules.
     pub(crate) tables: Tables,
-    /// The hash function of near clients.
+    /// The hash function of near clients' keys.
     hasher: KeyHasher,
     sync: Duration,
     /// Wakes the task that writes rules to Redis.
@@ -64,7 +65,7 @@ pub(crate) struct Rules {
 pub(crate) struct Wanted<'a> {
     pub(crate) name: &'a str,
     pub(crate) rule: &'a Rule,
-    /// The capacity for clients of a near rule; `None` for an exact one.
+    /// The capacity of the table of a near rule; `None` for an exact rule.
     pub(crate) near: Option<usize>,
 }
 
@@ -89,8 +90,8 @@ impl Rules {
         self.all.load_full()
     }
 
-    /// Prepares rules under their names: all of them, or on an error none. `local` prepares them in this node's own
-    /// engine; nothing fails after that.
+    /// Prepares rules under their names. On an error, none is prepared. `local` prepares the rules
+    /// in this node's own engine; nothing can fail after that.
     pub(crate) fn prepare(
         &self,
         wanted: &[Wanted<'_>],
@@ -114,7 +115,7 @@ impl Rules {
         Ok(ids)
     }
 
-    /// Sets the verdicts of rules in place of the policies that allow or deny all requests.
+    /// Sets rules' verdicts in place of the policies that allow or deny all requests.
     pub(crate) fn set_without_redis(&self, verdicts: &[(RuleId, Option<bool>)]) {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rules = Vec::clone(&self.all());
@@ -126,7 +127,7 @@ impl Rules {
         self.all.store(Arc::new(rules));
     }
 
-    /// Replaces the rule of this name, or adds the rule.
+    /// Replaces the rule with this name, or adds a new rule.
     fn put(
         &self,
         rules: &mut Vec<Arc<PreparedRule>>,
@@ -188,12 +189,12 @@ fn record_name(rule: &str, kind: AlgorithmKind) -> String {
 }
 
 impl PreparedRule {
-    /// Returns the ends of the keys of the records that this rule has had under any algorithm.
+    /// Returns the ends of the keys of all records that the rule can have under any algorithm.
     pub(crate) fn all_keys(&self) -> impl Iterator<Item = String> {
         KINDS.iter().map(|kind| record_name(&self.name, *kind))
     }
 
-    /// Returns the script's parameters for the rule and a cost; `sign` is -1 to take it back.
+    /// Returns the script's parameters for the rule and a cost. `sign` is -1 to take the cost back.
     pub(crate) fn parameters(&self, cost: Cost, linger: Duration, sign: f64) -> Vec<u8> {
         algorithm::pack(&algorithm::Terms { rule: &self.rule, cost, sign, linger }, self.tag)
     }

@@ -21,7 +21,7 @@ pub(crate) struct Shared {
     pub(crate) connection: RedisConnection,
     pub(crate) clocks: Clocks,
     pub(crate) rules: Rules,
-    /// The engine that decides while Redis is gone.
+    /// The engine that decides while Redis is not reachable.
     pub(crate) local: MemoryEngine<Arc<dyn Clock>>,
     pub(crate) backlog: Backlog,
     pub(crate) node: Node,
@@ -52,7 +52,7 @@ impl Shared {
         })
     }
 
-    /// Prepares rules, each with the capacity of its tables: all of them, or on an error none.
+    /// Prepares rules, each with the capacity of its tables. On an error, none is prepared.
     pub(crate) fn prepare(
         &self,
         wanted: &[(&str, &Rule, usize, Consistency)],
@@ -62,7 +62,7 @@ impl Shared {
                 check_near(rule)?;
             }
         }
-        // A local table that no decision is made by takes no memory.
+        // If the local table makes no decisions, it gets the least capacity, to save memory.
         let is_used = self.options.when_gone == WhenGone::Local;
         let local: Vec<_> = wanted
             .iter()
@@ -92,13 +92,14 @@ impl Shared {
         KeyedCharge { rule, client: charge.key.into(), cost: charge.cost, place, key, slot, group }
     }
 
-    /// Returns the time by which a near client is judged.
+    /// Returns the time at which a near client is judged.
     pub(crate) fn time_of(&self, client: &Client, given: Option<Nanos>, local: Nanos) -> LocalTime {
         let offset = if given.is_some() { 0 } else { self.clocks.offsets[client.group].get() };
         LocalTime { local, offset }
     }
 
-    /// Calls a function with a near client and the present time, if this node knows the client.
+    /// Calls a function with a near client and the present time; returns `None` if this node does
+    /// not know the client.
     pub(crate) fn with_near<R>(
         &self,
         charge: &KeyedCharge,

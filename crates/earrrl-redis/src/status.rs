@@ -7,18 +7,18 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EngineMode {
-    /// Redis has not been reached yet.
+    /// Redis has not been reached yet, so the policy for outages decides.
     Connecting,
     /// Redis decides.
     Shared,
-    /// Some shards of the Cluster are not used.
+    /// Redis decides, except for some shards of the Cluster that are not used.
     Partly,
-    /// Redis is not used: the policy for an outage decides.
+    /// Redis is not used, so the policy for outages decides.
     Alone,
 }
 
 impl EngineMode {
-    /// Returns its name in `/readyz` and metrics.
+    /// Returns the mode's name in `/readyz` and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
@@ -29,25 +29,25 @@ impl EngineMode {
     }
 }
 
-/// The status of an engine. Counts are since it was made.
+/// The status of an engine, with counts since the engine was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
     /// The place where decisions are made at present.
     pub mode: EngineMode,
-    /// The last failure, if there was one, for people to read.
+    /// The last failure in words, if there was one.
     pub last_failure: Option<String>,
-    /// The number of clients whose counts wait to be handed over.
+    /// The number of clients with pending changes for Redis.
     pub owed: usize,
-    /// The number of calls without an answer of which it is not known yet whether Redis has executed them.
+    /// The number of calls without an answer that Redis may or may not have executed.
     pub unsettled: usize,
     /// The number of clients of near rules with charges that Redis lacks.
     pub unsent: usize,
-    /// The time since all clients of near rules were last exchanged, if they ever were.
+    /// The time since all clients of near rules were last exchanged; `None` if they never were.
     pub base_age: Option<Duration>,
-    /// The number of nodes that are alive, as far as is known.
+    /// The number of live nodes, as far as known.
     pub nodes: u32,
-    /// The counts.
+    /// The counts of events.
     pub counts: Counts,
 }
 
@@ -81,38 +81,40 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Decisions for which Redis was asked.
+    /// The decisions for which Redis was asked.
     shared,
-    /// Decisions made here without a round trip, under near rules.
+    /// The decisions that this node made under near rules without a round trip.
     near,
-    /// Decisions made without Redis, by the policy for that.
+    /// The decisions that the policy for outages made without Redis.
     alone,
     /// Requests that passed without Redis and without a count, by [`WhenGone::Allow`](crate::WhenGone::Allow) or the
     /// verdict of a rule.
     unjudged,
-    /// Answers that came after the deadline, or not at all.
+    /// The calls whose answers came after the deadline, or not at all.
     late,
-    /// Connections lost.
+    /// The connections that were lost.
     lost,
-    /// Refusals: out of memory, read-only, loading, a wrong password.
+    /// The calls that Redis rejected, for example because it was out of memory, read-only or
+    /// loading, or the password was wrong.
     refused,
-    /// Records that could not be used.
+    /// The records that could not be used.
     unusable,
-    /// Breakers opened: Redis is not used until they close.
+    /// The times that a breaker was opened. Redis is not used while its breaker is open.
     opened,
-    /// Breakers closed.
+    /// The times that a breaker was closed.
     closed,
-    /// Connections made.
+    /// The connections that were established.
     connected,
-    /// Records converted after a rule's parameters had changed.
+    /// The records that were converted after a rule's parameters had changed.
     converted,
-    /// Clients whose counts were handed over when Redis was back.
+    /// The clients whose pending changes were delivered after an outage.
     handed_over,
-    /// Clients of near rules exchanged in the background.
+    /// The clients of near rules that were exchanged in the background.
     exchanged,
-    /// Clients of near rules that an exchange found over the limit.
+    /// The clients of near rules that turned out to be over the limit when they were exchanged.
     crossings,
-    /// Clients whose counts could not be handed over: too many, or of an algorithm that does not add.
+    /// The clients whose charges could not be delivered after an outage, since there were too many
+    /// or the algorithm's counts cannot be added up.
     not_handed_over,
 }
 

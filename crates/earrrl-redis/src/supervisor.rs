@@ -1,5 +1,6 @@
-//! The supervisor: connects, probes every shard whose breaker is open, closes the breaker when Redis answers well,
-//! and hands over what was counted meanwhile. Each shard has a task of its own, so that none waits for another.
+//! The supervisor. It connects, probes every shard whose breaker is open, closes the breaker when
+//! Redis answers reliably, and delivers the pending changes. Each shard has a task of its own, so
+//! that none waits for another.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -19,19 +20,21 @@ use crate::rules::PreparedRule;
 use crate::shared::Shared;
 use crate::status::count;
 
-/// The timeout of a connection: to a Cluster, longer than to a node of it that does not answer.
+/// The timeout of establishing a connection. For a Cluster it must be longer than that of a single
+/// node that does not answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The timeout of writing a rule down.
+/// The timeout of writing a rule to Redis.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
-/// The interval of probes of a shard in use, and how long it must have been in use to count as sound.
+/// The interval of probes of a shard that is in use. The constant below is the time in use after
+/// which the shard counts as healthy.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const SOUND: Duration = Duration::from_secs(10);
-/// Successful probes in a row that close a breaker: one may be luck.
+/// The number of successful probes in a row that close a breaker. A single one may be luck.
 const SUCCESSES: u32 = 3;
-/// Failed probes in a row after which the connection is replaced.
+/// The number of failed probes in a row after which the connection is replaced.
 const FAILURES: u32 = 3;
 const SHORTEST_BACKOFF: Duration = Duration::from_millis(10);
-/// The time for which earlier parameters of a rule are kept: longer than any record lives.
+/// The time for which a rule's earlier parameters are kept, which is longer than any record lives.
 const HISTORY: Duration = Duration::from_secs(400 * 366 * 86_400);
 
 pub(crate) async fn run(shared: Arc<Shared>) {
@@ -43,14 +46,14 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     loop {
         shared.connection.set_link(link.clone());
         let since = Instant::now();
-        // A request to replace the earlier link is no reason to replace this one.
+        // Earlier requests to replace the link concerned the previous link, so they are dropped.
         pin!(shared.connection.reconnect.notified()).enable();
         let next = async {
             shared.connection.reconnect.notified().await;
             if since.elapsed() > SOUND {
                 backoff.reset();
             }
-            // Groups that work go on over the old link meanwhile.
+            // Groups that work continue to use the old link meanwhile.
             backoff.wait().await;
             connect(&shared, &mut backoff).await
         };
@@ -61,7 +64,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Makes a connection, however long it takes.
+/// Connects, with as many attempts as necessary.
 async fn connect(shared: &Shared, backoff: &mut Backoff) -> Link {
     loop {
         let options = Options { urls: shared.connection.urls(), ..shared.options.clone() };
@@ -80,7 +83,7 @@ async fn connect(shared: &Shared, backoff: &mut Backoff) -> Link {
             }
             Err(error) => {
                 let fault = Fault::from(error);
-                // Every reason is logged once, not once a second for as long as it lasts.
+                // Each cause is logged once, not at every attempt.
                 if shared.connection.note(&fault) {
                     let policy = shared.options.when_gone.name();
                     let why = fault.detail();
@@ -92,7 +95,7 @@ async fn connect(shared: &Shared, backoff: &mut Backoff) -> Link {
     }
 }
 
-/// Supervises every shard over this link. Never ends.
+/// Supervises every shard over a link. Never returns.
 async fn supervise(shared: &Arc<Shared>, link: &Link) {
     let mut groups = JoinSet::new();
     for group in shared.connection.breakers.groups() {
@@ -101,14 +104,15 @@ async fn supervise(shared: &Arc<Shared>, link: &Link) {
     write_rules(shared, link).await;
 }
 
-/// The supervisor of one group of slots over one link; without a Cluster, of all.
+/// The supervisor of one group of slots over one link. Without a Cluster, there is one group.
 struct GroupSupervisor {
     shared: Arc<Shared>,
     link: Link,
     group: usize,
-    /// The pause between probes that fail.
+    /// The pause between failing probes.
     backoff: Backoff,
-    /// The pause before the breaker may close: it grows each time that the group fails soon after.
+    /// The pause before the breaker may be closed. It grows each time that the group fails soon
+    /// afterwards.
     cooldown: Backoff,
     let_in: Option<Instant>,
 }
@@ -136,7 +140,7 @@ impl GroupSupervisor {
         }
     }
 
-    /// Probes until Redis decides well enough, and closes the breaker.
+    /// Probes Redis until it answers reliably, then closes the breaker.
     async fn recover(&mut self) {
         if let Some(let_in) = self.let_in.take() {
             if let_in.elapsed() > SOUND {
@@ -165,8 +169,8 @@ impl GroupSupervisor {
         self.hand_over().await;
     }
 
-    /// Waits for something to do. Redis is probed now and then, so that an outage is noticed although no request asks
-    /// for a decision.
+    /// Waits for work. Probes Redis regularly, so that an outage is noticed even if there are no
+    /// requests.
     async fn watch(&mut self) {
         let attention = self.shared.connection.attention[self.group].notified();
         if timeout(PROBE_INTERVAL, attention).await.is_ok() {
@@ -184,8 +188,8 @@ impl GroupSupervisor {
         self.hand_over().await;
     }
 
-    /// Makes a real decision within the deadline: a server that takes a write need not take a script, or be near
-    /// enough.
+    /// Makes a real decision within the deadline. A server that accepts a write might still reject
+    /// scripts, or be too far away.
     async fn probe_once(&self) -> Result<(), Fault> {
         let connection = &self.shared.connection;
         let RedisConnection { probe, scripts, receipts, .. } = connection;
@@ -198,8 +202,8 @@ impl GroupSupervisor {
         if self.shared.connection.breakers.is_open(self.group) {
             return;
         }
-        // The delivery runs in a task of its own. On a connection that is dead without a reset it would take a
-        // minute, in which nobody would replace the link.
+        // The delivery runs in a task of its own. On a connection that is dead without having been
+        // reset, it would take a minute, during which the link would not be replaced.
         let handed_over = tokio::select! {
             biased;
             handed_over = hand_over(&self.shared, &self.link, self.group) => handed_over,
@@ -211,7 +215,8 @@ impl GroupSupervisor {
     }
 }
 
-/// Writes the parameters of every rule to Redis, for engines that meet their records later.
+/// Writes the parameters of every rule to Redis, where other engines find them when they convert
+/// records.
 async fn write_rules(shared: &Shared, link: &Link) {
     let mut written: Vec<(String, u32)> = Vec::new();
     loop {
@@ -225,7 +230,7 @@ async fn write_rules(shared: &Shared, link: &Link) {
     }
 }
 
-/// Writes a rule's parameters, and returns true if that need not be tried again.
+/// Writes a rule's parameters. Returns true if no further attempt is needed.
 async fn write_rule(shared: &Shared, mut link: Link, rule: &PreparedRule) -> bool {
     let key = shared.connection.keys.history(&rule.name);
     if shared.connection.breakers.is_open(shared.connection.group(key.as_bytes())) {
@@ -249,8 +254,8 @@ async fn write_rule(shared: &Shared, mut link: Link, rule: &PreparedRule) -> boo
     }
 }
 
-/// Exponential backoff with jitter: each wait is anywhere in its upper half, so that a fleet does not come back in
-/// step.
+/// Exponential backoff with jitter. Each wait is random in the upper half of its range, so that
+/// several nodes do not reconnect at the same time.
 struct Backoff {
     first: Duration,
     next: Duration,

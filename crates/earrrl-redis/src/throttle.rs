@@ -1,4 +1,4 @@
-//! `CL.THROTTLE`: a time per key that calls move on, each with parameters of its own.
+//! The time of a key that `CL.THROTTLE` advances, with parameters that each call brings.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,35 +13,37 @@ use crate::engine::RedisEngine;
 use crate::shared::Shared;
 use crate::status::count;
 
-/// The name in the place of a rule's in a record's key; no rule can have it.
+/// The name in the records' keys in place of a rule's name. No rule can have this name.
 const NAME: &str = "cl.throttle";
-/// The units in a microsecond.
+/// The number of units of 2⁻¹⁶ ns in a microsecond.
 const MICROSECOND: i128 = 1000 << 16;
 
-/// A move of a key's time, in units of 2⁻¹⁶ ns.
+/// An advance of a key's time, in units of 2⁻¹⁶ ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shift {
-    /// The distance, from now or from the key's time, whichever is later.
+    /// The distance by which the time is advanced, from now or from the key's time if that is
+    /// later.
     pub by: i128,
-    /// The farthest that the time may be ahead of now; the call changes nothing otherwise.
+    /// The farthest that the new time may be ahead of now; beyond it, the call changes nothing.
     pub most: i128,
 }
 
-/// The times that Redis saw, in units of 2⁻¹⁶ ns since 1970. Whether the time was moved follows from them.
+/// The times that Redis saw, in units of 2⁻¹⁶ ns since 1970. They determine if the key's time was
+/// advanced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shifted {
-    /// The present time.
+    /// The present time by Redis's clock.
     pub now: i128,
     /// The key's time before the call, if it had one.
     pub before: Option<i128>,
 }
 
 impl RedisEngine {
-    /// Moves a key's time on, atomically, within the deadline.
+    /// Advances a key's time atomically, within the deadline.
     ///
     /// # Errors
-    /// Returns an error if a distance is over a hundred years, or if Redis did not answer. The caller then decides by
-    /// itself, and nothing is handed over.
+    /// Returns an error if a distance is more than a hundred years, or if Redis did not answer. The
+    /// caller then decides without Redis, and the advance is not delivered later.
     pub async fn shift(
         &self,
         key: &[u8],
@@ -96,7 +98,7 @@ fn arguments(linger: Duration, shift: Shift, now: Option<Nanos>) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// Reads the time of a record: seven bytes of microseconds, four of the remaining units.
+/// Reads the time in a record: seven bytes of microseconds, and four bytes of the remaining units.
 fn decode(record: &[u8]) -> Option<i128> {
     let (&whole, rest) = record.split_first_chunk::<7>()?;
     let (&rest, _) = rest.split_first_chunk::<4>()?;

@@ -1,5 +1,5 @@
-//! Rust and Lua, decision by decision, over random rules, costs and times: 2 000 requests of every
-//! algorithm, and a million with `EARRRL_LONG=1`.
+//! Compares the decisions of Rust and Lua over random rules, costs and times: 2 000 requests of
+//! every algorithm, or a million with `EARRRL_LONG=1`.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
@@ -12,14 +12,14 @@ use earrrl_redis::{Options, RedisEngine, WhenGone, check_rule};
 
 use crate::support::{PATIENCE, Server};
 
-/// Requests under one rule before the next is made up.
+/// The number of requests under one rule before the next random rule.
 const STRETCH: usize = 500;
 
 fn requests() -> usize {
     if std::env::var_os("EARRRL_LONG").is_some() { 1_000_000 } else { 2_000 }
 }
 
-/// A number of two or three digits, anywhere from a thousandth to many thousands.
+/// Returns a random number of two or three digits, from a thousandth to many thousands.
 fn number(random: &mut Random, powers: i32) -> f64 {
     let power = random.below(2 * powers as u64 + 1) as i32 - powers;
     (1 + random.below(999)) as f64 * 10f64.powi(power - 1)
@@ -29,7 +29,7 @@ fn whole(random: &mut Random) -> u64 {
     1 + random.below(*random.clone().pick(&[5, 20, 1000, 9_000_000]))
 }
 
-/// A span of the grammar, and its seconds.
+/// Returns a duration in the rule grammar, and its seconds.
 fn span(random: &mut Random) -> (&'static str, f64) {
     *random.pick(&[
         ("1ms", 1e-3),
@@ -43,7 +43,7 @@ fn span(random: &mut Random) -> (&'static str, f64) {
     ])
 }
 
-/// Rules made up until one is valid: some pools would take thousands of years to fill.
+/// Draws random rules until one is valid, since some pools would take thousands of years to fill.
 const TRIES: usize = 100;
 
 /// Returns a random rule of an algorithm, and the seconds in which it lets about one request pass.
@@ -87,7 +87,7 @@ fn rule_text(algorithm: &str, random: &mut Random) -> (String, f64) {
     }
 }
 
-/// Adds what the text does not say: a log that is full, or a delay.
+/// Adds properties that a rule's text cannot express: a small log, or a delay.
 fn varied(rule: Rule, pace: f64, random: &mut Random) -> Rule {
     let rule = match *rule.limit() {
         Limit::SlidingLog(log) if random.below(2) == 0 => {
@@ -113,7 +113,8 @@ fn refund(algorithm: &str, random: &mut Random) -> Cost {
     if algorithm == "recent-average" { "0.01".parse().unwrap() } else { cost(random) }
 }
 
-/// At one instant, about as fast as is allowed, or much later.
+/// Returns the time of the next request: the same instant, about as fast as is allowed, or much
+/// later.
 fn gap(random: &mut Random, pace: f64) -> Duration {
     let paces = match random.below(10) {
         0..=3 => 0.0,

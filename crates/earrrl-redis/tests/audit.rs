@@ -1,5 +1,6 @@
-//! Faults in a row, at random, under load, on near and exact rules: no decision fails, nothing counts twice, and
-//! all is handed over in the end, by a ledger of the test's own. `EARRRL_LONG=1` runs 20 faults.
+//! Random faults in succession, under load, on near and exact rules. A ledger of the test's own
+//! shows that no decision fails, no charge counts twice, and all charges reach Redis in the end.
+//! `EARRRL_LONG=1` runs 20 faults.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::support::cluster::Cluster;
 use crate::support::proxy::Proxy;
 use crate::support::{PATIENCE, Server, until};
 
-/// A rule that never denies, so that one count is one request.
+/// A rule that never denies, so that the client's count is its number of requests.
 const WIDE: &str = "fixed-window 9000000/3650d";
 const CLIENTS: usize = 20;
 const TASKS: usize = 4;
@@ -32,9 +33,9 @@ enum Fault {
     ClockBack,
     ClockForward,
     Flushed,
-    /// A replica takes its master's place.
+    /// A replica takes the place of its master.
     FailedOver,
-    /// A slot goes to another shard, with the clients in it.
+    /// A slot moves to another shard, with the clients in it.
     Resharded,
 }
 
@@ -49,11 +50,11 @@ const FAULTS: [Fault; 9] =
 const CLUSTER_FAULTS: [Fault; 9] =
     [Resharded, FailedOver, Killed, Stopped, Cut, ScriptsFlushed, ClockBack, ClockForward, Flushed];
 
-/// What was asked under one rule, client by client.
+/// The requests of each client under one rule.
 #[derive(Default)]
 struct Ledger {
     sent: [AtomicU64; CLIENTS],
-    /// Of that, what was asked before Redis lost everything.
+    /// The part of these requests that were sent before Redis lost all data.
     lost: [AtomicU64; CLIENTS],
 }
 
@@ -74,7 +75,7 @@ fn client(round: usize, number: usize) -> String {
     format!("client-{round}-{number}")
 }
 
-/// Asks on one node under one rule, until told to stop.
+/// Sends requests on one node under one rule, until it is stopped.
 fn load(
     node: &Arc<RedisEngine>,
     rule: RuleId,
@@ -90,7 +91,8 @@ fn load(
                     return;
                 }
                 let number = turn * 7 % CLIENTS;
-                // Noted before: what is asked while everything is lost may be lost, too.
+                // Noted before the request is sent, since a request during the loss of all data may
+                // be lost too.
                 ledger.sent[number].fetch_add(1, Ordering::SeqCst);
                 let key = client(round, number);
                 let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
@@ -119,12 +121,12 @@ fn left_alone(nodes: &[Arc<RedisEngine>]) -> bool {
     nodes.iter().all(|node| node.status().mode != EngineMode::Shared)
 }
 
-/// What can be broken.
+/// A system that can be broken.
 trait Scene {
-    /// How its node of this number reaches it.
+    /// Returns the address by which the node with this number reaches the system.
     fn options(&self, number: usize) -> Options;
 
-    /// Breaks something, and mends it once that was felt.
+    /// Breaks the system, and repairs it after the nodes have noticed.
     async fn strike(&mut self, fault: Fault, nodes: &[Arc<RedisEngine>]);
 }
 
@@ -202,7 +204,7 @@ fn strike_server(fault: Fault, server: &Server) {
     }
 }
 
-/// The slot of a client of the first round, which is moved to and fro.
+/// The slot of a client of the first round, which moves between shards.
 fn moving(cluster: &Cluster) -> u16 {
     cluster.slot_of(&client(0, 7))
 }
@@ -250,7 +252,7 @@ impl Scene for Cluster {
     }
 }
 
-/// What Redis has counted of a client.
+/// Returns a client's count in Redis.
 async fn counted(node: &RedisEngine, rule: RuleId, key: &str) -> u64 {
     let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
     9_000_000 - node.decide(&[charge], Mode::Peek, None).await.unwrap().remaining
@@ -263,7 +265,7 @@ async fn faults_at_random_under_load_lose_nothing() {
     play_all(&faults, &mut Single::start().await).await;
 }
 
-/// The same of a Cluster, whose slots move, too, and whose masters give way to their replicas.
+/// A Cluster, whose slots also move, and whose masters are replaced by their replicas.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_changes_under_load_and_loses_nothing() {
     let mut random = Random::new(std::env::var("SEED").map_or(13, |seed| seed.parse().unwrap()));

@@ -1,4 +1,5 @@
-//! Redis's clock is set back and forward, and the clocks of a Cluster's shards differ.
+//! Tests in which Redis's clock is set back and forward, and the clocks of a Cluster's shards
+//! differ.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
@@ -64,7 +65,8 @@ async fn a_clock_set_back_locks_nobody_out() {
     }
 }
 
-/// `CL.THROTTLE` goes on from where it was when the clock is set back, whoever comes first.
+/// `CL.THROTTLE` continues from its stored time if the clock is set back, whichever client comes
+/// first.
 #[tokio::test]
 async fn a_clock_set_back_throttles_nobody() {
     let (server, second) = (Server::start_with_a_clock(&[]).await, 1_000_000_000i128 << 16);
@@ -88,7 +90,8 @@ async fn a_clock_set_back_throttles_nobody() {
     }
 }
 
-/// A denied request leaves nothing in the slots that would have let it pass, whatever their clocks.
+/// A denied request stores nothing in the slots that would have allowed it, whatever their clocks
+/// are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_denied_request_leaves_nothing_though_clocks_differ() {
     let cluster = Cluster::start().await;
@@ -153,7 +156,7 @@ async fn near_clients_are_not_denied_when_the_clock_is_set() {
             100 => server.put_behind(Duration::ZERO),
             _ => {}
         }
-        // A bucket is taken to be empty when the clock goes back, and fills within a second.
+        // A bucket counts as empty when the clock is set back, and fills within a second.
         let may_fill = (20..50).contains(&turn) || (60..90).contains(&turn);
         for client in 0..10usize {
             let node = (turn + client) % 2;

@@ -10,8 +10,8 @@ use earrrl_redis::{Options, RedisEngine, WhenGone};
 use crate::support::cluster::Cluster;
 use crate::support::{PATIENCE, Server};
 
-/// Runs the suite with every scene's keys to itself. Its times are virtual, so records must not go
-/// while the test takes its time, and a slow machine is no outage.
+/// Runs the suite with separate keys for every part. Its times are virtual, so records must not
+/// expire while the test runs, and a slow machine must not count as an outage.
 async fn conforms(options: &Options) {
     let scene = AtomicU32::new(0);
     let make = async || {

@@ -1,4 +1,4 @@
-//! Redis breaks under load, in every way that it does. No decision is lost or fails.
+//! Redis fails in every way that it can. No decision is lost or fails.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -12,10 +12,11 @@ use crate::support::load::{Load, becomes};
 use crate::support::proxy::Proxy;
 use crate::support::{PATIENCE, Server, command, until};
 
-/// A rule that never denies, so that every request is counted, and one count is one request.
+/// A rule that never denies, so that every request is counted, and the client's count is its number
+/// of requests.
 const WIDE: &str = "fixed-window 9000000/3650d";
 
-/// A deadline that a busy machine keeps, so that only what a test breaks is broken.
+/// A deadline that a busy machine meets, so that only the test's own faults cause failures.
 const DEADLINE: Duration = Duration::from_millis(100);
 
 async fn engine(mut options: Options) -> (Arc<RedisEngine>, RuleId) {
@@ -26,14 +27,14 @@ async fn engine(mut options: Options) -> (Arc<RedisEngine>, RuleId) {
     (Arc::new(engine), rule)
 }
 
-/// What Redis has counted of a client.
+/// Returns a client's count in Redis.
 async fn counted(engine: &RedisEngine, rule: RuleId, client: &str) -> u64 {
     let charge = Charge { rule, key: client.as_bytes(), cost: Cost::ONE };
     9_000_000 - engine.decide(&[charge], earrrl::Mode::Peek, None).await.unwrap().remaining
 }
 
-/// All that was sent is in Redis: no less, and no more than `twice` of the requests, those whose fate
-/// nobody can know, since the connection broke under them.
+/// Asserts that all requests are in Redis, and at most `twice` of them a second time: those whose
+/// connection broke, so that their fate is unknown.
 async fn nothing_is_lost(engine: &RedisEngine, rule: RuleId, load: Load, twice: u64) {
     let sent = load.stop().await;
     assert!(engine.ready(PATIENCE).await);
@@ -93,7 +94,7 @@ async fn a_connection_swallowed() {
     load.goes_on(500).await;
     becomes(&engine, EngineMode::Shared).await;
     load.goes_on(500).await;
-    // Requests may have reached Redis whose answers were swallowed.
+    // Redis may have executed requests whose answers were dropped.
     nothing_is_lost(&engine, rule, load, 64).await;
 }
 
@@ -166,7 +167,7 @@ async fn a_replica_that_only_reads() {
     load.goes_on(500).await;
     server.command::<String>(&["REPLICAOF", "NO", "ONE"]).unwrap();
     becomes(&engine, EngineMode::Shared).await;
-    // What Redis had before went when it became the other's replica.
+    // Redis lost its data when it became the replica of the other server.
     load.stop().await;
     until("counts are handed over", || engine.status().counts.handed_over > 0).await;
 }
@@ -201,7 +202,7 @@ async fn the_password_changed() {
     nothing_is_lost(&engine, rule, load, 64).await;
 }
 
-/// A user who may write, and may not call scripts, is no Redis that decides.
+/// A Redis user that may write but not call scripts cannot decide.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_forbidden() {
     let server = Server::start(&[]).await;
@@ -287,7 +288,7 @@ async fn a_master_of_the_cluster_killed() {
     until("counts are handed over", || engine.status().counts.handed_over > 0).await;
 }
 
-/// What decides is what `/readyz` says decides.
+/// The mode that `/readyz` reports is the one that decides.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn farther_away_than_the_deadline() {
     let server = Server::start(&[]).await;
@@ -323,7 +324,7 @@ async fn packets_lost_now_and_then() {
     nothing_is_lost(&engine, rule, load, 0).await;
 }
 
-/// Nobody asks, and it is noticed all the same.
+/// An outage is noticed even if there are no requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_node_of_a_cluster_killed_without_traffic() {
     let mut cluster = support::cluster::Cluster::start().await;
@@ -333,7 +334,7 @@ async fn every_node_of_a_cluster_killed_without_traffic() {
     becomes(&engine, EngineMode::Alone).await;
 }
 
-/// A shard that is stopped for long holds nothing up in the others; what it was asked counts once.
+/// A shard that is stopped for a long time delays no other shard, and its requests count once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_shard_stopped_for_long() {
     let cluster = support::cluster::Cluster::start().await;

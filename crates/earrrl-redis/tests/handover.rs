@@ -1,4 +1,4 @@
-//! What a node counted alone is in Redis afterwards, algorithm by algorithm, once.
+//! After an outage, the charges of a node are in Redis exactly once, under every algorithm.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
@@ -9,7 +9,8 @@ use earrrl_redis::{EngineMode, Options, RedisEngine};
 use crate::support::load::becomes;
 use crate::support::{PATIENCE, Server, until};
 
-/// Rules, and how many requests of cost 1 each admits from idle, so slow that a test sees no refill.
+/// Rules, and the number of requests of cost 1 that each admits from idle. They are so slow that a
+/// test sees no refill.
 const RULES: [(&str, u64); 6] = [
     ("recent-average 1/s half-life=1h", 5194),
     ("gcra 1/1h burst=300", 300),

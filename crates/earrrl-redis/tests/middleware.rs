@@ -1,4 +1,4 @@
-//! `earrrl-tower`'s layer over a real server: machines that share their limits.
+//! The layer of `earrrl-tower` over a real server, by which machines share their limits.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 use std::convert::Infallible;
@@ -14,7 +14,7 @@ use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 
 async fn machine(server: &Server, rule: RequestRule) -> RateLimitLayer<RedisEngine> {
-    // A busy machine is no reason to decide by oneself.
+    // A long deadline, so that a busy machine does not decide without Redis.
     let mut options = Options::new(&server.url());
     options.deadline = Duration::from_secs(30);
     let engine = RedisEngine::connect(options, PATIENCE).await.unwrap();

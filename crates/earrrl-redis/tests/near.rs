@@ -1,5 +1,5 @@
-//! Decisions without a trip: what several nodes admit together, what Redis has in the end, and what it
-//! takes. `EARRRL_LONG=1` runs more nodes for longer.
+//! Decisions without a round trip: how much several nodes admit together, which counts Redis has in
+//! the end, and how many round trips are made. `EARRRL_LONG=1` runs more nodes for longer.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl Engine for Near {
     type Done = Answer<()>;
 
     fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
-        // Of logs and sub-windows a node knows a summary, by which waits may be longer.
+        // A node knows only a summary of logs and sub-windows, by which waits may be longer.
         let whole = !matches!(rule.limit(), Limit::SlidingLog(_) | Limit::SlidingWindow(_));
         let near = whole && check_near(rule).is_ok();
         let consistency = if near { Consistency::Near } else { Consistency::Exact };
@@ -78,7 +78,7 @@ impl Engine for Near {
     }
 }
 
-/// A node that shares with nobody answers as every engine does.
+/// A node without other nodes returns the same answers as every engine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_node_alone_is_exact() {
     let server = Server::start(&[]).await;
@@ -99,7 +99,7 @@ async fn one_node_alone_is_exact() {
     assert!(compared > 10_000);
 }
 
-/// How the requests of a run come.
+/// The pattern of the requests of a run.
 #[derive(Clone, Copy, Debug)]
 enum Pattern {
     Steady,
@@ -110,20 +110,21 @@ struct Run {
     nodes: usize,
     sync: Duration,
     rule: &'static str,
-    /// Times the limit.
+    /// The rate as a multiple of the limit.
     load: f64,
     pattern: Pattern,
     requests: usize,
 }
 
-/// What came of a run.
+/// The result of a run.
 struct Outcome {
     near: u64,
     exact: u64,
     trips: f64,
 }
 
-/// One client that hops from node to node, in virtual time; beside it, the same requests by the pure function.
+/// One client that moves from node to node, in virtual time, beside the same requests to the pure
+/// function.
 async fn hop(server: &Server, run: &Run, seed: u64) -> Outcome {
     let mut nodes = Vec::new();
     for _ in 0..run.nodes {
@@ -187,7 +188,8 @@ async fn leaky_rules_and_buckets_admit_no_more_than_they_would_in_one_place() {
     }
 }
 
-/// What `docs/distributed.md` says of strict rules: attempts on other nodes are seen a `sync` late.
+/// Under strict rules, requests on other nodes are seen one `sync` late, as `docs/distributed.md`
+/// states.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strict_rules_admit_what_is_not_seen_yet_at_most() {
     let server = Server::start(&[]).await;
@@ -282,7 +284,7 @@ async fn a_long_sync_starves_nobody_after_a_start() {
     }
 }
 
-/// Whatever the connection does, every count arrives, and arrives once.
+/// Whatever happens to the connection, every charge reaches Redis exactly once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_sent_again_counts_once() {
     let server = Server::start(&[]).await;
@@ -322,7 +324,7 @@ async fn what_is_sent_again_counts_once() {
     }
 }
 
-/// Two nodes that were parted end with the state of one that had all requests.
+/// Two nodes that were separated end with the state of one node that had all requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn states_are_those_of_one_node_once_a_partition_heals() {
     let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]).await;
@@ -357,7 +359,8 @@ async fn states_are_those_of_one_node_once_a_partition_heals() {
     assert!((found / expected - 1.0).abs() < 1e-6, "{found} {expected}");
 }
 
-/// Who is over the limit is denied without a trip, and by what all nodes have seen.
+/// A client over its limit is denied without a round trip, based on the requests that all nodes
+/// have seen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_far_over_makes_no_trips() {
     let server = Server::start(&[]).await;
@@ -390,7 +393,7 @@ async fn who_is_far_over_makes_no_trips() {
     }
 }
 
-/// A reset and a refund are seen by the node that makes them at once.
+/// A node sees its own resets and refunds at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refunds_and_resets() {
     let server = Server::start(&[]).await;

@@ -1,4 +1,5 @@
-//! An outage is no amnesty: a node that decides alone goes on from what Redis last told it.
+//! An outage does not reset clients: a node that decides alone continues from the last state that
+//! Redis reported.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -11,7 +12,8 @@ use crate::support::load::becomes;
 use crate::support::proxy::Proxy;
 use crate::support::{PATIENCE, Server, until};
 
-/// Rules under which a client that has used everything up stays out for longer than a test takes.
+/// Rules under which a client that has used its whole quota stays denied for longer than the test
+/// takes.
 const RULES: [&str; 9] = [
     "recent-average 0.001/s half-life=1h",
     "recent-average 0.001/s half-life=1h leaky",
@@ -71,7 +73,7 @@ async fn who_is_out_stays_out_on_every_node() {
     }
 }
 
-/// What a node has left for a client when Redis goes is what Redis had left.
+/// When Redis becomes unreachable, a node has as much left for a client as Redis had.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_left_can_be_used_once_a_node() {
     let mut server = Server::start(&[]).await;
@@ -87,7 +89,7 @@ async fn what_was_left_can_be_used_once_a_node() {
     assert_eq!(allowed(&nodes[0], rules[0], 20).await, 6);
 }
 
-/// How Redis is broken.
+/// The way in which Redis fails.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Killed,

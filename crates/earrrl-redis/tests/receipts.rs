@@ -1,4 +1,4 @@
-//! Calls whose answers never come: what Redis has executed of them counts once, and so does what it has not.
+//! Calls whose answers never arrive: each request counts once, if Redis has executed it or not.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use crate::support::load::becomes;
 use crate::support::proxy::Proxy;
 use crate::support::{PATIENCE, Server, until};
 
-/// Rules, and how many requests of cost 1 each admits from idle, so slow that a test sees no refill.
+/// Rules, and the number of requests of cost 1 that each admits from idle. They are so slow that a
+/// test sees no refill.
 const RULES: [(&str, u64); 6] = [
     ("recent-average 1/s half-life=1h strict", 5194),
     ("gcra 1/1h burst=300", 300),
@@ -36,7 +37,7 @@ fn prepare(engine: &RedisEngine) -> Vec<RuleId> {
         .collect()
 }
 
-/// Requests at once: one under each rule, and one under all of them.
+/// Simultaneous requests: one under each rule, and one under all of them.
 async fn ask(engine: &Arc<RedisEngine>, rules: &[RuleId]) {
     let alone = rules.iter().map(|rule| vec![*rule]);
     let tasks = alone.chain([rules.to_vec()]).map(|rules| {
@@ -70,7 +71,8 @@ async fn all_have(engine: &RedisEngine, rules: &[RuleId], count: u64, when: &str
     assert_eq!(engine.status().counts.not_handed_over, 0);
 }
 
-/// Executed without an answer or not executed at all, on a connection that is silent, or breaks.
+/// Calls that are executed without an answer, or not executed at all, on a connection that is
+/// silent or breaks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unanswered_calls_count_once() {
     let server = Server::start(&[]).await;
@@ -132,7 +134,7 @@ async fn what_a_log_has_stored_is_taken_back_at_its_time() {
     }
 }
 
-/// How often Redis has executed a command.
+/// Returns how often Redis has executed a command.
 fn called(server: &Server, command: &str) -> u64 {
     let stats: String = server.command(&["INFO", "commandstats"]).unwrap();
     let line = stats.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:")));
@@ -140,7 +142,7 @@ fn called(server: &Server, command: &str) -> u64 {
     calls.map_or(0, |calls| calls.parse().unwrap())
 }
 
-/// What a stopped server finds in its sockets when it goes on: executed if that is soon, and otherwise not.
+/// A stopped server that continues executes the calls in its sockets only if that is soon.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_executed_afterwards_count_once() {
     for late in [false, true] {
@@ -161,7 +163,7 @@ async fn calls_executed_afterwards_count_once() {
     }
 }
 
-/// A clock that is set costs nobody the decision by Redis.
+/// After a clock was set, Redis still decides every request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_is_set_is_followed_at_once() {
     let server = Server::start_with_a_clock(&[]).await;
@@ -206,7 +208,8 @@ async fn what_was_denied_here_is_taken_back_there() {
     }
 }
 
-/// Clients in two shards, of which one does not answer: what the other has stored stays, once.
+/// Clients in two shards, one of which does not answer: the charge in the other shard is kept,
+/// once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shard_that_answers_keeps_what_it_has_stored() {
     let cluster = Cluster::start().await;

@@ -1,4 +1,4 @@
-//! A master that Sentinels look after: when it dies, its replica decides.
+//! A master that Sentinels watch: when it dies, its replica decides.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::process::{Child, Stdio};
@@ -12,7 +12,7 @@ use crate::support::load::{Load, becomes};
 use crate::support::tools::redis_server;
 use crate::support::{Folder, PATIENCE, Server, command, free_port, until};
 
-/// One Sentinel, which decides alone.
+/// A single Sentinel, which decides alone.
 struct Sentinel {
     port: u16,
     process: Child,
@@ -43,7 +43,7 @@ impl Sentinel {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// A field of what it says of the master.
+    /// Returns a field of the Sentinel's report on the master.
     fn master(&self, field: &str) -> Option<String> {
         let words: Vec<String> = command(&self.url(), &["SENTINEL", "MASTER", "main"]).ok()?;
         let pairs = words.chunks_exact(2);

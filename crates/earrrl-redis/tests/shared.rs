@@ -1,4 +1,4 @@
-//! What many processes share: one count, one clock, one answer.
+//! Processes that share a Redis share counts, the clock and the answers.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use crate::support::cluster::Cluster;
 use crate::support::{PATIENCE, Server};
 
 const PROCESSES: usize = 8;
-/// Rules, and how many requests of cost 1 each admits at one instant from idle.
+/// Rules, and the number of requests of cost 1 that each admits at one instant from idle.
 const BURSTS: [(&str, usize); 7] = [
     ("recent-average 1/s half-life=1h leaky", 5194),
     ("exponential 300/1h", 300),
@@ -23,7 +23,7 @@ const BURSTS: [(&str, usize); 7] = [
     ("sliding-window 300/3650d", 300),
     ("sliding-counter 300/3650d", 300),
 ];
-/// Where a worker finds its server, and which rule it is to use.
+/// The address of a worker's server, and the rule that it uses.
 const WORK: &str = "EARRRL_REDIS_TEST_WORK";
 
 fn patient(url: &str) -> Options {
@@ -42,7 +42,7 @@ async fn ask(engine: &RedisEngine, rule: RuleId, key: &[u8], now: Option<Nanos>)
     engine.decide(&[Charge { rule, key, cost: Cost::ONE }], Mode::Check, now).await.unwrap()
 }
 
-/// Not a test of its own: one of the processes of the test below.
+/// Not a test of its own, but the code of one of the processes that the test below starts.
 #[tokio::test]
 async fn worker() {
     let Ok(work) = std::env::var(WORK) else { return };
@@ -93,7 +93,8 @@ async fn eight_processes_admit_what_one_would() {
     }
 }
 
-/// The article's experiment: a request about every second, at the gaps that its printed run implies.
+/// The experiment of the EARRRL article: a request about every second, with the gaps of its printed
+/// run.
 #[tokio::test]
 async fn the_article_s_run_gives_its_printed_estimates() {
     let server = Server::start(&[]).await;
@@ -125,7 +126,7 @@ async fn the_article_s_run_gives_its_printed_estimates() {
     assert!((rate - run["printed"]["70+10s"].as_f64().unwrap()).abs() < 1e-4);
 }
 
-/// Without a time of the caller's, Redis's own counts.
+/// If the caller gives no time, Redis's clock counts.
 #[tokio::test]
 async fn redis_tells_the_time() {
     let server = Server::start(&[]).await;
@@ -143,7 +144,7 @@ async fn redis_tells_the_time() {
     assert!((full_at / 1_000_000).abs_diff(time[0] + 7200) <= PATIENCE.as_secs());
 }
 
-/// A record lives until nothing that could change a decision is left in it, and no longer.
+/// A record expires as soon as it can no longer change a decision.
 #[tokio::test]
 async fn records_expire_when_they_say_nothing_any_more() {
     let server = Server::start(&[]).await;
@@ -183,7 +184,8 @@ async fn records_expire_when_they_say_nothing_any_more() {
     }
 }
 
-/// While a rule changes its algorithm server by server, each algorithm counts all that its servers see.
+/// While servers change a rule's algorithm one by one, each algorithm counts all requests of its
+/// servers.
 #[tokio::test]
 async fn algorithms_that_take_turns_count_in_full() {
     let server = Server::start(&[]).await;
@@ -209,7 +211,8 @@ async fn algorithms_that_take_turns_count_in_full() {
     assert!(left.is_empty(), "a reset forgets all algorithms: {left:?}");
 }
 
-/// Relatives of Redis refuse keys that a script does not declare, and a user may lack a right to them.
+/// Some Redis-compatible servers reject keys that a script does not declare, and a user may lack
+/// the right to use them.
 #[tokio::test]
 async fn receipts_are_declared_and_probed() {
     let server = Server::start(&["--slowlog-log-slower-than", "0"]).await;
@@ -238,7 +241,8 @@ async fn receipts_are_declared_and_probed() {
     assert_ne!(engine.status().mode, EngineMode::Shared);
 }
 
-/// Buckets that fill for decades deny, and those that Redis cannot count are refused.
+/// Buckets that take decades to fill deny requests, and buckets that Redis cannot count are
+/// rejected.
 #[tokio::test]
 async fn the_slowest_buckets_deny() {
     let server = Server::start(&[]).await;
@@ -258,7 +262,8 @@ async fn the_slowest_buckets_deny() {
     assert!(engine.prepare("held", &held).is_err());
 }
 
-/// A node that never knew the old limit keeps the clients' history: the parameters are in Redis.
+/// A node that never knew the old limit keeps the clients' history, since the parameters are in
+/// Redis.
 #[tokio::test]
 async fn a_changed_limit_is_converted_by_a_node_that_is_new() {
     let server = Server::start(&[]).await;
@@ -277,7 +282,7 @@ async fn a_changed_limit_is_converted_by_a_node_that_is_new() {
     assert_eq!(new.status().counts.converted, 1);
 }
 
-/// A node that may not read the old limit forgives nobody.
+/// A node that may not read the old limit does not reset any client.
 #[tokio::test]
 async fn a_record_is_kept_whose_limit_can_t_be_read() {
     let server = Server::start(&[]).await;
@@ -296,7 +301,7 @@ async fn a_record_is_kept_whose_limit_can_t_be_read() {
     assert_eq!((record(), new.status().counts.alone), (before, 1));
 }
 
-/// Clients in several slots of a Cluster, at once: a denied request leaves nothing in any.
+/// Clients in several slots of a Cluster at once: a denied request stores nothing in any slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_or_nothing_over_slots() {
     let cluster = Cluster::start().await;

@@ -11,7 +11,7 @@ mod spellings;
 
 use std::borrow::Cow;
 
-use readings::{Dots, MAX_LEN, Reading, is_ambiguous, mended};
+use readings::{Dots, MAX_LEN, Reading, is_ambiguous};
 
 /// The settings for comparing paths, in addition to the rules that always apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,13 +73,14 @@ impl Paths {
         if !self.all_readings || !is_ambiguous(path) {
             return OtherReadings::None;
         }
-        if path.len() > MAX_LEN {
+        let variants = readings::variants(path);
+        let length: usize = variants.iter().map(|variant| variant.len()).sum();
+        if path.len() > MAX_LEN || length > 2 * MAX_LEN {
             return OtherReadings::Any;
         }
         let usual = self.read(path, self.usual());
         let mut others: Vec<Vec<u8>> = Vec::new();
-        let mended = mended(path);
-        for path in [Some(path), mended.as_deref()].into_iter().flatten() {
+        for path in &variants {
             for reading in readings::all() {
                 let other = self.read(path, reading);
                 if other != usual && !others.contains(&other) {
@@ -314,6 +315,12 @@ mod tests {
             "/x/y/..//../login",
             "/login/./",
             "/login/x/..",
+            "/login%0a",
+            "/LOGIN/%0A",
+            "//host/login",
+            "/\\host\\login",
+            "/index.php/login",
+            "/x/Index.PHP/login/",
         ] {
             let spelling = if spelling.starts_with('\\') {
                 format!("/x/..{spelling}")
@@ -323,9 +330,11 @@ mod tests {
             let readings = readings(&spelling);
             assert!(readings.iter().any(|reading| reading == "/login"), "{spelling}: {readings:?}");
         }
+        assert!(readings("/wp-login.php/x").contains(&"/wp-login.php".to_owned()));
         // A server that resolves nothing serves what is below `/login`.
         assert!(readings("/login/../x").contains(&"/login/../x".to_owned()));
-        for plain in ["/login", "/a/b.c", "/Caf%C3%A9/", "/a%20b"] {
+        for plain in ["/login", "/a/b.c", "/Caf%C3%A9/", "/a%20b", "/a.php", "/a.phpx/b", "/php/a"]
+        {
             assert_eq!(readings(plain).len(), 1, "{plain}");
         }
     }

@@ -401,9 +401,9 @@ pub(crate) fn check(
 ) -> CheckRequest {
     let address = SocketAddress { address: peer.to_owned() };
     let address = Address { address: Some(AddressKind::Socket(address)) };
-    let header = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    let header = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).into());
     let http = HttpRequest {
-        method: method.to_owned(),
+        method: method.into(),
         path: path.into(),
         host: "shop.example".into(),
         headers: headers.iter().map(header).collect(),

@@ -278,7 +278,8 @@ fn json_is_read_as_the_peer_reads_it() {
     let limit = descriptor.limit.as_ref().unwrap();
     assert_eq!((request.hits_addend, descriptor.hits_addend), (3, Some(7)));
     assert_eq!((limit.requests_per_unit, limit.unit), (10, 0));
-    assert_eq!((descriptor.entries[0].value.as_str(), descriptor.is_negative_hits), ("", false));
+    let value = descriptor.entries[0].value.as_slice();
+    assert_eq!((value, descriptor.is_negative_hits), (&b""[..], false));
     let nothing = r#"{"domain":null,"descriptors":null,"hitsAddend":null}"#;
     assert_eq!(read(nothing), Ok(Default::default()));
     let unset = r#"{"domain":"d","descriptors":[{"entries":null,"limit":null,"hitsAddend":null}]}"#;

@@ -95,6 +95,13 @@ fn a_doubtful_client_is_told() {
     assert!(told(&each, &[]).contains("each of 100 requests has a client of its own"));
     assert!(!told(&line("192.0.2.7"), &[]).contains("requests"));
     assert!(!told(&log("access.log"), &[]).contains("is it the client"));
+    let balancers = [line("10.0.0.1"), line("10.0.0.2")].concat().repeat(50);
+    let warning = told(&balancers, &[]);
+    assert!(
+        warning.contains("load balancers") && warning.contains("--key forwarded_for"),
+        "{warning}"
+    );
+    assert!(!told(&(balancers + &line("192.0.2.7")), &[]).contains("load balancers"));
 }
 
 #[test]
@@ -151,6 +158,7 @@ fn the_lines_of_the_documentation_are_read() {
         let lines: Vec<&str> = row[2].split('`').skip(1).step_by(2).take(2).collect();
         let text =
             if format == "csv" { lines.join("\n") } else { row[2].replace("` and then `", "\n") };
+        let text = text.replace('⇥', "\t");
         let found = replayed(text.trim_matches('`'), &["--format", format]);
         assert_eq!(found["events"], 1, "{format}: {text}");
         if format != "sshd-lines" && format != "csv" {
@@ -174,7 +182,7 @@ fn the_lines_of_the_help_are_read() {
             (None, None) => {}
         }
     }
-    assert_eq!(found.len(), 17, "{found:?}");
+    assert_eq!(found.len(), 25, "{found:?}");
     for (format, lines) in found {
         assert_eq!(replayed(&lines, &["--format", format])["events"], 1, "{format}: {lines}");
         if format != "sshd-lines" {

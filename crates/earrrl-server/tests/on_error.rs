@@ -40,6 +40,8 @@ fn without_redis(policy: &str) -> (TestServer, Redis) {
     let mode = || server.http().get("/readyz").json()["engine"]["mode"].clone();
     until("Redis decides", || mode() == "redis");
     redis.kill();
+    // A call that was sent before may still count as done.
+    until("the loss is noticed", || mode() == policy);
     (server, redis)
 }
 

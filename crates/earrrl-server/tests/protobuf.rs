@@ -80,12 +80,22 @@ fn the_rate_limit_services_messages_are_envoys() {
     );
 }
 
+/// Envoy copies a client's header into a value as it is.
+#[test]
+fn values_may_be_any_bytes() {
+    let entry = Entry { key: "user".into(), value: b"a\xff\x01".to_vec() };
+    let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
+    let request =
+        RateLimitRequest { domain: "shop".into(), descriptors: vec![descriptor], hits_addend: 1 };
+    assert_eq!(RateLimitRequest::decode(&*request.encode_to_vec()).unwrap(), request);
+}
+
 #[test]
 fn the_authorization_services_messages_are_envoys() {
     let address = AddressKind::Socket(SocketAddress { address: "192.0.2.7".into() });
     let http = HttpRequest {
         method: "POST".into(),
-        headers: [("x-api-key".to_owned(), "k".to_owned())].into(),
+        headers: [("x-api-key".to_owned(), b"k".to_vec())].into(),
         path: "/login?a=b".into(),
         host: "shop.example".into(),
         scheme: "https".into(),

@@ -170,3 +170,32 @@ fn what_a_log_does_not_have_is_told() {
         assert!(outcome.err.contains(told), "{}", outcome.err);
     }
 }
+
+#[test]
+fn secrets_of_the_server_need_not_be_here() {
+    let directory = tempfile::tempdir().unwrap();
+    let (config, log) = (directory.path().join("limits.toml"), directory.path().join("log"));
+    let elsewhere = r#"
+[server]
+check_token_file = "/nowhere/token"
+[server.tls]
+cert = "/nowhere/cert.pem"
+key = "/nowhere/key.pem"
+[engine]
+redis_file = "/nowhere/redis"
+hmac_key_file = "/nowhere/hmac"
+ca_file = "/nowhere/ca.pem"
+[[rule]]
+name = "all"
+limit = "gcra 1/m burst=1"
+"#;
+    fs::write(&config, elsewhere).unwrap();
+    let line = r#"192.0.2.7 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5"#;
+    fs::write(&log, format!("{line}\n{line}\n")).unwrap();
+    let (config, log) = (config.to_str().unwrap(), log.to_str().unwrap());
+    let tried = earrrl(&["replay", log, "--config", config]);
+    assert!(tried.out.contains("1 of 2 not allowed"), "{tried:?}");
+    assert_eq!(earrrl(&["config", "check", config]).code, Some(2));
+    fs::write(config, elsewhere.replace("burst=1", "burst=none")).unwrap();
+    assert!(earrrl(&["replay", log, "--config", config]).err.contains("limits.toml:13:"));
+}

@@ -1,11 +1,12 @@
-//! Addresses of clients: parsing, cutting to the prefix that counts as one client, writing as keys.
+//! Addresses of clients: parsing, truncation to the prefix that counts as one client, and
+//! formatting as keys.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
 
-/// The number of leading bits by which addresses are told apart.
+/// The number of leading bits by which addresses of clients are distinguished.
 ///
 /// ```
 /// use earrrl_tower::Prefixes;
@@ -20,7 +21,8 @@ pub struct Prefixes {
 }
 
 impl Default for Prefixes {
-    /// Whole IPv4 addresses, and IPv6 by /64: a customer has at least that many addresses.
+    /// Returns whole IPv4 addresses and /64 prefixes of IPv6, since a customer usually has at least
+    /// a /64.
     fn default() -> Self {
         Self::new(32, 64)
     }
@@ -46,7 +48,7 @@ impl Prefixes {
     /// ```
     pub fn key(self, address: IpAddr) -> String {
         let mut text = Vec::with_capacity(24);
-        // Writing to memory does not fail.
+        // Writing to memory never fails.
         let _ = self.write(address, &mut text);
         String::from_utf8(text).unwrap_or_default()
     }
@@ -54,7 +56,7 @@ impl Prefixes {
     /// Writes the key that [`Prefixes::key`] returns.
     ///
     /// # Errors
-    /// Returns the errors of `out`; memory has none.
+    /// Returns the errors of `out`. Writing to memory never fails.
     pub fn write(self, address: IpAddr, out: &mut impl Write) -> io::Result<()> {
         match self.network(address) {
             IpAddr::V4(network) => {
@@ -95,7 +97,8 @@ impl Prefixes {
         }
     }
 
-    /// Returns a network, or the larger one that counts as one client.
+    /// Returns the network, or the larger network that counts as one client if the network is a
+    /// part of it.
     ///
     /// ```
     /// use earrrl_tower::Prefixes;
@@ -114,8 +117,8 @@ impl Prefixes {
         }
     }
 
-    /// Returns the key of an address that is given as text, such as in a log. Other text, such as a
-    /// host name, is its own key.
+    /// Returns the key of an address that is given as text, such as in a log. Any other text, such
+    /// as a host name, is used as the key itself.
     #[inline]
     pub fn key_of_text<'a>(self, text: &'a [u8], buffer: &'a mut Vec<u8>) -> &'a [u8] {
         // A whole IPv4 address is its own key, so it need not be parsed.
@@ -125,7 +128,7 @@ impl Prefixes {
         self.key_of_address(text, buffer).unwrap_or(text)
     }
 
-    /// Returns the key of an address that is given as text; `None` for other text.
+    /// Returns the key of an address that is given as text; `None` for any other text.
     ///
     /// ```
     /// use earrrl_tower::Prefixes;
@@ -136,7 +139,7 @@ impl Prefixes {
     pub fn key_of_address<'a>(self, text: &[u8], buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         let address = str::from_utf8(text).ok().and_then(parse)?;
         buffer.clear();
-        // Writing to memory does not fail.
+        // Writing to memory never fails.
         let _ = self.write(address, buffer);
         Some(buffer)
     }
@@ -146,8 +149,8 @@ fn write_length(length: u8, whole: u8, out: &mut impl Write) -> io::Result<()> {
     if length == whole { Ok(()) } else { write!(out, "/{length}") }
 }
 
-/// Returns the text of an IPv4 address, and its length. Every request needs it, and this is several
-/// times as fast as the standard library's formatting, since it has no branches.
+/// Returns the text of an IPv4 address, and its length. Every request needs this text, so it is
+/// written without branches, which is several times as fast as the standard library's formatting.
 pub(crate) fn ipv4_text(address: Ipv4Addr) -> ([u8; 16], usize) {
     let mut text = [0; 16];
     let mut end = 0;
@@ -158,7 +161,7 @@ pub(crate) fn ipv4_text(address: Ipv4Addr) -> ([u8; 16], usize) {
     (text, end - 1)
 }
 
-/// All octets in decimal, with a dot.
+/// The decimal text of every octet, with a dot.
 static DOTTED: [[u8; 4]; 256] = {
     let mut all = [[0; 4]; 256];
     let mut octet = 0;

@@ -4,11 +4,12 @@ use std::borrow::Cow;
 
 use sha2::{Digest, Sha256};
 
-/// The longest key, in bytes, that an engine is asked about. [`bounded_key`] shortens longer ones.
+/// The longest key that the layer passes to an engine, in bytes. [`bounded_key`] shortens longer
+/// keys.
 pub const MAX_KEY_LEN: usize = 4096;
 
-/// The beginning of a shortened key. Visible ASCII, so that it can be recognised in Redis and in
-/// logs.
+/// The beginning of a shortened key. It is visible ASCII, so that such keys can be recognised in
+/// Redis and in logs.
 const PREFIX: &[u8] = b"long-key:sha256:";
 
 /// The length of a shortened key: the prefix and a digest of 32 bytes in hexadecimal.
@@ -17,10 +18,10 @@ const SHORTENED_LEN: usize = PREFIX.len() + 64;
 /// Returns the key unless it is longer than [`MAX_KEY_LEN`], else `long-key:sha256:` and its
 /// SHA-256 digest in hexadecimal.
 ///
-/// If a rule skipped long keys, a client could leave its limit by sending one; if it cut them, two
-/// clients could share a limit. Two different keys have the same result only if their digests
-/// collide: a short key that looks like a result is replaced by its digest, too. No secret is
-/// involved, so all servers of a fleet agree.
+/// If a rule skipped long keys, a client could evade its limit by sending one; if it truncated
+/// them, two clients could share a limit. Two different keys have the same result only if their
+/// digests collide: a short key that looks like a result is replaced by its digest too. No secret
+/// is involved, so all servers compute the same keys.
 ///
 /// ```
 /// use earrrl_tower::{MAX_KEY_LEN, bounded_key};
@@ -34,7 +35,7 @@ pub fn bounded_key(key: &[u8]) -> Cow<'_, [u8]> {
     if is_kept(key) { Cow::Borrowed(key) } else { Cow::Owned(shortened(key).to_vec()) }
 }
 
-/// Returns true if a key stays as it is.
+/// Returns true if a key is not shortened.
 #[inline]
 pub(crate) fn is_kept(key: &[u8]) -> bool {
     key.len() <= MAX_KEY_LEN && (key.len() != SHORTENED_LEN || !key.starts_with(PREFIX))
@@ -85,7 +86,7 @@ mod tests {
         keys.push(long.clone());
         long[MAX_KEY_LEN] = b'b';
         keys.push(long);
-        // A client that sends what another client's key was shortened to, any number of times over.
+        // Another client's shortened key, as a client might send it, shortened again and again.
         for step in 2..6 {
             keys.push(bounded_key(&keys[step]).into_owned());
         }

@@ -1,4 +1,4 @@
-//! A buffer for short texts that takes no allocation.
+//! A buffer that needs no allocation for short texts.
 
 use std::fmt;
 use std::io;
@@ -42,7 +42,8 @@ impl<const SHORT: usize> Buffer<SHORT> {
         }
     }
 
-    /// Returns the next `len` unused bytes of `short`; `None` if it has fewer or is not in use.
+    /// Returns the next `len` unused bytes of `short`; `None` if fewer are left or `long` is in
+    /// use.
     #[inline]
     fn spare(&mut self, len: usize) -> Option<&mut [u8]> {
         let spare = self.short.get_mut(self.len..self.len + len);

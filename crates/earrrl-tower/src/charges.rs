@@ -11,7 +11,7 @@ use crate::key::KeyBuffer;
 use crate::prepared::LayerRule;
 use crate::request_rule::{Missing, RequestCost, RequestRule};
 
-/// The charges of one request. Their keys stand one after the other in one buffer.
+/// The charges of one request. Their keys are stored consecutively in one buffer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestCharges {
     charges: SmallVec<[RuleCharge; 2]>,
@@ -22,33 +22,35 @@ pub(crate) struct RequestCharges {
 #[derive(Clone, Debug)]
 pub(crate) struct RuleCharge {
     pub(crate) cost: Cost,
-    /// An index into [`Rules`].
+    /// The index of the rule in [`Rules`].
     rule: u32,
-    /// An index into the prepared rules and plans of the layer.
+    /// The index of the rule or plan in the prepared rules of the layer.
     prepared: u32,
     key: Range<u32>,
 }
 
 impl RuleCharge {
-    /// The rule that is charged, or whose plan is charged.
+    /// Returns the rule that is charged, or whose plan is charged.
     pub(crate) fn rule<'a>(&self, rules: &'a Rules) -> &'a RequestRule {
         &rules[self.rule as usize].0
     }
 
-    /// The rule or plan as the engine has prepared it.
+    /// Returns the rule or plan as the engine has prepared it.
     pub(crate) fn prepared<'a>(&self, prepared: &'a [LayerRule]) -> &'a LayerRule {
         &prepared[self.prepared as usize]
     }
 }
 
-/// The rules of a layer, each with the index of its [`LayerRule`]. Those of its plans follow it.
+/// The rules of a layer, each with the index of its [`LayerRule`]. The prepared plans of a rule
+/// follow that index.
 pub(crate) type Rules = Vec<(RequestRule, usize)>;
 
 impl RequestCharges {
     /// Reads the charges of a request under all rules.
     ///
     /// # Errors
-    /// Returns the status for a request that has no key under a rule with [`Missing::Deny`].
+    /// Returns the status of the denial if the request has no key under a rule with
+    /// [`Missing::Deny`].
     #[inline]
     pub(crate) fn read(&mut self, rules: &Rules, request: &Parts) -> Result<(), StatusCode> {
         for (place, (rule, first)) in rules.iter().enumerate() {
@@ -85,7 +87,7 @@ impl RequestCharges {
         self.charges.is_empty()
     }
 
-    /// The charges with their places, which decisions refer to.
+    /// Returns the charges with their places in the request, to which decisions refer.
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (usize, &RuleCharge)> {
         self.charges.iter().enumerate()
     }
@@ -94,12 +96,12 @@ impl RequestCharges {
         self.charges.get(place)
     }
 
-    /// The charges in the form that an engine takes.
+    /// Returns the charges in the form that an engine takes.
     pub(crate) fn for_engine(&self, prepared: &[LayerRule]) -> SmallVec<[Charge<'_>; 2]> {
         self.charges.iter().map(|charge| self.with_cost(prepared, charge, charge.cost)).collect()
     }
 
-    /// One of the charges in the form that an engine takes, at another cost.
+    /// Returns one of the charges in the form that an engine takes, with another cost.
     pub(crate) fn with_cost(
         &self,
         prepared: &[LayerRule],
@@ -109,15 +111,15 @@ impl RequestCharges {
         Charge { rule: charge.prepared(prepared).id, key: self.key(charge), cost }
     }
 
-    /// The charge in the form that an engine takes, if there is exactly one. `ids` are those of the
-    /// prepared rules.
+    /// Returns the charge in the form that an engine takes, if there is exactly one. `ids` are
+    /// those of the prepared rules.
     #[inline]
     pub(crate) fn only_for_engine(&self, ids: &[RuleId]) -> Option<Charge<'_>> {
         let only = self.only()?;
         Some(Charge { rule: ids[only.prepared as usize], key: self.key(only), cost: only.cost })
     }
 
-    /// The charge, if there is exactly one.
+    /// Returns the charge, if there is exactly one.
     #[inline]
     pub(crate) fn only(&self) -> Option<&RuleCharge> {
         if let [only] = &self.charges[..] { Some(only) } else { None }
@@ -127,7 +129,7 @@ impl RequestCharges {
         &self.keys.as_bytes()[charge.key.start as usize..charge.key.end as usize]
     }
 
-    /// The charges that match a condition; `None` if none does.
+    /// Returns the charges that match a condition; `None` if none does.
     pub(crate) fn filtered(&self, matches: impl Fn(&RuleCharge) -> bool) -> Option<Self> {
         if !self.charges.iter().any(&matches) {
             return None;

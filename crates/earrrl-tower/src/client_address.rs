@@ -32,7 +32,7 @@ pub enum AddressSource {
     Header(HeaderName),
 }
 
-/// The settings by which a client's address is found. By default it is the address of the connection,
+/// The settings that determine a client's address. By default it is the address of the connection,
 /// and all headers are ignored.
 ///
 /// Lists are read from the right, up to the first address that is not trusted: proxies append to
@@ -88,7 +88,7 @@ impl ClientAddress {
         Self { source, ..self }
     }
 
-    /// Sets the number of leading bits by which addresses are told apart.
+    /// Sets the number of leading bits by which addresses of clients are distinguished.
     ///
     /// ```
     /// use earrrl_tower::{ClientAddress, Prefixes};
@@ -100,7 +100,7 @@ impl ClientAddress {
         Self { prefixes, ..self }
     }
 
-    /// The value that was set by [`ClientAddress::prefixes`].
+    /// Returns the prefixes that were set by [`ClientAddress::prefixes`].
     pub fn client_prefixes(&self) -> Prefixes {
         self.prefixes
     }
@@ -110,7 +110,7 @@ impl ClientAddress {
         self.hops > 0 || !self.trusted.is_empty()
     }
 
-    /// Returns the client's address. `peer` is that of the connection, if it has one.
+    /// Returns the client's address. `peer` is the address of the connection, if it has one.
     pub fn resolve(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Option<IpAddr> {
         let peer = peer.map(|peer| peer.to_canonical());
         if self.hops == 0 && !peer.is_some_and(|peer| self.trusts(peer)) {
@@ -151,8 +151,9 @@ impl ClientAddress {
         self.trusted.iter().any(|network| network.contains(&address))
     }
 
-    /// Follows the addresses from the connection towards the client, for as long as the address that
-    /// reported the next one is trusted. `reported` begins with the nearest.
+    /// Follows the reported addresses from the connection towards the client, as long as the
+    /// address that reported the next one is trusted. `reported` begins with the address that the
+    /// nearest proxy reported.
     fn walk(
         &self,
         peer: Option<IpAddr>,
@@ -175,8 +176,8 @@ impl ClientAddress {
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Returns the lines of a header, the last one first. A line is cut behind its last byte that is not
-/// ASCII, so that the right end, which a proxy wrote, is readable whatever the client sent.
+/// Returns the lines of a header, the last one first. A line is cut after its last byte that is not
+/// ASCII, so that its right end, which a proxy wrote, is readable whatever the client sent.
 fn values<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,

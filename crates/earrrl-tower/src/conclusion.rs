@@ -1,4 +1,4 @@
-//! The conclusion from an engine's answer: to pass a request on, to hold it back, or to refuse it.
+//! The consequence of an engine's answer: a request is passed on, held back or denied.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,20 +23,20 @@ use crate::settlement::Settlement;
 use crate::shared::{HeldPlace, OnFailure, SharedLimits};
 use crate::verdict::Verdict;
 
-/// The fate of a request.
+/// The treatment of a request after its decision.
 pub(crate) enum Conclusion<E> {
-    /// It is passed on.
+    /// The request is passed on.
     Pass(Pass),
-    /// It is passed on after a delay.
+    /// The request is passed on after a delay.
     Hold(Pass, Duration, HeldPlace<E>),
-    /// It gets this response instead of the inner service's.
+    /// The request is denied with this response, and the inner service is not called.
     Refuse(Response<Bytes>),
 }
 
-/// Everything that is added to a request that is passed on, and to its response.
+/// The additions to a request that is passed on, and to its response.
 pub(crate) struct Pass {
     headers: RateLimitHeaders,
-    /// Boxed, since few requests have any of it.
+    /// Boxed, since few requests have any of these.
     extras: Option<Box<Extras>>,
 }
 
@@ -48,13 +48,13 @@ struct Extras {
 }
 
 impl Pass {
-    /// Adds nothing.
+    /// Returns an empty value, which adds nothing to the request or its response.
     pub(crate) fn plain() -> Self {
         Self { headers: RateLimitHeaders::default(), extras: None }
     }
 
-    /// Adds what handlers may look for to the request's extensions, just before the service is
-    /// called.
+    /// Adds the values that handlers may look up to the request's extensions, just before the
+    /// service is called.
     pub(crate) fn enter(&mut self, request: &mut Extensions) {
         let Some(extras) = &mut self.extras else { return };
         if let Some(cost_after) = &mut extras.cost_after {
@@ -68,7 +68,7 @@ impl Pass {
         }
     }
 
-    /// Adds the headers to the response. Returns the charge that depends on it.
+    /// Adds the headers to the response. Returns the charge that depends on the response, if any.
     pub(crate) fn leave(&mut self, response: &mut HeaderMap) -> Option<CostAfter> {
         std::mem::take(&mut self.headers).append_to(response);
         let extras = self.extras.as_mut()?;
@@ -84,7 +84,8 @@ where
     E: Engine + Send + Sync + 'static,
     E::Decide: Unpin,
 {
-    /// Concludes from the engine's answer. `request` is the request's headers.
+    /// Converts the engine's answer to the treatment of the request. `request` is the request's
+    /// headers.
     pub(crate) fn conclude(
         self: &Arc<Self>,
         charges: &RequestCharges,
@@ -101,13 +102,14 @@ where
                 }
                 self.judged(charges, judgement, prepared, request)
             }
-            // A cost above `max_cost` is denied. As a failure it would pass.
+            // A cost above `max_cost` is denied. If it were treated as a failure of the engine, the
+            // request could pass.
             Err(EngineError::Invalid(_)) => self.refuse(Reason::OverLimit, request),
             Err(error) => self.failed(charges, &error, request),
         }
     }
 
-    /// The response to a request without a key, under a rule that denies such requests.
+    /// Returns the response to a request without a key, under a rule that denies such requests.
     pub(crate) fn no_key(&self, status: StatusCode, request: &HeaderMap) -> Response<Bytes> {
         self.answer(Reason::NoKey, status, Kind::Blank, request)
     }
@@ -167,7 +169,7 @@ where
         Some(Box::new(Extras { x_rate_limit, cost_after, verdict, settlement }))
     }
 
-    /// The response to a request that is over a limit, without `RateLimit` headers.
+    /// Returns the response to a request that is over a limit, without `RateLimit` headers.
     fn denied(
         &self,
         charges: &RequestCharges,
@@ -188,8 +190,8 @@ where
         response
     }
 
-    /// The response to a request that is over a limit, where the one that was prepared with the
-    /// rule does not serve: with several rules, or with a closure that responds.
+    /// Returns the response to a request that is over a limit if the prepared response does not
+    /// apply, because there are several rules or the user's closure responds.
     fn composed_denial(
         &self,
         charges: &RequestCharges,
@@ -220,7 +222,7 @@ where
         Conclusion::Refuse(self.answer(reason, status, kind, request))
     }
 
-    /// A response for which no decision was needed.
+    /// Returns a response to a request that was denied without a decision.
     fn answer(
         &self,
         reason: Reason,

@@ -4,8 +4,9 @@ use earrrl::Cost;
 use http::Method;
 use http::request::Parts;
 
-/// Returns a closure for costs by path, for [`cost_by`](crate::RequestRule::cost_by). A path is the
-/// route that axum found, or else the whole path. Other paths cost 1.
+/// Returns a closure for [`cost_by`](crate::RequestRule::cost_by) that looks up the cost by path.
+/// The path is the route that axum matched, or otherwise the whole path. Paths without an entry
+/// cost 1.
 ///
 /// ```
 /// use earrrl::{Cost, Rule};
@@ -22,8 +23,8 @@ pub fn by_path(
     move |request| find(&costs, |known| *known == path(request))
 }
 
-/// Returns a closure for costs by method, for [`cost_by`](crate::RequestRule::cost_by). Other methods
-/// cost 1.
+/// Returns a closure for [`cost_by`](crate::RequestRule::cost_by) that looks up the cost by method.
+/// Methods without an entry cost 1.
 ///
 /// ```
 /// use earrrl::{Cost, Rule};

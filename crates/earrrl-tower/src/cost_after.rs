@@ -1,4 +1,5 @@
-//! The charge that depends on the response, made also for a client that leaves before it.
+//! The charge that depends on the response. It is made even if the client leaves before the
+//! response.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +15,7 @@ use crate::event::Event;
 use crate::shared::SharedLimits;
 
 /// The charge of the rules with [`cost_after`](crate::RequestRule::cost_after). It is made at the
-/// latest when this is dropped, unless the service was never called.
+/// latest when this value is dropped, unless the service was never called.
 pub(crate) struct CostAfter {
     charges: Option<Box<dyn ByResponse>>,
     service_called: bool,
@@ -41,7 +42,7 @@ impl CostAfter {
         self.service_called = true;
     }
 
-    /// Starts the charge.
+    /// Starts to charge the cost of the response.
     pub(crate) fn charge(mut self, response: &response::Parts) -> PendingCharge {
         self.charges.take().map_or(PendingCharge(None), |charges| charges.charge(response))
     }
@@ -50,8 +51,8 @@ impl CostAfter {
 impl Drop for CostAfter {
     fn drop(&mut self) {
         let Some(charges) = self.charges.take().filter(|_| self.service_called) else { return };
-        // The closure that computes the cost is the user's. If it panics while the service's panic
-        // is unwinding, the process would abort.
+        // The user's closure computes the cost. If it panicked while a panic of the service is
+        // unwinding, the process would abort.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(charges.charge(&no_response()))));
     }
 }
@@ -74,7 +75,8 @@ where
     }
 }
 
-/// The response that a closure gets where there is none: status 499, as nginx logs it.
+/// Returns the response that the closure gets if there is none. It has status 499, which nginx logs
+/// in this case.
 fn no_response() -> response::Parts {
     let status = StatusCode::from_u16(499).unwrap_or(StatusCode::REQUEST_TIMEOUT);
     let mut parts = Response::new(()).into_parts().0;
@@ -82,7 +84,7 @@ fn no_response() -> response::Parts {
     parts
 }
 
-/// A charge in flight. A task of tokio's runtime, if there is one, finishes it after a drop.
+/// A charge in flight. If this value is dropped, a task in tokio's runtime completes the charge.
 pub(crate) struct PendingCharge(Option<Pin<Box<dyn Future<Output = ()> + Send>>>);
 
 impl Future for PendingCharge {
@@ -101,7 +103,7 @@ impl Future for PendingCharge {
 impl Drop for PendingCharge {
     fn drop(&mut self) {
         let Some(mut charge) = self.0.take() else { return };
-        // An engine in memory is done after one poll.
+        // An engine in memory completes the charge in the first poll.
         if charge.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             finish_in_background(charge);
         }

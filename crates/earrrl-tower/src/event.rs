@@ -2,7 +2,7 @@
 
 use earrrl::{Decision, EngineError};
 
-/// An event that the closure of [`on_event`](crate::Builder::on_event) gets.
+/// An event, which is passed to the closure of [`on_event`](crate::Builder::on_event).
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,8 +30,8 @@ pub enum Event<'a> {
         /// The decision.
         decision: &'a Decision,
     },
-    /// The engine failed.
+    /// The engine failed with this error.
     EngineFailed(&'a EngineError),
-    /// A request was refused because too many were held back.
+    /// A request was denied because too many requests were held back.
     TooManyHeld,
 }

@@ -39,9 +39,9 @@ pin_project! {
         S: Service<Request<B>>,
         E: Engine,
     {
-        /// The engine has not answered, or the request is held back.
+        /// The engine has not answered yet, or the request is held back.
         Waiting { waiting: Option<Box<WaitingRequest<S, B, E>>> },
-        /// The inner service is at work.
+        /// The inner service processes the request.
         Serving {
             #[pin]
             serving: S::Future,
@@ -49,7 +49,7 @@ pin_project! {
         },
         /// The cost of the response is being charged.
         Charging { charging: Box<Charging<R>> },
-        /// The request gets a response without the inner service.
+        /// The request is answered without the inner service.
         Answered { response: Option<Response<Bytes>> },
     }
 }
@@ -129,7 +129,7 @@ where
     ResponseStage::Charging { charging: Box::new(Charging { charge, response }) }
 }
 
-/// A request that waits, with the service that it will be passed on to.
+/// A request that waits, with the service to which it will be passed on.
 pub(crate) struct WaitingRequest<S, B, E: Engine> {
     service: S,
     request: Request<B>,
@@ -154,7 +154,7 @@ where
     E: Engine + Send + Sync + 'static,
     E::Decide: Unpin,
 {
-    /// Waits for the engine's decision.
+    /// Returns a future that waits for the engine's decision.
     pub(crate) fn for_decision(
         service: S,
         request: Request<B>,
@@ -166,7 +166,7 @@ where
         Self { service, request, cause: Cause::Decision { shared, charges, pending } }
     }
 
-    /// Waits for the end of the delay that a rule demands.
+    /// Returns a future that waits until the request's delay is over.
     pub(crate) fn for_turn(
         service: S,
         request: Request<B>,
@@ -201,7 +201,7 @@ where
         S: Service<Request<B>, Response = Response<R>>,
     {
         let Self { mut service, mut request, cause } = self;
-        // Frees the place of a request that was held back.
+        // Dropping `cause` frees the place of a request that was held back.
         drop(cause);
         match conclusion {
             Conclusion::Pass(mut pass) => {

@@ -1,7 +1,7 @@
 //! The headers `RateLimit`, `RateLimit-Policy`, `Retry-After` and the older `X-RateLimit-*`. No other
 //! code writes them.
 //!
-//! Their syntax changes from draft to draft, so each draft is a module, and [`current`] is the one
+//! The syntax changes from draft to draft, so each draft has a module, and [`current`] is the one
 //! in use.
 
 use std::fmt::{self, Write};
@@ -14,22 +14,22 @@ use crate::buffer::Buffer;
 
 pub use draft_11 as current;
 
-/// The quota that is available to a client, and the time for which it has to last: `r` and `t` of a
-/// `RateLimit` item.
+/// The quota that is available to a client, and the time for which it must last: the parameters `r`
+/// and `t` of an item in `RateLimit`.
 ///
 /// A client that spreads `units` over `seconds` is never denied; neither is one that sends all units
 /// at once and then, at 0 units, rests for `seconds`. Both use at least 0.9 of the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Available {
-    /// Whole units, at most the quota.
+    /// The whole units that are available, at most the quota.
     pub units: u64,
-    /// Whole seconds, at least 1; `None` if no wait helps.
+    /// The whole seconds for which the units must last, at least 1; `None` if no wait helps.
     pub seconds: Option<u64>,
 }
 
 impl Available {
-    /// Returns the quota for the charge at `place`, or `None` if the decision lacks its figures: then
-    /// peek at [`peek_cost`] and call [`Available::from_peek`].
+    /// Returns the quota for the charge at `place`, or `None` if the decision lacks its figures.
+    /// The caller should then peek with [`peek_cost`] and call [`Available::from_peek`].
     ///
     /// ```
     /// use earrrl::{Cost, Nanos, Rule, Mode};
@@ -70,7 +70,7 @@ impl Available {
         Self::of(rule, Quota::of(rule.limit()), decision)
     }
 
-    /// Returns what [`from_peek`](Self::from_peek) does, given the rule's quota.
+    /// Returns the same as [`from_peek`](Self::from_peek), given the rule's quota.
     pub(crate) fn of(rule: &Rule, quota: Quota, decision: &Decision) -> Self {
         match (decision.outcome, decision.retry_after) {
             (Outcome::Deny, Wait::For(wait)) => Self { units: 0, seconds: Some(seconds(wait)) },
@@ -97,8 +97,9 @@ pub fn is_shown(action: Action) -> bool {
     matches!(action, Action::Deny | Action::Delay { .. })
 }
 
-/// Returns the cost of a peek for the charge at `place` whose figures the decision lacks: a denied
-/// charge's own, to get its wait, or else one unit.
+/// Returns the cost for a peek if the decision lacks the figures of the charge at `place`. It is
+/// the charge's own cost if the charge was denied, so that the peek returns its wait, and otherwise
+/// one unit.
 pub fn peek_cost(decision: &Decision, place: usize, cost: Cost) -> Cost {
     if decision.is_over(place) { cost } else { Cost::ONE }
 }
@@ -111,13 +112,14 @@ fn earned_in(limit: &Limit, units: u64, decision: &Decision) -> Option<u64> {
         }
         Replenishment::AtWindowEnd | Replenishment::Steady => {}
     }
-    // The nearest whole second: rounded up, limits of several units a second would be used by five
-    // sixths only. A client that reads each answer is not misled, since it rests at 0 units.
+    // Rounded to the nearest second: rounded up, a limit of several units per second could be used
+    // by only five sixths. A client that reads each answer is still not denied, since it rests at 0
+    // units.
     let earned = units as f64 / decision.limit;
     (units > 0).then(|| ((earned + 0.5) as u64).max(1))
 }
 
-/// Rounds up to whole seconds, at least 1: a client that comes back sooner may be denied again.
+/// Rounds up to whole seconds, at least 1, since a client that retries sooner may be denied again.
 fn seconds(wait: Duration) -> u64 {
     wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).max(1)
 }
@@ -160,7 +162,7 @@ pub mod draft_11 {
     /// Writes a rule's item of `RateLimit-Policy`.
     ///
     /// # Errors
-    /// Returns the errors of `text`; memory has none.
+    /// Returns the errors of `text`. Writing to memory never fails.
     pub fn write_policy(text: &mut impl Write, rule: &str, quota: Quota) -> fmt::Result {
         write_name(text, rule)?;
         write_number(text, ";q=", quota.units)?;
@@ -178,7 +180,7 @@ pub mod draft_11 {
     /// ```
     ///
     /// # Errors
-    /// Returns the errors of `text`; memory has none.
+    /// Returns the errors of `text`. Writing to memory never fails.
     pub fn write_limit(text: &mut impl Write, rule: &str, available: Available) -> fmt::Result {
         write_name(text, rule)?;
         write_available(text, available)
@@ -195,7 +197,7 @@ pub mod draft_11 {
     /// Returns the beginning of a rule's items, which is written once for all requests.
     pub(crate) fn label(rule: &str) -> Box<[u8]> {
         let mut text = Text::default();
-        // Writing to memory does not fail.
+        // Writing to memory never fails.
         let _ = write_name(&mut text, rule);
         text.as_bytes().into()
     }
@@ -219,7 +221,8 @@ pub mod draft_11 {
         available.seconds.map_or(Ok(()), |seconds| write_number(text, ";t=", seconds))
     }
 
-    /// Writes the name as a structured field's string, without characters that it cannot have.
+    /// Writes a name as the string of a structured field, and leaves out characters that such a
+    /// string cannot contain.
     fn write_name(text: &mut impl Write, name: &str) -> fmt::Result {
         text.write_str("\"")?;
         if name.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')) {
@@ -254,7 +257,8 @@ pub fn retry_after(decision: &Decision) -> Option<HeaderValue> {
     }
 }
 
-/// Returns a number as a header's value, without an allocation below 100: most waits are short.
+/// Returns a number as the value of a header. Numbers below 100 need no allocation, since most
+/// waits are short.
 fn whole(number: u64) -> HeaderValue {
     const TENS: &str = "\
         10111213141516171819202122232425262728293031323334353637383940414243444546474849\

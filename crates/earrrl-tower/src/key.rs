@@ -1,4 +1,4 @@
-//! Keys, which tell clients apart: an address, a header, a cookie, an extension, a path, or several
+//! Keys that distinguish clients: an address, a header, a cookie, an extension, a path, or several
 //! of them.
 
 use std::io::{self, Write};
@@ -14,9 +14,9 @@ use crate::address::ipv4_text;
 use crate::bounded_key;
 use crate::buffer::Buffer;
 
-/// Reads the key of its client from a request.
+/// A way to read the client's key from a request.
 ///
-/// A key may have any length: engines are asked about [`bounded_key`] of it.
+/// A key may have any length: the layer passes its [`bounded_key`] to the engine.
 ///
 /// ```
 /// use earrrl_tower::{ClientAddress, key};
@@ -29,17 +29,17 @@ use crate::buffer::Buffer;
 /// # is_key(tenant);
 /// ```
 pub trait Key: Send + Sync + 'static {
-    /// Appends the client's key. Returns false if the request has none.
+    /// Appends the key of the request's client. Returns false if the request has none.
     fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool;
 
-    /// Returns true if no request has a key unless the server supplies the address of its connection
-    /// (see [`peer_address`]). The layer then logs a warning where it is missing.
+    /// Returns true if requests have a key only if the server supplies the address of the
+    /// connection (see [`peer_address`]). The layer then logs a warning if the address is missing.
     fn needs_peer_address(&self) -> bool {
         false
     }
 }
 
-/// A buffer that a key is written to. Keys of up to 48 bytes take no allocation.
+/// The buffer to which a key is written. Keys of up to 48 bytes need no allocation.
 ///
 /// ```
 /// use std::io::Write;
@@ -60,7 +60,7 @@ impl KeyBuffer {
         self.0.push(bytes);
     }
 
-    /// The bytes that were appended.
+    /// Returns the bytes that were appended.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
@@ -96,8 +96,9 @@ impl Write for KeyBuffer {
     }
 }
 
-/// The address of a connection, for servers that do not add it to a request's extensions themselves,
-/// such as hyper. axum does with `into_make_service_with_connect_info`, and tonic always does.
+/// The address of a connection, for servers that do not add it to the request's extensions
+/// themselves, such as hyper. axum adds it with `into_make_service_with_connect_info`, and tonic
+/// always does.
 ///
 /// ```
 /// use earrrl_tower::{PeerAddress, key::peer_address};
@@ -110,8 +111,8 @@ impl Write for KeyBuffer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerAddress(pub IpAddr);
 
-/// Returns the address of the connection that a request came by: a [`PeerAddress`], or what axum,
-/// tonic or a plain [`SocketAddr`] among the request's extensions have.
+/// Returns the address of the connection of a request. It is taken from the request's extensions: a
+/// [`PeerAddress`], the types of axum and tonic, or a plain [`SocketAddr`].
 pub fn peer_address(request: &Parts) -> Option<IpAddr> {
     let extensions = &request.extensions;
     if let Some(PeerAddress(address)) = extensions.get() {
@@ -148,8 +149,8 @@ impl Key for ClientAddress {
     }
 }
 
-/// Returns a key that is a header's value, such as an API key. Of several headers of that name, the
-/// first counts.
+/// Returns a key that is the value of a header, such as an API key. If there are several headers
+/// with this name, the first one is used.
 ///
 /// ```
 /// use earrrl_tower::{RequestRule, key};
@@ -173,7 +174,7 @@ impl Key for Header {
     }
 }
 
-/// Returns a key that is a cookie's value, as it was sent.
+/// Returns a key that is the value of a cookie, as the client sent it.
 ///
 /// ```
 /// use earrrl_tower::{RequestRule, key};
@@ -254,7 +255,7 @@ impl Key for Method {
     }
 }
 
-/// A key that is the route that axum found, such as `/users/{id}`. Add the layer by
+/// A key that is the route which axum matched, such as `/users/{id}`. The layer must be added by
 /// `Router::route_layer` or `Router::layer`.
 ///
 /// ```
@@ -322,8 +323,9 @@ where
     }
 }
 
-/// Makes a tuple of keys a key. Each part is written with its length before it, as in
-/// `9:192.0.2.7,5:alice,`, so that no two different clients share a key. A request needs all parts.
+/// Implements [`Key`] for tuples of keys. Each part is written after its length, as in
+/// `9:192.0.2.7,5:alice,`, so that two different clients never share a key. A request must have all
+/// parts.
 macro_rules! tuples {
     ($($key:ident)*) => {
         #[allow(non_snake_case, reason = "a type's name is its place's")]

@@ -18,8 +18,8 @@ use crate::response::Denial;
 use crate::service::RateLimit;
 use crate::shared::{OnFailure, Settings, SharedLimits};
 
-/// Limits the requests to the service that it wraps. Clones share their engine, its clients and all
-/// settings.
+/// A layer that limits the requests to the service that it wraps. Its clones share the engine, its
+/// clients and all settings.
 ///
 /// ```
 /// use earrrl::MemoryEngine;
@@ -38,7 +38,7 @@ pub struct RateLimitLayer<E> {
     shared: Arc<SharedLimits<E>>,
 }
 
-/// Builds a [`RateLimitLayer`].
+/// The settings of a [`RateLimitLayer`].
 ///
 /// ```
 /// use earrrl::MemoryEngine;
@@ -68,8 +68,8 @@ pub struct Builder<E> {
 }
 
 impl<E: Engine> RateLimitLayer<E> {
-    /// Starts to build a layer over an engine: a [`MemoryEngine`](earrrl::MemoryEngine), or an engine
-    /// that several machines share.
+    /// Returns the settings of a layer over an engine: a [`MemoryEngine`](earrrl::MemoryEngine), or
+    /// an engine that several machines share.
     pub fn builder(engine: E) -> Builder<E> {
         let settings = Settings {
             status: StatusCode::TOO_MANY_REQUESTS,
@@ -84,7 +84,7 @@ impl<E: Engine> RateLimitLayer<E> {
         Builder { engine, rules: Vec::new(), settings }
     }
 
-    /// Gives a rule or a plan other parameters, for all clones at once. Its clients keep their
+    /// Changes the parameters of a rule or plan in all clones of the layer. Its clients keep their
     /// history unless the algorithm changes.
     ///
     /// This may block for seconds while the engine converts its clients. In asynchronous code, call
@@ -139,7 +139,7 @@ impl<E: Engine> RateLimitLayer<E> {
         let (sender, changed) = oneshot::channel();
         let (layer, name, rule) = (self.clone(), name.to_owned(), rule.clone());
         let thread = std::thread::Builder::new().name("earrrl-change".to_owned());
-        // Nobody may be waiting any more for the result that is sent.
+        // Sending the result fails if the caller has dropped the future, which is no error.
         let thread = thread.spawn(move || drop(sender.send(layer.change(&name, &rule))));
         async move {
             let failed = |why: String| LayerError::Engine(EngineError::Unavailable(why));
@@ -148,7 +148,7 @@ impl<E: Engine> RateLimitLayer<E> {
         }
     }
 
-    /// The engine, through which clients can be peeked at, refunded and reset.
+    /// Returns the engine, by which clients can be peeked at, refunded and reset.
     ///
     /// ```
     /// # use earrrl::MemoryEngine;
@@ -164,7 +164,7 @@ impl<E: Engine> RateLimitLayer<E> {
         &self.shared.engine
     }
 
-    /// The number of requests that rules with the action `delay` hold back at present.
+    /// Returns the number of requests that rules with the action `delay` hold back at present.
     pub fn held(&self) -> usize {
         self.shared.held()
     }
@@ -208,8 +208,9 @@ impl<E: Engine> Builder<E> {
         self
     }
 
-    /// Sets how many requests rules with the action `delay` may hold back at once, 1000 by default.
-    /// Further ones are denied. The rule itself bounds how long a request is held.
+    /// Sets the number of requests that rules with the action `delay` may hold back at the same
+    /// time, 1000 by default. Further requests are denied. The rule itself bounds the time for
+    /// which a request is held back.
     #[must_use]
     pub fn max_held(mut self, requests: usize) -> Self {
         self.settings.max_held = requests;
@@ -223,8 +224,8 @@ impl<E: Engine> Builder<E> {
         self
     }
 
-    /// Sets a closure that makes the responses to denied requests. Headers are added to its response.
-    /// It is not called for gRPC calls, which get a status and no body.
+    /// Sets a closure that returns the responses to denied requests. The layer adds its headers to
+    /// them. The closure is not called for gRPC calls, which get a status and no body.
     ///
     /// ```
     /// use bytes::Bytes;
@@ -315,7 +316,7 @@ pub enum LayerError {
     NameTwice(String),
     /// The engine already has another rule under a name, perhaps from another layer.
     NameTaken {
-        /// The name.
+        /// The name that is taken.
         name: String,
         /// The text of the rule that the engine has.
         rule: String,

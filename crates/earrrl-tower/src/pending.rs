@@ -1,5 +1,5 @@
-//! A decision in flight: first the engine's decision, then a peek for each rule whose headers need
-//! figures that the decision does not have.
+//! A decision in flight: first the engine decides, then a peek follows for each rule whose headers
+//! need figures that the decision lacks.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,9 +18,9 @@ pub(crate) enum PendingDecision<D> {
     Peeking(ItemizedDecision, Vec<Peek<D>>),
 }
 
-/// A peek at a rule of which the decision has no figures.
+/// A peek for a charge whose figures the decision lacks.
 pub(crate) struct Peek<D> {
-    /// An index into [`ItemizedDecision::items`].
+    /// The index of the peek's item in [`ItemizedDecision::items`].
     item: usize,
     answer: D,
 }
@@ -34,9 +34,9 @@ pub(crate) struct ItemizedDecision {
 
 /// The quota that is available under one rule.
 pub(crate) struct Item {
-    /// The place of the charge.
+    /// The place of the charge in the request.
     pub(crate) place: usize,
-    /// `None` before the peek was answered, or if it failed.
+    /// The available quota; `None` before the peek was answered, or if it failed.
     pub(crate) available: Option<Available>,
 }
 
@@ -55,7 +55,8 @@ impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> PendingDecision<
         })
     }
 
-    /// Goes on until all figures are there. `on_allowed` asks for those of allowed requests, too.
+    /// Continues until all figures are known. If `on_allowed` is true, that includes the figures of
+    /// allowed requests.
     pub(crate) fn poll(
         &mut self,
         context: &mut Context<'_>,
@@ -77,7 +78,7 @@ impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> PendingDecision<
         }
         let Self::Peeking(judgement, peeks) = self else { return Poll::Pending };
         while let Some(peek) = peeks.last_mut() {
-            // A failed peek costs its rule's item, not the request.
+            // If a peek fails, the response lacks this rule's item, but the request continues.
             let decision = ready!(Pin::new(&mut peek.answer).poll(context)).ok();
             let item = &mut judgement.items[peek.item];
             let rule = charges.get(item.place).map(|charge| charge.prepared(prepared));

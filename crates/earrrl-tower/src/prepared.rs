@@ -9,23 +9,23 @@ use http::{HeaderValue, StatusCode};
 use crate::headers::{self, Available};
 use crate::problem::{self, Kind};
 
-/// A prepared rule with the parts of its answers that are the same for every request.
+/// A prepared rule, with the parts of its responses that are the same for every request.
 #[derive(Clone, Debug)]
 pub(crate) struct LayerRule {
     pub(crate) name: Arc<str>,
     pub(crate) id: RuleId,
     pub(crate) rule: Rule,
     pub(crate) quota: Quota,
-    /// The name as an item of `RateLimit` begins with it.
+    /// The rule's name as it begins an item of `RateLimit`.
     pub(crate) label: Box<[u8]>,
-    /// `RateLimit-Policy` for a request that is charged to this rule alone.
+    /// The value of `RateLimit-Policy` for a request that is charged to this rule alone.
     pub(crate) policy: Option<HeaderValue>,
     /// The problem details of a request that this rule alone denied.
     pub(crate) problem: Bytes,
 }
 
 impl LayerRule {
-    /// Prepares a rule. `status` is that of a denial.
+    /// Prepares a rule in the engine. `status` is the status of denials.
     pub(crate) fn new(
         engine: &impl Engine,
         name: &str,
@@ -40,7 +40,7 @@ impl LayerRule {
         Ok(Self { name: name.into(), id, rule, quota, label, policy, problem })
     }
 
-    /// The quota that is available after a decision under this rule alone.
+    /// Returns the quota that is available after a decision under this rule alone.
     pub(crate) fn available(&self, decision: &Decision) -> Available {
         Available::of(&self.rule, self.quota, decision)
     }

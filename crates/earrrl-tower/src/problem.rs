@@ -1,4 +1,4 @@
-//! Problem details (RFC 9457) of requests that were refused.
+//! Problem details (RFC 9457) of denied requests.
 
 use bytes::Bytes;
 use earrrl::{Limit, Policy};
@@ -22,14 +22,14 @@ pub const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/prob
 pub enum Kind {
     /// The client has used its quota.
     QuotaExceeded,
-    /// The client is over the limit of a strict rule, under which denied attempts count.
+    /// The client is over the limit of a strict rule, under which denied requests count too.
     AbnormalUsage,
-    /// Nothing beyond the meaning of the status.
+    /// The problem has no meaning beyond that of its status.
     Blank,
 }
 
 impl Kind {
-    /// Returns the type for a request that this limit denied.
+    /// Returns the type of the problem for a request that this limit denied.
     pub fn of(limit: &Limit) -> Self {
         match limit.policy() {
             Policy::Strict => Self::AbnormalUsage,
@@ -37,7 +37,7 @@ impl Kind {
         }
     }
 
-    /// Returns the member `type`.
+    /// Returns the URI that the problem's member `type` contains.
     pub const fn uri(self) -> &'static str {
         match self {
             Self::QuotaExceeded => "https://iana.org/assignments/http-problem-types#quota-exceeded",
@@ -49,9 +49,9 @@ impl Kind {
     }
 }
 
-/// Writes the members of a problem, without braces, so that other members can follow:
-/// `"type":…,"title":…,"status":429,"violated-policies":["login"]`. The last one is left out if no
-/// policies were violated.
+/// Writes the members of a problem without braces, so that other members can follow:
+/// `"type":…,"title":…,"status":429,"violated-policies":["login"]`. `violated-policies` is left out
+/// if no policies were violated.
 ///
 /// ```
 /// use earrrl_tower::problem::{Kind, write_members};
@@ -92,8 +92,8 @@ pub(crate) fn body<'a>(
     json.into()
 }
 
-/// Writes names of rules as a JSON array. Characters that JSON would have to escape are dropped: a
-/// rule's name or text has none.
+/// Writes names of rules as a JSON array. Characters that JSON would have to escape are left out;
+/// valid names and texts of rules contain none.
 ///
 /// ```
 /// let mut json = Vec::new();

@@ -12,8 +12,7 @@ use crate::key::{Key, peer_address};
 type OfRequest<T> = Box<dyn Fn(&Parts) -> T + Send + Sync>;
 type OfResponse<T> = Box<dyn Fn(&response::Parts) -> T + Send + Sync>;
 
-/// A rule that requests are charged to, with the key that tells clients apart and the cost of a
-/// request.
+/// A rule for requests, with the key that distinguishes clients and the cost of a request.
 ///
 /// ```
 /// use earrrl::Rule;
@@ -36,7 +35,7 @@ pub struct RequestRule {
     pub(crate) settled: bool,
     pub(crate) exempt: Option<OfRequest<bool>>,
     pub(crate) plans: Vec<Plan>,
-    /// True once a request without the connection's address was logged.
+    /// True once a request without a connection's address was logged.
     warned: AtomicBool,
 }
 
@@ -67,19 +66,20 @@ pub(crate) enum RequestCost {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Missing {
-    /// All such requests are one client, so that nobody evades the limit by leaving the key out.
+    /// All such requests count as one client, so that no client evades the limit by leaving out the
+    /// key.
     #[default]
     Shared,
     /// The rule does not apply to the request.
     Skip,
-    /// The request is refused with this status. A gRPC call gets the code that gRPC's own mapping
-    /// to HTTP has for it, such as UNAUTHENTICATED for 401.
+    /// The request is denied with this status. A gRPC call gets the code that gRPC maps to this
+    /// status, such as UNAUTHENTICATED for 401.
     Deny(StatusCode),
 }
 
 impl RequestRule {
-    /// Returns a rule with a name, which headers show, and the key that tells its clients apart. A
-    /// request costs 1.
+    /// Returns a rule with a name, which headers show, and the key that distinguishes its clients.
+    /// By default a request costs 1.
     ///
     /// A name has 1 to 64 of the characters `a-z`, `0-9`, `_` and `-`, a letter or digit first.
     pub fn new(name: impl Into<String>, rule: Rule, key: impl Key) -> Self {
@@ -103,8 +103,8 @@ impl RequestRule {
         Self { missing, ..self }
     }
 
-    /// Sets the cost of every request. A request of cost zero is judged and stores nothing, for costs
-    /// that are known only later.
+    /// Sets the cost of every request. A request of cost zero is judged but not stored, which suits
+    /// costs that are known only later.
     ///
     /// ```
     /// use earrrl::Cost;
@@ -119,20 +119,19 @@ impl RequestRule {
         Self { cost: RequestCost::Fixed(cost), ..self }
     }
 
-    /// Sets a closure that computes a request's cost; [`crate::cost`] has some. A request whose cost
-    /// exceeds the rule's `max_cost` is denied.
+    /// Sets a closure that computes a request's cost; the module [`crate::cost`] has such closures.
+    /// A request whose cost is above the rule's `max_cost` is denied.
     #[must_use]
     pub fn cost_by(self, cost: impl Fn(&Parts) -> Cost + Send + Sync + 'static) -> Self {
         Self { cost: RequestCost::By(Box::new(cost)), ..self }
     }
 
-    /// Sets a closure that computes what a request costs in addition, from the head of its response.
-    /// The charge is stored even if it exceeds the limit, and the client's next requests are judged
-    /// with it.
+    /// Sets a closure that computes a request's additional cost from the head of its response. The
+    /// charge is stored even if it exceeds the limit, so it affects the client's next requests.
     ///
-    /// If there is no response, since the client left or the service failed, the closure gets an
-    /// empty one with status 499. The charge is then made when the request is dropped. Over an engine
-    /// that is not in memory this takes the feature `tokio` and a runtime of tokio.
+    /// If there is no response, because the client left or the service failed, the closure gets an
+    /// empty response with status 499, and the charge is made when the request is dropped. If the
+    /// engine is not in memory, this needs the feature `tokio` and a tokio runtime.
     ///
     /// ```
     /// use earrrl::Cost;
@@ -155,15 +154,15 @@ impl RequestRule {
         Self { cost_after: Some(Box::new(cost)), ..self }
     }
 
-    /// Adds a [`Settlement`](crate::Settlement) to the request's extensions, with which a handler or
+    /// Adds a [`Settlement`](crate::Settlement) to the request's extensions, by which a handler or
     /// a body charges costs that are known only later.
     #[must_use]
     pub fn settled(self) -> Self {
         Self { settled: true, ..self }
     }
 
-    /// Sets the condition for requests that the rule does not apply to. A later call replaces an
-    /// earlier one.
+    /// Sets a condition for requests to which the rule does not apply. A later call replaces the
+    /// condition of an earlier one.
     ///
     /// ```
     /// use earrrl_tower::{ClientAddress, RequestRule};
@@ -177,9 +176,9 @@ impl RequestRule {
         Self { exempt: Some(Box::new(exempt)), ..self }
     }
 
-    /// Adds another rule for requests that match a condition, such as those of paying customers. The
-    /// first plan that matches takes the rule's place. Its name must be unlike all others of the
-    /// layer, and its clients are counted apart from the rule's.
+    /// Adds another rule for requests that match a condition, such as those of paying customers.
+    /// The first plan that matches is applied in place of the rule. A plan's name must differ from
+    /// all other names of the layer, and its clients are counted separately from the rule's.
     #[must_use]
     pub fn plan(
         mut self,
@@ -191,14 +190,15 @@ impl RequestRule {
         self
     }
 
-    /// The names and rules of this rule and its plans.
+    /// Returns the names and rules of this rule and its plans.
     pub(crate) fn named_rules(&self) -> impl Iterator<Item = (&str, &Rule)> {
         let plans = self.plans.iter().map(|plan| (&*plan.name, &plan.rule));
         std::iter::once((&*self.name, &self.rule)).chain(plans)
     }
 
-    /// Logs, once, that the key needs the connection's address and the server does not supply it. All
-    /// clients would be one, or none be limited, and nothing else would show it.
+    /// Logs once that the key needs the connection's address and the server does not supply it.
+    /// Without the warning, an operator would not notice that all clients share one limit, or that
+    /// none is limited.
     #[cold]
     pub(crate) fn warn_without_peer(&self, request: &Parts) {
         if !self.key.needs_peer_address() || peer_address(request).is_some() {

@@ -14,7 +14,7 @@ use crate::problem::{self, Kind};
 use crate::verdict::Verdict;
 
 pin_project! {
-    /// The body of a response: the inner service's, or that of a refusal.
+    /// The body of a response: that of the inner service, or of a denial.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
@@ -73,17 +73,18 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     }
 }
 
-/// The reason for not passing a request on.
+/// The reason for which a request is not passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// It is over a limit.
+    /// The request is over a limit.
     OverLimit,
-    /// It has no key under a rule with [`Missing::Deny`](crate::Missing::Deny).
+    /// The request has no key under a rule with [`Missing::Deny`](crate::Missing::Deny).
     NoKey,
-    /// It would have to be held back, and [`max_held`](crate::Builder::max_held) requests are.
+    /// The request would have to be held back, but [`max_held`](crate::Builder::max_held) requests
+    /// are held back already.
     TooManyHeld,
-    /// The engine failed.
+    /// The engine failed, and requests are denied then.
     EngineFailed,
 }
 
@@ -104,15 +105,15 @@ pub enum Reason {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Denial<'a> {
-    /// The reason.
+    /// The reason for the denial.
     pub reason: Reason,
-    /// The status of the response.
+    /// The status of the denial's response.
     pub status: StatusCode,
-    /// The decision.
+    /// The decision on the request.
     pub verdict: &'a Verdict,
     /// The names of the rules that the request exceeds.
     pub violated: Vec<&'a str>,
-    /// The type of the problem.
+    /// The type of the problem in the response's body.
     pub kind: Kind,
 }
 
@@ -145,8 +146,8 @@ pub(crate) fn problem_of(status: StatusCode, problem: Bytes) -> Response<Bytes> 
     response
 }
 
-/// Returns the response to a gRPC call: a status in headers, and no body ("trailers-only"). `status`
-/// is that of [`Reason::NoKey`], which the user chooses.
+/// Returns the response to a denied gRPC call: a status in the headers and no body
+/// ("trailers-only"). `status` is the HTTP status, which the user chooses for [`Reason::NoKey`].
 pub(crate) fn grpc(
     reason: Reason,
     status: StatusCode,
@@ -165,15 +166,16 @@ pub(crate) fn grpc(
     headers.insert("grpc-message", HeaderValue::from_static(message));
     let wait = decision.map(|decision| decision.retry_after);
     if let (Reason::OverLimit, Some(Wait::For(wait))) = (reason, wait) {
-        // Clients with gRPC's own retries obey this. Rounded down, they would be denied again.
+        // Clients with gRPC's own retries wait this long. If the wait were rounded down, they would
+        // be denied again.
         let millis = u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
         headers.insert("grpc-retry-pushback-ms", HeaderValue::from(millis));
     }
     response
 }
 
-/// Returns the code of gRPC that `google.rpc.Code` maps to an HTTP status. Several are mapped to 400
-/// and 409; others have none, and become UNKNOWN.
+/// Returns the gRPC code for an HTTP status, by the mapping of `google.rpc.Code`. A status without
+/// a code, other than 400 and 409, which have several, becomes UNKNOWN.
 fn grpc_code(status: StatusCode) -> &'static str {
     match status.as_u16() {
         400 => "3",
@@ -191,7 +193,7 @@ fn grpc_code(status: StatusCode) -> &'static str {
     }
 }
 
-/// Returns true for the headers of a gRPC call.
+/// Returns true if the headers are those of a gRPC call.
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     let rest = kind.strip_prefix(b"application/grpc");

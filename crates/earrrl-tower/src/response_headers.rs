@@ -8,8 +8,8 @@ use crate::headers::{Available, current};
 use crate::pending::ItemizedDecision;
 use crate::prepared::LayerRule;
 
-/// The headers of a response, written before the request is passed on: the prepared rules may have
-/// changed when its response comes.
+/// The headers of a response. They are written before the request is passed on, since the prepared
+/// rules may have changed when its response arrives.
 #[derive(Debug, Default)]
 pub(crate) struct RateLimitHeaders {
     limits: Option<HeaderValue>,
@@ -33,7 +33,7 @@ impl RateLimitHeaders {
         Self { limits: current::limits(limits), policies: current::policies(policies) }
     }
 
-    /// Appends the headers: `RateLimit` is a list, and an inner layer may have begun it.
+    /// Appends the headers. They are lists, which an inner layer may have begun.
     pub(crate) fn append_to(self, headers: &mut HeaderMap) {
         if let Some(limits) = self.limits {
             headers.append(current::LIMIT, limits);
@@ -44,7 +44,7 @@ impl RateLimitHeaders {
     }
 }
 
-/// The quota of the deciding rule, for the older headers, which report only one.
+/// Returns the quota of the deciding rule for the older headers, which report only one rule.
 pub(crate) fn first_quota(
     judgement: &ItemizedDecision,
     prepared: &[LayerRule],

@@ -1,4 +1,4 @@
-//! The service that limits the requests to an inner one.
+//! The service that limits the requests to an inner service.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::pending::PendingDecision;
 use crate::response::ResponseBody;
 use crate::shared::SharedLimits;
 
-/// Limits the requests to an inner service.
+/// A service that limits the requests to an inner service.
 ///
 /// A [`RateLimitLayer`](crate::RateLimitLayer) makes it.
 ///
@@ -108,7 +108,7 @@ where
     }
 }
 
-/// A decision that is made, or in flight.
+/// The state of a decision: made or in flight.
 enum Progress<E: Engine> {
     Concluded(Conclusion<E>),
     Pending(PendingDecision<E::Decide>),
@@ -119,8 +119,8 @@ where
     E: Engine + Send + Sync + 'static,
     E::Decide: Unpin,
 {
-    /// Asks the engine. One in memory answers at once, and the inner service can be called as it is:
-    /// it is cloned only for a request that must wait.
+    /// Requests the engine's decision. An engine in memory decides at once, and the inner service
+    /// can then be called as it is; it is cloned only for a request that must wait.
     #[inline]
     fn decide(&self, charges: &RequestCharges, request: &HeaderMap) -> Progress<E> {
         let shared = &self.shared;
@@ -136,7 +136,8 @@ where
         }
     }
 
-    /// Takes the inner service, which `poll_ready` found ready, and leaves a clone, which may not be.
+    /// Returns the inner service, which `poll_ready` found ready, and replaces it by a clone, which
+    /// may not be ready.
     fn take_ready(&mut self) -> S
     where
         S: Clone,

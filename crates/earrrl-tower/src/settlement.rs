@@ -1,4 +1,4 @@
-//! Costs that are known only while, or after, a request is served.
+//! Costs that are known only while a request is served, or afterwards.
 
 use std::fmt;
 use std::future::Future;
@@ -11,11 +11,11 @@ use earrrl::{Cost, Decision, Engine, EngineError};
 use crate::charges::RequestCharges;
 use crate::shared::SharedLimits;
 
-/// Charges a request after the decision, under the rules that are
-/// [`settled`](crate::RequestRule::settled). The layer puts it into the request's extensions; clone
-/// it and keep it for as long as you like.
+/// A handle that charges a request after the decision, under the rules that are
+/// [`settled`](crate::RequestRule::settled). The layer adds it to the request's extensions. It can
+/// be cloned and kept for any time.
 ///
-/// The charge is stored even if it exceeds the limit. The client's next requests are judged with it.
+/// The charge is stored even if it exceeds the limit, so it affects the client's next requests.
 ///
 /// ```
 /// use earrrl::{Cost, Rule};
@@ -55,9 +55,9 @@ impl Settlement {
         Self(Arc::new(SettledCharges { shared, charges }))
     }
 
-    /// Charges `cost`, but at most each rule's `max_cost`. An engine in memory is done when this
-    /// returns, so this may be called where nothing can be awaited, such as in `Drop`. With other
-    /// engines the future must be awaited.
+    /// Charges `cost`, but at most each rule's `max_cost`. If the engine is in memory, the charge
+    /// is complete when this function returns, so it can be called where nothing can be awaited,
+    /// such as in `Drop`. With other engines the future must be awaited.
     pub fn charge(&self, cost: Cost) -> Charged {
         self.0.charge(cost)
     }
@@ -79,7 +79,7 @@ where
 
 /// The future of a charge by a [`Settlement`].
 ///
-/// It returns the decision that a check would have made. The charge is stored in any case.
+/// It returns the decision that a check would have returned. The charge is stored in any case.
 #[must_use = "over an engine that is not in memory, nothing is charged unless this is awaited"]
 pub struct Charged(ChargeStage);
 

@@ -19,15 +19,15 @@ pub(crate) struct SharedLimits<E> {
     pub(crate) rules: Rules,
     /// The rules and plans, in the order of `ids`.
     pub(crate) prepared: ArcSwap<Vec<LayerRule>>,
-    /// The rules' ids. They never change, so the fast path needs no look at `prepared`.
+    /// The rules' ids. They never change, so the fast path need not load `prepared`.
     ids: Vec<RuleId>,
-    /// True if nobody is interested in the figures of an allowed request: then the engine is asked
-    /// for the verdict alone.
+    /// True if no header, handler or hook needs the figures of allowed requests. Then the engine is
+    /// asked only for the verdict.
     verdict_only: bool,
     /// True if a rule has costs that are known only after the decision.
     pub(crate) charges_later: bool,
     pub(crate) settings: Settings,
-    /// The engine that decides while the other fails, and the rules as it has prepared them.
+    /// The engine that decides while the main engine fails, and its prepared rules.
     pub(crate) local: Option<(MemoryEngine, ArcSwap<Vec<LayerRule>>)>,
     pub(crate) failing: AtomicBool,
     /// The number of requests that are held back.
@@ -68,12 +68,12 @@ pub(crate) type Hook = Box<dyn Fn(&Event<'_>) + Send + Sync>;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFailure {
-    /// Lets them pass.
+    /// Lets the requests pass.
     #[default]
     Allow,
-    /// Refuses them with status 503 (gRPC: UNAVAILABLE).
+    /// Denies the requests with status 503 (gRPC: UNAVAILABLE).
     Deny,
-    /// Decides in this process alone, in tables for this number of clients of each rule.
+    /// Decides the requests in this process only, in tables for this number of clients per rule.
     Local(usize),
 }
 
@@ -107,8 +107,9 @@ impl<E: Engine> SharedLimits<E> {
         })
     }
 
-    /// Charges a request and returns true if it is allowed and nothing else of the decision is
-    /// needed. Returns false without a charge where the engine has to be asked for a decision.
+    /// Charges a request synchronously. Returns true if the request is allowed and no other part of
+    /// the decision is needed. Returns false, without a charge, if the engine must be asked for a
+    /// decision.
     #[inline]
     pub(crate) fn admit_at_once(&self, charges: &RequestCharges) -> bool {
         self.verdict_only
@@ -118,8 +119,8 @@ impl<E: Engine> SharedLimits<E> {
                 .is_some_and(|charge| self.engine.admit_at_once(&charge))
     }
 
-    /// Gives a rule or a plan other parameters. Its clients keep their history unless the algorithm
-    /// changes.
+    /// Changes the parameters of a rule or plan. Its clients keep their history unless the
+    /// algorithm changes.
     pub(crate) fn change(&self, name: &str, rule: &Rule) -> Result<(), EngineError> {
         let status = self.settings.status;
         replace(&self.engine, &self.prepared, name, rule, status)?;
@@ -129,7 +130,7 @@ impl<E: Engine> SharedLimits<E> {
         }
     }
 
-    /// Charges a request after the decision, each rule at most its `max_cost`.
+    /// Charges a cost after the decision, at most `max_cost` to each rule.
     pub(crate) fn charge(
         &self,
         charges: &RequestCharges,
@@ -151,7 +152,8 @@ impl<E: Engine> SharedLimits<E> {
         }
     }
 
-    /// Takes a place among the requests that are held back; `None` if all are taken.
+    /// Reserves a place among the requests that are held back; returns `None` if all places are
+    /// taken.
     pub(crate) fn try_hold(self: &Arc<Self>) -> Option<HeldPlace<E>> {
         let max = self.settings.max_held;
         let one_more = |held: usize| (held < max).then_some(held + 1);
@@ -164,8 +166,8 @@ impl<E: Engine> SharedLimits<E> {
     }
 }
 
-/// A place among the requests that are held back. It is free again when this is dropped: the request
-/// is passed on, or its client has left.
+/// A place among the requests that are held back. The place is freed when this value is dropped,
+/// because the request is passed on or its client has left.
 pub(crate) struct HeldPlace<E>(Arc<SharedLimits<E>>);
 
 impl<E> Drop for HeldPlace<E> {

@@ -1,4 +1,4 @@
-//! The decision on a request, for its handler.
+//! The decision on a request, for the request's handler.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use earrrl::{Decision, Outcome};
 
 /// The decision on a request, which its handler finds in the request's extensions.
 ///
-/// Requests have it if they are passed on although they are over a limit (`quarantine`, `shadow-ban`,
-/// `observe`, or after a `delay`); with [`always_verdict`](crate::Builder::always_verdict) all have
-/// it. With the feature `axum` it is an extractor, which is [`Verdict::default`] for a request without
-/// it.
+/// A request has a verdict if it is passed on although it is over a limit (with the action
+/// `quarantine`, `shadow-ban`, `observe`, or after a `delay`), or in any case if
+/// [`always_verdict`](crate::Builder::always_verdict) is set. With the feature `axum` it is an
+/// extractor, which returns [`Verdict::default`] if the request has none.
 ///
 /// ```
 /// use earrrl_tower::Verdict;
@@ -34,7 +34,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// The outcome of the decision, which is to allow if there is none.
+    /// Returns the outcome of the decision, or [`Outcome::Allow`] if there is none.
     pub fn outcome(&self) -> Outcome {
         self.decision.as_ref().map_or(Outcome::Allow, |decision| decision.outcome)
     }

@@ -323,7 +323,7 @@ fn a_server_that_does_not_supply_addresses_is_warned_of_once() {
     }
 }
 
-/// An engine that changes a rule only when it is let to.
+/// An engine that changes a rule only when the test permits it.
 struct Blocking {
     engine: Engine,
     turn: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
@@ -355,7 +355,7 @@ impl earrrl::Engine for Blocking {
     }
 }
 
-/// The runtime has one thread, so the engine would wait for ever if the change were made on it.
+/// The runtime has a single thread, so a change on that thread would wait for ever.
 #[tokio::test]
 async fn a_change_does_not_block_the_executor() {
     let (engine, _) = engine();
@@ -374,8 +374,8 @@ async fn a_change_does_not_block_the_executor() {
     assert_eq!(unknown, Err(LayerError::UnknownName("other".to_owned())));
 }
 
-/// Returns the status, the outcome that the handler saw, and the presence of headers, of four requests
-/// under a rule for two.
+/// Returns the status, the outcome that the handler saw, and the presence of headers, of four
+/// requests under a rule that allows two.
 fn flagged(
     action: Action,
     builder: impl FnOnce(Engine) -> earrrl_tower::Builder<Engine>,
@@ -504,7 +504,7 @@ fn a_grpc_call_without_a_key_gets_the_code_of_the_status_that_was_chosen() {
     }
 }
 
-/// An engine that can be switched off.
+/// An engine that can be made to fail.
 #[derive(Clone)]
 struct Failing {
     engine: Engine,

@@ -55,7 +55,7 @@ fn a_request_that_is_cancelled_is_charged_once() {
     assert_eq!(Arc::strong_count(&held), 1, "the inner futures are gone");
 }
 
-/// Charges 3 after a response, and 5 where there is none.
+/// A rule that charges 3 after a response, and 5 if there is none.
 fn charged_after() -> RequestRule {
     per_address().cost(Cost::ZERO).cost_after(|response| match response.status.as_u16() {
         499 => Cost::from_units(5),
@@ -63,7 +63,7 @@ fn charged_after() -> RequestRule {
     })
 }
 
-/// A service that answers, fails, panics or never answers, as the header `x-then` says.
+/// A service that answers, fails, panics or never answers, depending on the header `x-then`.
 async fn answer_as_asked(request: Request<()>) -> Result<Response<Full<Bytes>>, String> {
     match request.headers().get("x-then").map(|then| then.as_bytes()) {
         Some(b"fail") => Err("failed as asked".to_owned()),

@@ -1,4 +1,4 @@
-//! The examples, served for real and asked by real clients: curl and a client of tonic.
+//! The examples, started as servers and called by real clients: curl and a tonic client.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
 use std::net::SocketAddr;

@@ -6,6 +6,7 @@
 mod container;
 mod message;
 mod syslog;
+mod wrapped;
 
 use crate::line::Skip;
 use crate::line::Years;
@@ -26,12 +27,23 @@ pub enum Envelope {
     Compose,
     /// A time in front, as `docker logs --timestamps` writes.
     Stamp,
+    /// An object by journald or a collector of logs, with the line as its message.
+    Wrapped,
 }
 
 impl Envelope {
-    /// Every envelope, `None` last: where a line fits with one and without, it has one.
-    pub const ALL: [Self; 6] =
-        [Self::Syslog, Self::Cri, Self::Docker, Self::Compose, Self::Stamp, Self::None];
+    /// Every envelope in the order of preference, `None` behind most: a line that fits with one of these and
+    /// without has the envelope. A wrapper comes last: an object with a client of its own may have a message that
+    /// the client has chosen.
+    pub const ALL: [Self; 7] = [
+        Self::Syslog,
+        Self::Cri,
+        Self::Docker,
+        Self::Compose,
+        Self::Stamp,
+        Self::None,
+        Self::Wrapped,
+    ];
 }
 
 /// Opens the envelopes of one log.
@@ -58,6 +70,7 @@ impl Opener {
             Envelope::Syslog => syslog::open(line, years).ok_or(Skip::Malformed),
             Envelope::Cri => self.pieces.cri(line),
             Envelope::Docker => self.pieces.docker(line, &mut self.unescaped),
+            Envelope::Wrapped => wrapped::open(line, &mut self.unescaped),
             Envelope::Compose => container::compose(line).ok_or(Skip::Malformed),
             Envelope::Stamp => container::stamped(line).ok_or(Skip::Malformed),
         }

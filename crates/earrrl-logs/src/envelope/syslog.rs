@@ -2,6 +2,7 @@
 //!
 //! - RFC 3164: `<34>Oct 11 22:14:15 host program[7]: message`, the priority mostly left out
 //! - RFC 5424: `<34>1 2003-10-11T22:14:15.003Z host program 7 ID47 [data] message`
+//! - `journalctl -o short-unix`: `1065910455.003000 host program[7]: message`
 //! - as rsyslog, systemd and others write files: `2003-10-11T22:14:15+02:00 host program[7]: message`
 //!
 //! The host may be missing.
@@ -22,7 +23,7 @@ pub(super) fn open<'a>(line: &'a [u8], years: &mut Years) -> Option<Message<'a>>
         }
         _ => {
             let (stamp, rest) = word(line)?;
-            (Some(time::parse_iso(stamp)?), rest)
+            (Some(time::parse_iso(stamp).or_else(|| time::parse_recent(stamp))?), rest)
         }
     };
     let (first, rest) = word(rest)?;

@@ -82,7 +82,9 @@ impl Parser {
             return Ok(Record { time, host, client, who, rest: &stamp[27..] });
         }
         let end = memchr::memchr(b']', stamp).ok_or(Skip::Malformed)?;
-        let time = time::parse_iso(&stamp[..end]).ok_or(Skip::Time)?;
+        let stamp_text = &stamp[..end];
+        let time = time::parse_iso(stamp_text).or_else(|| time::parse_recent(stamp_text));
+        let time = time.ok_or(Skip::Time)?;
         Ok(Record { time, host, client, who, rest: &stamp[end + 1..] })
     }
 }
@@ -260,6 +262,15 @@ mod tests {
         let doubled = br#""192.0.2.7 - - [17/May/2015:10:05:03 +0000] ""GET /x HTTP/1.1"" 200 5""#;
         assert_eq!(get(doubled, false, "path").as_deref(), Some("/x"));
         assert_eq!(get(doubled, false, "status").as_deref(), Some("200"));
+    }
+
+    #[test]
+    fn times_of_other_notations() {
+        for stamp in ["1431857103.500", "1431857103500", "2015-05-17T12:05:03.5+02:00"] {
+            let line = format!("192.0.2.7 - - [{stamp}] \"GET /a HTTP/1.1\" 200 5");
+            let record = Parser::new(false).parse(line.as_bytes()).ok().unwrap();
+            assert_eq!(record.time, 1_431_857_103_500_000_000, "{stamp}");
+        }
     }
 
     #[test]

@@ -7,8 +7,8 @@ use super::{Field, Format, Hints, Parser};
 use crate::envelope::Envelope;
 use crate::line::{is_address, is_client, last_of_list};
 
-/// The greatest number of lines that are examined.
-const LINES: usize = 200;
+/// The greatest number of lines that are examined at once.
+pub const LINES: usize = 200;
 
 /// Returns the envelope and the format that fit the most of the first lines, if any fit.
 pub fn detect(start: &[u8], hints: &Hints) -> Option<(Envelope, Format)> {
@@ -23,7 +23,9 @@ pub fn detect(start: &[u8], hints: &Hints) -> Option<(Envelope, Format)> {
     let by_lines = |format: &Format| matches!(format.entry().detection, Detection::Lines);
     let candidates = || Format::ALL.iter().copied().filter(by_lines);
     let all = Envelope::ALL.into_iter().flat_map(|e| candidates().map(move |format| (e, format)));
-    let (envelope, format) = most(all, start, hints)?;
+    let known = most(all, start, hints, true);
+    let json = || Envelope::ALL.into_iter().map(|envelope| (envelope, Format::Json));
+    let (envelope, format) = known.or_else(|| most(json(), start, hints, false))?;
     let common = format == Format::Combined && !with_agent(start, envelope, hints);
     Some((envelope, if common { Format::Common } else { format }))
 }
@@ -43,18 +45,22 @@ pub fn envelope_of(start: &[u8], format: Format, hints: &Hints) -> Envelope {
     let headed =
         matches!(format.entry().detection, Detection::Header(_)) || format == Format::SshdLines;
     let all = Envelope::ALL.into_iter().filter(|&envelope| !headed || envelope == Envelope::None);
-    most(all.map(|envelope| (envelope, format)), start, hints).map_or(Envelope::None, |(e, _)| e)
+    let all: Vec<_> = all.map(|envelope| (envelope, format)).collect();
+    let found = |with_client| most(all.iter().copied(), start, hints, with_client);
+    found(true).or_else(|| found(false)).map_or(Envelope::None, |(envelope, _)| envelope)
 }
 
-/// Returns the candidate that fits the most lines; the first of equal ones.
+/// Returns the candidate that fits the most lines; the first of equal ones. JSON objects may lack a usual field
+/// with the client unless `with_client`.
 fn most(
     all: impl Iterator<Item = (Envelope, Format)>,
     start: &[u8],
     hints: &Hints,
+    with_client: bool,
 ) -> Option<(Envelope, Format)> {
     let mut most = (0, None);
     for found in all {
-        let count = fitting(start, found, hints);
+        let count = fitting(start, found, hints, with_client);
         if count > most.0 {
             most = (count, Some(found));
         }
@@ -63,13 +69,18 @@ fn most(
 }
 
 /// Counts the first lines that fit this envelope and format.
-fn fitting(start: &[u8], (envelope, format): (Envelope, Format), hints: &Hints) -> usize {
+fn fitting(
+    start: &[u8],
+    (envelope, format): (Envelope, Format),
+    hints: &Hints,
+    with_client: bool,
+) -> usize {
     let written = UNIX_EPOCH + Duration::from_secs(1 << 32);
     let mut parser = Parser::new((envelope, format), hints, written);
-    lines(start).filter(|line| fits(&mut parser, line, format)).count()
+    lines(start).filter(|line| fits(&mut parser, line, format, with_client)).count()
 }
 
-fn fits(parser: &mut Parser, line: &[u8], format: Format) -> bool {
+fn fits(parser: &mut Parser, line: &[u8], format: Format, with_client: bool) -> bool {
     let Ok(Some(record)) = parser.parse(line) else { return false };
     // Behind the client stands the identity, which nobody uses: `-`.
     if format == Format::Vhost && record.get(&Field::new("ident")).is_some() {
@@ -84,7 +95,7 @@ fn fits(parser: &mut Parser, line: &[u8], format: Format) -> bool {
     match record.get(&Field::Client) {
         Some(client) => is_client(last_of_list(&client)),
         // JSON objects may name the client in fields of their own.
-        None => format == Format::Json,
+        None => format == Format::Json && !with_client,
     }
 }
 
@@ -143,6 +154,8 @@ mod tests {
                 (format!("web-1  | {line}"), Envelope::Compose),
                 (format!("[pod/web-7d/nginx] {line}"), Envelope::Compose),
                 (format!("2016-10-06T00:17:09.669Z {line}"), Envelope::Stamp),
+                (format!("1475712229.669000 web nginx[7]: {line}"), Envelope::Syslog),
+                (serde_json::json!({"message": line}).to_string(), Envelope::Wrapped),
             ];
             for (text, envelope) in cases {
                 let found = detect(text.as_bytes(), &Hints::default());

@@ -147,6 +147,34 @@ fn find<'a>(object: &JsonMembers<'a>, path: &str) -> Option<Cow<'a, str>> {
     })
 }
 
+/// The number of fields that are listed, and the depth of nested ones.
+const LISTED: usize = 40;
+const DEPTH: usize = 3;
+
+/// Returns the names and the values of a line's fields, nested ones by dotted names; `None` if it is no object.
+pub(super) fn fields(line: &[u8]) -> Option<Vec<(String, String)>> {
+    fn list(
+        object: &JsonMembers<'_>,
+        prefix: &str,
+        depth: usize,
+        found: &mut Vec<(String, String)>,
+    ) {
+        for (name, value) in &object.0 {
+            let name = format!("{prefix}{name}");
+            match serde_json::from_str::<JsonMembers<'_>>(value.get()) {
+                Ok(inner) if depth > 1 => list(&inner, &format!("{name}."), depth - 1, found),
+                _ if found.len() < LISTED => {
+                    found.push((name, text(value).unwrap_or_default().into_owned()));
+                }
+                _ => {}
+            }
+        }
+    }
+    let mut found = Vec::new();
+    list(&serde_json::from_slice(line).ok()?, "", DEPTH, &mut found);
+    Some(found)
+}
+
 /// Returns the text of a string, a number or a truth value; of an array, the last: each proxy appends the
 /// address that it has seen, and the client chooses all before.
 fn text(value: &RawValue) -> Option<Cow<'_, str>> {

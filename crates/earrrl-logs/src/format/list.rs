@@ -3,7 +3,7 @@
 //! Names, `auto`, `--help` and the parser are derived from the entries, and the tests parse each entry's
 //! example. So nothing can be left out without a compile error or a failing test.
 
-use super::{aws, csv, envoy, haproxy, mail, nginx_error, w3c};
+use super::{aws, csv, envoy, haproxy, mail, nginx_error, vendors, w3c};
 use crate::format::Hints;
 
 /// The parser of a format.
@@ -19,6 +19,8 @@ pub(super) enum Syntax {
     W3c,
     /// `name=value` pairs.
     Logfmt,
+    /// Labelled tab-separated values.
+    Ltsv,
     /// OpenSSH's failed attempts.
     Sshd,
     /// Every line of OpenSSH with an address.
@@ -102,15 +104,15 @@ formats! {
         r#"192.0.2.7 - ann [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5"#;
     /// JSON lines.
     Json = "json" ["traefik", "caddy", "cloudflare", "gcp", "kong", "api-gateway"], Syntax::Json, Lines,
-        "Caddy, Traefik, Envoy, Cloudflare, Google Cloud, Kong, API Gateway, AWS WAF",
+        "Caddy, Traefik, Envoy, Cloudflare, Google Cloud, Kong, API Gateway, AWS WAF, Suricata, Azure",
         r#"{"ts":1431857103.5,"client_ip":"192.0.2.7","uri":"/a"}"#;
     /// Comma-separated values under the header `time,key[,cost]`.
     Csv = "csv" [], Syntax::Csv, Header(csv::is_header),
         "a header with time and key, and then lines",
         "time,key\n2015-05-17T10:05:03Z,ann";
     /// W3C extended.
-    W3c = "w3c" ["iis", "cloudfront"], Syntax::W3c, Header(w3c::is_header),
-        "IIS, CloudFront",
+    W3c = "w3c" ["iis", "cloudfront", "zeek"], Syntax::W3c, Header(w3c::is_header),
+        "IIS, CloudFront, Zeek",
         "#Fields: date time c-ip cs-uri-stem\n2024-01-01 12:00:00 192.0.2.7 /a";
     /// HAProxy's HTTP and TCP logs.
     Haproxy = "haproxy" [], Expression(haproxy::LINE, ""), Lines,
@@ -156,6 +158,38 @@ formats! {
     Logfmt = "logfmt" ["heroku"], Syntax::Logfmt, Lines,
         "Heroku's router, many programs",
         r#"2012-10-11T03:47:20+00:00 heroku[router]: at=info method=GET path="/a" fwd="192.0.2.7" status=200"#;
+    /// Labelled tab-separated values.
+    Ltsv = "ltsv" [], Syntax::Ltsv, Lines,
+        "labelled tab-separated values",
+        "time:2015-05-17T10:05:03Z\thost:192.0.2.7\treq:GET /a HTTP/1.1\tstatus:200";
+    /// Squid's native format.
+    Squid = "squid" [], Expression(vendors::SQUID, ""), Lines,
+        "Squid's native format",
+        "1431857103.500    120 192.0.2.7 TCP_MISS/200 5120 GET http://example.org/a ann HIER_DIRECT/198.51.100.1 text/html";
+    /// AWS's network load balancers.
+    Nlb = "nlb" [], Expression(vendors::NLB, ""), Lines,
+        "AWS's network load balancers",
+        "tls 2.0 2015-05-17T10:05:03 net/lb/c6e7 g3d4 192.0.2.7:51341 10.0.0.1:443 5 2 98 246 - arn:x - - - - - - - -";
+    /// CloudFront's real-time logs.
+    CloudfrontRealTime = "cloudfront-real-time" [], Expression(vendors::REAL_TIME, ""), Lines,
+        "CloudFront's real-time logs, all fields",
+        "1431857103.500\t192.0.2.7\t0.002\t200\t5\tGET\thttps\texample.org\t/a";
+    /// VPC flow logs.
+    Vpc = "vpc" [], Expression(vendors::VPC, ""), Lines,
+        "AWS's VPC flow logs, version 2",
+        "2 123456789010 eni-1235b8ca 192.0.2.7 10.0.0.21 20641 22 6 20 4249 1431857103 1431857163 REJECT OK";
+    /// Dovecot's failed logins.
+    Dovecot = "dovecot" [], Expression(vendors::DOVECOT, "dovecot"), Lines,
+        "Dovecot's failed logins",
+        "Jan  1 12:00:00 mx dovecot: imap-login: Disconnected (auth failed, 1 attempts in 2 secs): user=<ann>, method=PLAIN, rip=192.0.2.7, lip=10.0.0.1";
+    /// Uvicorn's access log.
+    Uvicorn = "uvicorn" [], Expression(vendors::UVICORN, ""), Lines,
+        "Uvicorn, with times by Docker or journald",
+        r#"2015-05-17T10:05:03Z INFO:     192.0.2.7:52436 - "GET /a HTTP/1.1" 200 OK"#;
+    /// Rails' log.
+    Rails = "rails" [], Expression(vendors::RAILS, ""), Lines,
+        "Rails",
+        r#"Started GET "/a" for 192.0.2.7 at 2015-05-17 10:05:03 +0000"#;
     /// The format that `--pattern` or `--log-format` describes.
     Pattern = "pattern" [], Syntax::Given, Never, "", "";
 }
@@ -170,9 +204,12 @@ impl Format {
     pub fn is_one_of_many(self) -> bool {
         match self.entry().syntax {
             Syntax::Sshd | Syntax::SshdLines | Syntax::Expression(..) | Syntax::Given => true,
-            Syntax::Common { .. } | Syntax::Json | Syntax::Csv | Syntax::W3c | Syntax::Logfmt => {
-                false
-            }
+            Syntax::Common { .. }
+            | Syntax::Json
+            | Syntax::Csv
+            | Syntax::W3c
+            | Syntax::Logfmt
+            | Syntax::Ltsv => false,
         }
     }
 

@@ -54,7 +54,7 @@ fn find<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
 
 /// Names and values, without the quotes around a value. A name starts behind a blank only, so that no
 /// value can hold one.
-fn pairs(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+pub(super) fn pairs(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let mut rest = line;
     std::iter::from_fn(move || {
         loop {

@@ -23,9 +23,9 @@ pub(super) const EXIM: &str = concat!(
 
 /// Postfix.
 pub(super) const POSTFIX: &str = concat!(
-    r"^(?:(?<queue>\w+): (?:client=|(?:milter-)?reject: \S+ from )|warning: )",
+    r"^(?:(?<queue>\w+): (?:client=|(?:milter-)?reject: \S+ from )|warning: |PREGREET \d+ after \S+ from )",
     r"(?<host>[^\s\[\]]*)\[(?<client>[0-9A-Fa-f:.]+)\]",
-    r"(?:$|, |: (?:[45]\d\d |SASL (?<mechanism>\S+) authentication failed))",
+    r"(?:$|, |(?::\d+)?: (?:[45]\d\d |[45]\.\d+\.\d+ |[A-Z]{4} ?|SASL (?<mechanism>\S+) authentication failed))",
 );
 
 #[cfg(test)]
@@ -60,6 +60,9 @@ mod tests {
             "smtpd[7]: 4XyZ12: client=mx.example.org[192.0.2.7]",
             "smtpd[7]: 4XyZ12: client=unknown[192.0.2.7], sasl_method=PLAIN, sasl_username=ann",
             "smtpd[7]: NOQUEUE: reject: RCPT from unknown[192.0.2.7]: 554 5.7.1 <x>: Relay access denied; helo=<[9.9.9.9]>",
+            "postscreen[7]: NOQUEUE: reject: RCPT from [192.0.2.7]:4711: 550 5.7.1 Service unavailable; helo=<x[9.9.9.9]: 550 >",
+            "postscreen[7]: PREGREET 11 after 0.07 from [192.0.2.7]:4711: EHLO x[9.9.9.9]",
+            "cleanup[7]: 4XyZ12: milter-reject: END-OF-MESSAGE from mx.example.org[192.0.2.7]: 5.7.1 spam; from=<a@b.example>",
             "submission/smtpd[7]: warning: unknown[192.0.2.7]: SASL LOGIN authentication failed: UGFz",
         ] {
             let line = format!("2024-01-01T12:00:00+00:00 mx postfix/{line}");

@@ -13,6 +13,7 @@ mod hints;
 mod json;
 mod list;
 mod logfmt;
+mod ltsv;
 mod mail;
 mod names;
 mod nginx_error;
@@ -20,13 +21,14 @@ pub mod notation;
 mod pattern;
 mod sshd;
 mod sshd_lines;
+mod vendors;
 mod w3c;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-pub use detect::{detect, envelope_of};
+pub use detect::{LINES, detect, envelope_of};
 pub use field::Field;
 use field::{path_of, target};
 pub use hints::Hints;
@@ -52,6 +54,7 @@ enum Body {
     Csv(csv::Parser),
     W3c(w3c::Parser),
     Logfmt { time_field: Option<String>, key_field: Option<String> },
+    Ltsv { time_field: Option<String>, key_field: Option<String> },
     Pattern(pattern::Parser),
     Sshd(sshd::Parser),
     SshdLines,
@@ -79,13 +82,23 @@ impl Parser {
             Body::Common(_) => Some(common::FIELDS.to_vec()),
             Body::Pattern(parser) => Some(parser.fields()),
             Body::Sshd(_) | Body::SshdLines => Some(sshd::FIELDS.to_vec()),
-            Body::Json(_) | Body::Csv(_) | Body::W3c(_) | Body::Logfmt { .. } => None,
+            Body::Json(_)
+            | Body::Csv(_)
+            | Body::W3c(_)
+            | Body::Logfmt { .. }
+            | Body::Ltsv { .. } => None,
         }
+    }
+
+    /// Returns the names of a line's fields and their values, in formats whose lines name them.
+    pub fn named_fields(&mut self, line: &[u8]) -> Vec<(String, String)> {
+        let message = self.opener.open(line, &mut self.years);
+        message.map_or_else(|_| Vec::new(), |message| named_fields(message.text))
     }
 
     /// Returns true if `--time-field` and `--key-field` apply to the format.
     pub fn takes_names(&self) -> bool {
-        matches!(self.body, Body::Json(_) | Body::Csv(_) | Body::Logfmt { .. })
+        matches!(self.body, Body::Json(_) | Body::Csv(_) | Body::Logfmt { .. } | Body::Ltsv { .. })
     }
 
     /// Returns the request on a line; `None` if the line is a header.
@@ -103,6 +116,10 @@ impl Parser {
             Body::Logfmt { time_field, key_field } => {
                 let names = (time_field.as_deref(), key_field.as_deref());
                 logfmt::parse(message, names).map(|r| Some(Record::Logfmt(r)))
+            }
+            Body::Ltsv { time_field, key_field } => {
+                let names = (time_field.as_deref(), key_field.as_deref());
+                ltsv::parse(message.text, names).map(|r| Some(Record::Ltsv(r)))
             }
             Body::Pattern(parser) => parser.parse(message).map(|r| Some(Record::Pattern(r))),
             Body::Sshd(parser) => parser.parse(message).map(|r| Some(Record::Sshd(r))),
@@ -122,6 +139,10 @@ impl Body {
             Syntax::Csv => Self::Csv(csv::Parser::new(hints)),
             Syntax::W3c => Self::W3c(w3c::Parser::default()),
             Syntax::Logfmt => Self::Logfmt {
+                time_field: hints.time_field.clone(),
+                key_field: hints.key_field.clone(),
+            },
+            Syntax::Ltsv => Self::Ltsv {
                 time_field: hints.time_field.clone(),
                 key_field: hints.key_field.clone(),
             },
@@ -147,6 +168,8 @@ pub enum Record<'a> {
     W3c(w3c::Record<'a>),
     /// A line of `name=value` pairs.
     Logfmt(logfmt::Record<'a>),
+    /// A line of labelled values.
+    Ltsv(ltsv::Record<'a>),
     /// A line that a pattern matches.
     Pattern(pattern::Record<'a>),
     /// A failed attempt to log in by ssh.
@@ -165,6 +188,7 @@ impl<'a> Record<'a> {
             Self::Csv(record) => record.time,
             Self::W3c(record) => record.time,
             Self::Logfmt(record) => record.time,
+            Self::Ltsv(record) => record.time,
             Self::Pattern(record) => record.time,
             Self::Sshd(record) => record.time,
             Self::SshdLines(record) => record.time,
@@ -180,6 +204,7 @@ impl<'a> Record<'a> {
             Self::Csv(record) => record.get(field),
             Self::W3c(record) => record.get(field).map(Cow::Borrowed),
             Self::Logfmt(record) => record.get(field).map(Cow::Borrowed),
+            Self::Ltsv(record) => record.get(field).map(Cow::Borrowed),
             Self::Pattern(record) => record.get(field).map(Cow::Borrowed),
             Self::Sshd(record) => record.get(field).map(Cow::Borrowed),
             Self::SshdLines(record) => record.get(field).map(Cow::Borrowed),
@@ -201,6 +226,15 @@ impl<'a> Record<'a> {
     pub fn has_addresses(&self) -> bool {
         !matches!(self, Self::Csv(_))
     }
+}
+
+/// Returns the names of the fields of a line in JSON or logfmt, and their values.
+pub(crate) fn named_fields(line: &[u8]) -> Vec<(String, String)> {
+    let pairs = || {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        logfmt::pairs(line).map(|(name, value)| (text(name), text(value))).collect()
+    };
+    json::fields(line).unwrap_or_else(pairs)
 }
 
 /// The format found for a log, and its last line's time and fields, addresses as a key has them.

@@ -3,7 +3,7 @@
 use super::Field;
 
 /// The usual names of the time.
-pub(super) const TIMES: [&str; 18] = [
+pub(super) const TIMES: [&str; 19] = [
     "time",
     "time_iso8601",
     "@timestamp",
@@ -26,11 +26,12 @@ pub(super) const TIMES: [&str; 18] = [
     // Fastly, Vercel, Azure
     "timestampInMs",
     "TimeGenerated",
+    "timeStamp",
     "date",
 ];
 
 /// The usual names of the client. An address that a proxy has determined precedes its peer's.
-const CLIENTS: [&str; 27] = [
+const CLIENTS: [&str; 30] = [
     "client_ip",
     "remote_addr",
     "remote",
@@ -65,6 +66,10 @@ const CLIENTS: [&str; 27] = [
     // Others
     "remoteAddress",
     "req.remoteAddress",
+    // Suricata, Zeek
+    "src_ip",
+    "id.orig_h",
+    "source_ip",
 ];
 
 const USERS: [&str; 11] = [

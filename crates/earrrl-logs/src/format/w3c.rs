@@ -1,9 +1,11 @@
-//! W3C's extended log format, as IIS and CloudFront write: `#Fields:` names the columns.
+//! W3C's extended log format, as IIS and CloudFront write, and Zeek's: `#Fields:` names the columns.
 //!
 //! ```text
 //! #Fields: date time c-ip cs-username cs-method cs-uri-stem sc-status
 //! 2024-01-01 12:00:00 192.0.2.7 - GET /index.html 200
 //! ```
+//!
+//! Zeek writes `#fields`, and puts a time since the epoch in the column `ts`.
 //!
 //! Times are in UTC. CloudFront puts tabs between the columns, IIS blanks.
 
@@ -12,9 +14,9 @@ use crate::line::Skip;
 use crate::line::time;
 
 /// The names of columns, in order of preference.
-const CLIENTS: [&str; 2] = ["c-ip", "c-dns"];
-const USERS: [&str; 2] = ["cs-username", "x-cs-username"];
-const PATHS: [&str; 2] = ["cs-uri-stem", "cs-uri"];
+const CLIENTS: [&str; 3] = ["c-ip", "c-dns", "id.orig_h"];
+const USERS: [&str; 3] = ["cs-username", "x-cs-username", "username"];
+const PATHS: [&str; 3] = ["cs-uri-stem", "cs-uri", "uri"];
 const FORWARDED: [&str; 3] = ["x-forwarded-for", "cs(x-forwarded-for)", "x-forwarded"];
 
 /// Reads such lines.
@@ -73,20 +75,23 @@ impl<'a> Record<'a> {
 
     /// Returns the time of the request, from the columns of the date and the time of day.
     fn when(&self) -> Option<u64> {
-        let (date, clock) = (self.column("date")?, self.column("time")?);
-        time::parse_iso(&[date, b" ", clock].concat())
+        match self.column("date") {
+            Some(date) => time::parse_iso(&[date, b" ", self.column("time")?].concat()),
+            None => time::parse_recent(self.column("ts")?),
+        }
     }
 }
 
 /// Returns true if a line is a directive with which such logs start.
 pub(super) fn is_header(line: &[u8], _: &Hints) -> bool {
-    let directives: [&[u8]; 5] =
-        [b"#Fields:", b"#Version:", b"#Software:", b"#Date:", b"#Start-Date:"];
+    let directives: [&[u8]; 6] =
+        [b"#Fields:", b"#Version:", b"#Software:", b"#Date:", b"#Start-Date:", b"#separator "];
     directives.iter().any(|directive| line.starts_with(directive))
 }
 
 fn names(line: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let names = line.strip_prefix(b"#Fields:")?.split(u8::is_ascii_whitespace);
+    let names = line.strip_prefix(b"#Fields:").or_else(|| line.strip_prefix(b"#fields\t"))?;
+    let names = names.split(u8::is_ascii_whitespace);
     Some(names.filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
 }
 
@@ -108,6 +113,15 @@ mod tests {
         let found = told(log, &["client", "user", "path", "sc-status", "x-forwarded-for"]);
         let expected = "1704110400 2001:db8::1 ann /a 200 192.0.2.9";
         assert_eq!(found, (Format::W3c, expected.into()));
+    }
+
+    #[test]
+    fn zeek() {
+        let log = "#separator \\x09\n#path\thttp\n#fields\tts\tuid\tid.orig_h\tid.orig_p\tmethod\turi\tuser_agent\tusername\n\
+            #types\ttime\tstring\taddr\tport\tstring\tstring\tstring\tstring\n\
+            1431857103.500000\tC1\t192.0.2.7\t4711\tGET\t/a?b\tan agent 9.9.9.9\t-";
+        let found = told(log, &["client", "path", "method", "user"]);
+        assert_eq!(found, (Format::W3c, "1431857103.5 192.0.2.7 /a GET -".into()));
     }
 
     #[test]

@@ -29,5 +29,5 @@ pub use held::HeldBack;
 pub use key::{KeyMaker, LogKey, RecordKey};
 pub use names::Names;
 pub use read_error::ReadError;
-pub use reader::{LogReader, Selection};
+pub use reader::{LogReader, Selection, fields_hint};
 pub use request::{LoggedRequest, TOGETHER};

@@ -17,11 +17,13 @@ use super::read_error::ReadError;
 use super::request::LoggedRequest;
 use super::resolve::resolve;
 use crate::envelope::Envelope;
-use crate::format::{Format, Hints, Parser, detect, envelope_of};
-use crate::line::Escaped;
-use crate::line::{Skip, Skips};
+use crate::format::{self, Format, Hints, Parser, detect, envelope_of, named_fields};
+use crate::line::{Escaped, Skip, Skips, is_address};
 use crate::text::plain;
 use earrrl_tower::Prefixes;
+
+/// The number of lines without a client after which no format is looked for any more.
+const MOST_PASSED: u64 = 100_000;
 
 /// The settings for reading logs.
 pub struct Selection {
@@ -61,6 +63,8 @@ pub struct LogReader {
     files: Vec<PathBuf>,
     /// The formats found, in order.
     pub formats: Vec<Format>,
+    /// The fields of a file of which no line could be used, with an example of each.
+    pub fields: Vec<(String, String)>,
     /// The parts of a computed key that the log's format does not have.
     pub missing: Vec<String>,
 }
@@ -82,6 +86,7 @@ impl LogReader {
             doubts: Vec::new(),
             files: Vec::new(),
             formats: Vec::new(),
+            fields: Vec::new(),
             missing: Vec::new(),
         }
     }
@@ -120,6 +125,7 @@ impl LogReader {
             },
         };
         let number = self.lines - before;
+        let first = first_line(lines.peek()).to_vec();
         let mut parser = Parser::new((envelope, format), &self.hints, modified);
         self.check(&parser, format)
             .map_err(|problem| ReadError::Input(format!("{name}: {problem}")))?;
@@ -130,6 +136,7 @@ impl LogReader {
             parser = parser.following(last);
         }
         let malformed = self.skips.lines_of(Skip::Malformed);
+        let used = self.used();
         let result = self.read_lines(&name, number, &mut lines, &mut parser, take);
         let malformed = self.skips.lines_of(Skip::Malformed) - malformed;
         // Other daemons write to the same syslog.
@@ -137,6 +144,9 @@ impl LogReader {
             && let Some(doubt) = doubt::mixed(format.name(), malformed, self.lines - before)
         {
             self.doubts.push(format!("{name}: {doubt}"));
+        }
+        if self.used() == used && parser.takes_names() {
+            self.fields = parser.named_fields(&first);
         }
         self.last_parser = Some(parser);
         result
@@ -224,14 +234,15 @@ impl LogReader {
         result
     }
 
-    /// Looks at the first lines; those too long to be looked at are passed over. `None` where there
-    /// are no lines at all.
+    /// Detects the format from the first lines, or from later ones if the first hold no client. Returns `None` if
+    /// there are no lines at all.
     fn find_format(
         &mut self,
         name: &str,
         lines: &mut LogLines<Box<dyn Read + Send>>,
     ) -> Result<Option<(Envelope, Format)>, ReadError> {
-        let about = |problem: &str| ReadError::Input(format!("{name}: {problem}"));
+        let before = (self.lines, self.skips.clone());
+        let start = lines.peek().to_vec();
         let mut passed = 0;
         loop {
             let ahead = lines.peek();
@@ -239,21 +250,58 @@ impl LogReader {
                 return Ok(Some(found));
             }
             let first = memchr::memchr(b'\n', ahead).unwrap_or(ahead.len());
-            if first <= MAX_LINE && !ahead.is_empty() {
-                let unknown = unknown_format(ahead, &self.hints);
-                return Err(about(&lines.take_error().map_or(unknown, |error| plain(&error))));
+            let is_binary = first <= MAX_LINE && ahead.contains(&0);
+            if ahead.is_empty() || passed > MOST_PASSED || is_binary {
+                break;
             }
-            match lines.next().map_err(|error| about(&plain(&error)))? {
-                Some(LogLine::TooLong(text) | LogLine::Whole(text)) => {
-                    self.lines += 1;
-                    passed += 1;
-                    self.skips.add(Skip::TooLong, name, passed, text);
-                }
-                None if passed == 0 => return Ok(None),
-                None => return Err(about("has only lines longer than 64 KiB, so is no log")),
+            let examined = memchr::memchr_iter(b'\n', ahead).take(format::LINES).count();
+            for _ in 0..examined.max(1) {
+                let next = lines.next();
+                let problem = |error| ReadError::Input(format!("{name}: {}", plain(&error)));
+                let Some(line) = next.map_err(problem)? else { break };
+                let (skip, text) = match line {
+                    LogLine::Whole(text) => (Skip::Malformed, text),
+                    LogLine::TooLong(text) => (Skip::TooLong, text),
+                };
+                passed += 1;
+                self.lines += 1;
+                self.skips.add(skip, name, passed, text);
             }
         }
+        if let Some(error) = lines.take_error() {
+            return Err(ReadError::Input(format!("{name}: {}", plain(&error))));
+        }
+        let too_long = self.skips.lines_of(Skip::TooLong) - before.1.lines_of(Skip::TooLong);
+        (self.lines, self.skips) = before;
+        match passed {
+            0 if start.is_empty() => Ok(None),
+            1.. if too_long == passed => Err(ReadError::Input(format!(
+                "{name}: has only lines longer than 64 KiB, so is no log"
+            ))),
+            _ => Err(ReadError::Input(format!("{name}: {}", unknown_format(&start, &self.hints)))),
+        }
     }
+}
+
+/// Returns the first line that is not blank.
+fn first_line(ahead: &[u8]) -> &[u8] {
+    let mut lines = ahead.split(|&b| b == b'\n').map(<[u8]>::trim_ascii);
+    lines.find(|line| !line.is_empty()).unwrap_or_default()
+}
+
+/// Describes how to select fields by name, with the names that a line has.
+pub fn fields_hint(fields: &[(String, String)]) -> String {
+    let names: Vec<String> =
+        fields.iter().map(|(name, _)| Escaped(name.as_bytes()).to_string()).collect();
+    let address = fields.iter().find(|(_, value)| is_address(value.as_bytes()));
+    let guess = match address {
+        Some((name, _)) => format!(" ({} has an address)", Escaped(name.as_bytes())),
+        None => String::new(),
+    };
+    format!(
+        "its fields are {}; --time-field names the one with the time, --key-field the one with the client{guess}",
+        names.join(", ")
+    )
 }
 
 /// Describes why no format was found, with an example.
@@ -261,14 +309,15 @@ fn unknown_format(ahead: &[u8], hints: &Hints) -> String {
     if ahead.contains(&0) {
         return "is a binary file, not a log".into();
     }
-    let mut lines = ahead.split(|&b| b == b'\n').map(<[u8]>::trim_ascii);
-    let Some(first) = lines.find(|line| !line.is_empty()) else {
+    let line = first_line(ahead);
+    if line.is_empty() {
         return "is blank".into();
-    };
-    let first = Escaped(&first[..first.len().min(80)]);
+    }
+    let first = Escaped(&line[..line.len().min(80)]);
     let example = if hints.private { String::new() } else { format!(" (`{first}`)") };
     let hint = match &hints.time_field {
         Some(field) => format!("--time-field says that a field `{field}` has the time"),
+        None if line.first() == Some(&b'{') => fields_hint(&named_fields(line)),
         None => {
             format!("known are {}; --pattern or --log-format describes any other", Format::names())
         }

@@ -1,6 +1,6 @@
--- Exponential rate limiting: the last rate, and its time.
+-- Exponential rate limiting.
 --
--- Record: tag, rate in cost a period, time.
+-- Record: the tag, the average rate in cost per period, and the time at which it was stored.
 
 -- parameters
 local tag, period, most, cost, step, lives, many = unpack('<I4dddddd', args, at)
@@ -15,14 +15,14 @@ if record then
     verdict = FOREIGN
   else
     if stored > now then
-      -- The clock went back: time goes on from here.
+      -- The clock was set back, so the record is moved to the present time.
       stored, record = now, pack('<I4dd', tag, last, now)
       state = record
       if flags % 2 == 1 then call('SETRANGE', key, '0', record) end
     end
     local x = math.max((now - stored) / period, 1e-10)
     local left = math.exp(-x)
-    -- tanh(x/2)·(1 + e^-x) is 1 - e^-x, with no digits lost where x is small.
+    -- tanh(x/2)·(1 + e^-x) equals 1 - e^-x, and loses no digits if x is small.
     rate = math.max(math.tanh(x / 2) * (1 + left) * cost / x + left * last, cost)
   end
 end

@@ -1,4 +1,5 @@
-//! Exponential rate limiting: the last rate and its time. Averages of several nodes do not add.
+//! Exponential rate limiting. A record holds the last average and its time. Averages of several
+//! nodes cannot be added up.
 
 use earrrl::algorithm::Moment;
 use earrrl::algorithm::exponential::Measured;
@@ -8,7 +9,7 @@ use super::average::{Life, MANY, life};
 use super::fields::{Fields, Packed, micros, moved_slot, nanos};
 use super::{Adjustment, OnRedis, Terms};
 
-/// Keeps a limit whole that was meant as whole, as in the core.
+/// The relative tolerance of the comparison with the limit, the same as in the core.
 const TOLERANCE: f64 = 1e-12;
 
 impl OnRedis for Exponential {
@@ -43,7 +44,8 @@ impl OnRedis for Exponential {
         record.number().map(nanos)
     }
 
-    /// Returns the time in which a hundred times the limit decays to a billionth of the limit.
+    /// Returns the seconds in which an average of a hundred times the limit decays to a billionth
+    /// of the limit.
     fn tail(&self) -> f64 {
         self.period_nanos() as f64 / 1e9 * 1e11f64.ln()
     }
@@ -68,7 +70,8 @@ impl OnRedis for Exponential {
         Vec::new()
     }
 
-    /// Averages of several nodes do not add, so none is ever merged.
+    /// Returns the state unchanged: averages of several nodes cannot be added up, so none is ever
+    /// pending.
     fn merged(&self, state: State, _counted: &State, _sum: Cost) -> State {
         state
     }

@@ -4,22 +4,24 @@ use std::time::Duration;
 
 use earrrl::Nanos;
 
-/// The longest time that may lie ahead: beyond it, microseconds since 1970 would soon be no exact doubles.
+/// The longest time that a state may lie ahead of now. Doubles represent microseconds since 1970
+/// exactly only for a limited time beyond it.
 pub(crate) const FARTHEST: Duration = Duration::from_secs(100 * 366 * 86_400);
 
-/// Reads fields, one after the other.
+/// Reads little-endian fields, one after the other.
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl Fields<'_> {
-    /// Reads a double that is a time, an amount or a count: never below zero, never NaN.
+    /// Reads a double that is a time, an amount or a count. Returns `None` if it is below zero or
+    /// NaN.
     pub(crate) fn number(&mut self) -> Option<f64> {
         let (field, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(f64::from_le_bytes(*field)).filter(|number| *number >= 0.0)
     }
 
-    /// Reads an unsigned number of `bytes` bytes, at most eight.
+    /// Reads an unsigned integer of `bytes` bytes, at most eight.
     pub(crate) fn whole(&mut self, bytes: usize) -> Option<u64> {
         let (field, rest) = self.0.split_at_checked(bytes)?;
         self.0 = rest;
@@ -27,7 +29,7 @@ impl Fields<'_> {
     }
 }
 
-/// Writes fields, one after the other.
+/// Writes little-endian fields, one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Packed(pub(crate) Vec<u8>);
 
@@ -36,18 +38,18 @@ impl Packed {
         numbers.iter().for_each(|number| self.0.extend(number.to_le_bytes()));
     }
 
-    /// Writes the lowest `bytes` bytes of a number, at most eight.
+    /// Writes the lowest `bytes` bytes of an integer, at most eight.
     pub(crate) fn whole(&mut self, number: u64, bytes: usize) {
         self.0.extend(&number.to_le_bytes()[..bytes]);
     }
 }
 
-/// Converts microseconds since 1970.
+/// Converts microseconds since 1970 to an instant.
 pub(crate) fn nanos(micros: f64) -> Nanos {
     Nanos::new((micros as u64).saturating_mul(1000))
 }
 
-/// Returns the microseconds since 1970 of an instant.
+/// Converts an instant to whole microseconds since 1970.
 pub(crate) fn micros(now: Nanos) -> f64 {
     (now.get() / 1000) as f64
 }
@@ -60,7 +62,8 @@ pub(super) fn whole_micros(nanos: u64) -> f64 {
     (nanos / 1000) as f64
 }
 
-/// Returns the slot that is as far from `to` as `slot` was from `from`: an instant, or the number of a window.
+/// Returns the slot (an instant, or the index of a window) that is as far from `to` as `slot` is
+/// from `from`.
 pub(super) fn moved_slot(slot: u64, from: u64, to: u64) -> u64 {
     let moved = i128::from(slot) + i128::from(to) - i128::from(from);
     u64::try_from(moved.max(0)).unwrap_or(u64::MAX)

@@ -1,7 +1,8 @@
--- Fixed window: a window's number since 1970, and its count.
+-- Fixed window.
 --
--- Record: tag, number, count. The window after the present one is believed, where a clock went back
--- a little; later ones are not.
+-- Record: the tag, the window's index since 1970, and its count. If the clock was set back a
+-- little, the record may be of the next window, which then counts as the present one. Records of
+-- later windows are ignored.
 
 -- parameters
 local tag, window, quota, cost, linger = unpack('<I4dddd', args, at)

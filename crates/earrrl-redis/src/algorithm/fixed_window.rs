@@ -1,4 +1,4 @@
-//! Fixed window: a window's number since 1970, and its count.
+//! Fixed window. A record holds a window's index since 1970 and its count.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ impl OnRedis for FixedWindow {
     }
 }
 
-/// Refuses a window that is not whole microseconds.
+/// Returns an error if a window is not a whole number of microseconds.
 pub(super) fn check_window(window: u64) -> Result<(), RuleError> {
     if window.is_multiple_of(1000) {
         return Ok(());
@@ -86,7 +86,7 @@ pub(super) fn window_parameters(window: u64, quota: Cost, terms: &Terms<'_>, pac
     packed.numbers(&[whole_micros(window), quota, terms.billionths(), terms.linger_ms()]);
 }
 
-/// Returns the microsecond in which a window begins.
+/// Returns the microsecond at which a window begins.
 pub(super) fn start(index: u64, window: u64) -> f64 {
     (u128::from(index) * u128::from(window) / 1000) as f64
 }

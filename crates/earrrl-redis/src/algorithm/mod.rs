@@ -1,8 +1,9 @@
-//! The algorithms on Redis: one file each, beside its script.
+//! The algorithms on Redis, one file each, beside the parts of its Lua script.
 //!
-//! A file defines what its script reads, how a client's record is read and written, and how counts are added to it. A
-//! record begins with a tag of the parameters that give it its meaning; times are microseconds, amounts billionths of
-//! a unit (units in the two averages).
+//! Each file defines the parameters that the script reads, the format of a client's record, and how
+//! counts are added to a record. A record begins with a tag, a hash of the parameters without which
+//! the record cannot be interpreted. Times are in microseconds, and amounts in billionths of a unit
+//! (in units for recent-average and exponential).
 
 use std::time::Duration;
 
@@ -26,25 +27,27 @@ const STORES: u8 = 1;
 const STRICT: u8 = 2;
 const ENFORCES: u8 = 4;
 
-/// An algorithm whose clients are kept in Redis.
+/// An algorithm whose clients' records are kept in Redis.
 pub(crate) trait OnRedis {
-    /// Returns the parameters without which a record can't be read.
+    /// Returns the parameters without which a record cannot be interpreted. They determine its tag.
     fn meaning(&self) -> [u64; 4];
 
-    /// Refuses a limit that Redis's whole microseconds can't count exactly. Requests are held for at most `hold`.
+    /// Returns an error if Redis cannot count the limit exactly in whole microseconds. Requests are
+    /// held back for at most `hold`.
     fn check(&self, _hold: Duration) -> Result<(), RuleError> {
         Ok(())
     }
 
-    /// Writes the parameters that the script's part `parameters` reads, after the tag.
+    /// Writes the parameters that the script's part `parameters` reads, which follow the tag.
     fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed);
 
-    /// Returns the length of the tag that a record begins with: 1 if every byte counts.
+    /// Returns the length of the tag at the start of a record, in bytes. It is 1 for the smallest
+    /// records.
     fn tag_len(&self) -> usize {
         4
     }
 
-    /// Returns true if a record with its tag can have this length.
+    /// Returns true if a record, including its tag, can have this length.
     fn has_len(&self, len: usize) -> bool;
 
     /// Returns the state that a record holds at `now`.
@@ -53,68 +56,72 @@ pub(crate) trait OnRedis {
     /// Writes a state at `now`; returns `None` for a state of another algorithm.
     fn encode(&self, state: &State, now: Nanos, packed: &mut Packed) -> Option<()>;
 
-    /// Moves a state to another clock: a time that was so much before or after `from` is as much before or after
-    /// `to`, and so are windows. A state of another algorithm stays as it is.
+    /// Converts a state from one clock to another. Times and windows keep their distance from the
+    /// present, which is `from` by the old clock and `to` by the new one. A state of another
+    /// algorithm stays as it is.
     fn moved(&self, state: State, from: Nanos, to: Nanos) -> State;
 
-    /// Returns when a record was stored, if nothing is known of the time before that.
+    /// Returns the instant at which a record was stored, if the algorithm has no information about
+    /// the time before.
     fn stored_at(&self, _record: Fields<'_>, _now: Nanos) -> Option<Nanos> {
         None
     }
 
-    /// Returns the seconds for which a client that is as good as new is remembered.
+    /// Returns the seconds for which a client's record is kept after the client is as good as new.
     fn tail(&self) -> f64 {
         0.0
     }
 
-    /// Returns whether the script reports the record before a request, or the part `answer`'s summary of the state
-    /// after it.
+    /// Returns which state the script reports: the record before the request, or the summary of the
+    /// state after it, which the script's part `answer` computes.
     fn answers(&self) -> Answers {
         Answers::Before
     }
 
-    /// Returns the state that a summary stands for.
+    /// Returns the state that a summary describes.
     fn summary(&self, _summary: Fields<'_>) -> Option<State> {
         None
     }
 
-    /// Returns true if what several nodes counted can be added up.
+    /// Returns true if the counts of several nodes can be added up.
     fn adds(&self) -> bool;
 
-    /// Returns the one time that a state consists of, if it does: such a state can be leased to the index of near
-    /// clients, so that most decisions touch nothing else.
+    /// Returns the single instant that the state consists of, or `None` if it is more. Such a state
+    /// can be leased to the index of near clients, so that most decisions read only the index.
     fn moment<'a>(&self, state: &'a mut State) -> Option<&'a mut Moment>;
 
-    /// Returns the adjustments that add what one node counted, `sum` in all, to the client's record.
+    /// Returns the adjustments that add one node's counts, with the total cost `sum`, to the
+    /// client's record.
     fn adjustments(&self, counted: &State, sum: Cost, now: Nanos) -> Vec<Adjustment>;
 
-    /// Adds what one node counted to a state, as those adjustments add it to a record. States of another algorithm
-    /// stay as they are.
+    /// Adds one node's counts to a state, with the same result as the adjustments have on a record.
+    /// A state of another algorithm stays as it is.
     fn merged(&self, state: State, counted: &State, sum: Cost) -> State;
 
-    /// Returns the headroom that a request takes, in the unit of the script's part `spare`.
+    /// Returns the headroom that a request uses up, in the unit of the script's part `spare`.
     fn takes(&self, cost: Cost) -> f64 {
         cost.billionths() as f64
     }
 
-    /// Returns the headroom that a request needs: less than it takes if the last request may exceed the limit.
+    /// Returns the headroom that a request needs. It is less than the request uses up if the last
+    /// request may exceed the limit.
     fn needs(&self, cost: Cost) -> f64 {
         self.takes(cost)
     }
 }
 
-/// The state that a script reports.
+/// The state that a script reports: the one before or after the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answers {
     Before,
     After,
 }
 
-/// A charge, as [`OnRedis::parameters`] writes it.
+/// A charge, for which [`OnRedis::parameters`] writes the script's parameters.
 pub(crate) struct Terms<'a> {
     pub(crate) rule: &'a Rule,
     pub(crate) cost: Cost,
-    /// 1, or -1 to take the charge back.
+    /// 1 to charge the cost, -1 to take the charge back.
     pub(crate) sign: f64,
     pub(crate) linger: Duration,
 }
@@ -137,7 +144,8 @@ impl Terms<'_> {
     }
 }
 
-/// Returns the longest time that a rule holds a request back, if it does.
+/// Returns the longest time for which a rule holds a request back; `None` if its action is not to
+/// delay.
 fn hold(rule: &Rule) -> Option<Duration> {
     match rule.action() {
         Action::Delay { max } => Some(max),
@@ -150,22 +158,23 @@ fn hold(rule: &Rule) -> Option<Duration> {
 pub(crate) struct Adjustment {
     /// True if the cost is taken back, false if it is added.
     pub(crate) back: bool,
-    /// The microsecond of the request, or below zero for the present time.
+    /// The microsecond of the request; below zero for the present time.
     pub(crate) when: f64,
-    /// For a bucket: the time at which it would be full after these charges alone.
+    /// The time at which a bucket would be full after these charges alone, in microseconds and
+    /// ticks.
     pub(crate) alone: (f64, f64),
     pub(crate) cost: Cost,
 }
 
 impl Adjustment {
-    /// Adds a cost at a microsecond.
+    /// Returns an adjustment that adds a cost as of a microsecond.
     fn add(when: f64, billionths: u128) -> Self {
         let cost = Cost::from_billionths(billionths);
         Self { back: false, when, alone: (0.0, 0.0), cost }
     }
 
-    /// Takes a cost back that was charged at an instant. Rounds to the nearest microsecond, since the instant was a
-    /// whole one before it became a double.
+    /// Returns an adjustment that takes back a cost which was charged at an instant. The instant is
+    /// rounded to the nearest microsecond: it was a whole one before it was converted to a double.
     pub(crate) fn take_back(charged_at: Option<Nanos>, cost: Cost) -> Self {
         let nearest = |at: Nanos| micros(Nanos::new(at.get().saturating_add(500)));
         let when = charged_at.map_or(-1.0, nearest);
@@ -173,8 +182,9 @@ impl Adjustment {
     }
 }
 
-/// The list of algorithms, each with its file and the letter that ends its keys. The position of one is its number in
-/// `several.lua` and enters the tags of records, so new ones go to the end.
+/// Generates [`AlgorithmKind`] from the list of algorithms, each with its file and the letter at the end of
+/// its keys. An algorithm's position in the list is its number in `several.lua` and part of
+/// records' tags, so new algorithms are appended.
 macro_rules! algorithms {
     ($($algorithm:ident $file:ident $letter:literal),* $(,)?) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -186,14 +196,14 @@ macro_rules! algorithms {
         pub(crate) const KINDS: &[AlgorithmKind] = &[$(AlgorithmKind::$algorithm),*];
 
         impl AlgorithmKind {
-            /// Returns the letter that ends the keys of its records.
+            /// Returns the letter at the end of the algorithm's keys.
             pub(crate) fn letter(self) -> char {
                 match self {
                     $(Self::$algorithm => $letter),*
                 }
             }
 
-            /// Returns the file with the parts of its script.
+            /// Returns the file with the parts of the algorithm's script.
             pub(crate) fn text(self) -> &'static str {
                 match self {
                     $(Self::$algorithm => include_str!(concat!(stringify!($file), ".lua"))),*
@@ -230,18 +240,18 @@ impl AlgorithmKind {
     }
 }
 
-/// Returns the implementation of a limit's algorithm.
+/// Returns the Redis implementation of a limit's algorithm.
 pub(crate) fn of(limit: &Limit) -> &dyn OnRedis {
     limit.visit(ByLimit).1
 }
 
-/// Refuses a rule that Redis can't count exactly.
+/// Returns an error if Redis cannot count a rule exactly.
 pub(crate) fn check(rule: &Rule) -> Result<(), RuleError> {
     of(rule.limit()).check(hold(rule).unwrap_or_default())
 }
 
-/// Returns a stable number of everything that gives a record its meaning: the algorithm and the parameters without
-/// which its state can't be read. A record with another tag is converted before use.
+/// Returns the tag of a limit's records: a hash of the algorithm and of the parameters without
+/// which a record cannot be interpreted. A record with another tag is converted before use.
 pub(crate) fn tag(limit: &Limit) -> u32 {
     let (kind, algorithm) = limit.visit(ByLimit);
     let bytes = [kind as u64].into_iter().chain(algorithm.meaning()).flat_map(u64::to_le_bytes);
@@ -251,8 +261,8 @@ pub(crate) fn tag(limit: &Limit) -> u32 {
     (fnv ^ fnv >> 32) as u32
 }
 
-/// Returns the script's argument for a charge: one packed string, which Lua reads in one call. It begins with the tag
-/// of the rule's records.
+/// Returns a charge as an argument of a script: one packed string, which Lua unpacks in one call.
+/// It begins with the tag of the rule's records.
 pub(crate) fn pack(terms: &Terms<'_>, tag: u32) -> Vec<u8> {
     let algorithm = of(terms.rule.limit());
     let mut packed = Packed(Vec::with_capacity(96));
@@ -261,7 +271,7 @@ pub(crate) fn pack(terms: &Terms<'_>, tag: u32) -> Vec<u8> {
     packed.0
 }
 
-/// Returns the flags of a charge. Cost 0 is judged and stores nothing, as a peek does.
+/// Returns the flags of a charge. A charge of cost 0 stores nothing, like a peek.
 pub(crate) fn flags(rule: &Rule, cost: Cost, mode: Mode) -> u8 {
     let stores = if mode == Mode::Peek || cost.is_zero() { 0 } else { STORES };
     let strict = mode == Mode::Charge || rule.limit().policy() == Policy::Strict;
@@ -269,18 +279,18 @@ pub(crate) fn flags(rule: &Rule, cost: Cost, mode: Mode) -> u8 {
     stores | strict | if rule.action().enforces() { ENFORCES } else { 0 }
 }
 
-/// Returns the state that a record of this limit holds at `now`; `None` if it holds none.
+/// Returns the state that a record of this limit holds at `now`; `None` if the record is invalid.
 pub(crate) fn decode(limit: &Limit, record: &[u8], now: Nanos) -> Option<State> {
     let algorithm = of(limit);
     algorithm.decode(Fields(record.get(algorithm.tag_len()..)?), now)
 }
 
-/// Returns the state after a decision, from the summary of the script's part `answer`.
+/// Returns the state after a decision, given the summary that the script's part `answer` computed.
 pub(crate) fn decode_summary(limit: &Limit, summary: &[u8]) -> Option<State> {
     of(limit).summary(Fields(summary))
 }
 
-/// Returns the record of a state at `now`, with its tag.
+/// Returns the record for a state at `now`, including the tag.
 pub(crate) fn encode(limit: &Limit, tag: u32, state: &State, now: Nanos) -> Option<Vec<u8>> {
     let (algorithm, mut packed) = (of(limit), Packed::default());
     packed.whole(tag.into(), algorithm.tag_len());
@@ -288,7 +298,7 @@ pub(crate) fn encode(limit: &Limit, tag: u32, state: &State, now: Nanos) -> Opti
     Some(packed.0)
 }
 
-/// Returns true if a record is of this limit, by its tag and by its length.
+/// Returns true if a record's tag and length are those of this limit.
 pub(crate) fn is_of(limit: &Limit, tag: u32, record: &[u8]) -> bool {
     let algorithm = of(limit);
     algorithm.has_len(record.len()) && record.starts_with(&tag.to_le_bytes()[..algorithm.tag_len()])

@@ -1,9 +1,10 @@
--- Recent average: the logarithm of a decayed count, and the time it had decayed to.
+-- Recent average: the logarithm of a decayed count, and the time at which the count was stored.
 --
--- Record, 12 bytes so that Redis keeps it within its smallest object: tag, time in microseconds modulo
--- 2^40 (twelve days), and ln(count) + 64 in steps of 2^-41. Where a record may live longer (`wide`), 16
--- bytes: the time modulo 2^56, the logarithm a double. Where the clock went back, nothing has decayed,
--- and time goes on from there, which is stored even where the request is not.
+-- Record, in 12 bytes so that Redis stores it in its smallest object: the tag, the time in
+-- microseconds modulo 2^40 (twelve days), and ln(count) + 64 in steps of 2^-41. If a record may
+-- live longer (`wide`), it has 16 bytes: the time modulo 2^56, and the logarithm as a double. If
+-- the clock was set back, the count is not decayed, and the record is moved to the present time,
+-- even if the request is not stored.
 
 -- parameters
 local tag, period, most, held, cost, step, lives, many, wide =
@@ -27,15 +28,15 @@ if record then
       if flags % 2 == 1 then call('SETRANGE', key, '0', record) end
     end
     count = math.exp(power / steps - 64 - age / period)
-    -- No client makes so many requests: a clock that was set has spoilt the record.
+    -- No client can send that many requests: a change of the clock has made the record invalid.
     if count > 1e16 then count = many end
     if count > most then verdict = count <= held and HELD or OVER end
   end
 end
 
 -- charge
--- A count of up to `many` is forgotten within `lives` milliseconds, which allows for one `step`: so
--- most writes leave the expiry alone.
+-- A count of up to `many` is dropped after `lives` milliseconds, which include one `step`. So most
+-- writes need not change the expiry.
 local after = math.min(count + cost, 1e27)
 local new = pack(layout, tag, now % turn, (math.log(after) + 64) * steps + half)
 if record and after <= many and now % step >= age then
@@ -46,8 +47,8 @@ else
 end
 
 -- adjust
--- What is taken back leaves the rest at its time: it may have decayed to next to nothing since. A
--- billionth of the count is rounding.
+-- A charge that is taken back leaves the rest at its own time, since the rest may have decayed to
+-- almost nothing by now. A billionth of the count is a rounding error.
 local time = now
 if back and record then
   time, count = now - age, math.exp(power / steps - 64)

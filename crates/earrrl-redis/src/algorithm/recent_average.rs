@@ -1,4 +1,5 @@
-//! Recent average: the logarithm of a decayed count, and when it was stored.
+//! Recent average. A record holds the logarithm of a decayed count and the time at which it was
+//! stored.
 
 use std::time::Duration;
 
@@ -9,12 +10,12 @@ use super::average::{Life, MANY, life};
 use super::fields::{Fields, Packed, span_micros};
 use super::{Adjustment, OnRedis, Terms};
 
-/// Keeps a limit whole that was meant as whole, as in the core.
+/// The relative tolerance of the comparison with the limit, the same as in the core.
 const TOLERANCE: f64 = 1e-9;
-/// A record stores its time in microseconds modulo this.
+/// The modulus of the time that a record stores, in microseconds: 2^40.
 const TURN: f64 = 1_099_511_627_776.0;
 const WIDE_TURN: f64 = TURN * 65_536.0;
-/// A record stores `ln(count) + 64` in steps of 1/2.2e12.
+/// The offset of the logarithm that a record stores: `ln(count) + 64`, in steps of 1/2.2e12.
 const POWER_OFFSET: f64 = 64.0;
 const POWERS: f64 = 2_199_023_255_552.0;
 
@@ -62,8 +63,8 @@ impl OnRedis for RecentAverage {
         Some(())
     }
 
-    /// Returns the instant, at most `now`, that a record stores modulo its turn; `now` if it is ahead of a clock that
-    /// was set back.
+    /// Returns the instant that a record stores modulo 2^40 or 2^56 microseconds, which is at most
+    /// `now`. Returns `now` if the stored time is ahead of it because the clock was set back.
     fn stored_at(&self, mut record: Fields<'_>, now: Nanos) -> Option<Nanos> {
         let wide = is_wide(self);
         let time = record.whole(time_len(wide))?;
@@ -74,7 +75,8 @@ impl OnRedis for RecentAverage {
         Some(Nanos::new(now.saturating_sub(age) * 1000))
     }
 
-    /// Returns the time in which a hundredth of the limit, which is as good as new, decays to a billionth.
+    /// Returns the seconds in which a rate decays from a hundredth of the limit, which counts as
+    /// reset, to a billionth of it.
     fn tail(&self) -> f64 {
         self.period_secs() * 1e7f64.ln()
     }
@@ -102,8 +104,8 @@ impl OnRedis for RecentAverage {
         if count >= 1.0 || count <= 0.0 {
             return vec![Adjustment::add(-1.0, (count * 1e9) as u128)];
         }
-        // A billionth of a unit is too coarse for a count that has decayed, so it is sent as of the time when it was
-        // 1.
+        // A billionth of a unit is too coarse for a count that has decayed, so the count is sent
+        // with the time at which it was 1.
         let age = Duration::from_secs_f64((-count.ln() * self.period_secs()).min(1e9));
         let micro = now.get().saturating_sub(age.as_nanos() as u64) / 1000;
         let then = self.count(Some(moment), Nanos::new(micro * 1000));
@@ -123,13 +125,14 @@ impl OnRedis for RecentAverage {
         cost.as_f64()
     }
 
-    /// Returns 0: whatever its cost, a request is allowed as long as those before it are within the limit.
+    /// Returns 0: a request of any cost is allowed as long as the requests before it are within the
+    /// limit.
     fn needs(&self, _cost: Cost) -> f64 {
         0.0
     }
 }
 
-/// Returns true if records may live so long that their times need more bytes.
+/// Returns true if records may live so long that their times need seven bytes instead of five.
 fn is_wide(limit: &RecentAverage) -> bool {
     life(limit.period_secs() * 1e6, 0.0).lives * 1e3 > TURN / 2.0
 }

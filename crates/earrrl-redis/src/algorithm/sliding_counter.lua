@@ -1,6 +1,6 @@
--- Two-window sliding counter: the counts of a window and of the one before it.
+-- Two-window sliding counter.
 --
--- Record: tag, the window's number since 1970, its count, the count before.
+-- Record: the tag, the window's index since 1970, its count, and the count of the window before.
 
 -- parameters
 local tag, window, quota, cost, linger = unpack('<I4dddd', args, at)
@@ -22,8 +22,8 @@ if record then
     state = ''
   end
 end
--- previous·left ≤ room·window as a comparison of quotients, by whole parts and then by what
--- remains, upside down: exact, as the products would not be.
+-- Compares previous·left with room·window by quotients: first their whole parts, then the
+-- reciprocals of their remainders. The comparison is exact, which the products would not be.
 local room, left = quota - current - cost, window - now % window
 local a, b, c, d = previous, window, room, left
 if verdict ~= FOREIGN and room < 0 then verdict = OVER end

@@ -1,4 +1,4 @@
-//! Two-window sliding counter: the counts of a window and of the one before it.
+//! Two-window sliding counter. A record holds the counts of a window and of the window before it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
--- Sliding window log: every request of the last window. The slots of its tally are instants.
+-- Sliding window log: every request of the last window. The slots of the tally are instants.
 
 -- parameters
 local tag, window, quota, cost, exact, grain, step, lives = unpack('<I4ddddddd', args, at)
@@ -13,7 +13,7 @@ if tally then
 end
 
 -- charge
--- The expiry moves once a `step`, for which `lives` allows.
+-- The expiry is renewed once per `step`, which `lives` takes into account.
 local moves = tally.newest - tally.newest % step ~= now - now % step
 gather(tally, now, exact, grain)
 add(key, tally, now, cost)
@@ -24,7 +24,7 @@ write(key, tally, moves and lives)
 state = tally and summary(key, tally, quota - cost) or ''
 
 -- adjust
--- Taken back without its time: the newest.
+-- A request that is taken back without its time is the newest one.
 if back then
   when = unnamed and tally.newest or now_at(key, tally, when, exact, grain)
 else

@@ -1,4 +1,5 @@
-//! Sliding window log: every request of the last window. The slots of its tally are microseconds.
+//! Sliding window log. A record holds every request of the last window; the slots of its tally are
+//! microseconds.
 
 use std::time::Duration;
 
@@ -9,11 +10,11 @@ use super::fields::{Fields, Packed, micros, moved_slot, whole_micros};
 use super::fixed_window::check_window;
 use super::{Adjustment, Answers, OnRedis, Terms, tally};
 
-/// The nanoseconds of a slot.
+/// The nanoseconds per slot.
 const SLOT: u64 = 1000;
 
 impl OnRedis for SlidingLog {
-    /// Returns no parameters: entries mean the same under every window.
+    /// Returns no parameters, since entries mean the same under every window.
     fn meaning(&self) -> [u64; 4] {
         [0; 4]
     }

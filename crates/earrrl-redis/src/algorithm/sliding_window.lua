@@ -1,7 +1,9 @@
--- Hybrid sliding window: counts in sub-windows. The slots of its tally are their numbers since 1970.
+-- Hybrid sliding window: counts in sub-windows. The slots of the tally are the sub-windows' indices
+-- since 1970.
 
 -- parameters
--- A window of `window` microseconds has `parts`; so have `parts` shares of `width`, in lowest terms.
+-- A window of `window` microseconds has `parts` sub-windows. `share` / `width` is parts / window in
+-- lowest terms.
 local tag, window, parts, share, width, lifetime, quota, cost, lives =
   unpack('<I4dddddddd', args, at)
 
@@ -19,7 +21,7 @@ if tally then
 end
 
 -- charge
--- The expiry moves with the newest sub-window.
+-- The expiry is renewed when the newest sub-window changes.
 local moves = tally.newest < slot
 add(key, tally, slot, cost)
 write(key, tally, moves and lives)

@@ -1,4 +1,5 @@
-//! Hybrid sliding window: counts in sub-windows. The slots of its tally are their numbers since 1970.
+//! Hybrid sliding window. A record holds the counts of sub-windows; the slots of its tally are the
+//! sub-windows' indices since 1970.
 
 use std::time::Duration;
 
@@ -103,7 +104,7 @@ fn common_divisor(limit: &SlidingWindow) -> u64 {
     a.max(1)
 }
 
-/// Returns the number of the sub-window at an instant.
+/// Returns the index of the sub-window at an instant.
 fn slot_of(limit: &SlidingWindow, now: Nanos) -> u64 {
     let (parts, window) = (u128::from(limit.sub_windows()), u128::from(limit.window_nanos()));
     u64::try_from(u128::from(now.get()) * parts / window).unwrap_or(u64::MAX)

@@ -1,8 +1,9 @@
--- Counts by time, the oldest first, with their running sum: what logs and sub-windows keep.
+-- Counts ordered by time, the oldest first, with their running sum.
 --
--- Record: tag, places of the oldest entry and of the one after the last, sum, the newest slot and
--- its cost; then entries of slot and cost. The newest stands in front alone: most requests touch
--- nothing else. Dropped entries stay until they are more than the live ones.
+-- Record: the tag, the places of the oldest entry and of the end of the entries, the sum, and the
+-- newest slot with its cost; then the entries, each a slot and a cost. The newest entry is stored
+-- in the header, since most requests touch only that. Dropped entries stay in the record until they
+-- outnumber the live ones.
 
 local HEADER, ENTRY, CHUNK = 36, 16, 16
 
@@ -28,7 +29,7 @@ local function header_of(tally)
     tally.cost)
 end
 
--- Drops the oldest entries for as long as `gone` says so of (slot, cost).
+-- Drops the oldest entries as long as `gone(slot, cost)` returns true for them.
 local function drop(key, tally, gone)
   while tally.oldest < tally.last do
     local chunk = entries(key, tally.oldest, math.min(CHUNK, tally.last - tally.oldest))
@@ -42,8 +43,9 @@ local function drop(key, tally, gone)
   tally.sum = tally.cost
 end
 
--- Drops what is not after `edge`. Where that was much, it is written down even if the request will not
--- be stored, so that a client that is denied over and over is not cleaned up after every time.
+-- Drops the entries up to `edge`. If these were many, the record is updated even if the request is
+-- not stored, so that a client that is denied again and again does not cause the same work each
+-- time.
 local function drop_until(key, tally, edge, flags)
   if tally.newest <= edge then
     tally.stale = tally.last > 0
@@ -57,8 +59,8 @@ local function drop_until(key, tally, edge, flags)
   end
 end
 
--- What is later than `slot` was told by a clock that has gone back since: it counts as of now, and that
--- is written down even if the request will not be stored.
+-- Moves the entries later than `slot`, which were stored before the clock was set back, to `slot`.
+-- The record is updated even if the request is not stored.
 local function come_back(key, tally, slot, flags)
   if tally.newest <= slot then return end
   while tally.last > tally.oldest do
@@ -70,12 +72,12 @@ local function come_back(key, tally, slot, flags)
   if flags % 2 == 1 then call('SETRANGE', key, '0', header_of(tally)) end
 end
 
--- Drops the oldest while those after it sum to more than `quota` alone.
+-- Drops the oldest entries as long as the entries after them sum to more than `quota`.
 local function drop_outweighed(key, tally, quota)
   drop(key, tally, function(_, cost) return tally.sum - cost > quota end)
 end
 
--- Adds to `slot`, or to the newest if that is later: time does not go back.
+-- Adds `cost` to `slot`, or to the newest slot if that is later, since slots must ascend.
 local function add(key, tally, slot, cost)
   if tally.sum > 0 and tally.newest < slot then
     call('SETRANGE', key, HEADER + ENTRY * tally.last, pack('<dd', tally.newest, tally.cost))
@@ -85,7 +87,7 @@ local function add(key, tally, slot, cost)
   tally.sum = tally.sum + cost
 end
 
--- Stores it, and has it live for so many milliseconds from now, if that is said.
+-- Stores the tally. If `lives` is given, renews the expiry to that many milliseconds.
 local function write(key, tally, lives)
   local live = tally.last - tally.oldest
   if tally.stale or tally.oldest > math.max(CHUNK, live) then
@@ -98,7 +100,7 @@ local function write(key, tally, lives)
   if lives then call('PEXPIRE', key, lives) end
 end
 
--- The first entry with a slot of `slot` or later: its place, slot and cost; nothing if there is none.
+-- Returns the place, slot and cost of the first entry at `slot` or later; nothing if there is none.
 local function find(key, tally, slot)
   local low, high = tally.oldest, tally.last
   while low < high do
@@ -108,13 +110,13 @@ local function find(key, tally, slot)
   if low < tally.last then return low, unpack('<dd', entries(key, low, 1)) end
 end
 
--- Whether one cell of a grid of `grain` has both slots.
+-- Returns true if both slots are in the same cell of a grid of `grain`.
 local function together(one, other, grain)
   return one - one % grain == other - other % grain
 end
 
--- Moves the newest entry to `slot`, where there are `exact` entries and the grid has both in one cell:
--- what is added there next is then part of it.
+-- If there are at least `exact` entries, moves the newest entry forward to `slot` if both are in
+-- the same cell of the grid. A cost that is then added at `slot` joins this entry.
 local function gather(tally, slot, exact, grain)
   local entries = tally.sum > 0 and tally.last - tally.oldest + 1 or 0
   if entries >= exact and tally.newest < slot and together(tally.newest, slot, grain) then
@@ -122,8 +124,9 @@ local function gather(tally, slot, exact, grain)
   end
 end
 
--- The slot of the entry that has what was added to `slot`, where `gather` may have moved it. The oldest
--- entry is not named: what was before it is gone, perhaps that of `slot` too.
+-- Returns the slot of the entry that now contains the cost once added to `slot`, which `gather` may
+-- have moved. Never the oldest entry: the entries before it were dropped, perhaps that of `slot`
+-- too.
 local function now_at(key, tally, slot, exact, grain)
   if tally.last - tally.oldest + 1 < exact then return slot end
   local place, there = find(key, tally, slot)
@@ -132,7 +135,7 @@ local function now_at(key, tally, slot, exact, grain)
   return moved and there or slot
 end
 
--- The newest entry, once it has no cost any more, gives way to the one before.
+-- Replaces the newest entry by the one before it while the newest has no cost.
 local function pop_empty(key, tally)
   while tally.cost == 0 and tally.last > tally.oldest do
     tally.last = tally.last - 1
@@ -140,8 +143,8 @@ local function pop_empty(key, tally)
   end
 end
 
--- Adds `cost` (taken back where it is below zero) to the entry of `slot`. What is added to a time
--- without an entry goes to the next later one; what is gone is not taken back.
+-- Adds `cost` (below zero to take it back) to the entry of `slot`. If there is no such entry, the
+-- next later one gets the cost, and nothing is taken back.
 local function add_past(key, tally, slot, cost)
   if slot > tally.newest then
     if cost > 0 then add(key, tally, slot, cost) end
@@ -160,8 +163,8 @@ local function add_past(key, tally, slot, cost)
   end
 end
 
--- The slot whose leaving, with all before it, brings the sum to `room`, and the cost up to it;
--- found from the side that is nearer.
+-- Returns the slot that must expire, with all slots before it, for the sum to be at most `room`,
+-- and the cost up to it. Tries the newest entry first.
 local function slot_to_leave(key, tally, room)
   local left = tally.sum
   if room < tally.cost or left <= room then return tally.newest, left end
@@ -179,7 +182,8 @@ local function slot_to_leave(key, tally, room)
   return tally.newest, tally.sum
 end
 
--- What an answer needs of it: the slot to leave and the cost up to it, the newest slot and the rest.
+-- Returns the figures that an answer needs: the slot that must expire and the cost up to it, the
+-- newest slot, and the remaining cost.
 local function summary(key, tally, room)
   if tally.sum == 0 then return '' end
   local slot, cost = slot_to_leave(key, tally, room)

@@ -1,14 +1,14 @@
-//! Counts by time, as `tally.lua` keeps them.
+//! Tallies (counts ordered by time) in the format of `tally.lua`.
 
 use earrrl::algorithm::Tally;
 
 use super::fields::{Fields, Packed};
 
-/// The offset of a record's entries, and the length of one.
+/// The offset of the entries in a record, in bytes. The constant below is the length of one entry.
 pub(super) const HEADER: usize = 36;
 const ENTRY: usize = 16;
 
-/// Reads a whole record without its tag. Slots are `unit` times the stored number.
+/// Reads a whole record without its tag. A slot is `unit` times the stored number.
 pub(super) fn decode(mut record: Fields<'_>, unit: u64) -> Option<Tally> {
     let (oldest, last) = (record.whole(4)? as usize, record.whole(4)? as usize);
     let _sum = record.number()?;
@@ -32,13 +32,14 @@ pub(super) fn encode(tally: &Tally, unit: u64, packed: &mut Packed) {
     }
 }
 
-/// Reads a summary of `tally.lua`: two entries that have the sum, the slot to leave and the newest slot of the whole.
+/// Reads a summary of `tally.lua`, which stands for the whole tally: two entries with the same sum,
+/// the same slot that must expire next, and the same newest slot.
 pub(super) fn decode_summary(mut summary: Fields<'_>, unit: u64) -> Option<Tally> {
     let (leaving, newest) = (entry(&mut summary, unit)?, entry(&mut summary, unit)?);
     Some(Tally::from_entries([leaving, newest].into_iter().filter(|(_, cost)| *cost > 0)))
 }
 
-/// Returns one tally with the counts of two.
+/// Returns a tally with the counts of both tallies.
 pub(super) fn merged(a: &Tally, b: &Tally) -> Tally {
     let mut entries: Vec<_> = a.entries().chain(b.entries()).collect();
     entries.sort_by_key(|(slot, _)| *slot);

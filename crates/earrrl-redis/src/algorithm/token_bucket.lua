@@ -1,12 +1,14 @@
 -- Token bucket, credit pool, gcra: the time at which the pool is full again.
 --
--- That time is whole microseconds and a rest in ticks, of which `ticks` make a microsecond; so is
--- every span. Both are whole numbers: the arithmetic of token_bucket.rs, in two words.
--- Record, 12 bytes so that Redis keeps it within its smallest object: tag, microseconds, ticks. A debt,
--- farther off than any request that was judged leaves it, has the time at which it was stored after it.
+-- The time consists of whole microseconds and remaining ticks, `ticks` of which make a microsecond;
+-- so do all spans. Both are whole numbers. This is the arithmetic of token_bucket.rs in two words.
+--
+-- Record, in 12 bytes so that Redis stores it in its smallest object: the tag, microseconds, and
+-- ticks. The record of a debt, which is farther ahead than a judged request can leave it, also has
+-- the time at which it was stored.
 
 -- parameters
--- No request that is judged, whatever its cost, leaves the time to full further off than `farthest`.
+-- A judged request of any cost leaves the time to full at most `farthest` ahead.
 local tag, ticks, full, full_rest, held, held_rest, price, price_rest, farthest, step, linger =
   unpack('<I1dddddddddd', args, at)
 
@@ -23,7 +25,7 @@ if record then
   if known ~= tag then
     verdict = FOREIGN
   elseif stored >= now then
-    -- What is later than it can be was told by a clock that has gone back since.
+    -- A time that is farther ahead than possible was stored before the clock was set back.
     local ahead = told and told - now or stored - now - farthest
     if ahead > 0 then
       stored = stored - ahead
@@ -46,7 +48,8 @@ if verdict ~= FOREIGN then
 end
 
 -- charge
--- The expiry is the end of a `step`, and moves only when the pool will be full in a later one.
+-- The expiry is at the end of a `step`, and is renewed only if the pool will be full in a later
+-- step.
 at_full = math.min(at_full, 9007199254740992)
 local cell, new = at_full - at_full % step, pack('<I1I7I4', tag, at_full, rest)
 if at_full - now > farthest then new = new .. pack('<I7', now) end
@@ -57,9 +60,10 @@ else
 end
 
 -- adjust
--- Back: the pool is full earlier by the price. Added: later by it, and no earlier than the time
--- at which a pool would be full that had seen these requests alone. That is kept for the time to fill
--- even where it is past: what other nodes charged at that time comes on top of it.
+-- If the charge is taken back, the pool is full earlier by the price. If it is added, the pool is
+-- full later by the price, but not before the time at which a pool with only these charges would be
+-- full. That time is kept for the time to fill even if it is past, since charges of other nodes at
+-- that time are added to it.
 local full_at, left, kept = stored or 0, stored_rest or 0, back and 0 or full
 if back then
   full_at, left = full_at - price, left - price_rest

@@ -1,5 +1,5 @@
-//! Token bucket, credit pool, gcra: the time at which the pool is full again, as whole microseconds and the remaining
-//! ticks.
+//! Token bucket, credit pool and gcra. A record holds the instant at which the pool is full again,
+//! as whole microseconds and the remaining ticks.
 
 use std::time::Duration;
 
@@ -32,7 +32,8 @@ impl OnRedis for TokenBucket {
         Err(RuleError::new(problem).of("capacity"))
     }
 
-    /// Writes the price without its sign: the script has two words for it, and knows whether it takes back.
+    /// Writes the price without its sign. The script has separate code for charging and for taking
+    /// back.
     fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
         let [full, held, price] = spans(self, terms);
         let step = ((full.0 / 4.0).ceil() + 1000.0).floor();
@@ -106,21 +107,22 @@ impl OnRedis for TokenBucket {
     }
 }
 
-/// Returns the number of ticks in a microsecond.
+/// Returns the number of ticks per microsecond.
 fn ticks_per_micro(limit: &TokenBucket) -> i128 {
     limit.ticks_per_nano() * 1000
 }
 
-/// Returns ticks as whole microseconds and the remaining ticks.
+/// Splits ticks into whole microseconds and the remaining ticks.
 fn in_two(ticks: i128, limit: &TokenBucket) -> (f64, f64) {
     let micro = ticks_per_micro(limit);
     (ticks.div_euclid(micro) as f64, ticks.rem_euclid(micro) as f64)
 }
 
-/// Returns the time to fill, the most that may be missing for a request that is held, and the price.
+/// Returns the time that fills the pool, the most that may be missing for a request that is held
+/// back, and the price of the request.
 fn spans(limit: &TokenBucket, terms: &Terms<'_>) -> [(f64, f64); 3] {
     let price = limit.price(terms.cost);
-    // A full pool pays for its whole capacity, though the price may be rounded up by a tick.
+    // A full pool pays its whole capacity, although the price may be rounded up by a tick.
     let fits = terms.cost <= limit.capacity();
     let full = if fits { limit.full_ticks().max(price) } else { limit.full_ticks() };
     let held = terms.hold().filter(|_| fits).map_or((-1.0, 0.0), |max| {

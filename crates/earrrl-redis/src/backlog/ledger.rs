@@ -1,5 +1,5 @@
-//! Changes of Redis's records that are pending: charges that were decided here while Redis was gone, and charges that
-//! Redis has stored and that are taken back.
+//! The ledger of pending changes of Redis's records: charges that this node made while Redis was
+//! not reachable, and charges that Redis has stored and must take back.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{self, RandomState};
@@ -17,7 +17,7 @@ use crate::request::KeyedCharge;
 
 const SHARDS: usize = 64;
 
-/// A client under a rule.
+/// A client's key, and the rule that it is counted under.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClientId {
     pub(crate) rule: RuleId,
@@ -27,20 +27,20 @@ pub(crate) struct ClientId {
 /// The pending changes of a client.
 #[derive(Debug)]
 struct Entry {
-    /// Distinguishes it from earlier entries of its client.
+    /// The number that distinguishes this entry from earlier entries of the same client.
     id: u64,
     tag: u32,
-    /// The breaker's group.
+    /// The group of Cluster slots, with a circuit breaker of its own, to which the client belongs.
     group: usize,
     /// The time of the last charge.
     latest: Nanos,
     pending: Pending,
     take_backs: Vec<Adjustment>,
-    /// The time of a caller that gave one.
+    /// The time that the caller gave, if any.
     given: Option<Nanos>,
 }
 
-/// An entry on its way to Redis, under the parameters with this tag.
+/// An entry that is sent to Redis, and the tag of the parameters under which its charges were made.
 #[derive(Debug)]
 pub(crate) struct Delivery {
     /// The number of the entry.
@@ -48,24 +48,25 @@ pub(crate) struct Delivery {
     pub(crate) tag: u32,
     group: usize,
     pub(crate) contribution: Contribution,
-    /// The time of a caller that gave one.
+    /// The time that the caller gave, if any.
     pub(crate) given: Option<Nanos>,
 }
 
-/// Pending changes by client, in shards, so that nodes that decide alone do not queue for one lock.
+/// The pending changes of all clients, in shards, so that concurrent decisions rarely wait for the
+/// same lock.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     capacity: usize,
     shards: Box<[Mutex<Shard>]>,
-    /// For each shard: wakes the tasks that wait for a delivery.
+    /// Wakes the tasks that wait for a delivery, one for each shard.
     returned: Box<[Notify]>,
     hasher: RandomState,
-    /// The number of entries, in flight or not.
+    /// The number of entries, including those in flight.
     len: AtomicUsize,
     next_id: AtomicU64,
 }
 
-/// The entry and the time that a charge was noted at.
+/// The ledger entry of a charge, and the time under which the charge was noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotedAt {
     entry: u64,
@@ -75,9 +76,10 @@ pub(crate) struct NotedAt {
 #[derive(Debug, Default)]
 struct Shard {
     entries: HashMap<ClientId, Entry>,
-    /// Entries that were sent, and may have arrived.
+    /// Entries that were sent to Redis and may have arrived.
     retries: HashMap<ClientId, Delivery>,
-    /// Entries in flight: one of a client at a time, since Redis takes a client's numbers in their order.
+    /// The entries in flight. A client has only one at a time, since Redis accepts a client's
+    /// changes in the order of their numbers.
     in_flight: HashMap<ClientId, u64>,
 }
 
@@ -101,8 +103,9 @@ impl Ledger {
         self.shards[self.shard(client)].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a charge, and returns where. Returns `None` if the ledger is full, or the algorithm does not add. Concurrent
-    /// requests may come out of order, so a charge is noted at the latest time of its client.
+    /// Notes a charge, and returns its place in the ledger. Returns `None` if the ledger is full or
+    /// the algorithm's counts cannot be added up. Concurrent requests may come out of order, so a
+    /// charge is noted at the latest time of its client.
     pub(crate) fn add(&self, charge: &KeyedCharge, now: Nanos) -> Option<NotedAt> {
         let rule = &charge.rule;
         if !algorithm::of(rule.rule.limit()).adds() {
@@ -115,8 +118,9 @@ impl Ledger {
         })
     }
 
-    /// Notes that Redis is to take a charge back, and returns the number of the entry. Returns `None` if the ledger is
-    /// full. Without `charged_at`, the time by Redis's clock, it is the last charge.
+    /// Notes that Redis must take back a charge. Returns the number of the entry, or `None` if the
+    /// ledger is full. `charged_at` is a time of Redis's clock; `None` stands for the latest
+    /// charge.
     pub(crate) fn take_back_there(
         &self,
         charge: &KeyedCharge,
@@ -133,7 +137,7 @@ impl Ledger {
         })
     }
 
-    /// Changes the entry of a client, which may be new. Returns `None` if the ledger is full.
+    /// Changes the entry of a client, or adds one. Returns `None` if the ledger is full.
     fn change<R>(
         &self,
         charge: &KeyedCharge,
@@ -164,7 +168,7 @@ impl Ledger {
         Entry { id, tag, group, latest: Nanos::ZERO, pending, take_backs, given: None }
     }
 
-    /// Takes a charge out again, and returns true, unless it was sent already.
+    /// Removes a charge that was not sent yet. Returns true if it was removed.
     pub(crate) fn take_out(&self, charge: &KeyedCharge, noted: NotedAt) -> bool {
         let client = ClientId::of(charge);
         let is_here = |entry: &Entry| entry.id == noted.entry;
@@ -172,7 +176,8 @@ impl Ledger {
         is_here && self.take_back(charge, Some(noted.at), noted.at)
     }
 
-    /// Takes a charge out again, and returns true if it was there. Without its time, it is the last one.
+    /// Takes a charge back. Returns true if it was in the ledger. If its time is `None`, the latest
+    /// charge is taken back.
     pub(crate) fn take_back(
         &self,
         charge: &KeyedCharge,
@@ -193,7 +198,7 @@ impl Ledger {
         at.is_some()
     }
 
-    /// Returns true if a client has counts that Redis lacks.
+    /// Returns true if the client has charges that Redis lacks.
     pub(crate) fn has(&self, charge: &KeyedCharge) -> bool {
         if self.len() == 0 {
             return false;
@@ -215,7 +220,8 @@ impl Ledger {
         [waits, retry, in_flight].contains(&Some(entry))
     }
 
-    /// Waits until the entry of some client has returned. Other clients may wake the caller, too.
+    /// Waits until an entry in the client's shard is delivered or put back. It may be the entry of
+    /// another client.
     pub(crate) fn returned(&self, client: &ClientId) -> Notified<'_> {
         self.returned[self.shard(client)].notified()
     }
@@ -229,7 +235,7 @@ impl Ledger {
         self.len.fetch_sub(usize::from(entry) + usize::from(retry), Ordering::AcqRel);
     }
 
-    /// Takes the entry of a client, as [`Ledger::drain`] does.
+    /// Takes the entry of one client as [`Ledger::drain`] does.
     pub(crate) fn drain_client(
         &self,
         client: &ClientId,
@@ -247,8 +253,9 @@ impl Ledger {
         Some(delivery)
     }
 
-    /// Takes the entries of a group that can be sent: one a client, a retry before what was charged since. Each must then
-    /// be reported as [`Ledger::done`] or [`Ledger::put_back`]; until then no other of its client is returned.
+    /// Takes the entries of a breaker's group that can be sent: one for each client, a retry before
+    /// charges that came later. The caller must report each entry with [`Ledger::done`] or
+    /// [`Ledger::put_back`]; until then no other entry of its client is returned.
     pub(crate) fn drain(
         &self,
         group: usize,
@@ -270,14 +277,14 @@ impl Ledger {
         drained
     }
 
-    /// Reports that a drained entry needs no more care.
+    /// Reports that an entry is delivered or dropped.
     pub(crate) fn done(&self, client: &ClientId) {
         self.lock(client).in_flight.remove(client);
         self.len.fetch_sub(1, Ordering::AcqRel);
         self.returned[self.shard(client)].notify_waiters();
     }
 
-    /// Takes a drained entry back that may not have arrived.
+    /// Returns an entry that may not have arrived, so that it is sent again.
     pub(crate) fn put_back(&self, client: ClientId, delivery: Delivery) {
         let returned = &self.returned[self.shard(&client)];
         let mut shard = self.lock(&client);

@@ -1,5 +1,5 @@
-//! The work that an outage leaves behind: counts that Redis lacks, and calls of which it is not known whether Redis has
-//! executed them.
+//! The work that remains after an outage: charges that Redis lacks, and calls that Redis may or may
+//! not have executed.
 
 pub(crate) mod ledger;
 pub(crate) mod unsettled;

@@ -1,4 +1,4 @@
-//! Calls without an answer, and what was decided without them.
+//! Calls without an answer, and the decisions that this node made instead.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,27 +13,27 @@ use crate::request::{KeyedCharge, Request};
 #[derive(Debug)]
 pub(crate) struct Unanswered {
     pub(crate) receipt: Receipt,
-    /// Its charges, by their places in the request.
+    /// The call's charges, by their places in the request.
     pub(crate) places: Vec<usize>,
-    /// The instant after which Redis no longer executes it.
+    /// The instant after which Redis no longer executes the call.
     pub(crate) ends: Instant,
 }
 
-/// The charges of a request that were noted in the ledger, by their places.
+/// The charges of a request that were noted in the ledger, with their places in the request.
 pub(crate) type Noted = Vec<(usize, NotedAt)>;
 
-/// A call without an answer, and what was decided without it.
+/// A call without an answer, and the decision that this node made instead.
 #[derive(Debug)]
 pub(crate) struct Unsettled {
     pub(crate) call: Unanswered,
     pub(crate) request: Arc<Request>,
     pub(crate) noted: Noted,
     pub(crate) denied: bool,
-    /// Charges that need no more care, one bit each.
+    /// The charges that are settled, one bit each.
     pub(crate) done: u64,
 }
 
-/// The unsettled calls of each breaker's group. They are bounded by the number of places for receipts.
+/// The unsettled calls of each breaker's group. The number of receipts bounds them.
 #[derive(Debug)]
 pub(crate) struct UnsettledCalls {
     groups: Vec<Mutex<Vec<Unsettled>>>,
@@ -77,17 +77,18 @@ impl UnsettledCalls {
         self.len.load(Ordering::Acquire)
     }
 
-    /// Reports that a call of [`UnsettledCalls::take_ended`] is settled.
+    /// Reports that a call which [`UnsettledCalls::take_ended`] returned is settled.
     pub(crate) fn settled(&self) {
         self.len.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Takes calls back that could not be settled yet.
+    /// Puts back calls that could not be settled yet.
     pub(crate) fn put_back(&self, group: usize, unsettled: Vec<Unsettled>) {
         self.lock(group).extend(unsettled);
     }
 
-    /// Takes the calls that Redis no longer executes, to be settled or put back.
+    /// Removes and returns the calls that Redis can no longer execute. The caller must settle each
+    /// call or put it back.
     pub(crate) fn take_ended(&self, group: usize) -> Vec<Unsettled> {
         let now = Instant::now();
         self.lock(group).extract_if(.., |unsettled| unsettled.call.ends <= now).collect()

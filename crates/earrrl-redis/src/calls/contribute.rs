@@ -1,5 +1,6 @@
-//! Calls of `near.lua`: changes a client's record by what a node has counted or takes back, once however often that is
-//! sent, and claims a share of what the limit has left.
+//! Calls of `near.lua`, which applies a node's changes (charges, and charges to take back) to a
+//! client's record, and claims a share of what is left of the limit. Changes are applied once, even
+//! if they are sent several times.
 
 use std::sync::Arc;
 
@@ -15,25 +16,26 @@ use crate::pending::Contribution;
 use crate::request::KeyedCharge;
 use crate::shared::Shared;
 
-/// The name and the claim under which a node makes a call.
+/// A node's claim of headroom, and the node's name.
 pub(crate) struct Claim {
     pub(crate) node: [u8; 8],
-    /// The headroom that a request needs, what is claimed if there is that much, and what the node would like.
+    /// The headroom that a request needs, the headroom that is claimed if it is available, and the
+    /// headroom that the node would use at most.
     pub(crate) need: f64,
     pub(crate) take: f64,
     pub(crate) wanted: f64,
-    /// The least share that is worth a claim.
+    /// The smallest share for which a claim is made.
     pub(crate) least: f64,
     /// The number of nodes among which the headroom is divided.
     pub(crate) nodes: u32,
-    /// The microseconds for which the claim holds; none is made if this is 0.
+    /// The microseconds for which the claim holds; 0 if none is made.
     pub(crate) lasts: f64,
     /// The cost of the request that is judged.
     pub(crate) cost: Cost,
 }
 
 impl Claim {
-    /// Claims nothing.
+    /// Returns a claim of nothing.
     pub(crate) fn none(node: [u8; 8]) -> Self {
         let (need, take, wanted, least) = (0.0, 0.0, 0.0, f64::MAX);
         Self { node, need, take, wanted, least, nodes: 1, lasts: 0.0, cost: Cost::ONE }
@@ -46,8 +48,8 @@ pub(crate) struct Arguments {
     pub(crate) args: Vec<Vec<u8>>,
 }
 
-/// Returns the keys and arguments of a call that makes a claim and adds a contribution, if there is one, at `present`, by
-/// Redis's clock.
+/// Returns the keys and arguments of a call that makes a claim and adds a contribution, if there is
+/// one. `present` is the present time by Redis's clock.
 pub(crate) fn arguments(
     shared: &Shared,
     charge: &KeyedCharge,
@@ -69,7 +71,7 @@ pub(crate) fn arguments(
     Arguments { keys: [charge.key.clone(), shared.connection.keys.claims(&charge.key)], args }
 }
 
-/// Returns an adjustment as the script reads it.
+/// Returns an adjustment as an argument of the script.
 fn adjustment(shared: &Shared, charge: &KeyedCharge, adjustment: &Adjustment) -> Vec<u8> {
     let Adjustment { back, when, alone, cost } = *adjustment;
     let mut head = Packed(vec![u8::from(back)]);
@@ -79,7 +81,7 @@ fn adjustment(shared: &Shared, charge: &KeyedCharge, adjustment: &Adjustment) ->
     head.0
 }
 
-/// Returns Redis's time if a call did nothing because its node took that to be another.
+/// Returns Redis's time if the call did nothing because the node had a wrong idea of that time.
 fn clock_set(answer: &Value) -> Option<Nanos> {
     let Value::BulkString(bytes) = answer else { return None };
     match reply::single(bytes) {
@@ -88,8 +90,8 @@ fn clock_set(answer: &Value) -> Option<Nanos> {
     }
 }
 
-/// Makes changes without a claim: adds what was counted by this node's clock while Redis was gone, and takes charges
-/// back. `given` is the time of a caller that gave one.
+/// Applies changes without a claim: adds charges that were made by this node's clock while Redis
+/// was not reachable, and takes charges back. `given` is the time that the caller gave, if any.
 pub(crate) async fn contribute(
     shared: &Arc<Shared>,
     link: Link,

@@ -1,10 +1,11 @@
 //! Conversion of records that were written under other parameters of the same rule.
 //!
-//! A record begins with the tag of its parameters. A script that finds another tag changes nothing and reports that.
-//! The record is then converted here, by the same function as in every engine, and written back if it has not changed
-//! meanwhile: two more round trips, once for each client and change of a rule. The parameters of a tag come from this
-//! engine's own past, or from a hash in Redis to which every engine writes its rules. A record of unknown parameters
-//! is dropped.
+//! A record begins with the tag of its parameters. A script that finds another tag changes nothing
+//! and reports the tag. This node then converts the record with the same pure function that every
+//! engine uses, and writes it back unless it has changed meanwhile. That takes two more round
+//! trips, once for each client and rule change. The parameters that belong to a tag come from this
+//! engine's memory, or from a hash in Redis to which every engine writes its rules. A record with
+//! an unknown tag is dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,22 +22,23 @@ use crate::request::KeyedCharge;
 use crate::shared::Shared;
 use crate::status::count;
 
-/// The most calls of a script until it succeeds: other nodes may convert the same record back meanwhile.
+/// The most attempts to call a script. Several may be necessary, since other nodes may convert the
+/// record back meanwhile.
 const MAX_CALLS: usize = 4;
 
 /// The timeout of one conversion.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The outcome of a call.
+/// The outcome of a call of a script.
 pub(crate) enum Called<'a, T> {
     Done(T),
-    /// Nothing was changed, since Redis's clock was set; the next call goes by its present time.
+    /// Nothing was changed, since Redis's clock was set. The next call uses the new time.
     Again,
-    /// Nothing was changed at this time: the record of this charge is of other parameters.
+    /// Nothing was changed at this time, since the record of this charge has other parameters.
     Foreign(&'a KeyedCharge, Nanos),
 }
 
-/// Returns the outcome of a script that reports nothing else.
+/// Returns the outcome of a script that reports only success or other parameters.
 pub(crate) fn done_or_foreign<'a>(
     answer: &Value,
     charge: &'a KeyedCharge,
@@ -50,7 +52,7 @@ pub(crate) fn done_or_foreign<'a>(
     }
 }
 
-/// Calls a script until it succeeds, and converts records of other parameters in between.
+/// Calls a script until it succeeds. Converts records of other parameters between the calls.
 pub(crate) async fn converting<'a, T, F>(
     shared: &Arc<Shared>,
     link: Link,
@@ -71,7 +73,8 @@ where
     Err(Fault::Record("converted over and over".to_owned()))
 }
 
-/// Converts a record in a task of its own, so that the conversion ends even if the caller stops waiting.
+/// Converts a record in a task of its own, so that the conversion completes even if the caller is
+/// cancelled.
 async fn convert_in_background(
     shared: &Arc<Shared>,
     mut link: Link,
@@ -87,7 +90,7 @@ async fn convert_in_background(
     tokio::spawn(task).await.unwrap_or_else(stopped)
 }
 
-/// Replaces the record of a charge by one of its rule's present parameters.
+/// Replaces a charge's record by one with the present parameters of its rule.
 pub(crate) async fn convert(
     shared: &Shared,
     link: &mut Link,
@@ -113,7 +116,8 @@ pub(crate) async fn convert(
     Ok(())
 }
 
-/// Returns the parameters that a record was written under; `None` only if Redis has none for its tag.
+/// Returns the parameters under which a record was written; `None` if Redis has none for the
+/// record's tag.
 async fn limit_of(
     shared: &Shared,
     link: &mut Link,
@@ -137,7 +141,7 @@ async fn limit_of(
     Ok(limits.find(|limit| algorithm::is_of(limit, algorithm::tag(limit), old)))
 }
 
-/// Returns the record under the present parameters, and how long it must live.
+/// Returns the record under the present parameters, and the time for which it must be kept.
 fn converted(
     charge: &KeyedCharge,
     old: &Limit,
@@ -153,7 +157,8 @@ fn converted(
     Some((record, algorithm::life(new, &state, now)))
 }
 
-/// Returns the microsecond to convert records at: when this rule became known here, or the present one.
+/// Returns the microsecond as of which records are converted: when this node got the rule, or the
+/// present one if that is earlier.
 fn conversion_time(charge: &KeyedCharge, now: Nanos) -> Nanos {
     Nanos::new(charge.rule.since.min(now).get() / 1000 * 1000)
 }

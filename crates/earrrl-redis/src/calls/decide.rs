@@ -1,8 +1,9 @@
-//! Decisions by Redis: one call, except for a request over several slots of a Cluster.
+//! Decisions by Redis: one call, or two for a request whose keys are in several slots of a Cluster.
 //!
-//! Such a request takes two steps. Every slot is asked at once, and judges and stores its part as if the others would
-//! pass. If one does not, the charges of leaky rules in the other slots are taken back before the denial is returned.
-//! A concurrent request may see such a charge, which is an error on the deny side only.
+//! In a Cluster, every slot is called at the same time, and judges and stores its part as if the
+//! request passed in the other slots. If it does not, the charges of leaky rules in the other slots
+//! are taken back before the denial is returned. A concurrent request may see such a charge and be
+//! denied because of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,28 +24,28 @@ use crate::connection::redirect::is_moving;
 use crate::request::{Request, time_argument};
 use crate::shared::Shared;
 
-/// The time after its deadline in which Redis may still execute a call. A call that reaches it later, because the
-/// server was stopped or a network held it back, does nothing.
+/// The time after its deadline during which Redis may still execute a call. A call that arrives
+/// later, because the server or the network was stopped, does nothing.
 const GRACE: Duration = Duration::from_secs(1);
-/// A margin for the error in judging that time.
+/// The greatest error in measuring that time.
 const SLACK: Duration = Duration::from_millis(500);
 
-/// A request without an answer from every slot, and what Redis may have done of it.
+/// A request without an answer from every slot, and the calls that Redis may have executed.
 pub(crate) struct Failure {
     pub(crate) fault: Fault,
     pub(crate) unanswered: Vec<Unanswered>,
-    /// Charges that Redis has stored and keeps, one bit each.
+    /// The charges that Redis has stored and keeps, one bit each.
     pub(crate) kept: u64,
 }
 
 impl Failure {
-    /// Returns the failure of a request of which Redis has done nothing.
+    /// Returns the failure of a request of which Redis has executed nothing.
     fn all(fault: Fault) -> Self {
         Self { fault, unanswered: Vec::new(), kept: 0 }
     }
 }
 
-/// Has Redis decide a request within the deadline.
+/// Decides a request in Redis within the deadline.
 pub(crate) async fn ask(
     shared: &Arc<Shared>,
     request: &Arc<Request>,
@@ -85,7 +86,7 @@ async fn ask_slot(
     })
 }
 
-/// Decides the charges of several slots, all or nothing.
+/// Decides the charges of several slots; stores all of them or none.
 async fn ask_slots(
     shared: &Arc<Shared>,
     request: &Arc<Request>,
@@ -123,7 +124,7 @@ async fn ask_slots(
     Err(Failure { fault, unanswered, kept: kept(request, &slots, &observed) })
 }
 
-/// Takes back the charges of leaky rules in slots that passed.
+/// Takes back the charges of leaky rules in the slots that let the request pass.
 async fn undo(
     shared: &Arc<Shared>,
     request: &Arc<Request>,
@@ -159,7 +160,7 @@ fn kept(request: &Request, slots: &[Vec<usize>], observed: &[Option<Observation>
     kept.fold(0, |bits, place| bits | 1 << place)
 }
 
-/// Returns the charges of one call that its script stored, by their verdicts.
+/// Returns the charges of one call that its script stored, given its verdicts.
 pub(crate) fn stored(
     request: &Request,
     places: &[usize],
@@ -179,7 +180,7 @@ pub(crate) fn stored(
     places.iter().copied().filter(|place| stores(*place)).collect()
 }
 
-/// Calls the script, and converts records of other parameters.
+/// Calls the script, and again after converting records of other parameters.
 async fn exchange(
     shared: &Arc<Shared>,
     link: Link,
@@ -206,7 +207,7 @@ async fn exchange(
     .await
 }
 
-/// Calls the script, a second time if Redis's clock was set since its time was last seen.
+/// Calls the script, a second time if Redis's clock was set since this node last saw its time.
 async fn in_time(
     shared: &Shared,
     link: &mut Link,
@@ -255,7 +256,8 @@ async fn call(
     let parameters = |place: usize| request.charges[place].parameters(shared.options.linger);
     let (time, latest) = (time_argument(request.now), micros(latest).to_le_bytes());
     let mut keys: Vec<Vec<u8>> = keyed().map(|charge| charge.key.clone()).collect();
-    // Declared, though only a Cluster that moves slots and some relatives of Redis insist on it.
+    // The receipt's key is declared, although only a Cluster that moves slots and some
+    // Redis-compatible servers require it.
     keys.extend(receipt.map(|receipt| receipt.key.as_bytes().to_vec()));
     let (prolongs, receipt) = (Receipt::flags(receipt), Receipt::argument(receipt));
     let head = |flags| [&time[..], &[flags | prolongs], &latest, &receipt].concat();

@@ -1,4 +1,5 @@
-//! Deliveries of pending changes of one client: each is made once, however often it is sent.
+//! Deliveries of the pending changes of one client. Each change is applied once, even if it is sent
+//! several times.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,11 +16,12 @@ use crate::request::KeyedCharge;
 use crate::shared::Shared;
 use crate::status::count;
 
-/// The timeout of a delivery; what remains is kept for the next time.
+/// The timeout of a delivery. Charges that were not delivered are kept for the next attempt.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Has Redis take a charge back that it has stored, once however often that is sent. Waits for that within the deadline;
-/// afterwards it is delivered as other counts are. Returns false if there is no room to note it.
+/// Takes back a charge that Redis has stored, exactly once. Waits for that within the deadline;
+/// afterwards, the change is delivered in the background. Returns false if the ledger has no room
+/// to note the change.
 pub(crate) async fn take_back(
     shared: &Arc<Shared>,
     charge: &KeyedCharge,
@@ -38,7 +40,8 @@ pub(crate) async fn take_back(
     }
 }
 
-/// Delivers a client's changes until Redis has those of an entry. Those that fail are delivered later.
+/// Delivers a client's changes until Redis has those of the given entry. Changes that cannot be
+/// delivered now are delivered later.
 async fn deliver(
     shared: &Arc<Shared>,
     link: &Link,
@@ -50,7 +53,8 @@ async fn deliver(
         let mut returned = pin!(ledger.returned(&client));
         returned.as_mut().enable();
         match ledger.drain_client(&client, || shared.node.number()) {
-            // In a task of its own, since nobody else has what is in flight.
+            // Delivered in a task of its own, which completes even if the caller is cancelled: only
+            // this task knows the entry in flight.
             Some(delivery) => {
                 let one = deliver_one(shared.clone(), link.clone(), client.clone(), delivery);
                 let stopped = |_| Err(Fault::Lost("a task was stopped".to_owned()));
@@ -63,7 +67,8 @@ async fn deliver(
     Ok(())
 }
 
-/// Delivers one client's changes. They are sent again under the same number if they may have arrived, and count once.
+/// Delivers one client's changes. If they may have arrived, they are sent again under the same
+/// number, and so are applied only once.
 pub(crate) async fn deliver_one(
     shared: Arc<Shared>,
     link: Link,

@@ -1,8 +1,8 @@
-//! The scripts' answers, and the decision that follows from them.
+//! The answers of scripts, and the decisions that are computed from them.
 //!
-//! A script reports what it saw, not what follows from it: verdicts, the time, and each record as it was before the
-//! request. Rates, waits and the remaining quota come from the pure functions that every other engine uses, so that
-//! Rust and Lua can't drift apart in them.
+//! A script reports only what it saw: the verdicts, the time, and each record as it was before the
+//! request. Rates, waits and the remaining quota are computed from that by the pure functions that
+//! every engine uses, so that there is no second implementation in Lua.
 
 use earrrl::internal::{Judgement, combine};
 use earrrl::{Cost, Decision, Figures, Mode, Nanos, Rule, State};
@@ -12,28 +12,28 @@ use crate::algorithm::{self, Answers};
 /// A script's verdict on one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScriptVerdict {
-    /// Within the limit.
+    /// The request is within the limit.
     Allowed,
-    /// Over the limit, but for no longer than it may be held.
+    /// The request is over the limit, but may be held back until it is allowed.
     Held,
-    /// Over the limit.
+    /// The request is over the limit.
     Over,
 }
 
-/// The verdict of a script that changed nothing: the record is of other parameters.
+/// The verdict byte of a script that changed nothing, since the record has other parameters.
 pub(crate) const FOREIGN: u8 = b'3';
-/// The verdict of a script that changed nothing: the call came too late.
+/// The verdict byte of a script that changed nothing, since the call came too late.
 const EXPIRED: u8 = b'4';
 
-/// A charge as the script saw it.
+/// The result of one charge in a script.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Observation {
     pub(crate) verdict: ScriptVerdict,
-    /// The record before, or the summary of a tally after.
+    /// The record before the request, or the summary of a tally after it.
     pub(crate) state: Vec<u8>,
-    /// True if it was stored and taken back again.
+    /// True if the charge was stored and then taken back.
     pub(crate) undone: bool,
-    /// The time, since on a Cluster every shard has a clock of its own.
+    /// The time of the decision, since every shard of a Cluster has a clock of its own.
     pub(crate) at: Nanos,
 }
 
@@ -43,22 +43,22 @@ impl Observation {
     }
 }
 
-/// A script's answer.
+/// The answer of a script.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reply {
-    /// All charges were judged, and stored as their policies say.
+    /// Every charge was judged, and stored as its policy requires.
     Decided {
-        /// Redis's time, if the caller gave none.
+        /// Redis's time; `None` if the caller gave a time.
         time: Option<Nanos>,
         observed: Vec<Observation>,
     },
-    /// Nothing was changed: the record of this charge is of other parameters.
+    /// Nothing was changed, since the record of the charge at `place` has other parameters.
     Foreign { time: Option<Nanos>, place: usize },
-    /// Nothing was changed: the call came after its latest time.
+    /// Nothing was changed, since the call came after its latest time.
     Expired { time: Nanos },
 }
 
-/// Reads an answer of `single.lua`: verdict, time, a space, state.
+/// Reads an answer of `single.lua`: the verdict, the time, a space, and the state.
 pub(crate) fn single(bytes: &[u8]) -> Option<Reply> {
     let (&verdict, rest) = bytes.split_first()?;
     let (time, state) = split_time(rest)?;
@@ -69,7 +69,8 @@ pub(crate) fn single(bytes: &[u8]) -> Option<Reply> {
     })
 }
 
-/// Reads an answer of `several.lua`: time, a space, then verdict, length and state of each charge.
+/// Reads an answer of `several.lua`: the time, a space, then the verdict, length and state of each
+/// charge.
 pub(crate) fn several(bytes: &[u8]) -> Option<Reply> {
     let (time, mut rest) = split_time(bytes)?;
     let mut observed = Vec::new();
@@ -95,7 +96,8 @@ fn read(verdict: u8) -> Option<ScriptVerdict> {
     }
 }
 
-/// Reads `seconds.microseconds` up to a space; `None` before it means that the caller gave the time.
+/// Reads `seconds.microseconds` up to a space. The time is `None` if the text is empty, which means
+/// that the caller gave the time.
 pub(crate) fn split_time(bytes: &[u8]) -> Option<(Option<Nanos>, &[u8])> {
     let end = bytes.iter().position(|byte| *byte == b' ')?;
     let (time, rest) = (std::str::from_utf8(&bytes[..end]).ok()?, &bytes[end + 1..]);
@@ -108,7 +110,7 @@ pub(crate) fn split_time(bytes: &[u8]) -> Option<(Option<Nanos>, &[u8])> {
     Some((Some(Nanos::new(nanos)), rest))
 }
 
-/// Returns the decision that follows from the observations, and each client's state after it.
+/// Computes the decision from the observations, and each client's state after it.
 pub(crate) fn decide(
     charges: &[(&Rule, Cost)],
     observed: &[Observation],
@@ -134,7 +136,7 @@ struct ObservedCharge<'a> {
     now: Nanos,
     judgement: Judgement,
     state: Option<State>,
-    /// True if the state includes the request.
+    /// True if the state already includes the request.
     after: bool,
 }
 

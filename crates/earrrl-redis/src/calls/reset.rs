@@ -1,4 +1,4 @@
-//! Forgets a client, here and in Redis.
+//! Removes a client's records, on this node and in Redis.
 
 use earrrl::Engine as _;
 
@@ -6,7 +6,7 @@ use crate::connection::fault::Fault;
 use crate::request::KeyedCharge;
 use crate::shared::Shared;
 
-/// Forgets everything that was charged to a client under a rule.
+/// Removes all charges of a client under a rule.
 pub(crate) async fn reset(shared: &Shared, charge: &KeyedCharge) -> Result<(), Fault> {
     shared.local.reset(charge.rule.local, &charge.client).await.ok();
     shared.backlog.ledger.forget(charge);
@@ -14,7 +14,8 @@ pub(crate) async fn reset(shared: &Shared, charge: &KeyedCharge) -> Result<(), F
     shared.with_near(charge, None, |client, _| client.forget());
     let mut link = shared.connection.link(charge.group)?;
     let mut command = redis::cmd("DEL");
-    // Nodes of other versions of the configuration may use another algorithm.
+    // Nodes with another version of the configuration may use another algorithm, so the keys of all
+    // algorithms are deleted.
     for name in charge.rule.all_keys() {
         let record = shared.connection.keys.record(&charge.client, &name);
         command.arg(shared.connection.keys.claims(&record)).arg(record);

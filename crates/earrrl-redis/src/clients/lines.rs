@@ -1,7 +1,7 @@
-//! The index of the clients of all shards: one array of cache lines, one for each client, by open addressing. A decision by
-//! the lease fetches that line and nothing else.
+//! The index of the clients of all shards: an array with one cache line per client, by open
+//! addressing. A decision by a lease reads only the client's line.
 //!
-//! A shard's lines are read and written by the holder of that shard's lock only.
+//! A shard's lines are read and written only by the holder of that shard's lock.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -9,21 +9,21 @@ use earrrl::internal::room_for;
 
 use super::client::Lease;
 
-/// The number of words of a lease.
+/// The number of 64-bit words of a lease.
 pub(super) const LEASE_WORDS: usize = 6;
 
 /// The index entry of a client, with its lease.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeaseLine {
-    /// Never 0.
+    /// The hash of the client's key, never 0.
     pub(super) hash: u64,
     pub(super) entry: u32,
-    /// The breaker's group.
+    /// The group of Cluster slots, with a circuit breaker of its own, to which the client belongs.
     pub(super) group: u32,
     pub(super) lease: Lease,
 }
 
-/// A line as it is stored. The first word is its hash, or 0.
+/// A line as it is stored. The first word is the client's hash, or 0 for a free line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Words([AtomicU64; 2 + LEASE_WORDS]);
@@ -31,7 +31,7 @@ struct Words([AtomicU64; 2 + LEASE_WORDS]);
 #[derive(Debug)]
 pub(super) struct LeaseLines {
     words: Vec<Words>,
-    /// The number of lines of each shard.
+    /// The number of lines per shard.
     each: usize,
 }
 
@@ -40,14 +40,14 @@ pub(super) struct LeaseLines {
 pub(super) struct At(usize);
 
 impl LeaseLines {
-    /// Allocates lines; returns `None` if there is not enough memory.
+    /// Allocates the lines of all shards. Returns `None` if there is not enough memory.
     pub(super) fn new(shards: usize, each: usize) -> Option<Self> {
         let mut words = room_for(shards.checked_mul(each)?)?;
         words.resize_with(shards * each, Words::default);
         Some(Self { words, each })
     }
 
-    /// Returns the number of lines of each shard.
+    /// Returns the number of lines per shard.
     pub(super) fn each(&self) -> usize {
         self.each
     }
@@ -80,7 +80,8 @@ impl LeaseLines {
         self.words[at].0.iter().zip(new).for_each(|(word, new)| word.store(new, Relaxed));
     }
 
-    /// Puts a client on a free line of its shard. Two lines must be free: a search ends at the other.
+    /// Stores a client in a free line of its shard. At least two lines must be free, since a search
+    /// ends at a free line.
     pub(super) fn insert(&self, shard: usize, line: &LeaseLine) {
         let mut at = self.home(shard, line.hash);
         while self.hash(at) != 0 {
@@ -89,7 +90,7 @@ impl LeaseLines {
         self.write(at, line);
     }
 
-    /// Frees a line. Later lines whose search passes it move up, so that they are still found.
+    /// Frees a line. Moves up later lines whose searches pass it, so that they are still found.
     pub(super) fn remove(&self, shard: usize, at: At) {
         let (mut free, mut next) = (at, self.next(shard, at));
         while self.hash(next) != 0 {
@@ -108,7 +109,7 @@ impl LeaseLines {
         self.of(shard).for_each(|At(at)| self.words[at].0[0].store(0, Relaxed));
     }
 
-    /// Returns the lines of a shard that have clients.
+    /// Returns the lines of a shard that hold clients.
     pub(super) fn of(&self, shard: usize) -> impl Iterator<Item = At> {
         let all = (shard * self.each..(shard + 1) * self.each).map(At);
         all.filter(|at| self.hash(*at) != 0)
@@ -119,7 +120,7 @@ impl LeaseLines {
         self.words[at].0[0].load(Relaxed)
     }
 
-    /// Returns the line at which the search for a hash begins, by the topmost bits.
+    /// Returns the line at which the search for a hash begins, computed from the topmost bits.
     #[inline]
     fn home(&self, shard: usize, hash: u64) -> At {
         let place = (u128::from(hash) * self.each as u128) >> 64;
@@ -132,7 +133,7 @@ impl LeaseLines {
         At(if next == (shard + 1) * self.each { shard * self.each } else { next })
     }
 
-    /// Returns the number of lines between two of a shard, in the direction of search.
+    /// Returns the number of lines from one to another in a shard, in the direction of a search.
     fn distance(&self, from: At, to: At) -> usize {
         (to.0 + self.each - from.0) % self.each
     }

@@ -1,4 +1,4 @@
-//! The clients of near rules: what this node knows of each, and may decide by that.
+//! The clients of near rules: the information by which this node decides without asking Redis.
 
 pub(crate) mod client;
 mod lines;
@@ -12,23 +12,25 @@ use earrrl::{Action, Limit, Quota, Rule, RuleError};
 
 use crate::algorithm;
 
-/// Returns how long a snapshot from Redis may be used to deny.
+/// Returns the time for which a snapshot from Redis may be used to deny requests.
 pub(crate) fn snapshot_ttl(sync: Duration) -> Duration {
     2 * sync + Duration::from_secs(1)
 }
 
-/// Returns how long a claim holds: long enough for clients that come rarely, but at most twice the time in which the limit
-/// refills, since what an idle node claims is missing elsewhere until then.
+/// Returns the time for which a claim holds. It is long enough for clients that come rarely, but at
+/// most twice the time in which the limit refills, since other nodes cannot use what an idle node
+/// claims.
 pub(crate) fn claim_ttl(limit: &Limit, sync: Duration) -> Duration {
     let window = Quota::of(limit).window.unwrap_or(1);
     let ttl = Duration::from_secs(window.saturating_mul(2).clamp(10, 60));
     ttl.max(snapshot_ttl(sync))
 }
 
-/// Checks that a rule's clients can be decided without a round trip.
+/// Checks that a rule's clients can be decided without a round trip to Redis.
 ///
 /// # Errors
-/// Returns an error if the counts of several nodes do not add up, or if a request may be held back.
+/// Returns an error if the counts of several nodes cannot be added up, or if the action is to
+/// delay.
 pub fn check_near(rule: &Rule) -> Result<(), RuleError> {
     let wrong = |problem: &str| Err(RuleError::new(problem.to_owned()).of("consistency"));
     if !algorithm::of(rule.limit()).adds() {

@@ -1,4 +1,4 @@
-//! One shard of a table: its clients, and the queues of clients that are to be exchanged.
+//! One shard of a table: its clients, and the queues of clients that will be exchanged with Redis.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use earrrl::{Limit, Nanos, Rule};
 use super::client::{Client, Lease, Urgency};
 use super::lines::{At, LeaseLine, LeaseLines};
 
-/// The most clients that are examined to find one to evict.
+/// The most clients that are examined to find one that can be evicted.
 const PROBES: usize = 16;
 
 /// The rule of a table, and its [`Limit::lag`](earrrl::Limit::lag).
@@ -19,15 +19,16 @@ pub(crate) struct NearRule {
     pub(crate) lag: Duration,
 }
 
-/// The place of a client. Clients are distinguished by 64 bits of a keyed hash, as in the engine in memory; their keys are
-/// not in the same cache line, and only needed for Redis.
+/// The place of a client in a table. Clients are distinguished by 64 bits of a keyed hash, as in
+/// the engine in memory. Their keys are kept outside of the cache line, since only exchanges with
+/// Redis need them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) shard: usize,
     pub(super) hash: u64,
 }
 
-/// A client that is to be exchanged.
+/// A client that will be exchanged with Redis.
 #[derive(Debug)]
 pub(crate) struct QueuedClient {
     pub(crate) group: usize,
@@ -38,22 +39,23 @@ pub(crate) struct QueuedClient {
 #[repr(align(64))]
 pub(crate) struct Shard {
     number: usize,
-    /// `None` while the rule is not near.
+    /// The rule; `None` while it is not a near rule.
     rule: Option<Arc<NearRule>>,
-    /// The number of decisions made without a round trip.
+    /// The number of decisions that were made without a round trip to Redis.
     pub(super) decided: u64,
     /// The index of all shards; `None` before the first client.
     lines: Option<Arc<LeaseLines>>,
     entries: Vec<Entry>,
-    /// Entries to be exchanged in the next round.
+    /// The entries that are exchanged in the next round.
     urgent: Vec<u32>,
-    /// Entries that take turns, and since when. Some may have been exchanged meanwhile.
+    /// The entries that are exchanged in turn, each with the time since when it is queued. Some may
+    /// have been exchanged already.
     normal: VecDeque<(u32, Nanos)>,
-    /// The clock hand of eviction.
+    /// The index of the client at which the last search for a client to evict ended.
     hand: usize,
 }
 
-/// The part of a client that most decisions do not need.
+/// The part of a client that most decisions do not read.
 #[derive(Debug)]
 struct Entry {
     client: Client,
@@ -78,7 +80,7 @@ impl Shard {
         self.find(place.hash).is_some()
     }
 
-    /// See [`Table::decide`](super::table::Table::decide).
+    /// Decides a request; see [`Table::decide`](super::table::Table::decide).
     #[inline]
     pub(super) fn decide<R>(
         &mut self,
@@ -101,7 +103,7 @@ impl Shard {
         decision
     }
 
-    /// Calls a function with a client, and queues the client if that asked for an exchange.
+    /// Calls `change` with a client, and queues the client if `change` requested an exchange.
     pub(crate) fn with<R>(
         &mut self,
         place: Place,
@@ -133,7 +135,7 @@ impl Shard {
         Some((line.entry, client))
     }
 
-    /// Leases a client to its index line.
+    /// Gives the client's index line a lease, by which later requests are decided.
     fn lease(&mut self, place: Place, limit: &Limit) {
         let Some((entry, client)) = self.reclaim(place.hash) else { return };
         let (hash, group) = (place.hash, client.group as u32);
@@ -143,13 +145,13 @@ impl Shard {
         }
     }
 
-    /// See [`Table::set_rule`](super::table::Table::set_rule).
+    /// Replaces the rule; see [`Table::set_rule`](super::table::Table::set_rule).
     pub(super) fn set_rule(
         &mut self,
         rule: Option<Arc<NearRule>>,
         change: &mut impl FnMut(&mut Client),
     ) {
-        // Leases end under the rule that they began under.
+        // A lease must end under the same rule under which it began.
         for entry in 0..self.entries.len() {
             if let Some((_, client)) = self.reclaim(self.entries[entry].hash) {
                 change(client);
@@ -167,7 +169,8 @@ impl Shard {
         self.entries.iter().filter(|entry| entry.client.has_pending()).count()
     }
 
-    /// Moves the clients that are to be exchanged now to `taken`. Their leases go on until they are exchanged.
+    /// Appends the clients that must be exchanged now to `taken`. Their leases continue until the
+    /// exchange.
     pub(super) fn take_due(&mut self, by: Nanos, batch: usize, taken: &mut Vec<QueuedClient>) {
         for at in self.due(by, batch) {
             let Entry { client, key, .. } = &mut self.entries[at as usize];
@@ -176,8 +179,8 @@ impl Shard {
         }
     }
 
-    /// Takes the entries from the queues that are to be exchanged now: the urgent ones, those queued since `by`, and
-    /// others up to `batch` in all.
+    /// Removes the entries that must be exchanged now from the queues: the urgent ones, those
+    /// queued since `by` or longer, and others up to `batch` in all.
     fn due(&mut self, by: Nanos, mut batch: usize) -> Vec<u32> {
         let mut due = std::mem::take(&mut self.urgent);
         while let Some(&(at, since)) = self.normal.front() {
@@ -196,8 +199,8 @@ impl Shard {
         due
     }
 
-    /// Adds a client, perhaps in the place of another; returns `None` if no other can be evicted. `larger` returns an index
-    /// with more lines for each shard than its argument.
+    /// Adds a client, evicting another one if necessary. Returns `None` if none can be evicted.
+    /// `larger` returns an index with more lines per shard than its argument.
     pub(super) fn insert(
         &mut self,
         place: Place,
@@ -223,12 +226,13 @@ impl Shard {
         Some(())
     }
 
-    /// Moves to a larger index if less than an eighth of the lines would be free.
+    /// Moves this shard's lines to a larger index if less than an eighth of them would be free.
     fn grow(&mut self, larger: impl FnOnce(usize) -> Option<Arc<LeaseLines>>) -> Option<()> {
         let each = self.lines.as_ref().map_or(0, |lines| lines.each());
         if 8 * (self.entries.len() + 1) > 7 * each {
             let new = larger(each)?;
-            // Other shards may have used it for long, and this one before its table was cleared.
+            // Other shards may have used the new index for some time, and so may this shard before
+            // its table was cleared.
             new.clear(self.number);
             if let Some(old) = &self.lines {
                 old.of(self.number).for_each(|at| new.insert(self.number, &old.read(at)));
@@ -238,7 +242,7 @@ impl Shard {
         Some(())
     }
 
-    /// Finds a client to evict: the clock hand moves on to the next that has nothing pending.
+    /// Finds a client to evict: advances the clock hand to the next client without pending charges.
     fn evictable(&mut self) -> Option<usize> {
         for _ in 0..PROBES.min(self.entries.len()) {
             self.hand = (self.hand + 1) % self.entries.len();

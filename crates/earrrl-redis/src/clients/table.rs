@@ -1,4 +1,4 @@
-//! The clients of one near rule: a bounded table, sharded by client.
+//! The clients of one near rule, in a bounded table that is sharded by client.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,17 +11,18 @@ use super::shard::Shard;
 pub(crate) use super::shard::{NearRule, Place, QueuedClient};
 
 pub(crate) const SHARDS: usize = 64;
-/// The number of lines that each shard begins with.
+/// The number of lines with which a shard begins.
 const FIRST_LINES: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Table {
     shards: Box<[Mutex<Shard>]>,
     hasher: KeyHasher,
-    /// The most clients of a shard.
+    /// The most clients per shard.
     capacity: usize,
-    /// The index that the first shard to grow has moved to, and the others will. It is one allocation for all shards, so
-    /// that it can be in huge pages, which save a second miss.
+    /// The largest index so far. The first shard that grew uses it already, and the other shards
+    /// move to it when they grow. It is one allocation for all shards, so that it can be in huge
+    /// pages, which save a second cache miss.
     newest: Mutex<Option<Arc<LeaseLines>>>,
 }
 
@@ -37,7 +38,8 @@ impl Table {
 
     pub(crate) fn place(&self, key: &[u8]) -> Place {
         let hash = self.hasher.hash_bytes(key).bits();
-        // The lines are found by the highest bits, so the shard is chosen by the lowest; no hash is 0.
+        // Lines are found by the hash's highest bits, so the shard is chosen by its lowest bits.
+        // The lowest bit is then set, so that no hash is 0.
         Place { shard: (hash >> 1) as usize % SHARDS, hash: hash | 1 }
     }
 
@@ -45,7 +47,8 @@ impl Table {
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decides by a known client's lease, or else by the client itself. Returns `None` if neither can.
+    /// Decides a request by the client's lease, or else by the client itself. Returns `None` if
+    /// neither can decide.
     #[inline]
     pub(crate) fn decide<R>(
         &self,
@@ -57,7 +60,8 @@ impl Table {
         self.lock(place.shard).decide(place, by_lease, by_client)
     }
 
-    /// Replaces the rule; without one, no decisions are made here. `change` converts every client.
+    /// Replaces the rule and converts every client by `change`. While the rule is `None`, the table
+    /// decides nothing.
     pub(crate) fn set_rule(&self, rule: Option<NearRule>, mut change: impl FnMut(&mut Client)) {
         let rule = rule.map(Arc::new);
         for shard in 0..SHARDS {
@@ -65,25 +69,26 @@ impl Table {
         }
     }
 
-    /// Forgets every client and the rule.
+    /// Drops all clients and the rule.
     pub(crate) fn clear(&self) {
-        // The next index that is made holds no client of before.
+        // The next index is a new allocation, so it holds none of the dropped clients.
         *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = None;
         (0..SHARDS).for_each(|shard| self.lock(shard).clear());
     }
 
-    /// Returns the number of decisions made without a round trip.
+    /// Returns the number of decisions that were made without a round trip to Redis.
     pub(crate) fn decided(&self) -> u64 {
         (0..SHARDS).map(|shard| self.lock(shard).decided).sum()
     }
 
-    /// Calls a function with a client, if it is known.
+    /// Calls `change` with a client; returns `None` if the client is not in the table.
     pub(crate) fn with<R>(&self, key: &[u8], change: impl FnOnce(&mut Client) -> R) -> Option<R> {
         let place = self.place(key);
         self.lock(place.shard).with(place, change)
     }
 
-    /// Calls a function with a client, known or new; returns `None` if the table has no room for it.
+    /// Calls `change` with a client, which is added if it is not in the table. Returns `None` if
+    /// the table is full.
     pub(crate) fn with_new<R>(
         &self,
         key: &[u8],
@@ -97,7 +102,8 @@ impl Table {
         shard.with(place, change)
     }
 
-    /// Returns an index with more than `each` lines for each shard; `None` if there is not enough memory.
+    /// Returns an index with more than `each` lines per shard; `None` if there is not enough
+    /// memory.
     fn lines(&self, each: usize) -> Option<Arc<LeaseLines>> {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         if newest.as_ref().is_none_or(|newest| newest.each() <= each) {
@@ -106,8 +112,8 @@ impl Table {
         newest.clone()
     }
 
-    /// Takes the clients that are to be exchanged now: the urgent ones, those queued since `by` or longer, and of each
-    /// shard others, up to `batch` with the latter.
+    /// Takes the clients that must be exchanged now: the urgent ones, those queued since `by` or
+    /// longer, and further ones of each shard up to `batch` in all.
     pub(crate) fn take_due(&self, by: Nanos, batch: usize) -> Vec<QueuedClient> {
         let mut taken = Vec::new();
         for shard in 0..SHARDS {
@@ -162,7 +168,7 @@ mod tests {
         }
     }
 
-    /// Gives a client a share of ten requests, to be claimed anew after 10 s.
+    /// Gives a client a share of ten requests, which must be claimed again after 10 s.
     fn learn(table: &Table, rule: &Rule, key: &str) {
         let (share, others, missing) = (10.0 * 100_000.0, 0, 0.0);
         let (renew, until) = (Nanos::from_secs(10), Nanos::from_secs(20));

@@ -1,5 +1,5 @@
-//! The tables of all rules that were ever near, by the rules' numbers. Tables are never removed, so looking one up takes no
-//! lock and counts no reference.
+//! The tables of all rules that were ever near, by the rules' ids. Tables are never removed, so a
+//! look-up needs neither a lock nor a reference count.
 
 use std::array::from_fn;
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use super::table::Table;
 
 type Block = Box<[OnceLock<Arc<Table>>]>;
 
-/// Blocks of 1, 2, 4, … tables, allocated as rules come.
+/// Blocks of 1, 2, 4, … tables, each allocated when its first table is added.
 #[derive(Debug)]
 pub(crate) struct Tables([OnceLock<Block>; 32]);
 
@@ -39,7 +39,7 @@ impl Tables {
     }
 }
 
-/// Returns the block of a rule's table, and the place in it.
+/// Returns the block of a rule's table, and the table's index in the block.
 #[inline]
 fn place(RuleId(number): RuleId) -> (usize, usize) {
     let number = number.saturating_add(1);

@@ -1,9 +1,11 @@
-//! Circuit breakers: after failures in a row Redis is not asked, so that an outage costs a look at a flag and not a
-//! deadline a decision. Only the supervisor, which probes Redis in the background, closes them.
+//! Circuit breakers. After several failures in a row, Redis is not asked any more, so that a
+//! decision during an outage costs one flag and not the wait for a deadline. Only the supervisor,
+//! which probes Redis in the background, closes a breaker.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// The slots of a Cluster that share a breaker, so that one shard's outage does not affect the others.
+/// The number of Cluster slots that share a breaker. One shard's outage affects only its own
+/// breakers.
 const SLOTS_A_GROUP: u16 = 256;
 const GROUPS: u16 = 16_384 / SLOTS_A_GROUP;
 
@@ -13,11 +15,11 @@ struct Breaker {
     open: AtomicBool,
 }
 
-/// One breaker for a single Redis, one for each group of slots for a Cluster.
+/// The breakers: one for a single Redis, or one for each group of slots of a Cluster.
 #[derive(Debug)]
 pub(crate) struct Breakers {
     groups: Vec<Breaker>,
-    /// The failures in a row that open a breaker.
+    /// The number of failures in a row that opens a breaker.
     most: u32,
 }
 
@@ -32,7 +34,7 @@ impl Breakers {
         usize::from(slot / SLOTS_A_GROUP) % self.groups.len()
     }
 
-    /// Returns the numbers of all groups.
+    /// Returns the indices of all groups.
     pub(crate) fn groups(&self) -> std::ops::Range<usize> {
         0..self.groups.len()
     }
@@ -53,8 +55,8 @@ impl Breakers {
         }
     }
 
-    /// Counts a failure, and returns true if it opened the breaker. A failure that is `certain`, like a lost
-    /// connection, opens it at once.
+    /// Counts a failure. Returns true if it opened the breaker. A failure that is `certain`, such
+    /// as a lost connection, opens it at once.
     pub(crate) fn failed(&self, group: usize, certain: bool) -> bool {
         let breaker = &self.groups[group];
         let failures = breaker.failures.fetch_add(1, Ordering::Relaxed) + 1;

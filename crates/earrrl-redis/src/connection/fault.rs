@@ -6,15 +6,17 @@ use redis::RedisError;
 /// The reason why a call was not answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Not in time.
+    /// The answer did not come in time.
     Late,
-    /// The connection is gone, or was never there.
+    /// The connection was lost or never established; contains the cause.
     Lost(String),
-    /// Redis is there and refuses: out of memory, read-only, loading, a wrong password.
+    /// Redis rejects the call, for example because it is out of memory, read-only or loading, or
+    /// the password is wrong; contains the cause.
     Refused(String),
-    /// The record is unusable: another type is under its key, or the answer is invalid.
+    /// The record cannot be used: its key has another type, or the script's answer is invalid.
+    /// Contains the cause.
     Record(String),
-    /// Redis was not asked, since it failed just now.
+    /// Redis was not asked, since the breaker is open or there is no connection.
     Skipped,
 }
 
@@ -30,7 +32,7 @@ impl Fault {
         }
     }
 
-    /// Returns the cause, for people to read.
+    /// Returns the cause in words.
     pub(crate) fn detail(&self) -> &str {
         match self {
             Self::Late => "no answer within the deadline",
@@ -40,7 +42,7 @@ impl Fault {
     }
 }
 
-/// The error of a change that only Redis can make.
+/// The conversion for calls that only Redis can execute, such as a reset.
 impl From<Fault> for EngineError {
     fn from(fault: Fault) -> Self {
         Self::Unavailable(format!("{}: {}", fault.name(), fault.detail()))
@@ -65,8 +67,9 @@ impl From<RedisError> for Fault {
     }
 }
 
-/// Returns true if a script failed on the data that it met. Redis 7 and Valkey say so in one way, earlier versions in
-/// another. A command that is refused to a script begins differently.
+/// Returns true if a script failed on the data in Redis. Redis 7 and Valkey report this in one
+/// form, earlier versions in another. The error of a command that a script may not use begins
+/// differently.
 fn is_of_script(detail: &str) -> bool {
     let earlier = detail.starts_with("Error running script") && detail.contains(": user_script:");
     earlier || detail.starts_with("user_script:")

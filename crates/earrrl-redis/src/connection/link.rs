@@ -1,7 +1,8 @@
-//! A link to Redis, to the master that Sentinels name, or to a Cluster, and calls of scripts over it.
+//! A link to a single Redis, to the master that Sentinels report, or to a Cluster; and the calls of
+//! scripts over it.
 //!
-//! Links are multiplexed: any number of calls are in flight on one connection, written together and answered in
-//! order.
+//! Links are multiplexed: any number of calls are in flight on one connection, written together and
+//! answered in order.
 
 use std::time::Duration;
 
@@ -18,11 +19,12 @@ use crate::connection::redirect::Cluster;
 use crate::connection::script::Script;
 use crate::options::Options;
 
-/// The timeout of a connection.
+/// The timeout of establishing a connection.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Longer than anything is waited for: deadlines are enforced elsewhere.
+/// The response timeout of the `redis` crate. It is longer than every deadline, since deadlines are
+/// enforced elsewhere.
 const NEVER: Duration = Duration::from_secs(600);
-/// The most calls that wait for the socket.
+/// The most calls that may wait to be written to the socket.
 const BUFFER: usize = 4096;
 
 #[derive(Clone)]
@@ -40,7 +42,8 @@ impl Link {
         if options.cluster {
             let builder = ClusterClientBuilder::new(options.urls.iter().map(String::as_str));
             let builder = builder.connection_timeout(TIMEOUT).response_timeout(NEVER);
-            // Retries would count twice what a broken connection had executed; see `redirect`.
+            // A retry could execute a call twice if the connection broke after the first execution;
+            // see `redirect`.
             let builder = builder.retries(0);
             #[cfg(feature = "tls")]
             let builder = match &options.certificates {
@@ -61,9 +64,10 @@ impl Link {
         Ok(Self::Single(client.get_multiplexed_async_connection_with_config(&config).await?))
     }
 
-    /// Loads scripts into Redis, in one write, since Redis may be far away. A call of an unknown script is sent
-    /// twice, and then decided after calls that came later. A script that cannot be loaded now goes with its first
-    /// call; so does every script on a Cluster, where a shard that does not answer would delay the others.
+    /// Loads scripts into Redis with one write, since Redis may be far away. Otherwise the first
+    /// call of each script would be sent twice, and be decided after calls that came later. Scripts
+    /// that cannot be loaded now are loaded by their first call. So are all scripts on a Cluster,
+    /// where a shard that does not answer would delay the other shards.
     pub(crate) async fn load(&mut self, scripts: impl Iterator<Item = &Script>) {
         if let Self::Cluster(_) = self {
             return;
@@ -76,19 +80,20 @@ impl Link {
         self.send_all(scripts.map(load).collect()).await;
     }
 
-    /// Sends a command. Commands are written in the order in which they are first polled. The connection's queue
-    /// alone does not ensure that: when a task has used up its budget, tokio wakes the parts that it put off in
-    /// reverse order, hence `unconstrained`.
+    /// Sends a command. Commands are written in the order in which they are first polled. The
+    /// connection's queue alone does not ensure this order: when a task has used up its budget,
+    /// tokio wakes its postponed parts in reverse order. `unconstrained` prevents that.
     pub(crate) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
         let answer = match self {
             Self::Single(connection) => unconstrained(connection.req_packed_command(command)).await,
-            // Boxed because it is large, and every call of every link would have room for it.
+            // Boxed because the future is large, and every call would otherwise reserve stack space
+            // for it.
             Self::Cluster(cluster) => unconstrained(Box::pin(cluster.send(command))).await,
         };
         answer?.extract_error()
     }
 
-    /// Calls a script by its hash, or by its text if Redis has lost it.
+    /// Calls a script by its hash, or by its text if Redis does not have it.
     pub(crate) async fn call(
         &mut self,
         script: &Script,
@@ -110,7 +115,8 @@ impl Link {
         command
     }
 
-    /// Sends commands in one write, to a Cluster one by one. Commands without an answer have failed.
+    /// Sends commands in one write, or one by one to a Cluster. A command without an answer counts
+    /// as failed.
     pub(crate) async fn send_all(&mut self, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {
         match self {
             Self::Single(connection) => {
@@ -139,7 +145,7 @@ impl Link {
     }
 }
 
-/// Returns a client that asks Sentinels for the master of this name.
+/// Returns a client that asks Sentinels for the master with this name.
 fn sentinels(name: &str, options: &Options) -> RedisResult<SentinelClientBuilder> {
     let infos = options.urls.iter().map(|url| url.as_str().into_connection_info());
     let infos: Vec<_> = infos.collect::<RedisResult<_>>()?;

@@ -32,14 +32,14 @@ pub(crate) struct RedisConnection {
     pub(crate) breakers: Breakers,
     pub(crate) probe: Probe,
     pub(crate) counters: Counters,
-    /// Wakes the supervisor of a group when there is something for it to do.
+    /// Wakes the supervisor of a group when it has work to do.
     pub(crate) attention: Vec<Notify>,
-    /// Wakes the supervisor when the link is to be replaced.
+    /// Wakes the supervisor when the link must be replaced.
     pub(crate) reconnect: Notify,
     /// True while every breaker is closed.
     pub(crate) all_closed: watch::Sender<bool>,
     cluster: bool,
-    /// The name of the policy for an outage, for logs.
+    /// The name of the policy for outages, which is written to the log.
     policy: &'static str,
     urls: Mutex<Vec<String>>,
     link: RwLock<Option<Link>>,
@@ -71,7 +71,7 @@ impl RedisConnection {
         })
     }
 
-    /// Returns the slot of a key; without a Cluster, all keys are in slot 0.
+    /// Returns the slot of a key. Without a Cluster, all keys are in slot 0.
     pub(crate) fn slot(&self, key: &[u8]) -> u16 {
         if self.cluster { slot(key) } else { 0 }
     }
@@ -81,7 +81,7 @@ impl RedisConnection {
         self.breakers.group(self.slot(key))
     }
 
-    /// Returns the link for a group of slots, unless its breaker is open.
+    /// Returns the link for a group of slots, or an error if the group's breaker is open.
     pub(crate) fn link(&self, group: usize) -> Result<Link, Fault> {
         if self.breakers.is_open(group) {
             return Err(Fault::Skipped);
@@ -121,7 +121,7 @@ impl RedisConnection {
         answer
     }
 
-    /// Counts a failure, and opens the group's breaker if that was one too many.
+    /// Counts a failure, and opens the group's breaker after too many failures in a row.
     pub(crate) fn failed(&self, group: usize, fault: &Fault) {
         let counters = &self.counters;
         count(match fault {
@@ -133,7 +133,7 @@ impl RedisConnection {
         });
         let is_new = self.note(fault);
         if matches!(fault, Fault::Record(_)) {
-            // One client that comes often must not fill the log; the counter has every case.
+            // A client that sends often must not fill the log. The counter includes every case.
             if is_new {
                 tracing::warn!(why = fault.detail(), "a record in Redis can't be used");
             }
@@ -147,7 +147,7 @@ impl RedisConnection {
         }
     }
 
-    /// Closes a group's breaker: Redis decides again.
+    /// Closes a group's breaker, so that Redis decides again.
     pub(crate) fn let_in(&self, group: usize) {
         self.breakers.close(group);
         count(&self.counters.closed);
@@ -155,13 +155,13 @@ impl RedisConnection {
         self.log_mode(None);
     }
 
-    /// Publishes `all_closed`. Groups change concurrently, so the value is computed under the channel's lock: the last
-    /// to publish has seen every change.
+    /// Publishes `all_closed`. Groups change concurrently, so the value is computed under the
+    /// channel's lock: the last publisher has then seen every change.
     fn publish(&self) {
         self.all_closed.send_modify(|all_closed| *all_closed = self.breakers.open_groups() == 0);
     }
 
-    /// Writes a change of mode to the log: one line, however many groups are affected.
+    /// Logs a change of mode in one line, however many groups are affected.
     fn log_mode(&self, fault: Option<&Fault>) {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         let mode = self.mode();
@@ -178,7 +178,7 @@ impl RedisConnection {
         }
     }
 
-    /// Keeps a failure for the status, and returns true if it differs from the last one.
+    /// Stores a failure for the status. Returns true if it differs from the previous one.
     pub(crate) fn note(&self, fault: &Fault) -> bool {
         let text = format!("{}: {}", fault.name(), fault.detail());
         let mut last = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
@@ -201,7 +201,7 @@ impl RedisConnection {
     }
 }
 
-/// Returns a key of the engine's own in each group.
+/// Returns a key for probes in each group.
 fn probe_keys(keys: &Keys, breakers: &Breakers, cluster: bool) -> Vec<Vec<u8>> {
     let group = |key: &[u8]| breakers.group(if cluster { slot(key) } else { 0 });
     let key_in = |wanted| {
@@ -219,7 +219,7 @@ mod tests {
 
     const ROUNDS: u32 = 50_000;
 
-    /// The supervisors of groups close their breakers concurrently.
+    /// The supervisors of several groups close their breakers concurrently.
     #[test]
     fn all_are_closed_once_the_last_group_is_let_in() {
         let connection = RedisConnection::new(&Options::cluster(["redis://127.0.0.1:1"])).unwrap();

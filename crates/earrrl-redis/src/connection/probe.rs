@@ -1,4 +1,4 @@
-//! The probe: a decision of the engine's own that shows whether Redis can be used.
+//! The probe: a decision under a rule of the engine's own, which shows if Redis can be used.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::connection::receipt::Receipt;
 use crate::connection::redirect::is_moving;
 use crate::connection::script::Scripts;
 
-/// A limit that the probe never reaches.
+/// The probe's rule, whose limit is never reached.
 const RULE: &str = "fixed-window 9000000/1s";
 
-/// A decision of one rule, with a key in each group.
+/// A decision under one rule, with a key in each breaker's group.
 pub(crate) struct Probe {
     kind: AlgorithmKind,
     flags: u8,
-    /// The parameters of the rule.
+    /// The packed parameters of the rule.
     parameters: Vec<u8>,
     keys: Vec<Vec<u8>>,
 }
@@ -33,13 +33,13 @@ impl Probe {
         Ok(Self { kind: AlgorithmKind::of(rule.limit()), flags, parameters, keys })
     }
 
-    /// Returns the key of a group.
+    /// Returns the probe's key in a group.
     pub(crate) fn key(&self, group: usize) -> &[u8] {
         &self.keys[group]
     }
 
-    /// Makes a decision that stores something and leaves a receipt: a Redis that is out of memory or read-only, or that
-    /// allows no receipts, answers everything else.
+    /// Makes a decision that stores a state and a receipt. A Redis that is out of memory,
+    /// read-only, or does not permit receipts would answer commands that store nothing.
     pub(crate) async fn ask(
         &self,
         scripts: &Scripts,
@@ -65,10 +65,10 @@ impl Probe {
         receipt: Option<&Receipt>,
     ) -> RedisResult<Value> {
         let mut argument = Packed::default();
-        // The time: Redis's own.
+        // A time below zero stands for Redis's own time.
         argument.numbers(&[-1.0]);
         argument.whole((self.flags | Receipt::flags(receipt)).into(), 1);
-        // No latest time.
+        // Infinity stands for no latest time.
         argument.numbers(&[f64::INFINITY]);
         argument.0.extend(Receipt::argument(receipt));
         argument.0.extend(&self.parameters);

@@ -1,11 +1,12 @@
-//! Receipts show whether a call without an answer was executed.
+//! Receipts, which show if a call without an answer was executed.
 //!
-//! A call that stores something writes its number and the time to a place of its own in a string of this node's, in
-//! the same script. Only one call has a place at a time, so the number that is there afterwards shows whether that call was
-//! executed, in whatever order the others were. Free places are reused, so the string has twelve bytes for each call
-//! that was ever in flight at once.
+//! Each node has a string in Redis for its receipts. A call that stores a charge also writes its
+//! number and the time to a place in that string, in the same script. Only one call uses a place at
+//! a time, so the number found there later shows if that call was executed, in whatever order the
+//! calls were. Free places are reused, so the string has twelve bytes for each call that was ever
+//! in flight at the same time.
 //!
-//! On a Cluster there is such a string in every slot that is used.
+//! On a Cluster, a node has such a string in every slot that it uses.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -17,18 +18,21 @@ use earrrl::Nanos;
 use crate::algorithm::{Fields, nanos};
 use crate::key::{Keys, slot};
 
-/// The most calls of a slot that have a receipt at a time; more go without.
+/// The most calls of a slot that have a receipt at the same time; further calls have none.
 const MAX_RECEIPTS: usize = 4096;
-/// The length of an entry: a number, a bit for each stored charge, and the microsecond.
+/// The length of an entry in bytes: a number, a bit for each stored charge, and the microsecond of
+/// the call.
 const ENTRY: usize = 12;
-/// The length of the part of an entry that a call brings along.
+/// The length in bytes of the part of an entry that the call's argument contains.
 const HEAD: usize = 4;
-/// The interval at which the strings' expiry is renewed: they live for two hours after their node is gone.
+/// The interval at which the expiry of the strings is renewed. They expire two hours after the last
+/// call of their node.
 const PROLONGED: Duration = Duration::from_secs(600);
-/// The flag that has a script renew it.
+/// The flag that makes a script renew the expiry.
 const PROLONGS: u8 = 8;
 const SLOTS: usize = 16_384;
-/// The time for which calls go without receipts after their slot was found to be moving between shards.
+/// The time for which calls have no receipts after their slot was found to be moving between
+/// shards.
 const MOVING: Duration = Duration::from_secs(1);
 
 /// The receipts of this node.
@@ -37,7 +41,7 @@ pub(crate) struct Receipts {
     slots: Box<[Mutex<SlotPlaces>]>,
 }
 
-/// The places of one slot.
+/// The places in the string of one slot.
 #[derive(Debug)]
 struct SlotPlaces {
     key: Arc<str>,
@@ -48,7 +52,7 @@ struct SlotPlaces {
     moving: Option<Instant>,
 }
 
-/// A place, held until it is known what became of the call.
+/// A place that is reserved for a call until it is known if the call was executed.
 #[derive(Debug)]
 pub(crate) struct Receipt {
     receipts: Arc<Receipts>,
@@ -75,7 +79,8 @@ impl Receipts {
         Self { slots: tags.iter().map(places).collect() }
     }
 
-    /// Takes a place for a call; returns `None` if too many are in use, or if the slot is moving.
+    /// Reserves a place for a call. Returns `None` if too many are in use, or if the slot is
+    /// moving.
     pub(crate) fn take(self: &Arc<Self>, slot: u16) -> Option<Receipt> {
         let mut places = self.lock(slot);
         if places.moving.is_some_and(|since| since.elapsed() < MOVING) {
@@ -96,7 +101,7 @@ impl Receipts {
         })
     }
 
-    /// Notes that a slot is moving between shards, which then refuse calls with several keys.
+    /// Notes that a slot is moving between shards, which then reject calls with several keys.
     pub(crate) fn moves(&self, slot: u16) {
         self.lock(slot).moving = Some(Instant::now());
     }
@@ -116,31 +121,34 @@ impl SlotPlaces {
 }
 
 impl Receipt {
-    /// Returns a receipt as scripts read it: its entry and its place. The key is the last of the call's.
+    /// Returns a receipt as an argument of a script: its entry and its place. The receipt's key is
+    /// the call's last key.
     pub(crate) fn argument(receipt: Option<&Self>) -> Vec<u8> {
         let Some(receipt) = receipt else { return [0; HEAD + 1].to_vec() };
         let place = (usize::from(receipt.place) * ENTRY).to_string();
         let [low, high] = receipt.number.to_le_bytes();
-        // The bit of the first charge, which is the only one of a request under one rule.
+        // The bit of the first charge, which is the only charge of a request under one rule.
         let mut argument = vec![low, high, 1, 0];
         argument.push(place.len() as u8);
         argument.extend(place.as_bytes());
         argument
     }
 
-    /// Returns the flags that a receipt adds to a call's.
+    /// Returns the flags that a receipt adds to the flags of its call.
     pub(crate) fn flags(receipt: Option<&Self>) -> u8 {
         receipt.filter(|receipt| receipt.prolongs).map_or(0, |_| PROLONGS)
     }
 
-    /// Notes that its call was answered: if the call stored something, it has renewed the expiry if it was to.
+    /// Notes that the receipt's call was answered. If the call stored a charge, it has also renewed
+    /// the expiry if it was asked to.
     pub(crate) fn answered(&self, stored: bool) {
         if stored && self.prolongs {
             self.receipts.lock(self.slot).prolonged = Some(Instant::now());
         }
     }
 
-    /// Returns what its call stored, by the node's receipts as read now.
+    /// Returns the charges that the receipt's call stored, given the node's receipts in Redis;
+    /// `None` if the call was not executed.
     pub(crate) fn stored(&self, receipts: &[u8]) -> Option<StoredCharges> {
         let from = usize::from(self.place) * ENTRY;
         let mut entry = Fields(receipts.get(from..from + ENTRY)?);
@@ -149,7 +157,7 @@ impl Receipt {
     }
 }
 
-/// The charges that a call has stored, one bit each, and when, by Redis's clock.
+/// The charges that a call has stored, one bit each, and the time of the call by Redis's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoredCharges {
     pub(crate) charges: u16,
@@ -162,7 +170,7 @@ impl Drop for Receipt {
     }
 }
 
-/// Returns for each slot the smallest number that is in the slot when it is a key's tag.
+/// Returns for each slot the smallest number that is in the slot if it is used as a hash tag.
 fn tags() -> Vec<u32> {
     let (mut tags, mut left) = (vec![None; SLOTS], SLOTS);
     for number in 0u32.. {
@@ -186,7 +194,7 @@ mod tests {
         Arc::new(Receipts::new(&Keys::new("earrrl", ClientKeys::Escaped), cluster))
     }
 
-    /// Writes an entry as a script does.
+    /// Writes an entry in the way that scripts do.
     fn executed(receipt: &Receipt, string: &mut Vec<u8>) {
         let argument = Receipt::argument(Some(receipt));
         let (length, place) = argument[4..].split_first().unwrap();

@@ -1,7 +1,8 @@
-//! Commands to a Cluster, redirected as its nodes say.
+//! Redirection of commands in a Cluster.
 //!
-//! The `redis` crate would do that, too, but it also sends again what a broken connection may have executed, and that
-//! would count twice. So its retries are turned off, and commands that a node has refused are redirected here.
+//! The `redis` crate can redirect commands, but it also sends commands again that a broken
+//! connection may have executed, which would count them twice. So the crate's retries are turned
+//! off, and commands that a node has rejected are redirected by this module.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,7 +19,8 @@ use tokio::time::sleep;
 const MAX_REDIRECTIONS: u32 = 3;
 /// The first pause before a node that is not ready is asked again.
 const WAIT: Duration = Duration::from_millis(1);
-/// The time for which a node without a connection is not asked: asking makes the crate connect to all nodes anew.
+/// The time for which a node without a connection is not asked. Asking it makes the crate connect
+/// to all nodes again.
 const UNKNOWN_NODE_PAUSE: Duration = Duration::from_secs(1);
 
 /// A connection to a Cluster.
@@ -39,7 +41,7 @@ impl Cluster {
         for times in 0..MAX_REDIRECTIONS {
             let Err(error) = &answer else { break };
             answer = match error.retry_method() {
-                // The crate has refreshed its map of slots meanwhile.
+                // The crate has updated its map of slots meanwhile.
                 RetryMethod::MovedRedirect | RetryMethod::RefreshSlotsAndRetry => {
                     self.once(command).await
                 }
@@ -61,7 +63,7 @@ impl Cluster {
         self.connection.req_packed_command(command).await?.extract_error()
     }
 
-    /// Sends a command to the node that a slot is moving to.
+    /// Sends a command to the node to which a slot is moving.
     async fn ask(&mut self, command: &Cmd, node: SingleNodeRoutingInfo) -> RedisResult<Value> {
         let mut pipeline = Pipeline::new();
         pipeline.cmd("ASKING").add_command(command.clone());
@@ -86,8 +88,8 @@ fn node(error: &RedisError) -> Option<SingleNodeRoutingInfo> {
     (!host.is_empty()).then_some(node)
 }
 
-/// Returns true if a node refused a call because its slot is moving and some of its keys are elsewhere. A call with a
-/// single key is not refused.
+/// Returns true if a node rejected a call because its slot is moving and some of its keys are on
+/// another node. Calls with a single key are never rejected for this reason.
 pub(crate) fn is_moving(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain)
 }

@@ -1,14 +1,14 @@
-//! The Lua scripts, composed of the parts of the algorithms' files.
+//! The Lua scripts, composed of the parts in the algorithms' files.
 //!
-//! An algorithm's arithmetic is written once, in `algorithm/<name>.lua`, and inserted into three frames: one request
-//! under one rule (straight-line code, since each closure costs a tenth of a microsecond of Redis's), one request
-//! under several, and an exchange of what a node has counted.
+//! An algorithm's arithmetic is written once, in `algorithm/<name>.lua`, and inserted into three
+//! frames: a request under one rule (without closures, each of which costs Redis 0.1 µs), a request
+//! under several rules, and an exchange with a node.
 
 use std::fmt::Write;
 
 use crate::algorithm::{AlgorithmKind, KINDS};
 
-/// A script, and the name that Redis gives it.
+/// A script, and its SHA-1 hash, by which Redis knows it.
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) code: String,
@@ -23,12 +23,13 @@ impl Script {
 }
 
 impl AlgorithmKind {
-    /// Returns true if its record is a tally, which needs `tally.lua`. Only tallies report a summary.
+    /// Returns true if the algorithm's record is a tally, which needs `tally.lua`. Only tallies
+    /// report a summary.
     fn is_tally(self) -> bool {
         !self.part("answer").is_empty()
     }
 
-    /// Returns the text under `-- part` in the algorithm's file, up to the next part.
+    /// Returns the text under the line `-- part` in the algorithm's file, up to the next part.
     fn part(self, part: &str) -> &'static str {
         let header = format!("\n-- {part}\n");
         let rest = self.text().split_once(&header).map_or("", |(_, rest)| rest);
@@ -39,17 +40,18 @@ impl AlgorithmKind {
 
 const PARTS: [&str; 6] = ["parameters", "judge", "charge", "answer", "adjust", "spare"];
 
-/// Every script that the engine calls.
+/// All scripts that the engine calls.
 pub(crate) struct Scripts {
     single: Vec<Script>,
     near: Vec<Script>,
-    /// By the set of algorithms, one bit each, composed when first used.
+    /// The scripts for several rules, by the set of their algorithms (one bit each). Each is
+    /// composed when it is first used.
     several: Vec<std::sync::OnceLock<Script>>,
-    /// Replaces a record by a converted one.
+    /// Replaces a record by its converted form.
     pub(crate) swap: Script,
-    /// Moves a key's time on.
+    /// Advances the time of a throttle's key.
     pub(crate) throttle: Script,
-    /// Counts the nodes that are alive.
+    /// Counts the live nodes.
     pub(crate) nodes: Script,
 }
 
@@ -68,7 +70,7 @@ impl Scripts {
         }
     }
 
-    /// Returns the scripts that every engine calls: all but the ones for several rules.
+    /// Returns the scripts that every engine calls, which are all but those for several rules.
     pub(crate) fn common(&self) -> impl Iterator<Item = &Script> {
         let of_limits = self.single.iter().chain(&self.near);
         of_limits.chain([&self.swap, &self.throttle, &self.nodes])
@@ -79,12 +81,12 @@ impl Scripts {
         &self.single[kind as usize]
     }
 
-    /// Returns the script that adds what a node has counted, takes back what it does not want, and gives it a share.
+    /// Returns the script that applies a node's changes and gives the node a share.
     pub(crate) fn near(&self, kind: AlgorithmKind) -> &Script {
         &self.near[kind as usize]
     }
 
-    /// Returns the script that decides a request under several rules of these algorithms.
+    /// Returns the script that decides a request under several rules with these algorithms.
     pub(crate) fn several(&self, kinds: impl Iterator<Item = AlgorithmKind>) -> &Script {
         let set = kinds.fold(0, |set, kind| set | 1 << kind as usize);
         self.several[set].get_or_init(|| Script::new(&several(set)))
@@ -104,7 +106,8 @@ fn in_frame(frame: &str, kind: AlgorithmKind) -> String {
     text
 }
 
-/// Composes the script of one rule, which reads the call's head and the parameters with one `unpack`.
+/// Composes the script of one rule. A single `unpack` reads the call's fields and the rule's
+/// parameters.
 fn single(kind: AlgorithmKind) -> String {
     let whole = strip(kind.part("parameters"))
         .replacen("local ", "local now, flags, latest, entry, place, ", 1)
@@ -130,7 +133,7 @@ fn several(set: usize) -> String {
         + &frame.replace("--[[ algorithms ]]", &algorithms)
 }
 
-/// Removes comments and empty lines: Redis keeps a copy of every script.
+/// Removes comments and empty lines, since Redis keeps a copy of every script.
 fn strip(text: &str) -> String {
     let lines = text.lines().map(str::trim);
     let kept = lines.filter(|line| !line.is_empty() && (!line.starts_with("--") || is_slot(line)));

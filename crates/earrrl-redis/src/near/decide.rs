@@ -1,4 +1,5 @@
-//! Requests under near rules: decided here if possible, and otherwise after an exchange with Redis.
+//! Requests under near rules. They are decided on this node if possible, and otherwise after an
+//! exchange with Redis.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -16,7 +17,7 @@ use crate::rules::PreparedRule;
 use crate::shared::Shared;
 use crate::status::count;
 
-/// Decides a request without a round trip; returns `None` if Redis must be asked.
+/// Decides a request without a round trip. Returns `None` if Redis must be asked.
 pub(crate) fn decide_here(
     shared: &Shared,
     charges: &[Charge<'_>],
@@ -44,12 +45,12 @@ pub(crate) fn decide_here(
     shared.rules.tables.get(charge.rule)?.decide(charge.key, by_lease, by_client)
 }
 
-/// A charge to a near client.
+/// The charge of a request to a near client.
 struct NearPart<'a> {
     rule: &'a PreparedRule,
     charge: Charge<'a>,
     place: Place,
-    /// The index of its shard's lock.
+    /// The index of the lock of the client's shard.
     lock: usize,
 }
 
@@ -60,7 +61,8 @@ impl<'a> NearPart<'a> {
     }
 }
 
-/// Decides a request with several charges, all or nothing: every client stays locked until all are judged.
+/// Decides a request with several charges, which are stored all or none. Every client stays locked
+/// until all are judged.
 fn several(
     shared: &Shared,
     charges: &[Charge<'_>],
@@ -132,7 +134,7 @@ impl<'a> Locked<'a> {
     }
 }
 
-/// Locks every part's shard once, in the same order for all requests, so that they cannot deadlock.
+/// Locks each part's shard once, in the same order for all requests, so that they cannot deadlock.
 fn lock<'a>(parts: &mut [NearPart<'a>]) -> Option<Vec<MutexGuard<'a, Shard>>> {
     let shard = |part: &NearPart<'_>| (part.rule.id, part.place.shard);
     let mut order: Vec<_> = parts.iter().map(shard).collect();
@@ -148,10 +150,12 @@ fn lock<'a>(parts: &mut [NearPart<'a>]) -> Option<Vec<MutexGuard<'a, Shard>>> {
     locked.collect()
 }
 
-/// The most exchanges of one request: other requests may spend the share that it was waiting for.
+/// The most exchanges for one request. Several may be needed, since other requests may use up the
+/// share that it waits for.
 const MAX_EXCHANGES: usize = 3;
 
-/// Exchanges the client of a request with Redis, and then decides. Returns `None` if Redis itself must decide.
+/// Exchanges the client of a request with Redis and then decides. Returns `None` if Redis itself
+/// must decide.
 pub(crate) async fn ask(shared: &Arc<Shared>, request: &Request) -> Option<Decision> {
     let charge = match &request.charges[..] {
         [charge] if charge.rule.is_near => charge,
@@ -185,7 +189,8 @@ pub(crate) async fn ask(shared: &Arc<Shared>, request: &Request) -> Option<Decis
     Some(decision)
 }
 
-/// Decides by the client. Returns `None` if it is not known any more, and `Some(None)` if Redis must be asked.
+/// Decides by the client's state. Returns `None` if this node no longer knows the client, and
+/// `Some(None)` if Redis must be asked.
 fn decide(
     shared: &Shared,
     request: &Request,
@@ -198,7 +203,8 @@ fn decide(
     })
 }
 
-/// Decides while Redis is gone: by the policy, which may be the client's last known state.
+/// Decides while Redis is not reachable, by the policy for outages, which may use the client's last
+/// known state.
 fn gone(
     shared: &Shared,
     request: &Request,
@@ -206,7 +212,7 @@ fn gone(
     fault: &Fault,
 ) -> Option<Decision> {
     if let Fault::Record(_) = fault {
-        // The record can't be used, so nothing that is sent can arrive.
+        // The record cannot be used, so no charge that is sent to it can arrive.
         if shared.with_near(charge, request.now, |client, _| client.drop_in_flight()) == Some(true)
         {
             count(&shared.connection.counters.not_handed_over);
@@ -220,7 +226,8 @@ fn gone(
     }
 }
 
-/// Invalidates what is known of a request's clients, since Redis itself has decided about them.
+/// Invalidates this node's information about a request's clients, since Redis itself has decided
+/// the request.
 pub(crate) fn decided_elsewhere(shared: &Shared, request: &Request) {
     for charge in &request.charges {
         if let Some(table) = charge.rule.near.as_ref().filter(|_| charge.rule.is_near) {
@@ -232,7 +239,7 @@ pub(crate) fn decided_elsewhere(shared: &Shared, request: &Request) {
     }
 }
 
-/// Takes a request back that Redis was not sent, and returns true if there was one.
+/// Takes back a request that was not sent to Redis yet. Returns true if there was one.
 pub(crate) fn take_back(
     shared: &Shared,
     charge: &KeyedCharge,
@@ -244,7 +251,7 @@ pub(crate) fn take_back(
     shared.with_near(charge, now, back).unwrap_or_default()
 }
 
-/// Exchanges a client before or after its record is changed otherwise.
+/// Exchanges a client before or after its record is changed by other means.
 pub(crate) async fn refresh(shared: &Arc<Shared>, charge: &KeyedCharge, now: Option<Nanos>) {
     let Some(table) = &charge.rule.near else { return };
     if exchange::ask(shared, charge, Cost::ZERO, now).await.is_err() {

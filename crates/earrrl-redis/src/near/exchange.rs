@@ -1,4 +1,5 @@
-//! Exchanges of near clients with Redis: sends what Redis lacks, and applies its snapshot.
+//! Exchanges of near clients with Redis: sends the charges that Redis lacks, and applies Redis's
+//! snapshot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +26,8 @@ use crate::status::count;
 /// The duration of the claims that are made before all nodes are known.
 const SETTLING_TTL: Duration = Duration::from_secs(2);
 
-/// Sends the pending charges of a request's clients, so that Redis decides the request with them.
+/// Sends the pending charges of a request's clients, so that Redis takes them into account when it
+/// decides the request.
 pub(crate) async fn send_first(shared: &Arc<Shared>, request: &Request) {
     let mut tasks = JoinSet::new();
     for charge in &request.charges {
@@ -37,7 +39,7 @@ pub(crate) async fn send_first(shared: &Arc<Shared>, request: &Request) {
     while tasks.join_next().await.is_some() {}
 }
 
-/// Exchanges one client now, within the deadline, and claims what a request takes.
+/// Exchanges one client now, within the deadline, and claims the headroom that a request needs.
 pub(crate) async fn ask(
     shared: &Arc<Shared>,
     charge: &KeyedCharge,
@@ -77,7 +79,8 @@ pub(super) async fn exchange(
     .await
 }
 
-/// Counts a request among those that wait for an answer about its client, until it is dropped.
+/// Counts a request among those that wait for an answer about its client, until this guard is
+/// dropped.
 struct Waiting<'a> {
     table: &'a Table,
     charge: &'a KeyedCharge,
@@ -99,7 +102,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Begins a call about a client; returns `None` if the client is not known here.
+/// Begins a call about a client. Returns `None` if this node does not know the client.
 pub(super) fn begin(
     shared: &Shared,
     charge: &KeyedCharge,
@@ -124,9 +127,9 @@ pub(super) fn begin(
     Some((call, arguments))
 }
 
-/// The reason why an exchange is not done.
+/// The reason why an exchange did not succeed.
 pub(super) enum Unfinished {
-    /// The record is of other parameters, at this time.
+    /// The record has other parameters; contains the time.
     Foreign(Nanos),
     /// Redis's clock was set since this node last saw its time.
     ClockSet,
@@ -139,7 +142,7 @@ fn invalid_answer() -> Unfinished {
     Unfinished::Failed(Fault::Record("the script's answer makes no sense".to_owned()))
 }
 
-/// Applies an answer.
+/// Applies Redis's answer to the client.
 pub(super) fn finish(
     shared: &Shared,
     charge: &KeyedCharge,
@@ -155,7 +158,7 @@ pub(super) fn finish(
     }
     let answer = body.ok_or(Unfinished::ClockSet)?;
     let fresh = sent + snapshot_ttl(shared.options.sync);
-    // What is claimed before all nodes are known is claimed anew soon.
+    // A claim that is made before all nodes are known must be made again soon.
     let most = if shared.node.is_settling() { SETTLING_TTL } else { charge.rule.claim_ttl };
     let ttl = charge.rule.claim_ttl.min(most);
     let snapshot = snapshot(&charge.rule, &answer, at, sent).ok_or_else(invalid_answer)?;
@@ -169,7 +172,8 @@ pub(super) fn finish(
     Ok(())
 }
 
-/// The time and the body of an answer; without a body the call did nothing because of that time.
+/// The time and the body of an answer. A call without a body did nothing, since its time was too
+/// far from Redis's.
 struct Answer {
     at: Nanos,
     body: Option<Vec<u8>>,
@@ -195,7 +199,8 @@ fn read(answer: RedisResult<Value>, now: Option<Nanos>) -> Result<Answer, Unfini
     }
 }
 
-/// Reads three numbers, and the client's record or a summary of it. The caller sets the times.
+/// Reads three numbers, and the client's record or its summary. The caller sets the times of the
+/// snapshot.
 fn snapshot(rule: &PreparedRule, answer: &[u8], at: Nanos, sent: Nanos) -> Option<Snapshot> {
     let (share, rest) = answer.split_first_chunk()?;
     let (others, rest) = rest.split_first_chunk()?;

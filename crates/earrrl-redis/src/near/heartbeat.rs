@@ -1,5 +1,5 @@
-//! Heartbeats: a node announces itself before it claims anything, reports that it is alive every second, and learns how
-//! many nodes there are.
+//! Heartbeats. A node announces itself before its first claim, reports every second that it is
+//! alive, and reads the number of live nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use tokio::time::timeout;
 use crate::node::SETTLING;
 use crate::shared::Shared;
 
-/// The interval of heartbeats, shorter while nodes that start together learn of each other.
+/// The interval of heartbeats. The constant below is a shorter one for the time in which nodes that
+/// start together learn of each other.
 const INTERVAL: Duration = Duration::from_secs(1);
 const FIRST_INTERVAL: Duration = Duration::from_millis(200);
 /// The pause before a heartbeat that failed is repeated.
@@ -33,7 +34,8 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Reports that this node is alive, and learns how many are. Returns `None` if Redis did not answer.
+/// Reports that this node is alive, and reads the number of live nodes. Returns `None` if Redis did
+/// not answer.
 async fn beat(shared: &Shared) -> Option<()> {
     let key = shared.connection.keys.nodes().into_bytes();
     let mut link = shared.connection.link(shared.connection.group(&key)).ok()?;
@@ -45,8 +47,8 @@ async fn beat(shared: &Shared) -> Option<()> {
     Some(())
 }
 
-/// Waits until this node is announced, for no longer than that may matter: without it, the first claims of nodes that
-/// start together would leave nothing for the others.
+/// Waits until this node is announced, but only as long as that matters. Without the wait, the
+/// first claims of nodes that start together would leave nothing for the others.
 pub(crate) async fn announced(shared: &Shared) {
     if !shared.node.is_announced() {
         let announced = async { shared.node.wait_for_announcement().await };

@@ -1,16 +1,21 @@
-//! Decisions without a round trip: a node decides by the last snapshot from Redis and by what it has charged since.
+//! Decisions without a round trip, by Redis's last snapshot of a client and this node's charges
+//! since.
 //!
-//! - Over the limit by both: denied. Strict attempts are pending.
-//! - Within this node's share of what was left ([`Client`](crate::clients::client::Client)): allowed.
-//! - Otherwise Redis is asked now, and gets the pending charges in the same call.
+//! - A request over the limit by both is denied. Denied requests of strict rules are charged and
+//!   sent later.
+//! - A request within this node's share of what was left
+//!   ([`Client`](crate::clients::client::Client)) is allowed.
+//! - For any other request, Redis is asked at once, and gets the pending charges in the same call.
 //!
-//! A node claims its share in Redis, where the other nodes' scripts see it. So all of them together never spend more
-//! than was left, however old their snapshots are. A claim expires ([`claim_ttl`](crate::clients::claim_ttl)).
+//! A node claims its share in Redis, where the scripts of other nodes see the claim. So all nodes
+//! together never spend more than was left, however old their snapshots are. A claim expires after
+//! [`claim_ttl`](crate::clients::claim_ttl).
 //!
-//! Every [`Options::sync`](crate::Options::sync) the clients for which this node decided are exchanged, many in one
-//! write: first those of which other nodes must learn, or whose share is half spent or half expired. There may be a
-//! hundred thousand others; they take turns. A node's contribution carries its number, and Redis adds it once,
-//! however often it is sent.
+//! At every interval of [`Options::sync`](crate::Options::sync), the clients that this node decided
+//! are exchanged, many in one write. Clients come first if other nodes must learn of their
+//! decisions, or if their share is half spent or half expired. The others, perhaps a hundred
+//! thousand, take turns. A node's contribution has a number, by which Redis adds it only once even
+//! if it is sent several times.
 
 pub(crate) mod decide;
 pub(crate) mod exchange;

@@ -1,4 +1,5 @@
-//! Background exchanges: every `sync`, the clients for which this node decided are exchanged with Redis.
+//! Background exchanges: at every interval `sync`, the clients that this node decided are exchanged
+//! with Redis.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,17 +20,18 @@ use crate::rules::PreparedRule;
 use crate::shared::Shared;
 use crate::status::count;
 
-/// The clients of each rule that are exchanged in a second before they must be.
+/// The number of clients per rule and second that are exchanged before they must be.
 const EARLY: f64 = 5000.0;
-/// The most clients in one write, and the most writes of a group in flight.
+/// The most clients in one write. The constant below is the most writes of a group in flight.
 const BATCH: usize = 64;
 const MAX_IN_FLIGHT: usize = 16;
-/// The timeout of a write. Afterwards it is sent again: nothing is lost, and nothing counts twice.
+/// The timeout of a write. The write is then repeated, which neither loses nor double-counts a
+/// charge.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// The time that a round waits for slow groups before the next round begins without them.
+/// The time for which a round waits for slow groups before the next round begins without them.
 const GROUP_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A client that is to be exchanged.
+/// A client that will be exchanged, with its rule.
 type DueClient = (Arc<PreparedRule>, Box<[u8]>);
 
 pub(crate) async fn run(shared: Arc<Shared>) {
@@ -37,15 +39,15 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     let mut rounds = Rounds { shared, groups };
     loop {
         sleep(rounds.shared.options.sync).await;
-        // With callers' times, clients are exchanged when their requests are decided.
+        // If callers give the time, clients are exchanged only when their requests are decided.
         if rounds.shared.clocks.last_given().is_none() {
             rounds.next().await;
         }
     }
 }
 
-/// The rounds of all groups. Each group's clients are exchanged in a task of its own: a group whose shard does not answer
-/// misses the next rounds, and delays no other.
+/// The rounds of all groups. Each group's clients are exchanged in a task of its own, so that a
+/// group whose shard does not answer misses the next rounds without delaying the others.
 struct Rounds {
     shared: Arc<Shared>,
     groups: Vec<JoinSet<bool>>,
@@ -82,7 +84,7 @@ impl Rounds {
         }
     }
 
-    /// Waits for the groups, and returns true if all were exchanged.
+    /// Waits for the groups. Returns true if all were exchanged.
     async fn end(&mut self) -> bool {
         let mut whole = true;
         let all = async {
@@ -96,8 +98,9 @@ impl Rounds {
     }
 }
 
-/// Takes the clients of each group that are to be exchanged now. Clients that take turns wait for at most three eighths
-/// of their claim's time, which leaves time for another round before the claim is half over.
+/// Takes the clients of each group that must be exchanged now. Clients that take turns wait for at
+/// most three eighths of their claim's duration, which leaves time for another round before half of
+/// it is over.
 fn due(shared: &Shared, rules: &[Arc<PreparedRule>]) -> Vec<Vec<DueClient>> {
     let mut groups: Vec<_> = shared.connection.breakers.groups().map(|_| Vec::new()).collect();
     let sync = shared.options.sync;
@@ -124,7 +127,7 @@ fn retry_later(shared: &Shared, rule: &PreparedRule, key: &[u8]) {
     }
 }
 
-/// Exchanges clients of one group, and returns true if all were exchanged.
+/// Exchanges the clients of one group. Returns true if all were exchanged.
 async fn exchange_group(shared: Arc<Shared>, clients: Vec<DueClient>) -> bool {
     let (mut tasks, mut whole) = (JoinSet::new(), true);
     for some in clients.chunks(BATCH) {
@@ -142,7 +145,8 @@ async fn exchange_group(shared: Arc<Shared>, clients: Vec<DueClient>) -> bool {
     whole
 }
 
-/// Exchanges some clients of one group in one write, and returns true if all were exchanged. The others are queued again.
+/// Exchanges some clients of one group in one write. Returns true if all were exchanged, and queues
+/// the others again.
 async fn exchange_batch(shared: Arc<Shared>, all: Vec<KeyedCharge>) -> bool {
     let link = all.first().and_then(|charge| shared.connection.link(charge.group).ok());
     let Some(mut link) = link else {
@@ -169,7 +173,7 @@ async fn exchange_batch(shared: Arc<Shared>, all: Vec<KeyedCharge>) -> bool {
     whole
 }
 
-/// Concludes the exchange of one client, and returns true if nothing is left to do.
+/// Handles the answer about one client. Returns true if the client is exchanged.
 async fn conclude(
     shared: &Arc<Shared>,
     link: &mut Link,
@@ -187,13 +191,15 @@ async fn conclude(
             count(&shared.connection.counters.not_handed_over);
             return true;
         }
-        // It is sent again with its states moved to the new time.
+        // The next exchange sends the charges again, with their times converted to the clock that
+        // was set.
         Some(Err(Unfinished::ClockSet)) | None => {}
         Some(Err(Unfinished::Failed(fault))) => shared.connection.failed(charge.group, &fault),
         Some(Err(Unfinished::Foreign(at))) => {
             timeout(TIMEOUT, convert(shared, link, charge, at)).await.ok();
         }
-        // Alone, it is sent with the script's text: a shard may have lost that, or a replica may have taken over.
+        // Sent alone, the call includes the script's text: the shard may have lost the script, or a
+        // replica may have taken over.
         Some(Err(Unfinished::NoScript)) => {
             let call = exchange(shared, link.clone(), charge, Cost::ZERO, None);
             if let Ok(Ok(())) = timeout(TIMEOUT, call).await {

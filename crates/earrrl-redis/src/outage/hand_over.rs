@@ -1,4 +1,4 @@
-//! Delivery of pending changes to Redis, each client's once.
+//! Delivery of pending changes to Redis after an outage. Each change is applied once.
 
 use std::sync::Arc;
 
@@ -13,8 +13,9 @@ use crate::shared::Shared;
 /// The most deliveries in flight.
 const MAX_IN_FLIGHT: usize = 64;
 
-/// Settles a group's calls and delivers its counts, until Redis fails: the rest is kept for the next time. It runs in
-/// a task of its own, so that it ends even if the caller stops waiting: nobody else has what is in flight.
+/// Settles a group's calls and delivers its pending charges until Redis fails; the rest is kept for
+/// the next attempt. It runs in a task of its own, which completes even if the caller is cancelled:
+/// only this task knows the entries in flight.
 pub(crate) async fn hand_over(
     shared: &Arc<Shared>,
     link: &Link,
@@ -58,12 +59,12 @@ async fn hand_over_all(shared: &Arc<Shared>, link: &Link, group: usize) -> Resul
     failures.failed.map_or(Ok(()), Err)
 }
 
-/// The failures so far.
+/// The failures of a delivery so far.
 #[derive(Default)]
 struct Failures {
-    /// The failure of Redis, which ends the delivery.
+    /// A failure of Redis, which ends the delivery.
     failed: Option<Fault>,
-    /// The failure of one client's record.
+    /// A failure of a single client's record.
     unusable: Option<Fault>,
 }
 

@@ -1,4 +1,4 @@
-//! Decisions while Redis is gone, and the work that follows when it is back.
+//! Decisions while Redis is not reachable, and the work that remains afterwards.
 
 pub(crate) mod hand_over;
 pub(crate) mod policy;

@@ -1,4 +1,4 @@
-//! Decisions while Redis is gone, by the policy for that.
+//! Decisions while Redis is not reachable, by the configured policy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::request::{KeyedCharge, Request};
 use crate::shared::Shared;
 use crate::status::count;
 
-/// The wait that a denial reports if the policy is to deny.
+/// The wait that a denial reports if the policy is to deny every request.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Decides a request that Redis did not answer.
@@ -45,7 +45,7 @@ fn passed(decision: &Decision) -> bool {
     !matches!(decision.outcome, Outcome::Deny | Outcome::ShadowBan)
 }
 
-/// Decides by this node's own table, and returns the charges that were noted for Redis.
+/// Decides by this node's own table. Returns the charges that were noted for Redis.
 async fn locally(
     shared: &Shared,
     request: &Request,
@@ -61,7 +61,8 @@ async fn locally(
     let mut noted = Noted::new();
     for (place, charge) in request.charges.iter().enumerate() {
         let over = decision.is_over(place);
-        // If an enforcing rule was over its limit and the request passed, the request is held.
+        // If an enforcing rule was over its limit and the request passed anyway, the request is
+        // held back.
         let held = over && matches!(charge.rule.rule.action(), Action::Delay { .. });
         let leaky = passed(&decision) && (!over || held);
         let stores = !charge.cost.is_zero() && (request.is_strict(place) || leaky);
@@ -70,7 +71,8 @@ async fn locally(
         }
         if let Some(at) = shared.backlog.ledger.add(charge, now) {
             noted.push((place, at));
-            // A single failure opens no breaker, so the supervisor must be woken to deliver this.
+            // A single failure opens no breaker, so the supervisor must be woken to deliver this
+            // charge.
             shared.connection.attention[charge.group].notify_one();
         } else {
             count(&shared.connection.counters.not_handed_over);
@@ -79,7 +81,8 @@ async fn locally(
     Ok((decision, noted))
 }
 
-/// Decides without any state: each rule by its own verdict for that, or else by the policy's.
+/// Decides a request regardless of its rules' limits: each rule by its own verdict for outages, or
+/// by the policy's verdict `allows` if it has none.
 pub(crate) fn by_policy(shared: &Shared, request: &Request, now: Nanos, allows: bool) -> Decision {
     let judged: Vec<(Judgement, Figures)> = request
         .charges
@@ -103,8 +106,8 @@ pub(crate) fn by_policy(shared: &Shared, request: &Request, now: Nanos, allows: 
     decision
 }
 
-/// Copies the states that Redis reported to this node's own table, so that an outage lifts no ban. A client with
-/// counts that Redis lacks keeps its own state until they are delivered.
+/// Copies the states that Redis reported to this node's own table, so that an outage does not reset
+/// any client. A client with charges that Redis lacks keeps its own state until they are delivered.
 pub(crate) fn adopt(
     shared: &Shared,
     request: &Request,
@@ -121,12 +124,13 @@ pub(crate) fn adopt(
         }
         let limit = charge.rule.rule.limit();
         let state = state.map(|state| algorithm::of(limit).moved(state, observed.at, now));
-        // The rules of a request that came this far are all known to the local engine.
+        // Cannot fail, since the local engine knows every rule of a request that came this far.
         shared.local.adopt(charge.rule.local, &charge.client, limit, state).ok();
     }
 }
 
-/// Takes a request back that was decided without Redis; returns `fault` if Redis decided it.
+/// Takes back a request that was decided without Redis. Returns `fault` if Redis decided the
+/// request.
 pub(crate) fn refund(
     shared: &Shared,
     charge: &KeyedCharge,
@@ -149,6 +153,6 @@ pub(crate) fn refunded(
     now: Option<Nanos>,
 ) -> Result<(), EngineError> {
     let now = shared.clocks.now(now);
-    // The local engine answers without waiting.
+    // The local engine's future is ready at once.
     shared.local.refund(&charge.as_charge(charge.rule.local), charged_at, Some(now)).into_inner()
 }

@@ -1,5 +1,5 @@
-//! Settlement of calls without an answer. Their requests were decided here, and Redis may have stored them, too.
-//! Receipts show whether it did, so that each counts once.
+//! Settlement of calls without an answer. This node decided their requests, but Redis may have
+//! stored them too. Receipts show if it did, so that each request counts once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::shared::Shared;
 /// The timeout of reading receipts.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Settles a group's calls that Redis no longer executes.
+/// Settles a group's calls that Redis can no longer execute.
 pub(crate) async fn settle(shared: &Arc<Shared>, link: &Link, group: usize) -> Result<(), Fault> {
     let mut by_key = BTreeMap::<Arc<str>, Vec<Unsettled>>::new();
     for unsettled in shared.backlog.unsettled.take_ended(group) {
@@ -47,7 +47,8 @@ pub(crate) async fn settle(shared: &Arc<Shared>, link: &Link, group: usize) -> R
     failed.map_or(Ok(()), Err)
 }
 
-/// Reads a node's receipts; returns none if there are none, or if the key is not ours.
+/// Reads a node's receipts. Returns an empty list if there are none, or if the key has another
+/// type.
 async fn read(mut link: Link, key: &str) -> Result<Vec<u8>, Fault> {
     match link.send(redis::cmd("GET").arg(key)).await.map_err(Fault::from) {
         Ok(Value::BulkString(receipts)) => Ok(receipts),
@@ -57,8 +58,9 @@ async fn read(mut link: Link, key: &str) -> Result<Vec<u8>, Fault> {
 }
 
 impl Unsettled {
-    /// Takes charges out of this node's ledger that Redis has stored, or else notes that Redis is to take them back, and
-    /// so those of leaky rules whose request was denied here. Returns true if nothing is left to do.
+    /// Removes charges from this node's ledger that Redis has stored. Notes charges that Redis must
+    /// take back: those that are no longer in the ledger, and charges to leaky rules of a request
+    /// that this node denied. Returns true if nothing is left to do.
     fn conclude(&mut self, shared: &Shared, receipts: &[u8]) -> bool {
         let receipt = self.call.receipt.stored(receipts);
         let mut is_all = true;
@@ -80,7 +82,7 @@ impl Unsettled {
         is_all
     }
 
-    /// Returns true if Redis should not have a charge that it has stored.
+    /// Returns true if Redis has stored a charge that it should not have.
     fn unwanted(&self, shared: &Shared, place: usize) -> bool {
         let charge = &self.request.charges[place];
         match self.noted.iter().find(|(noted, _)| *noted == place) {

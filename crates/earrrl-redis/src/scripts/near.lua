@@ -1,19 +1,25 @@
--- A node that decides by itself exchanges what it knows of a client. KEYS[1] is the client's record,
--- KEYS[2] what the nodes claim of it. ARGV[1] has the node, the number of what it has counted, how much
--- must be free, what it takes then, what it would like to take, the least that is worth a claim, how
--- many nodes there are, how long a claim holds (0: none is made), the time, if it is not Redis's, what
--- the node takes Redis's time to be, and the parameters for the cost that is judged; ARGV[2…] the
--- adjustments that the number stands for. If that time is wrong, so are theirs: EXPIRED.
+-- Exchanges a client between a node that decides by itself and Redis. Applies the node's changes to
+-- the client's record, and claims a share of what is left of the limit.
 --
--- An adjustment adds what the node has counted (0), or takes back what Redis has stored (1). After that
--- byte come the time of the request (below 0: now), for a bucket the time at which it would be full for
--- that alone, and the parameters, with a cost below zero to take back.
+-- KEYS[1] is the client's record, KEYS[2] the claims of all nodes on it. ARGV[1] contains the node's
+-- name, the number of its changes, the headroom that must be free, the headroom that is claimed
+-- then, the headroom that the node would use at most, the least share for which a claim is made, the
+-- number of nodes, the duration of a claim (0: none is made), the time (below zero for Redis's own),
+-- the node's idea of Redis's time, and the rule's parameters with the cost that is judged. Each
+-- further ARGV is an adjustment, one of the changes with that number. If the node's idea of Redis's
+-- time is wrong, the times of the adjustments are wrong too, and the verdict is EXPIRED.
 --
--- Returns the verdict, FOREIGN or another, the time, what the node may spend until the claim ends, how
--- many other nodes know the client, how much was missing of what must be free, and the state.
+-- An adjustment begins with a byte: 0 adds a charge of the node, 1 takes back a charge that Redis has
+-- stored. The time of the request follows (below zero for now), for a bucket the time at which it
+-- would be full after these charges alone, and the parameters, with a cost below zero to take back.
 --
--- Claims, oldest first: a node, the number of the last that was added of it, what it may spend, and
--- since when. What has been added already is not added again, so a node may send it until it is told.
+-- Returns the verdict (FOREIGN or another), the time, the share that the node may spend until its
+-- claim ends, the number of other nodes that know the client, the part of the required headroom that
+-- was missing, and the state.
+--
+-- Claims, the oldest first: the node's name, the number of its last changes that were applied, its
+-- share, and the time of the claim. Changes with a number that was applied already are not applied
+-- again, so a node may send them until it gets an answer.
 
 local key, time = KEYS[1], ''
 local node, number, need, take, like, least, nodes, lease, now, present =
@@ -24,7 +30,7 @@ if now < 0 then
   if math.abs(now - present) > 5000000 then return EXPIRED .. time .. ' ' end
 end
 
--- Judges; `add` adds what the node has counted.
+-- Judges a request, or applies an adjustment if `add` is true.
 local function see(args, at, add)
   local flags, back, when, alone, alone_rest, spare, unnamed, verdict, state = 1, false, now, 0, 0, 0
   if add then
@@ -67,13 +73,15 @@ end
 local verdict, state, spare = see(ARGV[1], 81, false)
 if verdict == FOREIGN then return FOREIGN .. time .. ' ' end
 
--- What is free is for the nodes that hold none of it, in equal parts, unless more is asked for now.
+-- The free headroom is divided equally among the nodes without a claim, unless this call requires
+-- more now.
 local free = spare - claimed
 local share = free / math.max(1, nodes - claimants)
 if share < least then share = 0 end
 if free >= need * 0.999999999 then share = math.max(share, math.min(free, like), take) end
--- As long as the record, so that the last number is known for as long as what was added, but a minute, or
--- without a claim an hour, since an outage may delay the next try; a day for a user who may not ask.
+-- The claims live as long as the record, so that the number of the last changes is known as long as
+-- the changes matter; at least a minute, or an hour without a claim, since an outage may delay the
+-- next attempt; and a day for a Redis user that may not call PTTL.
 local lives = redis.pcall('PTTL', key)
 lives = type(lives) == 'number' and math.max(lives, lease > 0 and 60000 or 3600000) or 86400000
 local kept = string.sub(others, -32 * 127)

@@ -1,6 +1,7 @@
--- One request under several rules, all or nothing: KEYS the records, and the receipts; ARGV[1] the time,
--- if it is not Redis's, flags, the latest time, and the receipt, as in single.lua; ARGV[2…] a rule's
--- algorithm, flags and parameters each. Answers the time, then a verdict and a state for each.
+-- Decides one request under several rules, which store it all or none. KEYS are the records, and
+-- the key of the receipts. ARGV[1] contains the time (below zero for Redis's own), flags, the
+-- latest time, and the receipt, as in single.lua; each further ARGV contains a rule's algorithm,
+-- flags and parameters. Returns the time, then a verdict and a state for each rule.
 
 local now, prolongs, latest, entry, place = unpack('<dBdc4Bc0', ARGV[1])
 local time = ''

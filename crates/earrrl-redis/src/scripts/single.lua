@@ -1,6 +1,7 @@
--- One request under one rule: KEYS[1] its client's record, KEYS[2] the receipts; ARGV[1] the time, if it
--- is not Redis's, flags, the latest time, the receipt's entry and place, and parameters. Returns the
--- verdict, the time, and the state.
+-- Decides one request under one rule. KEYS[1] is the client's record, KEYS[2] the key of the
+-- receipts. ARGV[1] contains the time (below zero for Redis's own), flags, the latest time, the
+-- receipt's entry and place, and the rule's parameters. Returns the verdict, the time, and the
+-- state.
 
 local key, time, verdict, state = KEYS[1]
 --[[ parameters ]]
@@ -10,7 +11,7 @@ if now < 0 then
   if now > latest then return EXPIRED .. time[1] .. '.' .. time[2] .. ' ' end
 end
 --[[ judge ]]
--- Flags: 1 may store, 2 strict, 8 prolongs the receipts' life.
+-- Flags: 1 may store, 2 strict, 8 renews the expiry of the receipts.
 if flags % 2 == 1 and verdict ~= FOREIGN and (verdict ~= OVER or flags % 4 >= 2) then
   --[[ charge ]]
   if place ~= '' then

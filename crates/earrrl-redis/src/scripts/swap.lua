@@ -1,5 +1,6 @@
--- Puts a converted record in the place of the one it was made from, if that is still there. KEYS[1]
--- the record, ARGV[1] as it was, ARGV[2] as it will be (empty: gone), ARGV[3] milliseconds to live.
+-- Replaces a record by its converted form, unless the record has changed meanwhile. KEYS[1] is the
+-- record's key, ARGV[1] the old record, ARGV[2] the new one (empty to delete it), ARGV[3] its
+-- lifetime in milliseconds.
 
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 if ARGV[2] == '' then

@@ -1,10 +1,11 @@
--- A time that calls move on, each by an amount of its own: the theoretical arrival time of GCRA, the
--- parameters of which belong to the call. KEYS[1] its record; ARGV[1] the time, if it is not
--- Redis's, the amount, how far after now the time may lie, and how long a record lives beyond it.
--- Returns the time and the record before.
+-- Advances a key's time by the amount that the call gives. The time is the theoretical arrival time
+-- of GCRA, whose parameters each call brings. KEYS[1] is the record's key. ARGV[1] contains the
+-- time (below zero for Redis's own), the amount, the farthest that the new time may be ahead of
+-- now, and the lifetime of the record after its time. Returns the time and the record before the
+-- call.
 --
--- Times are whole microseconds and a rest in units of 2^-16 ns. Record: microseconds, rest, and the
--- microsecond of writing, which records of earlier versions lack.
+-- A time consists of whole microseconds and a rest in units of 2^-16 ns. Record: microseconds,
+-- rest, and the microsecond at which it was written, which records of earlier versions lack.
 
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
 local MICROSECOND = 65536000

@@ -1,4 +1,4 @@
-//! Requests without a pause, while something breaks.
+//! Continuous requests while a system breaks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 use super::until;
 
-/// Tasks that ask, each for clients of its own.
+/// Tasks that send requests, each for clients of its own.
 const TASKS: u64 = 8;
 const CLIENTS: u64 = 50;
 
@@ -47,7 +47,7 @@ impl Load {
         Self { stop, decided, tasks }
     }
 
-    /// Waits until so many more decisions were made.
+    /// Waits until `more` further decisions were made.
     pub async fn goes_on(&self, more: u64) {
         let from = self.decided.load(Ordering::Relaxed);
         until("decisions go on", || self.decided.load(Ordering::Relaxed) >= from + more).await;
@@ -69,7 +69,7 @@ fn client(task: u64, number: u64) -> String {
     format!("client-{task}-{number}")
 }
 
-/// Waits until the engine decides in a mode.
+/// Waits until the engine is in a mode.
 pub async fn becomes(engine: &RedisEngine, mode: EngineMode) {
     until(&format!("the engine is {}", mode.name()), || engine.status().mode == mode).await;
 }

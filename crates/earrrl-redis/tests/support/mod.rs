@@ -1,4 +1,4 @@
-//! Valkey servers of the tests' own, on free ports: real ones, never mocks.
+//! Valkey servers for the tests, on free ports. They are real servers, not mocks.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
 pub mod cluster;
@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use redis::{FromRedisValue, RedisResult};
 
-/// How long anything may take to come about, on a machine that is busy with other things.
+/// The longest time that a test waits for an event, on a machine that is busy with other work.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A directory that goes with its owner.
+/// A directory that is deleted when this value is dropped.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -39,7 +39,7 @@ impl Drop for Folder {
     }
 }
 
-/// A server, stopped with its owner.
+/// A server, which is stopped when this value is dropped.
 pub struct Server {
     pub port: u16,
     pub folder: Folder,
@@ -173,7 +173,7 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while !holds() {

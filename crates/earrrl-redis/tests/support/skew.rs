@@ -1,4 +1,4 @@
-//! Servers whose wall clock is off, by as much as a test says.
+//! Servers whose wall clock is wrong by an amount that a test sets.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -21,7 +21,7 @@ pub fn put_behind(folder: &Path, by: Duration) {
     file.write_all(&(-(by.as_micros() as i64)).to_le_bytes()).unwrap();
 }
 
-/// Compiled once a process.
+/// The library is compiled once per process.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {

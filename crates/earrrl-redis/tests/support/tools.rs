@@ -1,14 +1,15 @@
-//! Programs that tests start: those of `scripts/setup`, or else the machine's.
+//! Programs that tests start: those that `scripts/setup` installs, or otherwise the machine's.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What `scripts/setup` installs.
+/// Returns the folder of the programs that `scripts/setup` installs.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools")
 }
 
-/// A program of `target/tools/bin` or of the PATH. A missing one is an error, never a skipped test.
+/// Returns the path of a program in `target/tools/bin` or on the PATH. A missing program is an
+/// error, never a skipped test.
 pub fn tool(name: &str) -> Command {
     let ours = folder().join("bin").join(name);
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -19,7 +20,7 @@ pub fn tool(name: &str) -> Command {
     Command::new(program)
 }
 
-/// Valkey; or the Redis that `EARRRL_TEST_REDIS` names.
+/// Returns the path of Valkey, or of the Redis that `EARRRL_TEST_REDIS` names.
 pub fn redis_server() -> Command {
     std::env::var_os("EARRRL_TEST_REDIS").map_or_else(|| tool("valkey-server"), Command::new)
 }

@@ -10,7 +10,7 @@ use earrrl_logs::format::{Field, Format, Hints, LinePattern, notation};
 use earrrl_logs::line::{Escaped, Skip, is_private};
 use earrrl_logs::reading::{
     ClientNumbers, CostRule, Filter, LogKey, LogReader, LoggedRequest, ReadError, Selection,
-    parse_bound,
+    fields_hint, parse_bound,
 };
 use earrrl_tower::Prefixes;
 
@@ -210,7 +210,13 @@ pub(crate) fn read(
 fn nothing(reader: &LogReader, args: &LogArgs) -> String {
     match reader.lines {
         0 => "the log is empty".into(),
-        lines => format!("none of {lines} lines is usable: {}", skipped(reader, args)),
+        lines => {
+            let hint = match &reader.fields[..] {
+                [] => String::new(),
+                fields => format!("; {}", fields_hint(fields)),
+            };
+            format!("none of {lines} lines is usable: {}{hint}", skipped(reader, args))
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use earrrl_logs::reading::{ClientNumbers, HeldBack, LogKey, LogReader, LoggedReq
 
 /// Runs the command.
 pub(super) fn run(args: &ReplayArgs, path: &Path) -> Result<ExitCode, CliFailure> {
-    let config = Config::load(path).map_err(|error| failure::lines(&error.to_string()))?;
+    let config = Config::load_rules(path).map_err(|error| failure::lines(&error.to_string()))?;
     if config.rules.is_empty() {
         return Err(CliFailure::new(format!("{}: no rule to try", path.display())));
     }

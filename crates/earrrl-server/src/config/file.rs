@@ -25,6 +25,22 @@ pub(super) struct File {
     pub(super) rule: Vec<Spanned<RuleTable>>,
 }
 
+impl File {
+    /// Returns the file without the server's own settings and without files of secrets and certificates. A Redis
+    /// whose address is in a file is replaced by any other, since rules may need one.
+    pub(super) fn without_secrets(self) -> Self {
+        let Self { mut engine, mut envoy, .. } = self;
+        if let Some(path) = engine.redis_file.take() {
+            let any = OneOrMany::One("redis://localhost".to_owned());
+            engine.redis.get_or_insert(Spanned::new(path.span(), any));
+        }
+        engine.hmac_key_file = None;
+        (engine.ca_file, engine.cert_file, engine.key_file) = (None, None, None);
+        (envoy.xds, envoy.xds_ca, envoy.xds_cert, envoy.xds_key) = (None, None, None, None);
+        Self { server: ServerTable::default(), engine, envoy, ..self }
+    }
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct AuthzTable {

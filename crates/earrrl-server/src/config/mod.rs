@@ -92,13 +92,34 @@ impl Config {
         Self::parse(&text, &name)
     }
 
+    /// Reads a file and validates all that its rules depend on. The server's own settings, and files with secrets
+    /// and certificates, are left out: they need not be on this machine.
+    ///
+    /// # Errors
+    /// Returns all mistakes, each with its line and column.
+    pub fn load_rules(path: &Path) -> Result<Self, ConfigError> {
+        let name = path.display().to_string();
+        let unreadable = |error: io::Error| ConfigError::unreadable(&name, error.to_string());
+        let text = value::read(path).map_err(unreadable)?;
+        Self::parse_file(&text, &name, file::File::without_secrets)
+    }
+
     /// Validates a configuration's text; errors call it `name`.
     ///
     /// # Errors
     /// Returns all mistakes, each with its line and column.
     pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
+        Self::parse_file(text, name, |file| file)
+    }
+
+    fn parse_file(
+        text: &str,
+        name: &str,
+        prepare: impl FnOnce(file::File) -> file::File,
+    ) -> Result<Self, ConfigError> {
         let file: file::File =
             toml::from_str(text).map_err(|error| ConfigError::syntax(name, text, &error))?;
+        let file = prepare(file);
         let mut problems = Problems::default();
         let config = Self::validate(&file, &mut problems);
         if problems.is_empty() { Ok(config) } else { Err(problems.into_error(name, text)) }

@@ -74,20 +74,20 @@ pub struct Request {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct HttpRequest {
     /// The method.
-    #[prost(string, tag = "2")]
-    pub method: String,
+    #[prost(bytes = "vec", tag = "2")]
+    pub method: Vec<u8>,
     /// The headers by their names in lower case; repeated ones are joined.
-    #[prost(map = "string, string", tag = "3")]
-    pub headers: HashMap<String, String>,
+    #[prost(map = "string, bytes", tag = "3")]
+    pub headers: HashMap<String, Vec<u8>>,
     /// The path with its query.
-    #[prost(string, tag = "4")]
-    pub path: String,
+    #[prost(bytes = "vec", tag = "4")]
+    pub path: Vec<u8>,
     /// The `Host` header or `:authority`.
-    #[prost(string, tag = "5")]
-    pub host: String,
+    #[prost(bytes = "vec", tag = "5")]
+    pub host: Vec<u8>,
     /// The scheme of the URL.
-    #[prost(string, tag = "6")]
-    pub scheme: String,
+    #[prost(bytes = "vec", tag = "6")]
+    pub scheme: Vec<u8>,
     /// The headers in their order, where Envoy is configured to send them unchanged; `headers` is empty then.
     #[prost(message, optional, tag = "13")]
     pub header_map: Option<HeaderMap>,

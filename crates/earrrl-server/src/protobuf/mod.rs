@@ -1,7 +1,9 @@
 //! The protobuf messages of Envoy's services, with the fields that this server reads or writes.
 //!
 //! Numbers and types are those of Envoy's `.proto` files; `tests/protobuf.rs` compares. Other fields are skipped when
-//! a message is read.
+//! a message is read. One type differs: Envoy copies a client's headers into fields of type `string` as they are, and a
+//! decoder that wants UTF-8 refuses the whole message, upon which Envoy lets the client pass. What a client can write is
+//! declared as `bytes` here, which are the same on the wire.
 
 pub mod authorization;
 pub mod discovery;

@@ -1,5 +1,7 @@
 //! The rate limit service, `envoy.service.ratelimit.v3`.
 
+use std::borrow::Cow;
+
 use super::{Duration, HeaderValue, Struct};
 
 /// A request for a decision on descriptors.
@@ -40,8 +42,15 @@ pub struct Entry {
     #[prost(string, tag = "1")]
     pub key: String,
     /// The value, often that of a header.
-    #[prost(string, tag = "2")]
-    pub value: String,
+    #[prost(bytes = "vec", tag = "2")]
+    pub value: Vec<u8>,
+}
+
+impl Entry {
+    /// Returns the value as a text, to be shown.
+    pub fn text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.value)
+    }
 }
 
 /// A limit that a descriptor brings.

@@ -7,7 +7,6 @@ pub mod error;
 mod inline;
 pub mod key;
 mod known;
-pub mod raw_text;
 pub mod room;
 pub mod rules;
 

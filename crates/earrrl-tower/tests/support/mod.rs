@@ -1,4 +1,4 @@
-//! A layer over a manual clock, around a service that counts.
+//! A layer with a manual clock, around a service that counts requests.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -36,7 +36,7 @@ pub(crate) fn layer(
     rules.into_iter().fold(builder, |builder, rule| builder.rule(rule)).build().unwrap()
 }
 
-/// An inner service that counts what reaches it.
+/// An inner service that counts the requests that reach it.
 #[derive(Clone, Default)]
 pub(crate) struct Counting(Arc<AtomicUsize>);
 

@@ -145,7 +145,7 @@ macro_rules! algorithms {
         /// an implementation that lacks an algorithm.
         #[doc(hidden)]
         pub trait Visitor<'a> {
-            /// The result of the operation.
+            /// The type of the operation's result.
             type Out;
             $(
                 #[allow(missing_docs)]

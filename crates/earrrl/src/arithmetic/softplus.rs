@@ -11,7 +11,7 @@
 
 use super::float::exp;
 
-/// The number of cells in a unit of x.
+/// The number of the table's cells per unit of its argument x.
 const CELLS_PER_UNIT: usize = 128;
 /// The x beyond which the table ends and a series is used. A state reaches it after 10^14 requests
 /// in one averaging period.

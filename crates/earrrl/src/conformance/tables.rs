@@ -47,7 +47,7 @@ type Table = (&'static str, f64, &'static [Row]);
 
 const TABLES: &[Table] = &[
     (
-        "gcra 1/s burst=5", // throttled's and redis-cell's own sequence
+        "gcra 1/s burst=5", // the sequence in the tests of throttled and redis-cell
         1.0,
         &[
             row(0, "6", false, None, 5, -1, 0),
@@ -68,7 +68,7 @@ const TABLES: &[Table] = &[
         ],
     ),
     (
-        "token-bucket 0.3 refill=0.1/s", // three tenths are three tenths
+        "token-bucket 0.3 refill=0.1/s", // costs of 0.1 must add up without a rounding error
         0.1,
         &[
             row(0, "0.1", true, None, 0, 0, 1000),
@@ -135,7 +135,7 @@ const TABLES: &[Table] = &[
 /// Charges are stored even if they are over the limit, and answered as checks are.
 const CHARGES: &[Table] = &[
     (
-        "gcra 1/s burst=5", // a bucket goes into debt
+        "gcra 1/s burst=5", // charges beyond the balance put the bucket into debt
         1.0,
         &[
             charged(row(0, "4", true, None, 1, 0, 4000)),

@@ -157,8 +157,9 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     }
 
     /// Decides one request of cost 1 for each key, in order. This is several times as fast as
-    /// single decisions if the clients' states do not fit the processor's cache. The iterator
-    /// decides sixteen requests at a time, when the first of them is consumed.
+    /// single decisions if the clients' states do not fit the processor's cache. The states of
+    /// sixteen clients are prefetched together; each request is decided when its verdict is
+    /// consumed.
     ///
     /// ```
     /// # let rule: earrrl::Rule = "gcra 1/s burst=2".parse()?;
@@ -167,6 +168,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// assert_eq!(allowed.count(), 3);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[inline]
     pub fn check_batch<'a, Q, I>(&'a self, keys: I) -> impl Iterator<Item = Verdict<'a>> + 'a
     where
         K: Borrow<Q>,
@@ -174,37 +176,27 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         I: IntoIterator<Item = &'a Q, IntoIter: 'a>,
     {
         let mut keys = keys.into_iter().fuse();
-        // The array is filled in place, since moving sixteen verdicts takes longer than deciding
-        // them.
-        let (mut verdicts, mut next) = ([None; BATCH], 0..0);
+        let (mut hashes, mut next) = ([KeyHash::from_bits(0); BATCH], 0..0);
         core::iter::from_fn(move || {
             if next.is_empty() {
-                next = 0..self.check_some(&mut keys, &mut verdicts);
+                next = 0..self.fetch_some(&mut keys, &mut hashes);
             }
-            verdicts[next.next()?]
+            Some(self.decide(hashes[next.next()?], Cost::ONE, None, Mode::Check))
         })
     }
 
-    /// Decides as many requests as fit into the array, and returns their number.
+    /// Hashes as many keys as fit into the array, prefetches their states, and returns their number.
     #[inline]
-    fn check_some<'a, 'k, Q: Hash + ?Sized + 'k>(
-        &'a self,
+    fn fetch_some<'k, Q: Hash + ?Sized + 'k>(
+        &self,
         keys: &mut impl Iterator<Item = &'k Q>,
-        verdicts: &mut [Option<Verdict<'a>>; BATCH],
+        hashes: &mut [KeyHash; BATCH],
     ) -> usize {
-        let (mut hashes, mut count) = ([KeyHash::from_bits(0); BATCH], 0);
-        for (hash, key) in hashes.iter_mut().zip(keys) {
+        let fetch = |(hash, key): (&mut KeyHash, &'k Q)| {
             *hash = self.hasher.hash(key);
             self.clients.prefetch(*hash, self.rule.limit().policy());
-            count += 1;
-        }
-        if count > 0 {
-            let now = Some(self.clock.now());
-            for (verdict, key) in verdicts.iter_mut().zip(&hashes[..count]) {
-                *verdict = Some(self.decide(*key, Cost::ONE, now, Mode::Check));
-            }
-        }
-        count
+        };
+        hashes.iter_mut().zip(keys).map(fetch).count()
     }
 
     /// Takes back a request that was charged at `charged_at` (see [`Verdict::decided_at`]); `None`

@@ -136,14 +136,16 @@ fn a_batch_decides_as_one_by_one() {
     }
 }
 
+/// A request of a batch is never judged earlier than a request that was decided before it.
 #[test]
-fn a_batch_is_not_overtaken_while_its_verdicts_are_read() {
-    let (limiter, clock) = manual("gcra 1/d burst=2");
+fn a_batch_is_decided_as_its_verdicts_are_read() {
+    let (limiter, clock) = manual("gcra 1/s burst=2");
     let mut batch = limiter.check_batch(["k", "k"]);
     assert!(batch.next().is_some_and(|verdict| verdict.is_allowed()));
+    assert!(limiter.check("k").is_allowed() && !limiter.check("k").is_allowed());
     clock.advance(Duration::from_secs(1));
-    assert!(!limiter.check("k").is_allowed());
-    assert!(batch.next().is_some_and(|verdict| verdict.is_allowed()));
+    let last = batch.next().unwrap();
+    assert!(last.is_allowed() && last.decided_at() == clock.now());
     assert!(batch.next().is_none());
 }
 

@@ -1,4 +1,4 @@
-//! One client of one limit, for tests that play sequences.
+//! One client of one limit, for tests of sequences.
 
 use std::time::Duration;
 
@@ -21,24 +21,24 @@ impl Client {
         Self::new(*rule.limit())
     }
 
-    /// A request, stored as the policy says.
+    /// Sends a request, which is stored as the policy requires.
     pub(crate) fn ask(&mut self, now: Nanos, cost: Cost) -> Decision {
         let (state, decision) = self.limit.decide(self.state.take(), now, cost, Mode::Check);
         self.state = state;
         decision
     }
 
-    /// What [`Client::ask`] would answer.
+    /// Returns the answer that [`Client::ask`] would return.
     pub(crate) fn peek(&self, now: Nanos, cost: Cost) -> Decision {
         self.limit.decide(self.state.clone(), now, cost, Mode::Peek).1
     }
 
-    /// The figures of a peek, whatever its verdict.
+    /// Returns the figures of a peek, even if it would be denied.
     pub(crate) fn report(&self, now: Nanos, cost: Cost) -> Figures {
         self.limit.step(self.state.clone(), now, cost, Mode::Peek).2
     }
 
-    /// Stores a request whatever the verdict.
+    /// Sends a request that is stored even if it is over the limit.
     pub(crate) fn charge(&mut self, now: Nanos, cost: Cost) {
         self.state = self.limit.step(self.state.take(), now, cost, Mode::Charge).0;
     }
@@ -48,7 +48,7 @@ impl Client {
     }
 }
 
-/// The instant nearest to so many seconds after the epoch.
+/// Returns the instant that is `secs` seconds after the epoch, rounded to the nanosecond.
 pub(crate) fn at(secs: f64) -> Nanos {
     Nanos::new((secs * 1e9).round() as u64)
 }
@@ -61,7 +61,7 @@ pub(crate) fn cost(text: &str) -> Cost {
     text.parse().unwrap_or_else(|error| panic!("`{text}`: {error}"))
 }
 
-/// So many nanoseconds before an instant.
+/// Returns the instant that is `nanos` nanoseconds earlier.
 pub(crate) fn before(now: Nanos, nanos: u64) -> Nanos {
     Nanos::new(now.get().saturating_sub(nanos))
 }
@@ -70,7 +70,7 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Whether two numbers agree to a relative error.
+/// Returns true if two numbers agree to a relative error.
 pub(crate) fn close(a: f64, b: f64, relative: f64) -> bool {
     a == b || (a - b).abs() <= relative * a.abs().max(b.abs())
 }
@@ -81,7 +81,8 @@ pub(crate) fn assert_close(found: f64, expected: f64, what: &str) {
     assert!(close(found, expected, 1e-9), "{what}: {found:?}, expected {expected:?}");
 }
 
-/// Asserts that a wait is a time in seconds: to 1e-9, and the nanosecond that waits round up to.
+/// Asserts that a wait in seconds is right to 1e-9, and to the nanosecond to which waits are
+/// rounded up.
 #[track_caller]
 pub(crate) fn assert_wait(found: Duration, expected: f64, what: &str) {
     let off = (found.as_secs_f64() - expected).abs();

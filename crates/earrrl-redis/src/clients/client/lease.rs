@@ -1,5 +1,5 @@
-//! The fields that are needed to allow a request within this node's share. They are kept in one cache line beside the index
-//! entry, so that most decisions touch nothing else.
+//! The fields that are needed to allow a request within this node's share. They are kept in one
+//! cache line beside the index entry, so that most decisions touch nothing else.
 
 use earrrl::algorithm::Moment;
 use earrrl::internal::OneTime;
@@ -8,18 +8,19 @@ use earrrl::{Cost, Decision, Limit, Nanos, Rule};
 use super::{Client, LocalTime, Urgency};
 use crate::algorithm;
 
-/// A copy of a client's fields, by which requests are allowed while nothing else changes: the state is one time, the client
-/// is queued for an exchange, and no snapshot waits to be noted. The default allows nothing.
+/// A copy of the fields of a client by which requests are allowed as long as nothing else about the
+/// client changes. A client has a lease only if its state is a single instant, it is queued for an
+/// exchange, and its last snapshot was applied. The default lease allows nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lease {
-    /// The end of the lease, by this node's clock.
+    /// The end of the lease by this node's clock.
     until: Nanos,
     /// The nanoseconds by which Redis's clock is ahead of this node's.
     offset: i64,
-    /// Billionths of a unit that may be spent.
+    /// The cost that may still be charged to the lease, in billionths of a unit.
     headroom: u64,
     state: Moment,
-    /// The state of a client that was charged only what Redis lacks.
+    /// The state of a client that was charged only the charges that Redis lacks.
     unsent: Moment,
 }
 
@@ -30,7 +31,7 @@ impl Default for Lease {
 }
 
 impl Lease {
-    /// Returns it as it is stored. Moments fit in 88 bits.
+    /// Returns the lease as it is stored in an index line. Both instants fit in 88 bits.
     #[inline]
     pub(crate) fn words(&self) -> [u64; 6] {
         let Self { until, offset, headroom, state: Moment(state), unsent: Moment(unsent) } = *self;
@@ -50,7 +51,8 @@ impl Lease {
         }
     }
 
-    /// Allows a request and charges it. Returns `None` if the client itself must decide.
+    /// Allows a request and charges it. Returns `None` if the request must be decided by the client
+    /// itself.
     #[inline]
     pub(crate) fn allow(&mut self, rule: &Rule, cost: Cost, time: LocalTime) -> Option<Decision> {
         let headroom = self.headroom.checked_sub(u64::try_from(cost.billionths()).ok()?)?;
@@ -69,7 +71,7 @@ impl Lease {
 }
 
 impl Client {
-    /// Returns a lease, which must be reclaimed before anything else is done with the client.
+    /// Returns a lease. It must be reclaimed before the client is used in any other way.
     pub(crate) fn lease(&mut self, limit: &Limit) -> Lease {
         self.try_lease(limit).unwrap_or_default()
     }
@@ -80,7 +82,8 @@ impl Client {
         }
         let (until, share) = match self.urgency {
             Urgency::Urgent => (self.until, self.share),
-            // A request beyond these bounds makes the exchange urgent, so the client must see it.
+            // A request beyond these bounds makes the exchange urgent, so it must not be decided by
+            // the lease.
             _ => (self.until.min(self.renew), self.share / 2.0),
         };
         let algorithm = algorithm::of(limit);
@@ -92,7 +95,7 @@ impl Client {
         Some(Lease { until, offset: self.offset, headroom, state, unsent })
     }
 
-    /// Ends a lease: what was charged to it is charged to the client.
+    /// Ends a lease, and charges the client with everything that was charged to the lease.
     pub(crate) fn reclaim(&mut self, limit: &Limit, lease: Lease) {
         let spent = std::mem::take(&mut self.leased).saturating_sub(lease.headroom);
         if spent == 0 {
@@ -117,7 +120,8 @@ mod tests {
     use earrrl::{Mode, State};
     use std::time::Duration;
 
-    /// Exchanges a client with a Redis that knows what the client knows, and gives it a share.
+    /// Exchanges a client with a simulated Redis that has the same state, and gives the client a
+    /// share.
     fn exchange(
         client: &mut Client,
         limit: &Limit,
@@ -134,7 +138,7 @@ mod tests {
         call.contribution.map(|sent| (sent.pending.state.unwrap(), sent.pending.sum))
     }
 
-    /// A client with a lease decides, is queued and is sent as one without.
+    /// A client with a lease makes the same decisions and exchanges as one without.
     #[test]
     fn a_lease_makes_no_difference() {
         for (text, leases) in [

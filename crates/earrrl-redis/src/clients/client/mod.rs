@@ -1,4 +1,4 @@
-//! The knowledge of a node about one client, and what it may decide by it: pure functions.
+//! This node's information about one client, and the decisions that it permits, as pure functions.
 
 use std::time::Duration;
 
@@ -15,14 +15,15 @@ use crate::pending::{Contribution, Pending};
 pub(crate) use lease::Lease;
 pub(crate) use sync::{Snapshot, SyncCall};
 
-/// The rounding of sums of many small amounts.
+/// The tolerance for the rounding of sums of many small amounts.
 const ROUNDING: f64 = 1.0 + 1e-9;
-/// A change of Redis's offset by more nanoseconds means that a clock was set; by fewer, that it is known better.
+/// If the offset of Redis's clock changes by more nanoseconds than this, a clock was set; if by
+/// fewer, the offset was measured more precisely.
 const CLOCK_SET: u64 = 1_000_000_000;
-/// Recent denials that make a client one that is far over its limit.
+/// The number of recent denials from which on a client counts as far over its limit.
 const MANY_DENIALS: u32 = 16;
 
-/// An instant by this node's clock, and how far Redis's is ahead of it.
+/// An instant by this node's clock, and the nanoseconds by which Redis's clock is ahead of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalTime {
     pub(crate) local: Nanos,
@@ -35,71 +36,74 @@ pub(crate) struct LocalTime {
 pub(crate) enum Urgency {
     #[default]
     None,
-    /// In its turn, while its claim holds.
+    /// The client is exchanged in its turn, while its claim holds.
     Normal,
-    /// In the next round.
+    /// The client is exchanged in the next round.
     Urgent,
 }
 
-/// The grounds that a decision may rest on.
+/// The information on which a decision may be based.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Authority {
-    /// The state, and this node's share.
+    /// The client's state and this node's share.
     Share,
-    /// The state alone: Redis cannot be asked.
+    /// Only the client's state, since Redis cannot be asked.
     StateOnly,
     /// Redis was asked and gave no share, since other nodes claim what is left.
     Refused,
 }
 
-/// A client of this node. The fields that every decision reads come first: most of its time goes into fetching them.
+/// A client as this node knows it. The fields that every decision reads come first, so that they
+/// are in the same cache line.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Client {
-    /// This node's share, including what it has not reported to Redis yet, and the end of it.
+    /// This node's share, which includes its charges that Redis lacks. The field below is the end
+    /// of the share.
     share: f64,
     until: Nanos,
-    /// The time from which on the share is to be claimed anew.
+    /// The time from which on the share must be claimed again.
     renew: Nanos,
-    /// The end of the time in which the state may be used to deny.
+    /// The time until which the state may be used to deny requests.
     fresh: Nanos,
     /// The nanoseconds by which Redis's clock is ahead of this node's.
     offset: i64,
-    /// The latest time of a request: time does not go back between two of them.
+    /// The latest time of a request. Time does not go back between two requests.
     latest: Nanos,
-    /// Charges that were sent, and may not have arrived.
+    /// The charges that were sent and may not have arrived.
     in_flight: Option<Box<Contribution>>,
     /// The number of recent denials.
     denials: u32,
-    /// The urgency of its exchange, and the queue that it is in.
+    /// The urgency of the next exchange. The field below is the queue in which the client is.
     pub(crate) urgency: Urgency,
     pub(crate) queued: Urgency,
-    /// True until the first decision after a snapshot.
+    /// True from a snapshot until the first decision after it.
     updated: bool,
-    /// True if it was over its limit at the last snapshot.
+    /// True if the client was over its limit at the last snapshot.
     over: bool,
-    /// The breaker's group.
+    /// The group of Cluster slots, with a circuit breaker of its own, to which the client belongs.
     pub(crate) group: usize,
     unsent: Pending,
-    /// The last snapshot's state plus everything charged here that it lacks; in Redis's time.
+    /// The state of the last snapshot with this node's later charges, in Redis's time.
     state: Option<State>,
-    /// The time since which it is to be exchanged.
+    /// The time since which the client is queued for an exchange.
     pub(crate) queued_since: Nanos,
-    /// The end of the time in which it is denied without asking Redis.
+    /// The time until which the client is denied without asking Redis.
     backoff_until: Nanos,
-    /// The number of other nodes that know it.
+    /// The number of other nodes that know the client.
     others: u32,
     /// The time in which the limit refills what other nodes claim.
     refill_wait: Duration,
-    /// The cost of requests that wait for Redis.
+    /// The cost of the requests that wait for Redis.
     waiting: f64,
-    /// The last call, what it would have liked, and the last call whose answer was applied.
+    /// The number of the last call. The fields below are the headroom that it wanted, and the
+    /// number of the last call whose answer was applied.
     last_call: u64,
     wanted: f64,
     applied: u64,
-    /// The time of the last call, by this node's clock.
+    /// The time of the last call by this node's clock.
     called: Nanos,
-    /// The headroom of the lease that is out, in billionths of a unit.
+    /// The headroom that the client's present lease was given, in billionths of a unit.
     leased: u64,
 }
 
@@ -110,14 +114,14 @@ impl LocalTime {
     }
 }
 
-/// Returns the decision of a request under one rule.
+/// Returns the decision on a request under one rule.
 fn decision(rule: &Rule, at: Nanos, allowed: bool, figures: &Figures) -> Decision {
     let judgement = Judgement::new(rule, allowed, || figures.retry_after);
     combine(at, std::iter::once((rule, &judgement, figures)))
 }
 
 impl Client {
-    /// Judges a request and charges it as its mode says. Returns `None` if Redis must be asked.
+    /// Judges a request and stores it as its mode requires. Returns `None` if Redis must be asked.
     pub(crate) fn decide(
         &mut self,
         rule: &Rule,
@@ -156,15 +160,15 @@ impl Client {
         Some(decision(rule, now, false, &figures))
     }
 
-    /// Judges by the state, and stores the request as `mode` says.
+    /// Judges a request by the state, and stores it as `mode` requires.
     fn step(&mut self, limit: &Limit, now: Nanos, cost: Cost, mode: Mode) -> (bool, Figures) {
         let (state, allowed, figures) = limit.step(self.state.take(), now, cost, mode);
         self.state = state;
         (allowed, figures)
     }
 
-    /// Has the client exchanged after a decision: urgently if other nodes must learn of it, or if little is left of its
-    /// share or of the time for which that holds.
+    /// Queues the client for an exchange after a decision. The exchange is urgent if other nodes
+    /// must learn of the decision, or if this node's share is half spent or about to expire.
     fn queue(&mut self, limit: &Limit, mode: Mode, others_must_learn: bool, time: LocalTime) {
         if mode == Mode::Peek {
             return;
@@ -174,7 +178,7 @@ impl Client {
         self.request_exchange(if urgent { Urgency::Urgent } else { Urgency::Normal }, time.local);
     }
 
-    /// Has the client exchanged, at least as soon as `urgency` says.
+    /// Queues the client for an exchange that is at least as urgent as `urgency`.
     pub(crate) fn request_exchange(&mut self, urgency: Urgency, local: Nanos) {
         if self.urgency == Urgency::None {
             self.queued_since = local;
@@ -182,18 +186,20 @@ impl Client {
         self.urgency = self.urgency.max(urgency);
     }
 
-    /// Notes a verdict, and until when Redis need not be asked about a denied client: until the limit has refilled, or
-    /// until what other nodes claim has. A client that is denied many times on several nodes is asked about by one of
-    /// them at a time: every node waits for its own turn, but for no longer than the limit takes to refill completely.
+    /// Notes a verdict, and computes until when a denied client need not be looked up in Redis:
+    /// until the limit has refilled, or until it has refilled what other nodes claim. If several
+    /// nodes often deny the client, only one of them at a time asks Redis: every node waits for its
+    /// turn, but at most for the time in which the limit refills completely.
     fn note(&mut self, allowed: bool, figures: &Figures, cost: Cost, time: LocalTime) {
-        // A client that is allowed now and then is as far over its limit, so the count only halves.
+        // A client that is sometimes allowed may be just as far over its limit, so an allowed
+        // request only halves the count.
         self.denials =
             if allowed { self.denials / 2 } else { (self.denials + 1).min(4 * MANY_DENIALS) };
         let Wait::For(wait) = figures.retry_after else { return };
         if !std::mem::take(&mut self.updated) {
             return;
         }
-        // Claims end with their lease, whatever is claimed.
+        // Claims of other nodes end with their lease, whatever their size.
         let claims_end = self.until.since(time.local);
         let refill_wait = std::mem::take(&mut self.refill_wait).min(claims_end);
         if self.others == 0 {
@@ -210,12 +216,13 @@ impl Client {
         }
     }
 
-    /// Returns true if other nodes claim what a request would need, by the last snapshot.
+    /// Returns true if other nodes claim the headroom that a request would need, according to the
+    /// last snapshot.
     pub(crate) fn is_claimed_by_others(&self) -> bool {
         !self.refill_wait.is_zero()
     }
 
-    /// Returns true if a whole `sync` has passed since the last call.
+    /// Returns true if at least `sync` has passed since the last call.
     pub(crate) fn sync_elapsed(&self, local: Nanos, sync: Duration) -> bool {
         local >= self.called + sync
     }
@@ -238,7 +245,8 @@ impl Client {
         Some(Judgement::new(rule, allowed, || figures.retry_after))
     }
 
-    /// Charges a request that was judged if `settled` says so, and returns the time and the figures after it.
+    /// Charges a judged request if `settled` requires it. Returns the time and the figures after
+    /// it.
     pub(crate) fn settle(
         &mut self,
         rule: &Rule,
@@ -252,7 +260,7 @@ impl Client {
         (now, figures)
     }
 
-    /// Charges a request whatever the verdict, unless it is a peek, and returns the figures.
+    /// Charges a request in any case, unless it is a peek. Returns the figures.
     fn store(&mut self, limit: &Limit, cost: Cost, mode: Mode, now: Nanos) -> Figures {
         let mode = if mode == Mode::Peek { mode } else { Mode::Charge };
         let (_, figures) = self.step(limit, now, cost, mode);
@@ -262,7 +270,7 @@ impl Client {
         figures
     }
 
-    /// Returns true if Redis need not be asked should the limit allow the request.
+    /// Returns true if the request can be allowed without asking Redis, should the limit allow it.
     fn covers(
         &self,
         limit: &Limit,
@@ -278,7 +286,7 @@ impl Client {
         authority == Authority::StateOnly || time.local <= until && (!stores || within())
     }
 
-    /// Returns what Redis lacks, as far as is known, in the unit of headroom.
+    /// Returns the cost of the charges that Redis lacks, as far as known, in the unit of headroom.
     fn spent(&self, limit: &Limit) -> f64 {
         let algorithm = algorithm::of(limit);
         let in_flight = self.in_flight.as_ref();
@@ -286,7 +294,7 @@ impl Client {
             + in_flight.map_or(0.0, |sent| algorithm.takes(sent.pending.sum))
     }
 
-    /// Returns Redis's present time. States move along with its clock if that was set.
+    /// Returns Redis's present time. If Redis's clock was set, converts the states to the new time.
     fn at(&mut self, limit: &Limit, time: LocalTime) -> Nanos {
         let now = time.redis();
         if self.offset.abs_diff(time.offset) > CLOCK_SET {
@@ -307,7 +315,7 @@ impl Client {
         }
     }
 
-    /// Takes a request back that Redis was not sent yet, and returns true if there was one.
+    /// Takes back a request that was not sent to Redis yet. Returns true if there was one.
     pub(crate) fn take_back(
         &mut self,
         limit: &Limit,
@@ -321,14 +329,14 @@ impl Client {
         true
     }
 
-    /// Converts the history to other parameters of its rule. The share ends.
+    /// Converts the client's history to other parameters of its rule. The share ends.
     pub(crate) fn convert(&mut self, from: &Limit, to: &Limit, time: LocalTime) {
         let now = self.at(from, time);
         self.map_states(|state| to.convert(from, state, now));
         (self.share, self.until, self.fresh) = (0.0, Nanos::ZERO, Nanos::ZERO);
     }
 
-    /// Forgets everything, including charges that were not sent yet.
+    /// Drops the client's state and charges, including those not sent yet.
     pub(crate) fn forget(&mut self) {
         let Self { last_call, waiting, urgency, queued_since, queued, group, .. } = *self;
         let applied = last_call;
@@ -345,23 +353,24 @@ impl Client {
         *self = kept;
     }
 
-    /// Has Redis asked before the next decision: the record was changed otherwise.
+    /// Makes the next decision ask Redis, since the record was changed by other means.
     pub(crate) fn invalidate(&mut self, local: Nanos) {
         self.expire();
         self.request_exchange(Urgency::Urgent, local);
     }
 
-    /// Ends the share and the snapshot.
+    /// Ends the share and the validity of the snapshot.
     pub(crate) fn expire(&mut self) {
         (self.until, self.fresh) = (Nanos::ZERO, Nanos::ZERO);
     }
 
-    /// Returns true if Redis lacks charges of it.
+    /// Returns true if Redis lacks charges of the client.
     pub(crate) fn has_pending(&self) -> bool {
         !self.unsent.is_empty() || self.in_flight.is_some()
     }
 
-    /// Returns true if it may be evicted, which costs a round trip when it comes again.
+    /// Returns true if the client may be evicted. Its next request then needs a round trip to
+    /// Redis.
     pub(crate) fn is_evictable(&self) -> bool {
         !self.has_pending() && self.queued == Urgency::None && self.waiting == 0.0
     }

@@ -1,4 +1,4 @@
-//! Exchanges of a client with Redis: what a node sends, and how it applies the answer.
+//! Exchanges of a client with Redis: the call that a node sends, and the effect of the answer.
 
 use std::time::Duration;
 
@@ -8,13 +8,14 @@ use super::{Client, LocalTime, Urgency};
 use crate::algorithm;
 use crate::pending::Contribution;
 
-/// A call about a client: charges that Redis lacks, and a request for a share.
+/// A call about a client. It sends charges that Redis lacks, and requests a share.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SyncCall {
-    /// Later calls of a client have higher numbers.
+    /// The number of the call. Later calls of the client have higher numbers.
     pub(crate) sequence: u64,
     pub(crate) contribution: Option<Contribution>,
-    /// The headroom that a request needs, what is taken if there is that much, and what the node would like.
+    /// The headroom that a request needs, the headroom that is claimed if it is available, and the
+    /// headroom that the node would use at most.
     pub(crate) need: f64,
     pub(crate) take: f64,
     pub(crate) wanted: f64,
@@ -23,30 +24,31 @@ pub(crate) struct SyncCall {
 /// Redis's answer to a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
-    /// The state with everything that was sent.
+    /// The client's state, including the charges that the call sent.
     pub(crate) state: Option<State>,
-    /// This node's share, and the end of it by this node's clock.
+    /// This node's share. The field below is the end of the share by this node's clock.
     pub(crate) share: f64,
     pub(crate) until: Nanos,
-    /// The time from which on the share is to be claimed anew.
+    /// The time from which on the share must be claimed again.
     pub(crate) renew: Nanos,
-    /// The end of the time in which the state may be used to deny.
+    /// The time until which the state may be used to deny requests.
     pub(crate) fresh: Nanos,
     /// The number of other nodes that know the client.
     pub(crate) others: u32,
-    /// The part of the needed headroom that was missing.
+    /// The headroom that was needed and not available.
     pub(crate) missing: f64,
 }
 
 impl SyncCall {
-    /// Returns the number of its contribution; 0, which is below every number, if it has none.
+    /// Returns the number of the call's contribution, or 0, which is below every number, if it has
+    /// none.
     fn number(&self) -> u64 {
         self.contribution.as_ref().map_or(0, |sent| sent.number)
     }
 }
 
 impl Client {
-    /// Returns the call to make now, and what one more request of this cost would take.
+    /// Returns the call to make now, and the headroom that one more request of this cost would use.
     pub(crate) fn call(
         &mut self,
         limit: &Limit,
@@ -54,7 +56,8 @@ impl Client {
         time: LocalTime,
         mut number: impl FnMut() -> u64,
     ) -> SyncCall {
-        // States that were moved after the call would have been sent with times of a clock that is gone.
+        // Done before the call is composed: otherwise it would contain times of the clock before it
+        // was set.
         self.at(limit, time);
         self.called = time.local;
         let algorithm = algorithm::of(limit);
@@ -65,7 +68,7 @@ impl Client {
         }
         let spent = self.spent(limit);
         let left = (self.share - spent).max(0.0) / 2.0;
-        // Until the answer is here, no more is spent than is asked for.
+        // Until the answer arrives, this node spends no more than it has requested.
         self.share = spent + left;
         let unsent = algorithm.takes(self.unsent.sum);
         self.wanted = unsent + left + self.waiting;
@@ -85,8 +88,8 @@ impl Client {
         self.waiting = if waits { self.waiting + takes } else { (self.waiting - takes).max(0.0) };
     }
 
-    /// Applies an answer. Returns true if the client turns out to be over its limit, though it was not by what was known
-    /// here.
+    /// Applies an answer. Returns true if the client turns out to be over its limit, although it
+    /// was within the limit according to this node's information.
     pub(crate) fn apply(
         &mut self,
         limit: &Limit,
@@ -97,7 +100,7 @@ impl Client {
         let now = self.at(limit, time);
         self.in_flight.take_if(|sent| sent.number <= call.number());
         if self.has_pending() {
-            // Charges that were made since the call are for the next exchange.
+            // Charges that were made after the call was sent need another exchange.
             self.request_exchange(Urgency::Normal, time.local);
         }
         if call.sequence < self.applied {
@@ -121,7 +124,7 @@ impl Client {
         is_over && !was_over && call.contribution.is_some()
     }
 
-    /// Drops charges that can never arrive, and returns true if there were any.
+    /// Drops sent charges that can never arrive. Returns true if there were any.
     pub(crate) fn drop_in_flight(&mut self) -> bool {
         self.in_flight.take().is_some()
     }

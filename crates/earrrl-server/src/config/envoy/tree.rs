@@ -3,6 +3,8 @@
 //! A level is looked up by key, then by value: first the exact one, then wildcards in the order of
 //! the file, then the key alone. The search does not backtrack: it follows the first match.
 
+use std::borrow::Cow;
+
 use foldhash::HashMap;
 use smallvec::SmallVec;
 
@@ -71,19 +73,16 @@ impl TreeLimit {
 
     /// Returns the name of the limit in the peer's metrics: the domain, then each level.
     pub fn metric_key(&self) -> Vec<String> {
-        self.metric_key_of(self.path.iter().map(|part| ("", part.value.as_str())))
+        self.metric_key_of(self.path.iter().map(|part| part.value.as_str().into()))
     }
 
-    /// Returns the [`TreeLimit::metric_key`] for a request with these entries.
-    pub fn metric_key_of<'a>(
-        &self,
-        entries: impl Iterator<Item = (&'a str, &'a str)>,
-    ) -> Vec<String> {
-        let level = |(part, (_, value)): (&PathPart, (&str, &str))| {
+    /// Returns the [`TreeLimit::metric_key`] for a request whose entries have these values.
+    pub fn metric_key_of<'a>(&self, values: impl Iterator<Item = Cow<'a, str>>) -> Vec<String> {
+        let level = |(part, value): (&PathPart, Cow<'_, str>)| {
             let by_request = part.is_open() && (self.detailed_metric || part.value_to_metric);
-            level_name(&part.key, if by_request { value } else { &part.value })
+            level_name(&part.key, if by_request { &value } else { &part.value })
         };
-        let levels = self.path.iter().zip(entries).map(level);
+        let levels = self.path.iter().zip(values).map(level);
         std::iter::once(self.domain.clone()).chain(levels).collect()
     }
 }
@@ -253,13 +252,14 @@ impl Tree {
     pub fn walk<'a>(
         &self,
         domain: &str,
-        entries: impl ExactSizeIterator<Item = (&'a str, &'a str)>,
+        entries: impl ExactSizeIterator<Item = (&'a str, impl AsRef<str>)>,
     ) -> Walk<'_> {
         let first = self.domains.get(domain);
         let mut walk = Walk { domain: first.is_some(), steps: SmallVec::new(), limit: None };
         let (mut level, count) = (first, entries.len());
         for (place, (key, value)) in entries.enumerate() {
-            let Some((node, matched)) = level.and_then(|level| level.find(key, value)) else {
+            let Some((node, matched)) = level.and_then(|level| level.find(key, value.as_ref()))
+            else {
                 break;
             };
             walk.steps.push(WalkStep { matched, share: node.share });

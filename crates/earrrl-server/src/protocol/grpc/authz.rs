@@ -12,7 +12,6 @@ use tonic::{Code, Status};
 use super::call;
 use super::message::frame;
 use super::reply::Reply;
-use super::utf8::CHECK_REQUEST;
 use crate::metrics::PassReason;
 use crate::protobuf::authorization::{
     AddressKind, CheckRequest, CheckResponse, DeniedHttpResponse, HeaderAppendAction,
@@ -24,7 +23,7 @@ use crate::protocol::authz::{Lines, NO_MEMORY, ProxiedRequest, decide, joined, r
 use crate::protocol::http2::held::HeldBytes;
 use crate::protocol::response::Verdict;
 use crate::server::Server;
-use crate::service::{self, raw_text};
+use crate::service;
 use crate::stream::OF_UNIX;
 
 /// The header that reports the action to the application behind Envoy; the other headers are for
@@ -52,7 +51,7 @@ async fn check(
     request: Request<RecvStream>,
 ) -> Result<CheckResponse, Status> {
     let deadline = call::timeout(request.headers()).map_err(Status::invalid_argument)?;
-    let request = call::message(server, all, request, CHECK_REQUEST).await;
+    let request = call::message(server, all, request).await;
     if request.as_ref().is_err_and(|status| status.code() == Code::Unavailable) {
         // An error would let the client pass.
         let verdict = refuse(server.service.rules().deny_status, NO_MEMORY);
@@ -81,11 +80,11 @@ async fn check(
     Ok(decided)
 }
 
-fn asked(http: &HttpRequest, peer: Option<IpAddr>) -> ProxiedRequest<'_> {
-    let given = |text| Some(raw_text::bytes(text)).filter(|bytes| !bytes.is_empty());
+fn asked<'a>(http: &'a HttpRequest, peer: Option<IpAddr>) -> ProxiedRequest<'a> {
+    let given = |bytes: &'a Vec<u8>| Some(bytes.into()).filter(|_| !bytes.is_empty());
     ProxiedRequest {
-        method: raw_text::bytes(&http.method),
-        target: raw_text::bytes(&http.path),
+        method: (&http.method).into(),
+        target: (&http.path).into(),
         host: given(&http.host),
         proto: given(&http.scheme),
         peer,
@@ -104,11 +103,11 @@ fn address(source: &Peer) -> Option<IpAddr> {
 /// `encode_raw_headers`, each by itself.
 fn lines<'a>(http: &'a HttpRequest, name: &str) -> Lines<'a> {
     if let Some(value) = http.headers.get(name) {
-        return [raw_text::bytes(value)].into_iter().collect();
+        return [value.into()].into_iter().collect();
     }
     let raw = http.header_map.iter().flat_map(|map| &map.headers);
     let lines = raw.filter(|header| header.key == name).map(|header| match &*header.raw_value {
-        [] => raw_text::bytes(&header.value),
+        [] => header.value.as_bytes().into(),
         raw => raw.into(),
     });
     joined(name, lines)

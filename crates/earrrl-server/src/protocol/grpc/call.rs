@@ -13,7 +13,6 @@ use tonic::Status;
 
 use super::message::{Incoming, frame};
 use super::reply::Reply;
-use super::utf8::{self, Fields, RATE_LIMIT_REQUEST};
 use crate::config::access::Access;
 use crate::metrics::PassReason;
 use crate::protobuf::ratelimit::{Code, RateLimitRequest, RateLimitResponse};
@@ -94,7 +93,7 @@ impl RateLimitCall {
 
     async fn decide(&self, server: &Server, message: Bytes) -> Reply {
         let timeout = self.timeout.map_err(Status::invalid_argument)?;
-        let request: RateLimitRequest = decode(message, RATE_LIMIT_REQUEST)?;
+        let request: RateLimitRequest = decode(message)?;
         let deadline = timeout.map(|timeout| self.started + timeout);
         let decided = server.service.should_rate_limit(&request, self.mode, deadline).await;
         decided.map(|answer| frame(&answer)).map_err(|error| status(&error))
@@ -126,13 +125,12 @@ pub(super) async fn message<M: prost::Message + Default>(
     server: &Server,
     all: &Arc<HeldBytes>,
     request: Request<RecvStream>,
-    fields: Fields,
 ) -> Result<M, Status> {
     let access = bearer::access(server, request.headers());
     let mut message = Incoming::new(request.into_body());
     message.hold(all);
     admit(access, &mut message).await?;
-    decode(read(server, &mut message).await?, fields)
+    decode(read(server, &mut message).await?)
 }
 
 /// Refuses calls without a token, and after a delay those with a wrong one, so that clients cannot
@@ -158,8 +156,8 @@ async fn read(server: &Server, message: &mut Incoming) -> Result<Bytes, Status> 
     })
 }
 
-fn decode<M: prost::Message + Default>(message: Bytes, fields: Fields) -> Result<M, Status> {
-    utf8::decode(message, fields).map_err(|error| Status::invalid_argument(error.to_string()))
+fn decode<M: prost::Message + Default>(message: Bytes) -> Result<M, Status> {
+    M::decode(message).map_err(|error| Status::invalid_argument(error.to_string()))
 }
 
 pub(super) fn status(error: &AskError) -> Status {

@@ -10,6 +10,5 @@ mod others;
 mod reply;
 pub mod serve;
 mod services;
-mod utf8;
 
 pub use services::{Services, services};

@@ -124,7 +124,7 @@ fn number(number: JsonNumber, name: &str) -> Result<u32, String> {
 }
 
 fn descriptor(from: Descriptor) -> Result<RateLimitDescriptor, String> {
-    let entry = |JsonEntry { key, value }| Entry { key, value };
+    let entry = |JsonEntry { key, value }| Entry { key, value: value.into_bytes() };
     let limit = |limit: JsonOverride| {
         Ok::<_, String>(RateLimitOverride {
             requests_per_unit: number(limit.requests_per_unit, "requestsPerUnit")?,

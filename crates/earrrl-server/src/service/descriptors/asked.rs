@@ -1,6 +1,5 @@
 //! The limits that a request's descriptors match, and the hits on each of them.
 
-use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::counts::DescriptorCounts;
 use super::prepared::{Current, DescriptorLimit, Descriptors, LimitKind};
+use crate::config::envoy::file::level_name;
 use crate::config::envoy::tree::TreeLimit;
 use crate::config::envoy::unit::Unit;
 use crate::engine::Engine;
@@ -17,7 +17,6 @@ use crate::protobuf::ratelimit::{Entry, RateLimitDescriptor, RateLimitRequest};
 use crate::service::attributes::Attributes;
 use crate::service::error::AskError;
 use crate::service::key::{Key, bounded_owned, join};
-use crate::service::raw_text;
 use crate::service::rules::{ActiveRule, ActiveRules};
 
 /// Most descriptors of a request.
@@ -111,12 +110,11 @@ impl AskedLimit<'_> {
             return Some(Arc::clone(counts));
         }
         let entries = &request.descriptors[self.descriptor].entries;
-        let entries = entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
         let key = match &self.limit {
-            LimitRef::Tree(_, limit) => limit.metric_key_of(entries),
+            LimitRef::Tree(_, limit) => limit.metric_key_of(entries.iter().map(Entry::text)),
             LimitRef::Own(_) => {
-                let level = |(key, value)| crate::config::envoy::file::level_name(key, value);
-                std::iter::once(request.domain.clone()).chain(entries.map(level)).collect()
+                let level = |entry: &Entry| level_name(&entry.key, &entry.text());
+                std::iter::once(request.domain.clone()).chain(entries.iter().map(level)).collect()
             }
             LimitRef::Rule(_) => return None,
         };
@@ -193,19 +191,17 @@ fn limit_of<'a>(
             return Err(AskError::invalid(text));
         };
         let limit = descriptors.overriding(own.requests_per_unit, unit, engine)?;
-        let mut parts: SmallVec<[Cow<'_, [u8]>; 8]> = smallvec![Cow::Borrowed(domain.as_bytes())];
-        let texts = entries.iter().flat_map(|entry| [&entry.key, &entry.value]);
-        parts.extend(texts.map(|text| raw_text::bytes(text)));
-        return Ok(Some((LimitRef::Own(limit), join(parts.iter().map(AsRef::as_ref)))));
+        let mut parts: SmallVec<[&[u8]; 8]> = smallvec![domain.as_bytes()];
+        parts.extend(entries.iter().flat_map(|entry| [entry.key.as_bytes(), &entry.value]));
+        return Ok(Some((LimitRef::Own(limit), join(parts.into_iter()))));
     }
-    let pairs = entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
+    let pairs = entries.iter().map(|entry| (entry.key.as_str(), entry.text()));
     let Some(index) = descriptors.tree.walk(domain, pairs).limit else { return Ok(None) };
     let known = descriptors.limit(index).zip(descriptors.tree.limits().get(index));
     Ok(known.map(|(limit, of_tree)| {
         let open = of_tree.path.iter().zip(entries).filter(|(part, _)| part.is_open());
-        let values: SmallVec<[Cow<'_, [u8]>; 4]> =
-            open.map(|(_, entry)| raw_text::bytes(&entry.value)).collect();
-        (LimitRef::Tree(limit, of_tree), join(values.iter().map(AsRef::as_ref)))
+        let values: SmallVec<[&[u8]; 4]> = open.map(|(_, entry)| &*entry.value).collect();
+        (LimitRef::Tree(limit, of_tree), join(values.into_iter()))
     }))
 }
 
@@ -219,12 +215,11 @@ fn rules_of<'a>(
     if !rules.serve_descriptors() {
         return limits;
     }
-    let entry = |entry: &Entry| {
-        let value = raw_text::bytes(&entry.value).into_owned();
-        (format!("descriptor:{}", entry.key).into(), value.into())
-    };
     let domain = ("domain".into(), domain.as_bytes().into());
-    let pairs = std::iter::once(domain).chain(descriptor.entries.iter().map(entry));
+    let entries = descriptor.entries.iter();
+    let entries =
+        entries.map(|entry| (format!("descriptor:{}", entry.key).into(), (&*entry.value).into()));
+    let pairs = std::iter::once(domain).chain(entries);
     let request = Attributes::new(pairs, &rules.reading);
     for rule in rules.iter().filter(|rule| rule.serves_descriptors() && rule.matches(&request)) {
         let Some(prepared) = rule.limit_for(&request) else { continue };

@@ -4,7 +4,7 @@ use serde_json::Value as Json;
 
 use super::asked::{AskedLimit, LimitRef};
 use super::verdict::Verdicts;
-use crate::protobuf::ratelimit::RateLimitRequest;
+use crate::protobuf::ratelimit::{Entry, RateLimitRequest};
 use crate::protobuf::value::Kind;
 use crate::protobuf::{ListValue, Struct, Value};
 
@@ -19,10 +19,9 @@ pub(super) fn of(
     let mut object = Object::new();
     object.insert("domain".into(), request.domain.as_str().into());
     let descriptors = request.descriptors.iter().map(|descriptor| {
-        let entry = |(key, value): (&str, &str)| Json::from(format!("{key}={value}"));
-        let entries = descriptor.entries.iter().map(|e| (e.key.as_str(), e.value.as_str()));
+        let entry = |entry: &Entry| Json::from(format!("{}={}", entry.key, entry.text()));
         let mut object = Object::new();
-        object.insert("entries".into(), entries.map(entry).collect());
+        object.insert("entries".into(), descriptor.entries.iter().map(entry).collect());
         if let Some(hits) = &descriptor.hits_addend {
             object.insert("hitsAddend".into(), (*hits).into());
         }

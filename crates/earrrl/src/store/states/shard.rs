@@ -78,7 +78,7 @@ impl Shard {
 
     /// Evicts one of the clients that have been idle for longest.
     fn evict(&mut self, limit: &Limit, now: Nanos) {
-        // The most recent visitor is the one that needs the place.
+        // The client with the latest visit is not examined, since the place is needed for it.
         let most = self.scan_budget.granted().min(self.states.len() - 1);
         let held = &mut self.bytes;
         let scan = scan(self.states.iter_mut().rev().take(most).map(|(key, state)| {

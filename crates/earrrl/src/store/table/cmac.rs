@@ -158,7 +158,7 @@ impl Hasher for CmacHasher<'_> {
         if self.is_chained {
             low(self.cmac.encrypt(xor(block, self.state)))
         } else {
-            // SAFETY: as in `encrypt`.
+            // SAFETY: a `Cmac` exists only if the processor has the instructions.
             low(unsafe { five_rounds(&self.cmac.rounds, block) })
         }
     }
@@ -184,25 +184,25 @@ fn little_endian(bytes: &[u8]) -> u128 {
 
 #[inline(always)]
 fn wide(block: u128) -> __m128i {
-    // SAFETY: every processor of this architecture has SSE2, as in the two functions below.
+    // SAFETY: every processor of this architecture has SSE2.
     unsafe { _mm_set_epi64x((block >> 64) as i64, block as i64) }
 }
 
 #[inline(always)]
 fn xor(one: __m128i, other: __m128i) -> __m128i {
-    // SAFETY: SSE2.
+    // SAFETY: every processor of this architecture has SSE2.
     unsafe { _mm_xor_si128(one, other) }
 }
 
 #[inline(always)]
 fn low(block: __m128i) -> u64 {
-    // SAFETY: SSE2.
+    // SAFETY: every processor of this architecture has SSE2.
     unsafe { _mm_cvtsi128_si64(block) as u64 }
 }
 
 #[inline(always)]
 fn high(block: __m128i) -> u64 {
-    // SAFETY: SSE2.
+    // SAFETY: every processor of this architecture has SSE2.
     low(unsafe { _mm_unpackhi_epi64(block, block) })
 }
 
@@ -303,7 +303,7 @@ mod tests {
         let mut hasher = cmac.hasher();
         hasher.write_u64(7);
         let padded = xor(wide(7 | 0x80 << 64), cmac.padded);
-        // SAFETY: as above.
+        // SAFETY: `Cmac::new` has found the instructions.
         assert_eq!(hasher.finish(), low(unsafe { five_rounds(&cmac.rounds, padded) }));
     }
 

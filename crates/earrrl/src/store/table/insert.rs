@@ -3,26 +3,26 @@
 //! 1. **Claim.** Swap a victim for a claim: the key's fingerprint and a number that no other claim
 //!    of this key has. A claim counts as no state.
 //! 2. **Rescan.** Read every other candidate slot of the key. If one holds the key's state, or a
-//!    claim of it at a lower place, withdraw the own claim and start over. Swap claims at higher
+//!    claim of it at a lower place, withdraw this claim and start over. Swap claims at higher
 //!    places for empty slots.
-//! 3. **Commit.** Swap the claim, exactly as it was seen, for the state. If somebody was faster,
-//!    start over.
+//! 3. **Commit.** Swap the claim, exactly as it was seen, for the state. If another thread has
+//!    changed it, start over.
 //!
 //! *Never two.* Suppose two claims of one key, at places `a < b`, both come to be committed and
 //! stay. All swaps and loads are sequentially consistent. A committed claim stood untouched from
 //! step 1 to step 3, since its number never recurs, and its committer's rescan lies between.
 //! Consider the instant at which the committer of `b` read `a`, after `b` was claimed. If it saw
 //! the claim or the state there, it withdrew `b`. So `a` was claimed after that instant, hence
-//! after `b` was, and the rescan of `a` came later still: it found `b` claimed, and emptied it so
-//! that its commit failed; or committed, and withdrew `a`; or gone. Either way not both. The step
-//! that ensures it is the rescan: without it the model checker finds a key in two slots.
+//! after `b` was, and the rescan of `a` came later still. It found `b` claimed and emptied it, so
+//! that the commit of `b` failed; or it found `b` committed and withdrew `a`; or it found `b` gone.
+//! In no case do both stay. Without the rescan, the model checker finds a key in two slots.
 //!
-//! *Killed in between.* A claim whose owner died is harmless: whoever meets one of its own key
-//! takes it over with steps 2 and 3, which ask for nothing but the claim as it was seen, and a
-//! claim that many later ones of its shard have overtaken is evicted like an empty slot.
+//! *Killed in between.* A claim whose owner died is harmless. A thread that finds a claim of its own
+//! key takes it over with steps 2 and 3, which need only the claim as it was seen. A claim is
+//! evicted like an empty slot once many later claims were made in its shard.
 //!
 //! *Progress.* Of several claims of a key, the lowest is withdrawn only if the key's state is
-//! found, and any thread can commit it, so somebody always gets on.
+//! found, and any thread can commit it, so at least one thread always makes progress.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -30,7 +30,7 @@ use super::entry::{Entry, Word};
 use super::hash::KeyHash;
 use super::raw::RawTable;
 use super::slot::Slot;
-use super::victim::{Rank, Seen, rank, victim};
+use super::victim::{ENOUGH, Rank, Seen, rank, victim};
 
 /// A claim is stale once this many later ones were made in its shard: its owner is long dead, or so
 /// slow that starting over costs it nothing.
@@ -60,6 +60,9 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
 
     /// Claims a slot, which is step 1. Takes over a claim of the key that is there already.
     pub(super) fn claim(&self, key: KeyHash, word: Word, idle: Word) -> Option<Seen> {
+        if let Some(home) = self.empty_home(key) {
+            return self.claim_slot(key.fingerprint(), home, rank(Entry::EMPTY));
+        }
         let mut slots = [UNSEEN; MAX_CANDIDATES];
         let mut seen = 0;
         for (slot, place) in slots.iter_mut().zip(self.lines.candidates(key)) {
@@ -74,6 +77,20 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         let idle = rank_of(idle);
         let victim = victim([first, second], LINE, rank_of(word), idle)?;
         self.claim_slot(key.fingerprint(), victim, idle)
+    }
+
+    /// Returns the first empty slot of a newcomer's first home line if [`victim`] would choose that: if enough
+    /// slots of the home's set are empty, and the key has no claim yet. Looks at whole lines, several times
+    /// faster than at each slot.
+    fn empty_home(&self, key: KeyHash) -> Option<Seen> {
+        let lines = self.lines.candidate_lines(key).map(|line| (line, self.lines.line(line)));
+        if lines.clone().any(|(_, line)| S::matches(line, key.fingerprint()) != 0) {
+            return None;
+        }
+        let empty = lines.clone().take(LINES).map(|(_, line)| S::matches(line, 0).count_ones());
+        let (home, slots) = lines.clone().next().filter(|_| empty.sum::<u32>() >= ENOUGH as u32)?;
+        let nth = slots.iter().position(|slot| slot.high() == Entry::EMPTY.high)?;
+        Some(Seen { place: home * LINE + nth, entry: Entry::EMPTY, rank: 0 })
     }
 
     fn look(&self, place: usize) -> Seen {
@@ -123,7 +140,10 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
 
     /// Rescans, which is step 2. Returns true if the claim is the only entry of its key.
     fn rescan(&self, key: KeyHash, claim: &Seen) -> bool {
-        for place in self.lines.candidates(key).filter(|place| *place != claim.place) {
+        let may_hold = |line: &usize| S::matches(self.lines.line(*line), key.fingerprint()) != 0;
+        let lines = self.lines.candidate_lines(key).filter(may_hold);
+        let places = lines.flat_map(|line| line * LINE..(line + 1) * LINE);
+        for place in places.filter(|place| *place != claim.place) {
             let slot = self.lines.slot(place);
             let mut entry = slot.load();
             while entry.fingerprint() == key.fingerprint() {

@@ -150,6 +150,18 @@ fn of_two_claims_the_one_at_the_lower_place_stays() {
     assert_eq!((table.get(key), slot(high).load()), (Some(5), Entry::EMPTY));
 }
 
+/// A thread was stopped for good between its claim and its commit, away from the key's home lines.
+#[test]
+fn a_claim_of_the_key_is_taken_over_wherever_it_is() {
+    let (table, key) = (Table::new(1).unwrap(), key(7));
+    let place = table.raw.lines.candidates(key).max().unwrap();
+    let abandoned = Entry::claim(key.fingerprint(), 1 << 40);
+    table.raw.lines.slot(place).swap(Entry::EMPTY, abandoned).unwrap();
+    store(&table, 7, 5);
+    assert_eq!(table.raw.lines.slot(place).load(), Entry::new(key.fingerprint(), 5));
+    assert_eq!(table.len(), 1);
+}
+
 /// A key with two states, as when two threads at once store two keys with the same hash.
 #[test]
 fn a_key_that_is_there_twice_is_taken_whole() {

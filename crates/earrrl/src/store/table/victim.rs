@@ -9,7 +9,7 @@ use super::entry::{Entry, FINGERPRINT_BITS};
 /// live client, neither when it is new nor after ten million other clients came and went; 86 % of
 /// the clients are in their first home line (93 % of 800 000 clients). With two, nine clients are
 /// evicted; with one, a hundred, and 87 % are in their first home line.
-const ENOUGH: usize = 3;
+pub(super) const ENOUGH: usize = 3;
 
 /// The rank of a slot in the order of eviction: the state of its client, or 0 if the slot is free.
 pub(super) type Rank = u128;

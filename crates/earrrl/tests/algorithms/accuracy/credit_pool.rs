@@ -1,4 +1,4 @@
-//! Token buckets beside rational arithmetic.
+//! Compares token buckets with rational arithmetic.
 //!
 //! With whole costs and a refill of at most 1e6 in lowest terms every answer is the exact one; else
 //! rounding takes at most `max(1e-9 unit, ρ·2^-16 ns)` a request, on the deny side.
@@ -10,14 +10,15 @@ use earrrl::{Cost, Limit, Nanos, Rate, TokenBucket, Wait};
 
 use crate::algorithms::client::{Client, units};
 
-/// A balance in billionths of a unit times the nanoseconds of the refill, so that all is whole.
+/// The exact balance, in billionths of a unit times the nanoseconds of the refill, so that it is a
+/// whole number.
 struct Exact {
     capacity: i128,
     balance: i128,
     amount: i128,
     per: i128,
     now: u64,
-    /// Requests allowed since the pool was full.
+    /// The requests that were allowed since the pool was full.
     roundings: i128,
 }
 
@@ -46,7 +47,7 @@ impl Exact {
         Duration::from_nanos(nanos as u64)
     }
 
-    /// What rounding may have taken by now.
+    /// Returns the greatest rounding error by now.
     fn slack(&self) -> i128 {
         (self.roundings + 1) * self.per.max((self.amount >> 16) + 1)
     }

@@ -20,7 +20,7 @@ impl DoubleDouble {
         Self { high: value, low: 0.0 }
     }
 
-    /// A whole number; exact up to 2^106.
+    /// Converts a whole number; exact up to 2^106.
     pub(crate) fn whole(value: u128) -> Self {
         let high = value as f64;
         let low = value.wrapping_sub(high as u128) as i128 as f64;
@@ -52,14 +52,14 @@ impl DoubleDouble {
     }
 }
 
-/// `a + b`, exactly.
+/// Returns `a + b` exactly, as a sum and its error.
 fn two_sum(a: f64, b: f64) -> DoubleDouble {
     let high = a + b;
     let of_b = high - a;
     DoubleDouble { high, low: (a - (high - of_b)) + (b - of_b) }
 }
 
-/// The upper 26 bits, and the rest.
+/// Splits a double into its upper 26 bits and the rest.
 fn split(a: f64) -> (f64, f64) {
     const SHIFT: f64 = ((1u32 << 27) + 1) as f64;
     let shifted = SHIFT * a;
@@ -67,7 +67,7 @@ fn split(a: f64) -> (f64, f64) {
     (high, a - high)
 }
 
-/// `a · b`, exactly.
+/// Returns `a · b` exactly, as a product and its error.
 fn two_product(a: f64, b: f64) -> DoubleDouble {
     let high = a * b;
     let ((a1, a0), (b1, b0)) = (split(a), split(b));

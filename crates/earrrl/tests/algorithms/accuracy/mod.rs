@@ -1,4 +1,4 @@
-//! How far states and verdicts are from exact arithmetic.
+//! Bounds on the difference of states and verdicts from exact arithmetic.
 
 mod credit_pool;
 pub(crate) mod double_double;

@@ -22,7 +22,7 @@ enum Arrivals {
 }
 
 impl Arrivals {
-    /// Nanoseconds from one request to the next, `mean` of them on average.
+    /// Returns the nanoseconds from one request to the next, which are `mean` on average.
     fn gap(self, mean: f64, request: u64, random: &mut Random) -> u64 {
         match self {
             Self::Steady => mean as u64,
@@ -33,7 +33,7 @@ impl Arrivals {
     }
 }
 
-/// The decayed count, exactly enough.
+/// The decayed count in double-double arithmetic.
 struct Reference {
     period: DoubleDouble,
     count: DoubleDouble,
@@ -56,7 +56,7 @@ impl Reference {
     }
 }
 
-/// The greatest relative error over so many updates, starting where the rate has settled.
+/// Returns the greatest relative error over a number of updates, beginning at the settled rate.
 fn worst_error(rate: f64, half_life: u64, arrivals: Arrivals, updates: u64) -> f64 {
     let any_rate = Rate::per_second(1).unwrap();
     let limit = RecentAverage::with_half_life(any_rate, Duration::from_nanos(half_life)).unwrap();
@@ -84,7 +84,7 @@ fn long() -> bool {
     std::env::var_os("EARRRL_LONG").is_some()
 }
 
-/// The worst error of all three kinds of arrivals.
+/// Returns the greatest error over three patterns of requests.
 fn assert_within(tolerance: f64, rates: &[f64], half_lives: &[u64]) {
     let updates = if long() { 10_000_000 } else { 50_000 };
     for (rate, half_life) in rates.iter().flat_map(|r| half_lives.iter().map(move |h| (*r, *h))) {

@@ -1,4 +1,4 @@
-//! A clock that goes back, at the level of an engine: the latest time used stands in.
+//! A clock that goes back, seen through an engine: the latest time used replaces the earlier one.
 
 use std::sync::Arc;
 

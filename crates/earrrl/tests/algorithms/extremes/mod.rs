@@ -1,4 +1,4 @@
-//! Whatever the limits, costs and clocks: an answer, and the right one.
+//! Extreme limits, costs and clocks: every request gets an answer, and the right one.
 
 mod clocks;
 mod oracle;

@@ -1,5 +1,6 @@
-//! Each algorithm's definition once more, in arithmetic that can't overflow or lose digits, beside
-//! whole histories instead of states. Slow, and obviously right.
+//! Each algorithm's definition, implemented a second time: by arithmetic that cannot overflow or
+//! lose digits, over whole histories instead of states. Slow, but simple enough to be evidently
+//! right.
 
 use earrrl::algorithm::sliding_window::Edge;
 use earrrl::{Cost, Exponential, Limit, Nanos, Policy, RecentAverage, SlidingWindow, TokenBucket};
@@ -7,16 +8,16 @@ use num_bigint::BigUint;
 
 use crate::algorithms::accuracy::double_double::DoubleDouble;
 
-/// How a verdict stands to the exact one.
+/// The relation of a verdict to the exact one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exact {
     Allow,
     Deny,
-    /// Within the stated error: either verdict is right.
+    /// The request is within the stated error, so that either verdict is right.
     Either,
 }
 
-/// The requests that an algorithm stored.
+/// The requests that an algorithm has stored.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     stored: Vec<(Nanos, Cost)>,
@@ -29,7 +30,7 @@ impl History {
         }
     }
 
-    /// The exact verdict on a request.
+    /// Returns the exact verdict on a request.
     pub(crate) fn verdict(&self, limit: &Limit, now: Nanos, cost: Cost) -> Exact {
         match limit {
             Limit::RecentAverage(limit) => self.recent_average(limit, now),

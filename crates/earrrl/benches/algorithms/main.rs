@@ -1,25 +1,27 @@
-//! What a decision costs, algorithm by algorithm.
+//! The cost of a decision, by algorithm, limiter and engine.
 //!
 //! `cargo bench -p earrrl --bench algorithms` prints nanoseconds: the median of nine runs.
 //! `bench/instructions.sh` counts the instructions of the same steps, which no busy machine disturbs.
+
+mod store;
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use earrrl::{Algorithm, Cost, Limit, Mode, Moment, Nanos, RecentAverage, Rule, TokenBucket};
 
-/// A workload: so many steps, and something that depends on all of them.
+/// A workload: runs a number of steps and returns a value that depends on all of them.
 struct Workload {
     name: &'static str,
     run: fn(u64) -> u64,
 }
 
-/// Nanoseconds between requests.
+/// The nanoseconds between requests.
 const GAP: u64 = 100_000_000;
 const START: u64 = 1_700_000_000_000_000_000;
 
 fn main() {
-    let workloads = workloads();
+    let workloads: Vec<_> = workloads().into_iter().chain(store::workloads()).collect();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["names"] => workloads.iter().for_each(|workload| say(workload.name)),
@@ -42,7 +44,7 @@ fn say(line: &str) {
     println!("{line}");
 }
 
-/// The median of nine runs of about 50 ms.
+/// Returns the median of nine runs of about 50 ms.
 fn median_nanos(workload: &Workload) -> f64 {
     let mut steps = 1000;
     while time(workload, steps) < Duration::from_millis(50) {
@@ -94,7 +96,7 @@ fn workloads() -> Vec<Workload> {
     ]
 }
 
-/// The limit that a rule's text tells.
+/// Returns the limit of a rule, given its text.
 fn limit(rule: &str) -> Option<Limit> {
     rule.parse::<Rule>().ok().map(|rule| *rule.limit())
 }
@@ -106,7 +108,7 @@ fn recent_average_limit() -> Option<RecentAverage> {
     }
 }
 
-/// One client: every step waits for the one before.
+/// One client, so that every step waits for the one before.
 fn recent_average(steps: u64, gap: u64) -> u64 {
     let Some(limit) = recent_average_limit() else { return 0 };
     let limit = black_box(limit);
@@ -119,7 +121,7 @@ fn recent_average(steps: u64, gap: u64) -> u64 {
     allowed + state.map_or(0, |Moment(v)| v as u64 & 1)
 }
 
-/// Many clients: the processor may work on several at once.
+/// Many clients, so that the processor may work on several steps at once.
 fn recent_average_clients(steps: u64) -> u64 {
     let Some(limit) = recent_average_limit() else { return 0 };
     let limit = black_box(limit);
@@ -133,7 +135,7 @@ fn recent_average_clients(steps: u64) -> u64 {
     allowed
 }
 
-/// What a flood costs under leaky: one comparison.
+/// The cost of a denied request under a leaky rule: one comparison.
 fn recent_average_denied(steps: u64) -> u64 {
     let Some(limit) = recent_average_limit() else { return 0 };
     let limit = black_box(limit);

@@ -1,0 +1,83 @@
+//! JSON objects around a line, as journald and the collectors of logs write.
+//!
+//! - `journalctl -o json`: `{"__REALTIME_TIMESTAMP":"1431857103500000","SYSLOG_IDENTIFIER":"sshd","MESSAGE":"line"}`
+//! - filebeat, Vector, Fluent Bit: `{"@timestamp":"2015-05-17T10:05:03Z","message":"line"}`
+//!
+//! journald writes a message that is not UTF-8 as an array of bytes: no client can hide by sending such bytes.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+
+use super::message::Message;
+use crate::line::{Skip, time};
+
+/// The object.
+#[derive(Deserialize)]
+struct WrappedLine<'a> {
+    #[serde(borrow, alias = "MESSAGE")]
+    message: WrappedText<'a>,
+    #[serde(borrow, alias = "__REALTIME_TIMESTAMP", alias = "@timestamp")]
+    timestamp: Option<Cow<'a, str>>,
+    #[serde(borrow, alias = "SYSLOG_IDENTIFIER", alias = "appname")]
+    program: Option<Cow<'a, str>>,
+}
+
+/// A text, or its bytes.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WrappedText<'a> {
+    Text(#[serde(borrow)] Cow<'a, str>),
+    Bytes(Vec<u8>),
+}
+
+/// Takes a line out of an object; `buffer` holds its program and its text.
+pub(super) fn open<'a>(line: &[u8], buffer: &'a mut Vec<u8>) -> Result<Message<'a>, Skip> {
+    let wrapped: WrappedLine<'_> = serde_json::from_slice(line).map_err(|_| Skip::Malformed)?;
+    let program = wrapped.program.unwrap_or_default();
+    buffer.clear();
+    buffer.extend_from_slice(program.as_bytes());
+    match &wrapped.message {
+        WrappedText::Text(text) => buffer.extend_from_slice(text.as_bytes()),
+        WrappedText::Bytes(bytes) => buffer.extend_from_slice(bytes),
+    }
+    let time = wrapped.timestamp.and_then(|text| time::parse_recent(text.as_bytes()));
+    let (program, text) = buffer.split_at(program.len());
+    Ok(Message { time, program, text: text.trim_ascii_end() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn journald_and_collectors() {
+        let cases = [
+            (
+                r#"{"__REALTIME_TIMESTAMP":"1431857103500000","SYSLOG_IDENTIFIER":"sshd","MESSAGE":"a \"line\""}"#,
+                "sshd",
+                r#"a "line""#,
+            ),
+            (
+                r#"{"@timestamp":"2015-05-17T10:05:03.5Z","message":"a line\n","host":{"name":"web"}}"#,
+                "",
+                "a line",
+            ),
+            (
+                r#"{"timestamp":"2015-05-17T12:05:03.5+02:00","appname":"sshd","message":[97,255]}"#,
+                "sshd",
+                "a\u{fffd}",
+            ),
+        ];
+        for (line, program, text) in cases {
+            let mut buffer = Vec::new();
+            let message = open(line.as_bytes(), &mut buffer).unwrap();
+            assert_eq!(message.time, Some(1_431_857_103_500_000_000), "{line}");
+            assert_eq!(message.program, program.as_bytes());
+            assert_eq!(String::from_utf8_lossy(message.text), text);
+        }
+        for line in ["{}", "a line", r#"{"message":7}"#] {
+            assert_eq!(open(line.as_bytes(), &mut Vec::new()), Err(Skip::Malformed), "{line}");
+        }
+    }
+}

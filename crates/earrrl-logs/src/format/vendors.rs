@@ -1,0 +1,117 @@
+//! Formats of further products, each by one expression.
+//!
+//! Nothing that a client sends stands before its address, or the text before it cannot contain what ends it.
+
+/// Squid's native format: time, milliseconds, client, result.
+pub(super) const SQUID: &str = concat!(
+    r"^(?<time>\d{9,10}\.\d{3}) +\d+ (?<client>\S+) (?<result>[A-Z_]+)/(?<status>\d{3}) (?<bytes>\d+)",
+    r" (?<method>\S+) (?<path>\S+) (?<user>\S+) ",
+);
+
+/// AWS's network load balancers, which log connections under TLS.
+pub(super) const NLB: &str = concat!(
+    r"^tls \d\.\d (?<time>\d{4}-\d\d-\d\dT\S+) (?<balancer>net/\S+) \S+",
+    r" \[?(?<client>[0-9A-Fa-f.:]+?)\]?:(?<client_port>\d+) (?<target>\S+) ",
+);
+
+/// CloudFront's real-time logs with all fields in the usual order, of which the first nine count.
+pub(super) const REAL_TIME: &str = concat!(
+    r"^(?<time>\d{10}\.\d+)\t(?<client>[0-9A-Fa-f.:]+)\t(?<first_byte>[\d.]+)\t(?<status>\d{3})",
+    r"\t(?<bytes>\d+)\t(?<method>\S+)\t(?<protocol>\S+)\t(?<host>\S+)\t(?<path>\S+)",
+);
+
+/// VPC flow logs in their usual format, version 2: a flow from `srcaddr` is a request.
+pub(super) const VPC: &str = concat!(
+    r"^2 (?<account>\d+|unknown) (?<interface>eni-\S+) (?<client>[0-9A-Fa-f.:]+) (?<target>[0-9A-Fa-f.:]+)",
+    r" (?<client_port>\d+) (?<target_port>\d+) (?<protocol>\d+) (?<packets>\d+) (?<bytes>\d+)",
+    r" (?<time>\d{10}) (?<end>\d{10}) (?<action>ACCEPT|REJECT) ",
+);
+
+/// Dovecot's failed logins. A name of a user may contain anything but a line break, so the last address counts.
+pub(super) const DOVECOT: &str = concat!(
+    r"^(?:imap|pop3|submission|managesieve)-login: [^<]*\(auth failed, \d+ attempts[^<]*user=<(?<user>.*)>,",
+    r" (?:method=(?<mechanism>[^,\s]+), )?rip=(?<client>[0-9A-Fa-f.:]+), lip=",
+);
+
+/// Uvicorn's access log, whose time is in the envelope.
+pub(super) const UVICORN: &str = concat!(
+    r"^INFO: +(?<client>[0-9A-Fa-f.:]+):(?<client_port>\d+) - ",
+    r#""(?<request>[A-Z]+ \S+ HTTP/\d(?:\.\d)?)" (?<status>\d{3})"#,
+);
+
+/// Rails' first line of a request, in development or in production. No path contains a blank.
+pub(super) const RAILS: &str = concat!(
+    r"^(?:[A-Z], \[[^\]]*\] +[A-Z]+ -- : )?(?:\[[\w.-]+\] )*",
+    r#"Started (?<method>[A-Z]+) "(?<path>\S*)" for (?<client>[0-9A-Fa-f.:]+) at (?<time>[-\d]{10} [:\d]{8} [-+]\d{4})$"#,
+);
+
+#[cfg(test)]
+mod tests {
+    use crate::format::{Format, told};
+
+    #[test]
+    fn known_truth() {
+        let cases = [
+            (
+                Format::Squid,
+                "1431857103.500    120 192.0.2.7 TCP_MISS/200 5120 GET http://example.org/a?b ann HIER_DIRECT/198.51.100.1 text/html",
+                "path,status,user",
+                "1431857103.5 192.0.2.7,/a,200,ann",
+            ),
+            (
+                Format::Nlb,
+                "tls 2.0 2015-05-17T10:05:03 net/lb/c6e7 g3d4 192.0.2.7:51341 10.0.0.1:443 5 2 98 246 - arn:x - ECDHE TLSv12 - example.org - - -",
+                "balancer",
+                "1431857103 192.0.2.7,net/lb/c6e7",
+            ),
+            (
+                Format::CloudfrontRealTime,
+                "1431857103.500\t2001:db8::1\t0.002\t429\t5\tGET\thttps\texample.org\t/a\t512",
+                "path,status",
+                "1431857103.5 2001:db8::1,/a,429",
+            ),
+            (
+                Format::Vpc,
+                "2 123456789010 eni-1235b8ca 192.0.2.7 10.0.0.21 20641 22 6 20 4249 1431857103 1431857163 REJECT OK",
+                "target_port,action",
+                "1431857103 192.0.2.7,22,REJECT",
+            ),
+            (
+                Format::Dovecot,
+                "2015-05-17T10:05:03Z mx dovecot: imap-login: Disconnected (auth failed, 1 attempts in 2 secs): user=<a>, rip=9.9.9.9, lip=x>, method=PLAIN, rip=192.0.2.7, lip=10.0.0.1, session=<x>",
+                "mechanism",
+                "1431857103 192.0.2.7,PLAIN",
+            ),
+            (
+                Format::Uvicorn,
+                r#"2015-05-17T10:05:03Z INFO:     192.0.2.7:52436 - "GET /a?b HTTP/1.1" 200 OK"#,
+                "path,method,status",
+                "1431857103 192.0.2.7,/a,GET,200",
+            ),
+            (
+                Format::Rails,
+                r#"I, [2015-05-17T10:05:03.500000 #7]  INFO -- : [5b-1] Started GET "/a"for"9.9.9.9?" for 192.0.2.7 at 2015-05-17 12:05:03 +0200"#,
+                "method",
+                "1431857103 192.0.2.7,GET",
+            ),
+        ];
+        for (format, line, fields, expected) in cases {
+            assert_eq!(told(line, &[&format!("client,{fields}")]), (format, expected.into()));
+        }
+    }
+
+    #[test]
+    fn forged_lines_frame_nobody() {
+        let uvicorn = |request: &str| {
+            format!(r#"2015-05-17T10:05:03Z INFO:     192.0.2.7:52436 - "{request}" 404 Not Found"#)
+        };
+        let honest = uvicorn("GET / HTTP/1.1");
+        let forged = uvicorn(r#"GET /" 200" INFO: 9.9.9.9:1 - "GET HTTP/1.1"#);
+        let (_, found) = told(&format!("{honest}\n{forged}"), &["client"]);
+        assert!(found.ends_with(" 192.0.2.7"), "{found}");
+        let rails = r#"Started GET "/x" for 192.0.2.7 at 2015-05-17 10:05:03 +0000"#;
+        let forged = r#"Started GET "/x" for 9.9.9.9 at 2015-05-17 10:05:03 +0000" for 192.0.2.7 at 2015-05-17 10:05:03 +0000"#;
+        let (_, found) = told(&format!("{rails}\n{forged}"), &["client"]);
+        assert!(found.ends_with(" 192.0.2.7"), "{found}");
+    }
+}

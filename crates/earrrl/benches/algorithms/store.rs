@@ -1,0 +1,84 @@
+//! Decisions of limiters and engines: the search for the client and the change of its state included.
+
+use std::hint::black_box;
+
+use earrrl::table::KeyHasher;
+use earrrl::{Charge, Cost, Engine, Limiter, ManualClock, MemoryEngine, Mode, Nanos, Rule, RuleId};
+
+use super::{START, Workload};
+
+/// The clients that take turns. They fit the table, so that none is evicted.
+const CLIENTS: u64 = 1024;
+const GCRA: &str = "gcra 1000000/s burst=1000000000";
+const AVERAGE: &str = "recent-average 1000000000/s half-life=10s";
+/// Rules as users have them: a rate a second, and one that a busy client does not reach.
+const RULES: [&str; 8] = [
+    "gcra 1/s burst=100000000",
+    "gcra 10000/s burst=100000000",
+    "recent-average 100000000/s half-life=10s",
+    "gcra 1/m burst=100000000",
+    "gcra 100/s burst=100000000",
+    "recent-average 100000000/s half-life=1m",
+    "gcra 1000/s burst=100000000",
+    "gcra 1/h burst=100000000",
+];
+
+pub(super) fn workloads() -> Vec<Workload> {
+    vec![
+        Workload { name: "gcra check", run: |n| check(GCRA, n) },
+        Workload { name: "gcra check, denied", run: |n| check("gcra 1/d burst=1", n) },
+        Workload { name: "gcra check, new clients", run: new_clients },
+        Workload { name: "gcra check, batches", run: |n| check_batch(GCRA, n) },
+        Workload { name: "recent-average check", run: |n| check(AVERAGE, n) },
+        Workload {
+            name: "recent-average check, denied and strict",
+            run: |n| check("recent-average 0.000001/s half-life=10s strict", n),
+        },
+        Workload { name: "recent-average check, batches", run: |n| check_batch(AVERAGE, n) },
+        Workload { name: "engine, 1 rule", run: |n| decide(&RULES[..1], n) },
+        Workload { name: "engine, 8 rules", run: |n| decide(&RULES, n) },
+    ]
+}
+
+fn clock() -> ManualClock {
+    ManualClock::new(Nanos::new(START))
+}
+
+fn limiter(text: &str, capacity: usize) -> Option<Limiter<u64, ManualClock>> {
+    let rule: Rule = text.parse().ok()?;
+    // A random key would place the clients otherwise in each run.
+    let hasher = KeyHasher::with_key(&[7; 16]);
+    Limiter::builder(rule).capacity(capacity).clock(clock()).hasher(hasher).build().ok()
+}
+
+fn check(text: &str, steps: u64) -> u64 {
+    let Some(limiter) = limiter(text, 2 * CLIENTS as usize) else { return 0 };
+    (0..steps).map(|step| u64::from(limiter.check(&(step % CLIENTS)).is_allowed())).sum()
+}
+
+fn new_clients(steps: u64) -> u64 {
+    let Some(limiter) = limiter(GCRA, 100_000) else { return 0 };
+    (0..steps).map(|step| u64::from(limiter.check(&step).is_allowed())).sum()
+}
+
+fn check_batch(text: &str, steps: u64) -> u64 {
+    let Some(limiter) = limiter(text, 2 * CLIENTS as usize) else { return 0 };
+    let keys: Vec<u64> = (0..steps).map(|step| step % CLIENTS).collect();
+    limiter.check_batch(&keys).map(|verdict| u64::from(verdict.is_allowed())).sum()
+}
+
+fn decide(rules: &[&str], steps: u64) -> u64 {
+    let Ok(engine) = MemoryEngine::with_clock(2 * CLIENTS as usize, clock()) else { return 0 };
+    let prepare = |(nth, text): (usize, &&str)| {
+        engine.prepare(&format!("rule-{nth}"), &text.parse().ok()?).ok()
+    };
+    let ids: Vec<RuleId> = rules.iter().enumerate().filter_map(prepare).collect();
+    let decide = |step: u64| {
+        let key = &(step % CLIENTS).to_le_bytes()[..];
+        let mut charges = [Charge { rule: ids[0], key, cost: Cost::ONE }; 8];
+        charges.iter_mut().zip(&ids).for_each(|(charge, id)| charge.rule = *id);
+        let decision = engine.decide(&charges[..ids.len()], Mode::Check, None).into_inner();
+        decision.map_or(0, |decision| black_box(decision).remaining)
+    };
+    (0..steps).map(decide).fold(0, u64::wrapping_add)
+}
