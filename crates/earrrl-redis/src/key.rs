@@ -125,7 +125,7 @@ pub(crate) fn slot(key: &[u8]) -> u16 {
 }
 
 /// Returns the CRC-16/XMODEM checksum, which Cluster uses.
-fn crc16(bytes: &[u8]) -> u16 {
+pub(crate) fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
         (0..8).fold(crc ^ u16::from(*byte) << 8, |crc: u16, _| {
             if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }

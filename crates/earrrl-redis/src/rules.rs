@@ -1,5 +1,7 @@
 //! The engine's rules, which are prepared once and replaced when they change.
 
+use std::array::from_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,9 +16,12 @@ use crate::clients::claim_ttl;
 use crate::clients::client::LocalTime;
 use crate::clients::table::{NearRule, Table};
 use crate::clients::tables::Tables;
+use crate::key::crc16;
 
 /// The number of earlier versions of a rule's parameters that are kept.
 const EARLIER: usize = 8;
+/// The words of bits in a [`Converted`].
+const CONVERTED_WORDS: usize = 64;
 
 #[derive(Clone, Debug)]
 pub(crate) struct PreparedRule {
@@ -41,6 +46,28 @@ pub(crate) struct PreparedRule {
     pub(crate) claim_ttl: Duration,
     /// The rule's verdict in an outage, in place of a policy that allows or denies all requests.
     pub(crate) without_redis: Option<bool>,
+    /// Distinguishes claims under these parameters from claims under others.
+    pub(crate) claim_tag: u16,
+    /// The clients whose records were converted to these parameters here.
+    pub(crate) converted: Arc<Converted>,
+}
+
+/// A set of clients of which each is known by one of some bits, so that it may seem to have others.
+#[derive(Debug)]
+pub(crate) struct Converted([AtomicU64; CONVERTED_WORDS]);
+
+impl Default for Converted {
+    fn default() -> Self {
+        Self(from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl Converted {
+    /// Adds the client of a key, and returns true if it was there before.
+    pub(crate) fn add(&self, key: &[u8]) -> bool {
+        let bit = usize::from(crc16(key)) % (64 * CONVERTED_WORDS);
+        self.0[bit / 64].fetch_or(1 << (bit % 64), Ordering::Relaxed) >> (bit % 64) & 1 == 1
+    }
 }
 
 /// All rules, by their ids.
@@ -157,6 +184,7 @@ impl Rules {
         if let Some(left) = near.as_ref().filter(|_| !algorithm::of(rule.limit()).adds()) {
             left.clear();
         }
+        let claim_tag = algorithm::claim_tag(rule);
         let without_redis = old.and_then(|old| old.without_redis);
         let claim_ttl = if is_near { claim_ttl(rule.limit(), self.sync) } else { Duration::ZERO };
         let (name, key, rule) = (name.to_owned(), record_name(name, kind), rule.clone());
@@ -173,6 +201,8 @@ impl Rules {
             is_near,
             near,
             claim_ttl,
+            claim_tag,
+            converted: Arc::default(),
             without_redis,
         };
         match place {

@@ -456,3 +456,46 @@ async fn a_rule_changes_its_limit_and_who_decides() {
     }
     assert_eq!(counts(), (before.0 + 2, before.1 + 3));
 }
+
+/// Two old and two new servers while a rule changes: what the old ones claim is in the unit of another rule. Polite
+/// clients hop over all four, and each is counted by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn polite_clients_pass_while_a_rule_changes() {
+    let mut worst = Vec::new();
+    for (old, new, rate) in [
+        ("recent-average 1/s half-life=60s", "recent-average 1/s half-life=10s", 0.4),
+        ("recent-average 1/s half-life=10s", "recent-average 1/s half-life=60s", 0.4),
+        ("gcra 1/s burst=10", "gcra 5/s burst=10", 0.4),
+        ("gcra 5/s burst=10", "gcra 1/s burst=10", 0.4),
+        ("gcra 1/s burst=10", "gcra 1/s burst=40", 0.4),
+        ("fixed-window 60/1m", "fixed-window 300/1m", 0.4),
+        ("sliding-counter 60/1m", "sliding-counter 60/30s", 0.4),
+    ] {
+        let server = Server::start(&[]).await;
+        let mut nodes = Vec::new();
+        for rule in [old, old, new, new] {
+            let node = node(&server.url(), Duration::from_secs(1), 4).await;
+            let rule = prepare(&node, rule);
+            nodes.push((node, rule));
+        }
+        let (mut random, mut now) = (Random::new(7), Nanos::from_secs(1_800_000_000));
+        let mut denied = [0; 4];
+        for _ in 0..100 {
+            for (client, denied) in denied.iter_mut().enumerate() {
+                let (node, rule) = random.pick(&nodes);
+                let key = format!("c{client}");
+                let charge = Charge { rule: *rule, key: key.as_bytes(), cost: Cost::ONE };
+                let decision = node.decide(&[charge], Mode::Check, Some(now)).await.unwrap();
+                *denied += u32::from(!decision.allowed);
+            }
+            now = now + Duration::from_secs_f64(1.0 / rate);
+        }
+        for (node, _) in &nodes {
+            let status = node.status();
+            assert_eq!((status.counts.alone, status.last_failure), (0, None), "{old}, {new}");
+        }
+        worst.push((old, new, denied));
+    }
+    let good = worst.iter().all(|(.., denied)| denied.iter().all(|denied| *denied <= 1));
+    assert!(good, "of 100 requests each: {worst:#?}");
+}

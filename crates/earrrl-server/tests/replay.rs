@@ -406,3 +406,42 @@ fn only_requests_that_are_asked_for() {
         assert!(outcome.err.contains(expected), "{}", outcome.err);
     }
 }
+
+#[test]
+fn limited_clients_are_listed_for_nginx() {
+    let arguments = ["replay", &log("access.log"), RULES[0], RULES[1], "--output", "nginx-deny"];
+    let list = earrrl(&arguments).out;
+    assert!(
+        list.starts_with("# ") && list.ends_with("deny 198.51.100.23;\ndeny 203.0.113.99;\n"),
+        "{list}"
+    );
+    let (folder, path) = file("deny.conf", list.as_bytes());
+    let config = format!(
+        "pid {}/pid;\nerror_log stderr;\nevents {{}}\nhttp {{\n  access_log off;\n  server {{ listen 127.0.0.1:8; include {path}; }}\n}}\n",
+        folder.path().display()
+    );
+    let (_folder, config) = file("nginx.conf", config.as_bytes());
+    let checked = std::process::Command::new("nginx").args(["-t", "-c", &config]).output().unwrap();
+    assert!(checked.status.success(), "{checked:?}");
+}
+
+#[test]
+fn limited_clients_are_listed_for_firewalls_and_tables() {
+    let list = |output: &str| {
+        let arguments = ["replay", &log("access.log"), RULES[0], RULES[1], "--expire", "2h"];
+        earrrl(&[&arguments[..], &["--output", output]].concat()).out
+    };
+    let ipset = list("ipset");
+    assert!(
+        ipset.contains("create earrrl4 hash:net family inet timeout 7200 maxelem 65536 -exist\n")
+    );
+    assert!(ipset.contains("add earrrl4 203.0.113.99 timeout 7200 -exist\n"), "{ipset}");
+    let nft = list("nft");
+    assert!(nft.contains("203.0.113.99 timeout 7200s") && nft.contains("ip saddr @limited4 drop"));
+    let csv = list("csv");
+    assert!(csv.starts_with("client,denied,requests,expires,rule\n203.0.113.99,154,169,"), "{csv}");
+    let hidden = replay(&[&log("access.log"), "--output", "nft", "--anonymize"]);
+    assert_eq!((hidden.code, hidden.out.as_str()), (Some(2), ""));
+    let users = replay(&[&log("access.log"), "--output", "nft", "--key", "path"]);
+    assert!(users.err.contains("left out, since they are no addresses"), "{users:?}");
+}

@@ -1,6 +1,7 @@
 //! Writes the results of a replay in several forms.
 
 pub mod axis;
+mod blocklist;
 mod html;
 mod incident;
 mod json;
@@ -27,6 +28,7 @@ pub struct Summary<'a> {
 }
 
 pub use axis::{over_time, per};
+pub use blocklist::{Blocker, write_blocklist, write_limited_csv};
 pub use html::write as write_html;
 pub use json::write as write_json;
 pub use jsonl::write as write_jsonl;

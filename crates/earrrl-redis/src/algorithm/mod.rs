@@ -254,11 +254,20 @@ pub(crate) fn check(rule: &Rule) -> Result<(), RuleError> {
 /// which a record cannot be interpreted. A record with another tag is converted before use.
 pub(crate) fn tag(limit: &Limit) -> u32 {
     let (kind, algorithm) = limit.visit(ByLimit);
-    let bytes = [kind as u64].into_iter().chain(algorithm.meaning()).flat_map(u64::to_le_bytes);
-    let fnv = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let fnv = fnv([kind as u64].into_iter().chain(algorithm.meaning()).flat_map(u64::to_le_bytes));
     (fnv ^ fnv >> 32) as u32
+}
+
+/// Returns a stable number of a rule and all its parameters: claims under other parameters are in another unit.
+pub(crate) fn claim_tag(rule: &Rule) -> u16 {
+    let fnv = fnv(rule.to_string().into_bytes().into_iter());
+    (fnv ^ fnv >> 16 ^ fnv >> 32 ^ fnv >> 48) as u16
+}
+
+fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// Returns a charge as an argument of a script: one packed string, which Lua unpacks in one call.

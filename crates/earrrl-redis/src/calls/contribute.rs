@@ -62,7 +62,7 @@ pub(crate) fn arguments(
     let number = contribution.map_or(0, |contribution| contribution.number);
     let mut head = Packed(claim.node.to_vec());
     head.numbers(&[number as f64, need, take, wanted, least, f64::from(nodes), lasts]);
-    head.numbers(&[now.map_or(-1.0, micros), micros(present)]);
+    head.numbers(&[now.map_or(-1.0, micros), micros(present), charge.rule.claim_tag.into()]);
     head.0.extend(charge.rule.parameters(claim.cost, shared.options.linger, 1.0));
     let limit = charge.rule.rule.limit();
     let adjustments = contribution.map_or_else(Vec::new, |all| all.adjustments(limit, present));

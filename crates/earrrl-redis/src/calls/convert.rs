@@ -14,7 +14,7 @@ use earrrl::{Limit, Nanos, Rule};
 use redis::Value;
 use tokio::time::timeout;
 
-use crate::algorithm;
+use crate::algorithm::{self, Kind};
 use crate::calls::reply::FOREIGN;
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
@@ -150,15 +150,20 @@ fn converted(
 ) -> Option<(Vec<u8>, Duration)> {
     let state = algorithm::decode(old, bytes, now)?;
     let stored = algorithm::stored_at(old, bytes, now).unwrap_or(Nanos::ZERO);
-    let at = conversion_time(charge, now).max(stored.min(now));
+    let at = conversion_time(charge, bytes, now).max(stored.min(now));
     let new = charge.rule.rule.limit();
     let state = new.convert(old, state, at)?;
     let record = algorithm::encode(new, charge.rule.tag, &state, at)?;
     Some((record, algorithm::life(new, &state, now)))
 }
 
-/// Returns the microsecond as of which records are converted: when this node got the rule, or the
-/// present one if that is earlier.
-fn conversion_time(charge: &KeyedCharge, now: Nanos) -> Nanos {
-    Nanos::new(charge.rule.since.min(now).get() / 1000 * 1000)
+/// Returns the microsecond to convert a record at: when this rule became known here, since the new parameters hold from
+/// then on. For a bucket it is the present one if other nodes use other parameters: the record may have been written
+/// since, and a bucket that refills under both would end with a debt that nobody made.
+fn conversion_time(charge: &KeyedCharge, old: &[u8], now: Nanos) -> Nanos {
+    let rule = &charge.rule;
+    let is_earlier = rule.earlier.iter().any(|(tag, limit)| algorithm::is_of(limit, *tag, old));
+    let others = rule.converted.add(&charge.key) || !is_earlier;
+    let at = if others && rule.kind == Kind::TokenBucket { now } else { rule.since.min(now) };
+    Nanos::new(at.get() / 1000 * 1000)
 }

@@ -5,7 +5,7 @@
 -- name, the number of its changes, the headroom that must be free, the headroom that is claimed
 -- then, the headroom that the node would use at most, the least share for which a claim is made, the
 -- number of nodes, the duration of a claim (0: none is made), the time (below zero for Redis's own),
--- the node's idea of Redis's time, and the rule's parameters with the cost that is judged. Each
+-- the node's idea of Redis's time, the rule's tag, and its parameters with the cost that is judged. Each
 -- further ARGV is an adjustment, one of the changes with that number. If the node's idea of Redis's
 -- time is wrong, the times of the adjustments are wrong too, and the verdict is EXPIRED.
 --
@@ -17,13 +17,15 @@
 -- claim ends, the number of other nodes that know the client, the part of the required headroom that
 -- was missing, and the state.
 --
--- Claims, the oldest first: the node's name, the number of its last changes that were applied, its
--- share, and the time of the claim. Changes with a number that was applied already are not applied
--- again, so a node may send them until it gets an answer.
+-- Claims, the oldest first: the node's name, the number of its last changes that were applied, the tag
+-- of its rule, its share, and the time of the claim. Changes with a number that was applied already are
+-- not applied again, so a node may send them until it gets an answer. A share under another version of
+-- the rule is in another unit and is not counted: while a rule changes, each version admits up to its
+-- own limit.
 
 local key, time = KEYS[1], ''
-local node, number, need, take, like, least, nodes, lease, now, present =
-  unpack('<c8ddddddddd', ARGV[1])
+local node, number, need, take, like, least, nodes, lease, now, present, rule =
+  unpack('<c8dddddddddd', ARGV[1])
 if now < 0 then
   local parts = call('TIME')
   now, time = parts[1] * 1000000 + parts[2], parts[1] .. '.' .. parts[2]
@@ -53,14 +55,14 @@ end
 local others, active, claimed, claimants, last = '', 0, 0, 0, 0
 local claims = call('GET', KEYS[2]) or ''
 for at = 1, #claims - 31, 32 do
-  local holder, added, share, since = unpack('<c8ddd', claims, at)
+  local holder, added, by, share, since = unpack('<c8I6I2dd', claims, at)
   if holder == node then
     last = added
   else
     others = others .. string.sub(claims, at, at + 31)
     if math.abs(now - since) < lease then
       active = active + 1
-      if share > 0 then claimed, claimants = claimed + share, claimants + 1 end
+      if share > 0 and by == rule then claimed, claimants = claimed + share, claimants + 1 end
     end
   end
 end
@@ -70,7 +72,7 @@ if number > last then
   end
   last = number
 end
-local verdict, state, spare = see(ARGV[1], 81, false)
+local verdict, state, spare = see(ARGV[1], 89, false)
 if verdict == FOREIGN then return FOREIGN .. time .. ' ' end
 
 -- The free headroom is divided equally among the nodes without a claim, unless this call requires
@@ -85,6 +87,6 @@ if free >= need * 0.999999999 then share = math.max(share, math.min(free, like),
 local lives = redis.pcall('PTTL', key)
 lives = type(lives) == 'number' and math.max(lives, lease > 0 and 60000 or 3600000) or 86400000
 local kept = string.sub(others, -32 * 127)
-local own = pack('<c8ddd', node, last, share, lease > 0 and now or 0)
+local own = pack('<c8I6I2dd', node, last, rule, share, lease > 0 and now or 0)
 call('SET', KEYS[2], kept .. own, 'PX', lives)
 return ALLOWED .. time .. ' ' .. pack('<ddd', share, active, math.max(need - free, 0)) .. state

@@ -17,6 +17,7 @@ use earrrl_tower::Prefixes;
 use super::CliFailure;
 use super::failure::{self, ERROR, warn};
 use super::progress::ReadProgress;
+use super::stop::Stop;
 use crate::configured::{LogCondition, LogConditions};
 
 /// The flags that select logs, and the fields of their lines.
@@ -184,12 +185,12 @@ impl LogArgs {
 pub(crate) fn read(
     args: &LogArgs,
     reader: &mut LogReader,
-    progress: &ReadProgress,
+    (progress, stop): (&ReadProgress, &Stop),
     mut take: impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
 ) -> Result<bool, CliFailure> {
     let mut whole = true;
     for file in &args.files {
-        match reader.read(file, |source| progress.watch(source), &mut take) {
+        match reader.read(file, |source| stop.watch(progress.watch(source)), &mut take) {
             Ok(()) => {}
             Err(ReadError::Input(problem)) => {
                 whole = false;
@@ -198,6 +199,9 @@ pub(crate) fn read(
             Err(ReadError::Output(error)) => return Err(error.into()),
             Err(ReadError::Ended) => return Err(CliFailure::Told),
         }
+    }
+    if stop.is_set() {
+        progress.suspend(|| warn("interrupted: what was read until then is reported"));
     }
     match (reader.used(), whole) {
         (0, false) => Err(CliFailure::Told),

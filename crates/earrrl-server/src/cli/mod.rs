@@ -14,6 +14,7 @@ mod replay;
 mod replay_config;
 mod serve;
 mod simulate;
+mod stop;
 mod suggest;
 
 use std::process::ExitCode;

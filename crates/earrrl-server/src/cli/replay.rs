@@ -2,16 +2,19 @@
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
 use earrrl::Rule;
 
+use super::failure::warn;
 use super::progress::ReadProgress;
+use super::stop::Stop;
 use super::{CliFailure, log};
 use earrrl_logs::format::Format;
 use earrrl_logs::reading::{ClientNumbers, HeldBack, LogReader, LoggedRequest, Names};
 use earrrl_logs::replay::Replay;
-use earrrl_logs::report::{self, Summary};
+use earrrl_logs::report::{self, Blocker, Summary};
 
 /// Show who would have been limited, under every rule side by side
 ///
@@ -43,6 +46,10 @@ pub(crate) struct ReplayArgs {
     /// The log is in the order of its times: hold nothing, in memory that grows with clients only
     #[arg(long)]
     pub(super) assume_sorted: bool,
+
+    /// The time for which a list of clients is to be used
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = earrrl::parse_duration)]
+    expire: Duration,
 }
 
 /// The size of a figure in a file.
@@ -73,21 +80,42 @@ pub(super) enum ReplayOutput {
     Jsonl,
     /// A page with figures, to be opened in a browser
     Html,
+    /// The limited clients as `deny` directives, to be included in nginx's configuration
+    NginxDeny,
+    /// The limited clients as commands for `ipset restore`
+    Ipset,
+    /// The limited clients as a table for `nft -f`, which drops what they send
+    Nft,
+    /// A row for each rule and each client that it has limited
+    Csv,
+}
+
+impl ReplayOutput {
+    /// Returns the program that reads such a list of addresses.
+    pub(super) fn blocker(self) -> Option<Blocker> {
+        match self {
+            Self::NginxDeny => Some(Blocker::Nginx),
+            Self::Ipset => Some(Blocker::Ipset),
+            Self::Nft => Some(Blocker::Nft),
+            Self::Table | Self::Json | Self::Jsonl | Self::Html | Self::Csv => None,
+        }
+    }
 }
 
 /// Runs the command.
 pub(crate) fn run(mut args: ReplayArgs) -> Result<ExitCode, CliFailure> {
+    args.check()?;
+    let stop = Stop::on_interrupt()?;
     let mut reader = LogReader::new(args.log.selection());
     let progress = ReadProgress::of(&args.log.files);
+    let watch = (&progress, &stop);
     let mut held = HeldBack::default();
     let (mut run, whole) = if args.streams()? {
         let mut run = Run::new(&args);
-        let whole =
-            log::read(&args.log, &mut reader, &progress, |c, requests| run.take(c, requests))?;
+        let whole = log::read(&args.log, &mut reader, watch, |c, requests| run.take(c, requests))?;
         (run, whole)
     } else {
-        let whole =
-            log::read(&args.log, &mut reader, &progress, |_, requests| held.extend(requests))?;
+        let whole = log::read(&args.log, &mut reader, watch, |_, requests| held.extend(requests))?;
         held.sort();
         if args.rules.is_empty() {
             args.rules = super::suggest::advice(&reader, &held)?;
@@ -106,6 +134,16 @@ pub(crate) fn run(mut args: ReplayArgs) -> Result<ExitCode, CliFailure> {
 }
 
 impl ReplayArgs {
+    /// Checks flags that exclude each other.
+    fn check(&self) -> Result<(), CliFailure> {
+        if self.log.anonymize && self.output.blocker().is_some() {
+            return Err(CliFailure::new(
+                "--anonymize hides the addresses that --output is to list",
+            ));
+        }
+        Ok(())
+    }
+
     fn replay(&self) -> Replay {
         let replay = Replay::new(self.rules.iter().cloned());
         if self.shows_time() { replay.with_timeline() } else { replay }
@@ -147,6 +185,7 @@ struct Run<W> {
     replay: Replay,
     names: Names,
     output: ReplayOutput,
+    expire: Duration,
     out: W,
 }
 
@@ -156,6 +195,7 @@ impl Run<BufWriter<io::StdoutLock<'static>>> {
             replay: args.replay(),
             names: Names::new(args.log.anonymize),
             output: args.output,
+            expire: args.expire,
             out: BufWriter::with_capacity(1 << 16, io::stdout().lock()),
         }
     }
@@ -184,6 +224,20 @@ impl<W: Write> Run<W> {
             ReplayOutput::Table => report::write_table(&mut self.out, &summary)?,
             ReplayOutput::Json => report::write_json(&mut self.out, &summary)?,
             ReplayOutput::Jsonl => {}
+            ReplayOutput::Csv => {
+                report::write_limited_csv(&mut self.out, &summary, (now(), self.expire))?
+            }
+            ReplayOutput::NginxDeny | ReplayOutput::Ipset | ReplayOutput::Nft => {
+                if let Some(blocker) = self.output.blocker() {
+                    let when = (now(), self.expire);
+                    let left_out = report::write_blocklist(&mut self.out, blocker, &summary, when)?;
+                    if left_out > 0 {
+                        warn(&format!(
+                            "{left_out} limited clients are left out, since they are no addresses"
+                        ));
+                    }
+                }
+            }
             ReplayOutput::Html => {
                 if let Some(timeline) = &self.replay.timeline {
                     report::write_html(&mut self.out, &summary, timeline, held)?;
@@ -192,4 +246,10 @@ impl<W: Write> Run<W> {
         }
         self.out.flush()
     }
+}
+
+/// Returns the current time in nanoseconds since the epoch.
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }

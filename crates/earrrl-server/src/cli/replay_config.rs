@@ -10,12 +10,18 @@ use serde_json::json;
 use super::failure::{self, warn};
 use super::progress::ReadProgress;
 use super::replay::{ReplayArgs, ReplayOutput};
+use super::stop::Stop;
 use super::{CliFailure, log};
 use crate::configured::{Configured, page, report};
 use earrrl_logs::reading::{ClientNumbers, HeldBack, LogKey, LogReader, LoggedRequest, Names};
 
 /// Runs the command.
 pub(super) fn run(args: &ReplayArgs, path: &Path) -> Result<ExitCode, CliFailure> {
+    if args.output.blocker().is_some() || args.output == ReplayOutput::Csv {
+        return Err(CliFailure::new(
+            "lists of clients need a --rule: the rules of --config have several actions",
+        ));
+    }
     let config = Config::load_rules(path).map_err(|error| failure::lines(&error.to_string()))?;
     if config.rules.is_empty() {
         return Err(CliFailure::new(format!("{}: no rule to try", path.display())));
@@ -36,7 +42,7 @@ pub(super) fn run(args: &ReplayArgs, path: &Path) -> Result<ExitCode, CliFailure
         ReplayOutput::Table => report::write_table(&mut out, &configured, &names)?,
         ReplayOutput::Json => report::write_json(&mut out, (&reader, &configured, &names))?,
         ReplayOutput::Html => page::write(&mut out, (&reader, &configured, &names))?,
-        ReplayOutput::Jsonl => {}
+        _ => {}
     }
     out.flush()?;
     if let (Some(path), Some(figure)) = (&args.plot, page::figure(&configured, super::replay::PLOT))
@@ -69,11 +75,13 @@ fn decide_all(
         requests.iter().try_for_each(|&request| take_one(clients, request))
     };
     let progress = ReadProgress::of(&args.log.files);
+    let stop = Stop::on_interrupt()?;
+    let watch = (&progress, &stop);
     let whole = if args.assume_sorted {
-        log::read(&args.log, reader, &progress, take)?
+        log::read(&args.log, reader, watch, take)?
     } else {
         let mut held = HeldBack::default();
-        let whole = log::read(&args.log, reader, &progress, |_, r| held.extend(r))?;
+        let whole = log::read(&args.log, reader, watch, |_, r| held.extend(r))?;
         held.sort();
         held.each(|requests| take(&reader.clients, requests))?;
         whole

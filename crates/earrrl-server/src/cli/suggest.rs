@@ -9,6 +9,7 @@ use earrrl::Rule;
 
 use super::failure::warn;
 use super::progress::ReadProgress;
+use super::stop::Stop;
 use super::{CliFailure, log};
 use crate::configured::fields;
 use earrrl_logs::reading::{HeldBack, LogReader, Names};
@@ -74,7 +75,9 @@ pub(crate) fn run(args: SuggestArgs) -> Result<ExitCode, CliFailure> {
     let mut reader = LogReader::new(args.log.selection());
     let progress = ReadProgress::of(&args.log.files);
     let mut held = HeldBack::default();
-    let whole = log::read(&args.log, &mut reader, &progress, |_, requests| held.extend(requests))?;
+    let stop = Stop::on_interrupt()?;
+    let watch = (&progress, &stop);
+    let whole = log::read(&args.log, &mut reader, watch, |_, requests| held.extend(requests))?;
     progress.clear();
     held.sort();
     let most = |clients: usize| most_touched(args.touch, clients);

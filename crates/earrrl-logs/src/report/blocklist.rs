@@ -1,0 +1,192 @@
+//! Lists of the clients that rules have limited, for programs that block addresses.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::Summary;
+use crate::line::time;
+
+/// The number of addresses for which ipset makes room unless there are more.
+const ROOM: usize = 65_536;
+
+/// A program that reads the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blocker {
+    /// `deny` directives of nginx. They have no expiry: a comment names it.
+    Nginx,
+    /// Commands of `ipset restore`.
+    Ipset,
+    /// A table of nftables with sets and a chain, which replaces an earlier one.
+    Nft,
+}
+
+/// An address or a network, which a list names without its host bits.
+type Network = (IpAddr, u8);
+
+/// Writes the list of all clients that any rule has limited, from `now` on for the time of `expiry`. Returns the
+/// number of clients that were left out, since they are no addresses.
+///
+/// # Errors
+/// Returns the error of the writer.
+pub fn write_blocklist(
+    out: &mut impl Write,
+    blocker: Blocker,
+    summary: &Summary<'_>,
+    (now, expiry): (u64, Duration),
+) -> io::Result<usize> {
+    let offenders = summary.replay.trials.iter().flat_map(|trial| trial.offenders(usize::MAX));
+    let clients: BTreeSet<u32> = offenders.map(|offender| offender.client).collect();
+    let networks: BTreeSet<Network> =
+        clients.iter().filter_map(|&client| network(summary.reader.clients.key(client))).collect();
+    let left_out =
+        clients.iter().filter(|&&client| network(summary.reader.clients.key(client)).is_none());
+    let left_out = left_out.count();
+    let (v4, v6): (Vec<Network>, Vec<Network>) =
+        networks.into_iter().partition(|(address, _)| address.is_ipv4());
+    let until = now.saturating_add(u64::try_from(expiry.as_nanos()).unwrap_or(u64::MAX));
+    writeln!(
+        out,
+        "# Clients that `earrrl replay` would have limited; expires {} UTC",
+        time::written(until)
+    )?;
+    let seconds = expiry.as_secs().max(1);
+    match blocker {
+        Blocker::Nginx => {
+            for network in v4.iter().chain(&v6) {
+                writeln!(out, "deny {};", text(network))?;
+            }
+        }
+        Blocker::Ipset => {
+            write_ipset(out, ("earrrl4", "inet"), &v4, seconds)?;
+            write_ipset(out, ("earrrl6", "inet6"), &v6, seconds)?;
+        }
+        Blocker::Nft => {
+            writeln!(out, "add table inet earrrl\ndelete table inet earrrl\ntable inet earrrl {{")?;
+            write_nft(out, ("limited4", "ipv4_addr"), &v4, seconds)?;
+            write_nft(out, ("limited6", "ipv6_addr"), &v6, seconds)?;
+            writeln!(
+                out,
+                "    chain input {{\n        type filter hook input priority -10; policy accept;"
+            )?;
+            writeln!(
+                out,
+                "        ip saddr @limited4 drop\n        ip6 saddr @limited6 drop\n    }}\n}}"
+            )?;
+        }
+    }
+    Ok(left_out)
+}
+
+fn write_ipset(
+    out: &mut impl Write,
+    (name, family): (&str, &str),
+    networks: &[Network],
+    seconds: u64,
+) -> io::Result<()> {
+    let room = networks.len().max(ROOM);
+    writeln!(
+        out,
+        "create {name} hash:net family {family} timeout {seconds} maxelem {room} -exist"
+    )?;
+    for network in networks {
+        writeln!(out, "add {name} {} timeout {seconds} -exist", text(network))?;
+    }
+    Ok(())
+}
+
+fn write_nft(
+    out: &mut impl Write,
+    (name, kind): (&str, &str),
+    networks: &[Network],
+    seconds: u64,
+) -> io::Result<()> {
+    writeln!(out, "    set {name} {{\n        type {kind}; flags interval, timeout; auto-merge;")?;
+    if !networks.is_empty() {
+        let element = |network| format!("            {} timeout {seconds}s", text(network));
+        let elements: Vec<String> = networks.iter().map(element).collect();
+        writeln!(out, "        elements = {{\n{}\n        }}", elements.join(",\n"))?;
+    }
+    writeln!(out, "    }}")
+}
+
+/// Writes a row for each rule and each client that it has limited.
+///
+/// # Errors
+/// Returns the error of the writer.
+pub fn write_limited_csv(
+    out: &mut impl Write,
+    summary: &Summary<'_>,
+    (now, expiry): (u64, Duration),
+) -> io::Result<()> {
+    let until = now.saturating_add(u64::try_from(expiry.as_nanos()).unwrap_or(u64::MAX));
+    writeln!(out, "client,denied,requests,expires,rule")?;
+    for trial in &summary.replay.trials {
+        for offender in trial.offenders(usize::MAX) {
+            let client = summary.names.exact(&summary.reader.clients, offender.client);
+            let requests = summary.replay.requests(offender.client);
+            let (denied, expires) = (offender.denied, until / time::SECOND);
+            let (client, rule) = (quoted(&client), quoted(&trial.rule.to_string()));
+            writeln!(out, "{client},{denied},{requests},{expires},{rule}")?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns a value as a field of CSV. A spreadsheet would run a value that begins like a formula.
+fn quoted(value: &str) -> String {
+    let guard = if value.starts_with(['=', '+', '-', '@', '\t', '\r']) { "'" } else { "" };
+    if guard.is_empty() && !value.contains([',', '"', '\n', '\r']) {
+        return value.to_owned();
+    }
+    format!("\"{guard}{}\"", value.replace('"', "\"\""))
+}
+
+/// Returns the address or network of a key; `None` if the key is none, or stands for everybody.
+fn network(key: &[u8]) -> Option<Network> {
+    let key = std::str::from_utf8(key).ok()?;
+    let (address, prefix) = key.split_once('/').map_or((key, None), |(a, p)| (a, Some(p)));
+    let address: IpAddr = address.parse().ok()?;
+    let whole = if address.is_ipv4() { 32 } else { 128 };
+    let prefix = prefix.map_or(Some(whole), |prefix| prefix.parse().ok())?;
+    (1..=whole).contains(&prefix).then_some((address, prefix))
+}
+
+fn text(&(address, prefix): &Network) -> String {
+    match prefix {
+        32 if address.is_ipv4() => address.to_string(),
+        _ => format!("{address}/{prefix}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_addresses_are_listed() {
+        for (key, expected) in [
+            ("192.0.2.7", Some("192.0.2.7")),
+            ("192.0.2.0/24", Some("192.0.2.0/24")),
+            ("2001:db8::/64", Some("2001:db8::/64")),
+            ("2001:db8::1", Some("2001:db8::1/128")),
+            ("0.0.0.0/0", None),
+            ("192.0.2.0/33", None),
+            ("192.0.2.7; deny all", None),
+            ("ann", None),
+            ("", None),
+        ] {
+            let found = network(key.as_bytes()).map(|network| text(&network));
+            assert_eq!(found.as_deref(), expected, "{key}");
+        }
+        assert_eq!(network(b"\xff"), None);
+    }
+
+    #[test]
+    fn no_field_of_csv_is_a_formula_or_two_fields() {
+        assert_eq!(quoted("192.0.2.7"), "192.0.2.7");
+        assert_eq!(quoted("a,\"b\""), "\"a,\"\"b\"\"\"");
+        assert_eq!(quoted("=1+1"), "\"'=1+1\"");
+    }
+}

@@ -1,0 +1,62 @@
+//! Ctrl-C while a log is read: the reading ends, and what has been read is reported.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::CliFailure;
+
+/// The exit status of a process that Ctrl-C has ended.
+const INTERRUPTED: i32 = 130;
+
+/// A flag that Ctrl-C sets.
+#[derive(Debug, Clone)]
+pub(crate) struct Stop(Arc<AtomicBool>);
+
+/// A source that ends when the flag is set.
+struct Stoppable {
+    source: Box<dyn Read + Send>,
+    stop: Stop,
+}
+
+impl Stop {
+    /// Creates a flag that the first Ctrl-C sets; the second ends the process.
+    ///
+    /// # Errors
+    /// Returns a failure if the system lets no signal be caught.
+    pub(crate) fn on_interrupt() -> Result<Self, CliFailure> {
+        let failed = |error: io::Error| CliFailure::new(format!("can't catch Ctrl-C: {error}"));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+        let runtime = runtime.map_err(failed)?;
+        let guard = runtime.enter();
+        let mut interrupts = signal(SignalKind::interrupt()).map_err(failed)?;
+        drop(guard);
+        let stop = Self(Arc::default());
+        let flag = Arc::clone(&stop.0);
+        std::thread::spawn(move || {
+            runtime.block_on(interrupts.recv());
+            flag.store(true, Ordering::Relaxed);
+            runtime.block_on(interrupts.recv());
+            std::process::exit(INTERRUPTED);
+        });
+        Ok(stop)
+    }
+
+    /// Returns the source, which ends when the flag is set.
+    pub(crate) fn watch(&self, source: Box<dyn Read + Send>) -> Box<dyn Read + Send> {
+        Box::new(Stoppable { source, stop: self.clone() })
+    }
+
+    /// Returns true if the flag is set.
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Read for Stoppable {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.stop.is_set() { Ok(0) } else { self.source.read(out) }
+    }
+}
