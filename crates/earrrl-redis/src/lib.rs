@@ -60,4 +60,4 @@ pub use throttle::{Shift, Shifted};
 /// The README's example, compiled as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
+struct RedisReadme;

@@ -11,9 +11,9 @@ use tokio::sync::Notify;
 
 use earrrl::{Cost, EngineError, Limit, Nanos, Rule, RuleId, check_name};
 
-use crate::algorithm::{self, KINDS, Kind};
+use crate::algorithm::{self, AlgorithmKind, KINDS};
 use crate::clients::claim_ttl;
-use crate::clients::client::Time;
+use crate::clients::client::LocalTime;
 use crate::clients::table::{NearRule, Table};
 use crate::clients::tables::Tables;
 use crate::key::crc16;
@@ -31,7 +31,7 @@ pub(crate) struct PreparedRule {
     /// algorithm has records of its own.
     pub(crate) key: String,
     pub(crate) rule: Rule,
-    pub(crate) kind: Kind,
+    pub(crate) kind: AlgorithmKind,
     pub(crate) tag: u32,
     /// The time at which this node got these parameters.
     pub(crate) since: Nanos,
@@ -164,14 +164,14 @@ impl Rules {
     ) -> RuleId {
         let place = rules.iter().position(|known| known.name == name);
         let id = RuleId(place.unwrap_or(rules.len()) as u32);
-        let (kind, tag) = (Kind::of(rule.limit()), algorithm::tag(rule.limit()));
+        let (kind, tag) = (AlgorithmKind::of(rule.limit()), algorithm::tag(rule.limit()));
         let old = place.map(|place| &rules[place]);
         let earlier = old.map_or_else(Vec::new, |old| old.history(tag));
         let is_near = near.is_some();
         let near = near.map(|room| self.tables.get_or(id, || Table::new(room, self.hasher)));
         let near = near.or_else(|| old.and_then(|old| old.near.clone()));
         if let Some(near) = &near {
-            let time = Time { local: since, offset: 0 };
+            let time = LocalTime { local: since, offset: 0 };
             let old = old.filter(|old| old.tag != tag).map(|old| old.rule.limit());
             let lag = rule.limit().lag();
             near.set_rule(is_near.then(|| NearRule { rule: rule.clone(), lag }), |client| {
@@ -214,7 +214,7 @@ impl Rules {
 }
 
 /// Returns the end of the keys of a rule's records.
-fn record_name(rule: &str, kind: Kind) -> String {
+fn record_name(rule: &str, kind: AlgorithmKind) -> String {
     format!("{rule}:{}", kind.letter())
 }
 

@@ -7,9 +7,9 @@ use earrrl::{Charge, Clock, EngineError, MemoryEngine, Nanos, Rule, RuleId};
 
 use crate::backlog::Backlog;
 use crate::clients::check_near;
-use crate::clients::client::{Client, Time};
+use crate::clients::client::{Client, LocalTime};
 use crate::clocks::Clocks;
-use crate::connection::Connection;
+use crate::connection::RedisConnection;
 use crate::node::Node;
 use crate::options::{Consistency, Options, WhenGone};
 use crate::request::KeyedCharge;
@@ -18,7 +18,7 @@ use crate::status::Status;
 
 pub(crate) struct Shared {
     pub(crate) options: Options,
-    pub(crate) connection: Connection,
+    pub(crate) connection: RedisConnection,
     pub(crate) clocks: Clocks,
     pub(crate) rules: Rules,
     /// The engine that decides while Redis is not reachable.
@@ -39,7 +39,7 @@ impl Shared {
             |error: &dyn std::error::Error| EngineError::Unavailable(error.to_string());
         let hasher = KeyHasher::random().map_err(|error| unavailable(&error))?;
         let local = MemoryEngine::with_clock(options.local_capacity, clock.clone());
-        let connection = Connection::new(&options)?;
+        let connection = RedisConnection::new(&options)?;
         let groups = connection.breakers.groups().len();
         Ok(Self {
             connection,
@@ -93,9 +93,9 @@ impl Shared {
     }
 
     /// Returns the time at which a near client is judged.
-    pub(crate) fn time_of(&self, client: &Client, given: Option<Nanos>, local: Nanos) -> Time {
+    pub(crate) fn time_of(&self, client: &Client, given: Option<Nanos>, local: Nanos) -> LocalTime {
         let offset = if given.is_some() { 0 } else { self.clocks.offsets[client.group].get() };
-        Time { local, offset }
+        LocalTime { local, offset }
     }
 
     /// Calls a function with a near client and the present time; returns `None` if this node does
@@ -104,7 +104,7 @@ impl Shared {
         &self,
         charge: &KeyedCharge,
         given: Option<Nanos>,
-        change: impl FnOnce(&mut Client, Time) -> R,
+        change: impl FnOnce(&mut Client, LocalTime) -> R,
     ) -> Option<R> {
         let local = self.clocks.now(given);
         charge.rule.near.as_ref()?.with(&charge.client, |client| {

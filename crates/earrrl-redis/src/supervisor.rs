@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::connection::Connection;
+use crate::connection::RedisConnection;
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
 use crate::options::Options;
@@ -192,7 +192,7 @@ impl GroupSupervisor {
     /// scripts, or be too far away.
     async fn probe_once(&self) -> Result<(), Fault> {
         let connection = &self.shared.connection;
-        let Connection { probe, scripts, receipts, .. } = connection;
+        let RedisConnection { probe, scripts, receipts, .. } = connection;
         let receipt = receipts.take(connection.slot(probe.key(self.group)));
         let call = probe.ask(scripts, self.link.clone(), self.group, receipt);
         timeout(self.shared.options.deadline, call).await.unwrap_or(Err(Fault::Late))

@@ -84,14 +84,14 @@ pub struct Connection {
     index: usize,
     address: IpAddr,
     held: AtomicUsize,
-    kind: Kind,
+    kind: PlaceKind,
     /// Requests over HTTP that came with a wrong token, or none.
     refused_tokens: AtomicU8,
 }
 
 /// The kind of place that a connection takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PlaceKind {
     /// A place within the limits.
     Usual,
     /// One of a few places that are reserved for health checks.
@@ -100,7 +100,7 @@ pub enum Kind {
 
 /// The state of a connection that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum ConnectionState {
     /// The connection may go on waiting.
     Good,
     /// The server is stopping: answer what has arrived, then close.
@@ -142,7 +142,7 @@ impl Connections {
             return Err(Refused::AddressFull);
         }
         *of_address += 1;
-        Ok(self.insert(&mut table, address, Kind::Usual, self.limits.idle))
+        Ok(self.insert(&mut table, address, PlaceKind::Usual, self.limits.idle))
     }
 
     /// Admits a connection beyond the limits, for a short time, for a health check. If all such
@@ -161,7 +161,7 @@ impl Connections {
             gone.waker.wake();
         }
         table.reserved += 1;
-        let connection = self.insert(&mut table, address, Kind::Reserved, LAST_MOMENT);
+        let connection = self.insert(&mut table, address, PlaceKind::Reserved, LAST_MOMENT);
         table.places.push(Arc::clone(&connection.entry));
         Some(connection)
     }
@@ -170,7 +170,7 @@ impl Connections {
         self: &Arc<Self>,
         table: &mut Table,
         address: IpAddr,
-        kind: Kind,
+        kind: PlaceKind,
         seconds: u32,
     ) -> Connection {
         let deadline = AtomicU32::new(self.deadline(seconds));
@@ -272,7 +272,7 @@ impl Connection {
     }
 
     /// Returns the kind of place that the connection takes.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> PlaceKind {
         self.kind
     }
 
@@ -310,20 +310,20 @@ impl Connection {
     }
 
     fn set_deadline(&self, seconds: u32) {
-        if self.kind == Kind::Usual && !self.entry.leaving.load(Relaxed) {
+        if self.kind == PlaceKind::Usual && !self.entry.leaving.load(Relaxed) {
             self.entry.deadline.store(self.all.deadline(seconds), Relaxed);
         }
     }
 
     /// To be called whenever the connection's task is about to wait.
-    pub fn standing(&self, context: &Context<'_>) -> Standing {
+    pub fn standing(&self, context: &Context<'_>) -> ConnectionState {
         self.entry.waker.register(context.waker());
         if self.entry.deadline.load(Relaxed) <= self.all.now.load(Relaxed) {
-            Standing::Overdue
+            ConnectionState::Overdue
         } else if self.all.stopping.load(Relaxed) {
-            Standing::Stopping
+            ConnectionState::Stopping
         } else {
-            Standing::Good
+            ConnectionState::Good
         }
     }
 
@@ -352,11 +352,11 @@ impl Drop for Connection {
         self.hold(0);
         let mut table = self.all.table();
         table.entries.try_remove(self.index);
-        if self.kind == Kind::Reserved {
+        if self.kind == PlaceKind::Reserved {
             table.reserved -= 1;
             table.places.retain(|entry| !Arc::ptr_eq(entry, &self.entry));
         }
-        if self.kind == Kind::Usual
+        if self.kind == PlaceKind::Usual
             && let Some(count) = table.by_address.get_mut(&self.address)
         {
             *count -= 1;
@@ -380,7 +380,7 @@ mod tests {
         Ipv4Addr::new(127, 0, 0, last).into()
     }
 
-    fn standing(connection: &Connection) -> Standing {
+    fn standing(connection: &Connection) -> ConnectionState {
         connection.standing(&Context::from_waker(std::task::Waker::noop()))
     }
 
@@ -405,7 +405,7 @@ mod tests {
         let silent: Vec<_> = (0..RESERVED).map(|_| admit().unwrap()).collect();
         silent[0].busy();
         let asking = admit().unwrap();
-        let overdue = |connection: &Connection| standing(connection) == Standing::Overdue;
+        let overdue = |connection: &Connection| standing(connection) == ConnectionState::Overdue;
         assert!(!overdue(&silent[0]) && overdue(&silent[1]) && !overdue(&silent[2]));
         asking.busy();
         silent.iter().for_each(Connection::busy);
@@ -432,12 +432,12 @@ mod tests {
         connection.busy();
         for _ in 0..2 {
             all.tick();
-            assert_eq!(standing(&connection), Standing::Good);
+            assert_eq!(standing(&connection), ConnectionState::Good);
         }
         all.tick();
-        assert_eq!(standing(&connection), Standing::Overdue);
+        assert_eq!(standing(&connection), ConnectionState::Overdue);
         connection.idle();
-        assert_eq!(standing(&connection), Standing::Good);
+        assert_eq!(standing(&connection), ConnectionState::Good);
     }
 
     #[test]
@@ -456,7 +456,7 @@ mod tests {
         let all = Connections::new(Limits::default());
         let connection = all.admit(address(1)).unwrap();
         all.stop();
-        assert_eq!(standing(&connection), Standing::Stopping);
+        assert_eq!(standing(&connection), ConnectionState::Stopping);
         assert_eq!(all.admit(address(1)).unwrap_err(), Refused::Stopping);
     }
 }

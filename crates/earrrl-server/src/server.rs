@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::config::access::Tokens;
 use crate::config::envoy::tree::Tree;
-use crate::config::listen::Address;
+use crate::config::listen::ListenAddress;
 use crate::config::server::Limits;
 use crate::config::{Config, ServerConfig};
 use crate::connections::Connections;
@@ -76,7 +76,7 @@ impl Server {
         tls: Option<Tls>,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<Self>, EngineError> {
-        let http = config.server.http.as_ref().and_then(Address::tcp);
+        let http = config.server.http.as_ref().and_then(ListenAddress::tcp);
         Ok(Arc::new(Self {
             service: Service::new(config, clock)?,
             connections: Connections::new(config.server.limits),

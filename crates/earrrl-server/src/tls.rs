@@ -26,7 +26,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::config::TlsConfig;
 use crate::config::listen::Protocol;
-use crate::connections::{Connection, Standing};
+use crate::connections::{Connection, ConnectionState};
 use crate::metrics::{Counter, Family};
 
 /// Largest file of certificates or keys, in bytes.
@@ -115,13 +115,13 @@ impl Tls {
                 return Poll::Ready(accepted);
             }
             match connection.standing(context) {
-                Standing::Overdue => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-                Standing::Stopping if !leaving => {
+                ConnectionState::Overdue => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+                ConnectionState::Stopping if !leaving => {
                     leaving = true;
                     connection.leave();
                     Poll::Pending
                 }
-                Standing::Stopping | Standing::Good => Poll::Pending,
+                ConnectionState::Stopping | ConnectionState::Good => Poll::Pending,
             }
         })
         .await;

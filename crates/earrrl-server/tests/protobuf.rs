@@ -17,7 +17,7 @@ use earrrl_server::protobuf::ratelimit::{
     RateLimitRequest, RateLimitResponse,
 };
 use earrrl_server::protobuf::value::Kind;
-use earrrl_server::protobuf::{Any, Duration, HeaderValue, Status, Struct, Value};
+use earrrl_server::protobuf::{Any, Duration, HeaderValue, RpcStatus, Struct, Value};
 use prost::Message;
 
 fn bytes(hex: &str) -> Vec<u8> {
@@ -117,7 +117,7 @@ fn the_authorization_services_messages_are_envoys() {
     reads(
         "0a08080812046f76657212220a0308ad0312140a100a0b72657472792d616674657212013918021a056c6174657222100a0e0a016e120911000000000000f83f",
         &CheckResponse {
-            status: Some(Status { code: 8, message: "over".into() }),
+            status: Some(RpcStatus { code: 8, message: "over".into() }),
             dynamic_metadata: object("n", Kind::NumberValue(1.5)),
             http_response: Some(HttpResponse::Denied(denied)),
         },
@@ -129,7 +129,7 @@ fn the_authorization_services_messages_are_envoys() {
     writes(
         "0a001a18120a0a060a01611201621801320a0a060a01631201641803",
         &CheckResponse {
-            status: Some(Status::default()),
+            status: Some(RpcStatus::default()),
             dynamic_metadata: None,
             http_response: Some(HttpResponse::Ok(passed)),
         },
@@ -145,7 +145,7 @@ fn a_control_planes_messages_are_envoys() {
             node: Some(Node { id: "n".into() }),
             type_url: "t".into(),
             response_nonce: "o".into(),
-            error_detail: Some(Status { code: 3, message: "m".into() }),
+            error_detail: Some(RpcStatus { code: 3, message: "m".into() }),
         },
     );
     reads(

@@ -8,7 +8,7 @@ use http::request::Parts;
 use smallvec::SmallVec;
 
 use crate::key::KeyBuffer;
-use crate::prepared::PreparedRule;
+use crate::prepared::LayerRule;
 use crate::request_rule::{Missing, RequestCost, RequestRule};
 
 /// The charges of one request. Their keys are stored consecutively in one buffer.
@@ -36,12 +36,12 @@ impl RuleCharge {
     }
 
     /// Returns the rule or plan as the engine has prepared it.
-    pub(crate) fn prepared<'a>(&self, prepared: &'a [PreparedRule]) -> &'a PreparedRule {
+    pub(crate) fn prepared<'a>(&self, prepared: &'a [LayerRule]) -> &'a LayerRule {
         &prepared[self.prepared as usize]
     }
 }
 
-/// The rules of a layer, each with the index of its [`PreparedRule`]. The prepared plans of a rule
+/// The rules of a layer, each with the index of its [`LayerRule`]. The prepared plans of a rule
 /// follow that index.
 pub(crate) type Rules = Vec<(RequestRule, usize)>;
 
@@ -97,14 +97,14 @@ impl RequestCharges {
     }
 
     /// Returns the charges in the form that an engine takes.
-    pub(crate) fn for_engine(&self, prepared: &[PreparedRule]) -> SmallVec<[Charge<'_>; 2]> {
+    pub(crate) fn for_engine(&self, prepared: &[LayerRule]) -> SmallVec<[Charge<'_>; 2]> {
         self.charges.iter().map(|charge| self.with_cost(prepared, charge, charge.cost)).collect()
     }
 
     /// Returns one of the charges in the form that an engine takes, with another cost.
     pub(crate) fn with_cost(
         &self,
-        prepared: &[PreparedRule],
+        prepared: &[LayerRule],
         charge: &RuleCharge,
         cost: Cost,
     ) -> Charge<'_> {

@@ -14,13 +14,13 @@ use crate::charges::RequestCharges;
 use crate::cost_after::CostAfter;
 use crate::event::Event;
 use crate::headers::{self, Available};
-use crate::pending::{Judgement, PendingDecision};
-use crate::prepared::PreparedRule;
+use crate::pending::{ItemizedDecision, PendingDecision};
+use crate::prepared::LayerRule;
 use crate::problem::Kind;
 use crate::response::{Denial, Reason, grpc, is_grpc, problem_of};
 use crate::response_headers::{RateLimitHeaders, first_quota};
 use crate::settlement::Settlement;
-use crate::shared::{HeldPlace, OnFailure, Shared};
+use crate::shared::{HeldPlace, OnFailure, SharedLimits};
 use crate::verdict::Verdict;
 
 /// The treatment of a request after its decision.
@@ -79,7 +79,7 @@ impl Pass {
     }
 }
 
-impl<E> Shared<E>
+impl<E> SharedLimits<E>
 where
     E: Engine + Send + Sync + 'static,
     E::Decide: Unpin,
@@ -89,8 +89,8 @@ where
     pub(crate) fn conclude(
         self: &Arc<Self>,
         charges: &RequestCharges,
-        answer: Result<&Judgement, EngineError>,
-        prepared: &[PreparedRule],
+        answer: Result<&ItemizedDecision, EngineError>,
+        prepared: &[LayerRule],
         request: &HeaderMap,
     ) -> Conclusion<E> {
         match answer {
@@ -117,8 +117,8 @@ where
     fn judged(
         self: &Arc<Self>,
         charges: &RequestCharges,
-        judgement: &Judgement,
-        prepared: &[PreparedRule],
+        judgement: &ItemizedDecision,
+        prepared: &[LayerRule],
         request: &HeaderMap,
     ) -> Conclusion<E> {
         let decision = &judgement.decision;
@@ -174,7 +174,7 @@ where
         &self,
         charges: &RequestCharges,
         decision: &Decision,
-        prepared: &[PreparedRule],
+        prepared: &[LayerRule],
         request: &HeaderMap,
     ) -> Response<Bytes> {
         let mut response = match charges.get(decision.rule) {
@@ -196,7 +196,7 @@ where
         &self,
         charges: &RequestCharges,
         decision: &Decision,
-        prepared: &[PreparedRule],
+        prepared: &[LayerRule],
     ) -> Response<Bytes> {
         let over = charges.iter().filter(|(place, _)| decision.is_over(*place));
         let over = over.map(|(_, charge)| charge.prepared(prepared));

@@ -12,7 +12,7 @@ use http::{Response, StatusCode, response};
 
 use crate::charges::RequestCharges;
 use crate::event::Event;
-use crate::shared::Shared;
+use crate::shared::SharedLimits;
 
 /// The charge of the rules with [`cost_after`](crate::RequestRule::cost_after). It is made at the
 /// latest when this value is dropped, unless the service was never called.
@@ -26,12 +26,12 @@ trait ByResponse: Send {
 }
 
 struct Charges<E> {
-    shared: Arc<Shared<E>>,
+    shared: Arc<SharedLimits<E>>,
     charges: RequestCharges,
 }
 
 impl CostAfter {
-    pub(crate) fn new<E>(shared: Arc<Shared<E>>, charges: RequestCharges) -> Self
+    pub(crate) fn new<E>(shared: Arc<SharedLimits<E>>, charges: RequestCharges) -> Self
     where
         E: Engine + Send + Sync + 'static,
     {

@@ -18,7 +18,7 @@ use crate::conclusion::{Conclusion, Pass};
 use crate::cost_after::{CostAfter, PendingCharge};
 use crate::pending::PendingDecision;
 use crate::response::ResponseBody;
-use crate::shared::{HeldPlace, Shared};
+use crate::shared::{HeldPlace, SharedLimits};
 
 pin_project! {
     /// The future of a response of [`RateLimit`](crate::RateLimit).
@@ -28,19 +28,19 @@ pin_project! {
         E: Engine,
     {
         #[pin]
-        stage: Stage<S, B, E, R>,
+        stage: ResponseStage<S, B, E, R>,
     }
 }
 
 pin_project! {
     #[project = StageProjection]
-    enum Stage<S, B, E, R>
+    enum ResponseStage<S, B, E, R>
     where
         S: Service<Request<B>>,
         E: Engine,
     {
         /// The engine has not answered yet, or the request is held back.
-        Waiting { waiting: Option<Box<Waiting<S, B, E>>> },
+        Waiting { waiting: Option<Box<WaitingRequest<S, B, E>>> },
         /// The inner service processes the request.
         Serving {
             #[pin]
@@ -62,15 +62,15 @@ struct Charging<R> {
 
 impl<S: Service<Request<B>>, B, E: Engine, R> ResponseFuture<S, B, E, R> {
     pub(crate) fn answered(response: Response<Bytes>) -> Self {
-        Self { stage: Stage::Answered { response: Some(response) } }
+        Self { stage: ResponseStage::Answered { response: Some(response) } }
     }
 
     pub(crate) fn serving(serving: S::Future, pass: Pass) -> Self {
-        Self { stage: Stage::Serving { serving, pass } }
+        Self { stage: ResponseStage::Serving { serving, pass } }
     }
 
-    pub(crate) fn waiting(waiting: Waiting<S, B, E>) -> Self {
-        Self { stage: Stage::Waiting { waiting: Some(Box::new(waiting)) } }
+    pub(crate) fn waiting(waiting: WaitingRequest<S, B, E>) -> Self {
+        Self { stage: ResponseStage::Waiting { waiting: Some(Box::new(waiting)) } }
     }
 }
 
@@ -118,7 +118,7 @@ where
 }
 
 /// Starts to charge the cost of a response.
-fn charge<S, B, E, R>(cost_after: CostAfter, response: Response<R>) -> Stage<S, B, E, R>
+fn charge<S, B, E, R>(cost_after: CostAfter, response: Response<R>) -> ResponseStage<S, B, E, R>
 where
     S: Service<Request<B>>,
     E: Engine,
@@ -126,11 +126,11 @@ where
     let (parts, body) = response.into_parts();
     let charge = cost_after.charge(&parts);
     let response = Some(Response::from_parts(parts, body));
-    Stage::Charging { charging: Box::new(Charging { charge, response }) }
+    ResponseStage::Charging { charging: Box::new(Charging { charge, response }) }
 }
 
 /// A request that waits, with the service to which it will be passed on.
-pub(crate) struct Waiting<S, B, E: Engine> {
+pub(crate) struct WaitingRequest<S, B, E: Engine> {
     service: S,
     request: Request<B>,
     cause: Cause<E>,
@@ -138,7 +138,7 @@ pub(crate) struct Waiting<S, B, E: Engine> {
 
 enum Cause<E: Engine> {
     Decision {
-        shared: Arc<Shared<E>>,
+        shared: Arc<SharedLimits<E>>,
         charges: RequestCharges,
         pending: Box<PendingDecision<E::Decide>>,
     },
@@ -149,7 +149,7 @@ enum Cause<E: Engine> {
     },
 }
 
-impl<S, B, E> Waiting<S, B, E>
+impl<S, B, E> WaitingRequest<S, B, E>
 where
     E: Engine + Send + Sync + 'static,
     E::Decide: Unpin,
@@ -158,7 +158,7 @@ where
     pub(crate) fn for_decision(
         service: S,
         request: Request<B>,
-        shared: Arc<Shared<E>>,
+        shared: Arc<SharedLimits<E>>,
         charges: RequestCharges,
         pending: PendingDecision<E::Decide>,
     ) -> Self {
@@ -196,7 +196,7 @@ where
         }
     }
 
-    fn follow<R>(self, conclusion: Conclusion<E>) -> Stage<S, B, E, R>
+    fn follow<R>(self, conclusion: Conclusion<E>) -> ResponseStage<S, B, E, R>
     where
         S: Service<Request<B>, Response = Response<R>>,
     {
@@ -206,13 +206,13 @@ where
         match conclusion {
             Conclusion::Pass(mut pass) => {
                 pass.enter(request.extensions_mut());
-                Stage::Serving { serving: service.call(request), pass }
+                ResponseStage::Serving { serving: service.call(request), pass }
             }
             Conclusion::Hold(pass, delay, held) => {
                 let waiting = Self::for_turn(service, request, pass, delay, held);
-                Stage::Waiting { waiting: Some(Box::new(waiting)) }
+                ResponseStage::Waiting { waiting: Some(Box::new(waiting)) }
             }
-            Conclusion::Refuse(response) => Stage::Answered { response: Some(response) },
+            Conclusion::Refuse(response) => ResponseStage::Answered { response: Some(response) },
         }
     }
 }

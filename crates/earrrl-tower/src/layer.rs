@@ -12,11 +12,11 @@ use http::{Response, StatusCode};
 use tower_layer::Layer;
 
 use crate::event::Event;
-use crate::prepared::PreparedRule;
+use crate::prepared::LayerRule;
 use crate::request_rule::RequestRule;
 use crate::response::Denial;
 use crate::service::RateLimit;
-use crate::shared::{OnFailure, Settings, Shared};
+use crate::shared::{OnFailure, Settings, SharedLimits};
 
 /// A layer that limits the requests to the service that it wraps. Its clones share the engine, its
 /// clients and all settings.
@@ -35,7 +35,7 @@ use crate::shared::{OnFailure, Settings, Shared};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct RateLimitLayer<E> {
-    shared: Arc<Shared<E>>,
+    shared: Arc<SharedLimits<E>>,
 }
 
 /// The settings of a [`RateLimitLayer`].
@@ -289,11 +289,11 @@ impl<E: Engine> Builder<E> {
             let first = prepared.len();
             for (name, rule) in rule.named_rules() {
                 let status = self.settings.status;
-                prepared.push(PreparedRule::new(&self.engine, name, rule.clone(), status)?);
+                prepared.push(LayerRule::new(&self.engine, name, rule.clone(), status)?);
             }
             rules.push((rule, first));
         }
-        let shared = Shared::new(self.engine, rules, prepared, self.settings)?;
+        let shared = SharedLimits::new(self.engine, rules, prepared, self.settings)?;
         Ok(RateLimitLayer { shared: Arc::new(shared) })
     }
 }

@@ -104,4 +104,4 @@ pub use verdict::Verdict;
 #[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../../../docs/middleware.md")]
-struct Readme;
+struct TowerReadme;

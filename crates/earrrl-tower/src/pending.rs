@@ -10,23 +10,23 @@ use smallvec::SmallVec;
 
 use crate::charges::RequestCharges;
 use crate::headers::{Available, peek_cost};
-use crate::prepared::PreparedRule;
+use crate::prepared::LayerRule;
 
 /// A decision in flight; `D` is the engine's future.
 pub(crate) enum PendingDecision<D> {
     Deciding(D),
-    Peeking(Judgement, Vec<Peek<D>>),
+    Peeking(ItemizedDecision, Vec<Peek<D>>),
 }
 
 /// A peek for a charge whose figures the decision lacks.
 pub(crate) struct Peek<D> {
-    /// The index of the peek's item in [`Judgement::items`].
+    /// The index of the peek's item in [`ItemizedDecision::items`].
     item: usize,
     answer: D,
 }
 
 /// The decision on a request, and the quota that its headers report.
-pub(crate) struct Judgement {
+pub(crate) struct ItemizedDecision {
     pub(crate) decision: Decision,
     /// The rules that headers report, the deciding one first.
     pub(crate) items: SmallVec<[Item; 1]>,
@@ -43,7 +43,7 @@ pub(crate) struct Item {
 impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> PendingDecision<D> {
     pub(crate) fn new(
         engine: &impl Engine<Decide = D>,
-        prepared: &[PreparedRule],
+        prepared: &[LayerRule],
         charges: &RequestCharges,
     ) -> Self {
         Self::Deciding(match charges.only() {
@@ -61,14 +61,15 @@ impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> PendingDecision<
         &mut self,
         context: &mut Context<'_>,
         engine: &impl Engine<Decide = D>,
-        prepared: &[PreparedRule],
+        prepared: &[LayerRule],
         charges: &RequestCharges,
         on_allowed: bool,
-    ) -> Poll<Result<&Judgement, EngineError>> {
+    ) -> Poll<Result<&ItemizedDecision, EngineError>> {
         if let Self::Deciding(deciding) = self {
             let decision = ready!(Pin::new(deciding).poll(context))?;
             let needs_items = on_allowed || decision.outcome == Outcome::Deny;
-            *self = Self::Peeking(Judgement { decision, items: SmallVec::new() }, Vec::new());
+            *self =
+                Self::Peeking(ItemizedDecision { decision, items: SmallVec::new() }, Vec::new());
             if let Self::Peeking(judgement, peeks) = self
                 && needs_items
             {
@@ -91,10 +92,10 @@ impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> PendingDecision<
 /// Adds an item for each rule that headers report, the deciding one first, and starts a peek where
 /// the decision lacks its figures.
 fn add_items<D>(
-    judgement: &mut Judgement,
+    judgement: &mut ItemizedDecision,
     peeks: &mut Vec<Peek<D>>,
     engine: &impl Engine<Decide = D>,
-    prepared: &[PreparedRule],
+    prepared: &[LayerRule],
     charges: &RequestCharges,
 ) {
     let decision = &judgement.decision;

@@ -11,7 +11,7 @@ use crate::problem::{self, Kind};
 
 /// A prepared rule, with the parts of its responses that are the same for every request.
 #[derive(Clone, Debug)]
-pub(crate) struct PreparedRule {
+pub(crate) struct LayerRule {
     pub(crate) name: Arc<str>,
     pub(crate) id: RuleId,
     pub(crate) rule: Rule,
@@ -24,7 +24,7 @@ pub(crate) struct PreparedRule {
     pub(crate) problem: Bytes,
 }
 
-impl PreparedRule {
+impl LayerRule {
     /// Prepares a rule in the engine. `status` is the status of denials.
     pub(crate) fn new(
         engine: &impl Engine,

@@ -5,8 +5,8 @@ use http::{HeaderMap, HeaderValue};
 
 use crate::charges::RequestCharges;
 use crate::headers::{Available, current};
-use crate::pending::Judgement;
-use crate::prepared::PreparedRule;
+use crate::pending::ItemizedDecision;
+use crate::prepared::LayerRule;
 
 /// The headers of a response. They are written before the request is passed on, since the prepared
 /// rules may have changed when its response arrives.
@@ -18,8 +18,8 @@ pub(crate) struct RateLimitHeaders {
 
 impl RateLimitHeaders {
     pub(crate) fn new(
-        judgement: &Judgement,
-        prepared: &[PreparedRule],
+        judgement: &ItemizedDecision,
+        prepared: &[LayerRule],
         charges: &RequestCharges,
     ) -> Self {
         let mut shown = shown(judgement, prepared, charges);
@@ -46,18 +46,18 @@ impl RateLimitHeaders {
 
 /// Returns the quota of the deciding rule for the older headers, which report only one rule.
 pub(crate) fn first_quota(
-    judgement: &Judgement,
-    prepared: &[PreparedRule],
+    judgement: &ItemizedDecision,
+    prepared: &[LayerRule],
     charges: &RequestCharges,
 ) -> Option<(Quota, Available)> {
     shown(judgement, prepared, charges).next().map(|(rule, available)| (rule.quota, available))
 }
 
 fn shown<'a>(
-    judgement: &'a Judgement,
-    prepared: &'a [PreparedRule],
+    judgement: &'a ItemizedDecision,
+    prepared: &'a [LayerRule],
     charges: &'a RequestCharges,
-) -> impl Iterator<Item = (&'a PreparedRule, Available)> + Clone {
+) -> impl Iterator<Item = (&'a LayerRule, Available)> + Clone {
     judgement
         .items
         .iter()

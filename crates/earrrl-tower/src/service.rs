@@ -12,10 +12,10 @@ use tower_service::Service;
 
 use crate::charges::RequestCharges;
 use crate::conclusion::{Conclusion, Pass};
-use crate::future::{ResponseFuture, Waiting};
+use crate::future::{ResponseFuture, WaitingRequest};
 use crate::pending::PendingDecision;
 use crate::response::ResponseBody;
-use crate::shared::Shared;
+use crate::shared::SharedLimits;
 
 /// A service that limits the requests to an inner service.
 ///
@@ -37,11 +37,11 @@ use crate::shared::Shared;
 /// ```
 pub struct RateLimit<S, E> {
     inner: S,
-    shared: Arc<Shared<E>>,
+    shared: Arc<SharedLimits<E>>,
 }
 
 impl<S, E> RateLimit<S, E> {
-    pub(crate) fn new(inner: S, shared: Arc<Shared<E>>) -> Self {
+    pub(crate) fn new(inner: S, shared: Arc<SharedLimits<E>>) -> Self {
         Self { inner, shared }
     }
 }
@@ -93,12 +93,15 @@ where
             Progress::Concluded(Conclusion::Refuse(response)) => ResponseFuture::answered(response),
             Progress::Concluded(Conclusion::Hold(pass, delay, held)) => {
                 let (service, request) = (self.take_ready(), Request::from_parts(parts, body));
-                ResponseFuture::waiting(Waiting::for_turn(service, request, pass, delay, held))
+                ResponseFuture::waiting(WaitingRequest::for_turn(
+                    service, request, pass, delay, held,
+                ))
             }
             Progress::Pending(decision) => {
                 let (service, request) = (self.take_ready(), Request::from_parts(parts, body));
                 let shared = Arc::clone(&self.shared);
-                let waiting = Waiting::for_decision(service, request, shared, charges, decision);
+                let waiting =
+                    WaitingRequest::for_decision(service, request, shared, charges, decision);
                 ResponseFuture::waiting(waiting)
             }
         }

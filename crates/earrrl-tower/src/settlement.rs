@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use earrrl::{Cost, Decision, Engine, EngineError};
 
 use crate::charges::RequestCharges;
-use crate::shared::Shared;
+use crate::shared::SharedLimits;
 
 /// A handle that charges a request after the decision, under the rules that are
 /// [`settled`](crate::RequestRule::settled). The layer adds it to the request's extensions. It can
@@ -42,12 +42,12 @@ trait Settle: Send + Sync {
 }
 
 struct SettledCharges<E> {
-    shared: Arc<Shared<E>>,
+    shared: Arc<SharedLimits<E>>,
     charges: RequestCharges,
 }
 
 impl Settlement {
-    pub(crate) fn new<E>(shared: Arc<Shared<E>>, charges: RequestCharges) -> Self
+    pub(crate) fn new<E>(shared: Arc<SharedLimits<E>>, charges: RequestCharges) -> Self
     where
         E: Engine + Send + Sync + 'static,
         E::Decide: Unpin,
@@ -71,8 +71,8 @@ where
     fn charge(&self, cost: Cost) -> Charged {
         let mut charging = self.shared.charge(&self.charges, |_| cost);
         match Pin::new(&mut charging).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => Charged(Stage::Done(Some(result))),
-            Poll::Pending => Charged(Stage::Pending(Box::pin(charging))),
+            Poll::Ready(result) => Charged(ChargeStage::Done(Some(result))),
+            Poll::Pending => Charged(ChargeStage::Pending(Box::pin(charging))),
         }
     }
 }
@@ -81,11 +81,11 @@ where
 ///
 /// It returns the decision that a check would have returned. The charge is stored in any case.
 #[must_use = "over an engine that is not in memory, nothing is charged unless this is awaited"]
-pub struct Charged(Stage);
+pub struct Charged(ChargeStage);
 
 type Answer = Result<Decision, EngineError>;
 
-enum Stage {
+enum ChargeStage {
     Done(Option<Answer>),
     Pending(Pin<Box<dyn Future<Output = Answer> + Send>>),
 }
@@ -95,8 +95,8 @@ impl Future for Charged {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
         match &mut self.0 {
-            Stage::Done(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
-            Stage::Pending(charging) => charging.as_mut().poll(context),
+            ChargeStage::Done(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
+            ChargeStage::Pending(charging) => charging.as_mut().poll(context),
         }
     }
 }

@@ -10,15 +10,15 @@ use http::{Response, StatusCode};
 
 use crate::charges::{RequestCharges, RuleCharge, Rules};
 use crate::event::Event;
-use crate::prepared::PreparedRule;
+use crate::prepared::LayerRule;
 use crate::response::Denial;
 
 /// The engine, rules and settings of a layer.
-pub(crate) struct Shared<E> {
+pub(crate) struct SharedLimits<E> {
     pub(crate) engine: E,
     pub(crate) rules: Rules,
     /// The rules and plans, in the order of `ids`.
-    pub(crate) prepared: ArcSwap<Vec<PreparedRule>>,
+    pub(crate) prepared: ArcSwap<Vec<LayerRule>>,
     /// The rules' ids. They never change, so the fast path need not load `prepared`.
     ids: Vec<RuleId>,
     /// True if no header, handler or hook needs the figures of allowed requests. Then the engine is
@@ -28,7 +28,7 @@ pub(crate) struct Shared<E> {
     pub(crate) charges_later: bool,
     pub(crate) settings: Settings,
     /// The engine that decides while the main engine fails, and its prepared rules.
-    pub(crate) local: Option<(MemoryEngine, ArcSwap<Vec<PreparedRule>>)>,
+    pub(crate) local: Option<(MemoryEngine, ArcSwap<Vec<LayerRule>>)>,
     pub(crate) failing: AtomicBool,
     /// The number of requests that are held back.
     held: AtomicUsize,
@@ -77,11 +77,11 @@ pub enum OnFailure {
     Local(usize),
 }
 
-impl<E: Engine> Shared<E> {
+impl<E: Engine> SharedLimits<E> {
     pub(crate) fn new(
         engine: E,
         rules: Rules,
-        prepared: Vec<PreparedRule>,
+        prepared: Vec<LayerRule>,
         settings: Settings,
     ) -> Result<Self, EngineError> {
         let local = match settings.on_failure {
@@ -168,7 +168,7 @@ impl<E: Engine> Shared<E> {
 
 /// A place among the requests that are held back. The place is freed when this value is dropped,
 /// because the request is passed on or its client has left.
-pub(crate) struct HeldPlace<E>(Arc<Shared<E>>);
+pub(crate) struct HeldPlace<E>(Arc<SharedLimits<E>>);
 
 impl<E> Drop for HeldPlace<E> {
     fn drop(&mut self) {
@@ -178,26 +178,26 @@ impl<E> Drop for HeldPlace<E> {
 
 fn local_engine(
     capacity: usize,
-    prepared: &[PreparedRule],
+    prepared: &[LayerRule],
     status: StatusCode,
-) -> Result<(MemoryEngine, ArcSwap<Vec<PreparedRule>>), EngineError> {
+) -> Result<(MemoryEngine, ArcSwap<Vec<LayerRule>>), EngineError> {
     let engine = MemoryEngine::new(capacity);
     let engine = engine.map_err(|error| EngineError::Unavailable(error.to_string()))?;
     let rules = prepared
         .iter()
-        .map(|rule| PreparedRule::new(&engine, &rule.name, rule.rule.clone(), status))
+        .map(|rule| LayerRule::new(&engine, &rule.name, rule.rule.clone(), status))
         .collect::<Result<Vec<_>, _>>()?;
     Ok((engine, ArcSwap::from_pointee(rules)))
 }
 
 fn replace(
     engine: &impl Engine,
-    prepared: &ArcSwap<Vec<PreparedRule>>,
+    prepared: &ArcSwap<Vec<LayerRule>>,
     name: &str,
     rule: &Rule,
     status: StatusCode,
 ) -> Result<(), EngineError> {
-    let changed = PreparedRule::new(engine, name, rule.clone(), status)?;
+    let changed = LayerRule::new(engine, name, rule.clone(), status)?;
     prepared.rcu(|rules| {
         let mut rules = Vec::clone(rules);
         rules.iter_mut().filter(|rule| &*rule.name == name).for_each(|r| *r = changed.clone());

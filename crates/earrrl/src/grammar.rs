@@ -86,13 +86,13 @@ impl<'a> Word<'a> {
 /// The words of a rule's text that are not yet parsed. Options may come in any order, each at most
 /// once.
 #[derive(Debug)]
-pub struct Words<'a> {
+pub struct RuleWords<'a> {
     words: Vec<Word<'a>>,
     used: Vec<&'a str>,
     end: usize,
 }
 
-impl<'a> Words<'a> {
+impl<'a> RuleWords<'a> {
     pub(crate) fn new(text: &'a str) -> Self {
         let mut words = Vec::new();
         let mut rest = text;

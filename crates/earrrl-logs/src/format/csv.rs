@@ -12,11 +12,11 @@ use crate::line::time;
 pub(super) struct Parser {
     time_name: String,
     key_name: String,
-    header: Option<Header>,
+    header: Option<CsvHeader>,
 }
 
 /// The columns of a log.
-struct Header {
+struct CsvHeader {
     line: Vec<u8>,
     names: Vec<Vec<u8>>,
     time: usize,
@@ -29,7 +29,7 @@ pub struct Record<'a> {
     /// Nanoseconds since the epoch.
     pub time: u64,
     line: &'a [u8],
-    header: &'a Header,
+    header: &'a CsvHeader,
 }
 
 impl Parser {
@@ -60,12 +60,12 @@ impl Parser {
     }
 
     /// Finds the columns that a header names; `None` if it does not name the time's.
-    fn columns(&self, line: &[u8]) -> Option<Header> {
+    fn columns(&self, line: &[u8]) -> Option<CsvHeader> {
         let names: Vec<Vec<u8>> = fields(line).map(|n| n.trim_ascii().to_vec()).collect();
         let place = |name: &str| names.iter().position(|n| n.eq_ignore_ascii_case(name.as_bytes()));
         let time = place(&self.time_name)?;
         let (key, cost) = (place(&self.key_name), place("cost"));
-        Some(Header { line: line.to_vec(), time, key, cost, names })
+        Some(CsvHeader { line: line.to_vec(), time, key, cost, names })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::pattern::Pattern;
+use super::pattern::LinePattern;
 
 /// The user's settings for details that the format leaves open.
 #[derive(Debug, Clone, Default)]
@@ -14,7 +14,7 @@ pub struct Hints {
     /// The year of the first syslog line.
     pub year: Option<u32>,
     /// The pattern of `--pattern` or `--log-format`.
-    pub pattern: Option<Arc<Pattern>>,
+    pub pattern: Option<Arc<LinePattern>>,
     /// True if lines must not be shown.
     pub private: bool,
 }

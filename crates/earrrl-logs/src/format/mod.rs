@@ -34,7 +34,7 @@ use field::{path_of, target};
 pub use hints::Hints;
 pub use list::Format;
 use list::Syntax;
-pub use pattern::Pattern;
+pub use pattern::LinePattern;
 
 use crate::envelope::{Envelope, Opener};
 use crate::line::Skip;
@@ -132,7 +132,7 @@ impl Parser {
 
 impl Body {
     fn new(format: Format, hints: &Hints) -> Self {
-        let expression = |pattern: Arc<Pattern>| Self::Pattern(pattern::Parser::new(pattern));
+        let expression = |pattern: Arc<LinePattern>| Self::Pattern(pattern::Parser::new(pattern));
         match format.entry().syntax {
             Syntax::Common { vhost } => Self::Common(common::Parser::new(vhost)),
             Syntax::Json => Self::Json(json::Parser::new(hints)),
@@ -149,7 +149,7 @@ impl Body {
             Syntax::Sshd => Self::Sshd(sshd::Parser::default()),
             Syntax::SshdLines => Self::SshdLines,
             Syntax::Expression(text, program) => {
-                expression(Arc::new(Pattern::preset(text, program)))
+                expression(Arc::new(LinePattern::preset(text, program)))
             }
             Syntax::Given => expression(hints.pattern.clone().unwrap_or_default()),
         }

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::pattern::Pattern;
+use super::pattern::LinePattern;
 
 /// A piece of the notation.
 enum Piece {
@@ -22,7 +22,7 @@ const TEXT: &str = ".*?";
 ///
 /// # Errors
 /// Returns what is wrong with the notation, in one line.
-pub fn pattern(notation: &str) -> Result<Pattern, String> {
+pub fn pattern(notation: &str) -> Result<LinePattern, String> {
     let notation = &*statement(notation)?;
     let (pieces, time_format) = match notation.contains('$') {
         true => (nginx(notation)?, None),
@@ -32,7 +32,7 @@ pub fn pattern(notation: &str) -> Result<Pattern, String> {
     if !names.contains(&"time") {
         return Err("expected a field with the time, such as $time_local or %t".into());
     }
-    let pattern = Pattern::new(&expression(&pieces))?;
+    let pattern = LinePattern::new(&expression(&pieces))?;
     Ok(time_format.map_or(pattern.clone(), |format| pattern.with_time_format(&format)))
 }
 

@@ -17,7 +17,7 @@ const MAX_SIZE: usize = 4 << 20;
 
 /// An expression and the names of its groups.
 #[derive(Debug, Clone)]
-pub struct Pattern {
+pub struct LinePattern {
     regex: Regex,
     /// The groups' names by number; empty for the whole match and unnamed groups.
     names: Vec<String>,
@@ -27,7 +27,7 @@ pub struct Pattern {
     program: &'static str,
 }
 
-impl Default for Pattern {
+impl Default for LinePattern {
     /// An expression that no line matches.
     fn default() -> Self {
         #[expect(clippy::expect_used, reason = "a constant")]
@@ -36,7 +36,7 @@ impl Default for Pattern {
     }
 }
 
-impl Pattern {
+impl LinePattern {
     /// Compiles an expression.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ fn last_line(text: &str) -> String {
 
 /// Reads such lines.
 pub(super) struct Parser {
-    pattern: Arc<Pattern>,
+    pattern: Arc<LinePattern>,
     spans: CaptureLocations,
     /// The last time, since busy logs repeat it.
     last: (Vec<u8>, u64),
@@ -107,13 +107,13 @@ pub struct Record<'a> {
     /// Nanoseconds since the epoch.
     pub time: u64,
     line: &'a [u8],
-    pattern: &'a Pattern,
+    pattern: &'a LinePattern,
     spans: &'a CaptureLocations,
 }
 
 impl Parser {
     /// Creates a parser of lines with this pattern.
-    pub(super) fn new(pattern: Arc<Pattern>) -> Self {
+    pub(super) fn new(pattern: Arc<LinePattern>) -> Self {
         let spans = pattern.regex.capture_locations();
         Self { pattern, spans, last: (Vec::new(), 0) }
     }
@@ -217,7 +217,7 @@ mod tests {
 
     type Found = (u64, Option<String>, Option<String>);
 
-    fn read(pattern: Pattern, lines: &[&str]) -> Vec<Result<Found, Skip>> {
+    fn read(pattern: LinePattern, lines: &[&str]) -> Vec<Result<Found, Skip>> {
         let mut parser = Parser::new(Arc::new(pattern));
         let text = |value: Option<&[u8]>| value.map(|v| String::from_utf8_lossy(v).into_owned());
         let mut one = |line: &&str| {
@@ -229,7 +229,8 @@ mod tests {
 
     #[test]
     fn groups_are_time_key_and_cost() {
-        let pattern = Pattern::given(r"^(?<time>\S+) (?<key>\S+)(?: cost=(?<cost>\d+))?").unwrap();
+        let pattern =
+            LinePattern::given(r"^(?<time>\S+) (?<key>\S+)(?: cost=(?<cost>\d+))?").unwrap();
         let lines = ["5 a cost=7", "2015-05-17T10:05:03Z b", "x c", "", "6 -"];
         let expected = [
             Ok((5_000_000_000, Some("a".into()), Some("7".into()))),
@@ -248,7 +249,7 @@ mod tests {
             ("%d.%m.%y %T %z", "17.05.15 12:05:03 +0200"),
             ("%s", "1431857103"),
         ] {
-            let pattern = Pattern::given("^(?<time>.*) (?<key>.*)$").unwrap();
+            let pattern = LinePattern::given("^(?<time>.*) (?<key>.*)$").unwrap();
             let pattern = pattern.with_time_format(format);
             let found = read(pattern, &[&format!("{text} a"), "2015 a"]);
             assert_eq!(
@@ -267,7 +268,7 @@ mod tests {
             ("(?<key>x)", "a group for the time"),
             (r"(?<time>x)(?<key>(a{1000}){1000})", "size limit"),
         ] {
-            let error = Pattern::given(expression).unwrap_err();
+            let error = LinePattern::given(expression).unwrap_err();
             assert!(error.contains(told) && !error.contains('\n'), "{error}");
         }
     }

@@ -6,9 +6,9 @@ use super::time;
 use super::time::SECOND;
 
 /// The years of the lines of one log.
-pub struct Years(Source);
+pub struct Years(YearSource);
 
-enum Source {
+enum YearSource {
     /// The year of the first line is known; it goes up where the months start anew.
     Counted { first: u32, now: u32, last_month: u32 },
     /// Each line has the latest year that puts it before this time, a day after the file was last written.
@@ -19,10 +19,10 @@ impl Years {
     /// For a log whose first line is of `year`, or that was last `modified` then.
     pub fn new(year: Option<u32>, modified: SystemTime) -> Self {
         Self(match year {
-            Some(year) => Source::Counted { first: year, now: year, last_month: 1 },
+            Some(year) => YearSource::Counted { first: year, now: year, last_month: 1 },
             None => {
                 let age = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
-                Source::UpTo(age.as_secs().saturating_add(86_400).saturating_mul(SECOND))
+                YearSource::UpTo(age.as_secs().saturating_add(86_400).saturating_mul(SECOND))
             }
         })
     }
@@ -30,7 +30,7 @@ impl Years {
     /// The time of a month, day and second.
     pub fn place(&mut self, (month, day, second): (u32, u32, u32)) -> Option<u64> {
         match &mut self.0 {
-            Source::Counted { first, now, last_month } => {
+            YearSource::Counted { first, now, last_month } => {
                 // A line out of order may fall back behind the turn of the year.
                 if month + 6 <= *last_month {
                     *now += 1;
@@ -40,7 +40,7 @@ impl Years {
                 *last_month = month;
                 time::at(*now, month, day, second)
             }
-            Source::UpTo(end) => {
+            YearSource::UpTo(end) => {
                 let year = time::year_of(*end);
                 // Four years back there is a leap day at the latest, but for 1900 and its like.
                 let years = (year.saturating_sub(8)..=year).rev();

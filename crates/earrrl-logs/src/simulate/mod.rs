@@ -5,5 +5,5 @@ mod outcome;
 mod scenario;
 
 pub use article::{Name, draw};
-pub use outcome::{Outcome, figure, write_csv, write_table};
+pub use outcome::{SimulatedOutcome, figure, write_csv, write_table};
 pub use scenario::Scenario;

@@ -19,14 +19,14 @@ struct ClientRun {
 }
 
 /// One rule's run.
-pub struct Outcome {
+pub struct SimulatedOutcome {
     rule: Rule,
     tallies: Vec<ClientRun>,
     /// Each attempt: when in seconds, and whether it was permitted.
     attempts: Vec<(f64, bool)>,
 }
 
-impl Outcome {
+impl SimulatedOutcome {
     /// Runs a scenario under each of its rules.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl Outcome {
 pub fn write_table(
     out: &mut impl Write,
     scenario: &Scenario,
-    outcomes: &[Outcome],
+    outcomes: &[SimulatedOutcome],
 ) -> io::Result<()> {
     let header = ["asked", "permitted", "share", "first denied", "last denied", "client", "rule"];
     let mut rows = vec![header.map(str::to_owned)];
@@ -152,7 +152,7 @@ fn csv_field(text: &str) -> String {
 }
 
 /// Requests asked and permitted up to each instant, under every rule; at its end each line's number.
-pub fn figure(scenario: &Scenario, outcomes: &[Outcome]) -> Figure {
+pub fn figure(scenario: &Scenario, outcomes: &[SimulatedOutcome]) -> Figure {
     let end = scenario.duration().as_secs_f64();
     // Clients that mind being denied ask differently under each rule.
     let asked: Vec<usize> = outcomes.iter().map(|outcome| outcome.attempts.len()).collect();

@@ -15,7 +15,7 @@ use crate::reading::LoggedRequest;
 const BELOW: usize = 5;
 
 /// The limits that were judged on a log, and the clients that advice names.
-pub struct Judged {
+pub struct JudgedAdvice {
     /// Round limits, from where most clients are to above the worst.
     pub limits: Vec<JudgedLimit>,
     /// The suggested limit: in the middle of the gap, or above everybody if there is none.
@@ -50,7 +50,7 @@ pub struct SeenClient {
 pub fn judge(
     sweep: &Sweep,
     requests: impl Iterator<Item = LoggedRequest>,
-) -> Result<Judged, RuleError> {
+) -> Result<JudgedAdvice, RuleError> {
     let (peaks, gap) = (sweep.peaks(), sweep.gap());
     let descending = peaks.descending();
     let limits = rounds(peaks, &descending)?;
@@ -62,7 +62,7 @@ pub fn judge(
         Some(_) => second(sweep, touched)?,
         None => None,
     };
-    let mut judged = Judged {
+    let mut judged = JudgedAdvice {
         limits,
         suggested,
         touched: unseen(peaks, touched),
@@ -102,7 +102,7 @@ fn unseen(peaks: &Peaks, clients: &[u32]) -> Vec<SeenClient> {
     clients.iter().map(client).collect()
 }
 
-impl Judged {
+impl JudgedAdvice {
     /// Counts the requests that each limit denies, and those of the named clients.
     fn count(
         &mut self,

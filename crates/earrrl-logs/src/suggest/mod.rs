@@ -9,7 +9,7 @@ mod report;
 
 pub use candidates::{ClientShare, JudgedLimit, most_touched};
 pub use gap::{Gap, HALF_LIVES, Sweep};
-pub use judge::{Judged, SeenClient, judge};
+pub use judge::{JudgedAdvice, SeenClient, judge};
 pub use peaks::Peaks;
 pub use profile::Profiles;
 pub use report::{Advice, figure, write_json, write_table, write_toml};

@@ -45,22 +45,22 @@ const MONITORS: [&str; 11] = [
 
 /// Counts different values, up to a bound.
 #[derive(Debug, Clone, Default)]
-struct Tally {
+struct ValueTally {
     counts: HashMap<Vec<u8>, u64, RandomState>,
     all: u64,
 }
 
 /// The values that one client has sent.
 #[derive(Debug, Clone, Default)]
-struct Profile {
-    agents: Tally,
-    paths: Tally,
-    users: Tally,
+struct KeyProfile {
+    agents: ValueTally,
+    paths: ValueTally,
+    users: ValueTally,
 }
 
 /// The profile of each named client, by its key.
 #[derive(Debug, Default)]
-pub struct Profiles(HashMap<Vec<u8>, Profile, RandomState>);
+pub struct Profiles(HashMap<Vec<u8>, KeyProfile, RandomState>);
 
 /// Adds the records of named clients to their profiles.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ struct Profiler {
     state: Mutex<(KeyMaker, Profiles)>,
 }
 
-impl Tally {
+impl ValueTally {
     fn add(&mut self, value: &[u8], count: u64) {
         self.all += count;
         let value = &value[..value.len().min(MOST_BYTES)];
@@ -94,7 +94,7 @@ impl RecordSink for Profiler {
         // A record without a key was skipped at the first reading, too.
         let _ = keys.with(record, |key| {
             let Some(profile) = profiles.0.get_mut(key) else { return };
-            let add = |tally: &mut Tally, value: Option<Cow<'_, [u8]>>| {
+            let add = |tally: &mut ValueTally, value: Option<Cow<'_, [u8]>>| {
                 value.into_iter().for_each(|value| tally.add(&value, 1));
             };
             add(&mut profile.agents, self.agents.iter().find_map(|field| record.get(field)));
@@ -113,7 +113,7 @@ impl Profiles {
         agents: Vec<Field>,
         keys: impl Iterator<Item = Vec<u8>>,
     ) -> Self {
-        let empty = keys.map(|key| (key, Profile::default())).collect();
+        let empty = keys.map(|key| (key, KeyProfile::default())).collect();
         if files.iter().any(|file| file == Path::new("-")) {
             return Self::default();
         }
@@ -132,7 +132,7 @@ impl Profiles {
 
     /// Returns a remark on a client that may have to be exempt. It quotes the user agent unless that is `hidden`.
     pub(super) fn remark(&self, key: &[u8], hidden: bool) -> Option<String> {
-        let Profile { agents, users, .. } = self.0.get(key)?;
+        let KeyProfile { agents, users, .. } = self.0.get(key)?;
         if users.counts.len() >= CROWD {
             return Some(format!("{} users: one address for many?", at_least(users)));
         }
@@ -156,7 +156,7 @@ impl Profiles {
 
     /// Returns a sentence about the path that most requests of these clients are for, and about their users.
     pub(super) fn further_rules<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Vec<String> {
-        let (mut paths, mut users) = (Tally::default(), Tally::default());
+        let (mut paths, mut users) = (ValueTally::default(), ValueTally::default());
         for profile in keys.filter_map(|key| self.0.get(key)) {
             profile.paths.counts.iter().for_each(|(path, &count)| paths.add(path, count));
             profile.users.counts.iter().for_each(|(user, &count)| users.add(user, count));
@@ -181,7 +181,7 @@ impl Profiles {
 }
 
 /// Returns the number of different values, as far as they are counted.
-fn at_least(tally: &Tally) -> String {
+fn at_least(tally: &ValueTally) -> String {
     let more = if tally.counts.len() == MOST_VALUES { " or more" } else { "" };
     format!("{}{more}", tally.counts.len())
 }
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     fn profile(agents: &[&str], users: &[&str]) -> Profiles {
-        let mut profile = Profile::default();
+        let mut profile = KeyProfile::default();
         agents.iter().for_each(|agent| profile.agents.add(agent.as_bytes(), 1));
         users.iter().for_each(|user| profile.users.add(user.as_bytes(), 1));
         profile.paths.add(b"/login", 3);
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn tallies_are_bounded() {
-        let mut tally = Tally::default();
+        let mut tally = ValueTally::default();
         (0..1000u32)
             .for_each(|value| tally.add(&[&value.to_le_bytes()[..], &[7; 1000]].concat(), 1));
         assert_eq!((tally.counts.len(), tally.all), (MOST_VALUES, 1000));

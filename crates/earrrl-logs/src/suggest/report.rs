@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Gap, Judged, JudgedLimit, Peaks, Profiles, SeenClient, Sweep};
+use super::{Gap, JudgedAdvice, JudgedLimit, Peaks, Profiles, SeenClient, Sweep};
 use crate::line::time::written;
 use crate::reading::{LogReader, Names};
 use crate::text::{counted, percent, write_rows};
@@ -35,7 +35,7 @@ pub struct Advice<'a> {
     /// The half-lives tried.
     pub sweep: &'a Sweep,
     /// The limits under the chosen one.
-    pub judged: &'a Judged,
+    pub judged: &'a JudgedAdvice,
     /// The profiles of the named clients.
     pub profiles: &'a Profiles,
     /// The reader of the log.
@@ -242,7 +242,7 @@ pub fn write_json(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
             })),
         })
     });
-    let Judged { limits, suggested: _, touched, below, second } = advice.judged;
+    let JudgedAdvice { limits, suggested: _, touched, below, second } = advice.judged;
     let with_touched = |judged: &JudgedLimit, touched: &[SeenClient]| {
         let mut object = judged_json(judged);
         object["touched"] = clients_json(advice, touched);

@@ -182,20 +182,20 @@ impl Adjustment {
     }
 }
 
-/// Generates [`Kind`] from the list of algorithms, each with its file and the letter at the end of
+/// Generates [`AlgorithmKind`] from the list of algorithms, each with its file and the letter at the end of
 /// its keys. An algorithm's position in the list is its number in `several.lua` and part of
 /// records' tags, so new algorithms are appended.
 macro_rules! algorithms {
     ($($algorithm:ident $file:ident $letter:literal),* $(,)?) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
-        pub(crate) enum Kind {
+        pub(crate) enum AlgorithmKind {
             $($algorithm),*
         }
 
-        pub(crate) const KINDS: &[Kind] = &[$(Kind::$algorithm),*];
+        pub(crate) const KINDS: &[AlgorithmKind] = &[$(AlgorithmKind::$algorithm),*];
 
-        impl Kind {
+        impl AlgorithmKind {
             /// Returns the letter at the end of the algorithm's keys.
             pub(crate) fn letter(self) -> char {
                 match self {
@@ -214,10 +214,10 @@ macro_rules! algorithms {
         struct ByLimit;
 
         impl<'a> Visitor<'a> for ByLimit {
-            type Out = (Kind, &'a dyn OnRedis);
+            type Out = (AlgorithmKind, &'a dyn OnRedis);
             $(
                 fn $file(self, limit: &'a earrrl::$algorithm) -> Self::Out {
-                    (Kind::$algorithm, limit)
+                    (AlgorithmKind::$algorithm, limit)
                 }
             )*
         }
@@ -234,7 +234,7 @@ algorithms! {
     SlidingCounter sliding_counter 'c',
 }
 
-impl Kind {
+impl AlgorithmKind {
     pub(crate) fn of(limit: &Limit) -> Self {
         limit.visit(ByLimit).0
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use earrrl::algorithm::Moment;
-use earrrl::algorithm::sliding_counter::Counts;
+use earrrl::algorithm::sliding_counter::WindowCounts;
 use earrrl::{Cost, Nanos, RuleError, SlidingCounter, State};
 
 use super::fields::{Fields, Packed, moved_slot};
@@ -30,7 +30,7 @@ impl OnRedis for SlidingCounter {
     fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
         let (window, current) = (record.number()? as u64, record.number()? as u128);
         let previous = record.number()? as u128;
-        Some(State::SlidingCounter(Counts { window, current, previous }))
+        Some(State::SlidingCounter(WindowCounts { window, current, previous }))
     }
 
     fn encode(&self, state: &State, _now: Nanos, packed: &mut Packed) -> Option<()> {
@@ -46,7 +46,7 @@ impl OnRedis for SlidingCounter {
             from.get() / self.window_nanos(),
             to.get() / self.window_nanos(),
         );
-        State::SlidingCounter(Counts { window, ..state })
+        State::SlidingCounter(WindowCounts { window, ..state })
     }
 
     fn adds(&self) -> bool {
@@ -69,13 +69,13 @@ impl OnRedis for SlidingCounter {
             return state;
         };
         let window = a.window.max(b.window);
-        let in_window = |counts: &Counts, wanted: u64| match wanted {
+        let in_window = |counts: &WindowCounts, wanted: u64| match wanted {
             wanted if wanted == counts.window => counts.current,
             wanted if wanted + 1 == counts.window => counts.previous,
             _ => 0,
         };
         let sum = |wanted| in_window(a, wanted).saturating_add(in_window(b, wanted));
         let (current, previous) = (sum(window), sum(window.saturating_sub(1)));
-        State::SlidingCounter(Counts { window, current, previous })
+        State::SlidingCounter(WindowCounts { window, current, previous })
     }
 }

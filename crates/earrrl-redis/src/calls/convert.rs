@@ -14,7 +14,7 @@ use earrrl::{Limit, Nanos, Rule};
 use redis::Value;
 use tokio::time::timeout;
 
-use crate::algorithm::{self, Kind};
+use crate::algorithm::{self, AlgorithmKind};
 use crate::calls::reply::FOREIGN;
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
@@ -164,6 +164,7 @@ fn conversion_time(charge: &KeyedCharge, old: &[u8], now: Nanos) -> Nanos {
     let rule = &charge.rule;
     let is_earlier = rule.earlier.iter().any(|(tag, limit)| algorithm::is_of(limit, *tag, old));
     let others = rule.converted.add(&charge.key) || !is_earlier;
-    let at = if others && rule.kind == Kind::TokenBucket { now } else { rule.since.min(now) };
+    let at =
+        if others && rule.kind == AlgorithmKind::TokenBucket { now } else { rule.since.min(now) };
     Nanos::new(at.get() / 1000 * 1000)
 }

@@ -116,10 +116,10 @@ pub(crate) fn decide(
     observed: &[Observation],
     mode: Mode,
 ) -> (Decision, Vec<Option<State>>) {
-    let each: Vec<Charged<'_>> = charges
+    let each: Vec<ObservedCharge<'_>> = charges
         .iter()
         .zip(observed)
-        .map(|(&(rule, cost), observed)| Charged::new(rule, cost, observed))
+        .map(|(&(rule, cost), observed)| ObservedCharge::new(rule, cost, observed))
         .collect();
     let all_pass = each.iter().all(|charged| charged.judgement.passes());
     let after = each.iter().map(|charged| charged.after(mode, all_pass));
@@ -130,7 +130,7 @@ pub(crate) fn decide(
     (combine(at, judged), states)
 }
 
-struct Charged<'a> {
+struct ObservedCharge<'a> {
     rule: &'a Rule,
     cost: Cost,
     now: Nanos,
@@ -140,7 +140,7 @@ struct Charged<'a> {
     after: bool,
 }
 
-impl<'a> Charged<'a> {
+impl<'a> ObservedCharge<'a> {
     fn new(rule: &'a Rule, cost: Cost, observed: &Observation) -> Self {
         let (limit, now) = (rule.limit(), observed.at);
         let after = algorithm::of(limit).answers() == Answers::After;

@@ -14,7 +14,7 @@ pub(super) const LEASE_WORDS: usize = 6;
 
 /// The index entry of a client, with its lease.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Line {
+pub(super) struct LeaseLine {
     /// The hash of the client's key, never 0.
     pub(super) hash: u64,
     pub(super) entry: u32,
@@ -29,7 +29,7 @@ pub(super) struct Line {
 struct Words([AtomicU64; 2 + LEASE_WORDS]);
 
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct LeaseLines {
     words: Vec<Words>,
     /// The number of lines per shard.
     each: usize,
@@ -39,7 +39,7 @@ pub(super) struct Lines {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct At(usize);
 
-impl Lines {
+impl LeaseLines {
     /// Allocates the lines of all shards. Returns `None` if there is not enough memory.
     pub(super) fn new(shards: usize, each: usize) -> Option<Self> {
         let mut words = room_for(shards.checked_mul(each)?)?;
@@ -65,15 +65,15 @@ impl Lines {
     }
 
     #[inline]
-    pub(super) fn read(&self, At(at): At) -> Line {
+    pub(super) fn read(&self, At(at): At) -> LeaseLine {
         let words = self.words[at].0.each_ref().map(|word| word.load(Relaxed));
         let [hash, place, lease @ ..] = words;
         let (entry, group) = (place as u32, (place >> 32) as u32);
-        Line { hash, entry, group, lease: Lease::from_words(lease) }
+        LeaseLine { hash, entry, group, lease: Lease::from_words(lease) }
     }
 
     #[inline]
-    pub(super) fn write(&self, At(at): At, line: &Line) {
+    pub(super) fn write(&self, At(at): At, line: &LeaseLine) {
         let [a, b, c, d, e, f] = line.lease.words();
         let place = u64::from(line.entry) | u64::from(line.group) << 32;
         let new = [line.hash, place, a, b, c, d, e, f];
@@ -82,7 +82,7 @@ impl Lines {
 
     /// Stores a client in a free line of its shard. At least two lines must be free, since a search
     /// ends at a free line.
-    pub(super) fn insert(&self, shard: usize, line: &Line) {
+    pub(super) fn insert(&self, shard: usize, line: &LeaseLine) {
         let mut at = self.home(shard, line.hash);
         while self.hash(at) != 0 {
             at = self.next(shard, at);
@@ -143,13 +143,13 @@ impl Lines {
 mod tests {
     use super::*;
 
-    fn line(hash: u64) -> Line {
-        Line { hash, entry: hash as u32, group: 0, lease: Lease::default() }
+    fn line(hash: u64) -> LeaseLine {
+        LeaseLine { hash, entry: hash as u32, group: 0, lease: Lease::default() }
     }
 
     #[test]
     fn clients_are_found_after_others_were_removed() {
-        let lines = Lines::new(3, 8).unwrap();
+        let lines = LeaseLines::new(3, 8).unwrap();
         let hashes: Vec<u64> =
             [7, 7, 0, 6, 7, 1].iter().zip(1..).map(|(home, n)| home << 61 | n).collect();
         for gone in 0..hashes.len() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use earrrl::{Limit, Nanos, Rule};
 
 use super::client::{Client, Lease, Urgency};
-use super::lines::{At, Line, Lines};
+use super::lines::{At, LeaseLine, LeaseLines};
 
 /// The most clients that are examined to find one that can be evicted.
 const PROBES: usize = 16;
@@ -44,7 +44,7 @@ pub(crate) struct Shard {
     /// The number of decisions that were made without a round trip to Redis.
     pub(super) decided: u64,
     /// The index of all shards; `None` before the first client.
-    lines: Option<Arc<Lines>>,
+    lines: Option<Arc<LeaseLines>>,
     entries: Vec<Entry>,
     /// The entries that are exchanged in the next round.
     urgent: Vec<u32>,
@@ -71,7 +71,7 @@ impl Shard {
     }
 
     #[inline]
-    fn find(&self, hash: u64) -> Option<(&Lines, At)> {
+    fn find(&self, hash: u64) -> Option<(&LeaseLines, At)> {
         let lines = self.lines.as_deref()?;
         Some((lines, lines.find(self.number, hash)?))
     }
@@ -139,7 +139,7 @@ impl Shard {
     fn lease(&mut self, place: Place, limit: &Limit) {
         let Some((entry, client)) = self.reclaim(place.hash) else { return };
         let (hash, group) = (place.hash, client.group as u32);
-        let line = Line { hash, entry, group, lease: client.lease(limit) };
+        let line = LeaseLine { hash, entry, group, lease: client.lease(limit) };
         if let Some((lines, at)) = self.find(hash) {
             lines.write(at, &line);
         }
@@ -206,7 +206,7 @@ impl Shard {
         place: Place,
         key: &[u8],
         capacity: usize,
-        larger: impl FnOnce(usize) -> Option<Arc<Lines>>,
+        larger: impl FnOnce(usize) -> Option<Arc<LeaseLines>>,
     ) -> Option<()> {
         let entry = Entry { hash: place.hash, key: key.into(), client: Client::default() };
         let at = if self.entries.len() < capacity {
@@ -220,13 +220,14 @@ impl Shard {
             lines.remove(self.number, line);
             at
         };
-        let line = Line { hash: place.hash, entry: at as u32, group: 0, lease: Lease::default() };
+        let line =
+            LeaseLine { hash: place.hash, entry: at as u32, group: 0, lease: Lease::default() };
         self.lines.as_ref()?.insert(self.number, &line);
         Some(())
     }
 
     /// Moves this shard's lines to a larger index if less than an eighth of them would be free.
-    fn grow(&mut self, larger: impl FnOnce(usize) -> Option<Arc<Lines>>) -> Option<()> {
+    fn grow(&mut self, larger: impl FnOnce(usize) -> Option<Arc<LeaseLines>>) -> Option<()> {
         let each = self.lines.as_ref().map_or(0, |lines| lines.each());
         if 8 * (self.entries.len() + 1) > 7 * each {
             let new = larger(each)?;

@@ -6,7 +6,7 @@ use earrrl::Nanos;
 use earrrl::table::KeyHasher;
 
 use super::client::{Client, Lease};
-use super::lines::Lines;
+use super::lines::LeaseLines;
 use super::shard::Shard;
 pub(crate) use super::shard::{NearRule, Place, QueuedClient};
 
@@ -23,7 +23,7 @@ pub(crate) struct Table {
     /// The largest index so far. The first shard that grew uses it already, and the other shards
     /// move to it when they grow. It is one allocation for all shards, so that it can be in huge
     /// pages, which save a second cache miss.
-    newest: Mutex<Option<Arc<Lines>>>,
+    newest: Mutex<Option<Arc<LeaseLines>>>,
 }
 
 impl Table {
@@ -104,10 +104,10 @@ impl Table {
 
     /// Returns an index with more than `each` lines per shard; `None` if there is not enough
     /// memory.
-    fn lines(&self, each: usize) -> Option<Arc<Lines>> {
+    fn lines(&self, each: usize) -> Option<Arc<LeaseLines>> {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         if newest.as_ref().is_none_or(|newest| newest.each() <= each) {
-            *newest = Some(Arc::new(Lines::new(SHARDS, FIRST_LINES.max(each + each / 2))?));
+            *newest = Some(Arc::new(LeaseLines::new(SHARDS, FIRST_LINES.max(each + each / 2))?));
         }
         newest.clone()
     }
@@ -133,15 +133,15 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::clients::client::{Authority, Snapshot, Time};
+    use crate::clients::client::{Authority, LocalTime, Snapshot};
     use earrrl::{Cost, Mode, Rule};
 
     fn table(capacity: usize) -> Table {
         Table::new(SHARDS * capacity, KeyHasher::with_key(&[7; 16]))
     }
 
-    fn time(secs: u64) -> Time {
-        Time { local: Nanos::from_secs(secs), offset: 0 }
+    fn time(secs: u64) -> LocalTime {
+        LocalTime { local: Nanos::from_secs(secs), offset: 0 }
     }
 
     #[test]

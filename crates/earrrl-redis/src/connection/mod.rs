@@ -25,7 +25,7 @@ use probe::Probe;
 use receipt::Receipts;
 use script::Scripts;
 
-pub(crate) struct Connection {
+pub(crate) struct RedisConnection {
     pub(crate) keys: Keys,
     pub(crate) scripts: Scripts,
     pub(crate) receipts: Arc<Receipts>,
@@ -48,7 +48,7 @@ pub(crate) struct Connection {
     logged: Mutex<EngineMode>,
 }
 
-impl Connection {
+impl RedisConnection {
     pub(crate) fn new(options: &Options) -> Result<Self, EngineError> {
         let keys = Keys::new(&options.prefix, options.clients.clone());
         let breakers = Breakers::new(options.cluster, options.failures);
@@ -222,7 +222,7 @@ mod tests {
     /// The supervisors of several groups close their breakers concurrently.
     #[test]
     fn all_are_closed_once_the_last_group_is_let_in() {
-        let connection = Connection::new(&Options::cluster(["redis://127.0.0.1:1"])).unwrap();
+        let connection = RedisConnection::new(&Options::cluster(["redis://127.0.0.1:1"])).unwrap();
         let (fault, begin) = (Fault::Lost("broken".to_owned()), Barrier::new(2));
         let all_closed = |_: &u32| {
             [0, 1].into_iter().for_each(|group| connection.failed(group, &fault));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use earrrl::{Cost, EngineError, Mode, Rule};
 use redis::{RedisResult, Value};
 
-use crate::algorithm::{self, Kind, Packed, Terms};
+use crate::algorithm::{self, AlgorithmKind, Packed, Terms};
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
 use crate::connection::receipt::Receipt;
@@ -17,7 +17,7 @@ const RULE: &str = "fixed-window 9000000/1s";
 
 /// A decision under one rule, with a key in each breaker's group.
 pub(crate) struct Probe {
-    kind: Kind,
+    kind: AlgorithmKind,
     flags: u8,
     /// The packed parameters of the rule.
     parameters: Vec<u8>,
@@ -30,7 +30,7 @@ impl Probe {
         let request = Terms { rule: &rule, cost: Cost::ONE, sign: 1.0, linger: Duration::ZERO };
         let parameters = algorithm::pack(&request, algorithm::tag(rule.limit()));
         let flags = algorithm::flags(&rule, Cost::ONE, Mode::Check);
-        Ok(Self { kind: Kind::of(rule.limit()), flags, parameters, keys })
+        Ok(Self { kind: AlgorithmKind::of(rule.limit()), flags, parameters, keys })
     }
 
     /// Returns the probe's key in a group.

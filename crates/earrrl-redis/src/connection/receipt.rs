@@ -38,12 +38,12 @@ const MOVING: Duration = Duration::from_secs(1);
 /// The receipts of this node.
 #[derive(Debug)]
 pub(crate) struct Receipts {
-    slots: Box<[Mutex<Places>]>,
+    slots: Box<[Mutex<SlotPlaces>]>,
 }
 
 /// The places in the string of one slot.
 #[derive(Debug)]
-struct Places {
+struct SlotPlaces {
     key: Arc<str>,
     /// The number that was last used at each place, never 0.
     numbers: Vec<u16>,
@@ -68,7 +68,7 @@ impl Receipts {
         let node = format!("{:016x}", RandomState::new().hash_one(()));
         let tags = if cluster { tags() } else { vec![0] };
         let places = |tag: &u32| {
-            Mutex::new(Places {
+            Mutex::new(SlotPlaces {
                 key: keys.receipts(&tag.to_string(), &node).into(),
                 numbers: Vec::new(),
                 free: VecDeque::new(),
@@ -106,13 +106,13 @@ impl Receipts {
         self.lock(slot).moving = Some(Instant::now());
     }
 
-    fn lock(&self, slot: u16) -> MutexGuard<'_, Places> {
+    fn lock(&self, slot: u16) -> MutexGuard<'_, SlotPlaces> {
         let place = usize::from(slot) % self.slots.len();
         self.slots[place].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Places {
+impl SlotPlaces {
     fn new_place(&mut self) -> Option<u16> {
         let place = self.numbers.len();
         (place < MAX_RECEIPTS).then(|| self.numbers.push(0))?;
@@ -149,17 +149,17 @@ impl Receipt {
 
     /// Returns the charges that the receipt's call stored, given the node's receipts in Redis;
     /// `None` if the call was not executed.
-    pub(crate) fn stored(&self, receipts: &[u8]) -> Option<Stored> {
+    pub(crate) fn stored(&self, receipts: &[u8]) -> Option<StoredCharges> {
         let from = usize::from(self.place) * ENTRY;
         let mut entry = Fields(receipts.get(from..from + ENTRY)?);
         let (number, charges, at) = (entry.whole(2)?, entry.whole(2)?, nanos(entry.number()?));
-        (number == self.number.into()).then_some(Stored { charges: charges as u16, at })
+        (number == self.number.into()).then_some(StoredCharges { charges: charges as u16, at })
     }
 }
 
 /// The charges that a call has stored, one bit each, and the time of the call by Redis's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stored {
+pub(crate) struct StoredCharges {
     pub(crate) charges: u16,
     pub(crate) at: Nanos,
 }
@@ -211,7 +211,7 @@ mod tests {
         let [one, two, three] = [(); 3].map(|()| receipts.take(7).unwrap());
         executed(&three, &mut string);
         executed(&one, &mut string);
-        let stored = Some(Stored { charges: 1, at: Nanos::from_secs(1_000_000_000) });
+        let stored = Some(StoredCharges { charges: 1, at: Nanos::from_secs(1_000_000_000) });
         let found = [&one, &two, &three].map(|receipt| receipt.stored(&string));
         assert_eq!(found, [stored, None, stored]);
         drop(one);

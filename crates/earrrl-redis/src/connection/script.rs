@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use crate::algorithm::{KINDS, Kind};
+use crate::algorithm::{AlgorithmKind, KINDS};
 
 /// A script, and its SHA-1 hash, by which Redis knows it.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl Script {
     }
 }
 
-impl Kind {
+impl AlgorithmKind {
     /// Returns true if the algorithm's record is a tally, which needs `tally.lua`. Only tallies
     /// report a summary.
     fn is_tally(self) -> bool {
@@ -57,7 +57,7 @@ pub(crate) struct Scripts {
 
 impl Scripts {
     pub(crate) fn new() -> Self {
-        let each = |frame: fn(Kind) -> String| {
+        let each = |frame: fn(AlgorithmKind) -> String| {
             KINDS.iter().map(|kind| Script::new(&frame(*kind))).collect()
         };
         Self {
@@ -77,17 +77,17 @@ impl Scripts {
     }
 
     /// Returns the script that decides a request under one rule.
-    pub(crate) fn single(&self, kind: Kind) -> &Script {
+    pub(crate) fn single(&self, kind: AlgorithmKind) -> &Script {
         &self.single[kind as usize]
     }
 
     /// Returns the script that applies a node's changes and gives the node a share.
-    pub(crate) fn near(&self, kind: Kind) -> &Script {
+    pub(crate) fn near(&self, kind: AlgorithmKind) -> &Script {
         &self.near[kind as usize]
     }
 
     /// Returns the script that decides a request under several rules with these algorithms.
-    pub(crate) fn several(&self, kinds: impl Iterator<Item = Kind>) -> &Script {
+    pub(crate) fn several(&self, kinds: impl Iterator<Item = AlgorithmKind>) -> &Script {
         let set = kinds.fold(0, |set, kind| set | 1 << kind as usize);
         self.several[set].get_or_init(|| Script::new(&several(set)))
     }
@@ -98,7 +98,7 @@ fn prelude(tally: bool) -> String {
     strip(&format!("{}{tally}", include_str!("../scripts/prelude.lua")))
 }
 
-fn in_frame(frame: &str, kind: Kind) -> String {
+fn in_frame(frame: &str, kind: AlgorithmKind) -> String {
     let mut text = prelude(kind.is_tally()) + &strip(frame);
     for part in PARTS {
         text = text.replace(&format!("--[[ {part} ]]"), &strip(kind.part(part)));
@@ -108,7 +108,7 @@ fn in_frame(frame: &str, kind: Kind) -> String {
 
 /// Composes the script of one rule. A single `unpack` reads the call's fields and the rule's
 /// parameters.
-fn single(kind: Kind) -> String {
+fn single(kind: AlgorithmKind) -> String {
     let whole = strip(kind.part("parameters"))
         .replacen("local ", "local now, flags, latest, entry, place, ", 1)
         .replacen("unpack('<", "unpack('<dBdc4Bc0", 1)
@@ -129,7 +129,8 @@ fn several(set: usize) -> String {
         );
     }
     let frame = strip(include_str!("../scripts/several.lua"));
-    prelude(kinds.clone().any(Kind::is_tally)) + &frame.replace("--[[ algorithms ]]", &algorithms)
+    prelude(kinds.clone().any(AlgorithmKind::is_tally))
+        + &frame.replace("--[[ algorithms ]]", &algorithms)
 }
 
 /// Removes comments and empty lines, since Redis keeps a copy of every script.

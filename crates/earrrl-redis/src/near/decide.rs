@@ -7,7 +7,7 @@ use earrrl::internal::{Judgement, combine, merge_charges, restore_places};
 use earrrl::{Charge, Cost, Decision, Figures, Mode, Nanos, Wait};
 
 use super::exchange;
-use crate::clients::client::{Authority, Client, Lease, Time};
+use crate::clients::client::{Authority, Client, Lease, LocalTime};
 use crate::clients::shard::{NearRule, Place, Shard};
 use crate::connection::fault::Fault;
 use crate::options::WhenGone;
@@ -32,7 +32,7 @@ pub(crate) fn decide_here(
         }
         let cost = rule.accept(charge.cost).ok()?;
         let offset = shared.clocks.offsets[group].get();
-        lease.allow(rule, cost, Time { local: local(*lag), offset })
+        lease.allow(rule, cost, LocalTime { local: local(*lag), offset })
     };
     let by_client = |NearRule { rule, lag }: &NearRule, client: &mut Client| {
         let (cost, local) = (rule.accept(charge.cost).ok()?, local(*lag));
@@ -46,7 +46,7 @@ pub(crate) fn decide_here(
 }
 
 /// The charge of a request to a near client.
-struct Part<'a> {
+struct NearPart<'a> {
     rule: &'a PreparedRule,
     charge: Charge<'a>,
     place: Place,
@@ -54,7 +54,7 @@ struct Part<'a> {
     lock: usize,
 }
 
-impl<'a> Part<'a> {
+impl<'a> NearPart<'a> {
     fn new(rule: &'a PreparedRule, charge: Charge<'a>) -> Option<Self> {
         let place = rule.near.as_ref()?.place(charge.key);
         Some(Self { rule, charge, place, lock: 0 })
@@ -76,7 +76,7 @@ fn several(
     }
     let find = |id| rules.iter().find(|rule| rule.id == id);
     let merged = merge_charges(charges, |id| find(id).map(|rule| &rule.rule)).ok()?;
-    let parts = merged.iter().map(|(_, charge)| Part::new(find(charge.rule)?, *charge));
+    let parts = merged.iter().map(|(_, charge)| NearPart::new(find(charge.rule)?, *charge));
     let mut locked = Locked::new(shared, parts.collect::<Option<_>>()?)?;
     let judged = locked.judge(mode)?;
     let settled = locked.settle(mode, &judged)?;
@@ -93,13 +93,13 @@ fn several(
 /// The clients of a request, with the locks of their shards.
 struct Locked<'a> {
     shared: &'a Shared,
-    parts: Vec<Part<'a>>,
+    parts: Vec<NearPart<'a>>,
     locks: Vec<MutexGuard<'a, Shard>>,
     local: Nanos,
 }
 
 impl<'a> Locked<'a> {
-    fn new(shared: &'a Shared, mut parts: Vec<Part<'a>>) -> Option<Self> {
+    fn new(shared: &'a Shared, mut parts: Vec<NearPart<'a>>) -> Option<Self> {
         let locks = lock(&mut parts)?;
         Some(Self { shared, parts, locks, local: shared.clocks.local() })
     }
@@ -121,7 +121,7 @@ impl<'a> Locked<'a> {
     /// Calls a function with every client, in the order of the parts.
     fn each<R>(
         &mut self,
-        change: impl Fn(usize, &Part<'_>, &mut Client, Time) -> Option<R>,
+        change: impl Fn(usize, &NearPart<'_>, &mut Client, LocalTime) -> Option<R>,
     ) -> Option<Vec<R>> {
         let Self { shared, parts, locks, local } = self;
         let each = parts.iter().enumerate().map(|(at, part)| {
@@ -135,8 +135,8 @@ impl<'a> Locked<'a> {
 }
 
 /// Locks each part's shard once, in the same order for all requests, so that they cannot deadlock.
-fn lock<'a>(parts: &mut [Part<'a>]) -> Option<Vec<MutexGuard<'a, Shard>>> {
-    let shard = |part: &Part<'_>| (part.rule.id, part.place.shard);
+fn lock<'a>(parts: &mut [NearPart<'a>]) -> Option<Vec<MutexGuard<'a, Shard>>> {
+    let shard = |part: &NearPart<'_>| (part.rule.id, part.place.shard);
     let mut order: Vec<_> = parts.iter().map(shard).collect();
     order.sort_unstable();
     order.dedup();

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::Failure;
+use super::CliFailure;
 
 /// The time that the server may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -23,7 +23,7 @@ const MAX_ANSWER_LEN: usize = 1024 * 1024;
 /// Ask a running server. Exit status 0: allowed, 1: denied, 2: error.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  earrrl check login alice && ./serve-alice.sh")]
-pub(super) struct Args {
+pub(super) struct CheckArgs {
     /// The rule's name.
     rule: String,
     /// The client.
@@ -63,17 +63,17 @@ fn authority(text: &str) -> Result<String, String> {
     }
 }
 
-pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: CheckArgs) -> Result<ExitCode, CliFailure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let answer = runtime.block_on(async { timeout(PATIENCE, exchange(&args)).await });
-    let failed = |why: String| Failure::new(format!("{}: {why}", args.server));
+    let failed = |why: String| CliFailure::new(format!("{}: {why}", args.server));
     let answer = answer.map_err(|_| failed("no answer within 5 s".to_owned()))?;
     let (status, body) = answer.map_err(|error| failed(error.to_string()))?;
     if !matches!(status, 200 | 429) {
         let detail = serde_json::from_str::<Value>(&body).ok();
         let detail = detail.and_then(|problem| Some(problem.get("detail")?.as_str()?.to_owned()));
         let detail = detail.unwrap_or_else(|| format!("status {status}"));
-        return Err(Failure::new(detail.escape_debug().to_string()));
+        return Err(CliFailure::new(detail.escape_debug().to_string()));
     }
     if !args.quiet {
         writeln!(io::stdout(), "{}", body.trim_end())?;
@@ -84,7 +84,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 /// Sends one request on its own connection, and returns the status and the body.
-async fn exchange(args: &Args) -> Result<(u16, String), Box<dyn std::error::Error>> {
+async fn exchange(args: &CheckArgs) -> Result<(u16, String), Box<dyn std::error::Error>> {
     let request = request(args)?;
     let stream = TcpStream::connect(&args.server).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
@@ -95,7 +95,7 @@ async fn exchange(args: &Args) -> Result<(u16, String), Box<dyn std::error::Erro
     Ok((status, String::from_utf8(body.into())?))
 }
 
-fn request(args: &Args) -> Result<Request<Body>, Box<dyn std::error::Error>> {
+fn request(args: &CheckArgs) -> Result<Request<Body>, Box<dyn std::error::Error>> {
     let mut body = json!({ "rule": args.rule, "key": args.key }).to_string();
     if let Some(cost) = args.cost {
         body.pop();

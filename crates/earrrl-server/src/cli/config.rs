@@ -12,20 +12,20 @@ use earrrl_server::config::{Config, ConfigError, EnvoyConfig};
 use earrrl_server::service::room::{self, Lacking};
 use earrrl_server::tls::Tls;
 
-use super::{Failure, explain, failure};
+use super::{CliFailure, explain, failure};
 
 /// Examine a configuration without serving it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  earrrl config check limits.toml\n  \
                         earrrl config check ratelimit/config\n  \
                         earrrl config explain limits.toml client=192.0.2.7 path=/login method=POST")]
-pub(super) struct Args {
+pub(super) struct ConfigArgs {
     #[command(subcommand)]
-    command: Command,
+    command: ConfigCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum ConfigCommand {
     /// Print all mistakes in a file, each with its line and column, and how much each rule allows at once.
     #[command(after_help = "Example:\n  earrrl config check limits.toml")]
     Check {
@@ -45,17 +45,17 @@ enum Command {
     },
 }
 
-pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: ConfigArgs) -> Result<ExitCode, CliFailure> {
     match args.command {
-        Command::Check { file } => check(&file),
-        Command::Explain { file, words } => explain::run(&file, &load(&file)?, &words),
+        ConfigCommand::Check { file } => check(&file),
+        ConfigCommand::Explain { file, words } => explain::run(&file, &load(&file)?, &words),
     }
 }
 
 /// Makes an error from a message and, if it is known, its place in the file.
-fn mistake(file: &Path, place: Option<Range<usize>>, message: String) -> Failure {
+fn mistake(file: &Path, place: Option<Range<usize>>, message: String) -> CliFailure {
     let name = file.display().to_string();
-    Failure::new(match place {
+    CliFailure::new(match place {
         None => format!("{name}: {message}"),
         Some(place) => {
             let text = std::fs::read_to_string(file).unwrap_or_default();
@@ -64,10 +64,10 @@ fn mistake(file: &Path, place: Option<Range<usize>>, message: String) -> Failure
     })
 }
 
-fn check(file: &Path) -> Result<ExitCode, Failure> {
+fn check(file: &Path) -> Result<ExitCode, CliFailure> {
     let config = load(file)?;
     if let Some(why) = config.server.exposed() {
-        return Err(Failure::new(why));
+        return Err(CliFailure::new(why));
     }
     if let Some(Lacking { message, place }) = room::lacking(&config) {
         return Err(mistake(file, place, message));
@@ -125,7 +125,7 @@ fn print_summary(file: &Path, config: &Config) -> io::Result<()> {
 }
 
 /// Loads a configuration and the descriptors that it names, or those of envoyproxy/ratelimit's files.
-fn load(file: &Path) -> Result<Config, Failure> {
+fn load(file: &Path) -> Result<Config, CliFailure> {
     let failed = |error: ConfigError| failure::lines(&error.to_string());
     let yaml = file.extension().is_some_and(|end| end == "yaml" || end == "yml");
     let mut config = if yaml || file.is_dir() {

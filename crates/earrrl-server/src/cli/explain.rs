@@ -14,10 +14,10 @@ use earrrl_server::service::Service;
 use earrrl_server::service::attributes::Attributes;
 use earrrl_server::service::rules::ActiveRule;
 
-use super::Failure;
+use super::CliFailure;
 
 /// Prints the rules that apply to a request, or, if the first word is a domain, the limit of a descriptor.
-pub(super) fn run(file: &Path, config: &Config, words: &[String]) -> Result<ExitCode, Failure> {
+pub(super) fn run(file: &Path, config: &Config, words: &[String]) -> Result<ExitCode, CliFailure> {
     let (domain, pairs) = match words.split_first() {
         Some((first, rest)) if !first.contains('=') => (Some(first), rest),
         _ => (None, words),
@@ -29,7 +29,7 @@ pub(super) fn run(file: &Path, config: &Config, words: &[String]) -> Result<Exit
             explain_descriptor(tree, config.envoy.algorithm, domain, &pairs)
         }
         (Some(domain), None) => {
-            return Err(Failure::new(format!(
+            return Err(CliFailure::new(format!(
                 "`{domain}`: expected NAME=VALUE; a domain needs descriptors, and [envoy] in {} \
                  names no files",
                 file.display()
@@ -40,19 +40,21 @@ pub(super) fn run(file: &Path, config: &Config, words: &[String]) -> Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-fn pair(word: &str) -> Result<(&str, &str), Failure> {
+fn pair(word: &str) -> Result<(&str, &str), CliFailure> {
     let pair = word.split_once('=').filter(|(name, _)| !name.is_empty());
-    pair.ok_or_else(|| Failure::new(format!("`{word}`: expected NAME=VALUE, as client=192.0.2.7")))
+    pair.ok_or_else(|| {
+        CliFailure::new(format!("`{word}`: expected NAME=VALUE, as client=192.0.2.7"))
+    })
 }
 
 /// Explains every rule by the code that serves requests, in memory and with tables for one client.
-fn explain_request(config: &Config, pairs: &[(&str, &str)]) -> Result<String, Failure> {
+fn explain_request(config: &Config, pairs: &[(&str, &str)]) -> Result<String, CliFailure> {
     let mut config = config.clone();
     config.engine = EngineConfig::default();
     config.capacity = 1;
     config.rules.iter_mut().for_each(|rule| rule.capacity = None);
     let service = Service::new(&config, Arc::new(ManualClock::new(Nanos::ZERO)))
-        .map_err(|error| Failure::new(error.to_string()))?;
+        .map_err(|error| CliFailure::new(error.to_string()))?;
     let rules = service.rules();
     let named = pairs.iter().map(|(name, value)| {
         let name = name.strip_prefix("attribute:").unwrap_or(name);

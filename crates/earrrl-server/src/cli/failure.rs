@@ -13,7 +13,7 @@ pub(crate) const DOUBTFUL: u8 = 3;
 
 /// The reason why a command ended early.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum CliFailure {
     /// An error, in one line.
     Message(String),
     /// An error that has been printed already.
@@ -22,7 +22,7 @@ pub(crate) enum Failure {
     Closed,
 }
 
-impl Failure {
+impl CliFailure {
     /// Makes a failure with a message.
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self::Message(message.into())
@@ -41,7 +41,7 @@ impl Failure {
     }
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for CliFailure {
     /// Converts an error of writing the output, or of allocating memory for it.
     fn from(error: io::Error) -> Self {
         match error.kind() {
@@ -59,9 +59,9 @@ pub(crate) fn warn(message: &str) {
 }
 
 /// Prints several mistakes, each on a line.
-pub(super) fn lines(text: &str) -> Failure {
+pub(super) fn lines(text: &str) -> CliFailure {
     text.lines().for_each(warn);
-    Failure::Told
+    CliFailure::Told
 }
 
 /// Prints help unchanged, and a mistake in one line.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use earrrl_logs::format::{Field, Format, Hints, Pattern, notation};
+use earrrl_logs::format::{Field, Format, Hints, LinePattern, notation};
 use earrrl_logs::line::{Escaped, Skip, is_private};
 use earrrl_logs::reading::{
     ClientNumbers, CostRule, Filter, LogKey, LogReader, LoggedRequest, ReadError, Selection,
@@ -14,9 +14,9 @@ use earrrl_logs::reading::{
 };
 use earrrl_tower::Prefixes;
 
-use super::Failure;
+use super::CliFailure;
 use super::failure::{self, ERROR, warn};
-use super::progress::Progress;
+use super::progress::ReadProgress;
 use super::stop::Stop;
 use crate::configured::{LogCondition, LogConditions};
 
@@ -39,11 +39,11 @@ pub(crate) struct LogArgs {
     /// A regular expression of lines in no known format, with the groups (?<time>…), (?<key>…) and,
     /// where requests differ in it, (?<cost>…)
     #[arg(long, value_name = "REGEX", value_parser = pattern, conflicts_with = "format")]
-    pattern: Option<Arc<Pattern>>,
+    pattern: Option<Arc<LinePattern>>,
 
     /// The format of the lines in the notation of nginx ($remote_addr …) or Apache (%h …)
     #[arg(long, value_name = "NOTATION", value_parser = log_format, conflicts_with_all = ["format", "pattern"])]
-    log_format: Option<Arc<Pattern>>,
+    log_format: Option<Arc<LinePattern>>,
 
     /// The format, in the notation of strptime, of the time that --pattern or --log-format finds
     #[arg(long, value_name = "NOTATION", value_parser = time_format)]
@@ -109,11 +109,11 @@ fn format(name: &str) -> Result<FormatArg, String> {
     }
 }
 
-fn pattern(expression: &str) -> Result<Arc<Pattern>, String> {
-    Pattern::given(expression).map(Arc::new)
+fn pattern(expression: &str) -> Result<Arc<LinePattern>, String> {
+    LinePattern::given(expression).map(Arc::new)
 }
 
-fn log_format(notation: &str) -> Result<Arc<Pattern>, String> {
+fn log_format(notation: &str) -> Result<Arc<LinePattern>, String> {
     notation::pattern(notation).map(Arc::new)
 }
 
@@ -185,9 +185,9 @@ impl LogArgs {
 pub(crate) fn read(
     args: &LogArgs,
     reader: &mut LogReader,
-    (progress, stop): (&Progress, &Stop),
+    (progress, stop): (&ReadProgress, &Stop),
     mut take: impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
-) -> Result<bool, Failure> {
+) -> Result<bool, CliFailure> {
     let mut whole = true;
     for file in &args.files {
         match reader.read(file, |source| stop.watch(progress.watch(source)), &mut take) {
@@ -197,15 +197,15 @@ pub(crate) fn read(
                 progress.suspend(|| warn(&problem));
             }
             Err(ReadError::Output(error)) => return Err(error.into()),
-            Err(ReadError::Ended) => return Err(Failure::Told),
+            Err(ReadError::Ended) => return Err(CliFailure::Told),
         }
     }
     if stop.is_set() {
         progress.suspend(|| warn("interrupted: what was read until then is reported"));
     }
     match (reader.used(), whole) {
-        (0, false) => Err(Failure::Told),
-        (0, true) => Err(Failure::new(nothing(reader, args))),
+        (0, false) => Err(CliFailure::Told),
+        (0, true) => Err(CliFailure::new(nothing(reader, args))),
         _ => Ok(whole),
     }
 }

@@ -7,12 +7,12 @@ use std::{fs, io};
 use clap::Command;
 use clap_mangen::Man;
 
-use super::Failure;
+use super::CliFailure;
 
 /// Write the manual pages, one for each command, into a folder.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  earrrl man /usr/local/share/man/man1")]
-pub(super) struct Args {
+pub(super) struct ManArgs {
     /// The folder, which must exist.
     folder: PathBuf,
 }
@@ -34,7 +34,7 @@ limits.toml
 The configuration, which \fB\-\-config\fR names. There is no default place.
 "#;
 
-pub(super) fn run(args: &Args, command: Command) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &ManArgs, command: Command) -> Result<ExitCode, CliFailure> {
     let mut command = command.disable_help_subcommand(true);
     command.build();
     write_pages(&args.folder, &command)?;

@@ -21,7 +21,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-pub(crate) use failure::Failure;
+pub(crate) use failure::CliFailure;
 
 /// Estimated average recent request rate limiter: stops clients that abuse an API, and only those.
 #[derive(Debug, Parser)]
@@ -33,14 +33,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Serve(Box<serve::Args>),
-    Check(check::Args),
-    Config(config::Args),
-    Suggest(Box<suggest::Args>),
-    Replay(Box<replay::Args>),
-    Simulate(Box<simulate::Args>),
-    Completions(completions::Args),
-    Man(man::Args),
+    Serve(Box<serve::ServeArgs>),
+    Check(check::CheckArgs),
+    Config(config::ConfigArgs),
+    Suggest(Box<suggest::SuggestArgs>),
+    Replay(Box<replay::ReplayArgs>),
+    Simulate(Box<simulate::SimulateArgs>),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
 }
 
 /// Runs the command that the arguments name.
@@ -67,7 +67,7 @@ pub(crate) fn run() -> ExitCode {
 }
 
 /// Runs `replay`, under rules or a whole configuration.
-fn run_replay(args: replay::Args) -> Result<ExitCode, Failure> {
+fn run_replay(args: replay::ReplayArgs) -> Result<ExitCode, CliFailure> {
     if let Some(path) = &args.config {
         return replay_config::run(&args, path);
     }

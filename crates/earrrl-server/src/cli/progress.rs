@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A bar that counts bytes as they are stored.
-pub(crate) struct Progress(ProgressBar);
+pub(crate) struct ReadProgress(ProgressBar);
 
-impl Progress {
+impl ReadProgress {
     /// Makes a bar for files; it only counts if standard input, whose length is unknown, is among them.
     pub(crate) fn of(files: &[PathBuf]) -> Self {
         if !std::io::stderr().is_terminal() {

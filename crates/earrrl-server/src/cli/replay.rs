@@ -8,9 +8,9 @@ use clap::ValueEnum;
 use earrrl::Rule;
 
 use super::failure::warn;
-use super::progress::Progress;
+use super::progress::ReadProgress;
 use super::stop::Stop;
-use super::{Failure, log};
+use super::{CliFailure, log};
 use earrrl_logs::format::Format;
 use earrrl_logs::reading::{ClientNumbers, HeldBack, LogReader, LoggedRequest, Names};
 use earrrl_logs::replay::Replay;
@@ -22,7 +22,7 @@ use earrrl_logs::report::{self, Blocker, Summary};
 /// and CSV, plain or compressed, and puts each request through each rule.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE, after_long_help = example_and_formats())]
-pub(crate) struct Args {
+pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(super) log: log::LogArgs,
 
@@ -37,7 +37,7 @@ pub(crate) struct Args {
 
     /// The form of the output
     #[arg(long, value_name = "FORM", default_value = "table")]
-    pub(super) output: Output,
+    pub(super) output: ReplayOutput,
 
     /// Draw what was asked and permitted over time: an SVG file
     #[arg(long, value_name = "FILE", value_parser = super::figure::file)]
@@ -71,7 +71,7 @@ fn example_and_formats() -> String {
 
 /// The forms of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Output {
+pub(super) enum ReplayOutput {
     /// A row a rule, and each rule's top offenders
     Table,
     /// The same as one object
@@ -90,7 +90,7 @@ pub(super) enum Output {
     Csv,
 }
 
-impl Output {
+impl ReplayOutput {
     /// Returns the program that reads such a list of addresses.
     pub(super) fn blocker(self) -> Option<Blocker> {
         match self {
@@ -103,11 +103,11 @@ impl Output {
 }
 
 /// Runs the command.
-pub(crate) fn run(mut args: Args) -> Result<ExitCode, Failure> {
+pub(crate) fn run(mut args: ReplayArgs) -> Result<ExitCode, CliFailure> {
     args.check()?;
     let stop = Stop::on_interrupt()?;
     let mut reader = LogReader::new(args.log.selection());
-    let progress = Progress::of(&args.log.files);
+    let progress = ReadProgress::of(&args.log.files);
     let watch = (&progress, &stop);
     let mut held = HeldBack::default();
     let (mut run, whole) = if args.streams()? {
@@ -133,11 +133,13 @@ pub(crate) fn run(mut args: Args) -> Result<ExitCode, Failure> {
     Ok(log::exit_code(&reader, whole))
 }
 
-impl Args {
+impl ReplayArgs {
     /// Checks flags that exclude each other.
-    fn check(&self) -> Result<(), Failure> {
+    fn check(&self) -> Result<(), CliFailure> {
         if self.log.anonymize && self.output.blocker().is_some() {
-            return Err(Failure::new("--anonymize hides the addresses that --output is to list"));
+            return Err(CliFailure::new(
+                "--anonymize hides the addresses that --output is to list",
+            ));
         }
         Ok(())
     }
@@ -149,28 +151,32 @@ impl Args {
 
     /// Returns true if the output includes a figure over time.
     pub(super) fn shows_time(&self) -> bool {
-        self.plot.is_some() || self.output == Output::Html
+        self.plot.is_some() || self.output == ReplayOutput::Html
     }
 
     /// Returns true if requests are replayed as they are read, and none is held back.
-    fn streams(&self) -> Result<bool, Failure> {
-        if self.assume_sorted && self.output == Output::Html {
-            return Err(Failure::new("html goes through the log twice: leave out --assume-sorted"));
+    fn streams(&self) -> Result<bool, CliFailure> {
+        if self.assume_sorted && self.output == ReplayOutput::Html {
+            return Err(CliFailure::new(
+                "html goes through the log twice: leave out --assume-sorted",
+            ));
         }
         if self.assume_sorted && self.rules.is_empty() {
-            return Err(Failure::new("--assume-sorted needs a --rule: advice takes the whole log"));
+            return Err(CliFailure::new(
+                "--assume-sorted needs a --rule: advice takes the whole log",
+            ));
         }
         Ok(self.assume_sorted)
     }
 
-    fn draw(&self, replay: &Replay) -> Result<(), Failure> {
+    fn draw(&self, replay: &Replay) -> Result<(), CliFailure> {
         let (Some(path), Some(timeline)) = (&self.plot, &replay.timeline) else { return Ok(()) };
         let rules = replay.trials.iter().enumerate();
         let columns: Vec<_> = rules
             .map(|(place, trial)| (format!("permitted by {}", trial.rule), place + 1, place))
             .collect();
         let figure = report::over_time(timeline, 0, &columns, PLOT);
-        earrrl_logs::plot::save(&figure, path).map_err(Failure::new)
+        earrrl_logs::plot::save(&figure, path).map_err(CliFailure::new)
     }
 }
 
@@ -178,13 +184,13 @@ impl Args {
 struct Run<W> {
     replay: Replay,
     names: Names,
-    output: Output,
+    output: ReplayOutput,
     expire: Duration,
     out: W,
 }
 
 impl Run<BufWriter<io::StdoutLock<'static>>> {
-    fn new(args: &Args) -> Self {
+    fn new(args: &ReplayArgs) -> Self {
         Self {
             replay: args.replay(),
             names: Names::new(args.log.anonymize),
@@ -197,7 +203,7 @@ impl Run<BufWriter<io::StdoutLock<'static>>> {
 
 impl<W: Write> Run<W> {
     fn take(&mut self, clients: &ClientNumbers, requests: &[LoggedRequest]) -> io::Result<()> {
-        if self.output == Output::Jsonl {
+        if self.output == ReplayOutput::Jsonl {
             return requests.iter().try_for_each(|&request| self.tell(clients, request));
         }
         self.replay.judge_all(requests);
@@ -215,13 +221,13 @@ impl<W: Write> Run<W> {
     fn finish(&mut self, reader: &LogReader, held: &HeldBack) -> io::Result<()> {
         let summary = Summary { reader, replay: &self.replay, names: &self.names };
         match self.output {
-            Output::Table => report::write_table(&mut self.out, &summary)?,
-            Output::Json => report::write_json(&mut self.out, &summary)?,
-            Output::Jsonl => {}
-            Output::Csv => {
+            ReplayOutput::Table => report::write_table(&mut self.out, &summary)?,
+            ReplayOutput::Json => report::write_json(&mut self.out, &summary)?,
+            ReplayOutput::Jsonl => {}
+            ReplayOutput::Csv => {
                 report::write_limited_csv(&mut self.out, &summary, (now(), self.expire))?
             }
-            Output::NginxDeny | Output::Ipset | Output::Nft => {
+            ReplayOutput::NginxDeny | ReplayOutput::Ipset | ReplayOutput::Nft => {
                 if let Some(blocker) = self.output.blocker() {
                     let when = (now(), self.expire);
                     let left_out = report::write_blocklist(&mut self.out, blocker, &summary, when)?;
@@ -232,7 +238,7 @@ impl<W: Write> Run<W> {
                     }
                 }
             }
-            Output::Html => {
+            ReplayOutput::Html => {
                 if let Some(timeline) = &self.replay.timeline {
                     report::write_html(&mut self.out, &summary, timeline, held)?;
                 }

@@ -8,26 +8,26 @@ use earrrl_server::config::Config;
 use serde_json::json;
 
 use super::failure::{self, warn};
-use super::progress::Progress;
-use super::replay::{Args, Output};
+use super::progress::ReadProgress;
+use super::replay::{ReplayArgs, ReplayOutput};
 use super::stop::Stop;
-use super::{Failure, log};
+use super::{CliFailure, log};
 use crate::configured::{Configured, page, report};
 use earrrl_logs::reading::{ClientNumbers, HeldBack, LogKey, LogReader, LoggedRequest, Names};
 
 /// Runs the command.
-pub(super) fn run(args: &Args, path: &Path) -> Result<ExitCode, Failure> {
-    if args.output.blocker().is_some() || args.output == Output::Csv {
-        return Err(Failure::new(
+pub(super) fn run(args: &ReplayArgs, path: &Path) -> Result<ExitCode, CliFailure> {
+    if args.output.blocker().is_some() || args.output == ReplayOutput::Csv {
+        return Err(CliFailure::new(
             "lists of clients need a --rule: the rules of --config have several actions",
         ));
     }
     let config = Config::load_rules(path).map_err(|error| failure::lines(&error.to_string()))?;
     if config.rules.is_empty() {
-        return Err(Failure::new(format!("{}: no rule to try", path.display())));
+        return Err(CliFailure::new(format!("{}: no rule to try", path.display())));
     }
     let mut configured =
-        Configured::new(&config).map_err(|error| Failure::new(error.to_string()))?;
+        Configured::new(&config).map_err(|error| CliFailure::new(error.to_string()))?;
     if args.shows_time() {
         configured = configured.with_timeline();
     }
@@ -39,15 +39,15 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<ExitCode, Failure> {
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let whole = decide_all(args, &mut reader, &mut configured, (&mut out, &names))?;
     match args.output {
-        Output::Table => report::write_table(&mut out, &configured, &names)?,
-        Output::Json => report::write_json(&mut out, (&reader, &configured, &names))?,
-        Output::Html => page::write(&mut out, (&reader, &configured, &names))?,
+        ReplayOutput::Table => report::write_table(&mut out, &configured, &names)?,
+        ReplayOutput::Json => report::write_json(&mut out, (&reader, &configured, &names))?,
+        ReplayOutput::Html => page::write(&mut out, (&reader, &configured, &names))?,
         _ => {}
     }
     out.flush()?;
     if let (Some(path), Some(figure)) = (&args.plot, page::figure(&configured, super::replay::PLOT))
     {
-        earrrl_logs::plot::save(&figure, path).map_err(Failure::new)?;
+        earrrl_logs::plot::save(&figure, path).map_err(CliFailure::new)?;
     }
     tell(&reader, &configured);
     log::tell_skipped(&reader, &args.log);
@@ -56,12 +56,12 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<ExitCode, Failure> {
 
 /// Puts all requests through the configuration; false where a log could not be read to its end.
 fn decide_all(
-    args: &Args,
+    args: &ReplayArgs,
     reader: &mut LogReader,
     configured: &mut Configured,
     (out, names): (&mut impl Write, &Names),
-) -> Result<bool, Failure> {
-    let lines = args.output == Output::Jsonl;
+) -> Result<bool, CliFailure> {
+    let lines = args.output == ReplayOutput::Jsonl;
     let mut take_one = |clients: &ClientNumbers, request: LoggedRequest| -> io::Result<()> {
         configured.decide(clients, request, |told| match lines {
             true => {
@@ -74,7 +74,7 @@ fn decide_all(
     let mut take = |clients: &ClientNumbers, requests: &[LoggedRequest]| {
         requests.iter().try_for_each(|&request| take_one(clients, request))
     };
-    let progress = Progress::of(&args.log.files);
+    let progress = ReadProgress::of(&args.log.files);
     let stop = Stop::on_interrupt()?;
     let watch = (&progress, &stop);
     let whole = if args.assume_sorted {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::builder::FalseyValueParser;
 use earrrl::SystemClock;
 use earrrl_server::config::envoy::{ControlPlane, EnvoyAlgorithm, PlaneFiles};
-use earrrl_server::config::listen::{Address, ListenAt, Protocol};
+use earrrl_server::config::listen::{ListenAddress, ListenAt, Protocol};
 use earrrl_server::config::{Config, ConfigError, EngineConfig, RuleConfig};
 use earrrl_server::log::Log;
 use earrrl_server::serve::allocator;
@@ -22,7 +22,7 @@ use earrrl_server::serve::run::{Running, Signals, catch_hangup};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use super::{Failure, failure};
+use super::{CliFailure, failure};
 
 /// The address of gRPC when Envoy's rate limits are configured and no address is.
 const DEFAULT_GRPC: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8081);
@@ -39,7 +39,7 @@ const LOG_PATIENCE: Duration = Duration::from_millis(500);
                         Example:\n  earrrl serve --config limits.toml\n  \
                         earrrl serve --rule 'login=recent-average 10/h half-life=1h strict'\n  \
                         redis-cli -p 6380 CL.THROTTLE user123 15 30 60")]
-pub(super) struct Args {
+pub(super) struct ServeArgs {
     /// The configuration file; without it one default rule is served.
     #[arg(short, long, value_name = "FILE", env = "EARRRL_CONFIG")]
     config: Option<PathBuf>,
@@ -105,7 +105,7 @@ pub(super) struct Args {
     log_json: bool,
 }
 
-impl Args {
+impl ServeArgs {
     fn load(&self) -> Result<Config, ConfigError> {
         let mut config = match &self.config {
             Some(path) => Config::load(path)?,
@@ -157,14 +157,14 @@ impl Args {
         }
         let serves = !envoy.files.is_empty() || envoy.control_plane.is_some();
         if serves && config.server.grpc.is_none() && self.grpc.is_none() {
-            config.server.grpc = Some(Address::Tcp(DEFAULT_GRPC));
+            config.server.grpc = Some(ListenAddress::Tcp(DEFAULT_GRPC));
         }
         Ok(())
     }
 }
 
 /// Replaces an address of the configuration by one of the command line.
-fn put(address: &mut Option<Address>, place: Option<&ListenAt>) {
+fn put(address: &mut Option<ListenAddress>, place: Option<&ListenAt>) {
     if let Some(ListenAt(said)) = place {
         address.clone_from(said);
     }
@@ -181,18 +181,18 @@ fn named_rule(text: &str) -> Result<RuleConfig, String> {
     Ok(RuleConfig::new(name, rule))
 }
 
-pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: ServeArgs) -> Result<ExitCode, CliFailure> {
     allocator::give_back_large_blocks();
     let log = start_log(args.log_json)
-        .map_err(|error| Failure::new(format!("no thread for the log: {error}")))?;
+        .map_err(|error| CliFailure::new(format!("no thread for the log: {error}")))?;
     let result = start(args);
     log.finish(LOG_PATIENCE);
     result
 }
 
-fn start(args: Args) -> Result<ExitCode, Failure> {
+fn start(args: ServeArgs) -> Result<ExitCode, CliFailure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(format!("no event queue: {error}")))?;
+    let runtime = runtime.map_err(|error| CliFailure::new(format!("no event queue: {error}")))?;
     // A reload that is requested this early happens once the server runs.
     let hangup = runtime.block_on(async { catch_hangup() }).map_err(no_signals)?;
     runtime.block_on(async { survive_signals() }).map_err(no_signals)?;
@@ -218,15 +218,15 @@ fn survive_signals() -> io::Result<()> {
     Ok(())
 }
 
-fn no_signals(error: io::Error) -> Failure {
-    Failure::new(format!("can't receive signals: {error}"))
+fn no_signals(error: io::Error) -> CliFailure {
+    CliFailure::new(format!("can't receive signals: {error}"))
 }
 
-async fn serve(args: Args, config: &Config, hangup: Signal) -> Result<(), Failure> {
+async fn serve(args: ServeArgs, config: &Config, hangup: Signal) -> Result<(), CliFailure> {
     let signals = Signals::catch(hangup).map_err(no_signals)?;
-    let handed = HandedOver::from_env().map_err(|error| Failure::new(error.to_string()))?;
+    let handed = HandedOver::from_env().map_err(|error| CliFailure::new(error.to_string()))?;
     let running = Running::start_on(config, Arc::new(SystemClock::new()), handed)
-        .map_err(|error| Failure::new(error.to_string()))?;
+        .map_err(|error| CliFailure::new(error.to_string()))?;
     announce(&args, &running, config);
     // Parsing a large configuration frees several times the memory that stays in use.
     allocator::give_back_free_memory();
@@ -235,10 +235,10 @@ async fn serve(args: Args, config: &Config, hangup: Signal) -> Result<(), Failur
         let load = Box::new(move || args.load());
         ConfigSource { paths, load }
     });
-    running.until_signal(signals, source).await.map_err(|error| Failure::new(error.to_string()))
+    running.until_signal(signals, source).await.map_err(|error| CliFailure::new(error.to_string()))
 }
 
-fn announce(args: &Args, running: &Running, config: &Config) {
+fn announce(args: &ServeArgs, running: &Running, config: &Config) {
     let [http, resp, admin, grpc] = Protocol::ALL.map(|protocol| shown(running.address(protocol)));
     let descriptors = config.envoy.tree.as_ref().map_or(0, |tree| tree.limits().len());
     let rules = config.rules.len();
@@ -249,14 +249,14 @@ fn announce(args: &Args, running: &Running, config: &Config) {
     for rule in &config.rules {
         tracing::info!("no --config: serving the rule {} = \"{}\"", rule.name, rule.rule);
     }
-    if let Some(Address::Tcp(http)) = running.address(Protocol::Http) {
+    if let Some(ListenAddress::Tcp(http)) = running.address(Protocol::Http) {
         tracing::info!(
             "try: curl -H 'content-type: application/json' -d '{{\"rule\":\"{}\",\"key\":\"alice\"}}' \
              http://{http}/v1/check",
             config.rules.first().map_or("default", |rule| &rule.name)
         );
     }
-    if let Some(Address::Tcp(resp)) = running.address(Protocol::Resp) {
+    if let Some(ListenAddress::Tcp(resp)) = running.address(Protocol::Resp) {
         tracing::info!("try: redis-cli -p {} CL.THROTTLE user123 15 30 60", resp.port());
     }
 }
@@ -266,8 +266,8 @@ fn algorithm(name: &str) -> Result<EnvoyAlgorithm, String> {
     EnvoyAlgorithm::parse(name).ok_or_else(|| format!("expected one of {names}"))
 }
 
-fn shown(address: Option<&Address>) -> String {
-    address.map_or("off".to_owned(), Address::to_string)
+fn shown(address: Option<&ListenAddress>) -> String {
+    address.map_or("off".to_owned(), ListenAddress::to_string)
 }
 
 /// Starts the log on standard error; `RUST_LOG` sets its level, and `NO_COLOR` turns colors off.

@@ -9,8 +9,8 @@ use clap::ValueEnum;
 use earrrl::Rule;
 use earrrl::sim::Client;
 
-use super::Failure;
-use earrrl_logs::simulate::{Outcome, Scenario, write_csv, write_table};
+use super::CliFailure;
+use earrrl_logs::simulate::{Scenario, SimulatedOutcome, write_csv, write_table};
 use earrrl_logs::text::plain;
 
 /// The longest scenario file.
@@ -21,7 +21,7 @@ const MAX_SCENARIO: u64 = 1 << 20;
 /// The same seed gives the same requests. Clients of one name are one client that changes its mind.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
-pub(crate) struct Args {
+pub(crate) struct SimulateArgs {
     /// A file with a `name = value` a line: rule, client, duration, seed
     #[arg(value_name = "SCENARIO")]
     scenario: Option<PathBuf>,
@@ -45,7 +45,7 @@ pub(crate) struct Args {
 
     /// The form of the output
     #[arg(long, value_name = "FORM", default_value = "table")]
-    output: Output,
+    output: SimulateOutput,
 
     /// Draw requests asked and permitted: an SVG file
     #[arg(long, value_name = "FILE", value_parser = super::figure::file)]
@@ -68,7 +68,7 @@ Example:
 
 /// The forms of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
+enum SimulateOutput {
     /// A row a rule and client
     Table,
     /// A line an attempt
@@ -76,31 +76,31 @@ enum Output {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
-    let wrong = |error: earrrl::RuleError| Failure::new(error.to_string());
+pub(crate) fn run(args: SimulateArgs) -> Result<ExitCode, CliFailure> {
+    let wrong = |error: earrrl::RuleError| CliFailure::new(error.to_string());
     if let (Some(name), Some(path)) = (args.figure, &args.plot) {
         let figure = earrrl_logs::simulate::draw(name).map_err(wrong)?;
-        earrrl_logs::plot::save(&figure, path).map_err(Failure::new)?;
+        earrrl_logs::plot::save(&figure, path).map_err(CliFailure::new)?;
         return Ok(ExitCode::SUCCESS);
     }
     let scenario = args.scenario()?;
-    let outcomes = Outcome::of(&scenario).map_err(wrong)?;
+    let outcomes = SimulatedOutcome::of(&scenario).map_err(wrong)?;
     let mut out = BufWriter::new(io::stdout().lock());
     match args.output {
-        Output::Table => write_table(&mut out, &scenario, &outcomes)?,
-        Output::Csv => write_csv(&mut out, &scenario)?,
+        SimulateOutput::Table => write_table(&mut out, &scenario, &outcomes)?,
+        SimulateOutput::Csv => write_csv(&mut out, &scenario)?,
     }
     out.flush()?;
     if let Some(path) = &args.plot {
         let figure = earrrl_logs::simulate::figure(&scenario, &outcomes);
-        earrrl_logs::plot::save(&figure, path).map_err(Failure::new)?;
+        earrrl_logs::plot::save(&figure, path).map_err(CliFailure::new)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-impl Args {
+impl SimulateArgs {
     /// Returns the scenario of the file, with the flags applied to it.
-    fn scenario(&self) -> Result<Scenario, Failure> {
+    fn scenario(&self) -> Result<Scenario, CliFailure> {
         let file = self.scenario.as_deref().map(read).transpose()?.unwrap_or_default();
         let scenario = file.with(Scenario {
             rules: self.rules.clone(),
@@ -109,14 +109,14 @@ impl Args {
             seed: self.seed,
         });
         if scenario.rules.is_empty() || scenario.clients.is_empty() {
-            return Err(Failure::new("expected at least one --rule and one --client"));
+            return Err(CliFailure::new("expected at least one --rule and one --client"));
         }
         Ok(scenario)
     }
 }
 
-fn read(path: &std::path::Path) -> Result<Scenario, Failure> {
-    let about = |problem: &str| Failure::new(format!("{}: {problem}", path.display()));
+fn read(path: &std::path::Path) -> Result<Scenario, CliFailure> {
+    let about = |problem: &str| CliFailure::new(format!("{}: {problem}", path.display()));
     let mut text = String::new();
     let file = std::fs::File::open(path).map_err(|error| about(&plain(&error)))?;
     // Reads one byte more than allowed to notice a file that is too long, since a device has no

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::Failure;
+use super::CliFailure;
 
 /// The exit status of a process that Ctrl-C has ended.
 const INTERRUPTED: i32 = 130;
@@ -26,8 +26,8 @@ impl Stop {
     ///
     /// # Errors
     /// Returns a failure if the system lets no signal be caught.
-    pub(crate) fn on_interrupt() -> Result<Self, Failure> {
-        let failed = |error: io::Error| Failure::new(format!("can't catch Ctrl-C: {error}"));
+    pub(crate) fn on_interrupt() -> Result<Self, CliFailure> {
+        let failed = |error: io::Error| CliFailure::new(format!("can't catch Ctrl-C: {error}"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
         let runtime = runtime.map_err(failed)?;
         let guard = runtime.enter();

@@ -8,13 +8,13 @@ use clap::ValueEnum;
 use earrrl::Rule;
 
 use super::failure::warn;
-use super::progress::Progress;
+use super::progress::ReadProgress;
 use super::stop::Stop;
-use super::{Failure, log};
+use super::{CliFailure, log};
 use crate::configured::fields;
 use earrrl_logs::reading::{HeldBack, LogReader, Names};
 use earrrl_logs::suggest::{
-    Advice, ClientShare, HALF_LIVES, Judged, Peaks, Profiles, Sweep, judge, most_touched,
+    Advice, ClientShare, HALF_LIVES, JudgedAdvice, Peaks, Profiles, Sweep, judge, most_touched,
     write_json, write_table, write_toml,
 };
 
@@ -24,7 +24,7 @@ use earrrl_logs::suggest::{
 /// that client. The suggested limit lies in a gap between a few peaks and all others.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
-pub(crate) struct Args {
+pub(crate) struct SuggestArgs {
     #[command(flatten)]
     log: log::LogArgs,
 
@@ -39,7 +39,7 @@ pub(crate) struct Args {
 
     /// The form of the output
     #[arg(long, value_name = "FORM", default_value = "table")]
-    output: Output,
+    output: SuggestOutput,
 
     /// Print the rule as a server's configuration has it, instead
     #[arg(long, conflicts_with = "output")]
@@ -57,7 +57,7 @@ Example:
 
 /// The forms of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
+enum SuggestOutput {
     /// Half-lives, limits, and the clients that the suggested one touches
     Table,
     /// The same as one object
@@ -65,15 +65,15 @@ enum Output {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: SuggestArgs) -> Result<ExitCode, CliFailure> {
     let half_lives = args.half_lives();
     // The error names the field itself.
-    let wrong = |error: earrrl::RuleError| Failure::new(format!("--{error}"));
+    let wrong = |error: earrrl::RuleError| CliFailure::new(format!("--{error}"));
     for &half_life in &half_lives {
         Peaks::of(half_life, std::iter::empty()).map_err(wrong)?;
     }
     let mut reader = LogReader::new(args.log.selection());
-    let progress = Progress::of(&args.log.files);
+    let progress = ReadProgress::of(&args.log.files);
     let mut held = HeldBack::default();
     let stop = Stop::on_interrupt()?;
     let watch = (&progress, &stop);
@@ -101,22 +101,22 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     match args.output {
         _ if args.config => write_toml(&mut out, &advice, &args.log.key_parts())?,
-        Output::Table => write_table(&mut out, &advice)?,
-        Output::Json => write_json(&mut out, &advice)?,
+        SuggestOutput::Table => write_table(&mut out, &advice)?,
+        SuggestOutput::Json => write_json(&mut out, &advice)?,
     }
     out.flush()?;
     if let Some(path) = &args.plot {
         let figure = earrrl_logs::suggest::figure(sweep.peaks(), &judged.suggested, held.unit());
-        earrrl_logs::plot::save(&figure, path).map_err(Failure::new)?;
+        earrrl_logs::plot::save(&figure, path).map_err(CliFailure::new)?;
     }
     log::tell_doubts(&reader, &args.log);
     log::tell_skipped(&reader, &args.log);
     Ok(log::exit_code(&reader, whole))
 }
 
-impl Args {
+impl SuggestArgs {
     /// Reads the logs once more for the clients that the advice names.
-    fn profiles(&self, reader: &LogReader, judged: &Judged) -> Profiles {
+    fn profiles(&self, reader: &LogReader, judged: &JudgedAdvice) -> Profiles {
         let further = judged.second.iter().flat_map(|(_, further)| further);
         let clients = judged.touched.iter().chain(&judged.below).chain(further);
         let keys = clients.map(|client| reader.clients.key(client.number).to_vec());
@@ -132,8 +132,8 @@ impl Args {
 
 /// Returns the rules that `replay` without a rule tries on these requests, and reports that it
 /// does.
-pub(super) fn advice(reader: &LogReader, held: &HeldBack) -> Result<Vec<Rule>, Failure> {
-    let wrong = |error: earrrl::RuleError| Failure::new(error.to_string());
+pub(super) fn advice(reader: &LogReader, held: &HeldBack) -> Result<Vec<Rule>, CliFailure> {
+    let wrong = |error: earrrl::RuleError| CliFailure::new(error.to_string());
     let half_lives = HALF_LIVES.map(Duration::from_secs);
     let sweep = Sweep::new(&half_lives, |clients| most_touched(None, clients), || held.requests())
         .map_err(wrong)?;
@@ -157,6 +157,6 @@ pub(super) fn advice(reader: &LogReader, held: &HeldBack) -> Result<Vec<Rule>, F
     Ok(vec![suggested.rule.clone()])
 }
 
-fn too_great(error: earrrl::RuleError) -> Failure {
-    Failure::new(format!("no rule has a limit so great: {error}"))
+fn too_great(error: earrrl::RuleError) -> CliFailure {
+    CliFailure::new(format!("no rule has a limit so great: {error}"))
 }

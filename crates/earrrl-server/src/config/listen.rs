@@ -50,14 +50,14 @@ protocols! {
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
+pub enum ListenAddress {
     /// An address and a port.
     Tcp(SocketAddr),
     /// A socket in the file system.
     Unix(PathBuf),
 }
 
-impl Address {
+impl ListenAddress {
     /// Returns the IP address and port, unless this is a Unix socket.
     pub fn tcp(&self) -> Option<SocketAddr> {
         match self {
@@ -79,13 +79,13 @@ impl Address {
     }
 }
 
-impl From<SocketAddr> for Address {
+impl From<SocketAddr> for ListenAddress {
     fn from(address: SocketAddr) -> Self {
         Self::Tcp(address)
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),
@@ -94,7 +94,7 @@ impl fmt::Display for Address {
     }
 }
 
-impl FromStr for Address {
+impl FromStr for ListenAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -104,7 +104,7 @@ impl FromStr for Address {
 
 /// The value of an option for an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListenAt(pub Option<Address>);
+pub struct ListenAt(pub Option<ListenAddress>);
 
 impl FromStr for ListenAt {
     type Err = String;
@@ -125,13 +125,13 @@ impl FromStr for ListenAt {
 ///
 /// # Errors
 /// Returns the forms that an address may have.
-pub fn parse(text: &str) -> Result<Address, String> {
+pub fn parse(text: &str) -> Result<ListenAddress, String> {
     let text = text.trim();
     if let Some(path) = text.strip_prefix(UNIX) {
         return unix(path);
     }
     if let Ok(address) = text.parse() {
-        return Ok(Address::Tcp(address));
+        return Ok(ListenAddress::Tcp(address));
     }
     let (host, port) = text.rsplit_once(':').unwrap_or(("localhost", text));
     let ip: Option<IpAddr> = match host {
@@ -142,10 +142,10 @@ pub fn parse(text: &str) -> Result<Address, String> {
     // `u16` would accept a sign.
     let port = port.parse().ok().filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()));
     let address = ip.zip(port).map(SocketAddr::from);
-    address.map(Address::Tcp).ok_or_else(|| EXPECTED.to_owned())
+    address.map(ListenAddress::Tcp).ok_or_else(|| EXPECTED.to_owned())
 }
 
-fn unix(path: &str) -> Result<Address, String> {
+fn unix(path: &str) -> Result<ListenAddress, String> {
     if path.is_empty() || path.contains('\0') {
         return Err(EXPECTED.to_owned());
     }
@@ -155,7 +155,7 @@ fn unix(path: &str) -> Result<Address, String> {
             "a path of {length} bytes; a Unix socket's has at most {MAX_PATH_LEN}"
         ));
     }
-    Ok(Address::Unix(path.into()))
+    Ok(ListenAddress::Unix(path.into()))
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 pub use bounds::{DEFAULT_CAPACITY, MAX_FILE_LEN, MAX_RULES};
 pub use engine::EngineConfig;
 pub use envoy::EnvoyConfig;
-pub use problem::{ConfigError, Problem};
+pub use problem::{ConfigError, ConfigProblem};
 pub use rule::RuleConfig;
 pub use server::ServerConfig;
 pub use tls::TlsConfig;

@@ -11,7 +11,7 @@ const LONGEST_SHOWN: usize = 80;
 /// A mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Problem {
+pub struct ConfigProblem {
     /// The line, from 1; `None` if the file could not be read.
     pub line: Option<usize>,
     /// The column in characters, from 1.
@@ -26,19 +26,19 @@ pub struct ConfigError {
     /// The file's name.
     pub name: String,
     /// All mistakes, in the order of the file.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<ConfigProblem>,
 }
 
 impl ConfigError {
     /// Makes an error about a file that could not be read.
     pub fn unreadable(name: &str, message: String) -> Self {
-        let problem = Problem { line: None, column: None, message };
+        let problem = ConfigProblem { line: None, column: None, message };
         Self { name: name.to_owned(), problems: vec![problem] }
     }
 
     /// Makes an error with one mistake.
     pub fn at(name: &str, text: &str, place: Range<usize>, message: String) -> Self {
-        Self { name: name.to_owned(), problems: vec![Problem::at(text, place, message)] }
+        Self { name: name.to_owned(), problems: vec![ConfigProblem::at(text, place, message)] }
     }
 
     /// Makes an error of one from the TOML parser.
@@ -52,7 +52,7 @@ impl ConfigError {
             }
             None => wrong_type(text, &span, &message).unwrap_or(message),
         };
-        let problem = Problem::at(text, span, message);
+        let problem = ConfigProblem::at(text, span, message);
         Self { name: name.to_owned(), problems: vec![problem] }
     }
 }
@@ -109,7 +109,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let (Some(line), Some(column)) = (self.line, self.column) {
             write!(f, "{line}:{column}:")?;
@@ -118,7 +118,7 @@ impl fmt::Display for Problem {
     }
 }
 
-impl Problem {
+impl ConfigProblem {
     fn at(text: &str, span: Range<usize>, message: String) -> Self {
         let before = text.get(..span.start).unwrap_or(text);
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
@@ -145,7 +145,7 @@ impl Problems {
 
     pub(super) fn into_error(mut self, name: &str, text: &str) -> ConfigError {
         self.0.sort_by_key(|(span, _)| span.start);
-        let at = |(span, message)| Problem::at(text, span, message);
+        let at = |(span, message)| ConfigProblem::at(text, span, message);
         ConfigError { name: name.to_owned(), problems: self.0.into_iter().map(at).collect() }
     }
 }

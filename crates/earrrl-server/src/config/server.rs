@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use toml::Spanned;
 
 use super::access::Tokens;
-use super::listen::{Address, Protocol};
+use super::listen::{ListenAddress, Protocol};
 use super::problem::Problems;
 use super::tls::TlsConfig;
 use super::value::{number, seconds};
@@ -18,13 +18,13 @@ use earrrl_tower::{ClientAddress, Prefixes};
 #[non_exhaustive]
 pub struct ServerConfig {
     /// The address for HTTP, if it is served.
-    pub http: Option<Address>,
+    pub http: Option<ListenAddress>,
     /// The address for RESP, if it is served.
-    pub resp: Option<Address>,
+    pub resp: Option<ListenAddress>,
     /// The separate address for health and metrics, if any.
-    pub admin: Option<Address>,
+    pub admin: Option<ListenAddress>,
     /// The address for gRPC, if it is served.
-    pub grpc: Option<Address>,
+    pub grpc: Option<ListenAddress>,
     /// The mode of Unix sockets' files.
     pub socket_mode: u32,
     /// The `[server.tls]` table.
@@ -91,7 +91,7 @@ impl Default for Limits {
 
 impl Default for ServerConfig {
     fn default() -> Self {
-        let local = |port| Some(Address::Tcp((Ipv4Addr::LOCALHOST, port).into()));
+        let local = |port| Some(ListenAddress::Tcp((Ipv4Addr::LOCALHOST, port).into()));
         Self {
             http: local(8080),
             resp: local(6380),
@@ -155,7 +155,7 @@ impl ServerConfig {
     }
 
     /// Returns the address of a protocol, if it is served.
-    pub fn address(&self, protocol: Protocol) -> Option<&Address> {
+    pub fn address(&self, protocol: Protocol) -> Option<&ListenAddress> {
         match protocol {
             Protocol::Http => self.http.as_ref(),
             Protocol::Resp => self.resp.as_ref(),
@@ -190,7 +190,7 @@ fn collisions(file: &file::ServerTable, problems: &mut Problems) {
     let fields = Protocol::ALL.into_iter().zip(fields);
     // Defaults come first, so that the error is reported at an address that the file has.
     let unsaid = fields.clone().filter(|(_, field)| field.is_none());
-    let mut taken: Vec<(Protocol, Address)> = unsaid
+    let mut taken: Vec<(Protocol, ListenAddress)> = unsaid
         .filter_map(|(protocol, _)| Some((protocol, default.address(protocol)?.clone())))
         .collect();
     for (protocol, field) in fields {
@@ -245,9 +245,9 @@ fn max_body(field: Option<&Spanned<u64>>, default: usize, problems: &mut Problem
 fn address(
     name: &str,
     field: &file::Placed<String>,
-    default: Option<Address>,
+    default: Option<ListenAddress>,
     problems: &mut Problems,
-) -> Option<Address> {
+) -> Option<ListenAddress> {
     let Some(field) = field else { return default };
     if field.get_ref() == "off" {
         return None;

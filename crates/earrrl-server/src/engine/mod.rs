@@ -17,7 +17,7 @@ use earrrl::{
 use earrrl_redis::{Consistency, WhenGone};
 
 use self::redis::Redis;
-use self::state::State;
+use self::state::EngineState;
 use self::throttle::{Call, Throttle, Throttled};
 use crate::config::EngineConfig;
 use crate::config::rule::OnError;
@@ -147,9 +147,9 @@ impl Engine {
     }
 
     /// Returns how decisions are made at present.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> EngineState {
         match &self.rules {
-            Rules::Memory(_) => State { mode: "memory", trouble: None, owed: None },
+            Rules::Memory(_) => EngineState { mode: "memory", trouble: None, owed: None },
             Rules::Redis(redis) => redis.state(),
         }
     }

@@ -10,7 +10,7 @@ use earrrl_redis::{EngineMode, Options, RedisEngine, Shift, WhenGone, without_cr
 use tokio::runtime;
 use tokio::sync::oneshot;
 
-use super::state::State;
+use super::state::EngineState;
 use super::throttle::{Call, Throttle, Throttled};
 use crate::config::redis::RedisConfig;
 use crate::metrics::Family;
@@ -105,7 +105,7 @@ impl Redis {
     }
 
     /// Returns how decisions are made at present.
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> EngineState {
         let status = self.engine.status();
         let mode = match status.mode {
             EngineMode::Shared => "redis",
@@ -113,7 +113,7 @@ impl Redis {
             _ => self.engine.options().when_gone.name(),
         };
         let trouble = status.last_failure.filter(|_| mode != "redis");
-        State { mode, trouble, owed: Some(status.owed) }
+        EngineState { mode, trouble, owed: Some(status.owed) }
     }
 
     /// Returns the metrics.

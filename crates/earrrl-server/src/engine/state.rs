@@ -2,7 +2,7 @@
 
 /// The way in which decisions are made at present, for `/readyz`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct EngineState {
     /// The mode's name.
     pub mode: &'static str,
     /// The reason if the mode is not the usual one.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{HeaderValue, Status, Struct};
+use super::{HeaderValue, RpcStatus, Struct};
 
 /// A request for a decision on an HTTP request.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -106,7 +106,7 @@ pub struct HeaderMap {
 pub struct CheckResponse {
     /// The verdict: `OK` if the request may pass.
     #[prost(message, optional, tag = "1")]
-    pub status: Option<Status>,
+    pub status: Option<RpcStatus>,
     /// Metadata for Envoy's filters and access logs.
     #[prost(message, optional, tag = "4")]
     pub dynamic_metadata: Option<Struct>,

@@ -1,7 +1,7 @@
 //! The aggregated discovery service, `envoy.service.discovery.v3`, and the configuration that it sends,
 //! `ratelimit.config.ratelimit.v3`.
 
-use super::{Any, Status, Struct};
+use super::{Any, RpcStatus, Struct};
 
 /// A request for resources, or the answer to a [`DiscoveryResponse`].
 #[derive(Clone, PartialEq, prost::Message)]
@@ -20,7 +20,7 @@ pub struct DiscoveryRequest {
     pub response_nonce: String,
     /// The error, if the response was rejected.
     #[prost(message, optional, tag = "6")]
-    pub error_detail: Option<Status>,
+    pub error_detail: Option<RpcStatus>,
 }
 
 /// A server that asks for resources, `envoy.config.core.v3.Node`.

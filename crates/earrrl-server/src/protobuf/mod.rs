@@ -27,7 +27,7 @@ pub struct HeaderValue {
 
 /// An error or success, `google.rpc.Status`.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Status {
+pub struct RpcStatus {
     /// The gRPC status code.
     #[prost(int32, tag = "1")]
     pub code: i32,

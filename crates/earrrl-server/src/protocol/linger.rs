@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead as _, AsyncWriteExt as _, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-use crate::connections::{Connection, Standing};
+use crate::connections::{Connection, ConnectionState};
 use crate::stream::Stream;
 
 /// The time that a client has to read the last answer of a server that is stopping.
@@ -46,9 +46,9 @@ fn is_over(
     context: &mut Context<'_>,
 ) -> bool {
     match connection.standing(context) {
-        Standing::Good => false,
-        Standing::Overdue => true,
-        Standing::Stopping => {
+        ConnectionState::Good => false,
+        ConnectionState::Overdue => true,
+        ConnectionState::Stopping => {
             let last_words = last_words.get_or_insert_with(|| Box::pin(sleep(LAST_WORDS)));
             last_words.as_mut().poll(context).is_ready()
         }

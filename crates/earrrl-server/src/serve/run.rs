@@ -23,8 +23,8 @@ use super::workers::{Accepted, Workers};
 use super::xds;
 use crate::config::Config;
 use crate::config::envoy::ControlPlane;
-use crate::config::listen::{Address, Protocol};
-use crate::connections::{Connection, Kind, Refused};
+use crate::config::listen::{ListenAddress, Protocol};
+use crate::connections::{Connection, PlaceKind, Refused};
 use crate::protocol::grpc::{self, Services};
 use crate::protocol::{http, resp};
 use crate::server::Server;
@@ -50,7 +50,7 @@ pub struct Running {
     pub server: Arc<Server>,
     services: Services,
     control_plane: Option<ControlPlane>,
-    listeners: Vec<(Protocol, Listener, Address)>,
+    listeners: Vec<(Protocol, Listener, ListenAddress)>,
     workers: Workers<Protocol>,
     /// The other tasks of the server, such as accepting and reloading. None ends by itself.
     tasks: JoinSet<()>,
@@ -148,7 +148,7 @@ impl Running {
     }
 
     /// Returns the address at which a protocol is served; `None` if it is not served.
-    pub fn address(&self, protocol: Protocol) -> Option<&Address> {
+    pub fn address(&self, protocol: Protocol) -> Option<&ListenAddress> {
         let (.., address) = self.listeners.iter().find(|(known, ..)| *known == protocol)?;
         Some(address)
     }
@@ -313,8 +313,8 @@ async fn serve_one(
             return resp::serve::serve(stream, connection, session).await;
         }
         (Protocol::Admin, _) => (routers.admin, false),
-        (Protocol::Http, Kind::Usual) => (routers.all, true),
-        (Protocol::Http, Kind::Reserved) => (routers.reserved, false),
+        (Protocol::Http, PlaceKind::Usual) => (routers.all, true),
+        (Protocol::Http, PlaceKind::Reserved) => (routers.reserved, false),
     };
     // Boxed, so that the larger of the two does not set the size of both.
     Box::pin(http::serve::serve(stream, connection, server, router, asks)).await;

@@ -12,7 +12,7 @@ use socket2::{Domain, SockAddr, SockRef, Type};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::handover::Handed;
-use crate::config::listen::Address;
+use crate::config::listen::ListenAddress;
 use crate::stream::{OF_UNIX, Stream};
 
 /// Connections that the kernel completes and keeps until they are accepted.
@@ -41,9 +41,9 @@ impl Listener {
     ///
     /// # Errors
     /// Fails if the address is in use, is not one of this machine, or needs privileges.
-    pub fn open(address: &Address, mode: u32) -> io::Result<Self> {
+    pub fn open(address: &ListenAddress, mode: u32) -> io::Result<Self> {
         match address {
-            Address::Tcp(address) => {
+            ListenAddress::Tcp(address) => {
                 let socket = new_socket(Domain::for_address(*address))?;
                 // Not SO_REUSEPORT: a restart may take the address over, a second server may not
                 // share it.
@@ -52,7 +52,7 @@ impl Listener {
                 socket.listen(BACKLOG)?;
                 Ok(Self::Tcp(TcpListener::from_std(socket.into())?))
             }
-            Address::Unix(path) => {
+            ListenAddress::Unix(path) => {
                 remove_stale(path)?;
                 let socket = new_socket(Domain::UNIX)?;
                 // The file is made by this mode, less what the umask takes: never open too wide.
@@ -87,12 +87,12 @@ impl Listener {
     ///
     /// # Errors
     /// Returns the system's error if the address is not available.
-    pub fn address(&self) -> io::Result<Address> {
+    pub fn address(&self) -> io::Result<ListenAddress> {
         match self {
-            Self::Tcp(listener) => Ok(Address::Tcp(listener.local_addr()?)),
+            Self::Tcp(listener) => Ok(ListenAddress::Tcp(listener.local_addr()?)),
             Self::Unix(listener, _) => {
                 let address = listener.local_addr()?;
-                Ok(Address::Unix(address.as_pathname().unwrap_or(Path::new("")).to_owned()))
+                Ok(ListenAddress::Unix(address.as_pathname().unwrap_or(Path::new("")).to_owned()))
             }
         }
     }
@@ -194,7 +194,7 @@ mod tests {
     async fn a_sockets_file_comes_and_goes_with_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
-        let address = Address::Unix(path.clone());
+        let address = ListenAddress::Unix(path.clone());
         let listener = Listener::open(&address, 0o600).unwrap();
         assert_eq!(listener.address().unwrap(), address);
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
@@ -214,7 +214,7 @@ mod tests {
         assert!(path.exists(), "a successor's");
         let other = folder.path().join("file");
         fs::write(&other, "precious").unwrap();
-        assert!(Listener::open(&Address::Unix(other.clone()), 0o600).is_err());
+        assert!(Listener::open(&ListenAddress::Unix(other.clone()), 0o600).is_err());
         assert_eq!(fs::read_to_string(other).unwrap(), "precious");
     }
 }

@@ -26,7 +26,7 @@ use crate::config::envoy::ControlPlane;
 use crate::config::envoy::tree::Tree;
 use crate::config::envoy::xds::{TYPE_URL, domain};
 use crate::protobuf::discovery::{DiscoveryRequest, DiscoveryResponse, Node, RateLimitConfig};
-use crate::protobuf::{Any, Status};
+use crate::protobuf::{Any, RpcStatus};
 use crate::server::Server;
 
 /// The first wait before another try; each is twice the one before.
@@ -112,7 +112,7 @@ async fn stream(
             version.clone_from(&response.version_info);
         }
         let refusal =
-            taken.err().map(|message| Status { code: Code::InvalidArgument.into(), message });
+            taken.err().map(|message| RpcStatus { code: Code::InvalidArgument.into(), message });
         requests
             .send(DiscoveryRequest {
                 version_info: version.clone(),

@@ -221,7 +221,7 @@ fn prepare(
     outcomes: &Outcomes,
     (counts, overrides): (&Arc<CountsOf>, &Arc<Overrides>),
 ) -> Result<(ActiveRules, Option<Descriptors>), EngineError> {
-    let rules = rules::Plan::new(config);
+    let rules = rules::RulesPlan::new(config);
     let descriptors = descriptors::prepared::DescriptorsPlan::of_config(config)?;
     let limits = rules.limits().chain(descriptors.iter().flat_map(|plan| plan.limits()));
     let mut ids = known.prepare(engine, &limits.collect::<Vec<_>>())?.into_iter();

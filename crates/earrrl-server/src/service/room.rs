@@ -55,7 +55,7 @@ impl Table {
 
 /// Returns every table that serving would make.
 fn tables(config: &Config) -> Vec<Table> {
-    let rules = rules::Plan::new(config);
+    let rules = rules::RulesPlan::new(config);
     let descriptors = prepared::DescriptorsPlan::of_config(config).ok().flatten();
     let limits = rules.limits().chain(descriptors.iter().flat_map(|plan| plan.limits()));
     let kept_here = match &config.engine {

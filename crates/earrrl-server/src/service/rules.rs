@@ -88,13 +88,13 @@ impl PreparedLimit {
 
 /// A rule of the configuration, and what the engine is asked to prepare for it: its own limit first,
 /// then its overrides'.
-struct Wanted<'a> {
+struct PlannedRule<'a> {
     config: &'a RuleConfig,
     capacity: usize,
     limits: Vec<(String, Arc<Rule>, usize, Consistency)>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> PlannedRule<'a> {
     fn new(config: &'a RuleConfig, usual: usize, names: &HashSet<&str>) -> Self {
         let capacity = config.capacity.unwrap_or(usual);
         let own = Arc::new(config.rule.clone());
@@ -130,16 +130,16 @@ fn index_of(overrides: &[Override]) -> ConditionIndex {
 }
 
 /// The rules of a configuration before the engine knows them.
-pub struct Plan<'a> {
+pub struct RulesPlan<'a> {
     config: &'a Config,
-    rules: Vec<Wanted<'a>>,
+    rules: Vec<PlannedRule<'a>>,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> RulesPlan<'a> {
     /// Plans the limits of a configuration's rules.
     pub fn new(config: &'a Config) -> Self {
         let names: HashSet<&str> = config.rules.iter().map(|rule| rule.name.as_str()).collect();
-        let rules = config.rules.iter().map(|rule| Wanted::new(rule, config.capacity, &names));
+        let rules = config.rules.iter().map(|rule| PlannedRule::new(rule, config.capacity, &names));
         Self { config, rules: rules.collect() }
     }
 
@@ -149,7 +149,7 @@ impl<'a> Plan<'a> {
         limits.map(|(name, rule, room, how)| (&**name, rule, *room, *how))
     }
 
-    /// The rules, with the engine's ids of [`Plan::limits`].
+    /// The rules, with the engine's ids of [`RulesPlan::limits`].
     pub fn finish(
         self,
         ids: &mut impl Iterator<Item = RuleId>,
@@ -222,11 +222,11 @@ impl ActiveRules {
 impl ActiveRule {
     /// The rule with the ids of its limits, of which there is at least its own.
     fn new(
-        wanted: &Wanted<'_>,
+        wanted: &PlannedRule<'_>,
         ids: &mut impl Iterator<Item = RuleId>,
         outcomes: &Outcomes,
     ) -> Option<Self> {
-        let Wanted { config, capacity, limits } = wanted;
+        let PlannedRule { config, capacity, limits } = wanted;
         let prepared =
             limits.iter().map_while(|(_, rule, ..)| Some(PreparedLimit::new(ids.next()?, rule)));
         let mut prepared = prepared.collect::<Vec<_>>().into_iter();
@@ -442,7 +442,7 @@ mod tests {
                  [[rule.override]]\nkey = {{ {conditions} }}\n{limit}"
             );
             let config = Config::parse(&text, "f").unwrap();
-            let plan = Plan::new(&config);
+            let plan = RulesPlan::new(&config);
             let rooms: Vec<_> = plan.limits().map(|(_, _, room, _)| room).collect();
             assert_eq!(rooms[1], clients, "{key} {conditions}");
         }

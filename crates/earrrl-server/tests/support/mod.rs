@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use earrrl::{Clock, ManualClock, Nanos, SystemClock};
 use earrrl_server::config::Config;
-use earrrl_server::config::listen::{Address, Protocol};
+use earrrl_server::config::listen::{ListenAddress, Protocol};
 use earrrl_server::serve::run::Running;
 use earrrl_server::server::Server;
 use tokio::sync::oneshot;
@@ -72,8 +72,8 @@ impl TestServer {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
                 let running = Running::start(&config, clock).unwrap();
-                let addresses =
-                    Protocol::ALL.map(|protocol| running.address(protocol).and_then(Address::tcp));
+                let addresses = Protocol::ALL
+                    .map(|protocol| running.address(protocol).and_then(ListenAddress::tcp));
                 started.send((Arc::clone(&running.server), addresses)).unwrap();
                 running.until(async { drop(stopped.await) }).await.unwrap();
             });

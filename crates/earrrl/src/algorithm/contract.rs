@@ -8,7 +8,7 @@ use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Figures, Wait};
 use crate::error::RuleError;
-use crate::grammar::Words;
+use crate::grammar::RuleWords;
 use crate::policy::{Mode, Policy, Replenishment};
 
 /// A state that consists of a single instant, in ticks since the Unix epoch.
@@ -73,7 +73,7 @@ pub trait Algorithm: Sized {
 
     /// Parses what follows the algorithm's name in a rule's text.
     #[doc(hidden)]
-    fn read(name: &str, words: &mut Words<'_>) -> Result<Self, RuleError>;
+    fn read(name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError>;
 
     /// Returns the rule's text with every option spelled out.
     fn write(&self) -> String;

@@ -21,7 +21,7 @@ use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::duration;
 use crate::error::RuleError;
-use crate::grammar::Words;
+use crate::grammar::RuleWords;
 use crate::parameter;
 
 /// The shortest interval between requests, in periods. It keeps `c/i` finite.
@@ -169,7 +169,7 @@ impl Algorithm for Exponential {
         "exponential 0.5/1s strict",
     ];
 
-    fn read(_name: &str, words: &mut Words<'_>) -> Result<Self, RuleError> {
+    fn read(_name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
         let (word, quota, period) = words.quota()?;
         let limit = Self::new(quota, period).map_err(|error| error.at(word.column))?;
         Ok(limit.with_policy(words.policy(Policy::Leaky)?))

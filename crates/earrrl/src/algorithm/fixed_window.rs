@@ -14,7 +14,7 @@ use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
-use crate::grammar::Words;
+use crate::grammar::RuleWords;
 
 /// A limit of `quota` cost units in each window. Leaky by default.
 ///
@@ -66,7 +66,7 @@ impl Algorithm for FixedWindow {
     const EXAMPLES: &'static [&'static str] =
         &["fixed-window 5/1s leaky", "fixed-window 20/1m strict"];
 
-    fn read(_name: &str, words: &mut Words<'_>) -> Result<Self, RuleError> {
+    fn read(_name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
         Ok(Self { terms: Windowed::read(words)? })
     }
 

@@ -14,7 +14,7 @@ use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Decision, Figures};
 use crate::error::RuleError;
-use crate::grammar::{self, Word, Words};
+use crate::grammar::{self, RuleWords, Word};
 use crate::policy::{Mode, Policy, Replenishment};
 
 impl Limit {
@@ -242,7 +242,7 @@ pub(crate) fn parse(text: &str) -> Result<Limit, RuleError> {
             format!("the rule is {} bytes long; at most {}", text.len(), grammar::LONGEST);
         return Err(RuleError::syntax(problem));
     }
-    let mut words = Words::new(text);
+    let mut words = RuleWords::new(text);
     let name = words.next(&format!("expected {}", names()))?;
     let limit = Limit::read(name.text, &mut words).unwrap_or_else(|| Err(unknown(&name)))?;
     words.finish()?;

@@ -71,7 +71,7 @@ macro_rules! algorithms {
             /// has that name.
             pub(crate) fn read(
                 name: &str,
-                words: &mut Words<'_>,
+                words: &mut RuleWords<'_>,
             ) -> Option<Result<Self, RuleError>> {
                 $(
                     if $Algorithm::NAMES.contains(&name) {

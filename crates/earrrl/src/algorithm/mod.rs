@@ -9,7 +9,7 @@
 
 use crate::clock::Nanos;
 use crate::error::RuleError;
-use crate::grammar::Words;
+use crate::grammar::RuleWords;
 
 mod contract;
 pub mod exponential;

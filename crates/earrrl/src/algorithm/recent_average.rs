@@ -25,7 +25,7 @@ use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::duration;
 use crate::error::RuleError;
-use crate::grammar::Words;
+use crate::grammar::RuleWords;
 use crate::parameter::{self, Rate};
 
 /// Ticks per nanosecond. Whole nanoseconds would be too coarse: a request moves the state by about
@@ -214,7 +214,7 @@ impl Algorithm for RecentAverage {
 
     const CAN_DELAY: bool = true;
 
-    fn read(_name: &str, words: &mut Words<'_>) -> Result<Self, RuleError> {
+    fn read(_name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
         let rate = words.next("expected a rate such as 1/s")?.rate()?;
         let (half_life, period) = (words.option("half-life")?, words.option("period")?);
         let limit = match (half_life, period) {

@@ -17,7 +17,7 @@ use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
-use crate::grammar::Words;
+use crate::grammar::RuleWords;
 
 /// A limit of about `quota` cost units in any `window`. Leaky by default.
 ///
@@ -40,7 +40,7 @@ windowed!(SlidingCounter);
 
 /// The cost that a client spent in one window and in the window before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counts {
+pub struct WindowCounts {
     /// The window's index, in windows since the Unix epoch.
     pub window: u64,
     /// The cost in this window, in billionths of a unit.
@@ -49,7 +49,7 @@ pub struct Counts {
     pub previous: u128,
 }
 
-impl ClientState for Counts {}
+impl ClientState for WindowCounts {}
 
 impl SlidingCounter {
     /// Returns a limit of about `quota` in any `window` of 1 ms to ten years.
@@ -65,7 +65,7 @@ impl SlidingCounter {
     /// A request whose clock was read before a window's edge may be decided after a request whose
     /// clock was read behind it. The late request is then judged as if it came at the edge, where
     /// the previous window has its full weight.
-    fn left(&self, counts: Option<&Counts>, now: Nanos) -> u64 {
+    fn left(&self, counts: Option<&WindowCounts>, now: Nanos) -> u64 {
         match counts {
             Some(counts) if counts.window > self.terms.index(now) => self.terms.window,
             _ => self.terms.left(now),
@@ -73,7 +73,7 @@ impl SlidingCounter {
     }
 
     /// Returns `prev·(w-e)/w + cur`, with the first term rounded up.
-    fn sum(&self, counts: &Counts, now: Nanos) -> u128 {
+    fn sum(&self, counts: &WindowCounts, now: Nanos) -> u128 {
         let (left, window) =
             (u128::from(self.left(Some(counts), now)), u128::from(self.terms.window));
         let faded = crate::arithmetic::mul_div_ceil(counts.previous, left, window);
@@ -91,7 +91,7 @@ impl SlidingCounter {
 }
 
 impl Algorithm for SlidingCounter {
-    type State = Counts;
+    type State = WindowCounts;
 
     const NAMES: &'static [&'static str] = &["sliding-counter"];
 
@@ -101,7 +101,7 @@ impl Algorithm for SlidingCounter {
         "sliding-counter 8500000/1h leaky",
     ];
 
-    fn read(_name: &str, words: &mut Words<'_>) -> Result<Self, RuleError> {
+    fn read(_name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
         Ok(Self { terms: Windowed::read(words)? })
     }
 
@@ -116,29 +116,31 @@ impl Algorithm for SlidingCounter {
     }
 
     /// Keeps the weighted sum of both windows, as the count of the present window.
-    fn convert(&self, old: &Self, state: Counts, now: Nanos) -> Option<Counts> {
+    fn convert(&self, old: &Self, state: WindowCounts, now: Nanos) -> Option<WindowCounts> {
         let state = old.advance(Some(state), now)?;
         if old.terms.window == self.terms.window {
             return Some(state);
         }
         let current = old.sum(&state, now);
-        Some(Counts { window: self.terms.index(now), current, previous: 0 })
+        Some(WindowCounts { window: self.terms.index(now), current, previous: 0 })
     }
 
     fn keeps_states_of(&self, old: &Self) -> bool {
         self.terms.window == old.terms.window
     }
 
-    fn advance(&self, state: Option<Counts>, now: Nanos) -> Option<Counts> {
+    fn advance(&self, state: Option<WindowCounts>, now: Nanos) -> Option<WindowCounts> {
         let (state, window) = (state?, self.terms.index(now));
         match window.saturating_sub(state.window) {
             0 => Some(state),
-            1 if state.current > 0 => Some(Counts { window, current: 0, previous: state.current }),
+            1 if state.current > 0 => {
+                Some(WindowCounts { window, current: 0, previous: state.current })
+            }
             _ => None,
         }
     }
 
-    fn allows(&self, before: Option<&Counts>, now: Nanos, cost: Cost) -> bool {
+    fn allows(&self, before: Option<&WindowCounts>, now: Nanos, cost: Cost) -> bool {
         let (current, previous) = before.map_or((0, 0), |counts| (counts.current, counts.previous));
         let asked = current.saturating_add(cost.billionths());
         self.terms.quota.billionths().checked_sub(asked).is_some_and(|room| {
@@ -147,13 +149,22 @@ impl Algorithm for SlidingCounter {
         })
     }
 
-    fn charge(&self, before: Option<Counts>, now: Nanos, cost: Cost) -> Counts {
-        let counts =
-            before.unwrap_or(Counts { window: self.terms.index(now), current: 0, previous: 0 });
-        Counts { current: counts.current.saturating_add(cost.billionths()), ..counts }
+    fn charge(&self, before: Option<WindowCounts>, now: Nanos, cost: Cost) -> WindowCounts {
+        let counts = before.unwrap_or(WindowCounts {
+            window: self.terms.index(now),
+            current: 0,
+            previous: 0,
+        });
+        WindowCounts { current: counts.current.saturating_add(cost.billionths()), ..counts }
     }
 
-    fn refund(&self, counts: Counts, now: Nanos, charged_at: Nanos, cost: Cost) -> Option<Counts> {
+    fn refund(
+        &self,
+        counts: WindowCounts,
+        now: Nanos,
+        charged_at: Nanos,
+        cost: Cost,
+    ) -> Option<WindowCounts> {
         let (mut counts, cost) = (counts, cost.billionths());
         match counts.window.checked_sub(self.terms.index(charged_at)) {
             Some(0) => counts.current = counts.current.saturating_sub(cost),
@@ -164,17 +175,17 @@ impl Algorithm for SlidingCounter {
         if empty { None } else { self.advance(Some(counts), now) }
     }
 
-    fn counted(&self, after: Option<&Counts>, now: Nanos) -> Option<f64> {
+    fn counted(&self, after: Option<&WindowCounts>, now: Nanos) -> Option<f64> {
         let (w, left) = (self.terms.window as f64, self.left(after, now) as f64);
         Some(after.map_or(0.0, |c| (c.previous as f64 * (left / w) + c.current as f64) / w))
     }
 
-    fn remaining(&self, after: Option<&Counts>, now: Nanos) -> u64 {
+    fn remaining(&self, after: Option<&WindowCounts>, now: Nanos) -> u64 {
         let sum = after.map_or(0, |counts| self.sum(counts, now));
         self.terms.remaining(sum)
     }
 
-    fn retry_after(&self, after: Option<&Counts>, now: Nanos, cost: Cost) -> Wait {
+    fn retry_after(&self, after: Option<&WindowCounts>, now: Nanos, cost: Cost) -> Wait {
         let Some(room) = self.terms.room_for(cost) else {
             return Wait::Never;
         };
@@ -188,7 +199,7 @@ impl Algorithm for SlidingCounter {
         })
     }
 
-    fn reset_after(&self, after: Option<&Counts>, now: Nanos) -> Duration {
+    fn reset_after(&self, after: Option<&WindowCounts>, now: Nanos) -> Duration {
         duration_from_nanos(after.map_or(0, |counts| {
             let next = if counts.current > 0 { self.terms.window } else { 0 };
             self.terms.until_end(counts.window, now) + i128::from(next)

@@ -19,7 +19,7 @@ use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
-use crate::grammar::Words;
+use crate::grammar::RuleWords;
 use crate::parameter;
 
 /// The default limit on the number of entries per client.
@@ -115,7 +115,7 @@ impl Algorithm for SlidingLog {
     const EXAMPLES: &'static [&'static str] =
         &["sliding-log 5/1s leaky", "sliding-log 20/1m strict"];
 
-    fn read(_name: &str, words: &mut Words<'_>) -> Result<Self, RuleError> {
+    fn read(_name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
         Ok(Self { terms: Windowed::read(words)?, max_entries: DEFAULT_MAX_ENTRIES })
     }
 

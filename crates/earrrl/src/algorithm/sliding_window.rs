@@ -17,7 +17,7 @@ use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
-use crate::grammar::Words;
+use crate::grammar::RuleWords;
 
 /// The most sub-windows per window.
 const MOST: u64 = 10_000;
@@ -133,7 +133,7 @@ impl Algorithm for SlidingWindow {
         "sliding-window 5/1s",
     ];
 
-    fn read(_name: &str, words: &mut Words<'_>) -> Result<Self, RuleError> {
+    fn read(_name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
         let mut limit = Self::of(Windowed::read(words)?);
         if let Some(word) = words.option("sub-windows")? {
             let digits = word.text.bytes().all(|byte| byte.is_ascii_digit());

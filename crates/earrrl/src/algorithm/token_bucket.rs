@@ -24,7 +24,7 @@ use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
-use crate::grammar::Words;
+use crate::grammar::RuleWords;
 use crate::parameter::{self, Rate, greatest_common_divisor};
 
 const BILLION: u128 = 1_000_000_000;
@@ -212,7 +212,7 @@ impl Algorithm for TokenBucket {
 
     /// Parses `gcra`, which begins with its rate, and the other names, which begin with their
     /// capacity.
-    fn read(name: &str, words: &mut Words<'_>) -> Result<Self, RuleError> {
+    fn read(name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
         let (capacity, refill) = if name == "gcra" {
             let rate = words.next("expected a rate such as 1/s")?;
             (words.option("burst")?.ok_or_else(|| words.missing("burst=60"))?, rate)

@@ -9,7 +9,7 @@ use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::duration;
 use crate::error::RuleError;
-use crate::grammar::Words;
+use crate::grammar::RuleWords;
 use crate::parameter;
 
 /// A limit of `quota` cost units in `window` nanoseconds.
@@ -27,7 +27,7 @@ impl Windowed {
     }
 
     /// Parses `60/1m [strict|leaky]`.
-    pub(super) fn read(words: &mut Words<'_>) -> Result<Self, RuleError> {
+    pub(super) fn read(words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
         let (word, quota, window) = words.quota()?;
         let terms = Self::new(quota, window).map_err(|error| error.at(word.column))?;
         Ok(Self { policy: words.policy(Policy::Leaky)?, ..terms })

@@ -36,7 +36,7 @@ pub enum Operation {
 pub type Asked<'a> = (usize, &'a [u8], Cost);
 
 /// A rule, and its ids in both engines.
-struct Prepared {
+struct PreparedPair {
     rule: Rule,
     engine: RuleId,
     reference: RuleId,
@@ -48,7 +48,7 @@ pub struct Lockstep<'a, E> {
     pub engine: E,
     reference: ReferenceEngine,
     clock: Arc<ManualClock>,
-    rules: Vec<Prepared>,
+    rules: Vec<PreparedPair>,
     profile: &'a Profile,
     scene: String,
     /// The number of answers compared so far.
@@ -93,7 +93,7 @@ impl<'a, E: Engine> Lockstep<'a, E> {
         let engine = self.engine.prepare(&name, rule).map_err(failed)?;
         let reference = self.reference.prepare(&name, rule).map_err(failed)?;
         self.rules.truncate(place);
-        self.rules.push(Prepared { rule: rule.clone(), engine, reference });
+        self.rules.push(PreparedPair { rule: rule.clone(), engine, reference });
         Ok(())
     }
 
@@ -120,7 +120,7 @@ impl<'a, E: Engine> Lockstep<'a, E> {
         now: Nanos,
     ) -> Result<Option<Decision>, Mismatch> {
         self.clock.set(now);
-        let charge = |id: fn(&Prepared) -> RuleId| -> Vec<Charge<'_>> {
+        let charge = |id: fn(&PreparedPair) -> RuleId| -> Vec<Charge<'_>> {
             let each = charges.iter();
             each.map(|&(rule, key, cost)| Charge { rule: id(&self.rules[rule]), key, cost })
                 .collect()

@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use crate::cost::Cost;
 use crate::error::RuleError;
-use crate::grammar::{Word, Words};
+use crate::grammar::{RuleWords, Word};
 use crate::parameter::Rate;
 
 /// A simulated client.
@@ -73,7 +73,7 @@ impl FromStr for Client {
 
     /// Parses `NAME PATTERN [from=T] [until=T] [cost=C] [retry=T|obey]`.
     fn from_str(text: &str) -> Result<Self, RuleError> {
-        let mut words = Words::new(text);
+        let mut words = RuleWords::new(text);
         let name = words.next("expected a name, then steady, random or bursty")?.text.into();
         let pattern = pattern(&mut words)?;
         let time = |word: Option<Word<'_>>| word.as_ref().map(Word::duration).transpose();
@@ -89,7 +89,7 @@ impl FromStr for Client {
     }
 }
 
-fn pattern(words: &mut Words<'_>) -> Result<Pattern, RuleError> {
+fn pattern(words: &mut RuleWords<'_>) -> Result<Pattern, RuleError> {
     let name = words.next("expected steady, random or bursty")?;
     match name.text {
         "steady" => Ok(Pattern::Steady(words.next("expected a rate such as 10/s")?.rate()?)),
@@ -99,7 +99,7 @@ fn pattern(words: &mut Words<'_>) -> Result<Pattern, RuleError> {
     }
 }
 
-fn bursty(words: &mut Words<'_>) -> Result<Pattern, RuleError> {
+fn bursty(words: &mut RuleWords<'_>) -> Result<Pattern, RuleError> {
     let size = words.next("expected how many requests a burst has")?;
     let count = size.text.parse().ok().filter(|count| (1..=1_000_000).contains(count));
     let every = words.option("every")?;
@@ -120,7 +120,7 @@ fn bursty(words: &mut Words<'_>) -> Result<Pattern, RuleError> {
     Ok(Pattern::Bursty { size: count, every, gap })
 }
 
-fn reaction(words: &mut Words<'_>) -> Result<Reaction, RuleError> {
+fn reaction(words: &mut RuleWords<'_>) -> Result<Reaction, RuleError> {
     let obey = words.flag(&["obey"])?;
     match (words.option("retry")?, obey) {
         (None, None) => Ok(Reaction::Ignore),

@@ -6,7 +6,7 @@ use earrrl::sim::run;
 use earrrl::{Rule, RuleError};
 
 use crate::plot::{Across, Figure, GREY, Mark, Note, Panel, Series, Stroke};
-use crate::simulate::{Outcome, Scenario};
+use crate::simulate::{Scenario, SimulatedOutcome};
 
 /// A client that sends 5/3 a second for 150 s, then exactly the 1 a second that it may.
 fn greedy() -> Result<Scenario, RuleError> {
@@ -26,7 +26,7 @@ fn greedy() -> Result<Scenario, RuleError> {
 /// Fixed windows forgive at every window, recent-average once the client slows down.
 pub(super) fn windowed_vs_recent() -> Result<Figure, RuleError> {
     let scenario = greedy()?;
-    let outcomes = Outcome::of(&scenario)?;
+    let outcomes = SimulatedOutcome::of(&scenario)?;
     let (_, _, first, last) = outcomes[0].totals();
     let mut figure = crate::simulate::figure(&scenario, &outcomes);
     figure.title = "A client asks for 5/3 a second, from 150 s on for the 1 it may".into();
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn windows_forgive_and_recent_average_waits() {
         let scenario = greedy().unwrap();
-        let outcomes = Outcome::of(&scenario).unwrap();
+        let outcomes = SimulatedOutcome::of(&scenario).unwrap();
         assert_eq!(outcomes[0].totals(), (400, 89, Some(27.0), Some(255.0)));
         let (asked, permitted, ..) = outcomes[1].totals();
         assert_eq!((asked, permitted), (400, 300));

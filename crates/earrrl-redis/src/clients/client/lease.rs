@@ -5,7 +5,7 @@ use earrrl::algorithm::Moment;
 use earrrl::internal::OneTime;
 use earrrl::{Cost, Decision, Limit, Nanos, Rule};
 
-use super::{Client, Time, Urgency};
+use super::{Client, LocalTime, Urgency};
 use crate::algorithm;
 
 /// A copy of the fields of a client by which requests are allowed as long as nothing else about the
@@ -54,7 +54,7 @@ impl Lease {
     /// Allows a request and charges it. Returns `None` if the request must be decided by the client
     /// itself.
     #[inline]
-    pub(crate) fn allow(&mut self, rule: &Rule, cost: Cost, time: Time) -> Option<Decision> {
+    pub(crate) fn allow(&mut self, rule: &Rule, cost: Cost, time: LocalTime) -> Option<Decision> {
         let headroom = self.headroom.checked_sub(u64::try_from(cost.billionths()).ok()?)?;
         if time.local > self.until || time.offset != self.offset || cost.is_zero() {
             return None;
@@ -125,7 +125,7 @@ mod tests {
     fn exchange(
         client: &mut Client,
         limit: &Limit,
-        time: Time,
+        time: LocalTime,
         share: f64,
     ) -> Option<(State, Cost)> {
         let call = client.call(limit, Cost::ZERO, time, || time.local.get());
@@ -153,7 +153,7 @@ mod tests {
             let (mut lease, mut now) = (Lease::default(), Nanos::from_secs(1_700_000_000));
             for step in 0..40_000 {
                 now = now + Duration::from_millis(random.below(1500));
-                let time = Time { local: now, offset: step / 10_000 * 2_000_000_000 };
+                let time = LocalTime { local: now, offset: step / 10_000 * 2_000_000_000 };
                 if random.below(20) == 0 {
                     lessor.reclaim(limit, std::mem::take(&mut lease));
                     let share = algorithm::of(limit).takes(Cost::from_units(random.below(30)));

@@ -25,7 +25,7 @@ const MANY_DENIALS: u32 = 16;
 
 /// An instant by this node's clock, and the nanoseconds by which Redis's clock is ahead of it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Time {
+pub(crate) struct LocalTime {
     pub(crate) local: Nanos,
     pub(crate) offset: i64,
 }
@@ -107,7 +107,7 @@ pub(crate) struct Client {
     leased: u64,
 }
 
-impl Time {
+impl LocalTime {
     /// Returns Redis's time.
     pub(crate) fn redis(self) -> Nanos {
         later(self.local, self.offset)
@@ -127,7 +127,7 @@ impl Client {
         rule: &Rule,
         cost: Cost,
         mode: Mode,
-        time: Time,
+        time: LocalTime,
         authority: Authority,
     ) -> Option<Decision> {
         let limit = rule.limit();
@@ -169,7 +169,7 @@ impl Client {
 
     /// Queues the client for an exchange after a decision. The exchange is urgent if other nodes
     /// must learn of the decision, or if this node's share is half spent or about to expire.
-    fn queue(&mut self, limit: &Limit, mode: Mode, others_must_learn: bool, time: Time) {
+    fn queue(&mut self, limit: &Limit, mode: Mode, others_must_learn: bool, time: LocalTime) {
         if mode == Mode::Peek {
             return;
         }
@@ -190,7 +190,7 @@ impl Client {
     /// until the limit has refilled, or until it has refilled what other nodes claim. If several
     /// nodes often deny the client, only one of them at a time asks Redis: every node waits for its
     /// turn, but at most for the time in which the limit refills completely.
-    fn note(&mut self, allowed: bool, figures: &Figures, cost: Cost, time: Time) {
+    fn note(&mut self, allowed: bool, figures: &Figures, cost: Cost, time: LocalTime) {
         // A client that is sometimes allowed may be just as far over its limit, so an allowed
         // request only halves the count.
         self.denials =
@@ -233,7 +233,7 @@ impl Client {
         rule: &Rule,
         cost: Cost,
         mode: Mode,
-        time: Time,
+        time: LocalTime,
     ) -> Option<Judgement> {
         let limit = rule.limit();
         let now = self.at(limit, time);
@@ -252,7 +252,7 @@ impl Client {
         rule: &Rule,
         cost: Cost,
         settled: Mode,
-        time: Time,
+        time: LocalTime,
     ) -> (Nanos, Figures) {
         let now = self.at(rule.limit(), time);
         let figures = self.store(rule.limit(), cost, settled, now);
@@ -276,7 +276,7 @@ impl Client {
         limit: &Limit,
         cost: Cost,
         mode: Mode,
-        time: Time,
+        time: LocalTime,
         authority: Authority,
     ) -> bool {
         let until = if mode == Mode::Peek { self.fresh } else { self.until };
@@ -295,7 +295,7 @@ impl Client {
     }
 
     /// Returns Redis's present time. If Redis's clock was set, converts the states to the new time.
-    fn at(&mut self, limit: &Limit, time: Time) -> Nanos {
+    fn at(&mut self, limit: &Limit, time: LocalTime) -> Nanos {
         let now = time.redis();
         if self.offset.abs_diff(time.offset) > CLOCK_SET {
             let from = later(time.local, self.offset);
@@ -321,7 +321,7 @@ impl Client {
         limit: &Limit,
         cost: Cost,
         charged_at: Option<Nanos>,
-        time: Time,
+        time: LocalTime,
     ) -> bool {
         let now = self.at(limit, time);
         let Some(at) = self.unsent.take_back(limit, cost, charged_at, now) else { return false };
@@ -330,7 +330,7 @@ impl Client {
     }
 
     /// Converts the client's history to other parameters of its rule. The share ends.
-    pub(crate) fn convert(&mut self, from: &Limit, to: &Limit, time: Time) {
+    pub(crate) fn convert(&mut self, from: &Limit, to: &Limit, time: LocalTime) {
         let now = self.at(from, time);
         self.map_states(|state| to.convert(from, state, now));
         (self.share, self.until, self.fresh) = (0.0, Nanos::ZERO, Nanos::ZERO);

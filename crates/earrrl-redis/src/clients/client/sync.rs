@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use earrrl::{Cost, Limit, Mode, Nanos, State};
 
-use super::{Client, Time, Urgency};
+use super::{Client, LocalTime, Urgency};
 use crate::algorithm;
 use crate::pending::Contribution;
 
@@ -53,7 +53,7 @@ impl Client {
         &mut self,
         limit: &Limit,
         cost: Cost,
-        time: Time,
+        time: LocalTime,
         mut number: impl FnMut() -> u64,
     ) -> SyncCall {
         // Done before the call is composed: otherwise it would contain times of the clock before it
@@ -95,7 +95,7 @@ impl Client {
         limit: &Limit,
         call: &SyncCall,
         snapshot: Snapshot,
-        time: Time,
+        time: LocalTime,
     ) -> bool {
         let now = self.at(limit, time);
         self.in_flight.take_if(|sent| sent.number <= call.number());

@@ -8,7 +8,7 @@ use earrrl::{Action, Limit, Rule};
 
 use super::unit::Unit;
 use super::yaml::{self, Position, Value, YamlNode};
-use crate::config::{ConfigError, Problem};
+use crate::config::{ConfigError, ConfigProblem};
 
 /// Every key that means something, at whatever depth; all but the last two are the peer's.
 const KEYS: [&str; 19] = [
@@ -139,8 +139,8 @@ pub(super) fn read(
 
 #[derive(Default)]
 struct Reader {
-    problems: Vec<Problem>,
-    warnings: Vec<Problem>,
+    problems: Vec<ConfigProblem>,
+    warnings: Vec<ConfigProblem>,
 }
 
 impl Reader {

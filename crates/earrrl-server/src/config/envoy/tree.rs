@@ -13,7 +13,7 @@ use super::algorithm::EnvoyAlgorithm;
 use super::file::{DescriptorConfig, DomainConfig, LimitConfig, level_name};
 use super::wildcard::Wildcard;
 use super::yaml::Position;
-use crate::config::{ConfigError, Problem};
+use crate::config::{ConfigError, ConfigProblem};
 
 /// Most descriptors of all domains.
 pub const MAX_DESCRIPTORS: usize = 100_000;
@@ -202,7 +202,7 @@ impl Tree {
         file: &DomainConfig,
         descriptors: &[DescriptorConfig],
         path: &mut Vec<PathPart>,
-        problems: &mut Vec<Problem>,
+        problems: &mut Vec<ConfigProblem>,
     ) {
         for descriptor in descriptors {
             self.descriptors += 1;

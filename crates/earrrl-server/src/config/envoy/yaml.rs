@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use granit_parser::{Event, Marker, Parser, ScalarStyle};
 
-use crate::config::Problem;
+use crate::config::ConfigProblem;
 
 /// Deepest nesting of lists and maps.
 const MAX_DEPTH: usize = 64;
@@ -41,11 +41,11 @@ pub(super) enum Value {
 }
 
 impl Position {
-    pub(super) fn problem(self, message: impl Into<String>) -> Problem {
+    pub(super) fn problem(self, message: impl Into<String>) -> ConfigProblem {
         let Self { line, column } = self;
         // A problem of a node that is in no file has no position.
         let known = line > 0;
-        Problem {
+        ConfigProblem {
             line: known.then_some(line),
             column: known.then_some(column),
             message: message.into(),
@@ -140,7 +140,7 @@ fn looks_numeric(text: &str) -> bool {
 ///
 /// # Errors
 /// Returns the problem of a text that is not YAML, has several documents, or is beyond the bounds.
-pub(super) fn parse(text: &str) -> Result<Option<YamlNode>, Problem> {
+pub(super) fn parse(text: &str) -> Result<Option<YamlNode>, ConfigProblem> {
     let mut builder = NodeBuilder::default();
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| {
@@ -171,7 +171,7 @@ struct Open {
 }
 
 impl NodeBuilder {
-    fn take(&mut self, event: Event<'_>, place: Position) -> Result<(), Problem> {
+    fn take(&mut self, event: Event<'_>, place: Position) -> Result<(), ConfigProblem> {
         match event {
             Event::Scalar(text, style, anchor, _) => {
                 let text = text.into_owned();
@@ -196,14 +196,14 @@ impl NodeBuilder {
         }
     }
 
-    fn open(&mut self, place: Position, value: Value, anchor: usize) -> Result<(), Problem> {
+    fn open(&mut self, place: Position, value: Value, anchor: usize) -> Result<(), ConfigProblem> {
         self.fits(place, 1, 1)?;
         let node = YamlNode { place, value };
         self.open.push(Open { node, anchor, key: None, merged: Vec::new() });
         Ok(())
     }
 
-    fn close(&mut self, mut open: Open) -> Result<(), Problem> {
+    fn close(&mut self, mut open: Open) -> Result<(), ConfigProblem> {
         if let Value::Map(map) = &mut open.node.value {
             for (key, value) in open.merged {
                 if !map.iter().any(|(own, _)| own.scalar() == key.scalar()) {
@@ -216,7 +216,7 @@ impl NodeBuilder {
 
     /// Adds `count` nodes at `depth` below the open ones; fails above the limits on nodes or
     /// nesting.
-    fn fits(&mut self, place: Position, count: usize, depth: usize) -> Result<(), Problem> {
+    fn fits(&mut self, place: Position, count: usize, depth: usize) -> Result<(), ConfigProblem> {
         self.nodes = self.nodes.saturating_add(count);
         if self.nodes > MAX_NODES {
             return Err(place.problem(format!("more than {MAX_NODES} values")));
@@ -227,7 +227,7 @@ impl NodeBuilder {
         Ok(())
     }
 
-    fn put(&mut self, node: YamlNode, anchor: usize) -> Result<(), Problem> {
+    fn put(&mut self, node: YamlNode, anchor: usize) -> Result<(), ConfigProblem> {
         self.fits(node.place, 1, 0)?;
         if anchor > 0 {
             self.fits(node.place, node.size().0, 0)?;

@@ -18,7 +18,7 @@ use crate::protobuf::authorization::{
     HeaderValueOption, HttpRequest, HttpResponse, HttpStatus, OkHttpResponse, Peer,
 };
 use crate::protobuf::value::Kind;
-use crate::protobuf::{HeaderValue as EnvoyHeader, Status as RpcStatus, Struct, Value};
+use crate::protobuf::{HeaderValue as EnvoyHeader, RpcStatus, Struct, Value};
 use crate::protocol::authz::{Lines, NO_MEMORY, ProxiedRequest, decide, joined, refuse};
 use crate::protocol::http2::held::HeldBytes;
 use crate::protocol::response::Verdict;

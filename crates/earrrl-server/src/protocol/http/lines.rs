@@ -23,7 +23,7 @@ const MAX_OWN_HEAD_LEN: usize = 16 * 1024;
 
 /// Follows the bytes that a client sends, from head to head.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(super) struct HeadLines {
     expected: Expected,
     /// Bytes of bodies that are still to come.
     skip: u64,
@@ -65,7 +65,7 @@ pub(super) enum BadHead {
     },
 }
 
-impl Lines {
+impl HeadLines {
     /// Returns true if the latest request that has begun is a proxy's question.
     pub(super) fn is_question(&self) -> bool {
         self.asked
@@ -214,9 +214,9 @@ mod tests {
     /// Reads a head, and checks that the result is the same if it arrives in pieces of any length
     /// below 8.
     fn follows(text: &str) -> Result<(), BadHead> {
-        let whole = Lines::default().follow(&mut text.as_bytes().to_vec());
+        let whole = HeadLines::default().follow(&mut text.as_bytes().to_vec());
         for length in 1..8 {
-            let mut lines = Lines::default();
+            let mut lines = HeadLines::default();
             let mut bytes = text.as_bytes().to_vec();
             let pieces = bytes.chunks_mut(length).try_for_each(|piece| lines.follow(piece));
             assert_eq!(pieces, whole, "{text:?} in pieces of {length}");
@@ -275,7 +275,7 @@ mod tests {
     fn control_characters_of_a_question_are_replaced() {
         let replaced = |text: &str, length: usize| {
             let mut bytes = text.as_bytes().to_vec();
-            let mut lines = Lines::default();
+            let mut lines = HeadLines::default();
             bytes.chunks_mut(length).try_for_each(|piece| lines.follow(piece)).unwrap();
             bytes
         };
@@ -290,10 +290,10 @@ mod tests {
 
     #[test]
     fn an_endless_line_is_refused() {
-        let mut lines = Lines::default();
+        let mut lines = HeadLines::default();
         let mut pieces = (0..1000).map(|_| lines.follow(&mut [b'a'; 1000]));
         assert!(pieces.any(|piece| piece == Err(BadHead::TooLarge { asks: true })));
-        let mut lines = Lines::default();
+        let mut lines = HeadLines::default();
         let head = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
         assert_eq!(lines.follow(&mut head.as_bytes().to_vec()), Ok(()));
         assert!((0..1000).all(|_| lines.follow(&mut [b'a'; 1000]).is_ok()));

@@ -22,9 +22,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep, timeout};
 use tower::Service as _;
 
-use super::lines::{BadHead, Lines, MAX_FIELDS, MAX_HEAD_LEN};
+use super::lines::{BadHead, HeadLines, MAX_FIELDS, MAX_HEAD_LEN};
 use super::{authz, host};
-use crate::connections::{Connection, Standing};
+use crate::connections::{Connection, ConnectionState};
 use crate::protocol::authz::{NO_MEMORY, refuse};
 use crate::protocol::first::Rewound;
 use crate::protocol::http2::held::{self, HeldBytes, HeldShare};
@@ -34,7 +34,7 @@ use crate::protocol::response::problem::{GONE, Problem};
 use crate::server::Server;
 use crate::stream::Stream;
 
-/// The size of hyper's buffer: it holds the largest head that [`Lines`] let pass.
+/// The size of hyper's buffer: it holds the largest head that [`HeadLines`] let pass.
 const BUFFER: usize = MAX_HEAD_LEN + 8 * 1024;
 
 /// The answer to a connection beyond the limits, in number or in memory.
@@ -147,13 +147,13 @@ async fn serve_http1(
 ) {
     let server = Arc::clone(&routes.server);
     let connection = Arc::new(connection);
-    let watched = Watched {
+    let watched = TimedSocket {
         stream,
         connection: Arc::clone(&connection),
         received: 0,
         answer: 0,
         flushing: false,
-        lines: Lines::default(),
+        lines: HeadLines::default(),
         refused: None,
     };
     let asking = Arc::clone(&connection);
@@ -167,7 +167,7 @@ async fn serve_http1(
         );
     let ended =
         poll_fn(|context| poll_served(&mut served, &connection, &mut silence, context)).await;
-    let Watched { stream, refused, .. } = served.into_parts().io.into_inner();
+    let TimedSocket { stream, refused, .. } = served.into_parts().io.into_inner();
     let metrics = &server.service.metrics;
     let ended = match (refused, ended) {
         (Some(refusal), _) => HttpEnded::Refused(refusal),
@@ -343,11 +343,11 @@ fn poll_served<F: Future + Unpin>(
     let served = Pin::new(served).poll(context);
     match connection.standing(context) {
         _ if served.is_ready() => served.map(Ok),
-        Standing::Good => Poll::Pending,
-        Standing::Overdue => Poll::Ready(Err(HttpEnded::Overdue)),
+        ConnectionState::Good => Poll::Pending,
+        ConnectionState::Overdue => Poll::Ready(Err(HttpEnded::Overdue)),
         // A request that is under way is answered, and its answer says that it was the last.
-        Standing::Stopping if connection.is_busy() => Poll::Pending,
-        Standing::Stopping => {
+        ConnectionState::Stopping if connection.is_busy() => Poll::Pending,
+        ConnectionState::Stopping => {
             let silence = silence.get_or_insert_with(|| Box::pin(sleep(SILENCE)));
             silence.as_mut().poll(context).map(|()| Err(HttpEnded::Done))
         }
@@ -356,7 +356,7 @@ fn poll_served<F: Future + Unpin>(
 
 /// The socket, which sets the connection's deadline in passing: from the first byte of a request
 /// until its answer is written the client is busy, and trickling bytes does not prolong that.
-struct Watched {
+struct TimedSocket {
     stream: Rewound,
     connection: Arc<Connection>,
     /// Bytes of the present request that have come.
@@ -365,12 +365,12 @@ struct Watched {
     answer: usize,
     /// True while there is an encrypted answer that the client has not fetched.
     flushing: bool,
-    lines: Lines,
+    lines: HeadLines,
     /// The reason why reading stopped, which replaces hyper's own error.
     refused: Option<HttpRefusal>,
 }
 
-impl Watched {
+impl TimedSocket {
     fn set_busy(&mut self) {
         if !self.connection.is_busy() {
             self.connection.busy();
@@ -407,7 +407,7 @@ impl Watched {
     }
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for TimedSocket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -427,7 +427,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for TimedSocket {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

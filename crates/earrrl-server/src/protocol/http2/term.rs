@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Sleep, sleep};
 
 use super::held::HeldBytes;
-use crate::connections::{Connection, Standing};
+use crate::connections::{Connection, ConnectionState};
 use crate::server::Server;
 
 /// The remaining life of a connection.
@@ -52,25 +52,25 @@ impl<'s> Term<'s> {
         let waits = self.held.any_waits();
         if self.leaving {
             return match standing {
-                Standing::Overdue => Turn::Close,
+                ConnectionState::Overdue => Turn::Close,
                 // The answers of a connection that was asked to go are sent.
-                Standing::Good | Standing::Stopping => Turn::GoOn,
+                ConnectionState::Good | ConnectionState::Stopping => Turn::GoOn,
             };
         }
         let aged = self.age.as_mut().is_some_and(|age| age.as_mut().poll(context).is_ready());
         let refused = self.held.was_refused();
-        if standing == Standing::Good && !aged && !refused {
+        if standing == ConnectionState::Good && !aged && !refused {
             return Turn::GoOn;
         }
-        if standing == Standing::Overdue {
+        if standing == ConnectionState::Overdue {
             self.server.service.metrics.shed.increment();
         }
         self.leaving = true;
         match standing {
-            Standing::Overdue => self.connection().leave(),
+            ConnectionState::Overdue => self.connection().leave(),
             _ if waits => self.connection().finish(),
-            Standing::Stopping => self.connection().leave(),
-            Standing::Good => self.connection().finish(),
+            ConnectionState::Stopping => self.connection().leave(),
+            ConnectionState::Good => self.connection().finish(),
         }
         Turn::Farewell
     }

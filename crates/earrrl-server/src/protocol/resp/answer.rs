@@ -7,14 +7,14 @@ use std::time::Instant;
 use super::buffers::{Buffers, OUTPUT_HIGH_WATER};
 use super::client::Client;
 use super::codec::Malformed;
-use super::dispatch::Next;
+use super::dispatch::AfterCommand;
 use super::gather::Then;
 use super::question::{Questions, recycle};
 use super::reply::Writer;
 use crate::service::rules::ActiveRules;
 
 /// The reason why a batch of requests ended.
-enum Ended {
+enum BatchEnd {
     /// There is no whole request left.
     Starved,
     /// The connection is to be closed.
@@ -38,9 +38,9 @@ impl Client {
         loop {
             let Buffers { input, questions, output } = &mut buffers;
             match self.answer_batch(input, &mut consumed, questions, output).await {
-                Ended::Starved => return Ok((buffers, Some(consumed))),
-                Ended::Closing => return Ok((buffers, None)),
-                Ended::Full => buffers = self.drain(buffers, &mut consumed).await?,
+                BatchEnd::Starved => return Ok((buffers, Some(consumed))),
+                BatchEnd::Closing => return Ok((buffers, None)),
+                BatchEnd::Full => buffers = self.drain(buffers, &mut consumed).await?,
             }
         }
     }
@@ -52,9 +52,9 @@ impl Client {
         let (mut output, mut questions, mut consumed) = (Vec::new(), Questions::new(), 0);
         let going_on = loop {
             match self.answer_batch(&input, &mut consumed, &mut questions, &mut output).await {
-                Ended::Starved => break true,
-                Ended::Closing => break false,
-                Ended::Full => {
+                BatchEnd::Starved => break true,
+                BatchEnd::Closing => break false,
+                BatchEnd::Full => {
                     self.hold(input.len() + output.len())?;
                     self.write_patiently(&output).await?;
                     output.clear();
@@ -73,7 +73,7 @@ impl Client {
         consumed: &mut usize,
         questions: &mut Questions<'static>,
         output: &mut Vec<u8>,
-    ) -> Ended {
+    ) -> BatchEnd {
         self.session.review();
         let server = Arc::clone(&self.session.server);
         let rules = server.service.rules();
@@ -94,7 +94,7 @@ impl Client {
         consumed: &mut usize,
         questions: &mut Questions<'a>,
         output: &mut Vec<u8>,
-    ) -> (Ended, u64) {
+    ) -> (BatchEnd, u64) {
         let waits = self.session.server.service.engine().waits();
         let mut requests = 0;
         while output.len() < OUTPUT_HIGH_WATER {
@@ -105,25 +105,25 @@ impl Client {
                     self.session.answer(&gathered.question, output).await;
                 }
             } else if !Box::pin(self.answer_together(input.len(), questions, output)).await {
-                return (Ended::Closing, requests);
+                return (BatchEnd::Closing, requests);
             }
             match then {
                 Then::More => {}
                 Then::Command(start, kept) => {
                     requests += 1;
                     let request = kept.within(&input[start..]);
-                    if self.session.carry_out(request, rules, output).await == Next::Close {
-                        return (Ended::Closing, requests);
+                    if self.session.carry_out(request, rules, output).await == AfterCommand::Close {
+                        return (BatchEnd::Closing, requests);
                     }
                 }
-                Then::Starved => return (Ended::Starved, requests),
+                Then::Starved => return (BatchEnd::Starved, requests),
                 Then::Malformed(malformed) => {
                     self.refuse(malformed, output);
-                    return (Ended::Closing, requests);
+                    return (BatchEnd::Closing, requests);
                 }
             }
         }
-        (Ended::Full, requests)
+        (BatchEnd::Full, requests)
     }
 
     fn refuse(&self, malformed: Malformed, output: &mut Vec<u8>) {

@@ -11,7 +11,7 @@ use super::buffers::Buffers;
 use super::codec::Decoder;
 use super::reply::Writer;
 use super::session::Session;
-use crate::connections::{Connection, Standing};
+use crate::connections::{Connection, ConnectionState};
 use crate::protocol::linger::linger;
 use crate::stream::Stream;
 
@@ -45,7 +45,7 @@ impl Client {
 
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Buffers>> {
         let standing = self.connection.standing(context);
-        if standing == Standing::Overdue {
+        if standing == ConnectionState::Overdue {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         let mut buffers = Buffers::take();
@@ -58,7 +58,7 @@ impl Client {
             }
             Poll::Pending => {
                 // The server does not wait for a client that has no request in flight.
-                if standing == Standing::Stopping
+                if standing == ConnectionState::Stopping
                     && self.unfinished.is_empty()
                     && !self.stream.has_input()
                 {
@@ -134,7 +134,7 @@ impl Client {
         let mut written = 0;
         while written < output.len() {
             written += poll_fn(|context| {
-                if self.connection.standing(context) == Standing::Overdue {
+                if self.connection.standing(context) == ConnectionState::Overdue {
                     return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                 }
                 Pin::new(&mut self.stream).poll_write(context, &output[written..])
@@ -142,7 +142,7 @@ impl Client {
             .await?;
         }
         poll_fn(|context| {
-            if self.connection.standing(context) == Standing::Overdue {
+            if self.connection.standing(context) == ConnectionState::Overdue {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
             Pin::new(&mut self.stream).poll_flush(context)

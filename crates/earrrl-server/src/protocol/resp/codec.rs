@@ -107,8 +107,8 @@ impl<'a, 'w> Request<'a, 'w> {
     }
 
     /// Returns the positions that find the request again in the buffer that it was decoded from.
-    pub fn keep(&self) -> Kept {
-        Kept {
+    pub fn keep(&self) -> DetachedRequest {
+        DetachedRequest {
             length: self.bytes.len(),
             words: SmallVec::from_slice(self.words),
             inline: self.inline,
@@ -129,13 +129,13 @@ impl fmt::Debug for Request<'_, '_> {
 
 /// A request set aside, without its bytes. Most have few words, and need no allocation.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct DetachedRequest {
     length: usize,
     words: SmallVec<[Span; 6]>,
     inline: bool,
 }
 
-impl Kept {
+impl DetachedRequest {
     /// Returns [`Request::consumed`] of the request that was kept.
     pub fn consumed(&self) -> usize {
         self.length

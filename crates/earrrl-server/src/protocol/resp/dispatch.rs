@@ -13,7 +13,7 @@ use crate::service::rules::ActiveRules;
 
 /// The step after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum AfterCommand {
     /// The next request.
     Go,
     /// The end of the connection.
@@ -37,17 +37,17 @@ impl Session {
         request: Request<'_, '_>,
         rules: &ActiveRules,
         out: &mut Vec<u8>,
-    ) -> Next {
+    ) -> AfterCommand {
         let length = out.len();
         let done = match self.run_command(request, rules, out).await {
             Ok(next) => next,
             Err(refusal) => {
                 out.truncate(length);
                 self.refuse(&refusal, out);
-                Next::Go
+                AfterCommand::Go
             }
         };
-        if self.failed_logins >= MAX_FAILED_LOGINS { Next::Close } else { done }
+        if self.failed_logins >= MAX_FAILED_LOGINS { AfterCommand::Close } else { done }
     }
 
     async fn run_command(
@@ -55,8 +55,8 @@ impl Session {
         request: Request<'_, '_>,
         rules: &ActiveRules,
         out: &mut Vec<u8>,
-    ) -> Result<Next, Refusal> {
-        let Some(name) = request.word(0) else { return Ok(Next::Go) };
+    ) -> Result<AfterCommand, Refusal> {
+        let Some(name) = request.word(0) else { return Ok(AfterCommand::Go) };
         let mut upper = [0; 16];
         let Some(upper) = upper.get_mut(..name.len()) else {
             return self.unknown(request, out);
@@ -65,7 +65,7 @@ impl Session {
         upper.make_ascii_uppercase();
         if self.queue(upper, request)? {
             Writer::new(out, self.version).simple("QUEUED");
-            return Ok(Next::Go);
+            return Ok(AfterCommand::Go);
         }
         let mut reply = Writer::new(out, self.version);
         match &*upper {
@@ -95,11 +95,11 @@ impl Session {
             }
             b"QUIT" => {
                 reply.simple("OK");
-                return Ok(Next::Close);
+                return Ok(AfterCommand::Close);
             }
             _ => return self.unknown(request, out),
         }
-        Ok(Next::Go)
+        Ok(AfterCommand::Go)
     }
 
     /// Queues a command after `MULTI` for `EXEC`. Returns true if the command was queued.
@@ -149,13 +149,17 @@ impl Session {
 
     /// An unknown command is an error, and HTTP sent to this port the end: a web page must not be able
     /// to have a browser's request body taken for commands.
-    fn unknown(&mut self, request: Request<'_, '_>, out: &mut Vec<u8>) -> Result<Next, Refusal> {
+    fn unknown(
+        &mut self,
+        request: Request<'_, '_>,
+        out: &mut Vec<u8>,
+    ) -> Result<AfterCommand, Refusal> {
         let is_http =
             |word: &[u8]| word.starts_with(b"HTTP/") || word.eq_ignore_ascii_case(b"Host:");
         if request.is_inline() && request.words().any(is_http) {
             let mut reply = Writer::new(out, self.version);
             reply.error("Protocol error: this port speaks RESP, not HTTP");
-            return Ok(Next::Close);
+            return Ok(AfterCommand::Close);
         }
         if let Some(transaction) = &mut self.transaction {
             transaction.fail();

@@ -4,7 +4,7 @@
 //! deciding. If they are in Redis, all questions are sent at once.
 
 use super::client::Client;
-use super::codec::{Kept, Malformed};
+use super::codec::{DetachedRequest, Malformed};
 use super::question::{Gathered, Questions};
 use crate::service::rules::ActiveRules;
 
@@ -17,7 +17,7 @@ pub(super) enum Then {
     /// Possibly more of them.
     More,
     /// Another command, which is carried out after them and before the next.
-    Command(usize, Kept),
+    Command(usize, DetachedRequest),
     /// There is no whole request left.
     Starved,
     /// The rest is not a valid request.

@@ -20,7 +20,7 @@ pub(in crate::protocol) struct Problem {
 }
 
 #[derive(Serialize)]
-struct Details<'a> {
+struct ProblemDetails<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     title: &'static str,
@@ -38,8 +38,8 @@ impl Problem {
         serde_json::to_value(self.details()).unwrap_or_default()
     }
 
-    fn details(&self) -> Details<'_> {
-        Details {
+    fn details(&self) -> ProblemDetails<'_> {
+        ProblemDetails {
             kind: "about:blank",
             title: self.status.canonical_reason().unwrap_or("Error"),
             status: self.status.as_u16(),

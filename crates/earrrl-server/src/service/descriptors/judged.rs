@@ -11,20 +11,20 @@ use crate::engine::Engine;
 
 /// The decisions on a request's charges.
 #[derive(Debug, Default)]
-pub(super) struct Judged {
+pub(super) struct JudgedRequest {
     /// The parts that were decided, in the order of their charges; mostly one.
-    parts: SmallVec<[Part; 1]>,
+    parts: SmallVec<[DecidedPart; 1]>,
 }
 
 /// The decision on some charges of a request.
 #[derive(Debug)]
-struct Part {
+struct DecidedPart {
     /// The place of the first of them.
     first: usize,
     decided: Result<Decision, EngineError>,
 }
 
-impl Judged {
+impl JudgedRequest {
     /// Decides charges. With [`Mode::Check`], a denial ends it: the charges after it are not judged.
     pub(super) async fn new(engine: &Engine, charges: &[Charge<'_>], mode: Mode) -> Self {
         let mut judged = Self::default();
@@ -34,7 +34,7 @@ impl Judged {
                 Err(_) if batch.len() > 1 => {
                     Box::pin(judged.decide_each(engine, batch, first, mode)).await;
                 }
-                decided => judged.parts.push(Part { first, decided }),
+                decided => judged.parts.push(DecidedPart { first, decided }),
             }
             if judged.ends(mode) {
                 break;
@@ -52,7 +52,7 @@ impl Judged {
     ) {
         for (charge, first) in batch.iter().zip(first..) {
             let decided = engine.decide(std::slice::from_ref(charge), mode).await;
-            self.parts.push(Part { first, decided });
+            self.parts.push(DecidedPart { first, decided });
             if self.ends(mode) {
                 break;
             }

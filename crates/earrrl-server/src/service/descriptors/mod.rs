@@ -22,7 +22,7 @@ use tokio::time::error::Elapsed;
 
 pub(super) use self::answer::undecided;
 use self::asked::{Asked, AskedLimit, Hits};
-use self::judged::Judged;
+use self::judged::JudgedRequest;
 use self::prepared::{Descriptors, LimitKind};
 use self::verdict::Verdicts;
 use super::error::AskError;
@@ -54,7 +54,7 @@ impl Descriptors {
             Mode::Check => self.mode(&shares, request),
             mode => mode,
         };
-        let judged = Judged::new(engine, &charges, mode).await;
+        let judged = JudgedRequest::new(engine, &charges, mode).await;
         let figures = figures(engine, &shares, &judged).await;
         let verdicts = Verdicts::new(&shares, figures, &judged, clock.now());
         if verdicts.over() && mode == Mode::Check {
@@ -112,7 +112,7 @@ async fn give_back(
     engine: &Engine,
     shares: &[AskedLimit<'_>],
     verdicts: &Verdicts,
-    judged: &Judged,
+    judged: &JudgedRequest,
 ) {
     for (share, verdict) in shares.iter().zip(&verdicts.each) {
         let stored = share.place.is_some_and(|place| judged.is_stored(place));
@@ -131,7 +131,7 @@ async fn give_back(
 async fn figures(
     engine: &Engine,
     shares: &[AskedLimit<'_>],
-    judged: &Judged,
+    judged: &JudgedRequest,
 ) -> SmallVec<[Option<Decision>; 2]> {
     let counted = shares.iter().filter(|share| share.counted().is_some()).count();
     if let (1, Some(decision)) = (counted, judged.only()) {

@@ -6,7 +6,7 @@ use earrrl::{Action, Decision, Nanos, Outcome, Wait};
 use smallvec::SmallVec;
 
 use super::asked::{AskedLimit, Hits};
-use super::judged::Judged;
+use super::judged::JudgedRequest;
 use super::prepared::{DescriptorLimit, LimitKind, fixed_window};
 
 /// The verdicts of the limits on a request, in the order of its shares.
@@ -35,7 +35,7 @@ impl Verdicts {
     pub(super) fn new(
         shares: &[AskedLimit<'_>],
         figures: SmallVec<[Option<Decision>; 2]>,
-        judged: &Judged,
+        judged: &JudgedRequest,
         now: Nanos,
     ) -> Self {
         let verdict = |(share, figures): (&AskedLimit<'_>, Option<Decision>)| {
@@ -61,7 +61,7 @@ impl ShareVerdict {
     fn new(
         share: &AskedLimit<'_>,
         figures: Option<&Decision>,
-        judged: &Judged,
+        judged: &JudgedRequest,
         now: Nanos,
     ) -> Self {
         let counts_over = |place| {
