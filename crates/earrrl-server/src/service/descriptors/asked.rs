@@ -191,10 +191,10 @@ fn limit_of<'a>(
             return Err(AskError::invalid(text));
         };
         let limit = descriptors.overriding(own.requests_per_unit, unit, engine)?;
-        let mut parts: SmallVec<[&[u8]; 8]> = smallvec![domain.as_bytes()];
-        parts.extend(entries.iter().flat_map(|entry| [entry.key.as_bytes(), &entry.value]));
         // In memory, another limit may have had this one's table before.
         let own = format!("{} {}", own.requests_per_unit, unit.name());
+        let mut parts: SmallVec<[&[u8]; 8]> = smallvec![domain.as_bytes()];
+        parts.extend(entries.iter().flat_map(|entry| [entry.key.as_bytes(), &entry.value]));
         if !engine.waits() {
             parts.push(own.as_bytes());
         }
