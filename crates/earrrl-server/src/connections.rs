@@ -1,7 +1,8 @@
-//! Open connections: limits in all and by address, deadlines, and the way to end them all.
+//! Open connections: the limits on their number in all and by address, their deadlines, and their
+//! end at shutdown.
 //!
-//! A connection's deadline is a number that it stores; once a second [`Connections::tick`] wakes
-//! the connections that are past their deadlines. So requests set no timers.
+//! A connection stores its deadline as a number. Once a second [`Connections::tick`] wakes the
+//! connections that are past their deadlines, so that requests set no timers.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,9 +17,9 @@ use tokio::sync::Notify;
 use crate::config::server::Limits;
 use earrrl_tower::Prefixes;
 
-/// The time that a silent connection stays open when the server stops, in seconds.
+/// The time in seconds that an idle connection stays open when the server stops.
 const LAST_MOMENT: u32 = 1;
-/// Requests without a good token before a connection is closed.
+/// The number of requests without a valid token after which a connection is closed.
 const MOST_REFUSED_TOKENS: u8 = 3;
 /// The number of connections for health checks that are admitted beyond the limits.
 const RESERVED: usize = 16;
@@ -27,14 +28,14 @@ const RESERVED: usize = 16;
 const CONNECTION: usize = 32 * 1024;
 /// The smallest number of freed bytes that is worth returning to the system.
 const WORTH_GIVING_BACK: usize = 1024 * 1024;
-/// The largest number of connections beyond the limits, including those that were asked to make
-/// room and have not left yet.
+/// The largest number of connections beyond the limits, including those that were asked to close
+/// and have not closed yet.
 const MOST_RESERVED: usize = 4 * RESERVED;
 
 /// The reason why a connection was not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The limit on connections is reached.
+    /// The limit on all connections is reached.
     Full,
     /// The limit on connections from this address is reached.
     AddressFull,
@@ -42,15 +43,15 @@ pub enum Refused {
     Stopping,
 }
 
-/// All connections of a server.
+/// All open connections of a server.
 #[derive(Debug)]
 pub struct Connections {
     limits: Limits,
-    /// Seconds since the start, moved on by [`Connections::tick`].
+    /// The seconds since the server started, which [`Connections::tick`] increments.
     now: AtomicU32,
     stopping: AtomicBool,
     held: AtomicUsize,
-    /// The most memory that was in use since memory was given back.
+    /// The largest number of bytes in use since memory was last returned to the system.
     highest: AtomicUsize,
     table: Mutex<Table>,
     all_gone: Notify,
@@ -60,9 +61,9 @@ pub struct Connections {
 struct Table {
     entries: Slab<Arc<Entry>>,
     by_address: HashMap<IpAddr, usize>,
-    /// The number of connections beyond the limits.
+    /// The number of open connections beyond the limits.
     reserved: usize,
-    /// The connections beyond the limits that were not asked to make room, oldest first.
+    /// The connections beyond the limits that were not asked to close, oldest first.
     places: Vec<Arc<Entry>>,
 }
 
@@ -72,11 +73,11 @@ struct Entry {
     waker: AtomicWaker,
     /// True while a request is in flight.
     busy: AtomicBool,
-    /// True once the deadline stands for good.
+    /// True once the client can no longer extend the connection's deadline.
     leaving: AtomicBool,
 }
 
-/// One admitted connection; dropping it frees its place.
+/// One admitted connection; dropping it frees its place for another one.
 #[derive(Debug)]
 pub struct Connection {
     all: Arc<Connections>,
@@ -85,7 +86,7 @@ pub struct Connection {
     address: IpAddr,
     held: AtomicUsize,
     kind: PlaceKind,
-    /// Requests over HTTP that came with a wrong token, or none.
+    /// The number of HTTP requests on this connection with a wrong token, or with none.
     refused_tokens: AtomicU8,
 }
 
@@ -98,19 +99,20 @@ pub enum PlaceKind {
     Reserved,
 }
 
-/// The state of a connection that waits.
+/// The state of a connection that waits for input or output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionState {
-    /// The connection may go on waiting.
+    /// The connection may continue to wait.
     Good,
-    /// The server is stopping: answer what has arrived, then close.
+    /// The server is stopping: the connection must answer the requests that have arrived, then
+    /// close.
     Stopping,
-    /// Its deadline has passed.
+    /// The deadline of the connection has passed, so it must close.
     Overdue,
 }
 
 impl Connections {
-    /// Creates a set without connections.
+    /// Creates an empty set of connections with these limits.
     pub fn new(limits: Limits) -> Arc<Self> {
         Arc::new(Self {
             limits,
@@ -128,7 +130,7 @@ impl Connections {
     /// # Errors
     /// Returns [`Refused`] if a limit is reached or the server is stopping.
     pub fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Connection, Refused> {
-        // For IPv6, the limit applies to the network that one subscriber has.
+        // For IPv6 the limit applies to the network that a provider assigns to one subscriber.
         let address = Prefixes::default().network(address);
         let mut table = self.table();
         if self.stopping.load(Relaxed) {
@@ -145,16 +147,18 @@ impl Connections {
         Ok(self.insert(&mut table, address, PlaceKind::Usual, self.limits.idle))
     }
 
-    /// Admits a connection beyond the limits, for a short time, for a health check. If all such
-    /// places are taken, the oldest connection that has sent nothing is closed, or else the oldest.
-    /// Returns `None` if too many of those have not left yet.
+    /// Admits a connection for a health check beyond the limits, for a short time. If all such
+    /// places are taken, the oldest connection in them that has sent nothing is closed, or if all
+    /// have sent something, the oldest. Returns `None` if too many connections that were asked to
+    /// close are still open.
     pub fn admit_reserved(self: &Arc<Self>, address: IpAddr) -> Option<Connection> {
         let mut table = self.table();
         if table.reserved >= MOST_RESERVED || self.stopping.load(Relaxed) {
             return None;
         }
         if table.places.len() >= RESERVED {
-            // Half a request must not keep out a whole one, so the oldest goes if all have begun.
+            // Connections with an incomplete request must not keep out a health check, so the
+            // oldest one is closed if none is silent.
             let silent = table.places.iter().position(|entry| !entry.busy.load(Relaxed));
             let gone = table.places.remove(silent.unwrap_or(0));
             gone.deadline.store(0, Relaxed);
@@ -182,12 +186,12 @@ impl Connections {
         Connection { all: Arc::clone(self), entry, index, address, held, kind, refused_tokens }
     }
 
-    /// Number of connections.
+    /// Returns the number of open connections.
     pub fn len(&self) -> usize {
         self.table().entries.len()
     }
 
-    /// Returns true if there are no connections.
+    /// Returns true if there are no open connections.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -197,7 +201,7 @@ impl Connections {
         self.held.load(Relaxed)
     }
 
-    /// Counts a second, and wakes the connections that are past their deadlines.
+    /// Records that a second has passed, and wakes the connections that are past their deadlines.
     pub fn tick(&self) {
         let now = self.now.fetch_add(1, Relaxed) + 1;
         for (_, entry) in &self.table().entries {
@@ -207,8 +211,8 @@ impl Connections {
         }
     }
 
-    /// Returns true if connections use far less memory than they did, which is then worth giving back to
-    /// the system. To be called once a second.
+    /// Returns true if connections use far less memory than at their peak, so that the freed memory
+    /// should be returned to the system. This must be called once a second.
     pub fn memory_has_fallen(&self) -> bool {
         let present = self.in_use();
         let highest = self.highest.fetch_max(present, Relaxed).max(present);
@@ -238,7 +242,7 @@ impl Connections {
         self.stopping.load(Relaxed)
     }
 
-    /// Waits until there are no connections.
+    /// Waits until all connections are closed.
     pub async fn gone(&self) {
         loop {
             let notified = self.all_gone.notified();
@@ -250,7 +254,7 @@ impl Connections {
     }
 
     fn deadline(&self, seconds: u32) -> u32 {
-        // One more, since the present second has partly passed.
+        // One second is added, since the current second has partly passed.
         self.now.load(Relaxed).saturating_add(seconds).saturating_add(1)
     }
 
@@ -266,7 +270,8 @@ impl Connection {
         self.index
     }
 
-    /// Counts a request with a wrong token, or none. Returns true if it has to be the last.
+    /// Counts a request with a wrong token, or with none. Returns true if the connection must be
+    /// closed after it.
     pub fn refuses_a_token(&self) -> bool {
         self.refused_tokens.fetch_add(1, Relaxed) + 1 >= MOST_REFUSED_TOKENS
     }
@@ -276,14 +281,14 @@ impl Connection {
         self.kind
     }
 
-    /// Marks the connection as idle: it may be silent for the idle time from now on.
+    /// Marks the connection as idle: it may be silent for the configured idle time from now on.
     pub fn idle(&self) {
         self.entry.busy.store(false, Relaxed);
         self.set_deadline(self.all.limits.idle);
     }
 
-    /// Marks the connection as busy: the client has the request time, from now on, to send its
-    /// request or to fetch its answer.
+    /// Marks the connection as busy: from now on the client has the configured request time to send
+    /// its request or to read its response.
     pub fn busy(&self) {
         self.entry.busy.store(true, Relaxed);
         self.set_deadline(self.all.limits.request);
@@ -315,7 +320,8 @@ impl Connection {
         }
     }
 
-    /// To be called whenever the connection's task is about to wait.
+    /// Returns whether the connection may continue to wait. The connection's task must call this
+    /// before it waits.
     pub fn standing(&self, context: &Context<'_>) -> ConnectionState {
         self.entry.waker.register(context.waker());
         if self.entry.deadline.load(Relaxed) <= self.all.now.load(Relaxed) {
@@ -327,8 +333,8 @@ impl Connection {
         }
     }
 
-    /// Accounts for the bytes that are kept for this connection while it waits. `false` when all
-    /// connections together hold too much, and this one has to go.
+    /// Records the number of bytes that are held for this connection while it waits. Returns false
+    /// if all connections together hold too many bytes, and this connection must be closed.
     pub fn hold(&self, bytes: usize) -> bool {
         let before = self.held.swap(bytes, Relaxed);
         if bytes == before {
@@ -338,7 +344,7 @@ impl Connection {
         let held = self.all.held.fetch_sub(before, Relaxed) - before;
         let enough = bytes < before || held <= self.all.limits.held_bytes;
         if !enough {
-            // It may be free again before the second has passed.
+            // The peak is recorded now, since the bytes may be freed before the next check.
             self.all.highest.fetch_max(held, Relaxed);
         }
         enough
@@ -347,7 +353,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // A crowd may come and go between two looks at the memory in use.
+        // The peak is recorded now, since many connections may open and close between two checks.
         self.all.highest.fetch_max(self.all.in_use(), Relaxed);
         self.hold(0);
         let mut table = self.all.table();

@@ -1,7 +1,7 @@
-//! The parts of the `earrrl` binary that its tests and fuzz targets reach.
+//! The parts of the `earrrl` program that its tests and fuzz targets use.
 //!
-//! A module knows those before it only: `path`, `config`, `log`, `metrics`, `engine`,
-//! `service`, `connections`, `stream`, `tls`, `server`, `protocol`, `serve`.
+//! Each module depends only on modules before it in this list: `path`, `config`, `log`, `metrics`,
+//! `engine`, `service`, `connections`, `stream`, `tls`, `server`, `protocol`, `serve`.
 
 pub mod config;
 pub mod connections;

@@ -1,7 +1,8 @@
-//! The log: lines to standard error, written without blocking the threads that log.
+//! The server's log: lines to standard error, written without blocking the threads that log.
 //!
-//! A thread of its own writes them, to an output without a buffer. Where they can't be written (a closed pipe, a pipe that nobody
-//! reads, a full disk) they are lost and counted, and nothing else happens.
+//! One thread writes all lines, to an output without a buffer. Lines that cannot be written (a
+//! closed pipe, a pipe that nobody reads, a full disk) are dropped and counted; the server
+//! continues.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -12,20 +13,20 @@ use std::time::{Duration, Instant};
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines that may wait to be written.
+/// The largest number of lines that may wait to be written.
 const WAITING: usize = 4096;
-/// Longest line, in bytes.
+/// The length of the longest line, in bytes; longer lines are cut.
 const MAX_LINE_LEN: usize = 16 * 1024;
 
-/// There is one log, so its losses are counted in one place.
+/// The number of lines that could not be written. It is global, since a process has one log.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// Lines that could not be written.
+/// Returns the number of lines that could not be written.
 pub fn lines_lost() -> u64 {
     LOST.load(Relaxed)
 }
 
-/// Hands lines to the thread that writes them.
+/// The log's input, which passes lines to the thread that writes them.
 #[derive(Clone, Debug)]
 pub struct Log {
     lines: SyncSender<Vec<u8>>,
@@ -33,7 +34,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Starts the thread.
+    /// Starts the thread that writes lines to `output`.
     ///
     /// # Errors
     /// Returns the system's error if the thread cannot be started.
@@ -57,7 +58,8 @@ impl Log {
 }
 
 fn write_all(lines: &Receiver<Vec<u8>>, waiting: &AtomicUsize, mut output: impl Write) {
-    // Whether the last line was begun and not ended: what comes next is not to be taken for its rest.
+    // True if the last line was written only in part. A line end is then written first, so that the
+    // next line does not seem to be the rest of it.
     let mut torn = false;
     for mut line in lines {
         if torn {
@@ -90,8 +92,8 @@ impl<'a> MakeWriter<'a> for Log {
 }
 
 impl Write for &Log {
-    /// Takes one line. It never fails: the subscriber would print that it did, and end the thread
-    /// where that fails too.
+    /// Queues one line. It returns no error, since the subscriber would print the error to standard
+    /// error, and panic if that fails too.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.waiting.fetch_add(1, Relaxed);
         let kept = &line[..line.len().min(MAX_LINE_LEN)];
@@ -113,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// An output that blocks until it is let go on, and then fails.
+    /// An output that blocks until the test lets it continue, and then fails.
     struct Blocked(Receiver<()>, Sender<()>);
 
     impl Write for Blocked {

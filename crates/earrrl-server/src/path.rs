@@ -1,8 +1,9 @@
-//! Request paths in one form, so that no spelling of a path evades the rules for it.
+//! Normalizes the paths of requests, so that no spelling of a path evades the rules for it.
 //!
-//! As RFC 3986, section 6.2.2, and nginx do: no query, escapes of unreserved characters decoded and
-//! all others in upper case, no dot segments, no doubled slashes. Where servers disagree on a spelling,
-//! `readings` has the other forms.
+//! The normal form follows RFC 3986, section 6.2.2, and nginx: it has no query, no dot segments and
+//! no doubled slashes; escapes of unreserved characters are decoded, and all others are in upper
+//! case. Where servers interpret a spelling in different ways, the module `readings` finds the
+//! other interpretations.
 
 mod readings;
 #[cfg(test)]
@@ -16,31 +17,32 @@ use readings::{Dots, MAX_LEN, Reading, is_ambiguous};
 /// The settings for comparing paths, in addition to the rules that always apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Paths {
-    /// `/Login` is `/login`.
+    /// True if letters in upper and lower case are equal: `/Login` is `/login`.
     pub ignore_case: bool,
-    /// `/login/` is `/login`.
+    /// True if a slash at the end is ignored: `/login/` is `/login`.
     pub ignore_trailing_slash: bool,
-    /// `/login;id=5` is `/login`.
+    /// True if parameters of segments are ignored: `/login;id=5` is `/login`.
     pub ignore_parameters: bool,
-    /// A path has every meaning that some server gives it; in its one form `%2F`, `%5C` and `\`
-    /// separate segments.
+    /// True if a path matches in every interpretation that some server gives it. In the normal form
+    /// `%2F`, `%5C` and `\` then separate segments.
     pub all_readings: bool,
 }
 
-/// The other readings of a path, beside its one form.
+/// The interpretations of a path by some servers that differ from its normal form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum OtherReadings {
-    /// None: all servers agree.
+    /// All servers interpret the path as its normal form.
     #[default]
     None,
-    /// These, all different.
+    /// Some servers interpret the path as one of these, which are all different.
     Some(Vec<Vec<u8>>),
-    /// Too long to try: the path may be any.
+    /// The path is too long to find its interpretations, so it must be treated as any path.
     Any,
 }
 
 impl Paths {
-    /// All readings, and nothing that some servers ignore counts.
+    /// The settings that ignore all differences that some servers ignore, and that include all
+    /// interpretations.
     pub const TOLERANT: Self = Self {
         ignore_case: true,
         ignore_trailing_slash: true,
@@ -48,7 +50,8 @@ impl Paths {
         all_readings: true,
     };
 
-    /// Returns the path of a request's target in its one form: of `http://host/path` the path.
+    /// Returns the normal form of the path in a request's target. The target may be a path or a URL
+    /// such as `http://host/path`.
     pub fn normalize(self, target: &[u8]) -> Cow<'_, [u8]> {
         let path = path_of(target);
         if self.is_normal(path) {
@@ -57,17 +60,17 @@ impl Paths {
         Cow::Owned(self.read(path, self.usual()))
     }
 
-    /// Returns a configured path in its one form.
+    /// Returns the normal form of a configured path.
     pub fn normalize_text(self, path: &str) -> String {
         String::from_utf8_lossy(&self.normalize(path.as_bytes())).into_owned()
     }
 
-    /// Returns the start of paths in its one form: the part of a pattern before its `*`.
+    /// Returns the normal form of the text before the `*` in a configured pattern of paths.
     pub fn normalize_prefix(self, prefix: &str) -> String {
         Self { ignore_trailing_slash: false, ..self }.normalize_text(prefix)
     }
 
-    /// Returns the readings of a target beside its one form, where all of them count.
+    /// Returns the other interpretations of a target's path, if the settings include them.
     pub fn others(self, target: &[u8]) -> OtherReadings {
         let path = path_of(target);
         if !self.all_readings || !is_ambiguous(path) {
@@ -100,7 +103,7 @@ impl Paths {
         }
     }
 
-    /// Returns true if a path is in its one form, as most are.
+    /// Returns true if a path is in normal form already, as most paths are.
     fn is_normal(self, path: &[u8]) -> bool {
         let mut previous = 0;
         for &byte in path {
@@ -139,8 +142,8 @@ impl Paths {
         path
     }
 
-    /// Returns a path with each character in one spelling: unreserved ones plain, those that a path
-    /// can't hold escaped.
+    /// Returns a path in which each character has one spelling: unreserved characters are
+    /// unescaped, and characters that a path cannot contain are escaped.
     fn unescape(self, path: &[u8], reading: Reading) -> Vec<u8> {
         let mut plain = Vec::with_capacity(path.len());
         let mut rest = path;
@@ -177,14 +180,14 @@ impl Paths {
     }
 }
 
-/// Returns the path of a target, without the query.
+/// Returns the path of a request's target, without the query.
 fn path_of(target: &[u8]) -> &[u8] {
     let path = without_origin(target);
     let end = path.iter().position(|byte| matches!(byte, b'?' | b'#'));
     &path[..end.unwrap_or(path.len())]
 }
 
-/// Returns an absolute target without its scheme and host.
+/// Returns the target without its scheme and host, if it has them.
 fn without_origin(target: &[u8]) -> &[u8] {
     let ends_origin = |byte: &u8| matches!(byte, b'/' | b'?' | b'#');
     let Some(colon) = target.iter().position(|byte| *byte == b':' || ends_origin(byte)) else {
@@ -204,8 +207,8 @@ fn hex(digits: [u8; 2]) -> Option<u8> {
     Some((high? * 16 + low?) as u8)
 }
 
-/// Returns a path, which begins with a slash, without doubled slashes, and with its dot segments
-/// resolved as RFC 3986, section 5.2.4, does, or as `dots` says.
+/// Returns a path that begins with a slash without doubled slashes. Its dot segments are resolved
+/// as in RFC 3986, section 5.2.4, unless `dots` requires another way.
 fn resolve(path: &[u8], dots: Dots) -> Vec<u8> {
     let resolves = matches!(dots, Dots::Merged | Dots::Unmerged);
     let mut kept: Vec<&[u8]> = Vec::new();
@@ -284,7 +287,7 @@ mod tests {
         }
     }
 
-    /// Returns all readings of a path, the one form first.
+    /// Returns all interpretations of a path, the normal form first.
     fn readings(path: &str) -> Vec<String> {
         let others = match Paths::TOLERANT.others(path.as_bytes()) {
             OtherReadings::Some(others) => others,
@@ -331,7 +334,7 @@ mod tests {
             assert!(readings.iter().any(|reading| reading == "/login"), "{spelling}: {readings:?}");
         }
         assert!(readings("/wp-login.php/x").contains(&"/wp-login.php".to_owned()));
-        // A server that resolves nothing serves what is below `/login`.
+        // A server that does not resolve dot segments serves this path below `/login`.
         assert!(readings("/login/../x").contains(&"/login/../x".to_owned()));
         for plain in ["/login", "/a/b.c", "/Caf%C3%A9/", "/a%20b", "/a.php", "/a.phpx/b", "/php/a"]
         {
@@ -339,7 +342,8 @@ mod tests {
         }
     }
 
-    /// The settings that docs/proxies.md recommends are enough for what the applications do.
+    /// The settings that docs/proxies.md recommends are enough for the path handling of the
+    /// applications in this table.
     #[test]
     fn each_spelling_that_an_application_takes_is_read_as_it() {
         let express = Paths { ignore_case: true, ignore_trailing_slash: true, ..PLAIN };

@@ -20,25 +20,25 @@ use crate::metrics::Family;
 use crate::service::Service;
 use crate::tls::Tls;
 
-/// Most connections to the listener for health and metrics.
+/// The largest number of connections to the listener for health checks and metrics.
 const ADMIN_CONNECTIONS: usize = 64;
 
-/// A server's shared parts.
+/// The state that all connections of a server share.
 #[derive(Debug)]
 pub struct Server {
-    /// The service that answers requests.
+    /// The service that decides requests by the rules.
     pub service: Service,
-    /// Open connections.
+    /// The open connections of all listeners but the one for health checks and metrics.
     pub connections: Arc<Connections>,
-    /// Open connections of the listener for health and metrics.
+    /// The open connections of the listener for health checks and metrics.
     pub admin_connections: Arc<Connections>,
     /// The addresses, limits and tokens with which the server was started. A reload replaces the
     /// rules and `tokens`, but not these settings.
     pub config: ServerConfig,
-    /// Certificates, where TLS is spoken.
+    /// The TLS certificates; `None` if no listener uses TLS.
     pub tls: Option<Tls>,
-    /// True if requests must name this machine as their host, since the server trusts every client
-    /// that reaches it.
+    /// True if the `Host` of a request must be this machine. This is required when every client
+    /// that can connect is trusted, so that web pages cannot use a browser as such a client.
     pub guards_host: bool,
     tokens: ArcSwap<Tokens>,
     started: Instant,
@@ -52,11 +52,12 @@ pub struct Server {
 /// The result of a reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reloaded {
-    /// Other rules are in force.
+    /// The new rules are in force.
     Anew,
-    /// The previous rules stay in force, for this reason.
+    /// The reload was refused for this reason, and the previous rules stay in force.
     Refused(String),
-    /// The previous rules stay in force, for the same reason as at the previous attempt.
+    /// The reload was refused for the same reason as the previous attempt, and the previous rules
+    /// stay in force.
     RefusedAsBefore,
 }
 
@@ -67,10 +68,10 @@ impl From<Result<(), String>> for Reloaded {
 }
 
 impl Server {
-    /// Creates a server with a configuration's rules in force; it does not listen yet.
+    /// Creates a server in which the rules of `config` are in force. It does not listen yet.
     ///
     /// # Errors
-    /// Returns an error if there is not enough memory for the tables, for example.
+    /// Returns an error if the rules cannot be prepared, for example because memory runs short.
     pub fn new(
         config: &Config,
         tls: Option<Tls>,
@@ -98,11 +99,12 @@ impl Server {
         }))
     }
 
-    /// Puts another configuration's rules in force, or keeps the current ones and stores the
-    /// reason.
+    /// Replaces the rules by those of another configuration. If that fails, the current rules stay
+    /// in force, and the reason is stored.
     ///
     /// # Errors
-    /// Returns the reason of the refusal, which `/readyz` reports until a reload succeeds.
+    /// Returns the reason why the reload was refused, which `/readyz` reports until a reload
+    /// succeeds.
     pub fn reload(&self, config: Result<Config, String>) -> Result<(), String> {
         let result = config.and_then(|config| self.apply(config));
         self.count_reload(&result);
@@ -110,8 +112,8 @@ impl Server {
         result
     }
 
-    /// Retries a refused [`Server::reload`]. A refusal for the same reason as before is not counted
-    /// again.
+    /// Retries a reload that [`Server::reload`] refused. A refusal for the same reason as before is
+    /// not counted again.
     pub fn reload_again(&self, config: Result<Config, String>) -> Reloaded {
         let result = config.and_then(|config| self.apply(config));
         let before = std::mem::replace(&mut *self.last_refusal(), result.clone().err());
@@ -147,7 +149,7 @@ impl Server {
         self.tokens.load()
     }
 
-    /// Puts other descriptors in force, or keeps the current ones if they are refused.
+    /// Replaces the descriptors in force. If that fails, the current descriptors stay in force.
     ///
     /// # Errors
     /// Returns the reason why they were refused.
@@ -160,8 +162,8 @@ impl Server {
         result
     }
 
-    /// Returns true once the server has its whole configuration: before a control plane has sent the first
-    /// one, no call could be answered.
+    /// Returns true once the server has its whole configuration. Before a control plane has sent
+    /// the first descriptors, no call could be answered.
     pub fn is_configured(&self) -> bool {
         self.configured.load(Relaxed)
     }
@@ -177,7 +179,7 @@ impl Server {
         }
     }
 
-    /// Returns the reason why the last reload was refused, if it was.
+    /// Returns the reason why the last reload was refused; `None` if it succeeded.
     pub fn reload_error(&self) -> Option<String> {
         self.last_refusal().clone()
     }

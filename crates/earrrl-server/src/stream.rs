@@ -1,4 +1,4 @@
-//! A client's connection: over TCP, a Unix socket, or TLS.
+//! The connection of a client: over TCP, over a Unix socket, or with TLS.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -11,17 +11,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-/// The address that a client over a Unix socket has: it is on this machine.
+/// The address that is used for clients over a Unix socket, since they are on this machine.
 pub const OF_UNIX: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// A connection.
+/// The connection of a client.
 #[derive(Debug)]
 pub enum Stream {
-    /// TCP in clear text.
+    /// An unencrypted TCP connection.
     Tcp(TcpStream),
-    /// A Unix socket.
+    /// A connection over a Unix socket.
     Unix(UnixStream),
-    /// TLS over TCP.
+    /// A TCP connection with TLS.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
@@ -36,7 +36,7 @@ impl Stream {
         tcp.peer_addr().ok().map(|address| address.ip())
     }
 
-    /// Returns true if HTTP/2 was negotiated (ALPN).
+    /// Returns true if TLS has negotiated HTTP/2 (ALPN) for this connection.
     pub fn agreed_on_http2(&self) -> bool {
         match self {
             Self::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(b"h2"),
@@ -44,7 +44,8 @@ impl Stream {
         }
     }
 
-    /// Returns true if unread bytes are at the socket, even if its task was not woken for them yet.
+    /// Returns true if the socket has unread bytes, even if the connection's task was not woken for
+    /// them yet.
     pub fn has_input(&self) -> bool {
         let mut byte = [MaybeUninit::uninit()];
         let peeked = match self {
@@ -55,10 +56,10 @@ impl Stream {
         matches!(peeked, Ok(1..))
     }
 
-    /// Writes what can be written without waiting.
+    /// Writes as many bytes as possible without waiting.
     ///
     /// # Errors
-    /// `WouldBlock` when that is nothing, and what the socket says.
+    /// Returns `WouldBlock` if no byte can be written without waiting, or the error of the socket.
     #[inline]
     pub fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {

@@ -1,4 +1,5 @@
-//! TLS: certificates in force, exchanged while connections go on, and handshakes within bounds.
+//! TLS: the certificates in force, their replacement while connections continue, and handshakes
+//! with a time limit.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -29,10 +30,10 @@ use crate::config::listen::Protocol;
 use crate::connections::{Connection, ConnectionState};
 use crate::metrics::{Counter, Family};
 
-/// Largest file of certificates or keys, in bytes.
+/// The size in bytes of the largest file of certificates or keys.
 const MAX_FILE_LEN: u64 = 4 * 1024 * 1024;
 
-/// The certificates in force.
+/// The certificates in force and the settings that they were read with.
 #[derive(Debug)]
 pub struct Tls {
     config: TlsConfig,
@@ -43,7 +44,7 @@ pub struct Tls {
     reload_failed: AtomicBool,
 }
 
-/// The acceptors of the protocols, which differ in the protocols that they negotiate (ALPN).
+/// The TLS acceptors of the listeners, which differ in the protocols that they negotiate (ALPN).
 struct Acceptors {
     http: TlsAcceptor,
     grpc: TlsAcceptor,
@@ -57,10 +58,10 @@ impl fmt::Debug for Acceptors {
 }
 
 impl Tls {
-    /// Reads the certificates.
+    /// Reads the files of certificates and keys that are configured.
     ///
     /// # Errors
-    /// Returns the file that cannot be used, and the reason.
+    /// Returns the path of a file that cannot be used, and the reason.
     pub fn load(config: &TlsConfig) -> Result<Self, String> {
         Ok(Self {
             config: config.clone(),
@@ -72,8 +73,8 @@ impl Tls {
         })
     }
 
-    /// Reads the certificates anew; connections made from here on get them. Tickets of the old ones
-    /// are worth nothing any more, so every client is verified by the new authorities.
+    /// Reads the certificates again; new connections use them. Session tickets of the old
+    /// certificates become invalid, so that every client is verified with the new CA certificates.
     ///
     /// # Errors
     /// Returns the errors of [`Tls::load`]; the old certificates stay in force.
@@ -85,13 +86,13 @@ impl Tls {
         Ok(())
     }
 
-    /// Returns the files that the settings are read from.
+    /// Returns the files of certificates and keys that are configured.
     pub fn files(&self) -> Vec<PathBuf> {
         let TlsConfig { cert, key, client_ca, .. } = &self.config;
         [cert, key].into_iter().chain(client_ca).cloned().collect()
     }
 
-    /// Returns true if the listener of this protocol speaks TLS.
+    /// Returns true if the listener of this protocol uses TLS.
     pub fn covers(&self, protocol: Protocol) -> bool {
         self.config.covers(protocol)
     }
@@ -99,7 +100,7 @@ impl Tls {
     /// Performs the handshake with a client, within the time of a request.
     ///
     /// # Errors
-    /// Fails if the client does not speak TLS, lacks a certificate that is required, or takes too
+    /// Returns an error if the client does not use TLS, lacks a required certificate, or takes too
     /// long.
     pub async fn accept(
         &self,
@@ -133,7 +134,7 @@ impl Tls {
         accepted
     }
 
-    /// Returns the counters of handshakes and reloads.
+    /// Returns the metrics of handshakes and certificate reloads.
     pub fn metrics(&self) -> [Family; 3] {
         let failed = f64::from(self.reload_failed.load(Relaxed));
         let results = [("ok", &self.handshakes), ("failed", &self.failed_handshakes)];
@@ -194,19 +195,19 @@ fn server_config(config: &TlsConfig) -> Result<ServerConfig, String> {
     Ok(built)
 }
 
-/// Returns the key of a file.
+/// Returns the private key in a PEM file.
 ///
 /// # Errors
-/// Returns the problem of the file.
+/// Returns an error with the file's path if the file has no usable key.
 pub(crate) fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_slice(&read(file)?)
         .map_err(|error| format!("{}: no private key: {error}", file.display()))
 }
 
-/// Returns the certificates of a file, one at least.
+/// Returns the certificates in a PEM file, which must have at least one.
 ///
 /// # Errors
-/// Returns the problem of the file.
+/// Returns an error with the file's path if the file has no usable certificate.
 pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let text = read(file)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
@@ -245,7 +246,8 @@ fn verifier(
     Ok(if names.is_empty() { any } else { Arc::new(NamedAuthorities { any, names }) })
 }
 
-/// Believes the certificates of the authorities that have one of these names.
+/// Verifies clients by the CA certificates, and requires that a client's certificate has one of the
+/// configured names.
 #[derive(Debug)]
 struct NamedAuthorities {
     any: Arc<dyn ClientCertVerifier>,
@@ -266,7 +268,7 @@ impl ClientCertVerifier for NamedAuthorities {
         let verified = self.any.verify_client_cert(certificate, intermediates, now)?;
         let parsed = webpki::EndEntityCert::try_from(certificate)
             .map_err(|_| rustls::Error::from(CertificateError::BadEncoding))?;
-        // A host's name has no case.
+        // Names of hosts are compared without regard to upper and lower case.
         let dns = parsed
             .valid_dns_names()
             .any(|name| self.names.iter().any(|known| known.eq_ignore_ascii_case(name)));

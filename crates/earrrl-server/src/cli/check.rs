@@ -15,9 +15,9 @@ use tokio::time::timeout;
 
 use super::CliFailure;
 
-/// The time that the server may take.
+/// The longest time that the server may take to respond.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The size of the largest response, in bytes.
+/// The size of the largest response that is read, in bytes.
 const MAX_ANSWER_LEN: usize = 1024 * 1024;
 
 /// Ask a running server. Exit status 0: allowed, 1: denied, 2: error.
@@ -46,7 +46,7 @@ pub(super) struct CheckArgs {
     quiet: bool,
 }
 
-/// Parses a host and port, with or without `http://`.
+/// Parses the host and port of a server, with or without `http://`.
 fn authority(text: &str) -> Result<String, String> {
     let text = text.trim();
     if text.starts_with("https://") {
@@ -83,7 +83,8 @@ pub(super) fn run(args: CheckArgs) -> Result<ExitCode, CliFailure> {
     Ok(if allowed == Some(true) { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// Sends one request on its own connection, and returns the status and the body.
+/// Sends one request on a connection of its own, and returns the HTTP status and the body of the
+/// response.
 async fn exchange(args: &CheckArgs) -> Result<(u16, String), Box<dyn std::error::Error>> {
     let request = request(args)?;
     let stream = TcpStream::connect(&args.server).await?;

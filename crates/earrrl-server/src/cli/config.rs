@@ -52,7 +52,7 @@ pub(super) fn run(args: ConfigArgs) -> Result<ExitCode, CliFailure> {
     }
 }
 
-/// Makes an error from a message and, if it is known, its place in the file.
+/// Creates an error from a message and, if it is known, its place in the file.
 fn mistake(file: &Path, place: Option<Range<usize>>, message: String) -> CliFailure {
     let name = file.display().to_string();
     CliFailure::new(match place {
@@ -102,14 +102,15 @@ fn check(file: &Path) -> Result<ExitCode, CliFailure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the rules that delay requests, if the configuration is one for questions of proxies.
+/// Returns the names of the rules that delay requests, if the configuration is meant for proxies,
+/// which cannot delay.
 fn delaying(config: &Config) -> impl Iterator<Item = &str> {
     let delays = |rule: &&RuleConfig| matches!(rule.rule.action(), Action::Delay { .. });
     let rules = config.rules.iter().filter(|_| config.answers_proxies);
     rules.filter(delays).map(|rule| rule.name.as_str())
 }
 
-/// Prints the number of rules, and how many requests each allows at once.
+/// Prints the number of rules, and the number of requests that each rule allows at once.
 fn print_summary(file: &Path, config: &Config) -> io::Result<()> {
     let mut out = io::stdout();
     let mut found = format!("{} rules", config.rules.len());
@@ -124,7 +125,8 @@ fn print_summary(file: &Path, config: &Config) -> io::Result<()> {
     Ok(())
 }
 
-/// Loads a configuration and the descriptors that it names, or those of envoyproxy/ratelimit's files.
+/// Loads a configuration and the descriptors that it names, or the configuration files of
+/// envoyproxy/ratelimit.
 fn load(file: &Path) -> Result<Config, CliFailure> {
     let failed = |error: ConfigError| failure::lines(&error.to_string());
     let yaml = file.extension().is_some_and(|end| end == "yaml" || end == "yml");

@@ -47,7 +47,8 @@ fn pair(word: &str) -> Result<(&str, &str), CliFailure> {
     })
 }
 
-/// Explains every rule by the code that serves requests, in memory and with tables for one client.
+/// Explains every rule for a request with the code that serves requests, in memory and with tables
+/// for one client.
 fn explain_request(config: &Config, pairs: &[(&str, &str)]) -> Result<String, CliFailure> {
     let mut config = config.clone();
     config.engine = EngineConfig::default();
@@ -77,7 +78,7 @@ fn explain_request(config: &Config, pairs: &[(&str, &str)]) -> Result<String, Cl
     Ok(text)
 }
 
-/// Writes whether a rule applies to a request, and then its key, cost and limit.
+/// Writes whether a rule applies to a request, and if so, the key, cost and limit.
 fn explain_rule(text: &mut String, rule: &ActiveRule, request: &Attributes<'_>) {
     let name = &rule.name;
     if let Some(condition) = rule.unmet(request) {

@@ -5,20 +5,21 @@ use std::process::ExitCode;
 
 use earrrl_logs::text::plain;
 
-/// The exit status of every error.
+/// The exit status of a command that failed.
 pub(crate) const ERROR: u8 = 2;
 
-/// The exit status if a log was read, but probably not as it was meant.
+/// The exit status if a log was read, but probably not in the format or with the fields that were
+/// meant.
 pub(crate) const DOUBTFUL: u8 = 3;
 
 /// The reason why a command ended early.
 #[derive(Debug)]
 pub(crate) enum CliFailure {
-    /// An error, in one line.
+    /// An error with a message of one line.
     Message(String),
     /// An error that has been printed already.
     Told,
-    /// A closed output, as by `| head`, which is not an error.
+    /// The output was closed, as by `| head`; this is not an error.
     Closed,
 }
 
@@ -54,17 +55,17 @@ impl From<io::Error> for CliFailure {
 
 /// Prints a line on standard error.
 pub(crate) fn warn(message: &str) {
-    // If standard error is closed, there is nowhere to report it.
+    // A failure is ignored: if standard error is closed, it cannot be reported.
     let _ = writeln!(io::stderr(), "earrrl: {message}");
 }
 
-/// Prints several mistakes, each on a line.
+/// Prints several mistakes, each on a line of its own, and returns the failure.
 pub(super) fn lines(text: &str) -> CliFailure {
     text.lines().for_each(warn);
     CliFailure::Told
 }
 
-/// Prints help unchanged, and a mistake in one line.
+/// Prints help unchanged, or a mistake in the arguments in one line, and returns the exit status.
 pub(super) fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr()
         || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand

@@ -1,10 +1,11 @@
-//! Names of files that figures are drawn to.
+//! The names of files that figures are written to.
 
 use std::path::PathBuf;
 
 use earrrl_logs::plot;
 
-/// Parses the name of a figure's file. A missing folder is reported now, not after a whole log has been read.
+/// Parses the name of a figure's file. A missing folder is reported at once, not after a whole log
+/// has been read.
 pub(super) fn file(name: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(name);
     if !plot::is_svg(&path) {

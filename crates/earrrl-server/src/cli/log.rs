@@ -94,10 +94,11 @@ pub(crate) struct LogArgs {
     pub(crate) anonymize: bool,
 }
 
-/// Requests from which on it is strange that all have one client, or each its own.
+/// The number of requests from which it is suspicious that all have the same client, or each a
+/// different one.
 const DOUBTFUL: u64 = 100;
 
-/// A format, or none for `auto`.
+/// The format of a log; `None` for `auto`.
 type FormatArg = Option<Format>;
 
 fn format(name: &str) -> Result<FormatArg, String> {
@@ -127,7 +128,7 @@ fn bound(text: &str) -> Result<u64, String> {
 }
 
 impl LogArgs {
-    /// Returns the name that the flags give to the key of a client.
+    /// Returns the name of the client's key, from the flags.
     fn key_name(&self) -> String {
         match (self.key.to_string(), &self.key_field) {
             (key, Some(field)) if key == "client" => field.clone(),
@@ -135,7 +136,7 @@ impl LogArgs {
         }
     }
 
-    /// Returns the parts of the key, by the names that a server's configuration gives them.
+    /// Returns the names of the key's parts, as a server's configuration has them.
     pub(crate) fn key_parts(&self) -> Vec<String> {
         let name = |field: &Field| match field {
             Field::Client | Field::User | Field::Path => field.name().to_owned(),
@@ -178,10 +179,10 @@ impl LogArgs {
     }
 }
 
-/// Reads all logs; false where one of them could not be read, or not to its end.
+/// Reads all logs. Returns false if one of them could not be read to its end.
 ///
 /// # Errors
-/// Where nothing could be read at all, or `take` can't go on.
+/// Returns an error if no log could be read at all, or if `take` fails.
 pub(crate) fn read(
     args: &LogArgs,
     reader: &mut LogReader,
@@ -224,7 +225,7 @@ fn nothing(reader: &LogReader, args: &LogArgs) -> String {
     }
 }
 
-/// Warns if a log is not in order although the flags say so.
+/// Warns if the lines of a log are not in order of time although the flags state that they are.
 pub(crate) fn tell_disorder(back: u64, requests: u64) {
     if back > 0 {
         warn(&format!(
@@ -234,7 +235,7 @@ pub(crate) fn tell_disorder(back: u64, requests: u64) {
     }
 }
 
-/// Warns if the field that was taken as the client probably is none.
+/// Warns if the field that identifies the client probably does not.
 pub(crate) fn tell_doubts(reader: &LogReader, args: &LogArgs) {
     let (requests, clients) = (reader.used(), reader.clients.len() as u64);
     let key = args.key_name();
@@ -256,7 +257,8 @@ pub(crate) fn tell_doubts(reader: &LogReader, args: &LogArgs) {
     warn(&format!("{problem}: is it the client? --key, --format or --log-format may say better"));
 }
 
-/// Returns the exit status of a command that has read logs, and warns of logs that were probably not read as meant.
+/// Returns the exit status of a command that has read logs, and warns if the logs were probably
+/// read in another way than meant.
 pub(crate) fn exit_code(reader: &LogReader, whole: bool) -> ExitCode {
     reader.doubts.iter().for_each(|doubt| warn(doubt));
     match (whole, reader.doubts.is_empty()) {
@@ -266,7 +268,8 @@ pub(crate) fn exit_code(reader: &LogReader, whole: bool) -> ExitCode {
     }
 }
 
-/// Warns if all clients have private addresses, as load balancers and other proxies have.
+/// Warns if all clients have private addresses, which are probably those of load balancers or other
+/// proxies.
 fn warn_of_proxies(reader: &LogReader, args: &LogArgs) {
     let clients = reader.clients.len() as u32;
     let private = |number| is_private(reader.clients.key(number));
@@ -278,7 +281,7 @@ fn warn_of_proxies(reader: &LogReader, args: &LogArgs) {
     }
 }
 
-/// Reports how many lines were skipped and why, if any were.
+/// Reports the number of skipped lines and the reasons, if any lines were skipped.
 pub(crate) fn tell_skipped(reader: &LogReader, args: &LogArgs) {
     let (skipped_lines, lines) = (reader.skips.lines(), reader.lines);
     if skipped_lines > 0 {
@@ -290,7 +293,7 @@ pub(crate) fn tell_skipped(reader: &LogReader, args: &LogArgs) {
     }
 }
 
-/// Returns every reason for skipping lines, with an example.
+/// Returns every reason for skipping lines, each with an example line.
 fn skipped(reader: &LogReader, args: &LogArgs) -> String {
     let reasons = reader.skips.by_reason().map(|(skip, lines, examples)| {
         let example = match examples.first() {

@@ -17,7 +17,7 @@ pub(super) struct ManArgs {
     folder: PathBuf,
 }
 
-/// The sections that end every page.
+/// The sections that end every manual page.
 const LAST_SECTIONS: &str = r#".SH "EXIT STATUS"
 .TP
 0
@@ -41,7 +41,7 @@ pub(super) fn run(args: &ManArgs, command: Command) -> Result<ExitCode, CliFailu
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the pages of a command and of those below it.
+/// Writes the manual pages of a command and of its subcommands.
 fn write_pages(folder: &Path, command: &Command) -> io::Result<()> {
     for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
         write_pages(folder, command)?;
@@ -49,7 +49,8 @@ fn write_pages(folder: &Path, command: &Command) -> io::Result<()> {
     let page = Man::new(command.clone());
     let mut text = Vec::new();
     page.render(&mut text)?;
-    // The generator has no better name for the text after the options, which is examples here.
+    // The generator calls the text after the options EXTRA; in these commands that text is
+    // examples.
     let text = String::from_utf8_lossy(&text).replace(".SH EXTRA\n", ".SH EXAMPLES\n");
     fs::write(folder.join(page.get_filename()), text + LAST_SECTIONS)
 }

@@ -1,15 +1,16 @@
-//! A progress bar, for terminals only.
+//! A progress bar, which is shown on terminals only.
 
 use std::io::{IsTerminal as _, Read};
 use std::path::PathBuf;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A bar that counts bytes as they are stored.
+/// A progress bar that counts the bytes of the files as they are stored, compressed or not.
 pub(crate) struct ReadProgress(ProgressBar);
 
 impl ReadProgress {
-    /// Makes a bar for files; it only counts if standard input, whose length is unknown, is among them.
+    /// Creates a bar for files. If standard input, whose length is unknown, is among them, the bar
+    /// shows no percentage.
     pub(crate) fn of(files: &[PathBuf]) -> Self {
         if !std::io::stderr().is_terminal() {
             return Self(ProgressBar::hidden());
@@ -26,12 +27,12 @@ impl ReadProgress {
         ))
     }
 
-    /// Counts what is read from a file.
+    /// Counts the bytes that are read from `source`.
     pub(crate) fn watch(&self, source: Box<dyn Read + Send>) -> Box<dyn Read + Send> {
         if self.0.is_hidden() { source } else { Box::new(self.0.wrap_read(source)) }
     }
 
-    /// Prints a line above the bar.
+    /// Hides the bar while `tell` prints.
     pub(crate) fn suspend(&self, tell: impl FnOnce()) {
         self.0.suspend(tell);
     }

@@ -63,7 +63,7 @@ Example:
     include_str!("rules.txt")
 );
 
-/// The example, and a line of each format.
+/// Returns the example for the help, followed by a line for each format of logs.
 fn example_and_formats() -> String {
     let formats = format!("{}{}", Format::help(), include_str!("formats_after.txt"));
     format!("{EXAMPLE}{}{formats}", include_str!("formats.txt"))
@@ -91,7 +91,7 @@ pub(super) enum ReplayOutput {
 }
 
 impl ReplayOutput {
-    /// Returns the program that reads such a list of addresses.
+    /// Returns the program for which this form of output is a list of blocked addresses.
     pub(super) fn blocker(self) -> Option<Blocker> {
         match self {
             Self::NginxDeny => Some(Blocker::Nginx),
@@ -102,7 +102,7 @@ impl ReplayOutput {
     }
 }
 
-/// Runs the command.
+/// Runs `earrrl replay`.
 pub(crate) fn run(mut args: ReplayArgs) -> Result<ExitCode, CliFailure> {
     args.check()?;
     let stop = Stop::on_interrupt()?;
@@ -134,7 +134,7 @@ pub(crate) fn run(mut args: ReplayArgs) -> Result<ExitCode, CliFailure> {
 }
 
 impl ReplayArgs {
-    /// Checks flags that exclude each other.
+    /// Returns an error if flags are set that exclude each other.
     fn check(&self) -> Result<(), CliFailure> {
         if self.log.anonymize && self.output.blocker().is_some() {
             return Err(CliFailure::new(
@@ -154,7 +154,7 @@ impl ReplayArgs {
         self.plot.is_some() || self.output == ReplayOutput::Html
     }
 
-    /// Returns true if requests are replayed as they are read, and none is held back.
+    /// Returns true if requests are replayed as they are read, without reordering by time.
     fn streams(&self) -> Result<bool, CliFailure> {
         if self.assume_sorted && self.output == ReplayOutput::Html {
             return Err(CliFailure::new(
@@ -180,7 +180,7 @@ impl ReplayArgs {
     }
 }
 
-/// The rules being tried, and where the decisions go.
+/// The rules that are replayed, and the output for their decisions.
 struct Run<W> {
     replay: Replay,
     names: Names,

@@ -15,7 +15,7 @@ use super::{CliFailure, log};
 use crate::configured::{Configured, page, report};
 use earrrl_logs::reading::{ClientNumbers, HeldBack, LogKey, LogReader, LoggedRequest, Names};
 
-/// Runs the command.
+/// Runs `earrrl replay --config`.
 pub(super) fn run(args: &ReplayArgs, path: &Path) -> Result<ExitCode, CliFailure> {
     if args.output.blocker().is_some() || args.output == ReplayOutput::Csv {
         return Err(CliFailure::new(
@@ -54,7 +54,7 @@ pub(super) fn run(args: &ReplayArgs, path: &Path) -> Result<ExitCode, CliFailure
     Ok(log::exit_code(&reader, whole))
 }
 
-/// Puts all requests through the configuration; false where a log could not be read to its end.
+/// Decides all requests by the configuration; returns false if a log could not be read to its end.
 fn decide_all(
     args: &ReplayArgs,
     reader: &mut LogReader,
@@ -90,7 +90,7 @@ fn decide_all(
     Ok(whole)
 }
 
-/// Warns of conditions that make a server's answers differ from these.
+/// Warns of conditions under which a server's decisions would differ from these results.
 fn tell(reader: &LogReader, configured: &Configured) {
     if !reader.missing.is_empty() {
         let names = reader.missing.join(", ");

@@ -24,13 +24,14 @@ use tracing_subscriber::EnvFilter;
 
 use super::{CliFailure, failure};
 
-/// The address of gRPC when Envoy's rate limits are configured and no address is.
+/// The default gRPC address, which applies if Envoy's rate limits are configured without an
+/// address.
 const DEFAULT_GRPC: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8081);
-/// The rule that is served without a configuration.
+/// The rule that is served if there is no configuration.
 const DEFAULT_RULE: &str = "[[rule]]\nname = \"default\"\n\
                             limit = \"recent-average 1/s half-life=10s strict\"\n";
 
-/// The time that the last lines of the log may take at exit.
+/// The longest time that the exit waits until the last lines of the log are written.
 const LOG_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Serve rate limits over HTTP and RESP, from memory or shared over Redis.
@@ -163,14 +164,15 @@ impl ServeArgs {
     }
 }
 
-/// Replaces an address of the configuration by one of the command line.
+/// Replaces an address of the configuration by one from the command line, if that is given.
 fn put(address: &mut Option<ListenAddress>, place: Option<&ListenAt>) {
     if let Some(ListenAt(said)) = place {
         address.clone_from(said);
     }
 }
 
-/// Parses `login=gcra 1/s burst=60`, or a rule without a name, which is called `default`.
+/// Parses a rule with a name, such as `login=gcra 1/s burst=60`. A rule without a name is called
+/// `default`.
 fn named_rule(text: &str) -> Result<RuleConfig, String> {
     let (name, rule) = match text.split_once('=') {
         Some((name, rule)) if !name.trim().contains(' ') => (name.trim(), rule),
@@ -193,7 +195,8 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, CliFailure> {
 fn start(args: ServeArgs) -> Result<ExitCode, CliFailure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CliFailure::new(format!("no event queue: {error}")))?;
-    // A reload that is requested this early happens once the server runs.
+    // SIGHUP is caught from here on; a reload that is requested before the server runs happens once
+    // it does.
     let hangup = runtime.block_on(async { catch_hangup() }).map_err(no_signals)?;
     runtime.block_on(async { survive_signals() }).map_err(no_signals)?;
     let config = args.load().map_err(|error| failure::lines(&error.to_string()))?;
@@ -202,14 +205,14 @@ fn start(args: ServeArgs) -> Result<ExitCode, CliFailure> {
         Err(error) => tracing::warn!(%error, "the limit of open files stays low"),
     }
     let served = runtime.block_on(serve(args, &config, hangup));
-    // The runtime is not joined, since a reload may be reading a file that never ends.
+    // The runtime is not joined, since a reload may be blocked in reading a file that never ends.
     runtime.shutdown_background();
     served.map(|()| ExitCode::SUCCESS)
 }
 
-/// Catches signals that would end the process and mean nothing to it. Log rotation sends USR1, and other
-/// servers take USR2 and QUIT for an upgrade or a stop. XFSZ comes from the system when the log grows
-/// beyond a limit on files' sizes.
+/// Ignores signals that would end the process by default. Log rotation sends USR1, and
+/// administrators of other servers send USR2 and QUIT for an upgrade or a stop. The system sends
+/// XFSZ when the log exceeds a limit on file sizes.
 fn survive_signals() -> io::Result<()> {
     use rustix::process::Signal;
     for harmless in [Signal::XFSZ, Signal::USR1, Signal::USR2, Signal::QUIT, Signal::ALARM] {
@@ -228,7 +231,8 @@ async fn serve(args: ServeArgs, config: &Config, hangup: Signal) -> Result<(), C
     let running = Running::start_on(config, Arc::new(SystemClock::new()), handed)
         .map_err(|error| CliFailure::new(error.to_string()))?;
     announce(&args, &running, config);
-    // Parsing a large configuration frees several times the memory that stays in use.
+    // Parsing a large configuration frees several times the memory that stays in use, so the free
+    // memory is returned to the system.
     allocator::give_back_free_memory();
     let paths: Vec<_> = args.config.iter().chain(&config.envoy.files).cloned().collect();
     let source = (!paths.is_empty()).then(|| {
@@ -277,7 +281,7 @@ fn start_log(json: bool) -> io::Result<Log> {
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(log.clone());
     let colored =
         io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-    // This fails only if a log is set up already.
+    // This fails only if a log is set up already, which is then kept.
     let _ = if json {
         lines.json().try_init()
     } else {

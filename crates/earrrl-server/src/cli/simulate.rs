@@ -13,7 +13,7 @@ use super::CliFailure;
 use earrrl_logs::simulate::{Scenario, SimulatedOutcome, write_csv, write_table};
 use earrrl_logs::text::plain;
 
-/// The longest scenario file.
+/// The size in bytes of the largest scenario file.
 const MAX_SCENARIO: u64 = 1 << 20;
 
 /// Put made-up clients through rules
@@ -75,7 +75,7 @@ enum SimulateOutput {
     Csv,
 }
 
-/// Runs the command.
+/// Runs `earrrl simulate`.
 pub(crate) fn run(args: SimulateArgs) -> Result<ExitCode, CliFailure> {
     let wrong = |error: earrrl::RuleError| CliFailure::new(error.to_string());
     if let (Some(name), Some(path)) = (args.figure, &args.plot) {
@@ -99,7 +99,7 @@ pub(crate) fn run(args: SimulateArgs) -> Result<ExitCode, CliFailure> {
 }
 
 impl SimulateArgs {
-    /// Returns the scenario of the file, with the flags applied to it.
+    /// Returns the scenario of the file, with the values of the flags in place of its own.
     fn scenario(&self) -> Result<Scenario, CliFailure> {
         let file = self.scenario.as_deref().map(read).transpose()?.unwrap_or_default();
         let scenario = file.with(Scenario {
@@ -119,7 +119,7 @@ fn read(path: &std::path::Path) -> Result<Scenario, CliFailure> {
     let about = |problem: &str| CliFailure::new(format!("{}: {problem}", path.display()));
     let mut text = String::new();
     let file = std::fs::File::open(path).map_err(|error| about(&plain(&error)))?;
-    // Reads one byte more than allowed to notice a file that is too long, since a device has no
+    // Reads one byte more than allowed, to notice a file that is too long. A device reports no
     // length.
     let read = file.take(MAX_SCENARIO + 1).read_to_string(&mut text);
     read.map_err(|error| about(&plain(&error)))?;

@@ -1,4 +1,4 @@
-//! Ctrl-C while a log is read: the reading ends, and what has been read is reported.
+//! Handles Ctrl-C while a log is read: the reading ends, and the lines read so far are reported.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ const INTERRUPTED: i32 = 130;
 #[derive(Debug, Clone)]
 pub(crate) struct Stop(Arc<AtomicBool>);
 
-/// A source that ends when the flag is set.
+/// A source that reports its end once the flag is set.
 struct Stoppable {
     source: Box<dyn Read + Send>,
     stop: Stop,
@@ -25,7 +25,7 @@ impl Stop {
     /// Creates a flag that the first Ctrl-C sets; the second ends the process.
     ///
     /// # Errors
-    /// Returns a failure if the system lets no signal be caught.
+    /// Returns an error if the system does not allow the signal to be caught.
     pub(crate) fn on_interrupt() -> Result<Self, CliFailure> {
         let failed = |error: io::Error| CliFailure::new(format!("can't catch Ctrl-C: {error}"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
@@ -44,12 +44,12 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Returns the source, which ends when the flag is set.
+    /// Wraps a source so that it reports its end once the flag is set.
     pub(crate) fn watch(&self, source: Box<dyn Read + Send>) -> Box<dyn Read + Send> {
         Box::new(Stoppable { source, stop: self.clone() })
     }
 
-    /// Returns true if the flag is set.
+    /// Returns true if Ctrl-C was pressed.
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

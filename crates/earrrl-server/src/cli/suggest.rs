@@ -64,7 +64,7 @@ enum SuggestOutput {
     Json,
 }
 
-/// Runs the command.
+/// Runs `earrrl suggest`.
 pub(crate) fn run(args: SuggestArgs) -> Result<ExitCode, CliFailure> {
     let half_lives = args.half_lives();
     // The error names the field itself.
@@ -115,7 +115,7 @@ pub(crate) fn run(args: SuggestArgs) -> Result<ExitCode, CliFailure> {
 }
 
 impl SuggestArgs {
-    /// Reads the logs once more for the clients that the advice names.
+    /// Reads the logs a second time, to describe the clients that the suggestion names.
     fn profiles(&self, reader: &LogReader, judged: &JudgedAdvice) -> Profiles {
         let further = judged.second.iter().flat_map(|(_, further)| further);
         let clients = judged.touched.iter().chain(&judged.below).chain(further);
@@ -130,8 +130,7 @@ impl SuggestArgs {
     }
 }
 
-/// Returns the rules that `replay` without a rule tries on these requests, and reports that it
-/// does.
+/// Returns the rules that `replay` tries if no rule is given, and reports which ones these are.
 pub(super) fn advice(reader: &LogReader, held: &HeldBack) -> Result<Vec<Rule>, CliFailure> {
     let wrong = |error: earrrl::RuleError| CliFailure::new(error.to_string());
     let half_lives = HALF_LIVES.map(Duration::from_secs);

@@ -1,4 +1,4 @@
-//! Tokens, and the access that they give.
+//! Tokens, and the access that each kind of token gives to a client.
 
 use std::fmt;
 
@@ -6,31 +6,32 @@ use super::file;
 use super::problem::Problems;
 use super::value::secret;
 
-/// The access of a client.
+/// The access of a client to the server's operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
-    /// None: the client has to show a token.
+    /// No access: the client has to send a token first.
     Nothing,
-    /// Checks and peeks.
+    /// Access to checks and peeks.
     Ask,
-    /// Checks, peeks, refunds and resets.
+    /// Access to checks, peeks, refunds and resets.
     Change,
 }
 
-/// The tokens. Once one is set, checks need either kind, and changes need an admin token.
+/// The configured tokens. Once any is set, checks need a token of either kind, and changes need an
+/// admin token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
-    /// Tokens for checks and peeks.
+    /// The tokens that give access to checks and peeks.
     pub check: Vec<Token>,
-    /// Tokens for all requests.
+    /// The tokens that give access to all operations.
     pub admin: Vec<Token>,
 }
 
-/// A secret, which is never printed.
+/// The secret text of a token, which is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
-/// The largest number of tokens of a kind.
+/// The largest number of tokens of each kind.
 const MAX_TOKENS: usize = 2;
 /// The length of the shortest token, in bytes.
 const MIN_TOKEN_LEN: usize = 16;
@@ -38,7 +39,7 @@ const MIN_TOKEN_LEN: usize = 16;
 const MAX_TOKEN_LEN: usize = 4096;
 
 impl Tokens {
-    /// Returns true if a token is set.
+    /// Returns true if a token of either kind is configured.
     pub fn any(&self) -> bool {
         !self.check.is_empty() || !self.admin.is_empty()
     }
@@ -50,14 +51,15 @@ impl Tokens {
         }
     }
 
-    /// Returns the access of clients without a token.
+    /// Returns the access of a client that sends no token.
     pub fn without(&self) -> Access {
         if self.any() { Access::Nothing } else { Access::Change }
     }
 
-    /// Returns the access that a token gives.
+    /// Returns the access of a client that sends the token `given`.
     pub fn with(&self, given: &[u8]) -> Access {
-        // Every token is compared, so that the time does not reveal which one matched.
+        // Every token is compared, so that the time of the comparison does not reveal which one
+        // matched.
         let among =
             |tokens: &[Token]| tokens.iter().fold(false, |found, token| found | token.is(given));
         let (admin, check) = (among(&self.admin), among(&self.check));
@@ -69,7 +71,8 @@ impl Tokens {
     }
 }
 
-/// Reads one token, or two on a line each while one replaces the other.
+/// Reads the tokens of one kind: one token, or two on a line each while a new one replaces an old
+/// one.
 fn token(
     name: &str,
     inline: &file::Placed<String>,
@@ -96,7 +99,7 @@ fn token(
 }
 
 impl Token {
-    /// Makes a token of visible ASCII characters.
+    /// Creates a token from a text of visible ASCII characters.
     ///
     /// # Errors
     /// Returns the reason if the text is too short, too long, or has other characters.
@@ -113,7 +116,8 @@ impl Token {
         Ok(Self(text))
     }
 
-    /// Returns true if `given` is the token, in a time that does not depend on how much of it is right.
+    /// Returns true if `given` is equal to the token, in a time that does not depend on how many
+    /// bytes are equal.
     pub fn is(&self, given: &[u8]) -> bool {
         subtle::ConstantTimeEq::ct_eq(self.0.as_bytes(), given).into()
     }

@@ -14,21 +14,22 @@ use crate::path::Paths;
 use earrrl_tower::Prefixes;
 use earrrl_tower::address::parse;
 
-/// The attributes without a prefix, in the order in which errors list them.
+/// The names of attributes that have no prefix such as `header:`, in the order in which errors list
+/// them.
 const PLAIN: [&str; 5] = ["client", "user", "path", "method", "domain"];
-/// The largest number of parts of a key.
+/// The largest number of parts that the key of a rule may have.
 const MAX_LEN: usize = 64;
 
-/// A part of a key.
+/// A part of the key by which a rule tells clients apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyPart {
-    /// The value of an attribute by its name; empty if the request lacks it.
+    /// The value of the attribute of this name; empty if the request lacks it.
     Attribute(String),
-    /// A fixed text.
+    /// A fixed text, the same for all requests.
     Literal(String),
 }
 
-/// A value or network that a condition names, under which it can be found.
+/// A value or network that a condition names. The index of conditions finds the condition by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IndexKey<'a> {
     Text(&'a str),
@@ -47,24 +48,25 @@ pub struct Condition {
 enum ValuePattern {
     Exact(String),
     Prefix(String),
-    /// A path and all paths below it.
+    /// A path and all paths below it match.
     Below(String),
-    /// A network as it is configured, and as clients' addresses are shortened.
+    /// Addresses of a network match. The first is the network as configured, the second the same
+    /// network shortened to the prefix that identifies clients.
     Network(IpNet, IpNet),
 }
 
 impl Condition {
-    /// Creates a condition on an attribute; `*` at the end of `text` matches any rest.
+    /// Creates a condition on an attribute. A `*` at the end of `text` matches any text there.
     ///
     /// # Errors
-    /// Returns a sentence about what is expected of such a value.
+    /// Returns a sentence about the expected form if `text` is not a valid value of this attribute.
     pub fn new(attribute: &str, text: &str, paths: Paths) -> Result<Self, String> {
         let patterns = vec![ValuePattern::new(attribute, text, paths)?];
         Ok(Self { attribute: attribute.to_owned(), patterns })
     }
 
-    /// Shortens networks to the prefix that distinguishes clients, since keys have no more of an
-    /// address.
+    /// Shortens the condition's networks to the prefix that distinguishes clients, since a client's
+    /// key contains only that prefix of the address.
     pub(super) fn of_clients(mut self, prefixes: Prefixes) -> Self {
         for pattern in &mut self.patterns {
             if let ValuePattern::Network(_, meant) = pattern {
@@ -74,22 +76,25 @@ impl Condition {
         self
     }
 
-    /// Returns true if the value matches.
+    /// Returns true if an attribute's value meets the condition.
     pub fn holds(&self, value: &[u8]) -> bool {
         self.patterns.iter().any(|pattern| pattern.matches(value))
     }
 
-    /// Returns the values and networks that the condition names, or `None` if it also has a prefix of texts.
+    /// Returns the values and networks that the condition names, or `None` if it also names a text
+    /// prefix, which cannot be looked up.
     pub(super) fn index_keys(&self) -> Option<Vec<IndexKey<'_>>> {
         self.patterns.iter().map(ValuePattern::index_key).collect()
     }
 
-    /// Returns the number of values that meet the condition, if it names each of them.
+    /// Returns the number of values that meet the condition, or `None` if it does not list them one
+    /// by one.
     pub fn count(&self) -> Option<usize> {
         self.patterns.iter().all(ValuePattern::is_one_value).then_some(self.patterns.len())
     }
 
-    /// Returns a value of the condition that every condition which [`covers`](Self::covers) it holds for.
+    /// Returns a value that meets this condition and every condition that [`covers`](Self::covers)
+    /// it.
     pub(super) fn sample(&self) -> Option<String> {
         self.patterns.first().map(ValuePattern::sample)
     }
@@ -100,8 +105,8 @@ impl Condition {
         self.attribute == other.attribute && other.patterns.iter().all(covered)
     }
 
-    /// Returns a text that is unique to this condition and stays the same in later versions: each part
-    /// after its length.
+    /// Returns a text that is unique to this condition and stays the same in later versions of the
+    /// program: the parts of the condition, each preceded by its length.
     pub fn canonical(&self) -> String {
         let patterns = self.patterns.iter().map(ValuePattern::text);
         let parts = std::iter::once(self.attribute.clone()).chain(patterns);
@@ -109,7 +114,7 @@ impl Condition {
     }
 }
 
-/// Writes the condition as it is configured.
+/// Writes the condition in the notation of the configuration.
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let patterns: Vec<_> = self.patterns.iter().map(ValuePattern::text).collect();
@@ -150,7 +155,7 @@ impl ValuePattern {
         };
         Ok(match (is_prefix, before.strip_suffix('/')) {
             (false, _) => Self::Exact(before),
-            // Requests' paths have no slash at the end then.
+            // With this setting, normalized paths of requests have no slash at the end.
             (true, Some(bare)) if paths.ignore_trailing_slash && attribute == "path" => {
                 Self::Below(bare.to_owned())
             }
@@ -158,7 +163,7 @@ impl ValuePattern {
         })
     }
 
-    /// Returns the pattern as it is configured.
+    /// Returns the pattern in the notation of the configuration.
     fn text(&self) -> String {
         match self {
             Self::Exact(text) => text.clone(),
@@ -216,8 +221,8 @@ impl ValuePattern {
     }
 }
 
-/// Parses a client's address, or the first address of a client's network: a key has the prefix of an
-/// address that makes a client.
+/// Parses the address of a client from a key. If clients are networks, the key has the prefix of
+/// the network, and its first address is returned.
 pub(super) fn address(value: &[u8]) -> Option<IpAddr> {
     let address = value.split(|byte| *byte == b'/').next().unwrap_or_default();
     str::from_utf8(address).ok().and_then(parse)
@@ -227,7 +232,8 @@ fn no_path(text: &str) -> String {
     format!("`{}`: expected a path that begins with `/`, as \"/login\"", text.escape_debug())
 }
 
-/// Returns an attribute's name in requests: `attribute:plan` is `plan`, and names of headers are in lower case.
+/// Returns an attribute's name as requests have it: `attribute:plan` becomes `plan`, and names of
+/// headers become lower case.
 fn attribute_name(text: &str) -> Result<String, String> {
     let (kind, name) = text.split_once(':').unwrap_or((text, ""));
     match kind {
@@ -239,7 +245,7 @@ fn attribute_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Usual names of attributes elsewhere, and their names here.
+/// Names that other programs use for an attribute, each with the name that this program uses.
 const SYNONYMS: [(&str, &str); 8] = [
     ("ip", "client"),
     ("address", "client"),
@@ -278,7 +284,8 @@ impl KeyPart {
     }
 }
 
-/// Validates the `[attributes]` table: `path_matching` determines the defaults of the other settings.
+/// Validates the `[attributes]` table, in which `path_matching` determines the defaults of the
+/// other settings.
 pub(super) fn paths(file: &file::AttributesTable, problems: &mut Problems) -> Paths {
     let mut choice =
         |name: &str, field: &file::Placed<String>, [off, on]: [&str; 2], usual: bool| {

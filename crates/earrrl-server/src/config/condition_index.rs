@@ -1,7 +1,8 @@
-//! Lists of conditions, found by the values of a request instead of one after the other.
+//! An index of lists of conditions, which finds a list by the attributes of a request without
+//! comparing every list.
 //!
-//! A list is indexed under one of its conditions that names single values or networks. Lists without
-//! such a condition, by prefixes of texts alone, are compared one by one.
+//! A list is indexed under one of its conditions that names single values or networks. Lists that
+//! have only conditions on text prefixes cannot be indexed, and are compared one by one.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,29 +11,30 @@ use ipnet::IpNet;
 
 use super::attribute::{Condition, IndexKey, address};
 
-/// The places of lists that are indexed under one value: mostly one.
+/// The positions of the lists that are indexed under one value; mostly a single position.
 type Places = Vec<u32>;
 
-/// An index of lists of conditions, of which the first that holds counts.
+/// An index of lists of conditions. The first list whose conditions all hold is the match.
 #[derive(Debug, Default)]
 pub struct ConditionIndex {
     attributes: Vec<ByValue>,
-    /// The lists that are compared one by one, in order.
+    /// The positions of the lists that are compared one by one, in ascending order.
     others: Vec<u32>,
 }
 
-/// The lists that are indexed under the values of one attribute.
+/// The positions of the lists that are indexed under values of one attribute.
 #[derive(Debug)]
 struct ByValue {
     attribute: String,
     texts: HashMap<Box<str>, Places>,
     networks: HashMap<IpNet, Places>,
-    /// The lengths of the networks' prefixes.
+    /// The lengths of the prefixes of all indexed networks.
     lengths: Vec<u8>,
 }
 
 impl ConditionIndex {
-    /// Adds the list of conditions at a place. Places must be added in order.
+    /// Adds the list of conditions at the position `place`. Lists must be added in ascending order
+    /// of position.
     pub fn add(&mut self, place: usize, conditions: &[Condition]) {
         let place = u32::try_from(place).unwrap_or(u32::MAX);
         let indexed = conditions.iter().find_map(|one| Some((one, one.index_keys()?)));
@@ -43,12 +45,13 @@ impl ConditionIndex {
         }
     }
 
-    /// Returns the number of lists that are compared one by one.
+    /// Returns the number of lists that are compared one by one because they cannot be indexed.
     pub fn compared(&self) -> usize {
         self.others.len()
     }
 
-    /// Returns the first place whose list `holds`, which is called for the lists that may hold.
+    /// Returns the first position for which `holds` returns true. `holds` is called only for the
+    /// lists that the index cannot rule out.
     pub fn find<'v>(
         &self,
         value: impl Fn(&str) -> Option<&'v [u8]>,
@@ -97,7 +100,8 @@ impl ByValue {
         }
     }
 
-    /// Calls `visit` with the places under a value and under each network around it.
+    /// Calls `visit` with the positions of lists indexed under a value, and under each network that
+    /// contains it.
     fn each(&self, value: &[u8], mut visit: impl FnMut(&[u32])) {
         if let Some(places) = str::from_utf8(value).ok().and_then(|text| self.texts.get(text)) {
             visit(places);
@@ -122,7 +126,8 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    /// The conditions of a rule's overrides, each as `key = { … }` in a file.
+    /// Returns the conditions of a rule's overrides, each written as `key = { … }` in a
+    /// configuration.
     fn overrides(keys: &[&str]) -> Vec<Vec<Condition>> {
         let rule = "[[rule]]\nname = \"r\"\nlimit = \"gcra 1/s burst=1\"\n\
                     key = [\"client\", \"user\", \"attribute:plan\"]\n";

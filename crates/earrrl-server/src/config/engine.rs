@@ -1,4 +1,4 @@
-//! The `[engine]` table: memory or Redis.
+//! The `[engine]` table, which selects where the state of clients is stored: in memory or in Redis.
 
 use std::ops::Range;
 
@@ -14,10 +14,10 @@ use super::value::text_of;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EngineConfig {
-    /// The memory of this process.
+    /// The memory of this process stores the state.
     #[default]
     Memory,
-    /// Redis or Valkey, shared by several servers.
+    /// Redis or Valkey stores the state, which several servers share.
     Redis(Box<RedisConfig>),
 }
 
@@ -34,10 +34,10 @@ impl EngineConfig {
         }
     }
 
-    /// Makes the configuration of a Redis with default options.
+    /// Creates the configuration of an engine over the Redis at this URL, with default options.
     ///
     /// # Errors
-    /// Returns the reason if the URL is not one of Redis.
+    /// Returns the reason if the URL is not a Redis URL.
     pub fn redis_at(url: &str) -> Result<Self, String> {
         let options = earrrl_redis::Options::new(url);
         for url in &options.urls {
@@ -46,7 +46,7 @@ impl EngineConfig {
         Ok(Self::Redis(Box::new(RedisConfig { options, own_clock: false })))
     }
 
-    /// Reports limits that the engine cannot count exactly.
+    /// Reports the rules whose limits the configured engine cannot count exactly.
     pub(super) fn check_rules(
         &self,
         rules: &[Spanned<file::RuleTable>],
@@ -67,13 +67,13 @@ impl EngineConfig {
     pub fn default_capacity(&self) -> usize {
         match self {
             Self::Memory => super::bounds::DEFAULT_CAPACITY,
-            // These tables decide only while Redis is unavailable.
+            // The tables in memory decide only while Redis is unavailable.
             Self::Redis(config) => config.options.local_capacity,
         }
     }
 }
 
-/// Returns the URLs, and their place in the file.
+/// Returns the configured URLs of Redis, and their place in the file.
 fn urls(file: &file::EngineTable, problems: &mut Problems) -> Option<(Range<usize>, Vec<String>)> {
     match (&file.redis, &file.redis_file) {
         (None, None) => None,
@@ -92,7 +92,7 @@ fn urls(file: &file::EngineTable, problems: &mut Problems) -> Option<(Range<usiz
     }
 }
 
-/// Reports options of Redis that are set without a URL.
+/// Reports options of Redis that are set although no URL of Redis is.
 fn only_with_redis(file: &file::EngineTable, problems: &mut Problems) {
     if file.redis.is_some() || file.redis_file.is_some() {
         return;

@@ -1,13 +1,13 @@
-//! The fields of the configuration, as they are written.
+//! The fields of the configuration file, as they are written there.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use toml::Spanned;
 
-/// A field with its place in the file, if it is set.
+/// The value of a field with its place in the file; `None` if the field is not set.
 pub(super) type Placed<T> = Option<Spanned<T>>;
-/// Attributes, each with one value or a list.
+/// Attributes of requests by their names, each with one value or a list of values.
 pub(super) type AttributeValues = BTreeMap<Spanned<String>, Spanned<OneOrMany>>;
 
 #[derive(Debug, Default, Deserialize)]
@@ -26,8 +26,9 @@ pub(super) struct File {
 }
 
 impl File {
-    /// Returns the file without the server's own settings and without files of secrets and certificates. A Redis
-    /// whose address is in a file is replaced by any other, since rules may need one.
+    /// Returns the configuration without the server's own settings, and without the files of
+    /// secrets and certificates. If the address of Redis is in such a file, a placeholder replaces
+    /// it, since some rules are valid only with Redis.
     pub(super) fn without_secrets(self) -> Self {
         let Self { mut engine, mut envoy, .. } = self;
         if let Some(path) = engine.redis_file.take() {

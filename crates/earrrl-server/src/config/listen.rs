@@ -5,16 +5,17 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The forms of an address, for errors.
+/// The forms of a listening address, as errors list them.
 pub const EXPECTED: &str = "expected an address and port, as \"127.0.0.1:8080\", \"[::1]:8080\", \"localhost:8080\", \
      \":8080\" for all addresses or \"8080\" for this machine only, or a Unix socket, as \"unix:/run/earrrl.sock\"";
 
-/// The prefix of a Unix socket's path.
+/// The prefix of an address that is the path of a Unix socket.
 const UNIX: &str = "unix:";
-/// The longest path of a Unix socket, in bytes.
+/// The length in bytes of the longest path that a Unix socket may have on Linux.
 const MAX_PATH_LEN: usize = 107;
 
-/// Defines [`Protocol`] from one list, so that none can be missing from [`Protocol::ALL`].
+/// Defines [`Protocol`] and [`Protocol::ALL`] from one list, so that no protocol can be missing
+/// from [`Protocol::ALL`].
 macro_rules! protocols {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
         /// The protocols that have listeners.
@@ -24,7 +25,7 @@ macro_rules! protocols {
         }
 
         impl Protocol {
-            /// All protocols, in the order in which listeners are handed over.
+            /// All protocols, in the order in which systemd passes listeners that have no names.
             pub const ALL: [Self; [$($name),*].len()] = [$(Self::$variant),*];
 
             /// Returns the protocol's name in the configuration.
@@ -38,11 +39,11 @@ macro_rules! protocols {
 }
 
 protocols! {
-    /// HTTP with JSON.
+    /// HTTP with JSON bodies.
     Http = "http",
-    /// The protocol of Redis clients.
+    /// RESP, the protocol of Redis clients.
     Resp = "resp",
-    /// HTTP for health and metrics only.
+    /// HTTP for health checks and metrics only.
     Admin = "admin",
     /// gRPC.
     Grpc = "grpc",
@@ -51,9 +52,9 @@ protocols! {
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// An address and a port.
+    /// An IP address and a port.
     Tcp(SocketAddr),
-    /// A socket in the file system.
+    /// The path of a Unix socket in the file system.
     Unix(PathBuf),
 }
 
@@ -66,7 +67,7 @@ impl ListenAddress {
         }
     }
 
-    /// Returns true if no two listeners can have these addresses at once.
+    /// Returns true if two listeners cannot have these two addresses at the same time.
     pub fn overlaps(&self, other: &Self) -> bool {
         let (Some(one), Some(two)) = (self.tcp(), other.tcp()) else { return self == other };
         let all = one.ip().is_unspecified() || two.ip().is_unspecified();
@@ -102,14 +103,14 @@ impl FromStr for ListenAddress {
     }
 }
 
-/// The value of an option for an address.
+/// The value of a command-line option for a listening address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenAt(pub Option<ListenAddress>);
 
 impl FromStr for ListenAt {
     type Err = String;
 
-    /// An address, or `off`.
+    /// Parses an address, or `off` for no listener.
     fn from_str(text: &str) -> Result<Self, String> {
         match text.trim() {
             "off" => Ok(Self(None)),
@@ -121,10 +122,10 @@ impl FromStr for ListenAt {
     }
 }
 
-/// Parses an address.
+/// Parses a listening address.
 ///
 /// # Errors
-/// Returns the forms that an address may have.
+/// Returns the forms that an address may have if `text` has none of them.
 pub fn parse(text: &str) -> Result<ListenAddress, String> {
     let text = text.trim();
     if let Some(path) = text.strip_prefix(UNIX) {
@@ -139,7 +140,7 @@ pub fn parse(text: &str) -> Result<ListenAddress, String> {
         "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
         _ => None,
     };
-    // `u16` would accept a sign.
+    // The port must be digits only, since parsing a `u16` would accept a plus sign.
     let port = port.parse().ok().filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()));
     let address = ip.zip(port).map(SocketAddr::from);
     address.map(ListenAddress::Tcp).ok_or_else(|| EXPECTED.to_owned())

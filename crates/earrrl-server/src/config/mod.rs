@@ -1,7 +1,7 @@
 //! The configuration: a TOML file, which is validated as a whole before it is used.
 //!
-//! `file` has the fields as they are written, and the other modules validate them and hold their
-//! values.
+//! The module `file` has the fields as they are written; the other modules validate the fields and
+//! hold the validated values.
 
 pub mod access;
 pub mod attribute;
@@ -35,30 +35,31 @@ use crate::path::Paths;
 use earrrl_tower::ClientAddress;
 use problem::Problems;
 
-/// A valid configuration.
+/// A validated configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The `[server]` table.
     pub server: ServerConfig,
-    /// The places of the TLS files in the text, for errors. A reload may move them without a restart.
+    /// The TLS files with the places where the text names them, which errors point to. A reload
+    /// ignores changes of these places.
     pub tls_places: Vec<(PathBuf, Range<usize>)>,
-    /// The engine that stores the state of clients.
+    /// The engine that stores the state of clients, from the `[engine]` table.
     pub engine: EngineConfig,
-    /// The default capacity of rules, in clients, and that of `CL.THROTTLE`.
+    /// The default capacity in clients, of each rule and of `CL.THROTTLE`.
     pub capacity: usize,
-    /// The way in which a client's address is found.
+    /// The settings that determine a client's address behind proxies.
     pub client_address: ClientAddress,
-    /// The way in which paths are compared.
+    /// The settings for comparing the paths of requests.
     pub paths: Paths,
-    /// The status of denials by `/v1/authz`: 401, 403, 429 or 503.
+    /// The HTTP status of a response of `/v1/authz` that denies a request: 401, 403, 429 or 503.
     pub deny_status: u16,
-    /// True if the file has settings for proxies that ask about their clients' requests.
+    /// True if the file has settings for proxies that ask whether to pass their clients' requests.
     pub answers_proxies: bool,
-    /// True if the file says that it has no rules on purpose.
+    /// True if the file has `rules = "none"`, which states that rules are missing on purpose.
     pub no_rules: bool,
-    /// The `[envoy]` table.
+    /// The validated `[envoy]` table.
     pub envoy: EnvoyConfig,
-    /// The rules, in the order of the file.
+    /// The validated rules, in the order of the file.
     pub rules: Vec<RuleConfig>,
 }
 
@@ -81,10 +82,10 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads and validates a file.
+    /// Reads and validates a configuration file.
     ///
     /// # Errors
-    /// Returns all mistakes, each with its line and column.
+    /// Returns all mistakes in the file, each with its line and column.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let name = path.display().to_string();
         let unreadable = |error: io::Error| ConfigError::unreadable(&name, error.to_string());
@@ -92,11 +93,12 @@ impl Config {
         Self::parse(&text, &name)
     }
 
-    /// Reads a file and validates all that its rules depend on. The server's own settings, and files with secrets
-    /// and certificates, are left out: they need not be on this machine.
+    /// Reads a configuration file and validates the rules and the settings that they depend on. The
+    /// server's own settings, and the files of secrets and certificates, are ignored, since these
+    /// files need not exist on this machine.
     ///
     /// # Errors
-    /// Returns all mistakes, each with its line and column.
+    /// Returns all mistakes in the validated parts, each with its line and column.
     pub fn load_rules(path: &Path) -> Result<Self, ConfigError> {
         let name = path.display().to_string();
         let unreadable = |error: io::Error| ConfigError::unreadable(&name, error.to_string());
@@ -104,10 +106,10 @@ impl Config {
         Self::parse_file(&text, &name, file::File::without_secrets)
     }
 
-    /// Validates a configuration's text; errors call it `name`.
+    /// Validates the text of a configuration; errors use `name` as the name of its file.
     ///
     /// # Errors
-    /// Returns all mistakes, each with its line and column.
+    /// Returns all mistakes in the text, each with its line and column.
     pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
         Self::parse_file(text, name, |file| file)
     }
@@ -167,7 +169,7 @@ fn answers_proxies(file: &file::File) -> bool {
         || address.hops.is_some()
 }
 
-/// Validates `[authz] deny_status`, which proxies pass on to their clients.
+/// Validates `[authz] deny_status`, the HTTP status that proxies pass on to their clients.
 fn deny_status(file: &file::AuthzTable, problems: &mut Problems) -> u16 {
     let Some(field) = &file.deny_status else { return 429 };
     match *field.get_ref() {
@@ -180,7 +182,7 @@ fn deny_status(file: &file::AuthzTable, problems: &mut Problems) -> u16 {
     }
 }
 
-/// Validates `rules = "none"`, which says that a file has no rules on purpose.
+/// Validates `rules = "none"`, which states that rules are missing on purpose.
 fn no_rules(file: &file::File, problems: &mut Problems) -> bool {
     let Some(field) = &file.rules else { return false };
     if field.get_ref() != "none" {

@@ -1,47 +1,47 @@
-//! Mistakes in a configuration: the place, the value, and what would be right.
+//! Mistakes in a configuration: each has a place, the wrong value, and what would be right.
 
 use std::fmt;
 use std::ops::Range;
 
 use super::suggest::did_you_mean;
 
-/// The largest number of characters that errors show of a wrong value.
+/// The largest number of characters of a wrong value that an error shows.
 const LONGEST_SHOWN: usize = 80;
 
-/// A mistake.
+/// One mistake in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConfigProblem {
-    /// The line, from 1; `None` if the file could not be read.
+    /// The line of the mistake, counted from 1; `None` if the file could not be read.
     pub line: Option<usize>,
-    /// The column in characters, from 1.
+    /// The column of the mistake in characters, counted from 1.
     pub column: Option<usize>,
-    /// The message.
+    /// The description of the mistake.
     pub message: String,
 }
 
-/// An invalid configuration.
+/// The error for an invalid configuration, with all of its mistakes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// The file's name.
+    /// The name of the configuration file.
     pub name: String,
-    /// All mistakes, in the order of the file.
+    /// All mistakes, in the order of their places in the file.
     pub problems: Vec<ConfigProblem>,
 }
 
 impl ConfigError {
-    /// Makes an error about a file that could not be read.
+    /// Creates the error for a file that could not be read.
     pub fn unreadable(name: &str, message: String) -> Self {
         let problem = ConfigProblem { line: None, column: None, message };
         Self { name: name.to_owned(), problems: vec![problem] }
     }
 
-    /// Makes an error with one mistake.
+    /// Creates an error with one mistake at a place in the text.
     pub fn at(name: &str, text: &str, place: Range<usize>, message: String) -> Self {
         Self { name: name.to_owned(), problems: vec![ConfigProblem::at(text, place, message)] }
     }
 
-    /// Makes an error of one from the TOML parser.
+    /// Creates the error for a syntax error that the TOML parser reported.
     pub(super) fn syntax(name: &str, text: &str, error: &toml::de::Error) -> Self {
         let span = error.span().unwrap_or_default();
         let message = error.message().trim().replace('\n', "; ");
@@ -57,24 +57,25 @@ impl ConfigError {
     }
 }
 
-/// Returns the first line of a span, from the span's start.
+/// Returns the text from the start of a span to the end of its line.
 fn line_at<'t>(text: &'t str, span: &Range<usize>) -> &'t str {
     let line = text.get(span.start..).and_then(|rest| rest.lines().next());
     line.unwrap_or_default().trim_end()
 }
 
-/// Returns true for `[rule]` and `[[rules]]` in place of `[[rule]]`.
+/// Returns true if the span is `[rule]` or `[[rules]]`, which are misspellings of `[[rule]]`.
 fn is_misspelt_rule(text: &str, span: &Range<usize>) -> bool {
     matches!(line_at(text, span), "[rule]" | "[rules]" | "[[rules]]")
 }
 
-/// Returns an error for `[[server]]` in place of `[server]`.
+/// Returns an error if the span is `[[server]]` or another such table, which must have single
+/// brackets.
 fn doubled_table(text: &str, span: &Range<usize>) -> Option<String> {
     let name = line_at(text, span).strip_prefix("[[")?.strip_suffix("]]")?;
     Some(format!("{name}: expected [{name}], in one bracket each: there is one of it"))
 }
 
-/// Rewrites serde's `invalid type: GOT, expected EXPECTED`, with the field's name.
+/// Rewrites serde's message `invalid type: GOT, expected EXPECTED`, so that it names the field.
 fn wrong_type(text: &str, span: &Range<usize>, message: &str) -> Option<String> {
     let told = message.strip_prefix("invalid type: ");
     let told = told.or_else(|| message.strip_prefix("invalid value: "))?;
@@ -130,7 +131,7 @@ impl ConfigProblem {
     }
 }
 
-/// A list of mistakes, so that all of a file are reported at once.
+/// A list of mistakes, so that all mistakes of a file are reported at once.
 #[derive(Debug, Default)]
 pub(super) struct Problems(Vec<(Range<usize>, String)>);
 

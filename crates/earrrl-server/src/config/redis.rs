@@ -1,4 +1,4 @@
-//! The fields of `[engine]` for Redis, and the rules that Redis cannot serve.
+//! The fields of `[engine]` for Redis, and the check for rules that Redis cannot serve.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -13,18 +13,18 @@ use super::rule::RuleConfig;
 use super::suggest::nearest;
 use super::value::{duration, secret, text_of};
 
-/// The connection with Redis.
+/// The configuration of the engine over Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisConfig {
-    /// The options of the engine.
+    /// The options of the `earrrl_redis` engine.
     pub options: earrrl_redis::Options,
-    /// True if the server's clock is used instead of that of Redis: for tests alone, since servers that share
-    /// a Redis must share a clock. No field of the file sets it.
+    /// True if the server's own clock is used instead of the clock of Redis. Only tests set it,
+    /// since servers that share a Redis must share a clock; no field of the file does.
     pub own_clock: bool,
 }
 
-/// The bounds of a decision's deadline.
+/// The shortest and the longest configurable deadline of a decision.
 const DEADLINES: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(10)];
 /// The length of the shortest HMAC key, in bytes.
 const MIN_HMAC_KEY_LEN: usize = 16;
@@ -56,7 +56,7 @@ pub(super) fn validate(
     if let Some(field) = &file.sync {
         options.sync = sync(field, problems).unwrap_or(options.sync);
     }
-    // Its bounds are checked with those of the rules.
+    // The bounds of the capacity are checked together with those of the rules' capacities.
     if let Some(field) = &file.capacity {
         options.local_capacity = *field.get_ref() as usize;
     }
@@ -160,7 +160,7 @@ pub(super) fn check_rules(rules: &[Spanned<file::RuleTable>], problems: &mut Pro
         std::iter::once(&rule.limit).chain(overrides)
     });
     for limit in limits {
-        // Limits that cannot be parsed are reported elsewhere.
+        // Limits that cannot be parsed are reported when the rules are validated.
         let rule = limit.get_ref().parse::<Rule>();
         if let Some(error) = rule.ok().and_then(|rule| earrrl_redis::check_rule(&rule).err()) {
             problems.add(limit.span(), format!("limit: {error}"));
@@ -168,7 +168,8 @@ pub(super) fn check_rules(rules: &[Spanned<file::RuleTable>], problems: &mut Pro
     }
 }
 
-/// Reports near rules that no node can decide by itself.
+/// Reports rules with `consistency = "near"` whose limits a server cannot count by itself between
+/// its exchanges with Redis.
 pub(super) fn check_near(
     rules: &[Spanned<file::RuleTable>],
     valid: &[RuleConfig],

@@ -1,4 +1,4 @@
-//! Tests that `docs/configuration.md` has every field, and that its examples are valid.
+//! Tests that `docs/configuration.md` documents every field, and that its examples are valid.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,8 @@ use super::file::File;
 
 const REFERENCE: &str = include_str!("../../../../docs/configuration.md");
 
-/// A heading of the reference, and a file with an unknown field in its section.
+/// The headings of `docs/configuration.md`, each with a configuration that has an unknown field in
+/// the section that the heading is about.
 const SECTIONS: [(&str, &str); 11] = [
     ("Top level", "unknown = 1"),
     ("`[server]`", "[server]\nunknown = 1"),
@@ -22,14 +23,14 @@ const SECTIONS: [(&str, &str); 11] = [
     ("`[[rule.override]]`", "[[rule]]\n[[rule.override]]\nunknown = 1"),
 ];
 
-/// Returns the fields that serde lists where it meets an unknown one.
+/// Returns the known fields, which serde lists in its error about an unknown field.
 fn known_fields(text: &str) -> BTreeSet<String> {
     let error = toml::from_str::<File>(text).unwrap_err();
     let quoted = error.message().split('`').skip(1).step_by(2);
     quoted.filter(|name| *name != "unknown").map(str::to_owned).collect()
 }
 
-/// Returns the fields in the table below a heading.
+/// Returns the fields in the table below a heading of `docs/configuration.md`.
 fn documented_fields(heading: &str) -> BTreeSet<String> {
     let (_, section) = REFERENCE.split_once(&format!("\n## {heading}\n")).unwrap();
     let section = section.split("\n## ").next().unwrap();

@@ -1,4 +1,4 @@
-//! The `[[rule]]` tables.
+//! The `[[rule]]` tables of the configuration.
 
 use std::collections::HashMap;
 use std::ops::{Range, RangeInclusive};
@@ -16,46 +16,49 @@ use super::{file, value};
 use crate::path::Paths;
 use earrrl_tower::Prefixes;
 
-/// The largest number of overrides of a rule.
+/// The largest number of overrides that a rule may have.
 const MAX_OVERRIDES: usize = 100_000;
-/// The largest number of overrides of a rule that name no value or network: each is compared with every request.
+/// The largest number of overrides of one rule that name no single value or network. The index
+/// cannot find these, so each is compared with every request.
 const MAX_COMPARED: usize = 1000;
-/// The bounds of `max_bytes`.
+/// The smallest and the largest value of the field `max_bytes`.
 const MAX_BYTES: RangeInclusive<u64> = 1_000_000..=1_000_000_000_000_000;
 const ACTIONS: [&str; 5] = ["deny", "shadow-ban", "quarantine", "delay", "observe"];
 
-/// A rule of the configuration.
+/// A validated rule of the configuration.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RuleConfig {
     /// The rule's name.
     pub name: String,
-    /// The limit, action and largest cost.
+    /// The rule's limit, its action over the limit, and the largest cost of a request.
     pub rule: Rule,
-    /// The attributes that identify a client.
+    /// The attributes whose values identify a client.
     pub key: Vec<KeyPart>,
-    /// The conditions under which the rule applies; all must hold.
+    /// The conditions under which the rule applies to a request; all must hold.
     pub conditions: Vec<Condition>,
     /// The source of a request's cost.
     pub cost: CostSource,
-    /// The least cost that an attribute can name.
+    /// The smallest cost that a request's attribute can set.
     pub min_cost: Cost,
-    /// The rule's own capacity in clients.
+    /// The rule's own capacity in clients; `None` for the configuration's default.
     pub capacity: Option<usize>,
-    /// The place of that capacity in the file.
+    /// The place of the rule's capacity in the file, if it is set.
     pub capacity_place: Option<Range<usize>>,
-    /// The verdict of the rule if the engine fails; `None` for the engine's policy, or else to allow.
+    /// The rule's verdict when the engine fails; `None` for the engine's policy, or for allowing
+    /// the request if the engine has no policy.
     pub on_error: Option<OnError>,
-    /// The consistency of decisions over Redis.
+    /// The consistency of the rule's decisions between servers that share a Redis.
     pub consistency: Consistency,
-    /// The conditions under which a request is exempt; one is enough.
+    /// The conditions under which a request is exempt from the rule; one is enough.
     pub exempt: Vec<Condition>,
-    /// Other limits for some clients; the first whose conditions all hold applies.
+    /// Different limits for some clients. The first override whose conditions all hold applies.
     pub overrides: Vec<Override>,
 }
 
 impl RuleConfig {
-    /// Makes a rule for all requests, keyed by client.
+    /// Creates a rule that applies to all requests and identifies clients by the attribute
+    /// `client`.
     pub fn new(name: &str, rule: Rule) -> Self {
         Self {
             name: name.to_owned(),
@@ -75,7 +78,7 @@ impl RuleConfig {
 }
 
 impl RuleConfig {
-    /// Returns true if the rule has conditions on Envoy's descriptors.
+    /// Returns true if the rule has conditions on descriptors of Envoy's rate limit service.
     pub fn serves_descriptors(&self) -> bool {
         let names = |condition: &Condition| {
             condition.attribute == "domain" || condition.attribute.starts_with("descriptor:")
@@ -84,18 +87,19 @@ impl RuleConfig {
     }
 }
 
-/// Another limit for some clients.
+/// A different limit for some of a rule's clients.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Override {
-    /// The conditions on clients; all must hold.
+    /// The conditions that a client must meet for the override to apply; all must hold.
     pub conditions: Vec<Condition>,
-    /// The limit, with the rule's own action and largest cost.
+    /// The override's limit, with the action and the largest cost of the rule that it belongs to.
     pub rule: Rule,
 }
 
 impl Override {
-    /// Returns true if every client that meets `conditions` meets those of this override.
+    /// Returns true if every client that meets `conditions` also meets the conditions of this
+    /// override.
     fn is_for_all_of(&self, conditions: &[Condition]) -> bool {
         let covered = |own: &Condition| conditions.iter().any(|other| own.covers(other));
         !self.conditions.is_empty() && self.conditions.iter().all(covered)
@@ -103,7 +107,8 @@ impl Override {
 }
 
 impl Override {
-    /// Sets the rule's bound on memory, if the override's limit can have one.
+    /// Sets the override's bound on bytes to that of its rule, if the override's limit can have
+    /// one.
     fn bound_as(&mut self, rule: Option<&Rule>) {
         let max_bytes = rule.and_then(Rule::max_bytes);
         if let Some(Ok(bounded)) = max_bytes.map(|bytes| self.rule.clone().with_max_bytes(bytes)) {
@@ -112,27 +117,28 @@ impl Override {
     }
 }
 
-/// The source of the cost of a request that names none.
+/// The source of a request's cost if the request itself states none.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CostSource {
-    /// The same cost for all requests.
+    /// All requests have this cost.
     Fixed(Cost),
-    /// Costs by path: the first that matches, else 1.
+    /// The cost depends on the path: the first matching condition determines it, and other paths
+    /// cost 1.
     ByPath(Vec<(Condition, Cost)>),
-    /// The attribute of this name, or 1 if the request lacks it.
+    /// The cost is the value of the attribute of this name, or 1 if the request lacks it.
     Attribute(String),
 }
 
-/// The verdict of a rule if the engine fails.
+/// The verdict of a rule when the engine fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnError {
-    /// The other rules decide.
+    /// The rule does not deny the request, so the other rules decide.
     Allow,
-    /// The request is denied.
+    /// The rule denies the request.
     Deny,
 }
 
-/// The options that decide what counts as the same path and as the same client.
+/// The settings that determine which paths count as equal and which addresses count as one client.
 pub(super) struct RequestReading {
     pub(super) paths: Paths,
     pub(super) prefixes: Prefixes,
@@ -183,7 +189,7 @@ fn validate(
     }
     let key = key(&file.key, problems);
     let by_client = key.iter().any(|part| matches!(part, KeyPart::Attribute(n) if n == "client"));
-    // Conditions on clients compare with keys, which hold shortened addresses.
+    // Conditions on clients are compared with keys, which contain shortened addresses.
     let clients = |conditions: Vec<Condition>| match by_client {
         true => conditions.into_iter().map(|c| c.of_clients(reading.prefixes)).collect(),
         false => conditions,
@@ -214,8 +220,9 @@ fn max_cost(file: &file::RuleTable, problems: &mut Problems) -> Option<Cost> {
     value::cost("max_cost", field.get_ref(), |problem| problems.add(field.span(), problem))
 }
 
-/// Returns the least cost that an attribute can name. It is 1 unless it is set: the attribute may be a
-/// client's own, and a cost of 0 would pass whatever the client sent before.
+/// Returns the smallest cost that a request's attribute can set. The default is 1: a client may
+/// choose the attribute's value, and a cost of 0 would pass however much the client has used
+/// before.
 fn min_cost(
     file: &file::RuleTable,
     cost: &CostSource,
@@ -290,7 +297,7 @@ fn action(file: &file::RuleTable, problems: &mut Problems) -> Action {
     }
 }
 
-/// Returns an action's name.
+/// Returns the name of an action, as the rule grammar has it.
 pub fn action_name(action: Action) -> &'static str {
     match action {
         Action::ShadowBan => "shadow-ban",
@@ -318,7 +325,8 @@ fn limit(
     problems: &mut Problems,
 ) -> Option<Rule> {
     let rule = field.get_ref().parse::<Rule>().map_err(|error| {
-        // The column within the rule's text becomes a place in the file.
+        // The parser's error has a column within the rule's text, which is converted to a place in
+        // the file.
         let start = field.span().start + error.column().unwrap_or(1);
         (start, format!("limit: {}", error.message()))
     });
@@ -339,7 +347,7 @@ fn limit(
     }
 }
 
-/// Sets `max_bytes` of a rule.
+/// Sets the rule's bound on bytes from the field `max_bytes`.
 fn bounded(rule: Rule, field: Option<&Spanned<u64>>, problems: &mut Problems) -> Option<Rule> {
     let Some(field) = field else { return Some(rule) };
     let bytes = usize::try_from(*field.get_ref()).unwrap_or(usize::MAX);
@@ -390,7 +398,8 @@ fn overrides(
     valid
 }
 
-/// Returns true if one of the overrides is for all requests that meet the conditions.
+/// Returns true if one of the overrides in `valid` applies to all requests that meet `conditions`,
+/// so that a later override for these would never apply.
 fn is_covered(valid: &[Override], index: &ConditionIndex, conditions: &[Condition]) -> bool {
     let samples: Vec<_> =
         conditions.iter().map(|one| (&one.attribute, one.sample().unwrap_or_default())).collect();
@@ -401,7 +410,7 @@ fn is_covered(valid: &[Override], index: &ConditionIndex, conditions: &[Conditio
     index.find(value, |place| valid[place].is_for_all_of(conditions)).is_some()
 }
 
-/// Reports costs that exceed the limit, since the rule would deny every such request.
+/// Reports costs above the rule's limit, since the rule would deny every request of such a cost.
 fn passable(rule: &Rule, cost: &CostSource, span: Range<usize>, problems: &mut Problems) {
     let costs: Vec<Cost> = match cost {
         CostSource::Fixed(cost) => vec![*cost],
@@ -445,7 +454,8 @@ fn cost_source(
     }
 }
 
-/// Validates costs by path, and sorts the longest pattern first, so that the most specific applies.
+/// Validates the costs by path, and sorts them by the length of the pattern, longest first, so that
+/// the most specific pattern applies.
 fn by_path(
     table: &toml::Table,
     paths: Paths,

@@ -1,4 +1,4 @@
-//! The `[server]` and `[client_address]` tables.
+//! The `[server]` and `[client_address]` tables of the configuration.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -13,64 +13,65 @@ use super::value::{number, seconds};
 use super::{file, listen};
 use earrrl_tower::{ClientAddress, Prefixes};
 
-/// The `[server]` table.
+/// The validated `[server]` table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerConfig {
-    /// The address for HTTP, if it is served.
+    /// The listening address for HTTP; `None` if HTTP is not served.
     pub http: Option<ListenAddress>,
-    /// The address for RESP, if it is served.
+    /// The listening address for RESP; `None` if RESP is not served.
     pub resp: Option<ListenAddress>,
-    /// The separate address for health and metrics, if any.
+    /// The listening address for health checks and metrics only; `None` if there is none.
     pub admin: Option<ListenAddress>,
-    /// The address for gRPC, if it is served.
+    /// The listening address for gRPC; `None` if gRPC is not served.
     pub grpc: Option<ListenAddress>,
-    /// The mode of Unix sockets' files.
+    /// The file mode of Unix sockets.
     pub socket_mode: u32,
     /// The `[server.tls]` table.
     pub tls: Option<TlsConfig>,
-    /// The age in seconds at which HTTP/2 connections are asked to reconnect, if any.
+    /// The age in seconds at which HTTP/2 clients are asked to reconnect; `None` for no such age.
     pub max_connection_age: Option<u32>,
-    /// True if other machines are served without tokens.
+    /// True if clients on other machines are served although no tokens are configured.
     pub allow_remote: bool,
-    /// The number of serving threads; `None` for one per core.
+    /// The number of threads that serve requests; `None` for one per core.
     pub threads: Option<usize>,
     /// Limits on connections.
     pub limits: Limits,
     /// The size of the largest body of an HTTP request, in bytes.
     pub max_body: usize,
-    /// The seconds from the change of `/readyz` until the server stops accepting.
+    /// The number of seconds between the change of `/readyz` to not ready and the closing of the
+    /// listeners.
     pub shutdown_delay: u32,
-    /// The seconds that connections then have to finish.
+    /// The number of seconds that open connections have to finish after the listeners are closed.
     pub shutdown_timeout: u32,
-    /// The tokens.
+    /// The tokens that clients must send.
     pub tokens: Tokens,
-    /// True if a check may contain the text of its rule.
+    /// True if a check request may contain the text of its rule instead of a rule's name.
     pub allow_inline_rules: bool,
-    /// True if HTTP responses have the `X-RateLimit-*` headers too.
+    /// True if HTTP responses have the `X-RateLimit-*` headers in addition to the standard ones.
     pub x_ratelimit_headers: bool,
 }
 
 /// The limits on connections. Times are whole seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The largest number of connections.
+    /// The largest number of open connections.
     pub connections: usize,
-    /// The largest number of connections from one address.
+    /// The largest number of open connections from one client address.
     pub connections_by_address: usize,
     /// The largest number of requests in flight on one HTTP/2 connection.
     pub streams: u32,
-    /// The longest idle time between requests.
+    /// The longest idle time of a connection between requests, in seconds.
     pub idle: u32,
-    /// The longest time for a request to arrive, and for its response to be read.
+    /// The longest time for a request to arrive, and for its response to be read, in seconds.
     pub request: u32,
-    /// The bytes held for incomplete requests and unread responses.
+    /// The largest number of bytes that incomplete requests and unread responses may occupy.
     pub held_bytes: usize,
 }
 
 impl Limits {
-    /// Returns the default number of connections from one address: a share, so that others can connect
-    /// too.
+    /// Returns the default limit on connections from one address. It is a fraction of the limit on
+    /// all connections, so that one client cannot use up every place.
     fn of_one_address(connections: usize) -> usize {
         (connections / 4 * 3).max(1)
     }
@@ -154,7 +155,7 @@ impl ServerConfig {
         }
     }
 
-    /// Returns the address of a protocol, if it is served.
+    /// Returns the listening address of a protocol; `None` if the protocol is not served.
     pub fn address(&self, protocol: Protocol) -> Option<&ListenAddress> {
         match protocol {
             Protocol::Http => self.http.as_ref(),
@@ -164,8 +165,8 @@ impl ServerConfig {
         }
     }
 
-    /// Returns an error if other machines could connect without a token or a certificate and this is not
-    /// allowed explicitly.
+    /// Returns an error if clients on other machines could connect without a token or a
+    /// certificate, and the configuration does not allow this explicitly.
     pub fn exposed(&self) -> Option<String> {
         if self.allow_remote || self.tokens.any() {
             return None;
@@ -188,7 +189,8 @@ fn collisions(file: &file::ServerTable, problems: &mut Problems) {
     let default = ServerConfig::default();
     let fields = [&file.http, &file.resp, &file.admin, &file.grpc];
     let fields = Protocol::ALL.into_iter().zip(fields);
-    // Defaults come first, so that the error is reported at an address that the file has.
+    // Addresses that are defaults come first, so that the error is reported at an address that is
+    // written in the file.
     let unsaid = fields.clone().filter(|(_, field)| field.is_none());
     let mut taken: Vec<(Protocol, ListenAddress)> = unsaid
         .filter_map(|(protocol, _)| Some((protocol, default.address(protocol)?.clone())))
@@ -259,7 +261,7 @@ fn address(
     parsed.ok()
 }
 
-/// Validates the mode of Unix sockets, in octal.
+/// Validates the file mode of Unix sockets, which is written in octal.
 fn socket_mode(field: Option<&Spanned<String>>, default: u32, problems: &mut Problems) -> u32 {
     let Some(field) = field else { return default };
     let parsed = u32::from_str_radix(field.get_ref(), 8).ok().filter(|mode| *mode <= 0o777);
@@ -293,7 +295,7 @@ pub(super) fn client_address(
     let mut bounded = |name, field: &file::Placed<u64>, default: u8, most| {
         number(name, field.as_ref(), default.into(), 0..=most, problems)
     };
-    // The defaults are those of [`Prefixes::default`].
+    // The default prefix lengths are those of [`Prefixes::default`].
     let ipv4 = bounded("ipv4_prefix", &file.ipv4_prefix, 32, 32) as u8;
     let ipv6 = bounded("ipv6_prefix", &file.ipv6_prefix, 64, 128) as u8;
     let hops = bounded("hops", &file.hops, 0, 16) as usize;

@@ -1,9 +1,9 @@
-//! Suggestions: "did you mean …?"
+//! Suggestions in errors about unknown fields: "did you mean …?"
 
 pub use earrrl::internal::nearest;
 
-/// Returns the known field that is nearest to an unknown one, from serde's error: it has the unknown
-/// name in back quotes, then each known one.
+/// Returns the known field whose name is nearest to an unknown one. Both come from serde's error,
+/// which has the unknown name in back quotes first, and then each known name.
 pub(super) fn did_you_mean(message: &str) -> Option<&str> {
     let named =
         message.strip_prefix("unknown field `").or(message.strip_prefix("unknown variant `"))?;

@@ -231,7 +231,8 @@ fn unknown_fields_show_where_and_what_was_meant() {
     }
 }
 
-/// It bounds the rule's own clients, and those of each override whose states are larger, too.
+/// The check of `max_bytes` covers the rule's own clients, and the clients of each override whose
+/// states are larger.
 #[test]
 fn a_rule_says_what_its_clients_may_take() {
     let overrides = ["fixed-window 9/1m", "gcra 9/s burst=9"].map(|limit| {
@@ -327,7 +328,7 @@ fn tokens_are_never_printed() {
     assert!(!format!("{config:?}").contains("0123456789abcdef"));
 }
 
-/// A reload that only moves a table asks for no restart.
+/// A reload that only moves a table within the file asks for no restart.
 #[test]
 fn where_certificates_are_named_is_no_part_of_what_is_served() {
     let text = "[server.tls]\ncert = \"a.pem\"\nkey = \"b.pem\"\n";
@@ -338,12 +339,12 @@ fn where_certificates_are_named_is_no_part_of_what_is_served() {
     assert_eq!(one.tls_places.len(), 2);
 }
 
-/// A rule with these fields, in line 4, and this limit, in line 3.
+/// Returns the text of a rule that has this limit in line 3 and these fields in line 4.
 fn limited(limit: &str, fields: &str) -> String {
     format!("[[rule]]\nname = \"a\"\nlimit = \"{limit}\"\n{fields}\n")
 }
 
-/// Each is reported with its line and column, and with the value that would be right.
+/// Each mistake is reported with its line and column, and with the value that would be right.
 #[test]
 fn every_mistake_says_what_would_be_right() {
     let server = |fields: &str| format!("[server]\n{fields}\n");

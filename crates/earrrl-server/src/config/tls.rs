@@ -1,4 +1,4 @@
-//! The `[server.tls]` table: certificates of the server and of its clients.
+//! The `[server.tls]` table, which configures TLS for the server's listeners.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -8,19 +8,22 @@ use super::listen::Protocol;
 use super::problem::Problems;
 use super::value::path_of;
 
-/// The `[server.tls]` table. The files are read when the server starts and whenever they change.
+/// The validated `[server.tls]` table. Its files are read when the server starts and whenever they
+/// change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TlsConfig {
-    /// The certificate and its chain, PEM.
+    /// The PEM file of the server's certificate and its chain.
     pub cert: PathBuf,
-    /// The private key, PEM.
+    /// The PEM file of the server's private key.
     pub key: PathBuf,
-    /// The CA certificates of clients, PEM; `None` if clients need no certificate.
+    /// The PEM file of the CA certificates that verify clients; `None` if clients need no
+    /// certificate.
     pub client_ca: Option<PathBuf>,
-    /// The names of which a client's certificate must have one; empty for any name.
+    /// The names that are accepted in clients' certificates, which need one of them; empty for any
+    /// name.
     pub client_names: Vec<String>,
-    /// The listeners that speak TLS.
+    /// The protocols whose listeners use TLS.
     pub listeners: Vec<Protocol>,
 }
 
@@ -51,13 +54,13 @@ impl TlsConfig {
         }
     }
 
-    /// Returns true if a listener speaks TLS.
+    /// Returns true if the listener of this protocol uses TLS.
     pub fn covers(&self, protocol: Protocol) -> bool {
         self.listeners.contains(&protocol)
     }
 }
 
-/// Returns the paths of the files with their places in the text.
+/// Returns the paths of the configured TLS files, with their places in the text.
 pub(super) fn places(file: &file::TlsTable) -> Vec<(PathBuf, Range<usize>)> {
     let fields = [Some(&file.cert), Some(&file.key), file.client_ca.as_ref()];
     let place =
@@ -65,7 +68,8 @@ pub(super) fn places(file: &file::TlsTable) -> Vec<(PathBuf, Range<usize>)> {
     fields.into_iter().flatten().filter_map(place).collect()
 }
 
-/// Validates the listeners. The default leaves out `admin`, since probes have no certificates.
+/// Validates which listeners use TLS. The default leaves out `admin`, since health probes have no
+/// certificates.
 fn listeners(file: &file::TlsTable, problems: &mut Problems) -> Vec<Protocol> {
     let Some(names) = &file.listeners else {
         return vec![Protocol::Http, Protocol::Resp, Protocol::Grpc];

@@ -1,4 +1,4 @@
-//! Validation of plain values.
+//! Validation of the plain values of a configuration: numbers, durations, secrets, paths and costs.
 
 use std::fmt;
 use std::fs::File;
@@ -16,7 +16,7 @@ use super::problem::Problems;
 /// The prefix of a path to a credential of a systemd unit.
 const CREDENTIALS: &str = "$CREDENTIALS_DIRECTORY/";
 
-/// Validates a whole number within `bounds`.
+/// Validates that the field of a configuration is a whole number within `bounds`.
 pub(super) fn number(
     name: &str,
     field: Option<&Spanned<u64>>,
@@ -33,7 +33,7 @@ pub(super) fn number(
     value
 }
 
-/// Validates a capacity in clients.
+/// Validates a rule's capacity, which is a number of clients.
 pub(super) fn capacity(field: Option<&Spanned<u64>>, problems: &mut Problems) -> Option<usize> {
     let field = field?;
     Some(number("capacity", Some(field), 1, 1..=10_000_000_000, problems) as usize)
@@ -61,7 +61,7 @@ pub(super) fn seconds(
     }
 }
 
-/// Validates a duration above zero.
+/// Validates that a duration is above zero.
 pub(super) fn duration(
     name: &str,
     field: &Spanned<String>,
@@ -74,7 +74,8 @@ pub(super) fn duration(
     parsed
 }
 
-/// Returns a secret from its field or from the file that another field names, with its place.
+/// Returns a secret and its place in the configuration. The secret is in one field, or in the file
+/// that another field names.
 pub(super) fn secret(
     name: &str,
     inline: Option<&Spanned<String>>,
@@ -98,10 +99,11 @@ pub(super) fn secret(
     }
 }
 
-/// Returns the path of a file; a prefix `$CREDENTIALS_DIRECTORY/` is replaced.
+/// Returns the path of a file, in which a prefix `$CREDENTIALS_DIRECTORY/` is replaced by the
+/// environment variable's value.
 ///
 /// # Errors
-/// Fails if the process has no such directory.
+/// Returns an error if the prefix is used and the process has no such environment variable.
 pub(super) fn path_of(text: &str) -> io::Result<PathBuf> {
     let Some(name) = text.strip_prefix(CREDENTIALS) else { return Ok(text.into()) };
     let none = || io::Error::other("CREDENTIALS_DIRECTORY is not set: LoadCredential= sets it");
@@ -112,23 +114,23 @@ pub(super) fn path_of(text: &str) -> io::Result<PathBuf> {
 /// Reads the text of a file that the configuration names.
 ///
 /// # Errors
-/// Fails as [`path_of`] and [`read`] do.
+/// Returns the errors of [`path_of`] and [`read`].
 pub(super) fn text_of(path: &str) -> io::Result<String> {
     read(&path_of(path)?)
 }
 
-/// Reads the text of a file.
+/// Reads a file as UTF-8 text.
 ///
 /// # Errors
-/// Fails as [`read_bytes`] does, and if the file is not UTF-8.
+/// Returns the errors of [`read_bytes`], and an error if the file is not UTF-8.
 pub(super) fn read(path: &Path) -> io::Result<String> {
     String::from_utf8(read_bytes(path)?).map_err(|_| io::Error::other("expected UTF-8"))
 }
 
-/// Reads a file.
+/// Reads the bytes of a file of bounded size.
 ///
 /// # Errors
-/// Fails if the file cannot be read, or is larger than a configuration may be.
+/// Returns an error if the file cannot be read, or is larger than a configuration may be.
 pub(super) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = File::open(path)?.take(MAX_FILE_LEN + 1).read_to_end(&mut bytes)?;
@@ -138,7 +140,7 @@ pub(super) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Validates a cost: a number with at most nine decimals.
+/// Validates the cost of a request: a number with at most nine decimals.
 pub(super) fn cost(name: &str, value: &toml::Value, problem: impl FnOnce(String)) -> Option<Cost> {
     let parsed = match value {
         toml::Value::Integer(units) => {

@@ -1,4 +1,4 @@
-//! A line's attributes, by the names that a server's configuration gives them.
+//! The attributes of a log's line, by the names that a server's configuration gives them.
 
 use std::borrow::Cow;
 
@@ -11,18 +11,18 @@ use earrrl_logs::format::{Field, Record};
 use earrrl_logs::line::{Skip, is_client, last_of_list};
 use earrrl_logs::reading::RecordKey;
 
-/// The header in which proxies name the client.
+/// The attribute for the header in which proxies name the client's address.
 const FORWARDED: &str = "header:x-forwarded-for";
 
-/// The attributes that a configuration asks for, and where a line may have them.
+/// The attributes that a configuration reads, and the fields of a log's line that may hold them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AttributeNames {
     attributes: Vec<(String, Vec<Field>)>,
 }
 
 impl AttributeNames {
-    /// Collects the attributes that a configuration's rules name, and the one that contains the
-    /// client's address.
+    /// Collects the attributes that a configuration's rules name, and the attribute that contains
+    /// the client's address.
     pub(crate) fn of(config: &Config) -> Self {
         let mut names: Vec<String> = config.rules.iter().flat_map(names).collect();
         names.push("client".to_owned());
@@ -35,7 +35,8 @@ impl AttributeNames {
         Self { attributes: names.into_iter().map(|name| (name.clone(), fields(&name))).collect() }
     }
 
-    /// Names and values of a key that [`AttributeNames::key`] has made.
+    /// Returns the names and values of the attributes in a key that [`AttributeNames::key`] has
+    /// created.
     pub(crate) fn pairs<'a>(&'a self, key: &'a [u8]) -> Vec<(Cow<'a, str>, Cow<'a, [u8]>)> {
         let values = split(key, self.attributes.len()).unwrap_or_default();
         let pairs = self.attributes.iter().zip(values).filter(|(_, value)| !value.is_empty());
@@ -44,7 +45,8 @@ impl AttributeNames {
 }
 
 impl RecordKey for AttributeNames {
-    /// Joins the values of all attributes. A missing value is empty: no format has empty fields.
+    /// Joins the values of all attributes to one key. A missing value is stored as empty, since no
+    /// log format has empty fields.
     fn key(&self, record: &Record<'_>, strict: bool) -> Result<Vec<u8>, Skip> {
         let values: Vec<Cow<'_, [u8]>> = self
             .attributes
@@ -90,7 +92,7 @@ fn names(rule: &RuleConfig) -> Vec<String> {
     names
 }
 
-/// Returns the fields that may hold an attribute, the most specific first.
+/// Returns the fields of a log's line that may hold an attribute, in order of preference.
 pub(crate) fn fields(attribute: &str) -> Vec<Field> {
     let names: Vec<String> = match attribute.strip_prefix("header:") {
         Some("x-forwarded-for") => vec!["forwarded_for".to_owned()],
@@ -124,7 +126,7 @@ pub(crate) fn fields(attribute: &str) -> Vec<Field> {
     names.iter().map(|name| Field::new(name)).collect()
 }
 
-/// `x-api-key` as most programs write it: `X-Api-LogKey`.
+/// Returns a header's name as most programs write it, such as `X-Api-LogKey`.
 fn titled(header: &str) -> String {
     let mut start = true;
     let letter = |c: char| {

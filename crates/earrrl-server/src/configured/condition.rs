@@ -1,4 +1,5 @@
-//! `--where`: conditions on a log's lines, met as a configuration's conditions are.
+//! The conditions of `--where` on the lines of a log, which match as a configuration's conditions
+//! do.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -13,11 +14,11 @@ use earrrl_tower::Prefixes;
 
 use super::attributes::fields;
 
-/// One `--where NAME=VALUE`.
+/// The condition of one flag `--where NAME=VALUE`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct LogCondition {
     condition: Condition,
-    /// The fields that may hold the value, the most specific first.
+    /// The fields of a line that may hold the value, in order of preference.
     fields: Vec<Field>,
 }
 
@@ -44,7 +45,8 @@ impl LogCondition {
             return false;
         };
         let value = match self.fields[..] {
-            // The address alone, without a port and without the proxies before it.
+            // A client's field may also contain a port and the addresses of proxies, so only the
+            // address is compared.
             [Field::Client] => {
                 let mut address = Vec::new();
                 let last = last_of_list(&value);
@@ -57,7 +59,7 @@ impl LogCondition {
     }
 }
 
-/// All conditions of `--where`, which must all hold.
+/// The conditions of all `--where` flags; a line is read if all of them hold.
 #[derive(Debug)]
 pub(crate) struct LogConditions {
     conditions: Vec<LogCondition>,
@@ -65,7 +67,7 @@ pub(crate) struct LogConditions {
 }
 
 impl LogConditions {
-    /// Creates the conjunction of conditions.
+    /// Creates the filter that requires all `conditions`.
     pub(crate) fn new(conditions: Vec<LogCondition>) -> Self {
         let reading = Reading { paths: Paths::TOLERANT, ..Reading::default() };
         Self { conditions, reading }

@@ -1,5 +1,6 @@
-//! A server's configuration tried on a log, by the server's own code: a line is a request with its
-//! attributes, which every rule that matches judges, all or nothing.
+//! Decides the requests of a log under a server's configuration, with the code that serves
+//! requests. Each line is a request with its attributes. All rules that match a request judge it
+//! together, and it is counted only if all of them allow it.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use super::attributes::AttributeNames;
 use earrrl_logs::reading::{ClientNumbers, LoggedRequest};
 use earrrl_logs::replay::Timeline;
 
-/// A configuration, and the results of requests under it.
+/// A configuration under which a log is replayed, and the results so far.
 pub(crate) struct Configured {
     service: Service,
     clock: Arc<ManualClock>,
@@ -26,66 +27,67 @@ pub(crate) struct Configured {
     now: u64,
     /// The tally of each rule, in the order of the configuration.
     pub(crate) tallies: Vec<RuleTally>,
-    /// The number of requests.
+    /// The number of requests that were replayed.
     pub(crate) events: u64,
-    /// The number of requests that were not allowed.
+    /// The number of requests that the rules together did not allow.
     pub(crate) denied: u64,
-    /// The requests over time, if they are to be shown: all requests and the allowed ones, and for
-    /// each rule the requests that it judged and the ones within its limit.
+    /// The number of requests over time, if it is to be shown: all requests and the allowed ones,
+    /// and for each rule the requests that it judged and the requests within its limit.
     pub(crate) timeline: Option<Timeline>,
-    /// The time of the first request.
+    /// The time of the first request, in nanoseconds since the epoch.
     pub(crate) from: u64,
     /// The number of requests that a server would reject as invalid, and the reason for the first.
     pub(crate) invalid: (u64, String),
 }
 
-/// The tally of one rule.
+/// The results of one rule.
 pub(crate) struct RuleTally {
-    /// Its name.
+    /// The name of the rule.
     pub(crate) name: String,
-    /// Its limit.
+    /// The limit of the rule, as text.
     pub(crate) rule: String,
-    /// Its action over the limit.
+    /// The action of the rule when its limit is exceeded.
     pub(crate) action: &'static str,
-    /// The number of requests that it judged.
+    /// The number of requests that the rule judged.
     pub(crate) events: u64,
-    /// The number of requests that were over its limit.
+    /// The number of requests that exceeded the rule's limit.
     pub(crate) over: u64,
-    /// Its clients, by their keys.
+    /// The clients that the rule judged, numbered by their keys.
     pub(crate) clients: ClientNumbers,
-    /// The tallies of its clients, by client number.
+    /// The results of the clients, by client number.
     pub(crate) counts: Vec<ClientTally>,
 }
 
-/// The tally of one client under one rule.
+/// The results of one client under one rule.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ClientTally {
-    /// The number of the client's requests.
+    /// The number of the client's requests that the rule judged.
     pub(crate) requests: u64,
-    /// The number of its requests that were over the limit.
+    /// The number of the client's requests that exceeded the limit.
     pub(crate) over: u64,
-    /// The times of its first and its last request, in nanoseconds since the epoch.
+    /// The times of the client's first and last request, in nanoseconds since the epoch.
     pub(crate) seen: (u64, u64),
-    /// The times of the first and the last request over the limit.
+    /// The times of the first and the last request that exceeded the limit, in nanoseconds since
+    /// the epoch.
     pub(crate) limited: (u64, u64),
 }
 
-/// The result of one request.
+/// The decision on one request of the log.
 pub(crate) struct RequestFate<'a> {
-    /// The client's address, as the server finds it.
+    /// The client's address, found as the server finds it.
     pub(crate) client: Option<Cow<'a, str>>,
-    /// The rule that the figures come from.
+    /// The name of the rule that determined the decision.
     pub(crate) rule: Option<&'a str>,
-    /// The decision; none where no rule applies.
+    /// The decision; `None` if no rule applies to the request.
     pub(crate) decision: Option<&'a Decision>,
 }
 
 impl Configured {
-    /// Creates a configuration without requests. States are kept in memory, even if it names a
-    /// Redis.
+    /// Creates the results of a configuration before any request. The states of clients are kept in
+    /// memory, even if the configuration names a Redis.
     ///
     /// # Errors
-    /// Returns an error if there is no memory for its tables.
+    /// Returns an error if there is not enough memory for the tables of the rules.
     pub(crate) fn new(config: &Config) -> Result<Self, EngineError> {
         let clock = Arc::new(ManualClock::new(Nanos::ZERO));
         let mut here = config.clone();
@@ -107,22 +109,23 @@ impl Configured {
         })
     }
 
-    /// Counts by time, too.
+    /// Also counts the requests over time from now on.
     pub(crate) fn with_timeline(self) -> Self {
         Self { timeline: Some(Timeline::new(1 + 2 * self.tallies.len())), ..self }
     }
 
-    /// Returns the time of the last request.
+    /// Returns the time of the last request, in nanoseconds since the epoch.
     pub(crate) fn until(&self) -> u64 {
         self.now
     }
 
-    /// Returns the names of the attributes that are read from a line.
+    /// Returns the names of the attributes that the configuration reads from a line.
     pub(crate) fn attributes(&self) -> AttributeNames {
         self.attributes.clone()
     }
 
-    /// Counts a request at this time; a server's time never goes back.
+    /// Advances the clock to the time of a request. An earlier time leaves the clock as it is,
+    /// since a server's time never goes back.
     fn pass_to(&mut self, time: u64) {
         if self.events == 0 {
             self.from = time;
@@ -132,7 +135,7 @@ impl Configured {
         self.clock.set(Nanos::new(self.now));
     }
 
-    /// Decides a request whose key is its attributes, and passes the result to `tell`.
+    /// Decides the request whose attributes are in `key`, and passes the result to `tell`.
     pub(crate) fn decide<E>(
         &mut self,
         clients: &ClientNumbers,
@@ -143,7 +146,7 @@ impl Configured {
         let rules = Arc::clone(&self.rules);
         let pairs = self.attributes.pairs(clients.key(request.client));
         let attributes = Attributes::new(pairs, &rules.reading);
-        // Memory answers at once.
+        // The engine in memory never waits, so one poll is enough.
         let answer =
             self.service.ask_matching(&rules, &attributes, Mode::Check.into()).now_or_never();
         let answer = match answer.map(Answer::judged) {
@@ -226,13 +229,13 @@ impl RuleTally {
         }
     }
 
-    /// Returns the number of clients that were over the limit at least once.
+    /// Returns the number of clients that exceeded the rule's limit at least once.
     pub(crate) fn limited(&self) -> usize {
         self.counts.iter().filter(|counted| counted.over > 0).count()
     }
 
-    /// Returns the clients most often over the limit, at most this many; among equals, the one that
-    /// came first.
+    /// Returns at most `most` clients that exceeded the rule's limit most often. Among clients with
+    /// equal counts, those seen first come first.
     pub(crate) fn worst(&self, most: usize) -> Vec<(u32, ClientTally)> {
         let counts = (0u32..).zip(self.counts.iter().copied());
         let mut worst: Vec<_> = counts.filter(|(_, counted)| counted.over > 0).collect();

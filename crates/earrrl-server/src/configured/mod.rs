@@ -1,4 +1,5 @@
-//! Puts the requests of a log through a server's configuration, with the server's own code.
+//! Replays the requests of a log under a server's configuration, with the code that serves
+//! requests.
 
 mod attributes;
 mod condition;

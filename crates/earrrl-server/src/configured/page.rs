@@ -1,4 +1,4 @@
-//! The HTML page of a configuration's results.
+//! The HTML page that reports how a configuration decided the requests of a log.
 
 use std::io::{self, Write};
 
@@ -13,13 +13,14 @@ use earrrl_logs::report::page::{
 };
 use earrrl_logs::text::{counted, percent};
 
-/// All requests, and those allowed by all rules together.
+/// Draws a figure of two rates over time: all requests, and the requests that all rules together
+/// allowed.
 pub(crate) fn figure(configured: &Configured, size: (u32, u32)) -> Option<Figure> {
     let timeline = configured.timeline.as_ref()?;
     Some(over_time(timeline, 0, &[("permitted by all rules together".into(), 1, 0)], size))
 }
 
-/// Writes the report.
+/// Writes the HTML page.
 pub(crate) fn write(
     out: &mut impl Write,
     (reader, configured, names): (&LogReader, &Configured, &Names),

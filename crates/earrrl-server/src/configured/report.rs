@@ -1,4 +1,4 @@
-//! The report of a configuration's results, in each form.
+//! The report of how a configuration decided the requests of a log, in each form of output.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,8 @@ use earrrl_logs::report::TOP;
 use earrrl_logs::report::jsonl::{Seconds, write_figures};
 use earrrl_logs::text::{percent, write_rows};
 
-/// Writes a row for all rules together and one for each, and then each rule's worst clients.
+/// Writes a table with a row for all rules together and a row for each rule, and then lists each
+/// rule's clients most often over the limit.
 pub(crate) fn write_table(
     out: &mut impl Write,
     configured: &Configured,
@@ -54,7 +55,7 @@ fn write_worst(out: &mut impl Write, tally: &RuleTally, names: &Names) -> io::Re
     write_rows(out, "  ", &rows)
 }
 
-/// Writes the same as one object.
+/// Writes the same report as one JSON object.
 pub(crate) fn write_json(
     out: &mut impl Write,
     (reader, configured, names): (&LogReader, &Configured, &Names),
@@ -90,7 +91,8 @@ pub(crate) fn write_json(
     writeln!(out)
 }
 
-/// Writes a line for one request; `client` is its client as it is to be shown.
+/// Writes one line about the decision on one request. `client` is the client's name as the report
+/// shows it.
 pub(crate) fn write_line(
     out: &mut impl Write,
     time: u64,

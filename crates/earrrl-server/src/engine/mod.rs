@@ -1,5 +1,5 @@
-//! The server's engine. Its kinds are an enum, so that a decision needs no allocation and no dynamic
-//! dispatch.
+//! The engine that the server uses. The kinds of engines are an enum, so that a decision needs no
+//! allocation and no dynamic dispatch.
 
 pub mod redis;
 pub mod state;
@@ -23,28 +23,29 @@ use crate::config::EngineConfig;
 use crate::config::rule::OnError;
 use crate::metrics::Family;
 
-/// The server's engine.
+/// The engine that the server uses, for rules and for `CL.THROTTLE`.
 #[derive(Debug)]
 pub struct Engine {
-    /// The engine of the rules.
+    /// The engine that decides by rules.
     rules: Rules,
-    /// The keys of `CL.THROTTLE`; over Redis they are used while Redis is unavailable.
+    /// The states of `CL.THROTTLE` keys in memory. An engine over Redis uses them only while Redis
+    /// is unavailable.
     pub throttle: Throttle,
 }
 
-/// The engine of the rules.
+/// The engine that decides by rules, by where it stores states.
 enum Rules {
-    /// The memory of this process.
+    /// States are stored in the memory of this process.
     Memory(MemoryEngine<Arc<dyn Clock>>),
-    /// Redis, shared by several servers.
+    /// States are stored in Redis, which several servers share.
     Redis(Redis),
 }
 
 impl Engine {
-    /// Makes the engine of a configuration, with `capacity` keys of `CL.THROTTLE`.
+    /// Creates the engine of a configuration, with memory for `capacity` keys of `CL.THROTTLE`.
     ///
     /// # Errors
-    /// Fails if memory, or randomness for the hash, cannot be had.
+    /// Returns an error if memory, or randomness for the hash function, is not available.
     pub fn new(
         config: &EngineConfig,
         capacity: usize,
@@ -61,7 +62,7 @@ impl Engine {
     /// Prepares a rule for a number of clients, as [`earrrl::Engine::prepare`] does.
     ///
     /// # Errors
-    /// Fails if the rule is invalid or memory runs short.
+    /// Returns an error if the rule is invalid or memory runs short.
     pub fn prepare(&self, name: &str, rule: &Rule, capacity: usize) -> Result<RuleId, EngineError> {
         match &self.rules {
             Rules::Memory(engine) => engine.prepare_with(name, rule, capacity),
@@ -69,11 +70,11 @@ impl Engine {
         }
     }
 
-    /// Prepares several rules at once, each with its number of clients: all of them, or on an error
-    /// none.
+    /// Prepares several rules, each for a number of clients. On an error, none of the rules is
+    /// prepared.
     ///
     /// # Errors
-    /// Fails if a rule is invalid or memory runs short.
+    /// Returns an error if a rule is invalid or memory runs short.
     pub fn prepare_all(
         &self,
         rules: &[(&str, &Rule, usize, Consistency)],
@@ -89,7 +90,8 @@ impl Engine {
         }
     }
 
-    /// Sets the verdicts of limits for requests that the engine cannot judge, in place of its policy.
+    /// Sets the verdicts of rules for requests that the engine cannot judge; these replace the
+    /// engine's policy.
     pub fn set_on_error(&self, verdicts: &[(RuleId, Option<OnError>)]) {
         let Rules::Redis(redis) = &self.rules else { return };
         let allows = |on_error: Option<OnError>| on_error.map(|verdict| verdict == OnError::Allow);
@@ -106,13 +108,14 @@ impl Engine {
         }
     }
 
-    /// Returns true if decisions wait for the network, so that several are best asked for at once.
+    /// Returns true if decisions wait for the network, so that several decisions should be
+    /// requested at once.
     #[inline]
     pub fn waits(&self) -> bool {
         !matches!(self.rules, Rules::Memory(_))
     }
 
-    /// Returns true if a request passes when there is no time left to decide.
+    /// Returns true if a request is allowed when its deadline passes before the decision.
     pub fn passes_undecided(&self) -> bool {
         match &self.rules {
             Rules::Memory(_) => true,
@@ -127,7 +130,7 @@ impl Engine {
         }
     }
 
-    /// Checks that a running engine can apply a new configuration.
+    /// Checks that the running engine can apply a new configuration without a restart.
     ///
     /// # Errors
     /// Returns the settings whose change needs a restart.
@@ -162,7 +165,8 @@ impl Engine {
         }
     }
 
-    /// Returns the number of a rule's clients in memory, and of active clients that were evicted.
+    /// Returns the number of clients of a rule in memory, and the number of its active clients that
+    /// were evicted.
     pub fn usage(&self, rule: RuleId) -> Option<(usize, u64)> {
         match &self.rules {
             Rules::Memory(engine) => engine.usage(rule),
@@ -179,10 +183,10 @@ impl Engine {
         Some(hash)
     }
 
-    /// Decides one charge whose key [`Engine::prefetch`] has hashed.
+    /// Decides one charge with the hash of its key that [`Engine::prefetch`] has returned.
     ///
     /// # Errors
-    /// Fails as [`Engine::decide`] does.
+    /// Returns the errors of [`Engine::decide`].
     #[inline]
     pub async fn decide_hashed(
         &self,
@@ -198,8 +202,8 @@ impl Engine {
         }
     }
 
-    /// Checks one charge and returns a short decision; `None` if the engine would have to wait. The hash is that of
-    /// [`Engine::prefetch`].
+    /// Decides one charge with the hash that [`Engine::prefetch`] has returned, and returns a short
+    /// decision; `None` if the engine would have to wait.
     #[inline]
     pub fn check_at_once(
         &self,
@@ -218,10 +222,11 @@ impl Engine {
         }
     }
 
-    /// Decides a request, as [`earrrl::Engine::decide`] does, by the engine's own clock.
+    /// Decides a request at the present time of the engine's clock, as [`earrrl::Engine::decide`]
+    /// does.
     ///
     /// # Errors
-    /// Fails if a charge is invalid or the engine is unavailable.
+    /// Returns an error if a charge is invalid or the engine is unavailable.
     #[inline]
     pub async fn decide(
         &self,
@@ -234,10 +239,10 @@ impl Engine {
         }
     }
 
-    /// Answers a call of `CL.THROTTLE`, by the shared state if there is one.
+    /// Decides a call of `CL.THROTTLE`, by the state in Redis if the engine has one.
     ///
     /// # Errors
-    /// Fails for parameters that cannot be counted exactly.
+    /// Returns an error if the call's parameters cannot be counted exactly.
     pub async fn throttle(&self, key: &[u8], call: Call) -> Result<Throttled, EngineError> {
         match &self.rules {
             Rules::Memory(_) => Ok(self.throttle.throttle(self.throttle.hash(key), call)),
@@ -245,10 +250,11 @@ impl Engine {
         }
     }
 
-    /// Refunds a charge, as [`earrrl::Engine::refund`] does, by the engine's own clock.
+    /// Refunds a charge at the present time of the engine's clock, as [`earrrl::Engine::refund`]
+    /// does.
     ///
     /// # Errors
-    /// Fails if the charge is invalid or the engine is unavailable.
+    /// Returns an error if the charge is invalid or the engine is unavailable.
     pub async fn refund(
         &self,
         charge: &Charge<'_>,
@@ -260,10 +266,10 @@ impl Engine {
         }
     }
 
-    /// Resets a client, as [`earrrl::Engine::reset`] does.
+    /// Deletes a client's state under a rule, as [`earrrl::Engine::reset`] does.
     ///
     /// # Errors
-    /// Fails if the engine is unavailable.
+    /// Returns an error if the engine is unavailable.
     pub async fn reset(&self, rule: RuleId, key: &[u8]) -> Result<(), EngineError> {
         match &self.rules {
             Rules::Memory(engine) => engine.reset(rule, key).into_inner(),
@@ -274,7 +280,8 @@ impl Engine {
 
 impl Rules {
     fn memory(clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
-        // The capacity of each rule is set when the rule is prepared.
+        // A capacity of 1 is enough here, since each rule's capacity is set when the rule is
+        // prepared.
         let engine = MemoryEngine::with_clock(1, clock);
         engine.map(Self::Memory).map_err(|error| EngineError::Unavailable(error.to_string()))
     }

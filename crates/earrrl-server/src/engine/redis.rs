@@ -1,4 +1,4 @@
-//! The engine over Redis: its thread, its clock and its metrics.
+//! The engine that stores states in Redis: its thread, its clock and its metrics.
 
 use std::io;
 use std::sync::Arc;
@@ -15,26 +15,28 @@ use super::throttle::{Call, Throttle, Throttled};
 use crate::config::redis::RedisConfig;
 use crate::metrics::Family;
 
-/// The modes, as `/readyz` and metrics name them. `partly`: some shards of a Cluster are unavailable.
+/// The engine's modes, as `/readyz` and metrics name them. In the mode `partly` some shards of a
+/// Redis Cluster are unavailable.
 const MODES: [&str; 5] = ["redis", "partly", "local", "allow", "deny"];
 
-/// The engine over Redis.
+/// The engine that stores states in Redis.
 ///
-/// The connection and the task that repairs it have their own thread, so that neither a flood of
-/// connections nor a reload can make Redis look slow.
+/// The connection with Redis, and the task that reconnects it, run on a thread of their own. So a
+/// flood of client connections or a reload cannot delay replies of Redis until they time out.
 pub struct Redis {
     pub(super) engine: RedisEngine,
     config: RedisConfig,
     clock: Arc<dyn Clock>,
-    /// Ends the thread when it is dropped.
+    /// The thread ends when this sender is dropped.
     _stop: oneshot::Sender<()>,
 }
 
 impl Redis {
-    /// Starts to connect. It is not an error if Redis is unavailable.
+    /// Starts to connect to Redis. If Redis is unavailable, this still succeeds, and the engine
+    /// keeps trying.
     ///
     /// # Errors
-    /// Fails for invalid options, and if the thread cannot be started.
+    /// Returns an error if an option is invalid or the thread cannot be started.
     pub fn new(config: &RedisConfig, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         let failed = |error: io::Error| EngineError::Unavailable(error.to_string());
         let runtime =
@@ -50,7 +52,8 @@ impl Redis {
         Ok(Self { engine, config: config.clone(), clock, _stop: stop })
     }
 
-    /// Answers a call of `CL.THROTTLE`; while Redis is unavailable, by the policy and `local`.
+    /// Decides a call of `CL.THROTTLE`. While Redis is unavailable, the policy and the table
+    /// `local` decide.
     pub(crate) async fn throttle(
         &self,
         key: &[u8],
@@ -72,7 +75,7 @@ impl Redis {
         }
     }
 
-    /// Waits until Redis decides, for at most `patience`, and returns the mode.
+    /// Waits until Redis makes the decisions, for at most `patience`.
     pub(crate) async fn ready(&self, patience: Duration) {
         let options = self.engine.options();
         let urls: Vec<String> = options.urls.iter().map(|url| without_credentials(url)).collect();
@@ -86,11 +89,11 @@ impl Redis {
         }
     }
 
-    /// Checks that only the user and password have changed, which the next connection can
-    /// use.
+    /// Checks that a new configuration differs from the current one only in user and password,
+    /// which the next connection will use.
     ///
     /// # Errors
-    /// Fails if another setting has changed.
+    /// Returns the reason for a restart if another setting has changed.
     pub(crate) fn may_reload(&self, config: &RedisConfig) -> Result<(), String> {
         if same_but_for_credentials(&self.config.options, &config.options) {
             return Ok(());
@@ -104,7 +107,7 @@ impl Redis {
         self.engine.set_urls(config.options.urls.clone());
     }
 
-    /// Returns how decisions are made at present.
+    /// Returns the way in which decisions are made at present.
     pub(crate) fn state(&self) -> EngineState {
         let status = self.engine.status();
         let mode = match status.mode {
@@ -116,7 +119,7 @@ impl Redis {
         EngineState { mode, trouble, owed: Some(status.owed) }
     }
 
-    /// Returns the metrics.
+    /// Returns the metrics of the engine.
     pub(crate) fn metrics(&self) -> Vec<Family> {
         let (status, state) = (self.engine.status(), self.state());
         let policy = self.engine.options().when_gone.name();
@@ -148,7 +151,7 @@ impl Redis {
         ]
     }
 
-    /// Uses the clock of Redis, unless this process's clock is configured.
+    /// Returns the time of the clock of Redis, or of the server's own clock if that is configured.
     pub(super) fn now(&self) -> Option<Nanos> {
         self.config.own_clock.then(|| self.clock.now())
     }

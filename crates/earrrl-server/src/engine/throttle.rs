@@ -1,8 +1,9 @@
-//! `CL.THROTTLE`, as redis-cell answers it: the parameters belong to the call, the state to the key.
+//! The command `CL.THROTTLE` of redis-cell: each call has its own parameters, and the state belongs
+//! to a key.
 //!
-//! The state is GCRA's theoretical arrival time, the time at which the key's bucket is full again.
-//! It is counted in the same unit whatever the call's parameters, 2^-16 of a nanosecond since the
-//! Unix epoch, so that calls may change them as they like.
+//! The state is the theoretical arrival time of GCRA, which is the time at which the key's bucket
+//! is full again. It is stored in units of 2^-16 nanoseconds since the Unix epoch, whatever the
+//! parameters are, so that calls for the same key may have different parameters.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,45 +11,46 @@ use std::sync::Arc;
 use earrrl::table::{Change, KeyHash, KeyHasher, Table, Word};
 use earrrl::{Clock, EngineError};
 
-/// Units of a nanosecond.
+/// The logarithm to base 2 of the number of time units in a nanosecond.
 const UNITS_SHIFT: u32 = 16;
-/// Units of a second.
+/// The number of time units in a second.
 const SECOND: i128 = 1_000_000_000 << UNITS_SHIFT;
-/// The longest time to full: 2000 years.
+/// The longest time, in time units, in which an empty bucket may become full: 2000 years.
 const SLOWEST: i128 = 2000 * 366 * 86_400 * SECOND;
 
-/// The validated parameters of a call.
+/// The validated parameters of a call of `CL.THROTTLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// The units between two requests of a steady client.
+    /// The number of time units between two requests at the steady rate.
     interval: i128,
-    /// The requests that may pass at once: `max_burst` and one.
+    /// The number of requests that may pass at once: `max_burst` + 1.
     limit: i64,
-    /// The requests of this call.
+    /// The number of requests that this call stands for.
     quantity: i64,
 }
 
-/// The five integers of the reply.
+/// The five integers of the reply to `CL.THROTTLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Throttled {
     /// True if the call is limited.
     pub limited: bool,
-    /// `max_burst` and one.
+    /// The number of requests that may pass at once: `max_burst` + 1.
     pub limit: i64,
-    /// The requests that would still pass at once.
+    /// The number of requests that could still pass at once.
     pub remaining: i64,
-    /// The wait in whole seconds, rounded up; -1 if the call was not limited, or no wait helps.
+    /// The time until the call would pass, in whole seconds, rounded up; -1 if the call passed or
+    /// can never pass.
     pub retry_after: i64,
-    /// The whole seconds, rounded up, until the bucket is full again.
+    /// The time until the bucket is full again, in whole seconds, rounded up.
     pub reset_after: i64,
 }
 
-/// An invalid parameter.
+/// The error for an invalid parameter of `CL.THROTTLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallError {
-    /// A parameter that is not a whole number within the bounds.
+    /// The named parameter is not a whole number between these two bounds.
     Parameter(&'static str, i64, i64),
-    /// A bucket that would take over 2000 years to fill.
+    /// The bucket would take over 2000 years to fill.
     Slow,
 }
 
@@ -66,10 +68,10 @@ impl fmt::Display for CallError {
 impl std::error::Error for CallError {}
 
 impl Call {
-    /// Validates the parameters of a call. `period` is in seconds.
+    /// Validates the parameters of a call; `period` is in seconds.
     ///
     /// # Errors
-    /// Returns [`CallError`], also for a rate of zero.
+    /// Returns [`CallError`] if a parameter is out of bounds, or the rate is zero.
     #[inline]
     pub fn new(max_burst: i64, count: i64, period: i64, quantity: i64) -> Result<Self, CallError> {
         within("max_burst", max_burst, 0, i64::MAX - 1)?;
@@ -82,15 +84,16 @@ impl Call {
         if full > SLOWEST { Err(CallError::Slow) } else { Ok(Self { interval, limit, quantity }) }
     }
 
-    /// Returns true if the call takes nothing.
+    /// Returns true if the call has a quantity of zero, so that it changes no state.
     pub fn only_asks(self) -> bool {
         self.quantity == 0
     }
 
-    /// Returns how much the call advances its key's time, and how far after now the time may be then.
+    /// Returns two durations in time units: by how much the call advances the arrival time of its
+    /// key, and how far ahead of the present the advanced time may be.
     pub(crate) fn shift(self) -> (Word, Word) {
         let full = self.interval * Word::from(self.limit);
-        // A call for more than a whole bucket never passes.
+        // A call for more requests than a full bucket holds never passes.
         let by = if self.quantity > self.limit {
             full + 1
         } else {
@@ -99,12 +102,13 @@ impl Call {
         (by, full)
     }
 
-    /// Returns the reply to a call on a state.
+    /// Returns the reply to a call for a key whose bucket is full at `full_at`.
     pub(crate) fn answer(self, now: Word, full_at: Option<Word>) -> Throttled {
         self.judge(now, full_at).1
     }
 
-    /// Returns the reply without any state: all requests pass, or none for a second.
+    /// Returns the reply that a policy gives without a state: if `allowed`, all requests pass, and
+    /// otherwise none passes for a second.
     pub(crate) fn answer_by_fiat(self, allowed: bool) -> Throttled {
         let untouched = Self { quantity: 0, ..self }.judge(0, None).1;
         if allowed || self.quantity == 0 {
@@ -113,12 +117,13 @@ impl Call {
         Throttled { limited: true, remaining: 0, retry_after: 1, reset_after: 1, ..untouched }
     }
 
-    /// Decides a call: the new state, and the reply.
+    /// Decides a call, and returns the new state of the key and the reply.
     #[inline]
     fn judge(self, now: Word, full_at: Option<Word>) -> (Change, Throttled) {
         let full = self.interval * Word::from(self.limit);
         let full_at = full_at.map_or(now, |full_at| full_at.max(now));
-        // A call for more than a whole bucket never passes, so a whole bucket and one stands for all of them.
+        // A call for more requests than a full bucket holds never passes, so larger quantities are
+        // reduced to the smallest such quantity.
         let quantity = self.quantity.min(self.limit.saturating_add(1));
         let after = full_at + self.interval * Word::from(quantity);
         let limited = self.quantity > 0 && after > now + full;
@@ -138,10 +143,10 @@ impl Call {
     }
 }
 
-/// Returns the units between two requests, rounded up.
+/// Returns the number of time units between two requests at the steady rate, rounded up.
 #[inline]
 fn interval(count: i64, period: i64) -> Option<i128> {
-    // A whole period fits in 64 bits for any sensible rate, and 128-bit division is slow.
+    // For any sensible rate the period fits in 64 bits, and 128-bit division is slow.
     match u64::try_from(Word::from(period).checked_mul(SECOND)?) {
         Ok(period) => Some(period.div_ceil(count.unsigned_abs()).into()),
         Err(_) => {
@@ -158,13 +163,13 @@ fn within(name: &'static str, value: i64, least: i64, most: i64) -> Result<(), C
     if good { Ok(()) } else { Err(CallError::Parameter(name, least, most)) }
 }
 
-/// Returns whole seconds, rounded up.
+/// Converts time units to whole seconds, rounded up.
 #[inline]
 fn seconds(units: Word) -> i64 {
     quotient(units + (SECOND - 1), SECOND)
 }
 
-/// Divides by a 64-bit division where that is possible: it is several times faster.
+/// Divides with 64 bits where both numbers fit, which is several times faster than with 128 bits.
 #[inline]
 fn quotient(dividend: Word, divisor: Word) -> i64 {
     match (u64::try_from(dividend), u64::try_from(divisor)) {
@@ -173,7 +178,7 @@ fn quotient(dividend: Word, divisor: Word) -> i64 {
     }
 }
 
-/// The keys of `CL.THROTTLE`, in a bounded table of their own.
+/// The states of `CL.THROTTLE` keys, in a bounded table that no rule shares.
 pub struct Throttle {
     table: Table,
     hasher: KeyHasher,
@@ -181,10 +186,10 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// Makes a table for a number of active keys.
+    /// Creates a table for `capacity` active keys.
     ///
     /// # Errors
-    /// Fails if memory, or randomness for the hash, cannot be had.
+    /// Returns an error if memory, or randomness for the hash function, is not available.
     pub fn new(capacity: usize, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         let unavailable = |why: &dyn fmt::Display| EngineError::Unavailable(why.to_string());
         Ok(Self {
@@ -194,15 +199,16 @@ impl Throttle {
         })
     }
 
-    /// Answers a call.
+    /// Decides a call for a key at the present time of the clock.
     #[inline]
     pub fn throttle(&self, key: KeyHash, call: Call) -> Throttled {
         let now = Word::from(self.clock.now().get()) << UNITS_SHIFT;
         self.table.update(key, || now, |full_at| call.judge(now, full_at))
     }
 
-    /// Answers by the state of a key in Redis at the time `there`, and stores it here at this clock's
-    /// time, so that the key continues from it while Redis is unavailable.
+    /// Replies according to the state that a key has in Redis, where the time is `there`. The state
+    /// is also stored in this table at the time of this clock, so that the key continues from it
+    /// while Redis is unavailable.
     pub(crate) fn follow(
         &self,
         key: KeyHash,
@@ -239,7 +245,7 @@ impl Throttle {
         hash
     }
 
-    /// Returns the table, for metrics.
+    /// Returns the table of states, for metrics.
     pub fn table(&self) -> &Table {
         &self.table
     }
@@ -270,7 +276,8 @@ mod tests {
         [got.limited.into(), got.limit, got.remaining, got.retry_after, got.reset_after]
     }
 
-    /// The sequence of throttled's and redis-cell's own tests, `(ms, quantity)`; 5 at once, 1 a second.
+    /// The calls of the tests of throttled and redis-cell, each as `(ms, quantity)`, with 5
+    /// requests at once and 1 a second.
     #[test]
     fn redis_cells_sequence() {
         let (throttle, clock) = throttle();

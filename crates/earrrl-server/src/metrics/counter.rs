@@ -1,16 +1,16 @@
-//! Counters that are striped over cache lines: two threads that count in one word slow each other down by more
-//! than a decision takes.
+//! Counters that are spread over several cache lines. If two threads incremented the same word,
+//! they would slow each other down by more than a decision takes.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The number of cells of a counter; with more threads, some share a cell.
+/// The number of cells of a counter. With more threads than cells, some threads share a cell.
 pub(super) const CELLS: usize = 16;
 /// The upper bounds of a histogram's buckets, in microseconds.
 const BOUNDS: [u64; 12] =
     [10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 100_000, 1_000_000];
 
-/// A count that only grows, cheap to increment from any thread.
+/// A counter that never decreases and is cheap to increment from any thread.
 #[derive(Debug, Default)]
 pub struct Counter([StripedCell; CELLS]);
 
@@ -25,35 +25,36 @@ impl Counter {
         self.add(1);
     }
 
-    /// Adds a count.
+    /// Adds `count` to the counter.
     #[inline]
     pub fn add(&self, count: u64) {
         self.0[cell()].0.fetch_add(count, Relaxed);
     }
 
-    /// Returns the sum of all cells.
+    /// Returns the value of the counter, which is the sum of all cells.
     pub fn get(&self) -> u64 {
         self.0.iter().map(|cell| cell.0.load(Relaxed)).sum()
     }
 }
 
-/// A count that only grows in one word, for counters of which there are thousands.
+/// A counter that never decreases and takes a single word, for kinds of counters of which there are
+/// thousands.
 #[derive(Debug, Default)]
 pub struct SmallCounter(AtomicU64);
 
 impl SmallCounter {
-    /// Adds a count.
+    /// Adds `count` to the counter.
     pub fn add(&self, count: u64) {
         self.0.fetch_add(count, Relaxed);
     }
 
-    /// Returns the count.
+    /// Returns the value of the counter.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
 
-/// Returns the index of this thread's cell.
+/// Returns the index of the cell that this thread increments.
 #[inline]
 pub(super) fn cell() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -61,7 +62,7 @@ pub(super) fn cell() -> usize {
     CELL.with(|cell| *cell)
 }
 
-/// A histogram of durations.
+/// A histogram of durations, such as those of requests.
 #[derive(Debug, Default)]
 pub struct Histogram {
     buckets: [Counter; BOUNDS.len() + 1],
@@ -69,7 +70,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Counts a duration.
+    /// Counts one duration in the histogram.
     #[inline]
     pub fn record(&self, took: Duration) {
         let micros = took.as_micros() as u64;
@@ -78,7 +79,7 @@ impl Histogram {
         self.nanos.add(took.as_nanos() as u64);
     }
 
-    /// Returns each bound in seconds with the number of durations up to it.
+    /// Returns each upper bound in seconds, with the number of durations up to that bound.
     pub(super) fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
         let counts = self.buckets.iter().scan(0, |sum, bucket| {
             *sum += bucket.get();
@@ -93,7 +94,7 @@ impl Histogram {
     }
 }
 
-/// Counters of a few known names, and one of all others.
+/// Counters of a few known names, and one counter for all other names together.
 #[derive(Debug)]
 pub(super) struct CountsByName<const N: usize> {
     known: [Counter; N],
@@ -107,7 +108,7 @@ impl<const N: usize> Default for CountsByName<N> {
 }
 
 impl<const N: usize> CountsByName<N> {
-    /// Counts a name.
+    /// Counts an occurrence of the name `seen`.
     pub(super) fn count<T: PartialEq>(&self, names: &[T; N], seen: &T) {
         let place = names.iter().position(|known| known == seen);
         place.map_or(&self.other, |place| &self.known[place]).increment();

@@ -1,4 +1,4 @@
-//! Metric families of the `prometheus` crate, made from values that are kept elsewhere.
+//! Metric families of the `prometheus` crate, created from values that are stored elsewhere.
 
 use prometheus::proto::{
     Bucket, Counter as CounterValue, Gauge, Histogram as HistogramValue, LabelPair, Metric,
@@ -7,45 +7,45 @@ use prometheus::proto::{
 
 use super::counter::Histogram;
 
-/// The names and values of labels.
+/// The names and values of the labels of one metric value.
 pub type Labels = Vec<(&'static str, String)>;
 
 fn borrowed(labels: &Labels) -> Vec<(&str, &str)> {
     labels.iter().map(|(name, value)| (*name, &**value)).collect()
 }
 
-/// A metric with its name, help text and values.
+/// A metric family: a metric's name, its help text and its values.
 #[derive(Debug)]
 pub struct Family(pub(super) MetricFamily);
 
 impl Family {
-    /// Makes a gauge.
+    /// Creates a gauge without values.
     pub fn gauge(name: &str, help: &str) -> Self {
         Self(family(name, help, MetricType::GAUGE, Vec::new()))
     }
 
-    /// Makes a counter.
+    /// Creates a counter without values.
     pub fn counter(name: &str, help: &str) -> Self {
         Self(family(name, help, MetricType::COUNTER, Vec::new()))
     }
 
-    /// Sets a single value without labels.
+    /// Sets a single value that has no labels.
     pub fn value(self, value: f64) -> Self {
         self.with([metric(&[], value)].into())
     }
 
-    /// Sets values, each with its labels.
+    /// Sets several values, each with its labels.
     pub fn with_labels(self, values: impl IntoIterator<Item = (Labels, f64)>) -> Self {
         let values = values.into_iter();
         self.with(values.map(|(labels, value)| metric(&borrowed(&labels), value)).collect())
     }
 
-    /// Makes a histogram.
+    /// Creates a histogram metric with the buckets and the sum of `taken`.
     pub fn histogram(name: &str, help: &str, labels: &Labels, taken: &Histogram) -> Self {
         Self(histogram(name, help, &borrowed(labels), taken))
     }
 
-    /// Sets values, each with another value of one label.
+    /// Sets several values that differ in the value of one label.
     pub fn labelled<L: AsRef<str>>(
         self,
         label: &str,
@@ -105,7 +105,7 @@ fn histogram(name: &str, help: &str, labels: &[(&str, &str)], taken: &Histogram)
         bucket
     });
     value.set_bucket(buckets.collect());
-    // The encoder writes the last bucket, which has no bound, from the sample count.
+    // The last bucket has no upper bound; the encoder writes it from the sample count.
     value.set_sample_count(taken.cumulative().last().map_or(0, |(_, count)| count));
     value.set_sample_sum(taken.seconds());
     let mut metric = Metric::from_label(pairs(labels));

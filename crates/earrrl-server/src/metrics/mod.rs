@@ -1,4 +1,4 @@
-//! The counters, and the page that Prometheus reads.
+//! The server's counters, and their page in the Prometheus text format.
 
 mod counter;
 mod family;
@@ -16,22 +16,22 @@ pub use passed::{PassReason, PassedUnjudged};
 use counter::CountsByName;
 use outcomes::OUTCOMES;
 
-/// The HTTP statuses that are counted by themselves; all others are counted together.
+/// The HTTP statuses that have counters of their own; all other statuses share one counter.
 const STATUSES: [u16; 15] =
     [200, 204, 400, 401, 403, 404, 405, 409, 413, 415, 421, 422, 429, 431, 503];
-/// The codes of errors over RESP.
+/// The codes of RESP errors that have counters of their own.
 const CODES: [&str; 6] = ["ERR", "EXECABORT", "NOAUTH", "NOPERM", "NOPROTO", "WRONGPASS"];
 
-/// The numbers of gRPC's status codes.
+/// The numbers of the gRPC status codes, as labels.
 const GRPC_CODES: [&str; 17] =
     ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16"];
 
 /// The counters of a server.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    /// Decisions by rule and outcome.
+    /// The number of decisions by rule and outcome.
     pub outcomes: Outcomes,
-    /// Decisions of `CL.THROTTLE`.
+    /// The number of decisions of `CL.THROTTLE` by outcome.
     pub throttle: RuleOutcomes,
     /// The time from reading a batch of RESP requests until its replies are ready.
     pub resp_batch: Histogram,
@@ -41,11 +41,11 @@ pub struct Metrics {
     pub resp_requests: Counter,
     /// The number of requests that no rule matched.
     pub unmatched: Counter,
-    /// Proxied requests that passed without a verdict.
+    /// The number of proxied requests that passed without a verdict, by reason.
     pub unjudged: PassedUnjudged,
     /// The number of malformed requests.
     pub malformed: Counter,
-    /// The number of wrong tokens.
+    /// The number of requests with a wrong token.
     pub failed_logins: Counter,
     /// The number of accepted connections.
     pub accepted: Counter,
@@ -63,7 +63,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Counts an HTTP response.
+    /// Counts an HTTP response by its status.
     #[inline]
     pub fn count_status(&self, status: u16) {
         self.http_responses.count(&STATUSES, &status);
@@ -75,7 +75,7 @@ impl Metrics {
         self.grpc_responses.count(&GRPC_CODES.map(str::as_bytes), &code);
     }
 
-    /// Counts an error reply over RESP.
+    /// Counts an error reply over RESP by its code.
     pub fn count_error(&self, code: &'static str) {
         self.resp_errors.count(&CODES, &code);
     }
@@ -87,7 +87,7 @@ impl Metrics {
             .map(|(name, help, counter)| Family::counter(name, help).value(counter.get() as f64));
         let own = counters.chain(self.by_label()).chain(self.times()).chain(families);
         let all = own.chain(process::families()).map(|family| family.0);
-        // The encoder fails on a family without values.
+        // The encoder fails on a family without values, so these are left out.
         let all: Vec<_> = all.filter(|family| !family.get_metric().is_empty()).collect();
         let mut text = Vec::with_capacity(8192);
         // Writing to memory cannot fail.
@@ -99,7 +99,7 @@ impl Metrics {
         let errors = self.resp_errors.seen(&CODES);
         let responses = self.http_responses.seen(&STATUSES);
         let calls = self.grpc_responses.seen(&GRPC_CODES);
-        // A sum of no numbers would be -0.
+        // The sum of an empty iterator of floats would be -0, which would be shown as such.
         let requests = responses.iter().fold(0.0, |sum, (_, count)| sum + count);
         let version = [(env!("CARGO_PKG_VERSION"), 1.0)];
         [
@@ -145,7 +145,8 @@ impl Metrics {
     }
 
     fn counters(&self) -> [(&'static str, &'static str, &Counter); 9] {
-        // Without `..`, so that a new counter cannot be left out.
+        // The pattern lists all fields without `..`, so that the compiler reports a new counter
+        // that is not exported.
         let Self {
             outcomes: _,
             throttle: _,

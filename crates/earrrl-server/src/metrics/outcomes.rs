@@ -1,4 +1,4 @@
-//! Counters of the outcomes of each rule.
+//! Counters of the outcomes of each rule's decisions.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -10,7 +10,7 @@ use earrrl::Outcome;
 
 use super::counter::{CELLS, cell};
 
-/// The outcomes that a request can have under a rule, in the order of `Outcome`.
+/// The outcomes that a request can have under a rule, in the order of the variants of `Outcome`.
 pub(super) const OUTCOMES: [Outcome; 6] = [
     Outcome::Allow,
     Outcome::Observe,
@@ -19,11 +19,11 @@ pub(super) const OUTCOMES: [Outcome; 6] = [
     Outcome::ShadowBan,
     Outcome::Deny,
 ];
-/// The counters of one rule's outcomes.
+/// The counters of the outcomes of one rule.
 #[derive(Debug, Default)]
 pub struct RuleOutcomes {
     cells: [OutcomeCells; CELLS],
-    /// The second in which a dry run was last logged.
+    /// The second in which a request over the limit of a dry run was last logged.
     logged: AtomicU64,
 }
 
@@ -32,7 +32,7 @@ pub struct RuleOutcomes {
 struct OutcomeCells([AtomicU64; OUTCOMES.len()]);
 
 impl RuleOutcomes {
-    /// Counts one outcome.
+    /// Counts one request with this outcome.
     #[inline]
     pub fn count(&self, outcome: Outcome) {
         let place = match outcome {
@@ -46,19 +46,19 @@ impl RuleOutcomes {
         self.cells[cell()].0[place].fetch_add(1, Relaxed);
     }
 
-    /// Returns the count of this outcome.
+    /// Returns the number of requests with this outcome.
     pub fn get(&self, outcome: Outcome) -> u64 {
         let place = OUTCOMES.iter().position(|known| *known == outcome);
         place.map_or(0, |place| self.cells.iter().map(|cell| cell.0[place].load(Relaxed)).sum())
     }
 
-    /// Returns the count of all outcomes together.
+    /// Returns the number of requests with any outcome.
     pub fn total(&self) -> u64 {
         OUTCOMES.map(|outcome| self.get(outcome)).iter().sum()
     }
 
-    /// Logs a request that a dry run would have denied. Logs at most one a second, while the
-    /// counters include all of them.
+    /// Logs a request that would have been denied if its rule were not a dry run. At most one
+    /// request a second is logged, while the counters include all of them.
     pub fn log_observed(&self, rule: &str, key: &[u8]) {
         let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         if self.logged.swap(second, Relaxed) != second {
@@ -72,28 +72,30 @@ impl RuleOutcomes {
     }
 }
 
-/// Returns a name for a key that is the same as long as the process runs and does not reveal the key.
+/// Returns a digest of a client's key, which does not reveal the key. The same key has the same
+/// digest as long as the process runs.
 fn digest(key: &[u8]) -> String {
     static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     format!("{:016x}", SECRET.hash_one(key))
 }
 
-/// The counts of all rules that there have been. Their number is bounded by the configurations.
+/// The counters of all rules since the server started, including removed ones. Configurations bound
+/// the number of rules.
 #[derive(Debug, Default)]
 pub struct Outcomes(Mutex<BTreeMap<String, Arc<RuleOutcomes>>>);
 
 impl Outcomes {
-    /// Returns the counts of a rule, which continue across reloads.
+    /// Returns the counters of the rule of this name, which continue across reloads.
     pub fn of_rule(&self, name: &str) -> Arc<RuleOutcomes> {
         Arc::clone(self.lock().entry(name.to_owned()).or_default())
     }
 
-    /// Decisions in all.
+    /// Returns the number of decisions of all rules.
     pub fn total(&self) -> u64 {
         self.lock().values().map(|rule| rule.total()).sum()
     }
 
-    /// Returns each rule with its counts.
+    /// Returns the name of each rule with its counters.
     pub(super) fn each(&self) -> Vec<(String, Arc<RuleOutcomes>)> {
         self.lock().iter().map(|(name, rule)| (name.clone(), Arc::clone(rule))).collect()
     }

@@ -8,7 +8,8 @@ use rustix::process::{Resource, getrlimit};
 
 use super::family::Family;
 
-/// Returns the metrics; those that the operating system does not offer are left out.
+/// Returns the metrics of this process; metrics that the operating system does not offer are left
+/// out.
 pub(super) fn families() -> Vec<Family> {
     let stat = fs::read_to_string("/proc/self/stat").ok().and_then(|text| Stat::parse(&text));
     let descriptors = fs::read_dir("/proc/self/fd").ok().map(|entries| entries.count() as f64);
@@ -23,7 +24,7 @@ pub(super) fn families() -> Vec<Family> {
     gauges.chain(stat.iter().flat_map(Stat::families)).collect()
 }
 
-/// The fields of `/proc/self/stat` that are shown.
+/// The fields of `/proc/self/stat` that are exported as metrics.
 #[derive(Debug, PartialEq)]
 struct Stat {
     cpu_ticks: f64,
@@ -35,10 +36,11 @@ struct Stat {
 
 impl Stat {
     fn parse(text: &str) -> Option<Self> {
-        // The program's name, in parentheses, may hold spaces and parentheses of its own.
+        // The program's name is in parentheses, and may contain spaces and parentheses itself.
         let (_, fields) = text.rsplit_once(") ")?;
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
-        // The manual proc_pid_stat(5) counts from 1, and the fields here begin with the third.
+        // The manual page proc_pid_stat(5) numbers the fields from 1, and `fields` begins with
+        // field 3.
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
         Some(Self {
             cpu_ticks: field(14)? + field(15)?,
@@ -71,7 +73,7 @@ impl Stat {
     }
 }
 
-/// Returns when the machine was started, in time since 1970.
+/// Returns the time at which the machine was started, as a duration since 1970.
 fn boot_time() -> Option<Duration> {
     let uptime = fs::read_to_string("/proc/uptime").ok()?;
     let uptime = uptime.split(' ').next()?.parse().ok()?;

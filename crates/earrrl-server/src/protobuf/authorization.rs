@@ -1,13 +1,13 @@
-//! The external authorization service, `envoy.service.auth.v3`.
+//! The messages of Envoy's external authorization service, `envoy.service.auth.v3`.
 
 use std::collections::HashMap;
 
 use super::{HeaderValue, RpcStatus, Struct};
 
-/// A request for a decision on an HTTP request.
+/// A request for a decision whether an HTTP request may pass.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct CheckRequest {
-    /// The request's attributes.
+    /// The attributes of the HTTP request.
     #[prost(message, optional, tag = "1")]
     pub attributes: Option<AttributeContext>,
 }
@@ -18,15 +18,15 @@ pub struct AttributeContext {
     /// The client that is connected with Envoy.
     #[prost(message, optional, tag = "1")]
     pub source: Option<Peer>,
-    /// The request.
+    /// The HTTP request that is to be decided.
     #[prost(message, optional, tag = "4")]
     pub request: Option<Request>,
 }
 
-/// An end of a connection.
+/// One end of a connection, such as the client's.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Peer {
-    /// Its address.
+    /// The address of this end.
     #[prost(message, optional, tag = "1")]
     pub address: Option<Address>,
 }
@@ -34,12 +34,12 @@ pub struct Peer {
 /// An address, `envoy.config.core.v3.Address`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Address {
-    /// The address by its kind; absent if the kind is another.
+    /// The address by its kind; absent for a kind that this server does not read.
     #[prost(oneof = "AddressKind", tags = "1, 2")]
     pub address: Option<AddressKind>,
 }
 
-/// An address by its kind.
+/// An address of one of the kinds that this server reads.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum AddressKind {
     /// An IP address.
@@ -53,7 +53,7 @@ pub enum AddressKind {
 /// An IP address and a port.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SocketAddress {
-    /// The IP address.
+    /// The IP address as text.
     #[prost(string, tag = "2")]
     pub address: String,
 }
@@ -62,7 +62,7 @@ pub struct SocketAddress {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Pipe {}
 
-/// A request with its protocol.
+/// A request by its protocol.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Request {
     /// The HTTP request.
@@ -73,7 +73,7 @@ pub struct Request {
 /// An HTTP request without its body.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct HttpRequest {
-    /// The method.
+    /// The HTTP method.
     #[prost(bytes = "vec", tag = "2")]
     pub method: Vec<u8>,
     /// The headers by their names in lower case; repeated ones are joined.
@@ -85,10 +85,11 @@ pub struct HttpRequest {
     /// The `Host` header or `:authority`.
     #[prost(bytes = "vec", tag = "5")]
     pub host: Vec<u8>,
-    /// The scheme of the URL.
+    /// The scheme of the request's URL.
     #[prost(bytes = "vec", tag = "6")]
     pub scheme: Vec<u8>,
-    /// The headers in their order, where Envoy is configured to send them unchanged; `headers` is empty then.
+    /// The headers in their order, if Envoy is configured to send them unchanged; `headers` is then
+    /// empty.
     #[prost(message, optional, tag = "13")]
     pub header_map: Option<HeaderMap>,
 }
@@ -101,7 +102,7 @@ pub struct HeaderMap {
     pub headers: Vec<HeaderValue>,
 }
 
-/// The answer to a [`CheckRequest`].
+/// The response to a [`CheckRequest`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct CheckResponse {
     /// The verdict: `OK` if the request may pass.
@@ -118,10 +119,10 @@ pub struct CheckResponse {
 /// The changes to a request, or the response to its client.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum HttpResponse {
-    /// The response to the client.
+    /// The request is denied, with this response to the client.
     #[prost(message, tag = "2")]
     Denied(DeniedHttpResponse),
-    /// The changes to the request.
+    /// The request passes, with these changes.
     #[prost(message, tag = "3")]
     Ok(OkHttpResponse),
 }
@@ -129,13 +130,13 @@ pub enum HttpResponse {
 /// The response to a client whose request is denied.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DeniedHttpResponse {
-    /// The status.
+    /// The HTTP status of the response.
     #[prost(message, optional, tag = "1")]
     pub status: Option<HttpStatus>,
-    /// The headers.
+    /// The headers of the response.
     #[prost(message, repeated, tag = "2")]
     pub headers: Vec<HeaderValueOption>,
-    /// The body.
+    /// The body of the response.
     #[prost(string, tag = "3")]
     pub body: String,
 }
@@ -143,7 +144,7 @@ pub struct DeniedHttpResponse {
 /// An HTTP status.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct HttpStatus {
-    /// The status code.
+    /// The number of the status, such as 429.
     #[prost(int32, tag = "1")]
     pub code: i32,
 }
@@ -151,35 +152,35 @@ pub struct HttpStatus {
 /// The changes to a request that may pass.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct OkHttpResponse {
-    /// Headers for the application behind Envoy.
+    /// The headers that are added to the request to the application behind Envoy.
     #[prost(message, repeated, tag = "2")]
     pub headers: Vec<HeaderValueOption>,
-    /// Headers for the client.
+    /// The headers that are added to the response to the client.
     #[prost(message, repeated, tag = "6")]
     pub response_headers_to_add: Vec<HeaderValueOption>,
 }
 
-/// A header and how it is added.
+/// A header that is added, and the way in which it is added.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct HeaderValueOption {
-    /// The header.
+    /// The header that is added.
     #[prost(message, optional, tag = "1")]
     pub header: Option<HeaderValue>,
-    /// The treatment of headers of the same name.
+    /// The treatment of existing headers of the same name.
     #[prost(enumeration = "HeaderAppendAction", tag = "3")]
     pub append_action: i32,
 }
 
-/// The treatment of headers of the same name as one that is added.
+/// The treatment of existing headers that have the same name as an added one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub enum HeaderAppendAction {
-    /// They stay.
+    /// Existing headers stay, and the new one is added.
     AppendIfExistsOrAdd = 0,
-    /// They stay, and the new one is not added.
+    /// Existing headers stay; the new one is added only if there are none.
     AddIfAbsent = 1,
-    /// The new one replaces them.
+    /// The new header replaces existing ones, or is added if there are none.
     OverwriteIfExistsOrAdd = 2,
-    /// The new one replaces them, and is not added if there are none.
+    /// The new header replaces existing ones, and is not added if there are none.
     OverwriteIfExists = 3,
 }

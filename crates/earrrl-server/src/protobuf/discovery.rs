@@ -1,24 +1,24 @@
-//! The aggregated discovery service, `envoy.service.discovery.v3`, and the configuration that it sends,
-//! `ratelimit.config.ratelimit.v3`.
+//! The messages of Envoy's aggregated discovery service, `envoy.service.discovery.v3`, and of the
+//! configuration that it sends, `ratelimit.config.ratelimit.v3`.
 
 use super::{Any, RpcStatus, Struct};
 
-/// A request for resources, or the answer to a [`DiscoveryResponse`].
+/// A request for resources, which also acknowledges or rejects the previous [`DiscoveryResponse`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DiscoveryRequest {
-    /// The version of the resources in force; empty at first.
+    /// The version of the resources in force; empty before the first ones.
     #[prost(string, tag = "1")]
     pub version_info: String,
-    /// This server.
+    /// The identity of this server.
     #[prost(message, optional, tag = "2")]
     pub node: Option<Node>,
-    /// The type of the resources.
+    /// The type URL of the requested resources.
     #[prost(string, tag = "4")]
     pub type_url: String,
-    /// The nonce of the response that is answered.
+    /// The nonce of the response that is acknowledged or rejected.
     #[prost(string, tag = "5")]
     pub response_nonce: String,
-    /// The error, if the response was rejected.
+    /// The error if the response is rejected.
     #[prost(message, optional, tag = "6")]
     pub error_detail: Option<RpcStatus>,
 }
@@ -31,33 +31,33 @@ pub struct Node {
     pub id: String,
 }
 
-/// All resources of a type.
+/// A response with all resources of one type.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DiscoveryResponse {
     /// The version of the resources.
     #[prost(string, tag = "1")]
     pub version_info: String,
-    /// The resources.
+    /// The encoded resources.
     #[prost(message, repeated, tag = "2")]
     pub resources: Vec<Any>,
-    /// The type of the resources.
+    /// The type URL of the resources.
     #[prost(string, tag = "4")]
     pub type_url: String,
-    /// A number for this response, which the answer repeats.
+    /// The nonce of this response, which the acknowledgement repeats.
     #[prost(string, tag = "5")]
     pub nonce: String,
 }
 
-/// The descriptors of a domain.
+/// The descriptors of a domain, which are one resource.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitConfig {
-    /// The resource's name.
+    /// The name of the resource.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// The domain.
+    /// The name of the domain.
     #[prost(string, tag = "2")]
     pub domain: String,
-    /// The outermost descriptors.
+    /// The descriptors of the first level.
     #[prost(message, repeated, tag = "3")]
     pub descriptors: Vec<RateLimitDescriptor>,
 }
@@ -71,50 +71,50 @@ pub struct RateLimitDescriptor {
     /// The value that an entry must have; empty for any value.
     #[prost(string, tag = "2")]
     pub value: String,
-    /// The limit.
+    /// The limit of the descriptor, if it has one.
     #[prost(message, optional, tag = "3")]
     pub rate_limit: Option<RateLimitPolicy>,
-    /// The descriptors for the next entry.
+    /// The descriptors of the next level.
     #[prost(message, repeated, tag = "4")]
     pub descriptors: Vec<RateLimitDescriptor>,
-    /// True if the limit is counted and not enforced.
+    /// True if the limit is counted but never enforced.
     #[prost(bool, tag = "5")]
     pub shadow_mode: bool,
-    /// True if each value has metrics of its own.
+    /// True if each value of requests has metrics of its own.
     #[prost(bool, tag = "6")]
     pub detailed_metric: bool,
     /// True if the limit is enforced only when all such limits of a request are over.
     #[prost(bool, tag = "7")]
     pub quota_mode: bool,
-    /// Metadata for responses.
+    /// The metadata that responses for this descriptor contain.
     #[prost(message, optional, tag = "8")]
     pub metadata: Option<Struct>,
 }
 
-/// A limit.
+/// The limit of a descriptor.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitPolicy {
     /// The number of the unit of time.
     #[prost(int32, tag = "1")]
     pub unit: i32,
-    /// Requests per unit.
+    /// The number of requests that are allowed per unit of time.
     #[prost(uint32, tag = "2")]
     pub requests_per_unit: u32,
-    /// True if nothing is limited.
+    /// True if all requests are allowed.
     #[prost(bool, tag = "3")]
     pub unlimited: bool,
-    /// The limit's name.
+    /// The name of the limit.
     #[prost(string, tag = "4")]
     pub name: String,
-    /// Limits that this one replaces.
+    /// The names of the limits that this limit replaces.
     #[prost(message, repeated, tag = "5")]
     pub replaces: Vec<RateLimitReplace>,
 }
 
-/// The name of a limit that is replaced.
+/// The name of a limit that another one replaces.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitReplace {
-    /// The limit's name.
+    /// The name of the replaced limit.
     #[prost(string, tag = "1")]
     pub name: String,
 }

@@ -1,9 +1,10 @@
 //! The protobuf messages of Envoy's services, with the fields that this server reads or writes.
 //!
-//! Numbers and types are those of Envoy's `.proto` files; `tests/protobuf.rs` compares. Other fields are skipped when
-//! a message is read. One type differs: Envoy copies a client's headers into fields of type `string` as they are, and a
-//! decoder that wants UTF-8 refuses the whole message, upon which Envoy lets the client pass. What a client can write is
-//! declared as `bytes` here, which are the same on the wire.
+//! The numbers and types of fields are those of Envoy's `.proto` files, which `tests/protobuf.rs`
+//! compares. Other fields are skipped when a message is read. One type differs: Envoy copies a
+//! client's headers unchanged into fields of type `string`. A decoder that requires UTF-8 would
+//! reject the whole message if a header is not UTF-8, and Envoy would let the request pass. So the
+//! fields that a client can influence are declared as `bytes`, which has the same encoding.
 
 pub mod authorization;
 pub mod discovery;
@@ -17,7 +18,7 @@ pub struct HeaderValue {
     /// The header's name, in lower case.
     #[prost(string, tag = "1")]
     pub key: String,
-    /// The value.
+    /// The value of the header.
     #[prost(string, tag = "2")]
     pub value: String,
     /// The value, where Envoy is configured to send headers unchanged; `value` is empty then.
@@ -31,7 +32,7 @@ pub struct RpcStatus {
     /// The gRPC status code.
     #[prost(int32, tag = "1")]
     pub code: i32,
-    /// The reason, for people.
+    /// The reason for the error, as text for people.
     #[prost(string, tag = "2")]
     pub message: String,
 }

@@ -1,10 +1,10 @@
-//! The rate limit service, `envoy.service.ratelimit.v3`.
+//! The messages of Envoy's rate limit service, `envoy.service.ratelimit.v3`.
 
 use std::borrow::Cow;
 
 use super::{Duration, HeaderValue, Struct};
 
-/// A request for a decision on descriptors.
+/// A request for a decision on one or more descriptors.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitRequest {
     /// The domain of all descriptors.
@@ -13,12 +13,13 @@ pub struct RateLimitRequest {
     /// The descriptors; the request is denied if one of them is over its limit.
     #[prost(message, repeated, tag = "2")]
     pub descriptors: Vec<RateLimitDescriptor>,
-    /// The hits of each descriptor that has none of its own; 0 stands for 1.
+    /// The number of hits of each descriptor that states none itself; 0 stands for 1.
     #[prost(uint32, tag = "3")]
     pub hits_addend: u32,
 }
 
-/// A list of entries that a limit may match, `envoy.extensions.common.ratelimit.v3.RateLimitDescriptor`.
+/// A list of entries that a limit may match, the message
+/// `envoy.extensions.common.ratelimit.v3.RateLimitDescriptor`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitDescriptor {
     /// The entries, from the outermost level of the configuration.
@@ -27,44 +28,44 @@ pub struct RateLimitDescriptor {
     /// A limit to apply instead of the configured one.
     #[prost(message, optional, tag = "2")]
     pub limit: Option<RateLimitOverride>,
-    /// The hits of this descriptor.
+    /// The number of hits of this descriptor.
     #[prost(message, optional, tag = "3")]
     pub hits_addend: Option<u64>,
-    /// True if the hits are given back.
+    /// True if the hits are refunded instead of counted.
     #[prost(bool, tag = "4")]
     pub is_negative_hits: bool,
 }
 
-/// A key and its value.
+/// One entry of a descriptor: a key and its value.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Entry {
-    /// The key.
+    /// The key of the entry.
     #[prost(string, tag = "1")]
     pub key: String,
-    /// The value, often that of a header.
+    /// The value of the entry, often that of a header.
     #[prost(bytes = "vec", tag = "2")]
     pub value: Vec<u8>,
 }
 
 impl Entry {
-    /// Returns the value as a text, to be shown.
+    /// Returns the value as text for display.
     pub fn text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.value)
     }
 }
 
-/// A limit that a descriptor brings.
+/// A limit that a request states for a descriptor.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitOverride {
-    /// Requests per unit of time.
+    /// The number of requests that are allowed per unit of time.
     #[prost(uint32, tag = "1")]
     pub requests_per_unit: u32,
-    /// The number of the unit.
+    /// The number of the unit of time.
     #[prost(int32, tag = "2")]
     pub unit: i32,
 }
 
-/// The answer to a [`RateLimitRequest`].
+/// The response to a [`RateLimitRequest`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitResponse {
     /// The verdict on the request.
@@ -73,10 +74,10 @@ pub struct RateLimitResponse {
     /// The verdict on each descriptor, in the request's order.
     #[prost(message, repeated, tag = "2")]
     pub statuses: Vec<DescriptorStatus>,
-    /// Headers for the client.
+    /// The headers that are added to the response to the client.
     #[prost(message, repeated, tag = "3")]
     pub response_headers_to_add: Vec<HeaderValue>,
-    /// Headers for the application behind Envoy.
+    /// The headers that are added to the request to the application behind Envoy.
     #[prost(message, repeated, tag = "4")]
     pub request_headers_to_add: Vec<HeaderValue>,
     /// The body of the client's response if the request is denied.
@@ -90,13 +91,13 @@ pub struct RateLimitResponse {
 /// The verdict on one descriptor.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DescriptorStatus {
-    /// The verdict.
+    /// The verdict on the descriptor.
     #[prost(enumeration = "Code", tag = "1")]
     pub code: i32,
     /// The limit that was applied, if any.
     #[prost(message, optional, tag = "2")]
     pub current_limit: Option<RateLimit>,
-    /// Hits that are left in this unit of time.
+    /// The number of hits that are left in this unit of time.
     #[prost(uint32, tag = "3")]
     pub limit_remaining: u32,
     /// The time until the limit is reset.
@@ -104,28 +105,28 @@ pub struct DescriptorStatus {
     pub duration_until_reset: Option<Duration>,
 }
 
-/// A limit that was applied.
+/// A limit that was applied to a descriptor.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimit {
-    /// Requests per unit of time.
+    /// The number of requests that are allowed per unit of time.
     #[prost(uint32, tag = "1")]
     pub requests_per_unit: u32,
-    /// The number of the unit.
+    /// The number of the unit of time.
     #[prost(int32, tag = "2")]
     pub unit: i32,
-    /// The limit's name.
+    /// The name of the limit.
     #[prost(string, tag = "3")]
     pub name: String,
 }
 
-/// A verdict.
+/// A verdict on a request or a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub enum Code {
-    /// Not set.
+    /// No verdict is set.
     Unknown = 0,
-    /// Within the limit.
+    /// The request is within the limit.
     Ok = 1,
-    /// Over the limit.
+    /// The request is over the limit.
     OverLimit = 2,
 }

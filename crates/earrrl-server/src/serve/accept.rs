@@ -1,4 +1,4 @@
-//! Accepting.
+//! The loop that accepts connections.
 
 use std::io;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::socket::{Listener, Socket};
 use crate::connections::{Connection, Refused};
 
-/// The pause before the next connection is accepted when the process has no descriptor left.
+/// The pause before the next `accept` when the process has no file descriptor or memory left.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts connections until the task is dropped, and passes on those that the limits admit.
@@ -28,8 +28,9 @@ pub async fn accept(
     }
 }
 
-/// Most errors of `accept` belong to the one connection. Out of descriptors or memory is different:
-/// it would fail again at once, so connections wait in the backlog until others have closed.
+/// Pauses if an error of `accept` is a lack of descriptors or memory, since `accept` would fail
+/// again at once. Connections wait in the backlog until others have closed. Other errors concern
+/// only the one connection.
 async fn survive(error: &io::Error) {
     const ENFILE: i32 = 23;
     const EMFILE: i32 = 24;

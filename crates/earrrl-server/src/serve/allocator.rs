@@ -1,26 +1,27 @@
-//! The C library's allocator, which keeps freed memory unless it is asked not to.
+//! Settings of the C library's allocator, so that it returns freed memory to the system.
 #![allow(unsafe_code)]
 
-/// Blocks of this size and more come from the system, and go back to it.
+/// The size in bytes from which blocks are mapped from the system one by one, and unmapped when
+/// they are freed.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const LARGE: i32 = 1 << 20;
 
-/// Makes the memory of a dropped table go back to the system at once. glibc would do so for the
-/// first ones only: each large block that is freed raises the size from which blocks are mapped by
-/// themselves, up to 32 MiB, and tables below that would then stay with the process, one an arena.
+/// Makes the allocator return the memory of a dropped table to the system at once. By default glibc
+/// raises the size from which it maps blocks one by one, up to 32 MiB, each time such a block is
+/// freed. The memory of smaller tables would then stay with the process.
 pub fn give_back_large_blocks() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: it sets a parameter of the allocator, which takes its own lock for that.
+    // SAFETY: `mallopt` sets a parameter of the allocator, and takes the allocator's lock for that.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
     }
 }
 
-/// Returns free memory to the system. glibc does so by itself at the end of its arenas only: one small
-/// block that is still in use keeps all that was freed before it.
+/// Returns free memory to the system. By itself glibc returns only the free memory at the end of an
+/// arena, so that one small block in use there keeps all freed memory before it.
 pub fn give_back_free_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: it takes the allocator's own locks, and touches no memory that is in use.
+    // SAFETY: `malloc_trim` takes the allocator's own locks, and touches no memory that is in use.
     unsafe {
         libc::malloc_trim(0);
     }

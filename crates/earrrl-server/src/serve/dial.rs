@@ -1,4 +1,4 @@
-//! A connection over TLS to a server that this one asks.
+//! Outgoing connections over TLS, such as to a control plane.
 
 use std::io;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ pub(super) struct Dial {
 }
 
 impl Dial {
-    /// Prepares connections to `host:port`; the peer's certificate has to be the host's.
+    /// Prepares connections to `host:port`. The peer's certificate must be valid for that host.
     ///
     /// # Errors
-    /// Returns the invalid host name, or the file that cannot be used and the reason.
+    /// Returns an error if the host name is invalid or a TLS file cannot be used.
     pub(super) fn new(address: &str, tls: &PlaneTls) -> Result<Self, String> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']');

@@ -1,7 +1,7 @@
-//! Listeners that were opened before this process began: systemd's socket activation.
+//! Listeners that were opened before this process started, by socket activation of systemd.
 //!
-//! They stay open between the stop of one server and the start of the next, so a restart refuses no
-//! client: clients wait in the backlog meanwhile.
+//! These listeners stay open between the stop of one server and the start of the next. So a restart
+//! refuses no client: new connections wait in the backlog.
 
 use std::io;
 use std::net::TcpListener;
@@ -11,25 +11,28 @@ use listenfd::ListenFd;
 
 use crate::config::listen::Protocol;
 
-/// A listener that was handed over.
+/// A listening socket that systemd passed to this process.
 #[derive(Debug)]
 pub enum Handed {
-    /// On an address and port.
+    /// A socket that listens on an IP address and port.
     Tcp(TcpListener),
-    /// On a file.
+    /// A Unix socket that listens on a path in the file system.
     Unix(UnixListener),
 }
 
-/// Listeners that were handed over, each with its protocol: by its name
-/// (`FileDescriptorName=http`), or if they have no names by their order, that of [`Protocol::ALL`].
+/// The listeners that systemd passed to this process, each with its protocol. The protocol is the
+/// listener's name (`FileDescriptorName=http`), or if listeners have no names, it follows from
+/// their order, which is that of [`Protocol::ALL`].
 #[derive(Debug, Default)]
 pub struct HandedOver(Vec<(Protocol, Handed)>);
 
 impl HandedOver {
-    /// Takes the sockets that `LISTEN_FDS` announces; none if the variable is for another process.
+    /// Takes the sockets that `LISTEN_FDS` announces; none if the variable is meant for another
+    /// process.
     ///
     /// # Errors
-    /// Fails if one is not a listening socket, or if they are not named as expected.
+    /// Returns an error if one of the files is not a listening socket, or if the names are not
+    /// those of protocols.
     pub fn from_env() -> io::Result<Self> {
         let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
         let mut sockets = ListenFd::from_env();
@@ -40,7 +43,7 @@ impl HandedOver {
         Ok(Self(handed))
     }
 
-    /// Returns the listener for a protocol.
+    /// Removes and returns the listener for a protocol.
     pub fn take(&mut self, protocol: Protocol) -> Option<Handed> {
         let place = self.0.iter().position(|(known, _)| *known == protocol)?;
         Some(self.0.swap_remove(place).1)
@@ -54,7 +57,7 @@ fn take(sockets: &mut ListenFd, place: usize) -> io::Result<Option<Handed>> {
     }
 }
 
-/// Returns the protocol of each of `count` sockets.
+/// Returns the protocol of each of `count` sockets, from their names or their order.
 fn assign(names: &str, count: usize) -> io::Result<Vec<Protocol>> {
     let named = names.split(':');
     let found: Vec<Protocol> = named

@@ -1,4 +1,4 @@
-//! Running the server: threads, sockets, time-outs, shutdown.
+//! Runs the server: its threads, sockets, timeouts, reloads and shutdown.
 
 pub mod accept;
 mod again;

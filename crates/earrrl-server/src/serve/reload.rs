@@ -1,4 +1,5 @@
-//! Reloads: on SIGHUP, when a file has changed, and once more where one was refused.
+//! Reloads of the configuration: on SIGHUP, when a file has changed, and again after a refused
+//! reload.
 
 use std::future::pending;
 use std::path::PathBuf;
@@ -14,15 +15,16 @@ use crate::config::{Config, ConfigError, ServerConfig};
 use crate::server::{Reloaded, Server};
 use crate::tls::Tls;
 
-/// The files that a server's configuration comes from.
+/// The files from which a server's configuration is loaded.
 pub struct ConfigSource {
-    /// The paths of the files; a folder stands for every file in it.
+    /// The paths of the files; the path of a folder includes every file in it.
     pub paths: Vec<PathBuf>,
-    /// Reads the configuration, and adds the settings of the command line.
+    /// Loads the configuration from the files, and adds the settings of the command line.
     pub load: Box<dyn Fn() -> Result<Config, ConfigError> + Send>,
 }
 
-/// Reloads on SIGHUP and when the file has changed.
+/// Reloads the configuration on SIGHUP and when one of its files has changed, until the server
+/// ends.
 pub(super) async fn reload_forever(
     server: Arc<Server>,
     source: Option<ConfigSource>,
@@ -52,7 +54,8 @@ pub(super) async fn reload_forever(
                 changed
             }
         };
-        // Tables are made and clients move to them; new connections do not wait for that.
+        // Preparing tables and moving clients to them may take long, so it runs on another thread
+        // and does not delay new connections.
         let server = Arc::clone(&server);
         let reloading = tokio::task::spawn_blocking(move || {
             let succeeded = reload(&server, (source.load)(), asked);
@@ -64,14 +67,14 @@ pub(super) async fn reload_forever(
     }
 }
 
-/// Returns the files of these paths; for a folder, the files in it.
+/// Returns all files of these paths; for a folder, the files in it.
 fn all_files(paths: &[PathBuf]) -> Vec<PathBuf> {
     let inside = |path: &PathBuf| files(std::slice::from_ref(path)).unwrap_or_default();
     paths.iter().flat_map(inside).collect()
 }
 
-/// Reloads the configuration, and returns true if that succeeded. If nobody `asked`, this retries a
-/// refused reload, and the same error is not logged again.
+/// Reloads the configuration, and returns true if that succeeded. If `asked` is false, this is a
+/// retry of a refused reload, and the same error is not logged again.
 fn reload(server: &Server, config: Result<Config, ConfigError>, asked: bool) -> bool {
     let config = config.map_err(|error| error.to_string());
     let needs_restart = config.as_ref().is_ok_and(|config| needs_restart(server, config));
@@ -89,13 +92,14 @@ fn reload(server: &Server, config: Result<Config, ConfigError>, asked: bool) -> 
     reloaded == Reloaded::Anew
 }
 
-/// Tokens are exchanged; the rest of `[server]` is not.
+/// Returns true if a setting of `[server]` has changed that a reload cannot apply. A reload applies
+/// only new tokens.
 fn needs_restart(server: &Server, config: &Config) -> bool {
     let tokens = server.config.tokens.clone();
     (ServerConfig { tokens, ..config.server.clone() }) != server.config
 }
 
-/// Exchanges certificates when their files have changed.
+/// Reloads the TLS certificates whenever their files have changed, until the server ends.
 pub(super) async fn reload_certificates_forever(server: Arc<Server>) {
     let Some(tls) = &server.tls else { return pending().await };
     let files = tls.files();
@@ -105,7 +109,8 @@ pub(super) async fn reload_certificates_forever(server: Arc<Server>) {
         seconds.tick().await;
         let due = again.is_due();
         let (reading, paths) = (Arc::clone(&server), files.clone());
-        // A file may be one that blocks, on a mount that hangs; others are accepted meanwhile.
+        // Reading may block for long, for example on a network mount that hangs, so another thread
+        // reads while the server continues to accept.
         let read = tokio::task::spawn_blocking(move || {
             let changed = stamps.have_changed(&paths);
             let read = (changed || due).then(|| reading.tls.as_ref().map(Tls::reload));

@@ -1,4 +1,4 @@
-//! A server's life: listen, serve, reload, stop.
+//! The life of a server: it opens listeners, serves, reloads and stops.
 
 use std::fmt;
 use std::future::pending;
@@ -31,10 +31,10 @@ use crate::server::Server;
 use crate::stream::Stream;
 use crate::tls::Tls;
 
-/// The time that the first request may wait for the engine to be ready.
+/// The longest time that the start waits for the engine to be ready.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The routes of each kind of HTTP connection.
+/// The HTTP routes of each kind of listener.
 #[derive(Clone)]
 struct Routers {
     all: Router,
@@ -43,20 +43,21 @@ struct Routers {
     services: Services,
 }
 
-/// A server that listens.
+/// A server whose listeners are open.
 #[derive(Debug)]
 pub struct Running {
-    /// Its shared parts.
+    /// The state that all connections of the server share.
     pub server: Arc<Server>,
     services: Services,
     control_plane: Option<ControlPlane>,
     listeners: Vec<(Protocol, Listener, ListenAddress)>,
     workers: Workers<Protocol>,
-    /// The other tasks of the server, such as accepting and reloading. None ends by itself.
+    /// The other tasks of the server, such as accepting and reloading. None of them ends by itself.
     tasks: JoinSet<()>,
 }
 
-/// Catches SIGHUP from now on. To be called before the configuration is read.
+/// Catches SIGHUP from now on. This must be called before the configuration is read, so that no
+/// signal for a reload is lost.
 ///
 /// # Errors
 /// Returns the system's error if the signal cannot be caught.
@@ -64,8 +65,8 @@ pub fn catch_hangup() -> io::Result<Signal> {
     signal(SignalKind::hangup())
 }
 
-/// The signals that a server handles. They are caught from their creation on, so it comes before
-/// the server reports that it is ready.
+/// The signals that a server handles. They are caught from their creation on, so they are created
+/// before the server reports that it is ready.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
@@ -74,7 +75,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Catches them, beside the one that is caught already.
+    /// Catches the signals for stopping, in addition to SIGHUP, which is already caught by
+    /// `hangup`.
     ///
     /// # Errors
     /// Returns the system's error if the signals cannot be caught.
@@ -84,7 +86,7 @@ impl Signals {
     }
 }
 
-/// The reason why a server could not be started.
+/// The reason why the server could not be started.
 #[derive(Debug)]
 pub struct StartError(String);
 
@@ -97,16 +99,18 @@ impl fmt::Display for StartError {
 impl std::error::Error for StartError {}
 
 impl Running {
-    /// Opens the sockets and starts the threads. It accepts once [`Running::until_signal`] or
-    /// [`Running::until`] is called.
+    /// Opens the listeners and starts the threads. Connections are accepted once
+    /// [`Running::until_signal`] or [`Running::until`] is called.
     ///
     /// # Errors
-    /// Fails if an address cannot be listened on, or may not be without a token.
+    /// Returns an error if the server cannot listen on an address, or if the address may not be
+    /// served without a token.
     pub fn start(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
         Self::start_on(config, clock, HandedOver::default())
     }
 
-    /// Starts like [`Running::start`], but uses the sockets that already listen, if there are any.
+    /// Starts the server like [`Running::start`], but uses the listeners that systemd passed, if
+    /// there are any.
     ///
     /// # Errors
     /// Returns the errors of [`Running::start`].
@@ -153,7 +157,8 @@ impl Running {
         Some(address)
     }
 
-    /// Serves until SIGTERM or SIGINT; reloads the file on SIGHUP and when it changes.
+    /// Serves until SIGTERM or SIGINT. Reloads the configuration on SIGHUP and when its file
+    /// changes.
     ///
     /// # Errors
     /// Returns the errors of [`Running::until`].
@@ -178,17 +183,17 @@ impl Running {
         self.until_asked(next(&asked), next(&asked)).await
     }
 
-    /// Serves until `stop`, then answers the requests in flight.
+    /// Serves until `stop` completes, then finishes the requests in flight.
     ///
     /// # Errors
-    /// Fails if a task or a thread that the server needs has ended; requests in flight are answered
-    /// then, too.
+    /// Returns an error if a task or a thread that the server needs has ended; the requests in
+    /// flight are finished in this case too.
     pub async fn until(self, stop: impl Future<Output = ()>) -> Result<(), Ended> {
         self.until_asked(stop, pending()).await
     }
 
-    /// Serves like [`Running::until`]. Once `hurry` is done, too, it stops without waiting for
-    /// requests in flight.
+    /// Serves like [`Running::until`]. Once the future `hurry` completes too, the server stops
+    /// without waiting for requests in flight.
     async fn until_asked(
         self,
         stop: impl Future<Output = ()>,
@@ -205,7 +210,7 @@ impl Running {
         tasks.spawn(reload_certificates_forever(Arc::clone(&server)));
         let workers = Arc::new(workers);
         for (protocol, listener, _) in listeners {
-            // Health checks are answered until the end.
+            // The listener for health checks is kept until the end of the shutdown.
             let until = if protocol == Protocol::Admin { &mut ticking } else { &mut tasks };
             until.spawn(accept_all(protocol, listener, Arc::clone(&server), Arc::clone(&workers)));
         }
@@ -229,12 +234,12 @@ impl Running {
     }
 }
 
-/// Stops accepting, and waits until connections are done or their time is up.
+/// Stops accepting, and waits until all connections are closed or the shutdown timeout has passed.
 async fn leave(server: &Server, services: &Services, tasks: &mut JoinSet<()>) {
     server.announce_stop();
     services.announce_stop().await;
     sleep(Duration::from_secs(server.config.shutdown_delay.into())).await;
-    // Awaited, so that the listeners are closed.
+    // The shutdown of the tasks is awaited, so that the listeners are closed afterwards.
     tasks.shutdown().await;
     server.connections.stop();
     let patience = Duration::from_secs(server.config.shutdown_timeout.into());
@@ -243,19 +248,19 @@ async fn leave(server: &Server, services: &Services, tasks: &mut JoinSet<()>) {
     }
 }
 
-/// Waits for the next signal that asks for an end.
+/// Waits for the next signal that requests a stop.
 async fn next(asked: &Semaphore) {
-    // It is never closed.
+    // The semaphore is never closed, so this always succeeds.
     if let Ok(signal) = asked.acquire().await {
         signal.forget();
     }
 }
 
-/// Reports over gRPC that the server serves, once it has a configuration.
+/// Reports over gRPC health checks that the server is ready, once it has its configuration.
 async fn announce_readiness(server: Arc<Server>, services: Services) {
     server.configured().await;
     services.announce_start().await;
-    // The server takes the end of a task for a fault.
+    // This task must not end, since the server treats the end of a task as a fault.
     pending().await
 }
 
@@ -295,7 +300,7 @@ async fn serve_one(
 ) {
     let stream = match (stream, &server.tls) {
         (Stream::Tcp(stream), Some(tls)) if tls.covers(protocol) => {
-            // Boxed, so that it takes no room in connections without.
+            // The handshake is boxed, so that connections without TLS reserve no space for it.
             match Box::pin(tls.accept(protocol, stream, &connection)).await {
                 Ok(stream) => Stream::Tls(Box::new(stream)),
                 Err(error) => return tracing::debug!(%error, "no TLS with a client"),
@@ -316,7 +321,8 @@ async fn serve_one(
         (Protocol::Http, PlaceKind::Usual) => (routers.all, true),
         (Protocol::Http, PlaceKind::Reserved) => (routers.reserved, false),
     };
-    // Boxed, so that the larger of the two does not set the size of both.
+    // The future is boxed, so that a connection of either protocol does not reserve the size of the
+    // larger one.
     Box::pin(http::serve::serve(stream, connection, server, router, asks)).await;
 }
 
@@ -334,7 +340,7 @@ async fn accept_all(
     let speaks_tls = server.tls.as_ref().is_some_and(|tls| tls.covers(protocol));
     let refuse = |socket: &Socket, refused| {
         metrics.refused.increment();
-        // A client that speaks TLS could not read an answer in clear text.
+        // A client that uses TLS could not read an unencrypted reply.
         if !speaks_tls || matches!(socket, Socket::Unix(_)) {
             say_refused(protocol, socket, refused);
         }
@@ -350,13 +356,13 @@ async fn accept_all(
     accept(listener, admit, pass_on, refuse).await;
 }
 
-/// Sends a client the reason why it is not served, if that needs no waiting.
+/// Sends a client the reason why its connection is refused, if that is possible without waiting.
 fn say_refused(protocol: Protocol, socket: &Socket, refused: Refused) {
     let line = match (protocol, refused) {
         (Protocol::Resp, Refused::Full) => "-ERR max number of clients reached\r\n",
         (Protocol::Resp, Refused::AddressFull) => "-ERR too many connections from this address\r\n",
         (Protocol::Resp, Refused::Stopping) => "-ERR the server is stopping\r\n",
-        // A client that speaks HTTP/2 tries again when the connection is closed.
+        // A client that uses HTTP/2 retries when the connection is closed, so it needs no message.
         (Protocol::Grpc, _) => return,
         (Protocol::Http | Protocol::Admin, _) => {
             "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\n\
@@ -366,10 +372,10 @@ fn say_refused(protocol: Protocol, socket: &Socket, refused: Refused) {
     socket.send(line.as_bytes());
 }
 
-/// Seconds from one look at tables that a reload has replaced to the next.
+/// The number of seconds between two checks for replaced tables that can be freed.
 const TIDY_EVERY: u32 = 60;
 
-/// Once a second, the deadlines of connections are looked at.
+/// Checks the deadlines of connections once a second, until the server ends.
 async fn tick_forever(server: Arc<Server>) {
     let (mut seconds, mut seconds_to_tidy) = (each_second(), TIDY_EVERY);
     loop {

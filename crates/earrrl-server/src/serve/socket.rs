@@ -1,4 +1,4 @@
-//! Listeners and what they accept: TCP, and sockets in the file system.
+//! Listening sockets and the connections that they accept, over TCP and Unix sockets.
 
 use std::fs;
 use std::io;
@@ -15,38 +15,39 @@ use super::handover::Handed;
 use crate::config::listen::ListenAddress;
 use crate::stream::{OF_UNIX, Stream};
 
-/// Connections that the kernel completes and keeps until they are accepted.
+/// The number of connections that the kernel completes and queues until they are accepted.
 const BACKLOG: i32 = 4096;
 
 /// A listening socket.
 #[derive(Debug)]
 pub enum Listener {
-    /// On an address and port.
+    /// A socket that listens on an IP address and port.
     Tcp(TcpListener),
-    /// On a file, which is removed with the listener unless the socket was handed over.
+    /// A Unix socket. Its file is removed with the listener, unless systemd passed the socket.
     Unix(UnixListener, Option<SocketFile>),
 }
 
-/// A connection that was accepted, not yet with the thread that will serve it.
+/// An accepted connection that is not yet registered with the thread that will serve it.
 #[derive(Debug)]
 pub enum Socket {
-    /// Over TCP.
+    /// A TCP connection.
     Tcp(TcpStream),
-    /// Over a Unix socket.
+    /// A connection over a Unix socket.
     Unix(UnixStream),
 }
 
 impl Listener {
-    /// Listens; a Unix socket's file gets this mode.
+    /// Opens a listener at an address. The file of a Unix socket gets the permissions `mode`.
     ///
     /// # Errors
-    /// Fails if the address is in use, is not one of this machine, or needs privileges.
+    /// Returns an error if the address is in use, does not belong to this machine, or needs
+    /// privileges.
     pub fn open(address: &ListenAddress, mode: u32) -> io::Result<Self> {
         match address {
             ListenAddress::Tcp(address) => {
                 let socket = new_socket(Domain::for_address(*address))?;
-                // Not SO_REUSEPORT: a restart may take the address over, a second server may not
-                // share it.
+                // SO_REUSEADDR, not SO_REUSEPORT: a restarted server may take over the address, but
+                // a second server must not share it.
                 socket.set_reuse_address(true)?;
                 socket.bind(&(*address).into())?;
                 socket.listen(BACKLOG)?;
@@ -55,7 +56,8 @@ impl Listener {
             ListenAddress::Unix(path) => {
                 remove_stale(path)?;
                 let socket = new_socket(Domain::UNIX)?;
-                // The file is made by this mode, less what the umask takes: never open too wide.
+                // The file is created with these permissions less the umask, so it is never
+                // accessible to more users than configured.
                 fchmod(&socket, Mode::from_raw_mode(mode))?;
                 socket.bind(&SockAddr::unix(path)?)?;
                 let file = SocketFile::of(path)?;
@@ -66,10 +68,10 @@ impl Listener {
         }
     }
 
-    /// Takes over a socket that listens already.
+    /// Creates a listener from a socket that systemd passed, which already listens.
     ///
     /// # Errors
-    /// When it is none that can be waited for.
+    /// Returns an error if the runtime cannot register the socket.
     pub fn take_over(handed: Handed) -> io::Result<Self> {
         match handed {
             Handed::Tcp(listener) => {
@@ -83,7 +85,7 @@ impl Listener {
         }
     }
 
-    /// Returns the address of the listener.
+    /// Returns the address that the listener is bound to.
     ///
     /// # Errors
     /// Returns the system's error if the address is not available.
@@ -106,8 +108,8 @@ impl Listener {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
                 let stream = stream.into_std()?;
-                // An answer must not wait for the acknowledgement of the one before. It fails only
-                // when the peer is gone already.
+                // TCP_NODELAY: a response must not wait for the acknowledgement of the previous
+                // one. Setting it fails only if the peer has already closed the connection.
                 let _ = SockRef::from(&stream).set_tcp_nodelay(true);
                 Ok((Socket::Tcp(stream), address.ip()))
             }
@@ -125,8 +127,8 @@ fn new_socket(domain: Domain) -> io::Result<socket2::Socket> {
     Ok(socket)
 }
 
-/// Removes the file of a server that was killed. A socket that a process listens on stays, and so
-/// does any file that is not a socket.
+/// Removes the socket file that a killed server left behind. A socket on which a process listens
+/// stays, and so does a file that is not a socket.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
     if !metadata.file_type().is_socket() {
@@ -140,7 +142,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 }
 
 impl Socket {
-    /// Registers it with this thread.
+    /// Registers the socket with the event queue of the current thread.
     ///
     /// # Errors
     /// Fails if the thread's event queue does not accept the socket.
@@ -151,9 +153,9 @@ impl Socket {
         })
     }
 
-    /// Sends a few bytes, if that takes no waiting.
+    /// Sends a few bytes if that is possible without waiting.
     pub fn send(&self, bytes: &[u8]) {
-        // It is being closed in any case.
+        // A failure does not matter, since the connection is closed next.
         let _ = match self {
             Self::Tcp(stream) => SockRef::from(stream).send(bytes),
             Self::Unix(stream) => SockRef::from(stream).send(bytes),
@@ -161,7 +163,8 @@ impl Socket {
     }
 }
 
-/// A Unix socket's file, removed when this is dropped, unless another server's has taken its place.
+/// The file of a Unix socket. It is removed on drop, unless the socket of another server has
+/// replaced it.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -171,7 +174,8 @@ pub struct SocketFile {
 impl SocketFile {
     fn of(path: &Path) -> io::Result<Self> {
         let metadata = fs::symlink_metadata(path)?;
-        // Another folder may be the current one by then.
+        // The path is made absolute, since the current folder may be another one when the file is
+        // removed.
         let path = std::path::absolute(path)?;
         Ok(Self { path, identity: (metadata.dev(), metadata.ino()) })
     }
@@ -203,7 +207,7 @@ mod tests {
         drop(listener);
         assert!(!path.exists());
 
-        // What a killed server leaves is removed; a file of another kind is not.
+        // The socket file of a killed server is removed; a file of another kind is not.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         let listener = Listener::open(&address, 0o666).unwrap();

@@ -1,9 +1,9 @@
-//! Files that are looked at once a second, to see whether they have changed.
+//! Files that are checked for changes once a second.
 //!
-//! That sees a file that is replaced, a symbolic link that is turned (as Kubernetes does) and network
-//! file systems, where notifications see one of these or none. A change counts once it has stood for a
-//! second: a file that is being written is empty for a moment, and a key comes a little after its
-//! certificate.
+//! This detects replaced files, changed symbolic links (as Kubernetes uses) and changes on network
+//! file systems, while notifications miss some of these. A change counts once the file has been
+//! unchanged for a second, since a file that is being written may be empty for a moment, and a
+//! private key may be written a little later than its certificate.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use std::time::SystemTime;
 /// The properties of a file that change when the file, or a symbolic link on the way to it, does.
 type Stamp = (PathBuf, SystemTime, u64, u64);
 
-/// The stamps of a set of files.
+/// The stamps of a set of files, in the order of the files.
 #[derive(Debug)]
 pub(super) struct Stamps {
-    /// The stamps of the files that were read.
+    /// The stamps of the files when they were last read.
     read: Vec<Option<Stamp>>,
-    /// The stamps at the last check.
+    /// The stamps of the files at the last check.
     seen: Vec<Option<Stamp>>,
 }
 
@@ -29,7 +29,7 @@ impl Stamps {
     }
 
     /// Returns true if the files differ from those that were read, and have not changed since the
-    /// last call. The files then count as read.
+    /// last call. The files are then recorded as read.
     pub(super) fn have_changed(&mut self, files: &[PathBuf]) -> bool {
         let now = stamps(files);
         let settled = now == self.seen;

@@ -1,8 +1,9 @@
-//! The threads that serve: one current-thread runtime each, and connections dealt out evenly.
+//! The threads that serve connections. Each has a current-thread runtime, and connections are
+//! distributed evenly among the threads.
 //!
-//! One listener deals to all of them. With a listener each (SO_REUSEPORT) the kernel would deal by
-//! hash, 50 connections as 20 and 30, say, and a second server on the same port would start without
-//! an error and take half the clients.
+//! One listener accepts for all threads. If each thread had a listener (SO_REUSEPORT), the kernel
+//! would distribute connections by hash, for example 50 connections as 20 and 30. A second server
+//! on the same port would also start without an error and take half of the clients.
 
 use std::future::Future;
 use std::io;
@@ -20,18 +21,18 @@ use super::socket::Socket;
 use crate::connections::Connection;
 use crate::stream::Stream;
 
-/// A connection on its way to the thread that will serve it.
+/// An accepted connection that is handed to the thread that will serve it.
 #[derive(Debug)]
 pub struct Accepted<P> {
     /// The protocol of the connection.
     pub protocol: P,
-    /// The socket, non-blocking.
+    /// The socket of the connection, which is non-blocking.
     pub socket: Socket,
-    /// Its place among all connections.
+    /// The place of the connection among all open connections, for limits and deadlines.
     pub connection: Connection,
 }
 
-/// The serving threads. They end once this is dropped and their connections are done.
+/// The serving threads. They end once this is dropped and their connections are closed.
 #[derive(Debug)]
 pub struct Workers<P> {
     workers: Vec<Worker<P>>,
@@ -48,7 +49,7 @@ impl<P: Send + 'static> Workers<P> {
     /// Starts `count` threads that serve each connection with `serve`.
     ///
     /// # Errors
-    /// Fails if the system provides no thread or no event queue.
+    /// Returns an error if the system provides no thread or no event queue.
     pub fn start<F, S>(count: usize, serve: S) -> io::Result<Self>
     where
         S: Fn(P, Stream, Connection) -> F + Clone + Send + 'static,
@@ -60,17 +61,18 @@ impl<P: Send + 'static> Workers<P> {
         Ok(Self { workers: workers.collect::<io::Result<_>>()?, ended })
     }
 
-    /// Waits until a thread has ended, which none does by itself as long as this is not dropped.
+    /// Waits until a thread has ended, which happens only by a fault as long as this is not
+    /// dropped.
     pub async fn ended(&self) {
         self.ended.notified().await;
     }
 
-    /// Hands a connection to the thread that has the fewest.
+    /// Hands a connection to the thread that has the fewest connections.
     pub fn serve(&self, accepted: Accepted<P>) {
         let least = self.workers.iter().min_by_key(|worker| worker.load.load(Relaxed));
         if let Some(worker) = least {
             worker.load.fetch_add(1, Relaxed);
-            // A thread that is gone drops the connection, which closes it.
+            // If the thread has ended, sending drops the connection, which closes it.
             let _ = worker.sender.send(accepted);
         }
     }
@@ -115,7 +117,8 @@ async fn receive<P, F, S>(
 }
 
 pin_project_lite::pin_project! {
-    /// A connection being served. An `async` block that awaited the future would be twice its size.
+    /// The future that serves one connection. An `async` block that awaited it would be twice its
+    /// size.
     struct Served<F> {
         #[pin]
         future: F,
@@ -131,7 +134,7 @@ impl<F: Future<Output = ()>> Future for Served<F> {
     }
 }
 
-/// One connection's part of a thread's load.
+/// The part of one connection in the load of its thread, which is subtracted on drop.
 struct LoadShare(Arc<AtomicUsize>);
 
 impl Drop for LoadShare {
@@ -140,7 +143,7 @@ impl Drop for LoadShare {
     }
 }
 
-/// Notifies the server when its thread ends, for whatever reason.
+/// Notifies the server when its thread ends, for example by a panic.
 struct Ending(Arc<Notify>);
 
 impl Drop for Ending {

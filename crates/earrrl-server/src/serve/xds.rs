@@ -1,7 +1,7 @@
-//! The descriptors from a control plane: one stream of aggregated discovery.
+//! Receives descriptors from a control plane over one stream of aggregated discovery (ADS).
 //!
-//! Refused configurations are reported, and the last good one stays in force; a stream that ends is
-//! opened again, after longer pauses each time.
+//! Refused configurations are reported to the control plane, and the last valid one stays in force.
+//! If the stream ends, it is opened again after pauses that grow.
 
 use std::io;
 use std::sync::Arc;
@@ -29,19 +29,20 @@ use crate::protobuf::discovery::{DiscoveryRequest, DiscoveryResponse, Node, Rate
 use crate::protobuf::{Any, RpcStatus};
 use crate::server::Server;
 
-/// The first wait before another try; each is twice the one before.
+/// The first pause before the stream is opened again; each later pause is twice as long.
 const FIRST_WAIT: Duration = Duration::from_millis(200);
-/// The longest wait.
+/// The longest pause before the stream is opened again.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// Largest message of a control plane, in bytes.
+/// The size in bytes of the largest message that is accepted from a control plane.
 const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 
-/// The method of the aggregated discovery service.
+/// The path of the gRPC method that opens a stream of aggregated discovery.
 const METHOD: PathAndQuery = PathAndQuery::from_static(
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources",
 );
 
-/// Follows a control plane for good.
+/// Receives descriptors from a control plane until the server ends, and opens the stream again
+/// whenever it ends.
 pub(super) async fn follow(server: Arc<Server>, plane: ControlPlane) {
     let mut wait = FIRST_WAIT;
     let mut version = String::new();
@@ -59,7 +60,7 @@ pub(super) async fn follow(server: Arc<Server>, plane: ControlPlane) {
     }
 }
 
-/// Returns the texts of an error and of its causes.
+/// Returns the texts of an error and of its causes in one line.
 fn why(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
@@ -69,7 +70,7 @@ async fn connect(
     plane: &ControlPlane,
 ) -> Result<Channel, Box<dyn std::error::Error + Send + Sync>> {
     let scheme = if plane.tls.is_some() { "https" } else { "http" };
-    // What is dialled is encrypted here, so it is clear text to the library.
+    // The connector adds the encryption itself, so the library is given an `http` URL.
     let endpoint = Endpoint::from_shared(format!("http://{}", plane.address))?
         .origin(format!("{scheme}://{}", plane.address).parse()?)
         .connect_timeout(Duration::from_secs(5))
@@ -105,7 +106,8 @@ async fn stream(
     let responses = client.streaming(requests_sent, METHOD, codec);
     let mut responses = responses.await?.into_inner();
     while let Some(response) = responses.message().await? {
-        // Tables may be made; new connections do not wait for that.
+        // Preparing the tables may take long, so it runs on another thread and does not delay new
+        // connections.
         let (server, taking) = (Arc::clone(server), response.clone());
         let taken = spawn_blocking(move || take(&server, &taking)).await?;
         if taken.is_ok() {
@@ -126,7 +128,7 @@ async fn stream(
     Ok(())
 }
 
-/// Puts a response's configuration in force, whole or not at all.
+/// Puts the configuration of a response in force. If any part is invalid, nothing changes.
 fn take(server: &Server, response: &DiscoveryResponse) -> Result<(), String> {
     let taken = server.reload_descriptors(tree(response));
     match &taken {

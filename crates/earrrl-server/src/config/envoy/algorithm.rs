@@ -1,30 +1,30 @@
-//! The algorithms that a `rate_limit` of envoyproxy/ratelimit can stand for.
+//! The algorithms that can enforce a `rate_limit` of envoyproxy/ratelimit.
 
 use earrrl::{Rule, RuleError};
 
 use super::file::{Amount, LimitConfig};
 use super::unit::Unit;
 
-/// The algorithm of limits that name none.
+/// The algorithm of limits that do not name an algorithm themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EnvoyAlgorithm {
-    /// A count that starts again at every multiple of the unit, as in envoyproxy/ratelimit.
+    /// Counts requests from zero in each unit of time, as envoyproxy/ratelimit does.
     #[default]
     FixedWindow,
-    /// A window of one unit that ends now, in fifty parts.
+    /// Counts the requests of the last unit of time, in fifty parts.
     SlidingWindow,
-    /// All requests of a unit at once, then one by one at its rate.
+    /// Allows the requests of one unit at once, and then one at a time at the limit's rate.
     Gcra,
-    /// A running estimate of the rate over a unit.
+    /// Estimates the rate of the requests over about one unit of time.
     RecentAverage,
 }
 
 impl EnvoyAlgorithm {
-    /// All algorithms.
+    /// All algorithms, in the order in which errors list them.
     pub const ALL: [Self; 4] =
         [Self::FixedWindow, Self::SlidingWindow, Self::Gcra, Self::RecentAverage];
 
-    /// Returns the algorithm's name in the rule grammar.
+    /// Returns the name of the algorithm in the rule grammar.
     pub fn name(self) -> &'static str {
         match self {
             Self::FixedWindow => "fixed-window",
@@ -34,15 +34,16 @@ impl EnvoyAlgorithm {
         }
     }
 
-    /// Returns the algorithm of a name.
+    /// Returns the algorithm of this name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.name() == name)
     }
 
-    /// Returns the rule for a number of requests per unit; `None` for zero requests.
+    /// Returns the rule that allows this number of requests per unit of time; `None` if the number
+    /// is zero.
     ///
     /// # Errors
-    /// Fails if the algorithm cannot have the rate.
+    /// Returns an error if the algorithm cannot enforce this rate.
     pub fn rule(self, requests: u32, unit: Unit) -> Result<Option<Rule>, RuleError> {
         if requests == 0 {
             return Ok(None);
@@ -59,10 +60,10 @@ impl EnvoyAlgorithm {
 }
 
 impl LimitConfig {
-    /// Returns the rule of a limit; `None` if it allows everything or nothing.
+    /// Returns the rule that enforces a limit; `None` if the limit allows everything or nothing.
     ///
     /// # Errors
-    /// Fails if the algorithm cannot have the rate.
+    /// Returns an error if the algorithm cannot enforce the limit's rate.
     pub fn rule(&self, algorithm: EnvoyAlgorithm) -> Result<Option<Rule>, RuleError> {
         let rule = match (&self.limit, self.amount) {
             (Some(limit), _) => Some(Rule::from(**limit)),

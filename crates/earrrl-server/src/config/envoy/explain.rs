@@ -1,4 +1,4 @@
-//! Explanations of which limit applies to a descriptor.
+//! Explanations of which limit applies to a descriptor of an Envoy request.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use super::file::{Amount, LimitConfig};
 use super::tree::{Matched, Tree, TreeLimit};
 use super::unit::Unit;
 
-/// Explains how a descriptor's entries are matched, a line for each.
+/// Explains how each entry of a descriptor is matched, with one line for each entry.
 pub fn explain(
     tree: &Tree,
     algorithm: EnvoyAlgorithm,
@@ -40,7 +40,7 @@ pub fn explain(
     text
 }
 
-/// Describes what an entry matched, and whether all values share a counter.
+/// Describes how one entry matched, and whether all values that match share a counter.
 fn met(step: Option<(Matched<'_>, bool)>) -> Cow<'static, str> {
     match step {
         None => "matches nothing on this level: no limit, OK".into(),

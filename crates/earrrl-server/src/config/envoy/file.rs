@@ -1,6 +1,6 @@
-//! One file of envoyproxy/ratelimit's configuration: a domain and its descriptors, as written.
+//! One YAML file of envoyproxy/ratelimit: a domain and its descriptors, as they are written.
 //!
-//! The texts of errors are the peer's own where it has one.
+//! Errors have the same texts as those of envoyproxy/ratelimit, where it reports the mistake too.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::unit::Unit;
 use super::yaml::{self, Position, Value, YamlNode};
 use crate::config::{ConfigError, ConfigProblem};
 
-/// Every key that means something, at whatever depth; all but the last two are the peer's.
+/// Every known key, at any depth of a file. All but the last two are keys of envoyproxy/ratelimit.
 const KEYS: [&str; 19] = [
     "domain",
     "descriptors",
@@ -36,17 +36,17 @@ const KEYS: [&str; 19] = [
 /// A domain with its descriptors, from a file or from a control plane.
 #[derive(Clone, Debug, Default)]
 pub struct DomainConfig {
-    /// The file, or whatever else it comes from.
+    /// The name of the file, or of the control plane, that the domain comes from.
     pub source: Arc<str>,
-    /// The name that requests give.
+    /// The name of the domain, which requests must contain.
     pub domain: Arc<str>,
-    /// The position of the name.
+    /// The position of the domain's name in the file.
     pub place: Position,
-    /// The first level of the tree.
+    /// The descriptors of the first level.
     pub descriptors: Vec<DescriptorConfig>,
 }
 
-/// Returns the peer's name of a level: `key`, or `key_value`.
+/// Returns the name that envoyproxy/ratelimit gives to one level: `key`, or `key_value`.
 pub fn level_name(key: &str, value: &str) -> String {
     if value.is_empty() { key.to_owned() } else { format!("{key}_{value}") }
 }
@@ -54,57 +54,58 @@ pub fn level_name(key: &str, value: &str) -> String {
 /// A descriptor: a key with or without a value, its limit, and the descriptors below it.
 #[derive(Clone, Debug, Default)]
 pub struct DescriptorConfig {
-    /// The position of the descriptor.
+    /// The position of the descriptor in its file.
     pub place: Position,
-    /// Its key, not empty.
+    /// The key that an entry of a request must have; never empty.
     pub key: String,
-    /// Its value, which may hold wildcards; empty for any value.
+    /// The value that an entry of a request must have, which may contain wildcards; empty for any
+    /// value.
     pub value: String,
     /// The limit, if the descriptor has one.
     pub limit: Option<LimitConfig>,
-    /// All values that match a wildcard share one counter.
+    /// True if all values that match a wildcard share one counter.
     pub share_threshold: bool,
-    /// Metrics name the values of requests.
+    /// True if the names of the limit's metrics contain the values of requests.
     pub detailed_metric: bool,
-    /// Metrics name the value of this level.
+    /// True if the names of metrics contain the value that the request has at this level.
     pub value_to_metric: bool,
-    /// The dynamic metadata of answers.
+    /// The dynamic metadata that responses for this descriptor contain.
     pub metadata: serde_json::Map<String, serde_json::Value>,
-    /// The next level.
+    /// The descriptors of the next level.
     pub descriptors: Vec<DescriptorConfig>,
 }
 
-/// The limit of a descriptor.
+/// The limit of a descriptor, with its options.
 #[derive(Clone, Debug)]
 pub struct LimitConfig {
-    /// The amount that it allows.
+    /// The number of requests that the limit allows.
     pub amount: Amount,
-    /// A limit of one of this server's own kinds, in place of the amount.
+    /// A limit in the rule grammar of this server; it replaces the amount.
     pub limit: Option<Box<Limit>>,
-    /// The name that other descriptors replace it by.
+    /// The limit's name, by which other descriptors can replace it.
     pub name: String,
-    /// The names of limits that it replaces.
+    /// The names of the limits that this limit replaces.
     pub replaces: Vec<String>,
-    /// Counted, never enforced.
+    /// True if requests are counted, but never denied.
     pub shadow_mode: bool,
-    /// Enforced only when all such limits of a request are over.
+    /// True if a request is denied only when all of its limits in quota mode are exceeded.
     pub quota_mode: bool,
-    /// The action over the limit.
+    /// The action when the limit is exceeded.
     pub action: Action,
 }
 
-/// The amount that a descriptor allows.
+/// The number of requests that a descriptor allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// Anything; not counted.
+    /// All requests are allowed, and none is counted.
     Unlimited,
-    /// This many requests in each unit of time.
+    /// This number of requests is allowed in each unit of time.
     PerUnit(u32, Unit),
-    /// The amount of a limit of one of this server's own kinds.
+    /// The limit is given in the rule grammar of this server, instead of as an amount.
     Own,
 }
 
-/// Reads one file's text. Mistakes that the peer ignores are harmless and are added to `warnings`.
+/// Parses the text of one file. Mistakes that envoyproxy/ratelimit ignores are added to `warnings`.
 ///
 /// # Errors
 /// Returns all problems of the file, each with its line and column.
@@ -120,7 +121,7 @@ pub fn parse(
     read(&root, source, warnings)
 }
 
-/// Reads the configuration of a domain from a file's tree.
+/// Reads a domain's configuration from the tree of a file's YAML nodes.
 pub(super) fn read(
     root: &YamlNode,
     source: &str,
@@ -148,7 +149,8 @@ impl Reader {
         self.problems.push(place.problem(message));
     }
 
-    /// The peer's first pass: keys are known texts, lists hold maps.
+    /// Checks that all keys are known texts and that lists contain maps, as envoyproxy/ratelimit
+    /// does before it reads the values.
     fn check_keys(&mut self, node: &YamlNode) {
         let Value::Map(entries) = &node.value else {
             return self.problem(node.place, "error loading config file: expected a map");
@@ -371,7 +373,8 @@ impl Reader {
         count.unwrap_or(0)
     }
 
-    /// A known key where it means nothing: the peer ignores it, so the file still loads.
+    /// Warns of a known key in a place where it has no meaning. The file is still valid, since
+    /// envoyproxy/ratelimit ignores such a key.
     fn misplaced(&mut self, key: &str, value: &YamlNode, of: &str) {
         if KEYS.contains(&key) {
             self.warnings.push(value.place.problem(format!("'{key}' is no key of {of}; ignored")));
@@ -379,7 +382,7 @@ impl Reader {
     }
 }
 
-/// The parts of a limit that stand in several places.
+/// The settings of a limit that a file may contain in several places.
 #[derive(Default)]
 struct LimitReader {
     amount: Option<Amount>,
@@ -406,7 +409,7 @@ impl LimitReader {
     }
 }
 
-/// Returns the entries of a map whose keys are scalars.
+/// Returns the entries of a map that have scalar keys.
 fn entries(node: &YamlNode) -> impl Iterator<Item = (&str, &YamlNode)> {
     let entries = match &node.value {
         Value::Map(entries) => entries.as_slice(),

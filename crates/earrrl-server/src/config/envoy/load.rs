@@ -1,4 +1,4 @@
-//! Files and folders of configuration, loaded whole or not at all.
+//! The loading of files and folders of descriptors: either all files are valid, or none is used.
 
 use std::path::{Path, PathBuf};
 use std::string::FromUtf8Error;
@@ -9,19 +9,19 @@ use super::yaml::Position;
 use crate::config::ConfigError;
 use crate::config::value::read_bytes;
 
-/// The largest number of files.
+/// The largest number of files that are loaded.
 const MAX_FILES: usize = 10_000;
 
-/// The result of loading files.
+/// The result of loading files of descriptors.
 #[derive(Debug, Default)]
 pub struct Loaded {
-    /// The descriptors.
+    /// The tree of all descriptors.
     pub tree: Tree,
-    /// The harmless mistakes, each with its file and place.
+    /// The mistakes that do not make a file invalid, each with its file and place.
     pub warnings: Vec<String>,
 }
 
-/// Loads files, and the `.yaml` and `.yml` files of folders.
+/// Loads the descriptors of files, and of the `.yaml` and `.yml` files in folders.
 ///
 /// # Errors
 /// Returns the mistakes of the first invalid file.
@@ -37,11 +37,11 @@ pub fn load(paths: &[PathBuf], merge_domains: bool) -> Result<Loaded, ConfigErro
     Ok(Loaded { tree: Tree::new(&domains, merge_domains)?, warnings })
 }
 
-/// Lists the files of `paths`, those of a folder by name. Hidden ones are left out: in a
-/// mounted ConfigMap they are the same files once more.
+/// Returns the files of `paths`; those in a folder are sorted by name. Hidden entries of folders
+/// are left out: in a ConfigMap that Kubernetes mounts, they are second copies of the files.
 ///
 /// # Errors
-/// Fails if a path does not exist.
+/// Returns an error if a path does not exist.
 pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ConfigError> {
     let mut files = Vec::new();
     for path in paths {
@@ -68,7 +68,7 @@ fn is_config(path: &Path) -> bool {
     !name.starts_with('.') && (name.ends_with(".yaml") || name.ends_with(".yml")) && path.is_file()
 }
 
-/// Makes an error with the place of the first byte that is not UTF-8.
+/// Creates the error for a file that is not UTF-8, with the place of the first invalid byte.
 fn no_text(name: &str, error: &FromUtf8Error) -> ConfigError {
     let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
     let good = String::from_utf8_lossy(good);

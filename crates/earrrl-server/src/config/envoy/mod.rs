@@ -1,6 +1,6 @@
 //! The `[envoy]` table, and the configuration files of envoyproxy/ratelimit.
 //!
-//! `yaml` and `file` read the files; `tree` matches the descriptors of requests.
+//! The modules `yaml` and `file` read the files; `tree` finds the limit of a request's descriptor.
 
 pub mod algorithm;
 pub mod explain;
@@ -28,53 +28,56 @@ use super::{ConfigError, file as toml_file};
 /// The `[envoy]` table, and the descriptors of the files that it names.
 #[derive(Clone, Debug, Default)]
 pub struct EnvoyConfig {
-    /// Files and folders of envoyproxy/ratelimit's YAML.
+    /// The YAML files of envoyproxy/ratelimit, and folders of such files.
     pub files: Vec<PathBuf>,
-    /// True if a domain may be in several files.
+    /// True if the descriptors of one domain may be in several files.
     pub merge_domains: bool,
-    /// The algorithm of limits that name none.
+    /// The algorithm of limits that do not name one.
     pub algorithm: EnvoyAlgorithm,
-    /// True if a request that one descriptor denies still counts under the others, as in envoyproxy/ratelimit.
+    /// True if a request that one descriptor denies is still counted under the others, as in
+    /// envoyproxy/ratelimit.
     pub drain_denied: bool,
-    /// The headers for clients.
+    /// The rate limit headers that clients receive.
     pub headers: Headers,
-    /// True if denied clients get a body, `application/problem+json`.
+    /// True if the response to a denied client has a body of type `application/problem+json`.
     pub problem_body: bool,
-    /// True if responses have dynamic metadata.
+    /// True if responses to Envoy contain dynamic metadata.
     pub dynamic_metadata: bool,
-    /// The control plane that sends the descriptors instead of files.
+    /// The control plane that sends the descriptors, if they do not come from files.
     pub control_plane: Option<ControlPlane>,
-    /// True if there are metrics with the names of envoyproxy/ratelimit too.
+    /// True if there are also metrics with the names of envoyproxy/ratelimit.
     pub metrics: bool,
-    /// The descriptors, once they are loaded.
+    /// The tree of all descriptors; `None` before they are loaded.
     pub tree: Option<Arc<Tree>>,
 }
 
-/// The address of a control plane, and the name of this server for it.
+/// The address of a control plane, and the name by which this server identifies itself to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlPlane {
-    /// `host:port`.
+    /// The host and port, as `host:port`.
     pub address: String,
-    /// This server's node id.
+    /// The node id that this server sends to the control plane.
     pub node: String,
-    /// The TLS files; `None` for clear text.
+    /// The TLS files of the connection; `None` for an unencrypted connection.
     pub tls: Option<PlaneTls>,
 }
 
-/// The files for TLS with a control plane. They are read for each connection.
+/// The TLS files for connections to a control plane. They are read again for each connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlaneTls {
-    /// The CA certificates that verify the control plane; `None` for the system's.
+    /// The file of CA certificates that verify the control plane; `None` for the system's
+    /// certificates.
     pub ca: Option<PathBuf>,
-    /// This server's certificate and its key.
+    /// The files of this server's certificate and of its private key.
     pub cert: Option<(PathBuf, PathBuf)>,
 }
 
 impl ControlPlane {
-    /// Parses `host:port`, `http://host:port` or, for TLS, `https://host:port`.
+    /// Creates a control plane from `host:port`, `http://host:port` or, for TLS,
+    /// `https://host:port`.
     ///
     /// # Errors
-    /// Returns the forms that an address may have.
+    /// Returns the forms that an address may have if `address` has none of them.
     pub fn new(address: &str, node: &str) -> Result<Self, String> {
         let encrypted = address.strip_prefix("https://");
         let bare = encrypted.or(address.strip_prefix("http://")).unwrap_or(address);
@@ -89,10 +92,11 @@ impl ControlPlane {
         Ok(Self { address: bare.to_owned(), node: node.to_owned(), tls })
     }
 
-    /// Sets the TLS files.
+    /// Sets the TLS files of the connection to the control plane.
     ///
     /// # Errors
-    /// Fails without TLS, and if only one of certificate and key is set.
+    /// Returns an error if the connection does not use TLS, or if only one of certificate and
+    /// private key is set.
     pub fn with_files(mut self, files: PlaneFiles) -> Result<Self, String> {
         let cert = match (files.cert, files.key) {
             (Some(cert), Some(key)) => Some((cert, key)),
@@ -110,26 +114,27 @@ impl ControlPlane {
     }
 }
 
-/// The TLS files as they are configured.
+/// The TLS files for a control plane as they are configured, before validation.
 #[derive(Clone, Debug, Default)]
 pub struct PlaneFiles {
-    /// The CA certificates.
+    /// The file of the CA certificates that verify the control plane.
     pub ca: Option<PathBuf>,
-    /// The certificate.
+    /// The file of this server's certificate.
     pub cert: Option<PathBuf>,
-    /// Its private key.
+    /// The file of the certificate's private key.
     pub key: Option<PathBuf>,
 }
 
-/// The headers for clients.
+/// The rate limit headers that clients receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Headers {
-    /// `RateLimit` and `RateLimit-Policy`, draft-ietf-httpapi-ratelimit-headers-11.
+    /// The headers `RateLimit` and `RateLimit-Policy` of draft-ietf-httpapi-ratelimit-headers-11.
     #[default]
     Draft11,
-    /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`, as in envoyproxy/ratelimit.
+    /// The headers `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`, as in
+    /// envoyproxy/ratelimit.
     Peer,
-    /// No headers.
+    /// No rate limit headers.
     Off,
 }
 
@@ -156,7 +161,8 @@ impl EnvoyConfig {
         }
     }
 
-    /// Loads the descriptors of the files; on an error nothing is changed.
+    /// Loads the descriptors of all files and returns the warnings. On an error the previous
+    /// descriptors stay.
     ///
     /// # Errors
     /// Returns the mistakes of the first invalid file.
@@ -181,7 +187,7 @@ fn control_plane(file: &toml_file::EnvoyTable, problems: &mut Problems) -> Optio
     plane.map_err(|why| problems.add(field.span(), format!("xds: {why}"))).ok()
 }
 
-/// Validates one of several words.
+/// Validates that a field has one of several allowed words.
 fn word<T: Copy + Default>(
     name: &str,
     field: Option<&Spanned<String>>,

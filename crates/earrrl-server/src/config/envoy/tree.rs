@@ -1,7 +1,8 @@
 //! The tree of descriptors, and the search for the limit of a request's descriptor.
 //!
-//! A level is looked up by key, then by value: first the exact one, then wildcards in the order of
-//! the file, then the key alone. The search does not backtrack: it follows the first match.
+//! At each level an entry is looked up by its key, then by its value: first the exact value, then
+//! wildcards in the order of the file, then the key alone. The search does not backtrack: it
+//! follows the first match.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,10 +16,10 @@ use super::wildcard::Wildcard;
 use super::yaml::Position;
 use crate::config::{ConfigError, ConfigProblem};
 
-/// Most descriptors of all domains.
+/// The largest number of descriptors in all domains together.
 pub const MAX_DESCRIPTORS: usize = 100_000;
 
-/// All domains.
+/// The descriptors of all domains.
 #[derive(Debug, Default)]
 pub struct Tree {
     domains: HashMap<Box<str>, Level>,
@@ -26,40 +27,40 @@ pub struct Tree {
     descriptors: usize,
 }
 
-/// A limit and the way that leads to it.
+/// A limit, and the keys and values of the descriptors that lead to it.
 #[derive(Clone, Debug)]
 pub struct TreeLimit {
     /// The file that contains the limit.
     pub source: Arc<str>,
-    /// The place in that file.
+    /// The position of the limit in that file.
     pub place: Position,
-    /// The domain.
+    /// The domain that the limit belongs to.
     pub domain: Arc<str>,
-    /// Keys and values from the first level to its own.
+    /// The keys and values of all levels, from the first level to that of the limit.
     pub path: Box<[PathPart]>,
-    /// The limit itself.
+    /// The limit and its options, as configured.
     pub config: LimitConfig,
-    /// Metrics name the values of requests.
+    /// True if the names of the limit's metrics contain the values of requests.
     pub detailed_metric: bool,
-    /// The dynamic metadata of answers.
+    /// The dynamic metadata that responses for this limit contain.
     pub metadata: Option<Box<serde_json::Map<String, serde_json::Value>>>,
 }
 
-/// One level of a way through the tree.
+/// One level of the path that leads to a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPart {
-    /// The key.
+    /// The key of the level.
     pub key: Box<str>,
-    /// The value, as written; empty for any.
+    /// The value of the level, as written in the file; empty for any value.
     pub value: Box<str>,
-    /// All values that match share one counter.
+    /// True if all values that match this level share one counter.
     pub share: bool,
-    /// Metrics name the value of the request.
+    /// True if the names of metrics contain the value that the request has at this level.
     pub value_to_metric: bool,
 }
 
 impl PathPart {
-    /// Returns true if each value has a counter of its own.
+    /// Returns true if each value that matches this level has a counter of its own.
     pub fn is_open(&self) -> bool {
         !self.share && (self.value.is_empty() || self.value.contains('*'))
     }
@@ -72,7 +73,8 @@ impl TreeLimit {
         self.path.iter().any(|part| part.is_open() && names(part))
     }
 
-    /// Returns the name of the limit in the peer's metrics: the domain, then each level.
+    /// Returns the name of the limit in the metrics of envoyproxy/ratelimit: the domain, then each
+    /// level.
     pub fn metric_key(&self) -> Vec<String> {
         self.metric_key_of(self.path.iter().map(|part| Cow::Borrowed(&*part.value)))
     }
@@ -91,7 +93,7 @@ impl TreeLimit {
 #[derive(Debug, Default)]
 struct Level(HashMap<Box<str>, Branch>);
 
-/// The nodes that a level has under one key.
+/// The nodes of one level that have the same key.
 #[derive(Debug, Default)]
 struct Branch {
     exact: HashMap<Box<str>, Node>,
@@ -106,42 +108,44 @@ struct Node {
     share: bool,
 }
 
-/// The way that a request's descriptor took.
+/// The descriptors that a request's descriptor matched, level by level.
 #[derive(Debug)]
 pub struct Walk<'t> {
-    /// True if the domain is known.
+    /// True if the request's domain is configured.
     pub domain: bool,
-    /// The match of each entry, up to the first entry that matched nothing.
+    /// The matches of the request's entries, up to the first entry that matched nothing.
     pub steps: SmallVec<[WalkStep<'t>; 4]>,
-    /// The limit, by its index, if the last entry met one.
+    /// The index of the limit in [`Tree::limits`], if the last entry matched a descriptor with a
+    /// limit.
     pub limit: Option<usize>,
 }
 
-/// The match of one entry.
+/// The match of one entry of a request's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WalkStep<'t> {
     /// The way in which the entry matched.
     pub matched: Matched<'t>,
-    /// All values that match share one counter.
+    /// True if all values that match share one counter.
     pub share: bool,
 }
 
-/// The three ways to match an entry, in the order that they are tried.
+/// The ways in which an entry can match, in the order in which they are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matched<'t> {
-    /// The key and the value.
+    /// The key and the value are equal to the entry's.
     Exact,
-    /// The key and this wildcard.
+    /// The key is equal, and the value matches this wildcard.
     Wildcard(&'t str),
-    /// The key alone.
+    /// The key is equal, and the descriptor accepts any value.
     Key,
 }
 
 impl Tree {
-    /// The tree of several files. With `merge` a domain may stand in more than one.
+    /// Creates the tree of several files. If `merge` is true, several files may have the same
+    /// domain.
     ///
     /// # Errors
-    /// Domains and descriptors that are there twice.
+    /// Returns an error if a domain or a descriptor occurs twice.
     pub fn new(files: &[DomainConfig], merge: bool) -> Result<Self, ConfigError> {
         let mut tree = Self::default();
         for file in files {
@@ -162,7 +166,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Returns every limit, in the order of the files.
+    /// Returns all limits, in the order of the files.
     pub fn limits(&self) -> &[TreeLimit] {
         &self.limits
     }
@@ -182,10 +186,10 @@ impl Tree {
         self.domains.contains_key(domain)
     }
 
-    /// Checks that every limit is possible with this algorithm.
+    /// Checks that every limit can be enforced with this algorithm.
     ///
     /// # Errors
-    /// Returns the error of the first limit that is not.
+    /// Returns the error of the first limit that the algorithm cannot enforce.
     pub fn check(&self, algorithm: EnvoyAlgorithm) -> Result<(), ConfigError> {
         for limit in &self.limits {
             if let Err(error) = limit.config.rule(algorithm) {
@@ -250,7 +254,8 @@ impl Tree {
         Some(self.limits.len() - 1)
     }
 
-    /// Follows a descriptor's entries. A limit counts only where the last entry ends.
+    /// Matches a descriptor's entries level by level. A limit applies only at the level of the last
+    /// entry.
     pub fn walk<'a>(
         &self,
         domain: &str,
@@ -273,7 +278,7 @@ impl Tree {
 }
 
 impl Level {
-    /// `false` when the same is there already.
+    /// Adds the node of a descriptor; returns false if an equal descriptor is already present.
     fn insert(&mut self, descriptor: &DescriptorConfig, node: Node) -> bool {
         let branch = self.0.entry(descriptor.key.as_str().into()).or_default();
         let value = descriptor.value.as_str();
@@ -301,7 +306,7 @@ impl Level {
     }
 }
 
-/// Returns the peer's name of a descriptor: `domain.key1_value1.key2`.
+/// Returns the name that envoyproxy/ratelimit gives to a descriptor: `domain.key1_value1.key2`.
 fn composite_name(domain: &str, path: &[PathPart]) -> String {
     let levels = path.iter().map(|part| level_name(&part.key, &part.value));
     levels.fold(domain.to_owned(), |name, level| name + "." + &level)

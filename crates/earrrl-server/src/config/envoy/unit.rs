@@ -1,8 +1,9 @@
-//! The units of time that limits are given in.
+//! The units of time in which the limits of envoyproxy/ratelimit are given.
 
 use std::time::Duration;
 
-/// A unit. Windows begin at its multiples since the Unix epoch, so a week begins on a Thursday.
+/// A unit of time. A limit's windows begin at multiples of the unit since the Unix epoch, so a week
+/// begins on a Thursday.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// A second.
@@ -21,7 +22,7 @@ pub enum Unit {
     Week,
 }
 
-/// Every unit with its name, its number on the wire and its seconds.
+/// Every unit with its name, its number in protobuf messages and its length in seconds.
 const UNITS: [(Unit, &str, i32, u64); 7] = [
     (Unit::Second, "second", 1, 1),
     (Unit::Minute, "minute", 2, 60),
@@ -33,17 +34,17 @@ const UNITS: [(Unit, &str, i32, u64); 7] = [
 ];
 
 impl Unit {
-    /// Returns the unit of this name, in whatever case.
+    /// Returns the unit of this name, ignoring upper and lower case.
     pub fn parse(name: &str) -> Option<Self> {
         UNITS.iter().find(|unit| unit.1.eq_ignore_ascii_case(name)).map(|unit| unit.0)
     }
 
-    /// Returns the unit of this number on the wire.
+    /// Returns the unit of this number in protobuf messages.
     pub fn from_number(number: i32) -> Option<Self> {
         UNITS.iter().find(|unit| unit.2 == number).map(|unit| unit.0)
     }
 
-    /// Returns the unit that takes this many seconds.
+    /// Returns the unit that is this many seconds long.
     pub fn from_secs(secs: u64) -> Option<Self> {
         UNITS.iter().find(|unit| unit.3 == secs).map(|unit| unit.0)
     }
@@ -53,12 +54,12 @@ impl Unit {
         UNITS[self as usize].1
     }
 
-    /// Returns the number of the unit in an answer.
+    /// Returns the number of the unit in protobuf responses.
     pub fn number(self) -> i32 {
         UNITS[self as usize].2
     }
 
-    /// Returns the length of the unit.
+    /// Returns the length of the unit as a duration.
     pub fn duration(self) -> Duration {
         Duration::from_secs(UNITS[self as usize].3)
     }

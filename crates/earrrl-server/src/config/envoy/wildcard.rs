@@ -1,6 +1,6 @@
-//! Values with `*` in them.
+//! Patterns for the values of descriptors, in which `*` stands for any text.
 
-/// A text in which each `*` stands for zero or more characters.
+/// A pattern in which each `*` stands for zero or more characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wildcard {
     text: Box<str>,
@@ -8,19 +8,19 @@ pub struct Wildcard {
 }
 
 impl Wildcard {
-    /// Returns the wildcard of a text, if there is a `*` in it.
+    /// Creates the pattern of a text; `None` if the text contains no `*`.
     pub fn new(text: &str) -> Option<Self> {
         let pieces = text.contains('*').then(|| text.split('*').map(Into::into).collect())?;
         Some(Self { text: text.into(), pieces })
     }
 
-    /// Returns the wildcard as it was written.
+    /// Returns the pattern as it was written.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Returns true if `value` begins with the first piece, ends with the last, and contains the
-    /// other pieces between them in order.
+    /// Returns true if `value` matches: it begins with the text before the first `*`, ends with the
+    /// text after the last one, and contains the texts between in order.
     pub fn matches(&self, value: &str) -> bool {
         let [first, middle @ .., last] = &*self.pieces else { return false };
         let rest = value.strip_prefix(&**first).and_then(|rest| rest.strip_suffix(&**last));

@@ -1,6 +1,6 @@
-//! The same configuration as a control plane sends it.
+//! The descriptors that a control plane sends, which a file of envoyproxy/ratelimit could have too.
 //!
-//! A message becomes the tree that a file's text does, so that both are validated by the same code.
+//! A message is converted to the same tree as a YAML file, so that the same code validates both.
 
 use super::file::{self, DomainConfig};
 use super::unit::Unit;
@@ -10,13 +10,13 @@ use crate::protobuf::discovery::{RateLimitConfig, RateLimitDescriptor, RateLimit
 use crate::protobuf::value::Kind;
 use crate::protobuf::{Struct, Value as ProtoValue};
 
-/// The type of the resources.
+/// The type URL of the resources that are requested from the control plane.
 pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
-/// Validates one resource.
+/// Validates one resource, which holds the descriptors of one domain.
 ///
 /// # Errors
-/// Everything that is wrong with it, without places.
+/// Returns all mistakes in the resource, without places, since it has no file.
 pub fn domain(config: &RateLimitConfig) -> Result<DomainConfig, ConfigError> {
     let root = map([
         ("domain", text(&config.domain)),

@@ -1,7 +1,7 @@
-//! YAML as a tree in which every node knows its place.
+//! A YAML document as a tree, in which every node has its position in the file.
 //!
-//! Depth, number of nodes and size are bounded, and the nodes of an alias count each time it is
-//! used.
+//! The depth, the number of nodes and the size of a document are bounded. The nodes of an alias
+//! count each time the alias is used.
 
 use std::collections::HashMap;
 
@@ -9,21 +9,21 @@ use granit_parser::{Event, Marker, Parser, ScalarStyle};
 
 use crate::config::ConfigProblem;
 
-/// Deepest nesting of lists and maps.
+/// The deepest allowed nesting of lists and maps.
 const MAX_DEPTH: usize = 64;
-/// Most nodes of a document.
+/// The largest number of nodes in a document.
 const MAX_NODES: usize = 500_000;
 
 /// A position in a file. Lines and columns are counted from 1, columns in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
-    /// The line.
+    /// The number of the line.
     pub line: usize,
-    /// The column.
+    /// The number of the column.
     pub column: usize,
 }
 
-/// A value and where it is.
+/// A YAML value with its position in the file.
 #[derive(Clone, Debug)]
 pub(super) struct YamlNode {
     pub(super) place: Position,
@@ -32,9 +32,9 @@ pub(super) struct YamlNode {
 
 #[derive(Clone, Debug)]
 pub(super) enum Value {
-    /// A scalar without quotes, which may mean a number, a truth value or nothing.
+    /// A scalar without quotes, which may be a number, a boolean, a null or a text.
     Plain(String),
-    /// A scalar that is a text in any case.
+    /// A scalar that is always a text, such as one in quotes.
     Text(String),
     List(Vec<YamlNode>),
     Map(Vec<(YamlNode, YamlNode)>),
@@ -43,7 +43,7 @@ pub(super) enum Value {
 impl Position {
     pub(super) fn problem(self, message: impl Into<String>) -> ConfigProblem {
         let Self { line, column } = self;
-        // A problem of a node that is in no file has no position.
+        // A problem of a node that comes from no file has no position.
         let known = line > 0;
         ConfigProblem {
             line: known.then_some(line),
@@ -60,7 +60,7 @@ impl From<Marker> for Position {
 }
 
 impl YamlNode {
-    /// Returns the text of a scalar.
+    /// Returns the text of a scalar; `None` for a list or a map.
     pub(super) fn scalar(&self) -> Option<&str> {
         match &self.value {
             Value::Plain(text) | Value::Text(text) => Some(text),
@@ -73,7 +73,8 @@ impl YamlNode {
         matches!(&self.value, Value::Plain(text) if is_null(text))
     }
 
-    /// The node as JSON, its plain scalars resolved.
+    /// Converts the node to JSON; scalars without quotes become numbers, booleans or nulls where
+    /// they can.
     pub(super) fn to_json(&self) -> serde_json::Value {
         match &self.value {
             Value::Plain(text) => plain_to_json(text),
@@ -87,7 +88,7 @@ impl YamlNode {
         }
     }
 
-    /// Returns the number of nodes, and the depth to which they are nested.
+    /// Returns the number of nodes in this tree, and the depth to which they are nested.
     fn size(&self) -> (usize, usize) {
         let inner: &mut dyn Iterator<Item = &Self> = match &self.value {
             Value::Plain(_) | Value::Text(_) => return (1, 0),
@@ -102,7 +103,7 @@ impl YamlNode {
     }
 }
 
-/// A truth value, as YAML 1.1 and 1.2 both write it.
+/// Returns the boolean that a plain scalar stands for in both YAML 1.1 and YAML 1.2.
 pub(super) fn truth(text: &str) -> Option<bool> {
     match text {
         "true" | "True" | "TRUE" => Some(true),
@@ -136,10 +137,11 @@ fn looks_numeric(text: &str) -> bool {
     digits.starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// Reads the one document of a text; nothing for a text without any.
+/// Parses a text that has at most one YAML document; returns `None` if it has none.
 ///
 /// # Errors
-/// Returns the problem of a text that is not YAML, has several documents, or is beyond the bounds.
+/// Returns an error if the text is not YAML, has several documents, or exceeds the bounds on its
+/// size.
 pub(super) fn parse(text: &str) -> Result<Option<YamlNode>, ConfigProblem> {
     let mut builder = NodeBuilder::default();
     for event in Parser::new_from_str(text) {
@@ -160,13 +162,13 @@ struct NodeBuilder {
     nodes: usize,
 }
 
-/// A list or a map whose end has not come yet.
+/// A list or a map whose end the parser has not reached yet.
 struct Open {
     node: YamlNode,
     anchor: usize,
-    /// The key whose value comes next.
+    /// The key of a map whose value the parser reads next.
     key: Option<YamlNode>,
-    /// The entries of maps that are merged into this one.
+    /// The entries of other maps that `<<` merges into this map.
     merged: Vec<(YamlNode, YamlNode)>,
 }
 
@@ -214,8 +216,8 @@ impl NodeBuilder {
         self.put(open.node, open.anchor)
     }
 
-    /// Adds `count` nodes at `depth` below the open ones; fails above the limits on nodes or
-    /// nesting.
+    /// Adds `count` nodes at `depth` below the open lists and maps; returns an error above the
+    /// limits on nodes or nesting.
     fn fits(&mut self, place: Position, count: usize, depth: usize) -> Result<(), ConfigProblem> {
         self.nodes = self.nodes.saturating_add(count);
         if self.nodes > MAX_NODES {
@@ -253,7 +255,7 @@ impl NodeBuilder {
     }
 }
 
-/// `<<: *other`: the entries of another map, or of several.
+/// Reads the value of `<<`, which is a map or a list of maps, and adds its entries to `merged`.
 fn merge(merged: &mut Vec<(YamlNode, YamlNode)>, other: YamlNode) {
     match other.value {
         Value::Map(entries) => merged.extend(entries),
