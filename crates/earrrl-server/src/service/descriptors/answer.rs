@@ -38,7 +38,7 @@ pub(super) fn response(
     verdicts: &Verdicts,
 ) -> RateLimitResponse {
     let mut response = RateLimitResponse {
-        overall_code: code(verdicts.over()).into(),
+        overall_code: code(verdicts.over() && !descriptors.config.shadow_mode).into(),
         ..RateLimitResponse::default()
     };
     let nothing = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };

@@ -28,7 +28,7 @@ pub(super) fn add(
         (Headers::Peer, Some(status)) => peer(status),
         _ => Vec::new(),
     };
-    if verdicts.over() && descriptors.config.problem_body {
+    if verdicts.over() && descriptors.config.problem_body && !descriptors.config.shadow_mode {
         to_client.push(header("content-type", "application/problem+json".into()));
         if let Some(status) = tightest {
             to_client.push(header("retry-after", seconds(status).to_string()));
