@@ -226,6 +226,16 @@ fn rules_of_the_server_serve_descriptors() {
 }
 
 #[test]
+fn shadow_mode_reports_denials_and_denies_nothing() {
+    let (service, _) = service("shadow_mode = true\n[envoy]\nproblem_body = true\n");
+    let answers: Vec<_> = (0..6).map(|_| ask(&service, &request("path=/login")).unwrap()).collect();
+    assert!(answers.iter().all(|answer| answer["overallCode"] == "OK"));
+    assert_eq!(short(&answers[4]["statuses"][0]), "O 0 60");
+    assert_eq!(short(&answers[5]["statuses"][0]), "X 0 60");
+    assert_eq!(answers[5].get("rawBody"), None);
+}
+
+#[test]
 fn metrics_have_the_peers_names_and_labels() {
     let yaml = "domain: d\ndescriptors:\n\
                 \x20 - key: plain\n    rate_limit: {unit: minute, requests_per_unit: 5}\n\

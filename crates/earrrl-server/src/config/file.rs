@@ -20,6 +20,7 @@ pub(super) struct File {
     pub(super) attributes: AttributesTable,
     pub(super) authz: AuthzTable,
     pub(super) rules: Placed<String>,
+    pub(super) shadow_mode: bool,
     pub(super) envoy: EnvoyTable,
     pub(super) metrics: MetricsTable,
     pub(super) rule: Vec<Spanned<RuleTable>>,

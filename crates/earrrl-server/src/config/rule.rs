@@ -75,6 +75,18 @@ impl RuleConfig {
 }
 
 impl RuleConfig {
+    /// Makes the rule a dry run, which only counts what it would have denied.
+    pub(super) fn observe(&mut self) {
+        self.on_error = Some(OnError::Allow);
+        let overrides = self.overrides.iter_mut().map(|entry| &mut entry.rule);
+        for rule in overrides.chain([&mut self.rule]) {
+            // Every algorithm can observe.
+            if let Ok(observing) = rule.clone().with_action(Action::Observe) {
+                *rule = observing;
+            }
+        }
+    }
+
     /// Returns true if the rule has conditions on Envoy's descriptors.
     pub fn serves_descriptors(&self) -> bool {
         let names = |condition: &Condition| {

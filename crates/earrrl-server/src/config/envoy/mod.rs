@@ -34,6 +34,8 @@ pub struct EnvoyConfig {
     pub merge_domains: bool,
     /// The algorithm of limits that name none.
     pub algorithm: EnvoyAlgorithm,
+    /// True if every answer is OK, whatever its descriptors' statuses are.
+    pub shadow_mode: bool,
     /// True if a request that one descriptor denies still counts under the others, as in envoyproxy/ratelimit.
     pub drain_denied: bool,
     /// The headers for clients.
@@ -146,6 +148,7 @@ impl EnvoyConfig {
             files: paths.unwrap_or_default().iter().map(PathBuf::from).collect(),
             merge_domains: file.merge_domains,
             algorithm: word("algorithm", file.algorithm.as_ref(), &algorithms, problems),
+            shadow_mode: false,
             drain_denied: file.drain_denied,
             headers: word("headers", file.headers.as_ref(), &headers, problems),
             problem_body: file.problem_body,
