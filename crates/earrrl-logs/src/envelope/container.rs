@@ -2,8 +2,8 @@
 //!
 //! - Kubernetes (CRI): `2016-10-06T00:17:09.669794202Z stdout F line`
 //! - Docker's json-file: `{"log":"line\n","stream":"stdout","time":"2016-10-06T00:17:09.66Z"}`
-//! - Compose: `web-1  | line`; kubectl: `[pod/web-7d9c/nginx] line`; both may have a time before
-//!   the line
+//! - Compose: `web-1  | line`; kubectl: `[pod/web-7d9c/nginx] line`; both may have a time after the
+//!   prefix
 //!
 //! Kubernetes and Docker split long lines into pieces. Only the first piece is parsed as a line:
 //! otherwise a client could forge a line by sending a request longer than the 16 KiB of a piece.

@@ -74,7 +74,7 @@ fn by_months(from: i64, to: i64, step: i64) -> Vec<(i64, String)> {
 }
 
 /// Returns the text of a tick at the second `at`: the time of day, or the date if the tick is at
-/// midnight. If ticks are a day or more apart, the first day of a year also shows the year.
+/// midnight. If ticks are a day or more apart, the first day of a year shows the year instead.
 fn text(at: i64, step: i64) -> String {
     let time = utc(at);
     let format = match (at % DAY, step) {

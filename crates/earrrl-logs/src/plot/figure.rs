@@ -76,7 +76,7 @@ pub struct Mark {
     /// The index in the palette of a dashed line; `None` for a dotted line in the colour of the
     /// axes.
     pub colour: Option<usize>,
-    /// The text beside the line.
+    /// The text beside the marked line.
     pub text: String,
 }
 
@@ -103,9 +103,9 @@ pub struct Series {
     pub name: String,
     /// The index of the line's colour in the palette.
     pub colour: usize,
-    /// The style in which the line is drawn.
+    /// The style in which the line of the series is drawn.
     pub stroke: Stroke,
-    /// The points that the line connects, from left to right.
+    /// The points that the line of the series connects, from left to right.
     pub points: Vec<(f64, f64)>,
 }
 

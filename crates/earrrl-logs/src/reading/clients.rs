@@ -201,12 +201,12 @@ impl ClientNumbers {
         &self.long[end - len..end]
     }
 
-    /// Returns true if there are no clients.
+    /// Returns true if the table has no clients.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Returns the number of clients.
+    /// Returns the number of clients in the table.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

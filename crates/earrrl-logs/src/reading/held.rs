@@ -44,7 +44,7 @@ impl HeldBack {
         Ok(())
     }
 
-    /// Adds several requests; see [`HeldBack::push`].
+    /// Adds several requests one after the other, as [`HeldBack::push`] does.
     ///
     /// # Errors
     /// Returns the errors of [`HeldBack::push`].

@@ -14,12 +14,13 @@ const ROOM: usize = 65_536;
 /// A program that blocks addresses, and so determines the form of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blocker {
-    /// nginx reads `deny` directives. These do not expire, so a comment states when they should
-    /// end.
+    /// nginx, for which the list consists of `deny` directives. These do not expire, so a comment
+    /// states when they should be removed.
     Nginx,
-    /// `ipset restore` reads commands.
+    /// ipset, for which the list consists of commands of `ipset restore`.
     Ipset,
-    /// nftables reads a table of sets and a chain, which replaces the table of an earlier list.
+    /// nftables, for which the list is a table of sets and a chain. It replaces the table of an
+    /// earlier list.
     Nft,
 }
 

@@ -21,7 +21,7 @@ const QUANTILES: [(f64, &str); 7] = [
     (1.0, "all"),
 ];
 
-/// The most affected clients that are named.
+/// The greatest number of affected clients whose names are written.
 const NAMED: usize = 20;
 
 /// The units of a rate: the length of each in seconds, and its suffix in a rule.
@@ -310,7 +310,8 @@ fn unit(rates: impl Iterator<Item = f64>) -> (f64, &'static str) {
     UNITS.into_iter().find(|(seconds, _)| least * seconds >= 0.1).unwrap_or(UNITS[3])
 }
 
-/// Writes a number with at most three digits, without trailing zeros.
+/// Writes a number with three digits, or with all digits before the decimal point if these are
+/// more. Trailing zeros after the point are omitted.
 fn number(value: f64) -> String {
     if value <= 0.0 {
         return "0".into();
@@ -335,7 +336,7 @@ fn duration(time: Duration) -> String {
 pub fn figure(peaks: &Peaks, suggested: &JudgedLimit, measure: &str) -> crate::plot::Figure {
     use crate::plot::{Across, Figure, GREY, Panel, Series, Stroke, Ticks};
 
-    /// The most points of the curve of all clients.
+    /// The number of segments of the curve of all clients.
     const POINTS: usize = 500;
 
     let descending = peaks.descending();
@@ -346,8 +347,8 @@ pub fn figure(peaks: &Peaks, suggested: &JudgedLimit, measure: &str) -> crate::p
         let peak = descending.get(last - (share * last as f64) as usize);
         (share * 100.0, peak.copied().unwrap_or(0.0) * per)
     };
-    // Peaks of a single request are drawn at the lower end of the axis, since one request has no
-    // rate.
+    // The axis begins below the peaks of clients with two requests. A client with one request has
+    // no rate, and is drawn at the lower end of the axis.
     let floor = peaks.of_one_request / 10.0 * per;
     let ends = [0.0, 100.0].map(|x| (x, suggested.limit * per)).into();
     let name = format!("suggested limit, {}", suggested.rate);
