@@ -149,7 +149,7 @@ impl<'a> RulesPlan<'a> {
         limits.map(|(name, rule, room, how)| (&**name, rule, *room, *how))
     }
 
-    /// The rules, with the engine's ids of [`RulesPlan::limits`].
+    /// The rules, with the engine's ids of `limits`.
     pub fn finish(
         self,
         ids: &mut impl Iterator<Item = RuleId>,

@@ -92,7 +92,7 @@ impl DescriptorsPlan {
         self.wanted.iter().flatten().map(limit)
     }
 
-    /// The descriptors, with the engine's ids of [`DescriptorsPlan::limits`]. Limits whose way through the tree is
+    /// The descriptors, with the engine's ids of `limits`. Limits whose way through the tree is
     /// known keep their clients' history.
     pub fn finish(
         self,
