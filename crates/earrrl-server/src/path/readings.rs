@@ -1,41 +1,44 @@
-//! The readings of a path: servers behind proxies understand one spelling in different ways.
+//! The different ways in which servers behind proxies may read the same path.
 //!
-//! Express serves `/V1/LOGIN` and `/login/`, gunicorn takes `%2F` for a slash, IIS takes a backslash,
-//! Tomcat drops `;x`, and some resolve `..` before they decode, some afterwards, some never. A request
-//! counts under a rule if any of these readings matches.
+//! Express serves `/V1/LOGIN` and `/login/`, gunicorn reads `%2F` as a slash, IIS reads a
+//! backslash as a slash, and Tomcat drops `;x`. Some servers resolve `..` before they decode the
+//! path, some afterwards, and some never. A request counts under a rule if any of these readings
+//! matches.
 
 use std::borrow::Cow;
 
-/// The longest path of which all readings are made. A longer one with unusual spelling counts under
-/// every rule by path: real ones are shorter.
+/// The length of the longest path, in bytes, whose readings are all listed. A longer path with
+/// unusual spelling counts under every rule that has a condition on the path; the paths of real
+/// applications are shorter.
 pub(super) const MAX_LEN: usize = 8 * 1024;
 
 /// One way to read a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reading {
-    /// `%2F` separates segments.
+    /// True if `%2F` separates segments.
     pub(super) slash: bool,
-    /// `\` and `%5C` separate segments.
+    /// True if `\` and `%5C` separate segments.
     pub(super) backslash: bool,
-    /// `;x` is no part of a segment.
+    /// True if `;x` is not part of the segment that it follows.
     pub(super) drops_parameters: bool,
     pub(super) dots: Dots,
 }
 
-/// The segments `.` and `..`.
+/// The ways to treat the segments `.` and `..`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dots {
-    /// Names as any other.
+    /// The segments are kept as ordinary names.
     Kept,
-    /// Resolved before anything is decoded.
+    /// The segments are resolved before anything is decoded.
     Undecoded,
-    /// Resolved after doubled slashes are merged.
+    /// The segments are resolved after doubled slashes are merged.
     Merged,
-    /// Resolved with empty segments as segments.
+    /// The segments are resolved without merging slashes, so that `..` may remove an empty
+    /// segment.
     Unmerged,
 }
 
-/// Returns true if servers may disagree on a path.
+/// Returns true if servers may read the path in different ways.
 pub(super) fn is_ambiguous(path: &[u8]) -> bool {
     let odd = |byte: &u8| matches!(byte, b'%' | b'\\' | b';' | ..=b' ' | 0x7f | 0xa0);
     let dotted = |pair: &[u8]| pair[0] == b'/' && matches!(pair[1], b'/' | b'.');
@@ -45,7 +48,7 @@ pub(super) fn is_ambiguous(path: &[u8]) -> bool {
         || script_end(path).is_some()
 }
 
-/// Returns the paths that servers may read instead of this one, and the path itself.
+/// Returns the path itself, and the paths that servers may read instead of it.
 pub(super) fn variants(path: &[u8]) -> Vec<Cow<'_, [u8]>> {
     let mut variants = vec![Cow::Borrowed(path)];
     variants.extend(mended(path).map(Cow::Owned));
@@ -57,15 +60,17 @@ pub(super) fn variants(path: &[u8]) -> Vec<Cow<'_, [u8]>> {
     variants
 }
 
-/// Returns a path without an escaped line end at its end: in many regular expressions, `$` matches
-/// before it, so that `location ~ ^/login$` of nginx takes `/login%0A` as well.
+/// Returns the path without a percent-encoded line feed at its end, if it has one. In many regular
+/// expressions `$` matches before a final line feed, so that `location ~ ^/login$` of nginx also
+/// matches `/login%0A`.
 fn before_line_end(path: &[u8]) -> Option<&[u8]> {
     let (rest, end) = path.split_last_chunk::<3>()?;
     end.eq_ignore_ascii_case(b"%0a").then_some(rest)
 }
 
-/// Returns the path behind an authority: JavaScript's `new URL("//host/login", base)` has the path
-/// `/login`, and takes backslashes for slashes.
+/// Returns the part of the path behind an authority, if the path starts with two slashes.
+/// JavaScript's `new URL("//host/login", base)` has the path `/login`, and reads backslashes as
+/// slashes.
 fn behind_authority(path: &[u8]) -> Option<&[u8]> {
     let separates = |byte: &u8| matches!(byte, b'/' | b'\\');
     let (start, rest) = path.split_first_chunk::<2>()?;
@@ -73,8 +78,9 @@ fn behind_authority(path: &[u8]) -> Option<&[u8]> {
     start.iter().all(separates).then_some(&rest[end..])
 }
 
-/// Returns the end of a script's name that is not the end of the path. PHP runs `/login.php` for
-/// `/login.php/any`, and most applications with an `/index.php` serve `/index.php/login` as `/login`.
+/// Returns the index at which a script's name ends, if the path continues after it. PHP runs
+/// `/login.php` for `/login.php/any`, and most applications with an `/index.php` serve
+/// `/index.php/login` as `/login`.
 fn script_end(path: &[u8]) -> Option<usize> {
     let mut slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
     let end = slashes.find(|(at, _)| {
@@ -83,14 +89,15 @@ fn script_end(path: &[u8]) -> Option<usize> {
     end.map(|(at, _)| at)
 }
 
-/// Returns true for a path that does not begin with a slash, in whatever spelling.
+/// Returns true if the path does not begin with a slash.
 fn is_relative(path: &[u8]) -> bool {
     !path.is_empty() && path[0] != b'/'
 }
 
-/// Returns a path without blanks and control characters, and with a slash at its start; `None` if it is
-/// such a path. Tomcat ends a target at a tab, earlier versions of gunicorn drop line ends and tabs, and
-/// JavaScript's `url.parse` drops blanks at the end, also that of Latin-1 (0xA0, which is no UTF-8 then).
+/// Returns the path without blanks and control characters, and with a slash at its start; `None`
+/// if this changes nothing. Tomcat ends a path at a tab, earlier versions of gunicorn drop line
+/// ends and tabs, and JavaScript's `url.parse` drops blanks at the end, including the byte 0xA0,
+/// which is a blank in Latin-1.
 fn mended(path: &[u8]) -> Option<Vec<u8>> {
     let is_text = str::from_utf8(path).is_ok();
     let is_blank = |byte: u8| byte <= b' ' || byte == 0x7f || (byte == 0xa0 && !is_text);
@@ -100,7 +107,7 @@ fn mended(path: &[u8]) -> Option<Vec<u8>> {
     (mended != path).then_some(mended)
 }
 
-/// Returns all ways to read a path that differ for some path.
+/// Returns all combinations of the ways to read a path.
 pub(super) fn all() -> impl Iterator<Item = Reading> {
     let booleans = [false, true];
     let dots = [Dots::Kept, Dots::Undecoded, Dots::Merged, Dots::Unmerged];
