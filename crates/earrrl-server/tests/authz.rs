@@ -51,6 +51,25 @@ fn login(server: &TestServer, client: &str, more: &str) -> Response {
     ask(server, "GET", "/v1/authz", &headers)
 }
 
+/// A proxy appends the client's address to what the client sent, in a line of its own.
+#[test]
+fn the_client_is_in_the_header_that_is_configured() {
+    for (header, lines) in [
+        ("forwarded", "Forwarded: for=6.6.6.6\r\nForwarded: for=\"192.0.2.7:80\"; proto=https\r\n"),
+        ("X-Real-IP", "X-Real-Ip: 192.0.2.7\r\n"),
+    ] {
+        let setting = format!("[client_address]\nheader = \"{header}\"");
+        let (server, _) = TestServer::manual(&RULES.replace("[client_address]", &setting));
+        let of = |client: &str| {
+            let more = lines.replace("192.0.2.7", client);
+            login(&server, "203.0.113.1", &more).status
+        };
+        let seen: Vec<_> = (0..3).map(|_| of("192.0.2.7")).collect();
+        assert_eq!(seen, [200, 200, 429], "{header}");
+        assert_eq!(of("192.0.2.8"), 200, "{header}");
+    }
+}
+
 #[test]
 fn proxies_are_answered_by_headers_alone() {
     let (server, clock) = TestServer::manual(RULES);

@@ -58,9 +58,11 @@ pub(super) async fn decide<'a, T>(
         ("proto", asked.proto),
     ];
     let known = known.into_iter().filter_map(|(name, value)| Some((name.into(), value?)));
+    let client_header = rules.reading.client_address.header();
     let named = rules.headers.iter().flat_map(|attribute| {
         let name = attribute.strip_prefix("header:").unwrap_or(attribute);
-        lines(name).into_iter().map(|line| (Cow::from(attribute.as_str()), line))
+        let lines = if name == client_header { joined(lines(name)) } else { lines(name) };
+        lines.into_iter().map(|line| (Cow::from(attribute.as_str()), line))
     });
     let attributes = Attributes::new(known.chain(named), &rules.reading);
     let manner = Manner { mode: Mode::Check, available: true };
@@ -85,16 +87,14 @@ pub(super) async fn decide<'a, T>(
     then(verdict, &answer)
 }
 
-/// Returns a header's lines, those of `x-forwarded-for` as one list.
-pub(super) fn joined<'a>(name: &str, lines: impl Iterator<Item = Cow<'a, [u8]>>) -> Lines<'a> {
-    let lines: Lines<'a> = lines.collect();
-    match &*lines {
-        [_, _, ..] if name == "x-forwarded-for" => {
-            let list: Cow<'_, [u8]> = lines.join(&b", "[..]).into();
-            [list].into_iter().collect()
-        }
-        _ => lines,
+/// Returns several lines as one, with commas between them. Proxies append to a list of addresses as
+/// they like: to its last line, or in a line of their own.
+fn joined(lines: Lines<'_>) -> Lines<'_> {
+    if lines.len() < 2 {
+        return lines;
     }
+    let list: Cow<'_, [u8]> = lines.join(&b", "[..]).into();
+    [list].into_iter().collect()
 }
 
 /// Denies a request for another reason than a limit.

@@ -17,7 +17,7 @@ use axum::response::{IntoResponse as _, Response};
 use super::request::authorize;
 use crate::config::access::Access;
 use crate::metrics::PassReason;
-use crate::protocol::authz::{Lines, NO_MEMORY, ProxiedRequest, decide, joined, refuse};
+use crate::protocol::authz::{Lines, NO_MEMORY, ProxiedRequest, decide, refuse};
 use crate::protocol::response::Verdict;
 use crate::server::Server;
 
@@ -119,7 +119,7 @@ fn only<'a>(
     Ok(Some(first.as_bytes().into()))
 }
 
-/// Returns a header's lines; a list of addresses is one.
+/// Returns the lines of a header.
 fn lines<'a>(headers: &'a HeaderMap, name: &str) -> Lines<'a> {
-    joined(name, headers.get_all(name).iter().map(|line| line.as_bytes().into()))
+    headers.get_all(name).iter().map(|line| line.as_bytes().into()).collect()
 }
