@@ -3,8 +3,8 @@
 //! A request is an accepted message, a refused message, or a failed login:
 //!
 //! - Exim: `2024-01-01 12:00:00 1rK2aB-0001Xy-2Z <= ann@example.org H=mx.example.org (helo)
-//!   [192.0.2.7] P=esmtps S=1234`, `… H=(helo) [192.0.2.7] F=<…> rejected RCPT <…>: …`, `… login authenticator
-//!   failed for (helo) [192.0.2.7]: 535 …`
+//!   [192.0.2.7] P=esmtps S=1234`, `… H=(helo) [192.0.2.7] F=<…> rejected RCPT <…>: …`, `… login
+//!   authenticator failed for (helo) [192.0.2.7]: 535 …`
 //! - Postfix: `Jan  1 12:00:00 mx postfix/smtpd[7]: 4XyZ: client=mx.example.org[192.0.2.7]`,
 //!   `… NOQUEUE: reject: RCPT from unknown[192.0.2.7]: 554 …`, `… warning: unknown[192.0.2.7]: SASL
 //!   LOGIN authentication failed: …`

@@ -10,8 +10,8 @@ use super::pattern::LinePattern;
 enum Piece {
     /// Text that occurs on every line as it is.
     Literal(String),
-    /// The name of a field, and the regular expression for its value; the expression is empty if
-    /// the neighbouring text determines where the value ends.
+    /// The name of a field, and the regular expression for its value. Another expression is
+    /// used if the text beside the field determines where the value ends.
     Field(String, Cow<'static, str>),
 }
 

@@ -23,9 +23,9 @@ pub enum Skip {
     Key,
     /// The line lacks the field of `--cost`, or the cost is invalid.
     Cost,
-    /// The line was written by the right program, but does not report a request.
+    /// The line reports an event that is not a request.
     NoRequest,
-    /// The line was written by the right program, but contains no client.
+    /// The line reports a request, but contains no client's address.
     NoClient,
     /// The client is neither an address nor a host name.
     Client,

@@ -136,6 +136,7 @@ pub(super) struct EngineTable {
 pub(super) struct ClientAddressTable {
     pub(super) trusted_proxies: Vec<Spanned<String>>,
     pub(super) hops: Placed<u64>,
+    pub(super) header: Placed<String>,
     pub(super) ipv4_prefix: Placed<u64>,
     pub(super) ipv6_prefix: Placed<u64>,
 }

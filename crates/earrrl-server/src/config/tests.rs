@@ -452,6 +452,11 @@ fn every_mistake_says_what_would_be_right() {
         ),
         (rule("key = [\"client\", \"client\"]"), "4:7:", "once is enough"),
         ("[[server]]\nthreads = 1".to_owned(), "1:1:", "expected [server]"),
+        (
+            "[client_address]\nheader = \"a b\"".to_owned(),
+            "2:10:",
+            "\"forwarded\" or \"x-real-ip\"",
+        ),
         (rule("match = [\"/login\"]"), "4:9:", "expected a table"),
         ("rule = \"gcra 1/s burst=5\"".to_owned(), "1:8:", "expected a list"),
         (limited("GCRA 1/s burst=5", ""), "3:10:", "did you mean `gcra`?"),

@@ -11,9 +11,6 @@ use earrrl_logs::format::{Field, Record};
 use earrrl_logs::line::{Skip, is_client, last_of_list};
 use earrrl_logs::reading::RecordKey;
 
-/// The header in which proxies name the client.
-const FORWARDED: &str = "header:x-forwarded-for";
-
 /// The attributes that a configuration asks for, and where a line may have them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AttributeNames {
@@ -28,7 +25,7 @@ impl AttributeNames {
         names.push("client".to_owned());
         let address = &config.client_address;
         if address.believes_proxies() {
-            names.push(FORWARDED.to_owned());
+            names.push(format!("header:{}", address.header()));
         }
         names.sort_unstable();
         names.dedup();

@@ -1,7 +1,7 @@
 //! Authorization of proxied requests: decides if a proxy may pass a client's request on. Both
 //! `/v1/authz` and Envoy's `ext_authz` use it.
 //!
-//! A client cannot cause an error by what it sends, because proxies pass a request on when its
+//! No request of a client leads to an error response, because proxies pass a request on when its
 //! check fails. A request that cannot be read is denied. If one rule fails to give a verdict, the
 //! other matching rules decide, or the request is denied (setting `on_error`).
 
@@ -60,9 +60,11 @@ pub(super) async fn decide<'a, T>(
         ("proto", asked.proto),
     ];
     let known = known.into_iter().filter_map(|(name, value)| Some((name.into(), value?)));
+    let client_header = rules.reading.client_address.header();
     let named = rules.headers.iter().flat_map(|attribute| {
         let name = attribute.strip_prefix("header:").unwrap_or(attribute);
-        lines(name).into_iter().map(|line| (Cow::from(attribute.as_str()), line))
+        let lines = if name == client_header { joined(lines(name)) } else { lines(name) };
+        lines.into_iter().map(|line| (Cow::from(attribute.as_str()), line))
     });
     let attributes = Attributes::new(known.chain(named), &rules.reading);
     let manner = Manner { mode: Mode::Check, available: true };
@@ -88,17 +90,14 @@ pub(super) async fn decide<'a, T>(
     then(verdict, &answer)
 }
 
-/// Returns the values of a header. Several `x-forwarded-for` lines are joined into one list of
-/// addresses.
-pub(super) fn joined<'a>(name: &str, lines: impl Iterator<Item = Cow<'a, [u8]>>) -> Lines<'a> {
-    let lines: Lines<'a> = lines.collect();
-    match &*lines {
-        [_, _, ..] if name == "x-forwarded-for" => {
-            let list: Cow<'_, [u8]> = lines.join(&b", "[..]).into();
-            [list].into_iter().collect()
-        }
-        _ => lines,
+/// Joins the values of a header into one, with commas between them. Proxies append addresses to a
+/// list either in its last line or in a line of their own, so both forms must be read alike.
+fn joined(lines: Lines<'_>) -> Lines<'_> {
+    if lines.len() < 2 {
+        return lines;
     }
+    let list: Cow<'_, [u8]> = lines.join(&b", "[..]).into();
+    [list].into_iter().collect()
 }
 
 /// Returns the denial of a request for another reason than a limit.

@@ -115,9 +115,12 @@ impl<'a> Attributes<'a> {
         let client = self.get("client").unwrap_or_default();
         let client = str::from_utf8(client).unwrap_or_default();
         let Some(peer) = address::parse(client.trim()) else { return };
-        let forwarded = self.get("header:x-forwarded-for").unwrap_or_default();
-        let forwarded = String::from_utf8_lossy(forwarded);
-        let client = settings.resolve_list(Some(peer), &forwarded).unwrap_or(peer);
+        let header = settings.header();
+        let is_it = |name: &str| name.strip_prefix("header:") == Some(header);
+        let reported = self.pairs.iter().find(|(name, _)| is_it(name));
+        let reported = reported.map_or(&[][..], |(_, value)| value);
+        let reported = String::from_utf8_lossy(reported);
+        let client = settings.resolve_value(Some(peer), &reported).unwrap_or(peer);
         self.client_key = Some(settings.client_prefixes().key(client));
         if let Some((_, value)) = self.pairs.iter_mut().find(|(name, _)| name == "client") {
             *value = Cow::Owned(client.to_string().into_bytes());

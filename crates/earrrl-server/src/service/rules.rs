@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use earrrl::{Cost, EngineError, Outcome, Quota, Rule, RuleId};
 use earrrl_redis::Consistency;
+use earrrl_tower::ClientAddress;
 use siphasher::sip::SipHasher13;
 
 use super::attributes::{Attributes, Reading};
@@ -35,11 +36,10 @@ pub struct ActiveRules {
 }
 
 /// Returns the headers that rules use, and the header that identifies clients.
-fn headers(rules: &[Arc<ActiveRule>]) -> Vec<String> {
+fn headers(rules: &[Arc<ActiveRule>], client: &ClientAddress) -> Vec<String> {
     let named = rules.iter().flat_map(|rule| rule.attributes());
-    let named = named.filter(|name| name.starts_with("header:"));
-    let mut headers: Vec<String> =
-        named.chain(["header:x-forwarded-for"]).map(str::to_owned).collect();
+    let named = named.filter(|name| name.starts_with("header:")).map(str::to_owned);
+    let mut headers: Vec<String> = named.chain([format!("header:{}", client.header())]).collect();
     headers.sort_unstable();
     headers.dedup();
     headers
@@ -167,7 +167,7 @@ impl<'a> RulesPlan<'a> {
         ActiveRules {
             by_name: by_name.collect(),
             serve_descriptors: config.rules.iter().any(RuleConfig::serves_descriptors),
-            headers: headers(&rules),
+            headers: headers(&rules, &config.client_address),
             rules,
             deny_status: config.deny_status,
             reading: Reading { client_address: config.client_address.clone(), paths: config.paths },

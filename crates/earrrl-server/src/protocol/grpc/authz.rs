@@ -19,7 +19,7 @@ use crate::protobuf::authorization::{
 };
 use crate::protobuf::value::Kind;
 use crate::protobuf::{HeaderValue as EnvoyHeader, RpcStatus, Struct, Value};
-use crate::protocol::authz::{Lines, NO_MEMORY, ProxiedRequest, decide, joined, refuse};
+use crate::protocol::authz::{Lines, NO_MEMORY, ProxiedRequest, decide, refuse};
 use crate::protocol::http2::held::HeldBytes;
 use crate::protocol::response::Verdict;
 use crate::server::Server;
@@ -111,7 +111,7 @@ fn lines<'a>(http: &'a HttpRequest, name: &str) -> Lines<'a> {
         [] => header.value.as_bytes().into(),
         raw => raw.into(),
     });
-    joined(name, lines)
+    lines.collect()
 }
 
 fn response(verdict: Verdict, metadata: Struct) -> CheckResponse {

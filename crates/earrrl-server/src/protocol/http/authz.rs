@@ -17,7 +17,7 @@ use axum::response::{IntoResponse as _, Response};
 use super::request::authorize;
 use crate::config::access::Access;
 use crate::metrics::PassReason;
-use crate::protocol::authz::{Lines, NO_MEMORY, ProxiedRequest, decide, joined, refuse};
+use crate::protocol::authz::{Lines, NO_MEMORY, ProxiedRequest, decide, refuse};
 use crate::protocol::response::Verdict;
 use crate::server::Server;
 
@@ -122,7 +122,7 @@ fn only<'a>(
     Ok(Some(first.as_bytes().into()))
 }
 
-/// Returns the values of a header. Several `x-forwarded-for` lines are joined into one.
+/// Returns the values of a header, one for each of its lines.
 fn lines<'a>(headers: &'a HeaderMap, name: &str) -> Lines<'a> {
-    joined(name, headers.get_all(name).iter().map(|line| line.as_bytes().into()))
+    headers.get_all(name).iter().map(|line| line.as_bytes().into()).collect()
 }

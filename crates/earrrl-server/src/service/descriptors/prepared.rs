@@ -97,7 +97,7 @@ impl DescriptorsPlan {
     }
 
     /// Returns the descriptors with their prepared limits. `ids` holds the engine's ids for
-    /// [`DescriptorsPlan::limits`], in the same order. A limit at the same path in the tree as
+    /// `DescriptorsPlan::limits`, in the same order. A limit at the same path in the tree as
     /// before keeps its clients' state.
     pub fn finish(
         self,
