@@ -1,8 +1,8 @@
-//! Numbers and tables for people to read.
+//! Formats numbers, errors and tables for people to read.
 
 use std::io::{self, Write};
 
-/// A share in percent, with more digits where it is close to nothing or to all.
+/// Writes `part` of `whole` in percent, with more digits if the share is close to 0 or 100 %.
 pub fn percent(part: u64, whole: u64) -> String {
     let share = if whole == 0 { 0.0 } else { part as f64 / whole as f64 * 100.0 };
     match share {
@@ -13,22 +13,22 @@ pub fn percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// `1 client`, `2 clients`.
+/// Writes a count with its noun, such as `1 client` and `2 clients`.
 pub fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// A system's error without its number.
+/// Returns the text of a system error without the error number.
 pub fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     let end = text.find(" (os error").unwrap_or(text.len());
     text[..end].to_lowercase()
 }
 
-/// Columns flush right, the last one flush left.
+/// Writes rows of columns that are aligned right, except the last, which is aligned left.
 ///
 /// # Errors
-/// Returns the error of the writer.
+/// Returns the writer's error if writing fails.
 pub fn write_rows<const N: usize>(
     out: &mut impl Write,
     indent: &str,

@@ -43,7 +43,7 @@ fn span(random: &mut Random) -> (&'static str, f64) {
     ])
 }
 
-/// Draws random rules until one is valid, since some pools would take thousands of years to fill.
+/// The most random rules that are drawn until one is valid; some pools would take too long to fill.
 const TRIES: usize = 100;
 
 /// Returns a random rule of an algorithm, and the seconds in which it lets about one request pass.
@@ -107,8 +107,8 @@ fn cost(random: &mut Random) -> Cost {
     text.parse().unwrap()
 }
 
-/// What is taken back. A recent average's record tells its count to 1e-12, and what a refund leaves of it
-/// is known to a millionth only where it is more than a millionth of what was.
+/// Returns a random amount to refund. For a recent average it is small, since after a large refund
+/// the remaining count is known less precisely.
 fn refund(algorithm: &str, random: &mut Random) -> Cost {
     if algorithm == "recent-average" { "0.01".parse().unwrap() } else { cost(random) }
 }

@@ -33,9 +33,9 @@ enum Fault {
     ClockBack,
     ClockForward,
     Flushed,
-    /// A replica takes the place of its master.
+    /// A replica replaces its master.
     FailedOver,
-    /// A slot moves to another shard, with the clients in it.
+    /// A slot moves to another shard with its clients.
     Resharded,
 }
 
@@ -54,7 +54,7 @@ const CLUSTER_FAULTS: [Fault; 9] =
 #[derive(Default)]
 struct Ledger {
     sent: [AtomicU64; CLIENTS],
-    /// The part of these requests that were sent before Redis lost all data.
+    /// The number of these requests that were sent before Redis lost all its data.
     lost: [AtomicU64; CLIENTS],
 }
 
@@ -70,7 +70,7 @@ impl Ledger {
     }
 }
 
-/// Another one in every round.
+/// Returns the name of a client, which is different in every round.
 fn client(round: usize, number: usize) -> String {
     format!("client-{round}-{number}")
 }
@@ -91,8 +91,8 @@ fn load(
                     return;
                 }
                 let number = turn * 7 % CLIENTS;
-                // Noted before the request is sent, since a request during the loss of all data may
-                // be lost too.
+                // Counted before the request is sent, since a request that is in flight when Redis
+                // loses its data may be lost, too.
                 ledger.sent[number].fetch_add(1, Ordering::SeqCst);
                 let key = client(round, number);
                 let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
@@ -164,8 +164,9 @@ impl Scene for Single {
                 server.signal("CONT");
             }
             Swallowed => {
-                // A node that has felt it connects anew, so they need not all be alone at one time; and one that
-                // was just connecting, after the fault before, has another connection now.
+                // A node reconnects as soon as it notices the cut, so the nodes need not all be cut
+                // off at one time. A node that was still connecting after the previous fault may
+                // have another connection by now.
                 for (node, proxy) in nodes.iter().zip(proxies) {
                     let opened = || node.status().counts.opened;
                     let before = opened();
@@ -188,7 +189,7 @@ impl Scene for Single {
     }
 }
 
-/// What is felt at once, if at all.
+/// Applies a fault that needs no more than one server.
 fn strike_server(fault: Fault, server: &Server) {
     match fault {
         Cut => {
@@ -204,7 +205,7 @@ fn strike_server(fault: Fault, server: &Server) {
     }
 }
 
-/// The slot of a client of the first round, which moves between shards.
+/// Returns the slot that moves between shards, that of a client of the first round.
 fn moving(cluster: &Cluster) -> u16 {
     cluster.slot_of(&client(0, 7))
 }
@@ -265,7 +266,7 @@ async fn faults_at_random_under_load_lose_nothing() {
     play_all(&faults, &mut Single::start().await).await;
 }
 
-/// A Cluster, whose slots also move, and whose masters are replaced by their replicas.
+/// Runs on a Cluster, where slots also move and replicas replace their masters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_changes_under_load_and_loses_nothing() {
     let mut random = Random::new(std::env::var("SEED").map_or(13, |seed| seed.parse().unwrap()));
@@ -276,7 +277,7 @@ async fn a_cluster_changes_under_load_and_loses_nothing() {
     play_all(&faults, &mut cluster).await;
 }
 
-/// In some order; of a long run 20, and every one at least once.
+/// Returns the faults in random order: each at least once, and 20 in a long run.
 fn at_random(faults: &[Fault], random: &mut Random) -> Vec<Fault> {
     let mut all = faults.to_vec();
     if std::env::var_os("EARRRL_LONG").is_some() {
@@ -289,7 +290,8 @@ fn at_random(faults: &[Fault], random: &mut Random) -> Vec<Fault> {
     all
 }
 
-/// In rounds: each begins where Redis has lost everything.
+/// Plays the faults in rounds. A new round begins with each fault by which Redis loses all its
+/// data.
 async fn play_all(faults: &[Fault], scene: &mut impl Scene) {
     let nodes = [node(scene.options(0)).await, node(scene.options(1)).await];
     for (round, faults) in faults.chunk_by(|_, next| *next != Flushed).enumerate() {
@@ -297,7 +299,8 @@ async fn play_all(faults: &[Fault], scene: &mut impl Scene) {
     }
 }
 
-/// Faults one after the other under load, and what was counted in the end. If Redis loses everything, it does so first.
+/// Applies faults under load, then compares the counts. A fault by which Redis loses all its data
+/// comes first.
 async fn play(round: usize, faults: &[Fault], scene: &mut impl Scene, nodes: &[Arc<RedisEngine>]) {
     let stop = Arc::<AtomicBool>::default();
     let ledgers = [Arc::<Ledger>::default(), Arc::<Ledger>::default()];
@@ -335,12 +338,13 @@ async fn play(round: usize, faults: &[Fault], scene: &mut impl Scene, nodes: &[A
         .await;
         assert_eq!(node.status().counts.not_handed_over, 0);
     }
-    // Calls of a slot on its way have no receipts.
+    // Calls for a slot that is moving have no receipts.
     let moves = faults.iter().filter(|fault| **fault == Resharded).count() as u64;
     for (name, ledger, twice) in
         [("near", &ledgers[0], 0), ("exact", &ledgers[1], NODES * TASKS as u64 * moves)]
     {
-        // A node that was not there, and waits for Redis: what it is told is what Redis has.
+        // A node that joins after the faults, and waits for Redis, reports exactly what Redis has
+        // stored.
         let reader = patient(scene.options(0), PATIENCE).await;
         let rule = reader.prepare(name, &rule).unwrap();
         let (mut found, mut all, mut gone) = (0, 0, 0);

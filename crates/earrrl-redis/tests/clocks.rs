@@ -25,7 +25,8 @@ fn charge(rule: RuleId, key: &[u8]) -> Charge<'_> {
     Charge { rule, key, cost: Cost::ONE }
 }
 
-/// Limits that refill within seconds do so after the clock was set back by an hour, too, and say so.
+/// Limits that refill within seconds must also do so after the clock was set back by an hour, and
+/// their answers must state such waits.
 #[tokio::test]
 async fn a_clock_set_back_locks_nobody_out() {
     for text in [
@@ -56,7 +57,7 @@ async fn a_clock_set_back_locks_nobody_out() {
         let peeked = waits(ask(&engine, Mode::Peek, &[charge(rule, b"k")]).await);
         let denied = waits(ask(&engine, Mode::Check, &[charge(rule, b"k")]).await);
         assert!(peeked.max(denied) < Duration::from_secs(60), "{text}: {peeked:?}, {denied:?}");
-        // Time goes on: the wait was stored, and gets shorter.
+        // The wait is stored, and gets shorter as time passes.
         let first = waits(ask(&engine, Mode::Peek, &[charge(rule, b"k")]).await);
         let mut next = first;
         while next >= first && !next.is_zero() {
@@ -109,7 +110,8 @@ async fn a_denied_request_leaves_nothing_though_clocks_differ() {
     ] {
         let wide = text.split(' ').next().unwrap();
         let wide = engine.prepare(wide, &text.parse().unwrap()).unwrap();
-        // Keys on all of the shards, so that one is late and one is early whichever way round.
+        // The keys are on all shards, so that the clock of one is behind and that of another is
+        // ahead.
         for key in [&b"a"[..], b"b", b"c", b"d", b"e", b"f"] {
             let charges = [charge(wide, key), charge(narrow, b"full")];
             for _ in 0..10 {
@@ -121,8 +123,8 @@ async fn a_denied_request_leaves_nothing_though_clocks_differ() {
     }
 }
 
-/// Polite clients of near rules, on two nodes, while Redis's clock is set back and forward: every client is watched by
-/// itself, since a sum hides one that is locked out.
+/// Clients within their limits use near rules on two nodes while Redis's clock is set back and
+/// forward. Each client is checked separately, since a sum would hide one that is locked out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn near_clients_are_not_denied_when_the_clock_is_set() {
     const RULES: [&str; 6] = [

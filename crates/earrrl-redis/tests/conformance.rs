@@ -1,4 +1,4 @@
-//! The conformance suite over a real Redis, and over a real Cluster.
+//! Runs the conformance suite on a real Redis and on a real Cluster.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,5 +1,5 @@
-//! Connections that are cut at any request, answer or take-back: every client's count is that of its allowed requests.
-//! `EARRRL_LONG=1` makes 10,000 cuts.
+//! Cuts connections at any request, answer or cancellation. Every client's count must equal its
+//! number of allowed requests. `EARRRL_LONG=1` makes 10,000 cuts.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::sync::Arc;
@@ -16,17 +16,19 @@ use crate::support::{PATIENCE, Server, until};
 
 const NODES: usize = 4;
 const TASKS: usize = 4;
-/// One of so many pieces is lost with its connection; on a Cluster, where each connection begins with many.
+/// One of this many pieces is lost with its connection. The second number is for a Cluster, where
+/// many pieces are exchanged at the start of each connection.
 const CUT: u64 = 12;
 const CUT_OF_CLUSTER: u64 = 80;
-/// Rules with quotas that no client reaches, and what a request costs under each. All but the last are leaky.
+/// Rules whose quotas no client reaches, and the cost of a request under each. All except the last
+/// are leaky.
 const WIDE: [(&str, u64, u64); 4] = [
     ("gcra 1/3h burst=290000", 290_000, 1),
     ("fixed-window 9000000/3650d", 9_000_000, 1),
     ("sliding-log 9000/3650d", 9000, 2),
     ("sliding-counter 9000000/3650d", 9_000_000, 3),
 ];
-/// A rule under which clients are over their limit.
+/// A rule under which clients exceed their limit.
 const NARROW: &str = "fixed-window 1/3650d";
 
 fn cuts_wanted() -> u64 {
@@ -48,7 +50,7 @@ fn prepare(engine: &RedisEngine) -> Rules {
 
 async fn node(mut options: Options) -> (Arc<RedisEngine>, Arc<Rules>) {
     options.deadline = Duration::from_millis(100);
-    // No rest after a cut, so that there are many.
+    // Nodes reconnect without a pause after a cut, so that there are many cuts.
     options.longest_backoff = Duration::from_millis(1);
     let engine = RedisEngine::connect(options, PATIENCE).await.unwrap();
     assert!(engine.ready(PATIENCE).await, "{:?}", engine.status());
@@ -56,14 +58,15 @@ async fn node(mut options: Options) -> (Arc<RedisEngine>, Arc<Rules>) {
     (Arc::new(engine), Arc::new(rules))
 }
 
-/// The allowed requests of every client: `WIDE.len()` clients a number, one for each rule.
+/// The number of allowed requests of every client. Each client number stands for `WIDE.len()`
+/// clients, one for each rule.
 struct Ledger(Vec<AtomicU64>);
 
 fn key(rule: usize, number: usize) -> String {
     format!("client-{rule}-{number}")
 }
 
-/// Requests of one rule, of all wide rules, and of all rules, which are denied.
+/// Sends requests under one rule, under all wide rules, and under all rules; the latter are denied.
 fn load(
     (engine, rules): &(Arc<RedisEngine>, Arc<Rules>),
     ledger: &Arc<Ledger>,
@@ -130,7 +133,7 @@ async fn every_count_is_right(
     for task in tasks {
         task.await.unwrap();
     }
-    // Take-backs and counts are cut, too.
+    // Lets cuts also hit cancellations and the reading of counts.
     tokio::time::sleep(Duration::from_secs(3)).await;
     proxies.iter().for_each(|proxy| proxy.cut_one_in(0));
     for (node, _) in &nodes {
@@ -182,7 +185,8 @@ async fn of_a_cluster() {
     every_count_is_right(options, options(0), &proxies, CUT_OF_CLUSTER).await;
 }
 
-/// A refund whose answer is lost is made once, and the caller is not told to try again.
+/// A refund whose answer is lost is applied once, and its caller gets no error that asks for a
+/// retry.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refund_without_an_answer_is_made_once() {
     let server = Server::start(&[]).await;

@@ -1,4 +1,4 @@
-//! Redis fails in every way that it can. No decision is lost or fails.
+//! Tests every way in which Redis can fail. No decision may be lost or fail.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -288,7 +288,7 @@ async fn a_master_of_the_cluster_killed() {
     until("counts are handed over", || engine.status().counts.handed_over > 0).await;
 }
 
-/// The mode that `/readyz` reports is the one that decides.
+/// The mode in `/readyz` must be the one in which decisions are made.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn farther_away_than_the_deadline() {
     let server = Server::start(&[]).await;

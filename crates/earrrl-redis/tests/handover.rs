@@ -67,8 +67,8 @@ async fn counts_of_two_nodes_and_of_redis_add_up() {
     back(&nodes[0]).await;
     back(&nodes[1]).await;
     for ((rule, _, burst), (text, _)) in rules.into_iter().zip(RULES) {
-        // Requests that were under way when Redis stopped are in it too, until they are found to have
-        // been counted twice and taken back.
+        // Requests that were in flight when Redis stopped also count there, until the node detects
+        // that they were counted twice and cancels one of each.
         until(&format!("{text} has all requests once"), || {
             let used = used(&nodes[0], rule, burst);
             tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(used)) == 12

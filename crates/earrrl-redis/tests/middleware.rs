@@ -1,4 +1,4 @@
-//! The layer of `earrrl-tower` over a real server, by which machines share their limits.
+//! Tests the layer of `earrrl-tower` with a real server, through which machines share their limits.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 use std::convert::Infallible;
@@ -14,7 +14,7 @@ use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 
 async fn machine(server: &Server, rule: RequestRule) -> RateLimitLayer<RedisEngine> {
-    // A long deadline, so that a busy machine does not decide without Redis.
+    // The deadline is long, so that a busy machine does not decide without Redis.
     let mut options = Options::new(&server.url());
     options.deadline = Duration::from_secs(30);
     let engine = RedisEngine::connect(options, PATIENCE).await.unwrap();
@@ -47,7 +47,8 @@ async fn machines_share_a_limit_and_tell_of_it() {
         assert_eq!(text("ratelimit-policy").unwrap(), "\"per-address\";q=5;w=432000");
         if nth < 5 {
             assert_eq!(status, 200);
-            // The last one's rest is the wait for the next, which a peek tells.
+            // The last answer has no remaining requests; its wait for the next one is found by a
+            // peek.
             assert!(limit.starts_with(&format!("\"per-address\";r={};t=", 4 - nth)), "{limit}");
             assert_eq!(text("retry-after"), None);
         } else {
@@ -72,6 +73,7 @@ async fn what_a_response_costs_stands_on_every_machine() {
     for nth in 0..4 {
         statuses.push(ask(&machines[nth % 2], "192.0.2.7").await.0.as_u16());
     }
-    // 6 of 10, then 12: the charge stands although it goes over.
+    // The cost is known only afterwards: 6 of 10 are used, then 12, since the charge is kept
+    // although it exceeds the limit.
     assert_eq!(statuses, [200, 200, 429, 429]);
 }

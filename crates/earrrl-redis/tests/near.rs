@@ -1,5 +1,5 @@
-//! Decisions without a round trip: how much several nodes admit together, which counts Redis has in
-//! the end, and how many round trips are made. `EARRRL_LONG=1` runs more nodes for longer.
+//! Tests decisions without a round trip: how much several nodes admit together, the final counts in
+//! Redis, and the number of round trips. `EARRRL_LONG=1` runs more nodes for longer.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -46,7 +46,7 @@ async fn ask(node: &RedisEngine, rule: RuleId, key: &str, mode: Mode) -> Decisio
     node.decide(&[charge], mode, None).await.unwrap()
 }
 
-/// As the engine that it holds, with every rule near that can be.
+/// An engine in which every rule is near that can be.
 struct Near(RedisEngine);
 
 impl Engine for Near {
@@ -54,7 +54,8 @@ impl Engine for Near {
     type Done = Answer<()>;
 
     fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
-        // A node knows only a summary of logs and sub-windows, by which waits may be longer.
+        // A node has only a summary of logs and sub-windows, so its waits may be longer than exact
+        // ones.
         let whole = !matches!(rule.limit(), Limit::SlidingLog(_) | Limit::SlidingWindow(_));
         let near = whole && check_near(rule).is_ok();
         let consistency = if near { Consistency::Near } else { Consistency::Exact };
@@ -78,7 +79,7 @@ impl Engine for Near {
     }
 }
 
-/// A node without other nodes returns the same answers as every engine.
+/// A single node returns the same answers as every other engine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_node_alone_is_exact() {
     let server = Server::start(&[]).await;
@@ -110,21 +111,21 @@ struct Run {
     nodes: usize,
     sync: Duration,
     rule: &'static str,
-    /// The rate as a multiple of the limit.
+    /// The request rate as a multiple of the limit.
     load: f64,
     pattern: Pattern,
     requests: usize,
 }
 
-/// The result of a run.
+/// The requests that a run admitted, those of the exact model, and the round trips.
 struct Outcome {
     near: u64,
     exact: u64,
     trips: f64,
 }
 
-/// One client that moves from node to node, in virtual time, beside the same requests to the pure
-/// function.
+/// Sends the requests of a client that moves between nodes, in virtual time, and judges the same
+/// requests by the pure function.
 async fn hop(server: &Server, run: &Run, seed: u64) -> Outcome {
     let mut nodes = Vec::new();
     for _ in 0..run.nodes {
@@ -206,7 +207,8 @@ async fn strict_rules_admit_what_is_not_seen_yet_at_most() {
             for sync in [Duration::from_millis(100), Duration::from_secs(1)] {
                 for load in [0.5, 2.0, 10.0, 100.0] {
                     seed += 1;
-                    // In virtual time a node sends what it has when it is asked, which must be often enough.
+                    // In virtual time a node sends its charges only during a request, so requests
+                    // must be frequent.
                     if load * rate * sync.as_secs_f64() < 2.0 * nodes as f64 {
                         continue;
                     }
@@ -223,7 +225,8 @@ async fn strict_rules_admit_what_is_not_seen_yet_at_most() {
     }
 }
 
-/// Those far over, and those under half the limit, are decided mostly without a trip, exchanges included.
+/// For clients far above the limit and below half of it, most decisions need no round trip, even if
+/// exchanges between nodes are counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn most_decisions_need_no_trip() {
     let server = Server::start(&[]).await;
@@ -246,8 +249,8 @@ async fn most_decisions_need_no_trip() {
     }
 }
 
-/// Nodes that start together announce themselves before they claim anything, however long `sync` is: clients that hop
-/// over them, well below the limit, are never denied.
+/// Nodes that start together announce themselves before they claim quota, however long `sync` is.
+/// Clients well below the limit that move between them are never denied.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_sync_starves_nobody_after_a_start() {
     const NODES: usize = 4;
@@ -274,7 +277,7 @@ async fn a_long_sync_starves_nobody_after_a_start() {
                 }
             }
         };
-        // Two that know nothing of the others yet, and then all.
+        // First two nodes exchange, which do not know the others yet, and then all.
         poll(0, 2).await;
         for (node, _) in &nodes {
             until("every node knows the others", || node.status().nodes == NODES as u32).await;
@@ -284,7 +287,7 @@ async fn a_long_sync_starves_nobody_after_a_start() {
     }
 }
 
-/// Whatever happens to the connection, every charge reaches Redis exactly once.
+/// Whatever happens to the connection, every charge must be counted in Redis exactly once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_sent_again_counts_once() {
     let server = Server::start(&[]).await;
@@ -375,7 +378,7 @@ async fn who_is_far_over_makes_no_trips() {
         let decision = ask(&nodes[turn % 2], rules[turn % 2], "k", Mode::Check).await;
         allowed += usize::from(decision.allowed);
     }
-    // 52 fit, and the one that goes over.
+    // 52 requests fit, and one more is admitted that exceeds the limit.
     assert!((40..=53).contains(&allowed), "{allowed}");
     let trips: u64 = nodes.iter().map(|node| node.status().counts.shared).sum();
     assert!(trips < 80, "{trips}");
@@ -385,7 +388,7 @@ async fn who_is_far_over_makes_no_trips() {
             let peeked = tokio::task::block_in_place(|| {
                 tokio::runtime::Handle::current().block_on(decision)
             });
-            // Less what has decayed in a minute.
+            // The count is less than the number of requests by what has decayed in a minute.
             let count = peeked.rate.unwrap() * 3600.0 / std::f64::consts::LN_2;
             (3950.0..=4000.1).contains(&count) && node.status().unsent == 0
         })
@@ -411,7 +414,8 @@ async fn refunds_and_resets() {
     assert_eq!(keys, 0);
 }
 
-/// Nobody of before is met again once all clients were forgotten, as they are under a rule whose counts don't add.
+/// Under a rule whose counts cannot be added, a node that has dropped all clients must not find
+/// their old counts again.
 #[tokio::test]
 async fn a_rule_that_forgets_its_clients_begins_anew() {
     let server = Server::start(&[]).await;
@@ -428,7 +432,8 @@ async fn a_rule_that_forgets_its_clients_begins_anew() {
     }
 }
 
-/// A reload brings a limit also to clients that have lent, and takes and gives back the say; counts go on.
+/// A reload also applies the new limit to clients with unsent charges, and changes between near and
+/// exact decisions; the counts continue.
 #[tokio::test]
 async fn a_rule_changes_its_limit_and_who_decides() {
     let server = Server::start(&[]).await;
@@ -457,8 +462,8 @@ async fn a_rule_changes_its_limit_and_who_decides() {
     assert_eq!(counts(), (before.0 + 2, before.1 + 3));
 }
 
-/// Two old and two new servers while a rule changes: what the old ones claim is in the unit of another rule. Polite
-/// clients hop over all four, and each is counted by itself.
+/// Two old and two new servers run while a rule changes, so the old ones claim quota in the unit of
+/// another rule. Clients below the limit move between all four; each is counted separately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn polite_clients_pass_while_a_rule_changes() {
     let mut worst = Vec::new();

@@ -27,7 +27,8 @@ const RULES: [&str; 9] = [
 ];
 
 async fn node(url: &str) -> RedisEngine {
-    // An hour off: Redis's clock counts, and when it is gone, what was left then.
+    // The node's clock is an hour off. Redis's clock counts, and during the outage the state that
+    // Redis last reported.
     let hour = Duration::from_secs(3600);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap() - hour;
     let clock = ManualClock::new(Nanos::new(now.as_nanos() as u64));
@@ -73,7 +74,8 @@ async fn who_is_out_stays_out_on_every_node() {
     }
 }
 
-/// When Redis becomes unreachable, a node has as much left for a client as Redis had.
+/// When Redis becomes unreachable, a node grants a client at most the remaining quota that Redis
+/// had.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_left_can_be_used_once_a_node() {
     let mut server = Server::start(&[]).await;
@@ -85,7 +87,8 @@ async fn what_was_left_can_be_used_once_a_node() {
     assert_eq!(allowed(&nodes[1], rules[1], 3).await, 3);
     server.kill();
     assert_eq!(allowed(&nodes[1], rules[1], 20).await, 3);
-    // The other has not heard of the last three: never more than nodes × what was left.
+    // The other node does not know of the last three requests. Together they admit at most the
+    // remaining quota times the number of nodes.
     assert_eq!(allowed(&nodes[0], rules[0], 20).await, 6);
 }
 
@@ -99,8 +102,8 @@ enum Fault {
     Cut,
 }
 
-/// Of banned clients' requests no more pass while Redis is broken than before; and of a pool, on each node, what was
-/// left when it broke.
+/// A banned client gets no more requests admitted while Redis fails than before. Under a pool, each
+/// node admits at most the balance at the time of the failure.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bans_hold_whatever_breaks() {
     for fault in [Fault::Killed, Fault::Stopped, Fault::Swallowed, Fault::Lossy, Fault::Cut] {
@@ -121,7 +124,7 @@ async fn bans_hold_whatever_breaks() {
         let (one, ban, pool) = &nodes[0];
         assert!((4..=8).contains(&allowed(one, *ban, 100).await), "{fault:?}");
         assert_eq!(allowed(one, *pool, 30).await, 30, "{fault:?}");
-        // A machine that is busy may have made a call late, which counts twice until it is settled.
+        // On a busy machine a call may have been sent late; it counts twice until it is settled.
         let settled = || one.status().owed == 0 && one.status().unsettled == 0;
         until("all calls are settled", settled).await;
         for (node, ban, pool) in &nodes {

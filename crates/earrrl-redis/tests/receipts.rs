@@ -1,4 +1,5 @@
-//! Calls whose answers never arrive: each request counts once, if Redis has executed it or not.
+//! Tests calls whose answers never arrive: each request counts once, whether Redis has executed it
+//! or not.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -108,7 +109,7 @@ async fn unanswered_calls_count_once() {
     }
 }
 
-/// A log takes back the request that was stored, whatever was charged since.
+/// Cancelling a request under a sliding log removes the stored request, whatever was charged later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_log_has_stored_is_taken_back_at_its_time() {
     let server = Server::start(&[]).await;
@@ -142,7 +143,7 @@ fn called(server: &Server, command: &str) -> u64 {
     calls.map_or(0, |calls| calls.parse().unwrap())
 }
 
-/// A stopped server that continues executes the calls in its sockets only if that is soon.
+/// A stopped server that continues executes the calls in its sockets only if it continues soon.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_executed_afterwards_count_once() {
     for late in [false, true] {
@@ -177,7 +178,8 @@ async fn a_clock_that_is_set_is_followed_at_once() {
     assert_eq!((counts.shared, counts.alone), (28, 0));
 }
 
-/// A request that is denied here, since this node knows no better, and was executed there.
+/// A request that the node denied during the outage, and that Redis had executed, is cancelled in
+/// Redis.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_denied_here_is_taken_back_there() {
     let server = Server::start(&[]).await;

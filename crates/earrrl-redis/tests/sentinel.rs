@@ -1,4 +1,4 @@
-//! A master that Sentinels watch: when it dies, its replica decides.
+//! Tests that the replica decides when a master dies that Sentinels watch.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::process::{Child, Stdio};

@@ -1,4 +1,4 @@
-//! Processes that share a Redis share counts, the clock and the answers.
+//! Tests that processes with a common Redis share counts, clock and answers.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::process::{Command, Stdio};
@@ -42,7 +42,7 @@ async fn ask(engine: &RedisEngine, rule: RuleId, key: &[u8], now: Option<Nanos>)
     engine.decide(&[Charge { rule, key, cost: Cost::ONE }], Mode::Check, now).await.unwrap()
 }
 
-/// Not a test of its own, but the code of one of the processes that the test below starts.
+/// Is not a test by itself, but the code of the processes that another test starts.
 #[tokio::test]
 async fn worker() {
     let Ok(work) = std::env::var(WORK) else { return };
@@ -58,8 +58,8 @@ async fn worker() {
     println!("allowed {allowed}");
 }
 
-/// A task that has used up its share of the runtime's attention is put off; its requests are not
-/// turned round by that.
+/// The async runtime suspends a task that has used up its time slice; this must not reorder the
+/// task's requests.
 #[tokio::test]
 async fn what_a_task_asks_at_once_is_decided_in_order() {
     let server = Server::start(&[]).await;
@@ -148,8 +148,9 @@ async fn redis_tells_the_time() {
 #[tokio::test]
 async fn records_expire_when_they_say_nothing_any_more() {
     let server = Server::start(&[]).await;
-    // An average comes down from a hundred times the limit to a billionth in 25.3 periods, and its
-    // expiry moves in steps of two; the others are as good as new at `reset_after`.
+    // An average decays from a hundred times the limit to a billionth in 25.3 periods, and its
+    // expiry is set in steps of a factor of two. The other algorithms are as if unused at
+    // `reset_after`.
     let period = 10.0 / std::f64::consts::LN_2;
     for (text, least, most) in [
         ("recent-average 1/s half-life=10s", 25.3 * period, 27.5 * period),

@@ -1,4 +1,4 @@
-//! TLS, with a certificate of the test's own.
+//! Tests TLS with a certificate of the test's own.
 #![cfg(feature = "tls")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -37,7 +37,8 @@ async fn a_decision_over_tls() {
         .await;
 }
 
-/// Takes TLS connections, and passes what they carry to a port in plain: the server of the tests knows no TLS.
+/// Accepts TLS connections and forwards their content in plain to a port, since the tests' server
+/// has no TLS.
 async fn terminate_tls(own: CertifiedKey<rcgen::KeyPair>, to: u16) -> u16 {
     let key = PrivatePkcs8KeyDer::from(own.signing_key.serialize_der()).into();
     let provider = Arc::new(rustls::crypto::ring::default_provider());

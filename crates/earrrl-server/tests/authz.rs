@@ -1,4 +1,5 @@
-//! `ANY /v1/authz` as proxies ask it, and as a client that wants to choose its own verdict would.
+//! Tests `ANY /v1/authz` with the questions that proxies send, and with those of clients that try
+//! to influence their own verdict.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
@@ -41,13 +42,32 @@ fn statuses(server: &TestServer, count: u32, ask: impl Fn(u32) -> Response) -> V
     (0..count).map(|place| ask(place).status).collect()
 }
 
-/// A login by this client, as Caddy and Traefik ask about it.
+/// Sends the question that Caddy and Traefik ask about a login by this client.
 fn login(server: &TestServer, client: &str, more: &str) -> Response {
     let headers = format!(
         "X-Forwarded-Method: POST\r\nX-Forwarded-Uri: /login?next=/\r\n\
          X-Forwarded-For: {client}\r\n{more}"
     );
     ask(server, "GET", "/v1/authz", &headers)
+}
+
+/// A proxy appends the client's address to what the client sent, in a line of its own.
+#[test]
+fn the_client_is_in_the_header_that_is_configured() {
+    for (header, lines) in [
+        ("forwarded", "Forwarded: for=6.6.6.6\r\nForwarded: for=\"192.0.2.7:80\"; proto=https\r\n"),
+        ("X-Real-IP", "X-Real-Ip: 192.0.2.7\r\n"),
+    ] {
+        let setting = format!("[client_address]\nheader = \"{header}\"");
+        let (server, _) = TestServer::manual(&RULES.replace("[client_address]", &setting));
+        let of = |client: &str| {
+            let more = lines.replace("192.0.2.7", client);
+            login(&server, "203.0.113.1", &more).status
+        };
+        let seen: Vec<_> = (0..3).map(|_| of("192.0.2.7")).collect();
+        assert_eq!(seen, [200, 200, 429], "{header}");
+        assert_eq!(of("192.0.2.8"), 200, "{header}");
+    }
 }
 
 #[test]
@@ -100,7 +120,7 @@ fn a_path_appended_to_the_route_is_the_requests() {
     assert_eq!(ask(&server, "GET", "/v1/authz/", "").status, 200, "the root");
 }
 
-/// Each of these is a client's try at another verdict: its third login must not pass.
+/// Each case is an attempt of a client to get another verdict; its third login must be denied.
 #[test]
 fn nobody_chooses_the_own_verdict() {
     for (target, headers) in [
@@ -168,7 +188,7 @@ fn headers_that_contradict_each_other_are_a_denial() {
     assert_eq!(ask(&server, "GET", "/v1/authz", same).status, 200);
 }
 
-/// The statuses of three logins with these bytes among the headers.
+/// Returns the statuses of three logins with these bytes among the headers.
 fn logins_with(server: &TestServer, headers: &[u8]) -> [u16; 3] {
     let head = "GET /v1/authz HTTP/1.1\r\nHost: a.example\r\nX-Forwarded-Method: POST\r\n\
                 X-Forwarded-Uri: /login\r\nX-Forwarded-For: 192.0.2.7\r\n";
@@ -179,7 +199,7 @@ fn logins_with(server: &TestServer, headers: &[u8]) -> [u16; 3] {
     })
 }
 
-/// Each of these made the service answer an error once, which proxies take for a permission.
+/// Each case once made the service return an error, which proxies treat as permission.
 #[test]
 fn whatever_a_client_sends_gets_a_verdict() {
     let mut cases: Vec<Vec<u8>> = [57, 70, 300, 500]
@@ -215,7 +235,7 @@ fn a_head_beyond_the_bounds_is_a_denial() {
     assert_eq!(answer.json()["title"], "Forbidden");
 }
 
-/// Requests to `/api/x` with this header, until one is denied.
+/// Returns how many requests to `/api/x` with this header are allowed before one is denied.
 fn allowed_with(server: &TestServer, header: &[u8]) -> usize {
     let head = "GET /v1/authz HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.7\r\n\
                 X-Forwarded-Uri: /api/x\r\nX-Api-Key: ";
@@ -244,7 +264,7 @@ fn keys_of_any_length_and_any_bytes_are_counted_apart() {
         assert_eq!(allowed_with(&server, key), 3, "{:?}", key.escape_ascii().to_string().get(..9));
         assert_eq!(allowed_with(&server, key), 0);
     }
-    // The same key by its name, over another protocol.
+    // The same client must be known by its key over another protocol, too.
     let key = format!("9:192.0.2.7,20001:{},", String::from_utf8(long(b'a')).unwrap());
     let body = format!("{{\"rule\":\"api\",\"key\":\"{key}\"}}");
     assert_eq!(server.http().post("/v1/check", &body).status, 429);
@@ -262,7 +282,7 @@ fn a_cost_that_is_none_counts_as_the_greatest() {
     }
 }
 
-/// A client that names its own cost passes for nothing only where the operator allows it.
+/// A cost that the client names can be zero only if the operator allows that.
 #[test]
 fn a_cost_is_at_least_the_smallest_and_of_several_the_largest() {
     let allowed = |min: &str, headers: &str| {
@@ -292,7 +312,7 @@ fn a_cost_is_at_least_the_smallest_and_of_several_the_largest() {
     }
 }
 
-/// More rules match than one decision takes: they are then asked one by one.
+/// More rules match than one decision can contain, so the rules are asked one by one.
 #[test]
 fn an_error_of_all_rules_together_skips_none() {
     let rule = |n: u32, burst: u32| {
@@ -392,7 +412,7 @@ fn where_tokens_are_set_a_proxy_must_show_one() {
     assert_eq!(login(&server, "192.0.2.7", token).status, 200);
 }
 
-/// A question as Envoy asks it over gRPC: who is connected with it, and the request.
+/// Returns a question as Envoy sends it over gRPC, with the address of the peer and the request.
 pub(crate) fn check(
     peer: &str,
     method: &str,
@@ -416,7 +436,7 @@ pub(crate) fn check(
     CheckRequest { attributes: Some(attributes) }
 }
 
-/// The answers to these questions, in order.
+/// Returns the answers to these questions, in order.
 pub(crate) fn checked(
     server: &TestServer,
     asked: Vec<CheckRequest>,
@@ -444,7 +464,8 @@ fn shown(headers: &[HeaderValueOption]) -> Vec<(&str, &str)> {
 fn envoy_is_answered_over_grpc_as_others_are() {
     let (server, _) = TestServer::manual(RULES);
     let plain = || check("192.0.2.7", "POST", "/a/%2e%2e/login?deny_status=200", &[]);
-    // The proxy before Envoy is believed, and whoever is connected with it directly is not.
+    // A trusted proxy in front of Envoy names the client. A client that is connected to Envoy
+    // directly must not be able to name another.
     let behind = |client: &str| {
         check("127.0.0.1", "POST", "/login", &[("x-forwarded-for", &format!("6.6.6.6, {client}"))])
     };
@@ -478,7 +499,7 @@ fn envoy_is_answered_over_grpc_as_others_are() {
     assert_eq!(text("rule"), Some(Kind::StringValue("login".into())));
     assert_eq!(text("remaining"), Some(Kind::NumberValue(1.0)));
 
-    // The same verdict as over HTTP, to the byte.
+    // The verdict must equal the one over HTTP byte for byte.
     let denied = answers[2].as_ref().unwrap();
     let Some(HttpResponse::Denied(denied)) = &denied.http_response else { panic!("{denied:?}") };
     assert_eq!(denied.status.as_ref().unwrap().code, 429);
@@ -521,7 +542,7 @@ fn over_grpc_nonsense_is_refused_and_tokens_are_asked_for() {
     let headless = CheckRequest { attributes: Some(AttributeContext::default()) };
     let answers = checked(&server, vec![CheckRequest::default(), headless]);
     assert!(answers.iter().all(|answer| answer == &Err(3)), "{answers:?}");
-    // No address: all such clients are one.
+    // All clients without an address share one key.
     let nobody = |path: &str| check("", "POST", path, &[]);
     let answers = checked(&server, vec![nobody("/login"), nobody("/login"), nobody("/login")]);
     let codes = answers.iter().map(|answer| answer.as_ref().unwrap().status.as_ref().unwrap().code);
@@ -531,8 +552,8 @@ fn over_grpc_nonsense_is_refused_and_tokens_are_asked_for() {
     assert_eq!(checked(&server, vec![nobody("/login")]), [Err(16)]);
 }
 
-/// What a client can do to a question itself, where it reaches the route past its proxy: never a
-/// verdict that is better than for the plain request.
+/// A client that reaches the route without its proxy can send any question. It must never get a
+/// better verdict than for the plain request.
 #[test]
 fn garbage_in_questions_is_refused_or_means_nothing() {
     let long = format!("X-Forwarded-Uri: /login?{}\r\n", "a".repeat(8000));

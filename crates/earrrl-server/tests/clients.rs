@@ -1,4 +1,4 @@
-//! The clients that people use: redis-cli, redis-py, ioredis, curl. `scripts/setup` installs them.
+//! Tests with common clients: redis-cli, redis-py, ioredis and curl. `scripts/setup` installs them.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::path::Path;
@@ -11,7 +11,7 @@ const CONFIG: &str = "[server]\ncheck_token = \"check-token-0123456789\"\n\
                       [[rule]]\nname = \"api\"\nlimit = \"gcra 1/1h burst=5\"\n";
 const TOKEN: &str = "check-token-0123456789";
 
-/// What a command prints.
+/// Returns the output of a command.
 fn output(mut command: Command) -> String {
     let output = command.output().unwrap();
     let (out, err) =

@@ -1,5 +1,5 @@
-//! The conformance suite over both protocols: what is answered in process is answered over them,
-//! every field of it.
+//! Runs the conformance suite over both protocols: every field of an answer must equal that of an
+//! engine in the same process.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::future::{Ready, ready};
@@ -21,21 +21,21 @@ use earrrl_server::config::{Config, RuleConfig};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// How an engine's questions get to the server.
+/// A way to send an engine's questions to a server.
 trait Wire: Send {
     fn ask(&mut self, charges: &[Named<'_>], peek: bool) -> Result<Decision, String>;
     fn refund(&mut self, charge: &Named<'_>, at: Option<Nanos>) -> Result<(), String>;
     fn reset(&mut self, charge: &Named<'_>) -> Result<(), String>;
 }
 
-/// A charge whose rule has its name.
+/// A charge that names its rule.
 struct Named<'a> {
     rule: String,
     key: &'a [u8],
     cost: Cost,
 }
 
-/// An engine on the other side of a socket. Its clock is moved by hand, in this process.
+/// An engine in the server on the other side of a socket. The test sets its clock.
 struct Remote {
     wire: Mutex<Box<dyn Wire>>,
     server: TestServer,
@@ -112,7 +112,7 @@ impl Engine for Remote {
     }
 }
 
-/// Any decision, to be filled in: they can't be made outside their crate.
+/// Returns a decision whose fields are to be overwritten, since other crates cannot construct one.
 fn blank() -> Decision {
     let engine = ReferenceEngine::new(Arc::new(ManualClock::new(Nanos::ZERO)));
     let rule = engine.prepare("blank", &"gcra 1/s burst=1".parse().unwrap()).unwrap();
@@ -126,7 +126,7 @@ fn outcome(name: &str) -> Outcome {
     all.into_iter().find(|outcome| outcome.name() == name).unwrap()
 }
 
-/// Seconds as they are written, exactly.
+/// Parses seconds exactly, without going through a floating point number.
 fn duration(text: &str) -> Duration {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     Duration::new(whole.parse().unwrap(), format!("{fraction:0<9}").parse().unwrap())
@@ -167,7 +167,7 @@ impl Json<'_> {
         decision.outcome = outcome(self.action);
         decision.rule = self.charge.unwrap_or(0);
         assert_eq!(self.rule, charges[decision.rule].rule);
-        // serde_json's own doubles may be off by the last bit.
+        // The floating point numbers that serde_json parses can differ in the last bit.
         let double = |raw: &RawValue| raw.get().parse().unwrap();
         (decision.rate, decision.limit) = (self.rate.map(double), double(self.limit));
         decision.remaining = self.remaining;
@@ -183,7 +183,7 @@ impl Json<'_> {
     }
 }
 
-/// The places over the limit where there is one charge.
+/// Returns the places over the limit for a single charge.
 fn only(over: bool) -> Places {
     over.then_some(0).into_iter().collect()
 }
@@ -387,8 +387,8 @@ mod over_redis {
 
     use super::*;
 
-    /// A configuration whose records are its own. Times are virtual, so records must not go while
-    /// the test takes its time, and a slow machine is no outage.
+    /// Returns a configuration with records of its own. Times are virtual, so records must not
+    /// expire during the test, and a slow machine must not count as an outage.
     fn apart(redis: &Redis) -> Config {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let engine = format!("[engine]\nredis = \"{}\"\ncapacity = 1000\n", redis.url());
@@ -432,7 +432,7 @@ fn allow_tells_in_brief_what_a_check_tells() {
     allow_tells_what_a_check_tells(|| support::parse(""));
 }
 
-/// Two servers, one of which is asked by `EARRRL.CHECK`, the other by `EARRRL.ALLOW`.
+/// Asks two servers the same questions, one by `EARRRL.CHECK` and the other by `EARRRL.ALLOW`.
 fn allow_tells_what_a_check_tells(config: impl Fn() -> Config) {
     const ACTIONS: [&str; 5] =
         ["deny", "delay\"\nmax_delay = \"500ms", "quarantine", "shadow-ban", "observe"];
@@ -449,7 +449,7 @@ fn allow_tells_what_a_check_tells(config: impl Fn() -> Config) {
     let [mut check, mut allow] = servers;
     let (mut waits, mut denied) = (0, 0);
     for requests in stream().chunks(TOGETHER).take(20) {
-        // Ten clients, so that many are denied.
+        // There are only ten clients, so that many requests are denied.
         let first = |(key, charges): &Streamed| (key[..8].to_owned(), charges[..1].to_vec());
         let requests: Vec<Streamed> = requests.iter().map(first).collect();
         for (command, client, _, clock) in [&mut check, &mut allow] {
@@ -482,7 +482,7 @@ fn brief(brief: &Brief) -> [i64; 3] {
     [brief.is_allowed().into(), brief.remaining as i64, wait]
 }
 
-/// The rules of the long stream; a request is charged to one to three of them.
+/// The rules of the long stream. Each request is charged to one to three of them.
 const STREAM_RULES: [&str; 4] = [
     "recent-average 5/s half-life=10s strict",
     "gcra 3/s burst=10",
@@ -490,10 +490,10 @@ const STREAM_RULES: [&str; 4] = [
     "exponential 30/10s leaky",
 ];
 const STREAM_LEN: usize = 100_000;
-/// Requests that are sent together, at one instant.
+/// The number of requests that are sent together, at the same time.
 const TOGETHER: usize = 500;
 
-/// A request of the long stream: key and charges as (rule, cost).
+/// A request of the long stream: its key, and its charges as (rule, cost).
 type Streamed = (String, Vec<(usize, Cost)>);
 
 fn stream() -> Vec<Streamed> {
@@ -524,7 +524,7 @@ fn named(request: &Streamed) -> Vec<Named<'_>> {
         .collect()
 }
 
-/// Each 500 requests, with the clock moved on in between.
+/// Sends the requests in groups of 500, and moves the clock forward between groups.
 fn in_steps(
     clock: &ManualClock,
     mut answer: impl FnMut(&[Streamed]) -> Vec<Decision>,

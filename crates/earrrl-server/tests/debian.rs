@@ -1,5 +1,5 @@
-//! The recipes of `contrib/` for nginx and HAProxy, run by Debian's, and paths in every spelling put to
-//! applications: `scripts/gate` installs them and runs this.
+//! Tests the recipes of `contrib/` for nginx and HAProxy with Debian's packages, and sends every
+//! spelling of a path to applications. `scripts/gate` installs the packages and runs these tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "debian/spellings.rs"]
@@ -42,7 +42,8 @@ fn haproxy(limiter: &Limiter) -> Proxy {
     Proxy::start("haproxy", limiter, &mut run_haproxy())
 }
 
-/// Debian's own `global`, with the script, before the recipe's other sections.
+/// Returns Debian's `global` section with the script added, followed by the recipe's other
+/// sections.
 fn in_debians_haproxy(file: &Path, text: &str) -> String {
     if file.extension().is_none_or(|extension| extension != "cfg") {
         return text.to_owned();
@@ -55,14 +56,14 @@ fn in_debians_haproxy(file: &Path, text: &str) -> String {
     format!("{global}\n\tlua-load {}\n{recipe}", script.display())
 }
 
-/// Debian's own `nginx.conf`, which includes the recipe in place of other sites.
+/// Returns Debian's `nginx.conf`, which includes the recipe instead of other sites.
 fn in_debians_nginx(file: &Path, text: &str) -> String {
     if !file.ends_with("nginx.conf") {
         return text.to_owned();
     }
     let debians = fs::read_to_string("/etc/nginx/nginx.conf").unwrap();
     let folder = file.parent().unwrap();
-    // Debian's modules are named from the prefix.
+    // Debian's files name modules relative to the prefix.
     symlink("/usr/share/nginx/modules", folder.join("modules")).unwrap();
     let folder = folder.display().to_string();
     let replaced = debians
@@ -73,7 +74,7 @@ fn in_debians_nginx(file: &Path, text: &str) -> String {
     replaced
 }
 
-/// The users of a process and its children.
+/// Returns the users that a process and its children run as.
 fn users(process: u32) -> Vec<String> {
     let output = Command::new("ps")
         .args(["-o", "user:32=", "--pid", &process.to_string(), "--ppid", &process.to_string()])
@@ -123,7 +124,7 @@ fn while_we_hang_both_stay_open() {
     }
 }
 
-/// As `user haproxy`, and in `chroot /var/lib/haproxy`. Needs root.
+/// HAProxy runs with `user haproxy` and `chroot /var/lib/haproxy`, which needs root.
 #[test]
 fn haproxy_keeps_out_who_hammers_in_debians_configuration() {
     fs::create_dir_all("/run/haproxy").unwrap();
@@ -139,7 +140,7 @@ fn haproxy_keeps_out_who_hammers_in_debians_configuration() {
     stays_open_without_us(&proxy, &mut limiter);
 }
 
-/// With workers of `user www-data`. Needs root.
+/// nginx runs its workers with `user www-data`, which needs root.
 #[test]
 fn nginx_keeps_out_who_hammers_in_debians_configuration() {
     let mut limiter = Limiter::start(403);
@@ -158,7 +159,7 @@ fn no_request_gets_past_nginx() {
     none_is_served("nginx", &proxy, &limiter);
 }
 
-/// `auth_request` makes a 500 of this denial.
+/// nginx's `auth_request` turns a denial with this status into a 500.
 #[test]
 fn nginx_denies_by_any_status() {
     for deny_status in [401, 429, 503] {

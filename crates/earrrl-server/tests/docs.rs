@@ -1,4 +1,4 @@
-//! The configurations and commands of the documentation, as they are printed.
+//! Tests the configurations and commands that the documentation prints.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use std::fs;
@@ -26,7 +26,7 @@ fn pages() -> Vec<(String, String)> {
         .collect()
 }
 
-/// Returns the fenced blocks of a language.
+/// Returns the fenced code blocks of a language.
 fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
     let fence = format!("\n```{language}\n");
     page.split(&*fence).skip(1).map(|rest| rest.split_once("\n```").unwrap().0).collect()
@@ -44,14 +44,14 @@ fn every_configuration_in_the_documentation_is_valid() {
         let all = blocks(&page, "toml");
         for block in all.into_iter().filter(|block| !block.contains("[dependencies]")) {
             let version = if block.contains("version = 1") { "" } else { "version = 1\n" };
-            // A block that shows another section has no rules, which is an error unless it is meant.
+            // An example of another section has no rules, which is otherwise an error.
             let has_rules = block.contains("[[rule]]") || block.contains("rules = ");
             let rules = if has_rules { "" } else { "rules = \"none\"\n" };
             let file = folder.path().join("limits.toml");
             fs::write(&file, format!("{version}{rules}{block}\n")).unwrap();
             let output =
                 Command::new(EARRRL).args(["config", "check"]).arg(&file).output().unwrap();
-            // Files of other machines, such as certificates, are not here. No other mistake may be.
+            // Files such as certificates do not exist on this machine. No other error is accepted.
             let mistakes = stderr(&output);
             let absent = "No such file or directory (os error 2)";
             let only_files = mistakes.lines().all(|line| line.ends_with(absent));
@@ -62,8 +62,8 @@ fn every_configuration_in_the_documentation_is_valid() {
     assert!(checked >= 10, "{checked} configurations were found");
 }
 
-/// Runs the commands of `earrrl` in the pages for operators. Those of replay.md need logs of many
-/// formats, and other commands need the proxies that their page is about.
+/// Runs the `earrrl` commands in the pages for operators. Commands in replay.md need logs of many
+/// formats, and other commands need the proxy that their page describes.
 #[test]
 fn every_command_in_the_documentation_runs() {
     let folder = tempfile::tempdir().unwrap();
@@ -83,7 +83,7 @@ fn every_command_in_the_documentation_runs() {
     assert!(run >= 2, "{run} commands were found");
 }
 
-/// Runs the examples in a language, each of which prints true. Their timeouts are for an idle machine.
+/// Runs the examples in a language; each must print true. Their timeouts assume an idle machine.
 fn run_client_examples(language: &str, program: &str, file: &str) {
     let server = TestServer::start("[[rule]]\nname = \"default\"\nlimit = \"gcra 1/h burst=9\"\n");
     let page = fs::read_to_string(root().join("docs/clients.md")).unwrap();
@@ -146,7 +146,7 @@ fn the_configuration_for_kubernetes_is_valid() {
     let (_, rest) = manifest.split_once("limits.toml: |\n").unwrap();
     let (config, _) = rest.split_once("\n---").unwrap();
     let folder = tempfile::tempdir().unwrap();
-    // The tokens are in a secret of the cluster.
+    // The page reads tokens from a Kubernetes secret; here they are in the test's folder.
     let config = config.replace("/run/secrets/earrrl", &folder.path().display().to_string());
     for token in ["check-token", "admin-token"] {
         fs::write(folder.path().join(token), format!("{token}-0123456789\n")).unwrap();
@@ -161,7 +161,7 @@ fn the_configuration_for_kubernetes_is_valid() {
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
-/// A guesser that tries once a second for a day, against the rules for logins.
+/// Simulates a guesser that tries once a second for a day, against the rules for logins.
 #[test]
 fn the_rules_for_logins_stop_a_guesser() {
     let page = fs::read_to_string(root().join("docs/choosing-a-limit.md")).unwrap();

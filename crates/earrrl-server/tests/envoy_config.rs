@@ -1,4 +1,5 @@
-//! envoyproxy/ratelimit's configuration: what matches, and what is an error.
+//! Tests envoyproxy/ratelimit's configuration format: which descriptors match, and which files are
+//! errors.
 #![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! Envoy's rate limit service while things change: files, control planes, Redis, hostile clients.
+//! Tests Envoy's rate limit service during changes: of files, control planes and Redis, and with
+//! hostile clients.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::{Read as _, Write as _};
@@ -28,7 +29,7 @@ use serde_json::{Value, json};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// What `POST /json` answers for one descriptor of one entry.
+/// Returns the answer of `POST /json` for a descriptor with one entry.
 fn ask(address: SocketAddr, (domain, key, value): (&str, &str, &str), more: &Value) -> Value {
     let mut descriptor = json!({"entries": [{"key": key, "value": value}]});
     descriptor.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
@@ -58,7 +59,7 @@ fn files_are_reloaded_whole_or_not_at_all() {
     };
     assert_eq!(shown(&status(&server)), (Some(5), Some(4)));
 
-    // A link that is turned, as Kubernetes does; the client keeps its history.
+    // Swaps a symbolic link, as Kubernetes does; the client keeps its history.
     symlink(path("two"), path("next")).unwrap();
     std::fs::rename(path("next"), path("current")).unwrap();
     server.until_logged("reloaded");
@@ -74,7 +75,7 @@ fn files_are_reloaded_whole_or_not_at_all() {
     assert_eq!(shown(&status(&server)), (Some(60), Some(56)));
 }
 
-/// One client's resets must not end the connection that Envoy shares with the calls of all others.
+/// Stream resets by one client must not end the connection that Envoy shares among all clients.
 #[test]
 fn resets_behind_envoy_leave_its_connection_open() {
     let server = TestServer::with_descriptors("");
@@ -129,8 +130,8 @@ fn servers_over_one_redis_share_descriptors() {
     assert_eq!(of(0, "team", "small", hits(0)), ok(40));
 }
 
-/// A control plane that answers each request with the next response of a list; after the list's end,
-/// or where a response is `None`, the stream ends.
+/// A control plane that answers each request with the next response of a list. The stream ends
+/// after the list, or at a response of `None`.
 #[derive(Clone, Default)]
 struct Plane {
     responses: Arc<Mutex<Vec<Option<DiscoveryResponse>>>>,
@@ -138,7 +139,7 @@ struct Plane {
 }
 
 impl Plane {
-    /// Serves at an address.
+    /// Serves the control plane at an address.
     async fn serve(self, address: SocketAddr) {
         let method =
             "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
@@ -185,7 +186,7 @@ fn response(version: &str, domain: &str, limit: u32) -> Option<DiscoveryResponse
     })
 }
 
-/// Redis does not answer; the caller's deadline comes before the engine's.
+/// Redis does not answer, and the caller's deadline passes before that of the engine.
 #[test]
 fn what_cannot_be_decided_in_time_is_answered_by_policy() {
     let redis = Redis::start();
@@ -226,12 +227,13 @@ fn what_cannot_be_decided_in_time_is_answered_by_policy() {
         })
     };
     let (ok, over) = (1, 2);
-    // At once, since they wait.
+    // The requests run concurrently, since each waits for its deadline.
     std::thread::scope(|scope| {
         for (server, expected) in servers.iter().zip([ok, ok, over]) {
             scope.spawn(move || {
                 assert_eq!(ask(server, "team", false), expected);
-                // What meets no limit, and what gives back, is denied by no policy.
+                // A request that meets no limit, or only gives tokens back, is not denied by the
+                // policy.
                 assert_eq!(ask(server, "nobody", false), ok);
                 assert_eq!(ask(server, "team", true), ok);
             });
@@ -262,7 +264,7 @@ fn a_control_plane_is_followed() {
         .take(5)
         .map(|r| (r.version_info.as_str(), r.response_nonce.as_str(), r.error_detail.is_some()))
         .collect();
-    // The first request, an acknowledgement, a refusal; and the same on a new stream.
+    // The first request, an acknowledgement and a rejection; then the same on a new stream.
     let expected = [
         ("", "", false),
         ("1", "nonce-1", false),
@@ -276,7 +278,7 @@ fn a_control_plane_is_followed() {
     assert_eq!(refusal, "xds c: config file cannot have empty domain");
 }
 
-/// Takes TLS off what comes, and passes it on; tells of every handshake whether it succeeded.
+/// Terminates TLS and forwards the plain bytes; reports whether each handshake succeeded.
 async fn unwrap_tls(
     listener: tokio::net::TcpListener,
     config: rustls::ServerConfig,
@@ -297,7 +299,7 @@ async fn unwrap_tls(
     }
 }
 
-/// Each side knows the other by its authority: what is meant for Envoy Gateway.
+/// Both sides verify the other's certificate, as Envoy Gateway requires.
 #[test]
 fn a_control_plane_is_spoken_to_over_tls() {
     let (authority, other) = (Authority::new("ours"), Authority::new("other"));
@@ -341,7 +343,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&head, payload].concat()
 }
 
-/// The headers of a call, none of them compressed.
+/// Returns the headers of a call without header compression.
 fn headers() -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in [
@@ -359,7 +361,7 @@ fn headers() -> Vec<u8> {
     block
 }
 
-/// Sends to the end, and reads until the server closes, or for as long as it answers.
+/// Sends all bytes while reading, until the server closes the connection or stops answering.
 fn flood(address: SocketAddr, bytes: &[u8]) {
     let mut stream = connect(address);
     let mut reader = stream.try_clone().unwrap();
@@ -367,7 +369,7 @@ fn flood(address: SocketAddr, bytes: &[u8]) {
         let mut sink = [0; 65536];
         while reader.read(&mut sink).is_ok_and(|count| count > 0) {}
     });
-    // The server may close at any time.
+    // Writing fails if the server has already closed the connection, which is allowed.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(std::net::Shutdown::Write);
     reading.join().unwrap();

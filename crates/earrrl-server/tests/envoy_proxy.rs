@@ -1,4 +1,4 @@
-//! A real Envoy, and gRPC's own client, against the rate limit service.
+//! Tests the rate limit service with a real Envoy, and with a gRPC client.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::process::Command;
@@ -42,7 +42,7 @@ fn envoy_obeys() {
     let answer = get("x-user: alice\r\n");
     assert_eq!((answer.status, answer.header("x-envoy-ratelimited")), (429, Some("true")));
     assert_eq!(get("x-user: bob\r\n").status, 200);
-    // A quarantined client passes, and the application is told.
+    // A quarantined client is let through, and the application is informed by a header.
     let actions = (0..2000).map(|_| get("x-abuser: mallory\r\n"));
     let actions: Vec<_> =
         actions.map(|answer| answer.header("x-action").map(str::to_owned)).collect();
@@ -50,7 +50,8 @@ fn envoy_obeys() {
     assert_eq!(actions[1999].as_deref(), Some("quarantine"));
 }
 
-/// Each of these values once made the service answer an error, and Envoy let the client pass.
+/// Each of these values once made the service return an error, upon which Envoy let the client
+/// pass.
 #[test]
 fn values_of_any_length_and_any_bytes_are_limited() {
     let server = TestServer::with_descriptors("");
@@ -66,7 +67,8 @@ fn values_of_any_length_and_any_bytes_are_limited() {
     }
 }
 
-/// A check before, the real number after, and what was too much given back: exact to the token.
+/// Checks before each request, charges the real number of tokens afterwards, and refunds the
+/// excess: the balance must be exact.
 #[test]
 fn tokens_are_billed_to_the_last_one() {
     const REQUESTS: u64 = 10_000;
@@ -93,7 +95,7 @@ fn tokens_are_billed_to_the_last_one() {
     let back = "\"hitsAddend\":\"1234\",\"isNegativeHits\":true";
     assert_eq!(remaining("big", back), 4_000_000_000 - billed + 1234);
 
-    // The bill that goes beyond the limit counts whole; the next check denies.
+    // A charge beyond the limit counts in full, so that the next check is denied.
     let small = |client: &mut Client, tokens: u64| {
         let headers = format!("x-team: small\r\nx-tokens: {tokens}\r\n");
         client.request("GET", "/tokens", &headers, b"").status
@@ -105,12 +107,12 @@ fn tokens_are_billed_to_the_last_one() {
     assert_eq!(small(&mut client, 60), 429);
 }
 
-/// The patches of `contrib/envoy/istio.yaml`, put where Istio puts them.
+/// Inserts the patches of `contrib/envoy/istio.yaml` where Istio does.
 #[test]
 fn istios_patches_are_obeyed() {
     let recipe = std::fs::read_to_string(testdata("../contrib/envoy/istio.yaml")).unwrap();
     let recipe = recipe.replace("outbound|8081||ratelimit.default.svc.cluster.local", "ratelimit");
-    // The test may run on a busy machine.
+    // The timeout is longer than in the recipe, since the machine may be busy.
     let patches = values(&recipe.replace("timeout: 0.02s", "timeout: 30s"));
     let [filter, limits] = &*patches else { panic!("{patches:?}") };
     let server = TestServer::with_descriptors("");
@@ -135,7 +137,7 @@ fn istios_patches_are_obeyed() {
     assert_eq!(client.request("GET", "/", "", b"").status, 200);
 }
 
-/// The blocks under each `value:` of a YAML text, without their indentation.
+/// Returns the blocks under each `value:` of a YAML text, without their indentation.
 fn values(text: &str) -> Vec<String> {
     let depth = |line: &str| line.len() - line.trim_start().len();
     let lines: Vec<&str> = text.lines().collect();

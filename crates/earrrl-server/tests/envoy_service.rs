@@ -1,4 +1,4 @@
-//! What Envoy's rate limit service answers, by tables; no socket.
+//! Tests the answers of Envoy's rate limit service by tables, without a socket.
 #![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ fn testdata(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
 }
 
-/// A service with the descriptors of `envoy/shop.yaml`, and its clock.
+/// Returns a service with the descriptors of `envoy/shop.yaml`, and its clock.
 fn service(toml: &str) -> (Service, Arc<ManualClock>) {
     let mut config = Config::parse(toml, "f").unwrap();
     config.envoy.files = vec![testdata("envoy/shop.yaml")];
@@ -25,8 +25,8 @@ fn service(toml: &str) -> (Service, Arc<ManualClock>) {
     (Service::new(&config, Arc::clone(&clock) as _).unwrap(), clock)
 }
 
-/// `path=/login,user=u h2; a=b x3`: `x` hits of the request, `h` of the descriptor, `n` negative
-/// ones, `l5/2` a limit of 5 in unit 2.
+/// Parses a request such as `path=/login,user=u h2; a=b x3`: `x` is the hits of the request, `h`
+/// those of the descriptor, `n` negative hits, and `l5/2` a limit of 5 in unit 2.
 fn request(text: &str) -> Value {
     let mut request = Map::from_iter([("domain".to_owned(), json!("shop"))]);
     let mut descriptors = Vec::new();
@@ -66,7 +66,7 @@ fn ask(service: &Service, request: &Value) -> Result<Value, AskError> {
         .map(|answer| json::response(&answer))
 }
 
-/// `X 0 57`: the code, what remains, seconds until the reset.
+/// Writes a status as `X 0 57`: the code, the remaining hits, and the seconds until the reset.
 fn short(status: &Value) -> String {
     let code = if status["code"] == "OK" { "O" } else { "X" };
     let limited = status.get("currentLimit").is_some();
@@ -123,7 +123,7 @@ fn what_cannot_be_has_the_peers_error() {
     assert_eq!(refused.to_string(), "no rate limit configuration loaded");
 }
 
-/// A client that chooses its own limits must not make them all unavailable.
+/// A client that chooses its own limits must not make those of others unavailable.
 #[test]
 fn limits_of_requests_are_evicted_when_there_are_too_many() {
     let (service, _) = service("");
@@ -145,7 +145,7 @@ fn the_error_of_one_descriptor_skips_no_other() {
     assert_eq!(both().unwrap()["overallCode"], "OVER_LIMIT");
 }
 
-/// One decision of the engine takes 64 limits.
+/// One decision of the engine contains at most 64 limits.
 #[test]
 fn more_limits_than_one_decision_takes_are_all_or_nothing() {
     let rule = |name: &str, burst: u32, more: &str| {
@@ -226,6 +226,16 @@ fn rules_of_the_server_serve_descriptors() {
 }
 
 #[test]
+fn shadow_mode_reports_denials_and_denies_nothing() {
+    let (service, _) = service("shadow_mode = true\n[envoy]\nproblem_body = true\n");
+    let answers: Vec<_> = (0..6).map(|_| ask(&service, &request("path=/login")).unwrap()).collect();
+    assert!(answers.iter().all(|answer| answer["overallCode"] == "OK"));
+    assert_eq!(short(&answers[4]["statuses"][0]), "O 0 60");
+    assert_eq!(short(&answers[5]["statuses"][0]), "X 0 60");
+    assert_eq!(answers[5].get("rawBody"), None);
+}
+
+#[test]
 fn metrics_have_the_peers_names_and_labels() {
     let yaml = "domain: d\ndescriptors:\n\
                 \x20 - key: plain\n    rate_limit: {unit: minute, requests_per_unit: 5}\n\
@@ -262,7 +272,7 @@ fn metrics_have_the_peers_names_and_labels() {
         r#"near_limit{domain="d",key1="plain"} 1"#,
         r#"over_limit{domain="d",key1="plain"} 1"#,
         r#"over_limit{domain="d",key1="named_bob"} 2"#,
-        // A claim of 2^64 - 1 counts as 2^32 - 1, so that no sum begins anew.
+        // A claim of 2^64 - 1 hits counts as 2^32 - 1, so that sums do not overflow.
         r#"total_hits{domain="d",key1="wild_ab"} 4294967296"#,
         r#"total_hits{domain="d",key1="shared_a*"} 1"#,
         r#"shadow_mode{domain="d",key1="top_v",key2="sub"} 1"#,
@@ -280,7 +290,8 @@ fn metrics_have_the_peers_names_and_labels() {
     }
 }
 
-/// As protojson reads it: null stands for what is not there, and whole numbers may be written with a point.
+/// JSON is read as protojson does: null stands for a missing field, and integers may be written
+/// with a decimal point.
 #[test]
 fn json_is_read_as_the_peer_reads_it() {
     let read = |text: &str| json::request(text.as_bytes());
@@ -312,7 +323,8 @@ fn json_is_read_as_the_peer_reads_it() {
     }
 }
 
-/// Metadata's numbers are doubles; protojson writes whole ones without a point.
+/// Numbers in metadata are floating point; protojson writes integers among them without a decimal
+/// point.
 #[test]
 fn whole_numbers_of_metadata_have_no_point() {
     let (service, _) = service("[envoy]\ndynamic_metadata = true");

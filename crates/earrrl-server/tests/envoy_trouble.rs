@@ -1,8 +1,9 @@
-//! What a real Envoy's clients notice of reloads, certificates, restarts and crashes, under load.
+//! Tests what the clients of a real Envoy notice of reloads, certificate changes, restarts and
+//! crashes, under load.
 //!
-//! The limit is zero, so every request that passes was let through without a limit: Envoy had no answer
-//! in time. How many those are is printed. With `EARRRL_LONG=1` Envoy waits for 20 ms, as it does by
-//! default, and everything happens twenty times.
+//! The limit is zero, so a request that passes means that Envoy had no answer in time. The number
+//! of these is printed. With `EARRRL_LONG=1` Envoy waits for 20 ms, its default, and every change
+//! happens twenty times.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::net::{SocketAddr, TcpListener};
@@ -20,12 +21,12 @@ use crate::support::process::{BINARY, Process};
 use crate::support::until;
 use rustix::process::Signal;
 
-/// Clients that ask as fast as they are answered.
+/// The number of clients, which send the next request as soon as they have an answer.
 const CLIENTS: usize = 4;
-/// Requests from one change to the next.
+/// The number of requests between two changes.
 const BETWEEN: u64 = 1000;
 
-/// What clients were answered since the last look.
+/// The answers that clients received since the last call of `look`.
 #[derive(Default)]
 struct Load {
     stop: AtomicBool,
@@ -49,7 +50,7 @@ impl Load {
         }
     }
 
-    /// Waits until the limit holds again, and tells how many passed since the last look.
+    /// Waits until the limit holds again, and returns how many requests passed since the last call.
     fn look(&self, what: &str, timeout: Duration) -> u64 {
         let before = self.denied.load(Relaxed);
         until("requests are denied", || self.denied.load(Relaxed) >= before + BETWEEN);
@@ -60,13 +61,14 @@ impl Load {
             "{what}: {unlimited} of {} requests unlimited, the longest took {longest:.1?}",
             unlimited + denied
         );
-        // What the machine does besides may take its time, but nothing waits for an answer that never comes.
+        // A busy machine may add some delay, but no request may wait for an answer that never
+        // comes.
         assert!(longest < timeout + Duration::from_secs(5), "{what}: {longest:?}");
         unlimited
     }
 }
 
-/// What a server is started with.
+/// The settings with which a server is started.
 struct Setup {
     folder: tempfile::TempDir,
     authority: Authority,
@@ -80,7 +82,7 @@ impl Setup {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let setup = Self { folder: tempfile::tempdir().unwrap(), authority, listener };
         setup.write_descriptors(0);
-        // Every second the client connects anew, by the certificate of then.
+        // The client reconnects every second, and then uses the certificate of that time.
         let table = setup.authority.table("");
         let config = format!("[server]\nmax_connection_age = \"1s\"\n{table}");
         std::fs::write(setup.path("earrrl.toml"), config).unwrap();
@@ -91,7 +93,7 @@ impl Setup {
         self.folder.path().join(name)
     }
 
-    /// A tree that is another one each time; the limit is zero in all.
+    /// Writes a different descriptor tree each time; all its limits are zero.
     fn write_descriptors(&self, nth: usize) {
         let limit = "rate_limit: {unit: minute, requests_per_unit: 0}";
         let text = format!(
@@ -102,7 +104,7 @@ impl Setup {
         std::fs::rename(next, self.path("shop.yaml")).unwrap();
     }
 
-    /// A server on the listener, which outlives it.
+    /// Starts a server on the listener, which outlives it.
     fn serve(&self) -> Process {
         let script =
             "exec 3<&0; export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=grpc; exec \"$@\"";
@@ -165,12 +167,13 @@ fn few_requests_pass_without_a_limit() {
             server = setup.serve();
             load.look("crash", timeout);
         }
-        // Within 20 ms a busy machine may not answer.
+        // Without `EARRRL_LONG` Envoy waits long enough for a busy machine; within 20 ms that
+        // cannot be expected.
         assert!(long || without_restart == 0, "{without_restart}");
     });
 }
 
-/// Ends the load, also when a test fails.
+/// Ends the load when dropped, also if a test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

@@ -1,4 +1,4 @@
-//! `earrrl config explain` on a server's own rules.
+//! Tests `earrrl config explain` on the rules of a server's configuration.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use crate::command::earrrl;
@@ -22,7 +22,7 @@ key = { client = "192.0.2.7" }
 limit = "gcra 100/s burst=500"
 "#;
 
-/// Explains a request, given as attributes with blanks between them.
+/// Explains a request, which is given as attributes separated by blanks.
 fn explain(attributes: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("limits.toml");

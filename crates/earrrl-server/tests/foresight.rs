@@ -1,4 +1,4 @@
-//! `earrrl suggest`, `earrrl simulate` and the report, from the outside.
+//! Tests `earrrl suggest`, `earrrl simulate` and the report as a user runs them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::fs;
@@ -22,7 +22,7 @@ fn the_report_stands_alone() {
     let page = earrrl(&arguments).out;
     assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
     assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;") && !page.contains("<script"));
-    // Nothing is loaded from anywhere; the one address is the name of the SVG language.
+    // The page must load nothing; its only address is the name of the SVG namespace.
     let addresses = page.matches("http").count();
     assert_eq!(addresses, page.matches("http://www.w3.org/2000/svg").count() + 1, "and http-equiv");
     assert!(!page.contains("url(") && !page.contains("src="));
@@ -45,11 +45,11 @@ fn the_report_says_when_and_how_much() {
     text("Clients by their peak rate");
     text("limit 1: 2 above");
     text("limit 2: 1 above");
-    // The worst client: denied when, at its peak when, seen when.
+    // The most denied client: the times of its denials, of its peak and of its requests.
     text("154 of 169 requests denied (91.1 %), 2023-11-14 22:20:01 to 2023-11-14 22:20:21");
     text("Peak 6.28 a second, 6.28 times the limit, at 2023-11-14 22:20:20");
     text("First seen 2023-11-14 22:20:00, last seen 2023-11-14 22:20:21");
-    // Ticks of a calendar, in the panels those of the incident.
+    // Ticks of the time axis in the panels of the incident.
     for tick in ["22:19:30", "22:20:05", "2023-11-14, UTC"] {
         assert!(page.contains(&format!("\n{tick}\n")), "no {tick}");
     }
@@ -82,7 +82,7 @@ fn options_are_variables_too() {
     let client = [("EARRRL_SIMULATE_CLIENT", "a steady 2/s;b steady 1/s")];
     let (_, found, _) = run("simulate", &client, &["--rule", "fixed-window 60/1m"]);
     assert_eq!(found.lines().count(), 3, "{found}");
-    // A server's variables are not for these.
+    // These subcommands must ignore the environment variables of `earrrl serve`.
     let server = [("EARRRL_CONFIG", "/nowhere"), ("EARRRL_RULE", "login=gcra 1/s burst=5")];
     let (code, _, err) = run("replay", &server, &[&log(), "--rule", "fixed-window 60/1m"]);
     assert_eq!((code, err.as_str()), (Some(0), ""));
@@ -114,13 +114,13 @@ fn figures_are_written() {
     }
 }
 
-/// What `suggest` says of a log, as an object.
+/// Returns the JSON output of `suggest` for a log.
 fn suggested(log: &str, arguments: &[&str]) -> serde_json::Value {
     let found = earrrl(&[&["suggest", log, "--output", "json"], arguments].concat());
     serde_json::from_str(&found.out).unwrap_or_else(|error| panic!("{error}: {found:?}"))
 }
 
-/// A log of requests at these seconds by these clients.
+/// Writes a log of requests, each given by its second and its client.
 fn written(requests: impl Iterator<Item = (f64, String)>) -> tempfile::NamedTempFile {
     let text = requests.map(|(time, client)| format!("{time},{client}\n")).collect::<String>();
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -141,7 +141,7 @@ fn what_is_suggested_stops_those_who_stand_out_and_nobody_else() {
     let replayed: serde_json::Value = serde_json::from_str(&replayed).unwrap();
     assert_eq!(replayed["rules"][0]["clients_limited"], 2);
     assert_eq!(replayed["rules"][0]["denied"], suggestion["requests"]);
-    // The table says the same, and who it would touch, from when to when.
+    // The table must report the same limit, and the clients that it would affect.
     let table = earrrl(&["suggest", &log()]).out;
     assert!(table.contains(&format!("--rule '{rule}'")), "{table}");
     assert!(table.contains("<- chosen") && table.contains("first"), "{table}");
@@ -218,7 +218,7 @@ fn a_table_of_limits_agrees_with_replay() {
     let found = earrrl(&["suggest", &log(), "--half-life", "10s"]).out;
     let row = found.lines().find(|line| line.trim_start().starts_with("1/s ")).unwrap();
     let columns: Vec<&str> = row.split_whitespace().collect();
-    // What another program counted for `recent-average 1/s half-life=10s strict`.
+    // The expected counts for `recent-average 1/s half-life=10s strict` are from another program.
     assert_eq!((columns[1], columns[2], columns[5]), ("15", "2", "195"));
 }
 

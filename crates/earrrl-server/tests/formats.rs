@@ -1,4 +1,5 @@
-//! What `earrrl replay` takes as the client: never anything else, whatever stands around the lines.
+//! Tests which part of a log line `earrrl replay` takes as the client, whatever surrounds the
+//! lines.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
@@ -15,7 +16,7 @@ fn replayed(text: &str, arguments: &[&str]) -> Value {
     serde_json::from_str(&outcome.out).unwrap_or_else(|error| panic!("{error}: {outcome:?}"))
 }
 
-/// What the command says about a log on standard error.
+/// Returns what the command writes about a log to standard error.
 fn told(text: &str, arguments: &[&str]) -> String {
     earrrl_fed(&[&["replay"], &RULE[..], arguments].concat(), text.as_bytes()).err
 }
@@ -79,7 +80,7 @@ fn what_is_no_client_is_an_error_that_lists_the_formats() {
         "{error}"
     );
     assert!(error.contains("--pattern") && error.lines().count() == 1, "{error}");
-    // Who says what the lines are is believed.
+    // If the user names the format, it is not detected.
     assert!(!told(line, &["--format", "combined"]).contains("no log format"));
 }
 

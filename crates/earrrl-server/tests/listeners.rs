@@ -1,4 +1,4 @@
-//! Listeners that are not plain TCP: Unix sockets, sockets handed over, HTTP/2 in clear text.
+//! Tests listeners other than plain TCP: Unix sockets, inherited sockets, and HTTP/2 without TLS.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::os::unix::fs::MetadataExt as _;
@@ -57,7 +57,7 @@ fn every_protocol_is_served_over_unix_sockets() {
     for name in ["http", "resp", "grpc", "admin"] {
         assert_eq!(std::fs::metadata(of(name)).unwrap().mode() & 0o777, 0o600, "{name}");
     }
-    // Killed, it leaves its sockets; the next one takes their places.
+    // A killed server leaves its socket files; the next server replaces them.
     server.signal(Signal::KILL);
     server.0.wait().unwrap();
     assert!(of("http").exists());
@@ -66,7 +66,7 @@ fn every_protocol_is_served_over_unix_sockets() {
     assert_eq!(Client::over(over(&of("admin"))).get("/metrics").status, 200);
     let mut redis = resp::Client::over(over(&of("resp")));
     assert_eq!(redis.line("PING"), resp::Reply::Simple("PONG".into()));
-    // A proxy that is believed names its clients; without one, a client is 127.0.0.1.
+    // A trusted proxy names its clients; without a proxy, the client is 127.0.0.1.
     let mut http = Client::over(over(&of("http")));
     let mut ask = |headers: &str| http.request("GET", "/v1/authz", headers, b"").status;
     let client = |name: &str| format!("X-Forwarded-For: {name}\r\n");
@@ -79,7 +79,7 @@ fn every_protocol_is_served_over_unix_sockets() {
     curl.arg("--unix-socket").arg(of("http")).arg("http://localhost/v1/rules");
     assert_eq!(String::from_utf8_lossy(&curl.output().unwrap().stdout), "2");
 
-    // A second server does not take what is in use.
+    // A second server must not take a socket that is in use.
     let mut second = Command::new(BINARY);
     second.args(["serve", "--config"]).arg(of("limits.toml"));
     let output = second.output().unwrap();
@@ -106,7 +106,7 @@ fn a_listener_for_grpc_and_a_file_are_handed_over() {
     shell.stdin(std::os::fd::OwnedFd::from(held.try_clone().unwrap()));
     shell.stdout(std::os::fd::OwnedFd::from(grpc.try_clone().unwrap()));
     let mut server = Server(shell.spawn().unwrap());
-    // These wait in the backlog until it serves.
+    // These connections wait in the backlog until the server accepts them.
     assert_eq!(Client::over(over(&path)).get("/healthz").status, 200);
     let mut curl = Command::new("curl");
     curl.args([
@@ -127,7 +127,7 @@ fn a_listener_for_grpc_and_a_file_are_handed_over() {
     assert!(path.exists(), "it is not this server's to remove");
 }
 
-/// What curl says of a request over HTTP/2 in clear text: body, status, version.
+/// Returns what curl reports of a request over HTTP/2 without TLS: body, status and version.
 fn h2c(server: &TestServer, arguments: &[&str], path: &str) -> String {
     let mut curl = Command::new("curl");
     curl.args(["--http2-prior-knowledge", "-sS", "-w", " %{http_code} %{http_version}"]);
@@ -148,10 +148,10 @@ fn http2_is_spoken_in_clear_text() {
         let answer = h2c(&server, headers, "/v1/authz/login");
         assert!(answer.ends_with(" 200 2"), "{answer}");
     }
-    // Browsers tell the name that they were led by.
+    // A browser sends the host name of the page, here one that DNS rebinding points at the server.
     let rebound = ["-H", "Host: evil.example"];
     assert!(h2c(&server, &rebound, "/v1/rules").ends_with(" 421 2"));
-    // The beginning of the preface is the beginning of a method, too.
+    // Prefixes of the HTTP/2 preface are also prefixes of an HTTP/1.1 request line.
     for request in ["P", "PR", "PRI", "PRI *", "POST / HTTP/1.1\r\n"] {
         let mut client = server.http();
         client.send(request.as_bytes());

@@ -1,5 +1,5 @@
-//! Memory that hostile clients of HTTP/2 make the server take, and that it gives back: by the resident
-//! size of the whole process.
+//! Tests how much memory hostile HTTP/2 clients can make the server use, and that it is freed
+//! afterwards. Memory is the resident size of the whole process.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::{ErrorKind, Read, Write};
@@ -17,20 +17,20 @@ use rustls::ClientConfig;
 use rustls::version::TLS13;
 
 const CONNECTIONS: usize = 150;
-/// Requests that each connection sends in each round.
+/// The number of requests that each connection sends in a round.
 const AT_ONCE: u32 = 256;
 const ROUNDS: u32 = 8;
 const MIB: u64 = 1024;
 
 const RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-/// Domain `shop`, with the descriptor `remote_address=1`.
+/// A rate limit request for the domain `shop` with the descriptor `remote_address=1.2`.
 const QUESTION: &[u8] = b"\x0a\x04shop\x12\x17\x0a\x15\x0a\x0eremote_address\x12\x031.2";
 
-/// A way to make the server hold memory.
+/// A way to make the server use memory.
 struct Attack {
     name: &'static str,
     over: Over,
-    /// The window for each answer.
+    /// The HTTP/2 flow control window for each answer, in bytes.
     window: u32,
     reads: bool,
     request: fn(u32) -> Vec<u8>,
@@ -86,7 +86,7 @@ fn watch(stream: u32) -> Vec<u8> {
     http2::unary(stream, "/grpc.health.v1.Health/Watch", b"")
 }
 
-/// A hostile client's connection.
+/// The connection of a hostile client, plain or over TLS.
 enum Hostile {
     Plain(TcpStream),
     Tls(Box<Tls>),
@@ -111,7 +111,7 @@ impl Hostile {
         }
     }
 
-    /// Sends as much as the server takes.
+    /// Sends as much as the server accepts.
     fn send(&mut self, bytes: &[u8]) {
         let _ = match self {
             Self::Plain(stream) => stream.write_all(bytes),
@@ -119,7 +119,7 @@ impl Hostile {
         };
     }
 
-    /// Reads what has come; returns false if the server has closed.
+    /// Reads the bytes that have arrived; returns false if the server has closed the connection.
     fn read(&mut self) -> bool {
         let mut bytes = [0; 16 * 1024];
         loop {
@@ -136,7 +136,7 @@ impl Hostile {
     }
 }
 
-/// The servers that are attacked: one in clear text and one over TLS.
+/// The attacked servers, one without TLS and one with it.
 struct Target {
     plain: Process,
     tls: Process,
@@ -163,7 +163,7 @@ impl Target {
     }
 }
 
-/// Attacks with this many connections; returns the highest resident size, in KiB.
+/// Attacks with this number of connections; returns the highest resident size in KiB.
 fn attack(target: &Target, attack: &Attack, connections: usize, rounds: u32) -> u64 {
     let greeting = http2::greeting(attack.window);
     let join = || Hostile::connect(target, attack.over, &greeting);
@@ -183,13 +183,14 @@ fn attack(target: &Target, attack: &Attack, connections: usize, rounds: u32) -> 
     highest
 }
 
-/// Descriptors of Envoy's configuration, and those of each file, which is a domain.
+/// The number of descriptors in Envoy's configuration, and the number in each file, which is a
+/// domain.
 const DESCRIPTORS: usize = 15_000;
 const IN_A_FILE: usize = 5_000;
 const IN_A_REQUEST: usize = 50;
 
-/// A kind of descriptor: the most bytes that one takes with its first client, its level in the file, and the
-/// entry of a request that meets it.
+/// A kind of descriptor: the most bytes that it takes with its first client, its level in the file,
+/// and the entry of a request that matches it.
 type Kind = (u64, fn(usize) -> String, fn(usize) -> (String, String));
 
 const KINDS: [Kind; 2] = [
@@ -201,8 +202,8 @@ const KINDS: [Kind; 2] = [
     (3328, |nth| format!("key: key-{nth}"), |nth| (format!("key-{nth}"), "a".to_owned())),
 ];
 
-/// Returns the resident size of a server with `count` descriptors, started and after one request under
-/// each of them, in KiB.
+/// Returns the resident size in KiB of a server with `count` descriptors: after its start, and
+/// after one request for each descriptor.
 fn with_descriptors(algorithm: &str, kind: &Kind, count: usize) -> [u64; 2] {
     let (_, level, entry) = kind;
     let folder = tempfile::tempdir().unwrap();
@@ -215,7 +216,7 @@ fn with_descriptors(algorithm: &str, kind: &Kind, count: usize) -> [u64; 2] {
         std::fs::write(&yaml, format!("domain: shop-{first}\ndescriptors:\n{levels}")).unwrap();
     }
     let table = format!("[envoy]\nfiles = [{:?}]\nalgorithm = {algorithm:?}\n", folder.path());
-    // Descriptors for any value share out `capacity`, which takes memory by itself.
+    // Descriptors for any value reserve `capacity` in advance, which takes memory of its own.
     let engine = "[engine]\ncapacity = 1000\n";
     std::fs::write(&config, format!("[server]\nthreads = 1\n{engine}{table}")).unwrap();
     let server = Process::start(&["--config", config.to_str().unwrap()]);
@@ -223,7 +224,7 @@ fn with_descriptors(algorithm: &str, kind: &Kind, count: usize) -> [u64; 2] {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let channel = grpc::connect(server.grpc).await;
-        // A request's descriptors are of one domain.
+        // All descriptors of a request belong to one domain.
         for first in (0..count).step_by(IN_A_REQUEST) {
             let descriptors = (first..count.min(first + IN_A_REQUEST)).map(|nth| {
                 let (key, value) = entry(nth);
@@ -265,7 +266,8 @@ fn hostile_streams_hold_bounded_memory_and_give_it_back() {
     let authority = Authority::new("ours");
     authority.issue("server", &["localhost"]);
     let target = Target::start(&authority);
-    // The pages of code that an attack touches for the first time stay; they are not held memory.
+    // Code pages that an attack touches for the first time stay resident, but are not memory that
+    // it holds.
     for kind in &ATTACKS {
         attack(&target, kind, 2, 2);
     }

@@ -1,5 +1,6 @@
-//! Near decisions by servers in processes of their own, one Redis between them: what they admit together, beside
-//! what one place would have admitted of the same requests. `EARRRL_LONG=1` runs more of them, for longer.
+//! Compares what several servers with near rules and a common Redis admit together with what a
+//! single server would have admitted of the same requests. `EARRRL_LONG=1` runs more servers for
+//! longer.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::net::SocketAddr;
@@ -14,14 +15,14 @@ use crate::support::resp::{Client, Reply};
 use crate::support::until;
 use earrrl::random::Random;
 
-/// What a rule admits in one place, by arithmetic of this test's own; times in seconds.
+/// A model of what a rule admits in one place, computed by the test itself; times are in seconds.
 #[derive(Clone, Copy)]
 enum Reference {
     Bucket {
         capacity: f64,
         rate: f64,
     },
-    /// By what was admitted, which a strict rule's count is never below.
+    /// A recent average of admitted requests, which the count of a strict rule never falls below.
     Average {
         most: f64,
         period: f64,
@@ -37,7 +38,7 @@ enum Reference {
 }
 
 impl Reference {
-    /// How many of these requests it admits.
+    /// Returns how many of the requests at these times are admitted.
     fn admits(self, times: &[f64]) -> usize {
         let mut admitted: Vec<f64> = Vec::new();
         let (mut level, mut last) = (0.0, f64::MIN);
@@ -70,7 +71,7 @@ impl Reference {
     }
 }
 
-/// Each at 10 a second.
+/// Returns the rules with their models; each allows 10 requests a second.
 fn rules() -> [(&'static str, Reference); 6] {
     let (capacity, rate, quota, length) = (20.0, 10.0, 20, 2.0);
     let period = 2.0 / std::f64::consts::LN_2;
@@ -112,18 +113,19 @@ fn metric(server: &Process, name: &str) -> f64 {
     line.unwrap_or_else(|| panic!("{name} is not in {text}")).parse().unwrap()
 }
 
-/// A client that hops from server to server.
+/// A client that sends successive requests to different servers.
 struct Hopper {
     key: String,
-    /// Seconds between two requests, or so many at once after as many times that.
+    /// The mean time in seconds between two requests; a burst of n requests follows n times as
+    /// much.
     gap: f64,
     burst: usize,
     next: f64,
-    /// When each was judged, and whether it was admitted.
+    /// The time of each request, and whether it was admitted.
     asked: Vec<(f64, bool)>,
 }
 
-/// Asks under one rule for a while; answers what came of it.
+/// Sends requests under one rule for the time `lasts`, and returns the clients with their results.
 fn hop(fleet: &[SocketAddr], rule: usize, loads: &[f64], lasts: Duration) -> Vec<Hopper> {
     let mut servers: Vec<Client> = fleet.iter().map(|one| Client::connect(*one)).collect();
     let patterns = loads.iter().flat_map(|load| [(*load, 1), (*load, 10)]);

@@ -1,4 +1,5 @@
-//! A rule's `on_error` where Redis is gone, over every protocol; descriptors that fail, or are too many.
+//! Tests a rule's `on_error` policy over every protocol while Redis is unavailable, and descriptors
+//! that fail or are too many.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use serde_json::{Value, json};
@@ -8,7 +9,7 @@ use crate::support::redis::Redis;
 use crate::support::resp::Reply;
 use crate::support::{TestServer, parse, testdata, until};
 
-/// Rules that leave their verdict to the policy, allow and deny; the second half serves descriptors.
+/// Returns a pair of rules for each `on_error` policy: one for paths and one for descriptors.
 fn rules() -> String {
     let on_error =
         [("plain", ""), ("open", "on_error = \"allow\""), ("closed", "on_error = \"deny\"")];
@@ -24,7 +25,7 @@ fn rules() -> String {
     on_error.map(rule).concat()
 }
 
-/// A server whose Redis was there, and is gone.
+/// Returns a server whose Redis has stopped after the server started.
 fn without_redis(policy: &str) -> (TestServer, Redis) {
     let mut redis = Redis::start();
     let mut config = parse(&format!(
@@ -40,12 +41,12 @@ fn without_redis(policy: &str) -> (TestServer, Redis) {
     let mode = || server.http().get("/readyz").json()["engine"]["mode"].clone();
     until("Redis decides", || mode() == "redis");
     redis.kill();
-    // A call that was sent before may still count as done.
+    // A call that was sent before Redis was killed may still count as a success.
     until("the loss is noticed", || mode() == policy);
     (server, redis)
 }
 
-/// Returns true for each protocol that allows a request under the rule of this name.
+/// Returns each protocol, and whether it allows a request under the rule of this name.
 fn verdicts(server: &TestServer, name: &str) -> Vec<(&'static str, bool)> {
     let allowed = |status| match status {
         200 => true,
@@ -80,7 +81,8 @@ fn verdicts(server: &TestServer, name: &str) -> Vec<(&'static str, bool)> {
     ]
 }
 
-/// The overall code and those of descriptors for these users, each of the rule of a name.
+/// Returns the answer for several descriptors of a request, each under the rule of one of the
+/// names: the overall code and that of each descriptor.
 fn described(server: &TestServer, names: &[&str]) -> Value {
     let descriptor = |name: &&str| json!({"entries": [{"key": "for", "value": name}, {"key": "user", "value": "alice"}]});
     let descriptors: Vec<Value> = names.iter().map(descriptor).collect();
@@ -112,7 +114,7 @@ fn without_redis_a_rule_has_its_own_verdict_before_the_policys() {
     }
 }
 
-/// Where this server counts for itself, every rule has a verdict.
+/// If a server counts by itself during the outage, its counts decide under every policy.
 #[test]
 fn own_counts_are_a_verdict() {
     let (server, _redis) = without_redis("local");
@@ -123,7 +125,7 @@ fn own_counts_are_a_verdict() {
     assert_eq!(passed, json!({"rule_failed": 0, "late": 0, "refused": 0}));
 }
 
-/// What Redis alone could take back is an error, and the other descriptors are judged.
+/// A refund that needs Redis fails, and the other descriptors of the request are still judged.
 #[test]
 fn a_refund_that_fails_skips_no_other_descriptor() {
     let (server, _redis) = without_redis("local");

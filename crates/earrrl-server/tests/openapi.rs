@@ -1,5 +1,4 @@
-//! The OpenAPI document describes what is there: every route and every answer of the golden
-//! exchanges.
+//! Tests that the OpenAPI document describes every route, and every answer of the golden exchanges.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use crate::support::TestServer;
@@ -13,7 +12,7 @@ fn document(server: &TestServer) -> Value {
     response.json()
 }
 
-/// The schema itself where this is a reference to it.
+/// Returns the schema that a reference points to, or the schema itself if it is no reference.
 fn resolve<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
     match schema["$ref"].as_str() {
         Some(path) => resolve(document, document.pointer(&path[1..]).unwrap()),
@@ -21,7 +20,7 @@ fn resolve<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
     }
 }
 
-/// Every property of an answer is described, and every required one is there.
+/// Checks that an answer has no undescribed property, and all required ones.
 fn conforms(document: &Value, schema: &Value, answer: &Value) {
     let schema = resolve(document, schema);
     let mut parts = vec![schema];
@@ -86,7 +85,7 @@ fn every_documented_route_answers_as_documented() {
     assert_eq!(missing, None, "documented and not tried");
 }
 
-/// What one server has, another lacks.
+/// The document describes the routes and the authentication of this server's configuration.
 #[test]
 fn the_document_is_this_servers() {
     let open = document(&TestServer::start(""));

@@ -1,4 +1,4 @@
-//! The binary as a process: its memory, its descriptors, its signals, its command line.
+//! Tests the binary as a process: its memory, descriptors, signals and command line.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs::{File, OpenOptions};
@@ -40,7 +40,7 @@ fn idle_connections_take_four_kilobytes_at_most() {
             stream
         })
         .collect();
-    // Each has been served and waits now.
+    // Each connection has been served once and is idle now.
     for mut stream in &idle {
         stream.read_exact(&mut [0; 20]).unwrap();
     }
@@ -56,16 +56,16 @@ fn out_of_descriptors_is_survived() {
     let mut process = Process::spawn(&mut shell);
     let mut crowd: Vec<Client> = (0..100).map(|_| Client::connect(process.resp)).collect();
     process.until_logged("can't accept now");
-    // Those that are in are served.
+    // Connections that were accepted are served.
     assert_eq!(crowd[0].line("PING"), Reply::Simple("PONG".into()));
-    // As they leave, those that wait get in, down to the last.
+    // When accepted connections close, all waiting ones are accepted in turn.
     while let Some(mut client) = (!crowd.is_empty()).then(|| crowd.remove(0)) {
         assert_eq!(client.line("PING"), Reply::Simple("PONG".into()));
     }
     assert_eq!(http::Client::connect(process.http).get("/healthz").status, 200);
 }
 
-/// The number that a metric has at a server.
+/// Returns the value of a metric of the server at `http`.
 fn metric(http: SocketAddr, name: &str) -> u64 {
     let text = http::Client::connect(http).get("/metrics").body;
     let line = text.lines().find(|line| line.split(' ').next() == Some(name));
@@ -77,7 +77,8 @@ fn metric(http: SocketAddr, name: &str) -> u64 {
         .unwrap()
 }
 
-/// Runs the process out of descriptors, so that it has something to log, and lets go again.
+/// Opens connections until the process has no descriptors left, so that it logs an error, and
+/// closes them again.
 fn exhaust_descriptors(resp: SocketAddr) {
     let mut crowd: Vec<Client> = (0..100).map(|_| Client::connect(resp)).collect();
     assert_eq!(crowd[0].line("PING"), Reply::Simple("PONG".into()));
@@ -108,7 +109,8 @@ fn other_signals_end_nothing() {
     }
 }
 
-/// Clients and probes have the time that the configuration gives them, unless the operator is in a hurry.
+/// After one signal, clients and probes have the configured time to disconnect; a second signal
+/// ends this wait.
 #[test]
 fn a_second_signal_ends_the_wait_of_the_first() {
     let mut process = serve_with("shutdown_delay = \"1h\"\n");
@@ -127,7 +129,7 @@ fn a_client_that_has_quit_does_not_hold_up_a_stop() {
     assert!(process.child.wait().unwrap().success());
 }
 
-/// A header's value may be a credential.
+/// A key can contain the value of a header, which may be a credential.
 #[test]
 fn observed_keys_are_not_logged() {
     let mut process = serve_with(
@@ -141,14 +143,14 @@ fn observed_keys_are_not_logged() {
     assert!(line.contains("\"client\"") && !line.contains("secret-token"), "{line}");
 }
 
-/// A server with these settings in `[server]`.
+/// Starts a server with these settings in `[server]`.
 fn serve_with(settings: &str) -> Process {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), format!("[server]\n{settings}")).unwrap();
     Process::start(&["--config", file.path().to_str().unwrap()])
 }
 
-/// A server whose log goes to a file, and whose rule is changed.
+/// A server that logs to a file, and whose rule is changed by reloads.
 struct Reloading {
     process: Killed,
     http: SocketAddr,
@@ -175,7 +177,7 @@ impl Reloading {
         Pid::from_child(&self.process.0)
     }
 
-    /// Changes the rule, and waits until it is in force.
+    /// Changes the rule, and waits until the change is in force.
     fn reload(&mut self) {
         self.burst += 1;
         std::fs::write(self.folder.path().join("limits.toml"), rule_file(self.burst)).unwrap();
@@ -198,7 +200,7 @@ fn a_full_disk_stops_no_reload() {
     assert!(server.lost() >= 3);
 }
 
-/// A limit of the file's size is a full disk that needs no disk.
+/// A limit on the size of files simulates a full disk.
 #[test]
 fn a_log_goes_on_once_its_disk_has_room_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -212,7 +214,7 @@ fn a_log_goes_on_once_its_disk_has_room_again() {
     };
     let is_json = |line: &&str| serde_json::from_str::<serde_json::Value>(line).is_ok();
     for round in 1..=3 {
-        // Some of a line may fit yet.
+        // There may be room for the first part of a line.
         give_room(&server, Some(written().len() as u64 + 30));
         let lost = server.lost();
         (0..3).for_each(|_| server.reload());
@@ -227,7 +229,7 @@ fn a_log_goes_on_once_its_disk_has_room_again() {
     }
 }
 
-/// A process, killed when this is dropped.
+/// A process that is killed when this value is dropped.
 struct Killed(std::process::Child);
 
 impl Drop for Killed {
@@ -267,8 +269,8 @@ fn rules_and_addresses_come_from_the_command_line_and_the_environment() {
     }
 }
 
-/// Clients that ask, each waiting for its answer, until they are told that the server is going.
-/// Answers how many were answered.
+/// Starts clients that send the next request when they have an answer, until the server announces
+/// its end. Each thread returns the number of its answered requests.
 fn hammer(address: SocketAddr, stop: &Arc<AtomicBool>) -> Vec<std::thread::JoinHandle<u64>> {
     let client = |number: u64| {
         let stop = Arc::clone(stop);
@@ -282,7 +284,7 @@ fn hammer(address: SocketAddr, stop: &Arc<AtomicBool>) -> Vec<std::thread::JoinH
                 }
                 match stream.read(&mut answer) {
                     Ok(1..) => answered += 1,
-                    // A clean end, never a reset: what was answered has arrived.
+                    // The connection ended without a reset, so every answer has arrived.
                     Ok(0) => break,
                     Err(error) => panic!("{error}"),
                 }
@@ -298,7 +300,7 @@ fn sigterm_under_load_loses_no_answer() {
     let mut process = Process::start(&[]);
     let never = Arc::new(AtomicBool::new(false));
     let clients = hammer(process.resp, &never);
-    // A client of HTTP takes the last count: its connection is told to close behind an answer.
+    // The last count is read over HTTP, on a connection that the server closes after the answer.
     let mut observer = http::Client::connect(process.http);
     let counted = |observer: &mut http::Client| -> u64 {
         let metrics = observer.get("/metrics").body;
@@ -318,7 +320,7 @@ fn sigterm_under_load_loses_no_answer() {
     assert_eq!(stopped["fields"]["decisions"].as_u64(), Some(answered), "{stopped}");
 }
 
-/// A server on this listener, as systemd hands one over.
+/// Starts a server that inherits this listener, as systemd does it.
 fn activated(listener: &std::net::TcpListener) -> Process {
     let mut shell = Command::new("sh");
     let script = "exec 3<&0; export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=resp; exec \"$@\"";
@@ -336,7 +338,7 @@ fn a_restart_by_socket_activation_refuses_nobody() {
     assert_eq!(Client::connect(address).line("PING"), Reply::Simple("PONG".into()));
     first.signal(Signal::TERM);
     assert!(first.child.wait().unwrap().success());
-    // There is no server now; a client waits for the next.
+    // No server is running now; the client waits in the backlog for the next one.
     let mut between = Client::connect(address);
     let _second = activated(&listener);
     assert_eq!(between.line("PING"), Reply::Simple("PONG".into()));
@@ -346,7 +348,7 @@ fn a_restart_by_socket_activation_refuses_nobody() {
 fn idle_clients_hold_up_no_restart() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("limits.toml");
-    // So long that the test would fail by its patience if a stop took it.
+    // The timeouts are so long that the test would fail if stopping waited for one of them.
     std::fs::write(&file, "rules = \"none\"\n[server]\nshutdown_timeout = \"1h\"\nrequest_timeout = \"1h\"\nidle_timeout = \"1h\"\n").unwrap();
     let mut process = Process::start(&["--config", file.to_str().unwrap()]);
     let mut pool: Vec<Client> = (0..100).map(|_| Client::connect(process.resp)).collect();
@@ -378,7 +380,7 @@ fn garbage_under_load_leaves_the_rules_in_force() {
     assert!(ready.json()["reload_error"].as_str().unwrap().contains("limits.toml:3:"));
     assert_eq!(observer.get("/v1/rules").json()["rules"][0]["quota"], 5);
 
-    // A change of the file is noticed without a signal.
+    // The server must notice the change of the file without a signal.
     write(&rule_file(77));
     process.until_logged("reloaded");
     assert_eq!(observer.get("/v1/rules").json()["rules"][0]["quota"], 77);
@@ -392,12 +394,12 @@ fn rule_file(burst: u32) -> String {
     format!("[[rule]]\nname = \"default\"\nlimit = \"gcra 1/s burst={burst}\"\n")
 }
 
-/// A file that whoever reads it waits at.
+/// Creates a named pipe, at which a reader blocks until it is opened for writing.
 fn make_pipe(file: &Path) {
     assert!(Command::new("mkfifo").arg(file).status().unwrap().success());
 }
 
-/// The writing end of a pipe, once somebody reads it.
+/// Returns the writing end of a named pipe, once a reader has opened it.
 fn pipe_that_is_read(file: &Path) -> File {
     const O_NONBLOCK: i32 = 0o4000;
     let mut pipe = None;
@@ -431,7 +433,8 @@ fn a_reload_refused_for_want_of_descriptors_is_tried_again() {
     assert_eq!(observer.get("/v1/rules").json()["rules"][0]["quota"], 5);
     authority.issue("server", &["localhost"]);
     process.until_logged("certificates not reloaded");
-    // Nobody asks once more, and the file does not change.
+    // Once descriptors are free, the server must retry both reloads, without a signal or a new
+    // change of the files.
     drop(crowd);
     let mut awaited = vec!["certificates reloaded", "reloaded"];
     while !awaited.is_empty() {
@@ -441,7 +444,7 @@ fn a_reload_refused_for_want_of_descriptors_is_tried_again() {
     assert_eq!(observer.get("/v1/rules").json()["rules"][0]["quota"], 77);
 }
 
-/// As systemd tells a unit of what `LoadCredential=` names.
+/// Files are given as systemd gives a unit those of `LoadCredential=`.
 #[test]
 fn tokens_and_keys_may_be_a_units_credentials() {
     let folder = tempfile::tempdir().unwrap();
@@ -606,7 +609,7 @@ fn config_check_tells_of_tables_beyond_memory() {
     assert_eq!(error.lines().count(), 1, "{error}");
 }
 
-/// As the container runs it, at another port.
+/// Runs the health check command of the container image, at another port.
 #[test]
 fn the_containers_health_check_tells_health() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/Dockerfile");
@@ -640,7 +643,7 @@ fn every_command_has_a_manual_page() {
     for page in ["earrrl", "earrrl-serve", "earrrl-replay", "earrrl-config-check"] {
         let text = std::fs::read_to_string(folder.path().join(format!("{page}.1"))).unwrap();
         for section in ["SYNOPSIS", "EXAMPLES", "\"EXIT STATUS\"", "FILES"] {
-            // The command without a subcommand has no examples.
+            // The command without a subcommand has no examples section.
             let found = text.contains(&format!(".SH {section}\n")) || page == "earrrl";
             assert!(found, "{page}: {section}: {text}");
         }

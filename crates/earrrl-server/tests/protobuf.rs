@@ -1,4 +1,5 @@
-//! Envoy's messages, as `protoc` encodes them by Envoy's own `.proto` files.
+//! Tests that Envoy's messages are encoded and decoded as `protoc` does it by Envoy's own `.proto`
+//! files.
 #![allow(clippy::unwrap_used)]
 
 use std::fmt::Debug;
@@ -25,12 +26,12 @@ fn bytes(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(byte).collect()
 }
 
-/// Decodes the bytes; fields that this server does not know are skipped.
+/// Checks that the bytes decode to the message; unknown fields are skipped.
 fn reads<M: Message + Default + PartialEq + Debug>(hex: &str, expected: &M) {
     assert_eq!(&M::decode(&bytes(hex)[..]).unwrap(), expected);
 }
 
-/// Encodes to the bytes, and decodes them.
+/// Checks that the message is encoded to the bytes, and that they decode to the message.
 fn writes<M: Message + Default + PartialEq + Debug>(hex: &str, expected: &M) {
     reads(hex, expected);
     assert_eq!(expected.encode_to_vec(), bytes(hex));
@@ -80,7 +81,7 @@ fn the_rate_limit_services_messages_are_envoys() {
     );
 }
 
-/// Envoy copies a client's header into a value as it is.
+/// Envoy copies a client's header into a value without changing its bytes.
 #[test]
 fn values_may_be_any_bytes() {
     let entry = Entry { key: "user".into(), value: b"a\xff\x01".to_vec() };

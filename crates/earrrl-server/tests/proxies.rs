@@ -1,5 +1,5 @@
-//! The recipes of `contrib/` for Caddy, Traefik and Envoy, run by them. nginx's and HAProxy's:
-//! `debian.rs`.
+//! Tests the recipes of `contrib/` for Caddy, Traefik and Envoy with the real proxies. `debian.rs`
+//! tests those for nginx and HAProxy.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::process::Command;
@@ -82,7 +82,7 @@ fn while_we_hang_all_stay_open() {
     }
 }
 
-/// Clients try UNAVAILABLE again at once, which Envoy would make of the status 429.
+/// For status 429 Envoy would send UNAVAILABLE, upon which gRPC clients retry at once.
 #[test]
 fn envoys_clients_of_grpc_see_that_the_resource_is_exhausted() {
     for config in ["grpc.yaml", "http.yaml"] {

@@ -1,4 +1,5 @@
-//! Proxies' questions of any size over HTTP/2, and where there is no memory for them: verdicts all.
+//! Tests that proxies get a verdict over HTTP/2 for questions of any size, also if the memory for
+//! questions is used up.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::Write as _;
@@ -15,11 +16,11 @@ use crate::authz::{check, checked};
 use crate::support::resp::encode;
 use crate::support::{TestServer, connect, grpc, until};
 
-/// The least memory for half requests that can be configured.
+/// The least memory in bytes that can be configured for incomplete requests.
 const MEMORY: usize = 1024 * 1024;
 const RULES: &str = "[[rule]]\nname = \"all\"\nlimit = \"gcra 0.001/s burst=3\"\n";
 
-/// The answer to a question over HTTP/2 with these headers.
+/// Returns the answer to a question over HTTP/2 with these headers.
 async fn ask(server: SocketAddr, headers: &[(String, String)]) -> (StatusCode, HeaderMap) {
     let stream = tokio::net::TcpStream::connect(server).await.unwrap();
     let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
@@ -57,7 +58,8 @@ fn large_heads_are_judged_over_http2() {
     }
 }
 
-/// A server whose memory for half requests is used up, and the connections that hold it.
+/// Returns a server whose memory for incomplete requests is used up, and the connections that use
+/// it.
 fn full(more: &str) -> (TestServer, Vec<TcpStream>) {
     let (server, _) = TestServer::manual(&format!(
         "[server]\nmax_held_memory = {MEMORY}\nrequest_timeout = \"1h\"\n{more}"
@@ -66,7 +68,7 @@ fn full(more: &str) -> (TestServer, Vec<TcpStream>) {
         let mut stream = connect(server.resp);
         let mut bytes = encode(&[&[b'x'; 16_000], b"y"]);
         bytes.truncate(bytes.len() - 2);
-        // One beyond the bound is closed.
+        // The server closes a connection that would exceed the bound.
         let _ = stream.write_all(&bytes);
         stream
     };
@@ -87,7 +89,7 @@ fn without_memory_a_small_question_is_judged_and_a_large_one_denied() {
     let answer = server.http().request("GET", "/v1/authz", &long, b"");
     assert_eq!((answer.status, answer.header("x-ratelimit-action")), (403, Some("deny")));
     assert!(answer.body.contains("no memory"), "{answer:?}");
-    // Whoever asks for itself learns the reason.
+    // A client that is no proxy gets the reason as an error.
     assert_eq!(server.http().request("GET", "/v1/rules", &long[..15_000], b"\r\n").status, 503);
 
     let (status, headers) = runtime().block_on(ask(server.http, &headers(1, 60_000)));

@@ -1,4 +1,5 @@
-//! The server over a real Redis: shared by two servers, killed and restarted under load, never there.
+//! Tests the server with a real Redis that two servers share, that is killed and restarted under
+//! load, or that never runs.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -19,13 +20,13 @@ use serde_json::Value;
 const RULES: &str = "[[rule]]\nname = \"api\"\nlimit = \"gcra 1/1h burst=1000\"\n\
                      [[rule]]\nname = \"average\"\nlimit = \"recent-average 1000/s half-life=1h\"\n";
 
-/// With a deadline that a slow machine keeps, too.
+/// Returns a configuration whose deadline even a slow machine meets.
 fn config(url: &str, more: &str) -> String {
     let engine = format!("[engine]\nredis = \"{url}\"\ncapacity = 1000\ndeadline = \"10s\"");
     format!("{engine}\n{more}\n{RULES}")
 }
 
-/// A server over this Redis, at work.
+/// Starts a server with this Redis, and waits until Redis decides.
 fn start(redis: &Redis, more: &str) -> TestServer {
     at_work(TestServer::start(&config(&redis.url(), more)))
 }
@@ -46,7 +47,7 @@ fn remaining(server: &TestServer, key: &str) -> u64 {
     server.http().post("/v1/check", &body).json()["remaining"].as_u64().unwrap()
 }
 
-/// The value of a metric, with its labels.
+/// Returns the value of a metric, which is given with its labels.
 fn metric(server: &TestServer, name: &str) -> f64 {
     let text = server.http().get("/metrics").body;
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -57,7 +58,7 @@ fn metric(server: &TestServer, name: &str) -> f64 {
 fn a_refused_reload_applies_nothing() {
     let redis = Redis::start();
     let server = start(&redis, "");
-    // A table that no machine has room for, behind a limit that has changed.
+    // The capacity is too large for the memory of any machine, and comes after a changed limit.
     let more = "[[rule]]\nname = \"b\"\nlimit = \"gcra 1/s burst=1\"\ncapacity = 10_000_000_000\n";
     let text = config(&redis.url(), "").replace("burst=1000", "burst=5") + more;
     let error = server.server.reload(Ok(support::parse(&text))).unwrap_err();
@@ -124,7 +125,8 @@ fn a_pipeline_is_answered_in_order_whatever_stands_in_it() {
     }
 }
 
-/// Random calls, each answered by both servers at one instant: in memory and over Redis.
+/// Sends random calls to a server in memory and one with Redis, at the same instants; the answers
+/// must be equal.
 #[test]
 fn throttle_answers_as_it_does_in_memory() {
     let redis = Redis::start();
@@ -223,8 +225,8 @@ fn a_redis_that_goes_while_nobody_asks_is_noticed() {
     assert_eq!(metric(&server, "earrrl_engine_decisions_total{by=\"local\"}"), 0.0);
 }
 
-/// More connections wait for a Redis that is stuck than there is memory for: some are told so and
-/// closed, the others are answered when it goes on.
+/// While Redis is stuck, more connections wait than there is memory for. Some get an error and are
+/// closed, and the others are answered when Redis continues.
 #[test]
 fn waiting_takes_bounded_memory() {
     let redis = Redis::start();
@@ -266,7 +268,7 @@ fn a_redis_that_is_not_there_at_the_start_is_waited_for() {
         assert_eq!(throttled[..2], [Reply::Integer(limited), Reply::Integer(10)], "{policy}");
         let check = server.http().post("/v1/check", "{\"rule\":\"api\",\"key\":\"k\"}");
         assert_eq!(check.status, status, "{policy}: {}", check.body);
-        // What was counted there can't be forgotten now, and that is said.
+        // Counts in Redis cannot be reset during an outage, which the answer states.
         let reset = server.http().request("DELETE", "/v1/clients/api/k", "", b"");
         assert_eq!(reset.status, 503, "{}", reset.body);
         assert_eq!(metric(&server, &format!("earrrl_engine_mode{{mode=\"{policy}\"}}")), 1.0);
@@ -284,7 +286,7 @@ fn rules_are_reloaded_and_keep_their_histories() {
     let reload = |text: &str| server.server.reload(Ok(Config::parse(text, "f").unwrap()));
     let larger = old.replace("burst=1000", "burst=2000");
     reload(&larger).unwrap();
-    // A larger pool keeps its present balance.
+    // A pool keeps its balance when its size is increased.
     assert_eq!(remaining(&server, "alice"), 499);
 
     let moved = old.replace(&redis.url(), "redis://10.0.0.1");
@@ -302,7 +304,7 @@ fn rules_are_reloaded_and_keep_their_histories() {
     assert_eq!(remaining(&server, "alice"), 497);
 }
 
-/// What Redis told of a key of `CL.THROTTLE` goes on here when Redis is gone.
+/// The state of a `CL.THROTTLE` key that Redis last returned is continued locally during an outage.
 #[test]
 fn throttle_is_no_amnesty_in_an_outage() {
     let mut redis = Redis::start();
@@ -325,7 +327,8 @@ fn throttle_is_no_amnesty_in_an_outage() {
     assert_eq!(other.filter(|limited| *limited == Reply::Integer(0)).count(), 2);
 }
 
-/// Sentinels name another master when theirs is dead: decisions go on, here and then there, and nothing is lost.
+/// When the master dies, the Sentinels name another one. Decisions continue, first locally and then
+/// there, and no charge is lost.
 #[test]
 fn a_master_dies_and_the_sentinel_names_another() {
     let mut master = Redis::start();

@@ -1,5 +1,5 @@
-//! `earrrl replay` from the outside: the same answer however the log is written, and one clear line
-//! where there is none.
+//! Tests `earrrl replay` as a user runs it: the answer does not depend on the format of the log,
+//! and an error is one clear line.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
@@ -20,7 +20,7 @@ const RULES: [&str; 6] = [
     "gcra 1/s burst=10",
 ];
 
-/// Denied requests under each of the rules, counted by another program.
+/// The numbers of denied requests under the rules, counted by another program.
 const DENIED: [u64; 3] = [195, 109, 169];
 
 fn replay(arguments: &[&str]) -> Outcome {
@@ -45,7 +45,7 @@ fn log(name: &str) -> String {
     logs().join(name).to_str().unwrap().to_owned()
 }
 
-/// A file with this content, in a directory that lives as long as the first.
+/// Writes a file with this content. It exists as long as the returned directory.
 fn file(name: &str, content: &[u8]) -> (tempfile::TempDir, String) {
     let directory = tempfile::tempdir().unwrap();
     let path: PathBuf = directory.path().join(name);
@@ -122,7 +122,7 @@ fn sorted_or_not() {
     lines.rotate_left(half);
     let (_directory, path) = file("log", lines.join("\r\n").as_bytes());
     assert_eq!(denied(&json(&[&path])), DENIED);
-    // Out of order, an earlier request counts as of the latest time.
+    // With `--assume-sorted`, a request that is out of order counts at the latest time so far.
     assert_ne!(denied(&json(&["--assume-sorted", &path])), DENIED);
 }
 
@@ -262,7 +262,7 @@ fn what_can_be_read_is_used() {
 
 #[test]
 fn an_empty_log_among_others_is_no_error() {
-    // A server's log is empty when it has just been rotated.
+    // A log file is empty just after its rotation.
     let (_directory, empty) = file("log", b"");
     let outcome = replay(&[&empty, &log("access.log")]);
     assert_eq!((outcome.code, outcome.err.as_str()), (Some(0), ""));
@@ -270,7 +270,8 @@ fn an_empty_log_among_others_is_no_error() {
 
 #[test]
 fn a_hole_of_zeros_hides_no_client() {
-    // A log cut to nothing while it is written to goes on where it was.
+    // A log that is truncated while its writer keeps its position continues after a hole of zero
+    // bytes.
     let text = fs::read(log("access.log")).unwrap();
     let (_directory, holed) = file("log", &[&[0; 5000], &text[..]].concat());
     assert_eq!(replay(&[&holed]).out, replay(&[&log("access.log")]).out);

@@ -1,4 +1,5 @@
-//! `earrrl replay --config` agrees with a server of the same configuration, decision by decision.
+//! Tests that `earrrl replay --config` and a server with the same configuration make the same
+//! decisions.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::fs;
@@ -46,7 +47,8 @@ cost = { "/slow" = 3 }
 action = "quarantine"
 "#;
 
-/// Requests of a few clients, with their times in milliseconds, some of them through a proxy, fractions of a second apart.
+/// Returns requests of a few clients with their times in milliseconds, fractions of a second apart.
+/// Some come through a proxy.
 fn requests() -> Vec<(u64, Value)> {
     let mut seed = 7u64;
     let mut random = move |below: u64| {
@@ -75,7 +77,7 @@ fn requests() -> Vec<(u64, Value)> {
     requests
 }
 
-/// A request as the server takes it.
+/// Returns a request in the form that the server accepts.
 fn attributes(request: &Value) -> Value {
     let mut attributes = serde_json::Map::new();
     for (name, value) in request.as_object().unwrap() {
@@ -125,7 +127,7 @@ fn decision_by_decision() {
     for action in ["deny", "quarantine"] {
         assert!(answers.iter().any(|answer| answer["action"] == action), "{action}");
     }
-    // A dry run beside a rule that acts shows only here.
+    // A rule in dry run beside an enforcing one is visible only in this field.
     let over = |answer: &Value| {
         answer["over"].as_array().is_some_and(|over| over.contains(&json!("heavy")))
     };
@@ -139,7 +141,7 @@ fn decision_by_decision() {
     let page = earrrl(&[&arguments[..], &["--output", "html"]].concat());
     assert!(page.out.contains(&format!("<p>{denied} of 600 requests not allowed")), "{page:?}");
     assert!(page.out.contains("<b>slow</b>: fixed-window 6/1m"));
-    // One for all rules together, and one for each.
+    // The report has one entry for all rules together, and one for each rule.
     let rules = summary["rules"].as_array().unwrap().len();
     assert_eq!(page.out.matches("<svg").count(), 1 + rules);
     let plot = tempfile::NamedTempFile::with_suffix(".svg").unwrap();

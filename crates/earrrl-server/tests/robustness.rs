@@ -1,4 +1,4 @@
-//! How peers break, and that this server does not: against a server in this process.
+//! Tests that faulty and hostile peers do no harm to a server in this process.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::{ErrorKind, Read, Write};
@@ -19,7 +19,7 @@ fn shed(server: &TestServer) -> u64 {
     server.server.service.metrics.shed.get()
 }
 
-/// Until the server closes; a reset is a close, too.
+/// Reads until the server closes the connection; a reset counts as a close.
 fn until_closed(mut stream: &TcpStream) -> Vec<u8> {
     let (mut all, mut piece) = (Vec::new(), [0; 4096]);
     loop {
@@ -101,7 +101,7 @@ fn malformed_requests_get_one_error_and_the_end() {
     ];
     for (what, bytes) in cases {
         let stream = support::connect(server.resp);
-        // The server may have closed before it was all sent.
+        // The server may have closed the connection before all bytes were sent.
         let _ = (&stream).write_all(&bytes);
         let answer = String::from_utf8(until_closed(&stream)).unwrap();
         let one_error = answer.starts_with("-ERR ") && answer.matches("\r\n").count() == 1;
@@ -150,7 +150,8 @@ fn trickling_does_not_prolong() {
     slow.write_all(b"*1\r\n$16000\r\n").unwrap();
     slow.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
     let mut piece = [0; 16];
-    // A byte each time the read gives up; far fewer than the word has, since the server closes.
+    // Sends one byte each time a read times out. The server closes the connection long before the
+    // command is complete.
     let trickled = (0..600).take_while(|_| {
         let _ = slow.write_all(b"x");
         matches!(slow.read(&mut piece), Err(error) if error.kind() == ErrorKind::WouldBlock)
@@ -178,7 +179,7 @@ fn pipelines_that_are_never_read_stop_being_read() {
     while shed(&server) == 0 {
         match (&greedy).write(&requests) {
             Ok(written) => sent += written,
-            // Others are served meanwhile, by the same thread.
+            // Meanwhile the same thread serves other clients.
             Err(error) if error.kind() == ErrorKind::WouldBlock => is_alive(&server),
             Err(_) => break,
         }
@@ -325,7 +326,7 @@ fn a_refused_reload_applies_nothing() {
         format!("[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst={burst}\"\n{more}")
     };
     let server = TestServer::start(&text(1, ""));
-    // A table that no machine has room for.
+    // The capacity is too large for the memory of any machine.
     let more = "[[rule]]\nname = \"b\"\nlimit = \"gcra 1/s burst=1\"\ncapacity = 10_000_000_000\n";
     let config = support::parse(&text(77, more));
     assert!(server.server.reload(Ok(config)).is_err());
@@ -333,7 +334,7 @@ fn a_refused_reload_applies_nothing() {
     assert_eq!(answer.json()["remaining"], 0, "{answer:?}");
 }
 
-/// Descriptors are part of it.
+/// Descriptors are part of a reload.
 #[test]
 fn a_reload_refused_for_its_descriptors_applies_nothing() {
     let text = |burst: u32| {
@@ -351,8 +352,8 @@ fn a_reload_refused_for_its_descriptors_applies_nothing() {
     assert_eq!(answer.json()["remaining"], 0, "{answer:?}");
 }
 
-/// A key has no more of an IPv6 address than the network, so what is said of an address is said of
-/// the network.
+/// A key contains only the network of an IPv6 address, so an override for an address applies to its
+/// network.
 #[test]
 fn overrides_and_exemptions_mean_whom_a_key_means() {
     let server = TestServer::start(
@@ -384,10 +385,10 @@ fn overrides_and_exemptions_mean_whom_a_key_means() {
     for exempt in ["2001:db8:5::7", "2001:db8:5::8", "192.0.2.9"] {
         assert_eq!(ask(exempt, "/")["rule"], serde_json::Value::Null, "{exempt}");
     }
-    // By its key alone it is the same client.
+    // A check that names this key concerns the same client.
     let named = r#"{"rule":"a","key":"2001:db8::/64"}"#;
     assert_eq!(server.http().post("/v1/check", named).json()["remaining"], 5);
-    // Where clients are not told apart by address, an address is that address.
+    // Under a rule whose keys do not contain the address, an override applies to the exact address.
     assert_eq!(ask("2001:db8:7::1", "/b")["rule"], "a");
     assert_eq!(ask("2001:db8::5", "/b")["over"], serde_json::json!(["b"]));
     assert_eq!(ask("2001:db8::1", "/b")["rule"], "a");
@@ -495,7 +496,7 @@ fn health_is_told_however_many_are_connected() {
     let server = TestServer::start("[server]\nmax_connections = 100\nadmin = \"127.0.0.1:0\"\n");
     let full: Vec<_> = (0..75).map(|_| connect(server.resp)).collect();
     support::until("all are in", || server.server.connections.len() >= 75);
-    // No address has all places to itself.
+    // A single address cannot use all places for connections.
     assert!(!until_closed(&connect(server.resp)).is_empty());
     for path in ["/healthz", "/readyz"] {
         assert_eq!(server.http().get(path).status, 200, "{path}");
@@ -519,7 +520,7 @@ fn memory_held_for_half_bodies_is_bounded_together() {
         let head = "POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
                     Content-Length: 262144\r\n\r\n";
         stream.write_all(head.as_bytes()).unwrap();
-        // Who is refused amid it may find the connection closed.
+        // A refused client may find the connection closed while it sends.
         let _ = stream.write_all(&[b' '; 200_000]);
         stream
     };
@@ -544,7 +545,7 @@ fn memory_is_free_again_before_a_shed_client_has_gone() {
         "[server]\nmax_held_memory = 1048576\nrequest_timeout = \"1h\"\nmax_connections = 10000\n",
     );
     let half = format!("*4\r\n$16000\r\n{}\r\n", "x".repeat(16_000));
-    // They neither read what they are told nor close.
+    // These clients neither read their answers nor close.
     let crowd: Vec<TcpStream> = (0..300)
         .map(|_| {
             let mut stream = connect(server.resp);
@@ -634,7 +635,7 @@ fn a_name_that_leads_here_is_not_enough() {
     assert_eq!(ask("GET http://rebound.example/v1/rules", "Host: rebound.example\r\n"), 421);
     assert_eq!(ask("GET http://rebound.example/v1/rules", "Host: localhost\r\n"), 400);
     assert_eq!(ask("GET http://localhost/v1/rules", "Host: localhost\r\n"), 200);
-    // Whoever has to show a token may call it what he likes.
+    // If a token is required, the host name is not checked.
     let guarded = TestServer::start(TOKENS);
     let mut client = guarded.http();
     client.send(b"GET /healthz HTTP/1.1\r\nHost: earrrl.example\r\n\r\n");
@@ -666,7 +667,7 @@ fn tokens_are_exchanged_by_a_reload() {
     assert!(matches!(open.line("EARRRL.RULES"), Reply::Error(text) if text.starts_with("NOAUTH")));
 }
 
-/// The value of a metric, with its labels.
+/// Returns the value of a metric, which is given with its labels.
 fn metric(server: &TestServer, name: &str) -> u64 {
     let text = server.http().get("/metrics").body;
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -688,7 +689,7 @@ fn whoever_is_shed_over_http_is_told() {
     let streams: Vec<TcpStream> = (0..12)
         .map(|_| {
             let mut stream = connect(server.http);
-            // What is not wanted any more may not be taken.
+            // The server may stop reading a body that it has rejected.
             let _ = stream.write_all(&body);
             stream
         })
@@ -697,7 +698,7 @@ fn whoever_is_shed_over_http_is_told() {
         stream.set_nonblocking(true).unwrap();
     }
     let mut told = 0;
-    // There is room for two.
+    // The server has memory for the bodies of two of these requests.
     support::until("the others are told", || {
         for mut stream in &streams {
             let mut answer = [0; 512];
@@ -728,7 +729,7 @@ fn a_bare_line_feed_is_refused() {
         assert!(answer.ends_with("expected CRLF\"}"), "{answer:?}");
     }
     assert_eq!(metric(&server, &status(400)), 3);
-    // Bodies are the client's own.
+    // Bare line feeds are rejected only in the head of a request; a body may contain them.
     let mut client = server.http();
     let answer = client.post("/v1/check", "{\n\"attributes\":\n{}}");
     assert_eq!(answer.status, 200, "{answer:?}");
@@ -766,8 +767,8 @@ fn guessing_at_tokens_over_http_is_slow() {
     assert_eq!(client.rest(), b"");
 }
 
-/// As many idle clients of HTTP as there are places, those for health included, keep nobody from
-/// asking how the server is.
+/// Idle HTTP clients take all places for connections, those for health checks included; health
+/// checks must still be answered.
 #[test]
 fn idle_clients_of_http_leave_room_for_health() {
     let server = TestServer::start(
@@ -783,7 +784,7 @@ fn idle_clients_of_http_leave_room_for_health() {
     drop((idle, more));
 }
 
-/// Whoever holds all that may be held keeps nobody from small requests.
+/// A client that uses all memory for requests must not prevent small requests.
 #[test]
 fn health_is_told_however_much_is_held() {
     let server = TestServer::start(
@@ -804,7 +805,7 @@ fn health_is_told_however_much_is_held() {
     assert_eq!(server.http().post("/v1/check", r#"{"rule":"no","key":"k"}"#).status, 404);
 }
 
-/// They ask on and on, and read nothing.
+/// The clients send requests continuously and read no answers.
 #[test]
 fn memory_held_for_answers_that_nobody_reads_is_bounded_together() {
     let server = TestServer::start(
@@ -824,7 +825,7 @@ fn memory_held_for_answers_that_nobody_reads_is_bounded_together() {
     drop(crowd);
 }
 
-/// Answers that are long, each to a request of its own.
+/// Each request has a long answer.
 #[test]
 fn memory_held_for_lists_that_nobody_reads_is_bounded_together() {
     let mut config = String::from(
@@ -851,7 +852,8 @@ fn memory_held_for_lists_that_nobody_reads_is_bounded_together() {
     drop(crowd);
 }
 
-/// Bytes that a connection over HTTP/2 has beside the bound: one request, and its table of streams.
+/// The bytes that an HTTP/2 connection may hold above the bound: one request, and the table of its
+/// streams.
 const BESIDE: usize = 80 * 1024;
 
 #[test]
@@ -862,7 +864,7 @@ fn answers_that_nobody_reads_over_http2_are_held_within_bounds() {
     let crowd: Vec<TcpStream> = (0..6)
         .map(|_| {
             let mut stream = connect(server.http);
-            // No byte of a body may be sent.
+            // A window of 0 forbids the server to send any byte of a body.
             let mut bytes = http2::greeting(0);
             (0..128).for_each(|nth| bytes.extend(http2::get(2 * nth + 1, "/openapi.json")));
             stream.write_all(&bytes).unwrap();
@@ -877,7 +879,7 @@ fn answers_that_nobody_reads_over_http2_are_held_within_bounds() {
     support::until("it is free", || server.server.connections.held() == 0);
 }
 
-/// An answer has the time of a request to be fetched, whatever else the client sends meanwhile.
+/// A client must read an answer within the request timeout, whatever else it sends meanwhile.
 #[test]
 fn answers_that_nobody_fetches_over_http2_are_given_up() {
     let server = TestServer::start("[server]\nrequest_timeout = \"1s\"\n");
@@ -890,8 +892,8 @@ fn answers_that_nobody_fetches_over_http2_are_given_up() {
     support::until("it is free", || server.server.connections.held() <= 512);
 }
 
-/// One client of a proxy that takes back its requests, all in one packet, does not end the calls of the
-/// others.
+/// If one client behind a proxy cancels its requests, all in one packet, the calls of the proxy's
+/// other clients must continue.
 #[test]
 fn requests_that_are_taken_back_do_not_close_a_shared_connection() {
     let server = TestServer::start("");
@@ -949,7 +951,7 @@ fn malformed_chunks_are_a_bad_request() {
     assert_eq!(metric(&server, "earrrl_malformed_requests_total"), 1);
 }
 
-/// A rule that allows a request which another rule denies is not charged.
+/// A rule that allows a request is not charged if another rule denies the request.
 #[test]
 fn a_rule_that_was_not_charged_counts_no_decision() {
     let rule = |name: &str, limit: &str| {
@@ -969,7 +971,8 @@ fn a_rule_that_was_not_charged_counts_no_decision() {
     assert_eq!((count("narrow", "allow"), count("narrow", "deny")), (1, 2));
 }
 
-/// Collectors drop `_total` from the names of counters and add suffixes to those of histograms.
+/// OpenMetrics collectors remove `_total` from the names of counters, and add suffixes to those of
+/// histograms.
 #[test]
 fn no_two_metrics_share_a_name_in_openmetrics() {
     let server = TestServer::with_descriptors(RULE);
@@ -997,7 +1000,7 @@ fn no_two_metrics_share_a_name_in_openmetrics() {
     assert!(promtool.wait().unwrap().success(), "{text}");
 }
 
-/// Reads until this frame has come; sends something whenever nothing came for a while.
+/// Reads until the wanted frame arrives, and sends `meanwhile` whenever nothing arrives for 100 ms.
 fn until_frame(stream: &mut TcpStream, seen: &mut Vec<u8>, wanted: (u8, u32), meanwhile: &[u8]) {
     stream.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
     support::until("the frame comes", || {
@@ -1053,7 +1056,7 @@ fn a_fresh_counter_is_zero() {
     assert!(!text.lines().any(|line| line.ends_with(" -0")), "{text}");
 }
 
-/// Messages of gRPC whose ends do not come.
+/// Sends gRPC messages that remain incomplete.
 #[test]
 fn memory_held_for_half_messages_is_bounded_together() {
     let server = TestServer::start(
@@ -1067,7 +1070,7 @@ fn memory_held_for_half_messages_is_bounded_together() {
         let mut message = vec![0, 0, 0, 0xff, 0xff];
         message.resize(16_000, 0);
         let before = answered_over_grpc(&server);
-        // What one connection may send unread is less than all may hold.
+        // One connection may send less than all together may hold, so several are needed.
         let crowd: Vec<TcpStream> =
             (0..3).map(|_| half_messages(&server, path, &message)).collect();
         support::until("many are refused", || answered_over_grpc(&server) >= before + 30);
@@ -1078,7 +1081,7 @@ fn memory_held_for_half_messages_is_bounded_together() {
     }
 }
 
-/// A connection with forty calls that have sent this much.
+/// Opens a connection with forty calls, each of which has sent only this part of its message.
 fn half_messages(server: &TestServer, path: &str, message: &[u8]) -> TcpStream {
     let mut bytes = Vec::new();
     for nth in 0..40 {
@@ -1088,7 +1091,7 @@ fn half_messages(server: &TestServer, path: &str, message: &[u8]) -> TcpStream {
     let mut stream = connect(server.grpc);
     stream.write_all(http2::PREFACE).unwrap();
     stream.write_all(&http2::frame(4, 0, 0, &[])).unwrap();
-    // How much may be sent unread, the server says in a frame of type 8.
+    // The server grants the number of bytes that may be sent in a frame of type 8 (WINDOW_UPDATE).
     let (mut said, window) = (Vec::<u8>::new(), http2::frame(8, 0, 0, &[0; 4]));
     while !said.windows(9).any(|bytes| bytes == &window[..9]) {
         let mut some = [0; 512];

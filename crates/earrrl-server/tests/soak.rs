@@ -1,5 +1,6 @@
-//! Full load, a million clients, and reloads all the while: no error, and memory stays as it is.
-//! A few seconds; with `EARRRL_LONG=1` five minutes and a reload every ten seconds.
+//! Tests full load with a million clients and continuous reloads: no request may fail, and memory
+//! must not grow. It takes a few seconds; with `EARRRL_LONG=1` five minutes, with a reload every
+//! ten seconds.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::net::SocketAddr;
@@ -15,7 +16,7 @@ use earrrl::random::Random;
 use rustix::process::Signal;
 
 const CLIENTS: u64 = 1_000_000;
-/// What malloc may keep for itself, beyond which memory grows.
+/// The memory in KiB that the allocator may keep; more counts as growth.
 const SLACK_KIB: u64 = 8 * 1024;
 
 fn config(burst: u32) -> String {
@@ -27,7 +28,7 @@ fn config(burst: u32) -> String {
     )
 }
 
-/// Pipelines of 64 until told to stop. Answers how many replies came.
+/// Sends pipelines of 64 commands until `stop` is set. The thread returns the number of replies.
 fn pipelines(address: SocketAddr, seed: u64, stop: Arc<AtomicBool>) -> JoinHandle<u64> {
     thread::spawn(move || {
         let (mut client, mut random, mut replies) =
@@ -93,7 +94,7 @@ fn memory_stays_and_nothing_fails() {
     stop.store(true, Relaxed);
     let replies: u64 = clients.into_iter().map(|client| client.join().unwrap()).sum();
     assert!(replies > 1000, "{replies}");
-    // The tables are touched when they are made; the first third is for the rest to settle.
+    // Tables touch their memory when they are created; in the first third, other memory settles.
     let settled = resident[resident.len() / 3];
     let last = *resident.last().unwrap();
     assert!(last <= settled + SLACK_KIB, "it grew from {settled} KiB: {resident:?}");

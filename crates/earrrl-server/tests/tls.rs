@@ -1,4 +1,4 @@
-//! TLS as clients see it: what is spoken, who is let in, and certificates that are replaced.
+//! Tests TLS from the clients' side: protocols, client certificates, and replaced certificates.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
@@ -115,7 +115,8 @@ fn clients_without_the_right_certificate_are_refused() {
         for version in BOTH {
             let client = authority.client(own, &[version], &[]);
             for (server, expected) in [(&all, by_authority), (&named, by_name)] {
-                // Under TLS 1.3 a client learns of it by its first read.
+                // Under TLS 1.3 a client learns that its certificate was rejected only when it
+                // first reads.
                 let asks = |address, request: &[u8]| {
                     let mut tls = connect(&client, address);
                     let _ = tls.write_all(request);
@@ -134,7 +135,7 @@ fn clients_without_the_right_certificate_are_refused() {
     }
 }
 
-/// Who asked last, by the certificate that it was shown.
+/// Returns the certificate that the server shows on a new connection.
 fn shown_certificate(client: &Arc<ClientConfig>, http: SocketAddr) -> Vec<u8> {
     let tls = shake(client, http).unwrap();
     tls.conn.peer_certificates().unwrap()[0].to_vec()
@@ -154,7 +155,7 @@ fn files_that_change_are_read_and_broken_ones_are_not_taken() {
     assert_eq!(kept.get("/healthz").status, 200);
     let first = shown_certificate(&client, server.http);
 
-    // A link is turned, as Kubernetes does.
+    // Swaps a symbolic link, as Kubernetes does.
     let folders = ["one", "two"].map(|name| authority.path(name));
     for folder in &folders {
         fs::create_dir(folder).unwrap();
@@ -178,7 +179,7 @@ fn files_that_change_are_read_and_broken_ones_are_not_taken() {
     until("the second exchange", || shown_certificate(&client, server.http) != second);
     let third = shown_certificate(&client, server.http);
 
-    // A key that is another's, and half a certificate.
+    // The key of another certificate, and half of a certificate.
     for (file, text) in
         [("server.key", authority.sign(&["localhost"]).1), ("server.pem", "-----BEGIN".into())]
     {
@@ -241,7 +242,7 @@ fn handshakes_are_bounded_in_number_and_time() {
                   request_timeout = \"1s\"\n";
     let server = TestServer::start(&format!("{limits}{}{RULE}", authority.table("")));
     let client = authority.client(None, &BOTH, &[]);
-    // Some say nothing, some half a record, some something else.
+    // Some clients send nothing, some half a TLS record, and some no TLS at all.
     let mut silent: Vec<_> = (0..4).map(|_| support::connect(server.resp)).collect();
     silent[1].write_all(b"\x16\x03\x01\x02\x00\x01").unwrap();
     until("all places are taken", || server.server.connections.len() == 4);

@@ -1,7 +1,7 @@
-//! The golden exchanges of `testdata/wire/`: what is sent and what comes back, byte for byte, under
-//! a clock that stands still but for lines `@ +2s`.
+//! Tests the golden exchanges of `testdata/wire/`: the bytes that are sent and those that come
+//! back. The clock stands still except for lines such as `@ +2s`.
 //!
-//! `EARRRL_BLESS=1` writes what comes back into the files.
+//! `EARRRL_BLESS=1` writes the received bytes into the files.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::{ErrorKind, Read, Write};
@@ -48,7 +48,7 @@ fn unescape(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Lines that end where the bytes' own lines do.
+/// Escapes bytes as text, whose lines end where those of the bytes end.
 fn escape(bytes: &[u8]) -> String {
     let lines = bytes.split_inclusive(|byte| *byte == b'\n');
     let escaped =
@@ -56,7 +56,8 @@ fn escape(bytes: &[u8]) -> String {
     escaped.map(|line| format!("< {line}\n")).collect()
 }
 
-/// All that comes until nothing is left: the last request is followed by one whose answer is known.
+/// A connection whose answers are read completely: the last request is followed by one with a known
+/// answer.
 struct Wire<'a> {
     stream: TcpStream,
     clock: &'a ManualClock,
@@ -64,7 +65,7 @@ struct Wire<'a> {
 }
 
 impl Wire<'_> {
-    /// What the server answers to these bytes, and whether it closed.
+    /// Sends bytes; returns the server's answer, and a note if it closed the connection.
     fn exchange(&mut self, sent: &[u8]) -> Vec<u8> {
         self.stream.write_all(sent).unwrap();
         let marker = if self.http {
@@ -107,7 +108,7 @@ impl Wire<'_> {
     }
 }
 
-/// Plays one file; the same file with what came back.
+/// Plays an exchange, and returns the content of its file with the received bytes.
 fn play(path: &Path) -> String {
     let config = std::fs::read_to_string(root().join("testdata/wire/limits.toml")).unwrap();
     let (server, clock) = TestServer::manual(&config);

@@ -100,6 +100,15 @@ impl ClientAddress {
         Self { prefixes, ..self }
     }
 
+    /// Returns the name of the header that reports the client's address, in lower case.
+    pub fn header(&self) -> &str {
+        match &self.source {
+            AddressSource::XForwardedFor => "x-forwarded-for",
+            AddressSource::Forwarded => "forwarded",
+            AddressSource::Header(name) => name.as_str(),
+        }
+    }
+
     /// Returns the prefixes that were set by [`ClientAddress::prefixes`].
     pub fn client_prefixes(&self) -> Prefixes {
         self.prefixes
@@ -135,16 +144,21 @@ impl ClientAddress {
         }
     }
 
-    /// Returns the client's address, given a list of addresses in the syntax of `X-Forwarded-For`.
+    /// Returns the client's address, given the value of [`header`](Self::header). Several lines of the
+    /// header are one value, with commas between them.
     ///
     /// ```
     /// use earrrl_tower::ClientAddress;
     /// let two_proxies = ClientAddress::default().hops(2);
-    /// let client = two_proxies.resolve_list("10.0.0.1".parse().ok(), "6.6.6.6, 192.0.2.7, 10.0.0.9");
+    /// let client = two_proxies.resolve_value("10.0.0.1".parse().ok(), "6.6.6.6, 192.0.2.7, 10.0.0.9");
     /// assert_eq!(client, "192.0.2.7".parse().ok());
     /// ```
-    pub fn resolve_list(&self, peer: Option<IpAddr>, list: &str) -> Option<IpAddr> {
-        self.walk(peer, list.rsplit(',').map(address::parse))
+    pub fn resolve_value(&self, peer: Option<IpAddr>, value: &str) -> Option<IpAddr> {
+        match &self.source {
+            AddressSource::XForwardedFor => self.walk(peer, value.rsplit(',').map(address::parse)),
+            AddressSource::Forwarded => self.walk(peer, forwarded::addresses(value)),
+            AddressSource::Header(_) => self.walk(peer, std::iter::once(address::parse(value))),
+        }
     }
 
     fn trusts(&self, address: IpAddr) -> bool {

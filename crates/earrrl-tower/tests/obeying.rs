@@ -99,7 +99,8 @@ fn one_that_paces_itself_is_never_denied() {
         });
         assert_eq!(seen.denied, 0, "{text}");
         let share = share(text, &seen, elapsed);
-        assert!(share > 0.899 || text.ends_with("burst=1"), "{text}: {share}");
+        // `t` has whole seconds, rounded up. At ten requests a second, this may cost a sixth of the limit.
+        assert!(share > 0.83 || text.ends_with("burst=1"), "{text}: {share}");
     }
 }
 

@@ -1,11 +1,12 @@
-//! Envelopes of container runtimes.
+//! Envelopes that container runtimes put around log lines.
 //!
 //! - Kubernetes (CRI): `2016-10-06T00:17:09.669794202Z stdout F line`
 //! - Docker's json-file: `{"log":"line\n","stream":"stdout","time":"2016-10-06T00:17:09.66Z"}`
-//! - Compose: `web-1  | line`; kubectl: `[pod/web-7d9c/nginx] line`; either with a time behind it
+//! - Compose: `web-1  | line`; kubectl: `[pod/web-7d9c/nginx] line`; both may have a time after the
+//!   prefix
 //!
-//! The first two cut long lines to pieces. Only the first piece is a line: what a client puts behind
-//! 16 KiB of its address must not pass for one.
+//! Kubernetes and Docker split long lines into pieces. Only the first piece is parsed as a line:
+//! otherwise a client could forge a line by sending a request longer than the 16 KiB of a piece.
 
 use std::borrow::Cow;
 
@@ -15,17 +16,18 @@ use super::message::Message;
 use crate::line::Skip;
 use crate::line::time;
 
-/// Docker cuts lines to pieces of this length.
+/// The length in bytes of the pieces into which Docker splits long lines.
 const DOCKER_PIECE: usize = 16 * 1024;
 
-/// Flags, for standard output and standard error, that are set if the next piece continues a line.
+/// Flags for standard output and standard error, each set if the next piece of that stream
+/// continues a line.
 #[derive(Default)]
 pub(super) struct Pieces {
     continues: [bool; 2],
 }
 
 impl Pieces {
-    /// Opens Kubernetes' envelope.
+    /// Returns the message in a line that Kubernetes has written.
     pub(super) fn cri<'a>(&mut self, line: &'a [u8]) -> Result<Message<'a>, Skip> {
         let (time, stream, rest) = cri_head(line).ok_or(Skip::Malformed)?;
         let tags = memchr::memchr(b' ', rest).unwrap_or(rest.len());
@@ -34,7 +36,7 @@ impl Pieces {
         Ok(Message { time, program: b"", text: rest.get(tags + 1..).unwrap_or(b"") })
     }
 
-    /// Opens Docker's envelope.
+    /// Returns the message in a line that Docker's json-file driver has written.
     pub(super) fn docker<'a>(
         &mut self,
         line: &[u8],
@@ -51,7 +53,7 @@ impl Pieces {
         Ok(Message { time, program: b"", text: unescaped })
     }
 
-    /// Rejects a piece that continues a line, and notes whether the next one will.
+    /// Rejects a piece that continues a line, and notes whether the stream's next piece will do so.
     /// `partial` is true if the line goes on after this piece.
     fn whole(&mut self, stream: usize, partial: bool) -> Result<(), Skip> {
         let continuation = std::mem::replace(&mut self.continues[stream], partial);
@@ -59,7 +61,7 @@ impl Pieces {
     }
 }
 
-/// A line of Docker's json-file.
+/// A line of Docker's json-file, as JSON.
 #[derive(Deserialize)]
 struct DockerLine<'a> {
     #[serde(borrow)]
@@ -68,7 +70,8 @@ struct DockerLine<'a> {
     time: Option<&'a str>,
 }
 
-/// Splits off the time and the stream (0 for standard output, 1 for standard error).
+/// Splits a Kubernetes line into its time, its stream (0 for standard output, 1 for standard error)
+/// and the remaining text.
 fn cri_head(line: &[u8]) -> Option<(Option<u64>, usize, &[u8])> {
     let Message { time, text, .. } = stamped(line)?;
     let (stream, rest) = match text.split_at_checked(7)? {
@@ -80,27 +83,27 @@ fn cri_head(line: &[u8]) -> Option<(Option<u64>, usize, &[u8])> {
     tagged.then_some((time, stream, rest))
 }
 
-/// Opens the envelope that is a time only.
+/// Returns the message of a line that begins with an ISO 8601 time and a blank.
 pub(super) fn stamped(line: &[u8]) -> Option<Message<'_>> {
     let end = memchr::memchr(b' ', line)?;
     let time = time::parse_iso(&line[..end])?;
     Some(Message { time: Some(time), program: b"", text: &line[end + 1..] })
 }
 
-/// Opens Compose's and kubectl's envelope.
+/// Returns the message in a line that Docker Compose or kubectl has written.
 pub(super) fn compose(line: &[u8]) -> Option<Message<'_>> {
     let text = pod(line).or_else(|| service(line))?;
     Some(stamped(text).unwrap_or(Message::plain(text)))
 }
 
-/// Returns the text behind `[pod/web-7d9c/nginx] `.
+/// Returns the text after kubectl's prefix, such as `[pod/web-7d9c/nginx] `.
 fn pod(line: &[u8]) -> Option<&[u8]> {
     let rest = line.strip_prefix(b"[pod/")?;
     let end = memchr::memmem::find(rest, b"] ")?;
     Some(&rest[end + 2..])
 }
 
-/// Returns the text behind `web-1  | `. The name may be coloured.
+/// Returns the text after Compose's prefix, such as `web-1  | `. The service name may be coloured.
 fn service(line: &[u8]) -> Option<&[u8]> {
     let name = without_colour(line);
     let is_name = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
@@ -110,7 +113,7 @@ fn service(line: &[u8]) -> Option<&[u8]> {
     (length > 0).then(|| rest.strip_prefix(b" ").map_or(rest, without_colour))
 }
 
-/// Removes a leading escape sequence that sets a colour.
+/// Removes a terminal escape sequence that sets a colour from the start of `text`.
 fn without_colour(text: &[u8]) -> &[u8] {
     let Some(rest) = text.strip_prefix(b"\x1b[") else { return text };
     let length = rest.iter().take_while(|&&b| b.is_ascii_digit() || b == b';').count();

@@ -1,13 +1,13 @@
-//! The content of an envelope.
+//! The message that is left when a log line's envelope is removed.
 
-/// A line without its envelope.
+/// A log line without its envelope, and the facts that the envelope held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// The time in the envelope, in nanoseconds since the epoch.
+    /// The time in the envelope in nanoseconds since the epoch, if it has one.
     pub time: Option<u64>,
-    /// The program that syslog names, with its process in brackets.
+    /// The program that a syslog envelope names, with its process id in brackets; otherwise empty.
     pub program: &'a [u8],
-    /// The log's own line.
+    /// The line that the program wrote.
     pub text: &'a [u8],
 }
 

@@ -1,7 +1,7 @@
-//! Envelopes: the prefixes that syslog, container runtimes and Compose add to a log's lines.
+//! Envelopes: the prefixes that syslog, container runtimes and Compose add to the lines of a log.
 //!
-//! Each log has one envelope. It is detected from the first lines and required on all of them, so
-//! that no client can forge one within a line.
+//! Each log has one kind of envelope. It is detected from the log's first lines and then required
+//! on every line, so that a client cannot forge an envelope within a line.
 
 mod container;
 mod message;
@@ -15,26 +15,27 @@ pub use message::Message;
 /// The kind of envelope around every line of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Envelope {
-    /// Nothing.
+    /// The lines have no envelope.
     None,
-    /// RFC 3164, RFC 5424, or an ISO 8601 stamp with host and program.
+    /// RFC 3164, RFC 5424, or an ISO 8601 time followed by host and program.
     Syslog,
-    /// Kubernetes' container runtime interface.
+    /// The line format of Kubernetes' container runtime interface (CRI).
     Cri,
-    /// Docker's json-file.
+    /// JSON objects of Docker's json-file driver.
     Docker,
-    /// Docker Compose's service name, or kubectl's pod name.
+    /// A prefix with Docker Compose's service name or kubectl's pod name.
     Compose,
-    /// A time in front, as `docker logs --timestamps` writes.
+    /// A time before each line, as `docker logs --timestamps` writes it.
     Stamp,
-    /// An object by journald or a collector of logs, with the line as its message.
+    /// A JSON object by journald or a log collector, with the line as its message.
     Wrapped,
 }
 
 impl Envelope {
-    /// Every envelope in the order of preference, `None` behind most: a line that fits with one of these and
-    /// without has the envelope. A wrapper comes last: an object with a client of its own may have a message that
-    /// the client has chosen.
+    /// Every kind of envelope, in the order in which detection prefers them. Most come before
+    /// `None`: a line that can be parsed both with and without one of these envelopes has the
+    /// envelope. A wrapper comes after `None`, since a JSON object with a client field of its own
+    /// may also have a message field, whose text the client has chosen.
     pub const ALL: [Self; 7] = [
         Self::Syslog,
         Self::Cri,
@@ -46,7 +47,7 @@ impl Envelope {
     ];
 }
 
-/// Opens the envelopes of one log.
+/// Removes the envelopes from the lines of one log.
 pub struct Opener {
     envelope: Envelope,
     unescaped: Vec<u8>,
@@ -54,15 +55,16 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// Creates an opener of this kind of envelope.
+    /// Creates an opener for logs with this kind of envelope.
     pub fn new(envelope: Envelope) -> Self {
         Self { envelope, unescaped: Vec::new(), pieces: container::Pieces::default() }
     }
 
-    /// Takes a line out of its envelope.
+    /// Removes a line's envelope and returns its message.
     ///
     /// # Errors
-    /// [`Skip::Malformed`] for a line without, [`Skip::Continuation`] for the rest of a longer one.
+    /// Returns [`Skip::Malformed`] if the line has no such envelope, and [`Skip::Continuation`] if
+    /// it continues a longer line.
     #[inline]
     pub fn open<'a>(&'a mut self, line: &'a [u8], years: &mut Years) -> Result<Message<'a>, Skip> {
         match self.envelope {

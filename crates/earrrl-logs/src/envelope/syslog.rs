@@ -1,17 +1,17 @@
 //! Syslog's envelopes.
 //!
-//! - RFC 3164: `<34>Oct 11 22:14:15 host program[7]: message`, the priority mostly left out
+//! - RFC 3164: `<34>Oct 11 22:14:15 host program[7]: message`; most files omit the priority `<34>`
 //! - RFC 5424: `<34>1 2003-10-11T22:14:15.003Z host program 7 ID47 [data] message`
 //! - `journalctl -o short-unix`: `1065910455.003000 host program[7]: message`
-//! - as rsyslog, systemd and others write files: `2003-10-11T22:14:15+02:00 host program[7]: message`
+//! - files by rsyslog, systemd and others: `2003-10-11T22:14:15+02:00 host program[7]: message`
 //!
-//! The host may be missing.
+//! Each may lack the host.
 
 use super::message::Message;
 use crate::line::Years;
 use crate::line::time;
 
-/// Takes a message out of any of them.
+/// Returns the message in a line with any of syslog's envelopes, or `None` if it has none of them.
 pub(super) fn open<'a>(line: &'a [u8], years: &mut Years) -> Option<Message<'a>> {
     let (framed, line) = without_priority(line);
     if framed && let Some(line) = line.strip_prefix(b"1 ") {
@@ -31,7 +31,8 @@ pub(super) fn open<'a>(line: &'a [u8], years: &mut Years) -> Option<Message<'a>>
     Some(Message { time, program: program.strip_suffix(b":")?, text })
 }
 
-/// Without `<34>`, before which a stream's frames say their length, and whether it was there.
+/// Removes a priority such as `<34>`, and the frame length that a syslog stream has before it.
+/// Returns whether there was a priority, and the text after it.
 fn without_priority(line: &[u8]) -> (bool, &[u8]) {
     let digits = |text: &[u8]| text.iter().take_while(|b| b.is_ascii_digit()).count();
     let framed = match digits(line) {
@@ -45,7 +46,8 @@ fn without_priority(line: &[u8]) -> (bool, &[u8]) {
     }
 }
 
-/// Behind the version: time, host, program, process, kind of message, structured data.
+/// Parses an RFC 5424 line after its version: time, host, program, process, kind of message and
+/// structured data.
 fn rfc5424(line: &[u8]) -> Option<Message<'_>> {
     let (stamp, rest) = word(line)?;
     let (_host, rest) = word(rest)?;
@@ -57,7 +59,8 @@ fn rfc5424(line: &[u8]) -> Option<Message<'_>> {
     Some(Message { time: time::parse_iso(stamp), program, text })
 }
 
-/// Without structured data. Heroku writes none, not even the `-` for it.
+/// Removes the structured data of RFC 5424. It may be missing altogether: Heroku does not even
+/// write the `-` that stands for no data.
 fn without_data(mut text: &[u8]) -> Option<&[u8]> {
     if let Some(rest) = text.strip_prefix(b"- ") {
         return Some(rest);
@@ -68,8 +71,8 @@ fn without_data(mut text: &[u8]) -> Option<&[u8]> {
     Some(text.strip_prefix(b" ").unwrap_or(text))
 }
 
-/// Behind the bracket that closes the element `text` starts with. Values stand in quotes, and a
-/// backslash protects a quote in them.
+/// Returns the index after the closing bracket of the structured data element that `text` starts
+/// with. Brackets in quoted values do not count; in them a backslash escapes a quote.
 fn end_of_element(text: &[u8]) -> Option<usize> {
     let mut quoted = false;
     let mut at = 1;
@@ -84,7 +87,7 @@ fn end_of_element(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// Splits behind the first word.
+/// Splits `text` at its first blank; `None` if there is no word before a blank.
 fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = memchr::memchr(b' ', text).filter(|&at| at > 0)?;
     Some((&text[..at], &text[at + 1..]))

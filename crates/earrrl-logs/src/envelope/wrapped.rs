@@ -1,9 +1,11 @@
-//! JSON objects around a line, as journald and the collectors of logs write.
+//! JSON objects around a log line, as journald and log collectors write them.
 //!
-//! - `journalctl -o json`: `{"__REALTIME_TIMESTAMP":"1431857103500000","SYSLOG_IDENTIFIER":"sshd","MESSAGE":"line"}`
+//! - `journalctl -o json`:
+//!   `{"__REALTIME_TIMESTAMP":"1431857103500000","SYSLOG_IDENTIFIER":"sshd","MESSAGE":"line"}`
 //! - filebeat, Vector, Fluent Bit: `{"@timestamp":"2015-05-17T10:05:03Z","message":"line"}`
 //!
-//! journald writes a message that is not UTF-8 as an array of bytes: no client can hide by sending such bytes.
+//! journald writes a message that is not UTF-8 as an array of bytes. Such arrays are parsed too, so
+//! that a client cannot escape its limit by sending such bytes.
 
 use std::borrow::Cow;
 
@@ -12,7 +14,7 @@ use serde::Deserialize;
 use super::message::Message;
 use crate::line::{Skip, time};
 
-/// The object.
+/// The fields of a wrapping JSON object that are used, under the names that each writer gives them.
 #[derive(Deserialize)]
 struct WrappedLine<'a> {
     #[serde(borrow, alias = "MESSAGE")]
@@ -23,7 +25,7 @@ struct WrappedLine<'a> {
     program: Option<Cow<'a, str>>,
 }
 
-/// A text, or its bytes.
+/// A message: a JSON string, or the array of bytes that journald writes if it is not UTF-8.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum WrappedText<'a> {
@@ -31,7 +33,8 @@ enum WrappedText<'a> {
     Bytes(Vec<u8>),
 }
 
-/// Takes a line out of an object; `buffer` holds its program and its text.
+/// Returns the message in a wrapping JSON object. `buffer` stores the program and the text that the
+/// message borrows.
 pub(super) fn open<'a>(line: &[u8], buffer: &'a mut Vec<u8>) -> Result<Message<'a>, Skip> {
     let wrapped: WrappedLine<'_> = serde_json::from_slice(line).map_err(|_| Skip::Malformed)?;
     let program = wrapped.program.unwrap_or_default();

@@ -1,12 +1,15 @@
-//! AWS: load balancers and S3's server access log. (CloudFront's is W3C.)
+//! The log formats of AWS load balancers and of S3's server access log. (CloudFront's logs are in
+//! the W3C format.)
 //!
-//! - ALB, and the classic ELB, which lacks the first word: `https 2018-07-02T22:23:00.186641Z
+//! - ALB, and the classic ELB, whose lines lack the first word: `https 2018-07-02T22:23:00.186641Z
 //!   app/my-lb/50dc6c495c0c9188 192.0.2.7:2817 10.0.0.1:80 0.086 0.048 0.037 200 200 0 57
 //!   "GET https://example.org:443/ HTTP/1.1" "curl/8" …`
-//! - S3: `OWNER bucket [06/Feb/2019:00:00:38 +0000] 192.0.2.3 REQUESTER 3E57427F3EXAMPLE REST.GET.OBJECT
-//!   key "GET /bucket/key HTTP/1.1" 200 - 113 - 7 - "-" "S3Console/0.4" - …`
+//! - S3: `OWNER bucket [06/Feb/2019:00:00:38 +0000] 192.0.2.3 REQUESTER 3E57427F3EXAMPLE
+//!   REST.GET.OBJECT key "GET /bucket/key HTTP/1.1" 200 - 113 - 7 - "-" "S3Console/0.4" - …`
 
-/// Load balancers. Nothing that a client sends stands before its address; behind it, quotes are not escaped.
+/// The lines of application and classic load balancers. A client cannot forge its address, since
+/// no text that it sends precedes the address on the line. Quotes in the later fields are not
+/// escaped.
 pub(super) const ALB: &str = concat!(
     r"^(?:(?<type>https?|h2|grpcs?|wss?) )?(?<time>\d{4}-\d\d-\d\dT\S+) (?<balancer>\S+)",
     r" \[?(?<client>[^\s\]]+)\]?:(?<client_port>\d+) (?<target>\S+) \S+ \S+ \S+",
@@ -14,7 +17,7 @@ pub(super) const ALB: &str = concat!(
     r#"(?: "(?<request>\S+ \S+ [^\s"]+) ?"(?: "(?<agent>.*?)"(?: |$))?)?"#,
 );
 
-/// S3.
+/// The lines of S3's server access log.
 pub(super) const S3: &str = concat!(
     r"^(?<owner>\S+) (?<bucket>\S+) \[(?<time>[^\]]+)\] (?<client>\S+) (?<user>\S+) (?<request_id>\S+)",
     r#" (?<operation>[A-Z0-9]+\.[\w.]+) (?<object>\S+) (?:"(?<request>(?:[^"\\]|\\.)*)"|-)"#,

@@ -1,16 +1,16 @@
-//! Web servers' logs: common, combined, and either behind a virtual host.
+//! The common and the combined log format of web servers, with or without a virtual host in front.
 //!
 //! `host ident user [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 3279 "referrer" "agent"`
 //!
-//! The list of X-Forwarded-For may stand in place of the host, or, as in the format that nginx's
-//! example configuration calls `main`, behind the agent.
+//! The list of X-Forwarded-For may stand in place of the host, or behind the agent, as in the
+//! format that nginx's example configuration calls `main`.
 
 use super::{Field, path_of, target};
 use crate::line::Skip;
 use crate::line::time;
 use crate::line::time::CommonTime;
 
-/// The names of the fields of such lines.
+/// The names of the fields in the common and the combined log format.
 pub(super) const FIELDS: [&str; 17] = [
     "client",
     "user",
@@ -31,15 +31,16 @@ pub(super) const FIELDS: [&str; 17] = [
     "http_x_forwarded_for",
 ];
 
-/// Reads such lines; client and time must be there, the rest is looked at when asked for.
+/// Reads lines in the common or the combined log format. A line must contain the client and the
+/// time; other fields are parsed only when they are used.
 pub(super) struct Parser {
     vhost: bool,
     time: CommonTime,
 }
 
-/// A line taken apart as far as its time.
+/// A line that is parsed up to its time.
 pub struct Record<'a> {
-    /// Nanoseconds since the epoch.
+    /// The time of the request, in nanoseconds since the Unix epoch.
     pub time: u64,
     host: &'a [u8],
     client: &'a [u8],
@@ -50,12 +51,12 @@ pub struct Record<'a> {
 }
 
 impl Parser {
-    /// Creates a parser. If `vhost`, lines start with the virtual host.
+    /// Creates a parser. If `vhost` is true, each line starts with the virtual host.
     pub(super) fn new(vhost: bool) -> Self {
         Self { vhost, time: CommonTime::new() }
     }
 
-    /// Takes a line apart.
+    /// Parses a line up to its time.
     #[inline]
     pub(super) fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Record<'a>, Skip> {
         let mut line = line;
@@ -103,7 +104,7 @@ impl<'a> Record<'a> {
         (value != b"-" && !value.is_empty()).then_some(value)
     }
 
-    /// Returns a field by its own name.
+    /// Returns the value of the field that this format calls `name`.
     fn named(&self, name: &str) -> Option<&'a [u8]> {
         match name {
             "host" | "vhost" => Some(self.host),
@@ -113,13 +114,13 @@ impl<'a> Record<'a> {
             "referer" | "referrer" => self.quoted(1),
             "agent" | "user_agent" => self.quoted(2),
             "status" => self.after_request(0),
-            // A size of `-` means that nothing was sent.
+            // A size of `-` means that no bytes were sent.
             "bytes" => self.after_request(1).map(|size| if size == b"-" { b"0" } else { size }),
             _ => None,
         }
     }
 
-    /// Returns the user's name, which may contain blanks; the identity before it may not.
+    /// Returns the user's name, which may contain blanks, unlike the identity before it.
     fn user(&self) -> &'a [u8] {
         memchr::memchr(b' ', self.who).map_or(b"", |at| &self.who[at + 1..])
     }
@@ -142,7 +143,7 @@ impl<'a> Record<'a> {
 
 /// Removes quotes that an exporter has put around the whole line, or around its first word.
 ///
-/// The first word keeps its closing quote. Quotes inside a wrapped line may be doubled.
+/// The first word keeps its closing quote. Quotes inside a quoted line may be doubled.
 #[cold]
 fn unquoted(line: &[u8]) -> &[u8] {
     if word(line).is_ok_and(|(first, _)| first.len() > 1 && first.ends_with(b"\"")) {
@@ -155,8 +156,8 @@ fn unquoted(line: &[u8]) -> &[u8] {
 /// Returns true if the text is an identity and a user: two words, or more if the identity is `-`,
 /// since a user's name may contain blanks.
 ///
-/// Otherwise the line's first word is not the client but, for example, a virtual host, a time or
-/// the owner of a bucket.
+/// For any other text, the first word on the line is not the client but, for example, a virtual
+/// host, a time or the owner of a bucket.
 fn is_identity_and_user(who: &[u8]) -> bool {
     let mut words = who.split(|&b| b == b' ');
     match (words.next(), words.next()) {
@@ -168,7 +169,8 @@ fn is_identity_and_user(who: &[u8]) -> bool {
     }
 }
 
-/// Splits off the client: one word, or a whole list of addresses with commas between them.
+/// Splits a line after the client, which is one word or a list of addresses with commas between
+/// them.
 #[inline]
 fn host_or_list(line: &[u8]) -> Result<(&[u8], &[u8]), Skip> {
     let (first, mut rest) = word(line)?;
@@ -181,7 +183,7 @@ fn host_or_list(line: &[u8]) -> Result<(&[u8], &[u8]), Skip> {
     Ok((&line[..end], rest))
 }
 
-/// Splits at the first blank; a word has at least one byte.
+/// Splits a line at its first blank. Returns an error if the word before the blank would be empty.
 #[inline]
 fn word(line: &[u8]) -> Result<(&[u8], &[u8]), Skip> {
     match memchr::memchr(b' ', line) {
@@ -190,10 +192,11 @@ fn word(line: &[u8]) -> Result<(&[u8], &[u8]), Skip> {
     }
 }
 
-/// The text in the first pair of quotes, where a backslash protects one, and what follows it.
+/// Returns the text in the first pair of quotes, and the text behind that pair. A quote after a
+/// backslash does not end the text.
 fn quotes(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let open = memchr::memchr(b'"', text)?;
-    // A line that was wrapped in quotes may have its own doubled: `""GET / HTTP/1.1""`.
+    // A line that was itself put in quotes may have doubled quotes: `""GET / HTTP/1.1""`.
     let doubled = matches!(text[open + 1..], [b'"', next, ..] if next.is_ascii_alphabetic());
     let width = if doubled { 2 } else { 1 };
     let inner = &text[open + width..];

@@ -1,6 +1,8 @@
-//! CSV with a header: `time,key[,cost]`, time in seconds since the epoch, or as ISO 8601 has it.
+//! CSV with the header `time,key[,cost]`. The time is in seconds since the Unix epoch, or in ISO
+//! 8601.
 //!
-//! Quotes as in RFC 4180, but for line breaks inside them. Keys are opaque.
+//! Quotes are as in RFC 4180, except that a quoted field cannot contain line breaks. Keys may be
+//! any text.
 
 use std::borrow::Cow;
 
@@ -8,14 +10,14 @@ use super::{Field, Hints};
 use crate::line::Skip;
 use crate::line::time;
 
-/// Reads such lines, the first of which names the columns.
+/// Reads lines of CSV. The first line names the columns.
 pub(super) struct Parser {
     time_name: String,
     key_name: String,
     header: Option<CsvHeader>,
 }
 
-/// The columns of a log.
+/// The columns of a log, as its header names them.
 struct CsvHeader {
     line: Vec<u8>,
     names: Vec<Vec<u8>>,
@@ -24,16 +26,16 @@ struct CsvHeader {
     cost: Option<usize>,
 }
 
-/// A line and its columns' names.
+/// A row of CSV, with the names of its columns.
 pub struct Record<'a> {
-    /// Nanoseconds since the epoch.
+    /// The time of the request, in nanoseconds since the Unix epoch.
     pub time: u64,
     line: &'a [u8],
     header: &'a CsvHeader,
 }
 
 impl Parser {
-    /// Creates a parser that expects a header.
+    /// Creates a parser that expects a header on the first line.
     pub(super) fn new(hints: &Hints) -> Self {
         Self {
             time_name: hints.time_field.clone().unwrap_or_else(|| "time".into()),
@@ -42,7 +44,8 @@ impl Parser {
         }
     }
 
-    /// Takes a line apart; `None` for a header, and for its repetition where files were joined.
+    /// Parses a row; returns `None` if it is the header, which also recurs where files were
+    /// joined.
     pub(super) fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Option<Record<'a>>, Skip> {
         if self.header.is_none() {
             self.header = Some(self.columns(line).ok_or(Skip::Malformed)?);
@@ -59,7 +62,7 @@ impl Parser {
         Ok(Some(Record { time, line, header }))
     }
 
-    /// Finds the columns that a header names; `None` if it does not name the time's.
+    /// Finds the columns that a header names; returns `None` if there is no column for the time.
     fn columns(&self, line: &[u8]) -> Option<CsvHeader> {
         let names: Vec<Vec<u8>> = fields(line).map(|n| n.trim_ascii().to_vec()).collect();
         let place = |name: &str| names.iter().position(|n| n.eq_ignore_ascii_case(name.as_bytes()));
@@ -82,7 +85,7 @@ impl<'a> Record<'a> {
         fields(self.line).nth(place?)
     }
 
-    /// Returns the cost of the request; `None` if the log has no column for it.
+    /// Returns the cost of the request; `None` if the log has no column for the cost.
     pub fn cost(&self) -> Option<Cow<'a, [u8]>> {
         fields(self.line).nth(self.header.cost?)
     }
@@ -92,17 +95,17 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Parses seconds since the epoch, or a date.
+/// Parses a time in seconds since the Unix epoch, or in ISO 8601.
 fn parse_time(text: &[u8]) -> Option<u64> {
     time::parse_seconds(text).or_else(|| time::parse_iso(text))
 }
 
-/// Returns true if a line is a header: it names the time's column and at least one other.
+/// Returns true if a line is a header: it names the time's column and at least one other column.
 pub(super) fn is_header(line: &[u8], hints: &Hints) -> bool {
     Parser::new(hints).columns(line).is_some_and(|header| header.names.len() > 1)
 }
 
-/// The fields of a line, without the quotes around them.
+/// Returns the fields of a line, without the quotes around them.
 fn fields(line: &[u8]) -> impl Iterator<Item = Cow<'_, [u8]>> {
     let mut rest = Some(line);
     std::iter::from_fn(move || {
@@ -118,7 +121,8 @@ fn fields(line: &[u8]) -> impl Iterator<Item = Cow<'_, [u8]>> {
     })
 }
 
-/// A field that starts with a quote, and what follows its comma.
+/// Returns the value of a quoted field, and the text behind the comma that follows it. The value
+/// has no quotes around it.
 fn quoted(text: &[u8]) -> (Vec<u8>, Option<&[u8]>) {
     let mut field = vec![0; text.len()];
     let (result, read, written) = csv_core::Reader::new().read_field(text, &mut field);

@@ -7,10 +7,11 @@ use super::{Field, Format, Hints, Parser};
 use crate::envelope::Envelope;
 use crate::line::{is_address, is_client, last_of_list};
 
-/// The greatest number of lines that are examined at once.
+/// The greatest number of lines that detection examines.
 pub const LINES: usize = 200;
 
-/// Returns the envelope and the format that fit the most of the first lines, if any fit.
+/// Returns the envelope and the format that fit the most of the log's first lines; `None` if no
+/// format fits any line.
 pub fn detect(start: &[u8], hints: &Hints) -> Option<(Envelope, Format)> {
     let first = lines(start).next()?;
     for &format in Format::ALL {
@@ -30,7 +31,7 @@ pub fn detect(start: &[u8], hints: &Hints) -> Option<(Envelope, Format)> {
     Some((envelope, if common { Format::Common } else { format }))
 }
 
-/// Returns true if any of the first lines has a user agent.
+/// Returns true if at least one of the first lines contains a user agent.
 fn with_agent(start: &[u8], envelope: Envelope, hints: &Hints) -> bool {
     let agent = Field::new("agent");
     let mut parser = Parser::new((envelope, Format::Combined), hints, UNIX_EPOCH);
@@ -40,7 +41,7 @@ fn with_agent(start: &[u8], envelope: Envelope, hints: &Hints) -> bool {
     })
 }
 
-/// Returns the envelope under which the most of the first lines are in this format.
+/// Returns the envelope with which the most of the first lines fit this format.
 pub fn envelope_of(start: &[u8], format: Format, hints: &Hints) -> Envelope {
     let headed =
         matches!(format.entry().detection, Detection::Header(_)) || format == Format::SshdLines;
@@ -50,8 +51,8 @@ pub fn envelope_of(start: &[u8], format: Format, hints: &Hints) -> Envelope {
     found(true).or_else(|| found(false)).map_or(Envelope::None, |(envelope, _)| envelope)
 }
 
-/// Returns the candidate that fits the most lines; the first of equal ones. JSON objects may lack a usual field
-/// with the client unless `with_client`.
+/// Returns the combination of envelope and format that fits the most lines; of equal ones, the
+/// first. If `with_client` is false, JSON objects fit even if no usual field contains a client.
 fn most(
     all: impl Iterator<Item = (Envelope, Format)>,
     start: &[u8],
@@ -82,11 +83,13 @@ fn fitting(
 
 fn fits(parser: &mut Parser, line: &[u8], format: Format, with_client: bool) -> bool {
     let Ok(Some(record)) = parser.parse(line) else { return false };
-    // Behind the client stands the identity, which nobody uses: `-`.
+    // In the common formats the client is followed by the identity, which is always `-` in
+    // practice. Another value means that the first word is not a virtual host.
     if format == Format::Vhost && record.get(&Field::new("ident")).is_some() {
         return false;
     }
-    // An address there is the client's, or a proxy's, and the field in front is something else.
+    // If the identity is an address, that address is the client's or a proxy's, and the first word
+    // on the line is a different field.
     if format == Format::Combined
         && record.get(&Field::new("ident")).is_some_and(|ident| is_address(&ident))
     {
@@ -94,7 +97,7 @@ fn fits(parser: &mut Parser, line: &[u8], format: Format, with_client: bool) -> 
     }
     match record.get(&Field::Client) {
         Some(client) => is_client(last_of_list(&client)),
-        // JSON objects may name the client in fields of their own.
+        // JSON objects may have the client in a field with an unusual name.
         None => format == Format::Json && !with_client,
     }
 }

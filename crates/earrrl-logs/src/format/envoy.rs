@@ -1,15 +1,17 @@
-//! Envoy's default access log, and Istio's.
+//! The default access logs of Envoy and Istio.
 //!
-//! `[2016-04-15T20:17:00.310Z] "POST /v1/locations HTTP/2" 204 - 154 0 226 100 "192.0.2.7" "curl/8"
-//! "cc21d9b0-…" "locations" "tcp://10.0.2.1:80"`
+//! `[2016-04-15T20:17:00.310Z] "POST /v1/locations HTTP/2" 204 - 154 0 226 100 "192.0.2.7"
+//! "curl/8" "cc21d9b0-…" "locations" "tcp://10.0.2.1:80"`
 //!
-//! Envoy's has no address of its own but the list of X-Forwarded-For. Istio's has the peer's near the
-//! end of the line, between the local address and the name of the server that was asked for.
+//! Envoy's format contains no address of the client except the list of X-Forwarded-For. Istio's
+//! format contains the address of the connection's peer near the end of the line, between the
+//! local address and the requested server name.
 //!
-//! Neither escapes quotes. A target has no blanks, so nothing before the list of X-Forwarded-For can be forged;
-//! behind the user agent, which is free text, the fields are found from the right.
+//! Neither format escapes quotes. A request's target contains no blanks, so a client cannot forge
+//! any field before the list of X-Forwarded-For. The user agent behind it is free text, so the
+//! fields after the user agent are found from the end of the line.
 
-/// The start of both formats, up to the upstream host.
+/// The expression for the start of both formats, up to the upstream host.
 macro_rules! start {
     ($details:literal) => {
         concat!(
@@ -22,10 +24,10 @@ macro_rules! start {
     };
 }
 
-/// Envoy's default.
+/// The lines of Envoy's default format.
 pub(super) const ENVOY: &str = concat!(start!(""), "$");
 
-/// Istio's default.
+/// The lines of Istio's default format.
 pub(super) const ISTIO: &str = concat!(
     start!(r#"(?<details>\S+) \S+ "[^"]*" "#),
     r" \S+ \S+ (?<local>\S+) (?<client>\S+) (?<server>\S+) (?<route>\S+)$",

@@ -1,6 +1,6 @@
-//! The fields of a request, whatever the format calls them.
+//! The fields of a request, independent of their names in each log format.
 
-/// A part of a request that a key or a cost is made of.
+/// A field of a request that a key or a cost is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Field {
     /// The client's address.
@@ -9,14 +9,14 @@ pub enum Field {
     User,
     /// The path, without the query.
     Path,
-    /// The list of X-Forwarded-For, of which the last address counts.
+    /// The list of X-Forwarded-For; its last address is used.
     Forwarded,
-    /// Any other, by the name that the format gives it.
+    /// Any other field, by the name that it has in the log format.
     Named(String),
 }
 
 impl Field {
-    /// The field of this name.
+    /// Returns the field with this name.
     pub fn new(name: &str) -> Self {
         match name {
             "client" => Self::Client,
@@ -29,7 +29,7 @@ impl Field {
         }
     }
 
-    /// Its name.
+    /// Returns the name of the field.
     pub fn name(&self) -> &str {
         match self {
             Self::Client => "client",
@@ -41,7 +41,8 @@ impl Field {
     }
 }
 
-/// A target's path: without its query, and without the scheme and host that a proxy is asked with.
+/// Returns the path of a request's target, without the query, and without the scheme and host that
+/// requests to a proxy contain.
 pub(super) fn path_of(target: &[u8]) -> &[u8] {
     let behind_scheme = |scheme: &[u8]| {
         let rest = target.strip_prefix(scheme)?;
@@ -54,7 +55,7 @@ pub(super) fn path_of(target: &[u8]) -> &[u8] {
     memchr::memchr(b'?', path).map_or(path, |at| &path[..at])
 }
 
-/// The target in a request line, `GET /path?query HTTP/1.1`.
+/// Returns the target in a request line such as `GET /path?query HTTP/1.1`.
 pub(super) fn target(request: &[u8]) -> Option<&[u8]> {
     let mut words = request.split(|&b| b == b' ').filter(|word| !word.is_empty());
     words.next()?;

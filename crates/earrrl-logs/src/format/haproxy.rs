@@ -1,12 +1,14 @@
-//! HAProxy's `option httplog` and `option tcplog`, with or without syslog around it.
+//! The log formats of HAProxy's `option httplog` and `option tcplog`, with or without syslog
+//! around them.
 //!
-//! `192.0.2.7:33317 [06/Feb/2009:12:14:14.655] http-in static/srv1 10/0/30/69/109 200 2750 - - ----
+//! `192.0.2.7:33317 [06/Feb/2009:12:14:14.655] http-in static/srv1 10/0/30/69/109 200 2750 - -
+//! ----
 //! 1/1/1/1/0 0/0 {example.org} {} "GET /index.html HTTP/1.1"`
 //!
-//! HAProxy writes `#22` for a quote in the request. The port stands behind the last colon, of IPv6
-//! addresses as well.
+//! HAProxy writes `#22` for a quote in the request. The port stands behind the last colon of the
+//! client, also if the client has an IPv6 address.
 
-/// The lines of both.
+/// The lines of both formats.
 pub(super) const LINE: &str = concat!(
     r"^(?<client>\S+):(?<client_port>\d+) \[(?<time>\d\d/[A-Z][a-z]{2}/[^\]]+)\]",
     r" (?<frontend>\S+) (?<backend>\S+) (?<timers>[-+\d/]+)",

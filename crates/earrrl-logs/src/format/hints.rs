@@ -1,20 +1,20 @@
-//! Details of a log that the user gives.
+//! Details of a log that the user specifies.
 
 use std::sync::Arc;
 
 use super::pattern::LinePattern;
 
-/// The user's settings for details that the format leaves open.
+/// The user's settings for details that a log format leaves open.
 #[derive(Debug, Clone, Default)]
 pub struct Hints {
-    /// The field with the time, instead of the usual ones.
+    /// The name of the field with the time, which replaces the usual names.
     pub time_field: Option<String>,
-    /// The field with the client, instead of the usual ones.
+    /// The name of the field with the client, which replaces the usual names.
     pub key_field: Option<String>,
-    /// The year of the first syslog line.
+    /// The year of the first syslog line, since syslog lines contain no year.
     pub year: Option<u32>,
     /// The pattern of `--pattern` or `--log-format`.
     pub pattern: Option<Arc<LinePattern>>,
-    /// True if lines must not be shown.
+    /// True if the output must not show lines of the log.
     pub private: bool,
 }

@@ -1,4 +1,4 @@
-//! An object a line, as nginx, Caddy and most collectors write.
+//! Logs with one JSON object on each line, as nginx, Caddy and most log collectors write.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,24 +12,25 @@ use crate::envelope::Message;
 use crate::line::Skip;
 use crate::line::time;
 
-/// Reads such lines.
+/// Reads lines of JSON.
 pub(super) struct Parser {
     time_field: Option<String>,
     key_field: Option<String>,
-    /// A line made valid.
+    /// The copy of a line in which invalid JSON was repaired.
     mended: String,
 }
 
-/// A line's object.
+/// The JSON object on one line.
 pub struct Record<'a> {
-    /// Nanoseconds since the epoch.
+    /// The time of the request, in nanoseconds since the Unix epoch.
     pub time: u64,
     object: JsonMembers<'a>,
     key_field: Option<&'a str>,
 }
 
 impl Parser {
-    /// A parser that looks in the fields of `hints` only, where those are given.
+    /// Creates a parser. If `hints` name the field with the time or the client, the parser reads
+    /// only that field instead of the usual ones.
     pub(super) fn new(hints: &Hints) -> Self {
         Self {
             time_field: hints.time_field.clone(),
@@ -38,14 +39,15 @@ impl Parser {
         }
     }
 
-    /// Takes a line apart.
+    /// Parses a line.
     pub(super) fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Record<'a>, Skip> {
         let Message { text: line, time: outer, .. } = console(message);
         let object = match serde_json::from_slice(line) {
             Ok(object) => object,
             Err(_) => {
-                // A client must not hide by sending what spoils its own line: nginx without
-                // `escape=json` writes `\x22`, and bytes that are not UTF-8 as they come.
+                // Invalid bytes are repaired, so that a client cannot hide its request by sending
+                // them: nginx without `escape=json` writes `\x22`, and copies bytes that are not
+                // UTF-8.
                 self.mended = String::from_utf8_lossy(line).replace("\\x", "\\u00");
                 serde_json::from_str(&self.mended).map_err(|_| Skip::Malformed)?
             }
@@ -63,13 +65,15 @@ impl Parser {
     }
 }
 
-/// Caddy's console format: time, level, logger and message, with tabs between them, before the object.
+/// Removes the text before the JSON object in Caddy's console format: time, level, logger and
+/// message, with tabs between them.
 fn console(message: Message<'_>) -> Message<'_> {
     let text = message.text;
     if text.first() == Some(&b'{') {
         return message;
     }
-    // All of that is the server's; what a client says is in the object.
+    // The server itself writes the text before the object; the client's values are inside the
+    // object.
     let Some(at) = memchr::memmem::find(text, b"\t{") else { return message };
     let stamp = text.split(|&b| b == b'\t').next().and_then(time::parse_any);
     Message { time: stamp.or(message.time), text: &text[at + 1..], ..message }
@@ -78,7 +82,8 @@ fn console(message: Message<'_>) -> Message<'_> {
 impl<'a> Record<'a> {
     /// Returns the value of a field.
     pub fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
-        // A field left empty must not hide another that is not.
+        // A field that is empty or `-` is ignored, so that another field for the same purpose is
+        // used.
         let filled = |name: &str| find(&self.object, name).filter(|v| !matches!(&**v, "" | "-"));
         let value = match (field, self.key_field) {
             (Field::Client, Some(name)) => filled(name),
@@ -88,7 +93,7 @@ impl<'a> Record<'a> {
         value.map(bytes)
     }
 
-    /// The path, from a field of its own or from the request line.
+    /// Returns the path, from the field of the target or from the request line.
     fn path(&self, target_field: Option<Cow<'a, str>>) -> Option<Cow<'a, [u8]>> {
         if let Some(found) = target_field {
             return Some(Cow::Owned(path_of(found.as_bytes()).to_vec()));
@@ -105,10 +110,10 @@ fn bytes(text: Cow<'_, str>) -> Cow<'_, [u8]> {
     }
 }
 
-/// The members of an object, their values not looked at yet.
+/// The members of a JSON object, with values that are not parsed yet.
 struct JsonMembers<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
-/// A string that is borrowed where it holds no escapes.
+/// A JSON string, which is borrowed unless it contains escapes.
 #[derive(Deserialize)]
 struct JsonString<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -134,8 +139,9 @@ impl<'de> Deserialize<'de> for JsonMembers<'de> {
     }
 }
 
-/// Returns the text of the member at a dotted path; of several with one name, the last, as most programs do. A
-/// name with dots in it goes before a nested one.
+/// Returns the text of the member at a path with dots. If several members have one name, the last
+/// is used, as in most programs. A member whose own name contains the dots takes precedence over a
+/// nested one.
 fn find<'a>(object: &JsonMembers<'a>, path: &str) -> Option<Cow<'a, str>> {
     let member = |name: &str| object.0.iter().rfind(|(n, _)| n == name).map(|&(_, value)| value);
     if let Some(found) = member(path).and_then(text) {
@@ -147,11 +153,12 @@ fn find<'a>(object: &JsonMembers<'a>, path: &str) -> Option<Cow<'a, str>> {
     })
 }
 
-/// The number of fields that are listed, and the depth of nested ones.
+/// The greatest number of fields that are listed, and the greatest depth of nested fields.
 const LISTED: usize = 40;
 const DEPTH: usize = 3;
 
-/// Returns the names and the values of a line's fields, nested ones by dotted names; `None` if it is no object.
+/// Returns the names and values of a line's fields, with dotted names for nested ones; `None` if
+/// the line is not a JSON object.
 pub(super) fn fields(line: &[u8]) -> Option<Vec<(String, String)>> {
     fn list(
         object: &JsonMembers<'_>,
@@ -175,8 +182,9 @@ pub(super) fn fields(line: &[u8]) -> Option<Vec<(String, String)>> {
     Some(found)
 }
 
-/// Returns the text of a string, a number or a truth value; of an array, the last: each proxy appends the
-/// address that it has seen, and the client chooses all before.
+/// Returns the text of a string, a number or a truth value. Of an array it returns the text of the
+/// last element: each proxy appends the address of its peer, and the client can forge the elements
+/// before.
 fn text(value: &RawValue) -> Option<Cow<'_, str>> {
     let raw = value.get();
     match raw.as_bytes().first()? {
@@ -262,21 +270,21 @@ mod tests {
     #[test]
     fn products_name_their_fields() {
         let cases = [
-            // Traefik
+            // A line in the format of Traefik.
             r#"{"ClientAddr":"192.0.2.7:4711","ClientHost":"192.0.2.7","RequestPath":"/a?b","StartUTC":"2015-05-17T10:05:03Z","time":"2015-05-17T10:05:03Z"}"#,
-            // Cloudflare
+            // A line in the format of Cloudflare.
             r#"{"ClientIP":"192.0.2.7","ClientRequestURI":"/a?b","EdgeStartTimestamp":1431857103000000000}"#,
             r#"{"ClientIP":"192.0.2.7","ClientRequestPath":"/a","EdgeStartTimestamp":"2015-05-17T10:05:03Z"}"#,
-            // Google Cloud
+            // A line in the format of Google Cloud.
             r#"{"httpRequest":{"remoteIp":"192.0.2.7","requestUrl":"https://example.org/a?b"},"timestamp":"2015-05-17T10:05:03.0Z"}"#,
-            // Kong
+            // A line in the format of Kong.
             r#"{"client_ip":"192.0.2.7","request":{"uri":"/a?b","method":"GET"},"started_at":1431857103000}"#,
-            // API Gateway
+            // A line in the format of API Gateway.
             r#"{"ip":"192.0.2.7","requestTime":"17/May/2015:10:05:03 +0000","resourcePath":"/a"}"#,
             r#"{"sourceIp":"192.0.2.7","requestTimeEpoch":"1431857103000","path":"/a"}"#,
-            // Envoy
+            // A line in the format of Envoy.
             r#"{"start_time":"2015-05-17T10:05:03Z","downstream_remote_address":"192.0.2.7:4711","path":"/a"}"#,
-            // AWS WAF
+            // A line in the format of AWS WAF.
             r#"{"timestamp":1431857103000,"httpRequest":{"clientIp":"192.0.2.7","uri":"/a"}}"#,
         ];
         for line in cases {

@@ -1,31 +1,32 @@
-//! The list of all log formats: a format is added by one entry here.
+//! The list of all log formats. A new format is added as one entry in this file.
 //!
-//! Names, `auto`, `--help` and the parser are derived from the entries, and the tests parse each entry's
-//! example. So nothing can be left out without a compile error or a failing test.
+//! The formats' names, the detection by `auto`, `--help` and the parser are derived from the
+//! entries, and the tests parse each entry's example. A missing part is therefore a compile error
+//! or a failing test.
 
 use super::{aws, csv, envoy, haproxy, mail, nginx_error, vendors, w3c};
 use crate::format::Hints;
 
-/// The parser of a format.
+/// The syntax of a format, which selects its parser.
 #[derive(Clone, Copy)]
 pub(super) enum Syntax {
-    /// The common log format, behind a virtual host or not.
+    /// The common log format; if `vhost` is true, with a virtual host in front.
     Common { vhost: bool },
     /// JSON objects.
     Json,
     /// Comma-separated values under a header.
     Csv,
-    /// W3C extended, under a header.
+    /// The W3C extended log format, with columns that a header names.
     W3c,
     /// `name=value` pairs.
     Logfmt,
     /// Labelled tab-separated values.
     Ltsv,
-    /// OpenSSH's failed attempts.
+    /// Failed login attempts in OpenSSH's log.
     Sshd,
-    /// Every line of OpenSSH with an address.
+    /// All lines of OpenSSH's log that contain an address.
     SshdLines,
-    /// A regular expression, and the start of the program name that syslog must give.
+    /// A regular expression, and a prefix of the program name that syslog must report.
     Expression(&'static str, &'static str),
     /// The expression of `--pattern` or `--log-format`.
     Given,
@@ -34,24 +35,25 @@ pub(super) enum Syntax {
 /// The way in which `auto` recognizes a format.
 #[derive(Clone, Copy)]
 pub(super) enum Detection {
-    /// Most of the first lines can be parsed and name a client. Of equals, the first in the list wins.
+    /// A format is selected if it can parse the most of the first lines and finds a client on
+    /// them. If several formats parse equally many lines, the first in the list is selected.
     Lines,
-    /// The first line is a header.
+    /// A format is selected if this function returns true for the first line, the header.
     Header(fn(&[u8], &Hints) -> bool),
-    /// `auto` does not select the format.
+    /// The option `auto` never selects the format.
     Never,
 }
 
-/// One entry of the list.
+/// One log format in the list.
 pub(super) struct Entry {
     pub(super) name: &'static str,
-    /// Products whose names stand for the format.
+    /// The names of products, which users may give instead of the format's name.
     pub(super) products: &'static [&'static str],
     pub(super) syntax: Syntax,
     pub(super) detection: Detection,
-    /// The programs that write it, in words.
+    /// The programs that write the format, as text for `--help`.
     pub(super) writers: &'static str,
-    /// A log of one request, as `--help` shows it.
+    /// An example log of one request, as `--help` shows it.
     pub(super) example: &'static str,
 }
 
@@ -88,13 +90,14 @@ macro_rules! formats {
 use Detection::{Header, Lines, Never};
 use Syntax::Expression;
 
-// The more particular first: a line behind a virtual host can be parsed as a combined one, too.
+// Specific formats precede general ones, since a line with a virtual host in front can also be
+// parsed as the combined log format.
 formats! {
-    /// The combined log format behind the virtual host.
+    /// The combined log format with a virtual host in front.
     Vhost = "vhost" [], Syntax::Common { vhost: true }, Lines,
         "the same behind host:port",
         r#"example.org:443 192.0.2.7 - ann [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5 "-" "curl/8""#;
-    /// Client, user, time, request, status, size, referrer, user agent.
+    /// The combined log format: client, user, time, request, status, size, referrer, user agent.
     Combined = "combined" ["nginx", "apache"], Syntax::Common { vhost: false }, Lines,
         "nginx, Apache, Traefik, HAProxy's CLF",
         r#"192.0.2.7 - ann [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5 "-" "curl/8""#;
@@ -102,7 +105,7 @@ formats! {
     Common = "common" [], Syntax::Common { vhost: false }, Never,
         "the same without the two last fields",
         r#"192.0.2.7 - ann [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5"#;
-    /// JSON lines.
+    /// One JSON object on each line.
     Json = "json" ["traefik", "caddy", "cloudflare", "gcp", "kong", "api-gateway"], Syntax::Json, Lines,
         "Caddy, Traefik, Envoy, Cloudflare, Google Cloud, Kong, API Gateway, AWS WAF, Suricata, Azure",
         r#"{"ts":1431857103.5,"client_ip":"192.0.2.7","uri":"/a"}"#;
@@ -110,7 +113,7 @@ formats! {
     Csv = "csv" [], Syntax::Csv, Header(csv::is_header),
         "a header with time and key, and then lines",
         "time,key\n2015-05-17T10:05:03Z,ann";
-    /// W3C extended.
+    /// The W3C extended log format.
     W3c = "w3c" ["iis", "cloudfront", "zeek"], Syntax::W3c, Header(w3c::is_header),
         "IIS, CloudFront, Zeek",
         "#Fields: date time c-ip cs-uri-stem\n2024-01-01 12:00:00 192.0.2.7 /a";
@@ -126,7 +129,7 @@ formats! {
     Istio = "istio" [], Expression(envoy::ISTIO, ""), Lines,
         "Istio's default",
         r#"[2020-11-25T21:26:18.409Z] "GET /a HTTP/1.1" 200 - via_upstream - "-" 0 5 3 1 "-" "curl/8" "84961386" "httpbin:8000" "10.44.1.27:80" inbound 127.0.0.1:1 10.44.1.27:80 192.0.2.7:37652 httpbin default"#;
-    /// AWS's load balancers.
+    /// The access logs of AWS's application and classic load balancers.
     Alb = "alb" ["elb"], Expression(aws::ALB, ""), Lines,
         "AWS's load balancers, new and classic",
         r#"https 2018-07-02T22:23:00.186641Z app/my-lb/50dc 192.0.2.7:2817 10.0.0.1:80 0.086 0.048 0.037 200 200 0 57 "GET https://example.org:443/a HTTP/1.1" "curl/8""#;
@@ -142,19 +145,19 @@ formats! {
     Exim = "exim" [], Expression(mail::EXIM, ""), Lines,
         "messages, refusals, failed logins",
         "2024-01-01 12:00:00 H=(helo) [192.0.2.7] F=<a@example.org> rejected RCPT <b@example.org>: relay not permitted";
-    /// Postfix's syslog.
+    /// Postfix's syslog messages.
     Postfix = "postfix" [], Expression(mail::POSTFIX, "postfix"), Lines,
         "messages, refusals, failed logins",
         "Jan  1 12:00:00 mx postfix/smtpd[7]: NOQUEUE: reject: RCPT from unknown[192.0.2.7]: 554 5.7.1 Relay access denied";
-    /// OpenSSH's failed attempts, each once.
+    /// Failed login attempts in OpenSSH's syslog messages; each attempt counts once.
     Sshd = "sshd" ["ssh"], Syntax::Sshd, Lines,
         "OpenSSH's failed attempts, each once",
         "Jan  1 12:00:00 host sshd[7]: Failed password for root from 192.0.2.7 port 4711 ssh2";
-    /// Every line of OpenSSH with an address.
+    /// All of OpenSSH's syslog messages that contain an address.
     SshdLines = "sshd-lines" [], Syntax::SshdLines, Never,
         "every line of OpenSSH with an IPv4 address",
         "Jan  1 12:00:00 host sshd[7]: Invalid user bob from 192.0.2.7";
-    /// `name=value` pairs.
+    /// Lines of `name=value` pairs.
     Logfmt = "logfmt" ["heroku"], Syntax::Logfmt, Lines,
         "Heroku's router, many programs",
         r#"2012-10-11T03:47:20+00:00 heroku[router]: at=info method=GET path="/a" fwd="192.0.2.7" status=200"#;
@@ -166,7 +169,7 @@ formats! {
     Squid = "squid" [], Expression(vendors::SQUID, ""), Lines,
         "Squid's native format",
         "1431857103.500    120 192.0.2.7 TCP_MISS/200 5120 GET http://example.org/a ann HIER_DIRECT/198.51.100.1 text/html";
-    /// AWS's network load balancers.
+    /// The logs of AWS's network load balancers.
     Nlb = "nlb" [], Expression(vendors::NLB, ""), Lines,
         "AWS's network load balancers",
         "tls 2.0 2015-05-17T10:05:03 net/lb/c6e7 g3d4 192.0.2.7:51341 10.0.0.1:443 5 2 98 246 - arn:x - - - - - - - -";
@@ -174,11 +177,11 @@ formats! {
     CloudfrontRealTime = "cloudfront-real-time" [], Expression(vendors::REAL_TIME, ""), Lines,
         "CloudFront's real-time logs, all fields",
         "1431857103.500\t192.0.2.7\t0.002\t200\t5\tGET\thttps\texample.org\t/a";
-    /// VPC flow logs.
+    /// AWS's VPC flow logs.
     Vpc = "vpc" [], Expression(vendors::VPC, ""), Lines,
         "AWS's VPC flow logs, version 2",
         "2 123456789010 eni-1235b8ca 192.0.2.7 10.0.0.21 20641 22 6 20 4249 1431857103 1431857163 REJECT OK";
-    /// Dovecot's failed logins.
+    /// Failed logins in Dovecot's log.
     Dovecot = "dovecot" [], Expression(vendors::DOVECOT, "dovecot"), Lines,
         "Dovecot's failed logins",
         "Jan  1 12:00:00 mx dovecot: imap-login: Disconnected (auth failed, 1 attempts in 2 secs): user=<ann>, method=PLAIN, rip=192.0.2.7, lip=10.0.0.1";
@@ -186,7 +189,7 @@ formats! {
     Uvicorn = "uvicorn" [], Expression(vendors::UVICORN, ""), Lines,
         "Uvicorn, with times by Docker or journald",
         r#"2015-05-17T10:05:03Z INFO:     192.0.2.7:52436 - "GET /a HTTP/1.1" 200 OK"#;
-    /// Rails' log.
+    /// The log of Rails applications.
     Rails = "rails" [], Expression(vendors::RAILS, ""), Lines,
         "Rails",
         r#"Started GET "/a" for 192.0.2.7 at 2015-05-17 10:05:03 +0000"#;
@@ -195,12 +198,13 @@ formats! {
 }
 
 impl Format {
-    /// Returns the name on the command line.
+    /// Returns the format's name on the command line.
     pub fn name(self) -> &'static str {
         self.entry().name
     }
 
-    /// Returns true if its lines stand among those of other programs.
+    /// Returns true if logs in this format usually contain other lines as well, which are not
+    /// requests.
     pub fn is_one_of_many(self) -> bool {
         match self.entry().syntax {
             Syntax::Sshd | Syntax::SshdLines | Syntax::Expression(..) | Syntax::Given => true,
@@ -213,18 +217,18 @@ impl Format {
         }
     }
 
-    /// Returns the format of this name, or the one that the product of this name writes.
+    /// Returns the format with this name, or the format that the product with this name writes.
     pub fn named(name: &str) -> Option<Self> {
         let stands_for = |entry: &Entry| entry.name == name || entry.products.contains(&name);
         Self::that_have_names().find(|format| stands_for(&format.entry()))
     }
 
-    /// Returns all names with commas between them.
+    /// Returns the names of all formats, with commas between them.
     pub fn names() -> String {
         Self::that_have_names().map(Self::name).collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns every format with an example, as text for `--help`.
+    /// Returns the list of all formats with examples, as text for `--help`.
     pub fn help() -> String {
         let mut text = String::new();
         for Entry { name, writers, example, .. } in Self::that_have_names().map(Self::entry) {
@@ -234,7 +238,7 @@ impl Format {
         text
     }
 
-    /// Every format that `--format` accepts.
+    /// Returns every format that `--format` accepts.
     fn that_have_names() -> impl Iterator<Item = Self> {
         Self::ALL.iter().copied().filter(|format| *format != Self::Pattern)
     }

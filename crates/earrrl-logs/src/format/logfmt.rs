@@ -1,24 +1,24 @@
-//! `name=value` pairs, as Heroku's router and many programs write.
+//! Lines of `name=value` pairs, as Heroku's router and many other programs write.
 //!
 //! `2012-10-11T03:47:20+00:00 heroku[router]: at=info method=GET path="/" host=app.example.org
 //! fwd="192.0.2.7" dyno=web.1 connect=1ms service=18ms status=200 bytes=13`
 //!
-//! The time is in a field, or in front of the line.
+//! The time is in one of the pairs, or at the start of the line.
 
 use super::{Field, names, path_of};
 use crate::envelope::Message;
 use crate::line::Skip;
 use crate::line::time;
 
-/// A line of pairs.
+/// A line of `name=value` pairs.
 pub struct Record<'a> {
-    /// Nanoseconds since the epoch.
+    /// The time of the request, in nanoseconds since the Unix epoch.
     pub time: u64,
     line: &'a [u8],
     key_field: Option<&'a str>,
 }
 
-/// Takes a line apart.
+/// Parses a line.
 pub(super) fn parse<'a>(
     message: Message<'a>,
     (time_field, key_field): (Option<&str>, Option<&'a str>),
@@ -46,14 +46,15 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Returns the value of a name unless it is empty; of several, the last, since programs add to a line's end.
+/// Returns the value of the pair with this name; `None` if it is empty or `-`. If several pairs
+/// have the name, the last is used, since programs append pairs of their own.
 fn find<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let (_, value) = pairs(line).filter(|(known, _)| *known == name.as_bytes()).last()?;
     (!value.is_empty() && value != b"-").then_some(value)
 }
 
-/// Names and values, without the quotes around a value. A name starts behind a blank only, so that no
-/// value can hold one.
+/// Returns the pairs of a line, without the quotes around the values. A name starts only after a
+/// blank, so that a value without blanks cannot contain a pair.
 pub(super) fn pairs(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let mut rest = line;
     std::iter::from_fn(move || {
@@ -72,7 +73,8 @@ pub(super) fn pairs(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// A word, or what stands between quotes, where a backslash protects one.
+/// Splits a text after the value at its start: a word, or a text in quotes, in which a backslash
+/// escapes a quote. The value is returned without its quotes.
 fn value(text: &[u8]) -> (&[u8], &[u8]) {
     let Some(inner) = text.strip_prefix(b"\"") else {
         return text.split_at(memchr::memchr(b' ', text).unwrap_or(text.len()));

@@ -1,23 +1,24 @@
-//! Labelled tab-separated values, here with `|` for a tab: `time:[17/May/2015:10:05:03 +0000]|host:192.0.2.7|status:200`.
+//! Labelled tab-separated values, such as this line, which has `|` in place of tabs:
+//! `time:[17/May/2015:10:05:03 +0000]|host:192.0.2.7|status:200`.
 //!
-//! Servers escape tabs in values, so that no client can add a pair. The labels are those of ltsv.org, where
-//! `host` is the client.
+//! Servers escape tabs in values, so that a client cannot add a pair. The labels are those of
+//! ltsv.org, where `host` is the client.
 
 use super::{Field, names, path_of, target};
 use crate::line::{Skip, time};
 
-/// A line of pairs.
+/// A line of labelled values.
 pub struct Record<'a> {
-    /// Nanoseconds since the epoch.
+    /// The time of the request, in nanoseconds since the Unix epoch.
     pub time: u64,
     line: &'a [u8],
     key_field: Option<&'a str>,
 }
 
-/// Takes a line apart.
+/// Parses a line.
 ///
 /// # Errors
-/// Returns the reason for skipping the line.
+/// Returns the reason for skipping the line if it is not a request.
 pub(super) fn parse<'a>(
     line: &'a [u8],
     (time_field, key_field): (Option<&str>, Option<&'a str>),
@@ -59,7 +60,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Returns the value of a label; of several, the last.
+/// Returns the value with this label. If several values have the label, the last is used.
 fn find<'a>(line: &'a [u8], label: &str) -> Option<&'a [u8]> {
     let value = |pair: &'a [u8]| pair.strip_prefix(label.as_bytes())?.strip_prefix(b":");
     let found = line.rsplit(|&byte| byte == b'\t').find_map(value)?;

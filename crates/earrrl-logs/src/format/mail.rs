@@ -1,18 +1,18 @@
-//! Mail servers: Exim's main log and Postfix's syslog.
+//! The log formats of mail servers: Exim's main log and Postfix's syslog messages.
 //!
-//! A request is a message that was accepted, one that was refused, or a failed login:
+//! A request is an accepted message, a refused message, or a failed login:
 //!
-//! - Exim: `2024-01-01 12:00:00 1rK2aB-0001Xy-2Z <= ann@example.org H=mx.example.org (helo) [192.0.2.7]
-//!   P=esmtps S=1234`, `… H=(helo) [192.0.2.7] F=<…> rejected RCPT <…>: …`, `… login authenticator
-//!   failed for (helo) [192.0.2.7]: 535 …`
+//! - Exim: `2024-01-01 12:00:00 1rK2aB-0001Xy-2Z <= ann@example.org H=mx.example.org (helo)
+//!   [192.0.2.7] P=esmtps S=1234`, `… H=(helo) [192.0.2.7] F=<…> rejected RCPT <…>: …`, `… login
+//!   authenticator failed for (helo) [192.0.2.7]: 535 …`
 //! - Postfix: `Jan  1 12:00:00 mx postfix/smtpd[7]: 4XyZ: client=mx.example.org[192.0.2.7]`,
 //!   `… NOQUEUE: reject: RCPT from unknown[192.0.2.7]: 554 …`, `… warning: unknown[192.0.2.7]: SASL
 //!   LOGIN authentication failed: …`
 //!
-//! Every expression goes from the line's start to the address that the server itself wrote, so that
-//! what a client says in HELO or as a sender never counts.
+//! Every expression matches from the start of the line to the address that the server itself
+//! wrote, so that an address which the client sends in HELO or as a sender is never used.
 
-/// Exim.
+/// The lines of Exim's main log.
 pub(super) const EXIM: &str = concat!(
     r"^(?:(?<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?(?: [-+]\d{4})?) )?(?:\[\d+\] )?",
     r#"(?:[\w-]{16,23} <= (?<sender>"(?:[^"\\]|\\.)*"@\S+|\S+) (?:R=\S+ )?H="#,
@@ -21,7 +21,7 @@ pub(super) const EXIM: &str = concat!(
     r"(?:: [45]\d\d | (?:.* )?(?:P=|rejected ))",
 );
 
-/// Postfix.
+/// The lines of Postfix's syslog messages.
 pub(super) const POSTFIX: &str = concat!(
     r"^(?:(?<queue>\w+): (?:client=|(?:milter-)?reject: \S+ from )|warning: |PREGREET \d+ after \S+ from )",
     r"(?<host>[^\s\[\]]*)\[(?<client>[0-9A-Fa-f:.]+)\]",

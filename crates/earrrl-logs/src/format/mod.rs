@@ -1,6 +1,6 @@
-//! Log formats: a line's bytes in, a [`Record`] out.
+//! Parsers of log formats, which convert the lines of a log to [`Record`]s.
 //!
-//! Only what is asked for is looked for: a record finds its fields when they are read.
+//! A record finds the value of a field only when the field is read.
 
 mod aws;
 mod common;
@@ -40,14 +40,14 @@ use crate::envelope::{Envelope, Opener};
 use crate::line::Skip;
 use crate::line::Years;
 
-/// Reads the lines of one log.
+/// Parses the lines of one log.
 pub struct Parser {
     opener: Opener,
     years: Years,
     body: Body,
 }
 
-/// Reads the lines of one format.
+/// The parser of the log's format, which applies to the part of a line inside the envelope.
 enum Body {
     Common(common::Parser),
     Json(json::Parser),
@@ -61,7 +61,8 @@ enum Body {
 }
 
 impl Parser {
-    /// Creates a parser for a log in this format and envelope, last modified at `modified`.
+    /// Creates a parser for a log in this format and envelope. The log was last modified at
+    /// `modified`, which determines the year of times that have none.
     pub fn new(
         (envelope, format): (Envelope, Format),
         hints: &Hints,
@@ -71,12 +72,13 @@ impl Parser {
         Self { opener: Opener::new(envelope), years, body: Body::new(format, hints) }
     }
 
-    /// Continues counting years where the parser of an earlier log ended.
+    /// Returns this parser with the current year of `last`, the parser of an earlier log.
     pub fn following(self, last: Self) -> Self {
         Self { years: last.years, ..self }
     }
 
-    /// Returns the names of the format's fields; `None` if each log or line names its own.
+    /// Returns the names of the format's fields; `None` if each log or each line has its own
+    /// names.
     pub fn fields(&self) -> Option<Vec<&str>> {
         match &self.body {
             Body::Common(_) => Some(common::FIELDS.to_vec()),
@@ -90,7 +92,7 @@ impl Parser {
         }
     }
 
-    /// Returns the names of a line's fields and their values, in formats whose lines name them.
+    /// Returns the names and values of a line's fields, in formats whose lines name them.
     pub fn named_fields(&mut self, line: &[u8]) -> Vec<(String, String)> {
         let message = self.opener.open(line, &mut self.years);
         message.map_or_else(|_| Vec::new(), |message| named_fields(message.text))
@@ -104,7 +106,7 @@ impl Parser {
     /// Returns the request on a line; `None` if the line is a header.
     ///
     /// # Errors
-    /// Returns the reason for skipping the line.
+    /// Returns the reason for skipping the line if it is not a request.
     #[inline]
     pub fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Option<Record<'a>>, Skip> {
         let message = self.opener.open(line, &mut self.years)?;
@@ -156,25 +158,25 @@ impl Body {
     }
 }
 
-/// One request.
+/// One request in a log.
 pub enum Record<'a> {
-    /// A line of a web server's log.
+    /// A line in the common or the combined log format.
     Common(common::Record<'a>),
-    /// A JSON object.
+    /// A line with a JSON object.
     Json(json::Record<'a>),
     /// A row of CSV.
     Csv(csv::Record<'a>),
-    /// A line of a W3C log.
+    /// A line in the W3C extended log format.
     W3c(w3c::Record<'a>),
     /// A line of `name=value` pairs.
     Logfmt(logfmt::Record<'a>),
-    /// A line of labelled values.
+    /// A line of labelled tab-separated values.
     Ltsv(ltsv::Record<'a>),
-    /// A line that a pattern matches.
+    /// A line that matches a pattern.
     Pattern(pattern::Record<'a>),
-    /// A failed attempt to log in by ssh.
+    /// A failed attempt to log in by SSH.
     Sshd(sshd::Record<'a>),
-    /// A line of the ssh daemon that names an address.
+    /// A line of the SSH daemon that contains an address.
     SshdLines(sshd_lines::Record<'a>),
 }
 
@@ -211,7 +213,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Returns the cost if the format itself has a field for it.
+    /// Returns the cost of the request; `None` if the format has no field for the cost.
     pub fn cost(&self) -> Option<Cow<'a, [u8]>> {
         match self {
             Self::Csv(record) => record.cost(),
@@ -221,14 +223,14 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Returns true if clients are addresses, which are cut to their prefixes.
+    /// Returns true if the format's clients are addresses, which are then cut to prefixes.
     #[inline]
     pub fn has_addresses(&self) -> bool {
         !matches!(self, Self::Csv(_))
     }
 }
 
-/// Returns the names of the fields of a line in JSON or logfmt, and their values.
+/// Returns the names and values of the fields of a line in JSON or logfmt.
 pub(crate) fn named_fields(line: &[u8]) -> Vec<(String, String)> {
     let pairs = || {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -237,7 +239,8 @@ pub(crate) fn named_fields(line: &[u8]) -> Vec<(String, String)> {
     json::fields(line).unwrap_or_else(pairs)
 }
 
-/// The format found for a log, and its last line's time and fields, addresses as a key has them.
+/// Returns the format detected for a log, and the time and the fields of its last line. Addresses
+/// are cut to prefixes as in keys.
 #[cfg(test)]
 fn told(log: &str, fields: &[&str]) -> (Format, String) {
     use crate::reading::KeyMaker;

@@ -1,8 +1,8 @@
-//! The usual names of fields, for formats whose lines or headers name them.
+//! The usual names of fields, for formats whose lines or headers name the fields.
 
 use super::Field;
 
-/// The usual names of the time.
+/// The usual names of the field with the time.
 pub(super) const TIMES: [&str; 19] = [
     "time",
     "time_iso8601",
@@ -13,24 +13,25 @@ pub(super) const TIMES: [&str; 19] = [
     "time_local",
     "datetime",
     "start_time",
-    // Kong
+    // Fields in the logs of Kong.
     "started_at",
-    // Traefik
+    // Fields in the logs of Traefik.
     "StartUTC",
-    // Cloudflare
+    // Fields in the logs of Cloudflare.
     "EdgeStartTimestamp",
     "Datetime",
-    // API Gateway
+    // Fields in the logs of API Gateway.
     "requestTimeEpoch",
     "requestTime",
-    // Fastly, Vercel, Azure
+    // Fields in the logs of Fastly, Vercel and Azure.
     "timestampInMs",
     "TimeGenerated",
     "timeStamp",
     "date",
 ];
 
-/// The usual names of the client. An address that a proxy has determined precedes its peer's.
+/// The usual names of the field with the client. The names of fields in which a proxy reports the
+/// client precede those of the connection's peer.
 const CLIENTS: [&str; 30] = [
     "client_ip",
     "remote_addr",
@@ -45,28 +46,28 @@ const CLIENTS: [&str; 30] = [
     "clientIp",
     "ip",
     "client",
-    // Envoy, Istio
+    // Fields in the logs of Envoy and Istio.
     "downstream_remote_address",
-    // Traefik
+    // Fields in the logs of Traefik.
     "ClientHost",
     "ClientAddr",
-    // Cloudflare
+    // Fields in the logs of Cloudflare.
     "ClientIP",
-    // Google Cloud
+    // Fields in the logs of Google Cloud.
     "httpRequest.remoteIp",
-    // AWS: API Gateway, WAF
+    // Fields in the logs of AWS API Gateway and AWS WAF.
     "sourceIp",
     "requestContext.identity.sourceIp",
     "requestContext.http.sourceIp",
     "identity.sourceIp",
     "httpRequest.clientIp",
-    // Azure
+    // Fields in the logs of Azure.
     "properties.clientIP",
     "properties.clientIp",
-    // Others
+    // Fields in the logs of various other programs.
     "remoteAddress",
     "req.remoteAddress",
-    // Suricata, Zeek
+    // Fields in the logs of Suricata and Zeek.
     "src_ip",
     "id.orig_h",
     "source_ip",
@@ -105,7 +106,8 @@ const PATHS: [&str; 16] = [
     "request_path",
 ];
 
-/// The usual names of lists of addresses, to which each proxy appends its peer's.
+/// The usual names of the field with a list of addresses, to which each proxy appends its peer's
+/// address.
 const FORWARDED: [&str; 9] = [
     "x_forwarded_for",
     "forwarded_for",
@@ -118,7 +120,7 @@ const FORWARDED: [&str; 9] = [
     "request.headers.x-forwarded-for",
 ];
 
-/// Returns the first value that `find` returns for the usual names of a field.
+/// Returns the first value that `find` finds under one of the usual names of a field.
 pub(super) fn first<T>(field: &Field, find: impl Fn(&str) -> Option<T>) -> Option<T> {
     let names: &[&str] = match field {
         Field::Client => &CLIENTS,
@@ -128,7 +130,7 @@ pub(super) fn first<T>(field: &Field, find: impl Fn(&str) -> Option<T>) -> Optio
         Field::Named(name) => return find(name),
     };
     let found = names.iter().find_map(|name| find(name));
-    // Without a client field, a list of forwarded addresses holds the client.
+    // If there is no field for the client, the list of forwarded addresses contains the client.
     match field {
         Field::Client => found.or_else(|| FORWARDED.iter().find_map(|name| find(name))),
         _ => found,

@@ -1,11 +1,13 @@
-//! nginx's error log: the requests that `limit_req` and `limit_conn` have limited.
+//! The error log of nginx, for requests that `limit_req` and `limit_conn` have limited.
 //!
 //! `2024/01/01 12:00:00 [error] 31#31: *7 limiting requests, excess: 0.500 by zone "api", client:
 //! 192.0.2.7, server: example.org, request: "GET / HTTP/1.1", host: "example.org"`
 //!
-//! Nothing that a client sends stands before its address.
+//! A client cannot forge its address, since no text that it sends precedes the address on the
+//! line.
 
-/// Such lines; the time is taken as UTC.
+/// The lines of nginx's error log about limited requests. Their time, which has no zone, is read
+/// as UTC.
 pub(super) const LINE: &str = concat!(
     r"^(?<time>\d{4}/\d\d/\d\d \d\d:\d\d:\d\d) \[(?<level>\w+)\] \d+#\d+: (?:\*\d+ )?",
     r"(?:limiting requests|delaying request|limiting connections)(?:, dry run)?,? ",

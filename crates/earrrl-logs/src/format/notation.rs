@@ -1,19 +1,21 @@
-//! `--log-format` in nginx's notation (`$remote_addr [$time_local] "$request"`) or Apache's
-//! (`%h %l %u %t "%r" %>s`), made a pattern. A whole statement of a configuration is as good.
+//! Conversion of `--log-format` to a pattern. The format is in nginx's notation (`$remote_addr
+//! [$time_local] "$request"`) or in Apache's (`%h %l %u %t "%r" %>s`). It may also be a whole
+//! `log_format` or `LogFormat` statement of a configuration.
 
 use std::borrow::Cow;
 
 use super::pattern::LinePattern;
 
-/// A piece of the notation.
+/// A part of the notation.
 enum Piece {
-    /// Text that stands on the line as it is.
+    /// Text that occurs on every line as it is.
     Literal(String),
-    /// A field's name, and its expression unless the neighbouring text implies one.
+    /// The name of a field, and the regular expression for its value. Another expression is
+    /// used if the text beside the field determines where the value ends.
     Field(String, Cow<'static, str>),
 }
 
-/// Expressions for a field's content: a word, a list of addresses, or any text.
+/// Regular expressions for a field's content: a word, a list of addresses, or any text.
 const WORD: &str = r"\S*?";
 const LIST: &str = r"\S*?(?:, ?\S+?)*?";
 const TEXT: &str = ".*?";
@@ -21,7 +23,7 @@ const TEXT: &str = ".*?";
 /// Converts a notation to a pattern.
 ///
 /// # Errors
-/// Returns what is wrong with the notation, in one line.
+/// Returns a description of the problem, in one line, if the notation is invalid.
 pub fn pattern(notation: &str) -> Result<LinePattern, String> {
     let notation = &*statement(notation)?;
     let (pieces, time_format) = match notation.contains('$') {
@@ -36,8 +38,8 @@ pub fn pattern(notation: &str) -> Result<LinePattern, String> {
     Ok(time_format.map_or(pattern.clone(), |format| pattern.with_time_format(&format)))
 }
 
-/// The notation in nginx's `log_format NAME [escape=…] '…' '…';` or Apache's `LogFormat "…" NAME`; what is
-/// no statement is the notation itself.
+/// Returns the notation in nginx's statement `log_format NAME [escape=…] '…' '…';` or in Apache's
+/// statement `LogFormat "…" NAME`. A text that is not such a statement is returned unchanged.
 fn statement(text: &str) -> Result<Cow<'_, str>, String> {
     let text = text.trim();
     let behind = |name: &str| {
@@ -62,7 +64,7 @@ fn statement(text: &str) -> Result<Cow<'_, str>, String> {
     }
 }
 
-/// The words of a statement up to its semicolon, without their quotes.
+/// Returns the words of a statement up to its semicolon, without the quotes around them.
 fn words(text: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut rest = text.trim_start();
@@ -103,7 +105,8 @@ impl Piece {
     }
 }
 
-/// Builds the regular expression; of a repeated field only the first occurrence is captured.
+/// Returns the regular expression for the parts of a notation. If a field occurs several times,
+/// only its first occurrence is captured.
 fn expression(pieces: &[Piece]) -> String {
     let mut expression = String::from("^");
     let mut seen: Vec<&str> = Vec::new();
@@ -117,7 +120,7 @@ fn expression(pieces: &[Piece]) -> String {
         };
         let (before, after) = (place.checked_sub(1).map(|p| &pieces[p]), pieces.get(place + 1));
         let content = match (before, after) {
-            // Servers protect a quote inside quotes, so a client can't end its field.
+            // Servers escape quotes inside a quoted value, so a client cannot end its field early.
             (Some(Piece::Literal(text)), Some(Piece::Literal(next)))
                 if text.ends_with('"') && next.starts_with('"') =>
             {
@@ -251,7 +254,7 @@ fn apache_field(directive: char, argument: Option<&str>) -> Result<Piece, String
     Ok(Piece::Field(name.into(), content.into()))
 }
 
-/// Appends text; adjacent texts become one piece.
+/// Appends literal text; adjacent literal texts are joined into one part.
 fn literal(pieces: &mut Vec<Piece>, text: &str) {
     match pieces.last_mut() {
         Some(Piece::Literal(last)) => last.push_str(text),
@@ -260,7 +263,7 @@ fn literal(pieces: &mut Vec<Piece>, text: &str) {
     }
 }
 
-/// A name that a group can have: `X-Request-Id` is `x_request_id`.
+/// Converts a field's name to a name for a group: `X-Request-Id` to `x_request_id`.
 fn group(name: &str) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
     let name: String = name.chars().map(letter).collect();

@@ -1,7 +1,8 @@
-//! Lines that a regular expression takes apart: `--pattern`, `--log-format`, and most products.
+//! Lines that are parsed with a regular expression: those of `--pattern` and `--log-format`, and
+//! of the formats of most products.
 //!
-//! The groups name the fields. `time` is the time, `key` or `client` the client, `cost` the cost; a
-//! path is found in `path`, or in the target of `request`.
+//! The groups of the expression are the fields: `time` is the time, `key` or `client` the client,
+//! and `cost` the cost. The path is the group `path`, or part of the group `request`.
 
 use std::sync::Arc;
 
@@ -12,23 +13,24 @@ use crate::envelope::Message;
 use crate::line::time;
 use crate::line::{Skip, is_address};
 
-/// The largest automaton that an expression may need, in bytes.
+/// The greatest size of an expression's compiled automaton, in bytes.
 const MAX_SIZE: usize = 4 << 20;
 
-/// An expression and the names of its groups.
+/// A regular expression for lines, and the names of its groups.
 #[derive(Debug, Clone)]
 pub struct LinePattern {
     regex: Regex,
-    /// The groups' names by number; empty for the whole match and unnamed groups.
+    /// The names of the groups, in the order of the groups; empty for the whole match and unnamed
+    /// groups.
     names: Vec<String>,
-    /// The strptime format of the time, unless it is in a usual notation.
+    /// The strptime format of the time; `None` if the time is in a usual notation.
     time_format: Option<String>,
     /// The prefix that the program's name in syslog must have.
     program: &'static str,
 }
 
 impl Default for LinePattern {
-    /// An expression that no line matches.
+    /// Returns an expression that no line matches.
     fn default() -> Self {
         #[expect(clippy::expect_used, reason = "a constant")]
         let regex = Regex::new(r"[^\s\S]").expect("a valid expression");
@@ -40,7 +42,7 @@ impl LinePattern {
     /// Compiles an expression.
     ///
     /// # Errors
-    /// Returns what is wrong with the expression, in one line.
+    /// Returns a description of the problem, in one line, if the expression is invalid.
     pub fn new(expression: &str) -> Result<Self, String> {
         let regex = RegexBuilder::new(expression).unicode(false).size_limit(MAX_SIZE).build();
         let regex = regex.map_err(|error| last_line(&error.to_string()))?;
@@ -51,7 +53,8 @@ impl LinePattern {
     /// Compiles the expression of `--pattern`, which must have groups for the time and the key.
     ///
     /// # Errors
-    /// Returns what is wrong with the expression, in one line.
+    /// Returns a description of the problem, in one line, if the expression is invalid or lacks
+    /// one of these groups.
     pub fn given(expression: &str) -> Result<Self, String> {
         let pattern = Self::new(expression)?;
         for name in ["time", "key"] {
@@ -62,18 +65,19 @@ impl LinePattern {
         Ok(pattern)
     }
 
-    /// The pattern of a product; it is tried in this module's tests.
+    /// Returns the pattern of a product's log format. An invalid expression would match no
+    /// line, and fail the tests that parse an example of every format.
     pub(super) fn preset(expression: &str, program: &'static str) -> Self {
         let pattern = Self::new(expression).unwrap_or_default();
         Self { program, ..pattern }
     }
 
-    /// Returns the same pattern with times in a strptime format.
+    /// Returns a copy of the pattern that reads times in a strptime format.
     pub fn with_time_format(&self, format: &str) -> Self {
         Self { time_format: Some(format.to_owned()), ..self.clone() }
     }
 
-    /// Returns the names of a record's fields.
+    /// Returns the names of the fields that the pattern finds on a line.
     pub fn fields(&self) -> Vec<&str> {
         let named = self.names.iter().map(String::as_str).filter(|name| !name.is_empty());
         let also = [
@@ -89,22 +93,23 @@ impl LinePattern {
     }
 }
 
-/// Returns the last line of an error: those of regular expressions have several.
+/// Returns the last line of an error message, since messages about regular expressions have
+/// several lines.
 fn last_line(text: &str) -> String {
     text.lines().last().unwrap_or(text).trim_start_matches("error: ").to_owned()
 }
 
-/// Reads such lines.
+/// Parses lines with a pattern.
 pub(super) struct Parser {
     pattern: Arc<LinePattern>,
     spans: CaptureLocations,
-    /// The last time, since busy logs repeat it.
+    /// The text and the value of the last time, since busy logs repeat it.
     last: (Vec<u8>, u64),
 }
 
-/// A line that fits.
+/// A line that matches a pattern.
 pub struct Record<'a> {
-    /// Nanoseconds since the epoch.
+    /// The time of the request, in nanoseconds since the Unix epoch.
     pub time: u64,
     line: &'a [u8],
     pattern: &'a LinePattern,
@@ -118,15 +123,15 @@ impl Parser {
         Self { pattern, spans, last: (Vec::new(), 0) }
     }
 
-    /// Returns the names of a record's fields.
+    /// Returns the names of the fields that the pattern finds on a line.
     pub(super) fn fields(&self) -> Vec<&str> {
         self.pattern.fields()
     }
 
-    /// Takes a line apart.
+    /// Parses a line.
     ///
     /// # Errors
-    /// Returns the reason for skipping the line.
+    /// Returns the reason for skipping the line if it is not a request.
     pub(super) fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Record<'a>, Skip> {
         if !message.program.starts_with(self.pattern.program.as_bytes()) {
             return Err(Skip::Malformed);
@@ -180,15 +185,16 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Returns the cost if the pattern has a group for it.
+    /// Returns the cost of the request; `None` if the pattern has no group for the cost.
     pub fn cost(&self) -> Option<&'a [u8]> {
         self.group("cost")
     }
 
-    /// Returns true if quotes that a client has sent let the list of X-Forwarded-For end at two addresses.
+    /// Returns true if quotes that a client has sent allow the list of X-Forwarded-For to end at
+    /// either of two addresses.
     ///
-    /// Envoy does not escape quotes: `"9.9.9.9" "x, 192.0.2.7" "curl"` is either the list `9.9.9.9` and an
-    /// agent, or a longer list and the agent `curl`.
+    /// Envoy does not escape quotes: `"9.9.9.9" "x, 192.0.2.7" "curl"` is either the list
+    /// `9.9.9.9` and an agent, or a longer list and the agent `curl`.
     fn is_ambiguous(&self) -> bool {
         if self.group("client").is_some() {
             return false;

@@ -1,13 +1,14 @@
-//! Failed attempts to log in by ssh, each counted once, from the ssh daemon's syslog.
+//! Failed attempts to log in by SSH, each counted once, from the SSH daemon's syslog messages.
 //!
-//! One attempt leaves up to four lines: `Invalid user`, PAM's, `Failed password`, and the end of the
-//! connection. `Failed … for` counts, unless it is about the invalid user that has counted already. A
-//! connection that ends before anything failed counts then: daemons that take keys only write no
-//! more. An accepted login is no failure.
+//! One attempt causes up to four lines: `Invalid user`, PAM's message, `Failed password`, and the
+//! end of the connection. A line `Failed … for` counts, unless it is about an invalid user that
+//! has been counted already. The end of a connection counts only if no failure of that connection
+//! was logged before, since daemons that accept only keys log nothing else. An accepted login is
+//! not a failure.
 //!
-//! The address is the one that the daemon itself wrote at the end of the line. Before it stands the
-//! user's name, in which a client can write what it likes: `Invalid user from 9.9.9.9 from 192.0.2.7
-//! port 22`.
+//! The address is the one that the daemon itself wrote at the end of the line. It stands behind
+//! the user's name, which the client chooses and which may look like an address: `Invalid user
+//! from 9.9.9.9 from 192.0.2.7 port 22`.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,34 +17,36 @@ use super::Field;
 use crate::envelope::Message;
 use crate::line::Skip;
 
-/// The names of the fields of such lines.
+/// The names of the fields in SSH login attempts.
 pub(super) const FIELDS: [&str; 2] = ["client", "user"];
 
-/// The greatest number of remembered connections; when it is reached, all are dropped.
+/// The greatest number of connections that are remembered. When it is reached, all of them are
+/// dropped.
 const MOST: usize = 1 << 16;
 
-/// The starts of lines about the end of a connection.
+/// The texts at the start of lines about the end of a connection.
 const ENDS: [&[u8]; 3] = [b"Connection closed by ", b"Connection reset by ", b"Disconnected from "];
 
-/// Reads such lines.
+/// Parses the lines of the SSH daemon.
 #[derive(Default)]
 pub(super) struct Parser {
-    /// The events already counted, by the connection's process and address.
+    /// The last event counted for each connection. A connection is identified by its process and
+    /// address.
     connections: HashMap<Vec<u8>, CountedConnection>,
 }
 
-/// The last event that was counted of a connection.
+/// The last event that was counted for a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CountedConnection {
-    /// The invalid user, whose first failure is the same attempt.
+    /// The user was invalid. The first failure after this event belongs to the same attempt.
     InvalidUser,
-    /// An attempt that is over, or a login.
+    /// A failed attempt was counted, or a login was accepted.
     Attempt,
 }
 
-/// A failed attempt.
+/// A failed attempt to log in by SSH.
 pub struct Record<'a> {
-    /// Nanoseconds since the epoch.
+    /// The time of the attempt, in nanoseconds since the Unix epoch.
     pub time: u64,
     client: &'a [u8],
     user: &'a [u8],
@@ -51,7 +54,7 @@ pub struct Record<'a> {
     repeated: Option<&'a [u8]>,
 }
 
-/// The event that a line is about.
+/// The event that a line reports.
 enum SshdEvent {
     InvalidUser,
     Failed { invalid_user: bool },
@@ -60,7 +63,7 @@ enum SshdEvent {
 }
 
 impl Parser {
-    /// Takes a line apart.
+    /// Parses a line.
     pub(super) fn parse<'a>(&mut self, message: Message<'a>) -> Result<Record<'a>, Skip> {
         if !message.program.starts_with(b"sshd") {
             return Err(Skip::Malformed);
@@ -76,7 +79,8 @@ impl Parser {
         Ok(Record { time, client, user, repeated })
     }
 
-    /// Returns true if the event is a failed attempt that has not been counted. Notes the event.
+    /// Returns true if the event is a failed attempt that has not been counted yet, and records
+    /// the event.
     fn counts(&mut self, event: &SshdEvent, connection: &[u8]) -> bool {
         if self.connections.len() >= MOST {
             self.connections.clear();
@@ -111,13 +115,13 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Returns the number of attempts if syslog has merged several lines.
+    /// Returns the number of attempts; `None` unless syslog has merged several lines.
     pub fn cost(&self) -> Option<&'a [u8]> {
         self.repeated
     }
 }
 
-/// Unwraps `message repeated 2 times: [ … ]` and returns the number of times.
+/// Unwraps `message repeated 2 times: [ … ]`, and returns the message and the number of times.
 fn repeated(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     let parts = || {
         let rest = text.strip_prefix(b"message repeated ")?;
@@ -128,13 +132,14 @@ fn repeated(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     parts().unwrap_or((text, None))
 }
 
-/// Returns the event that a line is about, and the text behind its description.
+/// Returns the event that a line reports, and the text behind the event's description.
 fn event(text: &[u8]) -> Option<(SshdEvent, &[u8])> {
     if let Some(rest) = text.strip_prefix(b"Failed ") {
         let at = memchr::memmem::find(rest, b" for ")?;
         let method = &rest[..at];
         let rest = &rest[at + 5..];
-        // With `none` a client only asks how it may log in.
+        // A client uses the method `none` to ask which methods it may use, so its failure does not
+        // count.
         let invalid_user = rest.starts_with(b"invalid user ");
         let asks = method == b"none" && !invalid_user;
         let failed = !asks && !method.contains(&b' ');
@@ -154,22 +159,24 @@ fn event(text: &[u8]) -> Option<(SshdEvent, &[u8])> {
     Some((SshdEvent::Ended, rest))
 }
 
-/// Cuts off the description of a key, which may contain a name that the client has chosen: `… port 4711 ssh2: RSA
-/// SHA256:…, client user "bob", client host "x from 9.9.9.9 port 22"`. Returns `None` if an address
-/// follows the first `ssh2: `, since a user may have that in the name.
+/// Removes the description of a key from the end of a line. The description may contain names that
+/// the client has chosen: `… port 4711 ssh2: RSA SHA256:…, client user "bob", client host "x from
+/// 9.9.9.9 port 22"`. Returns `None` if an address follows the first `ssh2: `, since the text
+/// `ssh2: ` may also be part of the user's name.
 fn without_key(rest: &[u8]) -> Option<&[u8]> {
     let Some(at) = memchr::memmem::find(rest, b" ssh2: ") else { return Some(rest) };
     let forged = memchr::memmem::find(&rest[at..], b" from ").is_some();
     (!forged).then_some(&rest[..at])
 }
 
-/// The user and the address behind it, which is the last one on the line.
+/// Returns the user's name, and the client's address behind it, which is the last address on the
+/// line.
 fn user_and_client<'a>(event: &SshdEvent, rest: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
     let rest = rest.strip_prefix(b"invalid user ").unwrap_or(rest);
     let rest = rest.strip_suffix(b" [preauth]").unwrap_or(rest);
     let mark: &[u8] = if matches!(event, SshdEvent::Ended) { b" " } else { b"from " };
     let port = memchr::memmem::rfind(rest, b" port ");
-    // What follows the port is the protocol, and a key's name.
+    // The text behind the port is the protocol and the description of a key.
     let end = match port {
         Some(at) if rest[at + 6..].first().is_some_and(u8::is_ascii_digit) => at,
         _ => rest.len(),
@@ -180,7 +187,7 @@ fn user_and_client<'a>(event: &SshdEvent, rest: &'a [u8]) -> Option<(&'a [u8], &
     Some((rest[..at].trim_ascii(), client))
 }
 
-/// An address, the zone of a local one apart.
+/// Parses an IP address; the zone of a link-local address is ignored.
 fn address(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?;
     text.split('%').next()?.parse().ok()

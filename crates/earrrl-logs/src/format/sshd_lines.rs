@@ -1,28 +1,30 @@
-//! The ssh daemon's lines in a syslog: `Dec 10 06:55:46 host sshd[24200]: message`, in UTC.
+//! All lines of the SSH daemon in a syslog, such as `Dec 10 06:55:46 host sshd[24200]: message`,
+//! with times in UTC.
 //!
-//! A line is a request if its message names an IPv4 address. One attempt is several lines, and whoever
-//! can choose a user's name can choose the address: [`super::sshd`] counts attempts.
+//! A line is a request if its message contains an IPv4 address. One attempt to log in causes
+//! several lines, and a client that chooses a user's name can forge the address. The module
+//! [`super::sshd`] counts attempts instead of lines.
 
 use super::Field;
 use crate::line::Skip;
 use crate::line::Years;
 use crate::line::time;
 
-/// The texts directly before an address.
+/// The texts that directly precede an address.
 const MARKS: [&[u8]; 3] = [b"from ", b"rhost=", b"["];
 
-/// The texts directly before a user's name, the most specific first.
+/// The texts that directly precede a user's name, the most specific first.
 const USER_MARKS: [&[u8]; 4] = [b"nvalid user ", b"llegal user ", b" for ", b" user="];
 
-/// A line with an address.
+/// A line of the SSH daemon that contains an address.
 pub struct Record<'a> {
-    /// Nanoseconds since the epoch.
+    /// The time of the line, in nanoseconds since the Unix epoch.
     pub time: u64,
     client: &'a [u8],
     message: &'a [u8],
 }
 
-/// Takes a line apart.
+/// Parses a line.
 pub(super) fn parse<'a>(line: &'a [u8], years: &mut Years) -> Result<Record<'a>, Skip> {
     let (stamp, rest) = line.split_first_chunk::<15>().ok_or(Skip::Malformed)?;
     let message = message(rest).ok_or(Skip::Malformed)?;
@@ -40,7 +42,7 @@ impl<'a> Record<'a> {
             Field::User => USER_MARKS.iter().find_map(|mark| {
                 let at = memchr::memmem::find(self.message, mark)? + mark.len();
                 let user = self.message[at..].split(|b| b.is_ascii_whitespace()).next()?;
-                // `for invalid user NAME` has been caught before.
+                // The text `for invalid user NAME` is handled by an earlier entry of `USER_MARKS`.
                 (!user.is_empty()).then_some(user)
             }),
             Field::Path | Field::Forwarded | Field::Named(_) => None,
@@ -48,7 +50,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The message behind ` HOST sshd…: `.
+/// Returns the message behind ` HOST sshd…: `.
 fn message(rest: &[u8]) -> Option<&[u8]> {
     let rest = rest.strip_prefix(b" ")?;
     let rest = &rest[memchr::memchr(b' ', rest)? + 1..];
@@ -59,7 +61,7 @@ fn message(rest: &[u8]) -> Option<&[u8]> {
     rest[..tag].ends_with(b":").then(|| &rest[tag + 1..])
 }
 
-/// The first address that stands where the daemon puts a client's.
+/// Returns the first address that follows one of the texts in `MARKS`.
 fn client(message: &[u8]) -> Option<&[u8]> {
     (0..message.len()).find_map(|at| {
         let rest = &message[at..];
@@ -68,7 +70,7 @@ fn client(message: &[u8]) -> Option<&[u8]> {
     })
 }
 
-/// The IPv4 address that a text starts with.
+/// Returns the IPv4 address at the start of a text.
 fn ipv4_prefix(text: &[u8]) -> Option<&[u8]> {
     let mut at = 0;
     for part in 0..4 {

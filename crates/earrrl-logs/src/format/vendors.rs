@@ -1,45 +1,50 @@
-//! Formats of further products, each by one expression.
+//! The log formats of further products, each described by one regular expression.
 //!
-//! Nothing that a client sends stands before its address, or the text before it cannot contain what ends it.
+//! A client cannot forge its address: either no text that it sends precedes the address on the
+//! line, or that text cannot contain the characters that end it.
 
-/// Squid's native format: time, milliseconds, client, result.
+/// Lines in Squid's native format: time, milliseconds, client, result.
 pub(super) const SQUID: &str = concat!(
     r"^(?<time>\d{9,10}\.\d{3}) +\d+ (?<client>\S+) (?<result>[A-Z_]+)/(?<status>\d{3}) (?<bytes>\d+)",
     r" (?<method>\S+) (?<path>\S+) (?<user>\S+) ",
 );
 
-/// AWS's network load balancers, which log connections under TLS.
+/// Lines of AWS's network load balancers, which log TLS connections.
 pub(super) const NLB: &str = concat!(
     r"^tls \d\.\d (?<time>\d{4}-\d\d-\d\dT\S+) (?<balancer>net/\S+) \S+",
     r" \[?(?<client>[0-9A-Fa-f.:]+?)\]?:(?<client_port>\d+) (?<target>\S+) ",
 );
 
-/// CloudFront's real-time logs with all fields in the usual order, of which the first nine count.
+/// Lines of CloudFront's real-time logs with all fields in the default order; only the first nine
+/// are used.
 pub(super) const REAL_TIME: &str = concat!(
     r"^(?<time>\d{10}\.\d+)\t(?<client>[0-9A-Fa-f.:]+)\t(?<first_byte>[\d.]+)\t(?<status>\d{3})",
     r"\t(?<bytes>\d+)\t(?<method>\S+)\t(?<protocol>\S+)\t(?<host>\S+)\t(?<path>\S+)",
 );
 
-/// VPC flow logs in their usual format, version 2: a flow from `srcaddr` is a request.
+/// Lines of VPC flow logs in their default format, version 2. A flow from `srcaddr` counts as a
+/// request.
 pub(super) const VPC: &str = concat!(
     r"^2 (?<account>\d+|unknown) (?<interface>eni-\S+) (?<client>[0-9A-Fa-f.:]+) (?<target>[0-9A-Fa-f.:]+)",
     r" (?<client_port>\d+) (?<target_port>\d+) (?<protocol>\d+) (?<packets>\d+) (?<bytes>\d+)",
     r" (?<time>\d{10}) (?<end>\d{10}) (?<action>ACCEPT|REJECT) ",
 );
 
-/// Dovecot's failed logins. A name of a user may contain anything but a line break, so the last address counts.
+/// Dovecot's lines about failed logins. A user's name may contain anything except a line break, so
+/// the last address on the line is the client's.
 pub(super) const DOVECOT: &str = concat!(
     r"^(?:imap|pop3|submission|managesieve)-login: [^<]*\(auth failed, \d+ attempts[^<]*user=<(?<user>.*)>,",
     r" (?:method=(?<mechanism>[^,\s]+), )?rip=(?<client>[0-9A-Fa-f.:]+), lip=",
 );
 
-/// Uvicorn's access log, whose time is in the envelope.
+/// Lines of Uvicorn's access log. The time is in the envelope around them.
 pub(super) const UVICORN: &str = concat!(
     r"^INFO: +(?<client>[0-9A-Fa-f.:]+):(?<client_port>\d+) - ",
     r#""(?<request>[A-Z]+ \S+ HTTP/\d(?:\.\d)?)" (?<status>\d{3})"#,
 );
 
-/// Rails' first line of a request, in development or in production. No path contains a blank.
+/// The first line that Rails logs for a request, in development or in production. A path contains
+/// no blanks.
 pub(super) const RAILS: &str = concat!(
     r"^(?:[A-Z], \[[^\]]*\] +[A-Z]+ -- : )?(?:\[[\w.-]+\] )*",
     r#"Started (?<method>[A-Z]+) "(?<path>\S*)" for (?<client>[0-9A-Fa-f.:]+) at (?<time>[-\d]{10} [:\d]{8} [-+]\d{4})$"#,

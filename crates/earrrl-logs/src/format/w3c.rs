@@ -1,40 +1,41 @@
-//! W3C's extended log format, as IIS and CloudFront write, and Zeek's: `#Fields:` names the columns.
+//! The W3C extended log format, as IIS and CloudFront write it, and Zeek's similar format. The
+//! directive `#Fields:` names the columns.
 //!
 //! ```text
 //! #Fields: date time c-ip cs-username cs-method cs-uri-stem sc-status
 //! 2024-01-01 12:00:00 192.0.2.7 - GET /index.html 200
 //! ```
 //!
-//! Zeek writes `#fields`, and puts a time since the epoch in the column `ts`.
+//! Zeek writes `#fields`, and has the time since the epoch in the column `ts`.
 //!
-//! Times are in UTC. CloudFront puts tabs between the columns, IIS blanks.
+//! Times are in UTC. CloudFront separates columns by tabs, IIS by blanks.
 
 use super::{Field, Hints};
 use crate::line::Skip;
 use crate::line::time;
 
-/// The names of columns, in order of preference.
+/// The names of columns for each field, in order of preference.
 const CLIENTS: [&str; 3] = ["c-ip", "c-dns", "id.orig_h"];
 const USERS: [&str; 3] = ["cs-username", "x-cs-username", "username"];
 const PATHS: [&str; 3] = ["cs-uri-stem", "cs-uri", "uri"];
 const FORWARDED: [&str; 3] = ["x-forwarded-for", "cs(x-forwarded-for)", "x-forwarded"];
 
-/// Reads such lines.
+/// Parses lines in the W3C extended log format.
 #[derive(Default)]
 pub(super) struct Parser {
     names: Vec<Vec<u8>>,
 }
 
-/// A line and its columns' names.
+/// A line and the names of its columns.
 pub struct Record<'a> {
-    /// Nanoseconds since the epoch.
+    /// The time of the request, in nanoseconds since the Unix epoch.
     pub time: u64,
     line: &'a [u8],
     names: &'a [Vec<u8>],
 }
 
 impl Parser {
-    /// Takes a line apart; `None` for a directive.
+    /// Parses a line; returns `None` if the line is a directive.
     pub(super) fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Option<Record<'a>>, Skip> {
         if line.first() == Some(&b'#') {
             if let Some(names) = names(line) {
@@ -73,7 +74,7 @@ impl<'a> Record<'a> {
         (value != b"-" && !value.is_empty()).then_some(value)
     }
 
-    /// Returns the time of the request, from the columns of the date and the time of day.
+    /// Returns the time of the request, from the columns `date` and `time`, or from `ts`.
     fn when(&self) -> Option<u64> {
         match self.column("date") {
             Some(date) => time::parse_iso(&[date, b" ", self.column("time")?].concat()),
@@ -82,7 +83,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Returns true if a line is a directive with which such logs start.
+/// Returns true if a line is a directive with which logs in this format start.
 pub(super) fn is_header(line: &[u8], _: &Hints) -> bool {
     let directives: [&[u8]; 6] =
         [b"#Fields:", b"#Version:", b"#Software:", b"#Date:", b"#Start-Date:", b"#separator "];

@@ -1,11 +1,11 @@
-//! Checks of clients in logs whose format was detected: addresses and host names.
+//! Checks whether clients in a log are addresses or host names.
 
 use std::net::{IpAddr, SocketAddr};
 
 /// Returns true if the text is an address, with or without a port, or a host name.
 #[inline]
 pub fn is_client(text: &[u8]) -> bool {
-    // Almost every client is four numbers.
+    // Almost every client is an IPv4 address, which is checked first because it is cheap.
     let plain = text.iter().all(|b| b.is_ascii_digit() || *b == b'.');
     if plain && text.len() <= 15 && text.iter().filter(|&&b| b == b'.').count() == 3 {
         return true;
@@ -24,14 +24,14 @@ fn is_host_or_address(text: &[u8]) -> bool {
         !label.is_empty() && label.len() <= 63 && label.bytes().all(inner)
     };
     let name = text.strip_suffix('.').unwrap_or(text);
-    // A number is no name: it would be a time, a size or a process.
+    // A number is not a host name: it would be a time, a size or a process.
     let has_letter = text.bytes().any(|b| b.is_ascii_alphabetic());
     text.len() <= 253 && has_letter && name.split('.').all(is_label)
 }
 
-/// Returns the last address of a list with commas.
+/// Returns the last address in a list with commas.
 ///
-/// Each proxy appends its peer's address; the client can forge all addresses before the last.
+/// Each proxy appends its peer's address, so the client can forge all addresses before the last.
 #[inline]
 pub fn last_of_list(text: &[u8]) -> &[u8] {
     match memchr::memrchr(b',', text) {

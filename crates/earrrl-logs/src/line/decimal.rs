@@ -1,9 +1,9 @@
-//! Decimal text, read exactly.
+//! Exact parsing of decimal numbers.
 
-/// `text` times `10^scale`, digits below that cut off towards zero.
+/// Returns the number in `text` times `10^scale`, rounded towards zero.
 ///
-/// Takes an optional sign, a fraction and an exponent; `None` for anything else, and for what does
-/// not fit.
+/// The text may have a sign, a fraction and an exponent. Returns `None` if it is not such a
+/// number, or if the result overflows.
 pub(super) fn parse(text: &[u8], scale: i32) -> Option<i128> {
     let (negative, text) = match text.split_first()? {
         (b'-', rest) => (true, rest),
@@ -26,7 +26,8 @@ pub(super) fn parse(text: &[u8], scale: i32) -> Option<i128> {
     Some(if negative { -value } else { value })
 }
 
-/// Nanoseconds in the digits after a decimal point; at least one digit.
+/// Returns the nanoseconds that the digits after a decimal point stand for; `None` without a
+/// digit.
 pub(super) fn fraction(digits: &[u8]) -> Option<u32> {
     if digits.is_empty() {
         return None;
@@ -34,7 +35,7 @@ pub(super) fn fraction(digits: &[u8]) -> Option<u32> {
     u32::try_from(shifted(b"", digits, 9)?).ok()
 }
 
-/// The digits with the point moved `shift` places to the right.
+/// Returns the number with these digits, with the decimal point moved `shift` places to the right.
 fn shifted(whole: &[u8], fraction: &[u8], shift: i32) -> Option<i128> {
     let kept = i64::try_from(whole.len()).ok()? + i64::from(shift);
     let mut value: i128 = 0;

@@ -1,11 +1,11 @@
-//! Bytes from outside, made fit to print.
+//! Escaping of untrusted bytes before they are printed.
 
 use std::fmt::{self, Display, Write as _};
 
-/// UTF-8 text as it is; control characters, bytes that are not UTF-8, and marks that turn the
-/// direction of writing, as `\x1b`.
+/// Prints bytes as UTF-8. Control characters, bytes that are not UTF-8, and characters that change
+/// the direction of writing are printed as escapes such as `\x1b`.
 ///
-/// Neither a terminal nor a JSON reader sees anything that it could act on.
+/// So the bytes cannot control a terminal or break a JSON string.
 pub struct Escaped<'a>(pub &'a [u8]);
 
 impl Display for Escaped<'_> {

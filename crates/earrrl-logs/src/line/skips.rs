@@ -1,11 +1,11 @@
-//! Lines that are no requests: counted by reason, and the first few shown.
+//! Statistics of skipped lines: their number by reason, and the first few as examples.
 
 use super::escape::Escaped;
 
-/// Examples kept of each reason.
+/// The number of lines that are kept as examples of each reason.
 const EXAMPLES: usize = 3;
 
-/// Bytes shown of an example.
+/// The greatest number of bytes of an example that are shown.
 const SHOWN: usize = 120;
 
 /// The reason for skipping a line.
@@ -13,31 +13,31 @@ const SHOWN: usize = 120;
 pub enum Skip {
     /// The line is blank.
     Blank,
-    /// Longer than any line that is looked at.
+    /// The line is longer than the longest line that is parsed.
     TooLong,
-    /// The line does not fit the format.
+    /// The line does not fit the log's format.
     Malformed,
-    /// No time where it belongs, or one before 1970 or after 2499.
+    /// The line has no time where the format requires it, or a time before 1970 or after 2499.
     Time,
     /// The line lacks a field of `--key`.
     Key,
     /// The line lacks the field of `--cost`, or the cost is invalid.
     Cost,
-    /// A line of a daemon's that is about something else.
+    /// The line reports an event that is not a request.
     NoRequest,
-    /// A line of the daemon's that names no client.
+    /// The line reports a request, but contains no client's address.
     NoClient,
     /// The client is neither an address nor a host name.
     Client,
-    /// The rest of a longer line.
+    /// The line continues a longer line before it.
     Continuation,
-    /// It can be read in two ways, with different clients.
+    /// The line can be read in two ways, which yield different clients.
     Ambiguous,
-    /// It is outside of `--since` and `--until`.
+    /// The time of the line is outside of `--since` and `--until`.
     OtherTime,
-    /// It does not meet `--where`.
+    /// The line does not meet `--where`.
     Filtered,
-    /// There is no room for one more client.
+    /// The line has a new client, and the greatest number of clients is reached.
     TooManyClients,
 }
 
@@ -80,30 +80,30 @@ impl Skip {
     }
 }
 
-/// A skipped line.
+/// An example of a skipped line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Example {
     /// The file and the line's number: `access.log:17`.
     pub place: String,
-    /// The start of the line, made printable.
+    /// The start of the line, with special characters escaped for printing.
     pub text: String,
 }
 
-/// One reason and its lines.
+/// The lines that were skipped for one reason: their number, and examples.
 #[derive(Debug, Clone, Default)]
 struct SkipGroup {
     lines: u64,
     examples: Vec<Example>,
 }
 
-/// All skipped lines.
+/// The statistics of all skipped lines.
 #[derive(Debug, Clone, Default)]
 pub struct Skips {
     groups: [SkipGroup; Skip::ALL.len()],
 }
 
 impl Skips {
-    /// Counts a line.
+    /// Counts a skipped line, and keeps it as an example if there are few for this reason.
     #[cold]
     pub fn add(&mut self, skip: Skip, file: &str, number: u64, line: &[u8]) {
         let group = &mut self.groups[skip as usize];
@@ -117,7 +117,7 @@ impl Skips {
         }
     }
 
-    /// Counts lines that are not shown.
+    /// Counts skipped lines without keeping examples.
     pub fn count(&mut self, skip: Skip, lines: u64) {
         self.groups[skip as usize].lines += lines;
     }
@@ -132,7 +132,8 @@ impl Skips {
         self.groups.iter().map(|group| group.lines).sum()
     }
 
-    /// Every reason that occurred, its lines and the first few of them.
+    /// Returns each reason that occurred, with the number of its lines and the first few as
+    /// examples.
     pub fn by_reason(&self) -> impl Iterator<Item = (Skip, u64, &[Example])> {
         let groups = Skip::ALL.into_iter().zip(&self.groups);
         groups.filter(|(_, g)| g.lines > 0).map(|(skip, g)| (skip, g.lines, &g.examples[..]))

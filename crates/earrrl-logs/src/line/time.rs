@@ -1,6 +1,6 @@
-//! Points in time as logs write them, as nanoseconds since the Unix epoch.
+//! Parsing of the times in logs, as nanoseconds since the Unix epoch.
 //!
-//! Only 1970 to 2499 is believed: anything else is a damaged line, not a request.
+//! Only times from 1970 to 2499 are accepted: a line with any other time is damaged.
 
 use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
@@ -8,29 +8,29 @@ use jiff::tz::Offset;
 
 use super::decimal;
 
-/// Nanoseconds in a second.
+/// The number of nanoseconds in a second.
 pub const SECOND: u64 = 1_000_000_000;
 
-/// Seconds from 1970 to the start of 2500, the first time that is not believed.
+/// The start of the year 2500, in seconds since 1970. Times from then on are rejected.
 const END_SECONDS: u64 = 16_725_225_600;
 
-/// The start of the year 2000.
+/// The start of the year 2000, in nanoseconds since 1970.
 const YEAR_2000: u64 = 946_684_800 * SECOND;
 
-/// Length of a time in the common log format, `17/May/2015:10:05:03 +0000`.
+/// The length of a time in the common log format, `17/May/2015:10:05:03 +0000`, in bytes.
 const COMMON_LEN: usize = 26;
 
-/// Checks a notation of strptime.
+/// Checks a time format in the notation of strptime.
 ///
 /// # Errors
-/// Returns the reason for which no time can be written in it.
+/// Returns a description of the problem if the format is invalid.
 pub fn check_notation(notation: &str) -> Result<(), String> {
     let epoch = Timestamp::UNIX_EPOCH.to_zoned(jiff::tz::TimeZone::UTC);
     let written = jiff::fmt::strtime::format(notation, &epoch);
     written.map(drop).map_err(|error| error.to_string())
 }
 
-/// Parses the common log format's times, remembering the last one: busy logs repeat it.
+/// Parses times in the common log format. It remembers the last one, since busy logs repeat it.
 #[derive(Debug, Clone)]
 pub struct CommonTime {
     text: [u8; COMMON_LEN],
@@ -44,12 +44,12 @@ impl Default for CommonTime {
 }
 
 impl CommonTime {
-    /// Nothing remembered yet.
+    /// Creates a parser that remembers no time yet.
     pub fn new() -> Self {
         Self { text: [0; COMMON_LEN], nanos: 0 }
     }
 
-    /// The time that `text` starts with, if a `]` follows it.
+    /// Returns the time at the start of `text`; `None` if no `]` follows it.
     #[inline]
     pub fn parse(&mut self, text: &[u8]) -> Option<u64> {
         let (time, rest) = text.split_first_chunk::<COMMON_LEN>()?;
@@ -64,7 +64,8 @@ impl CommonTime {
     }
 }
 
-/// Parses `17/May/2015:10:05:03 +0000`; a fraction behind the seconds, and no zone for UTC, will do.
+/// Parses a time such as `17/May/2015:10:05:03 +0000`. The seconds may have a fraction; without a
+/// zone, the time is in UTC.
 pub fn parse_common(text: &[u8]) -> Option<u64> {
     let (time, rest) = text.split_first_chunk::<20>()?;
     let marks = [(2, b'/'), (6, b'/'), (11, b':'), (14, b':'), (17, b':')];
@@ -76,8 +77,8 @@ pub fn parse_common(text: &[u8]) -> Option<u64> {
     instant(date, clock(&time[12..20])?, fraction, zone)
 }
 
-/// Parses `2015-05-17T10:05:03.25+02:00`. A blank for the `T`, slashes for the hyphens, and no zone
-/// for UTC, will do.
+/// Parses a time such as `2015-05-17T10:05:03.25+02:00`. A blank may replace the `T`, and slashes
+/// the hyphens; without a zone, the time is in UTC.
 pub fn parse_iso(text: &[u8]) -> Option<u64> {
     let (date, rest) = text.split_first_chunk::<10>()?;
     let (&separator, rest) = rest.split_first()?;
@@ -91,7 +92,8 @@ pub fn parse_iso(text: &[u8]) -> Option<u64> {
     instant(date, clock(time)?, fraction, zone)
 }
 
-/// Nanoseconds, and seconds east of Greenwich, of `.25+02:00`.
+/// Parses a fraction and a zone such as `.25+02:00`. Returns nanoseconds, and the zone's seconds
+/// east of Greenwich.
 fn fraction_and_zone(text: &[u8]) -> Option<(u32, i32)> {
     let (fraction, zone) = match text.split_first() {
         Some((b'.' | b',', rest)) => {
@@ -107,13 +109,14 @@ fn fraction_and_zone(text: &[u8]) -> Option<(u32, i32)> {
     Some((fraction, zone))
 }
 
-/// Parses seconds since the epoch, exactly to the nanosecond (further digits are cut off).
+/// Parses seconds since the epoch, exactly to the nanosecond; further digits are cut off.
 pub fn parse_seconds(text: &[u8]) -> Option<u64> {
     let nanos = decimal::parse(text, 9)?;
     u64::try_from(nanos).ok().filter(|&t| t < END_SECONDS * SECOND)
 }
 
-/// Parses a count since the epoch whose unit (s, ms, µs, ns) its size tells.
+/// Parses a number of seconds, milliseconds, microseconds or nanoseconds since the epoch. The size
+/// of the number determines the unit.
 pub fn parse_epoch(text: &[u8]) -> Option<u64> {
     let nanos = decimal::parse(text, 9)?;
     let unit = match nanos / i128::from(SECOND) {
@@ -130,20 +133,22 @@ pub fn parse_any(text: &[u8]) -> Option<u64> {
     parse_epoch(text).or_else(|| parse_iso(text)).or_else(|| parse_common(text))
 }
 
-/// Parses a time in a field that is only probably a time: a number before the year 2000 is a duration.
+/// Parses a time from a field that may also contain a duration: numbers that would be times before
+/// the year 2000 are rejected.
 pub fn parse_recent(text: &[u8]) -> Option<u64> {
     let number = parse_epoch(text).filter(|&time| time >= YEAR_2000);
     number.or_else(|| parse_iso(text)).or_else(|| parse_common(text))
 }
 
-/// Parses a time as `format` says, in the notation of strptime; UTC where it names no zone.
+/// Parses a time in a strptime format; a time without a zone is in UTC.
 pub fn parse_as(format: &str, text: &[u8]) -> Option<u64> {
     let time = jiff::fmt::strtime::BrokenDownTime::parse(format, text).ok()?;
     let instant = time.to_timestamp().or_else(|_| Offset::UTC.to_timestamp(time.to_datetime()?));
     believed(instant.ok()?)
 }
 
-/// Month, day and second of day of a syslog line's `Dec 10 06:55:46` or `Dec  1 06:55:46`.
+/// Parses the time of a syslog line, such as `Dec 10 06:55:46` or `Dec  1 06:55:46`. Returns the
+/// month, the day, and the second of the day.
 pub fn parse_syslog(text: &[u8; 15]) -> Option<(u32, u32, u32)> {
     if text[3] != b' ' || text[6] != b' ' {
         return None;
@@ -152,28 +157,29 @@ pub fn parse_syslog(text: &[u8; 15]) -> Option<(u32, u32, u32)> {
     Some((month(&text[..3])?, day?, clock(&text[7..])?))
 }
 
-/// The time of a date and a second of the day in UTC.
+/// Returns the time of a date and a second of that day, in UTC.
 pub fn at(year: u32, month: u32, day: u32, second: u32) -> Option<u64> {
     instant((year, month, day), second, 0, 0)
 }
 
-/// The year in which `time` lies.
+/// Returns the year of `time` in UTC.
 pub fn year_of(time: u64) -> u32 {
     utc(time).year().unsigned_abs().into()
 }
 
-/// A time as people read it: `2015-05-17 10:05:03`, in UTC.
+/// Returns a time as text such as `2015-05-17 10:05:03`, in UTC.
 pub fn written(time: u64) -> String {
     utc(time).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
-/// A time's date and time of day in UTC.
+/// Returns the date and the time of day of `time`, in UTC.
 pub fn utc(time: u64) -> DateTime {
     let instant = Timestamp::from_nanosecond(time.into()).unwrap_or(Timestamp::UNIX_EPOCH);
     Offset::UTC.to_datetime(instant)
 }
 
-/// The time of a day that exists, a second of it, a fraction, and a zone's seconds east of Greenwich.
+/// Returns the time of a date, a second of that day, a fraction in nanoseconds, and a zone in
+/// seconds east of Greenwich; `None` if the date does not exist.
 fn instant(
     (year, month, day): (u32, u32, u32),
     second: u32,
@@ -190,14 +196,15 @@ fn believed(instant: Timestamp) -> Option<u64> {
     u64::try_from(instant.as_nanosecond()).ok().filter(|&t| t < END_SECONDS * SECOND)
 }
 
-/// Seconds of the day in `10:05:03`; a leap second is the next minute's first.
+/// Returns the second of the day for a time such as `10:05:03`. A leap second counts as the first
+/// second of the next minute.
 fn clock(text: &[u8]) -> Option<u32> {
     let [h1, h2, b':', m1, m2, b':', s1, s2] = *text else { return None };
     let (hour, minute, second) = (digits(&[h1, h2])?, digits(&[m1, m2])?, digits(&[s1, s2])?);
     (hour < 24 && minute < 60 && second <= 60).then_some(hour * 3600 + minute * 60 + second)
 }
 
-/// Seconds east of Greenwich in `+0200` or `+02:00`.
+/// Returns the seconds east of Greenwich for a zone such as `+0200` or `+02:00`.
 fn offset(text: &[u8]) -> Option<i32> {
     let (sign, h, m) = match *text {
         [sign, h1, h2, m1, m2] | [sign, h1, h2, b':', m1, m2] => (sign, [h1, h2], [m1, m2]),
@@ -231,7 +238,7 @@ fn month(name: &[u8]) -> Option<u32> {
     })
 }
 
-/// A short run of decimal digits.
+/// Returns the value of a few decimal digits.
 fn digits(text: &[u8]) -> Option<u32> {
     text.iter().try_fold(0, |sum, &b| b.is_ascii_digit().then(|| sum * 10 + u32::from(b - b'0')))
 }

@@ -1,22 +1,24 @@
-//! Years for syslog lines, which carry none.
+//! The years of syslog lines, which are not written on the lines.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::time;
 use super::time::SECOND;
 
-/// The years of the lines of one log.
+/// Determines the years of the lines in one log.
 pub struct Years(YearSource);
 
 enum YearSource {
-    /// The year of the first line is known; it goes up where the months start anew.
+    /// The year of the first line is given. The year increases when the months start again.
     Counted { first: u32, now: u32, last_month: u32 },
-    /// Each line has the latest year that puts it before this time, a day after the file was last written.
+    /// The end of the log: one day after it was last modified, in nanoseconds since the Unix
+    /// epoch. Each line gets the latest year that puts it at or before this end.
     UpTo(u64),
 }
 
 impl Years {
-    /// For a log whose first line is of `year`, or that was last `modified` then.
+    /// Creates the years of a log whose first line is in `year`. Without a year, the time when the
+    /// log was last modified determines the years.
     pub fn new(year: Option<u32>, modified: SystemTime) -> Self {
         Self(match year {
             Some(year) => YearSource::Counted { first: year, now: year, last_month: 1 },
@@ -27,11 +29,12 @@ impl Years {
         })
     }
 
-    /// The time of a month, day and second.
+    /// Returns the time of a line with this month, day and second of the day.
     pub fn place(&mut self, (month, day, second): (u32, u32, u32)) -> Option<u64> {
         match &mut self.0 {
             YearSource::Counted { first, now, last_month } => {
-                // A line out of order may fall back behind the turn of the year.
+                // At the turn of the year, lines may be out of order, so a step from January to
+                // December goes back a year.
                 if month + 6 <= *last_month {
                     *now += 1;
                 } else if *now > *first && *last_month == 1 && month == 12 {
@@ -42,7 +45,8 @@ impl Years {
             }
             YearSource::UpTo(end) => {
                 let year = time::year_of(*end);
-                // Four years back there is a leap day at the latest, but for 1900 and its like.
+                // The 29th of February can be missing for up to eight years, as between 1896 and
+                // 1904, so as many years are tried.
                 let years = (year.saturating_sub(8)..=year).rev();
                 years.filter_map(|y| time::at(y, month, day, second)).find(|time| time <= end)
             }

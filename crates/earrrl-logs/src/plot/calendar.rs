@@ -1,5 +1,4 @@
-//! Ticks of a time axis: at whole seconds, minutes, hours, days, months or years, as a calendar has
-//! them, in UTC.
+//! Ticks of a time axis, placed at whole seconds, minutes, hours, days, months or years in UTC.
 
 use jiff::Timestamp;
 use jiff::civil::{DateTime, date};
@@ -9,7 +8,7 @@ const MINUTE: i64 = 60;
 const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 
-/// Steps of a fixed length, in seconds.
+/// The possible distances of ticks up to some days, in seconds.
 const SECONDS: [i64; 21] = [
     1,
     2,
@@ -36,13 +35,14 @@ const SECONDS: [i64; 21] = [
 
 const WEEK: i64 = 7 * DAY;
 
-/// Longer steps, in months.
+/// The possible distances of ticks that are a month or more apart, in months.
 const MONTHS: [i64; 10] = [1, 3, 6, 12, 24, 60, 120, 240, 600, 1200];
 
-/// The first Monday of the epoch.
+/// The first Monday after the Unix epoch, in seconds; ticks that are weeks apart start there.
 const MONDAY: i64 = 4 * DAY;
 
-/// Ticks from one second since the epoch to another, at most `most` and what stands at each.
+/// Returns at most `most` ticks between two times: the position of each in seconds since the epoch,
+/// and its text.
 pub(super) fn ticks(from: i64, to: i64, most: usize) -> Vec<(i64, String)> {
     let fits = |count: i64| usize::try_from(count).is_ok_and(|count| count <= most.max(1));
     match SECONDS.into_iter().find(|step| fits((to - from) / step)) {
@@ -73,9 +73,8 @@ fn by_months(from: i64, to: i64, step: i64) -> Vec<(i64, String)> {
     starts.skip_while(|(at, _)| *at < from).take_while(|(at, _)| *at <= to).collect()
 }
 
-/// Returns the text at a tick: the time of day, or at midnight the date.
-///
-/// With steps of a day or more, the first day of a year shows the year.
+/// Returns the text of a tick at the second `at`: the time of day, or the date if the tick is at
+/// midnight. If ticks are a day or more apart, the first day of a year shows the year instead.
 fn text(at: i64, step: i64) -> String {
     let time = utc(at);
     let format = match (at % DAY, step) {
@@ -87,7 +86,8 @@ fn text(at: i64, step: i64) -> String {
     time.strftime(format).to_string()
 }
 
-/// The days from one second since the epoch to another, for the label of an axis.
+/// Returns the date or dates between two times, given in seconds since the epoch, for the label of
+/// an axis.
 pub fn days(from: i64, to: i64) -> String {
     let [from, to] = [from, to].map(|at| utc(at).strftime("%Y-%m-%d").to_string());
     if from == to { format!("{from}, UTC") } else { format!("{from} to {to}, UTC") }
@@ -101,7 +101,7 @@ fn utc(seconds: i64) -> DateTime {
 mod tests {
     use super::*;
 
-    /// 2015-05-17 10:05:03.
+    /// The time 2015-05-17 10:05:03 UTC, in seconds since the epoch.
     const START: i64 = 1_431_857_103;
 
     #[test]

@@ -1,10 +1,10 @@
-//! The parts of a figure, and the style that they share.
+//! The parts of a figure, and the colours and fonts that all figures share.
 
 use plotters::prelude::*;
 
 use super::ticks::Ticks;
 
-/// Colours that people with any colour vision tell apart (Okabe and Ito).
+/// Colours that remain distinct under every kind of colour blindness (Okabe and Ito's palette).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -15,13 +15,14 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(110, 110, 110),
 ];
 
-/// The place of grey among the colours, for requests before any rule is applied.
+/// The index of grey in the palette; grey is for requests before any rule is applied.
 pub const GREY: usize = 6;
 
-/// The scale of drawing: points are placed on whole pixels, too coarse at the size that is shown.
+/// The factor by which figures are drawn larger than they are shown. The drawing library rounds
+/// points to whole pixels, which would be visible at the shown size.
 pub(super) const GRAIN: u32 = 4;
 
-/// One picture.
+/// A picture: panels with a common horizontal axis.
 pub struct Figure {
     /// The title above all panels; may be empty.
     pub title: String,
@@ -29,118 +30,119 @@ pub struct Figure {
     pub x: Across,
     /// The panels, from top to bottom.
     pub panels: Vec<Panel>,
-    /// Width and height.
+    /// The width and height of the picture, in pixels.
     pub size: (u32, u32),
 }
 
-/// A horizontal axis, which all panels share.
+/// The horizontal axis that all panels of a figure share.
 #[derive(Debug, Clone)]
 pub struct Across {
-    /// The label under the lowest panel.
+    /// The label of the axis, drawn under the lowest panel.
     pub label: String,
-    /// The ends of the axis.
+    /// The values at the left and right end of the axis.
     pub span: (f64, f64),
-    /// The kind of its ticks.
+    /// The kind of values at the ticks.
     pub ticks: Ticks,
 }
 
 impl Across {
-    /// Seconds from 0.
+    /// Creates an axis of seconds from 0 to `end`.
     pub fn seconds(end: f64) -> Self {
         Self { label: "seconds".into(), span: (0.0, end), ticks: Ticks::Numbers }
     }
 }
 
-/// One pair of axes.
+/// A chart with one pair of axes.
 #[derive(Default)]
 pub struct Panel {
     /// The label of the vertical axis, with the unit.
     pub y_label: String,
-    /// The lines, the first at the bottom.
+    /// The lines of the chart; later ones are drawn over earlier ones.
     pub series: Vec<Series>,
-    /// Labelled positions on the horizontal axis.
+    /// Labelled vertical lines.
     pub marks: Vec<Mark>,
-    /// Labelled points.
+    /// Texts beside points.
     pub notes: Vec<Note>,
-    /// The lower end of a logarithmic axis, or none for one from 0.
+    /// The lower end of the vertical axis if it is logarithmic; `None` for a linear axis from 0.
     pub log_from: Option<f64>,
 }
 
-/// An upright line of dots or dashes, and its text.
+/// A vertical dotted or dashed line, and the text beside it.
 pub struct Mark {
-    /// The position on the horizontal axis.
+    /// The position of the line on the horizontal axis.
     pub at: f64,
-    /// The height of the text, as a share of the vertical axis.
+    /// The height of the text, as a share of the height of the panel.
     pub height: f64,
-    /// Its place among the colours, dashed; none for dots in the colour of the axes.
+    /// The index in the palette of a dashed line; `None` for a dotted line in the colour of the
+    /// axes.
     pub colour: Option<usize>,
-    /// The text.
+    /// The text beside the marked line.
     pub text: String,
 }
 
 impl Mark {
-    /// Creates a mark of dots in the colour of the axes.
+    /// Creates a mark with a dotted line in the colour of the axes.
     pub fn new(at: f64, height: f64, text: impl Into<String>) -> Self {
         Self { at, height, colour: None, text: text.into() }
     }
 }
 
-/// Text beside a point.
+/// A text beside a point of a chart.
 pub struct Note {
-    /// The point.
+    /// The point that the text is about.
     pub at: (f64, f64),
-    /// The text.
+    /// The text beside the point.
     pub text: String,
-    /// True if the text ends left of the point and above it; otherwise it starts right of it.
+    /// True if the text is drawn above and to the left of the point, false if to the right of it.
     pub before: bool,
 }
 
-/// One line.
+/// A line of a chart.
 pub struct Series {
     /// The name in the legend; a series with an empty name is not listed.
     pub name: String,
-    /// Its place among the colours.
+    /// The index of the line's colour in the palette.
     pub colour: usize,
-    /// The style of drawing.
+    /// The style in which the line of the series is drawn.
     pub stroke: Stroke,
-    /// Its points, from left to right.
+    /// The points that the line of the series connects, from left to right.
     pub points: Vec<(f64, f64)>,
 }
 
 /// The style of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stroke {
-    /// A line.
+    /// A solid line.
     Solid,
-    /// Dashes, for a reference.
+    /// A dashed line, for a reference such as a limit.
     Dashed,
-    /// A line and the filled area under it.
+    /// A solid line, and the filled area under it.
     Filled,
 }
 
 impl Series {
-    /// Creates a solid line.
+    /// Creates a series that is drawn as a solid line.
     pub fn new(name: impl Into<String>, colour: usize, points: Vec<(f64, f64)>) -> Self {
         Self { name: name.into(), colour, stroke: Stroke::Solid, points }
     }
 
-    /// Sets the style of drawing.
+    /// Returns the series with another style of drawing.
     pub fn with_stroke(self, stroke: Stroke) -> Self {
         Self { stroke, ..self }
     }
 }
 
-/// The colour of a line.
+/// Returns the colour of a series.
 pub(super) fn colour(series: &Series) -> RGBColor {
     shade(series.colour)
 }
 
-/// The colour at a place.
+/// Returns the colour with this index in the palette.
 pub(super) fn shade(place: usize) -> RGBColor {
     COLOURS[place % COLOURS.len()]
 }
 
-/// The font at a size.
+/// Returns the font of all figures at `size` pixels.
 pub(super) fn font(size: u32) -> FontDesc<'static> {
     ("sans-serif", size * GRAIN).into_font()
 }

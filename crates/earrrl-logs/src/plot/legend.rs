@@ -1,4 +1,4 @@
-//! The legend: a row or more above a panel, where it covers nothing.
+//! The legend of a panel: one or more rows above the chart, where they cover no part of it.
 
 use std::error::Error;
 
@@ -8,20 +8,20 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::figure::{GRAIN, Series, Stroke, colour, font};
 
-/// The height of a row.
+/// The height of a row of the legend, in pixels.
 const HEIGHT: u32 = 20;
 
-/// The widths of the line before a name and of the gap behind it.
+/// The width in pixels of the coloured line before a name, and of the gap after the name.
 const LINE: u32 = 22;
 const GAP: u32 = 6;
 
-/// Two characters' width, on average, at the size of the legend.
+/// The average width of two characters at the legend's font size, in pixels.
 const TWO_CHARACTERS: u32 = 13;
 
-/// The font's size.
+/// The legend's font size, in pixels.
 const SIZE: u32 = 14;
 
-/// Draws the names of the series that have one; returns the area below them.
+/// Draws the names of the series that have one, and returns the area below them.
 pub(super) fn draw<DB: DrawingBackend<ErrorType: 'static>>(
     area: &DrawingArea<DB, Shift>,
     series: &[Series],
@@ -41,7 +41,7 @@ pub(super) fn draw<DB: DrawingBackend<ErrorType: 'static>>(
     Ok(rest)
 }
 
-/// Computes the place of each name: its left end and its row.
+/// Computes the left end, in pixels, and the row of each name from the names' lengths.
 fn places(lengths: impl Iterator<Item = usize>, left: u32, width: u32) -> Vec<(u32, u32)> {
     let mut next = (left, 0);
     lengths

@@ -1,4 +1,4 @@
-//! Figures: line charts in panels one above the other, as SVG.
+//! Draws figures as SVG: line charts in panels, one above the other.
 
 mod calendar;
 mod figure;
@@ -21,28 +21,29 @@ use figure::{GRAIN, colour, font, shade};
 pub use ticks::Ticks;
 use ticks::{Ticked, short};
 
-/// The width left of the axes, for numbers and labels.
+/// The width in pixels left of the vertical axis, for its numbers and its label.
 const LEFT: u32 = 70;
 
-/// The margin right of the axes.
+/// The margin in pixels right of the charts.
 const MARGIN_RIGHT: u32 = 20;
 
-/// Room for a number on the axis across, and on the one upwards.
+/// The least distance of ticks in pixels, on the horizontal and on the vertical axis.
 const TICK: (u32, u32) = (64, 22);
 
-/// A character's width, on average and at least so.
+/// An upper bound of the average width of a character, in pixels.
 const CHARACTER: u32 = 7;
 
-/// Points a pixel from which on lines are drawn thin.
+/// The number of points a pixel above which lines are drawn thinner.
 const DENSE: f64 = 1.5;
 
-/// The font of all figures.
+/// The font file of all figures.
 const FONT: &[u8] = include_bytes!("../../assets/roboto-subset.ttf");
 
 /// Writes a figure to an SVG file.
 ///
 /// # Errors
-/// Returns the reason in one line: a name that does not end in `.svg`, or the system's error.
+/// Returns one line with the reason if the name does not end in `.svg`, or if the file cannot be
+/// written.
 pub fn save(figure: &Figure, path: &Path) -> Result<(), String> {
     let told = |problem: &str| format!("{}: {problem}", path.display());
     if !is_svg(path) {
@@ -52,7 +53,7 @@ pub fn save(figure: &Figure, path: &Path) -> Result<(), String> {
     std::fs::write(path, content).map_err(|error| told(&plain(&error)))
 }
 
-/// The error about a file name that does not end in `.svg`.
+/// The error message for a file name that does not end in `.svg`.
 pub const EXPECTED: &str =
     "expected a name that ends in .svg; for PNG, convert the SVG, with rsvg-convert for example";
 
@@ -61,10 +62,10 @@ pub fn is_svg(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "svg")
 }
 
-/// Renders a figure as SVG, transparent without a background.
+/// Renders a figure as SVG. Without a background colour the picture is transparent.
 ///
 /// # Errors
-/// Returns the reason in one line.
+/// Returns one line with the reason if the figure cannot be drawn.
 pub fn svg(figure: &Figure, background: Option<&RGBColor>) -> Result<String, String> {
     let (width, height) = figure.size;
     let fine = (width * GRAIN, height * GRAIN);
@@ -72,7 +73,8 @@ pub fn svg(figure: &Figure, background: Option<&RGBColor>) -> Result<String, Str
     let area = SVGBackend::with_string(&mut text, fine).into_drawing_area();
     draw(&area, figure, background).map_err(|error| format!("the figure: {error}"))?;
     drop(area);
-    // The view box stays large, the picture is shown in its size.
+    // The view box keeps the large size of the drawing; only the shown width and height are
+    // reduced.
     let drawn = format!(r#"width="{}" height="{}""#, fine.0, fine.1);
     let shown = format!(r#"width="{width}" height="{height}" stroke-linejoin="round""#);
     Ok(text.replacen(&drawn, &shown, 1))
@@ -85,7 +87,7 @@ fn draw<DB: DrawingBackend<ErrorType: 'static>>(
 ) -> Result<(), Box<dyn Error>> {
     static FONTS: Once = Once::new();
     FONTS.call_once(|| {
-        // It is a font: the file comes with the program.
+        // Registering fails only for a file that is no font, and this one is compiled in.
         let _ = plotters::style::register_font("sans-serif", FontStyle::Normal, FONT);
     });
     if let Some(background) = background {
@@ -142,7 +144,7 @@ fn draw_panel<DB: DrawingBackend<ErrorType: 'static>>(
     }
 }
 
-/// A panel's axes, linear across; linear or logarithmic upwards.
+/// The axes of a panel: the horizontal one is linear, the vertical one linear or logarithmic.
 type Axes<'a, DB, Y> = ChartContext<'a, DB, Cartesian2d<Ticked, Y>>;
 
 fn fill_panel<'a, DB, Y>(
@@ -210,7 +212,7 @@ where
     Ok(())
 }
 
-/// Texts left of their points and above them, or right of them.
+/// Draws texts beside their points: above and to the left, or to the right.
 fn draw_notes<'a, DB, Y>(chart: &mut Axes<'a, DB, Y>, notes: &[Note]) -> Result<(), Box<dyn Error>>
 where
     DB: DrawingBackend<ErrorType: 'static> + 'a,
@@ -245,7 +247,7 @@ where
     };
     let line = [(*at, bottom), (*at, top)].into_iter();
     chart.draw_series(DashedLineSeries::new(line, dash * GRAIN, 4 * GRAIN, style))?;
-    // Text that would leave the picture on the right stands on the left.
+    // Text that would extend beyond the right edge of the picture is drawn left of the line.
     let (place, _) = chart.backend_coord(&(*at, height));
     let (columns, _) = chart.plotting_area().get_pixel_range();
     let fits = place + (text.chars().count() as u32 * CHARACTER * GRAIN) as i32 <= columns.end;

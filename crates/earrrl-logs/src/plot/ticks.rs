@@ -1,4 +1,4 @@
-//! The positions of ticks on a horizontal axis, and their texts.
+//! The positions and texts of the ticks on a horizontal axis.
 
 use std::ops::Range;
 
@@ -9,19 +9,19 @@ use plotters::coord::types::RangedCoordf64;
 
 use super::calendar;
 
-/// The kind of values on an axis.
+/// The kind of values that the ticks of an axis show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ticks {
-    /// Its numbers.
+    /// The positions on the axis are the values.
     Numbers,
-    /// Ten to the power of its numbers.
+    /// The positions on the axis are decimal logarithms of the values.
     Powers,
-    /// Times: its numbers are seconds since the epoch.
+    /// The positions on the axis are times, in seconds since the epoch.
     Calendar,
 }
 
 impl Ticks {
-    /// The ticks of an axis with room for at most `most`.
+    /// Returns the position and text of each tick between two ends, at most `most` of them.
     pub(super) fn within(self, (from, to): (f64, f64), most: usize) -> Vec<(f64, String)> {
         match self {
             Self::Numbers => {
@@ -38,7 +38,7 @@ impl Ticks {
     }
 }
 
-/// An axis with its ticks.
+/// A horizontal axis with computed ticks, in the form that the drawing library needs.
 pub(super) struct Ticked {
     inner: RangedCoordf64,
     ticks: Vec<(f64, String)>,
@@ -81,7 +81,7 @@ impl ValueFormatter<f64> for Ticked {
     }
 }
 
-/// Powers of ten; where there are few of them, twice and five times each, too.
+/// Returns ticks at powers of ten, and at their multiples by 2 and 5 if there is room for these.
 fn powers(from: f64, to: f64, most: usize) -> Vec<(f64, String)> {
     let (low, high) = (from.floor() as i32, to.ceil() as i32);
     let step = ((high - low) as usize).div_ceil(most.max(1)).max(1);
@@ -96,7 +96,7 @@ fn powers(from: f64, to: f64, most: usize) -> Vec<(f64, String)> {
         .collect()
 }
 
-/// A number without digits that say nothing.
+/// Writes a number without superfluous digits.
 pub(super) fn short(value: f64) -> String {
     if value != 0.0 && (value.abs() < 1e-3 || value.abs() >= 1e6) {
         return format!("{value:.0e}");

@@ -1,47 +1,48 @@
-//! Parsed requests, many at a time.
+//! Batches of parsed requests.
 //!
-//! Each request causes cache misses: on its client's place in a table, and on its state. The misses
-//! of a batch overlap, those of single requests do not. One core can also parse a batch while
-//! another judges the one before.
+//! Each request causes two cache misses: one for its client in the table of clients, one for the
+//! client's state. Processing many requests together lets their misses overlap. It also lets one
+//! core parse a batch while another judges the batch before.
 
 use super::clients::Label;
 use earrrl::Cost;
 
-/// Requests in a batch.
+/// The number of requests at which a batch is full.
 const MOST: usize = 1024;
 
-/// Bytes of keys in a batch, about.
+/// The number of bytes of keys at which a batch is full; its last key may go beyond.
 const MOST_BYTES: usize = 128 * 1024;
 
-/// Requests whose clients have no numbers yet.
+/// A batch of parsed requests whose clients have not been looked up yet.
 #[derive(Debug, Default)]
 pub(super) struct RequestBatch {
     keys: Vec<u8>,
     parsed: Vec<Parsed>,
 }
 
-/// One request of a batch.
+/// A parsed request; its key is stored in the batch.
 #[derive(Debug)]
 pub(super) struct Parsed {
-    /// The label under which the client is found.
+    /// The hash, and the text if it is short, under which the client is looked up.
     pub label: Label,
-    /// The end of its key in the batch's `keys`.
+    /// The end of the request's key in the batch's `keys`; the key starts where the one before
+    /// ends.
     end: usize,
-    /// Nanoseconds since the epoch.
+    /// The time of the request, in nanoseconds since the epoch.
     pub time: u64,
     /// The cost of the request.
     pub cost: Cost,
 }
 
 impl RequestBatch {
-    /// Adds a request.
+    /// Adds a request to the batch.
     #[inline]
     pub(super) fn push(&mut self, key: &[u8], label: Label, time: u64, cost: Cost) {
         self.keys.extend_from_slice(key);
         self.parsed.push(Parsed { label, end: self.keys.len(), time, cost });
     }
 
-    /// Returns true if the batch is large enough to hand on.
+    /// Returns true if the batch is large enough to be processed.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.parsed.len() >= MOST || self.keys.len() >= MOST_BYTES
@@ -52,18 +53,18 @@ impl RequestBatch {
         self.parsed.is_empty()
     }
 
-    /// The requests, in the order of their lines.
+    /// Returns the requests in the order of their lines.
     pub(super) fn parsed(&self) -> &[Parsed] {
         &self.parsed
     }
 
-    /// The key of the request at this place.
+    /// Returns the key of the request with the index `place`.
     pub(super) fn key(&self, place: usize) -> &[u8] {
         let start = place.checked_sub(1).map_or(0, |before| self.parsed[before].end);
         &self.keys[start..self.parsed[place].end]
     }
 
-    /// Empties it, to be used again.
+    /// Removes all requests, and keeps the memory for later ones.
     pub(super) fn clear(&mut self) {
         self.keys.clear();
         self.parsed.clear();

@@ -1,65 +1,67 @@
-//! Every key seen, each under a small number.
+//! A table that gives each client's key a small number.
 //!
-//! A table of small slots leads to the entries, which stand in the order of their first request. Both
-//! are far away where there are many clients: many keys are looked for together, first all in the
-//! slots and then all among the entries, and nothing in either round waits for anything before it.
+//! An open-addressed table of small slots leads to entries, which are stored in the order of each
+//! client's first request. With many clients, a lookup misses the cache once in the slots and once
+//! in the entries. So keys are looked up in batches: first all in the slots, then all in the
+//! entries, and the misses of each step overlap.
 
 use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
 
-/// Bytes of all keys together.
+/// The most bytes that all long keys may take together.
 const MOST: usize = 1 << 32;
 
-/// Bytes of a key that stand in its entry: an IPv6 network has 23 at most.
+/// The most bytes of a key that is stored in its entry; the key of an IPv6 network has at most 23.
 const SHORT: usize = 31;
 
-/// The length of a longer key, in its label.
+/// The value of the length byte of a key that is too long for its entry.
 const LONG: u8 = u8::MAX;
 
-/// Slots at the start, a power of two.
+/// The number of slots of an empty table, a power of two.
 const SLOTS: usize = 1 << 10;
 
-/// The number in an unused slot.
+/// The client number that marks a slot as unused.
 const NOBODY: u32 = u32::MAX;
 
-/// Keys in the order of their first request.
+/// The keys of all clients, numbered in the order of their first requests.
 ///
-/// The hash is keyed at random on each run. That is weaker than a pseudo-random function, but
-/// whoever wrote the log can't see how long one run of this tool took, so can't choose against it.
+/// The hash function has a random key on each run. It is weaker than a pseudo-random function, but
+/// the author of a log cannot measure how long a run takes, and so cannot construct keys that
+/// collide.
 pub struct ClientNumbers {
-    /// Open addresses, each client at the first free one from its hash on; less than three quarters
-    /// are taken.
+    /// The slots of an open-addressed hash table: each client is in the first slot that was free
+    /// from its hash on. Less than three quarters of the slots are used.
     slots: Vec<ClientSlot>,
-    /// By number.
+    /// The text of each client's key, indexed by client number.
     entries: Vec<ClientText>,
     hasher: RandomState,
-    /// Keys longer than an entry, one behind the other.
+    /// The bytes of the keys that are too long for an entry, one after the other.
     long: Vec<u8>,
 }
 
-/// A client's number, and enough of its hash to tell it from nearly all others.
+/// A client's number and 32 bits of its key's hash, which rarely match those of another key.
 #[derive(Debug, Clone, Copy)]
 struct ClientSlot {
     hash: u32,
     number: u32,
 }
 
-/// A client's key for lookups: its hash, and its text if that is short.
+/// The values by which a key is looked up: its hash, and its text if that is short.
 #[derive(Debug, Clone, Copy)]
 pub struct Label {
     hash: u32,
     text: ClientText,
 }
 
-/// A short key's length and bytes, or a long key's end in `long` and its length. It fills half a
-/// cache line and never spans two.
+/// The length and bytes of a short key; or, for a long key, its end in `long` and its length. It
+/// fills half a cache line and never spans two lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(align(32))]
 struct ClientText([u8; SHORT + 1]);
 
 impl Label {
-    /// The label of a key.
+    /// Computes the label of a key with the table's hasher.
     #[inline]
     pub fn new(key: &[u8], hasher: &RandomState) -> Self {
         let mut text = [0; SHORT + 1];
@@ -91,18 +93,19 @@ impl ClientNumbers {
         Self::default()
     }
 
-    /// Returns the hasher for labels.
+    /// Returns the hasher with which labels for this table are computed.
     pub fn hasher(&self) -> RandomState {
         self.hasher.clone()
     }
 
-    /// Returns the number of `key`, a new one if it has not been seen; `None` if there is no room.
+    /// Returns the number of `key`, which is added if it is new. Returns `None` if the table is
+    /// full.
     pub fn number(&mut self, key: &[u8]) -> Option<u32> {
         self.labelled(&Label::new(key, &self.hasher), key)
     }
 
-    /// Returns the number of a key with its label, a new one if it has not been seen. Returns `None`
-    /// if there is no room.
+    /// Returns the number of `key`, whose label is given; the key is added if it is new. Returns
+    /// `None` if the table is full.
     pub fn labelled(&mut self, label: &Label, key: &[u8]) -> Option<u32> {
         match self.find(label, key) {
             Ok(number) => Some(number),
@@ -110,13 +113,14 @@ impl ClientNumbers {
         }
     }
 
-    /// The slot that a label's hash leads to.
+    /// Returns the slot at which the search for a label begins.
     #[inline]
     fn home(&self, label: &Label) -> usize {
         label.hash as usize & (self.slots.len() - 1)
     }
 
-    /// Guesses the clients with these labels by their hashes alone, which is nearly always right.
+    /// Writes to `guesses` the number of the client that each label probably belongs to. Only
+    /// hashes are compared, so a guess may be wrong, which is rare.
     pub fn guess<'a>(&self, labels: impl Iterator<Item = &'a Label>, guesses: &mut [u32]) {
         for (guess, label) in guesses.iter_mut().zip(labels) {
             let mut place = self.home(label);
@@ -127,13 +131,14 @@ impl ClientNumbers {
         }
     }
 
-    /// Returns true if `guess` is the client with this label. Always false for long keys.
+    /// Returns true if the client numbered `guess` has this label. Returns false for every long
+    /// key, whose text is not in the label.
     #[inline]
     pub fn is(&self, guess: u32, label: &Label) -> bool {
         label.text.0[0] != LONG && self.entries.get(guess as usize) == Some(&label.text)
     }
 
-    /// The number of a key that has been seen, or the slot where it would be.
+    /// Returns the number of a known key, or else the slot where it has to be added.
     fn find(&self, label: &Label, key: &[u8]) -> Result<u32, usize> {
         let mut place = self.home(label);
         loop {
@@ -168,7 +173,7 @@ impl ClientNumbers {
         Some(number)
     }
 
-    /// Doubles the number of slots. The hashes in the slots suffice, so no key is read.
+    /// Doubles the number of slots. It needs only the hashes in the slots, so it reads no keys.
     fn grow(&mut self) {
         let mask = self.slots.len() * 2 - 1;
         let mut slots = vec![ClientSlot { hash: 0, number: NOBODY }; mask + 1];
@@ -182,7 +187,7 @@ impl ClientNumbers {
         self.slots = slots;
     }
 
-    /// The key with this number.
+    /// Returns the key of the client with this number.
     pub fn key(&self, number: u32) -> &[u8] {
         let ClientText(text) = &self.entries[number as usize];
         if text[0] != LONG {
@@ -196,12 +201,12 @@ impl ClientNumbers {
         &self.long[end - len..end]
     }
 
-    /// Returns true if there are no clients.
+    /// Returns true if the table has no clients.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Returns the number of clients.
+    /// Returns the number of clients in the table.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

@@ -1,4 +1,4 @@
-//! The cost of a request: `--cost`.
+//! The cost of a logged request, as `--cost` sets it.
 
 use std::str::FromStr;
 
@@ -7,20 +7,20 @@ use earrrl::Cost;
 use crate::format::{Field, Record};
 use crate::line::Skip;
 
-/// One `--cost`.
+/// One value of the flag `--cost`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CostRule {
-    /// Every request costs this.
+    /// Every request has this cost.
     Fixed(Cost),
-    /// The cost is in a field of the request.
+    /// The cost of a request is the value of this field.
     Field(Field),
-    /// Requests with this path, or with a path that starts with it, have this cost.
+    /// Requests for this path, or for paths that start with it, have this cost.
     Path {
-        /// The path, without the `*` at its end.
+        /// The path without the final `*`.
         path: String,
-        /// True if longer paths have this cost, too.
+        /// True if the cost also applies to longer paths that start with `path`.
         prefix: bool,
-        /// The cost.
+        /// The cost of a request for the path.
         cost: Cost,
     },
 }
@@ -52,7 +52,8 @@ impl FromStr for CostRule {
     }
 }
 
-/// All `--cost`s: the first path that fits, else the field, else the fixed cost.
+/// All values of `--cost`. The first path that matches decides; otherwise the field, if one is set;
+/// otherwise the fixed cost.
 #[derive(Debug, Clone, Default)]
 pub struct Costs {
     paths: Vec<(String, bool, Cost)>,
@@ -75,10 +76,11 @@ impl FromIterator<CostRule> for Costs {
 }
 
 impl Costs {
-    /// Returns the cost of a request; without `--cost`, that of the format's own field, or 1.
+    /// Returns the cost of a request. If no `--cost` applies, this is the cost field of the log's
+    /// format, or 1 if the format has none.
     ///
     /// # Errors
-    /// Returns [`Skip::Cost`] if the field is missing or is not a cost.
+    /// Returns [`Skip::Cost`] if the field is missing or its value is not a valid cost.
     #[inline]
     pub fn of(&self, record: &Record<'_>) -> Result<Cost, Skip> {
         if !self.paths.is_empty()

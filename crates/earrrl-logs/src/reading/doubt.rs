@@ -1,26 +1,27 @@
-//! Signs that a file was not read as it was meant.
+//! Warnings about log files that were probably misread.
 
 /// Nanoseconds in a minute.
 const MINUTE: u64 = 60_000_000_000;
 
-/// Steps back by an hour that local time can take in a year, with one to spare.
+/// The most backward steps by an hour that count as ends of summer time: one a year, and one to
+/// spare.
 const MOST_STEPS: u64 = 2;
 
-/// Lines in a file from which on a share of them says something.
+/// The number of lines from which on the share of malformed lines is meaningful.
 const MANY: u64 = 20;
 
-/// Watches the times of one file for a step back by an hour.
+/// Detects whether the times in a file go back by an hour, as at the end of summer time.
 #[derive(Debug, Default)]
 pub(super) struct HourWatch {
-    /// The latest time so far.
+    /// The latest time so far in nanoseconds since the epoch, less the detected steps.
     latest: u64,
     steps: u64,
-    /// The number of the first line after a step.
+    /// The number of the line at which time first went back by an hour.
     line: u64,
 }
 
 impl HourWatch {
-    /// Notes the time of a line.
+    /// Records the time of the line with this number.
     #[inline]
     pub(super) fn see(&mut self, time: u64, line: u64) {
         if time < self.latest {
@@ -37,12 +38,12 @@ impl HourWatch {
             if self.steps == 1 {
                 self.line = line;
             }
-            // The clock goes on from here.
+            // Later times are compared with the time after the step, so that each step counts once.
             self.latest -= back;
         }
     }
 
-    /// Returns the warning about a file in which local time went back.
+    /// Returns a warning if local time went back by an hour in the file.
     pub(super) fn doubt(&self) -> Option<String> {
         (1..=MOST_STEPS).contains(&self.steps).then(|| {
             format!(
@@ -54,7 +55,7 @@ impl HourWatch {
     }
 }
 
-/// Returns the warning about a file, a quarter or more of which is not in the format of the rest.
+/// Returns a warning if at least a quarter of a file's lines are not in the format of the others.
 pub(super) fn mixed(format: &str, malformed: u64, lines: u64) -> Option<String> {
     (lines >= MANY && malformed * 4 >= lines).then(|| {
         format!("{malformed} of {lines} lines are not {format}: split the file by format, or name one with --format")

@@ -1,4 +1,4 @@
-//! The requests that the user asks for: `--where`, `--since` and `--until`.
+//! Selects the requests that `--where`, `--since` and `--until` ask for.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,50 +6,53 @@ use std::sync::Arc;
 use crate::format::Record;
 use crate::line::{Skip, time};
 
-/// A condition on whole records.
+/// A condition on parsed records, such as that of `--where`.
 pub trait RecordCondition: fmt::Debug + Send + Sync {
-    /// Returns true if the condition holds for a record.
+    /// Returns true if the record meets the condition.
     fn holds(&self, record: &Record<'_>) -> bool;
 
-    /// Returns the first field of the condition that a format with these fields does not have.
+    /// Returns the first field that the condition needs and that is not in `known`, the fields of a
+    /// format.
     fn missing(&self, known: &[&str]) -> Option<String>;
 }
 
-/// Takes the records that pass, instead of the reader's caller.
+/// A consumer of the selected records. If there is one, the reader's caller gets no requests.
 pub trait RecordSink: fmt::Debug + Send + Sync {
-    /// Takes a record.
+    /// Receives a selected record.
     fn take(&self, record: &Record<'_>);
 }
 
-/// The requests that are read; all others are counted as skipped.
+/// The conditions that requests must meet. All others are counted as skipped.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// The condition on records, if there is one.
+    /// The condition of `--where`, if it was given.
     pub condition: Option<Arc<dyn RecordCondition>>,
-    /// The first time that is read, in nanoseconds since the epoch.
+    /// The start of the selected time in nanoseconds since the epoch, inclusive.
     pub since: Option<u64>,
-    /// The first time that is not read any more.
+    /// The end of the selected time in nanoseconds since the epoch, exclusive.
     pub until: Option<u64>,
-    /// Takes all records that pass.
+    /// The consumer of the selected records, instead of the reader's caller.
     pub sink: Option<Arc<dyn RecordSink>>,
 }
 
 impl Filter {
-    /// Returns true if the filter lets every request pass.
+    /// Returns true if the filter selects every request and has no sink.
     pub fn is_empty(&self) -> bool {
         let Self { condition, since, until, sink } = self;
         condition.is_none() && since.is_none() && until.is_none() && sink.is_none()
     }
 
-    /// Returns the first field of the condition that a format with these fields does not have.
+    /// Returns the first field that the condition needs and that is not in `known`, the fields of a
+    /// format.
     pub(super) fn missing(&self, known: &[&str]) -> Option<String> {
         self.condition.as_ref().and_then(|condition| condition.missing(known))
     }
 
-    /// Checks that a record passes.
+    /// Checks that a record is selected, and passes it to the sink if there is one.
     ///
     /// # Errors
-    /// Returns the reason for skipping the record.
+    /// Returns the reason for which the record is skipped; a record that the sink took counts as
+    /// filtered.
     pub(super) fn check(&self, record: &Record<'_>) -> Result<(), Skip> {
         let time = record.time();
         if self.since.is_some_and(|since| time < since)
@@ -70,11 +73,11 @@ impl Filter {
     }
 }
 
-/// Parses the time of `--since` or `--until`: an age such as `2h` before `now`, a date, or a date and a time, in
-/// UTC unless it names a zone.
+/// Parses the value of `--since` or `--until` into nanoseconds since the epoch. It is an age before
+/// `now` such as `2h`, a date, or a date and a time, which is in UTC unless it names a zone.
 ///
 /// # Errors
-/// Returns a sentence about what is expected.
+/// Returns a sentence about the expected forms if the text has none of them.
 pub fn parse_bound(text: &str, now: u64) -> Result<u64, String> {
     if let Ok(age) = earrrl::parse_duration(text) {
         let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! Requests that are held until all have been read.
+//! Holds all requests of a log, to put them in the order of their times.
 
 use std::io;
 
@@ -9,10 +9,12 @@ use hashbrown::HashMap;
 use super::order::{Ordered, OrderedRequest};
 use super::request::{LoggedRequest, TOGETHER};
 
-/// The most requests that are held, 4 GiB of them: a small compressed file can hold any number.
+/// The most requests that can be held, which take 4 GiB. The bound is needed since a small
+/// compressed file can contain any number of requests.
 const MOST: usize = 1 << 28;
 
-/// Requests held back to be put in order, their costs under small numbers.
+/// Requests that are held until all have been read, so that they can be sorted by time. Each stores
+/// its cost as a small number.
 #[derive(Default)]
 pub struct HeldBack {
     events: Ordered,
@@ -21,17 +23,17 @@ pub struct HeldBack {
 }
 
 impl HeldBack {
-    /// Holds a request behind all others of its time.
+    /// Adds a request, which will come after all earlier ones with the same time.
     ///
     /// # Errors
-    /// [`io::ErrorKind::OutOfMemory`] where there are too many.
+    /// Returns [`io::ErrorKind::OutOfMemory`] if too many requests are held.
     #[inline]
     pub fn push(&mut self, LoggedRequest { time, client, cost }: LoggedRequest) -> io::Result<()> {
         if self.events.len() >= MOST {
             return Err(too_many());
         }
         let cost = match self.costs.last() {
-            // Most logs have one cost only.
+            // Fast path: in most logs all requests have the same cost.
             Some(&last) if last == cost => self.costs.len() as u32 - 1,
             _ => *self.numbers.entry(cost).or_insert_with(|| {
                 self.costs.push(cost);
@@ -42,7 +44,7 @@ impl HeldBack {
         Ok(())
     }
 
-    /// Holds requests behind all others of their times.
+    /// Adds several requests one after the other, as [`HeldBack::push`] does.
     ///
     /// # Errors
     /// Returns the errors of [`HeldBack::push`].
@@ -50,20 +52,21 @@ impl HeldBack {
         requests.iter().try_for_each(|&request| self.push(request))
     }
 
-    /// Returns the unit of the sum of all costs: requests if each costs 1.
+    /// Returns the word for the unit of the summed costs: `requests` if each request costs 1.
     pub fn unit(&self) -> &'static str {
         if self.costs.iter().all(|&cost| cost == Cost::ONE) { "requests" } else { "cost" }
     }
 
-    /// Puts the requests in order; to be called before [`HeldBack::requests`].
+    /// Sorts the requests by time. This must be called before [`HeldBack::requests`].
     pub fn sort(&mut self) {
         self.events.sort();
     }
 
-    /// Hands the requests to `take`, in order, many at a time.
+    /// Passes the requests to `take` in the order of their times, in slices of at most
+    /// [`TOGETHER`].
     ///
     /// # Errors
-    /// Returns the error of `take`.
+    /// Returns the first error that `take` returns.
     pub fn each<E>(
         &self,
         mut take: impl FnMut(&[LoggedRequest]) -> Result<(), E>,
@@ -79,7 +82,7 @@ impl HeldBack {
         take(&together)
     }
 
-    /// The requests in order.
+    /// Returns the requests in the order of their times.
     pub fn requests(&self) -> impl Iterator<Item = LoggedRequest> {
         self.events.iter().map(|event| LoggedRequest {
             time: event.time,

@@ -1,4 +1,4 @@
-//! Opens what is to be read: files, standard input, compressed or not.
+//! Opens logs: files or standard input, compressed or not.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,25 +13,27 @@ use liblzma::stream::{CONCATENATED, Stream};
 use super::zstd::ZstdReader;
 use crate::line::Escaped;
 
-/// The number of first bytes that identify the compression.
+/// The number of bytes at the start of a file that are read to identify its compression.
 const MAGIC: usize = 6;
 
-/// The most memory that an `.xz` may ask for: `xz -9` needs 65 MiB.
+/// The most memory that decompressing an `.xz` file may use, in bytes; output of `xz -9` needs 65
+/// MiB.
 const XZ_MEMORY: u64 = 128 << 20;
 
-/// A log, decompressed.
+/// An opened log, whose bytes are decompressed while they are read.
 pub(super) struct Input {
-    /// As the user named it, fit to print.
+    /// The name of the log as the user gave it, with control characters escaped.
     pub name: String,
-    /// The file itself, however it was named; `None` for standard input.
+    /// The canonical path of the file; `None` for standard input.
     pub path: Option<PathBuf>,
-    /// The time of the last change; the current time for standard input.
+    /// The time of the file's last change; the current time for standard input.
     pub modified: SystemTime,
-    /// Its bytes.
+    /// The decompressed content.
     pub source: Box<dyn Read + Send>,
 }
 
-/// Opens `path`, or standard input for `-`; `watch` sees the raw stream pass by.
+/// Opens the file `path`, or standard input if it is `-`. `watch` may wrap the stream before it is
+/// decompressed, for example to show progress.
 ///
 /// # Errors
 /// Returns the system's error, or an error if the path is a directory.
@@ -55,7 +57,8 @@ pub(super) fn open(
     Ok(Input { name, path: path.canonicalize().ok(), modified, source })
 }
 
-/// Looks at the first bytes, not at the name: standard input may be compressed, too.
+/// Wraps a stream in the decompressor that its first bytes call for. File names do not matter,
+/// since standard input may be compressed, too.
 fn decompressed(mut source: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
     let mut magic = Vec::with_capacity(MAGIC);
     source.by_ref().take(MAGIC as u64).read_to_end(&mut magic)?;

@@ -1,4 +1,4 @@
-//! The fields that identify a client: `--key`.
+//! The key that identifies the client of a logged request, as `--key` sets it.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -9,39 +9,40 @@ use crate::line::Skip;
 use crate::line::{is_client, last_of_list};
 use earrrl_tower::Prefixes;
 
-/// A key that is computed from a whole record instead of from named fields.
+/// A way to compute the key from a whole record instead of from named fields.
 pub trait RecordKey: fmt::Debug + Send + Sync {
-    /// Returns the key of a record. If `strict`, a client must be an address or a host name.
+    /// Returns the key of a record. If `strict` is true, a client must be an address or a host
+    /// name.
     ///
     /// # Errors
-    /// Returns the reason for skipping a record that has no key.
+    /// Returns the reason for which the record is skipped if it has no key.
     fn key(&self, record: &Record<'_>, strict: bool) -> Result<Vec<u8>, Skip>;
 
-    /// Returns the parts of the key that a format with these fields does not have.
+    /// Returns the parts of the key that need fields not in `fields`, the fields of a format.
     fn missing(&self, fields: &[&str]) -> Vec<String>;
 }
 
-/// The fields of a request that identify its client.
+/// The definition of the key: the fields of a request that identify its client.
 #[derive(Debug, Clone)]
 pub struct LogKey {
-    /// One field, or several that make a compound key.
+    /// The fields whose values form the key; several form a compound key.
     fields: Vec<Field>,
-    /// Replaces the fields if present.
+    /// The computation of the key, which replaces `fields` if present.
     computed: Option<Arc<dyn RecordKey>>,
 }
 
 impl LogKey {
-    /// Creates a key that `key` computes from whole records.
+    /// Creates a definition whose keys `key` computes from whole records.
     pub fn computed(key: Arc<dyn RecordKey>) -> Self {
         Self { fields: Vec::new(), computed: Some(key) }
     }
 
-    /// Returns the parts of a computed key that a format with these fields does not have.
+    /// Returns the parts of a computed key that need fields not in `known`, the fields of a format.
     pub fn missing(&self, known: &[&str]) -> Vec<String> {
         self.computed.as_ref().map_or(Vec::new(), |key| key.missing(known))
     }
 
-    /// The fields.
+    /// Returns the fields that form the key; none if the key is computed.
     pub fn fields(&self) -> &[Field] {
         &self.fields
     }
@@ -57,7 +58,7 @@ impl Display for LogKey {
 impl FromStr for LogKey {
     type Err = String;
 
-    /// Field names with commas between them.
+    /// Parses field names that are separated by commas.
     fn from_str(text: &str) -> Result<Self, String> {
         let names = || text.split(',').map(str::trim);
         if names().any(str::is_empty) {
@@ -67,7 +68,7 @@ impl FromStr for LogKey {
     }
 }
 
-/// Makes keys of records, in memory of its own.
+/// Makes the keys of records. It reuses its buffers, so that most keys need no allocation.
 #[derive(Debug)]
 pub struct KeyMaker {
     key: LogKey,
@@ -79,7 +80,8 @@ pub struct KeyMaker {
 }
 
 impl KeyMaker {
-    /// Creates a maker of such keys that cuts addresses to these prefixes.
+    /// Creates a maker of the keys that `key` defines. Addresses are cut to `prefixes`; if `strict`
+    /// is true, a client must be an address or a host name.
     pub fn new(key: LogKey, prefixes: Prefixes, strict: bool) -> Self {
         Self { key, prefixes, strict, address: Vec::new(), compound: Vec::new() }
     }
@@ -89,13 +91,14 @@ impl KeyMaker {
         &self.key
     }
 
-    /// Hands the record's key to `take`.
+    /// Makes the key of a record and passes it to `take`.
     ///
-    /// Parts of a compound key stand behind each other with commas between them; a comma or
-    /// backslash in a part has a backslash before it, so different parts never make the same key.
+    /// A compound key has commas between its parts. A comma or backslash within a part is escaped
+    /// by a backslash, so that different parts never make the same key.
     ///
     /// # Errors
-    /// [`Skip::Key`] where a part is missing, [`Skip::Client`] where a client is none.
+    /// Returns [`Skip::Key`] if the record lacks a part of the key, and [`Skip::Client`] if a
+    /// client is neither an address nor a host name.
     #[inline]
     pub fn with<T>(
         &mut self,
@@ -134,7 +137,7 @@ fn is_address(field: &Field, record: &Record<'_>) -> bool {
     matches!(field, Field::Client | Field::Forwarded) && record.has_addresses()
 }
 
-/// The client of an address or a list of them.
+/// Returns the key of a client, given its address or a list of addresses, of which the last counts.
 #[inline]
 fn client<'a>(
     text: &'a [u8],
@@ -143,7 +146,8 @@ fn client<'a>(
     buffer: &'a mut Vec<u8>,
 ) -> Result<&'a [u8], Skip> {
     let last = last_of_list(text);
-    // No host's name has a colon; an address that has one is read once.
+    // Host names contain no colon, so a text with one must be an IPv6 address. Parsing it here
+    // avoids parsing it twice.
     if strict && last.contains(&b':') {
         return prefixes.key_of_address(last, buffer).ok_or(Skip::Client);
     }

@@ -1,33 +1,32 @@
-//! Lines of any stream in constant memory.
+//! Splits a stream into lines, in constant memory.
 
 use std::io::{self, Read};
 
-/// The longest line that is looked at; a longer one is skipped, whatever its length.
+/// The most bytes of a line that is parsed; longer lines are skipped.
 pub(super) const MAX_LINE: usize = 64 * 1024;
 
-/// Bytes asked of the system at once: fits the processor's second-level cache.
+/// The number of bytes of the read buffer, which fits the processor's second-level cache.
 const BUFFER: usize = 512 * 1024;
 
-/// Bytes of a line after which no end is waited for any more: `/dev/zero` has none.
+/// The number of bytes after which a line without an end is an error, such as the content of
+/// `/dev/zero`.
 const ENDLESS: u64 = 16 << 30;
 
-/// Bytes kept of a line that is too long.
+/// The number of bytes that are kept of a line longer than `MAX_LINE`.
 const SAMPLE: usize = 256;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// One line, without its end.
+/// A line without its line ending.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LogLine<'a> {
-    /// A whole line.
+    /// A complete line.
     Whole(&'a [u8]),
-    /// The start of a line longer than [`MAX_LINE`]; the rest has been passed over.
+    /// The first bytes of a line longer than [`MAX_LINE`]; the rest was skipped.
     TooLong(&'a [u8]),
 }
 
-/// Splits a stream into lines.
-///
-/// An error of the stream comes where it stands: behind the lines read before it.
+/// Splits a stream into lines. An error of the stream is returned after all lines read before it.
 pub(super) struct LogLines<R> {
     source: R,
     buffer: Box<[u8]>,
@@ -41,7 +40,7 @@ pub(super) struct LogLines<R> {
 }
 
 impl<R: Read> LogLines<R> {
-    /// Reads `source` from its present position.
+    /// Creates a splitter of the bytes that `source` has yet to return.
     pub(super) fn new(source: R) -> Self {
         Self {
             source,
@@ -56,7 +55,8 @@ impl<R: Read> LogLines<R> {
         }
     }
 
-    /// The bytes ahead: more than a maximal line of them, unless the stream ends before.
+    /// Returns the bytes that come next, without consuming them. There are more than [`MAX_LINE`]
+    /// of them unless the stream ends earlier.
     pub(super) fn peek(&mut self) -> &[u8] {
         self.begin();
         while !self.ended && self.ahead().len() <= MAX_LINE {
@@ -65,12 +65,12 @@ impl<R: Read> LogLines<R> {
         self.ahead()
     }
 
-    /// The error ahead, if the stream ended in one.
+    /// Returns the pending error of the stream if it failed, and clears it.
     pub(super) fn take_error(&mut self) -> Option<io::Error> {
         self.error.take()
     }
 
-    /// The next line; `None` at the end.
+    /// Returns the next line; `None` at the end of the stream.
     #[inline]
     pub(super) fn next(&mut self) -> io::Result<Option<LogLine<'_>>> {
         match memchr::memchr(b'\n', self.ahead()) {
@@ -79,7 +79,7 @@ impl<R: Read> LogLines<R> {
         }
     }
 
-    /// A line that is not whole in the buffer yet, or too long.
+    /// Returns the next line if it is not complete in the buffer yet, or is too long.
     #[cold]
     fn next_slow(&mut self) -> io::Result<Option<LogLine<'_>>> {
         self.begin();
@@ -107,7 +107,7 @@ impl<R: Read> LogLines<R> {
         LogLine::Whole(line.strip_suffix(b"\r").unwrap_or(line))
     }
 
-    /// Drops a line that is too long, but for its start.
+    /// Skips a line that is too long, and returns its first bytes.
     fn pass_over(&mut self) -> LogLine<'_> {
         let kept = self.start + SAMPLE.min(self.end - self.start);
         self.sample.clear();
@@ -132,7 +132,7 @@ impl<R: Read> LogLines<R> {
         LogLine::TooLong(&self.sample)
     }
 
-    /// Passes over a byte order mark, once.
+    /// Skips a byte order mark at the start of the stream.
     fn begin(&mut self) {
         while !self.begun {
             if self.ended || self.ahead().len() >= BYTE_ORDER_MARK.len() {
@@ -146,7 +146,7 @@ impl<R: Read> LogLines<R> {
         }
     }
 
-    /// Moves what is left to the front and reads once more behind it.
+    /// Moves the unread bytes to the start of the buffer, and reads once into the space after them.
     fn fill(&mut self) {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
@@ -170,7 +170,7 @@ impl<R: Read> LogLines<R> {
 mod tests {
     use super::*;
 
-    /// Gives a few bytes a read, then an error if told so.
+    /// A stream that returns a few bytes at each read, and then an error if its flag is set.
     struct Drip<'a>(&'a [u8], usize, bool);
 
     impl Read for Drip<'_> {

@@ -1,8 +1,9 @@
-//! Reads logs: files to lines, lines to requests, clients to numbers.
+//! Reads logs: splits files into lines, parses lines into requests, and numbers the clients.
 //!
-//! `input` opens a file, `lines` cuts it, [`crate::format`] parses a line, `filter` drops
-//! requests that are not asked for, `key` and `cost` find the client and the cost of a request. [`LogReader`] does this for many files and accounts for every
-//! line; [`HeldBack`] puts the requests in the order of their times.
+//! `input` opens a file, `lines` splits it into lines, [`crate::format`] parses a line, `filter`
+//! drops requests that the user did not ask for, and `key` and `cost` find the client and the cost
+//! of a request. [`LogReader`] does this for many files and counts every line; [`HeldBack`] sorts
+//! the requests by time.
 
 mod batch;
 mod clients;

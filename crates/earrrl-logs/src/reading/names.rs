@@ -1,4 +1,4 @@
-//! The names of clients in the output.
+//! The names under which clients appear in the output.
 
 use std::borrow::Cow;
 use std::hash::{BuildHasher as _, RandomState};
@@ -6,18 +6,18 @@ use std::hash::{BuildHasher as _, RandomState};
 use super::ClientNumbers;
 use crate::line::Escaped;
 
-/// Characters printed of a name: a user agent may have thousands.
+/// The most characters of a name that are printed, since a name may be a user agent of thousands.
 const SHOWN: usize = 200;
 
-/// Keys as they are, or pseudonyms.
+/// Names clients by their keys, or by pseudonyms if the output is to be anonymous.
 pub struct Names {
-    /// SipHash under a key that is drawn anew for each run and kept nowhere, so nobody can try
-    /// addresses until the pseudonym comes out.
+    /// The hash function of pseudonyms: SipHash with a random key that exists only during this run,
+    /// so that nobody can find a pseudonym's address by trying all addresses.
     mask: Option<RandomState>,
 }
 
 impl Names {
-    /// Keys, or pseudonyms where `anonymize` is set.
+    /// Creates the names of a run: pseudonyms if `anonymize` is true, otherwise keys.
     pub fn new(anonymize: bool) -> Self {
         Self { mask: anonymize.then(RandomState::new) }
     }
@@ -27,7 +27,7 @@ impl Names {
         self.mask.is_some()
     }
 
-    /// A client's name, fit to print: its start where it is long.
+    /// Returns a client's name with control characters escaped, shortened if it is long.
     pub fn printable(&self, clients: &ClientNumbers, client: u32) -> String {
         self.pseudonym(clients, client).unwrap_or_else(|| {
             let mut name = Escaped(clients.key(client)).to_string();
@@ -39,7 +39,8 @@ impl Names {
         })
     }
 
-    /// A client's name for data: the key unchanged where it is text.
+    /// Returns a client's name for machine-readable output: its key, escaped only if it is not
+    /// UTF-8.
     pub fn exact<'a>(&self, clients: &'a ClientNumbers, client: u32) -> Cow<'a, str> {
         if let Some(name) = self.pseudonym(clients, client) {
             return Cow::Owned(name);
@@ -51,7 +52,7 @@ impl Names {
         }
     }
 
-    /// A text that names a client, for data.
+    /// Returns `text`, which identifies a client, or its pseudonym, for machine-readable output.
     pub fn of(&self, text: &str) -> String {
         match &self.mask {
             Some(mask) => format!("client-{:016x}", mask.hash_one(text.as_bytes())),

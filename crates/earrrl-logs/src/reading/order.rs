@@ -1,33 +1,34 @@
-//! Events put in the order of their times; equal times keep the order of their lines.
+//! Sorts requests by time; those with equal times keep the order of their lines.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-/// Events sorted at a time. Sorting takes half as much again, but only of one run.
+/// The number of requests in a run, which is sorted by itself. Sorting takes temporary memory of
+/// half a run, so short runs need less.
 const RUN: usize = 1 << 20;
 
-/// One request, 16 bytes.
+/// A request in 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OrderedRequest {
-    /// Nanoseconds since the epoch.
+    /// The time of the request, in nanoseconds since the epoch.
     pub time: u64,
-    /// The client's number.
+    /// The number of the client in the table of clients.
     pub client: u32,
-    /// The cost's number.
+    /// The index of the cost in the list of different costs.
     pub cost: u32,
 }
 
-/// Sorted runs, to be merged.
+/// Requests in runs, each sorted by itself; iterating merges the runs.
 #[derive(Debug, Default)]
 pub(super) struct Ordered {
     runs: Vec<Vec<OrderedRequest>>,
-    /// The newest run, not sorted yet.
+    /// The newest run, which is not sorted yet.
     open: Vec<OrderedRequest>,
 }
 
 impl Ordered {
-    /// Adds an event behind all others of its time.
+    /// Adds a request, which will come after all earlier ones with the same time.
     pub(super) fn push(&mut self, event: OrderedRequest) {
         if self.open.len() == RUN {
             self.sort();
@@ -36,23 +37,23 @@ impl Ordered {
         self.open.push(event);
     }
 
-    /// Returns the number of events.
+    /// Returns the number of requests.
     pub(super) fn len(&self) -> usize {
-        // All runs but the newest are full.
+        // Every run but the newest has exactly `RUN` requests.
         self.runs.len() * RUN + self.open.len()
     }
 
-    /// Puts the events in order; to be called before [`Ordered::iter`].
+    /// Sorts the newest run. This must be called before [`Ordered::iter`].
     pub(super) fn sort(&mut self) {
         if self.open.is_empty() {
             return;
         }
-        // The standard stable sort takes time only for what is out of order.
+        // The stable sort of the standard library is fast on requests that are nearly in order.
         self.open.sort_by_key(|event| event.time);
         self.runs.push(std::mem::take(&mut self.open));
     }
 
-    /// The events in order.
+    /// Returns the requests in the order of their times, by merging the runs.
     pub(super) fn iter(&self) -> impl Iterator<Item = OrderedRequest> {
         let head = |(run, events): (usize, &Vec<OrderedRequest>)| Reverse((events[0].time, run));
         let mut heads: BinaryHeap<_> = self.runs.iter().enumerate().map(head).collect();
@@ -84,7 +85,7 @@ mod tests {
 
     #[test]
     fn as_a_stable_sort_of_all() {
-        // Three runs whose times overlap and repeat.
+        // The test data has three runs whose times overlap and repeat.
         let mut events = Vec::new();
         let mut random = 1u64;
         for client in 0..2 * RUN as u32 + 1000 {

@@ -1,4 +1,4 @@
-//! A file's lines to batches of requests, on a second core where there is one.
+//! Parses the lines of a file into batches of requests, on a second core if there is one.
 
 use std::io::{self, Read};
 use std::sync::mpsc::sync_channel;
@@ -17,10 +17,10 @@ use crate::format::Parser;
 use crate::line::{Skip, Skips};
 use crate::text::plain;
 
-/// Batches that wait to be taken, at most.
+/// The most batches that are parsed in advance.
 const AHEAD: usize = 4;
 
-/// A file being parsed.
+/// The state of parsing a file.
 pub(super) struct Parsing<'a> {
     pub(super) name: &'a str,
     pub(super) number: u64,
@@ -36,7 +36,8 @@ pub(super) struct Parsing<'a> {
 }
 
 impl Parsing<'_> {
-    /// As [`Parsing::run`], with a thread that parses while this one takes.
+    /// Does the same as [`Parsing::run`], but parses in a second thread while this one calls
+    /// `take`.
     pub(super) fn run_beside(
         mut self,
         mut take: impl FnMut(&mut RequestBatch) -> Result<(), ReadError>,
@@ -52,7 +53,7 @@ impl Parsing<'_> {
             });
             let taken = batches.into_iter().try_for_each(|mut batch| {
                 take(&mut batch)?;
-                // Where the other side has ended, it needs no batch any more.
+                // The parser has ended if this fails, and then it needs no empty batches.
                 let _ = back.try_send(batch);
                 Ok(())
             });
@@ -61,7 +62,8 @@ impl Parsing<'_> {
         })
     }
 
-    /// Hands all lines to `deliver`, in batches, which it empties.
+    /// Parses all lines and passes their requests in batches to `deliver`, which must empty each
+    /// batch.
     pub(super) fn run(
         &mut self,
         deliver: &mut impl FnMut(&mut RequestBatch) -> Result<(), ReadError>,
@@ -91,7 +93,8 @@ impl Parsing<'_> {
         problem.map_or(Ok(()), Err)
     }
 
-    /// Adds the next line's request, or counts why it is none; false at the end.
+    /// Adds the request of the next line to the batch, or counts the reason for skipping the line.
+    /// Returns false at the end of the file.
     #[inline]
     fn add_line(&mut self, batch: &mut RequestBatch) -> io::Result<bool> {
         let Some(line) = self.lines.next()? else { return Ok(false) };
@@ -130,7 +133,8 @@ impl Parsing<'_> {
     }
 }
 
-/// A log that was cut to nothing while being written to goes on behind a hole of zeros.
+/// Removes leading zero bytes. They come from a log that was truncated while its writer kept its
+/// position: the file then continues after a hole that reads as zeros.
 #[inline]
 fn without_hole(line: &[u8]) -> &[u8] {
     if line.first() != Some(&0) {

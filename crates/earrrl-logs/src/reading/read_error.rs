@@ -1,14 +1,14 @@
-//! The reasons for which the reading of a file ends early.
+//! The error of reading a log.
 
 use std::io;
 
-/// The reason for which the reading of a file ended early.
+/// The reason for which reading a file ended early.
 #[derive(Debug)]
 pub enum ReadError {
-    /// The file cannot be read, or not to its end; other files are still read.
+    /// The file cannot be opened, or not read to its end. Other files are still read.
     Input(String),
-    /// The consumer of the requests failed.
+    /// The consumer of the requests failed with this error.
     Output(io::Error),
-    /// The consumer has stopped, and reports the reason itself.
+    /// The consumer of the requests stopped, and reports the reason itself.
     Ended,
 }

@@ -1,4 +1,4 @@
-//! Many files, one stream of requests, and an account of every line.
+//! Reads many files into one stream of requests, and counts every line.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -22,55 +22,55 @@ use crate::line::{Escaped, Skip, Skips, is_address};
 use crate::text::plain;
 use earrrl_tower::Prefixes;
 
-/// The number of lines without a client after which no format is looked for any more.
+/// The number of lines without a client after which the search for the format gives up.
 const MOST_PASSED: u64 = 100_000;
 
-/// The settings for reading logs.
+/// The settings of reading: the format, and the key, the cost and the selection of requests.
 pub struct Selection {
-    /// The format; detected for each file if it is `None`.
+    /// The format of all files; `None` if it is to be detected for each file.
     pub format: Option<Format>,
-    /// The user's hints about the format.
+    /// The user's hints about the format, such as the names of fields.
     pub hints: Hints,
     /// The fields that identify a client.
     pub key: LogKey,
-    /// The lengths to which addresses are cut.
+    /// The prefix lengths to which client addresses are cut.
     pub prefixes: Prefixes,
-    /// The costs of requests.
+    /// The way in which the cost of a request is found.
     pub costs: Costs,
-    /// The requests that are read.
+    /// The conditions that requests must meet.
     pub filter: Filter,
 }
 
-/// Reads logs.
+/// Reads log files and collects what is to be reported about them.
 pub struct LogReader {
     format: Option<Format>,
     hints: Hints,
     keys: KeyMaker,
     costs: Costs,
-    /// `None` if all requests are read.
+    /// The conditions that requests must meet; `None` if every request is read.
     filter: Option<Filter>,
-    /// The parser of the file before, for what goes on from one file to the next.
+    /// The parser of the previous file, from which the next one continues the year of the dates.
     last_parser: Option<Parser>,
-    /// Every client met.
+    /// The number of every client that occurred.
     pub clients: ClientNumbers,
-    /// Every line that was no request.
+    /// The number of skipped lines by reason, with examples.
     pub skips: Skips,
-    /// The number of lines that were read, without headers.
+    /// The number of lines that were read, headers excluded.
     pub lines: u64,
-    /// Signs that a log was not read as it was meant, each a sentence that names the file.
+    /// Warnings about logs that were probably misread, each a sentence that names the file.
     pub doubts: Vec<String>,
-    /// The files read, by their canonical paths.
+    /// The canonical paths of the files that were read.
     files: Vec<PathBuf>,
-    /// The formats found, in order.
+    /// The formats of the files, each once, in the order in which they occurred.
     pub formats: Vec<Format>,
-    /// The fields of a file of which no line could be used, with an example of each.
+    /// The named fields of a file in which no line was usable, each with an example of its value.
     pub fields: Vec<(String, String)>,
-    /// The parts of a computed key that the log's format does not have.
+    /// The parts of a computed key that need fields which a log's format does not have.
     pub missing: Vec<String>,
 }
 
 impl LogReader {
-    /// A reader that has read nothing.
+    /// Creates a reader that has read no file yet.
     pub fn new(selection: Selection) -> Self {
         let Selection { format, hints, key, prefixes, costs, filter } = selection;
         Self {
@@ -96,10 +96,11 @@ impl LogReader {
         self.lines - self.skips.lines()
     }
 
-    /// Hands every request of a file to `take`, in the order of the lines.
+    /// Reads a file and passes its requests to `take` in the order of their lines.
     ///
     /// # Errors
-    /// Returns the reason for which the file could not be read to its end, in one line.
+    /// Returns the reason in one line if the file cannot be read to its end, or the error of
+    /// `take`.
     pub fn read(
         &mut self,
         path: &Path,
@@ -139,7 +140,7 @@ impl LogReader {
         let used = self.used();
         let result = self.read_lines(&name, number, &mut lines, &mut parser, take);
         let malformed = self.skips.lines_of(Skip::Malformed) - malformed;
-        // Other daemons write to the same syslog.
+        // Lines in another form are normal in a syslog file, since other programs write to it, too.
         if !format.is_one_of_many()
             && let Some(doubt) = doubt::mixed(format.name(), malformed, self.lines - before)
         {
@@ -152,7 +153,7 @@ impl LogReader {
         result
     }
 
-    /// Notes a file, and whether it is read again.
+    /// Remembers a file, and adds a warning if it was read before.
     fn note_file(&mut self, name: &str, path: Option<PathBuf>) {
         let Some(path) = path else { return };
         if self.files.contains(&path) {
@@ -161,7 +162,7 @@ impl LogReader {
         self.files.push(path);
     }
 
-    /// Notes a format, and what of the configuration's attributes it does not have.
+    /// Remembers a format, and the parts of the key that need fields which it does not have.
     fn note(&mut self, format: Format, parser: &Parser) {
         if self.formats.contains(&format) {
             return;
@@ -172,7 +173,7 @@ impl LogReader {
         }
     }
 
-    /// Checks that a format has the fields that the flags name.
+    /// Checks that the format has the fields that the command line flags name.
     fn check(&self, parser: &Parser, format: Format) -> Result<(), String> {
         let format = format.name();
         let named = self.hints.time_field.is_some() || self.hints.key_field.is_some();
@@ -195,7 +196,7 @@ impl LogReader {
         }
     }
 
-    /// Parses on a second core, where there is one, and finds the clients on this one.
+    /// Parses the lines, on a second core if there is one, and looks up the clients on this core.
     fn read_lines(
         &mut self,
         name: &str,
@@ -234,8 +235,8 @@ impl LogReader {
         result
     }
 
-    /// Detects the format from the first lines, or from later ones if the first hold no client. Returns `None` if
-    /// there are no lines at all.
+    /// Detects the format from the first lines, or from later ones if the first have no client.
+    /// Returns `None` if the file has no lines.
     fn find_format(
         &mut self,
         name: &str,
@@ -283,13 +284,13 @@ impl LogReader {
     }
 }
 
-/// Returns the first line that is not blank.
+/// Returns the first line of `ahead` that is not blank.
 fn first_line(ahead: &[u8]) -> &[u8] {
     let mut lines = ahead.split(|&b| b == b'\n').map(<[u8]>::trim_ascii);
     lines.find(|line| !line.is_empty()).unwrap_or_default()
 }
 
-/// Describes how to select fields by name, with the names that a line has.
+/// Returns a hint about the flags that select fields by name, which lists the names in the log.
 pub fn fields_hint(fields: &[(String, String)]) -> String {
     let names: Vec<String> =
         fields.iter().map(|(name, _)| Escaped(name.as_bytes()).to_string()).collect();
@@ -304,7 +305,7 @@ pub fn fields_hint(fields: &[(String, String)]) -> String {
     )
 }
 
-/// Describes why no format was found, with an example.
+/// Returns the error message for a log whose format was not found, with an example line.
 fn unknown_format(ahead: &[u8], hints: &Hints) -> String {
     if ahead.contains(&0) {
         return "is a binary file, not a log".into();

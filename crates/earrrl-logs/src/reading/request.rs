@@ -1,16 +1,16 @@
-//! One request of a log.
+//! A request of a log, as rules judge it.
 
 use earrrl::Cost;
 
-/// Requests whose clients and states are looked for together.
+/// The number of requests whose clients and states are looked up together.
 pub const TOGETHER: usize = 64;
 
-/// One request.
+/// A request of a log.
 #[derive(Debug, Clone, Copy)]
 pub struct LoggedRequest {
-    /// Nanoseconds since the epoch.
+    /// The time of the request, in nanoseconds since the epoch.
     pub time: u64,
-    /// The client's number.
+    /// The number of the client in [`ClientNumbers`](super::ClientNumbers).
     pub client: u32,
     /// The cost of the request.
     pub cost: Cost,

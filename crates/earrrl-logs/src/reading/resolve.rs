@@ -1,4 +1,4 @@
-//! The clients of parsed requests, many at a time.
+//! Looks up the clients of parsed requests, many at a time.
 
 use std::io;
 
@@ -6,11 +6,11 @@ use super::batch::RequestBatch;
 use super::clients::ClientNumbers;
 use super::request::{LoggedRequest, TOGETHER};
 
-/// Finds the clients of a batch and hands its requests on. Returns the number of requests whose
-/// clients did not fit in the table.
+/// Looks up the clients of a batch and passes its requests to `take`. Returns the number of
+/// requests that were dropped since their clients did not fit in the table.
 ///
 /// # Errors
-/// Returns the error of `take`.
+/// Returns the first error that `take` returns.
 pub(super) fn resolve(
     clients: &mut ClientNumbers,
     batch: &RequestBatch,
@@ -21,7 +21,8 @@ pub(super) fn resolve(
     let mut guesses = [0; TOGETHER];
     let mut right = [false; TOGETHER];
     for (chunk, parsed) in batch.parsed().chunks(TOGETHER).enumerate() {
-        // In neither round does anything wait for what is before it, so that the fetches overlap.
+        // The lookups within each of these two steps do not depend on each other, so their cache
+        // misses overlap.
         clients.guess(parsed.iter().map(|parsed| &parsed.label), &mut guesses);
         for ((right, guess), parsed) in right.iter_mut().zip(guesses).zip(parsed) {
             *right = clients.is(guess, &parsed.label);

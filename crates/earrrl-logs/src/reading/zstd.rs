@@ -1,17 +1,18 @@
-//! Zstandard: all frames of a file, one after the other.
+//! Decompresses Zstandard files, which may consist of several frames.
 
 use std::io::{self, BufRead, BufReader, Read};
 
 use ruzstd::decoding::FrameDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 
-/// Bytes decoded in one go, about.
+/// The approximate number of bytes that are decoded at a time.
 const AHEAD: usize = 128 * 1024;
 
-/// A frame without content.
+/// A Zstandard frame without content.
 const EMPTY_FRAME: &[u8] = b"\x28\xb5\x2f\xfd\x20\x00\x01\x00\x00";
 
-/// Decompresses a sequence of frames. The decoder refuses windows above 100 MB, which bounds the memory.
+/// Decompresses a sequence of frames. The decoder rejects windows above 100 MB, which bounds its
+/// memory.
 pub(super) struct ZstdReader<R: Read> {
     source: BufReader<R>,
     decoder: FrameDecoder,
@@ -19,16 +20,17 @@ pub(super) struct ZstdReader<R: Read> {
 }
 
 impl<R: Read> ZstdReader<R> {
-    /// Creates a reader at the start of a frame.
+    /// Creates a reader of `source`, which is at the start of a frame.
     pub(super) fn new(source: R) -> Self {
         let source = BufReader::with_capacity(AHEAD, source);
         let mut decoder = FrameDecoder::new();
-        // The decoder checks the window of all frames but its first.
+        // The decoder checks the window size of every frame except its first, so the first is a
+        // dummy.
         let _ = decoder.reset(EMPTY_FRAME);
         Self { source, decoder, in_frame: false }
     }
 
-    /// Starts the next frame; false at the end of the file.
+    /// Starts the next frame. Returns false at the end of the file.
     fn start(&mut self) -> io::Result<bool> {
         while !self.source.fill_buf()?.is_empty() {
             match self.decoder.reset(&mut self.source) {
@@ -46,7 +48,8 @@ impl<R: Read> ZstdReader<R> {
     }
 }
 
-/// Returns an error in one line: the decoder's own differ for each kind of damage.
+/// Returns the error for damaged data. The decoder's own messages differ for each kind of damage
+/// and may have several lines.
 fn damaged(_: FrameDecoderError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the compressed data is damaged or incomplete")
 }

@@ -1,4 +1,4 @@
-//! Puts the requests of a log through rules.
+//! Replays the requests of a log under rules, and counts their decisions.
 
 mod run;
 mod timeline;

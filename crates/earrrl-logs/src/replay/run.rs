@@ -1,4 +1,4 @@
-//! Requests through rules: all of them at once, in the order of their times.
+//! Judges requests under several rules at once, in the order of their times.
 
 use std::hint::black_box;
 
@@ -8,26 +8,26 @@ use super::timeline::Timeline;
 use super::trial::Trial;
 use crate::reading::LoggedRequest;
 
-/// All rules, the clock that they share, and what the log asked for.
+/// Several rules tried on one log, their common clock, and the counts of the log's requests.
 pub struct Replay {
-    /// A trial a rule, in the order given.
+    /// One trial for each rule, in the order in which the rules were given.
     pub trials: Vec<Trial>,
-    /// The number of requests.
+    /// The number of requests that were judged.
     pub events: u64,
-    /// The first time seen.
+    /// The time of the first request.
     pub from: Option<Nanos>,
-    /// The latest time used.
+    /// The latest time of a request so far. Earlier requests after it are judged as of this time.
     pub now: Nanos,
     /// The number of requests that were earlier than one before them.
     pub back: u64,
-    /// The requests asked and permitted over time, if they are to be shown.
+    /// The requests asked and permitted over time, if they are counted.
     pub timeline: Option<Timeline>,
-    /// Requests by client's number.
+    /// The number of requests of each client, indexed by client number.
     requests: Vec<u64>,
 }
 
 impl Replay {
-    /// Creates a replay without requests.
+    /// Creates a replay of the rules that has judged no requests.
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Self {
         let trials = rules.into_iter().map(Trial::new).collect();
         Self {
@@ -41,25 +41,26 @@ impl Replay {
         }
     }
 
-    /// Counts by time, too.
+    /// Returns the replay with a timeline, so that it also counts requests over time.
     pub fn with_timeline(self) -> Self {
         Self { timeline: Some(Timeline::new(self.trials.len())), ..self }
     }
 
-    /// Judges requests under every rule, one after the other.
+    /// Judges each request under every rule.
     pub fn judge_all(&mut self, requests: &[LoggedRequest]) {
         self.fetch(requests);
         requests.iter().for_each(|&request| self.judge(request));
     }
 
-    /// Prefetches the memory that requests need: unlike decisions, the reads overlap.
+    /// Prefetches the clients' states. These reads do not depend on each other, so their cache
+    /// misses overlap, which those of decisions do not.
     fn fetch(&self, requests: &[LoggedRequest]) {
         let counts = requests.iter().map(|r| self.requests.get(r.client as usize).unwrap_or(&0));
         black_box(counts.fold(0, |seen, count| seen ^ count));
         self.trials.iter().for_each(|trial| trial.fetch(requests));
     }
 
-    /// Judges one request under every rule.
+    /// Judges a request under every rule.
     #[inline]
     fn judge(&mut self, request: LoggedRequest) {
         let now = self.count(&request);
@@ -75,10 +76,10 @@ impl Replay {
         }
     }
 
-    /// Judges one request under every rule; hands each rule's place and decision to `tell`.
+    /// Judges a request under every rule; passes each rule's index and decision to `tell`.
     ///
     /// # Errors
-    /// Returns the error of `tell`.
+    /// Returns the first error that `tell` returns.
     pub fn decide<E>(
         &mut self,
         request: LoggedRequest,
@@ -99,13 +100,13 @@ impl Replay {
         Ok(())
     }
 
-    /// Returns the number of requests of a client.
+    /// Returns the number of requests of the client with this number.
     pub fn requests(&self, client: u32) -> u64 {
         self.requests.get(client as usize).copied().unwrap_or(0)
     }
 
-    /// Counts a request and returns its time, or the latest time used if that is later: a limiter's
-    /// time never goes back.
+    /// Counts a request. Returns the time as of which it is judged: its own, or the latest time so
+    /// far if that is later, since a limiter's time never goes back.
     #[inline]
     fn count(&mut self, request: &LoggedRequest) -> Nanos {
         self.events += 1;

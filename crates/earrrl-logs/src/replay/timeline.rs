@@ -1,28 +1,29 @@
-//! Requests asked and permitted over time, in a fixed number of equal intervals.
+//! Counts the requests asked and permitted over time, in a bounded number of equal intervals.
 
 use crate::line::time::SECOND;
 
-/// The most intervals; where they don't suffice, two become one.
+/// The most intervals; when a log needs more, each two are merged into one.
 const MOST: usize = 360;
 
-/// Counts by interval, whose width grows with the log's.
+/// Counts of requests by interval. The intervals become wider as the log gets longer.
 pub struct Timeline {
-    /// The start of the first interval, in nanoseconds.
+    /// The start of the first interval, in nanoseconds since the epoch.
     pub start: u64,
     /// The width of an interval, in nanoseconds.
     pub width: u64,
-    /// A row an interval: the requests, then those that each rule permitted.
+    /// One row for each interval: the number of requests, then the number that each rule permitted.
     pub counts: Vec<Box<[u64]>>,
     rules: usize,
 }
 
 impl Timeline {
-    /// Nothing counted yet, for a number of rules.
+    /// Creates a timeline without counts, for this number of rules.
     pub fn new(rules: usize) -> Self {
         Self { start: 0, width: SECOND, counts: Vec::new(), rules }
     }
 
-    /// The counts of the interval that `time` is in; none earlier than the first is asked for.
+    /// Returns the counts of the interval that contains `time`, which must not be before the first
+    /// interval.
     pub fn at(&mut self, time: u64) -> &mut [u64] {
         if self.counts.is_empty() {
             self.start = time / SECOND * SECOND;

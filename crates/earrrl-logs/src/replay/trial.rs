@@ -1,4 +1,4 @@
-//! One rule tried on a log: every client's state, and who was denied.
+//! Tries one rule on a log: keeps the state of every client, and counts denied requests.
 
 use std::hint::black_box;
 
@@ -6,40 +6,41 @@ use earrrl::{Cost, Decision, Mode, Nanos, Rule, State};
 
 use crate::reading::LoggedRequest;
 
-/// A rule and the results of its decisions.
+/// A rule, and the counts of its decisions on the requests of a log.
 pub struct Trial {
-    /// The rule.
+    /// The rule that judges the requests.
     pub rule: Rule,
-    /// The number of requests that it denied.
+    /// The number of requests that the rule denied.
     pub denied: u64,
-    /// By client's number: its state, and how often it was denied. Apart, so that a request which is
-    /// allowed takes less memory from far away.
+    /// The state of each client, indexed by client number. The number of denials is stored
+    /// separately, so that an allowed request touches less memory.
     states: Vec<Option<State>>,
     denials: Vec<u64>,
 }
 
-/// A client and how often it was denied.
+/// A client, and the number of its denied requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offender {
-    /// Its number.
+    /// The number of the client in the table of clients.
     pub client: u32,
-    /// Its denied requests.
+    /// The number of the client's denied requests.
     pub denied: u64,
 }
 
 impl Trial {
-    /// Creates a trial without requests.
+    /// Creates a trial that has judged no requests.
     pub fn new(rule: Rule) -> Self {
         Self { rule, denied: 0, states: Vec::new(), denials: Vec::new() }
     }
 
-    /// Prefetches the states of clients whose requests are judged next.
+    /// Prefetches the states of the clients whose requests are judged next.
     pub fn fetch(&self, requests: &[LoggedRequest]) {
         let states = requests.iter().filter_map(|r| self.states.get(r.client as usize));
         black_box(states.fold(0, |seen, state| seen ^ u64::from(state.is_some())));
     }
 
-    /// Judges a request and stores it. Time must not go back.
+    /// Judges a request and updates the client's state. Returns true if the request is allowed.
+    /// Successive times must not decrease.
     #[inline]
     pub fn judge(&mut self, client: u32, now: Nanos, cost: Cost) -> bool {
         let state = slot(&mut self.states, client);
@@ -50,7 +51,7 @@ impl Trial {
         allowed
     }
 
-    /// Judges a request as [`Trial::judge`] does, and returns the whole decision.
+    /// Judges a request as [`Trial::judge`] does, but returns the whole decision.
     pub fn decide(&mut self, client: u32, now: Nanos, cost: Cost) -> Decision {
         let state = slot(&mut self.states, client);
         let (after, decision) = self.rule.limit().decide(state.take(), now, cost, Mode::Check);
@@ -66,7 +67,7 @@ impl Trial {
         self.denied += 1;
     }
 
-    /// Returns true if the rule measures a rate.
+    /// Returns true if the rule's decisions contain a measured rate.
     pub fn measures(&self) -> bool {
         let (_, decision) = self.rule.limit().decide(None, Nanos::ZERO, Cost::ONE, Mode::Peek);
         decision.rate.is_some()
@@ -77,7 +78,8 @@ impl Trial {
         self.denials.iter().filter(|denied| **denied > 0).count()
     }
 
-    /// The most denied clients, at most `most`; of equals, those that came first.
+    /// Returns the clients with the most denied requests, at most `most` of them. Clients with
+    /// equal numbers come in the order of their first requests.
     pub fn offenders(&self, most: usize) -> Vec<Offender> {
         let denied = (0u32..).zip(&self.denials).filter(|(_, denied)| **denied > 0);
         let mut offenders: Vec<Offender> =

@@ -4,7 +4,7 @@ use crate::line::time::SECOND;
 use crate::plot::{Across, Figure, GREY, Panel, Series, Stroke, Ticks, days};
 use crate::replay::Timeline;
 
-/// A stretch of time as an axis, in nanoseconds since the epoch.
+/// Returns the horizontal axis from one time to another, in nanoseconds since the epoch.
 pub fn across((from, to): (u64, u64)) -> Across {
     let seconds = |time: u64| time as f64 / SECOND as f64;
     Across {
@@ -14,7 +14,8 @@ pub fn across((from, to): (u64, u64)) -> Across {
     }
 }
 
-/// A column of the counts, per second, as steps.
+/// Returns one column of the timeline's counts as a step curve: times in seconds, and requests a
+/// second.
 fn rates(timeline: &Timeline, column: usize) -> Vec<(f64, f64)> {
     let (start, width) = (timeline.start as f64, timeline.width as f64);
     let at = |place: usize| (start + place as f64 * width) / SECOND as f64;
@@ -26,10 +27,11 @@ fn rates(timeline: &Timeline, column: usize) -> Vec<(f64, f64)> {
     .collect()
 }
 
-/// A column that is drawn over what was asked: its name, its place in the timeline and its colour.
+/// A column of a timeline that is drawn over the requests asked: its name, its index in the
+/// timeline's rows, and the index of its colour.
 pub type Column = (String, usize, usize);
 
-/// The requests of one column of a timeline, and those of others within it.
+/// Draws the timeline's column `asked` as a filled area, and the other columns as lines over it.
 pub fn over_time(
     timeline: &Timeline,
     asked: usize,
@@ -41,7 +43,7 @@ pub fn over_time(
     let scaled = |points: Vec<(f64, f64)>| points.into_iter().map(|(x, y)| (x, y * per)).collect();
     let asked = Series::new("asked", GREY, scaled(asked)).with_stroke(Stroke::Filled);
     let permitted = columns.iter().map(|(name, column, colour)| {
-        // Where the colours start anew the lines are dashed.
+        // Columns beyond the number of colours repeat a colour, and are told apart by dashes.
         let stroke = if *colour >= GREY { Stroke::Dashed } else { Stroke::Solid };
         Series::new(name, colour % GREY, scaled(rates(timeline, *column))).with_stroke(stroke)
     });
@@ -58,8 +60,8 @@ pub fn over_time(
     }
 }
 
-/// The unit in which the greatest of some rates is no tiny number: how many seconds it has, and its
-/// name.
+/// Returns the shortest unit of time in which the greatest of the rates is at least 0.05: its
+/// length in seconds, and its name.
 pub fn per(rates: impl Iterator<Item = f64>) -> (f64, &'static str) {
     let greatest = rates.fold(0.0, f64::max);
     let units = [(1.0, "a second"), (60.0, "a minute"), (3600.0, "an hour")];
@@ -67,13 +69,13 @@ pub fn per(rates: impl Iterator<Item = f64>) -> (f64, &'static str) {
     unit.unwrap_or((86_400.0, "a day"))
 }
 
-/// A rate in its unit, with three digits.
+/// Writes a rate, given in requests a second, with three digits in a suitable unit.
 pub fn written_rate(rate: f64) -> String {
     let (per, unit) = per(std::iter::once(rate));
     format!("{} {unit}", three_digits(rate * per))
 }
 
-/// A number with three digits, and more only where they are before the point.
+/// Writes a number with three significant digits, but never fewer than its integer part has.
 pub fn three_digits(number: f64) -> String {
     let decimals = if number <= 0.0 { 0 } else { (2 - number.log10().floor() as i32).clamp(0, 6) };
     let text = format!("{number:.*}", decimals as usize);

@@ -1,4 +1,4 @@
-//! Lists of the clients that rules have limited, for programs that block addresses.
+//! Writes the clients that rules have limited as lists for programs that block addresses.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -8,28 +8,30 @@ use std::time::Duration;
 use super::Summary;
 use crate::line::time;
 
-/// The number of addresses for which ipset makes room unless there are more.
+/// The number of addresses that an ipset is created for, unless there are more.
 const ROOM: usize = 65_536;
 
-/// A program that reads the list.
+/// A program that blocks addresses, and so determines the form of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blocker {
-    /// `deny` directives of nginx. They have no expiry: a comment names it.
+    /// nginx, for which the list consists of `deny` directives. These do not expire, so a comment
+    /// states when they should be removed.
     Nginx,
-    /// Commands of `ipset restore`.
+    /// ipset, for which the list consists of commands of `ipset restore`.
     Ipset,
-    /// A table of nftables with sets and a chain, which replaces an earlier one.
+    /// nftables, for which the list is a table of sets and a chain. It replaces the table of an
+    /// earlier list.
     Nft,
 }
 
-/// An address or a network, which a list names without its host bits.
+/// An address or network and its prefix length; the bits after the prefix are zero.
 type Network = (IpAddr, u8);
 
-/// Writes the list of all clients that any rule has limited, from `now` on for the time of `expiry`. Returns the
-/// number of clients that were left out, since they are no addresses.
+/// Writes all clients that any rule has limited, to be blocked from `now` on until `expiry` has
+/// passed. Returns the number of clients that were left out since they are not addresses.
 ///
 /// # Errors
-/// Returns the error of the writer.
+/// Returns the writer's error if writing fails.
 pub fn write_blocklist(
     out: &mut impl Write,
     blocker: Blocker,
@@ -111,10 +113,10 @@ fn write_nft(
     writeln!(out, "    }}")
 }
 
-/// Writes a row for each rule and each client that it has limited.
+/// Writes a CSV row for each rule and each client that the rule has limited.
 ///
 /// # Errors
-/// Returns the error of the writer.
+/// Returns the writer's error if writing fails.
 pub fn write_limited_csv(
     out: &mut impl Write,
     summary: &Summary<'_>,
@@ -134,7 +136,8 @@ pub fn write_limited_csv(
     Ok(())
 }
 
-/// Returns a value as a field of CSV. A spreadsheet would run a value that begins like a formula.
+/// Returns a value as a CSV field. A value that begins like a formula is changed, since a
+/// spreadsheet would execute it.
 fn quoted(value: &str) -> String {
     let guard = if value.starts_with(['=', '+', '-', '@', '\t', '\r']) { "'" } else { "" };
     if guard.is_empty() && !value.contains([',', '"', '\n', '\r']) {
@@ -143,7 +146,8 @@ fn quoted(value: &str) -> String {
     format!("\"{guard}{}\"", value.replace('"', "\"\""))
 }
 
-/// Returns the address or network of a key; `None` if the key is none, or stands for everybody.
+/// Returns the address or network that a key stands for; `None` if it is not an address, or the
+/// network of all addresses.
 fn network(key: &[u8]) -> Option<Network> {
     let key = std::str::from_utf8(key).ok()?;
     let (address, prefix) = key.split_once('/').map_or((key, None), |(a, p)| (a, Some(p)));

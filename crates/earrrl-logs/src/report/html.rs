@@ -1,4 +1,5 @@
-//! The report as a page: all rules beside each other, and each with those that it denies most.
+//! The report of a replay as an HTML page: all rules side by side, then for each rule the clients
+//! that it denied most.
 
 use std::io::{self, Write};
 
@@ -13,10 +14,11 @@ use crate::replay::Offender;
 use crate::replay::Timeline;
 use crate::text::{counted, percent};
 
-/// Writes the report. The offenders are known only now, so the requests are gone through again.
+/// Writes the HTML report. It iterates over the requests again, since the most denied clients are
+/// known only after the replay.
 ///
 /// # Errors
-/// Returns the error of the writer.
+/// Returns the writer's error if writing fails.
 pub fn write(
     out: &mut impl Write,
     summary: &Summary<'_>,

@@ -1,4 +1,4 @@
-//! The rates that a rule measured of the clients that it denied most, around their denials.
+//! Measures the rates of the clients that a rule denied most, in the time around their denials.
 
 use earrrl::{Cost, Decision, Mode, Nanos, Rule, State};
 
@@ -7,31 +7,33 @@ use crate::line::time::SECOND;
 use crate::plot::{Figure, GREY, Panel, Series, Stroke};
 use crate::reading::LoggedRequest;
 
-/// Points of a curve, at most.
+/// The approximate number of points of a client's curve.
 const POINTS: u64 = 240;
 
-/// The share of a client's denials that its figure shows at least: a denial days before is left out.
+/// The least share of a client's denials that its figure shows, so that a single denial days before
+/// the others can be left out.
 const SHOWN: f64 = 0.9;
 
-/// The least time before and after the denials that is shown.
+/// The least time that a figure shows before and after the denials, in nanoseconds.
 const AROUND: u64 = 5 * SECOND;
 
-/// One client denied by a rule.
+/// The denials of one client by one rule, and its rate around them.
 pub(super) struct Incident {
-    /// Its first and its last denial, in nanoseconds since the epoch.
+    /// The times of the client's first and last denial, in nanoseconds since the epoch.
     pub denied: (u64, u64),
-    /// The start and the end of its figure.
+    /// The start and the end of the client's figure, in nanoseconds since the epoch.
     shown: (u64, u64),
-    /// The greatest rate of each step of that time, a second; what was asked for where the rule measures
-    /// no rate.
+    /// The client's greatest rate a second in each step of the figure. If the rule measures no
+    /// rate, the rate at which the client sent requests.
     rates: Vec<f64>,
-    /// The number of steps that are complete.
+    /// The number of steps whose rates are final.
     closed: usize,
-    /// The length of a step.
+    /// The length of a step, in nanoseconds.
     step: u64,
 }
 
-/// The incidents of some clients of a rule. The requests are gone through twice.
+/// Computes the incident of each of these clients under a rule. It iterates over the requests
+/// twice.
 pub(super) fn incidents<I: Iterator<Item = LoggedRequest>>(
     rule: &Rule,
     clients: &[u32],
@@ -55,8 +57,8 @@ pub(super) fn incidents<I: Iterator<Item = LoggedRequest>>(
     incidents
 }
 
-/// Decides every request of these clients; hands on whose it was, the state before it, and the decision.
-/// Gives the last states.
+/// Judges all requests of these clients under the rule. Passes to `take` the client's index in
+/// `clients`, the request, the state before it and the decision. Returns the clients' last states.
 fn each(
     rule: &Rule,
     clients: &[u32],
@@ -77,12 +79,13 @@ fn each(
 }
 
 impl Incident {
-    /// The incident of denials at these times, ascending.
+    /// Creates an incident with rates still to be added; `denials` are its times in ascending
+    /// order.
     fn new(denials: &[u64], measures: bool) -> Self {
         let (from, to) = densest(denials);
         let around = ((to - from) / 8).max(AROUND);
         let shown = (from.saturating_sub(around), to.saturating_add(around));
-        // A rate that is counted needs a second at least to be one.
+        // Where requests are counted, steps of less than a second would not give a meaningful rate.
         let least = if measures { SECOND / 100 } else { SECOND };
         let step = ((shown.1 - shown.0) / POINTS).max(least);
         let ends = |times: &[u64]| Some((*times.first()?, *times.last()?));
@@ -109,7 +112,8 @@ impl Incident {
         }
     }
 
-    /// Ends the steps before `place`: a rate decays, and counts for all of a step in which it was.
+    /// Completes the steps before `place` with the rate at the end of each: without a request in
+    /// it, the decayed rate is the only one in the step.
     fn close_until(&mut self, place: usize, rule: &Rule, state: Option<&State>) {
         for place in self.closed..place.min(self.rates.len()) {
             let end = Nanos::new(self.shown.0 + (place as u64 + 1) * self.step);
@@ -119,7 +123,7 @@ impl Incident {
         self.closed = self.closed.max(place);
     }
 
-    /// The client's rate and the rule's limit, dashed.
+    /// Draws the client's rate, and the rule's limit as a dashed line.
     pub(super) fn figure(
         &self,
         rule: &Rule,
@@ -151,7 +155,8 @@ impl Incident {
     }
 }
 
-/// The shortest stretch that has nearly all of some times, ascending.
+/// Returns the shortest span that contains the share [`SHOWN`] of the times, which must be
+/// ascending.
 fn densest(times: &[u64]) -> (u64, u64) {
     let many = ((times.len() as f64 * SHOWN).ceil() as usize).max(1);
     let stretches = times.windows(many).map(|times| (times[0], times[many - 1]));
@@ -165,7 +170,7 @@ mod tests {
     #[test]
     fn a_figure_shows_when_most_was_denied() {
         let rule: Rule = "fixed-window 2/1m".parse().unwrap();
-        // Three requests at the start, and twenty seconds of five each two days later.
+        // Three requests at the start; two days later five a second for twenty seconds.
         let times = [0, 1, 2].into_iter().chain((0..100).map(|nth| 172_800 + nth / 5));
         let requests: Vec<LoggedRequest> = times
             .map(|secs| LoggedRequest {

@@ -1,4 +1,4 @@
-//! The summary as one object.
+//! Writes the summary of a replay as a JSON object.
 
 use std::io::{self, Write};
 
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use super::{Summary, TOP};
 use crate::replay::Trial;
 
-/// Writes the summary.
+/// Writes the summary as a JSON object.
 ///
 /// # Errors
-/// Returns the error of the writer.
+/// Returns the writer's error if writing fails.
 pub fn write(out: &mut impl Write, summary: &Summary<'_>) -> io::Result<()> {
     let Summary { reader, replay, names } = summary;
     let skipped: Vec<Value> = reader

@@ -1,4 +1,4 @@
-//! A line an event and rule, every field always there.
+//! Writes each decision as a line of JSON, in which no field is ever omitted.
 
 use std::io::{self, Write};
 
@@ -6,10 +6,11 @@ use earrrl::{Cost, Decision};
 
 use crate::line::time::SECOND;
 
-/// Writes one decision. `key` is JSON already: a rule after the other needs it.
+/// Writes a decision of one rule. `key` is already encoded as JSON, since every rule's line repeats
+/// it.
 ///
 /// # Errors
-/// Returns the error of the writer.
+/// Returns the writer's error if writing fails.
 pub fn write(
     out: &mut impl Write,
     time: u64,
@@ -22,10 +23,10 @@ pub fn write(
     write_figures(out, decision)
 }
 
-/// Writes a decision's figures, and ends the line.
+/// Writes the numbers of a decision, and ends its line.
 ///
 /// # Errors
-/// Returns the error of the writer.
+/// Returns the writer's error if writing fails.
 pub fn write_figures(out: &mut impl Write, decision: &Decision) -> io::Result<()> {
     write!(out, r#""rate":"#)?;
     match decision.rate {
@@ -40,7 +41,7 @@ pub fn write_figures(out: &mut impl Write, decision: &Decision) -> io::Result<()
     writeln!(out, r#","reset_after":{}}}"#, Seconds(decision.reset_after.as_nanos()))
 }
 
-/// Nanoseconds, written as seconds: exact, and no longer than needed.
+/// A duration in nanoseconds that is displayed in seconds, exactly and without superfluous digits.
 pub struct Seconds(pub u128);
 
 impl std::fmt::Display for Seconds {

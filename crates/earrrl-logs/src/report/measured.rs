@@ -1,4 +1,5 @@
-//! Every client as a rule would measure it if it stopped nobody: its peak, and when it was seen.
+//! Measures every client's rates as a rule would if it denied no request: the greatest rate, and
+//! when the client was seen.
 
 use earrrl::{Limit, Mode, Nanos, Policy, RecentAverage, Rule, State};
 
@@ -8,31 +9,31 @@ use crate::replay::Replay;
 
 use super::axis::per;
 
-/// The least ratio of the axis's start to the least limit. Clients below it are far from all
-/// limits.
+/// The least rate on the axis, as a share of the least limit. Clients with lower rates are far
+/// below every limit.
 const DEEPEST: f64 = 1e-3;
 
-/// A rule that measures and stops nobody.
+/// The rates of all clients, as one rule measures them when it denies nothing.
 pub(super) struct MeasuredRule {
     limit: Limit,
-    /// By client's number.
+    /// The history of each client, indexed by client number.
     clients: Vec<History>,
 }
 
-/// The history of a client.
+/// The greatest rate of a client, and when it was seen.
 #[derive(Clone, Default)]
 pub(super) struct History {
     state: Option<State>,
-    /// Its greatest rate, a second, and when it had that.
+    /// The client's greatest rate a second, and the time of it in nanoseconds since the epoch.
     pub peak: (f64, u64),
-    /// Its first request, in nanoseconds since the epoch.
+    /// The time of the client's first request, in nanoseconds since the epoch.
     pub first: u64,
-    /// Its last request.
+    /// The time of the client's last request, in nanoseconds since the epoch.
     pub last: u64,
 }
 
 impl MeasuredRule {
-    /// Measures all requests as a rule does.
+    /// Measures the rates of all requests under a rule.
     pub(super) fn of(rule: &Rule, requests: impl Iterator<Item = LoggedRequest>) -> Self {
         let mut measured = Self { limit: measuring(rule.limit()), clients: Vec::new() };
         requests.for_each(|request| measured.add(request));
@@ -59,12 +60,12 @@ impl MeasuredRule {
         }
     }
 
-    /// The history of a client.
+    /// Returns the history of the client with this number.
     pub(super) fn client(&self, number: u32) -> History {
         self.clients.get(number as usize).cloned().unwrap_or_default()
     }
 
-    /// The peaks of clients that were seen, the greatest first.
+    /// Returns the greatest rates of all clients that were seen, in descending order.
     fn peaks(&self) -> Vec<f64> {
         let seen = self.clients.iter().filter(|client| client.last > 0);
         let mut peaks: Vec<f64> = seen.map(|client| client.peak.0).collect();
@@ -82,7 +83,7 @@ fn measuring(limit: &Limit) -> Limit {
         .map_or(*limit, |average| average.with_policy(Policy::Strict).into())
 }
 
-/// Draws the number of clients that reach each peak under each rule, with dashes at its limit.
+/// Draws how many clients reach each rate under each rule, with a dashed line at the rule's limit.
 pub(super) fn distribution(replay: &Replay, measured: &[MeasuredRule], size: (u32, u32)) -> Figure {
     let peaks: Vec<Vec<f64>> = measured.iter().map(MeasuredRule::peaks).collect();
     let limits = replay.trials.iter().map(|trial| trial.rule.limit().per_second());
@@ -100,7 +101,8 @@ pub(super) fn distribution(replay: &Replay, measured: &[MeasuredRule], size: (u3
         let above = trial.clients_limited();
         Mark {
             at: (limit * per).log10(),
-            // One below the other: rules of one limit share a line.
+            // Each rule's text is lower than the one before, since rules with the same limit share
+            // a line.
             height: 0.93 - 0.09 * (place % 9) as f64,
             colour: Some(place),
             text: format!("limit {place}: {above} above", place = place + 1),
@@ -120,13 +122,14 @@ pub(super) fn distribution(replay: &Replay, measured: &[MeasuredRule], size: (u3
     }
 }
 
-/// From the left: how many of these, the greatest first, are as great or greater.
+/// Returns a step curve with the number of peaks that are at least as great as each rate. `peaks`
+/// are descending; rates are shown as decimal logarithms.
 fn curve(peaks: &[f64], per: f64, (from, to): (f64, f64)) -> Vec<(f64, f64)> {
     let mut points = vec![(from, peaks.len() as f64)];
     for (above, peak) in peaks.iter().enumerate().rev() {
         let at = (peak * per).log10().max(from);
         let last = points.last().copied().unwrap_or_default();
-        // Where clients lie closer than a pixel, one step stands for them.
+        // Clients that are closer than a pixel are drawn as one step, to keep the picture small.
         if above > 20 && at - last.0 < (to - from) / 2000.0 {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Writes the results of a replay in several forms.
+//! Writes the results of a replay as a table, JSON, HTML, figures and lists of clients.
 
 pub mod axis;
 mod blocklist;
@@ -14,16 +14,16 @@ use crate::reading::LogReader;
 use crate::reading::Names;
 use crate::replay::Replay;
 
-/// The number of clients named for each rule, the most denied first.
+/// The number of clients that are named for each rule, the most denied first.
 pub const TOP: usize = 10;
 
-/// Everything that there is to report.
+/// The results of a replay that reports are written from.
 pub struct Summary<'a> {
-    /// The lines.
+    /// The reader of the log, with its counts of lines.
     pub reader: &'a LogReader,
-    /// The decisions.
+    /// The rules, with the counts of their decisions.
     pub replay: &'a Replay,
-    /// The clients' names.
+    /// The names of the clients in the output.
     pub names: &'a Names,
 }
 

@@ -1,5 +1,5 @@
-//! The common parts of all pages: one self-contained file without scripts or external resources,
-//! for small screens and dark mode, too.
+//! The parts that all HTML reports share. A report is a single file without scripts or external
+//! resources, and suits small screens and dark mode.
 
 use std::fmt::{self, Display};
 use std::io::{self, Write};
@@ -12,15 +12,15 @@ use crate::text::{counted, percent};
 
 const STYLE: &str = include_str!("../../assets/report.css");
 
-/// The size of figures that are as wide as the page.
+/// The size in pixels of figures that are as wide as the page.
 pub const WIDE: (u32, u32) = (1200, 330);
-/// The size of figures that stand beside each other.
+/// The size in pixels of figures of which two fit side by side.
 pub const HALF: (u32, u32) = (590, 200);
 
-/// Writes what comes before everything else: how many requests there were, from when to when.
+/// Writes the beginning of the page: its head, the number of requests and the time that they span.
 ///
 /// # Errors
-/// Returns the error of the writer.
+/// Returns the writer's error if writing fails.
 pub fn write_start(
     out: &mut impl Write,
     reader: &LogReader,
@@ -50,12 +50,12 @@ pub fn write_start(
 /// Writes the end of the page.
 ///
 /// # Errors
-/// Returns the error of the writer.
+/// Returns the writer's error if writing fails.
 pub fn write_end(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "</body></html>")
 }
 
-/// Lists the reasons for skipped lines, if there are any.
+/// Returns a sentence with the reasons for skipped lines, or nothing if no line was skipped.
 fn reasons(reader: &LogReader) -> String {
     let reasons =
         reader.skips.by_reason().map(|(skip, lines, _)| format!("{lines} {}", skip.reason()));
@@ -63,10 +63,10 @@ fn reasons(reader: &LogReader) -> String {
     if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) }
 }
 
-/// Writes a table, the first column flush left.
+/// Writes an HTML table, whose first column is aligned left.
 ///
 /// # Errors
-/// Returns the error of the writer.
+/// Returns the writer's error if writing fails.
 pub fn write_table(
     out: &mut impl Write,
     header: &[&str],
@@ -84,25 +84,25 @@ pub fn write_table(
     writeln!(out, "</tbody></table></div>")
 }
 
-/// A share with a bar beside it.
+/// Returns HTML that shows `part` of `whole` in percent, with a bar beside it.
 pub fn share(part: u64, whole: u64) -> String {
     let width = part as f64 / whole.max(1) as f64 * 100.0;
     let percent = percent(part, whole);
     format!("<span class=\"share\"><i style=\"width:{width:.1}%\"></i></span>{percent}")
 }
 
-/// Writes a figure as SVG.
+/// Writes a figure into the page as SVG.
 ///
 /// # Errors
-/// Returns the error of the writer.
+/// Returns the writer's error if writing fails.
 pub fn write_figure(out: &mut impl Write, figure: &Figure) -> io::Result<()> {
     let svg = plot::svg(figure, None).map_err(io::Error::other)?;
-    // Inside a page an SVG has no declaration of its own.
+    // An SVG within a page must not have an XML declaration.
     let start = svg.find("<svg").unwrap_or(0);
     writeln!(out, "{}", &svg[start..])
 }
 
-/// Text that is no markup, whatever a client has put into it.
+/// A text that is escaped when displayed, since clients can put markup into their names.
 pub struct Html(pub String);
 
 impl Display for Html {

@@ -1,4 +1,5 @@
-//! The summary as text: a row a rule, then each rule's top offenders.
+//! Writes the summary of a replay as text: a row for each rule, then the clients that each rule
+//! denied most.
 
 use std::io::{self, Write};
 
@@ -6,10 +7,10 @@ use super::{Summary, TOP};
 use crate::replay::Trial;
 use crate::text::{percent, write_rows};
 
-/// Writes the summary.
+/// Writes the summary as text.
 ///
 /// # Errors
-/// Returns the error of the writer.
+/// Returns the writer's error if writing fails.
 pub fn write(out: &mut impl Write, summary: &Summary<'_>) -> io::Result<()> {
     let replay = summary.replay;
     let header = ["events", "clients", "denied", "limited", "share denied", "rule"];

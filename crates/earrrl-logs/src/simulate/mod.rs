@@ -1,4 +1,4 @@
-//! Simulated clients through rules: a scenario in, attempts and figures out.
+//! Simulates clients under rules: reads a scenario, and writes its attempts as tables and figures.
 
 mod article;
 mod outcome;

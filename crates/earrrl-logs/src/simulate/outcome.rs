@@ -1,4 +1,4 @@
-//! The results of the clients under each rule.
+//! The results of a simulation: the requests of each client, and those that each rule permitted.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use super::Scenario;
 use crate::plot::{Across, Figure, GREY, Note, Panel, Series, Stroke};
 use crate::text::{percent, write_rows};
 
-/// One client under one rule.
+/// The counts of one client under one rule.
 #[derive(Debug, Clone, Default)]
 struct ClientRun {
     asked: u64,
@@ -18,11 +18,11 @@ struct ClientRun {
     last_denied: Option<f64>,
 }
 
-/// One rule's run.
+/// The results of all clients under one rule.
 pub struct SimulatedOutcome {
     rule: Rule,
     tallies: Vec<ClientRun>,
-    /// Each attempt: when in seconds, and whether it was permitted.
+    /// The time of each attempt in seconds, and whether it was permitted.
     attempts: Vec<(f64, bool)>,
 }
 
@@ -30,7 +30,7 @@ impl SimulatedOutcome {
     /// Runs a scenario under each of its rules.
     ///
     /// # Errors
-    /// A scenario with too many requests.
+    /// Returns an error if the scenario has too many requests.
     pub fn of(scenario: &Scenario) -> Result<Vec<Self>, RuleError> {
         scenario.rules.iter().map(|rule| Self::of_rule(scenario, rule)).collect()
     }
@@ -53,7 +53,8 @@ impl SimulatedOutcome {
         Ok(Self { rule: rule.clone(), tallies, attempts })
     }
 
-    /// Returns the totals of all clients: asked, permitted, first and last denied.
+    /// Returns the totals of all clients: requests asked and permitted, and the times of the first
+    /// and last denial in seconds.
     pub(super) fn totals(&self) -> (u64, u64, Option<f64>, Option<f64>) {
         let denied = || self.tallies.iter().filter(|tally| tally.first_denied.is_some());
         let first = denied().filter_map(|tally| tally.first_denied).reduce(f64::min);
@@ -62,7 +63,8 @@ impl SimulatedOutcome {
         (sum(|tally| tally.asked), sum(|tally| tally.permitted), first, last)
     }
 
-    /// Requests asked, or permitted, up to each instant.
+    /// Returns a step curve of the number of requests up to each second: of all, or of the
+    /// permitted only.
     fn cumulative(&self, permitted_only: bool, end: f64) -> Vec<(f64, f64)> {
         let mut count = 0.0;
         let mut points = vec![(0.0, 0.0)];
@@ -81,7 +83,7 @@ impl SimulatedOutcome {
 /// Writes a row for each rule and client.
 ///
 /// # Errors
-/// Returns the error of the writer.
+/// Returns the writer's error if writing fails.
 pub fn write_table(
     out: &mut impl Write,
     scenario: &Scenario,
@@ -90,7 +92,8 @@ pub fn write_table(
     let header = ["asked", "permitted", "share", "first denied", "last denied", "client", "rule"];
     let mut rows = vec![header.map(str::to_owned)];
     for outcome in outcomes {
-        // A client that changes its mind is one: its later phases have no tally of their own.
+        // A client with several phases has one tally, under its first phase. The other phases have
+        // none.
         let tallies = scenario.clients.iter().zip(&outcome.tallies);
         for (client, tally) in tallies.filter(|(_, tally)| tally.asked > 0) {
             let time = |time: Option<f64>| time.map_or("-".into(), |time| format!("{time:.3} s"));
@@ -111,7 +114,7 @@ pub fn write_table(
 /// Writes a line for each attempt, in order, one rule after the other.
 ///
 /// # Errors
-/// Returns the error of the writer, or an error for a scenario with too many requests.
+/// Returns the writer's error, or an error if the scenario has too many requests.
 pub fn write_csv(out: &mut impl Write, scenario: &Scenario) -> io::Result<()> {
     writeln!(out, "rule,time,client,cost,allowed,rate,remaining,retry_after")?;
     for rule in &scenario.rules {
@@ -142,7 +145,7 @@ pub fn write_csv(out: &mut impl Write, scenario: &Scenario) -> io::Result<()> {
     Ok(())
 }
 
-/// A field, in quotes where it needs them.
+/// Returns a text as a CSV field, in quotes if it needs them.
 fn csv_field(text: &str) -> String {
     if text.contains([',', '"']) {
         format!("\"{}\"", text.replace('"', "\"\""))
@@ -151,10 +154,11 @@ fn csv_field(text: &str) -> String {
     }
 }
 
-/// Requests asked and permitted up to each instant, under every rule; at its end each line's number.
+/// Draws the number of requests asked and permitted up to each instant under every rule, with the
+/// final number at the end of each line.
 pub fn figure(scenario: &Scenario, outcomes: &[SimulatedOutcome]) -> Figure {
     let end = scenario.duration().as_secs_f64();
-    // Clients that mind being denied ask differently under each rule.
+    // Clients that react to denials send different requests under each rule.
     let asked: Vec<usize> = outcomes.iter().map(|outcome| outcome.attempts.len()).collect();
     let alike = asked.windows(2).all(|pair| pair[0] == pair[1]);
     let mut series = Vec::new();

@@ -1,7 +1,7 @@
-//! A scenario to simulate, from flags, from a file or from both.
+//! Scenarios to simulate, which come from flags, from a file or from both.
 //!
-//! A file has a `name = value` a line; `rule` and `client` may come several times, `#` starts a
-//! comment.
+//! A line of a file is `name = value`. `rule` and `client` may occur several times, and `#` starts
+//! a comment.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -12,31 +12,32 @@ use earrrl::sim::Client;
 /// The duration of a scenario that does not set one.
 const DURATION: Duration = Duration::from_secs(300);
 
-/// Rules, and clients that are put through each of them.
+/// Rules, and the clients that are simulated under each of them.
 #[derive(Debug, Clone, Default)]
 pub struct Scenario {
-    /// The rules, each tried on its own.
+    /// The rules, each of which is tried separately.
     pub rules: Vec<Rule>,
-    /// The clients.
+    /// The simulated clients.
     pub clients: Vec<Client>,
-    /// The duration of the simulation.
+    /// The simulated time; `None` for the default.
     pub duration: Option<Duration>,
-    /// The seed of random clients.
+    /// The seed of the clients' random numbers; `None` for the default.
     pub seed: Option<u64>,
 }
 
 impl Scenario {
-    /// The duration, or the usual one.
+    /// Returns the simulated time, or the default if none is set.
     pub fn duration(&self) -> Duration {
         self.duration.unwrap_or(DURATION)
     }
 
-    /// The seed, or the usual one.
+    /// Returns the seed of random numbers, or the default if none is set.
     pub fn seed(&self) -> u64 {
         self.seed.unwrap_or(1)
     }
 
-    /// Adds the rules and clients of `other`, whose duration and seed take precedence.
+    /// Returns the scenario with the rules and clients of `other` added. The duration and seed of
+    /// `other` take precedence.
     pub fn with(mut self, other: Self) -> Self {
         self.rules.extend(other.rules);
         self.clients.extend(other.clients);
@@ -61,7 +62,7 @@ impl Scenario {
 impl FromStr for Scenario {
     type Err = String;
 
-    /// Reads a scenario file.
+    /// Parses the text of a scenario file.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut scenario = Self::default();
         for (number, line) in (1..).zip(text.lines()) {

@@ -1,4 +1,4 @@
-//! Limits that may suit a log, and how many clients they would affect.
+//! Computes limits that may suit a log, and how many clients each would affect.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -7,27 +7,28 @@ use earrrl::{Cost, Limit, Rate, RecentAverage, Rule, RuleError};
 
 use super::{Gap, Peaks};
 
-/// Most rows of the table of limits.
+/// The most rows in the table of limits.
 const MOST: usize = 16;
 
-/// Units of a rate, and their seconds.
+/// The lengths of the units of a rate, in seconds: second, minute, hour and day.
 const UNITS: [u64; 4] = [1, 60, 3600, 86_400];
 
-/// A share of clients: `0.1%` or `0.001`.
+/// A share of the clients, written as `0.1%` or `0.001`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ClientShare(f64);
 
 impl ClientShare {
-    /// Returns the greatest number of clients within the share.
+    /// Returns the greatest number of clients that is within this share of `count` clients.
     pub fn of(self, count: usize) -> usize {
         (self.0 * count as f64 + 1e-9) as usize
     }
 }
 
-/// The share of clients that advice touches at most, unless one is given.
+/// The greatest share of the clients that a suggested limit may affect, unless the user sets one.
 const USUAL: ClientShare = ClientShare(0.05);
 
-/// Returns the number of clients that advice may touch: within the given share, or else 5 % and at least one.
+/// Returns the number of clients that a suggested limit may affect: within the given share, or else
+/// 5 % but at least one.
 pub fn most_touched(given: Option<ClientShare>, clients: usize) -> usize {
     given.map_or_else(|| USUAL.of(clients).max(1), |share| share.of(clients))
 }
@@ -46,32 +47,32 @@ impl FromStr for ClientShare {
     }
 }
 
-/// A limit and the clients that it would have affected.
+/// A limit, and the number of clients and requests that it would have denied.
 pub struct JudgedLimit {
-    /// The rule to copy.
+    /// The rule with this limit, to be copied into a configuration.
     pub rule: Rule,
-    /// The limit, in cost units a second.
+    /// The rate a second above which requests are denied, in units of cost.
     pub limit: f64,
-    /// The limit as the rule has it.
+    /// The limit as the text of the rule states it.
     pub rate: Rate,
-    /// The requests that pass at once from idle.
+    /// The number of requests that an idle client may send at once.
     pub at_once: u64,
-    /// Clients denied at least once.
+    /// The number of clients of which at least one request would be denied.
     pub clients: usize,
-    /// Requests denied.
+    /// The number of requests that would be denied.
     pub requests: u64,
-    /// The half-life of the rule.
+    /// The half-life of the rule's average.
     pub half_life: Duration,
 }
 
-/// Returns round limits from where most clients are to above the worst.
+/// Returns round limits, from the median client's peak rate to the first that affects no client.
 pub(super) fn rounds(peaks: &Peaks, descending: &[f64]) -> Result<Vec<JudgedLimit>, RuleError> {
     round_limits(descending, peaks.of_one_request)
         .map(|limit| candidate(rate(limit, false)?, peaks.half_life, descending))
         .collect()
 }
 
-/// Returns a limit in the middle of a gap, or one that is above everybody if there is none.
+/// Returns a limit in the middle of a gap, or one above every client if there is no gap.
 pub(super) fn best(
     peaks: &Peaks,
     gap: Option<Gap>,
@@ -85,7 +86,8 @@ pub(super) fn best(
     candidate(rate, peaks.half_life, descending)
 }
 
-/// A limit near the middle of a gap: 1, 2 or 5 of something where such a one is well inside it.
+/// Returns a limit near the middle of a gap. It is 1, 2 or 5 times a power of ten if such a limit
+/// is well inside the gap.
 fn within(gap: Gap) -> Result<Rate, RuleError> {
     let middle = rate(gap.middle(), false)?;
     let unit = UNITS.into_iter().find(|&unit| gap.middle() * unit as f64 >= 0.995);
@@ -112,7 +114,8 @@ fn candidate(
     descending: &[f64],
 ) -> Result<JudgedLimit, RuleError> {
     let limit = RecentAverage::with_half_life(rate, half_life)?;
-    // A rule's own tolerance, so that this is what `replay` would find.
+    // Rules tolerate rounding errors of this size; without it the counts would differ from those of
+    // `replay`.
     let threshold = rate.per_second_f64() * (1.0 + 1e-9);
     Ok(JudgedLimit {
         rule: Rule::from(Limit::from(limit)),
@@ -125,7 +128,8 @@ fn candidate(
     })
 }
 
-/// 1, 2, 5, 10 and so on: the last is the first that touches nobody.
+/// Returns limits such as 1, 2, 5 and 10, from the median of the peaks to the first limit that
+/// affects no client.
 fn round_limits(descending: &[f64], least: f64) -> impl Iterator<Item = f64> {
     let greatest = descending.first().copied().unwrap_or(0.0);
     let median = descending.get(descending.len() / 2).copied().unwrap_or(0.0).max(least);
@@ -141,14 +145,15 @@ fn round_limits(descending: &[f64], least: f64) -> impl Iterator<Item = f64> {
     row.into_iter().skip(skipped)
 }
 
-/// A limit of at most two digits, in the unit that suits it; rounded up, or to the nearest.
+/// Returns a limit with at most two digits in a suitable unit, rounded up if `up` is true,
+/// otherwise to the nearest.
 fn rate(limit: f64, up: bool) -> Result<Rate, RuleError> {
     let unit = UNITS.into_iter().find(|&unit| limit * unit as f64 >= 0.995);
     let unit = unit.unwrap_or(UNITS[3]);
     let value = limit * unit as f64;
     let digits = 1 - value.log10().floor() as i32;
     let scaled = value * 10f64.powi(digits);
-    // The least bit over would make it a digit more.
+    // Without the factor, a rounding error would make an exact limit round up to the next digit.
     let scaled = if up { (scaled * (1.0 - 1e-12)).ceil() } else { scaled.round() };
     let text = format!("{scaled:.0}e{}", -digits);
     Rate::new(text.parse::<Cost>()?, Duration::from_secs(unit))

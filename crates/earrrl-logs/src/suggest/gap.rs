@@ -1,6 +1,7 @@
-//! The gap between the peak rates of clients that stand out and of all others.
+//! Finds the gap between the peak rates of the clients that stand out and those of all others.
 //!
-//! The constants are measured with `bench/suggest.py` on mixes of clients whose abusers are known.
+//! The constants were chosen by running `bench/suggest.py` on mixes of clients whose abusers are
+//! known.
 
 use std::time::Duration;
 
@@ -9,35 +10,37 @@ use earrrl::RuleError;
 use super::Peaks;
 use crate::reading::LoggedRequest;
 
-/// Half-lives that are tried unless one is given. Under longer ones, the address of an office looks
-/// like an abuser: it sends more than others all day long, although never much at once.
+/// The half-lives in seconds that are tried if the user sets none. Longer ones would make an office
+/// that shares an address look like an abuser, since it sends steadily all day.
 pub const HALF_LIVES: [u64; 2] = [10, 60];
 
-/// The least ratio of the peaks above and below a gap.
+/// The least ratio of the peak above a gap to the peak below it.
 const WIDE: f64 = 2.0;
 
-/// Requests in a burst, or their equivalent in a stream, that make a client worth a limit.
+/// The least size of a burst, in requests, that makes a client worth a limit; steady requests count
+/// as the burst that causes the same peak.
 const FEW: f64 = 10.0;
 
-/// The least ratio of a client's peak to the median, and to the 90th percentile, of all peaks.
+/// The least ratio of a client's peak to the median of all peaks, and to their 90th percentile.
 const ABOVE_MEDIAN: f64 = 5.0;
 const ABOVE_MOST: f64 = 3.0;
 
-/// The distance between two clients whose peaks are neighbours.
+/// A gap between two neighbouring peak rates.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gap {
-    /// The number of clients above the gap.
+    /// The number of clients whose peaks are above the gap.
     pub clients: usize,
-    /// The least peak above, a second.
+    /// The least peak above the gap, in cost units a second.
     pub above: f64,
-    /// The greatest peak below; of clients with one request only, that request's.
+    /// The greatest peak below the gap, in cost units a second. A client with a single request has
+    /// no rate; its peak is the rate just after the request.
     pub below: f64,
 }
 
 impl Gap {
-    /// Returns the lowest wide gap with at most `most` clients above, all of which stand out from the median and
-    /// from nine clients in ten; `descending` holds all peaks. Searches from the top, so that no more than a
-    /// few clients are ever above.
+    /// Returns the lowest wide gap with at most `most` clients above, all of which stand out from
+    /// the median and from nine clients in ten. `descending` holds all peaks. The search begins at
+    /// the greatest peak, so that only few clients are ever above.
     pub fn parting(descending: &[f64], of_one_request: f64, most: usize) -> Option<Self> {
         let at = |place: usize| descending.get(place).map_or(0.0, |peak| peak.max(of_one_request));
         let clients = descending.len();
@@ -52,38 +55,40 @@ impl Gap {
         gaps.take_while(|gap| gap.above >= least).filter(|gap| gap.ratio() >= WIDE).last()
     }
 
-    /// A gap with one client above.
+    /// Creates a gap between these two peaks, with one client above.
     #[cfg(test)]
     pub(super) fn between(above: f64, below: f64) -> Self {
         Self { clients: 1, above, below }
     }
 
-    /// Returns the ratio of the peak above to the peak below.
+    /// Returns the ratio of the peak above the gap to the peak below it.
     pub fn ratio(&self) -> f64 {
         self.above / self.below
     }
 
-    /// Its middle, as far from either end.
+    /// Returns the geometric mean of the peaks on both sides of the gap.
     pub fn middle(&self) -> f64 {
         (self.above * self.below).sqrt()
     }
 }
 
-/// The peaks under every half-life that was tried, each with its gap.
+/// The clients' peak rates under each half-life that was tried, with the gaps between them.
 pub struct Sweep {
-    /// In the order of the half-lives.
+    /// The peaks and the gap of each half-life, in the order in which the half-lives were given.
     pub tried: Vec<(Peaks, Option<Gap>)>,
-    /// The one under which the most clients stand out; of equals, the one with the widest gap.
+    /// The index of the half-life under which the most clients stand out. Among equals it is the
+    /// one with the widest gap.
     pub chosen: usize,
-    /// The greatest number of clients that advice may touch.
+    /// The greatest number of clients that a suggested limit may affect.
     pub most: usize,
 }
 
 impl Sweep {
-    /// Tries the half-lives on requests in order; at most a share of the clients may stand out.
+    /// Measures the requests, which must be in the order of their times, under each half-life. At
+    /// most a share of the clients may stand out.
     ///
     /// # Errors
-    /// Returns an error for a half-life that no rule can have.
+    /// Returns an error if no rule can have one of the half-lives.
     pub fn new<I: Iterator<Item = LoggedRequest>>(
         half_lives: &[Duration],
         most: impl Fn(usize) -> usize,
@@ -106,12 +111,12 @@ impl Sweep {
         Ok(Self { tried, chosen, most })
     }
 
-    /// The peaks under the chosen half-life.
+    /// Returns the peaks under the chosen half-life.
     pub fn peaks(&self) -> &Peaks {
         &self.tried[self.chosen].0
     }
 
-    /// The gap below the clients that stand out; `None` where none does.
+    /// Returns the gap below the clients that stand out; `None` if no client does.
     pub fn gap(&self) -> Option<Gap> {
         self.tried[self.chosen].1
     }

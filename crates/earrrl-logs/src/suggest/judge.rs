@@ -1,4 +1,4 @@
-//! The limits that are judged on a log, and the clients that the advice names.
+//! Judges a log under the suggested limits, and lists the clients that the advice names.
 
 use std::time::Duration;
 
@@ -11,42 +11,43 @@ use super::peaks::RateMeter;
 use super::{Peaks, Sweep};
 use crate::reading::LoggedRequest;
 
-/// The number of clients below the suggested limit that are named.
+/// The number of clients just below the suggested limit that are named.
 const BELOW: usize = 5;
 
-/// The limits that were judged on a log, and the clients that advice names.
+/// The limits that were judged on a log, and the clients that the advice names.
 pub struct JudgedAdvice {
-    /// Round limits, from where most clients are to above the worst.
+    /// Round limits, from the median client's peak rate to the first that affects no client.
     pub limits: Vec<JudgedLimit>,
-    /// The suggested limit: in the middle of the gap, or above everybody if there is none.
+    /// The suggested limit: in the middle of the gap, or above every client if there is no gap.
     pub suggested: JudgedLimit,
-    /// The clients that the suggested limit touches, the worst first.
+    /// The clients that the suggested limit affects, in descending order of their peaks.
     pub touched: Vec<SeenClient>,
-    /// The next clients below the suggested limit.
+    /// The clients with the greatest peaks among those that the suggested limit does not affect.
     pub below: Vec<SeenClient>,
-    /// A limit under the other half-life, and the clients that it touches in addition.
+    /// A limit under another half-life, and the clients that it affects in addition.
     pub second: Option<(JudgedLimit, Vec<SeenClient>)>,
 }
 
-/// A client and its requests.
+/// A client that the advice names, and its requests.
 #[derive(Debug, Clone, Copy)]
 pub struct SeenClient {
-    /// Its number.
+    /// The number of the client in the table of clients.
     pub number: u32,
-    /// The greatest rate a second, under the half-life of the limit that names the client.
+    /// The client's greatest rate a second, under the half-life of the limit for which it is named.
     pub peak: f64,
-    /// The number of requests.
+    /// The number of the client's requests.
     pub requests: u64,
-    /// The time of the first request, in nanoseconds since the epoch.
+    /// The time of the client's first request, in nanoseconds since the epoch.
     pub first: u64,
-    /// The time of the last request.
+    /// The time of the client's last request, in nanoseconds since the epoch.
     pub last: u64,
 }
 
-/// Judges limits under the half-life that a sweep has chosen, and finds a second one under another half-life.
+/// Judges limits under the half-life that a sweep has chosen, and finds a second limit under
+/// another half-life.
 ///
 /// # Errors
-/// Returns an error for a limit that no rule can have.
+/// Returns an error if a computed limit is not valid in a rule.
 pub fn judge(
     sweep: &Sweep,
     requests: impl Iterator<Item = LoggedRequest>,
@@ -74,8 +75,8 @@ pub fn judge(
     Ok(judged)
 }
 
-/// Returns the limit under another half-life that touches the most clients beside `touched`, with these clients,
-/// as long as not too many are touched in all.
+/// Returns the limit under another half-life that affects the most clients other than `touched`,
+/// and these clients. The total of affected clients stays within the bound of the sweep.
 fn second(
     sweep: &Sweep,
     touched: &[u32],
@@ -95,7 +96,7 @@ fn second(
     Ok(found)
 }
 
-/// Returns clients with their peaks, whose requests are not counted yet.
+/// Returns clients with their peaks; the numbers of their requests are still zero.
 fn unseen(peaks: &Peaks, clients: &[u32]) -> Vec<SeenClient> {
     let client =
         |&number| SeenClient { number, peak: peaks.peak(number), requests: 0, first: 0, last: 0 };
@@ -103,7 +104,7 @@ fn unseen(peaks: &Peaks, clients: &[u32]) -> Vec<SeenClient> {
 }
 
 impl JudgedAdvice {
-    /// Counts the requests that each limit denies, and those of the named clients.
+    /// Counts the requests that each limit denies, and the requests of the named clients.
     fn count(
         &mut self,
         requests: impl Iterator<Item = LoggedRequest>,
@@ -114,7 +115,8 @@ impl JudgedAdvice {
             Some((limit, _)) => Some(RateMeter::new(limit.half_life)?),
             None => None,
         };
-        // The number, the first and the last of each client's requests.
+        // For each named client: the number of its requests, and the times of the first and the
+        // last.
         let mut seen: HashMap<u32, (u64, u64, u64), RandomState> =
             self.named().map(|client| (client.number, (0, u64::MAX, 0))).collect();
         for request in requests {

@@ -1,4 +1,5 @@
-//! From a log to a limit: every client's peak rate, which stand out, and which a limit would affect.
+//! Suggests a limit for a log: measures every client's peak rate, finds those that stand out, and
+//! counts the clients that a limit would affect.
 
 mod candidates;
 mod gap;

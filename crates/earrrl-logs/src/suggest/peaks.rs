@@ -1,4 +1,4 @@
-//! Every client's peak of its recent average rate.
+//! Measures the peak of every client's recent average rate.
 
 use std::time::Duration;
 
@@ -6,30 +6,33 @@ use earrrl::{Algorithm as _, Moment, Nanos, Rate, RecentAverage, RuleError};
 
 use crate::reading::LoggedRequest;
 
-/// The state of a client that has sent nothing: no client ever has this one.
+/// The state of a client that has sent nothing; no measured client can have this value.
 const UNSEEN: i128 = i128::MIN;
 
-/// Measures the recent average rates of clients, whatever the limit.
+/// Measures the recent average rates of clients, independently of any limit.
 ///
-/// It takes 16 bytes a client; the 32 of an `Option<Moment>` would double the memory of a log with many.
+/// A client takes 16 bytes. An `Option<Moment>` would take 32, which would double the memory for a
+/// log with many clients.
 pub(super) struct RateMeter {
-    /// Strict, so that a rate depends on the half-life alone.
+    /// The average that measures rates. It is strict, so that the rates depend on the half-life
+    /// alone.
     estimator: RecentAverage,
-    /// By client's number.
+    /// The state of each client, indexed by client number.
     states: Vec<i128>,
 }
 
 impl RateMeter {
-    /// Creates a meter that has seen no request.
+    /// Creates a meter that has measured no request.
     ///
     /// # Errors
-    /// Returns an error for a half-life that no rule can have.
+    /// Returns an error if no rule can have the half-life.
     pub(super) fn new(half_life: Duration) -> Result<Self, RuleError> {
         let estimator = RecentAverage::with_half_life(Rate::per_second(1)?, half_life)?;
         Ok(Self { estimator, states: Vec::new() })
     }
 
-    /// Counts a request. Returns the rate before it, which a limit is compared with.
+    /// Adds a request to its client's rate. Returns the rate before the request, which a limit
+    /// would compare with its threshold.
     pub(super) fn add(&mut self, request: LoggedRequest) -> f64 {
         let place = request.client as usize;
         if place >= self.states.len() {
@@ -43,29 +46,30 @@ impl RateMeter {
         self.estimator.count(before.as_ref(), now) / self.estimator.period_secs()
     }
 
-    /// Returns the rate of a client that has just sent one request: the least that is worth a limit.
+    /// Returns the rate of a client that has just sent its only request. A lower limit would not be
+    /// useful.
     fn of_one_request(&self) -> f64 {
         1.0 / self.estimator.period_secs()
     }
 }
 
-/// A log's clients and the greatest rate that a limit would have seen of each.
+/// The peak rate of each client in a log, measured as a limit would measure it.
 pub struct Peaks {
-    /// The time in which a client's past comes to count half.
+    /// The half-life of the measured averages: the time after which a request counts half.
     pub half_life: Duration,
-    /// The number of requests.
+    /// The number of requests in the log.
     pub requests: u64,
-    /// The rate of a client that has just sent one request.
+    /// The rate a second of a client that has just sent its only request.
     pub of_one_request: f64,
-    /// The greatest rate a second, by client's number.
+    /// The greatest rate a second of each client, indexed by client number.
     peaks: Vec<f64>,
 }
 
 impl Peaks {
-    /// Measures the peaks of requests in order.
+    /// Measures the peaks of requests, which must be in the order of their times.
     ///
     /// # Errors
-    /// Returns an error for a half-life that no rule can have.
+    /// Returns an error if no rule can have the half-life.
     pub fn of(
         half_life: Duration,
         requests: impl Iterator<Item = LoggedRequest>,
@@ -84,24 +88,25 @@ impl Peaks {
         Ok(peaks)
     }
 
-    /// Returns the number of clients.
+    /// Returns the number of clients in the log.
     pub fn clients(&self) -> usize {
         self.peaks.len()
     }
 
-    /// Returns the peak of a client by its number.
+    /// Returns the peak of the client with this number.
     pub(super) fn peak(&self, client: u32) -> f64 {
         self.peaks.get(client as usize).copied().unwrap_or(0.0)
     }
 
-    /// Returns all peaks, the greatest first.
+    /// Returns all peaks in descending order.
     pub fn descending(&self) -> Vec<f64> {
         let mut peaks = self.peaks.clone();
         peaks.sort_unstable_by(|a, b| b.total_cmp(a));
         peaks
     }
 
-    /// Returns the clients with the greatest peaks, at most `most`; of equals, the ones that came first.
+    /// Returns the clients with the greatest peaks, at most `most` of them. Clients with equal
+    /// peaks come in the order of their first requests.
     pub(super) fn worst(&self, most: usize) -> Vec<u32> {
         let mut clients: Vec<u32> = (0u32..).take(self.peaks.len()).collect();
         clients.sort_unstable_by(|&a, &b| {

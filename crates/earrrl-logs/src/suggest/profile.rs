@@ -1,4 +1,5 @@
-//! Profiles of the clients that the advice names: signs that one may have to be exempt, and their usual path.
+//! Profiles the clients that the advice names: their usual path, and signs that they may need an
+//! exemption.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -12,23 +13,24 @@ use crate::line::Escaped;
 use crate::reading::{KeyMaker, LogReader, RecordSink, Selection};
 use crate::text::percent;
 
-/// The number of different values that are counted of a client.
+/// The most different values of a field that are counted for each client.
 const MOST_VALUES: usize = 64;
 
-/// The number of bytes of a value that are kept.
+/// The most bytes of a value that are compared and kept.
 const MOST_BYTES: usize = 160;
 
-/// Different user agents, or users, from which on an address probably belongs to many people.
+/// The number of different user agents or users from which on an address probably serves many
+/// people.
 const CROWD: usize = 6;
 
-/// The least share of the requests for one path that makes a limit for that path worth a look.
+/// The share of requests for one path from which on a limit for that path alone is suggested.
 const MAIN: f64 = 0.6;
 
-/// Parts of the user agents of crawlers.
+/// Substrings that identify the user agents of crawlers.
 const CRAWLERS: [&str; 7] =
     ["bot", "crawl", "spider", "slurp", "facebookexternalhit", "mediapartners", "preview"];
 
-/// Parts of the user agents of monitors.
+/// Substrings that identify the user agents of monitoring services.
 const MONITORS: [&str; 11] = [
     "monitor",
     "uptime",
@@ -43,14 +45,14 @@ const MONITORS: [&str; 11] = [
     "site24x7",
 ];
 
-/// Counts different values, up to a bound.
+/// Counts how often each value occurs, up to a bounded number of different values.
 #[derive(Debug, Clone, Default)]
 struct ValueTally {
     counts: HashMap<Vec<u8>, u64, RandomState>,
     all: u64,
 }
 
-/// The values that one client has sent.
+/// The user agents, paths and users in the requests of one client.
 #[derive(Debug, Clone, Default)]
 struct KeyProfile {
     agents: ValueTally,
@@ -58,11 +60,11 @@ struct KeyProfile {
     users: ValueTally,
 }
 
-/// The profile of each named client, by its key.
+/// The profile of each client that the advice names, by the client's key.
 #[derive(Debug, Default)]
 pub struct Profiles(HashMap<Vec<u8>, KeyProfile, RandomState>);
 
-/// Adds the records of named clients to their profiles.
+/// Adds the requests of the named clients to their profiles.
 #[derive(Debug)]
 struct Profiler {
     agents: Vec<Field>,
@@ -80,7 +82,7 @@ impl ValueTally {
         }
     }
 
-    /// Returns the most frequent value and its count; of equals, the first in the order of bytes.
+    /// Returns the most frequent value and its count. Among equals it is the first in byte order.
     fn top(&self) -> Option<(&[u8], u64)> {
         let counts = self.counts.iter().map(|(value, &count)| (&value[..], count));
         counts.max_by(|(a, one), (b, other)| one.cmp(other).then_with(|| b.cmp(a)))
@@ -91,7 +93,7 @@ impl RecordSink for Profiler {
     fn take(&self, record: &Record<'_>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (keys, profiles) = &mut *state;
-        // A record without a key was skipped at the first reading, too.
+        // A record without a key was already reported as skipped when the log was first read.
         let _ = keys.with(record, |key| {
             let Some(profile) = profiles.0.get_mut(key) else { return };
             let add = |tally: &mut ValueTally, value: Option<Cow<'_, [u8]>>| {
@@ -105,8 +107,9 @@ impl RecordSink for Profiler {
 }
 
 impl Profiles {
-    /// Reads logs once more for the clients with these keys. `agents` are the fields that may hold the user agent.
-    /// Standard input cannot be read again, and yields nothing.
+    /// Reads the logs again to profile the clients with these keys. `agents` are the fields that
+    /// may contain the user agent. The profiles are empty if standard input was among the logs,
+    /// since it cannot be read again.
     pub fn read(
         files: &[PathBuf],
         mut selection: Selection,
@@ -123,14 +126,15 @@ impl Profiles {
         selection.filter.sink = Some(profiler.clone());
         let mut reader = LogReader::new(selection);
         for file in files {
-            // The first reading has reported all problems.
+            // Errors were already reported when the log was first read.
             let _ = reader.read(file, |source| source, &mut |_, _| Ok(()));
         }
         let mut state = profiler.state.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut state.1)
     }
 
-    /// Returns a remark on a client that may have to be exempt. It quotes the user agent unless that is `hidden`.
+    /// Returns a remark on a client that may need an exemption. If `hidden` is true, the remark
+    /// does not quote the client's user agent.
     pub(super) fn remark(&self, key: &[u8], hidden: bool) -> Option<String> {
         let KeyProfile { agents, users, .. } = self.0.get(key)?;
         if users.counts.len() >= CROWD {
@@ -154,7 +158,8 @@ impl Profiles {
         })
     }
 
-    /// Returns a sentence about the path that most requests of these clients are for, and about their users.
+    /// Returns sentences about the path that most requests of these clients are for, and about
+    /// their users.
     pub(super) fn further_rules<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Vec<String> {
         let (mut paths, mut users) = (ValueTally::default(), ValueTally::default());
         for profile in keys.filter_map(|key| self.0.get(key)) {
@@ -180,7 +185,7 @@ impl Profiles {
     }
 }
 
-/// Returns the number of different values, as far as they are counted.
+/// Returns the number of different values, marked as a lower bound if not all were counted.
 fn at_least(tally: &ValueTally) -> String {
     let more = if tally.counts.len() == MOST_VALUES { " or more" } else { "" };
     format!("{}{more}", tally.counts.len())

@@ -1,4 +1,4 @@
-//! Reports of the suggestion: a table, JSON, TOML and a figure.
+//! Writes the suggested limit as a table, JSON, TOML and a figure.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::line::time::written;
 use crate::reading::{LogReader, Names};
 use crate::text::{counted, percent, write_rows};
 
-/// The shares of the clients whose greatest peak is reported.
+/// The quantiles of the clients' peak rates that are reported, and their names.
 const QUANTILES: [(f64, &str); 7] = [
     (0.5, "50 %"),
     (0.75, "75 %"),
@@ -21,44 +21,44 @@ const QUANTILES: [(f64, &str); 7] = [
     (1.0, "all"),
 ];
 
-/// The number of affected clients that are named.
+/// The greatest number of affected clients whose names are written.
 const NAMED: usize = 20;
 
-/// Units of a rate: seconds, and what stands behind the number.
+/// The units of a rate: the length of each in seconds, and its suffix in a rule.
 const UNITS: [(f64, &str); 4] = [(1.0, "/s"), (60.0, "/m"), (3600.0, "/h"), (86_400.0, "/d")];
 
-/// The share of the clients, in percent, above which a limit touches remarkably many.
+/// The percentage of the clients above which a limit is marked as affecting many.
 const MANY: u64 = 1;
 
-/// The advice and what it is based on.
+/// A suggested limit, and the measurements that it is based on.
 pub struct Advice<'a> {
-    /// The half-lives tried.
+    /// The clients' peaks under each half-life that was tried.
     pub sweep: &'a Sweep,
-    /// The limits under the chosen one.
+    /// The limits under the chosen half-life, and the clients that they affect.
     pub judged: &'a JudgedAdvice,
-    /// The profiles of the named clients.
+    /// The profiles of the clients that the advice names.
     pub profiles: &'a Profiles,
-    /// The reader of the log.
+    /// The reader of the log, with its counts of lines.
     pub reader: &'a LogReader,
-    /// The clients' names.
+    /// The names of the clients in the output.
     pub names: &'a Names,
-    /// The reason for which fewer clients may be affected than stand out.
+    /// The reason for which the limit may affect fewer clients than stand out, if there is one.
     pub most: Option<String>,
 }
 
 impl Advice<'_> {
-    /// Returns the suggested limit; `None` if nobody stands out.
+    /// Returns the suggested limit; `None` if no client stands out.
     pub fn suggested(&self) -> Option<&JudgedLimit> {
         self.sweep.gap().map(|_| &self.judged.suggested)
     }
 
-    /// Returns a remark on a client that may have to be exempt.
+    /// Returns a remark on a client that may need an exemption.
     fn remark(&self, client: &SeenClient) -> Option<String> {
         let key = self.reader.clients.key(client.number);
         self.profiles.remark(key, self.names.are_hidden())
     }
 
-    /// Returns the reason for the suggestion, or for making none, in a sentence.
+    /// Returns a sentence with the reason for the suggestion, or for making none.
     pub fn reason(&self) -> String {
         let half_life = duration(self.sweep.peaks().half_life);
         let clients = self.sweep.peaks().clients();
@@ -93,10 +93,11 @@ impl Advice<'_> {
     }
 }
 
-/// Writes the half-lives, the quantiles, the limits, and the suggestion with the clients that it affects.
+/// Writes the half-lives, the quantiles, the limits, and the suggestion with the clients that it
+/// affects.
 ///
 /// # Errors
-/// Returns the error of the writer.
+/// Returns the writer's error if writing fails.
 pub fn write_table(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
     let peaks = advice.sweep.peaks();
     let clients = peaks.clients() as u64;
@@ -173,7 +174,7 @@ fn write_quantiles(out: &mut impl Write, peaks: &Peaks) -> io::Result<()> {
     let (unit, name) = unit(descending.iter().copied());
     let mut rows = vec![["clients", "recent average rate at its peak, at most"].map(str::to_owned)];
     for (quantile, share) in QUANTILES {
-        // The least peak that this share of the clients does not exceed.
+        // The quantile is the least peak that at least this share of the clients does not exceed.
         let above = clients - ((quantile * clients as f64).ceil() as usize).clamp(1, clients);
         rows.push([share.to_owned(), number(descending[above] * unit) + name]);
     }
@@ -228,10 +229,10 @@ fn write_clients(
     Ok(())
 }
 
-/// Writes the same as one object.
+/// Writes the content of [`write_table`] as a JSON object.
 ///
 /// # Errors
-/// Returns the error of the writer.
+/// Returns the writer's error if writing fails.
 pub fn write_json(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
     let peaks = advice.sweep.peaks();
     let half_lives = advice.sweep.tried.iter().map(|(peaks, gap)| {
@@ -286,10 +287,10 @@ fn clients_json(advice: &Advice<'_>, clients: &[SeenClient]) -> Value {
     clients.iter().map(object).collect()
 }
 
-/// Writes the rule as a server's configuration has it, with these parts of a key.
+/// Writes the suggested rule for a server's configuration file, with these parts of the key.
 ///
 /// # Errors
-/// Returns the error of the writer.
+/// Returns the writer's error if writing fails.
 pub fn write_toml(out: &mut impl Write, advice: &Advice<'_>, key: &[String]) -> io::Result<()> {
     let parts: Vec<String> = key.iter().map(|part| json!(part).to_string()).collect();
     writeln!(out, "# {}", advice.reason())?;
@@ -302,13 +303,15 @@ pub fn write_toml(out: &mut impl Write, advice: &Advice<'_>, key: &[String]) -> 
     Ok(())
 }
 
-/// The unit that suits all these rates: the first in which none is less than a tenth.
+/// Returns the shortest unit in which none of the rates is below 0.1: its length in seconds, and
+/// its suffix.
 fn unit(rates: impl Iterator<Item = f64>) -> (f64, &'static str) {
     let least = rates.filter(|&rate| rate > 0.0).fold(f64::INFINITY, f64::min);
     UNITS.into_iter().find(|(seconds, _)| least * seconds >= 0.1).unwrap_or(UNITS[3])
 }
 
-/// Three digits at most, without zeros at the end.
+/// Writes a number with three digits, or with all digits before the decimal point if these are
+/// more. Trailing zeros after the point are omitted.
 fn number(value: f64) -> String {
     if value <= 0.0 {
         return "0".into();
@@ -319,7 +322,7 @@ fn number(value: f64) -> String {
     if text.contains('.') { short.to_owned() } else { text }
 }
 
-/// As the rule grammar writes it.
+/// Writes a duration in the grammar of rules.
 fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
     match (time.subsec_nanos(), seconds) {
@@ -329,11 +332,11 @@ fn duration(time: Duration) -> String {
     }
 }
 
-/// Returns a figure of all clients' peaks and the suggested limit.
+/// Draws the peak rates of all clients, and the suggested limit.
 pub fn figure(peaks: &Peaks, suggested: &JudgedLimit, measure: &str) -> crate::plot::Figure {
     use crate::plot::{Across, Figure, GREY, Panel, Series, Stroke, Ticks};
 
-    /// Points of the curve of all clients.
+    /// The number of segments of the curve of all clients.
     const POINTS: usize = 500;
 
     let descending = peaks.descending();
@@ -344,7 +347,8 @@ pub fn figure(peaks: &Peaks, suggested: &JudgedLimit, measure: &str) -> crate::p
         let peak = descending.get(last - (share * last as f64) as usize);
         (share * 100.0, peak.copied().unwrap_or(0.0) * per)
     };
-    // A client with one request has no rate; the axis starts a little below those with two.
+    // The axis begins below the peaks of clients with two requests. A client with one request has
+    // no rate, and is drawn at the lower end of the axis.
     let floor = peaks.of_one_request / 10.0 * per;
     let ends = [0.0, 100.0].map(|x| (x, suggested.limit * per)).into();
     let name = format!("suggested limit, {}", suggested.rate);

@@ -1,4 +1,4 @@
-//! A Cluster of three masters and three replicas on loopback.
+//! A Cluster of three masters and three replicas on the loopback network.
 
 use super::proxy::Proxy;
 use super::tools::tool;
@@ -6,7 +6,7 @@ use super::{Server, until};
 
 const MASTERS: usize = 3;
 
-/// Six servers; the first three begin as masters.
+/// Six servers, of which the first three start as masters.
 pub struct Cluster {
     pub nodes: Vec<Server>,
 }
@@ -16,14 +16,15 @@ impl Cluster {
         Self::start_with(&[]).await
     }
 
-    /// With more options for every server.
+    /// Starts a Cluster with additional options for every server.
     pub async fn start_with(more: &[&str]) -> Self {
         let mut nodes = Vec::new();
         for _ in 0..2 * MASTERS {
             let options = [
                 "--cluster-enabled",
                 "yes",
-                // Long while it forms: a busy machine is no failure.
+                // The timeout is long while the Cluster forms, so that a busy machine does not
+                // cause a failover.
                 "--cluster-node-timeout",
                 "3000",
                 "--cluster-replica-validity-factor",
@@ -42,7 +43,7 @@ impl Cluster {
         cluster
     }
 
-    /// No replica takes over, and a shard that is gone takes no other with it.
+    /// Disables failover, and lets the other shards serve when one is down.
     pub fn without_failover(&self) {
         for node in &self.nodes {
             for (option, value) in
@@ -53,7 +54,8 @@ impl Cluster {
         }
     }
 
-    /// Puts a proxy before every server, by whose address clients learn of it.
+    /// Puts a proxy in front of every server; the Cluster announces the proxies' addresses to
+    /// clients.
     pub async fn behind_proxies(&self) -> Vec<Proxy> {
         let mut proxies = Vec::new();
         for node in &self.nodes {
@@ -92,7 +94,7 @@ impl Cluster {
         assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stdout));
     }
 
-    /// Every node sees all slots served and every replica in step.
+    /// Returns true if every node sees all slots served and every replica up to date.
     pub fn is_whole(&self) -> bool {
         self.nodes.iter().all(|node| {
             let info: String = node.command(&["CLUSTER", "INFO"]).unwrap_or_default();
@@ -103,17 +105,17 @@ impl Cluster {
         })
     }
 
-    /// The place of the master that serves a slot.
+    /// Returns the index of the server that is the master of a slot.
     pub fn master_of(&self, slot: u16) -> usize {
         self.nodes.iter().position(|node| serves(node, slot)).unwrap()
     }
 
-    /// The slot of a client.
+    /// Returns the slot of a client's key.
     pub fn slot_of(&self, client: &str) -> u16 {
         self.nodes[0].command(&["CLUSTER", "KEYSLOT", client]).unwrap()
     }
 
-    /// Has a replica take the place of a master, which waits for it to have everything.
+    /// Makes a replica replace a master, after it has received all data.
     pub async fn fail_over(&self, master: usize) {
         let id = self.nodes[master].id_in_cluster();
         let is_replica = |node: &&Server| {
@@ -150,7 +152,7 @@ impl Cluster {
         set(from, &["NODE", &to_id]);
     }
 
-    /// Waits until some other node serves the slot.
+    /// Waits until a node other than `dead` serves the slot.
     pub async fn fails_over(&self, slot: u16, dead: usize) {
         until("a replica takes over", || {
             let alive = self.nodes.iter().enumerate().filter(|(place, _)| *place != dead);
@@ -171,7 +173,7 @@ impl Server {
     }
 }
 
-/// Whether a node is the master of a slot, as it sees it.
+/// Returns true if a node considers itself the master of a slot.
 fn serves(node: &Server, slot: u16) -> bool {
     let nodes: String = node.command(&["CLUSTER", "NODES"]).unwrap_or_default();
     let myself = nodes.lines().find(|line| line.contains("myself,master"));

@@ -1,4 +1,4 @@
-//! Continuous requests while a system breaks.
+//! Sends requests continuously while a test causes faults.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 use super::until;
 
-/// Tasks that send requests, each for clients of its own.
+/// The number of tasks that send requests; each has its own clients.
 const TASKS: u64 = 8;
 const CLIENTS: u64 = 50;
 
@@ -20,7 +20,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Every decision must succeed, and be allowed: the rule must be a wide one.
+    /// Starts the load. Every decision must succeed and be allowed, so the rule must have a large
+    /// quota.
     pub fn start(engine: &Arc<RedisEngine>, rule: RuleId) -> Self {
         let (stop, decided) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let tasks = (0..TASKS).map(|task| {
@@ -53,7 +54,7 @@ impl Load {
         until("decisions go on", || self.decided.load(Ordering::Relaxed) >= from + more).await;
     }
 
-    /// Stops, and answers what every client sent.
+    /// Stops the load, and returns the number of requests of every client.
     pub async fn stop(self) -> Vec<(String, u64)> {
         self.stop.store(true, Ordering::Relaxed);
         let mut sent = Vec::new();
@@ -69,7 +70,7 @@ fn client(task: u64, number: u64) -> String {
     format!("client-{task}-{number}")
 }
 
-/// Waits until the engine is in a mode.
+/// Waits until the engine is in the given mode.
 pub async fn becomes(engine: &RedisEngine, mode: EngineMode) {
     until(&format!("the engine is {}", mode.name()), || engine.status().mode == mode).await;
 }

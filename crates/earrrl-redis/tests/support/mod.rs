@@ -44,7 +44,7 @@ pub struct Server {
     pub port: u16,
     pub folder: Folder,
     options: Vec<String>,
-    /// What its clock can be put wrong by.
+    /// The environment variables by which the server's clock can be shifted.
     environment: Vec<(&'static str, PathBuf)>,
     process: Child,
 }
@@ -54,7 +54,7 @@ impl Server {
         Self::start_in(Folder::new(), options, Vec::new()).await
     }
 
-    /// One whose clock can be put wrong.
+    /// Starts a server whose clock the test can shift.
     pub async fn start_with_a_clock(options: &[&str]) -> Self {
         let folder = Folder::new();
         let environment = skew::environment(folder.path()).into();
@@ -66,7 +66,7 @@ impl Server {
         options: &[&str],
         environment: Vec<(&'static str, PathBuf)>,
     ) -> Self {
-        // With RUST_LOG set, what the engine says is seen.
+        // If `RUST_LOG` is set, the log of the engine is printed.
         let log = tracing_subscriber::fmt()
             .with_env_filter(tracing_subscriber::EnvFilter::from_default_env());
         log.with_test_writer().try_init().ok();
@@ -86,12 +86,12 @@ impl Server {
         self.folder.path().join("redis.sock")
     }
 
-    /// A command over a connection of its own.
+    /// Sends a command over a new connection.
     pub fn command<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
         command(&self.url(), words)
     }
 
-    /// Of its process.
+    /// Returns the process id of the server.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
@@ -107,12 +107,12 @@ impl Server {
         self.answers().await;
     }
 
-    /// Puts its clock behind by so much, from now on.
+    /// Sets the server's clock behind the real time by `by`.
     pub fn put_behind(&self, by: Duration) {
         skew::put_behind(self.folder.path(), by);
     }
 
-    /// Sends it a signal, such as STOP or CONT.
+    /// Sends the server a signal, such as STOP or CONT.
     pub fn signal(&self, signal: &str) {
         let pid = self.process.id().to_string();
         assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());
@@ -164,7 +164,7 @@ pub fn command<T: FromRedisValue>(url: &str, words: &[&str]) -> RedisResult<T> {
 }
 
 pub fn free_port() -> u16 {
-    // Cluster buses listen 10 000 above their ports.
+    // The Cluster bus of a server listens on the server's port plus 10 000.
     loop {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         if port < 50_000 && TcpListener::bind(("127.0.0.1", port + 10_000)).is_ok() {

@@ -1,5 +1,5 @@
-//! A proxy that can be slow, stall now and then as lost packets make a connection do, swallow everything without closing
-//! anything (a black-holed connection), or cut connections at any piece of either way.
+//! A TCP proxy that can delay data, stall at times as after packet loss, drop all data without
+//! closing (a black hole), or close connections at any piece of data in either direction.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -17,32 +17,32 @@ pub struct Proxy {
     weather: Arc<Weather>,
 }
 
-/// What becomes of connections, by their numbers: of those below these.
+/// The faults of connections. Each applies to the connections whose numbers are below its value.
 #[derive(Default)]
 struct Fate {
-    /// Black holes.
+    /// Connections whose data is dropped in both directions.
     swallowed: AtomicUsize,
-    /// Black holes for what is answered.
+    /// Connections on which answers are dropped.
     muted: AtomicUsize,
-    /// Closed.
+    /// Connections that are closed.
     cut: watch::Sender<usize>,
 }
 
-/// What becomes of a piece on its way.
+/// The faults of pieces of data on their way.
 #[derive(Default)]
 struct Weather {
-    /// Milliseconds that each takes.
+    /// The delay of each piece, in milliseconds.
     latency: AtomicU64,
-    /// One in so many stalls, and all behind it; none at 0.
+    /// One in this many pieces stalls, and delays all after it; 0 for none.
     stalls: AtomicU64,
     pieces: AtomicU64,
-    /// One in so many is lost, and its connection is closed; none at 0.
+    /// One in this many pieces is lost, and its connection closed; 0 for none.
     cuts: AtomicU64,
     cut: AtomicU64,
 }
 
 impl Weather {
-    /// Whether a piece is lost with its connection.
+    /// Returns true if the next piece is to be lost with its connection.
     fn cuts(&self) -> bool {
         let one_in = self.cuts.load(Ordering::SeqCst);
         let cuts = one_in > 0 && RandomState::new().hash_one(()).is_multiple_of(one_in);
@@ -55,7 +55,7 @@ impl Weather {
         let piece = self.pieces.fetch_add(1, Ordering::SeqCst);
         let stalls = self.stalls.load(Ordering::SeqCst);
         let stalled = stalls > 0 && piece.is_multiple_of(stalls);
-        // What Linux waits at least before it sends a packet again.
+        // The least time after which Linux sends a lost packet again.
         let stall = if stalled { Duration::from_millis(200) } else { Duration::ZERO };
         if !(latency + stall).is_zero() {
             tokio::time::sleep(latency + stall).await;
@@ -96,47 +96,47 @@ impl Proxy {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Every piece takes so long, each way.
+    /// Sets the delay of every piece, in either direction.
     pub fn set_latency(&self, latency: Duration) {
         self.weather.latency.store(latency.as_millis() as u64, Ordering::SeqCst);
     }
 
-    /// One piece in so many is lost at first; 0 for none.
+    /// Stalls one in `pieces` pieces as if its packet were lost at first; 0 for none.
     pub fn lose_one_in(&self, pieces: u64) {
         self.weather.stalls.store(pieces, Ordering::SeqCst);
     }
 
-    /// Loses one piece in so many with its connection; 0 for none.
+    /// Loses one in `pieces` pieces together with its connection; 0 for none.
     pub fn cut_one_in(&self, pieces: u64) {
         self.weather.cuts.store(pieces, Ordering::SeqCst);
     }
 
-    /// The connections that were cut with a piece.
+    /// Returns the number of connections that were closed at a lost piece.
     pub fn cuts(&self) -> u64 {
         self.weather.cut.load(Ordering::SeqCst)
     }
 
-    /// Swallows everything on the connections that there are now.
+    /// Drops all data on the present connections.
     pub fn swallow(&self) {
         self.fate.swallowed.store(self.accepted.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
-    /// Swallows what is answered on the connections that there are now.
+    /// Drops all answers on the present connections.
     pub fn mute(&self) {
         self.fate.muted.store(self.accepted.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
-    /// Closes the connections that there are now.
+    /// Closes the present connections.
     pub fn cut(&self) {
         self.fate.cut.send_replace(self.accepted.load(Ordering::SeqCst));
     }
 }
 
-/// One of a connection's two ways.
+/// One direction of a connection.
 struct Way {
     number: usize,
     is_answer: bool,
-    /// Closes both ways.
+    /// Closes both directions when set.
     closed: watch::Sender<bool>,
     fate: Arc<Fate>,
     weather: Arc<Weather>,
@@ -175,7 +175,7 @@ impl Way {
                 return;
             }
         }
-        // Nothing is closed that was swallowed: its peer must not learn.
+        // A black-holed connection is never closed, so that its peer does not notice.
         if self.is_swallowed() {
             std::future::pending::<()>().await;
         }

@@ -7,21 +7,21 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// The environment of a server whose clock can be put wrong, in its folder.
+/// Returns the environment variables of a server in `folder` whose clock can be shifted.
 pub fn environment(folder: &Path) -> [(&'static str, PathBuf); 2] {
     let skew = folder.join("skew");
     std::fs::write(&skew, 0i64.to_le_bytes()).unwrap();
     [("LD_PRELOAD", library().to_path_buf()), ("EARRRL_TEST_SKEW", skew)]
 }
 
-/// Puts it behind by so much from now on.
+/// Sets the clock of the server in `folder` behind by `by`.
 pub fn put_behind(folder: &Path, by: Duration) {
-    // In place: the server has the file in its memory.
+    // The file is changed in place, since the server has mapped it into memory.
     let mut file = OpenOptions::new().write(true).open(folder.join("skew")).unwrap();
     file.write_all(&(-(by.as_micros() as i64)).to_le_bytes()).unwrap();
 }
 
-/// The library is compiled once per process.
+/// Returns the library that shifts the clock, which is compiled once per process.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {

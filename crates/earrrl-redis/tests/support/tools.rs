@@ -1,4 +1,5 @@
-//! Programs that tests start: those that `scripts/setup` installs, or otherwise the machine's.
+//! Programs that tests start: those that `scripts/setup` installs, or else those on the machine's
+//! PATH.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -9,8 +9,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 pub(crate) struct ReadProgress(ProgressBar);
 
 impl ReadProgress {
-    /// Creates a bar for files. If standard input, whose length is unknown, is among them, the bar
-    /// shows no percentage.
+    /// Creates a bar for files. It only counts bytes if the total length is unknown, as that of
+    /// standard input is.
     pub(crate) fn of(files: &[PathBuf]) -> Self {
         if !std::io::stderr().is_terminal() {
             return Self(ProgressBar::hidden());

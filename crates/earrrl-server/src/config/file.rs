@@ -20,6 +20,7 @@ pub(super) struct File {
     pub(super) attributes: AttributesTable,
     pub(super) authz: AuthzTable,
     pub(super) rules: Placed<String>,
+    pub(super) shadow_mode: bool,
     pub(super) envoy: EnvoyTable,
     pub(super) metrics: MetricsTable,
     pub(super) rule: Vec<Spanned<RuleTable>>,
@@ -136,6 +137,7 @@ pub(super) struct EngineTable {
 pub(super) struct ClientAddressTable {
     pub(super) trusted_proxies: Vec<Spanned<String>>,
     pub(super) hops: Placed<u64>,
+    pub(super) header: Placed<String>,
     pub(super) ipv4_prefix: Placed<u64>,
     pub(super) ipv6_prefix: Placed<u64>,
 }

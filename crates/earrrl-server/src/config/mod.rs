@@ -142,10 +142,14 @@ impl Config {
         let capacity = value::capacity(file.engine.capacity.as_ref(), problems);
         let capacity = capacity.unwrap_or_else(|| engine.default_capacity());
         let reading = rule::RequestReading { paths, prefixes: client_address.client_prefixes() };
-        let rules = rule::validate_all(&file.rule, &reading, problems);
+        let mut rules = rule::validate_all(&file.rule, &reading, problems);
         engine.check_rules(&file.rule, &rules, problems);
         let mut envoy = EnvoyConfig::validate(&file.envoy, problems);
         envoy.metrics = file.metrics.envoy;
+        envoy.shadow_mode = file.shadow_mode;
+        if file.shadow_mode {
+            rules.iter_mut().for_each(RuleConfig::observe);
+        }
         Self {
             server,
             tls_places: file.server.tls.as_ref().map(tls::places).unwrap_or_default(),

@@ -78,7 +78,19 @@ impl RuleConfig {
 }
 
 impl RuleConfig {
-    /// Returns true if the rule has conditions on descriptors of Envoy's rate limit service.
+    /// Makes the rule a dry run, which only counts what it would have denied.
+    pub(super) fn observe(&mut self) {
+        self.on_error = Some(OnError::Allow);
+        let overrides = self.overrides.iter_mut().map(|entry| &mut entry.rule);
+        for rule in overrides.chain([&mut self.rule]) {
+            // Every algorithm can observe.
+            if let Ok(observing) = rule.clone().with_action(Action::Observe) {
+                *rule = observing;
+            }
+        }
+    }
+
+    /// Returns true if the rule has conditions on Envoy's descriptors.
     pub fn serves_descriptors(&self) -> bool {
         let names = |condition: &Condition| {
             condition.attribute == "domain" || condition.attribute.starts_with("descriptor:")

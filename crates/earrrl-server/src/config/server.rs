@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use axum::http::HeaderName;
 use ipnet::IpNet;
 use toml::Spanned;
 
@@ -11,7 +12,7 @@ use super::problem::Problems;
 use super::tls::TlsConfig;
 use super::value::{number, seconds};
 use super::{file, listen};
-use earrrl_tower::{ClientAddress, Prefixes};
+use earrrl_tower::{AddressSource, ClientAddress, Prefixes};
 
 /// The validated `[server]` table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -292,6 +293,15 @@ pub(super) fn client_address(
     if let (Some(hops), false) = (&file.hops, file.trusted_proxies.is_empty()) {
         problems.add(hops.span(), "hops: trusted_proxies is set already; want one of them");
     }
+    if let Some(header) = &file.header {
+        match source(header.get_ref()) {
+            Some(source) => address = address.source(source),
+            None => problems.add(
+                header.span(),
+                "header: expected the name of a header, as \"forwarded\" or \"x-real-ip\"",
+            ),
+        }
+    }
     let mut bounded = |name, field: &file::Placed<u64>, default: u8, most| {
         number(name, field.as_ref(), default.into(), 0..=most, problems)
     };
@@ -300,6 +310,16 @@ pub(super) fn client_address(
     let ipv6 = bounded("ipv6_prefix", &file.ipv6_prefix, 64, 128) as u8;
     let hops = bounded("hops", &file.hops, 0, 16) as usize;
     address.hops(hops).prefixes(Prefixes::new(ipv4, ipv6))
+}
+
+/// Returns the syntax of the header in which proxies report the client.
+fn source(name: &str) -> Option<AddressSource> {
+    let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+    Some(match name.as_str() {
+        "x-forwarded-for" => AddressSource::XForwardedFor,
+        "forwarded" => AddressSource::Forwarded,
+        _ => AddressSource::Header(name),
+    })
 }
 
 /// Parses a network or a single address; an IPv4 address in IPv6 form counts as IPv4.

@@ -4,8 +4,24 @@ use earrrl::{Action, Cost};
 use earrrl_tower::{ClientAddress, Prefixes};
 
 use super::attribute::KeyPart;
-use super::rule::CostSource;
+use super::rule::{CostSource, OnError};
 use super::*;
+
+#[test]
+fn in_shadow_mode_every_rule_and_override_observes() {
+    let rule = "[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=5\"\naction = \"deny\"\n\
+                on_error = \"deny\"\n[[rule.override]]\nkey = { client = \"192.0.2.7\" }\n\
+                limit = \"gcra 2/s burst=5\"\n";
+    for (mode, action, on_error) in [
+        ("shadow_mode = true\n", Action::Observe, OnError::Allow),
+        ("", Action::Deny, OnError::Deny),
+    ] {
+        let config = Config::parse(&format!("{mode}{rule}"), "f").unwrap();
+        let rule = &config.rules[0];
+        assert_eq!((rule.rule.action(), rule.on_error), (action, Some(on_error)));
+        assert_eq!(rule.overrides[0].rule.action(), action);
+    }
+}
 
 const WHOLE: &str = r#"
 version = 1
@@ -437,6 +453,11 @@ fn every_mistake_says_what_would_be_right() {
         ),
         (rule("key = [\"client\", \"client\"]"), "4:7:", "once is enough"),
         ("[[server]]\nthreads = 1".to_owned(), "1:1:", "expected [server]"),
+        (
+            "[client_address]\nheader = \"a b\"".to_owned(),
+            "2:10:",
+            "\"forwarded\" or \"x-real-ip\"",
+        ),
         (rule("match = [\"/login\"]"), "4:9:", "expected a table"),
         ("rule = \"gcra 1/s burst=5\"".to_owned(), "1:8:", "expected a list"),
         (limited("GCRA 1/s burst=5", ""), "3:10:", "did you mean `gcra`?"),

@@ -11,10 +11,7 @@ use earrrl_logs::format::{Field, Record};
 use earrrl_logs::line::{Skip, is_client, last_of_list};
 use earrrl_logs::reading::RecordKey;
 
-/// The attribute for the header in which proxies name the client's address.
-const FORWARDED: &str = "header:x-forwarded-for";
-
-/// The attributes that a configuration reads, and the fields of a log's line that may hold them.
+/// The attributes that a configuration asks for, and where a line may have them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AttributeNames {
     attributes: Vec<(String, Vec<Field>)>,
@@ -28,7 +25,7 @@ impl AttributeNames {
         names.push("client".to_owned());
         let address = &config.client_address;
         if address.believes_proxies() {
-            names.push(FORWARDED.to_owned());
+            names.push(format!("header:{}", address.header()));
         }
         names.sort_unstable();
         names.dedup();

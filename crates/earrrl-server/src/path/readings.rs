@@ -1,13 +1,15 @@
-//! The interpretations of a path: servers behind proxies read the same spelling in different ways.
+//! The different ways in which servers behind proxies may read the same path.
 //!
-//! Express serves `/V1/LOGIN` and `/login/`, gunicorn reads `%2F` as a slash, IIS reads a backslash
-//! as a slash, and Tomcat drops `;x`. Some servers resolve `..` before they decode escapes, some
-//! afterwards, and some never. A request matches a rule if any of these interpretations does.
+//! Express serves `/V1/LOGIN` and `/login/`, gunicorn reads `%2F` as a slash, IIS reads a
+//! backslash as a slash, and Tomcat drops `;x`. Some servers resolve `..` before they decode the
+//! path, some afterwards, and some never. A request counts under a rule if any of these readings
+//! matches.
 
 use std::borrow::Cow;
 
-/// The length in bytes of the longest path whose interpretations are computed. A longer path with
-/// unusual spelling matches every rule by path, since real paths are shorter.
+/// The length of the longest path, in bytes, whose readings are all listed. A longer path with
+/// unusual spelling counts under every rule that has a condition on the path; the paths of real
+/// applications are shorter.
 pub(super) const MAX_LEN: usize = 8 * 1024;
 
 /// One way in which a server may interpret the separators and parameters of a path.
@@ -17,26 +19,26 @@ pub(super) struct Reading {
     pub(super) slash: bool,
     /// True if `\` and `%5C` separate segments.
     pub(super) backslash: bool,
-    /// True if `;x` at the end of a segment is dropped.
+    /// True if `;x` is not part of the segment that it follows.
     pub(super) drops_parameters: bool,
     pub(super) dots: Dots,
 }
 
-/// The ways in which a server may handle the segments `.` and `..`.
+/// The ways to treat the segments `.` and `..`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dots {
-    /// The segments are kept as names like any other.
+    /// The segments are kept as ordinary names.
     Kept,
-    /// The segments are resolved before escapes are decoded.
+    /// The segments are resolved before anything is decoded.
     Undecoded,
     /// The segments are resolved after doubled slashes are merged.
     Merged,
-    /// The segments are resolved before doubled slashes are merged, so that `..` can remove an
-    /// empty segment.
+    /// The segments are resolved without merging slashes, so that `..` may remove an empty
+    /// segment.
     Unmerged,
 }
 
-/// Returns true if servers may interpret a path in different ways.
+/// Returns true if servers may read the path in different ways.
 pub(super) fn is_ambiguous(path: &[u8]) -> bool {
     let odd = |byte: &u8| matches!(byte, b'%' | b'\\' | b';' | ..=b' ' | 0x7f | 0xa0);
     let dotted = |pair: &[u8]| pair[0] == b'/' && matches!(pair[1], b'/' | b'.');
@@ -46,7 +48,7 @@ pub(super) fn is_ambiguous(path: &[u8]) -> bool {
         || script_end(path).is_some()
 }
 
-/// Returns the path itself, and the other paths that some servers may read in its place.
+/// Returns the path itself, and the paths that servers may read instead of it.
 pub(super) fn variants(path: &[u8]) -> Vec<Cow<'_, [u8]>> {
     let mut variants = vec![Cow::Borrowed(path)];
     variants.extend(mended(path).map(Cow::Owned));
@@ -58,15 +60,17 @@ pub(super) fn variants(path: &[u8]) -> Vec<Cow<'_, [u8]>> {
     variants
 }
 
-/// Returns the path before an escaped line end at its end. In many regular expressions `$` matches
-/// before a line end, so that `location ~ ^/login$` of nginx matches `/login%0A` too.
+/// Returns the path without a percent-encoded line feed at its end, if it has one. In many regular
+/// expressions `$` matches before a final line feed, so that `location ~ ^/login$` of nginx also
+/// matches `/login%0A`.
 fn before_line_end(path: &[u8]) -> Option<&[u8]> {
     let (rest, end) = path.split_last_chunk::<3>()?;
     end.eq_ignore_ascii_case(b"%0a").then_some(rest)
 }
 
-/// Returns the path behind an authority, such as `/login` in `//host/login`. JavaScript's `new
-/// URL("//host/login", base)` has this path, and reads backslashes as slashes.
+/// Returns the part of the path behind an authority, if the path starts with two slashes.
+/// JavaScript's `new URL("//host/login", base)` has the path `/login`, and reads backslashes as
+/// slashes.
 fn behind_authority(path: &[u8]) -> Option<&[u8]> {
     let separates = |byte: &u8| matches!(byte, b'/' | b'\\');
     let (start, rest) = path.split_first_chunk::<2>()?;
@@ -74,7 +78,7 @@ fn behind_authority(path: &[u8]) -> Option<&[u8]> {
     start.iter().all(separates).then_some(&rest[end..])
 }
 
-/// Returns the position at which the name of a script ends within a longer path. PHP runs
+/// Returns the index at which a script's name ends, if the path continues after it. PHP runs
 /// `/login.php` for `/login.php/any`, and most applications with an `/index.php` serve
 /// `/index.php/login` as `/login`.
 fn script_end(path: &[u8]) -> Option<usize> {
@@ -85,15 +89,15 @@ fn script_end(path: &[u8]) -> Option<usize> {
     end.map(|(at, _)| at)
 }
 
-/// Returns true if a path does not begin with a slash, escaped or not.
+/// Returns true if the path does not begin with a slash.
 fn is_relative(path: &[u8]) -> bool {
     !path.is_empty() && path[0] != b'/'
 }
 
-/// Returns a path without spaces and control characters, and with a slash at its start; `None` if
-/// the path is unchanged. Tomcat ends a target at a tab, earlier versions of gunicorn drop line
-/// ends and tabs, and JavaScript's `url.parse` drops spaces at the end, including the no-break
-/// space of Latin-1 (0xA0).
+/// Returns the path without blanks and control characters, and with a slash at its start; `None`
+/// if this changes nothing. Tomcat ends a path at a tab, earlier versions of gunicorn drop line
+/// ends and tabs, and JavaScript's `url.parse` drops blanks at the end, including the byte 0xA0,
+/// which is a blank in Latin-1.
 fn mended(path: &[u8]) -> Option<Vec<u8>> {
     let is_text = str::from_utf8(path).is_ok();
     let is_blank = |byte: u8| byte <= b' ' || byte == 0x7f || (byte == 0xa0 && !is_text);
@@ -103,7 +107,7 @@ fn mended(path: &[u8]) -> Option<Vec<u8>> {
     (mended != path).then_some(mended)
 }
 
-/// Returns all combinations of interpretations that differ for some path.
+/// Returns all combinations of the ways to read a path.
 pub(super) fn all() -> impl Iterator<Item = Reading> {
     let booleans = [false, true];
     let dots = [Dots::Kept, Dots::Undecoded, Dots::Merged, Dots::Unmerged];

@@ -1,9 +1,9 @@
-//! Decides for a proxy if it may pass a request on. `/v1/authz` and Envoy's `ext_authz` are two ways to
-//! ask this.
+//! Authorization of proxied requests: decides if a proxy may pass a client's request on. Both
+//! `/v1/authz` and Envoy's `ext_authz` use it.
 //!
-//! Nothing that a client can send leads to an error: proxies serve a request whose check failed. A
-//! request that cannot be read is denied; a rule that cannot be judged leaves the verdict to the others,
-//! or denies (`on_error`).
+//! No request of a client leads to an error response, because proxies pass a request on when its
+//! check fails. A request that cannot be read is denied. If one rule fails to give a verdict, the
+//! other matching rules decide, or the request is denied (setting `on_error`).
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -22,26 +22,28 @@ use crate::service::attributes::{Attributes, bytes};
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
-/// The reason why a proxied request is denied for which there is no memory.
+/// The reason that is reported when a proxied request is denied because memory is short.
 pub(super) const NO_MEMORY: &str = "no memory for a request of this size; try a smaller one";
 
-/// A request that a proxy asks about.
+/// A client's request, as the proxy that received it describes it.
 #[derive(Debug, Default)]
 pub(super) struct ProxiedRequest<'a> {
     pub(super) method: Cow<'a, [u8]>,
-    /// The path, with a query or without.
+    /// The path, with or without the query.
     pub(super) target: Cow<'a, [u8]>,
     pub(super) host: Option<Cow<'a, [u8]>>,
     pub(super) proto: Option<Cow<'a, [u8]>>,
-    /// The peer of the proxy that asks, or that proxy itself where its headers name the client.
+    /// The address of the client: the proxy's peer. For a proxy that names the client in headers,
+    /// this is the proxy's own address.
     pub(super) peer: Option<IpAddr>,
 }
 
-/// The values of a header, in their order.
+/// The values of one header, one item for each line, in the order in which the lines were sent.
 pub(super) type Lines<'a> = SmallVec<[Cow<'a, [u8]>; 1]>;
 
-/// Decides under every rule that matches. Only the headers that rules name are read; `lines` finds
-/// one by its name in lower case. `then` sees the decision beside the verdict.
+/// Decides a proxied request under every rule that matches it, and calls `then` with the verdict
+/// and the decision behind it. `lines` returns the values of a header by its name in lower case; it
+/// is called only for headers that rules use and for `content-type`.
 pub(super) async fn decide<'a, T>(
     server: &Server,
     asked: ProxiedRequest<'a>,
@@ -58,9 +60,11 @@ pub(super) async fn decide<'a, T>(
         ("proto", asked.proto),
     ];
     let known = known.into_iter().filter_map(|(name, value)| Some((name.into(), value?)));
+    let client_header = rules.reading.client_address.header();
     let named = rules.headers.iter().flat_map(|attribute| {
         let name = attribute.strip_prefix("header:").unwrap_or(attribute);
-        lines(name).into_iter().map(|line| (Cow::from(attribute.as_str()), line))
+        let lines = if name == client_header { joined(lines(name)) } else { lines(name) };
+        lines.into_iter().map(|line| (Cow::from(attribute.as_str()), line))
     });
     let attributes = Attributes::new(known.chain(named), &rules.reading);
     let manner = Manner { mode: Mode::Check, available: true };
@@ -79,25 +83,24 @@ pub(super) async fn decide<'a, T>(
     };
     let is_grpc = |kind: &Cow<'_, [u8]>| kind.starts_with(b"application/grpc");
     if verdict.status() != StatusCode::OK && lines("content-type").first().is_some_and(is_grpc) {
-        // Envoy would say UNAVAILABLE, upon which clients try again at once.
+        // Without this header Envoy would report UNAVAILABLE to a gRPC client, and clients retry
+        // that status at once. Status 8 is RESOURCE_EXHAUSTED.
         verdict.headers_mut().insert(GRPC_STATUS, HeaderValue::from_static("8"));
     }
     then(verdict, &answer)
 }
 
-/// Returns a header's lines, those of `x-forwarded-for` as one list.
-pub(super) fn joined<'a>(name: &str, lines: impl Iterator<Item = Cow<'a, [u8]>>) -> Lines<'a> {
-    let lines: Lines<'a> = lines.collect();
-    match &*lines {
-        [_, _, ..] if name == "x-forwarded-for" => {
-            let list: Cow<'_, [u8]> = lines.join(&b", "[..]).into();
-            [list].into_iter().collect()
-        }
-        _ => lines,
+/// Joins the values of a header into one, with commas between them. Proxies append addresses to a
+/// list either in its last line or in a line of their own, so both forms must be read alike.
+fn joined(lines: Lines<'_>) -> Lines<'_> {
+    if lines.len() < 2 {
+        return lines;
     }
+    let list: Cow<'_, [u8]> = lines.join(&b", "[..]).into();
+    [list].into_iter().collect()
 }
 
-/// Denies a request for another reason than a limit.
+/// Returns the denial of a request for another reason than a limit.
 pub(super) fn refuse(deny_status: u16, why: &str) -> Verdict {
     let status = status(deny_status);
     let mut verdict = Verdict::new(Problem::new(status, why).to_json().to_string().into_bytes());

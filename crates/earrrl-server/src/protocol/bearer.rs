@@ -1,21 +1,21 @@
-//! The token that a request brings: `Authorization: Bearer TOKEN`, over HTTP and gRPC alike.
+//! The bearer token of a request (`Authorization: Bearer TOKEN`), for HTTP and gRPC alike.
 
 use axum::http::{HeaderMap, HeaderValue, header};
 
 use crate::config::access::Access;
 use crate::server::Server;
 
-/// The reason why a request has no access.
+/// The reason why a request's token grants no access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenRefused {
     /// The request has no token.
     Missing,
-    /// The token is not one of this server's.
+    /// The token is not configured on this server.
     Wrong,
 }
 
 impl TokenRefused {
-    /// Returns the message for the client.
+    /// Returns the error message that is sent to the client.
     pub(super) fn why(self) -> &'static str {
         match self {
             Self::Missing => "expected Authorization: Bearer TOKEN",
@@ -24,7 +24,7 @@ impl TokenRefused {
     }
 }
 
-/// Returns the access that a request's token grants. Counts wrong tokens.
+/// Returns the access that a request's token grants. Counts wrong tokens as failed logins.
 pub(super) fn access(server: &Server, headers: &HeaderMap) -> Result<Access, TokenRefused> {
     let tokens = server.tokens();
     let bearer = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);

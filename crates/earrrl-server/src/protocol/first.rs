@@ -1,4 +1,5 @@
-//! The first bytes of a connection, which distinguish HTTP/2 in clear text from HTTP/1.1.
+//! Protocol detection: the first bytes of a connection distinguish HTTP/2 in clear text from
+//! HTTP/1.1.
 
 use std::io;
 use std::pin::Pin;
@@ -9,10 +10,12 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use crate::connections::Connection;
 use crate::stream::Stream;
 
-/// The first bytes of a client that speaks HTTP/2 without negotiation (RFC 9113 section 3.4).
+/// The first bytes that a client sends if it uses HTTP/2 without negotiating it (RFC 9113 section
+/// 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A connection of which a few bytes have been read; they are read from this once more.
+/// A connection whose first bytes were read to detect its protocol. Reads return these bytes again
+/// before new ones.
 #[derive(Debug)]
 pub(super) struct Rewound {
     pub(super) stream: Stream,
@@ -22,12 +25,12 @@ pub(super) struct Rewound {
 }
 
 impl Rewound {
-    /// Wraps a connection of which nothing has been read.
+    /// Wraps a connection from which nothing has been read.
     pub(super) fn new(stream: Stream) -> Self {
         Self { stream, first: [0; PREFACE.len()], length: 0, consumed: 0 }
     }
 
-    /// Reads until it is known whether the client speaks HTTP/2, and returns true if it does.
+    /// Reads until the bytes show if the client speaks HTTP/2, and returns true if it does.
     ///
     /// # Errors
     /// Returns the socket's error, or an error if the client has closed the connection.
@@ -70,7 +73,8 @@ impl AsyncRead for Rewound {
         let taken = again.len().min(buffer.remaining());
         buffer.put_slice(&again[..taken]);
         self.consumed += taken as u8;
-        // What has come besides is read at once, so that a request is parsed once.
+        // Bytes that have arrived in the meantime are added, so that the caller parses the request
+        // only once.
         match Pin::new(&mut self.stream).poll_read(context, buffer) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(())),

@@ -1,4 +1,4 @@
-//! Closing a connection so that the last answer arrives.
+//! Closes a connection in a way that lets the client still read the last response.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::Pin;
@@ -11,11 +11,12 @@ use tokio::time::{Sleep, sleep};
 use crate::connections::{Connection, ConnectionState};
 use crate::stream::Stream;
 
-/// The time that a client has to read the last answer of a server that is stopping.
+/// The time that a client has to read the last response, after the server has begun to stop.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// Closes the sending half, then reads until the client closes or its time is up. Bytes left unread would
-/// make the kernel reset the connection, and discard what the client has not fetched.
+/// Closes the sending half of the connection, then discards what the client sends until the client
+/// closes or its time is up. If bytes were left unread, the kernel would reset the connection and
+/// discard the part of the response that the client has not read.
 pub(super) async fn linger(stream: &mut Stream, connection: &Connection) {
     connection.hold(0);
     connection.finish();
@@ -38,8 +39,8 @@ pub(super) async fn linger(stream: &mut Stream, connection: &Connection) {
     .await;
 }
 
-/// Returns true if the client has had its time. An idle client does not look, so that a stop does not
-/// wait for it.
+/// Returns true once the client's time to read the last response is over: at the connection's
+/// deadline, or `LAST_WORDS` after the server began to stop.
 fn is_over(
     connection: &Connection,
     last_words: &mut Option<Pin<Box<Sleep>>>,

@@ -1,5 +1,5 @@
-//! The protocols of clients. Each keeps its codec, which handles only bytes, apart from its
-//! sockets.
+//! The protocols by which clients reach the server: HTTP, gRPC and RESP. Each protocol keeps its
+//! codec, which handles only bytes, apart from the code that handles sockets.
 
 mod authz;
 mod bearer;

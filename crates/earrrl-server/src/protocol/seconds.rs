@@ -1,13 +1,13 @@
-//! Durations as seconds: exact to the nanosecond, without zeros at the end.
+//! Formats durations in seconds, exact to the nanosecond and without trailing zeros.
 
 use std::time::Duration;
 
-/// Room for the longest duration's text.
+/// A buffer for a duration's text in seconds, long enough for the longest duration.
 #[derive(Debug, Default)]
 pub struct SecondsText([u8; 32]);
 
 impl SecondsText {
-    /// Returns the duration's text, as `12.3`.
+    /// Returns the duration in seconds as decimal text, such as `12.3`.
     #[inline]
     pub fn format(&mut self, duration: Duration) -> &[u8] {
         let mut integer = itoa::Buffer::new();
@@ -18,7 +18,8 @@ impl SecondsText {
         if nanos == 0 {
             return &self.0[..point];
         }
-        // A digit in front keeps the zeros that the fraction begins with; the point takes its place.
+        // The leading digit 1 preserves the zeros that the fraction begins with. The decimal point
+        // then replaces this digit.
         let fraction = integer.format(1_000_000_000 + nanos).as_bytes();
         let zeros = fraction.iter().rev().take_while(|&&digit| digit == b'0').count();
         self.0[point..point + fraction.len()].copy_from_slice(fraction);

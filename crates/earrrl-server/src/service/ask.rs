@@ -13,20 +13,21 @@ use super::error::AskError;
 use super::key::{Key, bounded, bounded_owned};
 use super::rules::{ActiveRule, ActiveRules, PreparedLimit};
 
-/// A request to one rule, interpreted: the client's limit, the key as it is stored, and the cost.
+/// A request under one rule, with the client's limit, the stored form of its key, and the cost.
 #[derive(Clone, Debug)]
 pub struct Ask<'a> {
     rule: &'a ActiveRule,
-    /// `None` if the rule exempts the client.
+    /// The limit that applies to the client; `None` if the rule exempts the client.
     limit: Option<&'a PreparedLimit>,
     key: Cow<'a, [u8]>,
     cost: Cost,
-    /// The hash of the key, if the client's state was prefetched.
+    /// The hash of the key; `None` unless the client's state was prefetched.
     hash: Option<KeyHash>,
 }
 
 impl<'a> Ask<'a> {
-    /// Interprets a request of the client with this key. Without a cost, the rule's own counts.
+    /// Prepares a request under `rule` of the client with this key. If `cost` is `None`, the
+    /// request costs what the rule sets.
     #[inline]
     pub fn new(rule: &'a ActiveRule, key: &'a [u8], cost: Option<Cost>) -> Self {
         Self {
@@ -38,7 +39,7 @@ impl<'a> Ask<'a> {
         }
     }
 
-    /// Returns the limit and the charge under it; `None` if the rule exempts the client.
+    /// Returns the client's limit and the charge under it; `None` if the rule exempts the client.
     #[inline]
     fn charge(&self) -> Option<(&'a PreparedLimit, Charge<'_>)> {
         let limit = self.limit?;
@@ -49,10 +50,10 @@ impl<'a> Ask<'a> {
 /// The way in which a request is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Manner {
-    /// Selects whether the request is also charged.
+    /// The engine's mode: whether the request is only judged, or also charged.
     pub mode: Mode,
-    /// True if the answer needs the figures of `RateLimit` headers, which take more peeks under
-    /// several rules.
+    /// True if the answer needs the remaining quota and the waiting time for `RateLimit` headers.
+    /// A request under several rules then needs additional peeks at the clients' state.
     pub available: bool,
 }
 
@@ -62,30 +63,33 @@ impl From<Mode> for Manner {
     }
 }
 
-/// The answer to a request.
+/// The answer to a request under one rule or several rules.
 #[derive(Clone, Debug, Default)]
 pub struct Answer<'a> {
-    /// `None` when no rule applies, or none could be judged.
+    /// The decision on the request; `None` if no rule applies or no rule could be judged.
     pub decision: Option<Decision>,
-    /// The rules that were charged, in order.
+    /// The rules under which the request was charged, in the order of the charges.
     pub charged: SmallVec<[(&'a ActiveRule, &'a PreparedLimit); 2]>,
-    /// The quota that the client has left under each of them, where [`Manner`] asks for it.
+    /// The quota that the client has left under each of the `charged` rules; empty unless
+    /// [`Manner::available`] is set.
     pub available: SmallVec<[Available; 2]>,
-    /// A rule that could not be judged; of several, one that denies.
+    /// A rule that could not be judged. If several rules could not be judged, this is one that
+    /// denies on errors, if there is any.
     pub unjudged: Option<Unjudged<'a>>,
 }
 
-/// A rule that could not be judged.
+/// A rule that could not be judged, and the error that prevented it.
 #[derive(Clone, Debug)]
 pub struct Unjudged<'a> {
-    /// The rule, whose `on_error` is its verdict.
+    /// The rule. Its `on_error` setting decides the request.
     pub rule: &'a ActiveRule,
-    /// The reason.
+    /// The error that prevented the rule from being judged.
     pub error: AskError,
 }
 
 impl<'a> Answer<'a> {
-    /// Returns the rule the figures come from.
+    /// Returns the rule and the limit that the figures in the decision belong to; `None` without a
+    /// decision.
     pub fn rule(&self) -> Option<(&'a ActiveRule, &'a PreparedLimit)> {
         self.charged.get(self.decision.as_ref()?.rule).copied()
     }
@@ -95,16 +99,17 @@ impl<'a> Answer<'a> {
         self.decision.as_ref().is_some_and(|decision| !decision.allowed)
     }
 
-    /// Returns true if a rule that could not be judged denies the request.
+    /// Returns true if the request is denied because a rule could not be judged.
     pub fn is_denied_by_error(&self) -> bool {
         self.unjudged.as_ref().is_some_and(|unjudged| unjudged.rule.denies_on_error())
     }
 
-    /// Returns the answer for a caller that understands errors: one that asks by itself, not for a
-    /// proxy's client.
+    /// Returns this answer, or the error of a rule that could not be judged. It is for callers
+    /// that handle errors themselves, unlike a proxy, which needs a verdict for its client.
     ///
     /// # Errors
-    /// Why a rule could not be judged, unless another one denies the request.
+    /// Returns the [`AskError`] of a rule that could not be judged, unless a limit denies the
+    /// request.
     pub fn judged(mut self) -> Result<Self, AskError> {
         match self.unjudged.take() {
             Some(unjudged) if !self.is_over() => Err(unjudged.error),
@@ -114,7 +119,7 @@ impl<'a> Answer<'a> {
 }
 
 impl Service {
-    /// Begins to fetch the state of a client that is about to ask.
+    /// Starts loading a client's state into the CPU's cache, before the request is decided.
     #[inline]
     pub fn prefetch(&self, ask: &mut Ask<'_>) {
         if let Some(limit) = ask.limit {
@@ -122,10 +127,10 @@ impl Service {
         }
     }
 
-    /// Asks one rule.
+    /// Decides a request under one rule, and charges it if `manner` asks for that.
     ///
     /// # Errors
-    /// Returns an [`AskError`]; nothing is stored then.
+    /// Returns an [`AskError`] if the engine fails; the request is not charged then.
     #[inline]
     pub async fn ask<'a>(
         &self,
@@ -139,10 +144,11 @@ impl Service {
         Ok(self.charge(charged, &[charge], ask.hash, manner.into()).await?)
     }
 
-    /// Checks one rule and returns a short decision; `None` for a client that the rule exempts.
+    /// Checks a request against one rule and returns a short decision; `None` if the rule exempts
+    /// the client.
     ///
     /// # Errors
-    /// Returns an [`AskError`]; nothing is stored then.
+    /// Returns an [`AskError`] if the engine fails; the request is not charged then.
     #[inline]
     pub async fn check(&self, ask: &Ask<'_>) -> Result<Option<Brief>, AskError> {
         let Some((limit, charge)) = ask.charge() else {
@@ -154,13 +160,14 @@ impl Service {
             ask.rule.count(brief.outcome, &ask.key);
             return Ok(Some(brief));
         }
-        // Boxed, so that it takes no room where nothing is waited for.
+        // The future is boxed, so that it takes no space in `check` when the engine answers at
+        // once.
         let (charged, charges) = ([(ask.rule, limit)], [charge]);
         let decided = Box::pin(self.decide(&charged, &charges, ask.hash, Mode::Check)).await?;
         Ok(Some(Brief::from(&decided)))
     }
 
-    /// Decides a request, and counts the outcome of each rule.
+    /// Decides a request, and counts the outcome of each rule in the metrics.
     #[inline]
     async fn decide(
         &self,
@@ -184,10 +191,12 @@ impl Service {
         Ok(decision)
     }
 
-    /// Asks several rules: all or nothing.
+    /// Decides a request under several rules. It is charged under all of them, or, if one denies
+    /// it, under none.
     ///
     /// # Errors
-    /// Returns an [`AskError`]; nothing is stored then.
+    /// Returns an [`AskError`] if the engine fails or there are more than `MAX_CHARGES` rules; the
+    /// request is not charged then.
     pub async fn ask_all<'a>(
         &self,
         asks: &[Ask<'a>],
@@ -207,8 +216,9 @@ impl Service {
         Ok(self.charge(charged, &charges, None, manner.into()).await?)
     }
 
-    /// Asks every rule that matches a request. It never fails: a rule that cannot be judged is
-    /// [`Answer::unjudged`], and keeps no other rule from being judged.
+    /// Decides a request under every rule that matches it. A rule that cannot be judged is
+    /// reported in [`Answer::unjudged`], and the other rules are judged all the same, so this
+    /// never fails.
     pub async fn ask_matching<'a>(
         &self,
         rules: &'a ActiveRules,
@@ -232,13 +242,14 @@ impl Service {
         let charges: SmallVec<[Charge<'_>; 4]> = each.collect();
         match self.charge(charged, &charges, None, manner).await {
             Ok(answer) => answer,
-            // Boxed, so that it takes no room where nothing fails.
+            // The future is boxed, so that it takes no space when no rule fails.
             Err(_) => Box::pin(self.ask_each(rules, request, manner)).await,
         }
     }
 
-    /// Asks the rules that match a request one by one, until one denies it: all together they could
-    /// not be asked. The request is then charged under the rules before that one, too.
+    /// Judges the rules that match a request one by one, until one denies it, after the engine
+    /// failed to judge them together. A request that one rule denies stays charged under the rules
+    /// before it.
     async fn ask_each<'a>(
         &self,
         rules: &'a ActiveRules,
@@ -268,19 +279,19 @@ impl Service {
         all
     }
 
-    /// Takes back a charge.
+    /// Refunds the charge of an earlier request.
     ///
     /// # Errors
-    /// Returns an [`AskError`].
+    /// Returns an [`AskError`] if the engine fails.
     pub async fn refund(&self, ask: &Ask<'_>, charged_at: Option<Nanos>) -> Result<(), AskError> {
         let Some((_, charge)) = ask.charge() else { return Ok(()) };
         Ok(self.engine.refund(&charge, charged_at).await?)
     }
 
-    /// Forgets a client under one rule.
+    /// Deletes the state of one client under one rule.
     ///
     /// # Errors
-    /// Returns an [`AskError`].
+    /// Returns an [`AskError`] if the engine fails.
     pub async fn reset(&self, ask: &Ask<'_>) -> Result<(), AskError> {
         let Some((_, charge)) = ask.charge() else { return Ok(()) };
         Ok(self.engine.reset(charge.rule, charge.key).await?)
@@ -301,8 +312,9 @@ impl Service {
         let available = match available {
             true => match decided_quota(&decision, &charged) {
                 Some(available) => available,
-                // Boxed, so that it takes no room in connections where it is not asked for.
-                // The charge is made, and its answer stands without these figures.
+                // The future is boxed, so that it takes no space in requests that do not ask for
+                // these figures. If the peek fails, the answer is valid without them, since the
+                // request is charged already.
                 None => {
                     let figures = Box::pin(self.available(&decision, &charged, charges)).await;
                     figures.unwrap_or_default()
@@ -313,7 +325,8 @@ impl Service {
         Ok(Answer { decision: Some(decision), charged, available, unjudged: None })
     }
 
-    /// Returns the quota available to the client under each rule, from the decision or from a peek.
+    /// Returns the quota available to the client under each rule, from the decision or from a
+    /// peek.
     async fn available(
         &self,
         decision: &Decision,
@@ -342,8 +355,8 @@ impl Service {
     }
 }
 
-/// Returns the quota available to the client under each rule, if the decision includes it for all
-/// of them.
+/// Returns the quota available to the client under each rule, if the decision includes the quota
+/// for all of them.
 fn decided_quota(
     decision: &Decision,
     charged: &[(&ActiveRule, &PreparedLimit)],
@@ -354,7 +367,7 @@ fn decided_quota(
         .collect()
 }
 
-/// Returns the outcome of one of the charged rules by itself.
+/// Returns the outcome that one of the charged rules alone has for the request.
 fn outcome(decision: &Decision, place: usize, limit: &PreparedLimit) -> Outcome {
     use earrrl::Action;
     if !decision.is_over(place) {

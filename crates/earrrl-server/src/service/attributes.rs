@@ -1,4 +1,4 @@
-//! The attributes of one request, and the client that it comes from.
+//! The attributes of one request, such as its path, its host and the address of its client.
 
 use std::borrow::Cow;
 
@@ -11,21 +11,21 @@ use earrrl_tower::{ClientAddress, address};
 /// The largest number of attributes that a caller may name in one request.
 pub const MAX_ATTRIBUTES: usize = 64;
 
-/// The settings by which attributes are read.
+/// The settings for reading the attributes of requests.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
-    /// Finds a client's address behind proxies.
+    /// Finds a client's address in requests that come through proxies.
     pub client_address: ClientAddress,
-    /// Compares paths.
+    /// The settings for comparing paths.
     pub paths: Paths,
 }
 
 /// The name and the value of an attribute.
 pub type Attribute<'a> = (Cow<'a, str>, Cow<'a, [u8]>);
 
-/// The attributes of a request, with path and method normalized. Values are bytes: clients choose many
-/// of them, and nothing makes them send UTF-8. `client` is the address that trusted proxies report; in
-/// a key it is cut to the prefix that counts as one client.
+/// The attributes of a request, with path, host and method normalized. Values are bytes, since
+/// clients choose many of them and need not send UTF-8. The attribute `client` is the address that
+/// trusted proxies report; in a key it is cut to the address prefix that counts as one client.
 #[derive(Debug, Default)]
 pub struct Attributes<'a> {
     pairs: SmallVec<[Attribute<'a>; 8]>,
@@ -34,7 +34,7 @@ pub struct Attributes<'a> {
 }
 
 impl<'a> Attributes<'a> {
-    /// Reads the attributes of a request.
+    /// Creates the attributes of a request from pairs of name and value.
     pub fn new(pairs: impl IntoIterator<Item = Attribute<'a>>, reading: &Reading) -> Self {
         let mut attributes = Self { pairs: pairs.into_iter().collect(), ..Self::default() };
         for (name, value) in &mut attributes.pairs {
@@ -60,18 +60,18 @@ impl<'a> Attributes<'a> {
         attributes
     }
 
-    /// Returns the value of an attribute, of several the first.
+    /// Returns the first value of the attribute `name`.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.values(name).next()
     }
 
-    /// Returns all values of an attribute.
+    /// Returns all values of the attribute `name`.
     pub fn values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
         self.pairs.iter().filter(move |(known, _)| known == name).map(|(_, value)| &**value)
     }
 
-    /// Returns true if a condition holds, of a path if it holds of any reading. None holds of a missing
-    /// attribute.
+    /// Returns true if the request meets a condition. A condition on the path is met if any
+    /// reading of the path meets it. A condition on a missing attribute is never met.
     pub fn meet(&self, condition: &Condition) -> bool {
         let Some(value) = self.get(&condition.attribute) else { return false };
         condition.holds(value)
@@ -79,7 +79,8 @@ impl<'a> Attributes<'a> {
                 && self.paths().is_none_or(|mut paths| paths.any(|path| condition.holds(path))))
     }
 
-    /// Returns the readings of the path; `None` where it may be any.
+    /// Returns the possible readings of the request's path; `None` if the path is too long and
+    /// unusual to list them.
     pub fn paths(&self) -> Option<impl Iterator<Item = &[u8]>> {
         let others = match &self.other_paths {
             OtherReadings::None => &[][..],
@@ -89,8 +90,8 @@ impl<'a> Attributes<'a> {
         Some(self.get("path").into_iter().chain(others.iter().map(Vec::as_slice)))
     }
 
-    /// Returns true if a condition holds, of a path if it holds of all readings: what exempts a client,
-    /// or gives it another limit, must not be one reading of many.
+    /// Returns true if the request meets a condition under every reading of its path. Exemptions
+    /// and overrides use this method, so that a client cannot obtain them with an ambiguous path.
     pub fn surely_meet(&self, condition: &Condition) -> bool {
         let Some(value) = self.get(&condition.attribute) else { return false };
         condition.holds(value)
@@ -98,8 +99,8 @@ impl<'a> Attributes<'a> {
                 || self.paths().is_some_and(|mut paths| paths.all(|path| condition.holds(path))))
     }
 
-    /// Returns a part of a key. A missing attribute is an empty part: all requests that lack it count
-    /// as one client, so that leaving it out evades no limit.
+    /// Returns the value of one part of a rule's key. A missing attribute is an empty part: all
+    /// requests that lack it count as one client, so that omitting it evades no limit.
     pub fn part<'s>(&'s self, part: &'s KeyPart) -> &'s [u8] {
         match part {
             KeyPart::Literal(text) => text.as_bytes(),
@@ -114,9 +115,12 @@ impl<'a> Attributes<'a> {
         let client = self.get("client").unwrap_or_default();
         let client = str::from_utf8(client).unwrap_or_default();
         let Some(peer) = address::parse(client.trim()) else { return };
-        let forwarded = self.get("header:x-forwarded-for").unwrap_or_default();
-        let forwarded = String::from_utf8_lossy(forwarded);
-        let client = settings.resolve_list(Some(peer), &forwarded).unwrap_or(peer);
+        let header = settings.header();
+        let is_it = |name: &str| name.strip_prefix("header:") == Some(header);
+        let reported = self.pairs.iter().find(|(name, _)| is_it(name));
+        let reported = reported.map_or(&[][..], |(_, value)| value);
+        let reported = String::from_utf8_lossy(reported);
+        let client = settings.resolve_value(Some(peer), &reported).unwrap_or(peer);
         self.client_key = Some(settings.client_prefixes().key(client));
         if let Some((_, value)) = self.pairs.iter_mut().find(|(name, _)| name == "client") {
             *value = Cow::Owned(client.to_string().into_bytes());
@@ -124,7 +128,7 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// Brings a host into its one form: lower case, without a port and without the dots at its end.
+/// Normalizes a host name: lower case, without the port and without trailing dots.
 fn normalize_host(host: &mut Cow<'_, [u8]>) {
     let is_port = |port: &[u8]| port.iter().all(u8::is_ascii_digit);
     let colon = host.iter().rposition(|byte| *byte == b':');
@@ -136,7 +140,7 @@ fn normalize_host(host: &mut Cow<'_, [u8]>) {
     }
 }
 
-/// Returns the bytes of a text, as attributes' values are.
+/// Converts a text to bytes, the type of attributes' values.
 pub fn bytes(text: Cow<'_, str>) -> Cow<'_, [u8]> {
     match text {
         Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),

@@ -1,27 +1,28 @@
-//! The reason why a request got no answer.
+//! The errors of requests that could not be decided.
 
 use std::fmt;
 
 use earrrl::{EngineError, RuleError};
 
-/// The reason why a request got no answer.
+/// The reason why a request could not be decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AskError {
-    /// No rule has this name.
+    /// No rule has the name in the request.
     UnknownRule,
-    /// Rules by their text are not allowed here.
+    /// The request contains a rule as text, which this server does not allow.
     InlineRulesOff,
-    /// The limit on the number of rules that are sent as text is reached.
+    /// The server has accepted as many rules as text as it can.
     TooManyInlineRules {
-        /// The largest number of such rules.
+        /// The greatest number of rules that are accepted as text.
         most: usize,
     },
-    /// A rule's text, a cost, an attribute or a descriptor that is invalid.
+    /// The request contains an invalid rule, cost, attribute or descriptor; the text describes the
+    /// problem.
     Invalid(String),
-    /// There is no configuration of descriptors yet.
+    /// No descriptors are configured yet.
     NotConfigured,
-    /// The engine failed.
+    /// The engine failed to decide the request.
     Engine(EngineError),
 }
 

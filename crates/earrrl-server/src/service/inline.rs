@@ -1,4 +1,5 @@
-//! Rules given as text with a request. They are few, so that clients cannot fill the memory with tables.
+//! Rules that requests contain as text. Their number is limited, so that clients cannot fill the
+//! memory with tables.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -10,11 +11,11 @@ use super::rules::ActiveRule;
 use crate::engine::Engine;
 use crate::metrics::Outcomes;
 
-/// Most different texts.
+/// The greatest number of different rules that are accepted as text.
 const MAX_TEXTS: usize = 64;
-/// Clients that each one's table is meant for, at most.
+/// The greatest number of clients that the table of such a rule is sized for.
 const MAX_CAPACITY: usize = 100_000;
-/// Longest text, in bytes.
+/// The length of the longest accepted rule text, in bytes.
 const MAX_TEXT_LEN: usize = 256;
 
 #[derive(Debug)]
@@ -29,7 +30,7 @@ impl InlineRules {
         Self { allowed, capacity: capacity.min(MAX_CAPACITY), known: RwLock::default() }
     }
 
-    /// Returns the rule of this text, which is created when the text arrives for the first time.
+    /// Returns the rule for this text, which is created when the text arrives for the first time.
     pub(super) fn get(
         &self,
         text: &str,

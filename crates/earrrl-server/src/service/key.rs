@@ -1,10 +1,11 @@
-//! Keys of several parts, joined so that no two different clients share one.
+//! Keys of several parts, joined so that two different clients never have the same key.
 //!
-//! A key of one part is that part. Of several, each is written with its length before it, as a
-//! netstring: `9:192.0.2.7,5:alice,`.
+//! A key of one part is that part. A key of several parts has the length in front of each part, as
+//! a netstring: `9:192.0.2.7,5:alice,`.
 //!
-//! A key that is longer than [`MAX_KEY_LEN`] is stored as its digest, [`bounded`]. It is never refused:
-//! clients choose the length of most keys, and a proxy serves a request whose check failed.
+//! A key that is longer than [`MAX_KEY_LEN`] is replaced by its digest, see [`bounded`]. It is not
+//! refused, since clients choose the length of most keys, and a proxy lets a request pass if its
+//! check fails.
 
 use std::borrow::Cow;
 use std::io::Write as _;
@@ -13,10 +14,10 @@ use smallvec::SmallVec;
 
 pub use earrrl_tower::{MAX_KEY_LEN, bounded_key as bounded};
 
-/// A key, short ones without an allocation.
+/// A client's key. Short keys need no allocation.
 pub type Key = SmallVec<[u8; 96]>;
 
-/// Returns the key that is stored for an owned one.
+/// Returns the key itself, or its digest if the key is too long to be stored.
 pub fn bounded_owned(key: Key) -> Key {
     match bounded(&key) {
         Cow::Owned(digest) => Key::from_vec(digest),
@@ -30,7 +31,7 @@ pub fn join<'a>(parts: impl ExactSizeIterator<Item = &'a [u8]>) -> Key {
     let single = parts.len() == 1;
     for part in parts {
         if !single {
-            // Writing to memory can't fail.
+            // Writing to memory does not fail.
             let _ = write!(key, "{}:", part.len());
         }
         key.extend_from_slice(part);
@@ -41,7 +42,7 @@ pub fn join<'a>(parts: impl ExactSizeIterator<Item = &'a [u8]>) -> Key {
     key
 }
 
-/// Returns the parts of a key that [`join`] made of `count`; `None` for any other.
+/// Returns the parts of a key that [`join`] made of `count` parts; `None` if it is not such a key.
 pub fn split(key: &[u8], count: usize) -> Option<SmallVec<[&[u8]; 4]>> {
     if count == 1 {
         return Some(SmallVec::from_slice(&[key]));

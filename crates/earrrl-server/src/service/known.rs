@@ -1,5 +1,5 @@
-//! The limits that the engine has prepared for a configuration, so that those which the next one lacks
-//! give their memory back.
+//! The limits that the engine has prepared for the current configuration. When a new configuration
+//! lacks some of them, their tables can release memory.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,16 +9,19 @@ use earrrl_redis::Consistency;
 
 use crate::engine::Engine;
 
-/// Limits with their names in the engine. Their rules are shared with the plans that asked for them.
+/// The prepared limits, with their names in the engine. The plans of the configuration share the
+/// rules.
 #[derive(Debug, Default)]
 pub(super) struct Known(Mutex<Vec<(Box<str>, Arc<Rule>)>>);
 
-/// A limit that a plan asks for: its name in the engine, its rule, and the number of its clients.
+/// A limit to prepare: its name in the engine, its rule, the number of clients to size its table
+/// for, and its consistency between servers.
 pub(super) type PlannedLimit<'a> = (&'a str, &'a Arc<Rule>, usize, Consistency);
 
 impl Known {
-    /// Prepares limits, all of them or on an error none. Those that are no longer wanted shrink to the
-    /// smallest table: an engine forgets no rule, since a request may still know it.
+    /// Prepares all limits in `wanted`, or none of them if there is an error. The tables of limits
+    /// that are no longer wanted shrink to the smallest size. The limits themselves stay in the
+    /// engine, since requests in flight may still use them.
     pub(super) fn prepare(
         &self,
         engine: &Engine,

@@ -1,4 +1,5 @@
-//! The service behind all protocols: the rules in force, and the decisions on requests ([`ask`]).
+//! The rate limit service that all protocols use: the active rules, and the decisions on requests
+//! ([`ask`]).
 
 pub mod ask;
 pub mod attributes;
@@ -32,10 +33,10 @@ use inline::InlineRules;
 use known::Known;
 use rules::{ActiveRule, ActiveRules};
 
-/// The rules in force, and the engine that keeps their clients.
+/// The active rules, and the engine that stores the state of their clients.
 #[derive(Debug)]
 pub struct Service {
-    /// The counters.
+    /// The counters for the server's metrics.
     pub metrics: Metrics,
     engine: Engine,
     known: Known,
@@ -46,11 +47,12 @@ pub struct Service {
     descriptor_counts: Arc<CountsOf>,
     overrides: Arc<Overrides>,
     clock: TheClock,
-    /// As it was started, and the clients that tables are meant for.
+    /// The settings for Envoy that the server was started with, and the number of clients that
+    /// tables are sized for.
     envoy: (EnvoyConfig, usize),
 }
 
-/// The clock by which windows end.
+/// The clock that determines when windows end.
 struct TheClock(Arc<dyn Clock>);
 
 impl fmt::Debug for TheClock {
@@ -60,10 +62,11 @@ impl fmt::Debug for TheClock {
 }
 
 impl Service {
-    /// Puts a configuration's rules in force.
+    /// Creates the service, and prepares the limits of a configuration's rules.
     ///
     /// # Errors
-    /// Returns an error if there is not enough memory for the tables, for example.
+    /// Returns an [`EngineError`] if a limit cannot be prepared, for example because there is not
+    /// enough memory for its table.
     pub fn new(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         let engine = Engine::new(&config.engine, config.capacity, Arc::clone(&clock))?;
         let metrics = Metrics::default();
@@ -86,12 +89,12 @@ impl Service {
         })
     }
 
-    /// Exchanges the rules, which were validated whole before. Those that keep their name keep their
-    /// clients' history.
+    /// Replaces the rules by those of a validated configuration. Rules that keep their name keep
+    /// their clients' state.
     ///
     /// # Errors
-    /// Returns the errors of [`Service::new`], and one if another engine is asked for; the rules
-    /// stay as they are.
+    /// Returns an error if a limit cannot be prepared, or if the configuration selects another
+    /// engine. The active rules are unchanged then.
     pub fn reload(&self, config: &Config) -> Result<(), String> {
         let had_rules = !self.rules.load().is_empty();
         if had_rules && config.rules.is_empty() && !config.no_rules {
@@ -106,18 +109,18 @@ impl Service {
         let (rules, descriptors) = prepared.map_err(|error| error.to_string())?;
         self.engine.reload(&config.engine);
         self.rules.store(Arc::new(rules));
-        // What a control plane sent stays until it sends something else.
+        // Descriptors from a control plane stay active until it sends new ones.
         if config.envoy.control_plane.is_none() {
             self.descriptors.store(descriptors.map(Arc::new));
         }
         Ok(())
     }
 
-    /// Exchanges the descriptors, as they came from a control plane.
+    /// Replaces the descriptors by those that a control plane sent.
     ///
     /// # Errors
-    /// Returns the errors of [`Service::new`], and that of an invalid limit; the descriptors stay
-    /// as they are.
+    /// Returns an error if a limit is invalid or cannot be prepared. The active descriptors are
+    /// unchanged then.
     pub fn reload_descriptors(&self, tree: Tree) -> Result<(), String> {
         let (config, capacity) = &self.envoy;
         tree.check(config.algorithm).map_err(|error| error.to_string())?;
@@ -131,28 +134,31 @@ impl Service {
         Ok(())
     }
 
-    /// Returns the rules in force; to be called once for each batch of requests.
+    /// Returns the active rules. Callers load them once for each batch of requests.
     pub fn rules(&self) -> arc_swap::Guard<Arc<ActiveRules>> {
         self.rules.load()
     }
 
-    /// Returns the engine.
+    /// Returns the engine that stores the clients' state.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Returns the rule that a client brought as text.
+    /// Returns the rule for a text in a request, and creates it on first use.
     ///
     /// # Errors
-    /// Returns an error if that is not allowed, the text is not a rule, or there are too many.
+    /// Returns an [`AskError`] if the server does not allow rules as text, the text is not a valid
+    /// rule, or too many such rules exist.
     pub fn inline_rule(&self, text: &str) -> Result<Arc<ActiveRule>, AskError> {
         self.inline.get(text, &self.engine, &self.metrics.outcomes)
     }
 
-    /// Answers a request of Envoy's; what can't be answered before `deadline` passes.
+    /// Decides a request of Envoy. A request that cannot be decided before `deadline` passes or is
+    /// denied, depending on the engine's policy.
     ///
     /// # Errors
-    /// Returns an [`AskError`]; nothing is stored then.
+    /// Returns an [`AskError`] if there are no descriptors, the request is invalid, or the engine
+    /// fails.
     pub async fn should_rate_limit(
         &self,
         request: &RateLimitRequest,
@@ -162,7 +168,7 @@ impl Service {
         let descriptors = self.descriptors.load();
         let descriptors = descriptors.as_ref().ok_or(AskError::NotConfigured)?;
         let rules = self.rules.load();
-        // Not moved about: it is large.
+        // The future is pinned on the stack, since moving it would copy many bytes.
         let clock = self.clock.0.as_ref();
         let answer = pin!(descriptors.answer(&self.engine, &rules, clock, request, mode));
         match deadline.filter(|_| self.engine.waits()) {
@@ -180,7 +186,8 @@ impl Service {
         }
     }
 
-    /// Returns the number of requests that passed without a verdict, by the reason.
+    /// Returns the numbers of requests that passed without a verdict, each with the name of the
+    /// reason.
     pub fn passed_unjudged(&self) -> [(&'static str, u64); PassReason::ALL.len()] {
         PassReason::ALL.map(|reason| {
             let by_engine =
@@ -189,31 +196,34 @@ impl Service {
         })
     }
 
-    /// Returns the counters of descriptors.
+    /// Returns the metrics' counters of requests by descriptor.
     pub fn descriptor_counts(&self) -> &CountsOf {
         &self.descriptor_counts
     }
 
-    /// Returns the counters of descriptors under the peer's names, if the configuration asks for
-    /// them.
+    /// Returns the metrics of descriptors under the names of envoyproxy/ratelimit; the list is
+    /// empty if the configuration does not enable them.
     pub fn descriptor_metrics(&self) -> Vec<Family> {
         let asked = self.descriptors.load().as_ref().is_some_and(|d| d.config.metrics);
         if asked { self.descriptor_counts.families(&self.metrics) } else { Vec::new() }
     }
 
-    /// Answers a call of `CL.THROTTLE`, by the state that all servers share where there is one.
+    /// Decides a call of the command `CL.THROTTLE`. With Redis, all servers share the state of its
+    /// keys.
     ///
     /// # Errors
-    /// Parameters that can't be counted exactly there.
+    /// Returns an [`AskError`] if the engine fails or cannot count exactly with the call's
+    /// parameters.
     pub async fn throttle(&self, key: &[u8], call: Call) -> Result<Throttled, AskError> {
-        // In memory only the hash of a key is stored; the path that does not wait hashes the whole key.
+        // In memory only the hash of a key is stored, so a long key needs no digest: the hash
+        // covers the whole key.
         let key = if self.engine.waits() { key::bounded(key) } else { key.into() };
         Ok(self.engine.throttle(&key, call).await?)
     }
 }
 
-/// The rules and descriptors of a configuration. The engine prepares all of their limits, or on an
-/// error none.
+/// Prepares the rules and the descriptors of a configuration. The engine prepares all of their
+/// limits, or none of them if there is an error.
 fn prepare(
     config: &Config,
     engine: &Engine,

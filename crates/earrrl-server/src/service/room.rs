@@ -1,4 +1,4 @@
-//! The check that there is memory for a configuration's tables, made without allocating them.
+//! Checks that a configuration's tables fit into memory, without allocating them.
 
 use std::ops::Range;
 
@@ -9,12 +9,13 @@ use super::descriptors::prepared;
 use super::rules;
 use crate::config::{Config, EngineConfig};
 
-/// The lack of memory for tables that together exceed all memory of this machine.
+/// The error for tables that together exceed the memory of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lacking {
-    /// The tables that are too large, and a value that would be right.
+    /// A message that names the largest table, the memory it needs, and the memory of the machine.
     pub message: String,
-    /// The position of the largest capacity in the configuration, if a rule sets it.
+    /// The position of the largest capacity in the configuration's text; `None` if no rule sets
+    /// it.
     pub place: Option<Range<usize>>,
 }
 
@@ -53,7 +54,7 @@ impl Table {
     }
 }
 
-/// Returns every table that serving would make.
+/// Returns the sizes of all tables that a server with this configuration would allocate.
 fn tables(config: &Config) -> Vec<Table> {
     let rules = rules::RulesPlan::new(config);
     let descriptors = prepared::DescriptorsPlan::of_config(config).ok().flatten();
@@ -66,14 +67,15 @@ fn tables(config: &Config) -> Vec<Table> {
     let of_rules = limits.map(|(name, rule, clients, _)| {
         Table::new(name, clients, table_bytes(rule.limit(), clients))
     });
-    // `CL.THROTTLE`'s holds words, as that of a bucket.
+    // The table of `CL.THROTTLE` has entries of the same size as that of a GCRA limit.
     let bucket = "gcra 1/s burst=1".parse::<earrrl::Rule>().ok();
     let words = bucket.map(|rule| table_bytes(rule.limit(), config.capacity));
     let throttle = words.map(|bytes| Table::new("CL.THROTTLE", config.capacity, bytes));
     of_rules.chain(throttle).collect()
 }
 
-/// Rounded up: what is asked for then is never less than what there is.
+/// Converts bytes to GiB, rounded up, so that a message never shows less memory needed than
+/// available.
 fn gib(bytes: u64) -> u64 {
     bytes.div_ceil(1 << 30)
 }

@@ -1,10 +1,11 @@
-//! The rules in force, prepared so that decisions repeat no work.
+//! The active rules, in a form that decisions can use without repeated work.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use earrrl::{Cost, EngineError, Outcome, Quota, Rule, RuleId};
 use earrrl_redis::Consistency;
+use earrrl_tower::ClientAddress;
 use siphasher::sip::SipHasher13;
 
 use super::attributes::{Attributes, Reading};
@@ -17,46 +18,46 @@ use crate::config::rule::{CostSource, OnError, Override, RuleConfig, action_name
 use crate::engine::Engine;
 use crate::metrics::{Outcomes, RuleOutcomes};
 
-/// The most clients that an override's table is meant for.
+/// The greatest number of clients that the table of an override is sized for.
 const OVERRIDE_CAPACITY: usize = 100_000;
 
-/// All rules in force. A reload makes a new set and exchanges the whole.
+/// All active rules. A reload creates a new set and replaces the old one as a whole.
 #[derive(Debug)]
 pub struct ActiveRules {
     rules: Vec<Arc<ActiveRule>>,
     by_name: HashMap<Box<[u8]>, usize>,
     serve_descriptors: bool,
-    /// The way in which a request's attributes are read.
+    /// The settings for reading the attributes of requests.
     pub reading: Reading,
-    /// The status that makes a proxy deny a request.
+    /// The HTTP status that makes a proxy deny a request.
     pub deny_status: u16,
-    /// The request headers that are read, as attributes: `header:NAME`.
+    /// The request headers that rules use, as names of attributes: `header:NAME`.
     pub headers: Vec<String>,
 }
 
-/// Returns the headers that rules name, and the one that names clients.
-fn headers(rules: &[Arc<ActiveRule>]) -> Vec<String> {
+/// Returns the headers that rules use, and the header that identifies clients.
+fn headers(rules: &[Arc<ActiveRule>], client: &ClientAddress) -> Vec<String> {
     let named = rules.iter().flat_map(|rule| rule.attributes());
-    let named = named.filter(|name| name.starts_with("header:"));
-    let mut headers: Vec<String> =
-        named.chain(["header:x-forwarded-for"]).map(str::to_owned).collect();
+    let named = named.filter(|name| name.starts_with("header:")).map(str::to_owned);
+    let mut headers: Vec<String> = named.chain([format!("header:{}", client.header())]).collect();
     headers.sort_unstable();
     headers.dedup();
     headers
 }
 
-/// One rule in force.
+/// One active rule.
 #[derive(Debug)]
 pub struct ActiveRule {
-    /// Its name.
+    /// The name of the rule.
     pub name: String,
-    /// Its own limit.
+    /// The limit of the rule for clients without an override.
     pub own: PreparedLimit,
-    /// The number of live clients that its table is meant for.
+    /// The number of active clients that the rule's table is sized for.
     pub capacity: usize,
-    /// The verdict where the rule cannot be judged; `None` for the engine's policy, or else to allow.
+    /// The verdict on requests that the rule cannot judge; if it is `None`, the engine's policy
+    /// applies, which allows them by default.
     pub on_error: Option<OnError>,
-    /// The counters of the rule's outcomes.
+    /// The metrics' counters of the rule's outcomes.
     pub outcomes: Arc<RuleOutcomes>,
     serves_descriptors: bool,
     key: Vec<KeyPart>,
@@ -65,16 +66,16 @@ pub struct ActiveRule {
     min_cost: Cost,
     exempt: Vec<Condition>,
     overrides: Vec<(Vec<Condition>, PreparedLimit)>,
-    /// The places of `overrides`, by their conditions.
+    /// Finds the indexes of matching `overrides` by their conditions.
     index: ConditionIndex,
 }
 
-/// A limit that the engine knows.
+/// A limit that is prepared in the engine.
 #[derive(Debug)]
 pub struct PreparedLimit {
-    /// Its id in the engine.
+    /// The id of the limit in the engine.
     pub id: RuleId,
-    /// The limit.
+    /// The limit and its action, as an engine's rule.
     pub rule: Rule,
     /// The quota that the `RateLimit-Policy` header reports for the limit.
     pub quota: Quota,
@@ -86,8 +87,8 @@ impl PreparedLimit {
     }
 }
 
-/// A rule of the configuration, and what the engine is asked to prepare for it: its own limit first,
-/// then its overrides'.
+/// A rule of the configuration, and the limits to prepare for it in the engine: first the rule's
+/// own limit, then those of its overrides.
 struct PlannedRule<'a> {
     config: &'a RuleConfig,
     capacity: usize,
@@ -109,8 +110,9 @@ impl<'a> PlannedRule<'a> {
     }
 }
 
-/// Returns the most clients that an override is for: those that its conditions name one by one, where they
-/// name every attribute of the rule's key.
+/// Returns the number of clients that the table of an override is sized for. This is the exact
+/// number if the override's conditions list single values for every attribute of the rule's key,
+/// and otherwise `OVERRIDE_CAPACITY`.
 fn clients_of(key: &[KeyPart], conditions: &[Condition]) -> usize {
     let of_part = |part: &KeyPart| match part {
         KeyPart::Literal(_) => Some(1),
@@ -121,7 +123,7 @@ fn clients_of(key: &[KeyPart], conditions: &[Condition]) -> usize {
     product.unwrap_or(OVERRIDE_CAPACITY).clamp(1, OVERRIDE_CAPACITY)
 }
 
-/// Indexes overrides by their conditions.
+/// Creates an index of overrides by their conditions.
 fn index_of(overrides: &[Override]) -> ConditionIndex {
     let mut index = ConditionIndex::default();
     let each = overrides.iter().enumerate();
@@ -129,7 +131,7 @@ fn index_of(overrides: &[Override]) -> ConditionIndex {
     index
 }
 
-/// The rules of a configuration before the engine knows them.
+/// The rules of a configuration, before their limits are prepared in the engine.
 pub struct RulesPlan<'a> {
     config: &'a Config,
     rules: Vec<PlannedRule<'a>>,
@@ -143,13 +145,15 @@ impl<'a> RulesPlan<'a> {
         Self { config, rules: rules.collect() }
     }
 
-    /// Returns the limits, each with its name in the engine and the clients it is meant for.
+    /// Returns the planned limits, each with its name in the engine and the number of clients to
+    /// size its table for.
     pub(super) fn limits(&self) -> impl Iterator<Item = PlannedLimit<'_>> {
         let limits = self.rules.iter().flat_map(|rule| &rule.limits);
         limits.map(|(name, rule, room, how)| (&**name, rule, *room, *how))
     }
 
-    /// The rules, with the engine's ids of [`RulesPlan::limits`].
+    /// Returns the active rules. `ids` holds the engine's ids for `RulesPlan::limits`, in the same
+    /// order.
     pub fn finish(
         self,
         ids: &mut impl Iterator<Item = RuleId>,
@@ -163,7 +167,7 @@ impl<'a> RulesPlan<'a> {
         ActiveRules {
             by_name: by_name.collect(),
             serve_descriptors: config.rules.iter().any(RuleConfig::serves_descriptors),
-            headers: headers(&rules),
+            headers: headers(&rules, &config.client_address),
             rules,
             deny_status: config.deny_status,
             reading: Reading { client_address: config.client_address.clone(), paths: config.paths },
@@ -177,7 +181,7 @@ impl ActiveRules {
         self.rules.iter().map(Arc::as_ref)
     }
 
-    /// Returns true if a rule is marked as being for Envoy's descriptors.
+    /// Returns true if at least one rule applies to Envoy's descriptors.
     pub fn serve_descriptors(&self) -> bool {
         self.serve_descriptors
     }
@@ -192,7 +196,7 @@ impl ActiveRules {
         self.rules.is_empty()
     }
 
-    /// Returns the limits of all rules with the rule's `on_error`.
+    /// Returns the ids of the limits of all rules, each with its rule's `on_error` setting.
     pub(super) fn verdicts_on_error(&self) -> Vec<(RuleId, Option<OnError>)> {
         let of_rule = |rule: &Arc<ActiveRule>| {
             let on_error = rule.on_error;
@@ -201,8 +205,8 @@ impl ActiveRules {
         self.rules.iter().flat_map(of_rule).collect()
     }
 
-    /// Returns the rule at `index`, if it still has this name: connections store the index of the
-    /// rule that they used last.
+    /// Returns the rule at `index` if it has this name. Connections remember the index of the rule
+    /// that they used last, and a reload may have changed the order of the rules.
     #[inline]
     pub fn at(&self, index: usize, name: &[u8]) -> Option<&ActiveRule> {
         self.rules.get(index).map(Arc::as_ref).filter(|rule| rule.name.as_bytes() == name)
@@ -220,7 +224,7 @@ impl ActiveRules {
 }
 
 impl ActiveRule {
-    /// The rule with the ids of its limits, of which there is at least its own.
+    /// Creates the rule with the ids of its limits; returns `None` if `ids` is empty.
     fn new(
         wanted: &PlannedRule<'_>,
         ids: &mut impl Iterator<Item = RuleId>,
@@ -249,7 +253,8 @@ impl ActiveRule {
         })
     }
 
-    /// Counts what it said of a client's request; what it only would have said is logged, too.
+    /// Counts the outcome of a request under this rule. An outcome that is only observed is also
+    /// logged.
     #[inline]
     pub fn count(&self, outcome: Outcome, key: &[u8]) {
         self.outcomes.count(outcome);
@@ -258,7 +263,7 @@ impl ActiveRule {
         }
     }
 
-    /// Returns the attributes that the rule uses, some of them several times.
+    /// Returns the names of the attributes that the rule uses. A name may occur several times.
     pub fn attributes(&self) -> impl Iterator<Item = &str> {
         let key = self.key.iter().filter_map(|part| match part {
             KeyPart::Attribute(name) => Some(name.as_str()),
@@ -273,7 +278,7 @@ impl ActiveRule {
         key.chain(cost).chain(conditions.map(|condition| condition.attribute.as_str()))
     }
 
-    /// A rule that a client brought as text.
+    /// Creates a rule that a request contains as text.
     ///
     /// # Errors
     /// Returns the errors of [`Engine::prepare`].
@@ -302,12 +307,12 @@ impl ActiveRule {
         })
     }
 
-    /// Returns true if the rule is marked as being for Envoy's descriptors.
+    /// Returns true if the rule applies to Envoy's descriptors.
     pub fn serves_descriptors(&self) -> bool {
         self.serves_descriptors
     }
 
-    /// Returns true if a request that the rule cannot judge is denied.
+    /// Returns true if requests are denied when the rule cannot be judged.
     pub fn denies_on_error(&self) -> bool {
         self.on_error == Some(OnError::Deny)
     }
@@ -317,12 +322,12 @@ impl ActiveRule {
         [&self.own].into_iter().chain(self.overrides.iter().map(|(_, limit)| limit)).map(|l| l.id)
     }
 
-    /// Returns the parts of the key, which identifies a client.
+    /// Returns the parts of the rule's key, which identifies a client.
     pub fn key_parts(&self) -> &[KeyPart] {
         &self.key
     }
 
-    /// Returns the configuration's name for the action over the limit.
+    /// Returns the configuration's name for the rule's action on requests over the limit.
     pub fn action_name(&self) -> &'static str {
         action_name(self.own.rule.action())
     }
@@ -337,14 +342,15 @@ impl ActiveRule {
         self.conditions.iter().find(|condition| !request.meet(condition))
     }
 
-    /// Returns the request's key under this rule, of any length.
+    /// Returns the request's key under this rule. The key may be longer than the engine can store.
     pub fn key(&self, request: &Attributes<'_>) -> Key {
         join(self.key.iter().map(|part| request.part(part)))
     }
 
-    /// Returns the request's cost under this rule, from `min_cost` to `max_cost`. An attribute that is no
-    /// cost counts as `max_cost`: it may be the client's own, and an error would let it pass. Of several
-    /// values the largest counts.
+    /// Returns the request's cost under this rule, from `min_cost` to `max_cost`. A value of the
+    /// cost attribute that is not a valid cost counts as `max_cost`: clients may choose the value,
+    /// and an error would let their requests pass. If the attribute has several values, the
+    /// largest counts.
     pub fn cost(&self, request: &Attributes<'_>) -> Cost {
         match &self.cost {
             CostSource::Fixed(cost) => *cost,
@@ -353,7 +359,8 @@ impl ActiveRule {
                     let found = costs.iter().find(|(condition, _)| condition.holds(path));
                     found.map_or(Cost::ONE, |(_, cost)| *cost)
                 };
-                // The reading of the path that costs most counts.
+                // If the path can be read in several ways, the reading with the highest cost
+                // counts.
                 let most = match request.paths() {
                     Some(paths) => paths.map(cost).max(),
                     None => costs.iter().map(|(_, cost)| *cost).max(),
@@ -369,12 +376,12 @@ impl ActiveRule {
         }
     }
 
-    /// Returns the cost of a request that names the rule but no cost.
+    /// Returns the cost of a request that names the rule but does not name a cost.
     pub fn plain_cost(&self) -> Cost {
         if let CostSource::Fixed(cost) = self.cost { cost } else { Cost::ONE }
     }
 
-    /// Returns the limit for this request; `None` where the rule exempts it.
+    /// Returns the limit that applies to this request; `None` if the rule exempts it.
     pub fn limit_for(&self, request: &Attributes<'_>) -> Option<&PreparedLimit> {
         if self.exempt.iter().any(|condition| request.surely_meet(condition)) {
             return None;
@@ -385,7 +392,8 @@ impl ActiveRule {
         Some(special.map_or(&self.own, |place| &self.overrides[place].1))
     }
 
-    /// Returns the limit for a client that is known by its key only.
+    /// Returns the limit for a client of which only the key is known; `None` if the rule exempts
+    /// it.
     #[inline]
     pub fn limit_for_key(&self, key: &[u8]) -> Option<&PreparedLimit> {
         if self.exempt.is_empty() && self.overrides.is_empty() {
@@ -410,9 +418,9 @@ impl ActiveRule {
     }
 }
 
-/// A name in the engine for what has none in the configuration. It depends on the text of what it
-/// stands for only, so that a reload finds the same history, and servers of any version that use one
-/// Redis share it.
+/// Returns a name in the engine for a limit that has no name in the configuration. The name
+/// depends on `text` only, so that a reload finds the clients' state, and servers of different
+/// versions that use one Redis share it.
 fn hidden_name(taken: &HashSet<&str>, text: &str) -> String {
     let mut name = format!("hidden-{:016x}", SipHasher13::new().hash(text.as_bytes()));
     while taken.contains(name.as_str()) {
@@ -448,7 +456,7 @@ mod tests {
         }
     }
 
-    /// Servers of other versions have these names in their Redis.
+    /// Servers of other versions use these names in the same Redis.
     #[test]
     fn hidden_names_never_change() {
         let text = r#"

@@ -1,4 +1,4 @@
-//! Reloads, good and bad, and the exchange of tokens and certificates.
+//! Reloads valid and invalid configurations, and replaces tokens and certificates.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use super::{Chaos, HELD, client};
 use crate::support::certificates::{Authority, shake};
 use crate::support::until;
 
-/// Files that are refused.
+/// Configurations that the server must reject.
 const BAD: [&str; 5] = [
     "",
     "[[rule]]\nname = \"bucket\"\nlimt = \"",
@@ -45,12 +45,12 @@ impl<'a> Changes<'a> {
         changes
     }
 
-    /// How many good ones and bad ones there were.
+    /// Returns the numbers of valid and of invalid reloads so far.
     pub(super) fn counts(&self) -> (u32, u32) {
         (self.nth.get(), self.bad.get())
     }
 
-    /// A good reload with other tokens, then one that is refused; and another certificate.
+    /// Makes a valid reload with new tokens, then an invalid one, and replaces the certificate.
     pub(super) fn next(&self, generation: &Generation) {
         self.authority.issue("server", &["localhost"]);
         let nth = self.nth.replace(self.nth.get() + 1) + 1;
@@ -70,29 +70,30 @@ impl<'a> Changes<'a> {
             ready["status"] == "ready" && ready["reload_error"].is_string()
         });
         assert_eq!(self.burst(), u64::from(nth), "the rules before are in force");
-        // Should it be started again, it finds a good one.
+        // Restores a valid file, so that the server can be started again.
         self.replace(&self.config(nth));
         self.until_certified();
     }
 
-    /// Waits until who connects is shown the certificate of the file.
+    /// Waits until new connections are shown the certificate in the file.
     fn until_certified(&self) {
         let issued = CertificateDer::from_pem_file(self.authority.path("server.pem")).unwrap();
         until("the certificate is the new one", || {
-            // Without the tickets of others.
+            // A new client has no session tickets, so the handshake shows the certificate.
             let shaken = shake(&client(&self.authority), self.chaos.http);
             shaken.is_ok_and(|tls| tls.conn.peer_certificates().unwrap()[0] == issued)
         });
     }
 
-    /// What the rule `bucket` has in force.
+    /// Returns the burst of the rule `bucket` that is in force.
     fn burst(&self) -> u64 {
         let rules: Value = serde_json::from_str(&get(self.chaos, "/v1/rules")).unwrap();
         let rules = rules["rules"].as_array().unwrap();
         rules.iter().find(|rule| rule["name"] == "bucket").unwrap()["quota"].as_u64().unwrap()
     }
 
-    /// Another limit, half-life, window and capacity each time; a rule more, or one less.
+    /// Returns a configuration whose limit, half-life, window and capacity differ each time, with a
+    /// rule added or removed.
     fn config(&self, nth: u32) -> String {
         let tokens = self.tokens();
         let (half_life, window, capacity) = (1 + nth % 7, 1 + nth % 3, 10_000 * (1 + nth % 2));
@@ -115,7 +116,8 @@ impl<'a> Changes<'a> {
         self.folder.path().join("tokens")
     }
 
-    /// Both the present token and the next are good, so nobody is refused while they are exchanged.
+    /// Writes the present token and the next one; both are valid, so that no client is refused
+    /// during the exchange.
     fn write_tokens(&self, nth: u32) {
         let mut text = String::new();
         for token in [token(nth), token(nth - 1)] {
@@ -124,7 +126,7 @@ impl<'a> Changes<'a> {
         std::fs::write(self.tokens(), text).unwrap();
     }
 
-    /// As editors and Kubernetes do: in one step.
+    /// Replaces the file atomically, as editors and Kubernetes do.
     fn replace(&self, text: &str) {
         let next = self.folder.path().join("next");
         std::fs::write(&next, text).unwrap();

@@ -1,5 +1,5 @@
-//! Clients as they are written for use: a connection that ends before an answer has begun is made anew,
-//! and the request sent again. Anything else that is no answer is a failure.
+//! Clients written like production clients: if a connection ends before an answer begins, they
+//! reconnect and send the request again. Any other missing answer is a failure.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,11 +14,11 @@ use crate::support::resp::encode;
 use crate::support::tools::{self, tool};
 use crate::support::{connect, testdata, until};
 
-/// Why there is no answer.
+/// The reason for a missing answer.
 enum Missed {
-    /// The connection ended before it.
+    /// The connection ended before an answer.
     Ended,
-    /// The server said that it can't now.
+    /// The server answered that it is overloaded or stopping.
     Told,
 }
 
@@ -41,7 +41,7 @@ impl<S: Read + Write> Connection<S> {
         self.0.get_mut().write_all(bytes).map_err(|error| ended(&error))
     }
 
-    /// A line, whole.
+    /// Reads a complete line.
     fn line(&mut self) -> Result<String, Missed> {
         let mut line = String::new();
         match self.0.read_line(&mut line) {
@@ -58,7 +58,7 @@ impl<S: Read + Write> Connection<S> {
         self.0.read_exact(&mut vec![0; length]).unwrap();
     }
 
-    /// The rest of a reply of RESP2 whose first line this is.
+    /// Reads the rest of a RESP2 reply whose first line is `first`.
     fn skip_reply(&mut self, first: &str) {
         let number = || first[1..].parse::<i64>().unwrap();
         match first.as_bytes()[0] {
@@ -85,14 +85,14 @@ fn ended(error: &std::io::Error) -> Missed {
     }
 }
 
-/// Whether a reply tells that the server can't now.
+/// Returns true if a reply states that the server is overloaded or stopping.
 fn is_told(reply: &str) -> bool {
     ["overloaded", "max number of clients", "too many connections", "is stopping"]
         .iter()
         .any(|text| reply.starts_with("-ERR") && reply.contains(text))
 }
 
-/// Pipelines of RESP.
+/// Sends pipelines of RESP commands.
 pub(super) fn pipelines(chaos: &Chaos, seed: u64) {
     let (mut random, mut connection) = (Random::new(seed), None);
     while chaos.goes_on() {
@@ -132,7 +132,7 @@ fn pipeline(
             fresh.send(&encode(&[b"AUTH", token.as_bytes()]))?;
             match &*fresh.line()? {
                 "+OK" => connection.insert(fresh),
-                // It was exchanged while the connection waited to be accepted.
+                // The token was replaced while the connection waited to be accepted.
                 "-WRONGPASS invalid token" if token != chaos.token() => return Err(Missed::Ended),
                 told if is_told(told) => return Err(Missed::Told),
                 other => panic!("not expected: {other:?}"),
@@ -145,7 +145,7 @@ fn pipeline(
         if is_told(&first) {
             return Err(Missed::Told);
         }
-        // The token was exchanged: this command and the rest of the pipeline are refused.
+        // The token was replaced: this command and the rest of the pipeline are refused.
         if first.starts_with("-NOAUTH") {
             return Err(Missed::Ended);
         }
@@ -155,7 +155,7 @@ fn pipeline(
     Ok(())
 }
 
-/// Checks over HTTP and TLS, one after the other, some on a connection of their own.
+/// Sends checks over HTTP and TLS one after the other, some of them on new connections.
 pub(super) fn checks(chaos: &Chaos) {
     let (mut random, mut connection) = (Random::new(9), None);
     while chaos.goes_on() {
@@ -167,7 +167,7 @@ pub(super) fn checks(chaos: &Chaos) {
         let token = chaos.token();
         let sent = exchange(&token, chaos, &mut connection, "POST /v1/check", &body);
         match sent {
-            // It was exchanged while the request waited to be accepted.
+            // The token was replaced while the request waited to be accepted.
             Ok((401, _)) if token != chaos.token() => {}
             Ok((200 | 429, _)) => {
                 chaos.answered.fetch_add(1, Relaxed);
@@ -215,7 +215,8 @@ fn exchange(
     Ok((status, String::from_utf8(body).unwrap()))
 }
 
-/// redis-py: single requests and transactions. It sends again by itself what was not answered.
+/// Runs redis-py with single requests and transactions. The library itself repeats requests that
+/// were not answered.
 pub(super) fn redis_py(chaos: &Chaos) {
     let mut script = tool("python3");
     script.env("PYTHONPATH", tools::folder().join("python"));
@@ -237,7 +238,7 @@ pub(super) fn redis_py(chaos: &Chaos) {
     assert!(child.wait().unwrap().success());
 }
 
-/// curl: ten checks on a connection, over HTTP/2 and HTTP/1.1 in turns.
+/// Runs curl with ten checks on each connection, alternately over HTTP/2 and HTTP/1.1.
 pub(super) fn curl(chaos: &Chaos) {
     let mut random = Random::new(10);
     let url = format!("https://localhost:{}/v1/check", chaos.http.port());
@@ -271,7 +272,7 @@ pub(super) fn curl(chaos: &Chaos) {
     }
 }
 
-/// Asks until there is an answer.
+/// Repeats a GET request until it is answered.
 pub(super) fn get(chaos: &Chaos, path: &str) -> String {
     let mut body = None;
     until(path, || {
@@ -282,7 +283,7 @@ pub(super) fn get(chaos: &Chaos, path: &str) -> String {
     body.unwrap()
 }
 
-/// All values of a metric together.
+/// Returns the sum of all values of a metric.
 pub(super) fn metric(chaos: &Chaos, name: &str) -> u64 {
     let text = get(chaos, "/metrics");
     let of = text.lines().filter(|line| line.starts_with(name));

@@ -1,4 +1,4 @@
-//! One process of the server, on sockets that outlive it, with a log that goes wrong.
+//! A process of the server. Its sockets outlive it, and its log output is made to fail.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, PipeReader, pipe};
@@ -18,19 +18,19 @@ use super::{Chaos, until_all_rest};
 use crate::support::process::BINARY;
 use crate::support::until;
 
-/// Descriptors that the server may have: fewer than hostile clients open.
+/// The number of descriptors that the server may open, fewer than hostile clients need.
 const DESCRIPTORS: usize = 256;
 
-/// Where the log goes.
+/// The destination of the server's log.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Sink {
-    /// A pipe that is read.
+    /// A pipe that is read continuously.
     Read,
-    /// A pipe that is read now and then only.
+    /// A pipe that is read only from time to time.
     Unread,
-    /// A pipe whose reader has gone.
+    /// A pipe whose reader has closed it.
     Closed,
-    /// A disk without space.
+    /// A device without space.
     Full,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Generation {
 }
 
 impl Generation {
-    /// As systemd starts a unit with two sockets.
+    /// Starts the server with two sockets, as systemd starts a unit.
     pub(super) fn start(
         chaos: &Chaos,
         [http, resp]: [&TcpListener; 2],
@@ -73,7 +73,7 @@ impl Generation {
             }
         }
         let generation = Self { child: command.spawn().unwrap(), sink, reads, lines };
-        // Before it serves it catches no signal.
+        // The server handles signals only once it serves.
         get(chaos, "/healthz");
         generation
     }
@@ -82,7 +82,7 @@ impl Generation {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Bytes of memory.
+    /// Returns the resident memory of the process, in bytes.
     pub(super) fn resident(&mut self) -> u64 {
         assert_eq!(self.child.try_wait().unwrap(), None, "it has ended: {:?}", self.lines.lock());
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
@@ -90,15 +90,15 @@ impl Generation {
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     }
 
-    /// The pipe fills, or has room again.
+    /// Fills the pipe of the log, or drains it.
     pub(super) fn fill_or_free_the_log(&self) {
         if self.sink == Sink::Unread {
             self.reads.fetch_not(Relaxed);
         }
     }
 
-    /// Stops it under load where it tells how many decisions it made, else while clients rest. Answers
-    /// how many there were.
+    /// Stops the server and returns the number of its decisions. If its log can be read, which
+    /// states this number, it is stopped under load; otherwise while clients rest.
     pub(super) fn stop(mut self, chaos: &Chaos, clients: usize) -> u64 {
         if self.sink == Sink::Closed || self.sink == Sink::Full {
             let counted = self.stop_at_rest(chaos, clients, || {});
@@ -113,7 +113,7 @@ impl Generation {
         line["fields"]["decisions"].as_u64().unwrap()
     }
 
-    /// Stops it while clients rest, after `then`.
+    /// Makes all clients rest, calls `then`, and stops the server.
     pub(super) fn stop_at_rest(mut self, chaos: &Chaos, clients: usize, then: impl Fn()) -> u64 {
         until_all_rest(chaos, clients);
         let counted = metric(chaos, "earrrl_decisions_total");
@@ -133,7 +133,7 @@ impl Generation {
     }
 }
 
-/// Where the test fails, the server does not stay behind.
+/// Ends the server if the test fails.
 impl Drop for Generation {
     fn drop(&mut self) {
         let _ = self.child.kill();

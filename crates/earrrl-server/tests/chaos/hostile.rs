@@ -1,4 +1,4 @@
-//! Clients who mean no good, and those who only sit there. None asks for a decision that counts.
+//! Hostile and idle clients. None of them requests a decision that is counted.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use earrrl::random::Random;
 use super::Chaos;
 use crate::support::certificates;
 
-/// More than the server has descriptors for.
+/// The number of connections of a crowd, more than the server has descriptors for.
 const CROWD: usize = 300;
 
 pub(super) fn attack(chaos: &Chaos, seed: u64) {
@@ -41,10 +41,10 @@ const WRONG_TOKEN: &[u8] =
     b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer x\r\n\
                              Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
 
-/// Of which nobody reads the answers.
+/// A request whose long answers are never read.
 const METRICS: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// A handshake that begins and goes no further.
+/// The first bytes of a TLS handshake that does not continue.
 const HALF_A_RECORD: &[u8] = b"\x16\x03\x01\x02\x00\x01";
 
 fn half_a_body() -> Vec<u8> {
@@ -54,7 +54,7 @@ fn half_a_body() -> Vec<u8> {
     bytes
 }
 
-/// Sends what can be sent without waiting; the connection stays open.
+/// Sends as much as is possible without waiting, and returns the open connection.
 fn send(address: SocketAddr, bytes: &[u8]) -> Option<TcpStream> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()?;
     stream.set_nonblocking(true).ok()?;
@@ -62,7 +62,7 @@ fn send(address: SocketAddr, bytes: &[u8]) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// The same over TLS.
+/// Sends the bytes over TLS.
 fn send_tls(chaos: &Chaos, bytes: &[u8]) -> Option<TcpStream> {
     let mut tls = certificates::connect(&chaos.tls, chaos.http);
     tls.sock.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
@@ -74,7 +74,7 @@ fn send_tls(chaos: &Chaos, bytes: &[u8]) -> Option<TcpStream> {
     Some(tls.sock)
 }
 
-/// Takes every descriptor for a moment.
+/// Briefly takes all descriptors of the server.
 fn crowd(chaos: &Chaos, random: &mut Random) {
     let address = if random.below(2) == 0 { chaos.http } else { chaos.resp };
     let crowd: Vec<_> = (0..CROWD).map_while(|_| send(address, b"")).collect();

@@ -1,10 +1,10 @@
-//! Everything goes wrong at once, under load: sinks of the log that are closed, full or not read,
-//! descriptors that run out, reloads good and bad, tokens and certificates exchanged, idle and hostile
-//! clients, and every minute a restart by socket activation. Beside clients of its own there are
-//! redis-py and curl. No request fails but those told so, each that was answered is counted, and memory
-//! stays within what was allowed.
+//! Combines many faults under load: log outputs that are closed, full or not read, too few
+//! descriptors, valid and invalid reloads, replaced tokens and certificates, idle and hostile
+//! clients, and every minute a restart by socket activation. Clients are the test's own, redis-py
+//! and curl. Requests fail only with a reply that says so, every answered request is counted, and
+//! memory stays within its bound.
 //!
-//! Twenty seconds and more; with `EARRRL_LONG=1` ten minutes.
+//! It takes at least 20 seconds, and ten minutes with `EARRRL_LONG=1`.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
 mod changes;
@@ -26,29 +26,29 @@ use generation::{Generation, Sink};
 use rustls::ClientConfig;
 use rustls::version::{TLS12, TLS13};
 
-/// Bytes that connections may hold together.
+/// The most bytes that all connections may hold together.
 const HELD: u64 = 16 << 20;
-/// Clients that the tables are meant for, all together, at most; a reload may have them twice.
+/// The capacity of all tables together, which a reload may double.
 const CLIENTS: u64 = 2 * 5 * 20_000;
-/// What threads, connections and malloc need besides.
+/// The memory in bytes for threads, connections and the allocator.
 const SLACK: u64 = 32 << 20;
 
-/// What all threads share.
+/// The state that all threads of the test share.
 struct Chaos {
     http: SocketAddr,
     resp: SocketAddr,
-    /// HTTP is spoken over TLS, RESP is not.
+    /// The TLS configuration of HTTP clients; RESP is used without TLS.
     tls: Arc<ClientConfig>,
-    /// The authority's certificate.
+    /// The file with the certificate of the authority.
     authority: PathBuf,
     token: RwLock<String>,
     over: AtomicBool,
-    /// Clients rest between requests while this is set.
+    /// If set, clients send no further requests.
     rest: AtomicBool,
     resting: AtomicUsize,
-    /// Decisions that clients were answered.
+    /// The number of decisions that clients have received.
     answered: AtomicU64,
-    /// Requests that were told that the server is overloaded.
+    /// The number of requests that were answered with an overload error.
     told: AtomicU64,
 }
 
@@ -57,7 +57,8 @@ impl Chaos {
         self.over.load(Relaxed)
     }
 
-    /// What clients do between two requests: rest where that is asked for. Whether there is another.
+    /// Called by clients between two requests: waits while clients are to rest, and returns true if
+    /// another request is to follow.
     fn goes_on(&self) -> bool {
         if self.rest.load(Relaxed) {
             self.resting.fetch_add(1, Relaxed);
@@ -74,12 +75,12 @@ impl Chaos {
     }
 }
 
-/// A client that trusts an authority.
+/// Returns the TLS configuration of a client that trusts an authority.
 fn client(authority: &Authority) -> Arc<ClientConfig> {
     authority.client(None, &[&TLS13, &TLS12], &[])
 }
 
-/// All threads end when the one that watches them does, whatever for.
+/// Ends all threads when it is dropped, also if the watching thread panics.
 struct Ends<'a>(&'a Chaos);
 
 impl Drop for Ends<'_> {
@@ -105,7 +106,7 @@ fn nothing_fails_and_everything_is_counted() {
     let plan = plan();
     let listen = || {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        // As long a backlog as systemd asks for.
+        // systemd uses a backlog of this length.
         socket2::SockRef::from(&listener).listen(4096).unwrap();
         listener
     };

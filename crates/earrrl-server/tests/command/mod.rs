@@ -7,18 +7,18 @@ use std::process::{Command, Stdio};
 
 const EARRRL: &str = env!("CARGO_BIN_EXE_earrrl");
 
-/// What became of a run.
+/// The result of running the binary.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// Exit status.
+    /// The exit status; `None` if a signal ended the process.
     pub(crate) code: Option<i32>,
-    /// Standard output.
+    /// The standard output.
     pub(crate) out: String,
-    /// Standard error.
+    /// The standard error output.
     pub(crate) err: String,
 }
 
-/// The folder of sample logs.
+/// Returns the folder of sample logs.
 pub(crate) fn logs() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/logs"))
 }
@@ -28,12 +28,12 @@ pub(crate) fn earrrl(arguments: &[&str]) -> Outcome {
     earrrl_fed(arguments, b"")
 }
 
-/// Runs `earrrl` with this on its standard input.
+/// Runs `earrrl` with `input` on its standard input.
 pub(crate) fn earrrl_fed(arguments: &[&str], input: &[u8]) -> Outcome {
     run(Command::new(EARRRL).args(arguments), input)
 }
 
-/// Runs `earrrl` with an address space of so many kilobytes.
+/// Runs `earrrl` with an address space of `kilobytes` KiB.
 pub(crate) fn within_memory(kilobytes: u32, arguments: &[&str]) -> Outcome {
     let script = format!("ulimit -v {kilobytes} && exec \"$0\" \"$@\"");
     let mut command = Command::new("sh");
@@ -41,7 +41,7 @@ pub(crate) fn within_memory(kilobytes: u32, arguments: &[&str]) -> Outcome {
     run(&mut command, b"")
 }
 
-/// Runs `earrrl` with its output going where nobody reads it.
+/// Runs `earrrl` with an output pipe that is never read.
 pub(crate) fn earrrl_unread(arguments: &[&str]) -> Outcome {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -52,7 +52,7 @@ pub(crate) fn earrrl_unread(arguments: &[&str]) -> Outcome {
 fn run(command: &mut Command, input: &[u8]) -> Outcome {
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // A program that ends without reading all of it is fine.
+    // Writing fails if the program ends without reading all of its input, which is allowed.
     let _ = child.stdin.take().unwrap().write_all(input);
     finish(child)
 }

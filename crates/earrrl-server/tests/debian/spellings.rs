@@ -1,4 +1,5 @@
-//! The spellings of a path, put to real applications: none that reaches the handler goes uncounted.
+//! Sends the spellings of a path to real applications: each that reaches the handler must be
+//! counted.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -12,10 +13,10 @@ use super::support::redis::free_address;
 use super::support::spellings::{self, PATH, Spelling};
 use super::support::{connect, installed, until};
 
-/// The handler's answer.
+/// The answer of the handler.
 const REACHED: &str = "REACHED";
 
-/// An application with one handler; killed when this is dropped.
+/// An application with one handler, which is killed when this value is dropped.
 struct Application {
     process: Child,
     address: SocketAddr,
@@ -23,7 +24,7 @@ struct Application {
 }
 
 impl Application {
-    /// Runs a command in a folder of its own.
+    /// Runs a command in its own folder.
     fn start(command: &mut Command, address: SocketAddr, folder: tempfile::TempDir) -> Self {
         let log = folder.path().join("log");
         let output = File::create(&log).unwrap();
@@ -38,13 +39,13 @@ impl Application {
         application
     }
 
-    /// Returns true if a request to this target reaches the handler.
+    /// Returns true if a request for this target reaches the handler.
     fn is_reached(&self, target: &[u8]) -> bool {
         let mut stream = connect(self.address);
         let rest = b" HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n";
         stream.write_all(&[b"GET ", target, rest].concat()).unwrap();
         let mut answer = Vec::new();
-        // One that is refused may be answered by a reset.
+        // A rejected request may be answered by a connection reset.
         let _ = stream.read_to_end(&mut answer);
         String::from_utf8_lossy(&answer).contains(REACHED)
     }
@@ -69,7 +70,8 @@ fn express() -> Application {
     Application::start(&mut command, address, tempfile::tempdir().unwrap())
 }
 
-/// An application of Python behind gunicorn, without a second process that would outlive the first.
+/// Starts a Python application under gunicorn, without a second process that could outlive the
+/// first.
 fn gunicorn(module: &str) -> Application {
     let address = free_address();
     let mut command = Command::new("python3");
@@ -88,7 +90,7 @@ fn tomcat() -> Application {
     Application::start(&mut command, address, folder)
 }
 
-/// nginx as the application, and nginx that passes decoded paths to the one behind it.
+/// Starts nginx as the application, or as a proxy that passes decoded paths to the server `behind`.
 fn nginx(behind: SocketAddr, serves_files: bool) -> Application {
     let (files, before, folder) = (free_address(), free_address(), tempfile::tempdir().unwrap());
     let text = fs::read_to_string(source("nginx.conf")).unwrap();
@@ -103,7 +105,7 @@ fn nginx(behind: SocketAddr, serves_files: bool) -> Application {
     Application::start(&mut command, if serves_files { files } else { before }, folder)
 }
 
-/// Returns true if a rule for the path counts a request that a proxy describes by this target.
+/// Returns true if a rule for the path counts the request that a proxy describes by this target.
 fn is_counted(limiter: SocketAddr, target: &[u8]) -> bool {
     let mut stream = connect(limiter);
     let head =
@@ -115,7 +117,7 @@ fn is_counted(limiter: SocketAddr, target: &[u8]) -> bool {
     answer.contains("\r\nratelimit: \"login\";")
 }
 
-/// Puts every spelling to an application and to earrrl.
+/// Sends every spelling to an application and to earrrl.
 fn none_is_uncounted(name: &str, application: &Application) {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("limits.toml");

@@ -1,4 +1,4 @@
-//! An authority, what it signs, and a client that speaks TLS.
+//! A certificate authority, the certificates that it signs, and a TLS client.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ use rustls::{
     SupportedProtocolVersion,
 };
 
-/// An authority and a folder with its certificate, `ca.pem`.
+/// A certificate authority, and a folder with its certificate `ca.pem`.
 pub struct Authority {
     pub folder: tempfile::TempDir,
     issuer: Issuer<'static, KeyPair>,
@@ -38,14 +38,14 @@ impl Authority {
         self.folder.path().join(name)
     }
 
-    /// Writes `NAME.pem` and `NAME.key`, a certificate with these names (of hosts, or URIs).
+    /// Writes a certificate for these host names or URIs to `NAME.pem`, and its key to `NAME.key`.
     pub fn issue(&self, name: &str, names: &[&str]) {
         let (certificate, key) = self.sign(names);
         fs::write(self.path(&format!("{name}.pem")), certificate).unwrap();
         fs::write(self.path(&format!("{name}.key")), key).unwrap();
     }
 
-    /// A certificate and its key, PEM.
+    /// Returns a new certificate and its key as PEM.
     pub fn sign(&self, names: &[&str]) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let (uris, hosts): (Vec<&str>, Vec<&str>) =
@@ -58,14 +58,15 @@ impl Authority {
         (certificate.pem(), key.serialize_pem())
     }
 
-    /// A `[server.tls]` table with the certificate `server`.
+    /// Returns a `[server.tls]` table with the certificate `server`.
     pub fn table(&self, more: &str) -> String {
         let [cert, key] = ["server.pem", "server.key"].map(|name| self.path(name));
         let (cert, key) = (cert.display(), key.display());
         format!("[server.tls]\ncert = \"{cert}\"\nkey = \"{key}\"\n{more}\n")
     }
 
-    /// What a server of HTTP/2 with this certificate says of TLS that wants one of this authority's, too.
+    /// Returns the TLS configuration of an HTTP/2 server that has this certificate, and requires
+    /// clients to have one of this authority.
     pub fn server(&self, name: &str) -> ServerConfig {
         let mut roots = RootCertStore::empty();
         roots.add(self.root.clone()).unwrap();
@@ -84,7 +85,8 @@ impl Authority {
         config
     }
 
-    /// What a client that trusts this authority says of TLS, with the certificate `own`, if any.
+    /// Returns the TLS configuration of a client that trusts this authority and has the certificate
+    /// `own`, if there is one.
     pub fn client(
         &self,
         own: Option<&str>,
@@ -110,7 +112,7 @@ impl Authority {
     }
 }
 
-/// A connection; it shakes hands with the first byte.
+/// A TLS connection, whose handshake happens when the first byte is sent or received.
 pub type Tls = StreamOwned<ClientConnection, TcpStream>;
 
 pub fn connect(config: &Arc<ClientConfig>, address: SocketAddr) -> Tls {
@@ -119,10 +121,11 @@ pub fn connect(config: &Arc<ClientConfig>, address: SocketAddr) -> Tls {
     StreamOwned::new(connection, super::connect(address))
 }
 
-/// Shakes hands, and reads on to what the server says of the client's certificate.
+/// Connects and completes the handshake, including the server's verdict on the client's
+/// certificate.
 ///
 /// # Errors
-/// Why not.
+/// Returns the error of the connection or the handshake.
 pub fn shake(config: &Arc<ClientConfig>, address: SocketAddr) -> std::io::Result<Tls> {
     let mut tls = connect(config, address);
     while tls.conn.is_handshaking() {

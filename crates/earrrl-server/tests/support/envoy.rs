@@ -1,4 +1,4 @@
-//! A real Envoy.
+//! A real Envoy in front of a server.
 
 use std::io::Read as _;
 use std::net::{SocketAddr, TcpListener};
@@ -7,7 +7,8 @@ use std::process::{Child, Command, Stdio};
 use super::http::Client;
 use super::{installed, testdata, until};
 
-/// Envoy with `testdata/envoy/proxy.yaml` in front of a server; killed when this is dropped.
+/// An Envoy that runs `testdata/envoy/proxy.yaml` in front of a server; it is killed when this
+/// value is dropped.
 pub struct Envoy {
     child: Child,
     pub proxy: SocketAddr,
@@ -19,9 +20,9 @@ impl Envoy {
         Self::start_with(grpc, str::to_owned)
     }
 
-    /// With changes to its configuration.
+    /// Starts Envoy after applying `change` to its configuration.
     pub fn start_with(grpc: SocketAddr, change: impl Fn(&str) -> String) -> Self {
-        // Held together, so that they differ.
+        // Both ports are held at the same time, so that they differ.
         let held = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let [proxy, app] = [0, 1].map(|place: usize| held[place].local_addr().unwrap());
         drop(held);

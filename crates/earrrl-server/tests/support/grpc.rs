@@ -1,4 +1,4 @@
-//! A gRPC client and a server of one method, for messages of any service.
+//! A gRPC client, and a server of a single method, for the messages of any service.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use tonic::{IntoRequest, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 use tower::Service;
 
-/// Connects with a server.
+/// Connects to a server.
 pub async fn connect(address: SocketAddr) -> Channel {
     Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
 }
@@ -36,7 +36,7 @@ where
     answer.map(Response::into_inner)
 }
 
-/// Serves a method that streams in both directions, for as long as the future is polled.
+/// Serves a method that streams in both directions, as long as the future is polled.
 pub async fn serve_stream<Q, A, S, H>(address: SocketAddr, method: &str, handler: H)
 where
     Q: Message + Default + 'static,

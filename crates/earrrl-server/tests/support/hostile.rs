@@ -1,4 +1,4 @@
-//! Mutated requests of a client that is over its limit: none may be served.
+//! Sends mutated requests of a client that is over its limit: none may be served.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -8,10 +8,10 @@ use std::thread;
 use super::proxy::{HAMMERING, Limiter, Proxy};
 use super::until;
 
-/// Connections that send at once.
+/// The number of threads that send requests at the same time.
 const THREADS: u64 = 4;
 
-/// Rules under which every request of a client counts, and whose keys and costs come from headers.
+/// Rules that count every request of a client, and take keys and costs from headers.
 pub const RULES: &str = r#"
 [[rule]]
 name = "all"
@@ -30,12 +30,12 @@ cost = "attribute:header:x-cost"
 max_cost = 10
 "#;
 
-/// The number of requests: more where the environment asks for long tests.
+/// Returns the number of requests, which is greater in long tests.
 fn requests() -> u64 {
     if std::env::var_os("EARRRL_LONG").is_some() { 200_000 } else { 20_000 }
 }
 
-/// Sends mutated requests, and fails where one is served.
+/// Sends mutated requests, and fails if one is served.
 #[allow(clippy::print_stdout)]
 pub fn none_is_served(name: &str, proxy: &Proxy, limiter: &Limiter) {
     until("the client is over its limit", || proxy.client(HAMMERING).get("/").status == 429);
@@ -60,10 +60,10 @@ pub fn none_is_served(name: &str, proxy: &Proxy, limiter: &Limiter) {
     assert_eq!(passed, serde_json::json!({"rule_failed": 0, "late": 0, "refused": 0}));
 }
 
-/// The outcome where the proxy closes the connection without an answer, or waits for more.
+/// The status that stands for no answer: the proxy closed the connection, or waits for more bytes.
 const NO_ANSWER: u16 = 0;
 
-/// Sends a thread's share of the requests, and returns the number of answers of each status.
+/// Sends the requests of one thread, and returns the number of answers with each status.
 fn send(proxy: &Proxy, mut random: Random) -> BTreeMap<u16, u64> {
     let mut counts = BTreeMap::new();
     let mut kept: Option<BufReader<TcpStream>> = None;
@@ -71,7 +71,7 @@ fn send(proxy: &Proxy, mut random: Random) -> BTreeMap<u16, u64> {
         let request = request(&mut random);
         let mut connection =
             kept.take().unwrap_or_else(|| BufReader::new(proxy.connect(HAMMERING)));
-        // The proxy may answer, and close, before it was all sent.
+        // The proxy may answer and close the connection before all bytes are sent.
         let _ = connection.get_mut().write_all(&request);
         let (status, goes_on) = answer(&mut connection).unwrap_or((NO_ANSWER, false));
         let start = request[..request.len().min(2000)].escape_ascii();
@@ -82,7 +82,7 @@ fn send(proxy: &Proxy, mut random: Random) -> BTreeMap<u16, u64> {
     counts
 }
 
-/// Reads an answer: its status, and whether the connection can be used again.
+/// Reads an answer; returns its status, and whether the connection can be used again.
 fn answer(connection: &mut BufReader<TcpStream>) -> std::io::Result<(u16, bool)> {
     let (mut line, mut length, mut closes) = (String::new(), None, false);
     connection.read_line(&mut line)?;
@@ -105,7 +105,7 @@ fn answer(connection: &mut BufReader<TcpStream>) -> std::io::Result<(u16, bool)>
     Ok((status, !closes))
 }
 
-/// A generator of numbers, SplitMix64.
+/// A SplitMix64 generator of random numbers.
 struct Random(u64);
 
 impl Random {
@@ -124,7 +124,7 @@ impl Random {
         values[self.below(values.len())]
     }
 
-    /// Returns true once in so many times.
+    /// Returns true with a probability of one in `times`.
     fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
@@ -185,7 +185,7 @@ const VALUES: [&str; 12] = [
 const LENGTHS: [usize; 12] = [0, 1, 3, 20, 100, 1000, 4090, 4100, 5000, 8000, 15_000, 40_000];
 const COUNTS: [usize; 10] = [0, 0, 1, 2, 5, 20, 57, 70, 100, 400];
 
-/// A request whose end is where its head says, whatever else is in it.
+/// Returns a request that ends where its head states, whatever else it contains.
 fn request(random: &mut Random) -> Vec<u8> {
     let mut request = random.one_of(&METHODS).as_bytes().to_vec();
     request.push(b' ');
@@ -216,7 +216,7 @@ fn request(random: &mut Random) -> Vec<u8> {
     request
 }
 
-/// Appends bytes from `least` on, mostly letters.
+/// Appends random bytes that are at least `least`, mostly letters.
 fn noise(random: &mut Random, least: u8, into: &mut Vec<u8>) {
     let length = random.one_of(&LENGTHS);
     let odd = random.one_of(&[0, 1, 30]);

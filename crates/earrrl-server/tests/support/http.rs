@@ -1,4 +1,4 @@
-//! An HTTP client of a few lines.
+//! A minimal HTTP client.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,7 +8,7 @@ use serde_json::Value;
 #[derive(Clone, Debug)]
 pub struct Response {
     pub status: u16,
-    /// As they came.
+    /// The headers in the order in which they were received.
     pub headers: Vec<(String, String)>,
     pub body: String,
 }
@@ -26,7 +26,7 @@ impl Response {
 
 pub struct Client<S = TcpStream> {
     reader: BufReader<S>,
-    /// Sent with every request.
+    /// The token that is sent with every request.
     pub token: Option<String>,
 }
 
@@ -81,7 +81,7 @@ impl<S: Read + Write> Client<S> {
         response
     }
 
-    /// Everything until the server closes.
+    /// Returns all bytes until the server closes the connection.
     pub fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         self.reader.read_to_end(&mut rest).unwrap();

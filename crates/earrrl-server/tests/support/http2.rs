@@ -1,4 +1,4 @@
-//! HTTP/2 by its frames, for clients that break its rules or test their limits.
+//! Builds HTTP/2 frames, for clients that violate the protocol or test its limits.
 
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub const DATA: u8 = 0;
@@ -8,7 +8,7 @@ pub const SETTINGS: u8 = 4;
 pub const PING: u8 = 6;
 pub const GOAWAY: u8 = 7;
 pub const WINDOW_UPDATE: u8 = 8;
-/// Flags of a `HEADERS` frame: the end of the headers, and of the request.
+/// The flag of a `HEADERS` frame that ends the headers; the next constant ends the request.
 pub const END_HEADERS: u8 = 4;
 pub const END_STREAM: u8 = 1;
 
@@ -20,31 +20,31 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The preface, and settings with this window for each answer.
+/// Returns the connection preface, and settings with this window for each answer.
 pub fn greeting(window: u32) -> Vec<u8> {
     let mut payload = vec![0, 4];
     payload.extend(window.to_be_bytes());
     [PREFACE, &frame(SETTINGS, 0, 0, &payload)].concat()
 }
 
-/// `GET path` on a stream, and its end.
+/// Returns the frame of a complete `GET path` request on a stream.
 pub fn get(stream: u32, path: &str) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | END_STREAM, stream, &block(&[0x82, 0x86], path, b""))
 }
 
-/// The head of a gRPC call; its message follows.
+/// Returns the headers of a gRPC call, which its message has to follow.
 pub fn call(stream: u32, path: &str) -> Vec<u8> {
     let kind = b"\x0f\x10\x10application/grpc";
     frame(HEADERS, END_HEADERS, stream, &block(&[0x83, 0x86], path, kind))
 }
 
-/// `GET path` with one more header.
+/// Returns the frame of a `GET path` request with an additional header.
 pub fn get_with(stream: u32, path: &str, name: &str, value: &str) -> Vec<u8> {
     let header = [&[0, name.len() as u8], name.as_bytes(), &[value.len() as u8], value.as_bytes()];
     frame(HEADERS, END_HEADERS | END_STREAM, stream, &block(&[0x82, 0x86], path, &header.concat()))
 }
 
-/// A gRPC call with its whole message.
+/// Returns the frames of a gRPC call with its complete message.
 pub fn unary(stream: u32, path: &str, message: &[u8]) -> Vec<u8> {
     let mut framed = vec![0];
     framed.extend((message.len() as u32).to_be_bytes());
@@ -52,7 +52,8 @@ pub fn unary(stream: u32, path: &str, message: &[u8]) -> Vec<u8> {
     [call(stream, path), frame(DATA, END_STREAM, stream, &framed)].concat()
 }
 
-/// A method and scheme by their numbers in the static table, then path, authority and more as literals.
+/// Encodes headers: method and scheme by their numbers in the static table, then path, authority
+/// and others as literals.
 fn block(indexed: &[u8], path: &str, more: &[u8]) -> Vec<u8> {
     let mut block = indexed.to_vec();
     block.extend([0x04, path.len() as u8]);
@@ -62,7 +63,7 @@ fn block(indexed: &[u8], path: &str, more: &[u8]) -> Vec<u8> {
     block
 }
 
-/// The kinds and streams of the whole frames in these bytes.
+/// Returns the types and stream numbers of the complete frames in `bytes`.
 pub fn kinds(mut bytes: &[u8]) -> Vec<(u8, u32)> {
     let mut kinds = Vec::new();
     while let Some((head, rest)) = bytes.split_first_chunk::<9>() {

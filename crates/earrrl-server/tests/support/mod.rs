@@ -1,4 +1,4 @@
-//! A server in this process, and plain clients that see every byte.
+//! A server in this process, and simple clients that expose every byte.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -35,10 +35,10 @@ use earrrl_server::serve::run::Running;
 use earrrl_server::server::Server;
 use tokio::sync::oneshot;
 
-/// How long a test waits for what must come.
+/// The longest time that a test waits for an event.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server on free ports, which stops when this is dropped.
+/// A server on free ports, which stops when this value is dropped.
 pub struct TestServer {
     pub server: Arc<Server>,
     pub http: SocketAddr,
@@ -50,12 +50,13 @@ pub struct TestServer {
 }
 
 impl TestServer {
-    /// Serves a configuration by the machine's clock.
+    /// Starts a server with this configuration and the system clock.
     pub fn start(config: &str) -> Self {
         Self::with_clock(parse(config), Arc::new(SystemClock::new()))
     }
 
-    /// Serves a configuration by a clock that stands at 1 800 000 000 s until it is moved.
+    /// Starts a server with this configuration and a clock that stands at 1 800 000 000 s until the
+    /// test moves it.
     pub fn manual(config: &str) -> (Self, Arc<ManualClock>) {
         let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
         (Self::with_clock(parse(config), clock.clone()), clock)
@@ -83,7 +84,8 @@ impl TestServer {
         Self { server, http, resp, grpc, admin, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// Serves the descriptors of `testdata/envoy/shop.yaml`, by a clock that stands.
+    /// Starts a server with the descriptors of `testdata/envoy/shop.yaml` and a clock that stands
+    /// still.
     pub fn with_descriptors(config: &str) -> Self {
         let mut config = parse(config);
         config.envoy.files = vec![testdata("envoy/shop.yaml")];
@@ -91,12 +93,12 @@ impl TestServer {
         Self::with_clock(config, Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000))))
     }
 
-    /// Tells it to stop.
+    /// Requests the server to stop.
     pub fn stop(&mut self) {
         drop(self.stop.take());
     }
 
-    /// Waits until it has stopped.
+    /// Waits until the server has stopped.
     pub fn join(mut self) {
         self.stop();
         self.thread.take().unwrap().join().unwrap();
@@ -117,7 +119,7 @@ impl Drop for TestServer {
     }
 }
 
-/// A configuration for tests: small tables, one thread.
+/// Parses a configuration, and sets small tables and a single thread for tests.
 pub fn parse(config: &str) -> Config {
     let mut config = Config::parse(config, "test").unwrap();
     config.capacity = config.capacity.min(10_000);
@@ -129,14 +131,15 @@ pub fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
 }
 
-/// What `scripts/setup` installs. A missing one is an error, never a skipped test.
+/// Returns the path of a program that `scripts/setup` installs. A missing one is an error, never a
+/// skipped test.
 pub fn installed(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools").join(name);
     assert!(path.exists(), "{} is missing: run scripts/setup", path.display());
     path
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {

@@ -1,4 +1,4 @@
-//! The binary, serving.
+//! Runs the binary as a server.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_earrrl");
 
-/// `earrrl serve` on free ports; killed when this is dropped.
+/// `earrrl serve` on free ports; it is killed when this value is dropped.
 pub struct Process {
     pub child: Child,
     pub http: SocketAddr,
@@ -27,7 +27,7 @@ impl Process {
         Self::spawn_at("127.0.0.1:0", "127.0.0.1:0", command)
     }
 
-    /// HTTP and gRPC at these addresses, the others on free ports.
+    /// Starts a server with HTTP and gRPC at these addresses, and other listeners on free ports.
     pub fn spawn_at(http: &str, grpc: &str, command: &mut Command) -> Self {
         let any = "127.0.0.1:0";
         let mut process =
@@ -36,7 +36,7 @@ impl Process {
         process
     }
 
-    /// One that may not serve yet.
+    /// Starts a server without waiting until it serves.
     pub fn begin(command: &mut Command) -> Self {
         let mut child = command.arg("--log-json").stderr(Stdio::piped()).spawn().unwrap();
         let stderr: Box<dyn Read + Send> = Box::new(child.stderr.take().unwrap());
@@ -48,17 +48,17 @@ impl Process {
         let serving = self.until_logged("serving");
         let address = |name: &str| serving["fields"][name].as_str().unwrap().parse().unwrap();
         (self.http, self.resp) = (address("http"), address("resp"));
-        // A listener that is off has no address.
+        // A disabled listener has no address in the log.
         let grpc = serving["fields"]["grpc"].as_str().unwrap().parse();
         self.grpc = grpc.unwrap_or(self.grpc);
     }
 
-    /// Closes the reading end of the log.
+    /// Closes the reading end of the log's pipe.
     pub fn close_log(&mut self) {
         self.log = BufReader::new(Box::new(std::io::empty()));
     }
 
-    /// The next line of the log with this message.
+    /// Waits for the next log line with this message, and returns it.
     pub fn until_logged(&mut self, message: &str) -> serde_json::Value {
         loop {
             let mut line = String::new();

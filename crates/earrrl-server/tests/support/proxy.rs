@@ -1,5 +1,4 @@
-//! A proxy with a recipe of `contrib/` between clients, an application and `earrrl serve`, all of
-//! them real.
+//! A real proxy with a recipe of `contrib/`, between clients, an application and `earrrl serve`.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,11 +17,11 @@ use super::http::{Client, Response};
 use super::process::{BINARY, Process};
 use super::{PATIENCE, until};
 
-/// One address of the loopback network per client.
+/// The last byte of a client's loopback address; each client has its own.
 pub const HAMMERING: u8 = 2;
 pub const POLITE: u8 = 3;
 
-/// `earrrl serve` at an address that it keeps when it is killed and started again.
+/// `earrrl serve` at an address that it keeps when it is killed and restarted.
 pub struct Limiter {
     http: SocketAddr,
     grpc: SocketAddr,
@@ -31,8 +30,8 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// Its clients may log in 3 times, then every 1000 s, and ask the host `shop.example` once; it has the rule
-    /// of the recipes' self-test, too.
+    /// Starts a limiter under which a client may log in 3 times, then once in 1000 s, and may
+    /// request the host `shop.example` once. It also has the rule of the recipes' self-test.
     pub fn start(deny_status: u16) -> Self {
         let rules = "[[rule]]\nname = \"login\"\nlimit = \"gcra 0.001/s burst=3\"\nkey = \"client\"\n\
                      match = { path = \"/login\", method = \"POST\" }\n";
@@ -48,7 +47,8 @@ impl Limiter {
              [authz]\ndeny_status = {deny_status}\n{rules}"
         );
         fs::write(folder.path().join("limits.toml"), config).unwrap();
-        // No other test listens on these addresses, so that the ports stay free while it is down.
+        // No other test listens on these addresses, so the ports stay free while the limiter is
+        // down.
         let [http, grpc] = [1, 2].map(|last| free_port(Ipv4Addr::new(127, 0, 1, last)));
         let mut limiter = Self { http, grpc, folder, process: None };
         limiter.serve();
@@ -62,12 +62,12 @@ impl Limiter {
             Some(Process::spawn_at(&self.http.to_string(), &self.grpc.to_string(), &mut command));
     }
 
-    /// The body of `/readyz`.
+    /// Returns the body of `/readyz`.
     pub fn readiness(&self) -> serde_json::Value {
         Client::connect(self.http).get("/readyz").json()
     }
 
-    /// SIGKILL.
+    /// Kills the limiter with SIGKILL.
     pub fn kill(&mut self) {
         self.process = None;
     }
@@ -77,7 +77,7 @@ impl Limiter {
     }
 }
 
-/// The rule of the self-test, as the documentation has it.
+/// Returns the rule of the self-test from the documentation.
 fn self_test() -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/proxies.md");
     let page = fs::read_to_string(page).unwrap();
@@ -90,8 +90,8 @@ fn free_port(host: Ipv4Addr) -> SocketAddr {
 }
 
 /// An application that answers with the method, the target, the limiter's action and the body of
-/// what it was asked; at `/status/N` with status N. At `/crash` it closes the connection instead, and
-/// a websocket gets back what it sends.
+/// the request. At `/status/N` it answers with status N; at `/crash` it closes the connection; a
+/// websocket echoes.
 struct Application {
     address: SocketAddr,
     crashes: Arc<AtomicU32>,
@@ -113,7 +113,7 @@ impl Application {
     }
 }
 
-/// The answer to the handshake of RFC 6455, section 1.3.
+/// The answer to the handshake in section 1.3 of RFC 6455.
 const SWITCHING: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
     Connection: Upgrade\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 
@@ -156,7 +156,7 @@ fn serve(stream: TcpStream, crashes: &AtomicU32) -> std::io::Result<()> {
     }
 }
 
-/// A proxy, in a folder of its own; killed when this is dropped.
+/// A proxy in a folder of its own, which is killed when this value is dropped.
 pub struct Proxy {
     process: Child,
     pub address: SocketAddr,
@@ -165,7 +165,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Runs the command in a copy of a folder of `contrib/`, with free ports and with timeouts for a busy
+    /// Runs a command in a copy of a folder of `contrib/`, with free ports and timeouts for a busy
     /// machine.
     pub fn start(recipe: &str, limiter: &Limiter, command: &mut Command) -> Self {
         Self::start_with(recipe, limiter, command, |_, text| {
@@ -173,7 +173,8 @@ impl Proxy {
         })
     }
 
-    /// Runs the command in a copy of a folder of `contrib/`, with free ports and a change to each file.
+    /// Runs a command in a copy of a folder of `contrib/`, with free ports and a change to each
+    /// file.
     pub fn start_with(
         recipe: &str,
         limiter: &Limiter,
@@ -206,47 +207,48 @@ impl Proxy {
         let output = File::create(&log).unwrap();
         command.current_dir(folder.path()).env("HOME", folder.path());
         command.stdout(Stdio::null()).stderr(output);
-        // Its workers end with it.
+        // A process group lets the proxy's workers be killed with it.
         let process = command.process_group(0).spawn().unwrap();
         let mut proxy = Self { process, address, app: application, _folder: folder };
         until("the proxy serves", || {
             let ended = proxy.process.try_wait().unwrap();
             assert_eq!(ended, None, "{}", fs::read_to_string(&log).unwrap());
-            // Traefik listens before it knows its routes.
+            // Traefik listens before it has loaded its routes.
             TcpStream::connect(address).is_ok() && proxy.client(POLITE).get("/").status == 200
         });
         proxy
     }
 
-    /// The number of its process.
+    /// Returns the process id of the proxy.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// The number of requests at which the application crashed.
+    /// Returns the number of requests at which the application crashed.
     pub fn crashes(&self) -> u32 {
         self.app.crashes.load(Relaxed)
     }
 
-    /// A client at 127.0.0.N.
+    /// Returns a client with the address 127.0.0.N.
     pub fn client(&self, number: u8) -> Client {
         client(self.address, number)
     }
 
-    /// A connection from 127.0.0.N, whose reads give up after seconds.
+    /// Connects from 127.0.0.N; reads on the connection time out after some seconds.
     pub fn connect(&self, number: u8) -> TcpStream {
         let stream = connect(self.address, number);
         stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         stream
     }
 
-    /// Logs in from 127.0.0.N.
+    /// Sends a login from 127.0.0.N.
     pub fn login(&self, number: u8, headers: &str) -> Response {
         self.client(number).request("POST", "/login?next=/", headers, b"user=alice")
     }
 }
 
-/// A recipe with the headers that the tests' rules name, at the places where it says they go.
+/// Returns a recipe with the headers that the tests' rules need, inserted where its comments
+/// indicate.
 fn with_named_headers(text: &str) -> String {
     const NAMED: [&str; 3] = ["x-api-key", "user-agent", "x-cost"];
     let all = |line: fn(&str) -> String| NAMED.map(line).concat();
@@ -290,7 +292,7 @@ impl Drop for Proxy {
     }
 }
 
-/// What a client may say of itself to be taken for another, or its request for another.
+/// Headers by which a client may try to pass for another client, or its request for another.
 const FORGERIES: [&str; 19] = [
     "",
     "X-Forwarded-For: 203.0.113.1\r\nX-Real-Ip: 203.0.113.1\r\n",
@@ -313,7 +315,7 @@ const FORGERIES: [&str; 19] = [
     "X-Envoy-External-Address: 203.0.113.1\r\nX-Envoy-Original-Path: /\r\nX-Envoy-Internal: true\r\n",
 ];
 
-/// Other spellings of the one path that is limited.
+/// Other spellings of the limited path.
 const SPELLINGS: [&str; 20] = [
     "/login?deny_status=200&path=/&method=GET&rule=other",
     "/login?/../other",
@@ -337,7 +339,8 @@ const SPELLINGS: [&str; 20] = [
     "http://other.example/login",
 ];
 
-/// A client that hammers is kept out whatever it says of itself; others never notice.
+/// Checks that a client over its limit is denied whatever headers it sends, and that other clients
+/// are not affected.
 pub fn keeps_out_who_hammers(proxy: &Proxy, shows_limits: bool) {
     for remaining in (0..3).rev() {
         let answer = proxy.login(HAMMERING, "X-RateLimit-Action: quarantine\r\n");
@@ -369,8 +372,8 @@ pub fn keeps_out_who_hammers(proxy: &Proxy, shows_limits: bool) {
     assert_eq!(of_host, [200, 200, 429]);
 }
 
-/// Denied by us, or refused by the proxy itself: as malformed, or elsewhere (Caddy's and Traefik's
-/// redirects to the one spelling).
+/// Checks that a request was denied by the limiter, or rejected by the proxy as malformed, or
+/// redirected to the usual spelling (Caddy and Traefik).
 fn never_passes(tried: &str, answer: &Response) {
     match answer.status {
         429 => is_denied(answer),
@@ -390,7 +393,8 @@ fn is_denied(answer: &Response) {
     assert_eq!(answer.json()["status"], 429);
 }
 
-/// Bodies come whole and once, the application's own errors are its own, and websockets pass.
+/// Checks that bodies arrive complete and once, that the application's own errors are forwarded,
+/// and that websockets work.
 pub fn leaves_the_rest_alone(proxy: &Proxy) {
     let mut client = proxy.client(POLITE);
     let body = "all of it\r\n\r\n".repeat(20_000);
@@ -426,7 +430,8 @@ fn websockets_pass(proxy: &Proxy) {
     assert_eq!(&back, b"to and fro");
 }
 
-/// The limiter is killed and started again while clients post: each is answered by the application.
+/// Kills and restarts the limiter while clients send POST requests; the application must answer
+/// each.
 pub fn stays_open_without_us(proxy: &Proxy, limiter: &mut Limiter) {
     let crowd = Crowd::start(proxy);
     crowd.serve_more();
@@ -443,13 +448,14 @@ pub fn stays_open_without_us(proxy: &Proxy, limiter: &mut Limiter) {
     limits_are_back(proxy);
 }
 
-/// The limiter hangs: the proxy, with its recipe's own timeouts, serves each request all the same.
+/// Checks that the proxy, with its recipe's own timeouts, serves every request while the limiter
+/// hangs.
 pub fn stays_open_while_we_hang(proxy: &Proxy, limiter: &Limiter) {
     until("limits are enforced", || proxy.login(HAMMERING, "").status == 429);
     limiter.signal(Signal::STOP);
     for _ in 0..5 {
         let stream = proxy.connect(HAMMERING);
-        // Far more than the recipes wait, and less than proxies do by themselves.
+        // This is much longer than the recipes wait, and shorter than the proxies' defaults.
         stream.set_read_timeout(Some(Duration::from_secs(15))).unwrap();
         let answer = Client::over(stream).request("POST", "/login", "", b"");
         assert_eq!((answer.status, &*answer.body), (200, "POST /login none "));
@@ -458,7 +464,7 @@ pub fn stays_open_while_we_hang(proxy: &Proxy, limiter: &Limiter) {
     limits_are_back(proxy);
 }
 
-/// Clients that post without a pause, and want each post answered by the application.
+/// Clients that send POST requests without a pause and expect the application to answer each.
 struct Crowd {
     over: Arc<AtomicBool>,
     served: Arc<AtomicU32>,
@@ -493,7 +499,7 @@ impl Crowd {
         until("more posts are served", || self.served.load(Relaxed) >= goal);
     }
 
-    /// Fails where one of them failed.
+    /// Waits for the clients, and fails if one of them failed.
     fn join(self) {
         self.over.store(true, Relaxed);
         self.threads.into_iter().for_each(|thread| thread.join().unwrap());

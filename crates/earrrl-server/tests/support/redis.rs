@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::resp::{Client, Reply};
 
-/// Stopped when this is dropped.
+/// A Valkey server, which is stopped when this value is dropped.
 pub struct Redis {
     pub address: SocketAddr,
     options: Vec<String>,
@@ -48,7 +48,7 @@ impl Redis {
         kill_process(Pid::from_child(&self.process), signal).unwrap();
     }
 
-    /// A replica of it that has all it has.
+    /// Starts a replica, and waits until it has all data of this server.
     pub fn replica(&self) -> Self {
         let master = format!("{} {}", self.address.ip(), self.address.port());
         let replica =
@@ -66,7 +66,8 @@ impl Redis {
         self.answers();
     }
 
-    /// Waits for it. Another process may have had the port for a moment: then it is begun again.
+    /// Waits until the server answers, and starts it again if another process had its port at that
+    /// moment.
     fn answers(&mut self) {
         super::until("the server answers", || {
             if self.process.try_wait().unwrap().is_some() {
@@ -93,7 +94,7 @@ fn pong(address: SocketAddr) -> io::Result<[u8; 7]> {
     Ok(answer)
 }
 
-/// One Sentinel, which decides alone, of the master `main` with one replica.
+/// A Sentinel that decides alone; it watches the master `main`, which has one replica.
 pub struct Sentinel {
     pub address: SocketAddr,
     process: Child,
@@ -120,7 +121,7 @@ impl Sentinel {
         sentinel
     }
 
-    /// A field of what it says of the master.
+    /// Returns a field of the Sentinel's report on the master.
     pub fn master(&self, field: &str) -> String {
         let fields = Client::connect(self.address).line("SENTINEL MASTER main").pairs();
         match fields.into_iter().find(|(name, _)| name == field) {

@@ -1,9 +1,9 @@
-//! A RESP client of a few lines.
+//! A minimal RESP client.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-/// A reply as it came.
+/// A reply in the types of the protocol.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
     Simple(String),
@@ -26,7 +26,7 @@ impl Reply {
         Self::Array(values.iter().map(|value| Self::Integer(*value)).collect())
     }
 
-    /// The pairs of a map, or of RESP2's flat array.
+    /// Returns the pairs of a map, or of RESP2's flat array.
     pub fn pairs(self) -> Vec<(String, Reply)> {
         let text = |reply| match reply {
             Self::Bulk(bytes) => String::from_utf8(bytes).unwrap(),
@@ -69,7 +69,7 @@ impl<S: Read + Write> Client<S> {
         self.reply()
     }
 
-    /// The same for a line of words.
+    /// Sends a command, given as a line of words, and reads its reply.
     pub fn line(&mut self, line: &str) -> Reply {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         self.call(&words)
@@ -79,7 +79,7 @@ impl<S: Read + Write> Client<S> {
         self.reader.get_mut().write_all(bytes).unwrap();
     }
 
-    /// Everything until the server closes.
+    /// Returns all bytes until the server closes the connection.
     pub fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         self.reader.read_to_end(&mut rest).unwrap();

@@ -1,16 +1,16 @@
-//! The spellings of one path, `testdata/paths/spellings.txt`.
+//! Reads the spellings of one path from `testdata/paths/spellings.txt`.
 #![allow(unreachable_pub)]
 
 use std::path::Path;
 
-/// The path that all of them are spellings of.
+/// The path that all spellings stand for.
 pub const PATH: &str = "/v1/login";
 
-/// A request's target as a client sends it.
+/// A request target as a client sends it.
 pub struct Spelling {
     pub shown: String,
     pub target: Vec<u8>,
-    /// The applications that take it for the path.
+    /// The applications that treat the spelling as the path.
     pub takers: Vec<String>,
 }
 
@@ -26,7 +26,7 @@ pub fn all() -> Vec<Spelling> {
     lines.map(spelling).collect()
 }
 
-/// The bytes of a text in which `{A0}` stands for that byte.
+/// Returns the bytes of a text in which `{A0}`, for example, stands for that byte.
 fn bytes(shown: &str) -> Vec<u8> {
     let mut parts = shown.split('{');
     let mut bytes = parts.next().unwrap().as_bytes().to_vec();

@@ -1,13 +1,15 @@
-//! A pool of 100 credits, one a minute: the article's table, and what comes after it.
+//! The figure of a pool of 100 credits that regains one a minute: the requests of the article's
+//! table, and the minutes after them.
 
 use earrrl::{Cost, Limit, Mode, Nanos, Rule, RuleError, State};
 
 use crate::plot::{Across, Figure, GREY, Note, Panel, Series, Stroke, Ticks};
 
-/// Minutes shown.
+/// The end of the figure, in minutes.
 const END: u64 = 136;
 
-/// Minute, cost, and what is asked for. The article's table ends at 20 minutes.
+/// The requests: minute, cost, and the text beside the point. The article's table ends at 20
+/// minutes.
 const REQUESTS: [(u64, u64, &str); 8] = [
     (10, 20, ""),
     (10, 20, ""),
@@ -19,7 +21,7 @@ const REQUESTS: [(u64, u64, &str); 8] = [
     (32, 20, "after the 2 minutes told"),
 ];
 
-/// The balance before and after a request; whether it was allowed.
+/// A request, the pool's balance before and after it, and whether it was allowed.
 struct CreditStep {
     minute: u64,
     before: f64,
@@ -32,7 +34,7 @@ fn balance(limit: &Limit, state: &Option<State>, now: Nanos) -> f64 {
     limit.decide(state.clone(), now, Cost::ONE, Mode::Peek).1.remaining as f64
 }
 
-/// The article's requests through a rule, and its state after them.
+/// Judges the article's requests under a rule. Returns the steps, and the state after the last one.
 fn steps(rule: &Rule) -> (Vec<CreditStep>, Option<State>) {
     let limit = rule.limit();
     let mut state = None;
@@ -64,7 +66,7 @@ pub(super) fn figure() -> Result<Figure, RuleError> {
         (minute as f64, balance(rule.limit(), &state, Nanos::from_secs(minute * 60)))
     }));
     let notes = steps.iter().filter(|step| !step.text.is_empty()).map(|step| {
-        // Where nothing else is drawn: the first right of its point, all others left.
+        // The first text goes right of its point and all others left, where no line crosses them.
         let before = step.minute > REQUESTS[0].0;
         let lower = match (before, step.allowed) {
             (true, true) => 0.0,

@@ -1,4 +1,4 @@
-//! Three clients as an exponential average measures them.
+//! The figure of three clients whose rates an exponential average measures.
 
 use std::time::Duration;
 
@@ -11,13 +11,14 @@ use crate::plot::{Across, Figure, GREY, Mark, Panel, Series, Stroke};
 /// The end of the figure, in seconds.
 const END: f64 = 420.0;
 
-/// Points a second.
+/// The number of points of a curve for each second.
 const SAMPLES: u32 = 2;
 
-/// Strict, so that it measures what is asked for.
+/// The rule of the figure. It is strict, so that it measures all requests and not only allowed
+/// ones.
 const RULE: &str = "exponential 60/1m strict";
 
-/// Their names, and what they send.
+/// The names of the clients, and the rates at which they send.
 const CLIENTS: [(&str, &str); 3] = [
     ("a burst, 20 a second", "c steady 20/s from=30s until=40s"),
     ("2 a second", "c steady 2/s from=30s until=270s"),
@@ -72,9 +73,11 @@ mod tests {
     fn a_burst_is_counted_whole_and_a_rare_client_not_less_than_once() {
         let rule: Rule = RULE.parse().unwrap();
         let denied = CLIENTS.map(|(_, client)| first_denied(&rule, client).unwrap());
-        // As fast as it sends, the average rises by nearly 1 a request: 3 s decay it a little.
+        // During the 3 s in which the client sends 60 requests, the average decays a little, so it
+        // takes slightly more than 60 to exceed the limit.
         assert_eq!(denied[0].map(|(sent, _)| sent), Some(62));
-        // 1 - exp(-t/60) of 120 a minute is 60 after a little more than ln 2 minutes.
+        // The average of 120 requests a minute is 120 (1 - exp(-t/60)), which reaches 60 after ln 2
+        // minutes.
         assert_eq!(denied[1].map(|(_, at)| at), Some(71.5));
         assert_eq!(denied[2], None);
         let client = CLIENTS[2].1.parse().unwrap();

@@ -1,4 +1,4 @@
-//! The figures of the source articles, drawn by the production code.
+//! The figures of the articles about the algorithms, drawn with the library's own limiters.
 
 mod credit_pool;
 mod exponential;
@@ -11,25 +11,26 @@ use earrrl::RuleError;
 
 use crate::plot::Figure;
 
-/// A figure of an article.
+/// The name of a figure of the articles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Name {
-    /// The estimates of three clients that start, keep their rate, and stop; half-life 10 s
+    /// The estimated rates of three clients that start, keep their rate and stop; half-life 10 s.
     Tracking,
-    /// The same with a half-life of 1 s: it follows faster, and trembles more
+    /// The same clients with a half-life of 1 s: the estimates adapt faster but fluctuate more.
     TrackingShort,
-    /// Fixed windows forgive a greedy client at every window; recent-average once it slows down
+    /// Fixed windows admit a client above its limit again in every window; recent-average admits it
+    /// only once it slows down.
     WindowedVsRecent,
-    /// Twice the quota within a minute, on both sides of the edge of a fixed window
+    /// A client gets twice its quota within a minute, on both sides of a fixed window's edge.
     DoubledWindow,
-    /// A pool of credits that regenerate: cheap and expensive requests
+    /// A pool of credits that regenerate, with cheap and expensive requests.
     CreditPool,
-    /// An exponential average measures a burst, a steady client and a rare one
+    /// An exponential average of a client with a burst, a steady client and one that rarely sends.
     Exponential,
 }
 
 impl Name {
-    /// Every figure with its name on the command line.
+    /// The command line name of every figure.
     const ALL: [(&str, Self); 6] = [
         ("tracking", Self::Tracking),
         ("tracking-short", Self::TrackingShort),
@@ -53,7 +54,8 @@ impl FromStr for Name {
 /// Draws a figure.
 ///
 /// # Errors
-/// None, since its rules and clients are right; but they are text.
+/// Returns an error if a rule or client of the figure is invalid, which would be a bug in this
+/// module.
 pub fn draw(name: Name) -> Result<Figure, RuleError> {
     match name {
         Name::Tracking => tracking::figure(10),

@@ -1,4 +1,4 @@
-//! Estimates of recent-average beside true rates.
+//! Figures that compare the rates which recent-average estimates with the true ones.
 
 use std::time::Duration;
 
@@ -7,16 +7,17 @@ use earrrl::{Cost, Mode, Nanos, Rule, RuleError, State};
 
 use crate::plot::{Across, Figure, GREY, Mark, Panel, Series, Stroke};
 
-/// The times between which the three clients send, in seconds.
+/// The times from which and until which the three clients send, in seconds.
 const SENDS: (f64, f64) = (50.0, 200.0);
 
 /// The end of the figures, in seconds.
 const END: f64 = 300.0;
 
-/// Points a second.
+/// The number of points of a curve for each second.
 const SAMPLES: u32 = 10;
 
-/// Three clients, a panel each: their rates are too far apart for one axis.
+/// Draws the estimates of three clients. Each has a panel of its own, since their rates are too
+/// different for a common axis.
 pub(super) fn figure(half_life: u32) -> Result<Figure, RuleError> {
     let rule: Rule = format!("recent-average 1/s half-life={half_life}s").parse()?;
     let clients = [("10/s", 10.0), ("1/s", 1.0), ("0.1/s", 0.1)];
@@ -49,8 +50,8 @@ pub(super) fn figure(half_life: u32) -> Result<Figure, RuleError> {
     })
 }
 
-/// Returns the rates that a rule measures of a client until `end`: just before and just after each
-/// request, and `samples` times a second in between.
+/// Returns the rates that a rule measures of a client until `end`, in seconds: just before and just
+/// after each request, and `samples` times a second in between.
 pub(super) fn estimates(
     rule: &Rule,
     client: Client,
@@ -82,7 +83,7 @@ pub(super) fn estimates(
 mod tests {
     use super::*;
 
-    /// The estimate of a client at a time, just before a request of that instant.
+    /// Returns a client's estimated rate at the second `at`, just before a request at that time.
     fn estimate(half_life: u32, rate: &str, at: f64) -> f64 {
         let rule = format!("recent-average 1/s half-life={half_life}s").parse().unwrap();
         let client = format!("c steady {rate} from=50s until=200s").parse().unwrap();
@@ -92,7 +93,8 @@ mod tests {
 
     #[test]
     fn rates_are_reached_and_halved_on_time() {
-        // Ten half-lives on, and one half-life after start and end; the reference is exact.
+        // Tested after ten half-lives, and one half-life after the start and the end; the expected
+        // values are exact.
         for (rate, at, expected) in [
             ("10/s", 60.0, 4.982_691_339_345_55),
             ("10/s", 100.0, 9.653_964_469_982_01),

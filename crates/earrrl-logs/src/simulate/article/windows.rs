@@ -8,7 +8,8 @@ use earrrl::{Rule, RuleError};
 use crate::plot::{Across, Figure, GREY, Mark, Note, Panel, Series, Stroke};
 use crate::simulate::{Scenario, SimulatedOutcome};
 
-/// A client that sends 5/3 a second for 150 s, then exactly the 1 a second that it may.
+/// Returns a scenario with a client that sends 5/3 requests a second for 150 s, and then exactly
+/// the permitted one a second.
 fn greedy() -> Result<Scenario, RuleError> {
     Ok(Scenario {
         rules: vec![
@@ -23,7 +24,8 @@ fn greedy() -> Result<Scenario, RuleError> {
     })
 }
 
-/// Fixed windows forgive at every window, recent-average once the client slows down.
+/// Draws a client that exceeds its limit: fixed windows admit it again in every window,
+/// recent-average only once it slows down.
 pub(super) fn windowed_vs_recent() -> Result<Figure, RuleError> {
     let scenario = greedy()?;
     let outcomes = SimulatedOutcome::of(&scenario)?;
@@ -45,8 +47,8 @@ pub(super) fn windowed_vs_recent() -> Result<Figure, RuleError> {
 /// The end of the figure with the doubled window, in seconds.
 const END: f64 = 200.0;
 
-/// Returns the number of requests that a rule permitted within the minute up to each instant. The
-/// client sends five each second, from the last second of a window on.
+/// Returns the number of requests that a rule permitted in the last minute, at each instant. The
+/// client sends five requests each second, beginning in the last second of a window.
 fn within_a_minute(rule: &Rule) -> Result<Vec<(f64, f64)>, RuleError> {
     const MINUTE: f64 = 60.0;
 
@@ -59,7 +61,8 @@ fn within_a_minute(rule: &Rule) -> Result<Vec<(f64, f64)>, RuleError> {
         }
     })?;
     changes.sort_by(|a, b| a.0.total_cmp(&b.0));
-    // What leaves the minute gives way to what comes in the same instant.
+    // Merges the requests that leave the minute with those that enter it at the same instant, so
+    // that the curve shows no step between them.
     changes.dedup_by(|next, kept| {
         let same = next.0 == kept.0;
         kept.1 += if same { next.1 } else { 0.0 };
@@ -77,7 +80,8 @@ fn within_a_minute(rule: &Rule) -> Result<Vec<(f64, f64)>, RuleError> {
     Ok(points)
 }
 
-/// Five a minute in two windows of which a client finds the edge.
+/// Draws three rules of five requests a minute, and a client that sends around the edge of a
+/// window.
 pub(super) fn doubled_window() -> Result<Figure, RuleError> {
     let rules = ["fixed-window 5/1m", "sliding-counter 5/1m", "sliding-window 5/1m"];
     let mut panels = Vec::new();
@@ -93,7 +97,7 @@ pub(super) fn doubled_window() -> Result<Figure, RuleError> {
         let permitted = Series::new(rule, place, points).with_stroke(Stroke::Filled);
         panels.push(Panel {
             y_label: "in the last minute".into(),
-            // An axis for all: twice the quota.
+            // The invisible last series makes all panels reach up to twice the quota.
             series: vec![quota, permitted, Series::new("", GREY, vec![(0.0, 10.0)])],
             notes: vec![Note { at: most, text: most.1.to_string(), before: true }],
             marks: marks.into(),

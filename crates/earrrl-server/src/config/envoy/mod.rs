@@ -34,8 +34,9 @@ pub struct EnvoyConfig {
     pub merge_domains: bool,
     /// The algorithm of limits that do not name one.
     pub algorithm: EnvoyAlgorithm,
-    /// True if a request that one descriptor denies is still counted under the others, as in
-    /// envoyproxy/ratelimit.
+    /// True if every answer is OK, whatever its descriptors' statuses are.
+    pub shadow_mode: bool,
+    /// True if a request that one descriptor denies still counts under the others, as in envoyproxy/ratelimit.
     pub drain_denied: bool,
     /// The rate limit headers that clients receive.
     pub headers: Headers,
@@ -151,6 +152,7 @@ impl EnvoyConfig {
             files: paths.unwrap_or_default().iter().map(PathBuf::from).collect(),
             merge_domains: file.merge_domains,
             algorithm: word("algorithm", file.algorithm.as_ref(), &algorithms, problems),
+            shadow_mode: false,
             drain_denied: file.drain_denied,
             headers: word("headers", file.headers.as_ref(), &headers, problems),
             problem_body: file.problem_body,

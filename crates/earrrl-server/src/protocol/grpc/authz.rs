@@ -1,4 +1,4 @@
-//! Envoy's `ext_authz`: `envoy.service.auth.v3.Authorization/Check`.
+//! Envoy's `ext_authz` over gRPC: the method `envoy.service.auth.v3.Authorization/Check`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use crate::protobuf::authorization::{
 };
 use crate::protobuf::value::Kind;
 use crate::protobuf::{HeaderValue as EnvoyHeader, RpcStatus, Struct, Value};
-use crate::protocol::authz::{Lines, NO_MEMORY, ProxiedRequest, decide, joined, refuse};
+use crate::protocol::authz::{Lines, NO_MEMORY, ProxiedRequest, decide, refuse};
 use crate::protocol::http2::held::HeldBytes;
 use crate::protocol::response::Verdict;
 use crate::server::Server;
 use crate::service;
 use crate::stream::OF_UNIX;
 
-/// The header that reports the action to the application behind Envoy; the other headers are for
-/// the client.
+/// The header that reports the decision's action to the application behind Envoy. All other headers
+/// are added to the client's response.
 const ACTION: &str = "x-ratelimit-action";
 
-/// Answers a call.
+/// Answers a call to `Check`.
 pub(super) async fn answer(
     server: &Server,
     all: &Arc<HeldBytes>,
@@ -53,7 +53,8 @@ async fn check(
     let deadline = call::timeout(request.headers()).map_err(Status::invalid_argument)?;
     let request = call::message(server, all, request).await;
     if request.as_ref().is_err_and(|status| status.code() == Code::Unavailable) {
-        // An error would let the client pass.
+        // Memory is short. The call gets a denial, since Envoy passes a client's request on after
+        // an error.
         let verdict = refuse(server.service.rules().deny_status, NO_MEMORY);
         return Ok(response(verdict, metadata(&service::ask::Answer::default(), Outcome::Deny)));
     }
@@ -91,7 +92,7 @@ fn asked<'a>(http: &'a HttpRequest, peer: Option<IpAddr>) -> ProxiedRequest<'a> 
     }
 }
 
-/// Returns the address of the client that is connected with Envoy.
+/// Returns the address of the client that is connected to Envoy.
 fn address(source: &Peer) -> Option<IpAddr> {
     match source.address.as_ref()?.address.as_ref()? {
         AddressKind::Socket(address) => address.address.parse().ok(),
@@ -99,8 +100,8 @@ fn address(source: &Peer) -> Option<IpAddr> {
     }
 }
 
-/// Returns a header's lines. Envoy sends names in lower case, and repeated headers joined or, with
-/// `encode_raw_headers`, each by itself.
+/// Returns the values of a header of the client's request. Envoy sends header names in lower case.
+/// It joins repeated headers, or lists each of them with the setting `encode_raw_headers`.
 fn lines<'a>(http: &'a HttpRequest, name: &str) -> Lines<'a> {
     if let Some(value) = http.headers.get(name) {
         return [value.into()].into_iter().collect();
@@ -110,7 +111,7 @@ fn lines<'a>(http: &'a HttpRequest, name: &str) -> Lines<'a> {
         [] => header.value.as_bytes().into(),
         raw => raw.into(),
     });
-    joined(name, lines)
+    lines.collect()
 }
 
 fn response(verdict: Verdict, metadata: Struct) -> CheckResponse {
@@ -142,7 +143,7 @@ fn pass(headers: &HeaderMap) -> OkHttpResponse {
     OkHttpResponse { headers: options(to_application), response_headers_to_add: options(to_client) }
 }
 
-/// A header that takes the place of one that is there.
+/// Returns a header that replaces any header of the same name in the message that Envoy passes on.
 fn option(name: &HeaderName, value: &HeaderValue) -> HeaderValueOption {
     let header = EnvoyHeader {
         key: name.as_str().to_owned(),
@@ -163,7 +164,8 @@ fn code(status: StatusCode) -> Code {
     }
 }
 
-/// The decision, for filters and access logs behind: waits in seconds, absent for never.
+/// Returns the decision as dynamic metadata, which Envoy's later filters and access logs can read.
+/// Durations are in seconds; `retry_after` is absent if the request can never be allowed.
 fn metadata(answer: &service::ask::Answer<'_>, outcome: Outcome) -> Struct {
     let number = |number: f64| Some(Kind::NumberValue(number));
     let mut fields = vec![("action", Some(Kind::StringValue(outcome.name().to_owned())))];

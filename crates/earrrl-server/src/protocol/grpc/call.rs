@@ -1,4 +1,4 @@
-//! One unary call: its access check, its deadline, its decision.
+//! One unary call to a rate limit service: its access check, its deadline and its decision.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -22,9 +22,9 @@ use crate::server::Server;
 use crate::service::error::AskError;
 use earrrl::Mode;
 
-/// The delay of the answer to a wrong token.
+/// The delay of the response to a call with a wrong token.
 const WRONG_TOKEN: Duration = Duration::from_secs(1);
-/// The longest timeout that a call may set.
+/// The longest timeout of a call. A longer one in `grpc-timeout` is reduced to this.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// A call for a decision on descriptors.
@@ -50,7 +50,8 @@ impl RateLimitCall {
         }
     }
 
-    /// The answer, if its message is there and nothing else has to be waited for.
+    /// Returns the response if it can be made without waiting: the message has arrived, the call is
+    /// permitted, and the engine keeps its state in memory.
     pub(super) fn at_once(&mut self, server: &Server, context: &mut Context<'_>) -> Option<Reply> {
         if self.access.is_err() || self.timeout.is_err() || server.service.engine().waits() {
             return None;
@@ -59,7 +60,8 @@ impl RateLimitCall {
         let answer = match message {
             Ok(message) => match pin!(self.decide(server, message)).poll(context) {
                 Poll::Ready(answer) => answer,
-                // What is in memory is decided at once.
+                // This does not occur, since an engine with its state in memory decides without
+                // waiting.
                 Poll::Pending => return None,
             },
             Err(status) => Err(status),
@@ -73,11 +75,12 @@ impl RateLimitCall {
         self.message.hold(all);
     }
 
-    /// Returns the answer to the call.
+    /// Waits for the call's message and returns the response.
     pub(super) async fn answer(mut self, server: &Server) -> Reply {
         let answer = match self.read(server).await {
             Ok(message) => self.decide(server, message).await,
-            // There is no memory for it, and an error would let the client pass.
+            // Memory is short. The call gets a denial, since a proxy passes its client's request on
+            // after an error.
             Err(status) if status.code() == tonic::Code::Unavailable => Ok(frame(&over_limit())),
             Err(status) => Err(status),
         };
@@ -115,12 +118,12 @@ impl RateLimitCall {
     }
 }
 
-/// Returns the denial of a request that was not read.
+/// Returns the denial of a request whose message was not read because memory is short.
 fn over_limit() -> RateLimitResponse {
     RateLimitResponse { overall_code: Code::OverLimit.into(), ..RateLimitResponse::default() }
 }
 
-/// Reads the message of a request that is allowed to be made.
+/// Checks the token of a call, and returns the call's decoded message.
 pub(super) async fn message<M: prost::Message + Default>(
     server: &Server,
     all: &Arc<HeldBytes>,
@@ -133,8 +136,8 @@ pub(super) async fn message<M: prost::Message + Default>(
     decode(read(server, &mut message).await?)
 }
 
-/// Refuses calls without a token, and after a delay those with a wrong one, so that clients cannot
-/// try many.
+/// Returns an error for a call without a valid token. The error for a wrong token is delayed, so
+/// that clients cannot try many tokens.
 async fn admit(access: Result<Access, TokenRefused>, message: &mut Incoming) -> Result<(), Status> {
     let Err(refused) = access else { return Ok(()) };
     message.close();
@@ -144,7 +147,7 @@ async fn admit(access: Result<Access, TokenRefused>, message: &mut Incoming) -> 
     Err(Status::unauthenticated(refused.why()))
 }
 
-/// The whole message, if it comes in time.
+/// Returns the whole message, or an error if it does not arrive in time.
 async fn read(server: &Server, message: &mut Incoming) -> Result<Bytes, Status> {
     let patience = Duration::from_secs(server.config.limits.request.into());
     let read = tokio::time::timeout(patience, poll_fn(|context| message.poll(context)));
@@ -169,7 +172,8 @@ pub(super) fn status(error: &AskError) -> Status {
     }
 }
 
-/// `grpc-timeout`: at most eight digits and a unit.
+/// Returns the duration in the header `grpc-timeout`, which has at most eight digits and a unit, as
+/// in `20m` for 20 milliseconds. Returns `None` without this header.
 pub(super) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, &'static str> {
     let Some(value) = headers.get("grpc-timeout") else { return Ok(None) };
     let parse = |text: &str| {

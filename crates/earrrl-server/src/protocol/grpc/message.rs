@@ -1,4 +1,4 @@
-//! The one message of a unary call's request or answer, with its prefix.
+//! The framing of a unary call's request or response: one message after a prefix of five bytes.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -9,22 +9,23 @@ use tonic::Status;
 
 use crate::protocol::http2::held::{self, HeldBytes, HeldShare};
 
-/// The size of the largest message, in bytes, as gRPC's own libraries have it.
+/// The size of the largest message, in bytes. It is the default limit of gRPC's own libraries.
 const MAX_MESSAGE: usize = 4 * 1024 * 1024;
-/// The length of a message's prefix: a flag for compression, and the message's length.
+/// The length of a message's prefix in bytes: one byte that marks compression, and four bytes with
+/// the message's length.
 const PREFIX: usize = 5;
 
-/// The error where all connections together would hold too much.
+/// The error text when the memory limit of all connections together is reached.
 pub(super) const OVERLOADED: &str = "all connections together hold too much; come back in a second";
 
-/// A message that is being read.
+/// The message of a request, while it is being read.
 #[derive(Debug)]
 pub(super) struct Incoming {
-    /// `None` where it is read no further.
+    /// The rest of the stream, or `None` once the message is no longer read.
     body: Option<RecvStream>,
     whole: Bytes,
     parts: Vec<u8>,
-    /// The account of the bytes that it holds, once it has to be waited for.
+    /// The count of bytes that this message holds. It is set once the call has to wait.
     share: Option<HeldShare>,
 }
 
@@ -76,14 +77,14 @@ impl Incoming {
         let Some(body) = &mut self.body else { return Poll::Ready(None) };
         let data = ready!(body.poll_data(context));
         if let Some(Ok(data)) = &data {
-            // Read, so the client may send more.
+            // These bytes have been read, so the client may send as many more.
             let _ = body.flow_control().release_capacity(data.len());
         }
         Poll::Ready(data)
     }
 
     fn add(&mut self, data: Bytes) {
-        // Mostly there is one frame, and nothing is copied.
+        // Most messages arrive in one frame, which is kept without a copy.
         if self.whole.is_empty() && self.parts.is_empty() {
             self.whole = data;
         } else {
@@ -107,13 +108,13 @@ fn unframe(mut bytes: Bytes) -> Result<Bytes, Status> {
     Ok(bytes.split_off(PREFIX))
 }
 
-/// A message with its prefix.
+/// Returns a message in its encoded form, after its prefix.
 pub(super) fn frame(message: &impl prost::Message) -> Bytes {
     let length = message.encoded_len();
     let mut framed = Vec::with_capacity(PREFIX + length);
     framed.push(0);
     framed.extend_from_slice(&(length as u32).to_be_bytes());
-    // It fails only where there is no room, and a vector grows.
+    // Encoding fails only if the buffer is too small, and a vector grows.
     let _ = message.encode(&mut framed);
     framed.into()
 }

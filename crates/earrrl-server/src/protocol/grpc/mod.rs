@@ -1,7 +1,9 @@
-//! gRPC: Envoy's rate limit service, and Kuadrant's of the same messages.
+//! The gRPC API: the rate limit services of Envoy and Kuadrant, which use the same messages, and
+//! Envoy's external authorization.
 //!
-//! `serve` is a connection by the frames of HTTP/2 and `call` one unary call, without a layer between;
-//! what is asked rarely, health and reflection, are tonic's services (`others`).
+//! `serve` handles the HTTP/2 requests of a connection, and `call` one unary call. They use `h2`
+//! directly for speed. The rarely called services for health and reflection are implemented by
+//! tonic (`others`).
 
 mod authz;
 mod call;

@@ -1,4 +1,4 @@
-//! Calls that tonic's services answer: health and reflection.
+//! Forwards calls for health and reflection to tonic's services.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::protocol::http2::exchange;
 use crate::protocol::http2::held::{self, HeldBytes, HeldShare};
 use crate::server::Server;
 
-/// Answers a call, to its end or until the client takes it back.
+/// Answers a call in a task, which ends with the call or when the client cancels it.
 pub(super) fn answer(
     server: &Arc<Server>,
     services: &Services,
@@ -50,12 +50,13 @@ pub(super) fn answer(
     });
 }
 
-/// Returns true for a call that is answered whenever the server's health changes.
+/// Returns true for a call to `Watch`, which stays open and reports each change of the server's
+/// health.
 fn is_watch(request: &Request<RecvStream>) -> bool {
     request.uri().path() == "/grpc.health.v1.Health/Watch"
 }
 
-/// Returns the answer of tonic's services, and counts it.
+/// Returns the response of tonic's services, and counts it in the metrics.
 async fn counted(
     server: &Server,
     services: Router,

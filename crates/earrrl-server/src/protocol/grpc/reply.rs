@@ -1,4 +1,5 @@
-//! Answers: one message in one frame and the trailers, or an error in the headers.
+//! Responses of unary calls. A successful one has one message and trailers; an error has headers
+//! only.
 
 use std::sync::Arc;
 
@@ -11,14 +12,15 @@ use crate::protocol::http2::exchange;
 use crate::protocol::http2::held::{HeldBytes, HeldShare};
 use crate::server::Server;
 
-/// The answer to a unary call: a message with its prefix, or an error.
+/// The result of a unary call: a message with its prefix, or an error.
 pub(super) type Reply = Result<Bytes, Status>;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const OK: HeaderValue = HeaderValue::from_static("0");
 
-/// Sends an answer. One that the client's window does not admit yet waits in a task.
+/// Sends the response to a call. If the client's flow-control window is too small for it, a task
+/// sends it later.
 pub(super) fn send(
     server: &Arc<Server>,
     held: &Arc<HeldBytes>,
@@ -28,23 +30,23 @@ pub(super) fn send(
     match answer {
         Ok(message) => {
             count(server, None);
-            // A client that has gone gets no answer.
+            // The sending fails only if the client has disconnected or cancelled the call.
             let _ = send_message(server, held, message, respond);
         }
         Err(status) => refuse(server, status, respond),
     }
 }
 
-/// Sends an error, which takes headers only.
+/// Sends an error as a response that has only headers.
 pub(super) fn refuse(server: &Server, status: Status, mut respond: SendResponse<Bytes>) {
     let response = status.into_http::<()>();
     count(server, Some(response.headers()));
-    // A client that has gone gets no answer.
+    // The sending fails only if the client has disconnected or cancelled the call.
     let _ = respond.send_response(response, true);
 }
 
-/// Counts an answer. A failed call has its status in the headers; a successful one, after its
-/// message.
+/// Counts a response in the metrics. `headers` are those of an error, in which `grpc-status` is.
+/// They are `None` for a successful call, whose status is in the trailers.
 pub(super) fn count(server: &Server, headers: Option<&HeaderMap>) {
     let code = headers.and_then(|headers| headers.get(GRPC_STATUS));
     server.service.metrics.count_status(200);

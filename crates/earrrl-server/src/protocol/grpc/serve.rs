@@ -1,4 +1,5 @@
-//! One gRPC connection: the calls that are decided at once, and those that have to wait.
+//! Serves one gRPC connection. Calls that need not wait are answered at once, and all others in
+//! tasks.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -19,7 +20,7 @@ use crate::protocol::http2::held::HeldBytes;
 use crate::server::Server;
 use crate::stream::Stream;
 
-/// Serves a connection to its end.
+/// Serves a gRPC connection until it ends.
 pub async fn serve(
     stream: Stream,
     connection: Connection,
@@ -32,7 +33,7 @@ pub async fn serve(
     .await;
 }
 
-/// Answers a request, at once where nothing has to be waited for.
+/// Answers one request of a gRPC connection, at once if possible and otherwise in a task.
 fn answer(
     server: &Arc<Server>,
     services: &Services,
@@ -65,22 +66,23 @@ fn answer(
     }
 }
 
-/// Returns true for `application/grpc`, with a format such as `+proto` or without.
+/// Returns true if the content type is `application/grpc`, with or without a format such as
+/// `+proto`.
 fn is_grpc(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     matches!(kind.strip_prefix(b"application/grpc"), Some([] | [b'+' | b';', ..]))
 }
 
-/// Answers a request that is no call of gRPC.
+/// Refuses a request whose content type is not that of gRPC, with status 415.
 fn refuse_type(server: &Server, mut respond: SendResponse<Bytes>) {
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
     server.service.metrics.count_status(response.status().as_u16());
-    // A client that has gone gets no answer.
+    // The sending fails only if the client has disconnected or cancelled the request.
     let _ = respond.send_response(response, true);
 }
 
-/// Answers in a task, unless the client takes its request back before.
+/// Starts a task that waits for `answer` and sends it, unless the client cancels the call before.
 fn wait<F>(
     server: &Arc<Server>,
     held: &Arc<HeldBytes>,

@@ -1,4 +1,4 @@
-//! The gRPC services, and the paths that they answer.
+//! The gRPC services of this server, and the paths of their methods.
 
 use std::sync::Arc;
 
@@ -13,20 +13,23 @@ use earrrl::Mode;
 
 use crate::protocol::http2::held::{EndlessCall, HeldBytes};
 
-/// The services whose health is reported, besides the empty name for the whole server.
+/// The names of the services whose health is reported. The empty name, which stands for the whole
+/// server, is reported too.
 const NAMES: [&str; 3] = [
     "ratelimit",
     "envoy.service.ratelimit.v3.RateLimitService",
     "envoy.service.auth.v3.Authorization",
 ];
-/// The most calls at once that watch the server's health, on one connection and in all. A client needs one
-/// for each name.
+/// The largest number of `Watch` calls (which report changes of the server's health) that may be
+/// open at once on one connection, and below that on the whole server. A client needs one call for
+/// each service's name.
 const WATCHES_A_CONNECTION: usize = 8;
 const MAX_WATCHES: usize = 1024;
-/// The messages of the services for Envoy, for reflection; `scripts/descriptors` makes it.
+/// The encoded descriptors of the services for Envoy, which the reflection service returns. The
+/// script `scripts/descriptors` generates the file.
 const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
 
-/// The services that are called rarely, and the reporter of their health.
+/// The health and reflection services, and the handle that sets the reported health.
 #[derive(Clone, Debug)]
 pub struct Services {
     others: Router,
@@ -34,14 +37,16 @@ pub struct Services {
     watches: Arc<Semaphore>,
 }
 
-/// A call that watches the server's health, among those of its connection and of the server.
+/// An open `Watch` call. While this value exists, the call counts towards the limits of its
+/// connection and of the server.
 #[derive(Debug)]
 pub(super) struct Watch {
     _of_connection: EndlessCall,
     _of_server: OwnedSemaphorePermit,
 }
 
-/// The services; [`Services::announce_start`] says that they serve.
+/// Creates the health and reflection services. [`Services::announce_start`] then sets the health
+/// that is reported for each service to "serving".
 pub fn services() -> Services {
     let (health, health_service) = tonic_health::server::health_reporter();
     let mut routes = Routes::new(health_service);
@@ -59,12 +64,13 @@ pub fn services() -> Services {
 }
 
 impl Services {
-    /// Makes the health service report from now on that the server serves.
+    /// Makes the health service report that the server and each of its services are serving.
     pub async fn announce_start(&self) {
         self.announce(ServingStatus::Serving).await;
     }
 
-    /// Makes the health service report from now on that the server is stopping.
+    /// Makes the health service report that the server and each of its services have stopped
+    /// serving.
     pub async fn announce_stop(&self) {
         self.announce(ServingStatus::NotServing).await;
     }
@@ -75,7 +81,8 @@ impl Services {
         }
     }
 
-    /// Counts a call that watches the server's health; `None` if there are too many.
+    /// Counts a new `Watch` call. Returns `None` if the connection or the server has too many of
+    /// them.
     pub(super) fn begin_watch(&self, held: &Arc<HeldBytes>) -> Option<Watch> {
         Some(Watch {
             _of_connection: held.begin_endless(WATCHES_A_CONNECTION)?,
@@ -83,7 +90,7 @@ impl Services {
         })
     }
 
-    /// Returns the router of tonic's services.
+    /// Returns a router that leads to the health and reflection services.
     pub(super) fn others(&self) -> Router {
         self.others.clone()
     }
@@ -92,11 +99,11 @@ impl Services {
 /// The kind of call that a request makes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CallKind {
-    /// A decision on descriptors.
+    /// A call for a decision on descriptors, in this mode.
     RateLimit(Mode),
-    /// `ext_authz`.
+    /// A call to Envoy's `ext_authz`.
     Authorization,
-    /// A call to one of tonic's services, or to an unknown path.
+    /// A call to the health or reflection service, or to an unknown path.
     Other,
 }
 

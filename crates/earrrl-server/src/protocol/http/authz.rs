@@ -1,9 +1,9 @@
-//! `ANY /v1/authz`: the answer to a proxy that asks about a request before it passes it on: nginx's
-//! `auth_request`, Caddy's `forward_auth`, Traefik's `forwardAuth`, HAProxy by a script, Envoy's
-//! `ext_authz` over HTTP.
+//! `ANY /v1/authz`: authorizes a client's request for a proxy that has received it. nginx
+//! (`auth_request`), Caddy (`forward_auth`), Traefik (`forwardAuth`), HAProxy (by a script) and
+//! Envoy (`ext_authz` over HTTP) use this route.
 //!
-//! The proxy describes the request in headers. Nothing is read from the query, which may be the
-//! client's own.
+//! The proxy describes the client's request in headers. The query of the route is ignored, since it
+//! may be a copy of the client's own query.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -17,11 +17,12 @@ use axum::response::{IntoResponse as _, Response};
 use super::request::authorize;
 use crate::config::access::Access;
 use crate::metrics::PassReason;
-use crate::protocol::authz::{Lines, NO_MEMORY, ProxiedRequest, decide, joined, refuse};
+use crate::protocol::authz::{Lines, NO_MEMORY, ProxiedRequest, decide, refuse};
 use crate::protocol::response::Verdict;
 use crate::server::Server;
 
-/// The route. A proxy that appends the request's path to it (Envoy's `path_prefix`) needs no headers.
+/// The path of the route. A proxy may append the path of the client's request to it (Envoy's
+/// `path_prefix`); such a proxy needs no headers.
 pub(super) const PATH: &str = "/v1/authz";
 
 static METHOD: [HeaderName; 2] =
@@ -31,21 +32,21 @@ static TARGET: [HeaderName; 2] =
 static HOST: [HeaderName; 2] = [HeaderName::from_static("x-forwarded-host"), header::HOST];
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// Returns true for a path of this route.
+/// Returns true if `path` belongs to this route.
 pub(super) fn is_asked(path: &str) -> bool {
     path.strip_prefix(PATH).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Returns the denial of a proxied request for which there is no memory. It has no body, which would have to
-/// be kept until the proxy fetches it.
+/// Returns the denial of a proxied request when memory is short. The response has no body, since a
+/// body would occupy memory until the proxy has read it.
 pub(super) fn without_memory(server: &Server) -> axum::http::Response<()> {
     let (mut head, _body) = refuse(server.service.rules().deny_status, NO_MEMORY).into_parts();
     head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
     axum::http::Response::from_parts(head, ())
 }
 
-/// Answers a request to this route. Proxies send one for each request of theirs, so it bypasses the
-/// router.
+/// Answers a request to this route. The request bypasses the router to save time, since proxies
+/// send one for each request that they receive.
 pub(super) async fn answer(server: &Server, request: &Parts, peer: Option<IpAddr>) -> Response {
     let started = Instant::now();
     let metrics = &server.service.metrics;
@@ -73,11 +74,12 @@ async fn verdict(server: &Server, request: &Parts, peer: Option<IpAddr>) -> Verd
     }
 }
 
-/// Headers that differ from each other: one of them is the client's own, and nothing shows which.
+/// The names of headers that describe the same property with different values. One of these values
+/// was sent by the client rather than the proxy, and it is unknown which one.
 struct Contradiction<'a>(&'a [HeaderName]);
 
-/// Returns the proxied request, by the proxy's headers, or where they lack something by the question
-/// itself.
+/// Returns the client's request as the proxy's headers describe it. Properties without a header are
+/// taken from the proxy's own request.
 fn asked(
     request: &Parts,
     peer: Option<IpAddr>,
@@ -94,7 +96,7 @@ fn asked(
         }
     };
     let first = |name| headers.get(name).map(|value| Cow::Borrowed(value.as_bytes()));
-    // HTTP/2 has the host beside the headers.
+    // HTTP/2 sends the host in the `:authority` pseudo-header instead of `Host`.
     let authority =
         || request.uri.authority().map(|authority| authority.as_str().as_bytes().into());
     Ok(ProxiedRequest {
@@ -106,7 +108,8 @@ fn asked(
     })
 }
 
-/// Returns the one value that these headers have.
+/// Returns the value that these headers have in common, or `None` if all are absent. Returns an
+/// error if their values differ.
 fn only<'a>(
     headers: &'a HeaderMap,
     names: &'static [HeaderName],
@@ -119,7 +122,7 @@ fn only<'a>(
     Ok(Some(first.as_bytes().into()))
 }
 
-/// Returns a header's lines; a list of addresses is one.
+/// Returns the values of a header, one for each of its lines.
 fn lines<'a>(headers: &'a HeaderMap, name: &str) -> Lines<'a> {
-    joined(name, headers.get_all(name).iter().map(|line| line.as_bytes().into()))
+    headers.get_all(name).iter().map(|line| line.as_bytes().into()).collect()
 }

@@ -1,5 +1,5 @@
-//! The JSON of requests. Text is borrowed from the body where it holds no escapes, and numbers are
-//! read as the decimals they are written as.
+//! The JSON bodies of requests. Text without escapes is borrowed from the body. Numbers are parsed
+//! as decimals, without rounding to a double.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,10 +19,11 @@ use crate::service::error::AskError;
 use crate::service::key::{Key, join};
 use crate::service::rules::ActiveRule;
 
-/// Most checks in a batch.
+/// The maximum number of checks in one batch.
 pub(super) const MAX_BATCH: usize = 1000;
 
-/// The body of a check: one rule and key, several of them, or attributes for all rules that match.
+/// The body of a check. It has one of: a rule and key, a list of charges, or attributes that select
+/// all rules that match.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Check<'a> {
@@ -40,7 +41,7 @@ pub(super) struct Check<'a> {
     pub(super) attributes: Option<Pairs<'a>>,
 }
 
-/// One of several charges.
+/// One item of a check's list of charges (`rules`).
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ChargeBody<'a> {
@@ -54,7 +55,7 @@ pub(super) struct ChargeBody<'a> {
     pub(super) cost: Option<&'a RawValue>,
 }
 
-/// The body of a refund.
+/// The body of a request to `/v1/refund`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Refund<'a> {
@@ -70,7 +71,7 @@ pub(super) struct Refund<'a> {
     pub(super) t0: Option<&'a RawValue>,
 }
 
-/// Several checks.
+/// The body of a batch: a list of checks.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BatchBody<'a> {
@@ -78,7 +79,7 @@ pub(super) struct BatchBody<'a> {
     pub(super) checks: Vec<JsonObject<Check<'a>>>,
 }
 
-/// The decision that a check asks for, once its body is known to ask for exactly one.
+/// The decision that a check asks for, after its body was found to ask for exactly one.
 #[derive(Debug)]
 pub(super) enum WantedDecision<'a> {
     One(NamedCharge<'a>),
@@ -86,7 +87,7 @@ pub(super) enum WantedDecision<'a> {
     Matching(Vec<(Cow<'a, str>, Cow<'a, str>)>),
 }
 
-/// A rule, a key and a cost.
+/// One charge: the name of a rule, the key of a client and the cost.
 #[derive(Debug)]
 pub(super) struct NamedCharge<'a> {
     pub(super) rule: Cow<'a, str>,
@@ -95,13 +96,15 @@ pub(super) struct NamedCharge<'a> {
 }
 
 impl NamedCharge<'_> {
-    /// Returns the request to `rule`, the rule that the charge names.
+    /// Returns this charge as a request for a decision under `rule`, which must be the rule that
+    /// the charge names.
     pub(super) fn ask<'r>(&'r self, rule: &'r ActiveRule) -> Ask<'r> {
         Ask::new(rule, self.key.as_bytes(), self.cost)
     }
 }
 
-/// A key: text as it came, or bytes that had to be made.
+/// The key of a client: text that was sent as it is, or bytes that were decoded from base64 or
+/// joined from parts.
 #[derive(Debug)]
 pub(super) enum KeyBytes<'a> {
     Text(Cow<'a, str>),
@@ -118,7 +121,8 @@ impl KeyBytes<'_> {
 }
 
 impl<'a> Check<'a> {
-    /// Returns the decision that the check asks for.
+    /// Returns the decision that the check asks for, or an error if its fields contradict each
+    /// other.
     pub(super) fn wanted(self) -> Result<WantedDecision<'a>, AskError> {
         match (self.rule, self.rules, self.attributes) {
             (Some(rule), None, None) => {
@@ -168,23 +172,24 @@ impl<'a> ChargeBody<'a> {
 }
 
 impl<'a> Refund<'a> {
-    /// Returns the charge that is to be refunded.
+    /// Returns the rule, key and cost of the charge that is to be refunded.
     pub(super) fn named(self) -> Result<NamedCharge<'a>, AskError> {
         let Self { rule, key, key_b64, cost, .. } = self;
         ChargeBody { rule, key, key_b64, cost }.named()
     }
 
-    /// Returns the time of the charge, if the refund names it.
+    /// Returns the time of the charge that is to be refunded, if the body has it (`t0`).
     pub(super) fn charged_at(&self) -> Result<Option<Nanos>, AskError> {
         let Some(t0) = self.t0 else { return Ok(None) };
-        // A cost's decimals are exact to 1e-9, just as nanoseconds are.
+        // The parser for costs serves here too: it is exact to 1e-9, which for seconds is one
+        // nanosecond.
         let seconds = billionths(t0).map_err(|error| invalid("t0", &error))?;
         let nanos = u64::try_from(seconds.billionths());
         nanos.map(|nanos| Some(Nanos::new(nanos))).map_err(|error| invalid("t0", &error))
     }
 }
 
-/// Returns the error of a body that is not what was expected, on one line.
+/// Returns the text of a JSON parser's error on one line.
 pub(super) fn shown(error: &serde_json::Error) -> String {
     error.to_string().escape_debug().to_string()
 }
@@ -193,8 +198,8 @@ fn cost(number: &RawValue) -> Result<Cost, AskError> {
     billionths(number).map_err(|error| invalid("cost", &error))
 }
 
-/// A whole number of billionths; a double's nearest decimal, as JavaScript writes 0.1 + 0.2, is one,
-/// too.
+/// Parses a number that has at most nine decimals. A double that differs from such a number only by
+/// its rounding error is accepted too, as JavaScript sends for `0.1 + 0.2`.
 fn billionths(number: &RawValue) -> Result<Cost, RuleError> {
     let text = number.get();
     text.parse().or_else(|error: RuleError| {
@@ -209,7 +214,8 @@ fn invalid(field: &str, error: &dyn fmt::Display) -> AskError {
     AskError::Invalid(format!("{field}: {error}"))
 }
 
-/// A JSON object. Of a list serde would take the elements for the members, in their order.
+/// A value of type `T` that must be sent as a JSON object. Without this wrapper, serde would also
+/// accept a JSON array, and assign its elements to the fields of `T` in order.
 #[derive(Debug)]
 pub(super) struct JsonObject<T>(pub(super) T);
 
@@ -229,12 +235,13 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {
     }
 }
 
-/// Borrowed text, which serde takes from an `Option` only in a shape of its own.
+/// Text that borrows from the request's body. The wrapper is needed because serde always copies the
+/// text of a plain `Option<Cow<str>>`.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub(super) struct JsonText<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
 
-/// A key, as text or as a list of the parts that make it up.
+/// The key of a client, sent as text or as a list of parts that are joined.
 #[derive(Debug)]
 pub(super) struct KeyText<'a>(KeyBytes<'a>);
 
@@ -264,7 +271,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for KeyText<'a> {
     }
 }
 
-/// Attributes: texts, numbers and truth values, all as text.
+/// The names and values of attributes. Values are strings, numbers or booleans, and are all kept as
+/// text.
 #[derive(Debug)]
 pub(super) struct Pairs<'a>(pub(super) Vec<(Cow<'a, str>, Cow<'a, str>)>);
 

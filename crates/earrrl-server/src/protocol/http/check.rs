@@ -1,4 +1,5 @@
-//! `POST /v1/check` and its like: one check, several rules at once, a batch; and `/v1/refund`.
+//! The routes that decide: `/v1/check`, `/v1/peek`, `/v1/charge`, `/v1/check/batch`; and
+//! `/v1/refund`.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,8 +21,8 @@ use crate::service::attributes::{Attributes, bytes};
 use crate::service::error::AskError;
 use crate::service::rules::{ActiveRule, ActiveRules};
 
-/// Checks of a batch that are under way at once, where they are waited for. They are sent in order,
-/// so those about one key are decided in order.
+/// The maximum number of checks of one batch that are in flight at the same time, if the engine
+/// waits for Redis. Checks are sent in order, so checks of the same key are also decided in order.
 const AT_ONCE: usize = 32;
 
 pub(super) async fn check(State(server): Shared, request: Request) -> Result<Response, Problem> {
@@ -54,8 +55,8 @@ async fn ask(
     Ok(response)
 }
 
-/// Decides one check, and does with the answer what `then` says: the answer borrows from the rules
-/// in force.
+/// Decides one check and returns the result of `then`, which is called with the answer. A closure
+/// is needed because the answer borrows from the current rules.
 async fn decide<T>(
     server: &Server,
     wanted: WantedDecision<'_>,
@@ -69,7 +70,8 @@ async fn decide<T>(
             let ask = named.ask(rule.get());
             Ok(then(&server.service.ask(&ask, manner).await?, false))
         }
-        // Boxed, so that they take no room in a check of one rule, which nearly all are.
+        // Nearly all checks name one rule. The other kinds are boxed, so that their futures do not
+        // make every check's future larger.
         WantedDecision::Several(list) => {
             Box::pin(decide_several(server, &rules, &list, manner, then)).await
         }
@@ -99,7 +101,7 @@ async fn decide_several<T>(
     Ok(then(&server.service.ask_all(&asks, manner).await?, true))
 }
 
-/// A rule of the configuration, or one that came as text.
+/// The rule of a charge: a configured rule, or an inline rule, whose text is in the request itself.
 enum Found<'a> {
     Named(&'a ActiveRule),
     Inline(Arc<ActiveRule>),
@@ -154,7 +156,7 @@ pub(super) async fn batch(State(server): Shared, request: Request) -> Result<Res
     Ok(([(header::CONTENT_TYPE, "application/json")], out).into_response())
 }
 
-/// Appends one answer of a batch, and a comma.
+/// Appends the answer to one check of a batch to `out`, followed by a comma.
 async fn decide_into(server: &Server, check: Check<'_>, out: &mut Vec<u8>) {
     let write = |answer: &Answer<'_>, several| response::write_object(answer, several, out);
     let decided = match check.wanted() {

@@ -1,4 +1,5 @@
-//! One client under one rule: explained, or forgotten; and what a rule is.
+//! The routes for one client under one rule, which explain or reset its state, and the list of
+//! rules.
 
 use axum::Json;
 use axum::extract::State;
@@ -17,7 +18,8 @@ use crate::service::error::AskError;
 use crate::service::rules::ActiveRule;
 use earrrl::Mode;
 
-/// `GET /v1/clients/{rule}/{key}`: the answer that a request would get now. Nothing is stored.
+/// `GET /v1/clients/{rule}/{key}`: returns the decision that a request of this client would get
+/// now, without charging it.
 pub(super) async fn explain(
     State(server): Shared,
     headers: HeaderMap,
@@ -32,7 +34,7 @@ pub(super) async fn explain(
     Ok(response::respond(&answer, false, AnswerStatus::Ok, server.config.x_ratelimit_headers))
 }
 
-/// `DELETE /v1/clients/{rule}/{key}`.
+/// `DELETE /v1/clients/{rule}/{key}`: deletes the stored state of this client under the rule.
 pub(super) async fn reset(
     State(server): Shared,
     headers: HeaderMap,
@@ -46,7 +48,8 @@ pub(super) async fn reset(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Returns the rule and the key of a path. The key is any bytes, so it is not taken for UTF-8.
+/// Returns the rule's name and the client's key from a path. The key may be any bytes, so it is
+/// percent-decoded without a check for UTF-8.
 fn client(uri: &Uri) -> Result<(&str, Vec<u8>), Problem> {
     let rest = uri.path().strip_prefix("/v1/clients/").and_then(|rest| rest.split_once('/'));
     match rest {
@@ -55,7 +58,7 @@ fn client(uri: &Uri) -> Result<(&str, Vec<u8>), Problem> {
     }
 }
 
-/// `GET /v1/rules`.
+/// `GET /v1/rules`: returns the list of configured rules.
 pub(super) async fn rules(server: Shared, headers: HeaderMap) -> Result<Response, Problem> {
     authorize(&server, &headers, Access::Ask)?;
     let rules = server.service.rules();
@@ -63,7 +66,7 @@ pub(super) async fn rules(server: Shared, headers: HeaderMap) -> Result<Response
     Ok(Json(json!({ "rules": list })).into_response())
 }
 
-/// Returns the JSON of a rule in lists.
+/// Returns a rule as an element of the list of rules.
 fn describe(rule: &ActiveRule) -> Value {
     let part = |part: &KeyPart| match part {
         KeyPart::Attribute(name) => name.clone(),

@@ -1,4 +1,4 @@
-//! Health and metrics.
+//! The routes for health, readiness and metrics.
 
 use axum::Json;
 use axum::http::{StatusCode, header};
@@ -11,9 +11,10 @@ pub(super) async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Answers 200 from the first whole configuration until the server stops. A refused reload is reported,
-/// and takes no server out of service: the rules before it are in force. Neither does an unreachable
-/// Redis, which would take out every server at once.
+/// Returns 200 once the server has a valid configuration, and 503 before that and while the server
+/// is stopping. A rejected reload is only reported in the body, since the previous rules remain in
+/// force. An unreachable Redis is only reported too, since it would otherwise take every server out
+/// of service at once.
 pub(super) async fn readyz(server: Shared) -> Response {
     let stopping = server.is_stopping();
     let (status, word) = match (stopping, server.is_configured()) {

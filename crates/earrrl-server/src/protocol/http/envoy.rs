@@ -1,4 +1,5 @@
-//! The routes of envoyproxy/ratelimit: `POST /json` and `GET /healthcheck`.
+//! The HTTP routes that are compatible with envoyproxy/ratelimit: `POST /json` and `GET
+//! /healthcheck`.
 
 use axum::Json;
 use axum::body::to_bytes;
@@ -14,7 +15,8 @@ use crate::protocol::response::problem::Problem;
 use crate::service::error::AskError;
 use earrrl::Mode;
 
-/// Decides a request: 200 for OK, 429 for over the limit, 400 and 500 as the peer does.
+/// Decides a request for descriptors. As in envoyproxy/ratelimit, the status is 200 if the request
+/// is within the limits, 429 if not, 400 for an invalid request, and 500 if the server failed.
 pub(super) async fn json(State(server): Shared, request: Request) -> Result<Response, Problem> {
     authorize(&server, request.headers(), Access::Ask)?;
     let bad = |why: String| Problem::new(StatusCode::BAD_REQUEST, why);
@@ -34,7 +36,7 @@ pub(super) async fn json(State(server): Shared, request: Request) -> Result<Resp
     Ok((status, Json(envoy_json::response(&answer))).into_response())
 }
 
-/// `OK` until the server is going.
+/// Returns 200 and `OK`, or 500 while the server is stopping.
 pub(super) async fn healthcheck(server: Shared) -> Response {
     let going = server.is_stopping();
     let status = if going { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::OK };

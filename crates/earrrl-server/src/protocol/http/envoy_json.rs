@@ -1,7 +1,7 @@
-//! The rate limit service's messages as proto3 JSON, for `POST /json`.
+//! The messages of Envoy's rate limit service as proto3 JSON, for `POST /json`.
 //!
-//! Names are read in both spellings and enums by name or number; 64-bit numbers may be texts.
-//! Fields without a value are left out of answers.
+//! In requests, field names may be in camelCase or snake_case, enums a name or a number, and 64-bit
+//! numbers a number or a string. In responses, fields with the default value are left out.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,13 +16,13 @@ use crate::protobuf::ratelimit::{
 use crate::protobuf::value::Kind;
 use crate::protobuf::{HeaderValue, Struct, Value};
 
-/// Up to here every whole number is a double, 2^53.
+/// The largest number, 2^53, up to which a double represents every whole number exactly.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// Reads a request.
+/// Parses the JSON body of a request.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns a message that describes the error if the body is not a valid request.
 pub fn request(body: &[u8]) -> Result<RateLimitRequest, String> {
     let request: JsonRequest = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let descriptors = request.descriptors.into_iter().map(descriptor);
@@ -74,19 +74,19 @@ struct JsonOverride {
     unit: UnitName,
 }
 
-/// Null stands for the default.
+/// Deserializes a field in which `null` means the default value.
 fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// A whole number, or its text; nothing is zero.
+/// A whole number, sent as a number or as a string. `null` means zero.
 #[derive(Deserialize, Default)]
 #[serde(try_from = "Json")]
 struct JsonNumber(u64);
 
-/// A unit by name or number.
+/// The number of a limit's time unit, sent as a name or as a number.
 #[derive(Deserialize, Default)]
 #[serde(try_from = "Json")]
 struct UnitName(i32);
@@ -139,7 +139,7 @@ fn descriptor(from: Descriptor) -> Result<RateLimitDescriptor, String> {
     })
 }
 
-/// Writes an answer.
+/// Returns a response of the rate limit service as JSON.
 pub fn response(response: &RateLimitResponse) -> Json {
     let mut object = serde_json::Map::new();
     object.insert("overallCode".into(), code(response.overall_code).into());

@@ -1,8 +1,9 @@
-//! The `Host` of a request. Each request must have one; if the server requires no token, it must be
-//! a name of this machine.
+//! Checks the `Host` of requests. Every request must have one. If the server requires no token,
+//! `Host` must also be a loopback address or `localhost`.
 //!
-//! A web page can have a browser ask a name of its own that leads to this machine (DNS rebinding), and
-//! so send what it likes to a server that trusts whoever reaches it. The browser tells that name.
+//! This prevents DNS rebinding. The owner of a web page can let a domain name of theirs resolve to
+//! this machine, so that the visitor's browser sends the page's requests to a server that trusts
+//! local clients. The browser sends that domain name as the `Host`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,12 +13,13 @@ use axum::http::{HeaderValue, Request, StatusCode, Version, header};
 use crate::protocol::response::problem::Problem;
 use crate::server::Server;
 
-/// Checks that the request names one host, and one that this server accepts.
+/// Checks that the request names exactly one host, and that this server accepts it.
 pub(super) fn check<B>(server: &Server, request: &Request<B>) -> Result<(), Problem> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let (host, more) = (hosts.next(), hosts.next());
     let host = host.map(HeaderValue::as_bytes);
-    // HTTP/2 sends the host apart from the headers, and so does a target that is a whole URI.
+    // The host may also be in the request target: in HTTP/2's `:authority`, or in HTTP/1.1's
+    // absolute form.
     let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
     let contradict = authority.is_some_and(|own| host.is_some_and(|host| host != own));
     let host = host.or(authority);
@@ -41,7 +43,7 @@ fn is_open(path: &str) -> bool {
 }
 
 fn is_loopback(host: &str) -> bool {
-    // The most common names are compared without an allocation.
+    // `localhost`, the most common name, is compared without an allocation.
     if is_localhost(host) {
         return true;
     }
@@ -57,7 +59,7 @@ fn is_loopback(host: &str) -> bool {
     }
 }
 
-/// `localhost`, with a port or without.
+/// Returns true for `localhost`, with or without a port.
 fn is_localhost(host: &str) -> bool {
     let (name, port) = host.split_once(':').unwrap_or((host, "0"));
     name == "localhost" && port.parse::<u16>().is_ok()

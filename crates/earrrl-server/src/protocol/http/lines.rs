@@ -1,55 +1,59 @@
-//! The lines of a request's head, before hyper reads them.
+//! Checks the lines of HTTP/1.1 requests before hyper parses them.
 //!
-//! hyper takes a bare LF for the end of a line, which a proxy in front may not: one of them then reads
-//! a header where the other reads a request. Such a head is refused.
+//! hyper accepts a bare LF as the end of a line, but a proxy in front of the server may not. One of
+//! the two could then read a header where the other reads a second request (request smuggling). A
+//! request with such a line is refused.
 //!
-//! A proxy's question holds whatever its client sent. What hyper would refuse must not be an error
-//! then, since proxies serve a request whose check failed: control characters in a header's value are
-//! replaced, and a head beyond the bounds is denied.
+//! An authorization request (to `/v1/authz`) repeats what a proxy's client sent. hyper would answer
+//! some of these bytes with an error, and proxies pass a client's request on when its check fails.
+//! So in these requests, control characters in header values are replaced, and a head that is too
+//! large gets a denial instead of an error.
 
 use memchr::memchr;
 
 use super::authz;
 
-/// A line of a chunked body that is longer than this is left to hyper, which refuses it.
+/// The longest line, in bytes, that is kept of a chunked body. A longer one is left to hyper, which
+/// refuses it.
 const MAX_LINE: usize = 32 * 1024;
-/// The largest number of header fields in a proxy's question.
+/// The largest number of header fields in an authorization request.
 pub(super) const MAX_FIELDS: usize = 512;
-/// The largest head of a proxy's question: 64 KiB of its client's, and what the proxy adds.
+/// The largest head of an authorization request, in bytes: 64 KiB for the client's headers, and 8
+/// KiB for those that the proxy adds.
 pub(super) const MAX_HEAD_LEN: usize = 72 * 1024;
-/// The same bounds of all other requests.
+/// The largest number of header fields, and the largest head in bytes, of all other requests.
 const MAX_OWN_FIELDS: usize = 64;
 const MAX_OWN_HEAD_LEN: usize = 16 * 1024;
 
-/// Follows the bytes that a client sends, from head to head.
+/// The state of reading a client's bytes line by line, over successive requests.
 #[derive(Debug, Default)]
 pub(super) struct HeadLines {
     expected: Expected,
-    /// Bytes of bodies that are still to come.
+    /// The number of bytes of the present request's body that have not arrived and are skipped.
     skip: u64,
-    /// Set once the request line has come: empty lines before it do not end the head.
+    /// True once the request line has arrived. Empty lines before it do not end the head.
     begun: bool,
-    /// Set for a proxy's question.
+    /// True if the head is of an authorization request.
     asks: bool,
-    /// Set if the latest head that has begun is a proxy's question.
+    /// True if the latest request whose request line has arrived is an authorization request.
     asked: bool,
-    /// Bytes and fields of the head so far.
+    /// The number of bytes, and below the number of header fields, of the present head so far.
     head_len: usize,
     fields: usize,
     length: u64,
     chunked: bool,
-    /// A line whose end has not come.
+    /// The beginning of a line whose end has not arrived.
     part: Vec<u8>,
 }
 
-/// The kind of the next line.
+/// The kind of line that is expected next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Expected {
     #[default]
     Head,
     ChunkSize,
     Trailer,
-    /// Too long: no further line is read.
+    /// No line: one was too long, and nothing more is read from this client.
     Nothing,
 }
 
@@ -58,20 +62,22 @@ enum Expected {
 pub(super) enum BadHead {
     /// A line ends in LF alone.
     BareLf,
-    /// The head is beyond the bounds.
+    /// The head has too many bytes or header fields.
     TooLarge {
-        /// Set for a proxy's question.
+        /// True if the head is of an authorization request.
         asks: bool,
     },
 }
 
 impl HeadLines {
-    /// Returns true if the latest request that has begun is a proxy's question.
+    /// Returns true if the latest request whose request line has arrived is an authorization
+    /// request.
     pub(super) fn is_question(&self) -> bool {
         self.asked
     }
 
-    /// Reads the bytes that have come, and replaces control characters in a question's headers.
+    /// Checks bytes that have arrived, and replaces control characters in the head of an
+    /// authorization request.
     pub(super) fn follow(&mut self, mut bytes: &mut [u8]) -> Result<(), BadHead> {
         let odd = has_control(bytes);
         while !bytes.is_empty() && self.expected != Expected::Nothing {
@@ -98,13 +104,14 @@ impl HeadLines {
         Ok(())
     }
 
-    /// Counts bytes of a head.
+    /// Adds `bytes` to the present head's length. Returns an error if the head is then too large.
     fn count(&mut self, bytes: usize) -> Result<(), BadHead> {
         if self.expected != Expected::Head {
             return Ok(());
         }
         self.head_len += bytes;
-        // Before the request line has come, either kind of request may.
+        // Before the request line has arrived, the request may still be an authorization request,
+        // so the larger bound applies.
         let asks = self.asks || !self.begun;
         let most = if asks { MAX_HEAD_LEN } else { MAX_OWN_HEAD_LEN };
         if self.head_len > most { Err(BadHead::TooLarge { asks }) } else { Ok(()) }
@@ -134,8 +141,8 @@ impl HeadLines {
         Ok(())
     }
 
-    /// Reads the request line, or a header that gives the body's length. A length that is no number is
-    /// refused by hyper.
+    /// Reads the request line, or a header that determines the body's length. hyper refuses a
+    /// length that is not a number, so any value may be assumed for it here.
     fn header(&mut self, line: &[u8]) -> Result<(), BadHead> {
         if !std::mem::replace(&mut self.begun, true) {
             self.asks = asks(line);
@@ -163,31 +170,32 @@ impl HeadLines {
     }
 }
 
-/// Returns true if a request line is a proxy's question.
+/// Returns true if `line` is the request line of an authorization request.
 fn asks(line: &[u8]) -> bool {
     let target = line.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
     let path = if target.starts_with(b"/") {
         target
     } else {
-        // A whole URI.
+        // The target is an absolute URI. Its path begins at the third slash.
         let origin = target.iter().enumerate().filter(|(_, byte)| **byte == b'/').nth(2);
         origin.map_or(&b""[..], |(at, _)| &target[at..])
     };
     path.starts_with(authz::PATH.as_bytes())
 }
 
-/// A control character that no header's value may have. CR and LF end lines.
+/// Returns true for a control character that a header's value must not have. CR and LF are
+/// excepted, since they end lines.
 const fn is_control(byte: u8) -> bool {
     (byte < b' ' && !matches!(byte, b'\t' | b'\r' | b'\n')) || byte == 0x7f
 }
 
 fn has_control(bytes: &[u8]) -> bool {
-    // Without a branch for each byte, so that the compiler takes many at once.
+    // The loop has no branch for each byte, so that the compiler can use vector instructions.
     bytes.iter().fold(false, |found, byte| found | is_control(*byte))
 }
 
-/// Replaces control characters by bytes that a value may have, so that different values of a key stay
-/// different.
+/// Replaces control characters by bytes that are permitted in a header's value. Each control
+/// character gets a byte of its own, so that values that differ in them still differ.
 fn replace_control(line: &mut [u8]) {
     line.iter_mut().filter(|byte| is_control(**byte)).for_each(|byte| *byte |= 0x80);
 }
@@ -211,8 +219,8 @@ mod tests {
                            2;x=y\r\n\n\n\r\nA\r\n\n\n\n\n\n\n\n\n\n\n\r\n0\r\nT: a\r\n\r\n";
     const GET: &str = "\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-    /// Reads a head, and checks that the result is the same if it arrives in pieces of any length
-    /// below 8.
+    /// Returns the result of checking `text` as a whole, after asserting that it is the same if
+    /// `text` arrives in pieces of any length below 8.
     fn follows(text: &str) -> Result<(), BadHead> {
         let whole = HeadLines::default().follow(&mut text.as_bytes().to_vec());
         for length in 1..8 {

@@ -1,4 +1,4 @@
-//! HTTP/1.1 and JSON.
+//! The HTTP API, with JSON bodies.
 
 mod authz;
 mod body;

@@ -1,4 +1,5 @@
-//! The OpenAPI document of a server: what the file says, of the routes and tokens that this one has.
+//! The OpenAPI document of a server: the file `openapi.json`, adapted to the routes and tokens that
+//! this server is configured with.
 
 use axum::body::Bytes;
 use serde_json::Value;
@@ -8,10 +9,11 @@ use crate::server::Server;
 
 const DOCUMENT: &str = include_str!("openapi.json");
 
-/// The methods by which a proxy may ask, beside GET: those of its client's requests.
+/// The methods, besides GET, that `/v1/authz` accepts. A proxy may use the method of its client's
+/// request.
 const METHODS: [&str; 8] = ["delete", "head", "options", "patch", "post", "put", "query", "trace"];
 
-/// The document.
+/// Returns the OpenAPI document of `server`.
 pub(super) fn document(server: &Server) -> Bytes {
     match serde_json::from_str(DOCUMENT) {
         Ok(document) => fitted(document, server).to_string().into(),

@@ -1,5 +1,5 @@
-//! The checks that every route makes: a token with the access that is needed, and a JSON body of a
-//! bounded length.
+//! The checks that routes make before they answer: the token must grant the required access, and
+//! the body must be JSON of bounded length.
 
 use std::io;
 use std::sync::Arc;
@@ -16,13 +16,14 @@ use crate::protocol::bearer;
 use crate::protocol::response::problem::{GONE, Problem};
 use crate::server::Server;
 
-/// Bytes that a body has room for before any of it has come.
+/// The most bytes that are allocated for a body before any of it has arrived.
 const FIRST_ROOM: usize = 4 * 1024;
 
 pub(super) type Shared = State<Arc<Server>>;
 
-/// The body of a request that may be made. One that is announced as too long is refused before any
-/// of it is read. Its type must be said: a web page can't send JSON to another site unasked.
+/// Returns the body of a request, if its token grants the access `needed`. A body that is announced
+/// as too long is refused before any of it is read. The request must have the content type of JSON,
+/// which a web page cannot send to another site without that site's consent (CORS).
 pub(super) async fn read(
     server: &Server,
     request: Request,
@@ -41,7 +42,7 @@ pub(super) async fn read(
         return Err(too_long(format!("{announced} bytes; at most {most}")));
     }
     let mut chunks = request.into_body().into_data_stream();
-    // What is announced may never come.
+    // A client may announce more bytes than it sends, so little is allocated in advance.
     let mut body = Vec::with_capacity((announced as usize).min(FIRST_ROOM));
     while let Some(chunk) = chunks.next().await {
         let chunk = chunk.map_err(|error| broken(server, &error))?;
@@ -53,7 +54,8 @@ pub(super) async fn read(
     Ok(body)
 }
 
-/// Returns the problem of a body that broke off: its chunks are malformed, or the client has gone.
+/// Returns the error for a body that ended early: its chunks are malformed, or the client has
+/// disconnected.
 fn broken(server: &Server, error: &(dyn std::error::Error + 'static)) -> Problem {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let mut kinds = causes.filter_map(|error| Some(error.downcast_ref::<io::Error>()?.kind()));
@@ -66,7 +68,7 @@ fn broken(server: &Server, error: &(dyn std::error::Error + 'static)) -> Problem
     Problem::new(gone, "no whole body")
 }
 
-/// Checks that the request's token grants the access that is needed.
+/// Checks that the request's token grants the access `needed`.
 pub(super) fn authorize(
     server: &Server,
     headers: &HeaderMap,
@@ -80,7 +82,7 @@ pub(super) fn authorize(
     }
 }
 
-/// The body's JSON.
+/// Parses a request's body as a JSON object.
 pub(super) fn parse<'a, T: Deserialize<'a>>(server: &Server, body: &'a [u8]) -> Result<T, Problem> {
     let parsed = serde_json::from_slice::<JsonObject<T>>(body);
     parsed.map(|object| object.0).map_err(|error| {

@@ -1,4 +1,4 @@
-//! The routes.
+//! The routes of the HTTP API, and the handlers that answer them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use crate::server::Server;
 
 const JSON: &str = "application/json";
 
-/// Returns all routes but `/v1/authz`. Metrics are left out if they have a listener of their own.
+/// Returns all routes except `/v1/authz`, which bypasses the router. `/metrics` is left out if an
+/// admin listener is configured, since that listener serves it.
 pub fn router(server: Arc<Server>) -> Router {
     let document = openapi::document(&server);
     let routes = match server.config.admin {
@@ -37,7 +38,7 @@ pub fn router(server: Arc<Server>) -> Router {
         .with_state(server)
 }
 
-/// The routes that a listener of its own serves, and places that are kept for them.
+/// Returns the routes of the admin listener: health and metrics.
 pub fn admin_router(server: Arc<Server>) -> Router {
     health()
         .route("/metrics", get(condition::metrics))
@@ -45,8 +46,8 @@ pub fn admin_router(server: Arc<Server>) -> Router {
         .with_state(server)
 }
 
-/// Returns the routes for a connection that found all places taken except those reserved for health
-/// and metrics.
+/// Returns the routes for a connection that was accepted above the limit on connections, in one of
+/// the places reserved for health checks and metrics. Other routes return 503.
 pub fn reserved_router(server: Arc<Server>) -> Router {
     let full = "as many are connected as may be; come back in a second";
     admin_router(server).fallback(async move || {

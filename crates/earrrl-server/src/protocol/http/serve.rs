@@ -1,4 +1,4 @@
-//! One HTTP connection: hyper under the same limits and deadlines as RESP.
+//! Serves one HTTP connection with hyper, under the same limits and deadlines as RESP connections.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -34,41 +34,42 @@ use crate::protocol::response::problem::{GONE, Problem};
 use crate::server::Server;
 use crate::stream::Stream;
 
-/// The size of hyper's buffer: it holds the largest head that [`HeadLines`] let pass.
+/// The size of hyper's buffer in bytes. It holds the largest head that [`HeadLines`] accepts.
 const BUFFER: usize = MAX_HEAD_LEN + 8 * 1024;
 
-/// The answer to a connection beyond the limits, in number or in memory.
+/// The response when the limit on connections, or on the memory of all connections, is reached.
 const OVERLOADED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\n\
                             content-length: 0\r\nconnection: close\r\n\r\n";
-/// The answer to a head beyond the bounds.
+/// The response to a request whose head is too large.
 const TOO_LARGE: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\n\
                            connection: close\r\n\r\n";
-/// The reason why a proxied request with such a head is denied.
+/// The reason that is reported when a proxied request is denied because its head is too large.
 const TOO_LARGE_QUESTION: &str = "the head has too many or too long header fields";
-/// The answer to a line that ends in LF alone.
+/// The response to a request in which a line ends in LF alone.
 const BARE_LF: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\n\
                          content-length: 101\r\nconnection: close\r\n\r\n\
                          {\"type\":\"about:blank\",\"title\":\"Bad Request\",\"status\":400,\
                          \"detail\":\"a line ends in LF, expected CRLF\"}";
-/// Bytes that a request takes before any of it is kept: the reader's buffer.
+/// The size of the buffer, in bytes, that a connection reads requests into.
 const READER: usize = 8 * 1024;
 
-/// Bytes of a request beside that, and of its answer, for which there is always room.
+/// The number of bytes that a request and its response may always take besides `READER`, even if
+/// memory is short.
 const SMALL: usize = 2 * 1024;
 
-/// The delay of the answer to a wrong token, once a client has sent several.
+/// The delay of the response to a wrong token, after a client has sent several wrong tokens.
 const GUESSING: Duration = Duration::from_secs(1);
 
-/// The silence after which a stopping server counts a connection as idle. Bytes that have arrived
-/// are noticed within this time.
+/// The time without a request after which a stopping server closes a connection. It is long enough
+/// for the server to notice bytes that have already arrived.
 const SILENCE: Duration = Duration::from_millis(50);
 
 /// The reason why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HttpEnded {
-    /// The client or the server was done with it.
+    /// The connection was closed by the client, or by the server without an error.
     Done,
-    /// Its deadline has passed.
+    /// The connection's deadline has passed.
     Overdue,
     /// The next request of the connection was refused.
     Refused(HttpRefusal),
@@ -77,18 +78,19 @@ enum HttpEnded {
 /// The reason why the server stopped reading from a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HttpRefusal {
-    /// All connections together would hold too much.
+    /// The memory limit of all connections together was reached.
     Overloaded,
-    /// The same for a proxy's question: an error would let its client pass.
+    /// The memory limit was reached by an authorization request. It gets a denial, since a proxy
+    /// would pass its client's request on after an error.
     OverloadedQuestion,
-    /// The same in the middle of an answer, where no error can be sent.
+    /// The memory limit was reached while a response was being sent, so no error can be sent.
     Cut,
     /// The head of a request was refused.
     Head(BadHead),
 }
 
 impl HttpRefusal {
-    /// Returns the status and the bytes of the answer.
+    /// Returns the status and the bytes of the response to the refused request.
     fn answer(self, server: &Server) -> (Option<u16>, Cow<'static, [u8]>) {
         match self {
             Self::Overloaded => (Some(503), OVERLOADED.into()),
@@ -101,7 +103,8 @@ impl HttpRefusal {
     }
 }
 
-/// Returns the denial of a proxied request that is not judged: an error would let it pass.
+/// Returns the status and the bytes of a denial of a proxied request that cannot be decided. A
+/// proxy would pass the request on after an error.
 fn denied(server: &Server, why: &str) -> (Option<u16>, Cow<'static, [u8]>) {
     let status = server.service.rules().deny_status;
     let verdict = refuse(status, why);
@@ -115,7 +118,7 @@ fn denied(server: &Server, why: &str) -> (Option<u16>, Cow<'static, [u8]>) {
     (Some(status), (head + &body).into_bytes().into())
 }
 
-/// Serves a connection to its end; where a proxy `asks`, `/v1/authz` too.
+/// Serves a connection until it ends. Also serves `/v1/authz` if `asks` is true.
 pub async fn serve(
     stream: Stream,
     connection: Connection,
@@ -181,7 +184,8 @@ async fn serve_http1(
     close(ended, stream.stream, &connection, &server).await;
 }
 
-/// Counts a connection that was shed, and answers a request that was refused.
+/// Counts the connection if it was closed to save resources, and answers the request if one was
+/// refused.
 async fn close(ended: HttpEnded, mut stream: Stream, connection: &Connection, server: &Server) {
     let metrics = &server.service.metrics;
     if matches!(
@@ -214,7 +218,7 @@ async fn serve_http2(stream: Rewound, connection: Connection, routes: Routes) {
     .await;
 }
 
-/// Answers a request of HTTP/2, at once where nothing has to be waited for.
+/// Answers an HTTP/2 request immediately if possible, or else in a task.
 fn answer_http2(
     (request, mut respond): http2::Arrived,
     held: &Arc<HeldBytes>,
@@ -228,11 +232,12 @@ fn answer_http2(
         let response = if asks { authz::without_memory(&server) } else { overloaded() };
         server.service.metrics.shed.increment();
         server.service.metrics.count_status(response.status().as_u16());
-        // A client that has gone gets no answer.
+        // The sending fails only if the client has disconnected or cancelled the request.
         let _ = respond.send_response(response, true);
         return;
     }
-    // Its body is counted already, and `in_time` answers a late one with a status before it is broken off.
+    // The body's memory is already counted, by `held_by`. Its deadline is twice that of `in_time`,
+    // so that a client that is late gets a 408 response before its stream is reset.
     let request = exchange::receive(request, None, 2 * exchange::patience(&server));
     let answered = routes.answer(request, held.connection());
     let mut answering = Box::pin(async move {
@@ -244,7 +249,8 @@ fn answer_http2(
     }
 }
 
-/// Returns the bytes that a request may take: its head, and a body as long as that may get.
+/// Returns the most bytes that a request can hold: its head, and its body's announced or largest
+/// permitted length.
 fn held_by(request: &Request<RecvStream>, server: &Server) -> usize {
     let length = request.headers().get(header::CONTENT_LENGTH);
     let announced = length.and_then(|length| length.to_str().ok()?.parse().ok());
@@ -252,7 +258,7 @@ fn held_by(request: &Request<RecvStream>, server: &Server) -> usize {
     held::head(request.headers()) + announced.unwrap_or(longest).min(longest)
 }
 
-/// Returns the answer, or an error if the request did not arrive in time.
+/// Returns the response, or status 408 if the request does not arrive in time.
 async fn in_time(
     server: &Server,
     answered: impl Future<Output = Result<Response, Infallible>>,
@@ -267,8 +273,8 @@ async fn in_time(
     }
 }
 
-/// Returns the answer to a request for which there is no memory. It has no body, which would have to be
-/// kept until the client fetches it.
+/// Returns the response to a request when memory is short. It has no body, since a body would
+/// occupy memory until the client has read it.
 fn overloaded() -> axum::http::Response<()> {
     let mut response = axum::http::Response::new(());
     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
@@ -277,18 +283,19 @@ fn overloaded() -> axum::http::Response<()> {
     response
 }
 
-/// The body of a request, of HTTP/1.1 or HTTP/2.
+/// The body of an HTTP/1.1 or HTTP/2 request.
 trait RequestBody: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static {}
 
 impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static> RequestBody for B {}
 
-/// The router for the requests of a connection, with the data that it needs.
+/// The router for the requests of one connection, and the data about this connection that handlers
+/// need.
 #[derive(Clone)]
 struct Routes {
     server: Arc<Server>,
     router: Router,
     peer: Option<IpAddr>,
-    /// True if proxies may send their questions (`/v1/authz`) over this connection.
+    /// True if proxies may send authorization requests (`/v1/authz`) over this connection.
     asks: bool,
 }
 
@@ -310,7 +317,8 @@ async fn answer<B: RequestBody>(
     let Routes { server, mut router, peer, asks } = routes;
     let http2 = request.version() == Version::HTTP_2;
     let mut response = if asks && authz::is_asked(request.uri().path()) {
-        // Its `Host` may be the client's own, and is no reason to refuse.
+        // The `Host` of an authorization request may be that of the proxy's client, so it is not
+        // checked.
         let (head, _body) = request.into_parts();
         authz::answer(&server, &head, peer).await
     } else {
@@ -319,7 +327,7 @@ async fn answer<B: RequestBody>(
             Err(problem) => problem.into_response(),
         }
     };
-    // A client that has gone gets no answer.
+    // The sending fails only if the client has disconnected or cancelled the request.
     if response.status().as_u16() != GONE {
         server.service.metrics.count_status(response.status().as_u16());
     }
@@ -333,7 +341,7 @@ async fn answer<B: RequestBody>(
     Ok(response)
 }
 
-/// Returns the result of `served`, or the reason to stop waiting for it.
+/// Returns the result of `served`, or the reason why the connection must end before `served` does.
 fn poll_served<F: Future + Unpin>(
     served: &mut F,
     connection: &Connection,
@@ -345,7 +353,7 @@ fn poll_served<F: Future + Unpin>(
         _ if served.is_ready() => served.map(Ok),
         ConnectionState::Good => Poll::Pending,
         ConnectionState::Overdue => Poll::Ready(Err(HttpEnded::Overdue)),
-        // A request that is under way is answered, and its answer says that it was the last.
+        // A request in flight is still answered, and its response has `Connection: close`.
         ConnectionState::Stopping if connection.is_busy() => Poll::Pending,
         ConnectionState::Stopping => {
             let silence = silence.get_or_insert_with(|| Box::pin(sleep(SILENCE)));
@@ -354,19 +362,21 @@ fn poll_served<F: Future + Unpin>(
     }
 }
 
-/// The socket, which sets the connection's deadline in passing: from the first byte of a request
-/// until its answer is written the client is busy, and trickling bytes does not prolong that.
+/// The socket of an HTTP/1.1 connection, which sets the connection's deadline on reads and writes.
+/// The connection is busy from the first byte of a request until its response is written. The
+/// deadline is set once for that time, so a client cannot extend it by sending slowly.
 struct TimedSocket {
     stream: Rewound,
     connection: Arc<Connection>,
-    /// Bytes of the present request that have come.
+    /// The number of bytes of the present request that have arrived.
     received: usize,
-    /// Bytes of answers that the client is slow to fetch.
+    /// The number of bytes of the response that the socket has not accepted yet.
     answer: usize,
-    /// True while there is an encrypted answer that the client has not fetched.
+    /// True while TLS still holds a part of a response that the socket has not accepted.
     flushing: bool,
     lines: HeadLines,
-    /// The reason why reading stopped, which replaces hyper's own error.
+    /// The reason why the socket refused to read on. It is reported instead of the error that hyper
+    /// then returns.
     refused: Option<HttpRefusal>,
 }
 
@@ -377,8 +387,8 @@ impl TimedSocket {
         }
     }
 
-    /// Accounts for what has come: it is kept until the request is answered, and a body's buffer
-    /// grows by doubling.
+    /// Counts bytes that have arrived as held until the request is answered. Each byte counts
+    /// twice, since a body's buffer grows by doubling.
     fn keep(&mut self, bytes: usize) -> io::Result<()> {
         self.received += bytes;
         let overloaded = match self.lines.is_question() {
@@ -388,14 +398,14 @@ impl TimedSocket {
         if self.holds() { Ok(()) } else { Err(self.refuse(overloaded)) }
     }
 
-    /// Accounts for an answer that the client has not fetched.
+    /// Counts the bytes of a response as held while the client does not read it.
     fn keep_answer(&mut self, bytes: usize) -> io::Result<()> {
         self.answer = self.answer.max(bytes);
         if self.holds() { Ok(()) } else { Err(self.refuse(HttpRefusal::Cut)) }
     }
 
-    /// Returns true if the connection may hold its bytes. Requests as small as a health check are
-    /// always admitted.
+    /// Returns true if the memory limit admits the bytes of this connection. Requests as small as a
+    /// health check are always admitted.
     fn holds(&self) -> bool {
         let bytes = READER + 2 * self.received + self.answer;
         self.connection.hold(bytes) || bytes <= READER + SMALL
@@ -463,7 +473,7 @@ impl AsyncWrite for TimedSocket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The reason for the refusal is still sent.
+        // The socket is left open, since `close` still sends the response to the refused request.
         if self.refused.is_some() {
             return Poll::Ready(Ok(()));
         }

@@ -1,7 +1,7 @@
-//! One HTTP/2 connection.
+//! Serves one HTTP/2 connection.
 //!
-//! Every request that has come is answered before anything is written, so that all their answers
-//! leave in one write; only what has to wait has a task of its own.
+//! All requests that have arrived are answered before anything is written, so that their responses
+//! leave in one write. A request whose response has to wait for something gets a task of its own.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -20,27 +20,33 @@ use super::watched::Watched;
 use crate::connections::Connection;
 use crate::server::Server;
 
-/// Most bytes of a request's headers, as HTTP/2 counts them: 64 KiB in 256 fields, and 32 bytes a field.
+/// The largest size of a request's headers, in bytes, as HTTP/2 counts them: 64 KiB of text in 256
+/// fields, and 32 bytes for each field.
 const MAX_HEADERS: u32 = 80 * 1024;
-/// Bytes that a client may send of one request's body before it is read.
+/// The flow-control window of a stream: the bytes of one request's body that a client may send
+/// before the server reads them.
 const STREAM_WINDOW: u32 = 128 * 1024;
-/// Bytes that a client may send in all before they are read.
+/// The flow-control window of a connection: the bytes of all bodies together that a client may send
+/// before the server reads them.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// Bytes of one answer that may wait to be written.
+/// The number of bytes of one response that may be queued for writing.
 const SEND_BUFFER: usize = 16 * 1024;
-/// Requests that a client may take back before they are accepted. Requests are accepted whenever the
-/// socket is read, so they are few, even if a proxy takes back those of all its clients at once; more
-/// show that a client only wants to cause work.
+/// The number of requests that a client may cancel before the server accepts them. Requests are
+/// accepted whenever the socket is read, so only few are normally cancelled earlier, even by a
+/// proxy that cancels the requests of all its clients at once. More than this indicates an attack
+/// ("rapid reset").
 const MAX_RESETS: usize = 1024;
-/// Requests that a connection keeps room for while it has none.
+/// The capacity, in requests, of the list of arrived requests that a connection keeps while it is
+/// idle.
 const KEPT: usize = 32;
 
-/// A request that arrived, and the handle to answer it.
+/// A request that has arrived, and the handle that sends its response.
 pub(in crate::protocol) type Arrived = (Request<RecvStream>, SendResponse<Bytes>);
 
 type Requests<S> = h2::server::Connection<Watched<S>, Bytes>;
 
-/// Serves a connection to its end; `answer` answers a request, at once or in a task.
+/// Serves a connection until it ends, and calls `answer` for each request. `answer` responds at
+/// once or starts a task that does.
 pub(in crate::protocol) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     connection: Arc<Connection>,
@@ -83,7 +89,8 @@ pub(in crate::protocol) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     ended.await;
 }
 
-/// Reads the first bytes of HTTP/2; `None` when others come, or none in time.
+/// Performs the HTTP/2 handshake. Returns `None` if the client sends something other than HTTP/2's
+/// preface, or does not send it in time.
 async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     stream: Watched<S>,
     term: &mut Term<'_>,
@@ -97,8 +104,9 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buffer_size(SEND_BUFFER)
         .max_pending_accept_reset_streams(MAX_RESETS)
-        // It is counted over the whole life of a connection, and a proxy's lives long: bytes of a
-        // request that was answered before its end are such an error.
+        // `h2` adds these errors up over the whole life of a connection. Every request that is
+        // answered before all of its body has arrived counts as one, so a proxy's long-lived
+        // connection would reach any limit.
         .max_local_error_reset_streams(None);
     let mut greeting = builder.handshake(stream);
     let greeted = poll_fn(|context| {

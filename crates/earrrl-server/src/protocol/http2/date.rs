@@ -1,4 +1,4 @@
-//! The `date` header, written once a second by each thread.
+//! The value of the `date` header, which each thread formats at most once a second.
 
 use std::cell::RefCell;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ thread_local! {
     static LAST: RefCell<(u64, Option<HeaderValue>)> = const { RefCell::new((0, None)) };
 }
 
-/// Returns the present time for a `date` header.
+/// Returns the present time as the value of a `date` header.
 pub(super) fn now() -> Option<HeaderValue> {
     let now = SystemTime::now();
     let second = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();

@@ -1,4 +1,4 @@
-//! One request of HTTP/2 that a service answers: its body, its answer, and their deadlines.
+//! The body and the response of one HTTP/2 request that a service answers, with their deadlines.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -17,13 +17,13 @@ use super::date;
 use super::held::{self, HeldShare};
 use crate::server::Server;
 
-/// The reason why an answer was not sent completely.
+/// The reason why a response was not sent completely.
 enum Unsent {
     /// The client has disconnected or cancelled its request, or the service has failed.
     Broken,
-    /// All connections together would hold too much.
+    /// The memory limit of all connections together was reached.
     Heavy,
-    /// The client did not fetch it in time.
+    /// The client did not read the response in time.
     Late,
 }
 
@@ -33,8 +33,9 @@ impl From<h2::Error> for Unsent {
     }
 }
 
-/// Returns the request with its body as services read it. All of the body has to arrive within
-/// `patience`. With a `share`, the bytes that have arrived count as held, for the service may keep them.
+/// Returns the request with a body of the type that services read. The whole body must arrive
+/// within `patience`. If a `share` is passed, the bytes of the body count as held in it, since the
+/// service may keep them.
 pub(in crate::protocol) fn receive(
     request: Request<RecvStream>,
     share: Option<HeldShare>,
@@ -47,7 +48,7 @@ pub(in crate::protocol) fn receive(
     })
 }
 
-/// Sends the answer of a service, to its end or until the client takes its request back.
+/// Sends the response of a service completely, unless the client cancels its request before.
 pub(in crate::protocol) async fn send_answer(
     server: &Server,
     answered: impl Future<Output = Result<Response<Body>, Infallible>>,
@@ -74,7 +75,7 @@ pub(in crate::protocol) async fn send_answer(
     }
 }
 
-/// Sends one message and trailers that the client's window does not admit yet.
+/// Sends one message and its trailers as soon as the client's flow-control window admits them.
 pub(in crate::protocol) async fn send_late(
     server: &Server,
     stream: SendStream<Bytes>,
@@ -90,26 +91,27 @@ pub(in crate::protocol) async fn send_late(
     sending.conclude(&sent);
 }
 
-/// Returns the time that a client has to send a request, and to fetch an answer.
+/// Returns the time within which a client must send a request, and also the time within which it
+/// must read a response.
 pub(in crate::protocol) fn patience(server: &Server) -> Duration {
     Duration::from_secs(server.config.limits.request.into())
 }
 
-/// Adds the headers that HTTP demands and services leave out.
+/// Adds the headers that HTTP requires and services leave out, and removes `connection`.
 fn set_headers(headers: &mut HeaderMap, body: &Body) {
     if let Some(length) = body.size_hint().exact()
         && !body.is_end_stream()
     {
         headers.entry(header::CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
     }
-    // It is about a connection, and HTTP/2 knows no such header.
+    // HTTP/2 forbids this header.
     headers.remove(header::CONNECTION);
     if let Some(date) = date::now() {
         headers.entry(header::DATE).or_insert(date);
     }
 }
 
-/// An answer whose head is sent.
+/// A response whose head has been sent and whose body follows.
 struct Sending<'s> {
     server: &'s Server,
     stream: SendStream<Bytes>,
@@ -130,7 +132,7 @@ impl Sending<'_> {
         Ok(self.stream.send_data(Bytes::new(), true)?)
     }
 
-    /// Returns the next part of the answer, or an error once the client takes its request back.
+    /// Returns the next part of the response's body, or an error if the client cancels its request.
     fn poll_frame(
         &mut self,
         body: &mut Body,
@@ -142,9 +144,10 @@ impl Sending<'_> {
         }
     }
 
-    /// Sends one part of the answer, which the client has the time of a request to fetch.
+    /// Sends one part of the response's body. Returns an error if the client does not read it in
+    /// time.
     async fn data(&mut self, data: Bytes) -> Result<(), Unsent> {
-        // A buffer grows by doubling.
+        // The length counts twice, since the buffer of this part may have grown by doubling.
         if !self.share.set(held::STREAM + 2 * data.len()) {
             return Err(Unsent::Heavy);
         }
@@ -154,7 +157,8 @@ impl Sending<'_> {
         sending.await.map_err(|_| Unsent::Late)?
     }
 
-    /// Resets the stream of an answer that is given up; `h2` would keep its end until it is fetched.
+    /// Resets the stream if its response was not sent completely. Otherwise `h2` would keep the
+    /// unsent part in memory until the client reads it.
     fn conclude(&mut self, sent: &Result<(), Unsent>) {
         let reason = match sent {
             Ok(()) => return,
@@ -169,7 +173,7 @@ impl Sending<'_> {
     }
 }
 
-/// Sends data as fast as the client's windows admit.
+/// Sends data as fast as the client's flow-control windows admit it.
 async fn send_data(mut data: Bytes, stream: &mut SendStream<Bytes>) -> Result<(), Unsent> {
     while !data.is_empty() {
         stream.reserve_capacity(data.len());
@@ -181,15 +185,16 @@ async fn send_data(mut data: Bytes, stream: &mut SendStream<Bytes>) -> Result<()
     Ok(())
 }
 
-/// A request's body.
+/// The body of an HTTP/2 request, as services read it.
 struct Received {
     body: RecvStream,
     share: Option<HeldShare>,
     arrived: usize,
-    /// Bytes that are still to come, by the request's `content-length`.
+    /// The number of bytes that have not arrived yet, according to the request's `content-length`.
     left: Option<u64>,
     patience: Duration,
-    /// The time by which all of it has to be there, once it is waited for.
+    /// The deadline of the whole body, which is set when the service first has to wait for a part
+    /// of it.
     late: Option<Pin<Box<Sleep>>>,
 }
 
@@ -213,7 +218,7 @@ impl hyper::body::Body for Received {
             return Poll::Ready(Some(Err(Reason::CANCEL.into())));
         };
         let Some(data) = data else { return Poll::Ready(None) };
-        // It was read, so the client may send more.
+        // These bytes have been read, so the client may send as many more.
         let _ = self.body.flow_control().release_capacity(data.len());
         self.arrived += data.len();
         self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));

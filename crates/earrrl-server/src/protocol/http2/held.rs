@@ -1,5 +1,5 @@
-//! Memory that one connection's requests hold: their streams and tasks, the parts of bodies that have
-//! arrived, and answers that the client has not fetched.
+//! Counts the memory that the requests of one HTTP/2 connection hold: their streams and tasks, the
+//! parts of bodies that have arrived, and responses that the client has not read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -8,33 +8,35 @@ use axum::http::HeaderMap;
 
 use crate::connections::Connection;
 
-/// Bytes of a request that waits, beside its body and answer: its stream, headers and task. It was
-/// measured with many streams that wait; see the test `memory`.
+/// The estimated memory of a waiting request without its body and response, in bytes: its stream,
+/// headers and task. It was measured with many waiting streams in the test `memory`.
 pub(in crate::protocol) const STREAM: usize = 8 * 1024;
-/// Bytes of a stream's place in the connection's table, which does not shrink.
+/// The memory of a stream's slot in the connection's table of streams, in bytes. The table does not
+/// shrink.
 const PLACE: usize = 512;
-/// Bytes for which a connection always has room, so that others cannot keep it from one small request.
+/// The number of bytes that a connection may always hold, so that one small request is admitted
+/// even if other connections have used up the memory limit.
 const ALWAYS_FREE: usize = STREAM + 4 * 1024;
 
-/// The memory of all requests of one connection.
+/// The count of bytes that all requests of one connection hold.
 #[derive(Debug)]
 pub(in crate::protocol) struct HeldBytes {
     connection: Arc<Connection>,
-    /// Bytes of requests that wait.
+    /// The number of bytes that waiting requests hold.
     waiting: AtomicUsize,
-    /// Bytes of answers that were written since the socket last took all of them.
+    /// The number of bytes of responses that were queued since the socket last accepted everything.
     unsent: AtomicUsize,
-    /// The most requests that were in flight at once.
+    /// The largest number of requests of this connection that were in flight at once.
     places: AtomicUsize,
-    /// The number of calls that go on until the client ends them.
+    /// The number of open calls that only the client ends.
     endless: AtomicUsize,
-    /// True if a request was refused for want of memory.
+    /// True if a request was refused because the memory limit was reached.
     refused: AtomicBool,
     /// True once the client has sent HTTP/2's preface.
     greeted: AtomicBool,
 }
 
-/// The memory of one request that waits.
+/// The count of bytes that one waiting request holds. Dropping it releases them.
 #[derive(Debug)]
 pub(in crate::protocol) struct HeldShare {
     all: Arc<HeldBytes>,
@@ -42,7 +44,7 @@ pub(in crate::protocol) struct HeldShare {
 }
 
 impl HeldBytes {
-    /// Counts for `connection`, which has no request yet.
+    /// Creates the count for `connection`, which has no request yet.
     pub(super) fn new(connection: Arc<Connection>) -> Arc<Self> {
         Arc::new(Self {
             connection,
@@ -55,13 +57,13 @@ impl HeldBytes {
         })
     }
 
-    /// Returns the connection that accounts for these bytes.
+    /// Returns the connection whose requests hold these bytes.
     pub(in crate::protocol) fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
 
-    /// Counts `count` requests that arrived together. Their answers count as unsent until the socket has
-    /// taken them.
+    /// Counts `count` requests that arrived together. Their responses count as unsent until the
+    /// socket has accepted them.
     pub(super) fn arrived(&self, count: usize) {
         self.unsent.fetch_add(count * STREAM, Relaxed);
         let present = count + self.waiting.load(Relaxed) / STREAM;
@@ -71,18 +73,18 @@ impl HeldBytes {
         }
     }
 
-    /// Notes that the socket has taken everything that was written.
+    /// Resets the count of unsent bytes, once the socket has accepted everything that was written.
     pub(super) fn sent(&self) {
         self.unsent.store(0, Relaxed);
     }
 
-    /// Counts unsent answers of a client that does not read. Returns false if all connections together
-    /// hold too much.
+    /// Adds the unsent responses of a client that does not read to the memory that the connection
+    /// holds. Returns false if that exceeds the memory limit of all connections together.
     pub(super) fn hold_unsent(&self) -> bool {
         self.account(self.unsent.load(Relaxed))
     }
 
-    /// Notes that the client has sent HTTP/2's preface.
+    /// Records that the client has sent HTTP/2's preface. The connection is idle from then on.
     pub(super) fn greet(&self) {
         self.greeted.store(true, Relaxed);
         self.connection.idle();
@@ -93,19 +95,21 @@ impl HeldBytes {
         self.greeted.load(Relaxed)
     }
 
-    /// Counts a call that goes on until the client ends it; `None` if the connection has `most` of them.
+    /// Counts a new call that only the client ends. Returns `None` if the connection already has
+    /// `most` such calls.
     pub(in crate::protocol) fn begin_endless(self: &Arc<Self>, most: usize) -> Option<EndlessCall> {
         let more = |count| (count < most).then_some(count + 1);
         self.endless.fetch_update(Relaxed, Relaxed, more).ok()?;
         Some(EndlessCall(Arc::clone(self)))
     }
 
-    /// Returns true if a request waits.
+    /// Returns true if a request of this connection is waiting for its response.
     pub(super) fn any_waits(&self) -> bool {
         self.waiting.load(Relaxed) > 0
     }
 
-    /// Returns true if the connection was refused memory.
+    /// Returns true if a request of this connection was refused because the memory limit was
+    /// reached.
     pub(super) fn was_refused(&self) -> bool {
         self.refused.load(Relaxed)
     }
@@ -120,7 +124,8 @@ impl HeldBytes {
     }
 }
 
-/// A call that goes on until the client ends it.
+/// An open call that only the client ends. It counts towards the connection's limit until it is
+/// dropped.
 #[derive(Debug)]
 pub(in crate::protocol) struct EndlessCall(Arc<HeldBytes>);
 
@@ -131,18 +136,19 @@ impl Drop for EndlessCall {
 }
 
 impl HeldShare {
-    /// Counts a request that holds nothing yet.
+    /// Creates the count of a request that holds no bytes yet.
     pub(in crate::protocol) fn new(all: &Arc<HeldBytes>) -> Self {
         Self { all: Arc::clone(all), bytes: 0 }
     }
 
-    /// Counts an answer of this many bytes as unsent until the socket has taken it: its stream outlives
-    /// the request's task.
+    /// Counts a response of this many bytes as unsent until the socket has accepted it, since the
+    /// response stays in its stream after the request's task has ended.
     pub(super) fn count_unsent(&self, bytes: usize) {
         self.all.unsent.fetch_add(STREAM + bytes, Relaxed);
     }
 
-    /// Sets the request's memory. Returns false if all connections together would hold too much.
+    /// Sets the number of bytes that the request holds. Returns false if that exceeds the memory
+    /// limit of all connections together.
     pub(in crate::protocol) fn set(&mut self, bytes: usize) -> bool {
         let before = std::mem::replace(&mut self.bytes, bytes);
         self.all.waiting.fetch_add(bytes, Relaxed);
@@ -157,7 +163,8 @@ impl Drop for HeldShare {
     }
 }
 
-/// Returns the bytes of a request before any of its body has arrived.
+/// Returns the number of bytes that a request with these headers holds before any of its body has
+/// arrived.
 pub(in crate::protocol) fn head(headers: &HeaderMap) -> usize {
     let fields = headers.iter().map(|(name, value)| name.as_str().len() + value.len());
     STREAM + fields.sum::<usize>()

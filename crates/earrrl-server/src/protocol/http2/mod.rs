@@ -1,7 +1,8 @@
-//! HTTP/2 connections, with requests of HTTP and calls of gRPC alike.
+//! HTTP/2 connections, which carry requests of the HTTP API and gRPC calls alike.
 //!
-//! `connection` accepts requests and enforces the connection's deadlines, `exchange` answers one
-//! request with a service, and `held` counts the memory of all requests of a connection.
+//! `connection` accepts requests and enforces the connection's deadlines, `exchange` passes one
+//! request to a service and sends the response, and `held` counts the memory of all requests of a
+//! connection.
 
 mod connection;
 mod date;

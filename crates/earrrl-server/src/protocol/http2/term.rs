@@ -1,4 +1,5 @@
-//! The end of an HTTP/2 connection's service: its deadline, its maximum age, or the server's stop.
+//! Decides when an HTTP/2 connection is closed: at its deadline, at its maximum age, when memory is
+//! short, or when the server stops.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use super::held::HeldBytes;
 use crate::connections::{Connection, ConnectionState};
 use crate::server::Server;
 
-/// The remaining life of a connection.
+/// The conditions that end a connection.
 pub(super) struct Term<'s> {
     held: Arc<HeldBytes>,
     server: &'s Server,
@@ -19,21 +20,22 @@ pub(super) struct Term<'s> {
     leaving: bool,
 }
 
-/// The next step with a connection.
+/// The next step for a connection whose task is about to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// Serve on.
+    /// Continue to serve the connection.
     GoOn,
-    /// Send GOAWAY; requests in flight are answered.
+    /// Send GOAWAY, accept no more requests, and answer those in flight.
     Farewell,
-    /// Close.
+    /// Close the connection without answering requests in flight.
     Close,
 }
 
 impl<'s> Term<'s> {
     pub(super) fn new(held: Arc<HeldBytes>, server: &'s Server) -> Self {
         let connection = held.connection();
-        // Up to a tenth more, so that clients don't all come back at once.
+        // The maximum age is increased by up to a tenth, which depends on the connection's number,
+        // so that clients that connected together do not all reconnect at once.
         let spread = |age: Duration| age + age / 10 * (connection.id() % 16) as u32 / 16;
         let age =
             server.config.max_connection_age.map(|seconds| Duration::from_secs(seconds.into()));
@@ -41,19 +43,20 @@ impl<'s> Term<'s> {
         Self { held, server, age, leaving: false }
     }
 
-    /// Returns true once GOAWAY is due or sent.
+    /// Returns true once GOAWAY has been sent or must be sent next.
     pub(super) fn is_leaving(&self) -> bool {
         self.leaving
     }
 
-    /// Returns the next step. To be called whenever the connection's task is about to wait.
+    /// Returns the next step for the connection. Must be called whenever the connection's task is
+    /// about to wait.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Turn {
         let standing = self.connection().standing(context);
         let waits = self.held.any_waits();
         if self.leaving {
             return match standing {
                 ConnectionState::Overdue => Turn::Close,
-                // The answers of a connection that was asked to go are sent.
+                // GOAWAY was sent. The connection stays open until its pending responses are sent.
                 ConnectionState::Good | ConnectionState::Stopping => Turn::GoOn,
             };
         }

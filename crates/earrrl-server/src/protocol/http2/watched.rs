@@ -1,4 +1,4 @@
-//! The socket of an HTTP/2 connection, which sets the connection's deadline in passing.
+//! The socket of an HTTP/2 connection, which sets the connection's deadline on reads and writes.
 
 use std::io;
 use std::pin::Pin;
@@ -9,12 +9,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::held::HeldBytes;
 
-/// A socket. Anything that a client sends shows that it is there, unless it does not read: then it has
-/// the time of a request to fetch all that was written.
+/// A socket that extends the connection's deadline whenever the client sends something. If the
+/// client does not read, the deadline is no longer extended: the client must read all that was
+/// written within the time for one request.
 pub(super) struct Watched<S> {
     stream: S,
     held: Arc<HeldBytes>,
-    /// True if the client has to read before more can be written.
+    /// True while the socket accepts no more bytes because the client does not read.
     is_blocked: bool,
 }
 
@@ -41,7 +42,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         let connection = self.held.connection();
         if !self.held.is_greeted() {
-            // Half a preface has the time of half a request.
+            // The deadline for the whole preface is set by its first byte, so a client cannot
+            // extend it by sending slowly.
             if !connection.is_busy() {
                 connection.busy();
             }
@@ -62,7 +64,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         self.note_write(written)
     }
 
-    /// Flushes, which `h2` does once it has written all that the client's windows admit.
+    /// Flushes the socket. `h2` calls this once it has written everything that the client's
+    /// flow-control windows admit.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         if flushed.is_ready() {

@@ -1,4 +1,6 @@
-//! The loop over the requests of a client: gather questions, then answer them in turn or all at once.
+//! Answers the requests that were read from a client. Questions (requests for a decision) are
+//! gathered first, and then answered one after the other, or all at once if the engine waits for
+//! Redis.
 
 use std::io;
 use std::sync::Arc;
@@ -13,25 +15,26 @@ use super::question::{Questions, recycle};
 use super::reply::Writer;
 use crate::service::rules::ActiveRules;
 
-/// The reason why a batch of requests ended.
+/// The reason why the server stopped answering a batch of requests.
 enum BatchEnd {
-    /// There is no whole request left.
+    /// The input has no further complete request.
     Starved,
-    /// The connection is to be closed.
+    /// The connection is to be closed after the replies are written.
     Closing,
-    /// The answers have to be written first.
+    /// The output is full, so its replies must be written before more requests are answered.
     Full,
 }
 
 impl Client {
-    /// Answers every whole request of the input. Returns the number of bytes consumed, or `None` if
-    /// the connection is to be closed after these answers.
+    /// Answers every complete request of the input. Returns the number of bytes consumed, or `None`
+    /// if the connection is to be closed after these replies.
     pub(super) async fn answer(
         &mut self,
         mut buffers: Buffers,
     ) -> io::Result<(Buffers, Option<usize>)> {
         if self.session.server.service.engine().waits() {
-            // Boxed, so that it takes no room in connections where nothing is waited for.
+            // The future is boxed, so that it takes no memory in connections whose engine never
+            // waits.
             return Box::pin(self.answer_apart(buffers)).await;
         }
         let mut consumed = 0;
@@ -45,7 +48,8 @@ impl Client {
         }
     }
 
-    /// The same without holding the thread's buffers while it waits.
+    /// Does the same as `answer` on copies of the input, so that no buffers of the thread are held
+    /// while it waits for Redis.
     async fn answer_apart(&mut self, buffers: Buffers) -> io::Result<(Buffers, Option<usize>)> {
         let input: Box<[u8]> = buffers.input[..].into();
         buffers.give_back();
@@ -86,7 +90,8 @@ impl Client {
         ended
     }
 
-    /// Answers requests under these rules. Also returns the number of requests.
+    /// Answers requests under `rules`, until the output is full or the input has no complete
+    /// request. Also returns the number of requests.
     async fn answer_with<'a>(
         &mut self,
         rules: &'a ActiveRules,

@@ -1,28 +1,30 @@
-//! Buffers, held only while a connection has something to read or write.
+//! A pool of buffers for connections.
 //!
-//! A connection takes a set when bytes arrive and gives it back before it waits, so a thread needs
-//! one set for all its idle connections together.
+//! A connection takes a set of buffers when bytes arrive and returns it before it waits, so one set
+//! serves all idle connections of a thread.
 
 use std::cell::RefCell;
 
 use super::codec::MAX_REQUEST_LEN;
 use super::question::Questions;
 
-/// Bytes read at once. Beside the longest unfinished request there is always room to read.
+/// The capacity of the input buffer, in bytes. It holds the longest request and still has space to
+/// read.
 const INPUT_LEN: usize = MAX_REQUEST_LEN + 8 * 1024;
-/// Replies are written out once this many bytes have gathered.
+/// The number of bytes of replies at which they are written to the socket.
 pub(super) const OUTPUT_HIGH_WATER: usize = 64 * 1024;
-/// Sets that a thread keeps for later.
+/// The largest number of unused sets that a thread keeps.
 const SPARE: usize = 4;
 
-/// The buffers that a connection reads into and writes from.
+/// A set of buffers, which a connection reads into and writes from.
 #[derive(Debug)]
 pub(super) struct Buffers {
-    /// Bytes that were read; no longer than its capacity.
+    /// The bytes that were read. They never exceed the buffer's initial capacity.
     pub(super) input: Vec<u8>,
-    /// The allocation of a batch's questions, empty between batches.
+    /// A list for the questions of a batch. It is empty between batches, and only keeps its
+    /// allocation.
     pub(super) questions: Questions<'static>,
-    /// Replies not yet written.
+    /// The replies that have not been written to the socket.
     pub(super) output: Vec<u8>,
 }
 
@@ -31,7 +33,7 @@ thread_local! {
 }
 
 impl Buffers {
-    /// An empty set, the thread's own if there is one.
+    /// Returns an empty set, from the thread's pool if that has one.
     pub(super) fn take() -> Self {
         POOL.with_borrow_mut(Vec::pop).unwrap_or_else(|| Self {
             input: Vec::with_capacity(INPUT_LEN),
@@ -40,7 +42,7 @@ impl Buffers {
         })
     }
 
-    /// Hands the set to the thread's next taker.
+    /// Empties the set and returns it to the thread's pool.
     pub(super) fn give_back(mut self) {
         self.input.clear();
         self.output.clear();

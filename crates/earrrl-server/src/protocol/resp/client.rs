@@ -1,4 +1,5 @@
-//! One connection's socket: reading, writing, and closing so that the last words arrive.
+//! The socket of one RESP connection: reading, writing, and closing in a way that lets the client
+//! still read the last replies.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -20,7 +21,7 @@ pub(super) struct Client {
     pub(super) connection: Connection,
     pub(super) session: Session,
     pub(super) decoder: Decoder,
-    /// The beginning of a request whose end has not come.
+    /// The beginning of a request whose end has not arrived.
     pub(super) unfinished: Box<[u8]>,
 }
 
@@ -30,7 +31,8 @@ impl Client {
         Self { stream, connection, session, decoder, unfinished }
     }
 
-    /// Lets go of what it holds before it is told so.
+    /// Appends the error for a client that is disconnected because the memory limit was reached.
+    /// The client's memory is released first.
     pub(super) fn refuse_for_memory(&mut self, output: &mut Vec<u8>) {
         self.unfinished = Box::default();
         self.connection.hold(0);
@@ -38,7 +40,8 @@ impl Client {
         Writer::new(output, self.session.version()).error("server overloaded");
     }
 
-    /// Waits for bytes. Without any to read, no buffer is held.
+    /// Waits until bytes arrive, and returns the buffers that they were read into. No buffers are
+    /// held while it waits.
     pub(super) async fn read(&mut self) -> io::Result<Buffers> {
         poll_fn(|context| self.poll_read(context)).await
     }
@@ -57,7 +60,7 @@ impl Client {
                 Poll::Ready(Err(error))
             }
             Poll::Pending => {
-                // The server does not wait for a client that has no request in flight.
+                // A stopping server does not wait for a client that has no request in flight.
                 if standing == ConnectionState::Stopping
                     && self.unfinished.is_empty()
                     && !self.stream.has_input()
@@ -70,7 +73,7 @@ impl Client {
         }
     }
 
-    /// Writes all of the output and gives the buffers back.
+    /// Writes all of the output, and returns the buffers to the pool.
     pub(super) async fn flush(&mut self, buffers: Buffers) -> io::Result<()> {
         let mut written = 0;
         let done = self.write_now(&buffers, &mut written)?;
@@ -85,7 +88,8 @@ impl Client {
         self.hold(0)
     }
 
-    /// Accounts for what is kept, and for this much besides while a client is slow to read.
+    /// Counts the bytes that the connection holds: its session, its unfinished request, and `more`
+    /// bytes. Returns an error if the memory limit of all connections together is exceeded.
     pub(super) fn hold(&self, more: usize) -> io::Result<()> {
         match self.connection.hold(self.unfinished.len() + self.session.held() + more) {
             true => Ok(()),
@@ -93,7 +97,8 @@ impl Client {
         }
     }
 
-    /// Writes all of the output, amid a long pipeline; what is still to be decided is kept aside.
+    /// Writes all of the output in the middle of a long pipeline. If the client is slow to read,
+    /// the remaining input is copied, so that the buffers can be returned to the pool meanwhile.
     pub(super) async fn drain(
         &mut self,
         mut buffers: Buffers,
@@ -115,7 +120,7 @@ impl Client {
         Ok(buffers)
     }
 
-    /// Writes as much as the socket takes. `true` when that was all.
+    /// Writes as much as the socket accepts. Returns true if that was everything.
     fn write_now(&mut self, buffers: &Buffers, written: &mut usize) -> io::Result<bool> {
         while *written < buffers.output.len() {
             match self.stream.try_write(&buffers.output[*written..]) {
@@ -128,7 +133,8 @@ impl Client {
         Ok(!self.stream.is_unflushed())
     }
 
-    /// Writes to a client that is slow to read; no request of its is read meanwhile.
+    /// Writes to a client that is slow to read. No further request of this client is read
+    /// meanwhile.
     pub(super) async fn write_patiently(&mut self, output: &[u8]) -> io::Result<()> {
         self.connection.busy();
         let mut written = 0;
@@ -150,10 +156,10 @@ impl Client {
         .await
     }
 
-    /// Closes so that the last answers arrive.
+    /// Closes the connection in a way that lets the client still read the last replies.
     pub(super) async fn linger(&mut self) {
         self.unfinished = Box::default();
-        // Boxed, so that it takes no room in connections that are served.
+        // The future is boxed, so that it takes no memory in connections that are not being closed.
         Box::pin(linger(&mut self.stream, &self.connection)).await;
     }
 }

@@ -1,29 +1,32 @@
-//! Bytes to requests: arrays of bulk strings, and inline commands. Pure, bounded, incremental.
+//! Decodes bytes into requests, which are arrays of bulk strings or inline commands. The decoder
+//! does no I/O and bounds all sizes.
 //!
-//! The decoder holds offsets into a buffer that its caller owns, so a request costs no copy and no
-//! allocation, and a byte that was seen is never looked at again: when a request arrives in pieces,
-//! decoding goes on where it stopped. All sizes are checked when announced, before anything is
-//! stored for them.
+//! The decoder stores offsets into a buffer that its caller owns, so decoding copies nothing and
+//! seldom allocates. When a request arrives in pieces, decoding continues where it stopped, so no
+//! byte is examined twice. Sizes are checked when they are announced, before memory is allocated
+//! for them.
 
 use std::fmt;
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
-/// Most words a request may have.
+/// The largest number of words in a request.
 pub const MAX_WORDS: usize = 512;
-/// Offsets kept from one request to the next: enough for all but a request to many rules.
+/// The number of word positions whose allocation is kept between requests. It suffices for all but
+/// requests with many charges.
 const KEPT_WORDS: usize = 16;
-/// Longest word of a request, in bytes.
+/// The length of the longest word of a request, in bytes.
 pub const MAX_WORD_LEN: usize = 16 * 1024;
-/// Longest request, in bytes, its framing included.
+/// The length of the longest request, in bytes, its framing included.
 pub const MAX_REQUEST_LEN: usize = 64 * 1024;
 
-/// Input that no further byte can make right. Its text never repeats the input.
+/// The reason why input cannot become a request, whatever bytes follow. Its text never repeats the
+/// input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// The first byte begins neither an array nor a command.
+    /// The first byte begins neither an array nor an inline command.
     Start,
     /// The count of an array is not a number from 0 to [`MAX_WORDS`].
     WordCount,
@@ -35,7 +38,7 @@ pub enum Malformed {
     LineEnd,
     /// The request is longer than [`MAX_REQUEST_LEN`].
     TooLong,
-    /// An inline command with a quote or a control character.
+    /// An inline command has a quote or a control character.
     Inline,
 }
 
@@ -57,7 +60,7 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// The position of a word, counted from the request's first byte.
+/// The position of a word, in bytes from the first byte of its request.
 #[derive(Clone, Copy, Debug, Default)]
 struct Span {
     start: u32,
@@ -70,7 +73,8 @@ impl Span {
     }
 }
 
-/// A whole request: its bytes, borrowed from the caller's buffer, and the positions of its words.
+/// A complete request: its bytes, borrowed from the caller's buffer, and the positions of its
+/// words.
 #[derive(Clone, Copy)]
 pub struct Request<'a, 'w> {
     bytes: &'a [u8],
@@ -79,7 +83,7 @@ pub struct Request<'a, 'w> {
 }
 
 impl<'a, 'w> Request<'a, 'w> {
-    /// Returns the number of bytes that the request took; the next one starts there.
+    /// Returns the length of the request in bytes. The next request starts after them.
     pub fn consumed(&self) -> usize {
         self.bytes.len()
     }
@@ -89,13 +93,13 @@ impl<'a, 'w> Request<'a, 'w> {
         self.bytes
     }
 
-    /// Number of words: 0 for an empty array or a blank line.
+    /// Returns the number of words, which is 0 for an empty array or a blank line.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.words.len()
     }
 
-    /// Returns the word at `index`.
+    /// Returns the word at `index`, or `None` if the request has fewer words.
     pub fn word(&self, index: usize) -> Option<&'a [u8]> {
         self.words.get(index).and_then(|span| self.bytes.get(span.range()))
     }
@@ -106,7 +110,8 @@ impl<'a, 'w> Request<'a, 'w> {
         self.words.iter().map(move |span| &bytes[span.range()])
     }
 
-    /// Returns the positions that find the request again in the buffer that it was decoded from.
+    /// Returns the positions of the request's words, with which [`DetachedRequest::within`]
+    /// restores the request from the same buffer.
     pub fn keep(&self) -> DetachedRequest {
         DetachedRequest {
             length: self.bytes.len(),
@@ -127,7 +132,8 @@ impl fmt::Debug for Request<'_, '_> {
     }
 }
 
-/// A request set aside, without its bytes. Most have few words, and need no allocation.
+/// The positions of a request's words without its bytes, from which the request can be restored.
+/// The positions of a request with few words need no allocation.
 #[derive(Clone, Debug)]
 pub struct DetachedRequest {
     length: usize,
@@ -136,30 +142,30 @@ pub struct DetachedRequest {
 }
 
 impl DetachedRequest {
-    /// Returns [`Request::consumed`] of the request that was kept.
+    /// Returns the length of the original request in bytes, like [`Request::consumed`].
     pub fn consumed(&self) -> usize {
         self.length
     }
 
-    /// The request, in the buffer it was decoded from; `bytes` start where it does.
+    /// Restores the request. `bytes` must begin with the bytes that the request was decoded from.
     pub fn within<'a>(&self, bytes: &'a [u8]) -> Request<'a, '_> {
         Request { bytes: &bytes[..self.length], words: &self.words, inline: self.inline }
     }
 }
 
-/// The part of a request that the next byte belongs to.
+/// The part of a request that the next byte of input belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Start,
     Count,
     Dollar,
     Length,
-    /// Within a bulk string that ends, before its CRLF, at this offset.
+    /// The text of a bulk string. It ends at this offset, where its CRLF begins.
     Body(u32),
     Inline,
 }
 
-/// The part of a header line `digits CRLF` that was seen so far.
+/// The part that has been read of a header line, which has digits and ends in CRLF.
 #[derive(Clone, Copy, Debug, Default)]
 struct Number {
     value: u32,
@@ -167,14 +173,15 @@ struct Number {
     carriage_return: bool,
 }
 
-/// A decoder for one connection. It keeps its place between calls.
+/// A decoder of the requests of one connection. It keeps its position in an incomplete request
+/// between calls.
 #[derive(Debug)]
 pub struct Decoder {
     phase: Phase,
     number: Number,
-    /// Bytes of the present request that were seen.
+    /// The number of bytes of the present request that have been examined.
     seen: usize,
-    /// Words still announced.
+    /// The number of announced words that have not been read.
     missing: u32,
     words: Vec<Span>,
 }
@@ -192,12 +199,14 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Decodes on. `input` starts at the present request's first byte and holds at least what the
-    /// last call saw. `None` means that more bytes are needed; after a request, the caller passes
-    /// `input` from [`Request::consumed`] on.
+    /// Continues to decode, and returns the next request once it is complete. Returns `None` if
+    /// more bytes are needed. `input` must begin with the first byte of the present request, and
+    /// hold at least the bytes of the previous call. After a complete request, the next `input`
+    /// begins [`Request::consumed`] bytes later.
     ///
     /// # Errors
-    /// [`Malformed`] when the input can't become a request; the connection can't go on.
+    /// Returns [`Malformed`] if the input cannot become a request. The connection must then be
+    /// closed.
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> Result<Option<Request<'a, '_>>, Malformed> {
         let inline = loop {
             match self.phase {
@@ -223,7 +232,7 @@ impl Decoder {
         Ok(Some(Request { bytes, words: &self.words, inline }))
     }
 
-    /// Returns true if a request has begun and its end has not arrived.
+    /// Returns true if a part of a request has arrived, but not its end.
     pub fn is_partial(&self) -> bool {
         self.phase != Phase::Start
     }
@@ -280,7 +289,8 @@ impl Decoder {
                 if length as usize > MAX_WORD_LEN {
                     return Err(Malformed::WordLength);
                 }
-                // Fits: `seen` is at most a request and a word long.
+                // The sum does not overflow, since `seen` is at most the length of a request and a
+                // word.
                 self.phase = Phase::Body(self.seen as u32 + length);
                 Ok(Step::More)
             }
@@ -314,7 +324,8 @@ impl Decoder {
         Ok(Step::More)
     }
 
-    /// Reads on in a header line. `None` when its end is not there yet.
+    /// Continues to read a header line. Returns its number, or `None` if the end of the line has
+    /// not arrived.
     #[inline]
     fn number(&mut self, input: &[u8], error: Malformed) -> Result<Option<u32>, Malformed> {
         let mut number = self.number;
@@ -328,7 +339,7 @@ impl Decoder {
                 b'\r' if number.digits > 0 && !number.carriage_return => {
                     number.carriage_return = true;
                 }
-                // Nine digits are more than any bound needs and can't overflow.
+                // Nine digits suffice for all permitted numbers, and cannot overflow.
                 b'0'..=b'9' if number.digits < 9 && !number.carriage_return => {
                     number.value = number.value * 10 + u32::from(byte - b'0');
                     number.digits += 1;
@@ -342,7 +353,7 @@ impl Decoder {
         Ok(None)
     }
 
-    /// Reads on in an inline command. `true` when its end was seen.
+    /// Continues to read an inline command. Returns true if its end has arrived.
     fn inline(&mut self, input: &[u8]) -> Result<bool, Malformed> {
         let newline = memchr::memchr(b'\n', &input[self.seen..]);
         let end = newline.map_or(input.len(), |at| self.seen + at + 1);

@@ -1,4 +1,5 @@
-//! The commands that Redis clients send besides asking: greetings, tokens, questions about us.
+//! The commands that Redis clients send besides requests for decisions: to greet, to authenticate,
+//! and to ask about the server.
 
 use super::codec::Request;
 use super::refusal::Refusal;
@@ -6,7 +7,8 @@ use super::reply::{Version, Writer};
 use super::session::Session;
 use crate::config::access::Access;
 
-/// Our commands: name, and number of words as Redis writes it, negative for "at least".
+/// The names of all supported commands, each with its number of words as Redis states it: negative
+/// if more words are permitted.
 const COMMANDS: [(&str, i64); 22] = [
     ("auth", -2),
     ("cl.throttle", -5),
@@ -32,7 +34,7 @@ const COMMANDS: [(&str, i64); 22] = [
     ("select", 2),
 ];
 
-/// Returns true if there is a command of this name.
+/// Returns true if the server supports a command of this name.
 pub(super) fn is_known(name: &[u8]) -> bool {
     COMMANDS.iter().any(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes()))
 }
@@ -54,7 +56,7 @@ pub(super) fn echo(request: Request<'_, '_>, reply: &mut Writer<'_>) -> Result<(
     Ok(())
 }
 
-/// `HELLO [2|3 [AUTH user password] [SETNAME name]]`.
+/// Answers `HELLO [2|3 [AUTH user password] [SETNAME name]]`: sets the protocol's version.
 pub(super) fn hello(
     session: &mut Session,
     request: Request<'_, '_>,
@@ -101,7 +103,7 @@ fn greet(session: &Session, reply: &mut Writer<'_>) {
     reply.array(0);
 }
 
-/// `AUTH [user] token`; the user's name is not looked at.
+/// Answers `AUTH [user] token`. The user's name is ignored.
 pub(super) fn auth(
     session: &mut Session,
     request: Request<'_, '_>,
@@ -121,7 +123,8 @@ pub(super) fn auth(
     Ok(())
 }
 
-/// Checks a token. After a wrong one the client keeps the access of an earlier one, as with Redis.
+/// Checks a token and grants its access. After a wrong token, the client keeps the access that it
+/// already had, as in Redis.
 fn authenticate(session: &mut Session, token: &[u8]) -> Result<(), Refusal> {
     if session.show(token) == Access::Nothing {
         session.failed_logins += 1;
@@ -132,7 +135,7 @@ fn authenticate(session: &mut Session, token: &[u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Back to how the connection began.
+/// Answers `RESET`: restores the session's initial state.
 pub(super) fn reset(session: &mut Session, out: &mut Vec<u8>) {
     session.version = Version::V2;
     session.forget_token();
@@ -140,7 +143,7 @@ pub(super) fn reset(session: &mut Session, out: &mut Vec<u8>) {
     Writer::new(out, session.version).simple("RESET");
 }
 
-/// There is one database.
+/// Answers `SELECT`. The only database is 0.
 pub(super) fn select(request: Request<'_, '_>, reply: &mut Writer<'_>) -> Result<(), Refusal> {
     match (request.len(), request.word(1)) {
         (2, Some(b"0")) => reply.simple("OK"),
@@ -198,7 +201,8 @@ pub(super) fn command(request: Request<'_, '_>, reply: &mut Writer<'_>) -> Resul
     Ok(())
 }
 
-/// Name, words, flags, and where the key is: second in `CL.THROTTLE`, third in ours.
+/// Writes a command's description for `COMMAND`: its name, number of words, flags, and the position
+/// of the key, which is the second word in `CL.THROTTLE` and the third in the `EARRRL` commands.
 fn describe(name: &str, words: i64, reply: &mut Writer<'_>) {
     let key = match name {
         "cl.throttle" => 1,
@@ -216,7 +220,7 @@ fn describe(name: &str, words: i64, reply: &mut Writer<'_>) {
     }
 }
 
-/// A few lines as Redis has them; clients look for `loading`.
+/// Answers `INFO` with a few of the lines that Redis sends. Client libraries look for `loading`.
 pub(super) fn info(session: &Session, reply: &mut Writer<'_>) -> Result<(), Refusal> {
     session.may(Access::Ask)?;
     let server = &session.server;

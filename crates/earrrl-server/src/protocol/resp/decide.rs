@@ -1,4 +1,4 @@
-//! The commands that decide and change: `CL.THROTTLE` and `EARRRL.*`.
+//! The commands that decide requests and change the state of clients: `CL.THROTTLE` and `EARRRL.*`.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ use crate::service::attributes::{Attributes, MAX_ATTRIBUTES};
 use crate::service::error::AskError;
 use crate::service::rules::ActiveRules;
 
-/// Decides a question, and writes the reply.
+/// Decides a question, and writes the reply to `out`.
 #[inline]
 pub(super) async fn answer(
     session: &Session,
@@ -43,7 +43,7 @@ pub(super) async fn answer(
             let brief = service.check(ask).await?;
             write_brief(brief, &mut Writer::new(out, version));
         }
-        // Boxed, so that rare questions take no memory in every connection.
+        // The futures of rare questions are boxed, so that they take no memory in every connection.
         Question::Several { asks, mode } => {
             let answer = Box::pin(service.ask_all(asks, *mode)).await?;
             write_answer(&answer, true, &mut Writer::new(out, version));
@@ -66,8 +66,8 @@ fn count(session: &Session, call: Call, throttled: Throttled) {
     }
 }
 
-/// `EARRRL.CHECKATTR name value [name value …]`: every rule that matches these attributes, as
-/// `attributes` of `POST /v1/check`.
+/// Answers `EARRRL.CHECKATTR name value [name value …]`: decides under every rule that matches
+/// these attributes, as `POST /v1/check` does with `attributes`.
 pub(super) async fn check_attributes(
     session: &Session,
     request: Request<'_, '_>,
@@ -97,7 +97,7 @@ pub(super) async fn check_attributes(
     Ok(())
 }
 
-/// `EARRRL.REFUND rule key cost [T0 seconds]`.
+/// Answers `EARRRL.REFUND rule key cost [T0 seconds]`.
 pub(super) async fn refund(
     session: &Session,
     request: Request<'_, '_>,
@@ -119,7 +119,8 @@ pub(super) async fn refund(
     Ok(())
 }
 
-/// Seconds since the Unix epoch. A cost's decimals are exact to 1e-9, just as nanoseconds are.
+/// Parses a time in seconds since the Unix epoch. The parser for costs serves here too: it is exact
+/// to 1e-9, which for seconds is one nanosecond.
 fn instant(text: &[u8]) -> Result<Nanos, Refusal> {
     let seconds: Option<Cost> = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     let nanos = seconds.and_then(|seconds| u64::try_from(seconds.billionths()).ok());
@@ -128,7 +129,7 @@ fn instant(text: &[u8]) -> Result<Nanos, Refusal> {
     })
 }
 
-/// `EARRRL.RESET rule key`.
+/// Answers `EARRRL.RESET rule key`: deletes the stored state of this client under the rule.
 pub(super) async fn reset(
     session: &Session,
     request: Request<'_, '_>,
@@ -145,7 +146,7 @@ pub(super) async fn reset(
     Ok(())
 }
 
-/// `EARRRL.RULES`: each rule's name and text.
+/// Answers `EARRRL.RULES` with the name and text of each rule.
 pub(super) fn rules(
     session: &Session,
     rules: &ActiveRules,

@@ -1,4 +1,4 @@
-//! Decisions as replies.
+//! Writes decisions as RESP replies.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::engine::throttle::Throttled;
 use crate::protocol::seconds::SecondsText;
 use crate::service::ask::Answer;
 
-/// Writes the five integers of redis-cell.
+/// Writes the reply to `CL.THROTTLE`: the five integers that the Redis module redis-cell defines.
 #[inline]
 pub(super) fn write_throttled(throttled: Throttled, reply: &mut Writer<'_>) {
     reply.array(5);
@@ -20,12 +20,12 @@ pub(super) fn write_throttled(throttled: Throttled, reply: &mut Writer<'_>) {
     reply.integer(throttled.reset_after);
 }
 
-/// Writes three integers: 1 or 0 for allowed, the remaining quota, and the milliseconds to wait, -1
-/// for ever.
+/// Writes the reply to `EARRRL.ALLOW`, three integers: 1 if the request is allowed or else 0, the
+/// remaining quota, and the milliseconds until a retry can succeed, or -1 if none can.
 #[inline]
 pub(super) fn write_brief(brief: Option<Brief>, reply: &mut Writer<'_>) {
     let Some(brief) = brief else {
-        // The rule leaves this client alone.
+        // The rule exempts this client, so the request is allowed and has no quota.
         return reply.raw(b"*3\r\n:1\r\n:-1\r\n:0\r\n");
     };
     reply.array(3);
@@ -34,13 +34,13 @@ pub(super) fn write_brief(brief: Option<Brief>, reply: &mut Writer<'_>) {
     reply.integer(brief.wait.duration().map_or(-1, whole_millis));
 }
 
-/// Returns the wait in milliseconds, rounded up.
+/// Returns a duration in whole milliseconds, rounded up.
 #[inline]
 fn whole_millis(wait: Duration) -> i64 {
     i64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
 }
 
-/// Writes the decision on attributes, and the names of the rules that it comes from.
+/// Writes the decision on a request's attributes, and the names of the rules that matched them.
 pub(super) fn write_matching(answer: &Answer<'_>, reply: &mut Writer<'_>) {
     reply.map(10);
     write_figures(answer.decision.as_ref(), reply);
@@ -57,8 +57,9 @@ pub(super) fn write_matching(answer: &Answer<'_>, reply: &mut Writer<'_>) {
     names.iter().for_each(|name| reply.bulk(name.as_bytes()));
 }
 
-/// Writes the decision as pairs. If there were several charges, two more pairs name the one that the
-/// figures belong to, and those that were over their limit.
+/// Writes the decision as pairs of names and values. If the request may have `several` charges, two
+/// more pairs give the index of the charge that the decision's numbers belong to, and the charges
+/// that were over their limit.
 #[inline]
 pub(super) fn write_answer(answer: &Answer<'_>, several: bool, reply: &mut Writer<'_>) {
     let several = several && answer.decision.is_some();
@@ -77,8 +78,8 @@ pub(super) fn write_answer(answer: &Answer<'_>, several: bool, reply: &mut Write
     write_time(decision, reply);
 }
 
-/// Writes the time of the charge, which a refund names. It is sent as text, since a client that
-/// parses it as a double would round it.
+/// Writes the time of the charge, which the client sends back in a refund. The time is sent as
+/// text, since a client that parses it as a double would round it.
 #[inline]
 fn write_time(decision: Option<&Decision>, reply: &mut Writer<'_>) {
     reply.raw(b"$2\r\nt0\r\n");

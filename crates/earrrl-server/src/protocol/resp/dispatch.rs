@@ -1,4 +1,4 @@
-//! The dispatch of requests to the commands that they name.
+//! Dispatches requests to the functions of the commands that they name.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use super::transaction::Transaction;
 use super::{command, decide};
 use crate::service::rules::ActiveRules;
 
-/// The step after an answer.
+/// The connection's next step after a command was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterCommand {
-    /// The next request.
+    /// Read the next request.
     Go,
-    /// The end of the connection.
+    /// Close the connection.
     Close,
 }
 
 impl Session {
-    /// Answers a question.
+    /// Answers a question (a request for a decision), with its decision or an error.
     #[inline]
     pub(super) async fn answer(&self, question: &Question<'_>, out: &mut Vec<u8>) {
         let length = out.len();
@@ -31,7 +31,7 @@ impl Session {
         }
     }
 
-    /// Carries out any other command, or keeps it for `EXEC`.
+    /// Executes a command that is not a question, or queues it for `EXEC` after `MULTI`.
     pub(super) async fn carry_out(
         &mut self,
         request: Request<'_, '_>,
@@ -102,7 +102,8 @@ impl Session {
         Ok(AfterCommand::Go)
     }
 
-    /// Queues a command after `MULTI` for `EXEC`. Returns true if the command was queued.
+    /// Queues a command for `EXEC` if the client has sent `MULTI`. Returns true if the command was
+    /// queued.
     fn queue(&mut self, upper: &[u8], request: Request<'_, '_>) -> Result<bool, Refusal> {
         let at_once = matches!(upper, b"MULTI" | b"EXEC" | b"DISCARD" | b"RESET" | b"QUIT");
         let Some(transaction) = self.transaction.as_mut().filter(|_| !at_once) else {
@@ -124,7 +125,7 @@ impl Session {
         Ok(())
     }
 
-    /// `EXEC`: an array of the answers.
+    /// Answers `EXEC`: executes the queued commands and writes an array of their replies.
     async fn execute(
         &mut self,
         transaction: &Transaction,
@@ -147,8 +148,9 @@ impl Session {
         Ok(())
     }
 
-    /// An unknown command is an error, and HTTP sent to this port the end: a web page must not be able
-    /// to have a browser's request body taken for commands.
+    /// Returns an error for an unknown command, or closes the connection if the command looks like
+    /// HTTP. Otherwise a web page could make a browser send commands to this port in the body of an
+    /// HTTP request.
     fn unknown(
         &mut self,
         request: Request<'_, '_>,

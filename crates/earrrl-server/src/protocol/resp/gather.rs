@@ -1,31 +1,35 @@
-//! Gathers the questions of one client: they are parsed before the first of them is answered.
+//! Gathers the questions (requests for a decision) of one client: several are parsed before the
+//! first of them is answered.
 //!
-//! If states are in memory, they are prefetched meanwhile, since waiting for memory takes longer than
-//! deciding. If they are in Redis, all questions are sent at once.
+//! If the clients' states are in memory, each is prefetched when its question is parsed, since
+//! waiting for memory takes longer than deciding. If the states are in Redis, all gathered
+//! questions are sent at once.
 
 use super::client::Client;
 use super::codec::{DetachedRequest, Malformed};
 use super::question::{Gathered, Questions};
 use crate::service::rules::ActiveRules;
 
-/// The most questions that are gathered. Their replies are short, so that they need no bound of
-/// their own.
+/// The largest number of questions that are gathered at once. Their replies are short, so the
+/// output needs no separate bound.
 const MOST: usize = 32;
 
-/// The input that follows the questions that were gathered.
+/// The kind of input that follows the gathered questions.
 pub(super) enum Then {
-    /// Possibly more of them.
+    /// Unexamined input, since the largest number of questions was gathered.
     More,
-    /// Another command, which is carried out after them and before the next.
+    /// A command that is not a question, and the offset at which it starts. It is executed after
+    /// the gathered questions and before any further input.
     Command(usize, DetachedRequest),
-    /// There is no whole request left.
+    /// No complete request.
     Starved,
-    /// The rest is not a valid request.
+    /// Input that is not a valid request.
     Malformed(Malformed),
 }
 
 impl Client {
-    /// Gathers the next questions of the input, and returns the kind of input that follows them.
+    /// Appends the next questions of the input to `questions`, and returns the kind of input that
+    /// follows them.
     pub(super) fn gather<'a>(
         &mut self,
         input: &'a [u8],

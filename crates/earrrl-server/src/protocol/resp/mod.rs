@@ -1,4 +1,4 @@
-//! RESP2 and RESP3, the protocol of Redis clients.
+//! RESP2 and RESP3, the protocols of Redis clients.
 
 mod answer;
 mod buffers;

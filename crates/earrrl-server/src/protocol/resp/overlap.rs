@@ -1,22 +1,23 @@
-//! Answers a client's questions over Redis: all of a pipeline are in flight together.
+//! Answers a client's questions (requests for a decision) if the engine stores state in Redis: all
+//! questions of a pipeline are in flight together.
 //!
-//! They are sent over the engine's one connection in the order in which they arrived, so requests
-//! about one key are decided in that order. Every other command waits for the questions before it,
-//! and the questions after it wait for the command.
+//! The engine sends the questions over one connection to Redis in the order in which they arrived,
+//! so requests for the same key are decided in that order. Every other command waits for the
+//! questions before it, and the questions after it wait for the command.
 
 use futures_util::future::join_all;
 
 use super::client::Client;
 use super::question::Questions;
 
-/// An upper estimate of the bytes that a question in flight takes, besides `COPIES` copies of the
-/// request itself.
+/// An upper estimate of the memory that a question in flight takes, in bytes, besides `COPIES`
+/// copies of its request.
 const TAKES: usize = 2048;
 const COPIES: usize = 4;
 
 impl Client {
-    /// Answers the questions while the connection holds `held` bytes of input. Returns `false` if
-    /// memory is short even for one question.
+    /// Answers the questions and empties the list. `held` is the number of bytes of input that the
+    /// connection holds meanwhile. Returns false if memory is short even for one question.
     pub(super) async fn answer_together(
         &mut self,
         held: usize,
@@ -41,8 +42,8 @@ impl Client {
         true
     }
 
-    /// Returns the number of questions that may be in flight together: all of them or one, or
-    /// `None` if memory is short even for one.
+    /// Returns the number of questions that may be in flight together: all of them if memory
+    /// suffices, otherwise one, or `None` if memory is short even for one.
     fn in_flight(&self, held: usize, questions: &Questions<'_>) -> Option<usize> {
         let takes = questions.iter().map(|gathered| TAKES + COPIES * gathered.length);
         if self.connection.hold(held + takes.clone().sum::<usize>()) {

@@ -1,5 +1,5 @@
-//! Commands that ask for a decision, parsed once: the rule, the client's limit under it, the stored
-//! key, and the cost.
+//! Parses questions, the commands that request a decision: the rule, the client's limit under it,
+//! the key of the stored state, and the cost.
 
 use std::sync::Arc;
 
@@ -16,29 +16,30 @@ use crate::service::ask::Ask;
 use crate::service::error::AskError;
 use crate::service::rules::{ActiveRule, ActiveRules};
 
-/// A command that asks for a decision, and changes nothing but the state that it is about.
+/// A command that requests a decision. It changes nothing but the state of the client that it
+/// names.
 #[derive(Debug)]
 pub(super) enum Question<'a> {
-    /// `CL.THROTTLE`.
+    /// `CL.THROTTLE`, which states the limit in the command itself.
     Throttle {
         key: &'a [u8],
         call: Call,
-        /// The hash of the key, if its state was prefetched.
+        /// The hash of the key, if the state of this key was prefetched.
         hash: Option<KeyHash>,
     },
-    /// `EARRRL.CHECK`, `EARRRL.PEEK` or `EARRRL.CHARGE` of one rule.
+    /// `EARRRL.CHECK`, `EARRRL.PEEK` or `EARRRL.CHARGE` with one configured rule.
     Ask { ask: Ask<'a>, mode: Mode },
-    /// `EARRRL.ALLOW`.
+    /// `EARRRL.ALLOW`, a check with a shorter reply.
     Allow(Ask<'a>),
-    /// One of the commands of [`Question::Ask`] with `AND`.
+    /// One of the commands of [`Question::Ask`] with several charges, which `AND` separates.
     Several { asks: Vec<Ask<'a>>, mode: Mode },
-    /// One of the commands of [`Question::Ask`] with a rule as text.
+    /// One of the commands of [`Question::Ask`] with an inline rule, whose text is in the command.
     Inline(InlineAsk<'a>),
-    /// A command that is invalid or not permitted.
+    /// A command that is invalid or not permitted, and is answered with this error.
     Refused(Refusal),
 }
 
-/// A request to a rule that came as text.
+/// A request for a decision under an inline rule, whose text is in the command.
 #[derive(Debug)]
 pub(super) struct InlineAsk<'a> {
     rule: Arc<ActiveRule>,
@@ -53,7 +54,7 @@ impl InlineAsk<'_> {
     }
 }
 
-/// The form of a command's words.
+/// The form of the words that follow a command's name.
 #[derive(Clone, Copy)]
 enum Form {
     Throttle,
@@ -80,7 +81,8 @@ impl Form {
 }
 
 impl Question<'_> {
-    /// Begins to fetch the state of the client that the question is about, if it is about one.
+    /// Prefetches the state of the client that the question names, if it names exactly one stored
+    /// state.
     #[inline]
     pub(super) fn prefetch(&mut self, service: &Service) {
         match self {
@@ -94,8 +96,8 @@ impl Question<'_> {
 }
 
 impl Session {
-    /// Parses a request that asks for a decision. Returns `None` for other commands and within a
-    /// transaction.
+    /// Parses a request as a question. Returns `None` for any other command, and for all commands
+    /// between `MULTI` and `EXEC`.
     #[inline]
     pub(super) fn question<'a>(
         &mut self,
@@ -114,8 +116,8 @@ impl Session {
         Some(parsed.unwrap_or_else(Question::Refused))
     }
 
-    /// `EARRRL.CHECK rule key [COST c] [AND rule key [COST c] …]`, and the same with `EARRRL.PEEK`
-    /// and `EARRRL.CHARGE`.
+    /// Parses `EARRRL.CHECK rule key [COST c] [AND rule key [COST c] …]`; `EARRRL.PEEK` and
+    /// `EARRRL.CHARGE` have the same words.
     #[inline]
     fn parse_ask<'a>(
         &mut self,
@@ -132,7 +134,7 @@ impl Session {
         }
     }
 
-    /// `EARRRL.ALLOW rule key [COST c]`.
+    /// Parses `EARRRL.ALLOW rule key [COST c]`.
     #[inline]
     fn parse_allow<'a>(
         &mut self,
@@ -154,7 +156,8 @@ impl Session {
         Ok(Question::Inline(InlineAsk { rule, key: named.key, cost: named.cost, mode }))
     }
 
-    /// Returns the rule of this name. The client's last rule is compared first.
+    /// Returns the rule of this name. The rule that the client named last is compared first, since
+    /// it is the most likely one.
     #[inline]
     fn rule<'a>(&mut self, name: &[u8], rules: &'a ActiveRules) -> Option<&'a ActiveRule> {
         if let Some(rule) = rules.at(self.last_rule, name) {
@@ -180,7 +183,7 @@ impl<'a> Named<'a> {
     }
 }
 
-/// Parses the words of a command about one rule. Returns `None` if it has others.
+/// Parses the words of a command with one charge. Returns `None` if the command has other words.
 #[inline]
 fn parse_one<'a>(request: Request<'a, '_>) -> Result<Option<Named<'a>>, Refusal> {
     let cost = match (request.len(), request.word(3), request.word(4)) {
@@ -192,7 +195,7 @@ fn parse_one<'a>(request: Request<'a, '_>) -> Result<Option<Named<'a>>, Refusal>
     Ok(words.map(|(rule, key)| Named { rule, key, cost }))
 }
 
-/// `rule key [COST c] [AND rule key [COST c] …]`.
+/// Parses several charges: `rule key [COST c] [AND rule key [COST c] …]`.
 #[cold]
 fn parse_several<'a>(
     request: Request<'a, '_>,
@@ -221,7 +224,7 @@ fn parse_several<'a>(
     Ok(Question::Several { asks: asks.ok_or(AskError::UnknownRule)?, mode })
 }
 
-/// `CL.THROTTLE key max_burst count period [quantity]`.
+/// Parses `CL.THROTTLE key max_burst count period [quantity]`.
 #[inline]
 fn parse_throttle<'a>(request: Request<'a, '_>) -> Result<Question<'a>, Refusal> {
     let (5..=6, Some(key)) = (request.len(), request.word(1)) else {
@@ -238,10 +241,11 @@ fn parse_throttle<'a>(request: Request<'a, '_>) -> Result<Question<'a>, Refusal>
     Ok(Question::Throttle { key, call, hash: None })
 }
 
-/// Parses a decimal integer as Redis does: no sign but a minus, no spaces.
+/// Parses a decimal integer as Redis does: a minus sign is permitted, a plus sign and spaces are
+/// not.
 #[inline]
 fn integer(text: &[u8]) -> Option<i64> {
-    // Up to 18 digits can't overflow; nearly all numbers are such.
+    // Up to 18 digits cannot overflow, and nearly all numbers are that short.
     if matches!(text.len(), 1..=18) && text.iter().all(u8::is_ascii_digit) {
         return Some(text.iter().fold(0, |value, digit| value * 10 + i64::from(digit - b'0')));
     }
@@ -256,7 +260,7 @@ fn not_whole(name: &str) -> Refusal {
     Refusal::Error(format!("{name}: expected a whole number"))
 }
 
-/// Parses a cost.
+/// Parses the cost of a charge. Returns the error for the client if it is invalid.
 pub(super) fn cost(text: &[u8]) -> Result<Cost, Refusal> {
     let cost = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     cost.ok_or_else(|| {
@@ -264,7 +268,7 @@ pub(super) fn cost(text: &[u8]) -> Result<Cost, Refusal> {
     })
 }
 
-/// A question, and the length of its request.
+/// A question, and the length of its request in bytes.
 #[derive(Debug)]
 pub(super) struct Gathered<'a> {
     pub(super) question: Question<'a>,
@@ -274,10 +278,10 @@ pub(super) struct Gathered<'a> {
 /// Questions that were gathered from the input and are about to be answered.
 pub(super) type Questions<'a> = Vec<Gathered<'a>>;
 
-/// Empties the list and keeps its allocation for questions that borrow from another input.
+/// Empties the list but keeps its allocation, for questions that borrow from another input.
 #[inline]
 pub(super) fn recycle<'a>(questions: Questions<'_>) -> Questions<'a> {
-    // Collecting what a vector's own iterator yields reuses the vector's allocation.
+    // Collecting from a vector's own iterator reuses the vector's allocation.
     questions.into_iter().map_while(|_| None).collect()
 }
 
@@ -285,7 +289,7 @@ pub(super) fn recycle<'a>(questions: Questions<'_>) -> Questions<'a> {
 mod tests {
     use super::*;
 
-    /// Otherwise every batch would allocate its questions anew.
+    /// Checks that an emptied list keeps its allocation, so that batches need not allocate one.
     #[test]
     fn recycling_keeps_the_allocation() {
         let mut questions = Questions::with_capacity(8);

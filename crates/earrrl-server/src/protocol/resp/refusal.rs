@@ -2,7 +2,7 @@
 
 use crate::service::error::AskError;
 
-/// The reason why a command is not carried out.
+/// The reason why a command is not executed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// The command is invalid, for this reason.
@@ -13,11 +13,11 @@ pub(super) enum Refusal {
     Unauthenticated,
     /// The client's token does not allow the command.
     Forbidden,
-    /// The token is not one of this server's.
+    /// The token is not configured on this server.
     WrongToken,
-    /// The version of the protocol is not supported.
+    /// The version of RESP in `HELLO` is not supported.
     Version,
-    /// One of the commands since `MULTI` was refused.
+    /// The transaction is not executed, since one of its commands was refused when it was queued.
     Aborted,
 }
 
@@ -29,7 +29,7 @@ impl From<AskError> for Refusal {
 }
 
 impl Refusal {
-    /// Returns the error's code, which clients know, and its text.
+    /// Returns the error's code, which client libraries recognize, and its text.
     pub(super) fn shown(&self) -> (&'static str, &str) {
         match self {
             Self::Error(text) => ("ERR", text),

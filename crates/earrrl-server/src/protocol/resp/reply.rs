@@ -1,20 +1,20 @@
-//! Replies to bytes, in RESP2 and RESP3.
+//! Encodes replies in RESP2 and RESP3.
 
 use std::time::Duration;
 
 use crate::protocol::seconds::SecondsText;
 
-/// The version a connection speaks; `HELLO 3` switches it.
+/// The version of RESP that a connection uses. It is RESP2 until the client sends `HELLO 3`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Version {
-    /// RESP2: no maps, no doubles.
+    /// RESP2, which has no maps and no doubles.
     #[default]
     V2,
-    /// RESP3.
+    /// RESP3, which adds maps, doubles, booleans and nulls.
     V3,
 }
 
-/// Appends replies to a buffer.
+/// An encoder that appends replies to a buffer.
 #[derive(Debug)]
 pub struct Writer<'a> {
     out: &'a mut Vec<u8>,
@@ -22,29 +22,30 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// A writer that appends to `out`.
+    /// Creates a writer that appends replies in this version of RESP to `out`.
     pub fn new(out: &'a mut Vec<u8>, version: Version) -> Self {
         Self { out, version }
     }
 
-    /// The version being written.
+    /// Returns the version of RESP that replies are written in.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// `+text`; `text` must hold no line break.
+    /// Writes a simple string, `+text`. The text must not have a line break.
     pub fn simple(&mut self, text: &str) {
         self.out.push(b'+');
         self.out.extend_from_slice(text.as_bytes());
         self.line_end();
     }
 
-    /// `-ERR text`. Whatever could end the line early is replaced.
+    /// Writes the error `-ERR text`. Characters of `text` that would end the line are replaced.
     pub fn error(&mut self, text: &str) {
         self.error_code("ERR", text);
     }
 
-    /// `-CODE text`, for the codes that clients know: `NOAUTH`, `NOPROTO`, `WRONGPASS`.
+    /// Writes the error `-CODE text`, with a code that client libraries recognize, such as
+    /// `NOAUTH`, `NOPROTO` or `WRONGPASS`.
     pub fn error_code(&mut self, code: &str, text: &str) {
         self.out.push(b'-');
         self.out.extend_from_slice(code.as_bytes());
@@ -53,19 +54,20 @@ impl<'a> Writer<'a> {
         self.line_end();
     }
 
-    /// `:value`.
+    /// Writes an integer, `:value`.
     #[inline]
     pub fn integer(&mut self, value: i64) {
         self.header(b':', value);
     }
 
-    /// Writes the head of an array of `len` elements.
+    /// Writes the head of an array. The caller then writes its `len` elements.
     #[inline]
     pub fn array(&mut self, len: usize) {
         self.header(b'*', len as i64);
     }
 
-    /// Writes the head of `pairs` keys and values: a map, or in RESP2 a flat array.
+    /// Writes the head of a map, or in RESP2 of a flat array. The caller then writes `pairs` keys,
+    /// each followed by its value.
     pub fn map(&mut self, pairs: usize) {
         match self.version {
             Version::V2 => self.array(pairs * 2),
@@ -73,14 +75,14 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes a bulk string of any bytes.
+    /// Writes a bulk string, which may have any bytes.
     pub fn bulk(&mut self, bytes: &[u8]) {
         self.header(b'$', bytes.len() as i64);
         self.out.extend_from_slice(bytes);
         self.line_end();
     }
 
-    /// Nothing.
+    /// Writes a null: `_`, or in RESP2 a null bulk string.
     pub fn nil(&mut self) {
         self.out.extend_from_slice(match self.version {
             Version::V2 => b"$-1\r\n".as_slice(),
@@ -88,7 +90,7 @@ impl<'a> Writer<'a> {
         });
     }
 
-    /// Writes a boolean: in RESP2 the integer 1 or 0.
+    /// Writes a boolean, or in RESP2 the integer 1 or 0.
     pub fn boolean(&mut self, value: bool) {
         match self.version {
             Version::V2 => self.integer(i64::from(value)),
@@ -96,12 +98,14 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes a number: a double, or in RESP2 a bulk string. Infinite and NaN become nil.
+    /// Writes a double, or in RESP2 a bulk string with its decimal text. Infinities and NaN are
+    /// written as null.
     pub fn double(&mut self, value: f64) {
         if !value.is_finite() {
             return self.nil();
         }
-        // Most limits are whole, and so is the rate of a client that was never there.
+        // Most numbers are whole and are formatted faster as integers: most limits, and the rate of
+        // a client without earlier requests.
         let whole = value as i32;
         if f64::from(whole) == value {
             return self.number(itoa::Buffer::new().format(whole).as_bytes());
@@ -111,7 +115,7 @@ impl<'a> Writer<'a> {
         self.number(text.strip_suffix(".0").unwrap_or(text).as_bytes());
     }
 
-    /// Writes a count: an integer, or in RESP2 a bulk string.
+    /// Writes a count as an integer, or in RESP2 as a bulk string.
     pub fn count(&mut self, value: u64) {
         match self.version {
             Version::V2 => self.bulk(itoa::Buffer::new().format(value).as_bytes()),
@@ -119,14 +123,14 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes a duration as a number of seconds, to the nanosecond.
+    /// Writes a duration as a number of seconds, exact to the nanosecond.
     #[inline]
     pub fn seconds(&mut self, duration: Duration) {
         let mut text = SecondsText::default();
         self.number(text.format(duration));
     }
 
-    /// Appends bytes that are already encoded.
+    /// Appends bytes that are already encoded as RESP.
     #[inline]
     pub fn raw(&mut self, encoded: &[u8]) {
         self.out.extend_from_slice(encoded);
@@ -145,7 +149,8 @@ impl<'a> Writer<'a> {
 
     #[inline]
     fn header(&mut self, kind: u8, value: i64) {
-        // Most counts and lengths have one digit or two.
+        // Most counts and lengths have one or two digits, which are written faster without a
+        // formatter.
         match value {
             0..=9 => self.raw(&[kind, b'0' + value as u8, b'\r', b'\n']),
             10..=99 => {

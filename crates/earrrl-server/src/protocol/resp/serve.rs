@@ -1,4 +1,5 @@
-//! One connection: one read, all its decisions, one write.
+//! Serves one RESP connection in a loop: one read, the decisions on all requests that were read,
+//! and one write.
 
 use std::io;
 use std::time::Duration;
@@ -11,13 +12,14 @@ use super::session::Session;
 use crate::connections::Connection;
 use crate::stream::Stream;
 
-/// The delay of the reply to the last wrong token that a client may send.
+/// The delay of the reply to the last wrong token that a client may send. The connection is closed
+/// after that reply.
 const PENALTY: Duration = Duration::from_secs(1);
 
-/// Serves a connection to its end. An error ends this connection only.
+/// Serves a connection until it ends. An error of its socket ends only this connection.
 pub fn serve(stream: Stream, connection: Connection, session: Session) -> impl Future<Output = ()> {
     let mut client = Client::new(stream, connection, session);
-    // Not an `async fn`, which would keep its arguments beside the client.
+    // An `async fn` would store its arguments besides the client, and take more memory.
     async move {
         match client.requests().await {
             Ok(()) => client.linger().await,
@@ -27,7 +29,8 @@ pub fn serve(stream: Stream, connection: Connection, session: Session) -> impl F
 }
 
 impl Client {
-    /// Answers requests until the client or the server ends it. All answers are written on return.
+    /// Answers requests until the client closes the connection or the server ends it. All replies
+    /// have been written when it returns.
     async fn requests(&mut self) -> io::Result<()> {
         loop {
             let was_partial = self.decoder.is_partial();
@@ -56,14 +59,15 @@ impl Client {
         }
     }
 
-    /// The answers before the end. One that tries out tokens waits for them.
+    /// Writes the last replies before the connection is closed. They are delayed for a client that
+    /// has sent too many wrong tokens.
     async fn say_last(&mut self, buffers: Buffers) -> io::Result<()> {
         if !self.session.is_locked_out() {
             return self.flush(buffers).await;
         }
         let output: Box<[u8]> = buffers.output[..].into();
         buffers.give_back();
-        // Boxed, so that it takes no room in connections where nothing is wrong.
+        // The timer is boxed, so that it takes no memory in other connections.
         Box::pin(sleep(PENALTY)).await;
         self.write_patiently(&output).await
     }
@@ -75,7 +79,8 @@ impl Client {
         tracing::debug!(%error, "connection ended");
     }
 
-    /// Sets the deadline. A request that arrives slowly keeps the deadline with which it began.
+    /// Sets the connection's deadline after a read. While the same request is incomplete, the
+    /// deadline stays as its first bytes set it, so a client cannot extend it by sending slowly.
     fn set_deadline(&self, still_the_same: bool) {
         match self.decoder.is_partial() {
             true if still_the_same => {}

@@ -1,4 +1,4 @@
-//! The state that the server keeps of one client.
+//! The state that the server keeps for one connected RESP client.
 
 use std::sync::Arc;
 
@@ -8,26 +8,27 @@ use super::transaction::Transaction;
 use crate::config::access::{Access, Tokens};
 use crate::server::Server;
 
-/// Wrong tokens in a row after which a connection is closed.
+/// The number of successive wrong tokens after which a connection is closed.
 pub(super) const MAX_FAILED_LOGINS: u32 = 3;
 
-/// One client.
+/// The state of one connected RESP client.
 #[derive(Debug)]
 pub struct Session {
-    /// The server it is connected to.
+    /// The server that the client is connected to.
     pub server: Arc<Server>,
     pub(super) version: Version,
     access: Access,
-    /// The tokens that `access` was granted by.
+    /// The server's tokens when `access` was last determined.
     tokens: Arc<Tokens>,
-    /// The last good token that the client has shown.
+    /// The last valid token that the client has sent.
     shown: Option<Box<[u8]>>,
     pub(super) id: usize,
-    /// The index of the rule that it named last, which the next request most likely names, too.
+    /// The index of the rule that the client named last. Its next request most likely names the
+    /// same rule.
     pub(super) last_rule: usize,
-    /// The number of wrong tokens that it has sent since the last right one.
+    /// The number of wrong tokens that the client has sent since its last valid one.
     pub(super) failed_logins: u32,
-    /// The commands that it has sent since `MULTI`.
+    /// The commands that the client has sent since `MULTI`.
     pub(super) transaction: Option<Box<Transaction>>,
 }
 
@@ -49,8 +50,8 @@ impl Session {
         }
     }
 
-    /// Checks the client's token again if a reload has replaced the tokens. To be called for each
-    /// batch of requests.
+    /// Checks the client's token again if a reload has replaced the server's tokens. Must be called
+    /// for each batch of requests.
     #[inline]
     pub(super) fn review(&mut self) {
         let present = self.server.tokens();
@@ -61,7 +62,7 @@ impl Session {
         }
     }
 
-    /// Grants the access of a token, and returns it.
+    /// Grants the client the access of `token`, and returns that access.
     pub(super) fn show(&mut self, token: &[u8]) -> Access {
         let access = self.tokens.with(token);
         if access > Access::Nothing {
@@ -70,12 +71,12 @@ impl Session {
         access
     }
 
-    /// Forgets the token that the client has shown.
+    /// Removes the stored token of the client.
     pub(super) fn forget_token(&mut self) {
         (self.access, self.shown) = (self.tokens.without(), None);
     }
 
-    /// Returns the version the client asked for.
+    /// Returns the version of RESP that the client has requested.
     pub fn version(&self) -> Version {
         self.version
     }
@@ -86,12 +87,13 @@ impl Session {
         self.failed_logins >= MAX_FAILED_LOGINS
     }
 
-    /// Returns the number of bytes that are kept between its requests.
+    /// Returns the number of bytes that the session keeps between the client's requests.
     pub(super) fn held(&self) -> usize {
         self.transaction.as_ref().map_or(0, |transaction| transaction.held())
     }
 
-    /// Checks that the client has at least this access.
+    /// Checks that the client has at least the access `needed`. Returns the error for the client if
+    /// not.
     #[inline]
     pub(super) fn may(&self, needed: Access) -> Result<(), Refusal> {
         match self.access {

@@ -1,27 +1,27 @@
-//! `MULTI`: commands that are kept until `EXEC`, and then carried out in order.
+//! Transactions: commands that are queued after `MULTI`, and executed in order at `EXEC`.
 //!
-//! Clients send their pipelines so by default. Others may be served between two of the commands:
-//! each is decided by itself.
+//! Client libraries wrap pipelines in a transaction by default. A transaction is not atomic:
+//! commands of other clients may be executed between its commands.
 
 use super::codec::{Decoder, Request};
 use super::refusal::Refusal;
 
-/// Most commands.
+/// The largest number of commands in a transaction.
 const MAX_COMMANDS: usize = 512;
-/// Most bytes of them all.
+/// The largest total length of a transaction's commands, in bytes.
 const MAX_LEN: usize = 64 * 1024;
 
-/// The commands since `MULTI`.
+/// The commands that a client has queued since `MULTI`.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     bytes: Vec<u8>,
     commands: usize,
-    /// One of them was refused, so none will be carried out.
+    /// True if a command was refused when it was queued, so that `EXEC` executes none.
     failed: bool,
 }
 
 impl Transaction {
-    /// Keeps a command.
+    /// Queues a command. If the transaction is full, marks it as failed and returns an error.
     pub(super) fn keep(&mut self, request: Request<'_, '_>) -> Result<(), Refusal> {
         if self.commands >= MAX_COMMANDS || self.bytes.len() + request.consumed() > MAX_LEN {
             self.fail();
@@ -33,7 +33,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Makes it one that `EXEC` refuses.
+    /// Marks the transaction as failed, so that `EXEC` refuses it.
     pub(super) fn fail(&mut self) {
         self.failed = true;
         self.bytes = Vec::new();
@@ -43,17 +43,17 @@ impl Transaction {
         self.failed
     }
 
-    /// Returns the number of commands.
+    /// Returns the number of queued commands.
     pub(super) fn len(&self) -> usize {
         self.commands
     }
 
-    /// Returns the number of bytes that the transaction keeps.
+    /// Returns the number of bytes that are allocated for the queued commands.
     pub(super) fn held(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Returns the command that begins at `start`, and the start of the next one.
+    /// Returns the command that begins at the offset `start`, and the offset of the next one.
     pub(super) fn next<'a>(
         &'a self,
         start: usize,

@@ -1,4 +1,4 @@
-//! The `RateLimit` headers of an answer.
+//! The `RateLimit` headers of a response.
 
 use axum::http::{HeaderMap, header};
 use earrrl::Action;
@@ -7,9 +7,10 @@ use earrrl_tower::headers::{current, retry_after, x_rate_limit};
 use crate::service::ask::Answer;
 use crate::service::rules::PreparedLimit;
 
-/// `RateLimit-Policy` and `RateLimit`, an item for each rule that was charged and is `shown`, in the
-/// latter the deciding one first, without dry runs beside a rule that acts; `Retry-After` when it was refused; the older headers where they
-/// are wanted.
+/// Writes the headers `RateLimit-Policy` and `RateLimit`, with an item for each charged rule for
+/// which `shown` returns true. In `RateLimit`, the item of the deciding rule comes first. Rules in
+/// a dry run are left out if a rule that is enforced was charged too. Also writes `Retry-After` if
+/// the request was `refused`, and the `X-RateLimit` headers if `older` is true.
 pub(super) fn write(
     answer: &Answer<'_>,
     refused: bool,

@@ -1,4 +1,4 @@
-//! Decisions as JSON and as responses.
+//! Writes decisions as JSON and as HTTP responses.
 
 mod headers;
 pub(super) mod problem;
@@ -16,19 +16,20 @@ use crate::protocol::seconds::SecondsText;
 use crate::service::ask::Answer;
 use crate::service::rules::PreparedLimit;
 
-/// Bytes that an answer has room for at first: nearly all are shorter.
+/// The initial capacity of a response's body, in bytes. Nearly all bodies are shorter.
 const ROOM: usize = 512;
 
-/// The status a decision is answered with.
+/// The HTTP status of a response that reports a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnswerStatus {
-    /// 200 when allowed, 429 when not.
+    /// Status 200 if the request is allowed, or else 429.
     ByVerdict,
-    /// 200.
+    /// Status 200, even if the request is denied.
     Ok,
 }
 
-/// The response to a check or a peek. `several` charges were asked for.
+/// Returns the response to a check, a peek or a charge. `several` is true if the request may have
+/// several charges; the response then also lists those that were over their limit.
 pub(super) fn respond(
     answer: &Answer<'_>,
     several: bool,
@@ -55,17 +56,18 @@ pub(super) fn respond(
     response
 }
 
-/// The header with the outcome of a proxied request: `allow`, `deny`, `quarantine` and so on.
+/// The header with the outcome of a proxied request, such as `allow`, `deny` or `quarantine`.
 pub(super) const ACTION: HeaderName = HeaderName::from_static("x-ratelimit-action");
 
-/// The header with the seconds for which a delayed request is to be held before it goes on.
+/// The header with the number of seconds for which the proxy is to delay a request.
 const DELAY: HeaderName = HeaderName::from_static("x-ratelimit-delay");
 
-/// The answer to a proxy.
+/// The response to a proxy's authorization request.
 pub(super) type Verdict = axum::http::Response<Vec<u8>>;
 
-/// The answer to a proxy: nothing but headers where the request may pass, problem details where it may
-/// not. Limits are told of rules that deny or delay only: the proxy shows them to its clients.
+/// Returns the response to a proxy's authorization request. If the proxied request is allowed, the
+/// response has headers only; otherwise its body has the problem details. The `RateLimit` headers
+/// list only rules that deny or delay, since the proxy passes these headers to its client.
 pub(super) fn authorize(answer: &Answer<'_>, deny_status: StatusCode, older: bool) -> Verdict {
     let refused = answer.decision.as_ref().is_some_and(|decision| !decision.allowed);
     let mut response = Verdict::default();
@@ -97,14 +99,15 @@ fn delay(answer: &Answer<'_>) -> Option<HeaderValue> {
     HeaderValue::from_bytes(&text).ok().filter(|_| !delay.is_zero())
 }
 
-/// The decision as a JSON object.
+/// Appends the decision as a JSON object to `body`.
 pub(super) fn write_object(answer: &Answer<'_>, several: bool, body: &mut Vec<u8>) {
     body.push(b'{');
     write_members(answer, several, body);
     body.push(b'}');
 }
 
-/// RFC 9457's members; the decision's own follow as extensions.
+/// Appends the members that RFC 9457 defines for problem details, and a comma. The caller appends
+/// the members of the decision as extensions.
 fn write_problem(answer: &Answer<'_>, status: StatusCode, body: &mut Vec<u8>) {
     let kind = answer.rule().map_or(Kind::Blank, |(_, limit)| Kind::of(limit.rule.limit()));
     write_members_of(kind, status, over(answer), body);
@@ -165,8 +168,9 @@ fn write_verdict(answer: &Answer<'_>, decision: &Decision, body: &mut Vec<u8>) {
     write_double(decision.limit, body);
 }
 
-/// Writes, for a request with several charges, the one that the figures belong to and those that
-/// were over their limit.
+/// Writes the members that are specific to requests with several charges: the index of the charge
+/// that the decision's numbers belong to, and the rules and indexes of the charges that were over
+/// their limit.
 fn write_places(answer: &Answer<'_>, decision: &Decision, body: &mut Vec<u8>) {
     body.extend_from_slice(b",\"charge\":");
     body.extend_from_slice(itoa::Buffer::new().format(decision.rule).as_bytes());
@@ -182,7 +186,8 @@ fn write_places(answer: &Answer<'_>, decision: &Decision, body: &mut Vec<u8>) {
     body.push(b']');
 }
 
-/// Names of rules, and rules' texts: neither has a character that JSON would escape.
+/// Writes a rule's name or text as a JSON string. Neither can have a character that JSON escapes,
+/// so such characters are dropped.
 fn write_name(name: &str, body: &mut Vec<u8>) {
     body.push(b'"');
     body.extend(name.bytes().filter(|byte| !matches!(byte, b'"' | b'\\' | ..b' ')));

@@ -1,4 +1,4 @@
-//! Errors: RFC 9457 problem details.
+//! HTTP errors as problem details (RFC 9457).
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -9,10 +9,12 @@ use serde::Serialize;
 
 use crate::service::error::AskError;
 
-/// The status of a request whose client left before the answer, as nginx counts it.
+/// The status that is counted for a request whose client disconnected before the response; nginx
+/// uses the same number.
 pub(in crate::protocol) const GONE: u16 = 499;
 
-/// A problem: the status' own title, and what exactly.
+/// An error response: its HTTP status, which also determines the title, and a text that describes
+/// the error.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::protocol) struct Problem {
     pub(in crate::protocol) status: StatusCode,
@@ -33,7 +35,7 @@ impl Problem {
         Self { status, detail: detail.into() }
     }
 
-    /// Returns the problem as an object in a list of answers.
+    /// Returns the error as a JSON object, for a list of results such as that of a batch.
     pub(in crate::protocol) fn to_json(&self) -> serde_json::Value {
         serde_json::to_value(self.details()).unwrap_or_default()
     }

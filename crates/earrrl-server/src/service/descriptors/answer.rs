@@ -1,4 +1,5 @@
-//! The answer that reports a decision: a status for each descriptor, and one verdict for all.
+//! The response to a request of Envoy: a status for each descriptor, and one verdict for the
+//! request.
 
 use std::time::Duration;
 
@@ -14,9 +15,9 @@ use crate::protobuf::ratelimit::{
     Code, DescriptorStatus, RateLimit, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
 
-/// Returns the answer to a request that there is no time to decide.
+/// Returns the response to a request that could not be decided before its deadline.
 pub(in crate::service) fn undecided(request: &RateLimitRequest, passes: bool) -> RateLimitResponse {
-    // A refund denies nothing.
+    // A refund is never denied.
     let denies = |descriptor: &RateLimitDescriptor| !passes && !descriptor.is_negative_hits;
     let status = |descriptor| DescriptorStatus {
         code: code(denies(descriptor)).into(),
@@ -29,7 +30,7 @@ pub(in crate::service) fn undecided(request: &RateLimitRequest, passes: bool) ->
     }
 }
 
-/// Returns the whole answer.
+/// Returns the response to a request that has been decided.
 pub(super) fn response(
     descriptors: &Descriptors,
     request: &RateLimitRequest,
@@ -37,7 +38,7 @@ pub(super) fn response(
     verdicts: &Verdicts,
 ) -> RateLimitResponse {
     let mut response = RateLimitResponse {
-        overall_code: code(verdicts.over()).into(),
+        overall_code: code(verdicts.over() && !descriptors.config.shadow_mode).into(),
         ..RateLimitResponse::default()
     };
     let nothing = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
@@ -46,7 +47,8 @@ pub(super) fn response(
     for (share, verdict) in shares.iter().zip(&verdicts.each) {
         count(descriptors, request, share, verdict, verdicts.over());
         let status = &mut response.statuses[share.descriptor];
-        // Of several limits on one descriptor the tightest is shown.
+        // A status shows one limit, so if several limits apply to a descriptor, the tightest is
+        // shown.
         let tighter = !std::mem::replace(&mut shown[share.descriptor], true)
             || verdict.enforced
             || (status.code != i32::from(Code::OverLimit)
@@ -81,7 +83,7 @@ fn status_of(share: &AskedLimit<'_>, verdict: &ShareVerdict) -> DescriptorStatus
     }
 }
 
-/// Rounded up, since Envoy cuts off fractions of a second.
+/// Converts a duration to whole seconds, rounded up, since Envoy cuts off fractions of a second.
 fn whole_seconds(duration: Duration) -> ProtoDuration {
     let seconds = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
     ProtoDuration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }

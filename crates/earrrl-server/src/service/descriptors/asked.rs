@@ -1,4 +1,4 @@
-//! The limits that a request's descriptors match, and the hits on each of them.
+//! Finds the limits that a request's descriptors match, and the hits on each of them.
 
 use std::collections::HashSet;
 use std::ops::Deref;
@@ -19,10 +19,10 @@ use crate::service::error::AskError;
 use crate::service::key::{Key, bounded_owned, join};
 use crate::service::rules::{ActiveRule, ActiveRules};
 
-/// Most descriptors of a request.
+/// The greatest number of descriptors in one request.
 const MAX_DESCRIPTORS: usize = 64;
 
-/// The hits of one descriptor of a request on one limit.
+/// One limit that a descriptor of a request matches, and the hits on that limit.
 #[derive(Debug)]
 pub(super) struct AskedLimit<'a> {
     /// The index of the descriptor in the request.
@@ -30,30 +30,31 @@ pub(super) struct AskedLimit<'a> {
     pub(super) limit: LimitRef<'a>,
     pub(super) key: Key,
     pub(super) hits: Hits,
-    /// Its charge's place among those of the request.
+    /// The index of the limit's charge among the charges of the request; `None` if the limit is
+    /// not charged.
     pub(super) place: Option<usize>,
 }
 
-/// The cost of a descriptor.
+/// The hits of a descriptor, which are charged or refunded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hits {
-    /// This many hits are charged; zero is a query only.
+    /// The number of hits to charge; zero only queries the limit.
     Charged(u64),
-    /// This many hits are refunded.
+    /// The number of hits to refund.
     Refunded(u64),
 }
 
 #[derive(Debug)]
 pub(super) enum LimitRef<'a> {
-    /// One of the tree's.
+    /// A limit of the configured tree of descriptors, in prepared and in configured form.
     Tree(&'a DescriptorLimit, &'a TreeLimit),
-    /// The request's own.
+    /// A limit that the request itself brings.
     Own(Arc<DescriptorLimit>),
-    /// A rule's of the server's configuration.
+    /// The limit of a rule in the server's own configuration.
     Rule(Box<RuleLimit<'a>>),
 }
 
-/// A rule of the server's configuration that serves a descriptor.
+/// A rule of the server's configuration that applies to a descriptor, and the limit of that rule.
 #[derive(Debug)]
 pub(super) struct RuleLimit<'a> {
     pub(super) rule: &'a ActiveRule,
@@ -73,8 +74,9 @@ impl Deref for LimitRef<'_> {
 }
 
 impl AskedLimit<'_> {
-    /// Returns this many hits as a cost, at most the limit's `max_cost`: a route may take the number
-    /// from a client's header, and an error would let the client pass.
+    /// Returns a number of hits as a cost, at most the limit's `max_cost`. A larger number is no
+    /// error: it may come from a header that the client chooses, and Envoy lets a request pass on
+    /// an error.
     pub(super) fn cost(&self, hits: u64) -> Cost {
         self.bounded(Cost::from_units(hits))
     }
@@ -86,7 +88,7 @@ impl AskedLimit<'_> {
         }
     }
 
-    /// Returns the engine's rule, if the engine counts.
+    /// Returns the engine's id of the limit; `None` if the engine does not count under it.
     pub(super) fn counted(&self) -> Option<RuleId> {
         match &self.limit.kind {
             LimitKind::Counted(id, _) => Some(*id),
@@ -94,13 +96,13 @@ impl AskedLimit<'_> {
         }
     }
 
-    /// Returns true if a request that this limit cannot judge is denied. Otherwise it gets an error, and the
-    /// proxy's own setting decides.
+    /// Returns true if a request is denied when this limit cannot be judged. Otherwise Envoy gets
+    /// an error, and Envoy's own setting decides the request.
     pub(super) fn denies_on_error(&self) -> bool {
         matches!(&self.limit, LimitRef::Rule(rule) if rule.rule.denies_on_error())
     }
 
-    /// Returns the counters for metrics.
+    /// Returns the counters of the limit for the metrics.
     pub(super) fn counts(
         &self,
         descriptors: &Descriptors,
@@ -122,15 +124,15 @@ impl AskedLimit<'_> {
     }
 }
 
-/// The limits that a request's descriptors meet.
+/// The limits that the descriptors of a request match.
 #[derive(Debug)]
 pub(super) struct Asked<'a> {
     pub(super) limits: SmallVec<[AskedLimit<'a>; 2]>,
-    /// The first error of a descriptor. It keeps no other descriptor from being judged.
+    /// The first error that a descriptor caused. The other descriptors are judged all the same.
     pub(super) failed: Option<AskError>,
 }
 
-/// Finds the limits that a request's descriptors meet.
+/// Finds the limits that a request's descriptors match.
 pub(super) fn asked<'a>(
     descriptors: &'a Descriptors,
     rules: &'a ActiveRules,
@@ -167,7 +169,8 @@ pub(super) fn asked<'a>(
     Ok(Asked { limits: shares, failed })
 }
 
-/// A descriptor's own hits count before the request's, which are 1 at least.
+/// Returns the hits of a descriptor: its own number if it has one, otherwise the request's number,
+/// which is at least 1.
 fn hits(descriptor: &RateLimitDescriptor, of_request: u32) -> Hits {
     let own = descriptor.hits_addend;
     let hits = own.unwrap_or_else(|| u64::from(of_request.max(1)));
@@ -191,7 +194,8 @@ fn limit_of<'a>(
             return Err(AskError::invalid(text));
         };
         let limit = descriptors.overriding(own.requests_per_unit, unit, engine)?;
-        // In memory, another limit may have had this one's table before.
+        // In memory, limits that requests bring reuse the tables of evicted ones, so the key
+        // includes the limit to keep their clients apart.
         let own = format!("{} {}", own.requests_per_unit, unit.name());
         let mut parts: SmallVec<[&[u8]; 8]> = smallvec![domain.as_bytes()];
         parts.extend(entries.iter().flat_map(|entry| [entry.key.as_bytes(), &entry.value]));
@@ -210,7 +214,8 @@ fn limit_of<'a>(
     }))
 }
 
-/// Returns the server's own rules that declare which descriptors they are for.
+/// Returns the limits of the server's own rules that apply to a descriptor, with the client's key
+/// under each.
 fn rules_of<'a>(
     rules: &'a ActiveRules,
     domain: &str,
@@ -238,7 +243,7 @@ fn rules_of<'a>(
     limits
 }
 
-/// Limits that another descriptor of the same request names are left out.
+/// Drops the limits that are replaced by the limit of another descriptor in the same request.
 fn drop_replaced(shares: &mut SmallVec<[AskedLimit<'_>; 2]>) {
     let mut replaced: HashSet<&str> = HashSet::new();
     for share in &*shares {
@@ -263,8 +268,8 @@ fn drop_replaced(shares: &mut SmallVec<[AskedLimit<'_>; 2]>) {
     shares.retain(|_| !dropped.next().unwrap_or(false));
 }
 
-/// Gives every share that the engine counts its place among the charges: those of one limit and
-/// client are one charge.
+/// Assigns each limit that the engine counts the index of its charge. Descriptors with the same
+/// limit and the same client share one charge.
 pub(super) fn place(shares: &mut [AskedLimit<'_>]) {
     let mut count = 0;
     for index in 0..shares.len() {
@@ -281,7 +286,7 @@ pub(super) fn place(shares: &mut [AskedLimit<'_>]) {
     }
 }
 
-/// Returns the charges of a request, in the order of their places.
+/// Returns the charges of a request, in the order of their indexes.
 pub(super) fn charges<'s>(shares: &'s [AskedLimit<'_>]) -> SmallVec<[Charge<'s>; 2]> {
     let mut charges: SmallVec<[Charge<'s>; 2]> = SmallVec::new();
     for share in shares {

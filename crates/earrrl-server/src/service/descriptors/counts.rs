@@ -1,52 +1,55 @@
-//! Counters of requests by descriptor, as the peer has them.
+//! Counters of requests by descriptor, under the metric names of envoyproxy/ratelimit.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::metrics::{Counter, Family, Histogram, Labels, Metrics, SmallCounter};
 
-/// The largest number of descriptors with counters of their own.
+/// The greatest number of descriptors that have counters of their own.
 const MAX_KEYS: usize = 10_000;
-/// The longest name of a level with counters of its own, in bytes: clients choose many of them.
+/// The longest descriptor name, in bytes, that gets counters of its own. The length is limited
+/// because clients choose many of these names.
 const MAX_NAME: usize = 1024;
-/// The name under which all other descriptors are counted together.
+/// The name under which all descriptors without counters of their own are counted.
 const OTHERS: &str = "other";
 
-/// The counters of one descriptor. Striped ones would take 5 KiB a descriptor.
+/// The counters of one descriptor. They are not striped over CPUs, because that would take 5 KiB a
+/// descriptor.
 #[derive(Debug, Default)]
 pub struct DescriptorCounts {
-    /// Hits in all.
+    /// The number of all hits.
     pub total_hits: SmallCounter,
-    /// Hits over the limit.
+    /// The number of hits over the limit.
     pub over_limit: SmallCounter,
-    /// Hits above four fifths of the limit.
+    /// The number of hits above 80% of the limit.
     pub near_limit: SmallCounter,
-    /// Hits within the limit.
+    /// The number of hits within the limit.
     pub within_limit: SmallCounter,
-    /// Hits over the limit in shadow mode.
+    /// The number of hits over the limit in shadow mode.
     pub shadow_mode: SmallCounter,
 }
 
-/// The result for one descriptor of a request.
+/// The result of one descriptor in a request, as it is counted in the metrics.
 #[derive(Clone, Copy, Debug)]
 pub struct Became {
-    /// The number of hits that it cost.
+    /// The number of hits that the descriptor charged.
     pub hits: u64,
-    /// True if it was over its limit.
+    /// True if the descriptor was over its limit.
     pub over: bool,
-    /// True if the limit is in shadow mode.
+    /// True if the descriptor's limit is in shadow mode.
     pub shadow: bool,
-    /// The limit.
+    /// The number of hits that the limit allows.
     pub limit: u64,
-    /// The part of the limit that remains.
+    /// The number of hits that the limit still allows.
     pub remaining: u64,
 }
 
 impl DescriptorCounts {
-    /// Counts one descriptor of a request.
+    /// Counts the result of one descriptor in a request.
     pub fn count(&self, became: Became) {
         let Became { over, shadow, limit, remaining, .. } = became;
-        // Bounded, since a descriptor may name so many hits that the sums would wrap around.
+        // The number is bounded, since a descriptor may name so many hits that the sums would
+        // overflow.
         let hits = became.hits.min(u32::MAX.into());
         if hits == 0 {
             return;
@@ -68,26 +71,27 @@ impl DescriptorCounts {
     }
 }
 
-/// The end of a counter's name, its help text, and the counter.
+/// The suffix of a metric's name, its help text, and the function that returns its counter.
 type OutcomeCounter = (&'static str, &'static str, fn(&DescriptorCounts) -> &SmallCounter);
 
-/// Every descriptor's counters, by the name that the peer gives it, and those of all calls. They go on
-/// over reloads.
+/// The counters of every descriptor, and those of all calls of the service. A reload of the
+/// configuration does not reset them.
 #[derive(Debug, Default)]
 pub struct CountsOf {
     by_labels: Mutex<BTreeMap<Labels, Arc<DescriptorCounts>>>,
-    /// Calls.
+    /// The number of calls of the rate limit service.
     pub requests: Counter,
-    /// Calls that could not be understood.
+    /// The number of calls that were rejected as invalid.
     pub service_errors: Counter,
-    /// Calls that the engine could not answer.
+    /// The number of calls that failed because of an error of the engine.
     pub engine_errors: Counter,
-    /// From a call's headers until its answer is ready.
+    /// The time from receiving a call's headers until its answer is ready.
     pub response_time: Histogram,
 }
 
 impl CountsOf {
-    /// Returns the counters of a descriptor, by its domain and the names of its levels.
+    /// Returns the counters of a descriptor, which is named by its domain and the names of its
+    /// levels.
     pub fn of(&self, key: &[String]) -> Arc<DescriptorCounts> {
         let short = key.iter().all(|name| name.len() <= MAX_NAME);
         let mut counts = self.lock();
@@ -97,7 +101,7 @@ impl CountsOf {
         Arc::clone(counts.entry(key).or_default())
     }
 
-    /// Returns the counters under the peer's names.
+    /// Returns the metrics under the names that envoyproxy/ratelimit uses.
     pub fn families(&self, metrics: &Metrics) -> Vec<Family> {
         let mut families = self.of_descriptors();
         families.extend(self.of_calls());
@@ -154,7 +158,8 @@ impl CountsOf {
     }
 }
 
-/// Returns the labels as the peer's exporter makes them: the domain and the first two levels.
+/// Returns the labels that the metrics exporter of envoyproxy/ratelimit would use: the domain and
+/// the first two levels.
 fn labels(key: &[String]) -> Labels {
     ["domain", "key1", "key2"].into_iter().zip(key.iter().cloned()).collect()
 }

@@ -1,4 +1,5 @@
-//! The headers that an answer adds: for the client, and for the application behind Envoy.
+//! The headers that a response adds: to the client's response, and to the request that Envoy
+//! forwards.
 
 use earrrl::{Outcome, Quota};
 use earrrl_tower::headers::{Available, current};
@@ -11,10 +12,10 @@ use crate::config::envoy::unit::Unit;
 use crate::protobuf::HeaderValue;
 use crate::protobuf::ratelimit::{DescriptorStatus, RateLimitResponse};
 
-/// Bytes that an item mostly has.
+/// The usual length of one policy in a header, in bytes.
 const TYPICAL: usize = 48;
 
-/// Adds them.
+/// Adds the configured headers, and the body of a denial, to a response.
 pub(super) fn add(
     descriptors: &Descriptors,
     shares: &[AskedLimit<'_>],
@@ -27,7 +28,7 @@ pub(super) fn add(
         (Headers::Peer, Some(status)) => peer(status),
         _ => Vec::new(),
     };
-    if verdicts.over() && descriptors.config.problem_body {
+    if verdicts.over() && descriptors.config.problem_body && !descriptors.config.shadow_mode {
         to_client.push(header("content-type", "application/problem+json".into()));
         if let Some(status) = tightest {
             to_client.push(header("retry-after", seconds(status).to_string()));
@@ -42,17 +43,18 @@ pub(super) fn add(
     }
 }
 
-/// RFC 9457, with the type that the draft registers.
+/// The response body of a denial, as RFC 9457 defines it, with the problem type that the draft on
+/// `RateLimit` headers registers.
 const PROBLEM: &[u8] = br#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429}"#;
 
-/// Returns the status that limits a client most: one that is over its limit, or else the one with
-/// the least left.
+/// Returns the status that restricts the client most: one that is over its limit, or else the one
+/// with the least remaining quota.
 fn tightest(statuses: &[DescriptorStatus]) -> Option<&DescriptorStatus> {
     let limited = statuses.iter().filter(|status| status.current_limit.is_some());
     limited.min_by_key(|status| (std::cmp::Reverse(status.code), status.limit_remaining))
 }
 
-/// draft-ietf-httpapi-ratelimit-headers-11.
+/// Returns the headers of draft-ietf-httpapi-ratelimit-headers-11.
 fn draft_11(statuses: &[DescriptorStatus], tightest: &DescriptorStatus) -> Vec<HeaderValue> {
     let Some(limit) = &tightest.current_limit else { return Vec::new() };
     let mut policies = String::with_capacity(TYPICAL * statuses.len());
@@ -62,7 +64,7 @@ fn draft_11(statuses: &[DescriptorStatus], tightest: &DescriptorStatus) -> Vec<H
         }
         let window = Unit::from_number(limit.unit).map_or(1, |unit| unit.duration().as_secs());
         let quota = Quota { units: limit.requests_per_unit.into(), window: Some(window) };
-        // Writing to memory does not fail.
+        // Writing to a string in memory does not fail.
         let _ = current::write_policy(&mut policies, shown_name(&limit.name), quota);
     }
     let mut limits = String::with_capacity(TYPICAL);
@@ -72,12 +74,12 @@ fn draft_11(statuses: &[DescriptorStatus], tightest: &DescriptorStatus) -> Vec<H
     vec![header("ratelimit-policy", policies), header("ratelimit", limits)]
 }
 
-/// Returns `default` for a limit without a name that a header could show.
+/// Returns the limit's name, or `default` if a header cannot show it.
 fn shown_name(name: &str) -> &str {
     if name.contains(|c| matches!(c, ' '..='~')) { name } else { "default" }
 }
 
-/// The names that the peer uses.
+/// Returns the headers under the names that envoyproxy/ratelimit uses.
 fn peer(tightest: &DescriptorStatus) -> Vec<HeaderValue> {
     let limit = tightest.current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit);
     vec![

@@ -1,4 +1,4 @@
-//! One limit in force on descriptors.
+//! A prepared rate limit that descriptors of Envoy's requests match.
 
 use std::sync::Arc;
 
@@ -7,39 +7,42 @@ use earrrl::{Rule, RuleId};
 use super::counts::DescriptorCounts;
 use crate::config::envoy::unit::Unit;
 
-/// One limit in force.
+/// A prepared rate limit that descriptors match.
 #[derive(Debug)]
 pub struct DescriptorLimit {
-    /// The way in which the limit is decided.
+    /// The way in which requests are decided under the limit.
     pub kind: LimitKind,
-    /// The limit as answers report it.
+    /// The limit in the form in which responses report it.
     pub current: Current,
-    /// Counted, never enforced.
+    /// True if requests over the limit are counted but never denied.
     pub shadow_mode: bool,
-    /// Enforced only when all such limits of a request are over.
+    /// True if requests over the limit are denied only when every such limit that they match is
+    /// exceeded.
     pub quota_mode: bool,
-    /// The counters of its results; `None` without metrics, or if values of requests name the counters.
+    /// The counters of the limit's results; `None` if metrics are off, or if the counters' names
+    /// would contain values that requests choose.
     pub counts: Option<Arc<DescriptorCounts>>,
 }
 
-/// The way in which a limit is decided.
+/// The way in which requests are decided under a limit.
 #[derive(Clone, Debug)]
 pub enum LimitKind {
-    /// Nothing is counted, everything is allowed.
+    /// The limit allows every request, and nothing is counted.
     Unlimited,
-    /// Nothing is allowed; the answer names the end of the window.
+    /// The limit allows no request. The response reports the end of the current window of this
+    /// unit.
     Zero(Unit),
-    /// The engine counts.
+    /// The engine counts requests under this rule.
     Counted(RuleId, Arc<Rule>),
 }
 
-/// A limit as answers report it.
+/// A limit in the form in which responses report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Current {
-    /// The limit's name.
+    /// The name of the limit.
     pub name: String,
-    /// This many requests.
+    /// The number of requests that the limit allows in each unit of time.
     pub requests: u32,
-    /// In each of this unit, by its number.
+    /// The unit of time, by its number in Envoy's protocol.
     pub unit: i32,
 }

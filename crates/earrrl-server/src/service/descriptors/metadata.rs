@@ -1,4 +1,5 @@
-//! Dynamic metadata: the request as it was understood, and what passed descriptors carry.
+//! The dynamic metadata of a response: the parsed request, and the metadata of the limits that
+//! allow it.
 
 use serde_json::Value as Json;
 
@@ -10,7 +11,8 @@ use crate::protobuf::{ListValue, Struct, Value};
 
 type Object = serde_json::Map<String, Json>;
 
-/// `{domain, descriptors: [{entries: ["key=value"]}], hitsAddend?, metadata?}`.
+/// Returns the metadata of a response: `{domain, descriptors: [{entries: ["key=value"]}],
+/// hitsAddend?, metadata?}`.
 pub(super) fn of(
     request: &RateLimitRequest,
     shares: &[AskedLimit<'_>],
@@ -43,7 +45,7 @@ pub(super) fn of(
     to_struct(&object)
 }
 
-/// Adds the entries of `from` to `into`. Existing values stay; objects are merged.
+/// Adds the entries of `from` to `into`. Existing values are kept; nested objects are merged.
 fn merge(into: &mut Object, from: &Object) {
     for (key, value) in from {
         match (into.get_mut(key), value) {
@@ -56,7 +58,7 @@ fn merge(into: &mut Object, from: &Object) {
     }
 }
 
-/// Converts JSON to its protobuf form.
+/// Converts a JSON object to its protobuf form.
 fn to_struct(object: &Object) -> Struct {
     let field = |(key, value): (&String, &Json)| (key.clone(), to_value(value));
     Struct { fields: object.iter().map(field).collect() }

@@ -1,7 +1,7 @@
-//! Envoy's rate limit service: a request's descriptors, and the answer for each.
+//! Envoy's rate limit service: decides the descriptors of a request, and builds the response.
 //!
-//! Messages are the wire's own types, which are plain data; `asked` finds the limits that they
-//! match, `answer` reports the decision.
+//! Requests and responses are the plain protobuf types. The module `asked` finds the limits that a
+//! request matches, and `answer` reports the decision.
 
 mod answer;
 mod asked;
@@ -31,11 +31,12 @@ use crate::engine::Engine;
 use crate::protobuf::ratelimit::{RateLimitRequest, RateLimitResponse};
 
 impl Descriptors {
-    /// Answers a request. The error of one descriptor counts only where no other one denies, and no rule
-    /// that failed denies for that reason.
+    /// Decides a request and returns the response. An error for one descriptor fails the request
+    /// only if no other descriptor denies it, and no rule denies it because it could not be
+    /// judged.
     ///
     /// # Errors
-    /// Returns an [`AskError`].
+    /// Returns an [`AskError`] if the request is invalid or the engine fails.
     pub async fn answer(
         &self,
         engine: &Engine,
@@ -68,9 +69,10 @@ impl Descriptors {
         Ok(answer::response(self, request, &shares, &verdicts))
     }
 
-    /// Requests are stored all or nothing. What a descriptor bills by hits of its own has happened
-    /// already, so it is stored whatever the verdict; and so is everything where the peer's way was
-    /// asked for.
+    /// Returns the mode in which the engine decides the request. Usually a denied request is not
+    /// charged. All charges are stored whatever the verdict if a descriptor sets its own number of
+    /// hits, since these report work that is already done, or if the configuration charges denied
+    /// requests as envoyproxy/ratelimit does.
     fn mode(&self, shares: &[AskedLimit<'_>], request: &RateLimitRequest) -> Mode {
         let bills = |share: &AskedLimit<'_>| {
             let own = &request.descriptors[share.descriptor].hits_addend;
@@ -92,8 +94,8 @@ impl Descriptors {
     }
 }
 
-/// Refunds the hits that descriptors ask to have refunded, and returns the first error. It keeps no other
-/// descriptor from being judged.
+/// Makes the refunds that descriptors ask for, and returns the first error. A failed refund does
+/// not prevent the other descriptors from being judged.
 async fn refund(engine: &Engine, shares: &[AskedLimit<'_>]) -> Option<AskError> {
     let mut failed = None;
     for share in shares {
@@ -106,8 +108,8 @@ async fn refund(engine: &Engine, shares: &[AskedLimit<'_>]) -> Option<AskError> 
     failed.map(AskError::from)
 }
 
-/// Refunds what was charged of a request that is denied all the same: all quotas are over, or a limit that
-/// was asked later.
+/// Refunds the charges that were stored for a request that is denied all the same, either because
+/// all limits in quota mode are exceeded, or because a later batch of charges was denied.
 async fn give_back(
     engine: &Engine,
     shares: &[AskedLimit<'_>],
@@ -120,14 +122,15 @@ async fn give_back(
             (share.hits, share.counted(), stored, verdict.over)
         {
             let charge = Charge { rule, key: &share.key, cost: share.cost(hits) };
-            // The denial stands where the engine fails now.
+            // An error of the engine is ignored, since the request is denied in any case.
             let _ = engine.refund(&charge, None).await;
         }
     }
 }
 
-/// Returns the figures of each share's limit by itself. A decision has those of one limit; the others
-/// are peeked at. `None` for what the engine does not count, or cannot judge.
+/// Returns the remaining quota and the waiting time under each limit. A decision has these figures
+/// of one limit only, so the engine peeks at the other limits. The entry is `None` for a limit
+/// that the engine does not count or cannot judge.
 async fn figures(
     engine: &Engine,
     shares: &[AskedLimit<'_>],
@@ -146,9 +149,10 @@ async fn figures(
     futures_util::future::join_all(peeked).await.into()
 }
 
-/// An answer in time: after the deadline Envoy lets a request pass, and counts an error.
+/// Waits for an answer until shortly before the deadline, after which Envoy would let the request
+/// pass and count an error.
 pub(super) async fn in_time<F: Future>(answer: F, deadline: Instant) -> Result<F::Output, Elapsed> {
-    // A quarter of the time is for the way back.
+    // A quarter of the remaining time is left for sending the response.
     let left = deadline.saturating_duration_since(Instant::now()) * 3 / 4;
     tokio::time::timeout(left, answer).await
 }

@@ -1,4 +1,4 @@
-//! The limits that requests bring, of which the least recently used are evicted.
+//! The limits that requests bring themselves. The least recently used ones are evicted.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -12,18 +12,19 @@ use crate::config::envoy::EnvoyAlgorithm;
 use crate::config::envoy::unit::Unit;
 use crate::engine::Engine;
 
-/// The most different limits that are in force at once.
+/// The greatest number of different limits that are kept at once.
 const MAX_OVERRIDES: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
-/// The number of clients that one limit has room for.
+/// The number of clients that the table of one such limit is sized for.
 const CLIENTS: usize = 10_000;
 
-/// The limits in force that requests brought. They continue across reloads.
+/// The limits that requests brought, and that are still kept. A reload of the configuration keeps
+/// them.
 pub struct Overrides(Mutex<LruCache<OverrideKey, PlacedLimit, foldhash::fast::RandomState>>);
 
-/// The algorithm, the number of requests and their unit.
+/// The algorithm of a limit, its number of requests, and its unit of time.
 type OverrideKey = (EnvoyAlgorithm, u32, Unit);
 
-/// A limit and its place, a number below [`MAX_OVERRIDES`].
+/// A limit, and the number of its table, which is below [`MAX_OVERRIDES`].
 type PlacedLimit = (usize, Arc<DescriptorLimit>);
 
 impl Default for Overrides {
@@ -42,10 +43,11 @@ impl fmt::Debug for Overrides {
 }
 
 impl Overrides {
-    /// Returns the limit of this key, which replaces the least recently used one if there are too many.
+    /// Returns the limit for this key, and creates it on first use. A new limit evicts the least
+    /// recently used one if [`MAX_OVERRIDES`] are kept.
     ///
     /// # Errors
-    /// Fails if the limit is invalid or the engine is unavailable.
+    /// Returns an [`EngineError`] if the limit is invalid or the engine is unavailable.
     pub fn get(
         &self,
         key: OverrideKey,
@@ -73,8 +75,9 @@ fn new_limit(
     let kind = match algorithm.rule(requests, unit)? {
         None => LimitKind::Zero(unit),
         Some(rule) => {
-            // An engine forgets no rule, so in memory the next limit takes the name and the table of the
-            // evicted one. Servers that share a Redis must use one name for one limit.
+            // The engine keeps every rule that it has prepared, so in memory a new limit reuses
+            // the name and the table of the evicted one. With Redis, all servers must use the same
+            // name for the same limit.
             let name = match engine.waits() {
                 true => format!("envoy-override-{requests}-{}", unit.name()),
                 false => format!("envoy-override-{place}"),

@@ -1,4 +1,4 @@
-//! The limits of descriptors as the engine knows them.
+//! The limits of a configuration's descriptors, prepared in the engine.
 
 use std::sync::Arc;
 
@@ -17,29 +17,32 @@ use crate::config::{Config, RuleConfig};
 use crate::engine::Engine;
 use crate::service::known::PlannedLimit;
 
-/// The least clients that a descriptor with open values has room for, if memory is allocated as they come.
+/// The smallest number of clients that a limit with wildcard values is sized for, if its table
+/// grows as clients arrive.
 const LEAST_CAPACITY: usize = 1000;
-/// The same, if all memory is allocated at once: the clients of the smallest table.
+/// The smallest number of clients that a limit with wildcard values is sized for, if its table is
+/// allocated at once: the capacity of the smallest table.
 const LEAST_TABLE: usize = 24;
 
-/// A configuration's descriptors in force.
+/// The descriptors of a configuration, with their limits prepared in the engine.
 #[derive(Debug)]
 pub struct Descriptors {
-    /// The tree that descriptors are matched against.
+    /// The tree of limits that the descriptors of requests are matched against.
     pub tree: Arc<Tree>,
-    /// The settings for answers to requests.
+    /// The settings for responses to Envoy.
     pub config: EnvoyConfig,
-    /// The counters of metrics.
+    /// The metrics' counters of requests by descriptor.
     pub counts: Arc<CountsOf>,
     limits: Vec<DescriptorLimit>,
     overrides: Arc<Overrides>,
 }
 
-/// A configuration's descriptors before the engine knows their limits.
+/// The descriptors of a configuration, before their limits are prepared in the engine.
 pub struct DescriptorsPlan {
     tree: Arc<Tree>,
     config: EnvoyConfig,
-    /// The engine's limit for each limit of the tree; `None` for limits that count nothing.
+    /// The limits to prepare in the engine, one for each limit of the tree; `None` for a limit
+    /// that counts nothing.
     wanted: Vec<Option<WantedLimit>>,
 }
 
@@ -50,12 +53,12 @@ struct WantedLimit {
 }
 
 impl DescriptorsPlan {
-    /// Plans the limits of a configuration, if it has descriptors.
+    /// Plans the limits of a configuration's descriptors; returns `None` if it has no descriptors.
     ///
     /// # Errors
     /// Returns the errors of [`DescriptorsPlan::new`].
     pub fn of_config(config: &Config) -> Result<Option<Self>, RuleError> {
-        // Rules of the server's own may serve descriptors alone.
+        // Rules of the server's own configuration may apply to descriptors without any tree.
         let rules = || config.rules.iter().any(RuleConfig::serves_descriptors);
         let tree = match &config.envoy.tree {
             Some(tree) => Arc::clone(tree),
@@ -65,10 +68,10 @@ impl DescriptorsPlan {
         Self::new(&config.envoy, tree, config.capacity).map(Some)
     }
 
-    /// Plans the limits of a tree.
+    /// Plans the limits of a tree of descriptors.
     ///
     /// # Errors
-    /// Returns the error of a limit that is not possible.
+    /// Returns a [`RuleError`] if the tree has an invalid limit.
     pub fn new(config: &EnvoyConfig, tree: Arc<Tree>, capacity: usize) -> Result<Self, RuleError> {
         let open = tree.limits().iter().filter(|limit| is_open(limit)).count().max(1);
         let share = |rule: &Rule| {
@@ -83,7 +86,8 @@ impl DescriptorsPlan {
         Ok(Self { tree, config: config.clone(), wanted })
     }
 
-    /// Returns the limits, each with its name in the engine and the clients it is meant for.
+    /// Returns the planned limits, each with its name in the engine and the number of clients to
+    /// size its table for.
     pub(in crate::service) fn limits(&self) -> impl Iterator<Item = PlannedLimit<'_>> {
         let limit = |wanted| {
             let WantedLimit { name, rule, capacity }: &WantedLimit = wanted;
@@ -92,8 +96,9 @@ impl DescriptorsPlan {
         self.wanted.iter().flatten().map(limit)
     }
 
-    /// The descriptors, with the engine's ids of [`DescriptorsPlan::limits`]. Limits whose way through the tree is
-    /// known keep their clients' history.
+    /// Returns the descriptors with their prepared limits. `ids` holds the engine's ids for
+    /// `DescriptorsPlan::limits`, in the same order. A limit at the same path in the tree as
+    /// before keeps its clients' state.
     pub fn finish(
         self,
         ids: &mut impl Iterator<Item = RuleId>,
@@ -124,7 +129,8 @@ impl WantedLimit {
         capacity: impl Fn(&Rule) -> usize,
     ) -> Result<Option<Self>, RuleError> {
         let Some(rule) = limit.config.rule(algorithm)? else { return Ok(None) };
-        // Modes are judged over all descriptors of a request, so the engine only counts.
+        // Shadow and quota mode depend on all descriptors of a request, so the engine must not
+        // deny by itself.
         let counts_only = limit.config.shadow_mode || limit.config.quota_mode;
         let rule = if counts_only { rule.with_action(Action::Observe)? } else { rule };
         let capacity = capacity(&rule);
@@ -133,15 +139,15 @@ impl WantedLimit {
 }
 
 impl Descriptors {
-    /// The limit of this index in the tree.
+    /// Returns the limit at this index in the tree.
     pub fn limit(&self, index: usize) -> Option<&DescriptorLimit> {
         self.limits.get(index)
     }
 
-    /// Returns the limit that a request brings.
+    /// Returns the prepared form of a limit that a request brings.
     ///
     /// # Errors
-    /// Fails if the limit is invalid or the engine is unavailable.
+    /// Returns an [`EngineError`] if the limit is invalid or the engine is unavailable.
     pub fn overriding(
         &self,
         requests: u32,
@@ -186,7 +192,9 @@ impl Current {
         }
     }
 
-    /// A limit that has no unit, in the smallest unit that holds one request.
+    /// Returns a rule's limit as a number of requests per unit of time. If the window of the rule
+    /// is not one of Envoy's units, the smallest unit in which the rule allows at least one
+    /// request is reported.
     pub fn of(rule: &Rule) -> Self {
         let quota = Quota::of(rule.limit());
         let window = quota.window.unwrap_or(1);
@@ -204,13 +212,13 @@ impl Current {
     }
 }
 
-/// Returns true if values of requests distinguish the limit's clients.
+/// Returns true if the limit has wildcards, so that values in requests identify its clients.
 fn is_open(limit: &TreeLimit) -> bool {
     limit.path.iter().any(PathPart::is_open)
 }
 
-/// The limit's name in the engine. It depends on the way through the tree only: a changed limit
-/// keeps its clients, and servers that use one Redis share them.
+/// Returns the name of a limit in the engine. It depends on the limit's path in the tree only: a
+/// limit whose settings change keeps its clients, and servers that use one Redis share them.
 fn engine_name(limit: &TreeLimit) -> String {
     let mut hasher = SipHasher13::new();
     let mut add = |text: &str| {

@@ -1,4 +1,4 @@
-//! The verdicts of each limit, and of all limits together, on a request.
+//! The verdicts on a request: one for each limit that it matches, and one for all limits together.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::asked::{AskedLimit, Hits};
 use super::judged::JudgedRequest;
 use super::prepared::{DescriptorLimit, LimitKind, fixed_window};
 
-/// The verdicts of the limits on a request, in the order of its shares.
+/// The verdicts of all limits that a request matches, in the order of the limits.
 #[derive(Debug)]
 pub(super) struct Verdicts {
     pub(super) each: SmallVec<[ShareVerdict; 2]>,
@@ -19,15 +19,16 @@ pub(super) struct Verdicts {
 /// The verdict of one limit on a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShareVerdict {
-    /// True if the request is over the limit.
+    /// True if the request exceeds the limit.
     pub(super) over: bool,
-    /// True if the request is over the limit, and the limit is enforced.
+    /// True if the request exceeds the limit and the limit is enforced.
     pub(super) enforced: bool,
-    /// The outcome for the request, unless it is denied.
+    /// The outcome of the request under this limit alone.
     pub(super) outcome: Outcome,
-    /// The number of requests that remain.
+    /// The number of requests that the client may still make.
     pub(super) remaining: u64,
-    /// The time until more requests remain, or until such a request would be allowed.
+    /// The time until the client may make more requests; for a denied request, the time until it
+    /// would be allowed.
     pub(super) reset: Option<Duration>,
 }
 
@@ -51,7 +52,7 @@ impl Verdicts {
         Self { each, over }
     }
 
-    /// Returns true if the request is denied.
+    /// Returns true if the limits together deny the request.
     pub(super) fn over(&self) -> bool {
         self.over
     }
@@ -77,7 +78,7 @@ impl ShareVerdict {
             }
             (LimitKind::Counted(_, rule), Some(figures)) => {
                 let reset = match (over, figures.retry_after, fixed_window(rule)) {
-                    // A limit that is not enforced makes no client wait.
+                    // A limit that is not enforced reports a wait of zero.
                     (true, Wait::For(wait), _) if !wait.is_zero() => wait,
                     (_, _, Some(window)) => until_window_ends(now, window.window_nanos()),
                     _ => figures.reset_after,
@@ -92,7 +93,7 @@ impl ShareVerdict {
 }
 
 impl DescriptorLimit {
-    /// Returns the outcome of a request that is, or is not, over this limit.
+    /// Returns the outcome of a request that exceeds (`over`) or meets this limit.
     fn outcome(&self, over: bool) -> Outcome {
         let action = match &self.kind {
             LimitKind::Counted(_, rule) => rule.action(),
@@ -109,7 +110,8 @@ impl DescriptorLimit {
     }
 }
 
-/// Returns the time until a window that began at a multiple of `length` ends.
+/// Returns the time until the end of the current window. Windows are `length` nanoseconds long,
+/// and begin at multiples of `length`.
 fn until_window_ends(now: Nanos, length: u64) -> Duration {
     Duration::from_nanos(length - now.get() % length.max(1))
 }

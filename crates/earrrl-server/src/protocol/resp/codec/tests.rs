@@ -4,7 +4,8 @@ use super::*;
 
 type Words = Vec<Vec<u8>>;
 
-/// Decodes input that arrives in the given pieces; the requests, and how it ended.
+/// Decodes input that arrives in the given pieces. Returns the requests, and the error that ended
+/// decoding, if any.
 fn decode_pieces<'a>(
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<Words>, Result<bool, Malformed>) {
