@@ -83,14 +83,14 @@ impl RuleConfig {
         self.on_error = Some(OnError::Allow);
         let overrides = self.overrides.iter_mut().map(|entry| &mut entry.rule);
         for rule in overrides.chain([&mut self.rule]) {
-            // Every algorithm can observe.
+            // This cannot fail, since every algorithm has the action `observe`.
             if let Ok(observing) = rule.clone().with_action(Action::Observe) {
                 *rule = observing;
             }
         }
     }
 
-    /// Returns true if the rule has conditions on Envoy's descriptors.
+    /// Returns true if the rule has conditions on descriptors of Envoy's rate limit service.
     pub fn serves_descriptors(&self) -> bool {
         let names = |condition: &Condition| {
             condition.attribute == "domain" || condition.attribute.starts_with("descriptor:")

@@ -11,7 +11,7 @@ use earrrl_logs::format::{Field, Record};
 use earrrl_logs::line::{Skip, is_client, last_of_list};
 use earrrl_logs::reading::RecordKey;
 
-/// The attributes that a configuration asks for, and where a line may have them.
+/// The attributes that a configuration reads, and the fields of a log's line that may hold them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AttributeNames {
     attributes: Vec<(String, Vec<Field>)>,
@@ -123,7 +123,7 @@ pub(crate) fn fields(attribute: &str) -> Vec<Field> {
     names.iter().map(|name| Field::new(name)).collect()
 }
 
-/// Returns a header's name as most programs write it, such as `X-Api-LogKey`.
+/// Returns a header's name as most programs write it, such as `X-Api-Key`.
 fn titled(header: &str) -> String {
     let mut start = true;
     let letter = |c: char| {

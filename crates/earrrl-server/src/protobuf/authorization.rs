@@ -26,7 +26,7 @@ pub struct AttributeContext {
 /// One end of a connection, such as the client's.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Peer {
-    /// The address of this end.
+    /// The address of this end of the connection.
     #[prost(message, optional, tag = "1")]
     pub address: Option<Address>,
 }

@@ -26,7 +26,7 @@ pub struct DiscoveryRequest {
 /// A server that asks for resources, `envoy.config.core.v3.Node`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Node {
-    /// The server's name.
+    /// The name by which the server identifies itself, its node id.
     #[prost(string, tag = "1")]
     pub id: String,
 }

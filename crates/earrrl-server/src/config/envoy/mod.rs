@@ -36,7 +36,8 @@ pub struct EnvoyConfig {
     pub algorithm: EnvoyAlgorithm,
     /// True if every answer is OK, whatever its descriptors' statuses are.
     pub shadow_mode: bool,
-    /// True if a request that one descriptor denies still counts under the others, as in envoyproxy/ratelimit.
+    /// True if a request that one descriptor denies is still counted under the others, as in
+    /// envoyproxy/ratelimit.
     pub drain_denied: bool,
     /// The rate limit headers that clients receive.
     pub headers: Headers,
