@@ -44,7 +44,7 @@ impl fmt::Debug for Overrides {
 
 impl Overrides {
     /// Returns the limit for this key, and creates it on first use. A new limit evicts the least
-    /// recently used one if [`MAX_OVERRIDES`] are kept.
+    /// recently used one if `MAX_OVERRIDES` are kept.
     ///
     /// # Errors
     /// Returns an [`EngineError`] if the limit is invalid or the engine is unavailable.
