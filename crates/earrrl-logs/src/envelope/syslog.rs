@@ -23,7 +23,7 @@ pub(super) fn open<'a>(line: &'a [u8], years: &mut Years) -> Option<Message<'a>>
         }
         _ => {
             let (stamp, rest) = word(line)?;
-            (Some(time::parse_iso(stamp).or_else(|| time::parse_recent(stamp))?), rest)
+            (Some(time::parse_recent(stamp)?), rest)
         }
     };
     let (first, rest) = word(rest)?;

@@ -83,9 +83,7 @@ impl Parser {
             return Ok(Record { time, host, client, who, rest: &stamp[27..] });
         }
         let end = memchr::memchr(b']', stamp).ok_or(Skip::Malformed)?;
-        let stamp_text = &stamp[..end];
-        let time = time::parse_iso(stamp_text).or_else(|| time::parse_recent(stamp_text));
-        let time = time.ok_or(Skip::Time)?;
+        let time = time::parse_recent(&stamp[..end]).ok_or(Skip::Time)?;
         Ok(Record { time, host, client, who, rest: &stamp[end + 1..] })
     }
 }

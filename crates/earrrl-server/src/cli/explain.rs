@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use earrrl::{ManualClock, Nanos};
-use earrrl_server::config::attribute::KeyPart;
+use earrrl_server::config::attribute::{KeyPart, attribute_name};
 use earrrl_server::config::envoy::explain::explain as explain_descriptor;
 use earrrl_server::config::{Config, EngineConfig};
 use earrrl_server::service::Service;
@@ -57,23 +57,22 @@ fn explain_request(config: &Config, pairs: &[(&str, &str)]) -> Result<String, Cl
     let service = Service::new(&config, Arc::new(ManualClock::new(Nanos::ZERO)))
         .map_err(|error| CliFailure::new(error.to_string()))?;
     let rules = service.rules();
-    let named = pairs.iter().map(|(name, value)| {
-        let name = name.strip_prefix("attribute:").unwrap_or(name);
-        (name.into(), value.as_bytes().into())
-    });
+    let name = |(name, _): &(&str, _)| attribute_name(name).unwrap_or_else(|_| (*name).to_owned());
+    let names: Vec<String> = pairs.iter().map(name).collect();
+    let values = pairs.iter().map(|(_, value)| value.as_bytes().into());
+    let named = names.iter().map(|name| name.as_str().into()).zip(values);
     let request = Attributes::new(named, &rules.reading);
     let mut text = String::new();
     for rule in rules.iter() {
         explain_rule(&mut text, rule, &request);
     }
-    let is_read = |name: &str| {
-        let name = name.strip_prefix("attribute:").unwrap_or(name).to_ascii_lowercase();
-        rules.headers.contains(&name)
+    let is_read = |name: &String| {
+        rules.headers.contains(name)
             || rules.iter().flat_map(ActiveRule::attributes).any(|read| read == name)
     };
-    for (name, _) in pairs.iter().filter(|(name, _)| !is_read(name)) {
+    for ((given, _), _) in pairs.iter().zip(&names).filter(|(_, name)| !is_read(name)) {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "no rule reads the attribute `{name}`");
+        let _ = writeln!(text, "no rule reads the attribute `{given}`");
     }
     Ok(text)
 }

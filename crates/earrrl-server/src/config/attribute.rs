@@ -234,7 +234,10 @@ fn no_path(text: &str) -> String {
 
 /// Returns an attribute's name as requests have it: `attribute:plan` becomes `plan`, and names of
 /// headers become lower case.
-fn attribute_name(text: &str) -> Result<String, String> {
+///
+/// # Errors
+/// Returns a sentence about the names that exist if this one is unknown.
+pub fn attribute_name(text: &str) -> Result<String, String> {
     let (kind, name) = text.split_once(':').unwrap_or((text, ""));
     match kind {
         "header" if !name.is_empty() => Ok(format!("header:{}", name.to_ascii_lowercase())),

@@ -68,7 +68,7 @@ impl Client {
         }
         let spent = self.spent(limit);
         let left = (self.share - spent).max(0.0) / 2.0;
-        // Until the answer arrives, this node spends no more than it has requested.
+        // This node spends no more than it has requested until the answer arrives.
         self.share = spent + left;
         let unsent = algorithm.takes(self.unsent.sum);
         self.wanted = unsent + left + self.waiting;

@@ -128,8 +128,8 @@ fn claims_of_one_key_differ() {
     assert!(claims.is_sorted_by(|one, other| one < other), "{claims:?}");
 }
 
-/// Of two claims of a key, only one may be withdrawn: otherwise two insertions could withdraw each
-/// other's claims again and again.
+/// Two insertions of one key withdraw only one of their claims. Otherwise each could withdraw the
+/// other's claim again and again.
 #[test]
 fn of_two_claims_the_one_at_the_lower_place_stays() {
     let (table, key) = (Table::new(1).unwrap(), key(7));
