@@ -20,6 +20,7 @@ mod duration;
 mod engine;
 mod error;
 mod grammar;
+mod held;
 #[cfg(feature = "std")]
 mod limiter;
 #[cfg(feature = "std")]
@@ -51,6 +52,7 @@ pub use decision::{Action, Brief, Decision, Figures, Outcome, Places, Wait};
 pub use duration::parse_duration;
 pub use engine::{Charge, Engine, EngineError, MAX_CHARGES, RuleId, check_name};
 pub use error::{RuleError, RuleErrorKind};
+pub use held::Held;
 #[cfg(feature = "std")]
 pub use limiter::{Builder, Denied, Limiter, Patience, Reservation, Verdict, WaitError};
 #[cfg(feature = "std")]
