@@ -11,6 +11,7 @@ use siphasher::sip::SipHasher13;
 use super::attributes::{Attributes, Reading};
 use super::key::{Key, join, split};
 use super::known::PlannedLimit;
+use super::names::{Directories, Directory};
 use crate::config::Config;
 use crate::config::attribute::{Condition, KeyPart};
 use crate::config::condition_index::ConditionIndex;
@@ -59,6 +60,8 @@ pub struct ActiveRule {
     pub on_error: Option<OnError>,
     /// The metrics' counters of the rule's outcomes.
     pub outcomes: Arc<RuleOutcomes>,
+    /// The names of the rule's clients that are limited or close to it.
+    pub directory: Directory,
     serves_descriptors: bool,
     key: Vec<KeyPart>,
     conditions: Vec<Condition>,
@@ -79,11 +82,13 @@ pub struct PreparedLimit {
     pub rule: Rule,
     /// The quota that the `RateLimit-Policy` header reports for the limit.
     pub quota: Quota,
+    /// The number of remaining requests below which a client is named.
+    pub named_below: u64,
 }
 
 impl PreparedLimit {
     fn new(id: RuleId, rule: &Rule) -> Self {
-        Self { id, quota: Quota::of(rule.limit()), rule: rule.clone() }
+        Self { id, quota: Quota::of(rule.limit()), rule: rule.clone(), named_below: 0 }
     }
 }
 
@@ -157,9 +162,9 @@ impl<'a> RulesPlan<'a> {
     pub fn finish(
         self,
         ids: &mut impl Iterator<Item = RuleId>,
-        outcomes: &Outcomes,
+        kept: (&Outcomes, &Directories),
     ) -> ActiveRules {
-        let active = self.rules.iter().map(|rule| ActiveRule::new(rule, ids, outcomes));
+        let active = self.rules.iter().map(|rule| ActiveRule::new(rule, ids, kept));
         let rules: Vec<_> = active.flatten().map(Arc::new).collect();
         let by_name =
             rules.iter().enumerate().map(|(index, rule)| (rule.name.as_bytes().into(), index));
@@ -228,11 +233,16 @@ impl ActiveRule {
     fn new(
         wanted: &PlannedRule<'_>,
         ids: &mut impl Iterator<Item = RuleId>,
-        outcomes: &Outcomes,
+        (outcomes, directories): (&Outcomes, &Directories),
     ) -> Option<Self> {
         let PlannedRule { config, capacity, limits } = wanted;
-        let prepared =
-            limits.iter().map_while(|(_, rule, ..)| Some(PreparedLimit::new(ids.next()?, rule)));
+        let directory = directories.of_rule(&config.name, config.rule.limit());
+        let prepare = |(_, rule, ..): &(_, Arc<Rule>, _, _)| {
+            let mut prepared = PreparedLimit::new(ids.next()?, rule);
+            prepared.named_below = directory.remaining_below(rule.limit());
+            Some(prepared)
+        };
+        let prepared = limits.iter().map_while(prepare);
         let mut prepared = prepared.collect::<Vec<_>>().into_iter();
         Some(Self {
             name: config.name.clone(),
@@ -242,6 +252,7 @@ impl ActiveRule {
                 .collect(),
             index: index_of(&config.overrides),
             outcomes: outcomes.of_rule(&config.name),
+            directory,
             capacity: *capacity,
             on_error: config.on_error,
             serves_descriptors: config.serves_descriptors(),
@@ -294,6 +305,7 @@ impl ActiveRule {
             own: PreparedLimit::new(engine.prepare(&name, rule, capacity)?, rule),
             name: text,
             outcomes: outcomes.of_rule("inline"),
+            directory: Directory::default(),
             capacity,
             on_error: None,
             serves_descriptors: false,
@@ -318,7 +330,7 @@ impl ActiveRule {
     }
 
     /// Returns the ids of the rule's limits in the engine.
-    fn ids(&self) -> impl Iterator<Item = RuleId> {
+    pub(super) fn ids(&self) -> impl Iterator<Item = RuleId> {
         [&self.own].into_iter().chain(self.overrides.iter().map(|(_, limit)| limit)).map(|l| l.id)
     }
 

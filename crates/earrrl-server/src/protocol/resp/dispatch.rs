@@ -8,7 +8,7 @@ use super::refusal::Refusal;
 use super::reply::Writer;
 use super::session::{MAX_FAILED_LOGINS, Session};
 use super::transaction::Transaction;
-use super::{command, decide};
+use super::{command, decide, top};
 use crate::service::rules::ActiveRules;
 
 /// The connection's next step after a command was answered.
@@ -83,6 +83,7 @@ impl Session {
             }
             b"EARRRL.REFUND" => decide::refund(self, request, rules, &mut reply).await?,
             b"EARRRL.RESET" => decide::reset(self, request, rules, &mut reply).await?,
+            b"EARRRL.TOP" => Box::pin(top::top(self, request, &mut reply)).await?,
             b"EARRRL.RULES" => decide::rules(self, rules, &mut reply)?,
             b"MULTI" => self.begin(&mut Writer::new(out, self.version))?,
             b"DISCARD" => {
