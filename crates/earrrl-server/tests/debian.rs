@@ -170,8 +170,10 @@ fn haproxys_clients_are_limited_one_by_one() {
             text.replace("send-proxy-v2", version).replace("check", "check inter 100ms")
         });
         each_client_is_limited(&balancer, &server);
-        // HAProxy's health checks name no client.
-        support::until("it was checked", || heads(&server, "local") > 0);
+        // In version 2, HAProxy's health checks name no client.
+        if version != "send-proxy" {
+            support::until("it was checked", || heads(&server, "local") > 0);
+        }
     }
 }
 
