@@ -307,7 +307,7 @@ impl Service {
         let Some((_, charge)) = ask.charge() else { return Ok(()) };
         self.engine.reset(charge.rule, charge.key).await?;
         ask.rule.directory.forget(self.engine.hash(charge.key));
-        self.drop_reports();
+        self.reports.clear();
         Ok(())
     }
 

@@ -9,9 +9,10 @@ mod inline;
 pub mod key;
 mod known;
 pub mod names;
+pub mod reports;
 pub mod room;
 pub mod rules;
-pub mod survey;
+mod survey;
 
 use std::fmt;
 use std::pin::pin;
@@ -50,7 +51,7 @@ pub struct Service {
     overrides: Arc<Overrides>,
     clock: TheClock,
     directories: names::Directories,
-    reports: survey::Reports,
+    reports: reports::Reports,
     /// The settings for Envoy that the server was started with, and the number of clients that
     /// tables are sized for.
     envoy: (EnvoyConfig, usize),
@@ -91,7 +92,7 @@ impl Service {
             overrides,
             clock: TheClock(clock),
             directories,
-            reports: survey::Reports::default(),
+            reports: reports::Reports::default(),
             envoy: (config.envoy.clone(), config.capacity),
             inline: InlineRules::new(config.server.allow_inline_rules, config.capacity),
         })

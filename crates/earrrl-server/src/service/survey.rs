@@ -1,57 +1,14 @@
 //! The clients of a rule with the highest rates, and the distribution of rates.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use earrrl::{Name, Nanos, Rates, Survey, TopClient};
-use tokio::sync::Mutex;
+use earrrl::{Nanos, Rates, Survey, TopClient};
 
 use super::Service;
 use super::error::AskError;
+use super::reports::{Latest, MAX_TOP, Report, Reported};
 use super::rules::ActiveRule;
-
-/// The greatest number of clients that a report lists.
-pub const MAX_TOP: usize = 1000;
-/// A walk that takes longer than this is repeated only after ten times as long.
-const SHORT: Duration = Duration::from_millis(50);
-
-/// A client with the highest rates, and its name if it is known.
-#[derive(Clone, Debug)]
-pub struct Reported {
-    /// The figures.
-    pub figures: TopClient,
-    /// The name and the counts since the client was named.
-    pub name: Option<Name>,
-}
-
-/// The highest clients of a rule and the distribution of all rates.
-#[derive(Clone, Debug)]
-pub struct Report {
-    /// The instant that the figures refer to.
-    pub at: Nanos,
-    /// The clients with the highest usage of their limit, at most [`MAX_TOP`].
-    pub clients: Vec<Reported>,
-    /// The distribution of the rates of all clients.
-    pub rates: Rates,
-}
-
-/// The latest reports. Only one walk runs at a time.
-#[derive(Debug, Default)]
-pub struct Reports(Mutex<HashMap<String, Latest>>);
-
-#[derive(Debug)]
-struct Latest {
-    ended: Instant,
-    took: Duration,
-    report: Arc<Report>,
-}
-
-impl Latest {
-    fn is_fresh(&self) -> bool {
-        self.took > SHORT && self.ended.elapsed() < 10 * self.took
-    }
-}
 
 impl Service {
     /// Returns the report on the rule of this name. Clients with overrides are included, each with
@@ -72,13 +29,6 @@ impl Service {
         let (ended, took) = (Instant::now(), started.elapsed());
         latest.insert(rule.to_owned(), Latest { ended, took, report: Arc::clone(&report) });
         Ok(report)
-    }
-
-    /// Drops the reports, which a reset has made outdated.
-    pub(super) fn drop_reports(&self) {
-        if let Ok(mut latest) = self.reports.0.try_lock() {
-            latest.clear();
-        }
     }
 
     fn walk(&self, name: &str) -> Result<Report, AskError> {

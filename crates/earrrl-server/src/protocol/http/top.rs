@@ -16,7 +16,7 @@ use super::request::{Shared, authorize};
 use crate::config::access::Access;
 use crate::protocol::response::problem::Problem;
 use crate::service::error::AskError;
-use crate::service::survey::{MAX_TOP, Report, Reported};
+use crate::service::reports::{MAX_TOP, Report, Reported};
 
 /// The number of clients that are listed unless the request names another.
 const USUAL: usize = 100;

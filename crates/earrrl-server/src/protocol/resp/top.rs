@@ -9,7 +9,7 @@ use super::refusal::Refusal;
 use super::reply::Writer;
 use super::session::Session;
 use crate::config::access::Access;
-use crate::service::survey::{MAX_TOP, Reported};
+use crate::service::reports::{MAX_TOP, Reported};
 
 /// Answers `EARRRL.TOP rule n` with an array of maps.
 pub(super) async fn top(
