@@ -125,6 +125,14 @@ pub enum EngineError {
     Charges(usize),
     /// A rule, name or cost is invalid.
     Invalid(RuleError),
+    /// All reservations that the engine keeps at a time are live; contains their number.
+    Reservations {
+        /// The bound, `max_reservations`.
+        most: usize,
+    },
+    /// The reservation is unknown: it expired, or never existed.
+    #[cfg(feature = "std")]
+    UnknownReservation(crate::holds::HoldId),
     /// The store of the states is not reachable, or has no memory left.
     Unavailable(String),
 }
@@ -135,6 +143,12 @@ impl fmt::Display for EngineError {
             Self::UnknownRule(RuleId(id)) => write!(f, "rule {id} is not prepared"),
             Self::Charges(count) => write!(f, "{count} charges; expected 1 to {MAX_CHARGES}"),
             Self::Invalid(error) => fmt::Display::fmt(error, f),
+            Self::Reservations { most } => write!(
+                f,
+                "{most} reservations are live, which is max_reservations; commit or release some"
+            ),
+            #[cfg(feature = "std")]
+            Self::UnknownReservation(id) => write!(f, "reservation {id} is unknown or expired"),
             Self::Unavailable(why) => write!(f, "the engine is unavailable: {why}"),
         }
     }

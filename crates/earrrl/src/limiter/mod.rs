@@ -1,6 +1,7 @@
 //! The keyed limiter: one rule for many clients, shared by any number of threads.
 
 mod builder;
+mod hold;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -13,6 +14,7 @@ use core::marker::PhantomData;
 use core::time::Duration;
 
 pub use builder::Builder;
+pub use hold::{Hold, HoldError};
 use verdict::Details;
 pub use verdict::{Denied, Verdict};
 pub use wait::{Patience, Reservation, WaitError};
@@ -22,6 +24,7 @@ use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::Action;
 use crate::error::RuleError;
+use crate::holds::Nets;
 use crate::rule::Rule;
 use crate::rules::atomic;
 use crate::rules::part::Part;
@@ -65,6 +68,8 @@ pub struct Limiter<K: ?Sized, C = SystemClock> {
     lag: Duration,
     capacity: usize,
     most_bytes: Option<usize>,
+    /// What the clients' live reservations amount to, for the commits of buckets.
+    nets: Nets,
     keys: PhantomData<fn(&K)>,
 }
 

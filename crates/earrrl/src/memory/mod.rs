@@ -1,5 +1,6 @@
 //! The engine that keeps clients' states in this process's memory.
 
+mod hold;
 mod prepared;
 #[cfg(test)]
 mod tests;
@@ -20,11 +21,13 @@ use crate::decision::{Brief, Decision};
 use crate::engine::{
     Charge, Engine, EngineError, RuleId, are_distinct, merge_charges, restore_places,
 };
+use crate::holds::Holds;
 use crate::rule::Rule;
 use crate::rules::atomic::{self, Each};
 use crate::rules::part::Part;
 use crate::store::table::{KeyHash, KeyHasher};
 use crate::store::{BuildError, Clients};
+pub use hold::{Actual, Committed, HoldTerms, Holding};
 use prepared::{Prepared, Rules};
 
 /// An engine that keeps the clients of any number of rules in memory, a fixed number for each rule.
@@ -53,6 +56,7 @@ pub struct MemoryEngine<C = SystemClock> {
     /// Old stores without clients, which a running request may still use.
     given_up: Mutex<Vec<Arc<Clients>>>,
     hasher: KeyHasher,
+    holds: Holds,
     clock: Time<C>,
     capacity: usize,
 }
@@ -84,6 +88,7 @@ impl<C: Clock> MemoryEngine<C> {
             sweeping: Mutex::default(),
             given_up: Mutex::default(),
             hasher: KeyHasher::random()?,
+            holds: Holds::new()?,
             clock: Time::new(clock),
             capacity,
         })
