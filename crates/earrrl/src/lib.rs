@@ -39,6 +39,8 @@ mod rules;
 pub mod sim;
 #[cfg(feature = "std")]
 mod store;
+#[cfg(feature = "std")]
+mod survey;
 
 pub use algorithm::types::*;
 pub use algorithm::{Algorithm, Limit, Mode, Moment, Policy, Replenishment, State};
@@ -66,6 +68,8 @@ pub use quota::Quota;
 pub use rule::Rule;
 #[cfg(feature = "std")]
 pub use store::{BuildError, table};
+#[cfg(feature = "std")]
+pub use survey::{Above, Name, NameOptions, Names, RateBucket, Rates, Survey, TopClient};
 
 /// Items for the other EARRRL crates only, which may change without notice.
 #[doc(hidden)]
