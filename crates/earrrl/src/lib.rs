@@ -56,7 +56,7 @@ pub use engine::{Charge, Engine, EngineError, MAX_CHARGES, RuleId, check_name};
 pub use error::{RuleError, RuleErrorKind};
 pub use held::{Held, OnExpiry};
 #[cfg(feature = "std")]
-pub use holds::{DEFAULT_MAX_HOLDS, HoldId};
+pub use holds::{DEFAULT_MAX_HOLDS, HoldId, Reservations};
 #[cfg(feature = "std")]
 pub use limiter::{
     Builder, Denied, Hold, HoldError, Limiter, Patience, Reservation, Verdict, WaitError,

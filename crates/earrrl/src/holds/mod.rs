@@ -16,13 +16,29 @@ use shard::Shard;
 pub(crate) use shard::{HeldPart, HeldParts};
 
 use crate::clock::Nanos;
-use crate::engine::EngineError;
+use crate::engine::{EngineError, RuleId};
 use crate::store::table::KeyHasher;
 
 /// The default bound on the number of live reservations.
 pub const DEFAULT_MAX_HOLDS: usize = 100_000;
 /// The number of shards, a power of two.
 const SHARDS: usize = 16;
+
+/// The numbers of an engine's reservations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reservations {
+    /// The number of live reservations.
+    pub live: usize,
+    /// The most reservations that may be live at a time.
+    pub most: usize,
+    /// The bytes of memory that all reservations occupy.
+    pub bytes: usize,
+    /// The number of reservations that were committed so far.
+    pub committed: u64,
+    /// The number of reservations that have expired so far.
+    pub expired: u64,
+}
 
 /// All live reservations of an engine.
 pub(crate) struct Holds {
@@ -33,6 +49,8 @@ pub(crate) struct Holds {
     earliest: AtomicU64,
     live: AtomicUsize,
     most: AtomicUsize,
+    committed: AtomicU64,
+    expired: AtomicU64,
     /// The number of reservations so far, from which the ids are derived.
     count: AtomicU64,
     /// Keyed with its own secret, so that ids reveal nothing about the hashes of keys.
@@ -56,6 +74,8 @@ impl Holds {
             earliest: AtomicU64::new(u64::MAX),
             live: AtomicUsize::new(0),
             most: AtomicUsize::new(DEFAULT_MAX_HOLDS),
+            committed: AtomicU64::new(0),
+            expired: AtomicU64::new(0),
             count: AtomicU64::new(0),
             ids: KeyHasher::random()?,
         })
@@ -69,13 +89,20 @@ impl Holds {
         self.most.load(Relaxed)
     }
 
-    pub(crate) fn live(&self) -> usize {
-        self.live.load(Relaxed)
+    pub(crate) fn usage(&self) -> Reservations {
+        let shards = self.shards.iter().map(|shard| lock(shard).bytes());
+        Reservations {
+            live: self.live.load(Relaxed),
+            most: self.most(),
+            bytes: shards.sum::<usize>() + self.nets.bytes(),
+            committed: self.committed.load(Relaxed),
+            expired: self.expired.load(Relaxed),
+        }
     }
 
-    pub(crate) fn bytes(&self) -> usize {
-        let shards = self.shards.iter().map(|shard| lock(shard).bytes());
-        shards.sum::<usize>() + self.nets.bytes()
+    pub(crate) fn rules(&self, id: HoldId, now: Nanos) -> Result<Vec<RuleId>, EngineError> {
+        let (mut shard, place) = self.at(id);
+        shard.rules(place, id, now).ok_or(EngineError::UnknownReservation(id))
     }
 
     /// Takes the room for one more reservation.
@@ -133,6 +160,7 @@ impl Holds {
         let (parts, repeated) = found.ok_or(EngineError::UnknownReservation(id))?;
         if !repeated {
             drop(Room(self));
+            self.committed.fetch_add(1, Relaxed);
         }
         Ok((parts, repeated))
     }
@@ -156,6 +184,7 @@ impl Holds {
             self.earliest.fetch_min(next.map_or(u64::MAX, Nanos::get), Relaxed);
         }
         expired.iter().for_each(|_| drop(Room(self)));
+        self.expired.fetch_add(expired.len() as u64, Relaxed);
         expired
     }
 }

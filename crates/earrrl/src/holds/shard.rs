@@ -100,6 +100,12 @@ impl Shard {
         Ok(Some((parts, repeated)))
     }
 
+    /// Returns the rules of a reservation; `None` if the id is unknown or expired.
+    pub(super) fn rules(&mut self, place: u32, id: HoldId, now: Nanos) -> Option<Vec<RuleId>> {
+        let slot = self.live(place, id, now)?;
+        Some(slot.parts.iter().map(|part| part.rule).collect())
+    }
+
     /// Moves the expiry of a live reservation to `expires`. Returns false if the id is unknown,
     /// expired or committed.
     pub(super) fn renew(&mut self, place: u32, id: HoldId, now: Nanos, expires: Nanos) -> bool {

@@ -14,7 +14,7 @@ use crate::decision::Decision;
 use crate::engine::{Charge, EngineError, RuleId, merge_charges, restore_places};
 use crate::error::RuleError;
 use crate::held::{Held, OnExpiry};
-use crate::holds::{HeldPart, HeldParts, HoldId};
+use crate::holds::{HeldPart, HeldParts, HoldId, Reservations};
 use crate::rules::atomic::{self, Each};
 use crate::rules::part::Part;
 
@@ -116,10 +116,17 @@ impl<C: Clock> MemoryEngine<C> {
         self.holds.set_most(most);
     }
 
-    /// Returns the number of live reservations, and the bytes of memory that all reservations
-    /// occupy.
-    pub fn reservations(&self) -> (usize, usize) {
-        (self.holds.live(), self.holds.bytes())
+    /// Returns the numbers of reservations.
+    pub fn reservations(&self) -> Reservations {
+        self.holds.usage()
+    }
+
+    /// Returns the rules of a reservation that is live or was committed lately.
+    ///
+    /// # Errors
+    /// Returns an error if the reservation is unknown or expired.
+    pub fn reserved_rules(&self, id: HoldId) -> Result<Vec<RuleId>, EngineError> {
+        self.holds.rules(id, self.clock.now())
     }
 
     /// Checks a request whose cost is only estimated, and reserves the estimate under all rules if

@@ -57,7 +57,7 @@ fn an_estimate_counts_at_once_and_is_corrected_exactly_once() {
         assert!(again.repeated);
         assert_eq!(again.decision.remaining, 75);
     }
-    assert_eq!(engine.reservations().0, 0);
+    assert_eq!(engine.reservations().live, 0);
 }
 
 #[test]
@@ -81,14 +81,14 @@ fn an_expired_reservation_keeps_its_estimate_or_releases_it() {
         let id = hold(&engine, &[charge(rule, 60)]);
         wait(&engine, 299);
         engine.expire();
-        assert_eq!((remaining(&engine, rule), engine.reservations().0), (40, 1));
+        assert_eq!((remaining(&engine, rule), engine.reservations().live), (40, 1));
         engine.renew(id, secs(10), None).unwrap();
         wait(&engine, 9);
         engine.expire();
-        assert_eq!(engine.reservations().0, 1);
+        assert_eq!(engine.reservations().live, 1);
         wait(&engine, 1);
         engine.expire();
-        assert_eq!((remaining(&engine, rule), engine.reservations().0), (left, 0));
+        assert_eq!((remaining(&engine, rule), engine.reservations().live), (left, 0));
         let late = engine.commit(id, Actual::All(Cost::ZERO), None);
         assert_eq!(late, Err(EngineError::UnknownReservation(id)));
         assert_eq!(remaining(&engine, rule), left);
@@ -109,7 +109,7 @@ fn several_rules_reserve_all_or_nothing_and_commit_an_amount_each() {
     assert!(engine.commit(id, Actual::ByRule(&costs), None).is_err());
     engine.commit(id, Actual::ByRule(&costs[..1]), None).unwrap();
     assert_eq!((remaining(&engine, tokens), remaining(&engine, requests)), (90, 2));
-    assert_eq!(engine.reservations().0, 0);
+    assert_eq!(engine.reservations().live, 0);
 }
 
 #[test]
@@ -149,14 +149,14 @@ fn many_reservations_leave_memory_as_it_was() {
     let rule = prepare(&engine, "tokens", "gcra 1000000/s burst=1000000000");
     engine.set_max_reservations(1000);
     let live: Vec<_> = (0..1000).map(|_| hold(&engine, &[charge(rule, 1)])).collect();
-    let full = engine.reservations().1;
+    let full = engine.reservations().bytes;
     println!("{} bytes per live reservation", full / 1000);
     live.into_iter().for_each(|id| drop(engine.commit(id, Actual::All(units(1)), None)));
     for _ in 0..100_000 {
         let id = hold(&engine, &[charge(rule, 1)]);
         engine.commit(id, Actual::All(Cost::ZERO), None).unwrap();
     }
-    assert!(engine.reservations().1 <= 2 * full, "{} {full}", engine.reservations().1);
+    assert!(engine.reservations().bytes <= 2 * full, "{} {full}", engine.reservations().bytes);
 }
 
 /// Threads whose actual cost is at most their estimate are never admitted above the limit, and the
