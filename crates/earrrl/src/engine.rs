@@ -12,6 +12,7 @@ use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::error::{RuleError, RuleErrorKind};
+use crate::hold_id::HoldId;
 use crate::rule::Rule;
 
 /// The greatest number of rules that one request can be charged to.
@@ -131,8 +132,7 @@ pub enum EngineError {
         most: usize,
     },
     /// The reservation is unknown: it expired, or never existed.
-    #[cfg(feature = "std")]
-    UnknownReservation(crate::holds::HoldId),
+    UnknownReservation(HoldId),
     /// The store of the states is not reachable, or has no memory left.
     Unavailable(String),
 }
@@ -147,7 +147,6 @@ impl fmt::Display for EngineError {
                 f,
                 "{most} reservations are live, which is max_reservations; commit or release some"
             ),
-            #[cfg(feature = "std")]
             Self::UnknownReservation(id) => write!(f, "reservation {id} is unknown or expired"),
             Self::Unavailable(why) => write!(f, "the engine is unavailable: {why}"),
         }

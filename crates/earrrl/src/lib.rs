@@ -21,6 +21,7 @@ mod engine;
 mod error;
 mod grammar;
 mod held;
+mod hold_id;
 #[cfg(feature = "std")]
 mod holds;
 #[cfg(feature = "std")]
@@ -55,8 +56,9 @@ pub use duration::parse_duration;
 pub use engine::{Charge, Engine, EngineError, MAX_CHARGES, RuleId, check_name};
 pub use error::{RuleError, RuleErrorKind};
 pub use held::{Held, OnExpiry};
+pub use hold_id::HoldId;
 #[cfg(feature = "std")]
-pub use holds::{DEFAULT_MAX_HOLDS, HoldId, Reservations};
+pub use holds::{DEFAULT_MAX_HOLDS, Reservations};
 #[cfg(feature = "std")]
 pub use limiter::{
     Builder, Denied, Hold, HoldError, Limiter, Patience, Reservation, Verdict, WaitError,

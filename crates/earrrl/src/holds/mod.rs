@@ -1,28 +1,27 @@
 //! The live reservations of an engine in memory: a bounded number, each under an id that cannot be
 //! guessed, with its expiry.
 
-mod id;
 mod net;
 mod shard;
+mod sharding;
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use core::time::Duration;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::vec::Vec;
 
-pub use id::HoldId;
 pub(crate) use net::{Mark, Nets};
 use shard::Shard;
 pub(crate) use shard::{HeldPart, HeldParts};
+use sharding::{SHARDS, lock};
 
 use crate::clock::Nanos;
 use crate::engine::{EngineError, RuleId};
+use crate::hold_id::HoldId;
 use crate::store::table::KeyHasher;
 
 /// The default bound on the number of live reservations.
 pub const DEFAULT_MAX_HOLDS: usize = 100_000;
-/// The number of shards, a power of two.
-const SHARDS: usize = 16;
 
 /// The numbers of an engine's reservations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +42,7 @@ pub struct Reservations {
 /// All live reservations of an engine.
 pub(crate) struct Holds {
     shards: [Mutex<Shard>; SHARDS],
-    /// What the clients of buckets have reserved.
+    /// The nets of the clients of buckets.
     pub(crate) nets: Nets,
     /// No reservation expires before this instant, in nanoseconds.
     earliest: AtomicU64,
@@ -187,8 +186,4 @@ impl Holds {
         self.expired.fetch_add(expired.len() as u64, Relaxed);
         expired
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::vec::Vec;
 
-use super::{SHARDS, lock};
+use super::sharding::{SHARDS, lock};
 use crate::engine::RuleId;
 use crate::store::table::KeyHash;
 

@@ -8,11 +8,11 @@ use std::vec::Vec;
 
 use smallvec::SmallVec;
 
-use super::id::HoldId;
 use super::net::Mark;
 use crate::clock::Nanos;
 use crate::engine::RuleId;
 use crate::held::Held;
+use crate::hold_id::HoldId;
 use crate::store::table::KeyHash;
 
 /// The time for which a committed reservation is remembered, unless its place is needed earlier.

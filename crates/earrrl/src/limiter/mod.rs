@@ -70,7 +70,7 @@ pub struct Limiter<K: ?Sized, C = SystemClock> {
     lag: Duration,
     capacity: usize,
     most_bytes: Option<usize>,
-    /// What the clients' live reservations amount to, for the commits of buckets.
+    /// The nets of the clients' live reservations, for the commits of buckets.
     nets: Nets,
     keys: PhantomData<fn(&K)>,
 }

@@ -14,7 +14,8 @@ use crate::decision::Decision;
 use crate::engine::{Charge, EngineError, RuleId, merge_charges, restore_places};
 use crate::error::RuleError;
 use crate::held::{Held, OnExpiry};
-use crate::holds::{HeldPart, HeldParts, HoldId, Reservations};
+use crate::hold_id::HoldId;
+use crate::holds::{HeldPart, HeldParts, Reservations};
 use crate::rules::atomic::{self, Each};
 use crate::rules::part::Part;
 

@@ -1,5 +1,6 @@
 //! The ids of reservations.
 
+use alloc::borrow::ToOwned;
 use core::fmt;
 use core::str::FromStr;
 
@@ -38,7 +39,7 @@ impl FromStr for HoldId {
         let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         let bits = u128::from_str_radix(text, 16).ok();
         bits.filter(|_| text.len() == 32 && text.bytes().all(is_digit)).map(Self).ok_or_else(|| {
-            RuleError::syntax("a reservation is 32 hexadecimal digits".into()).of("reservation")
+            RuleError::syntax("expected 32 hexadecimal digits".to_owned()).of("reservation")
         })
     }
 }
