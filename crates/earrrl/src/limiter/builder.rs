@@ -1,9 +1,9 @@
 use core::fmt;
 use core::marker::PhantomData;
+use std::boxed::Box;
 
 use crate::clock::{Clock, SystemClock, Time};
 use crate::cost::Cost;
-use crate::holds::Nets;
 use crate::rule::Rule;
 use crate::store::table::KeyHasher;
 use crate::store::{BuildError, Clients};
@@ -91,7 +91,7 @@ impl<K: ?Sized, C: Clock, F: FnOnce() -> C> Builder<K, F> {
             rule: self.rule,
             capacity: self.capacity,
             most_bytes: self.most_bytes,
-            nets: Nets::default(),
+            nets: Box::default(),
             keys: PhantomData,
         })
     }

@@ -12,6 +12,7 @@ use core::fmt;
 use core::hash::Hash;
 use core::marker::PhantomData;
 use core::time::Duration;
+use std::boxed::Box;
 use std::vec::Vec;
 
 pub use builder::Builder;
@@ -71,7 +72,7 @@ pub struct Limiter<K: ?Sized, C = SystemClock> {
     capacity: usize,
     most_bytes: Option<usize>,
     /// The nets of the clients' live reservations, for the commits of buckets.
-    nets: Nets,
+    nets: Box<Nets>,
     keys: PhantomData<fn(&K)>,
 }
 

@@ -7,6 +7,7 @@ mod tests;
 
 use core::future::{Ready, ready};
 use core::time::Duration;
+use std::boxed::Box;
 use std::collections::HashMap;
 use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -57,7 +58,8 @@ pub struct MemoryEngine<C = SystemClock> {
     /// Old stores without clients, which a running request may still use.
     given_up: Mutex<Vec<Arc<Clients>>>,
     hasher: KeyHasher,
-    holds: Holds,
+    /// Boxed, since it is large and rarely used.
+    holds: Box<Holds>,
     clock: Time<C>,
     capacity: usize,
 }
@@ -89,7 +91,7 @@ impl<C: Clock> MemoryEngine<C> {
             sweeping: Mutex::default(),
             given_up: Mutex::default(),
             hasher: KeyHasher::random()?,
-            holds: Holds::new()?,
+            holds: Box::new(Holds::new()?),
             clock: Time::new(clock),
             capacity,
         })
