@@ -17,6 +17,7 @@ mod foresight;
 mod formats;
 mod listeners;
 mod memory;
+mod missing;
 mod near;
 mod on_error;
 mod openapi;

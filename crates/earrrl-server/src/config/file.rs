@@ -170,6 +170,7 @@ pub(super) struct RuleTable {
     pub(super) max_bytes: Placed<u64>,
     pub(super) consistency: Placed<String>,
     pub(super) on_error: Placed<String>,
+    pub(super) missing: Placed<String>,
     #[serde(default)]
     pub(super) exempt: AttributeValues,
     #[serde(default, rename = "override")]
