@@ -12,6 +12,7 @@ pub mod engine;
 pub mod envoy;
 mod file;
 pub mod listen;
+pub mod names;
 mod problem;
 pub mod redis;
 pub mod rule;
@@ -136,6 +137,7 @@ impl Config {
         }
         let server = ServerConfig::validate(&file.server, problems);
         let client_address = server::client_address(&file.client_address, problems);
+        server::check_balancers(file, problems);
         let paths = attribute::paths(&file.attributes, problems);
         let no_rules = no_rules(file, problems);
         let deny_status = deny_status(&file.authz, problems);
