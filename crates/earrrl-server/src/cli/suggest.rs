@@ -73,38 +73,11 @@ pub(crate) fn run(args: SuggestArgs) -> Result<ExitCode, CliFailure> {
         Peaks::of(half_life, std::iter::empty()).map_err(wrong)?;
     }
     let mut reader = LogReader::new(args.log.selection());
-    let progress = ReadProgress::of(&args.log.files);
-    let mut held = HeldBack::default();
-    let stop = Stop::on_interrupt()?;
-    let watch = (&progress, &stop);
-    let whole = log::read(&args.log, &mut reader, watch, |_, requests| held.extend(requests))?;
-    progress.clear();
-    held.sort();
+    let (held, whole) = args.read(&mut reader)?;
     let most = |clients: usize| most_touched(args.touch, clients);
     let sweep = Sweep::new(&half_lives, most, || held.requests()).map_err(wrong)?;
     let judged = judge(&sweep, held.requests()).map_err(too_great)?;
-    let clients = sweep.peaks().clients();
-    let few = args
-        .touch
-        .filter(|share| share.of(clients) == 0)
-        .map(|_| format!("the share that --touch allows is less than one of {clients} clients"));
-    let names = Names::new(args.log.anonymize);
-    let profiles = args.profiles(&reader, &judged);
-    let advice = Advice {
-        sweep: &sweep,
-        judged: &judged,
-        profiles: &profiles,
-        reader: &reader,
-        names: &names,
-        most: few,
-    };
-    let mut out = BufWriter::new(io::stdout().lock());
-    match args.output {
-        _ if args.config => write_toml(&mut out, &advice, &args.log.key_parts())?,
-        SuggestOutput::Table => write_table(&mut out, &advice)?,
-        SuggestOutput::Json => write_json(&mut out, &advice)?,
-    }
-    out.flush()?;
+    args.write(&reader, &sweep, &judged)?;
     if let Some(path) = &args.plot {
         let figure = earrrl_logs::suggest::figure(sweep.peaks(), &judged.suggested, held.unit());
         earrrl_logs::plot::save(&figure, path).map_err(CliFailure::new)?;
@@ -115,6 +88,47 @@ pub(crate) fn run(args: SuggestArgs) -> Result<ExitCode, CliFailure> {
 }
 
 impl SuggestArgs {
+    /// Reads the logs. Returns the requests in the order of their times, and false if a log could
+    /// not be read to its end.
+    fn read(&self, reader: &mut LogReader) -> Result<(HeldBack, bool), CliFailure> {
+        let progress = ReadProgress::of(&self.log.files);
+        let mut held = HeldBack::default();
+        let stop = Stop::on_interrupt()?;
+        let watch = (&progress, &stop);
+        let whole = log::read(&self.log, reader, watch, |_, requests| held.extend(requests))?;
+        progress.clear();
+        held.sort();
+        Ok((held, whole))
+    }
+
+    /// Writes the advice to standard output.
+    fn write(
+        &self,
+        reader: &LogReader,
+        sweep: &Sweep,
+        judged: &JudgedAdvice,
+    ) -> Result<(), CliFailure> {
+        let clients = sweep.peaks().clients();
+        let none = self.touch.filter(|share| share.of(clients) == 0).map(|_| {
+            format!("the share that --touch allows is less than one of {clients} clients")
+        });
+        let advice = Advice {
+            sweep,
+            judged,
+            profiles: &self.profiles(reader, judged),
+            reader,
+            names: &Names::new(self.log.anonymize),
+            most: none,
+        };
+        let mut out = BufWriter::new(io::stdout().lock());
+        match self.output {
+            _ if self.config => write_toml(&mut out, &advice, &self.log.key_parts())?,
+            SuggestOutput::Table => write_table(&mut out, &advice)?,
+            SuggestOutput::Json => write_json(&mut out, &advice)?,
+        }
+        Ok(out.flush()?)
+    }
+
     /// Reads the logs a second time, to describe the clients that the suggestion names.
     fn profiles(&self, reader: &LogReader, judged: &JudgedAdvice) -> Profiles {
         let further = judged.second.iter().flat_map(|(_, further)| further);
