@@ -10,8 +10,10 @@ pub mod envoy_json;
 mod host;
 mod lines;
 mod openapi;
+mod refusal;
 mod request;
 mod routes;
 pub mod serve;
+mod socket;
 
 pub use routes::{admin_router, reserved_router, router};
