@@ -17,7 +17,7 @@ pub(super) const LINE: &str = concat!(
 
 #[cfg(test)]
 mod tests {
-    use crate::format::{Format, told};
+    use crate::format::{Format, last_request};
 
     #[test]
     fn limited_requests() {
@@ -29,7 +29,7 @@ mod tests {
             "[error] 31#31: *7 limiting connections ",
         ] {
             let line = format!("2024/01/01 12:00:00 {start}{tail}");
-            let found = told(&line, &["client", "path", "zone", "host"]);
+            let found = last_request(&line, &["client", "path", "zone", "host"]);
             let expected = "1704110400 2001:db8::1 /a api example.org";
             assert_eq!(found, (Format::NginxError, expected.into()), "{line}");
         }

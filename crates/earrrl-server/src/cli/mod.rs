@@ -62,7 +62,7 @@ pub(crate) fn run() -> ExitCode {
     };
     match result {
         Ok(code) => code,
-        Err(failure) => failure.tell(),
+        Err(failure) => failure.report(),
     }
 }
 

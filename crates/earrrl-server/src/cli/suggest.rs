@@ -1,4 +1,4 @@
-//! `earrrl suggest`: which limit would touch only the worst.
+//! `earrrl suggest`: finds the limit that would affect only the worst clients.
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -18,9 +18,9 @@ use earrrl_logs::suggest::{
     write_json, write_table, write_toml,
 };
 
-/// Find the limit that would touch only the worst clients
+/// Find the limit that would affect only the worst clients
 ///
-/// Computes the peak of every client's recent average rate. A limit above a client's peak never touches
+/// Computes the peak of every client's recent average rate. A limit above a client's peak never affects
 /// that client. The suggested limit lies in a gap between a few peaks and all others.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -33,7 +33,7 @@ pub(crate) struct SuggestArgs {
     #[arg(long, value_name = "TIME", value_parser = earrrl::parse_duration)]
     half_life: Option<Duration>,
 
-    /// The largest share of clients that the limit may touch; 5%, and at least one client, if not given
+    /// The largest share of clients that the limit may affect [default: 5%, and at least one client]
     #[arg(long, value_name = "SHARE")]
     touch: Option<ClientShare>,
 
@@ -41,7 +41,7 @@ pub(crate) struct SuggestArgs {
     #[arg(long, value_name = "FORM", default_value = "table")]
     output: SuggestOutput,
 
-    /// Print the rule as a server's configuration has it, instead
+    /// Print the rule as a server's configuration file instead
     #[arg(long, conflicts_with = "output")]
     config: bool,
 
@@ -58,9 +58,9 @@ Example:
 /// The forms of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum SuggestOutput {
-    /// Half-lives, limits, and the clients that the suggested one touches
+    /// Half-lives, limits, and the clients that the suggested limit affects
     Table,
-    /// The same as one object
+    /// The same as one JSON object
     Json,
 }
 
@@ -82,8 +82,8 @@ pub(crate) fn run(args: SuggestArgs) -> Result<ExitCode, CliFailure> {
         let figure = earrrl_logs::suggest::figure(sweep.peaks(), &judged.suggested, held.unit());
         earrrl_logs::plot::save(&figure, path).map_err(CliFailure::new)?;
     }
-    log::tell_doubts(&reader, &args.log);
-    log::tell_skipped(&reader, &args.log);
+    log::warn_of_doubts(&reader, &args.log);
+    log::warn_of_skipped_lines(&reader, &args.log);
     Ok(log::exit_code(&reader, whole))
 }
 
