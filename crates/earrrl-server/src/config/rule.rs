@@ -12,7 +12,7 @@ use earrrl::{Action, Cost, MAX_CHARGES, Rule, check_name};
 use earrrl_redis::Consistency;
 use toml::Spanned;
 
-use self::action::{action, consistency, on_error};
+use self::action::{action, consistency, missing, on_error};
 use self::cost::{cost_source, max_cost, min_cost};
 use self::limit::{SharedTerms, bounded, limit};
 use self::overrides::overrides;
@@ -23,7 +23,7 @@ use super::{file, value};
 use crate::path::Paths;
 use earrrl_tower::Prefixes;
 
-pub use self::action::{OnError, action_name};
+pub use self::action::{Missing, OnError, action_name};
 pub use self::cost::CostSource;
 pub use self::overrides::Override;
 
@@ -50,6 +50,8 @@ pub struct RuleConfig {
     /// The rule's verdict when the engine fails; `None` for the engine's policy, or for allowing
     /// the request if the engine has no policy.
     pub on_error: Option<OnError>,
+    /// The treatment of a request that lacks an attribute of the key.
+    pub missing: Missing,
     /// The consistency of the rule's decisions between servers that share a Redis.
     pub consistency: Consistency,
     /// The conditions under which a request is exempt from the rule; one is enough.
@@ -72,6 +74,7 @@ impl RuleConfig {
             capacity: None,
             capacity_place: None,
             on_error: None,
+            missing: Missing::default(),
             consistency: Consistency::Exact,
             exempt: Vec::new(),
             overrides: Vec::new(),
@@ -163,6 +166,7 @@ fn validate(
         cost,
         capacity: value::capacity(file.capacity.as_ref(), problems),
         on_error: on_error(file, problems),
+        missing: missing(file, problems),
         consistency: consistency(file, problems),
         capacity_place: file.capacity.as_ref().map(Spanned::span),
         exempt: conditions("exempt", &file.exempt, paths, problems),

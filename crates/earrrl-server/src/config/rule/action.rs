@@ -1,4 +1,5 @@
-//! The fields `action`, `max_delay`, `on_error` and `consistency` of a rule.
+//! The fields of a rule that select one of a few treatments: `action` with `max_delay`, `on_error`,
+//! `missing` and `consistency`.
 
 use earrrl::Action;
 use earrrl_redis::Consistency;
@@ -18,6 +19,20 @@ pub enum OnError {
     Deny,
 }
 
+/// The treatment of a request that lacks an attribute of a rule's key, or whose value of it is
+/// empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Missing {
+    /// All such requests count as one client, so that no client evades the limit by leaving the
+    /// attribute out.
+    #[default]
+    Share,
+    /// The rule does not apply to such requests.
+    Skip,
+    /// Such requests are denied.
+    Deny,
+}
+
 pub(super) fn on_error(file: &file::RuleTable, problems: &mut Problems) -> Option<OnError> {
     let field = file.on_error.as_ref()?;
     match field.get_ref().as_str() {
@@ -27,6 +42,20 @@ pub(super) fn on_error(file: &file::RuleTable, problems: &mut Problems) -> Optio
             let shown = other.escape_debug();
             problems.add(field.span(), format!("on_error: `{shown}` is none of allow, deny"));
             None
+        }
+    }
+}
+
+pub(super) fn missing(file: &file::RuleTable, problems: &mut Problems) -> Missing {
+    let Some(field) = &file.missing else { return Missing::default() };
+    match field.get_ref().as_str() {
+        "share" => Missing::Share,
+        "skip" => Missing::Skip,
+        "deny" => Missing::Deny,
+        other => {
+            let shown = other.escape_debug();
+            problems.add(field.span(), format!("missing: `{shown}` is none of share, skip, deny"));
+            Missing::default()
         }
     }
 }

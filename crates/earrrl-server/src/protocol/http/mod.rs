@@ -15,5 +15,6 @@ mod request;
 mod routes;
 pub mod serve;
 mod socket;
+mod top;
 
 pub use routes::{admin_router, reserved_router, router};
