@@ -50,14 +50,14 @@ pub use duration::parse_duration;
 pub use engine::{Charge, Engine, EngineError, MAX_CHARGES, RuleId, check_name};
 pub use error::{RuleError, RuleErrorKind};
 #[cfg(feature = "std")]
-pub use limiter::{Builder, Denied, Limiter, Patience, Reservation, Verdict, WaitError};
+pub use limiter::{Builder, Denied, Limiter, Patience, Reservation, StableKey, Verdict, WaitError};
 #[cfg(feature = "std")]
 pub use memory::MemoryEngine;
 pub use parameter::Rate;
 pub use quota::Quota;
 pub use rule::Rule;
 #[cfg(feature = "std")]
-pub use store::{BuildError, table};
+pub use store::{BuildError, StateError, table};
 
 /// Items for the other EARRRL crates only, which may change without notice.
 #[doc(hidden)]

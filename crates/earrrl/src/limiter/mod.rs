@@ -1,6 +1,7 @@
 //! The keyed limiter: one rule for many clients, shared by any number of threads.
 
 mod builder;
+mod stable;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -13,6 +14,7 @@ use core::marker::PhantomData;
 use core::time::Duration;
 
 pub use builder::Builder;
+pub use stable::StableKey;
 use verdict::Details;
 pub use verdict::{Denied, Verdict};
 pub use wait::{Patience, Reservation, WaitError};
@@ -25,7 +27,7 @@ use crate::error::RuleError;
 use crate::rule::Rule;
 use crate::rules::atomic;
 use crate::rules::part::Part;
-use crate::store::table::{Change, KeyHash, KeyHasher, Purpose, Seen, Table, Word};
+use crate::store::table::{Change, KeyHash, KeyHasher, Purpose, Seen, Swept, Table, Word};
 use crate::store::{BuildError, Clients, Kept};
 
 /// The number of keys of a batch whose states are prefetched together.
@@ -220,11 +222,17 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// they are; another half-life, refill or capacity converts each state, so that the client's
     /// present rate or balance stays. Only a rule with another algorithm begins without history.
     ///
+    /// In a state file, other processes use the states too, so only the limit can be changed.
+    ///
     /// # Errors
     /// Returns the errors of [`Builder::build`]; the old rule then stays.
     pub fn change(&mut self, rule: Rule) -> Result<(), BuildError> {
         rule.accept(Cost::ONE)?;
         let most_bytes = rule.max_bytes().or(self.most_bytes);
+        let keeps_states = rule.limit().keeps_states_of(self.rule.limit());
+        if let Some(file) = self.clients.file().filter(|_| !keeps_states) {
+            return Err(file.refuses(self.rule.limit(), rule.limit()).into());
+        }
         if self.clients.fits(rule.limit()) {
             self.clients.convert(self.rule.limit(), rule.limit(), self.clock.now());
         } else {
@@ -261,6 +269,13 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// capacity is too small.
     pub fn displaced(&self) -> u64 {
         self.clients.displaced()
+    }
+
+    /// Returns the numbers of entries that were removed from the state file when it was opened, or
+    /// `None` if there is no state file. All are 0 unless a process died in the middle of an
+    /// insertion, the machine lost its power, or the file was damaged.
+    pub fn swept(&self) -> Option<Swept> {
+        self.clients.file().map(|file| file.swept)
     }
 
     /// Decides a request at the given instant, or at the present one.
@@ -351,6 +366,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         now: Nanos,
         mode: Mode,
     ) -> Verdict<'_> {
+        self.clients.reached(now);
         let idle = || limit.idle(now).0;
         table.update_anywhere(key, idle, |word| self.judge(limit, word, now, cost, mode))
     }

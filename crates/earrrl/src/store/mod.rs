@@ -1,12 +1,14 @@
 //! Stores of clients' states: words in a bounded table, larger states in a bounded map.
 
 mod clients;
+pub(crate) mod file;
 pub(crate) mod older;
 mod states;
 pub mod table;
 
 pub use clients::BuildError;
 pub(crate) use clients::{Clients, Kept, Next};
+pub use file::StateError;
 pub(crate) use older::Older;
 pub(crate) use states::{Shard, States};
 
