@@ -12,6 +12,7 @@ mod envoy_proxy;
 mod envoy_service;
 mod envoy_trouble;
 mod explain;
+mod follow;
 mod foresight;
 mod formats;
 mod listeners;

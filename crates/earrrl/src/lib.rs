@@ -20,6 +20,7 @@ mod duration;
 mod engine;
 mod error;
 mod grammar;
+mod held;
 #[cfg(feature = "std")]
 mod limiter;
 #[cfg(feature = "std")]
@@ -36,6 +37,8 @@ mod rules;
 pub mod sim;
 #[cfg(feature = "std")]
 mod store;
+#[cfg(feature = "std")]
+mod survey;
 
 pub use algorithm::types::*;
 pub use algorithm::{Algorithm, Limit, Mode, Moment, Policy, Replenishment, State};
@@ -49,6 +52,7 @@ pub use decision::{Action, Brief, Decision, Figures, Outcome, Places, Wait};
 pub use duration::parse_duration;
 pub use engine::{Charge, Engine, EngineError, MAX_CHARGES, RuleId, check_name};
 pub use error::{RuleError, RuleErrorKind};
+pub use held::Held;
 #[cfg(feature = "std")]
 pub use limiter::{Builder, Denied, Limiter, Patience, Reservation, StableKey, Verdict, WaitError};
 #[cfg(feature = "std")]
@@ -58,6 +62,8 @@ pub use quota::Quota;
 pub use rule::Rule;
 #[cfg(feature = "std")]
 pub use store::{BuildError, StateError, table};
+#[cfg(feature = "std")]
+pub use survey::{Above, Name, NameOptions, Names, RateBucket, Rates, Survey, TopClient};
 
 /// Items for the other EARRRL crates only, which may change without notice.
 #[doc(hidden)]

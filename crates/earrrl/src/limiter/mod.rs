@@ -12,6 +12,7 @@ use core::fmt;
 use core::hash::Hash;
 use core::marker::PhantomData;
 use core::time::Duration;
+use std::vec::Vec;
 
 pub use builder::Builder;
 pub use stable::StableKey;
@@ -29,6 +30,7 @@ use crate::rules::atomic;
 use crate::rules::part::Part;
 use crate::store::table::{Change, KeyHash, KeyHasher, Purpose, Seen, Swept, Table, Word};
 use crate::store::{BuildError, Clients, Kept};
+use crate::survey::{Source, Survey, TopClient};
 
 /// The number of keys of a batch whose states are prefetched together.
 const BATCH: usize = 16;
@@ -242,6 +244,38 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         self.lag = rule.limit().lag();
         self.rule = rule;
         Ok(())
+    }
+
+    /// Returns the `count` clients with the highest rates, the highest first; see
+    /// [`survey`](Self::survey).
+    ///
+    /// ```
+    /// use earrrl::{Limiter, Rule};
+    ///
+    /// let rule: Rule = "recent-average 1/s half-life=1m".parse()?;
+    /// let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// for client in ["alice", "bob", "bob"] {
+    ///     limiter.check(client).ok()?;
+    /// }
+    /// assert_eq!(limiter.top(1)[0].fingerprint, limiter.hash("bob").fingerprint());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn top(&self, count: usize) -> Vec<TopClient> {
+        self.survey(count).top
+    }
+
+    /// Walks over all clients; see [`MemoryEngine::survey`](crate::MemoryEngine::survey).
+    pub fn survey(&self, count: usize) -> Survey {
+        let limit = self.rule.limit();
+        Survey::take(&[Source { clients: &self.clients, limit }], limit, self.clock.now(), count)
+    }
+
+    /// Returns the hash of a client's key, whose fingerprint [`top`](Self::top) reports.
+    pub fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> KeyHash
+    where
+        K: Borrow<Q>,
+    {
+        self.hasher.hash(key)
     }
 
     /// Returns the limiter's rule.

@@ -25,6 +25,7 @@ use crate::rules::atomic::{self, Each};
 use crate::rules::part::Part;
 use crate::store::table::{KeyHash, KeyHasher};
 use crate::store::{BuildError, Clients};
+use crate::survey::{Survey, TopClient};
 use prepared::{Prepared, Rules};
 
 /// An engine that keeps the clients of any number of rules in memory, a fixed number for each rule.
@@ -218,6 +219,31 @@ impl<C: Clock> MemoryEngine<C> {
         let rules = self.rules.load();
         let known = rules.get(rule.0 as usize)?;
         Some((known.len(), known.displaced()))
+    }
+
+    /// Returns the `count` clients of a rule with the highest rates, the highest first; see
+    /// [`survey`](Self::survey).
+    ///
+    /// # Errors
+    /// Returns an error if the rule is unknown.
+    pub fn top(&self, rule: RuleId, count: usize) -> Result<Vec<TopClient>, EngineError> {
+        self.survey(rule, count).map(|survey| survey.top)
+    }
+
+    /// Walks over the clients of a rule, and returns the `count` clients with the highest rates and
+    /// the distribution of all rates.
+    ///
+    /// The result is exact for recent-average, token-bucket and gcra. Under the other algorithms
+    /// clients are ordered by their usage of the limit. The walk takes about a second for ten
+    /// million clients, so call this from a thread that serves no requests. Decisions go on
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// Returns an error if the rule is unknown.
+    pub fn survey(&self, rule: RuleId, count: usize) -> Result<Survey, EngineError> {
+        let known = self.rules.load().get(rule.0 as usize).cloned();
+        let known = known.ok_or(EngineError::UnknownRule(rule))?;
+        Ok(known.survey(self.clock.now(), count))
     }
 
     /// Returns the hash of a key, for [`prefetch`](Self::prefetch) and [`decide_hashed`](Self::decide_hashed).

@@ -9,6 +9,7 @@ use crate::engine::{EngineError, check_name};
 use crate::rule::Rule;
 use crate::store::table::KeyHash;
 use crate::store::{Clients, Next, Older};
+use crate::survey::{Source, Survey};
 
 /// The number of rules in a block.
 pub(super) const BLOCK: usize = 64;
@@ -124,6 +125,16 @@ impl Prepared {
     /// Returns the number of clients that were evicted although they were not idle.
     pub(super) fn displaced(&self) -> u64 {
         self.displaced + self.clients.displaced()
+    }
+
+    /// Walks over the clients in this store and the older ones; see [`Survey::take`].
+    pub(super) fn survey(&self, now: Nanos, count: usize) -> Survey {
+        let older = std::iter::successors(self.older.as_deref(), |older| older.older.as_deref());
+        let older = older.map(|older| Source { clients: &older.clients, limit: &older.limit });
+        let mut sources: Vec<_> = older.collect();
+        sources.reverse();
+        sources.push(Source { clients: &self.clients, limit: self.rule.limit() });
+        Survey::take(&sources, self.rule.limit(), now, count)
     }
 
     /// Returns the number of clients in this store and the older ones.
