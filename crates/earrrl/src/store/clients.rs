@@ -5,7 +5,7 @@ use std::string::String;
 use std::sync::{Arc, OnceLock};
 use std::{fmt, format};
 
-use super::file::{Opened, StateError, StateFile, Wanted};
+use super::file::{self, Opened, StateError, StateFile, Wanted};
 use super::states::States;
 use super::table::{
     Change, KeyHash, KeyHasher, Purpose, Table, TableError, fits, half_of_what_is_left,
@@ -121,7 +121,7 @@ impl Clients {
         if wanted.capacity == 0 {
             return Err(TableError::NoCapacity.into());
         }
-        let Opened { table, hasher, file } = wanted.open(now)?;
+        let Opened { table, hasher, file } = file::open(wanted, now)?;
         let (kept, file) = (Kept::Words(table), Some(Box::new(file)));
         Ok((Self { kept, next: OnceLock::new(), file }, hasher))
     }

@@ -16,7 +16,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::StateError;
+use super::error::StateError;
 use super::holders::holders;
 
 /// The end of a state file's name.

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, ftruncate};
 use rustix::io::Errno;
 
+use super::error::StateError;
 use super::folder::{Folder, Stem};
 use super::header::{FIXED, Fault, Header};
 use super::holders::holders;
 use super::live::{Live, Present, WORDS};
-use super::{Opened, StateError, StateFile, Wanted};
+use super::state_file::{Opened, StateFile, Wanted};
 use crate::algorithm::Limit;
 use crate::clock::{Anchor, Nanos};
 use crate::rule::Rule;
@@ -34,7 +35,7 @@ const FURTHEST: u32 = 1000;
 
 /// Opens the latest generation of a state file, or creates the first one. `now` makes the clock of
 /// the given anchor and returns the present instant.
-pub(super) fn open(
+pub(crate) fn open(
     wanted: &Wanted<'_>,
     now: impl FnOnce(Anchor) -> Nanos,
 ) -> Result<Opened, StateError> {
@@ -152,7 +153,9 @@ fn create(folder: &Folder, stem: &Stem, wanted: &Wanted<'_>) -> Result<u64, Stat
     let (sets, generation) = (sets_for(wanted.capacity), 1);
     folder.create_file(stem, generation, |file, path| {
         let io = |error: std::io::Error| StateError::io(path, "write", error);
-        let key = wanted.key()?;
+        let mut key = [0; 16];
+        getrandom::fill(&mut key)
+            .map_err(|error| StateError::io(path, "read random bytes", error))?;
         let hasher = KeyHasher::with_key(&key);
         let header = Header {
             hash: hasher.algorithm() as u32,
