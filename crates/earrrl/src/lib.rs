@@ -61,7 +61,7 @@ pub use parameter::Rate;
 pub use quota::Quota;
 pub use rule::Rule;
 #[cfg(feature = "std")]
-pub use store::{BuildError, StateError, table};
+pub use store::{BuildError, StateDirectory, StateError, table};
 #[cfg(feature = "std")]
 pub use survey::{Above, Name, NameOptions, Names, RateBucket, Rates, Survey, TopClient};
 

@@ -40,7 +40,7 @@ impl Machine {
 }
 
 /// Returns the wall time and the boot time, in nanoseconds.
-pub(super) fn wall_and_boot() -> (u64, u64) {
+pub(crate) fn wall_and_boot() -> (u64, u64) {
     let boot = Boot::new();
     (boot.wall(), boot.now())
 }

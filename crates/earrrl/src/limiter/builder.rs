@@ -173,7 +173,7 @@ impl StatePath {
             let (found, expected) = ("set", "none, since the file has a key of its own");
             return Err(StateError::refused(&self.path, "hasher", found, expected));
         }
-        Ok(Wanted { path: &self.path, limit, capacity, known: self.known })
+        Ok(Wanted { path: &self.path, limit, capacity, known: self.known, shared: None })
     }
 }
 

@@ -9,7 +9,7 @@ mod walk;
 
 pub use clients::BuildError;
 pub(crate) use clients::{Clients, Kept, Next};
-pub use file::StateError;
+pub use file::{StateDirectory, StateError};
 pub(crate) use older::Older;
 pub(crate) use states::{Shard, States};
 pub(crate) use walk::{Held, Passed};

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod damage;
+mod engine;
 mod killed;
 mod opening;
 mod process;

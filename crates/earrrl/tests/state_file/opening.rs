@@ -11,10 +11,10 @@ use super::{AVERAGE, BUCKET, CAPACITY, Scratch, field, open};
 #[test]
 fn a_file_keeps_clients_and_has_one_owner() {
     let scratch = Scratch::new();
-    let first = open(BUCKET, &scratch.path(), CAPACITY).unwrap();
+    let first = open(BUCKET, &scratch.path(), 100).unwrap();
     assert_eq!((0..9).filter(|_| first.check(&7).is_allowed()).count(), 5);
     drop(first);
-    let second = open(BUCKET, &scratch.path(), CAPACITY).unwrap();
+    let second = open(BUCKET, &scratch.path(), 100).unwrap();
     assert!(!second.check(&7).is_allowed());
     assert!(second.check(&8).is_allowed());
     assert_eq!(second.len(), 2);

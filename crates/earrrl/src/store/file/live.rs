@@ -78,14 +78,20 @@ impl Live {
         if let Ok(anchor) = self.anchor(present) {
             return Ok(anchor);
         }
-        let wall = present.wall.max(latest);
-        let words = words(wall, present.boot, present.boot_id, present.offset);
+        let anchor = anchor(present.wall.max(latest), present.boot, present.boot_id);
+        self.write(&anchor, present);
+        Ok(anchor)
+    }
+
+    /// Writes an anchor of the present boot. Only the first user of the file may do that.
+    pub(super) fn write(&self, anchor: &Anchor, present: &Present) {
+        let boot = u64::try_from(anchor.boot.as_nanos()).unwrap_or(u64::MAX);
+        let words = words(anchor.wall.get(), boot, present.boot_id, present.offset);
         for (word, value) in self.0.iter().zip(words) {
             word.store(value, Relaxed);
         }
         self.0[ANCHOR].store(sum(&words), Release);
-        self.reached(wall);
-        Ok(anchor(wall, present.boot, present.boot_id))
+        self.reached(anchor.wall.get());
     }
 
     /// Returns the anchor that the other users of the file have.

@@ -10,6 +10,7 @@
 //! when the process dies. A process that finds no other user sweeps the table before anybody else
 //! can open the file, since opening takes a lock of the directory.
 
+mod directory;
 mod error;
 #[cfg(target_os = "linux")]
 mod folder;
@@ -23,6 +24,7 @@ mod live;
 mod open;
 mod state_file;
 
+pub use directory::StateDirectory;
 pub use error::StateError;
 #[cfg(target_os = "linux")]
 pub(crate) use open::open;

@@ -14,7 +14,7 @@ use super::folder::{Folder, Stem};
 use super::header::{FIXED, Fault, Header};
 use super::holders::holders;
 use super::live::{Live, Present, WORDS};
-use super::state_file::{Opened, StateFile, Wanted};
+use super::state_file::{Opened, Shared, StateFile, Wanted};
 use crate::algorithm::Limit;
 use crate::clock::{Anchor, Nanos};
 use crate::rule::Rule;
@@ -77,16 +77,39 @@ fn use_file(
     let mapping = Mapping::new(copy, length).map_err(|error| StateError::io(path, "map", error))?;
     let memory: Arc<dyn Memory> = Arc::new(mapping);
     let unusable = || StateError::refused(path, "length", length, "a table that fits memory");
-    let live = Live(Region::mapped(&memory, FIXED, WORDS).ok_or_else(unusable)?);
+    let own = Live(Region::mapped(&memory, FIXED, WORDS).ok_or_else(unusable)?);
     let (sets, capacity) = (header.sets as usize, wanted.capacity);
     let table = Table::mapped(&memory, SHARDS_AT, SETS_AT, sets, capacity).ok_or_else(unusable)?;
-    let anchor = if is_alone { live.renew(&present) } else { live.anchor(&present) };
-    let now = now(anchor.map_err(refuse)?);
+    let shared = clock(own, is_alone, &present, &header, wanted).map_err(refuse)?;
+    let now = now(shared.anchor);
     let swept = if is_alone { table.sweep(furthest(wanted.limit, now)) } else { Swept::default() };
-    live.reached(now.get());
+    shared.live.reached(now.get());
     flock(&file, FlockOperation::NonBlockingLockShared)
         .map_err(|error| StateError::io(path, "lock", error))?;
-    Ok(Opened { table, hasher, file: StateFile { live, swept, path: path.into() } })
+    Ok(Opened { table, hasher, file: StateFile { shared, swept, path: path.into() } })
+}
+
+/// Returns the clock of a file: its own, or that of its directory.
+fn clock(
+    own: Live,
+    is_alone: bool,
+    present: &Present,
+    header: &Header,
+    wanted: &Wanted<'_>,
+) -> Result<Shared, Fault> {
+    let Some(shared) = wanted.shared else {
+        let anchor = if is_alone { own.renew(present) } else { own.anchor(present) }?;
+        return Ok(Shared { key: header.key, anchor, live: Arc::new(own) });
+    };
+    if is_alone {
+        own.write(&shared.anchor, present);
+    }
+    let anchor = own.anchor(present)?;
+    if anchor == shared.anchor {
+        return Ok(shared.clone());
+    }
+    let (found, expected) = (format!("{anchor:?}"), format!("{:?}", shared.anchor));
+    Err(Fault { field: "clock", found, expected })
 }
 
 /// Locks a file: exclusively if no other process uses it, and then returns true.
@@ -131,6 +154,9 @@ fn check(header: &Header, wanted: &Wanted<'_>) -> Result<KeyHasher, Fault> {
         let expected = format!("{known:016x}: the keys have another type, or hash otherwise");
         return fault("hash of a known key", format!("{:016x}", header.known), expected);
     }
+    if wanted.shared.is_some_and(|shared| shared.key != header.key) {
+        return fault("hash key", "another one".into(), "the key of the directory".into());
+    }
     let (stored, limit) = (header.rule.parse::<Rule>(), wanted.limit);
     let Some(stored) = stored.ok() else {
         return fault("rule", header.rule.clone(), limit.text());
@@ -153,9 +179,11 @@ fn create(folder: &Folder, stem: &Stem, wanted: &Wanted<'_>) -> Result<u64, Stat
     let (sets, generation) = (sets_for(wanted.capacity), 1);
     folder.create_file(stem, generation, |file, path| {
         let io = |error: std::io::Error| StateError::io(path, "write", error);
-        let mut key = [0; 16];
-        getrandom::fill(&mut key)
-            .map_err(|error| StateError::io(path, "read random bytes", error))?;
+        let mut key = wanted.shared.map_or([0; 16], |shared| shared.key);
+        if wanted.shared.is_none() {
+            getrandom::fill(&mut key)
+                .map_err(|error| StateError::io(path, "read random bytes", error))?;
+        }
         let hasher = KeyHasher::with_key(&key);
         let header = Header {
             hash: hasher.algorithm() as u32,

@@ -1,12 +1,14 @@
 //! An open state file, and the properties that a file must have to be opened.
 
 use std::path::{Path, PathBuf};
+#[cfg(target_os = "linux")]
+use std::sync::Arc;
 
 use super::error::StateError;
 #[cfg(target_os = "linux")]
 use super::live::Live;
 use crate::algorithm::Limit;
-use crate::clock::Nanos;
+use crate::clock::{Anchor, Nanos};
 use crate::store::table::{KeyHasher, Swept, Table};
 
 /// The properties that a state file must have.
@@ -16,6 +18,17 @@ pub(crate) struct Wanted<'a> {
     pub(crate) capacity: usize,
     /// Hashes a known key of the type of the limiter's keys.
     pub(crate) known: fn(&KeyHasher) -> u64,
+    /// The hash key and the clock of the file's directory, if all files in it share them.
+    pub(crate) shared: Option<&'a Shared>,
+}
+
+/// The hash key and the clock of a file, which other files can share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(super) key: [u8; 16],
+    pub(super) anchor: Anchor,
+    #[cfg(target_os = "linux")]
+    pub(super) live: Arc<Live>,
 }
 
 /// A state file that is open.
@@ -28,8 +41,7 @@ pub(crate) struct Opened {
 
 /// The parts of an open state file besides its table.
 pub(crate) struct StateFile {
-    #[cfg(target_os = "linux")]
-    pub(super) live: Live,
+    pub(super) shared: Shared,
     /// The entries that were removed when the file was opened.
     pub(crate) swept: Swept,
     pub(crate) path: PathBuf,
@@ -46,8 +58,17 @@ impl StateFile {
     #[inline]
     pub(crate) fn reached(&self, now: Nanos) {
         #[cfg(target_os = "linux")]
-        self.live.reached(now.get());
+        self.shared.live.reached(now.get());
         #[cfg(not(target_os = "linux"))]
         let _ = now;
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for StateFile {
+    fn drop(&mut self) {
+        let (_, boot) = crate::clock::wall_and_boot();
+        let Anchor { wall, boot: since, .. } = self.shared.anchor;
+        self.reached(wall + std::time::Duration::from_nanos(boot).saturating_sub(since));
     }
 }
