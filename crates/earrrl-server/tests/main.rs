@@ -23,6 +23,7 @@ mod openapi;
 mod process;
 mod protobuf;
 mod proxies;
+mod proxy_protocol;
 mod questions;
 mod redis;
 mod replay;

@@ -75,6 +75,7 @@ pub(super) struct ServerTable {
     pub(super) allow_inline_rules: bool,
     pub(super) x_ratelimit_headers: bool,
     pub(super) socket_mode: Placed<String>,
+    pub(super) proxy_protocol: Vec<Spanned<String>>,
     pub(super) tls: Option<TlsTable>,
 }
 

@@ -407,6 +407,12 @@ fn every_mistake_says_what_would_be_right() {
             "want one",
         ),
         (server("admin_token = \"\""), "2:15:", "expected one"),
+        (server("proxy_protocol = [\"http\"]"), "2:19:", "needs [client_address] trusted_proxies"),
+        (
+            server("proxy_protocol = [\"tcp\"]\n[client_address]\ntrusted_proxies = [\"::1\"]"),
+            "2:19:",
+            "http, resp, grpc or admin",
+        ),
         (address("trusted_proxies = [\"0.0.0.0/0\"]"), "2:20:", "set hops"),
         (address("trusted_proxies = [\"10.0.0.0/33\"]"), "2:20:", "\"10.0.0.0/8\""),
         (address("trusted_proxies = [\"proxy\"]"), "2:20:", "\"10.0.0.0/8\""),
