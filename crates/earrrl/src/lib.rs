@@ -60,6 +60,8 @@ pub use memory::MemoryEngine;
 pub use parameter::Rate;
 pub use quota::Quota;
 pub use rule::Rule;
+#[cfg(all(feature = "std", target_os = "linux"))]
+pub use store::StateSummary;
 #[cfg(feature = "std")]
 pub use store::{BuildError, StateDirectory, StateError, table};
 #[cfg(feature = "std")]

@@ -74,6 +74,7 @@ impl Service {
         let known = Known::default();
         let (rules, descriptors) =
             prepare(config, &engine, &known, &metrics.outcomes, (&descriptor_counts, &overrides))?;
+        engine.log_swept();
         Ok(Self {
             metrics,
             engine,

@@ -6,6 +6,7 @@ mod tests;
 
 use core::future::{Ready, ready};
 use core::time::Duration;
+use std::boxed::Box;
 use std::collections::HashMap;
 use std::path::Path;
 use std::string::String;
@@ -58,7 +59,7 @@ pub struct MemoryEngine<C = SystemClock> {
     clock: Time<C>,
     capacity: usize,
     /// The directory of the rules' files, if clients are kept in files.
-    directory: Option<StateDirectory>,
+    directory: Option<Box<StateDirectory>>,
 }
 
 /// The milliseconds for which a change waits until no request uses an old store any more.
@@ -118,10 +119,15 @@ impl<C: Clock> MemoryEngine<C> {
     /// [`with_state`](MemoryEngine::with_state). The clock must agree with the directory's
     /// [`anchor`](StateDirectory::anchor).
     pub fn in_directory(capacity: usize, directory: StateDirectory, clock: C) -> Self {
-        Self::of(capacity, directory.hasher(), clock, Some(directory))
+        Self::of(capacity, directory.hasher(), clock, Some(Box::new(directory)))
     }
 
-    fn of(capacity: usize, hasher: KeyHasher, clock: C, directory: Option<StateDirectory>) -> Self {
+    fn of(
+        capacity: usize,
+        hasher: KeyHasher,
+        clock: C,
+        directory: Option<Box<StateDirectory>>,
+    ) -> Self {
         Self {
             rules: ArcSwap::default(),
             places: Mutex::default(),
@@ -168,7 +174,7 @@ impl<C: Clock> MemoryEngine<C> {
         wanted: impl Iterator<Item = (&'w str, &'w Rule, Option<usize>)>,
     ) -> Result<Vec<RuleId>, EngineError> {
         let mut places = lock(&self.places);
-        let stores = Place { directory: self.directory.as_ref(), now: self.clock.now() };
+        let stores = Place { directory: self.directory.as_deref(), now: self.clock.now() };
         // Every step that can fail comes before the first change that a request can see.
         let mut next = Rules::clone(&self.rules.load_full());
         let (mut added, mut ids, mut changes) = (HashMap::new(), Vec::new(), Vec::new());

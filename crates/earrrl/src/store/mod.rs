@@ -9,6 +9,8 @@ mod walk;
 
 pub use clients::BuildError;
 pub(crate) use clients::{Clients, Kept, Next};
+#[cfg(target_os = "linux")]
+pub use file::StateSummary;
 pub use file::{StateDirectory, StateError};
 pub(crate) use older::Older;
 pub(crate) use states::{Shard, States};

@@ -76,3 +76,37 @@ fn a_clock_of_the_anchor_continues_the_time_of_the_directory() {
     clock.advance(std::time::Duration::from_secs(2 * 3600));
     assert_eq!(admitted(&engine, "login", rule, b"alice"), 2);
 }
+
+#[test]
+fn files_are_listed_copied_and_pruned() {
+    let (scratch, target) = (Scratch::new(), Scratch::new());
+    let engine = MemoryEngine::with_state(100, &scratch.0).unwrap();
+    for key in 0..7_u8 {
+        assert_eq!(admitted(&engine, "login", BUCKET, &[key]), 5);
+    }
+    let listed = StateDirectory::list(&scratch.0).unwrap();
+    let [root, login] = &listed[..] else { panic!("{listed:?}") };
+    let login = login.as_ref().unwrap();
+    assert_eq!(root.as_ref().unwrap().clients, 0);
+    assert_eq!((&*login.name, login.generation, login.clients), ("login", 1, 7));
+    assert_eq!((&*login.limit, login.capacity, login.claims), (BUCKET, 100, 0));
+    assert_eq!(login.bytes, fs::metadata(&login.path).unwrap().len());
+
+    // The file is in use.
+    fs::write(scratch.0.join(".login.tmp"), "unfinished").unwrap();
+    let names = ["login".to_string()];
+    assert_eq!(StateDirectory::prune(&scratch.0, &names).unwrap(), [scratch.0.join(".login.tmp")]);
+
+    let copied = StateDirectory::copy(&scratch.0, &target.0).unwrap();
+    assert_eq!(copied.len(), 2);
+    assert_eq!(StateDirectory::copy(&scratch.0, &target.0).unwrap().len(), 0);
+    let copy = MemoryEngine::with_state(100, &target.0).unwrap();
+    assert_eq!(admitted(&copy, "login", BUCKET, &[3]), 0);
+    drop((engine, copy));
+
+    assert_eq!(StateDirectory::prune(&scratch.0, &names).unwrap(), [scratch.file()]);
+    fs::write(target.file(), "no header").unwrap();
+    let damaged = StateDirectory::list(&target.0).unwrap();
+    assert!(damaged[1].as_ref().unwrap_err().to_string().contains("length"), "{damaged:?}");
+    assert!(StateDirectory::list(target.0.join("absent")).is_err());
+}

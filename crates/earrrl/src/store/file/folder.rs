@@ -8,6 +8,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::string::String;
 use std::time::{Duration, Instant};
+use std::vec::Vec;
 
 use rustix::fs::{
     AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, fstatfs, fsync,
@@ -21,7 +22,9 @@ use super::holders::holders;
 
 /// The end of a state file's name.
 const EXTENSION: &str = ".earrrl";
-/// The permissions of the owner.
+/// The end of the name of a file that is being written.
+pub(super) const TEMPORARY: &str = ".tmp";
+/// The permissions of everybody but the owner.
 const OWNER_ONLY: u32 = 0o077;
 /// The permissions to write of others.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
@@ -51,8 +54,8 @@ impl Drop for Locked<'_> {
 }
 
 /// The name of a state file without its generation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stem(String);
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Stem(pub(super) String);
 
 impl Stem {
     /// Returns the stem of `login` or `login.earrrl`.
@@ -71,7 +74,14 @@ impl Stem {
         Ok(Self(stem.into()))
     }
 
-    fn name(&self, generation: u64) -> String {
+    /// Returns the stem and the generation of a file's name.
+    fn split(name: &str) -> Option<(Self, u64)> {
+        let (stem, _) = name.strip_suffix(EXTENSION)?.rsplit_once('.')?;
+        let stem = Self::of(Path::new(stem)).ok()?;
+        Some((stem.clone(), stem.generation(name)?))
+    }
+
+    pub(super) fn name(&self, generation: u64) -> String {
         format!("{}.{generation}{EXTENSION}", self.0)
     }
 
@@ -84,12 +94,16 @@ impl Stem {
 
 impl Folder {
     /// Opens a directory, and creates it if its parent exists.
-    pub(super) fn open(path: &Path) -> Result<Self, StateError> {
+    pub(super) fn create(path: &Path) -> Result<Self, StateError> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         match mkdir(path, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return Err(StateError::io(path, "create the directory", error)),
+            Ok(()) | Err(Errno::EXIST) => Self::open(path),
+            Err(error) => Err(StateError::io(path, "create the directory", error)),
         }
+    }
+
+    /// Opens a directory that exists, after checking that only this user can change it.
+    pub(super) fn open(path: &Path) -> Result<Self, StateError> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
         let file = openat(rustix::fs::CWD, path, flags, Mode::empty())
             .map_err(|error| StateError::io(path, "open the directory", error))?;
@@ -120,16 +134,36 @@ impl Folder {
         }
     }
 
+    /// Returns the names in the directory that are text.
+    pub(super) fn names(&self) -> Result<Vec<String>, StateError> {
+        let io = |error| StateError::io(&self.path, "list the directory", error);
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.file).map_err(io)? {
+            names.extend(entry.map_err(io)?.file_name().to_str().map(String::from));
+        }
+        Ok(names)
+    }
+
     /// Returns the latest generation of a file, or `None` if there is no such file.
     pub(super) fn latest(&self, stem: &Stem) -> Result<Option<u64>, StateError> {
-        let io = |error| StateError::io(&self.path, "list the directory", error);
-        let mut latest = None;
-        for entry in Dir::read_from(&self.file).map_err(io)? {
-            let entry = entry.map_err(io)?;
-            let generation = entry.file_name().to_str().ok().and_then(|name| stem.generation(name));
-            latest = latest.max(generation);
+        Ok(self.names()?.iter().filter_map(|name| stem.generation(name)).max())
+    }
+
+    /// Returns all files of the directory, ordered by their stems and generations.
+    pub(super) fn files(&self) -> Result<Vec<(Stem, u64)>, StateError> {
+        let names = self.names()?;
+        let mut files: Vec<_> = names.iter().filter_map(|name| Stem::split(name)).collect();
+        files.sort_unstable();
+        Ok(files)
+    }
+
+    /// Removes a name, if there is one. Returns true if it was there.
+    pub(super) fn remove(&self, name: &str) -> Result<bool, StateError> {
+        match unlinkat(&self.file, name, AtFlags::empty()) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(StateError::io(&self.path.join(name), "remove", error)),
         }
-        Ok(latest)
     }
 
     /// Returns the path of a file, for messages.
@@ -183,7 +217,7 @@ impl Folder {
         fill: impl FnOnce(&File, &Path) -> Result<(), StateError>,
     ) -> Result<(), StateError> {
         let (name, path) = (stem.name(generation), self.path_of(stem, generation));
-        let temporary = format!(".{}.tmp", stem.0);
+        let temporary = format!(".{}{TEMPORARY}", stem.0);
         let remove = || unlinkat(&self.file, &*temporary, AtFlags::empty());
         let _ = remove();
         let flags =

@@ -23,12 +23,16 @@ mod live;
 #[cfg(target_os = "linux")]
 mod open;
 mod state_file;
+#[cfg(target_os = "linux")]
+mod tools;
 
 pub use directory::StateDirectory;
 pub use error::StateError;
 #[cfg(target_os = "linux")]
 pub(crate) use open::open;
 pub(crate) use state_file::{Opened, StateFile, Wanted};
+#[cfg(target_os = "linux")]
+pub use tools::StateSummary;
 
 /// Returns an error, since only Linux has the locks and clocks that state files need.
 #[cfg(not(target_os = "linux"))]

@@ -25,7 +25,7 @@ use crate::store::table::{KeyHasher, SET_BYTES, SHARDS_BYTES, Swept, Table, sets
 /// The place of the shards: behind the words of the live part.
 const SHARDS_AT: usize = FIXED + 512;
 /// The place of the sets: the third page.
-const SETS_AT: usize = 2 * FIXED;
+pub(super) const SETS_AT: usize = 2 * FIXED;
 const _: () = assert!(SHARDS_AT + SHARDS_BYTES <= SETS_AT && WORDS * 8 <= 512);
 
 /// The factor by which a state may be ahead of the present, in times that the limit forgets a
@@ -44,7 +44,7 @@ pub(crate) fn open(
         return Err(StateError::Unsupported { rule: limit.text() });
     }
     let stem = Stem::of(path)?;
-    let folder = Folder::open(path.parent().unwrap_or(Path::new("")))?;
+    let folder = Folder::create(path.parent().unwrap_or(Path::new("")))?;
     let _locked = folder.lock()?;
     let generation = match folder.latest(&stem)? {
         Some(generation) => generation,
@@ -113,7 +113,7 @@ fn clock(
 }
 
 /// Locks a file: exclusively if no other process uses it, and then returns true.
-fn lock(file: &File, path: &Path) -> Result<bool, StateError> {
+pub(super) fn lock(file: &File, path: &Path) -> Result<bool, StateError> {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => return Ok(true),
         Err(Errno::WOULDBLOCK) => {}
@@ -129,7 +129,7 @@ fn lock(file: &File, path: &Path) -> Result<bool, StateError> {
     }
 }
 
-fn read_header(file: &File, path: &Path) -> Result<Result<Header, Fault>, StateError> {
+pub(super) fn read_header(file: &File, path: &Path) -> Result<Result<Header, Fault>, StateError> {
     let io = |error| StateError::io(path, "read", error);
     let bytes = file.metadata().map_err(io)?.len();
     let mut page = [0; FIXED];
@@ -201,7 +201,7 @@ fn create(folder: &Folder, stem: &Stem, wanted: &Wanted<'_>) -> Result<u64, Stat
 }
 
 /// Gives a file its length and all of its blocks, so that no write to its memory can fail later.
-fn allocate(file: &File, path: &Path, sets: usize) -> Result<(), StateError> {
+pub(super) fn allocate(file: &File, path: &Path, sets: usize) -> Result<(), StateError> {
     let length = sets.checked_mul(SET_BYTES).and_then(|bytes| bytes.checked_add(SETS_AT));
     let too_large = || StateError::refused(path, "capacity", format!("{sets} sets"), "fewer");
     let length = length.ok_or_else(too_large)? as u64;

@@ -75,6 +75,17 @@ pub(crate) const SHARDS_BYTES: usize = SHARDS * size_of::<Shard<AtomicSlot>>();
 /// The layout of a table in a file: slots in a line, lines in a set, bits of a fingerprint.
 pub(crate) const LAYOUT: [u32; 3] = [LINE as u32, LINES as u32, entry::FINGERPRINT_BITS];
 
+/// Returns the numbers of clients and of claims in the bytes of a table's slots.
+#[cfg(target_os = "linux")]
+pub(crate) fn census(slots: &[u8]) -> (usize, usize) {
+    let (slots, _) = slots.as_chunks::<{ size_of::<AtomicSlot>() }>();
+    let entries = slots.iter().map(|bits| Entry::from_bits(u128::from_ne_bytes(*bits)));
+    entries.filter(|entry| *entry != Entry::EMPTY).fold((0, 0), |(clients, claims), entry| {
+        let claim = usize::from(entry.is_claim());
+        (clients + 1 - claim, claims + claim)
+    })
+}
+
 /// Returns the number of sets of a table for `capacity` clients.
 pub(crate) fn sets_for(capacity: usize) -> usize {
     capacity.div_ceil(CLIENTS).max(2)
