@@ -11,7 +11,7 @@ use std::time::Duration;
 use earrrl::table::{KeyHash, Swept};
 use earrrl::{
     Brief, Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Mode, Nanos, Rule,
-    RuleId, StateDirectory,
+    RuleId, StateDirectory, Survey,
 };
 
 use earrrl_redis::{Consistency, WhenGone};
@@ -189,6 +189,32 @@ impl Engine {
         }
     }
 
+    /// Walks over the clients of a rule; `None` if their states are not in memory.
+    ///
+    /// # Errors
+    /// Returns an error if the rule is unknown.
+    pub fn survey(&self, rule: RuleId, count: usize) -> Result<Option<Survey>, EngineError> {
+        match &self.rules {
+            Rules::Memory(engine) => engine.survey(rule, count).map(Some),
+            Rules::Redis(_) => Ok(None),
+        }
+    }
+
+    /// Returns the hash of a key, by which clients are named.
+    pub fn hash(&self, key: &[u8]) -> KeyHash {
+        match &self.rules {
+            Rules::Memory(engine) => engine.hash(key),
+            Rules::Redis(_) => self.throttle.hash(key),
+        }
+    }
+
+    /// Judges a charge and stores nothing; `None` if the engine would have to wait.
+    pub fn peek_at_once(&self, charge: &Charge<'_>) -> Option<Decision> {
+        let Rules::Memory(engine) = &self.rules else { return None };
+        let hash = engine.hash(charge.key);
+        engine.decide_hashed(charge.rule, hash, charge.cost, Mode::Peek, None).ok()
+    }
+
     /// Prefetches a client's state if it is in memory, and returns the hash of its key.
     #[inline]
     pub fn prefetch(&self, rule: RuleId, key: &[u8]) -> Option<KeyHash> {
@@ -307,7 +333,8 @@ impl Rules {
         let directory = StateDirectory::open(&config.directory)
             .map_err(|error| EngineError::Unavailable(error.to_string()))?;
         let directory = directory.accept_rules_in_memory(config.accepts_other_rules);
-        Ok(Self::Memory(MemoryEngine::in_directory(1, directory, clock)))
+        let engine = MemoryEngine::in_directory(1, directory, clock);
+        engine.map(Self::Memory).map_err(|error| EngineError::Unavailable(error.to_string()))
     }
 
     fn memory(clock: Arc<dyn Clock>) -> Result<Self, EngineError> {

@@ -1,5 +1,6 @@
 use core::fmt;
 use core::marker::PhantomData;
+use std::boxed::Box;
 use std::path::PathBuf;
 
 use super::stable::StableKey;
@@ -157,6 +158,7 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
             rule: self.rule,
             capacity: self.capacity,
             most_bytes: self.most_bytes,
+            nets: Box::default(),
             keys: PhantomData,
         })
     }

@@ -1,5 +1,6 @@
 //! The engine that keeps clients' states in this process's memory.
 
+mod hold;
 mod prepared;
 #[cfg(test)]
 mod tests;
@@ -22,12 +23,14 @@ use crate::decision::{Brief, Decision};
 use crate::engine::{
     Charge, Engine, EngineError, RuleId, are_distinct, merge_charges, restore_places,
 };
+use crate::holds::Holds;
 use crate::rule::Rule;
 use crate::rules::atomic::{self, Each};
 use crate::rules::part::Part;
 use crate::store::table::{KeyHash, KeyHasher, Swept};
 use crate::store::{BuildError, Clients, StateDirectory};
 use crate::survey::{Survey, TopClient};
+pub use hold::{Actual, Committed, HoldTerms, Holding};
 use prepared::{Place, Prepared, Rules};
 
 /// An engine that keeps the clients of any number of rules in memory, a fixed number for each rule.
@@ -56,6 +59,8 @@ pub struct MemoryEngine<C = SystemClock> {
     /// Old stores without clients, which a running request may still use.
     given_up: Mutex<Vec<Arc<Clients>>>,
     hasher: KeyHasher,
+    /// Boxed, since it is large and rarely used.
+    holds: Box<Holds>,
     clock: Time<C>,
     capacity: usize,
     /// The directory of the rules' files, if clients are kept in files.
@@ -101,7 +106,7 @@ impl MemoryEngine {
     pub fn with_state(capacity: usize, directory: impl AsRef<Path>) -> Result<Self, BuildError> {
         let directory = StateDirectory::open(directory.as_ref())?;
         let clock = SystemClock::with_anchor(directory.anchor());
-        Ok(Self::in_directory(capacity, directory, clock))
+        Self::in_directory(capacity, directory, clock)
     }
 }
 
@@ -112,13 +117,20 @@ impl<C: Clock> MemoryEngine<C> {
     /// # Errors
     /// Returns an error if the operating system returns no random bytes for the hash.
     pub fn with_clock(capacity: usize, clock: C) -> Result<Self, BuildError> {
-        Ok(Self::of(capacity, KeyHasher::random()?, clock, None))
+        Self::of(capacity, KeyHasher::random()?, clock, None)
     }
 
     /// Returns an engine with the given clock that keeps clients in a directory; see
     /// [`with_state`](MemoryEngine::with_state). The clock must agree with the directory's
     /// [`anchor`](StateDirectory::anchor).
-    pub fn in_directory(capacity: usize, directory: StateDirectory, clock: C) -> Self {
+    ///
+    /// # Errors
+    /// Returns an error if the operating system returns no random bytes.
+    pub fn in_directory(
+        capacity: usize,
+        directory: StateDirectory,
+        clock: C,
+    ) -> Result<Self, BuildError> {
         Self::of(capacity, directory.hasher(), clock, Some(Box::new(directory)))
     }
 
@@ -127,17 +139,18 @@ impl<C: Clock> MemoryEngine<C> {
         hasher: KeyHasher,
         clock: C,
         directory: Option<Box<StateDirectory>>,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, BuildError> {
+        Ok(Self {
             rules: ArcSwap::default(),
             places: Mutex::default(),
             sweeping: Mutex::default(),
             given_up: Mutex::default(),
             hasher,
+            holds: Box::new(Holds::new()?),
             clock: Time::new(clock),
             capacity,
             directory,
-        }
+        })
     }
 
     /// Prepares a rule as [`Engine::prepare`] does, with memory for `capacity` clients of this

@@ -45,7 +45,7 @@ fn rules_with_larger_states_are_refused_unless_they_may_start_empty() {
     assert!(error.to_string().contains("rule windows: state file: `sliding-log"), "{error}");
     let directory = StateDirectory::open(&scratch.0).unwrap().accept_rules_in_memory(true);
     let clock = SystemClock::with_anchor(directory.anchor());
-    let engine = MemoryEngine::in_directory(100, directory, clock);
+    let engine = MemoryEngine::in_directory(100, directory, clock).unwrap();
     assert_eq!(admitted(&engine, "windows", windows, b"alice"), 5);
     assert_eq!(admitted(&engine, "windows", windows, b"alice"), 0);
 }
@@ -70,7 +70,7 @@ fn a_clock_of_the_anchor_continues_the_time_of_the_directory() {
     let directory = StateDirectory::open(&scratch.0).unwrap();
     let start = SystemClock::with_anchor(directory.anchor()).now();
     let clock = Arc::new(ManualClock::new(start));
-    let engine = MemoryEngine::in_directory(100, directory, Arc::clone(&clock));
+    let engine = MemoryEngine::in_directory(100, directory, Arc::clone(&clock)).unwrap();
     let rule = "token-bucket 5 refill=1/h";
     assert_eq!(admitted(&engine, "login", rule, b"alice"), 5);
     clock.advance(std::time::Duration::from_secs(2 * 3600));
