@@ -32,4 +32,5 @@ mod robustness;
 mod soak;
 mod support;
 mod tls;
+mod tokens;
 mod wire;
