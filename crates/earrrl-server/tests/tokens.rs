@@ -164,11 +164,12 @@ fn grpc_permits_what_the_token_is_for() {
             let mut limits = tonic::Request::new(RateLimitRequest::default());
             limits.metadata_mut().insert("authorization", token.clone());
             let method = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-            let limited = grpc::call::<_, RateLimitResponse>(&channel, method, limits).await;
+            let limited =
+                grpc::call::<RateLimitRequest, RateLimitResponse>(&channel, method, limits).await;
             let mut check = tonic::Request::new(CheckRequest::default());
             check.metadata_mut().insert("authorization", token);
             let method = "/envoy.service.auth.v3.Authorization/Check";
-            let checked = grpc::call::<_, CheckResponse>(&channel, method, check).await;
+            let checked = grpc::call::<CheckRequest, CheckResponse>(&channel, method, check).await;
             [limited.unwrap_err(), checked.unwrap_err()]
         })
     };

@@ -388,10 +388,10 @@ mod tests {
         rules = ["login"]
         [[rule]]
         name = "login"
-        limit = "gcra 1/s"
+        limit = "gcra 1/s burst=5"
         [[rule]]
         name = "api"
-        limit = "gcra 1/s"
+        limit = "gcra 1/s burst=5"
     "#;
 
     #[test]
