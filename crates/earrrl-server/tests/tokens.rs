@@ -48,7 +48,7 @@ fn http_permits_what_the_token_is_for() {
     let server = TestServer::start(&config(LOGIN));
     let [login, api] =
         ["login", "api"].map(|rule| format!("{{\"rule\":\"{rule}\",\"key\":\"k\"}}"));
-    let both = r#"{"charges":[{"rule":"login","key":"k"},{"rule":"api","key":"k"}]}"#;
+    let both = r#"{"rules":[{"rule":"login","key":"k"},{"rule":"api","key":"k"}]}"#;
     let attributes = r#"{"attributes":{"client":"192.0.2.7"}}"#;
     let refund = |rule: &str| format!("{{\"rule\":\"{rule}\",\"key\":\"k\",\"cost\":1}}");
     for (token, request, body, lacks) in [

@@ -21,6 +21,9 @@ mod engine;
 mod error;
 mod grammar;
 mod held;
+mod hold_id;
+#[cfg(feature = "std")]
+mod holds;
 #[cfg(feature = "std")]
 mod limiter;
 #[cfg(feature = "std")]
@@ -52,11 +55,16 @@ pub use decision::{Action, Brief, Decision, Figures, Outcome, Places, Wait};
 pub use duration::parse_duration;
 pub use engine::{Charge, Engine, EngineError, MAX_CHARGES, RuleId, check_name};
 pub use error::{RuleError, RuleErrorKind};
-pub use held::Held;
+pub use held::{Held, OnExpiry};
+pub use hold_id::HoldId;
 #[cfg(feature = "std")]
-pub use limiter::{Builder, Denied, Limiter, Patience, Reservation, Verdict, WaitError};
+pub use holds::{DEFAULT_MAX_HOLDS, Reservations};
 #[cfg(feature = "std")]
-pub use memory::MemoryEngine;
+pub use limiter::{
+    Builder, Denied, Hold, HoldError, Limiter, Patience, Reservation, Verdict, WaitError,
+};
+#[cfg(feature = "std")]
+pub use memory::{Actual, Committed, HoldTerms, Holding, MemoryEngine};
 pub use parameter::Rate;
 pub use quota::Quota;
 pub use rule::Rule;

@@ -23,6 +23,8 @@ mod read_error;
 mod reader;
 mod request;
 mod resolve;
+mod transcode;
+mod zip;
 mod zstd;
 
 pub use clients::ClientNumbers;

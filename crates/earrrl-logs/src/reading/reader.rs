@@ -96,20 +96,31 @@ impl LogReader {
         self.lines - self.skips.lines()
     }
 
-    /// Reads a file and passes its requests to `take` in the order of their lines. `take` gets an
-    /// empty slice whenever standard input has nothing to read.
+    /// Reads a file, or the files of a directory or zip archive, and passes its requests to `take` in
+    /// the order of their lines. `take` gets an empty slice whenever standard input has nothing to
+    /// read.
     ///
     /// # Errors
-    /// Returns the reason in one line if the file cannot be read to its end, or the error of
-    /// `take`.
+    /// Returns the reasons in one line if a file cannot be read to its end, or the error of `take`.
     pub fn read(
         &mut self,
         path: &Path,
-        watch: impl FnOnce(Box<dyn Read + Send>) -> Box<dyn Read + Send>,
+        mut watch: impl FnMut(Box<dyn Read + Send>) -> Box<dyn Read + Send>,
         take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
     ) -> Result<(), ReadError> {
-        let input = input::open(path, watch).map_err(|error| unreadable(path, &error))?;
-        self.read_input(input, take)
+        let logs = input::logs(path).map_err(|error| unreadable(&name_of(path), &error))?;
+        let (mut formats, mut problems) = (Vec::new(), Vec::new());
+        for log in &logs {
+            let input = input::open(log, &mut watch).map_err(|e| unreadable(&log.name(), &e));
+            match input.and_then(|input| self.read_input(input, take)) {
+                Ok(format) => formats.extend(format.filter(|format| !formats.contains(format))),
+                Err(ReadError::Input(problem)) => problems.push(problem),
+                Err(error) => return Err(error),
+            }
+        }
+        let doubt = doubt::several_formats(&formats);
+        self.doubts.extend(doubt.map(|doubt| format!("{}: {doubt}", name_of(path))));
+        if problems.is_empty() { Ok(()) } else { Err(ReadError::Input(problems.join("; "))) }
     }
 
     /// Reads a file while it is written, from its start, and passes its requests to `take` as they
@@ -143,16 +154,16 @@ impl LogReader {
         watch: impl FnOnce(Box<dyn Read + Send>) -> Box<dyn Read + Send>,
         take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
     ) -> Result<(), ReadError> {
-        let input = input::follow(path, watch).map_err(|error| unreadable(path, &error))?;
-        self.read_input(input, take)
+        let input = input::follow(path, watch).map_err(|e| unreadable(&name_of(path), &e))?;
+        self.read_input(input, take).map(drop)
     }
 
-    /// Reads an opened log.
+    /// Reads an opened log. Returns its format; `None` if it has no lines.
     fn read_input(
         &mut self,
         Input { name, path, modified, source }: Input,
         take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
-    ) -> Result<(), ReadError> {
+    ) -> Result<Option<Format>, ReadError> {
         self.note_file(&name, path);
         let mut lines = LogLines::new(source);
         let before = self.lines;
@@ -160,7 +171,7 @@ impl LogReader {
             Some(format) => (envelope_of(lines.peek(), format, &self.hints), format),
             None => match self.find_format(&name, &mut lines)? {
                 Some(found) => found,
-                None => return Ok(()),
+                None => return Ok(None),
             },
         };
         let number = self.lines - before;
@@ -188,7 +199,7 @@ impl LogReader {
             self.fields = parser.named_fields(&first);
         }
         self.last_parser = Some(parser);
-        result
+        result.map(|()| Some(format))
     }
 
     /// Remembers a file, and adds a warning if it was read before.
@@ -326,9 +337,13 @@ impl LogReader {
 }
 
 /// Returns the error of a log that cannot be opened.
-fn unreadable(path: &Path, error: &io::Error) -> ReadError {
-    let name = Escaped(path.as_os_str().as_encoded_bytes());
+fn unreadable(name: &str, error: &io::Error) -> ReadError {
     ReadError::Input(format!("{name}: {}", plain(error)))
+}
+
+/// Returns a path as text, with control characters escaped.
+fn name_of(path: &Path) -> String {
+    Escaped(path.as_os_str().as_encoded_bytes()).to_string()
 }
 
 /// Returns the first line of `ahead` that is not blank.

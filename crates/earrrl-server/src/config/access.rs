@@ -24,13 +24,15 @@ pub enum Scope {
     Refund,
     /// Deletion of clients' state.
     Reset,
+    /// Reports on the clients with the highest rates.
+    Top,
     /// All operations.
     Admin,
 }
 
 impl Scope {
-    const ALL: [Self; 6] =
-        [Self::Check, Self::Peek, Self::Charge, Self::Refund, Self::Reset, Self::Admin];
+    const ALL: [Self; 7] =
+        [Self::Check, Self::Peek, Self::Charge, Self::Refund, Self::Reset, Self::Top, Self::Admin];
 
     /// Returns the scope's name in the configuration and in errors.
     pub fn name(self) -> &'static str {
@@ -40,6 +42,7 @@ impl Scope {
             Self::Charge => "charge",
             Self::Refund => "refund",
             Self::Reset => "reset",
+            Self::Top => "top",
             Self::Admin => "admin",
         }
     }
@@ -404,7 +407,7 @@ mod tests {
         };
         for (name, scopes, all_rules) in [
             ("check", "check peek charge", true),
-            ("admin", "check peek charge refund reset admin", true),
+            ("admin", "check peek charge refund reset top admin", true),
             ("billing", "charge refund", false),
         ] {
             let access = with(name);

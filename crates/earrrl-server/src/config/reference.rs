@@ -14,6 +14,7 @@ const SECTIONS: [(&str, &str); 12] = [
     ("`[server]`", "[server]\nunknown = 1"),
     ("`[[server.token]]`", "[server]\n[[server.token]]\nunknown = 1"),
     ("`[server.tls]`", "[server.tls]\nunknown = 1"),
+    ("`[server.names]`", "[server.names]\nunknown = 1"),
     ("`[engine]`", "[engine]\nunknown = 1"),
     ("`[client_address]`", "[client_address]\nunknown = 1"),
     ("`[attributes]`", "[attributes]\nunknown = 1"),

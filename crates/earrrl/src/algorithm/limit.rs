@@ -356,8 +356,24 @@ fn names() -> String {
     }
 }
 
+/// Names that other programs use for an algorithm, each with the name that rules use.
+const SYNONYMS: [(&str, &str); 8] = [
+    ("leaky-bucket", "gcra"),
+    ("leaky", "gcra"),
+    ("bucket", "token-bucket"),
+    ("tokens", "token-bucket"),
+    ("window", "fixed-window"),
+    ("rolling-window", "sliding-window"),
+    ("moving-window", "sliding-log"),
+    ("ewma", "recent-average"),
+];
+
 fn unknown(name: &Word<'_>) -> RuleError {
+    let synonym = SYNONYMS.iter().find(|(other, _)| name.text.eq_ignore_ascii_case(other));
     let known = Limit::NAMES.iter().copied().flatten().copied();
-    let meant = grammar::did_you_mean(name.text, known);
+    let meant = match synonym {
+        Some((_, meant)) => format!("; did you mean `{meant}`?"),
+        None => grammar::did_you_mean(name.text, known),
+    };
     name.error(format!("unknown algorithm {}; expected {}{meant}", name.quoted(), names()))
 }

@@ -1,6 +1,7 @@
 //! The keyed limiter: one rule for many clients, shared by any number of threads.
 
 mod builder;
+mod hold;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -11,9 +12,11 @@ use core::fmt;
 use core::hash::Hash;
 use core::marker::PhantomData;
 use core::time::Duration;
+use std::boxed::Box;
 use std::vec::Vec;
 
 pub use builder::Builder;
+pub use hold::{Hold, HoldError};
 use verdict::Details;
 pub use verdict::{Denied, Verdict};
 pub use wait::{Patience, Reservation, WaitError};
@@ -23,6 +26,7 @@ use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::Action;
 use crate::error::RuleError;
+use crate::holds::Nets;
 use crate::rule::Rule;
 use crate::rules::atomic;
 use crate::rules::part::Part;
@@ -67,6 +71,8 @@ pub struct Limiter<K: ?Sized, C = SystemClock> {
     lag: Duration,
     capacity: usize,
     most_bytes: Option<usize>,
+    /// The nets of the clients' live reservations, for the commits of buckets.
+    nets: Box<Nets>,
     keys: PhantomData<fn(&K)>,
 }
 

@@ -1,11 +1,13 @@
 //! The engine that keeps clients' states in this process's memory.
 
+mod hold;
 mod prepared;
 #[cfg(test)]
 mod tests;
 
 use core::future::{Ready, ready};
 use core::time::Duration;
+use std::boxed::Box;
 use std::collections::HashMap;
 use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,12 +22,14 @@ use crate::decision::{Brief, Decision};
 use crate::engine::{
     Charge, Engine, EngineError, RuleId, are_distinct, merge_charges, restore_places,
 };
+use crate::holds::Holds;
 use crate::rule::Rule;
 use crate::rules::atomic::{self, Each};
 use crate::rules::part::Part;
 use crate::store::table::{KeyHash, KeyHasher};
 use crate::store::{BuildError, Clients};
 use crate::survey::{Survey, TopClient};
+pub use hold::{Actual, Committed, HoldTerms, Holding};
 use prepared::{Prepared, Rules};
 
 /// An engine that keeps the clients of any number of rules in memory, a fixed number for each rule.
@@ -54,6 +58,8 @@ pub struct MemoryEngine<C = SystemClock> {
     /// Old stores without clients, which a running request may still use.
     given_up: Mutex<Vec<Arc<Clients>>>,
     hasher: KeyHasher,
+    /// Boxed, since it is large and rarely used.
+    holds: Box<Holds>,
     clock: Time<C>,
     capacity: usize,
 }
@@ -85,6 +91,7 @@ impl<C: Clock> MemoryEngine<C> {
             sweeping: Mutex::default(),
             given_up: Mutex::default(),
             hasher: KeyHasher::random()?,
+            holds: Box::new(Holds::new()?),
             clock: Time::new(clock),
             capacity,
         })

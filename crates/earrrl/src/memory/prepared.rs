@@ -26,6 +26,10 @@ pub(super) struct Prepared {
     pub(super) rule: Rule,
     pub(super) clients: Arc<Clients>,
     pub(super) capacity: usize,
+    /// The number of changes of the limit so far.
+    pub(super) version: u32,
+    /// The version with which the algorithm was last changed, or 0.
+    pub(super) algorithm_since: u32,
     /// The number of clients that older stores evicted although they were not idle.
     pub(super) displaced: u64,
     /// The older stores in which clients may still be.
@@ -69,6 +73,8 @@ impl Prepared {
             rule: rule.clone(),
             clients,
             capacity,
+            version: 0,
+            algorithm_since: 0,
             displaced: 0,
             older: None,
         })
@@ -80,6 +86,12 @@ impl Prepared {
     pub(super) fn changed(&self, rule: &Rule, capacity: usize) -> Result<Self, EngineError> {
         let (old, new) = (self.rule.limit(), rule.limit());
         let mut changed = Self { rule: rule.clone(), capacity, ..self.clone() };
+        if new != old {
+            changed.version += 1;
+        }
+        if !new.is_of_the_algorithm_of(old) {
+            changed.algorithm_since = changed.version;
+        }
         let as_large = (capacity, rule.max_bytes()) == (self.capacity, self.rule.max_bytes());
         if new.keeps_states_of(old) && as_large {
             return Ok(changed);

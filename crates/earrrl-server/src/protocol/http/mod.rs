@@ -13,5 +13,6 @@ mod openapi;
 mod request;
 mod routes;
 pub mod serve;
+mod top;
 
 pub use routes::{admin_router, reserved_router, router};

@@ -8,8 +8,16 @@ use super::refusal::Refusal;
 use super::reply::Writer;
 use super::session::{MAX_FAILED_LOGINS, Session};
 use super::transaction::Transaction;
-use super::{command, decide};
+use super::{command, decide, top};
 use crate::service::rules::ActiveRules;
+
+/// The commands with which libraries run rate limiting scripts on Redis.
+const SCRIPTS: [&[u8]; 7] =
+    [b"EVAL", b"EVALSHA", b"EVAL_RO", b"EVALSHA_RO", b"FCALL", b"FUNCTION", b"SCRIPT"];
+/// The error for a command in `SCRIPTS`.
+const SCRIPT_HINT: &str = "this server runs no scripts: it decides itself, by CL.THROTTLE or \
+                           EARRRL.CHECK; docs/clients.md shows how to call these from each client \
+                           library";
 
 /// The connection's next step after a command was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +91,7 @@ impl Session {
             }
             b"EARRRL.REFUND" => decide::refund(self, request, rules, &mut reply).await?,
             b"EARRRL.RESET" => decide::reset(self, request, rules, &mut reply).await?,
+            b"EARRRL.TOP" => Box::pin(top::top(self, request, &mut reply)).await?,
             b"EARRRL.RULES" => decide::rules(self, rules, &mut reply)?,
             b"MULTI" => self.begin(&mut Writer::new(out, self.version))?,
             b"DISCARD" => {
@@ -169,6 +178,9 @@ impl Session {
         let name = request.word(0).unwrap_or_default();
         let shown =
             name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'.') && name.len() <= 32;
+        if SCRIPTS.iter().any(|script| name.eq_ignore_ascii_case(script)) {
+            return Err(Refusal::Error(SCRIPT_HINT.to_owned()));
+        }
         match std::str::from_utf8(name) {
             Ok(name) if shown => Err(Refusal::Error(format!("unknown command '{name}'"))),
             _ => Err(Refusal::Error("unknown command".to_owned())),
