@@ -31,6 +31,7 @@ mod replay;
 mod replay_config;
 mod robustness;
 mod soak;
+mod state;
 mod support;
 mod tls;
 mod tokens;

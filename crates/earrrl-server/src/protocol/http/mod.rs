@@ -8,11 +8,13 @@ mod condition;
 mod envoy;
 pub mod envoy_json;
 mod host;
-pub mod lines;
+mod lines;
 mod openapi;
+mod refusal;
 mod request;
 mod routes;
 pub mod serve;
+mod socket;
 mod top;
 
 pub use routes::{admin_router, reserved_router, router};
