@@ -129,12 +129,10 @@ impl ServerConfig {
         collisions(file, problems);
         let mut address =
             |name, field: &file::Placed<String>, default| address(name, field, default, problems);
-        let (http, resp) =
-            (address("http", &file.http, default.http), address("resp", &file.resp, default.resp));
-        let (admin, grpc) = (
-            address("admin", &file.admin, default.admin),
-            address("grpc", &file.grpc, default.grpc),
-        );
+        let http = address("http", &file.http, default.http);
+        let resp = address("resp", &file.resp, default.resp);
+        let admin = address("admin", &file.admin, default.admin);
+        let grpc = address("grpc", &file.grpc, default.grpc);
         let mut time = |name, field: &file::Placed<String>, default, bounds| {
             seconds(name, field.as_ref(), default, bounds, problems)
         };

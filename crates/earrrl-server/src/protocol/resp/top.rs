@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use earrrl::{Nanos, Wait};
+use earrrl::{Name, Nanos, Wait};
 
 use super::codec::Request;
 use super::refusal::Refusal;
@@ -62,15 +62,20 @@ fn write_client(client: &Reported, reply: &mut Writer<'_>) {
     }
     reply.bulk(b"reset_after");
     reply.seconds(figures.reset_after);
-    let counts = name.as_ref().map(|name| (name.allowed, name.denied)).unwrap_or_default();
+    write_counts(name.as_ref(), reply);
+}
+
+/// Writes the counts and times that are stored with a client's name.
+fn write_counts(name: Option<&Name>, reply: &mut Writer<'_>) {
+    let counts = name.map(|name| (name.allowed, name.denied)).unwrap_or_default();
     reply.bulk(b"allowed");
     reply.count(counts.0);
     reply.bulk(b"denied");
     reply.count(counts.1);
     for (field, at) in [
-        ("first_seen", name.as_ref().map(|name| name.first_seen)),
-        ("first_denied", name.as_ref().and_then(|name| name.first_denied)),
-        ("last_denied", name.as_ref().and_then(|name| name.last_denied)),
+        ("first_seen", name.map(|name| name.first_seen)),
+        ("first_denied", name.and_then(|name| name.first_denied)),
+        ("last_denied", name.and_then(|name| name.last_denied)),
     ] {
         reply.bulk(field.as_bytes());
         write_instant(at, reply);
