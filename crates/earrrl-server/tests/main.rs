@@ -34,5 +34,6 @@ mod soak;
 mod state;
 mod support;
 mod tls;
+mod tokens;
 mod top;
 mod wire;

@@ -124,8 +124,8 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    pub(super) fn validate(file: &file::ServerTable, problems: &mut Problems) -> Self {
-        let default = Self::default();
+    pub(super) fn validate(whole: &file::File, problems: &mut Problems) -> Self {
+        let (file, default) = (&whole.server, Self::default());
         collisions(file, problems);
         let mut address =
             |name, field: &file::Placed<String>, default| address(name, field, default, problems);
@@ -157,7 +157,7 @@ impl ServerConfig {
             max_body: max_body(file.max_body.as_ref(), default.max_body, problems),
             shutdown_delay: delay,
             shutdown_timeout: stop,
-            tokens: Tokens::validate(file, problems),
+            tokens: Tokens::validate(whole, problems),
             allow_inline_rules: file.allow_inline_rules,
             x_ratelimit_headers: file.x_ratelimit_headers,
             names: NamesConfig::validate(&file.names, problems),
@@ -186,7 +186,7 @@ impl ServerConfig {
             Protocol::ALL.into_iter().filter(open).filter_map(|protocol| self.address(protocol));
         let remote = addresses.into_iter().find(|address| address.is_remote())?;
         Some(format!(
-            "{remote} can be reached by other machines: set check_token and admin_token, \
+            "{remote} can be reached by other machines: set check_token, admin_token or [[server.token]], \
              or allow it with --allow-remote"
         ))
     }

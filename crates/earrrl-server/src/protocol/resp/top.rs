@@ -8,7 +8,7 @@ use super::codec::Request;
 use super::refusal::Refusal;
 use super::reply::Writer;
 use super::session::Session;
-use crate::config::access::Access;
+use crate::config::access::Scope;
 use crate::service::reports::{MAX_TOP, Reported};
 
 /// Answers `EARRRL.TOP rule n` with an array of maps.
@@ -17,7 +17,7 @@ pub(super) async fn top(
     request: Request<'_, '_>,
     reply: &mut Writer<'_>,
 ) -> Result<(), Refusal> {
-    session.may(Access::Change)?;
+    session.may(Scope::Top)?;
     let (3, Some(name), Some(count)) = (request.len(), request.word(1), request.word(2)) else {
         return Err(Refusal::WordCount);
     };
@@ -26,6 +26,7 @@ pub(super) async fn top(
         .filter(|count| (1..=MAX_TOP).contains(count))
         .ok_or_else(|| Refusal::Error(format!("n: expected a whole number from 1 to {MAX_TOP}")))?;
     let name = String::from_utf8_lossy(name);
+    session.access.permit_rule(&name)?;
     let report = session.server.service.report(&name).await?;
     let clients = &report.clients[..count.min(report.clients.len())];
     reply.array(clients.len());
