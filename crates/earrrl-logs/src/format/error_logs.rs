@@ -45,7 +45,7 @@ pub(super) const APACHE: &str = concat!(
 
 #[cfg(test)]
 mod tests {
-    use crate::format::{Format, told};
+    use crate::format::{Format, last_request};
 
     #[test]
     fn limited_requests() {
@@ -57,7 +57,7 @@ mod tests {
             "[error] 31#31: *7 limiting connections ",
         ] {
             let line = format!("2024/01/01 12:00:00 {start}{tail}");
-            let found = told(&line, &["client", "path", "zone", "host"]);
+            let found = last_request(&line, &["client", "path", "zone", "host"]);
             let expected = "1704110400 2001:db8::1 /a api example.org";
             assert_eq!(found, (Format::NginxLimit, expected.into()), "{line}");
         }
@@ -73,7 +73,7 @@ mod tests {
             let line = format!(
                 r#"2024/01/01 12:00:00 [error] 31#31: *7 {message}, client: 192.0.2.7, server: example.org, request: "GET /a HTTP/1.1", host: "x""#
             );
-            let found = told(&line, &["client", "path", "host"]);
+            let found = last_request(&line, &["client", "path", "host"]);
             assert_eq!(
                 found,
                 (Format::NginxError, "1704110400 192.0.2.7 /a example.org".into()),
@@ -94,7 +94,7 @@ mod tests {
         ] {
             for time in ["Mon Jan 01 12:00:00.000000 2024", "Mon Jan  1 12:00:00 2024"] {
                 let line = format!("[{time}] {front} AH1: [client 9.9.9.9:1] x, referer: y");
-                let found = told(&line, &["client"]);
+                let found = last_request(&line, &["client"]);
                 assert_eq!(found, (Format::ApacheError, format!("1704110400 {client}")), "{line}");
             }
         }

@@ -33,7 +33,7 @@ pub(super) const POSTFIX: &str = concat!(
 
 #[cfg(test)]
 mod tests {
-    use crate::format::{Format, told};
+    use crate::format::{Format, last_request};
 
     #[test]
     fn exim() {
@@ -53,12 +53,15 @@ mod tests {
         for line in lines {
             for stamp in ["2024-01-01 12:00:00", "2024-01-01 13:00:00.000 +0100 [77]"] {
                 let line = format!("{stamp} {line}");
-                let found = told(&line, &["client"]);
+                let found = last_request(&line, &["client"]);
                 assert_eq!(found, (Format::Exim, "1704110400 192.0.2.7".into()), "{line}");
             }
         }
         let syslog = format!("2024-01-01T12:00:00Z mx exim[7]: {}", lines[0]);
-        assert_eq!(told(&syslog, &["client"]), (Format::Exim, "1704110400 192.0.2.7".into()));
+        assert_eq!(
+            last_request(&syslog, &["client"]),
+            (Format::Exim, "1704110400 192.0.2.7".into())
+        );
     }
 
     #[test]
@@ -73,7 +76,7 @@ mod tests {
             "submission/smtpd[7]: warning: unknown[192.0.2.7]: SASL LOGIN authentication failed: UGFz",
         ] {
             let line = format!("2024-01-01T12:00:00+00:00 mx postfix/{line}");
-            let found = told(&line, &["client"]);
+            let found = last_request(&line, &["client"]);
             assert_eq!(found, (Format::Postfix, "1704110400 192.0.2.7".into()), "{line}");
         }
     }

@@ -275,15 +275,15 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_in_one_line() {
-        for (expression, told) in [
+    fn mistakes_are_reported_in_one_line() {
+        for (expression, expected) in [
             ("(", "unclosed group"),
             ("(?<time>x)", "a group for the key"),
             ("(?<key>x)", "a group for the time"),
             (r"(?<time>x)(?<key>(a{1000}){1000})", "size limit"),
         ] {
             let error = LinePattern::given(expression).unwrap_err();
-            assert!(error.contains(told) && !error.contains('\n'), "{error}");
+            assert!(error.contains(expected) && !error.contains('\n'), "{error}");
         }
     }
 }

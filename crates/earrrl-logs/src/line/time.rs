@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn epoch_units_are_told_by_size() {
+    fn epoch_units_are_distinguished_by_size() {
         for text in ["1431857103.25", "1431857103250", "1431857103250000", "1431857103250000000"] {
             assert_eq!(parse_epoch(text.as_bytes()), Some(1_431_857_103_250_000_000), "{text}");
         }

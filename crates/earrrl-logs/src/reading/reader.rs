@@ -8,22 +8,20 @@ use super::clients::ClientNumbers;
 use super::cost::Costs;
 use super::doubt::{self, HourWatch, MalformedLines};
 use super::filter::Filter;
+use super::find_format::{FormatSearch, first_line};
 use super::input;
 use super::input::Input;
 use super::key::{KeyMaker, LogKey};
-use super::lines::{LogLine, LogLines, MAX_LINE};
+use super::lines::LogLines;
 use super::parsing::Parsing;
 use super::read_error::ReadError;
 use super::request::LoggedRequest;
 use super::resolve::resolve;
 use crate::envelope::Envelope;
-use crate::format::{self, Format, Hints, Parser, detect, envelope_of, named_fields};
-use crate::line::{Escaped, Skip, Skips, is_address};
+use crate::format::{Format, Hints, Parser, envelope_of};
+use crate::line::{Escaped, Skip, Skips};
 use crate::text::plain;
 use earrrl_tower::Prefixes;
-
-/// The number of lines without a client after which the search for the format gives up.
-const MOST_PASSED: u64 = 100_000;
 
 /// The settings of reading: the format, and the key, the cost and the selection of requests.
 pub struct Selection {
@@ -188,8 +186,7 @@ impl LogReader {
         {
             parser = parser.following(last);
         }
-        let malformed = self.skips.lines_of(Skip::Malformed);
-        let used = self.used();
+        let (malformed, used) = (self.skips.lines_of(Skip::Malformed), self.used());
         let mut others = MalformedLines::default();
         let result = self.read_lines((&name, number), &mut lines, (&mut parser, &mut others), take);
         let malformed = self.skips.lines_of(Skip::Malformed) - malformed;
@@ -291,55 +288,16 @@ impl LogReader {
         result
     }
 
-    /// Detects the format from the first lines, or from later ones if the first have no client.
-    /// Returns `None` if the file has no lines.
+    /// Detects the format of a file. Returns `None` if the file has no lines.
     fn find_format(
         &mut self,
         name: &str,
         lines: &mut LogLines<Box<dyn Read + Send>>,
     ) -> Result<Option<(Envelope, Format)>, ReadError> {
-        let before = (self.lines, self.skips.clone());
-        let start = lines.peek().to_vec();
-        let mut passed = 0;
-        loop {
-            let ahead = lines.peek();
-            if let Some(found) = detect(ahead, &self.hints) {
-                return Ok(Some(found));
-            }
-            let first = memchr::memchr(b'\n', ahead).unwrap_or(ahead.len());
-            let is_binary = first <= MAX_LINE && ahead.contains(&0);
-            if ahead.is_empty() || passed > MOST_PASSED || is_binary {
-                break;
-            }
-            let examined = memchr::memchr_iter(b'\n', ahead).take(format::LINES).count();
-            for _ in 0..examined.max(1) {
-                let next = match lines.next() {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    next => next,
-                };
-                let problem = |error| ReadError::Input(format!("{name}: {}", plain(&error)));
-                let Some(line) = next.map_err(problem)? else { break };
-                let (skip, text) = match line {
-                    LogLine::Whole(text) => (Skip::Malformed, text),
-                    LogLine::TooLong(text) => (Skip::TooLong, text),
-                };
-                passed += 1;
-                self.lines += 1;
-                self.skips.add(skip, name, passed, text);
-            }
-        }
-        if let Some(error) = lines.take_error() {
-            return Err(ReadError::Input(format!("{name}: {}", plain(&error))));
-        }
-        let too_long = self.skips.lines_of(Skip::TooLong) - before.1.lines_of(Skip::TooLong);
-        (self.lines, self.skips) = before;
-        match passed {
-            0 if start.is_empty() => Ok(None),
-            1.. if too_long == passed => Err(ReadError::Input(format!(
-                "{name}: has only lines longer than 64 KiB, so is no log"
-            ))),
-            _ => Err(ReadError::Input(format!("{name}: {}", unknown_format(&start, &self.hints)))),
-        }
+        let mut search = FormatSearch::new(name, &self.hints, self.skips.clone());
+        let found = search.run(lines)?;
+        (self.lines, self.skips) = (self.lines + search.passed, search.skips);
+        Ok(found)
     }
 }
 
@@ -351,46 +309,4 @@ fn unreadable(name: &str, error: &io::Error) -> ReadError {
 /// Returns a path as text, with control characters escaped.
 fn name_of(path: &Path) -> String {
     Escaped(path.as_os_str().as_encoded_bytes()).to_string()
-}
-
-/// Returns the first line of `ahead` that is not blank.
-fn first_line(ahead: &[u8]) -> &[u8] {
-    let mut lines = ahead.split(|&b| b == b'\n').map(<[u8]>::trim_ascii);
-    lines.find(|line| !line.is_empty()).unwrap_or_default()
-}
-
-/// Returns a hint about the flags that select fields by name, which lists the names in the log.
-pub fn fields_hint(fields: &[(String, String)]) -> String {
-    let names: Vec<String> =
-        fields.iter().map(|(name, _)| Escaped(name.as_bytes()).to_string()).collect();
-    let address = fields.iter().find(|(_, value)| is_address(value.as_bytes()));
-    let guess = match address {
-        Some((name, _)) => format!(" ({} has an address)", Escaped(name.as_bytes())),
-        None => String::new(),
-    };
-    format!(
-        "its fields are {}; --time-field names the one with the time, --key-field the one with the client{guess}",
-        names.join(", ")
-    )
-}
-
-/// Returns the error message for a log whose format was not found, with an example line.
-fn unknown_format(ahead: &[u8], hints: &Hints) -> String {
-    if ahead.contains(&0) {
-        return "is a binary file, not a log".into();
-    }
-    let line = first_line(ahead);
-    if line.is_empty() {
-        return "is blank".into();
-    }
-    let first = Escaped(&line[..line.len().min(80)]);
-    let example = if hints.private { String::new() } else { format!(" (`{first}`)") };
-    let hint = match &hints.time_field {
-        Some(field) => format!("--time-field says that a field `{field}` has the time"),
-        None if line.first() == Some(&b'{') => fields_hint(&named_fields(line)),
-        None => {
-            format!("known are {}; --pattern or --log-format describes any other", Format::names())
-        }
-    };
-    format!("no log format fits its first lines{example}; {hint}")
 }

@@ -26,7 +26,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 pub use bounds::{DEFAULT_CAPACITY, MAX_FILE_LEN, MAX_RULES};
-pub use engine::EngineConfig;
+pub use engine::{EngineConfig, StateConfig};
 pub use envoy::EnvoyConfig;
 pub use problem::{ConfigError, ConfigProblem};
 pub use rule::RuleConfig;
@@ -135,7 +135,7 @@ impl Config {
         {
             problems.add(version.span(), "this version reads configurations of version 1");
         }
-        let server = ServerConfig::validate(&file.server, problems);
+        let server = ServerConfig::validate(file, problems);
         let client_address = server::client_address(&file.client_address, problems);
         server::check_balancers(file, problems);
         let paths = attribute::paths(&file.attributes, problems);
