@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::{Range, RangeInclusive};
 
-use earrrl::{Action, Cost, MAX_CHARGES, Mode, Nanos, Quota, Rule, Wait, check_name};
+use earrrl::{Action, Cost, MAX_CHARGES, Mode, Nanos, OnExpiry, Quota, Rule, Wait, check_name};
 use earrrl_redis::Consistency;
 use toml::Spanned;
 
@@ -212,6 +212,8 @@ fn validate(
     let max_cost = max_cost(file, problems);
     let rule = limit(&file.limit, action, max_cost, problems);
     let rule = rule.and_then(|rule| bounded(rule, file.max_bytes.as_ref(), problems));
+    let on_expiry = on_expiry(file, problems);
+    let rule = rule.map(|rule| rule.with_on_expiry(on_expiry));
     let cost = cost_source(&file.cost, paths, problems);
     if let (Some(rule), Some(field)) = (&rule, &file.cost) {
         passable(rule, &cost, field.span(), problems);
@@ -226,6 +228,7 @@ fn validate(
     let mut overrides = overrides(file, action, max_cost, paths, problems);
     for entry in &mut overrides {
         entry.bound_as(rule.as_ref());
+        entry.rule = entry.rule.clone().with_on_expiry(on_expiry);
         entry.conditions = clients(std::mem::take(&mut entry.conditions));
     }
     Some(RuleConfig {
@@ -294,6 +297,19 @@ fn missing(file: &file::RuleTable, problems: &mut Problems) -> Missing {
             let shown = other.escape_debug();
             problems.add(field.span(), format!("missing: `{shown}` is none of share, skip, deny"));
             Missing::default()
+        }
+    }
+}
+
+fn on_expiry(file: &file::RuleTable, problems: &mut Problems) -> OnExpiry {
+    let Some(field) = &file.on_expiry else { return OnExpiry::Keep };
+    match field.get_ref().as_str() {
+        "keep" => OnExpiry::Keep,
+        "release" => OnExpiry::Release,
+        other => {
+            let shown = other.escape_debug();
+            problems.add(field.span(), format!("on_expiry: `{shown}` is none of keep, release"));
+            OnExpiry::Keep
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::config::rule::Missing;
 /// A request under one rule, with the client's limit, the stored form of its key, and the cost.
 #[derive(Clone, Debug)]
 pub struct Ask<'a> {
-    rule: &'a ActiveRule,
+    pub(super) rule: &'a ActiveRule,
     /// The limit that applies to the client; `None` if the rule exempts the client.
     limit: Option<&'a PreparedLimit>,
     key: Cow<'a, [u8]>,
@@ -45,7 +45,7 @@ impl<'a> Ask<'a> {
 
     /// Returns the client's limit and the charge under it; `None` if the rule exempts the client.
     #[inline]
-    fn charge(&self) -> Option<(&'a PreparedLimit, Charge<'_>)> {
+    pub(super) fn charge(&self) -> Option<(&'a PreparedLimit, Charge<'_>)> {
         let limit = self.limit?;
         Some((limit, Charge { rule: limit.id, key: &self.key, cost: self.cost }))
     }
@@ -83,7 +83,7 @@ pub struct Answer<'a> {
 }
 
 /// How a rule applies to a request that it matches.
-enum Application<'a> {
+pub(super) enum Application<'a> {
     /// The request is charged to the client of this key under this limit.
     Charge(&'a PreparedLimit, Key),
     /// The rule does not count the request.
@@ -275,7 +275,7 @@ impl Service {
 
     /// Finds out how a rule that matches a request applies to it, and counts the request if it
     /// lacks an attribute of the rule's key.
-    fn application<'a>(
+    pub(super) fn application<'a>(
         &self,
         rule: &'a ActiveRule,
         request: &Attributes<'_>,
@@ -390,7 +390,7 @@ impl Service {
 
     /// Returns the quota available to the client under each rule, from the decision or from a
     /// peek.
-    async fn available(
+    pub(super) async fn available(
         &self,
         decision: &Decision,
         charged: &[(&ActiveRule, &PreparedLimit)],
@@ -420,7 +420,7 @@ impl Service {
 
 /// Returns the quota available to the client under each rule, if the decision includes the quota
 /// for all of them.
-fn decided_quota(
+pub(super) fn decided_quota(
     decision: &Decision,
     charged: &[(&ActiveRule, &PreparedLimit)],
 ) -> Option<SmallVec<[Available; 2]>> {
@@ -443,7 +443,7 @@ fn refusal(rule: &Rule, now: Nanos) -> Decision {
 }
 
 /// Returns the outcome that one of the charged rules alone has for the request.
-fn outcome(decision: &Decision, place: usize, limit: &PreparedLimit) -> Outcome {
+pub(super) fn outcome(decision: &Decision, place: usize, limit: &PreparedLimit) -> Outcome {
     if !decision.is_over(place) {
         return Outcome::Allow;
     }

@@ -131,6 +131,14 @@ fn find<'a>(
     }
 }
 
+/// Returns the configured rule of a charge. Rules as text are refused.
+pub(super) fn find_named<'a>(
+    rules: &'a ActiveRules,
+    named: &NamedCharge<'_>,
+) -> Result<&'a ActiveRule, AskError> {
+    rules.get(named.rule.as_bytes()).ok_or(AskError::UnknownRule)
+}
+
 pub(super) async fn batch(State(server): Shared, request: Request) -> Result<Response, Problem> {
     let body = read(&server, request, Access::Ask).await?;
     let batch: BatchBody<'_> = parse(&server, &body)?;

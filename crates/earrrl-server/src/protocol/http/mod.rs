@@ -11,6 +11,7 @@ mod host;
 mod lines;
 mod openapi;
 mod request;
+mod reserve;
 mod routes;
 pub mod serve;
 

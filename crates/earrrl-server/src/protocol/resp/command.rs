@@ -9,7 +9,7 @@ use crate::config::access::Access;
 
 /// The names of all supported commands, each with its number of words as Redis states it: negative
 /// if more words are permitted.
-const COMMANDS: [(&str, i64); 22] = [
+const COMMANDS: [(&str, i64); 24] = [
     ("auth", -2),
     ("cl.throttle", -5),
     ("client", -2),
@@ -19,8 +19,10 @@ const COMMANDS: [(&str, i64); 22] = [
     ("earrrl.charge", -3),
     ("earrrl.check", -3),
     ("earrrl.checkattr", -3),
+    ("earrrl.commit", -2),
     ("earrrl.peek", -3),
     ("earrrl.refund", -4),
+    ("earrrl.reserve", -3),
     ("earrrl.reset", 3),
     ("earrrl.rules", 1),
     ("echo", 2),
