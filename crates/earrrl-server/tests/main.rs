@@ -34,4 +34,5 @@ mod robustness;
 mod soak;
 mod support;
 mod tls;
+mod top;
 mod wire;

@@ -77,6 +77,17 @@ pub(super) struct ServerTable {
     pub(super) socket_mode: Placed<String>,
     pub(super) proxy_protocol: Vec<Spanned<String>>,
     pub(super) tls: Option<TlsTable>,
+    pub(super) names: NamesTable,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub(super) struct NamesTable {
+    pub(super) from: Placed<f64>,
+    pub(super) capacity: Placed<u64>,
+    pub(super) max_bytes: Placed<u64>,
+    pub(super) hmac_key: Placed<String>,
+    pub(super) hmac_key_file: Placed<String>,
 }
 
 #[derive(Debug, Deserialize)]

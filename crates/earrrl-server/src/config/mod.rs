@@ -12,6 +12,7 @@ pub mod engine;
 pub mod envoy;
 mod file;
 pub mod listen;
+pub mod names;
 mod problem;
 pub mod redis;
 pub mod rule;

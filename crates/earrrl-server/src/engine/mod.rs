@@ -12,7 +12,7 @@ use std::time::Duration;
 use earrrl::table::KeyHash;
 use earrrl::{
     Brief, Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Mode, Nanos, Rule,
-    RuleId,
+    RuleId, Survey,
 };
 
 use earrrl_redis::{Consistency, WhenGone};
@@ -173,6 +173,32 @@ impl Engine {
             Rules::Memory(engine) => engine.usage(rule),
             Rules::Redis(_) => None,
         }
+    }
+
+    /// Walks over the clients of a rule; `None` if their states are not in memory.
+    ///
+    /// # Errors
+    /// Returns an error if the rule is unknown.
+    pub fn survey(&self, rule: RuleId, count: usize) -> Result<Option<Survey>, EngineError> {
+        match &self.rules {
+            Rules::Memory(engine) => engine.survey(rule, count).map(Some),
+            Rules::Redis(_) => Ok(None),
+        }
+    }
+
+    /// Returns the hash of a key, by which clients are named.
+    pub fn hash(&self, key: &[u8]) -> KeyHash {
+        match &self.rules {
+            Rules::Memory(engine) => engine.hash(key),
+            Rules::Redis(_) => self.throttle.hash(key),
+        }
+    }
+
+    /// Judges a charge and stores nothing; `None` if the engine would have to wait.
+    pub fn peek_at_once(&self, charge: &Charge<'_>) -> Option<Decision> {
+        let Rules::Memory(engine) = &self.rules else { return None };
+        let hash = engine.hash(charge.key);
+        engine.decide_hashed(charge.rule, hash, charge.cost, Mode::Peek, None).ok()
     }
 
     /// Prefetches a client's state if it is in memory, and returns the hash of its key.

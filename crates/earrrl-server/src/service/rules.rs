@@ -11,6 +11,7 @@ use siphasher::sip::SipHasher13;
 use super::attributes::{Attributes, Reading};
 use super::key::{Key, join, split};
 use super::known::PlannedLimit;
+use super::names::{Directories, Directory};
 use crate::config::Config;
 use crate::config::attribute::{Condition, KeyPart, PLAIN};
 use crate::config::condition_index::ConditionIndex;
@@ -71,6 +72,8 @@ pub struct ActiveRule {
     pub missing: Missing,
     /// The metrics' counters of the rule's outcomes.
     pub outcomes: Arc<RuleOutcomes>,
+    /// The names of the rule's clients that are limited or close to it.
+    pub directory: Directory,
     serves_descriptors: bool,
     key: Vec<KeyPart>,
     conditions: Vec<Condition>,
@@ -91,11 +94,13 @@ pub struct PreparedLimit {
     pub rule: Rule,
     /// The quota that the `RateLimit-Policy` header reports for the limit.
     pub quota: Quota,
+    /// The number of remaining requests below which a client is named.
+    pub named_below: u64,
 }
 
 impl PreparedLimit {
     fn new(id: RuleId, rule: &Rule) -> Self {
-        Self { id, quota: Quota::of(rule.limit()), rule: rule.clone() }
+        Self { id, quota: Quota::of(rule.limit()), rule: rule.clone(), named_below: 0 }
     }
 }
 
@@ -169,9 +174,9 @@ impl<'a> RulesPlan<'a> {
     pub fn finish(
         self,
         ids: &mut impl Iterator<Item = RuleId>,
-        outcomes: &Outcomes,
+        kept: (&Outcomes, &Directories),
     ) -> ActiveRules {
-        let active = self.rules.iter().map(|rule| ActiveRule::new(rule, ids, outcomes));
+        let active = self.rules.iter().map(|rule| ActiveRule::new(rule, ids, kept));
         let rules: Vec<_> = active.flatten().map(Arc::new).collect();
         let by_name =
             rules.iter().enumerate().map(|(index, rule)| (rule.name.as_bytes().into(), index));
@@ -272,11 +277,16 @@ impl ActiveRule {
     fn new(
         wanted: &PlannedRule<'_>,
         ids: &mut impl Iterator<Item = RuleId>,
-        outcomes: &Outcomes,
+        (outcomes, directories): (&Outcomes, &Directories),
     ) -> Option<Self> {
         let PlannedRule { config, capacity, limits } = wanted;
-        let prepared =
-            limits.iter().map_while(|(_, rule, ..)| Some(PreparedLimit::new(ids.next()?, rule)));
+        let directory = directories.of_rule(&config.name, config.rule.limit());
+        let prepare = |(_, rule, ..): &(_, Arc<Rule>, _, _)| {
+            let mut prepared = PreparedLimit::new(ids.next()?, rule);
+            prepared.named_below = directory.remaining_below(rule.limit());
+            Some(prepared)
+        };
+        let prepared = limits.iter().map_while(prepare);
         let mut prepared = prepared.collect::<Vec<_>>().into_iter();
         Some(Self {
             name: config.name.clone(),
@@ -286,6 +296,7 @@ impl ActiveRule {
                 .collect(),
             index: index_of(&config.overrides),
             outcomes: outcomes.of_rule(&config.name),
+            directory,
             capacity: *capacity,
             on_error: config.on_error,
             missing: config.missing,
@@ -336,6 +347,7 @@ impl ActiveRule {
             own: PreparedLimit::new(engine.prepare(&name, rule, capacity)?, rule),
             name: text,
             outcomes: outcomes.of_rule("inline"),
+            directory: Directory::default(),
             capacity,
             on_error: None,
             missing: Missing::Share,
@@ -361,7 +373,7 @@ impl ActiveRule {
     }
 
     /// Returns the ids of the rule's limits in the engine.
-    fn ids(&self) -> impl Iterator<Item = RuleId> {
+    pub(super) fn ids(&self) -> impl Iterator<Item = RuleId> {
         self.limits().map(|limit| limit.id)
     }
 

@@ -14,5 +14,6 @@ mod request;
 mod reserve;
 mod routes;
 pub mod serve;
+mod top;
 
 pub use routes::{admin_router, reserved_router, router};

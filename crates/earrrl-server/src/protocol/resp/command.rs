@@ -9,7 +9,7 @@ use crate::config::access::Access;
 
 /// The names of all supported commands, each with its number of words as Redis states it: negative
 /// if more words are permitted.
-const COMMANDS: [(&str, i64); 24] = [
+const COMMANDS: [(&str, i64); 25] = [
     ("auth", -2),
     ("cl.throttle", -5),
     ("client", -2),
@@ -25,6 +25,7 @@ const COMMANDS: [(&str, i64); 24] = [
     ("earrrl.reserve", -3),
     ("earrrl.reset", 3),
     ("earrrl.rules", 1),
+    ("earrrl.top", 3),
     ("echo", 2),
     ("exec", 1),
     ("hello", -1),
@@ -208,7 +209,7 @@ pub(super) fn command(request: Request<'_, '_>, reply: &mut Writer<'_>) -> Resul
 fn describe(name: &str, words: i64, reply: &mut Writer<'_>) {
     let key = match name {
         "cl.throttle" => 1,
-        "earrrl.rules" | "earrrl.checkattr" => 0,
+        "earrrl.rules" | "earrrl.checkattr" | "earrrl.top" => 0,
         name if name.starts_with("earrrl.") => 2,
         _ => 0,
     };

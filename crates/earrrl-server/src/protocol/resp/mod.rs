@@ -16,4 +16,5 @@ pub mod reply;
 mod reserve;
 pub mod serve;
 pub mod session;
+mod top;
 mod transaction;
