@@ -206,19 +206,31 @@ impl Service {
             _ => self.engine.decide(charges, mode).await?,
         };
         if mode != Mode::Peek {
-            for (place, (rule, limit)) in charged.iter().enumerate() {
-                // A request that one rule denies is not charged under the rules that allow it.
-                if decision.allowed || mode == Mode::Charge || decision.is_over(place) {
-                    rule.count(outcome(&decision, place, limit), charges[place].key);
-                    let is_over = decision.is_over(place);
-                    let is_close = place == decision.rule && decision.remaining < limit.named_below;
-                    if is_close | is_over {
-                        self.note(rule, limit, &charges[place], &decision, place);
-                    }
+            self.count(charged, charges, &decision, mode);
+        }
+        Ok(decision)
+    }
+
+    /// Counts the outcome of each rule in the metrics, and notes clients over or close to a limit.
+    #[inline]
+    pub(super) fn count(
+        &self,
+        charged: &[(&ActiveRule, &PreparedLimit)],
+        charges: &[Charge<'_>],
+        decision: &Decision,
+        mode: Mode,
+    ) {
+        for (place, (rule, limit)) in charged.iter().enumerate() {
+            // A request that one rule denies is not charged under the rules that allow it.
+            if decision.allowed || mode == Mode::Charge || decision.is_over(place) {
+                rule.count(outcome(decision, place, limit), charges[place].key);
+                let is_over = decision.is_over(place);
+                let is_close = place == decision.rule && decision.remaining < limit.named_below;
+                if is_close | is_over {
+                    self.note(rule, limit, &charges[place], decision, place);
                 }
             }
         }
-        Ok(decision)
     }
 
     /// Decides a request under several rules. It is charged under all of them, or, if one denies
@@ -498,7 +510,7 @@ fn refusal(rule: &Rule, now: Nanos) -> Decision {
 }
 
 /// Returns the outcome that one of the charged rules alone has for the request.
-pub(super) fn outcome(decision: &Decision, place: usize, limit: &PreparedLimit) -> Outcome {
+fn outcome(decision: &Decision, place: usize, limit: &PreparedLimit) -> Outcome {
     if !decision.is_over(place) {
         return Outcome::Allow;
     }

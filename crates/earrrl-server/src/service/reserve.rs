@@ -6,7 +6,7 @@ use earrrl::{
 use smallvec::SmallVec;
 
 use super::Service;
-use super::ask::{Answer, Application, Ask, decided_quota, outcome};
+use super::ask::{Answer, Application, Ask, decided_quota};
 use super::attributes::Attributes;
 use super::error::AskError;
 use super::key::{Key, bounded_owned};
@@ -84,7 +84,7 @@ impl Service {
         let charges: Vec<Charge<'_>> = each
             .map(|((_, limit), (key, cost))| Charge { rule: limit.id, key, cost: *cost })
             .collect();
-        Ok(self.hold(charged.clone(), &charges, terms).await?)
+        Ok(self.hold(charged, &charges, terms).await?)
     }
 
     async fn hold<'a>(
@@ -99,11 +99,7 @@ impl Service {
         }
         let holding = self.engine.hold(charges, terms)?;
         let decision = holding.decision;
-        for (place, (rule, limit)) in charged.iter().enumerate() {
-            if decision.allowed || decision.is_over(place) {
-                rule.count(outcome(&decision, place, limit), charges[place].key);
-            }
-        }
+        self.count(&charged, charges, &decision, Mode::Check);
         let answer = self.answered(decision, charged, charges).await;
         Ok(Reserved { answer, id: holding.id, granted: holding.granted })
     }

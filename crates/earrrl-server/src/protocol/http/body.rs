@@ -215,7 +215,7 @@ fn billionths(number: &RawValue) -> Result<Cost, RuleError> {
     })
 }
 
-pub(super) fn invalid(field: &str, error: &dyn fmt::Display) -> AskError {
+fn invalid(field: &str, error: &dyn fmt::Display) -> AskError {
     AskError::Invalid(format!("{field}: {error}"))
 }
 

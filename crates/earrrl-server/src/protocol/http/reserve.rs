@@ -9,7 +9,7 @@ use earrrl::{HoldId, HoldTerms};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::body::{ChargeBody, KeyText, amount, invalid};
+use super::body::{ChargeBody, KeyText, amount};
 use super::body::{Check, CostPairs, JsonObject, JsonText, NamedCharge, Pairs, WantedDecision};
 use super::check::find_named;
 use super::request::{Shared, parse, read};
@@ -115,7 +115,7 @@ async fn decide(
 pub(super) async fn commit(State(server): Shared, request: Request) -> Result<Response, Problem> {
     let body = read(&server, request, Access::Ask).await?;
     let CommitBody { reservation, cost, costs } = parse(&server, &body)?;
-    let id: HoldId = reservation.0.parse().map_err(|error| invalid("reservation", &error))?;
+    let id: HoldId = reservation.0.parse().map_err(AskError::from)?;
     let by_rule: Vec<(Cow<'_, str>, _)>;
     let costs = match (cost, costs) {
         (None, Some(costs)) => {
