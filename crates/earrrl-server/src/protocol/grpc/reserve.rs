@@ -7,7 +7,6 @@ use std::time::Duration;
 use axum::http::Request;
 use earrrl::{Actual, Cost, EngineError, HoldId, HoldTerms, Mode};
 use h2::RecvStream;
-use tonic::Status;
 
 use super::call;
 use super::message::frame;
