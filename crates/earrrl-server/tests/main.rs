@@ -32,6 +32,7 @@ mod replay_config;
 mod reserve;
 mod robustness;
 mod soak;
+mod state;
 mod support;
 mod tls;
 mod top;

@@ -129,6 +129,8 @@ pub(super) struct MetricsTable {
 pub(super) struct EngineTable {
     pub(super) capacity: Placed<u64>,
     pub(super) max_reservations: Placed<u64>,
+    pub(super) state: Placed<String>,
+    pub(super) not_persisted: Placed<String>,
     pub(super) redis: Placed<OneOrMany>,
     pub(super) redis_file: Placed<String>,
     pub(super) cluster: Placed<bool>,

@@ -26,7 +26,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 pub use bounds::{DEFAULT_CAPACITY, MAX_FILE_LEN, MAX_RULES};
-pub use engine::{EngineConfig, NEEDS_MEMORY};
+pub use engine::{EngineConfig, NEEDS_MEMORY, StateConfig};
 pub use envoy::EnvoyConfig;
 pub use problem::{ConfigError, ConfigProblem};
 pub use rule::RuleConfig;

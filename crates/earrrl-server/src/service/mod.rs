@@ -83,6 +83,7 @@ impl Service {
         let kept = (&metrics.outcomes, &directories);
         let (rules, descriptors) =
             prepare(config, &engine, &known, kept, (&descriptor_counts, &overrides))?;
+        engine.log_swept();
         Ok(Self {
             metrics,
             engine,

@@ -9,6 +9,7 @@ use core::future::{Ready, ready};
 use core::time::Duration;
 use std::boxed::Box;
 use std::collections::HashMap;
+use std::path::Path;
 use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
@@ -26,11 +27,11 @@ use crate::holds::Holds;
 use crate::rule::Rule;
 use crate::rules::atomic::{self, Each};
 use crate::rules::part::Part;
-use crate::store::table::{KeyHash, KeyHasher};
-use crate::store::{BuildError, Clients};
+use crate::store::table::{KeyHash, KeyHasher, Swept};
+use crate::store::{BuildError, Clients, StateDirectory};
 use crate::survey::{Survey, TopClient};
 pub use hold::{Actual, Committed, HoldTerms, Holding};
-use prepared::{Prepared, Rules};
+use prepared::{Place, Prepared, Rules};
 
 /// An engine that keeps the clients of any number of rules in memory, a fixed number for each rule.
 ///
@@ -62,6 +63,8 @@ pub struct MemoryEngine<C = SystemClock> {
     holds: Box<Holds>,
     clock: Time<C>,
     capacity: usize,
+    /// The directory of the rules' files, if clients are kept in files.
+    directory: Option<Box<StateDirectory>>,
 }
 
 /// The milliseconds for which a change waits until no request uses an old store any more.
@@ -76,6 +79,35 @@ impl MemoryEngine {
     pub fn new(capacity: usize) -> Result<Self, BuildError> {
         Self::with_clock(capacity, SystemClock::new())
     }
+
+    /// Returns an engine that keeps the clients of its rules in the files of a directory, as
+    /// [`Builder::state_file`](crate::Builder::state_file) does. Any number of processes can share
+    /// them, and rules that are prepared again after a restart find their clients.
+    ///
+    /// ```
+    /// use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode};
+    ///
+    /// # let directory = std::env::temp_dir().join(format!("earrrl-docs-{}", std::process::id()));
+    /// let check = || {
+    ///     let engine = MemoryEngine::with_state(10_000, &directory)?;
+    ///     let rule = engine.prepare("login", &"gcra 1/h burst=1".parse()?)?;
+    ///     let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
+    ///     let decision = engine.decide(&[charge], Mode::Check, None).into_inner()?;
+    ///     Ok::<_, Box<dyn std::error::Error>>(decision.allowed)
+    /// };
+    /// assert!(check()?);
+    /// assert!(!check()?); // another engine, in this process or in another one
+    /// # std::fs::remove_dir_all(directory)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the directory cannot be used.
+    pub fn with_state(capacity: usize, directory: impl AsRef<Path>) -> Result<Self, BuildError> {
+        let directory = StateDirectory::open(directory.as_ref())?;
+        let clock = SystemClock::with_anchor(directory.anchor());
+        Self::in_directory(capacity, directory, clock)
+    }
 }
 
 impl<C: Clock> MemoryEngine<C> {
@@ -85,15 +117,39 @@ impl<C: Clock> MemoryEngine<C> {
     /// # Errors
     /// Returns an error if the operating system returns no random bytes for the hash.
     pub fn with_clock(capacity: usize, clock: C) -> Result<Self, BuildError> {
+        Self::of(capacity, KeyHasher::random()?, clock, None)
+    }
+
+    /// Returns an engine with the given clock that keeps clients in a directory; see
+    /// [`with_state`](MemoryEngine::with_state). The clock must agree with the directory's
+    /// [`anchor`](StateDirectory::anchor).
+    ///
+    /// # Errors
+    /// Returns an error if the operating system returns no random bytes.
+    pub fn in_directory(
+        capacity: usize,
+        directory: StateDirectory,
+        clock: C,
+    ) -> Result<Self, BuildError> {
+        Self::of(capacity, directory.hasher(), clock, Some(Box::new(directory)))
+    }
+
+    fn of(
+        capacity: usize,
+        hasher: KeyHasher,
+        clock: C,
+        directory: Option<Box<StateDirectory>>,
+    ) -> Result<Self, BuildError> {
         Ok(Self {
             rules: ArcSwap::default(),
             places: Mutex::default(),
             sweeping: Mutex::default(),
             given_up: Mutex::default(),
-            hasher: KeyHasher::random()?,
+            hasher,
             holds: Box::new(Holds::new()?),
             clock: Time::new(clock),
             capacity,
+            directory,
         })
     }
 
@@ -131,6 +187,7 @@ impl<C: Clock> MemoryEngine<C> {
         wanted: impl Iterator<Item = (&'w str, &'w Rule, Option<usize>)>,
     ) -> Result<Vec<RuleId>, EngineError> {
         let mut places = lock(&self.places);
+        let stores = Place { directory: self.directory.as_deref(), now: self.clock.now() };
         // Every step that can fail comes before the first change that a request can see.
         let mut next = Rules::clone(&self.rules.load_full());
         let (mut added, mut ids, mut changes) = (HashMap::new(), Vec::new(), Vec::new());
@@ -139,13 +196,14 @@ impl<C: Clock> MemoryEngine<C> {
             let place = known.unwrap_or(places.len() + added.len());
             let prepared = match next.get(place) {
                 Some(known) => {
-                    let changed = known.changed(rule, capacity.unwrap_or(known.capacity))?;
+                    let changed =
+                        known.changed(rule, capacity.unwrap_or(known.capacity), stores)?;
                     if !known.has_the_store_of(&changed) {
                         changes.push((known.clone(), changed.clone()));
                     }
                     changed
                 }
-                None => Prepared::new(name, rule, capacity.unwrap_or(self.capacity))?,
+                None => Prepared::new(name, rule, capacity.unwrap_or(self.capacity), stores)?,
             };
             if known.is_none() {
                 added.insert(Arc::clone(&prepared.name), place);
@@ -173,6 +231,9 @@ impl<C: Clock> MemoryEngine<C> {
     /// further call of this function. The memory of such a table is freed after its last client.
     pub fn tidy(&self) -> bool {
         let _sweeping = lock(&self.sweeping);
+        if let Some(directory) = &self.directory {
+            directory.reached(self.clock.now());
+        }
         let mut empty = Vec::new();
         for place in 0..self.rules.load().len() {
             // No guard of the rules is held here, since a reload would then have to keep what the
@@ -212,6 +273,17 @@ impl<C: Clock> MemoryEngine<C> {
             next.set(place, swept);
             self.rules.store(Arc::new(next));
         }
+    }
+
+    /// Returns the rules from whose files entries were removed when they were opened, with the
+    /// numbers of these entries; see [`Limiter::swept`](crate::Limiter::swept).
+    pub fn swept(&self) -> Vec<(String, Swept)> {
+        let rules = self.rules.load();
+        let swept = |known: &Prepared| {
+            let swept = known.clients.file()?.swept;
+            (swept != Swept::default()).then(|| (String::from(&*known.name), swept))
+        };
+        rules.iter().filter_map(swept).collect()
     }
 
     /// Returns all rules with their names, in the order of their ids.

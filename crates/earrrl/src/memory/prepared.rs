@@ -8,7 +8,7 @@ use crate::clock::Nanos;
 use crate::engine::{EngineError, check_name};
 use crate::rule::Rule;
 use crate::store::table::KeyHash;
-use crate::store::{Clients, Next, Older};
+use crate::store::{Clients, Next, Older, StateDirectory};
 use crate::survey::{Source, Survey};
 
 /// The number of rules in a block.
@@ -64,10 +64,22 @@ impl Rules {
     }
 }
 
+/// The place of new stores: memory, or the files of a directory, which are swept at `now`.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) directory: Option<&'a StateDirectory>,
+    pub(super) now: Nanos,
+}
+
 impl Prepared {
-    pub(super) fn new(name: &str, rule: &Rule, capacity: usize) -> Result<Self, EngineError> {
+    pub(super) fn new(
+        name: &str,
+        rule: &Rule,
+        capacity: usize,
+        place: Place<'_>,
+    ) -> Result<Self, EngineError> {
         check_name(name)?;
-        let clients = new_clients(rule, capacity)?;
+        let clients = place.new_clients(name, rule, capacity)?;
         Ok(Self {
             name: name.into(),
             rule: rule.clone(),
@@ -83,7 +95,12 @@ impl Prepared {
     /// Returns the rule that replaces this one under the same name, perhaps with another capacity.
     /// Its clients move to a new store if their states have another meaning there or the size
     /// differs. If the algorithm differs, the clients are not kept.
-    pub(super) fn changed(&self, rule: &Rule, capacity: usize) -> Result<Self, EngineError> {
+    pub(super) fn changed(
+        &self,
+        rule: &Rule,
+        capacity: usize,
+        place: Place<'_>,
+    ) -> Result<Self, EngineError> {
         let (old, new) = (self.rule.limit(), rule.limit());
         let mut changed = Self { rule: rule.clone(), capacity, ..self.clone() };
         if new != old {
@@ -96,7 +113,7 @@ impl Prepared {
         if new.keeps_states_of(old) && as_large {
             return Ok(changed);
         }
-        changed.clients = new_clients(rule, capacity)?;
+        changed.clients = place.new_clients(&self.name, rule, capacity)?;
         changed.displaced = self.displaced();
         changed.older = new.is_of_the_algorithm_of(old).then(|| {
             let (clients, older) = (Arc::clone(&self.clients), self.older.clone());
@@ -155,9 +172,21 @@ impl Prepared {
     }
 }
 
-fn new_clients(rule: &Rule, capacity: usize) -> Result<Arc<Clients>, EngineError> {
-    match Clients::new(rule.limit(), capacity, rule.max_bytes()) {
-        Ok(clients) => Ok(Arc::new(clients)),
-        Err(error) => Err(EngineError::Unavailable(format!("{error}"))),
+impl Place<'_> {
+    fn new_clients(
+        &self,
+        name: &str,
+        rule: &Rule,
+        capacity: usize,
+    ) -> Result<Arc<Clients>, EngineError> {
+        let limit = rule.limit();
+        let clients = match self.directory.filter(|directory| !directory.leaves_in_memory(limit)) {
+            Some(directory) => directory.with_file(name, limit, capacity, |wanted| {
+                Clients::open(wanted, |_| self.now).map(|(clients, _)| clients)
+            }),
+            None => Clients::new(limit, capacity, rule.max_bytes()),
+        };
+        let unavailable = |error| EngineError::Unavailable(format!("rule {name}: {error}"));
+        clients.map(Arc::new).map_err(unavailable)
     }
 }
