@@ -35,5 +35,6 @@ mod soak;
 mod state;
 mod support;
 mod tls;
+mod tokens;
 mod top;
 mod wire;

@@ -72,6 +72,7 @@ pub(super) struct ServerTable {
     pub(super) check_token_file: Placed<String>,
     pub(super) admin_token: Placed<String>,
     pub(super) admin_token_file: Placed<String>,
+    pub(super) token: Vec<Spanned<TokenTable>>,
     pub(super) allow_inline_rules: bool,
     pub(super) x_ratelimit_headers: bool,
     pub(super) socket_mode: Placed<String>,
@@ -88,6 +89,16 @@ pub(super) struct NamesTable {
     pub(super) max_bytes: Placed<u64>,
     pub(super) hmac_key: Placed<String>,
     pub(super) hmac_key_file: Placed<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct TokenTable {
+    pub(super) name: Spanned<String>,
+    pub(super) token: Placed<String>,
+    pub(super) token_file: Placed<String>,
+    pub(super) scopes: Spanned<Vec<Spanned<String>>>,
+    pub(super) rules: Placed<Vec<Spanned<String>>>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -138,7 +138,7 @@ impl Config {
         {
             problems.add(version.span(), "this version reads configurations of version 1");
         }
-        let server = ServerConfig::validate(&file.server, problems);
+        let server = ServerConfig::validate(file, problems);
         let client_address = server::client_address(&file.client_address, problems);
         server::check_balancers(file, problems);
         let paths = attribute::paths(&file.attributes, problems);

@@ -5,7 +5,6 @@ use super::codec::Request;
 use super::refusal::Refusal;
 use super::reply::{Version, Writer};
 use super::session::Session;
-use crate::config::access::Access;
 
 /// The names of all supported commands, each with its number of words as Redis states it: negative
 /// if more words are permitted.
@@ -82,7 +81,7 @@ pub(super) fn hello(
             return Err(Refusal::Error("HELLO: expected AUTH user token or SETNAME name".into()));
         }
     }
-    session.may(Access::Ask)?;
+    session.authenticated()?;
     session.version = version;
     greet(session, &mut Writer::new(out, version));
     Ok(())
@@ -129,7 +128,7 @@ pub(super) fn auth(
 /// Checks a token and grants its access. After a wrong token, the client keeps the access that it
 /// already had, as in Redis.
 fn authenticate(session: &mut Session, token: &[u8]) -> Result<(), Refusal> {
-    if session.show(token) == Access::Nothing {
+    if !session.show(token) {
         session.failed_logins += 1;
         session.server.service.metrics.failed_logins.increment();
         return Err(Refusal::WrongToken);
@@ -225,7 +224,7 @@ fn describe(name: &str, words: i64, reply: &mut Writer<'_>) {
 
 /// Answers `INFO` with a few of the lines that Redis sends. Client libraries look for `loading`.
 pub(super) fn info(session: &Session, reply: &mut Writer<'_>) -> Result<(), Refusal> {
-    session.may(Access::Ask)?;
+    session.authenticated()?;
     let server = &session.server;
     let text = format!(
         "# Server\r\nserver_name:earrrl\r\nearrrl_version:{}\r\nuptime_in_seconds:{}\r\n\
