@@ -13,7 +13,7 @@ use super::body::{ChargeBody, KeyText, amount};
 use super::body::{Check, CostPairs, JsonObject, JsonText, NamedCharge, Pairs, WantedDecision};
 use super::check::find_named;
 use super::request::{Shared, parse, read};
-use crate::config::access::Access;
+use crate::config::access::{Access, Scope};
 use crate::protocol::response;
 use crate::protocol::response::problem::Problem;
 use crate::server::Server;
@@ -76,19 +76,20 @@ struct CommitBody<'a> {
 }
 
 pub(super) async fn reserve(State(server): Shared, request: Request) -> Result<Response, Problem> {
-    let body = read(&server, request, Access::Ask).await?;
+    let (access, body) = read(&server, request, Scope::Check).await?;
     let started = Instant::now();
     let (wanted, terms) = parse::<ReserveBody<'_>>(&server, &body)?.wanted()?;
-    let response = decide(&server, wanted, terms).await?;
+    let response = decide(&server, &access, wanted, terms).await?;
     server.service.metrics.http_request.record(started.elapsed());
     Ok(response)
 }
 
 async fn decide(
     server: &Server,
+    access: &Access,
     wanted: WantedDecision<'_>,
     terms: HoldTerms,
-) -> Result<Response, AskError> {
+) -> Result<Response, Problem> {
     let (rules, service) = (server.service.rules(), &server.service);
     let respond = |reserved: &Reserved<'_>, several| {
         response::respond_reserved(reserved, several, server.config.x_ratelimit_headers)
@@ -98,6 +99,7 @@ async fn decide(
         WantedDecision::One(named) => vec![named],
         WantedDecision::Several(list) => list,
         WantedDecision::Matching(pairs) => {
+            access.permit_all_rules()?;
             let pairs = pairs.into_iter().map(|(name, value)| (name, bytes(value)));
             let request = Attributes::new(pairs, &rules.reading);
             let reserved = service.reserve_matching(&rules, &request, terms).await?;
@@ -106,14 +108,15 @@ async fn decide(
     };
     let asks: Vec<Ask<'_>> = list
         .iter()
-        .map(|named| Ok(named.ask(find_named(&rules, named)?)))
-        .collect::<Result<_, AskError>>()?;
+        .map(|named| Ok(named.ask(find_named(access, &rules, named)?)))
+        .collect::<Result<_, Problem>>()?;
     let reserved = service.reserve(&asks, terms).await?;
     Ok(respond(&reserved, several))
 }
 
 pub(super) async fn commit(State(server): Shared, request: Request) -> Result<Response, Problem> {
-    let body = read(&server, request, Access::Ask).await?;
+    // The id cannot be guessed, so it permits the commit under the rules of the reservation.
+    let (_, body) = read(&server, request, Scope::Check).await?;
     let CommitBody { reservation, cost, costs } = parse(&server, &body)?;
     let id: HoldId = reservation.0.parse().map_err(AskError::from)?;
     let by_rule: Vec<(Cow<'_, str>, _)>;

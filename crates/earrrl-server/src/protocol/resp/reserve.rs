@@ -10,7 +10,7 @@ use super::question::cost;
 use super::refusal::Refusal;
 use super::reply::Writer;
 use super::session::Session;
-use crate::config::access::Access;
+use crate::config::access::{Access, Scope};
 use crate::service::ask::Ask;
 use crate::service::error::AskError;
 use crate::service::reserve::Costs;
@@ -24,8 +24,8 @@ pub(super) async fn reserve(
     rules: &ActiveRules,
     out: &mut Vec<u8>,
 ) -> Result<(), Refusal> {
-    session.may(Access::Ask)?;
-    let (asks, terms) = parse(request, rules)?;
+    session.may(Scope::Check)?;
+    let (asks, terms) = parse(request, &session.access, rules)?;
     terms.check().map_err(AskError::from)?;
     let reserved = session.server.service.reserve(&asks, terms).await?;
     write_reserved(&reserved, asks.len() > 1, &mut Writer::new(out, session.version));
@@ -34,6 +34,7 @@ pub(super) async fn reserve(
 
 fn parse<'a>(
     request: Request<'a, '_>,
+    access: &Access,
     rules: &'a ActiveRules,
 ) -> Result<(Vec<Ask<'a>>, HoldTerms), Refusal> {
     let mut words = request.words().skip(1);
@@ -43,6 +44,7 @@ fn parse<'a>(
             return Err(Refusal::WordCount);
         };
         let rule = rules.get(name).ok_or(AskError::UnknownRule)?;
+        access.permit_rule(&rule.name)?;
         let (mut estimate, mut goes_on) = (None, false);
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or(Refusal::WordCount);
@@ -82,7 +84,7 @@ pub(super) fn commit(
     rules: &ActiveRules,
     reply: &mut Writer<'_>,
 ) -> Result<(), Refusal> {
-    session.may(Access::Ask)?;
+    session.may(Scope::Check)?;
     let actual = match (request.len(), request.word(2), request.word(3)) {
         (2, ..) => None,
         (4, Some(word), Some(text)) if word.eq_ignore_ascii_case(b"COST") => Some(cost(text)?),
