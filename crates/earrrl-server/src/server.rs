@@ -215,6 +215,7 @@ impl Server {
         families.push(unjudged.labelled("reason", passed));
         families.extend(self.table_gauges());
         families.extend(self.service.engine().metrics());
+        families.extend(self.service.engine().reservation_metrics());
         families.extend(self.service.descriptor_metrics());
         families.extend(self.tls.iter().flat_map(Tls::metrics));
         self.service.metrics.render(families)

@@ -29,6 +29,7 @@ mod questions;
 mod redis;
 mod replay;
 mod replay_config;
+mod reserve;
 mod robustness;
 mod soak;
 mod state;

@@ -389,6 +389,7 @@ async fn tick_forever(server: Arc<Server>) {
         seconds.tick().await;
         server.connections.tick();
         server.admin_connections.tick();
+        server.service.engine().expire_reservations();
         if server.connections.memory_has_fallen() {
             drop(tokio::task::spawn_blocking(give_back_free_memory));
         }
