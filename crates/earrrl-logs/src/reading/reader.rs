@@ -12,7 +12,7 @@ use super::find_format::{FormatSearch, first_line};
 use super::input;
 use super::input::Input;
 use super::key::{KeyMaker, LogKey};
-use super::lines::LogLines;
+use super::lines::{LogLines, MAX_LINE};
 use super::parsing::Parsing;
 use super::read_error::ReadError;
 use super::request::LoggedRequest;
