@@ -52,7 +52,7 @@ pub use error::{RuleError, RuleErrorKind};
 #[cfg(feature = "std")]
 pub use limiter::{Builder, Denied, Limiter, Patience, Reservation, Verdict, WaitError};
 #[cfg(feature = "std")]
-pub use memory::MemoryEngine;
+pub use memory::{MemoryEngine, Preparation};
 pub use parameter::Rate;
 pub use quota::Quota;
 pub use rule::Rule;

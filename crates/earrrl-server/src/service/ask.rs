@@ -10,8 +10,9 @@ use smallvec::SmallVec;
 use super::Service;
 use super::attributes::Attributes;
 use super::error::AskError;
-use super::key::{Key, bounded, bounded_owned};
-use super::rules::{ActiveRule, ActiveRules, PreparedLimit};
+use super::key::{Key, bounded};
+use super::limit::PreparedLimit;
+use super::rules::{ActiveRule, ActiveRules};
 
 /// A request under one rule, with the client's limit, the stored form of its key, and the cost.
 #[derive(Clone, Debug)]
@@ -230,9 +231,9 @@ impl Service {
         let mut unmatched = true;
         for rule in rules.iter().filter(|rule| rule.matches(request)) {
             unmatched = false;
-            let Some(limit) = rule.limit_for(request) else { continue };
+            let Some((limit, key)) = rule.client(request) else { continue };
             charged.push((rule, limit));
-            keyed.push((bounded_owned(rule.key(request)), rule.cost(request)));
+            keyed.push((key, rule.cost(request)));
         }
         if unmatched && manner.mode != Mode::Peek {
             self.metrics.unmatched.increment();
@@ -258,8 +259,7 @@ impl Service {
     ) -> Answer<'a> {
         let mut all = Answer::default();
         for rule in rules.iter().filter(|rule| rule.matches(request)) {
-            let Some(limit) = rule.limit_for(request) else { continue };
-            let key = bounded_owned(rule.key(request));
+            let Some((limit, key)) = rule.client(request) else { continue };
             let charge = Charge { rule: limit.id, key: &key, cost: rule.cost(request) };
             let charged = SmallVec::from_slice(&[(rule, limit)]);
             match self.charge(charged, &[charge], None, manner).await {

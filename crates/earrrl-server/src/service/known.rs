@@ -7,16 +7,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use earrrl::{EngineError, Rule, RuleId};
 use earrrl_redis::Consistency;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, PlannedLimit};
 
-/// The prepared limits, with their names in the engine. The plans of the configuration share the
-/// rules.
+/// The prepared limits.
 #[derive(Debug, Default)]
-pub(super) struct Known(Mutex<Vec<(Box<str>, Arc<Rule>)>>);
+pub(super) struct Known(Mutex<Vec<KnownLimit>>);
 
-/// A limit to prepare: its name in the engine, its rule, the number of clients to size its table
-/// for, and its consistency between servers.
-pub(super) type PlannedLimit<'a> = (&'a str, &'a Arc<Rule>, usize, Consistency);
+/// A prepared limit. The plans of the configuration share the rules.
+#[derive(Debug)]
+struct KnownLimit {
+    /// The limit's name in the engine.
+    name: Box<str>,
+    rule: Arc<Rule>,
+    /// The name of the store that the limit shares with others.
+    store: Option<Box<str>>,
+}
 
 impl Known {
     /// Prepares all limits in `wanted`, or none of them if there is an error. The tables of limits
@@ -28,15 +33,22 @@ impl Known {
         wanted: &[PlannedLimit<'_>],
     ) -> Result<Vec<RuleId>, EngineError> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let names: HashSet<&str> = wanted.iter().map(|(name, ..)| *name).collect();
-        let gone = known.iter().filter(|(name, _)| !names.contains(&**name));
-        let gone = gone.map(|(name, rule)| (&**name, rule, 1, Consistency::Exact));
-        let all = wanted.iter().copied().chain(gone);
-        let all: Vec<_> =
-            all.map(|(name, rule, clients, how)| (name, &**rule, clients, how)).collect();
+        let names: HashSet<&str> = wanted.iter().map(|limit| limit.name).collect();
+        let gone = known.iter().filter(|limit| !names.contains(&*limit.name));
+        let gone = gone.map(|KnownLimit { name, rule, store }| {
+            let (consistency, store) = (Consistency::Exact, store.as_deref());
+            PlannedLimit { name, rule, capacity: 1, consistency, store }
+        });
+        let all: Vec<_> = wanted.iter().copied().chain(gone).collect();
         let mut ids = engine.prepare_all(&all)?;
         ids.truncate(wanted.len());
-        *known = wanted.iter().map(|(name, rule, ..)| ((*name).into(), Arc::clone(rule))).collect();
+        *known = wanted.iter().map(KnownLimit::from).collect();
         Ok(ids)
+    }
+}
+
+impl From<&PlannedLimit<'_>> for KnownLimit {
+    fn from(PlannedLimit { name, rule, store, .. }: &PlannedLimit<'_>) -> Self {
+        Self { name: (*name).into(), rule: Arc::clone(rule), store: store.map(Box::from) }
     }
 }

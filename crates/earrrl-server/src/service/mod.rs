@@ -8,6 +8,8 @@ pub mod error;
 mod inline;
 pub mod key;
 mod known;
+pub mod limit;
+mod overrides;
 pub mod room;
 pub mod rules;
 

@@ -60,9 +60,13 @@ impl Rules {
 }
 
 impl Prepared {
-    pub(super) fn new(name: &str, rule: &Rule, capacity: usize) -> Result<Self, EngineError> {
+    pub(super) fn new(
+        name: &str,
+        rule: &Rule,
+        capacity: usize,
+        clients: Arc<Clients>,
+    ) -> Result<Self, EngineError> {
         check_name(name)?;
-        let clients = new_clients(rule, capacity)?;
         Ok(Self {
             name: name.into(),
             rule: rule.clone(),
@@ -73,17 +77,34 @@ impl Prepared {
         })
     }
 
+    /// Returns a store for `capacity` clients of a rule.
+    pub(super) fn own_clients(rule: &Rule, capacity: usize) -> Result<Arc<Clients>, EngineError> {
+        match Clients::new(rule.limit(), capacity, rule.max_bytes()) {
+            Ok(clients) => Ok(Arc::new(clients)),
+            Err(error) => Err(EngineError::Unavailable(format!("{error}"))),
+        }
+    }
+
     /// Returns the rule that replaces this one under the same name, perhaps with another capacity.
-    /// Its clients move to a new store if their states have another meaning there or the size
-    /// differs. If the algorithm differs, the clients are not kept.
-    pub(super) fn changed(&self, rule: &Rule, capacity: usize) -> Result<Self, EngineError> {
+    /// Its clients move to the new store that `clients` returns if their states have another meaning
+    /// there or the size differs. If the algorithm differs, the clients are not kept.
+    pub(super) fn changed(
+        &self,
+        rule: &Rule,
+        capacity: usize,
+        clients: impl FnOnce() -> Result<Arc<Clients>, EngineError>,
+    ) -> Result<Self, EngineError> {
         let (old, new) = (self.rule.limit(), rule.limit());
         let mut changed = Self { rule: rule.clone(), capacity, ..self.clone() };
+        let is_shared = self.clients.is_shared();
         let as_large = (capacity, rule.max_bytes()) == (self.capacity, self.rule.max_bytes());
-        if new.keeps_states_of(old) && as_large {
+        if is_shared && new == old || !is_shared && new.keeps_states_of(old) && as_large {
             return Ok(changed);
         }
-        changed.clients = new_clients(rule, capacity)?;
+        changed.clients = clients()?;
+        if is_shared || changed.clients.is_shared() {
+            return Ok(changed);
+        }
         changed.displaced = self.displaced();
         changed.older = new.is_of_the_algorithm_of(old).then(|| {
             let (clients, older) = (Arc::clone(&self.clients), self.older.clone());
@@ -101,6 +122,7 @@ impl Prepared {
         }
     }
 
+    /// Returns true if both rules keep their clients in the same store.
     pub(super) fn has_the_store_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.clients, &other.clients)
     }
@@ -129,12 +151,5 @@ impl Prepared {
     /// Returns the number of clients in this store and the older ones.
     pub(super) fn len(&self) -> usize {
         self.clients.len() + self.older.as_ref().map_or(0, |older| older.len())
-    }
-}
-
-fn new_clients(rule: &Rule, capacity: usize) -> Result<Arc<Clients>, EngineError> {
-    match Clients::new(rule.limit(), capacity, rule.max_bytes()) {
-        Ok(clients) => Ok(Arc::new(clients)),
-        Err(error) => Err(EngineError::Unavailable(format!("{error}"))),
     }
 }

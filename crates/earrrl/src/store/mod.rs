@@ -8,7 +8,7 @@ pub mod table;
 pub use clients::BuildError;
 pub(crate) use clients::{Clients, Kept, Next};
 pub(crate) use older::Older;
-pub(crate) use states::{Shard, States};
+pub(crate) use states::{Bounds, Shard, States, Under};
 
 /// Returns the bytes of the table for `capacity` clients of a limit, all of which are allocated
 /// when the table is built. Returns 0 if clients take memory only as they come, and `None` on

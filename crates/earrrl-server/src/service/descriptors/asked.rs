@@ -232,13 +232,13 @@ fn rules_of<'a>(
     let pairs = std::iter::once(domain).chain(entries);
     let request = Attributes::new(pairs, &rules.reading);
     for rule in rules.iter().filter(|rule| rule.serves_descriptors() && rule.matches(&request)) {
-        let Some(prepared) = rule.limit_for(&request) else { continue };
+        let Some((prepared, key)) = rule.client(&request) else { continue };
         let current = Current { name: rule.name.clone(), ..Current::of(&prepared.rule) };
         let kind = LimitKind::Counted(prepared.id, Arc::new(prepared.rule.clone()));
         let (shadow_mode, quota_mode) = (false, false);
         let limit = DescriptorLimit { kind, current, shadow_mode, quota_mode, counts: None };
         let limit = LimitRef::Rule(Box::new(RuleLimit { rule, limit }));
-        limits.push((limit, rule.key(&request)));
+        limits.push((limit, key));
     }
     limits
 }
