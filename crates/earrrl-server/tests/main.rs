@@ -19,6 +19,7 @@ mod memory;
 mod near;
 mod on_error;
 mod openapi;
+mod overrides;
 mod process;
 mod protobuf;
 mod proxies;

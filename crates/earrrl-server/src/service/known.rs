@@ -9,24 +9,15 @@ use earrrl_redis::Consistency;
 
 use crate::engine::{Engine, PlannedLimit};
 
-/// The prepared limits.
+/// The prepared limits with tables of their own, by their names in the engine. The plans of the
+/// configuration share the rules.
 #[derive(Debug, Default)]
-pub(super) struct Known(Mutex<Vec<KnownLimit>>);
-
-/// A prepared limit. The plans of the configuration share the rules.
-#[derive(Debug)]
-struct KnownLimit {
-    /// The limit's name in the engine.
-    name: Box<str>,
-    rule: Arc<Rule>,
-    /// The name of the store that the limit shares with others.
-    store: Option<Box<str>>,
-}
+pub(super) struct Known(Mutex<Vec<(Box<str>, Arc<Rule>)>>);
 
 impl Known {
     /// Prepares all limits in `wanted`, or none of them if there is an error. The tables of limits
     /// that are no longer wanted shrink to the smallest size. The limits themselves stay in the
-    /// engine, since requests in flight may still use them.
+    /// engine, since requests in flight may still use them, and so do the clients of a shared store.
     pub(super) fn prepare(
         &self,
         engine: &Engine,
@@ -34,21 +25,16 @@ impl Known {
     ) -> Result<Vec<RuleId>, EngineError> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let names: HashSet<&str> = wanted.iter().map(|limit| limit.name).collect();
-        let gone = known.iter().filter(|limit| !names.contains(&*limit.name));
-        let gone = gone.map(|KnownLimit { name, rule, store }| {
-            let (consistency, store) = (Consistency::Exact, store.as_deref());
-            PlannedLimit { name, rule, capacity: 1, consistency, store }
+        let gone = known.iter().filter(|(name, _)| !names.contains(&**name));
+        let gone = gone.map(|(name, rule)| {
+            let consistency = Consistency::Exact;
+            PlannedLimit { name, rule, capacity: 1, consistency, store: None }
         });
         let all: Vec<_> = wanted.iter().copied().chain(gone).collect();
         let mut ids = engine.prepare_all(&all)?;
         ids.truncate(wanted.len());
-        *known = wanted.iter().map(KnownLimit::from).collect();
+        let own = wanted.iter().filter(|limit| limit.store.is_none());
+        *known = own.map(|limit| (limit.name.into(), Arc::clone(limit.rule))).collect();
         Ok(ids)
-    }
-}
-
-impl From<&PlannedLimit<'_>> for KnownLimit {
-    fn from(PlannedLimit { name, rule, store, .. }: &PlannedLimit<'_>) -> Self {
-        Self { name: (*name).into(), rule: Arc::clone(rule), store: store.map(Box::from) }
     }
 }

@@ -286,8 +286,8 @@ impl<C: Clock> Engine for MemoryEngine<C> {
 
     fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
         let place = lock(&self.names).places.get(name).copied();
-        let rules = self.rules.load();
-        let known = place.and_then(|place| rules.get(place)).map(|known| known.capacity);
+        // The guard of the rules must be dropped first, since a change waits for it.
+        let known = place.and_then(|place| Some(self.rules.load().get(place)?.capacity));
         self.prepare_with(name, rule, known.unwrap_or(self.capacity))
     }
 
