@@ -18,6 +18,7 @@ gate:
 # then a real Envoy that waits for 20 ms while its rate limit service reloads, changes certificates, restarts and
 # crashes (2 minutes); 200,000 mutated requests of a client over its limit through each of Envoy, nginx and HAProxy
 # (5 minutes; nginx and HAProxy as scripts/gate installs them);
+# a log that is followed through rotation at 5,000 lines a second (10 minutes);
 # then Rust and Lua over a million requests of every algorithm (10 minutes), and near rules of 2 to 8 servers
 long:
     EARRRL_LONG=1 cargo test -p earrrl --all-features --lib
@@ -30,6 +31,7 @@ long:
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- envoy_trouble:: --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- no_request_gets_past --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test debian -- no_request_gets_past --nocapture
+    EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- follow:: --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-redis --test all -- agreement:: near:: audit::
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- near:: --nocapture
 

@@ -111,6 +111,17 @@ counters! {
     handed_over,
     /// The clients of near rules that were exchanged in the background.
     exchanged,
+    /// The exchanges of near rules' clients for which a request waited.
+    awaited,
+    /// The requests under near rules that were denied only because other nodes claim what the limit
+    /// has left.
+    claimed,
+    /// The deliveries of take-backs that failed. They are repeated unless the client's record cannot
+    /// be used.
+    take_backs_failed,
+    /// The calls without a receipt, since too many calls had one or their slot was moving. Such a
+    /// call counts twice if it is executed and its answer is lost.
+    without_receipt,
     /// The clients of near rules that turned out to be over the limit when they were exchanged.
     crossings,
     /// The clients whose charges could not be delivered after an outage, since there were too many

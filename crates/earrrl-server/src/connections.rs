@@ -5,10 +5,13 @@
 //! connections that are past their deadlines, so that requests set no timers.
 
 use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::io;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Context;
+use std::task::{Context, Poll};
 
 use atomic_waker::AtomicWaker;
 use slab::Slab;
@@ -139,11 +142,7 @@ impl Connections {
         if table.entries.len() - table.reserved >= self.limits.connections {
             return Err(Refused::Full);
         }
-        let of_address = table.by_address.entry(address).or_default();
-        if *of_address >= self.limits.connections_by_address {
-            return Err(Refused::AddressFull);
-        }
-        *of_address += 1;
+        table.join(address, self.limits.connections_by_address)?;
         Ok(self.insert(&mut table, address, PlaceKind::Usual, self.limits.idle))
     }
 
@@ -264,7 +263,73 @@ impl Connections {
     }
 }
 
+impl Table {
+    /// Counts one more connection of an address, unless it has `most` already.
+    fn join(&mut self, address: IpAddr, most: usize) -> Result<(), Refused> {
+        let count = self.by_address.entry(address).or_default();
+        if *count >= most {
+            return Err(Refused::AddressFull);
+        }
+        *count += 1;
+        Ok(())
+    }
+
+    /// Counts one connection less of an address.
+    fn leave(&mut self, address: IpAddr) {
+        if let Some(count) = self.by_address.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_address.remove(&address);
+            }
+        }
+    }
+}
+
 impl Connection {
+    /// Counts the connection as one of `address` instead of its present address. A load balancer's
+    /// connection belongs to the client that it names.
+    ///
+    /// # Errors
+    /// Returns [`Refused::AddressFull`] if this address has too many connections.
+    pub fn belongs_to(&mut self, address: IpAddr) -> Result<(), Refused> {
+        let address = Prefixes::default().network(address);
+        if self.kind == PlaceKind::Usual && address != self.address {
+            let mut table = self.all.table();
+            table.join(address, self.all.limits.connections_by_address)?;
+            table.leave(self.address);
+            self.address = address;
+        }
+        Ok(())
+    }
+
+    /// Waits for `work` as long as a request may take, and at most a moment once the server is
+    /// stopping.
+    ///
+    /// # Errors
+    /// Returns the error of `work`, or `TimedOut`.
+    pub async fn in_time<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        self.busy();
+        let mut work = pin!(work);
+        let mut leaving = false;
+        let result = poll_fn(|context| {
+            if let Poll::Ready(result) = work.as_mut().poll(context) {
+                return Poll::Ready(result);
+            }
+            match self.standing(context) {
+                ConnectionState::Overdue => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+                ConnectionState::Stopping if !leaving => {
+                    leaving = true;
+                    self.leave();
+                    Poll::Pending
+                }
+                ConnectionState::Stopping | ConnectionState::Good => Poll::Pending,
+            }
+        })
+        .await;
+        self.idle();
+        result
+    }
+
     /// Returns a number that no other open connection has.
     pub fn id(&self) -> usize {
         self.index
@@ -362,13 +427,8 @@ impl Drop for Connection {
             table.reserved -= 1;
             table.places.retain(|entry| !Arc::ptr_eq(entry, &self.entry));
         }
-        if self.kind == PlaceKind::Usual
-            && let Some(count) = table.by_address.get_mut(&self.address)
-        {
-            *count -= 1;
-            if *count == 0 {
-                table.by_address.remove(&self.address);
-            }
+        if self.kind == PlaceKind::Usual {
+            table.leave(self.address);
         }
         if table.entries.is_empty() {
             self.all.all_gone.notify_waiters();
@@ -401,6 +461,21 @@ mod tests {
         assert_eq!(all.admit(address(3)).unwrap_err(), Refused::Full);
         drop(first);
         assert!(all.admit(address(1)).is_ok());
+    }
+
+    #[test]
+    fn a_load_balancers_connection_counts_for_the_client_that_it_names() {
+        let all = Connections::new(Limits { connections_by_address: 1, ..Limits::default() });
+        let mut first = all.admit(address(1)).unwrap();
+        first.belongs_to(address(2)).unwrap();
+        let mut second = all.admit(address(1)).unwrap();
+        assert_eq!(second.belongs_to(address(2)), Err(Refused::AddressFull));
+        drop(second);
+        let mut third = all.admit(address(1)).unwrap();
+        drop(first);
+        third.belongs_to(address(2)).unwrap();
+        third.belongs_to(address(2)).unwrap();
+        assert!(all.admit(address(1)).is_ok() && all.admit(address(2)).is_err());
     }
 
     /// Idle connections cannot use up the places reserved for health checks.

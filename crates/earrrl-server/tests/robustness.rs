@@ -70,6 +70,15 @@ fn unknown_rules_are_errors_not_permissions() {
 }
 
 #[test]
+fn scripts_are_answered_with_a_hint() {
+    let server = TestServer::start("");
+    for line in ["EVALSHA 0000 1 k", "eval return 0", "SCRIPT LOAD x", "FCALL f 0"] {
+        let Reply::Error(error) = server.resp().line(line) else { panic!("{line}") };
+        assert!(error.contains("docs/clients.md shows how to call these"), "{line}: {error}");
+    }
+}
+
+#[test]
 fn names_are_never_echoed_raw() {
     let server = TestServer::start("");
     for name in [&b"GET\r\n+OK"[..], b"\xff\x00", b"a b", &[b'x'; 5000]] {

@@ -52,6 +52,11 @@ impl Cost {
         if self.0 == Self::ONE.0 { 1.0 } else { count_as_f64(self.0) / 1e9 }
     }
 
+    /// Returns this cost less `other`, and 0 if `other` is greater.
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
     /// Returns true if the cost is 0.
     #[inline]
     pub const fn is_zero(self) -> bool {

@@ -10,6 +10,8 @@ use flate2::read::MultiGzDecoder;
 use liblzma::read::XzDecoder;
 use liblzma::stream::{CONCATENATED, Stream};
 
+use super::follow::FollowedFile;
+use super::idle::{Patient, standard_input};
 use super::zstd::ZstdReader;
 use crate::line::Escaped;
 
@@ -42,7 +44,7 @@ pub(super) fn open(
     watch: impl FnOnce(Box<dyn Read + Send>) -> Box<dyn Read + Send>,
 ) -> io::Result<Input> {
     if path == Path::new("-") {
-        let source = decompressed(watch(Box::new(io::stdin())))?;
+        let source = decompressed(watch(standard_input()?))?;
         let name = "standard input".into();
         return Ok(Input { name, path: None, modified: SystemTime::now(), source });
     }
@@ -53,24 +55,42 @@ pub(super) fn open(
     }
     let modified = metadata.modified().unwrap_or_else(|_| SystemTime::now());
     let source = decompressed(watch(Box::new(file)))?;
-    let name = Escaped(path.as_os_str().as_encoded_bytes()).to_string();
-    Ok(Input { name, path: path.canonicalize().ok(), modified, source })
+    Ok(Input { name: name(path), path: path.canonicalize().ok(), modified, source })
+}
+
+/// Opens the file `path`, and the files that replace it, as a stream that ends only if `watch` ends
+/// it. The stream reports [`io::ErrorKind::WouldBlock`] when there is nothing to read.
+///
+/// # Errors
+/// Returns the system's error.
+pub(super) fn follow(
+    path: &Path,
+    watch: impl FnOnce(Box<dyn Read + Send>) -> Box<dyn Read + Send>,
+) -> io::Result<Input> {
+    let source = watch(Box::new(FollowedFile::open(path)?));
+    let path_found = path.canonicalize().ok();
+    Ok(Input { name: name(path), path: path_found, modified: SystemTime::now(), source })
+}
+
+/// Returns the name of a file for messages.
+fn name(path: &Path) -> String {
+    Escaped(path.as_os_str().as_encoded_bytes()).to_string()
 }
 
 /// Wraps a stream in the decompressor that its first bytes call for. File names do not matter,
 /// since standard input may be compressed, too.
 fn decompressed(mut source: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
     let mut magic = Vec::with_capacity(MAGIC);
-    source.by_ref().take(MAGIC as u64).read_to_end(&mut magic)?;
+    Patient(&mut source).take(MAGIC as u64).read_to_end(&mut magic)?;
     let whole = io::Cursor::new(magic.clone()).chain(source);
     Ok(match magic[..] {
-        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(whole)),
-        [b'B', b'Z', b'h', b'1'..=b'9', ..] => Box::new(MultiBzDecoder::new(whole)),
+        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(Patient(whole))),
+        [b'B', b'Z', b'h', b'1'..=b'9', ..] => Box::new(MultiBzDecoder::new(Patient(whole))),
         [0xfd, b'7', b'z', b'X', b'Z', 0] => {
             let stream = Stream::new_stream_decoder(XZ_MEMORY, CONCATENATED)?;
-            Box::new(XzDecoder::new_stream(whole, stream))
+            Box::new(XzDecoder::new_stream(Patient(whole), stream))
         }
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(ZstdReader::new(whole)),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(ZstdReader::new(Patient(whole))),
         _ => Box::new(whole),
     })
 }

@@ -26,7 +26,8 @@ pub(super) enum LogLine<'a> {
     TooLong(&'a [u8]),
 }
 
-/// Splits a stream into lines. An error of the stream is returned after all lines read before it.
+/// Splits a stream into lines. An error of the stream is returned after all lines before it; a line
+/// that it interrupts is dropped, since its fields may be cut.
 pub(super) struct LogLines<R> {
     source: R,
     buffer: Box<[u8]>,
@@ -35,6 +36,8 @@ pub(super) struct LogLines<R> {
     begun: bool,
     ended: bool,
     error: Option<io::Error>,
+    /// True if the last read found nothing although the stream goes on.
+    is_idle: bool,
     sample: Vec<u8>,
     endless: u64,
 }
@@ -50,17 +53,21 @@ impl<R: Read> LogLines<R> {
             begun: false,
             ended: false,
             error: None,
+            is_idle: false,
             sample: Vec::new(),
             endless: ENDLESS,
         }
     }
 
     /// Returns the bytes that come next, without consuming them. There are more than [`MAX_LINE`]
-    /// of them unless the stream ends earlier.
+    /// of them unless the stream ends earlier, or is idle after at least one line.
     pub(super) fn peek(&mut self) -> &[u8] {
         self.begin();
         while !self.ended && self.ahead().len() <= MAX_LINE {
             self.fill();
+            if self.is_idle && self.ahead().contains(&b'\n') {
+                break;
+            }
         }
         self.ahead()
     }
@@ -71,6 +78,10 @@ impl<R: Read> LogLines<R> {
     }
 
     /// Returns the next line; `None` at the end of the stream.
+    ///
+    /// # Errors
+    /// Returns [`io::ErrorKind::WouldBlock`] if the stream has no complete line at present; the next
+    /// call waits for it. Returns any other error of the stream once.
     #[inline]
     pub(super) fn next(&mut self) -> io::Result<Option<LogLine<'_>>> {
         match memchr::memchr(b'\n', self.ahead()) {
@@ -87,7 +98,12 @@ impl<R: Read> LogLines<R> {
             let ahead = self.ahead();
             match memchr::memchr(b'\n', ahead) {
                 Some(len) if len <= MAX_LINE => return Ok(Some(self.take(len, 1))),
-                None if ahead.len() <= MAX_LINE && !self.ended => self.fill(),
+                None if ahead.len() <= MAX_LINE && !self.ended => {
+                    self.fill();
+                    if self.is_idle {
+                        return Err(io::ErrorKind::WouldBlock.into());
+                    }
+                }
                 None if ahead.is_empty() => return self.error.take().map_or(Ok(None), Err),
                 None if ahead.len() <= MAX_LINE => return Ok(Some(self.take(ahead.len(), 0))),
                 _ => return Ok(Some(self.pass_over())),
@@ -151,14 +167,18 @@ impl<R: Read> LogLines<R> {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
+        self.is_idle = false;
         loop {
             match self.source.read(&mut self.buffer[self.end..]) {
                 Ok(0) => self.ended = true,
                 Ok(len) => self.end += len,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.is_idle = true,
                 Err(error) => {
                     self.ended = true;
                     self.error = Some(error);
+                    let complete = memchr::memrchr(b'\n', self.ahead()).map_or(0, |end| end + 1);
+                    self.end = self.start + complete;
                 }
             }
             return;
@@ -230,10 +250,9 @@ mod tests {
     }
 
     #[test]
-    fn lines_before_an_error_are_not_lost() {
+    fn an_error_loses_no_line_but_the_one_it_cuts() {
         let mut lines = LogLines::new(Drip(b"one\ntw", 100, true));
         assert_eq!(lines.next().unwrap(), Some(LogLine::Whole(b"one")));
-        assert_eq!(lines.next().unwrap(), Some(LogLine::Whole(b"tw")));
         assert!(lines.next().is_err());
         assert_eq!(lines.next().unwrap(), None);
     }

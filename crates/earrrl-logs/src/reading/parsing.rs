@@ -63,7 +63,7 @@ impl Parsing<'_> {
     }
 
     /// Parses all lines and passes their requests in batches to `deliver`, which must empty each
-    /// batch.
+    /// batch. An empty batch means that the log has no further lines at present.
     pub(super) fn run(
         &mut self,
         deliver: &mut impl FnMut(&mut RequestBatch) -> Result<(), ReadError>,
@@ -74,6 +74,12 @@ impl Parsing<'_> {
             match self.add_line(&mut batch) {
                 Ok(true) => {}
                 Ok(false) => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if !batch.is_empty() {
+                        deliver(&mut batch)?;
+                    }
+                    deliver(&mut batch)?;
+                }
                 Err(error) => {
                     problem = Some(ReadError::Input(format!(
                         "{}: {} behind line {}; what came before it is used",

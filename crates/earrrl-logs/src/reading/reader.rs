@@ -96,7 +96,8 @@ impl LogReader {
         self.lines - self.skips.lines()
     }
 
-    /// Reads a file and passes its requests to `take` in the order of their lines.
+    /// Reads a file and passes its requests to `take` in the order of their lines. `take` gets an
+    /// empty slice whenever standard input has nothing to read.
     ///
     /// # Errors
     /// Returns the reason in one line if the file cannot be read to its end, or the error of
@@ -107,14 +108,51 @@ impl LogReader {
         watch: impl FnOnce(Box<dyn Read + Send>) -> Box<dyn Read + Send>,
         take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
     ) -> Result<(), ReadError> {
-        let about = |error: io::Error| {
-            ReadError::Input(format!(
-                "{}: {}",
-                Escaped(path.as_os_str().as_encoded_bytes()),
-                plain(&error)
-            ))
-        };
-        let Input { name, path, modified, source } = input::open(path, watch).map_err(about)?;
+        let input = input::open(path, watch).map_err(|error| unreadable(path, &error))?;
+        self.read_input(input, take)
+    }
+
+    /// Reads a file while it is written, from its start, and passes its requests to `take` as they
+    /// are written. Goes on with the file that replaces it if it is renamed or removed, and from the
+    /// start if it is truncated. A line counts once it is complete.
+    ///
+    /// After the first line, `take` gets an empty slice ten times a second while there is nothing to
+    /// read, so that it can flush or redraw what it shows. Reading ends if `take` returns an error,
+    /// or if the stream that `watch` returns does: `watch` should wrap the file in a stream that ends
+    /// or fails once the user asks to stop. The followed file itself never ends.
+    ///
+    /// ```
+    /// # use std::io;
+    /// # use earrrl_logs::reading::{LogReader, ReadError, Selection};
+    /// # fn example(selection: Selection, path: &std::path::Path) -> Result<(), ReadError> {
+    /// let mut reader = LogReader::new(selection);
+    /// reader.follow(path, |file| file, &mut |clients, requests| {
+    ///     for request in requests {
+    ///         println!("{}", clients.key(request.client).escape_ascii());
+    ///     }
+    ///     if requests.is_empty() && clients.len() > 10 { Err(io::Error::other("enough")) } else { Ok(()) }
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Returns the reason in one line if the file cannot be opened or read, or the error of `take`.
+    pub fn follow(
+        &mut self,
+        path: &Path,
+        watch: impl FnOnce(Box<dyn Read + Send>) -> Box<dyn Read + Send>,
+        take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
+    ) -> Result<(), ReadError> {
+        let input = input::follow(path, watch).map_err(|error| unreadable(path, &error))?;
+        self.read_input(input, take)
+    }
+
+    /// Reads an opened log.
+    fn read_input(
+        &mut self,
+        Input { name, path, modified, source }: Input,
+        take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
+    ) -> Result<(), ReadError> {
         self.note_file(&name, path);
         let mut lines = LogLines::new(source);
         let before = self.lines;
@@ -257,7 +295,10 @@ impl LogReader {
             }
             let examined = memchr::memchr_iter(b'\n', ahead).take(format::LINES).count();
             for _ in 0..examined.max(1) {
-                let next = lines.next();
+                let next = match lines.next() {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    next => next,
+                };
                 let problem = |error| ReadError::Input(format!("{name}: {}", plain(&error)));
                 let Some(line) = next.map_err(problem)? else { break };
                 let (skip, text) = match line {
@@ -282,6 +323,12 @@ impl LogReader {
             _ => Err(ReadError::Input(format!("{name}: {}", unknown_format(&start, &self.hints)))),
         }
     }
+}
+
+/// Returns the error of a log that cannot be opened.
+fn unreadable(path: &Path, error: &io::Error) -> ReadError {
+    let name = Escaped(path.as_os_str().as_encoded_bytes());
+    ReadError::Input(format!("{name}: {}", plain(error)))
 }
 
 /// Returns the first line of `ahead` that is not blank.

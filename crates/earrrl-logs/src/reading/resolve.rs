@@ -6,8 +6,9 @@ use super::batch::RequestBatch;
 use super::clients::ClientNumbers;
 use super::request::{LoggedRequest, TOGETHER};
 
-/// Looks up the clients of a batch and passes its requests to `take`. Returns the number of
-/// requests that were dropped since their clients did not fit in the table.
+/// Looks up the clients of a batch and passes its requests to `take`, which gets an empty slice for
+/// an empty batch. Returns the number of requests that were dropped since their clients did not fit
+/// in the table.
 ///
 /// # Errors
 /// Returns the first error that `take` returns.
@@ -16,6 +17,9 @@ pub(super) fn resolve(
     batch: &RequestBatch,
     take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
 ) -> io::Result<u64> {
+    if batch.is_empty() {
+        take(clients, &[])?;
+    }
     let mut crowded = 0;
     let mut requests = Vec::with_capacity(TOGETHER);
     let mut guesses = [0; TOGETHER];

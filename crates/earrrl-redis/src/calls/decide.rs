@@ -23,6 +23,7 @@ use crate::connection::receipt::Receipt;
 use crate::connection::redirect::is_moving;
 use crate::request::{Request, time_argument};
 use crate::shared::Shared;
+use crate::status::count;
 
 /// The time after its deadline during which Redis may still execute a call. A call that arrives
 /// later, because the server or the network was stopped, does nothing.
@@ -69,8 +70,11 @@ async fn ask_slot(
 ) -> Result<Vec<Observation>, Failure> {
     let (group, slot) = request.group_and_slot(&places);
     let link = shared.connection.link(group).map_err(Failure::all)?;
-    let receipt =
-        request.may_store(&places).then(|| shared.connection.receipts.take(slot)).flatten();
+    let stores = request.may_store(&places);
+    let receipt = stores.then(|| shared.connection.receipts.take(slot)).flatten();
+    if stores && receipt.is_none() {
+        count(&shared.connection.counters.without_receipt);
+    }
     let deadline = shared.options.deadline;
     let ends = Instant::now() + 3 * deadline + GRACE + SLACK;
     let call = exchange(shared, link, request, &places, receipt.as_ref());
@@ -223,6 +227,7 @@ async fn in_time(
         let reply = match call(shared, link, request, places, (latest, receipt)).await {
             Err(error) if receipt.is_some() && is_moving(&error) => {
                 shared.connection.receipts.moves(slot);
+                count(&shared.connection.counters.without_receipt);
                 call(shared, link, request, places, (latest, None)).await
             }
             reply => reply,

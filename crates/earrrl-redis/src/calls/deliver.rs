@@ -84,7 +84,11 @@ pub(crate) async fn deliver_one(
     let charge = earrrl::Charge { rule: rule.id, key: &client.key, cost: earrrl::Cost::ZERO };
     let charge = shared.keyed(rule, &charge, 0);
     let call = contribute(&shared, link, &charge, &delivery.contribution, delivery.given);
-    match timeout(TIMEOUT, call).await.unwrap_or(Err(Fault::Late)) {
+    let outcome = timeout(TIMEOUT, call).await.unwrap_or(Err(Fault::Late));
+    if outcome.is_err() && !delivery.contribution.take_backs.is_empty() {
+        count(&shared.connection.counters.take_backs_failed);
+    }
+    match outcome {
         Ok(()) => {
             count(&shared.connection.counters.handed_over);
             shared.backlog.ledger.done(&client);

@@ -40,7 +40,9 @@ pub(crate) fn decide_here(
             return None;
         }
         let time = shared.time_of(client, given, local);
-        client.decide(rule, cost, mode, time, Authority::Share)
+        let decision = client.decide(rule, cost, mode, time, Authority::Share);
+        count_claimed(shared, client);
+        decision
     };
     shared.rules.tables.get(charge.rule)?.decide(charge.key, by_lease, by_client)
 }
@@ -199,8 +201,17 @@ fn decide(
 ) -> Option<Option<Decision>> {
     let rule = &charge.rule.rule;
     shared.with_near(charge, request.now, |client, time| {
-        client.decide(rule, charge.cost, request.mode, time, authority)
+        let decision = client.decide(rule, charge.cost, request.mode, time, authority);
+        count_claimed(shared, client);
+        decision
     })
+}
+
+/// Counts a request that was denied only because other nodes claim what the limit has left.
+fn count_claimed(shared: &Shared, client: &mut Client) {
+    if client.take_lacked_share() {
+        count(&shared.connection.counters.claimed);
+    }
 }
 
 /// Decides while Redis is not reachable, by the policy for outages, which may use the client's last

@@ -50,6 +50,7 @@ pub(crate) async fn ask(
     heartbeat::announced(shared).await;
     let _waiting = charge.rule.near.as_deref().map(|table| Waiting::new(table, charge, cost));
     let call = exchange(shared, link, charge, cost, now);
+    count(&shared.connection.counters.awaited);
     shared.connection.within(shared.options.deadline, charge.group, call).await
 }
 

@@ -98,6 +98,9 @@ fn check(file: &Path) -> Result<ExitCode, CliFailure> {
              see docs/proxies.md"
         )?;
     }
+    for caution in config.cautions() {
+        writeln!(io::stderr(), "warning: {caution}")?;
+    }
     print_summary(file, &config)?;
     Ok(ExitCode::SUCCESS)
 }

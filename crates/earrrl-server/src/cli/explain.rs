@@ -9,6 +9,7 @@ use std::sync::Arc;
 use earrrl::{ManualClock, Nanos};
 use earrrl_server::config::attribute::{KeyPart, attribute_name};
 use earrrl_server::config::envoy::explain::explain as explain_descriptor;
+use earrrl_server::config::rule::Missing;
 use earrrl_server::config::{Config, EngineConfig};
 use earrrl_server::service::Service;
 use earrrl_server::service::attributes::Attributes;
@@ -91,8 +92,19 @@ fn explain_rule(text: &mut String, rule: &ActiveRule, request: &Attributes<'_>) 
         let _ = writeln!(text, "{name}: exempts the request");
         return;
     };
-    let _ = writeln!(text, "{name}: applies, action {}", rule.action_name());
     let key = rule.key(request);
+    if let Some(attribute) = rule.lacks(request, &key) {
+        let verdict = match rule.missing {
+            Missing::Share => None,
+            Missing::Skip => Some("does not apply"),
+            Missing::Deny => Some("denies the request"),
+        };
+        if let Some(verdict) = verdict {
+            let _ = writeln!(text, "{name}: {verdict}: the request has no `{attribute}`");
+            return;
+        }
+    }
+    let _ = writeln!(text, "{name}: applies, action {}", rule.action_name());
     let _ = writeln!(text, "  key: \"{}\"", key.escape_ascii());
     for part in rule.key_parts() {
         if let KeyPart::Attribute(name) = part

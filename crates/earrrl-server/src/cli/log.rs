@@ -1,7 +1,7 @@
 //! The flags and messages that all commands that read logs have in common.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -191,19 +191,62 @@ pub(crate) fn read(
 ) -> Result<bool, CliFailure> {
     let mut whole = true;
     for file in &args.files {
-        match reader.read(file, |source| stop.watch(progress.watch(source)), &mut take) {
-            Ok(()) => {}
-            Err(ReadError::Input(problem)) => {
-                whole = false;
-                progress.suspend(|| warn(&problem));
-            }
-            Err(ReadError::Output(error)) => return Err(error.into()),
-            Err(ReadError::Ended) => return Err(CliFailure::Told),
+        let result = reader.read(file, |source| stop.watch(progress.watch(source)), &mut take);
+        whole &= is_whole(result, (progress, stop))?;
+        if stop.is_set() {
+            progress.suspend(|| warn("interrupted: what was read until then is reported"));
+            break;
         }
     }
-    if stop.is_set() {
-        progress.suspend(|| warn("interrupted: what was read until then is reported"));
+    used((reader, args), whole)
+}
+
+/// Reads the only log of the arguments while it is written, until Ctrl-C. Returns false if reading
+/// failed.
+///
+/// # Errors
+/// Returns an error if there is not exactly one file, if no line of it was used, or if `take` fails.
+pub(crate) fn follow(
+    args: &LogArgs,
+    reader: &mut LogReader,
+    watch: (&ReadProgress, &Stop),
+    mut take: impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
+) -> Result<bool, CliFailure> {
+    let file = match &args.files[..] {
+        [file] if file != Path::new("-") => file,
+        _ => {
+            return Err(CliFailure::new(
+                "--follow reads one file; standard input is read until it ends without it",
+            ));
+        }
+    };
+    let result = reader.follow(file, |source| watch.1.watch(source), &mut take);
+    let whole = is_whole(result, watch)?;
+    used((reader, args), whole)
+}
+
+/// Returns true if a log was read to its end or to Ctrl-C, and prints the problem if it was not.
+///
+/// # Errors
+/// Returns an error if the requests could not be processed.
+fn is_whole(
+    result: Result<(), ReadError>,
+    (progress, stop): (&ReadProgress, &Stop),
+) -> Result<bool, CliFailure> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(ReadError::Input(_)) if stop.is_set() => Ok(true),
+        Err(ReadError::Input(problem)) => {
+            progress.suspend(|| warn(&problem));
+            Ok(false)
+        }
+        Err(ReadError::Output(error)) => Err(error.into()),
+        Err(ReadError::Ended) => Err(CliFailure::Told),
     }
+}
+
+/// Returns `whole`, or an error if no line was used.
+fn used((reader, args): (&LogReader, &LogArgs), whole: bool) -> Result<bool, CliFailure> {
     match (reader.used(), whole) {
         (0, false) => Err(CliFailure::Told),
         (0, true) => Err(CliFailure::new(nothing(reader, args))),

@@ -45,7 +45,12 @@ pub(crate) struct ReplayArgs {
 
     /// The log is in the order of its times: hold nothing, in memory that grows with clients only
     #[arg(long)]
-    pub(super) assume_sorted: bool,
+    assume_sorted: bool,
+
+    /// Read on while the one log is written, also when it is rotated, until Ctrl-C; requests count in
+    /// the order of their lines
+    #[arg(long)]
+    follow: bool,
 
     /// The time for which a list of clients is to be used
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = earrrl::parse_duration)]
@@ -112,10 +117,10 @@ pub(crate) fn run(mut args: ReplayArgs) -> Result<ExitCode, CliFailure> {
     let mut held = HeldBack::default();
     let (mut run, whole) = if args.streams()? {
         let mut run = Run::new(&args);
-        let whole = log::read(&args.log, &mut reader, watch, |c, requests| run.take(c, requests))?;
+        let whole = args.read(&mut reader, watch, |c, requests| run.take(c, requests))?;
         (run, whole)
     } else {
-        let whole = log::read(&args.log, &mut reader, watch, |_, requests| held.extend(requests))?;
+        let whole = args.read(&mut reader, watch, |_, requests| held.extend(requests))?;
         held.sort();
         if args.rules.is_empty() {
             args.rules = super::suggest::advice(&reader, &held)?;
@@ -156,17 +161,39 @@ impl ReplayArgs {
 
     /// Returns true if requests are replayed as they are read, without reordering by time.
     fn streams(&self) -> Result<bool, CliFailure> {
-        if self.assume_sorted && self.output == ReplayOutput::Html {
-            return Err(CliFailure::new(
-                "html goes through the log twice: leave out --assume-sorted",
-            ));
+        let flag = match self.follow {
+            true => "--follow",
+            false => "--assume-sorted",
+        };
+        if self.is_in_order() && self.output == ReplayOutput::Html {
+            return Err(CliFailure::new(format!(
+                "html goes through the log twice: leave out {flag}"
+            )));
         }
-        if self.assume_sorted && self.rules.is_empty() {
-            return Err(CliFailure::new(
-                "--assume-sorted needs a --rule: advice takes the whole log",
-            ));
+        if self.is_in_order() && self.rules.is_empty() {
+            return Err(CliFailure::new(format!(
+                "{flag} needs a --rule: advice takes the whole log"
+            )));
         }
-        Ok(self.assume_sorted)
+        Ok(self.is_in_order())
+    }
+
+    /// Returns true if requests count in the order of their lines.
+    pub(super) fn is_in_order(&self) -> bool {
+        self.assume_sorted || self.follow
+    }
+
+    /// Reads the logs as [`log::read`] and [`log::follow`] do.
+    pub(super) fn read(
+        &self,
+        reader: &mut LogReader,
+        watch: (&ReadProgress, &Stop),
+        take: impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
+    ) -> Result<bool, CliFailure> {
+        match self.follow {
+            true => log::follow(&self.log, reader, watch, take),
+            false => log::read(&self.log, reader, watch, take),
+        }
     }
 
     fn draw(&self, replay: &Replay) -> Result<(), CliFailure> {
@@ -202,7 +229,11 @@ impl Run<BufWriter<io::StdoutLock<'static>>> {
 }
 
 impl<W: Write> Run<W> {
+    /// Judges requests as they are read; an empty slice means that there is nothing to read now.
     fn take(&mut self, clients: &ClientNumbers, requests: &[LoggedRequest]) -> io::Result<()> {
+        if requests.is_empty() {
+            return self.out.flush();
+        }
         if self.output == ReplayOutput::Jsonl {
             return requests.iter().try_for_each(|&request| self.tell(clients, request));
         }

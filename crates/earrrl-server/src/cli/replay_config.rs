@@ -77,11 +77,11 @@ fn decide_all(
     let progress = ReadProgress::of(&args.log.files);
     let stop = Stop::on_interrupt()?;
     let watch = (&progress, &stop);
-    let whole = if args.assume_sorted {
-        log::read(&args.log, reader, watch, take)?
+    let whole = if args.is_in_order() {
+        args.read(reader, watch, take)?
     } else {
         let mut held = HeldBack::default();
-        let whole = log::read(&args.log, reader, watch, |_, r| held.extend(r))?;
+        let whole = args.read(reader, watch, |_, r| held.extend(r))?;
         held.sort();
         held.each(|requests| take(&reader.clients, requests))?;
         whole

@@ -15,7 +15,7 @@ const INTERRUPTED: i32 = 130;
 #[derive(Debug, Clone)]
 pub(crate) struct Stop(Arc<AtomicBool>);
 
-/// A source that reports its end once the flag is set.
+/// A source that fails once the flag is set. An end would make a line that is cut here look whole.
 struct Stoppable {
     source: Box<dyn Read + Send>,
     stop: Stop,
@@ -44,7 +44,7 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Wraps a source so that it reports its end once the flag is set.
+    /// Wraps a source so that it fails once the flag is set.
     pub(crate) fn watch(&self, source: Box<dyn Read + Send>) -> Box<dyn Read + Send> {
         Box::new(Stoppable { source, stop: self.clone() })
     }
@@ -57,6 +57,9 @@ impl Stop {
 
 impl Read for Stoppable {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        if self.stop.is_set() { Ok(0) } else { self.source.read(out) }
+        match self.stop.is_set() {
+            true => Err(io::Error::other("interrupted")),
+            false => self.source.read(out),
+        }
     }
 }

@@ -75,6 +75,7 @@ pub(super) struct ServerTable {
     pub(super) allow_inline_rules: bool,
     pub(super) x_ratelimit_headers: bool,
     pub(super) socket_mode: Placed<String>,
+    pub(super) proxy_protocol: Vec<Spanned<String>>,
     pub(super) tls: Option<TlsTable>,
 }
 
@@ -169,6 +170,7 @@ pub(super) struct RuleTable {
     pub(super) max_bytes: Placed<u64>,
     pub(super) consistency: Placed<String>,
     pub(super) on_error: Placed<String>,
+    pub(super) missing: Placed<String>,
     #[serde(default)]
     pub(super) exempt: AttributeValues,
     #[serde(default, rename = "override")]

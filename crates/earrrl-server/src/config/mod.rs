@@ -7,6 +7,7 @@ pub mod access;
 pub mod attribute;
 mod bounds;
 mod byte_map;
+mod caution;
 pub mod condition_index;
 pub mod engine;
 pub mod envoy;
@@ -136,6 +137,7 @@ impl Config {
         }
         let server = ServerConfig::validate(&file.server, problems);
         let client_address = server::client_address(&file.client_address, problems);
+        server::check_balancers(file, problems);
         let paths = attribute::paths(&file.attributes, problems);
         let no_rules = no_rules(file, problems);
         let deny_status = deny_status(&file.authz, problems);

@@ -48,6 +48,8 @@ pub struct RuleConfig {
     /// The rule's verdict when the engine fails; `None` for the engine's policy, or for allowing
     /// the request if the engine has no policy.
     pub on_error: Option<OnError>,
+    /// The treatment of a request that lacks an attribute of the key.
+    pub missing: Missing,
     /// The consistency of the rule's decisions between servers that share a Redis.
     pub consistency: Consistency,
     /// The conditions under which a request is exempt from the rule; one is enough.
@@ -70,6 +72,7 @@ impl RuleConfig {
             capacity: None,
             capacity_place: None,
             on_error: None,
+            missing: Missing::default(),
             consistency: Consistency::Exact,
             exempt: Vec::new(),
             overrides: Vec::new(),
@@ -150,6 +153,20 @@ pub enum OnError {
     Deny,
 }
 
+/// The treatment of a request that lacks an attribute of a rule's key, or whose value of it is
+/// empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Missing {
+    /// All such requests count as one client, so that no client evades the limit by leaving the
+    /// attribute out.
+    #[default]
+    Share,
+    /// The rule does not apply to such requests.
+    Skip,
+    /// Such requests are denied.
+    Deny,
+}
+
 /// The settings that determine which paths count as equal and which addresses count as one client.
 pub(super) struct RequestReading {
     pub(super) paths: Paths,
@@ -219,6 +236,7 @@ fn validate(
         cost,
         capacity: value::capacity(file.capacity.as_ref(), problems),
         on_error: on_error(file, problems),
+        missing: missing(file, problems),
         consistency: consistency(file, problems),
         capacity_place: file.capacity.as_ref().map(Spanned::span),
         exempt: clients(conditions("exempt", &file.exempt, paths, problems)),
@@ -262,6 +280,20 @@ fn on_error(file: &file::RuleTable, problems: &mut Problems) -> Option<OnError> 
             let shown = other.escape_debug();
             problems.add(field.span(), format!("on_error: `{shown}` is none of allow, deny"));
             None
+        }
+    }
+}
+
+fn missing(file: &file::RuleTable, problems: &mut Problems) -> Missing {
+    let Some(field) = &file.missing else { return Missing::default() };
+    match field.get_ref().as_str() {
+        "share" => Missing::Share,
+        "skip" => Missing::Skip,
+        "deny" => Missing::Deny,
+        other => {
+            let shown = other.escape_debug();
+            problems.add(field.span(), format!("missing: `{shown}` is none of share, skip, deny"));
+            Missing::default()
         }
     }
 }

@@ -10,7 +10,7 @@ use super::access::Tokens;
 use super::listen::{ListenAddress, Protocol};
 use super::problem::Problems;
 use super::tls::TlsConfig;
-use super::value::{number, seconds};
+use super::value::{listeners, number, seconds};
 use super::{file, listen};
 use earrrl_tower::{AddressSource, ClientAddress, Prefixes};
 
@@ -28,6 +28,9 @@ pub struct ServerConfig {
     pub grpc: Option<ListenAddress>,
     /// The file mode of Unix sockets.
     pub socket_mode: u32,
+    /// The protocols whose listeners expect the head of the PROXY protocol from trusted proxies,
+    /// and serve no other peers.
+    pub proxy_protocol: Vec<Protocol>,
     /// The `[server.tls]` table.
     pub tls: Option<TlsConfig>,
     /// The age in seconds at which HTTP/2 clients are asked to reconnect; `None` for no such age.
@@ -100,6 +103,7 @@ impl Default for ServerConfig {
             admin: None,
             grpc: None,
             socket_mode: 0o660,
+            proxy_protocol: Vec::new(),
             tls: None,
             max_connection_age: None,
             allow_remote: false,
@@ -142,6 +146,7 @@ impl ServerConfig {
             admin,
             grpc,
             socket_mode: socket_mode(file.socket_mode.as_ref(), default.socket_mode, problems),
+            proxy_protocol: listeners("proxy_protocol", &file.proxy_protocol, problems),
             tls: file.tls.as_ref().map(|tls| TlsConfig::validate(tls, problems)),
             max_connection_age,
             allow_remote: file.allow_remote,
@@ -310,6 +315,18 @@ pub(super) fn client_address(
     let ipv6 = bounded("ipv6_prefix", &file.ipv6_prefix, 64, 128) as u8;
     let hops = bounded("hops", &file.hops, 0, 16) as usize;
     address.hops(hops).prefixes(Prefixes::new(ipv4, ipv6))
+}
+
+/// Reports that listeners expect the PROXY protocol although no address is trusted to use it.
+pub(super) fn check_balancers(file: &file::File, problems: &mut Problems) {
+    if let Some(first) = file.server.proxy_protocol.first()
+        && file.client_address.trusted_proxies.is_empty()
+    {
+        problems.add(
+            first.span(),
+            "proxy_protocol: needs [client_address] trusted_proxies, the load balancers' addresses",
+        );
+    }
 }
 
 /// Returns the syntax of the header in which proxies report the client.

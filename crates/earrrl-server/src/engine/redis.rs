@@ -126,8 +126,10 @@ impl Redis {
         let modes = MODES.map(|mode| (mode, f64::from(mode == state.mode)));
         let counts = &status.counts;
         let by = [("redis", counts.shared), ("near", counts.near), (policy, counts.alone)];
-        let made = ["shared", "near", "alone"];
-        let events = counts.each().filter(|(name, _)| !made.contains(name));
+        // These counts have metrics of their own.
+        let named = ["shared", "near", "alone", "awaited", "exchanged", "claimed"];
+        let events = counts.each().filter(|(name, _)| !named.contains(name));
+        let exchanges = [("request", counts.awaited), ("background", counts.exchanged)];
         let age = status.base_age.map_or(0.0, |age| age.as_secs_f64());
         let counted = |(name, count): (&'static str, u64)| (name, count as f64);
         vec![
@@ -140,12 +142,27 @@ impl Redis {
                 "Clients of near rules with unsent counts.",
             )
             .value(status.unsent as f64),
+            Family::gauge(
+                "earrrl_redis_unsettled_calls",
+                "Calls without an answer that Redis may have executed.",
+            )
+            .value(status.unsettled as f64),
             Family::gauge("earrrl_redis_base_age_seconds", "Since near clients were exchanged.")
                 .value(age),
             Family::gauge("earrrl_redis_nodes", "Nodes that are alive, as far as is known.")
                 .value(f64::from(status.nodes)),
             Family::counter("earrrl_engine_decisions_total", "Decisions by who made them.")
                 .labelled("by", by.map(counted)),
+            Family::counter(
+                "earrrl_engine_denials_total",
+                "Requests denied although their client was within its limit.",
+            )
+            .labelled("reason", [("claimed", counts.claimed)].map(counted)),
+            Family::counter(
+                "earrrl_redis_exchanges_total",
+                "Exchanges of near rules' clients, by the cause.",
+            )
+            .labelled("cause", exchanges.map(counted)),
             Family::counter("earrrl_redis_events_total", "What happened with Redis.")
                 .labelled("event", events.map(counted)),
         ]

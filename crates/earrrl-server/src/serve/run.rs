@@ -13,8 +13,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::accept::accept;
+use super::accept::{accept, refusal};
 use super::allocator::give_back_free_memory;
+use super::balanced;
 use super::handover::HandedOver;
 use super::reload::{ConfigSource, reload_certificates_forever, reload_forever};
 use super::socket::{Listener, Socket};
@@ -24,7 +25,7 @@ use super::xds;
 use crate::config::Config;
 use crate::config::envoy::ControlPlane;
 use crate::config::listen::{ListenAddress, Protocol};
-use crate::connections::{Connection, PlaceKind, Refused};
+use crate::connections::{Connection, PlaceKind};
 use crate::protocol::grpc::{self, Services};
 use crate::protocol::{http, resp};
 use crate::server::Server;
@@ -293,11 +294,20 @@ fn start_workers(server: &Arc<Server>, services: &Services) -> io::Result<Worker
 
 async fn serve_one(
     protocol: Protocol,
-    stream: Stream,
-    connection: Connection,
+    mut stream: Stream,
+    mut connection: Connection,
     server: Arc<Server>,
     routers: Routers,
 ) {
+    let mut peer = stream.peer();
+    if server.config.proxy_protocol.contains(&protocol) {
+        // The future is boxed, so that connections without such heads reserve no space for it.
+        let receiving = balanced::receive(protocol, &mut stream, &mut connection, &server);
+        peer = Box::pin(receiving).await;
+        if peer.is_none() {
+            return;
+        }
+    }
     let stream = match (stream, &server.tls) {
         (Stream::Tcp(stream), Some(tls)) if tls.covers(protocol) => {
             // The handshake is boxed, so that connections without TLS reserve no space for it.
@@ -323,7 +333,7 @@ async fn serve_one(
     };
     // The future is boxed, so that a connection of either protocol does not reserve the size of the
     // larger one.
-    Box::pin(http::serve::serve(stream, connection, server, router, asks)).await;
+    Box::pin(http::serve::serve(stream, peer, connection, server, router, asks)).await;
 }
 
 async fn accept_all(
@@ -342,7 +352,7 @@ async fn accept_all(
         metrics.refused.increment();
         // A client that uses TLS could not read an unencrypted reply.
         if !speaks_tls || matches!(socket, Socket::Unix(_)) {
-            say_refused(protocol, socket, refused);
+            socket.send(refusal(protocol, refused).as_bytes());
         }
     };
     let admit = |address| match protocol {
@@ -354,22 +364,6 @@ async fn accept_all(
             .or_else(|refused| server.connections.admit_reserved(address).ok_or(refused)),
     };
     accept(listener, admit, pass_on, refuse).await;
-}
-
-/// Sends a client the reason why its connection is refused, if that is possible without waiting.
-fn say_refused(protocol: Protocol, socket: &Socket, refused: Refused) {
-    let line = match (protocol, refused) {
-        (Protocol::Resp, Refused::Full) => "-ERR max number of clients reached\r\n",
-        (Protocol::Resp, Refused::AddressFull) => "-ERR too many connections from this address\r\n",
-        (Protocol::Resp, Refused::Stopping) => "-ERR the server is stopping\r\n",
-        // A client that uses HTTP/2 retries when the connection is closed, so it needs no message.
-        (Protocol::Grpc, _) => return,
-        (Protocol::Http | Protocol::Admin, _) => {
-            "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\n\
-             content-length: 0\r\nconnection: close\r\n\r\n"
-        }
-    };
-    socket.send(line.as_bytes());
 }
 
 /// The number of seconds between two checks for replaced tables that can be freed.

@@ -3,16 +3,20 @@
 use std::borrow::Cow;
 
 use earrrl::table::KeyHash;
-use earrrl::{Brief, Charge, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome};
+use earrrl::{
+    Action, Brief, Charge, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome, Rule,
+    Wait,
+};
 use earrrl_tower::headers::{Available, peek_cost};
 use smallvec::SmallVec;
 
 use super::Service;
 use super::attributes::Attributes;
 use super::error::AskError;
-use super::key::{Key, bounded};
+use super::key::{Key, bounded, bounded_owned};
 use super::limit::PreparedLimit;
 use super::rules::{ActiveRule, ActiveRules};
+use crate::config::rule::Missing;
 
 /// A request under one rule, with the client's limit, the stored form of its key, and the cost.
 #[derive(Clone, Debug)]
@@ -79,6 +83,16 @@ pub struct Answer<'a> {
     pub unjudged: Option<Unjudged<'a>>,
 }
 
+/// How a rule applies to a request that it matches.
+enum Application<'a> {
+    /// The request is charged to the client that is stored under this key, under this limit.
+    Charge(&'a PreparedLimit, Key),
+    /// The rule does not count the request.
+    None,
+    /// The rule denies the request, since it lacks an attribute of the rule's key.
+    Denial(Box<Answer<'a>>),
+}
+
 /// A rule that could not be judged, and the error that prevented it.
 #[derive(Clone, Debug)]
 pub struct Unjudged<'a> {
@@ -89,6 +103,13 @@ pub struct Unjudged<'a> {
 }
 
 impl<'a> Answer<'a> {
+    /// Returns the answer to a request that one rule denies without a charge.
+    fn refusal(rule: &'a ActiveRule, limit: &'a PreparedLimit, refusal: Decision) -> Self {
+        let charged = SmallVec::from_slice(&[(rule, limit)]);
+        let available = decided_quota(&refusal, &charged).unwrap_or_default();
+        Self { decision: Some(refusal), charged, available, unjudged: None }
+    }
+
     /// Returns the rule and the limit that the figures in the decision belong to; `None` without a
     /// decision.
     pub fn rule(&self) -> Option<(&'a ActiveRule, &'a PreparedLimit)> {
@@ -231,9 +252,14 @@ impl Service {
         let mut unmatched = true;
         for rule in rules.iter().filter(|rule| rule.matches(request)) {
             unmatched = false;
-            let Some((limit, key)) = rule.client(request) else { continue };
-            charged.push((rule, limit));
-            keyed.push((key, rule.cost(request)));
+            match self.application(rule, request, manner) {
+                Application::Charge(limit, key) => {
+                    charged.push((rule, limit));
+                    keyed.push((key, rule.cost(request)));
+                }
+                Application::None => {}
+                Application::Denial(answer) => return *answer,
+            }
         }
         if unmatched && manner.mode != Mode::Peek {
             self.metrics.unmatched.increment();
@@ -248,6 +274,40 @@ impl Service {
         }
     }
 
+    /// Finds out how a rule that matches a request applies to it, and counts the request if it
+    /// lacks an attribute of the rule's key.
+    fn application<'a>(
+        &self,
+        rule: &'a ActiveRule,
+        request: &Attributes<'_>,
+        manner: Manner,
+    ) -> Application<'a> {
+        let Some(applied) = rule.applied_to(request) else { return Application::None };
+        let (limit, key) = (applied.limit, rule.key(request));
+        let stored = |key| applied.stored_key(bounded_owned(key));
+        if rule.lacks(request, &key).is_none() {
+            return Application::Charge(limit, stored(key));
+        }
+        let counted = manner.mode != Mode::Peek;
+        if counted {
+            rule.outcomes.missing.increment();
+        }
+        match (rule.missing, limit.rule.action()) {
+            (Missing::Share, _) => return Application::Charge(limit, stored(key)),
+            (Missing::Skip, _) => return Application::None,
+            (Missing::Deny, Action::Observe) if counted => rule.count(Outcome::Observe, &key),
+            (Missing::Deny, Action::Observe) => {}
+            (Missing::Deny, _) => {
+                if counted {
+                    rule.count(Outcome::Deny, &key);
+                }
+                let refusal = refusal(&limit.rule, self.clock.0.now());
+                return Application::Denial(Box::new(Answer::refusal(rule, limit, refusal)));
+            }
+        }
+        Application::None
+    }
+
     /// Judges the rules that match a request one by one, until one denies it, after the engine
     /// failed to judge them together. A request that one rule denies stays charged under the rules
     /// before it.
@@ -258,8 +318,12 @@ impl Service {
         manner: Manner,
     ) -> Answer<'a> {
         let mut all = Answer::default();
+        let peek = Manner::from(Mode::Peek);
         for rule in rules.iter().filter(|rule| rule.matches(request)) {
-            let Some((limit, key)) = rule.client(request) else { continue };
+            // `ask_matching` has already returned every denial for a missing attribute.
+            let Application::Charge(limit, key) = self.application(rule, request, peek) else {
+                continue;
+            };
             let charge = Charge { rule: limit.id, key: &key, cost: rule.cost(request) };
             let charged = SmallVec::from_slice(&[(rule, limit)]);
             match self.charge(charged, &[charge], None, manner).await {
@@ -367,9 +431,20 @@ fn decided_quota(
         .collect()
 }
 
+/// Returns the denial of a request that is refused for another reason than the use of its quota, so
+/// that no wait helps. The figures are those of a new client.
+fn refusal(rule: &Rule, now: Nanos) -> Decision {
+    let (_, mut refusal) = rule.limit().decide(None, now, Cost::ONE, Mode::Peek);
+    refusal.allowed = false;
+    refusal.outcome = Outcome::Deny;
+    refusal.remaining = 0;
+    refusal.retry_after = Wait::Never;
+    refusal.over = [0].into_iter().collect();
+    refusal
+}
+
 /// Returns the outcome that one of the charged rules alone has for the request.
 fn outcome(decision: &Decision, place: usize, limit: &PreparedLimit) -> Outcome {
-    use earrrl::Action;
     if !decision.is_over(place) {
         return Outcome::Allow;
     }

@@ -1,20 +1,25 @@
 //! The active rules, in a form that decisions can use without repeated work.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use earrrl::{Cost, EngineError, Outcome, Rule, RuleId};
 use earrrl_tower::ClientAddress;
 
 use super::attributes::{Attributes, Reading};
-use super::key::{Key, bounded_owned, join, split};
+use super::key::{Key, join, split};
 use super::limit::{PreparedLimit, hidden_name};
 use super::overrides::{Applied, Overrides, OverridesPlan};
-use crate::config::attribute::{Condition, KeyPart};
-use crate::config::rule::{CostSource, OnError, RuleConfig, action_name};
+use crate::config::attribute::{Condition, KeyPart, PLAIN};
+use crate::config::rule::{CostSource, Missing, OnError, RuleConfig, action_name};
 use crate::config::{Config, EngineConfig};
 use crate::engine::{Engine, PlannedLimit};
 use crate::metrics::{Outcomes, RuleOutcomes};
+
+/// The largest number of names of attributes that are logged because no rule uses them.
+const MAX_UNREAD: usize = 32;
+/// The largest number of characters of such a name in the log.
+const MAX_SHOWN: usize = 64;
 
 /// All active rules. A reload creates a new set and replaces the old one as a whole.
 #[derive(Debug)]
@@ -28,6 +33,8 @@ pub struct ActiveRules {
     pub deny_status: u16,
     /// The request headers that rules use, as names of attributes: `header:NAME`.
     pub headers: Vec<String>,
+    /// The names of attributes that callers have sent and no rule uses, as far as they are logged.
+    unread: Mutex<Vec<String>>,
 }
 
 /// Returns the headers that rules use, and the header that identifies clients.
@@ -52,6 +59,8 @@ pub struct ActiveRule {
     /// The verdict on requests that the rule cannot judge; if it is `None`, the engine's policy
     /// applies, which allows them by default.
     pub on_error: Option<OnError>,
+    /// The treatment of a request that lacks an attribute of the key.
+    pub missing: Missing,
     /// The metrics' counters of the rule's outcomes.
     pub outcomes: Arc<RuleOutcomes>,
     serves_descriptors: bool,
@@ -129,6 +138,7 @@ impl<'a> RulesPlan<'a> {
             serve_descriptors: config.rules.iter().any(RuleConfig::serves_descriptors),
             headers: headers(&rules, &config.client_address),
             rules,
+            unread: Mutex::default(),
             deny_status: config.deny_status,
             reading: Reading { client_address: config.client_address.clone(), paths: config.paths },
         }
@@ -165,6 +175,24 @@ impl ActiveRules {
         self.rules.iter().flat_map(of_rule).collect()
     }
 
+    /// Logs each name in `names` of an attribute that no rule uses, once. Such a name is often a
+    /// mistake of the caller, and the key of its requests then lacks an attribute.
+    pub fn log_unread<'n>(&self, names: impl Iterator<Item = &'n str>) {
+        let is_used = |name: &str| {
+            PLAIN.contains(&name)
+                || self.headers.iter().any(|header| header.eq_ignore_ascii_case(name))
+                || self.iter().flat_map(ActiveRule::attributes).any(|used| used == name)
+        };
+        for name in names.filter(|name| !is_used(name)) {
+            let mut logged = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
+            if logged.len() < MAX_UNREAD && !logged.iter().any(|known| known == name) {
+                logged.push(name.to_owned());
+                let name = name.escape_debug().take(MAX_SHOWN).collect::<String>();
+                tracing::warn!(name, "a request names an attribute that no rule uses");
+            }
+        }
+    }
+
     /// Returns the rule at `index` if it has this name. Connections remember the index of the rule
     /// that they used last, and a reload may have changed the order of the rules.
     #[inline]
@@ -198,6 +226,7 @@ impl ActiveRule {
             outcomes: outcomes.of_rule(&config.name),
             capacity: *capacity,
             on_error: config.on_error,
+            missing: config.missing,
             serves_descriptors: config.serves_descriptors(),
             key: config.key.clone(),
             conditions: config.conditions.clone(),
@@ -219,10 +248,7 @@ impl ActiveRule {
 
     /// Returns the names of the attributes that the rule uses. A name may occur several times.
     pub fn attributes(&self) -> impl Iterator<Item = &str> {
-        let key = self.key.iter().filter_map(|part| match part {
-            KeyPart::Attribute(name) => Some(name.as_str()),
-            KeyPart::Literal(_) => None,
-        });
+        let key = self.key.iter().filter_map(KeyPart::attribute);
         let cost = match &self.cost {
             CostSource::Attribute(name) => Some(name.as_str()),
             CostSource::Fixed(_) | CostSource::ByPath(_) => None,
@@ -250,6 +276,7 @@ impl ActiveRule {
             outcomes: outcomes.of_rule("inline"),
             capacity,
             on_error: None,
+            missing: Missing::Share,
             serves_descriptors: false,
             key: vec![KeyPart::Attribute("client".to_owned())],
             conditions: Vec::new(),
@@ -300,6 +327,17 @@ impl ActiveRule {
         join(self.key.iter().map(|part| request.part(part)))
     }
 
+    /// Returns the name of an attribute of the rule's key that the request lacks or whose value is
+    /// empty. `key` is the request's key under the rule.
+    pub fn lacks(&self, request: &Attributes<'_>, key: &[u8]) -> Option<&str> {
+        // A key of one part is that part's value, and a key of several parts is never empty.
+        if self.key.len() == 1 && !key.is_empty() {
+            return None;
+        }
+        let empty = self.key.iter().filter(|part| request.part(part).is_empty());
+        empty.filter_map(KeyPart::attribute).next()
+    }
+
     /// Returns the request's cost under this rule, from `min_cost` to `max_cost`. A value of the
     /// cost attribute that is not a valid cost counts as `max_cost`: clients may choose the value,
     /// and an error would let their requests pass. If the attribute has several values, the
@@ -339,14 +377,9 @@ impl ActiveRule {
         self.applied_to(request).map(|applied| applied.limit)
     }
 
-    /// Returns the limit that applies to this request, and the key of the client's state, which may
-    /// be longer than the engine can store; `None` if the rule exempts the request.
-    pub fn client(&self, request: &Attributes<'_>) -> Option<(&PreparedLimit, Key)> {
-        let applied = self.applied_to(request)?;
-        Some((applied.limit, applied.stored_key(bounded_owned(self.key(request)))))
-    }
-
-    fn applied_to(&self, request: &Attributes<'_>) -> Option<Applied<'_>> {
+    /// Returns the limit that applies to this request, with the form of its clients' keys; `None` if
+    /// the rule exempts the request.
+    pub(super) fn applied_to(&self, request: &Attributes<'_>) -> Option<Applied<'_>> {
         if self.exempt.iter().any(|condition| request.surely_meet(condition)) {
             return None;
         }

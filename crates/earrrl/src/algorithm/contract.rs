@@ -2,6 +2,7 @@
 //! request, then store it.
 
 use alloc::string::String;
+use core::cmp::Ordering;
 use core::time::Duration;
 
 use crate::clock::Nanos;
@@ -9,6 +10,7 @@ use crate::cost::Cost;
 use crate::decision::{Figures, Wait};
 use crate::error::RuleError;
 use crate::grammar::RuleWords;
+use crate::held::Held;
 use crate::policy::{Mode, Policy, Replenishment};
 
 /// A state that consists of a single instant, in ticks since the Unix epoch.
@@ -124,6 +126,40 @@ pub trait Algorithm: Sized {
         charged_at: Nanos,
         cost: Cost,
     ) -> Option<Self::State>;
+
+    /// Returns the state with `cost` added to the requests that were stored at the past instant
+    /// `charged_at`. Returns the state unchanged if that instant no longer counts at `now`.
+    fn charge_past(
+        &self,
+        before: Option<Self::State>,
+        now: Nanos,
+        charged_at: Nanos,
+        cost: Cost,
+    ) -> Option<Self::State>;
+
+    /// Returns the state with the estimate of a reservation corrected to the `actual` cost. The aim
+    /// is the state that a charge of `actual` at the time of the reservation would have left; where
+    /// a state cannot contain that, the correction leaves the client with less quota, never with
+    /// more.
+    fn commit(
+        &self,
+        before: Option<Self::State>,
+        now: Nanos,
+        held: &Held,
+        actual: Cost,
+    ) -> Option<Self::State> {
+        match actual.cmp(&held.cost) {
+            Ordering::Equal => before,
+            Ordering::Less => {
+                let unused = held.cost.saturating_sub(actual);
+                self.refund(self.advance(before, now)?, now, held.at, unused)
+            }
+            Ordering::Greater => {
+                let more = actual.saturating_sub(held.cost);
+                self.charge_past(self.advance(before, now), now, held.at, more)
+            }
+        }
+    }
 
     /// Returns the estimated rate that is compared with the limit; `None` if the algorithm
     /// estimates none.

@@ -227,6 +227,24 @@ impl Algorithm for Exponential {
         (rate > 0.0).then_some(Measured { rate, ..s })
     }
 
+    /// Charges the cost at `now`, decayed by the time since `charged_at`. An approximation, as a
+    /// [`refund`](Self::refund) is.
+    fn charge_past(
+        &self,
+        before: Option<Measured>,
+        now: Nanos,
+        charged_at: Nanos,
+        cost: Cost,
+    ) -> Option<Measured> {
+        let age = now.get().saturating_sub(charged_at.get()) as f64 / self.period as f64;
+        let decayed = cost.as_f64() * exp(-age);
+        if decayed == 0.0 {
+            return before;
+        }
+        let rate = self.measure(before.as_ref(), now, decayed);
+        Some(Measured { at: before.map_or(now, |state| state.at.max(now)), rate })
+    }
+
     fn estimate(&self, before: Option<&Measured>, now: Nanos, cost: Cost) -> Option<f64> {
         Some(self.measure(before, now, cost.as_f64()) / self.period_secs())
     }

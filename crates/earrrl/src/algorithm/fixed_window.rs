@@ -111,6 +111,18 @@ impl Algorithm for FixedWindow {
         (count > 0).then_some(Count { count, ..state })
     }
 
+    fn charge_past(
+        &self,
+        before: Option<Count>,
+        now: Nanos,
+        charged_at: Nanos,
+        cost: Cost,
+    ) -> Option<Count> {
+        let window = before.map_or(self.terms.index(now), |state| state.window);
+        let is_gone = self.terms.index(charged_at) < window;
+        if is_gone { before } else { Some(self.charge(before, now, cost)) }
+    }
+
     fn counted(&self, after: Option<&Count>, _now: Nanos) -> Option<f64> {
         Some(self.terms.per_second(counted(after)))
     }

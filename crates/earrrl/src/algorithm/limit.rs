@@ -4,7 +4,6 @@
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-#[cfg(feature = "std")]
 use core::time::Duration;
 
 use super::contract::{Algorithm, ClientState, Judged, decide, judge};
@@ -15,6 +14,7 @@ use crate::cost::Cost;
 use crate::decision::{Decision, Figures};
 use crate::error::RuleError;
 use crate::grammar::{self, RuleWords, Word};
+use crate::held::Held;
 use crate::policy::{Mode, Policy, Replenishment};
 
 impl Limit {
@@ -79,6 +79,20 @@ impl Limit {
         each!(self, limit => standing(limit, state, now))
     }
 
+    /// Returns the client's usage relative to the limit: 1 at the limit, more above it. Drops the
+    /// parts of the state that no longer count.
+    #[cfg(feature = "std")]
+    pub(crate) fn usage(&self, state: &mut Option<State>, now: Nanos) -> f64 {
+        each!(self, limit => usage(limit, state, now))
+    }
+
+    /// Returns the usage that figures report: the rate relative to the limit, or the share of a
+    /// bucket that is used if no rate is measured.
+    #[cfg(feature = "std")]
+    pub(crate) fn usage_of(&self, rate: Option<f64>, reset_after: Duration) -> f64 {
+        usage_of(rate, self.per_second(), reset_after, self.allowance())
+    }
+
     /// Removes a request that was stored at `charged_at` from the state; the result is never below
     /// empty.
     ///
@@ -92,6 +106,57 @@ impl Limit {
         cost: Cost,
     ) -> Option<State> {
         each!(self, limit => refund(limit, state?, now, charged_at, cost))
+    }
+
+    /// Corrects a client's state for a reservation: the estimate that was charged becomes the
+    /// `actual` cost. The state may have changed since the reservation.
+    ///
+    /// ```
+    /// use earrrl::{Cost, Held, Limit, Mode, Nanos, Rule};
+    /// let rule: Rule = "fixed-window 100/1m".parse()?;
+    /// let (limit, at) = (rule.limit(), Nanos::from_secs(1));
+    /// let (state, decision) = limit.decide(None, at, Cost::from_units(60), Mode::Check);
+    /// let held = Held::new(at, Cost::from_units(60), decision.reset_after);
+    ///
+    /// let now = Nanos::from_secs(5);
+    /// let state = limit.commit(state, now, &held, Cost::from_units(25));
+    /// let (_, after) = limit.decide(state, now, Cost::ZERO, Mode::Peek);
+    /// assert_eq!(after.remaining, 75);
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
+    ///
+    /// | algorithm | precision |
+    /// |---|---|
+    /// | recent-average | 1e-9 of the greater of the count before and after |
+    /// | windows | exact; a window that has ended stays as it was |
+    /// | sliding-log | exact, while the log still has the entry |
+    /// | token-bucket, gcra | exact if nothing else was charged, and until the bucket could be full again; otherwise too little is given back, by at most the refill since then |
+    /// | exponential | within the difference of the costs |
+    pub fn commit(
+        &self,
+        state: Option<State>,
+        now: Nanos,
+        held: &Held,
+        actual: Cost,
+    ) -> Option<State> {
+        each!(self, limit => commit(limit, state, now, held, actual))
+    }
+
+    /// Returns the time in which a bucket refills `cost`; zero for other algorithms.
+    pub fn refill_time(&self, cost: Cost) -> Duration {
+        match self {
+            Self::TokenBucket(limit) => limit.refill_time(cost),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Returns the time in which a bucket refills what a commit of `actual` gives back, rounded up;
+    /// zero for other algorithms.
+    pub fn given_back(&self, now: Nanos, held: &Held, actual: Cost) -> Duration {
+        match self {
+            Self::TokenBucket(limit) => limit.given_back(now, held, actual),
+            _ => Duration::ZERO,
+        }
     }
 
     /// Returns the policy, which decides if denied requests are stored.
@@ -219,6 +284,28 @@ fn standing<A: Stored<State>>(limit: &A, state: &mut Option<State>, now: Nanos) 
     (allowed, rate)
 }
 
+#[cfg(feature = "std")]
+fn usage<A: Stored<State>>(limit: &A, state: &mut Option<State>, now: Nanos) -> f64 {
+    let before = limit.advance(state.take().and_then(A::open), now);
+    let rate = limit.estimate(before.as_ref(), now, Cost::ZERO);
+    let rate = rate.or_else(|| limit.counted(before.as_ref(), now));
+    let reset_after = limit.reset_after(before.as_ref(), now);
+    *state = before.map(A::wrap);
+    usage_of(rate, limit.limit(), reset_after, limit.allowance())
+}
+
+/// Returns the rate relative to the limit. A bucket measures no rate; the time in which it fills up
+/// again, relative to the time that fills all of it, is the share that is used.
+#[cfg(feature = "std")]
+fn usage_of(
+    rate: Option<f64>,
+    limit: f64,
+    reset_after: Duration,
+    (_, fills_in): (f64, f64),
+) -> f64 {
+    rate.map_or_else(|| reset_after.as_secs_f64() / fills_in, |rate| rate / limit)
+}
+
 fn refund<A: Stored<State>>(
     limit: &A,
     state: State,
@@ -227,6 +314,16 @@ fn refund<A: Stored<State>>(
     cost: Cost,
 ) -> Option<State> {
     limit.refund(A::open(state)?, now, charged_at, cost).map(A::wrap)
+}
+
+fn commit<A: Stored<State>>(
+    limit: &A,
+    state: Option<State>,
+    now: Nanos,
+    held: &Held,
+    actual: Cost,
+) -> Option<State> {
+    limit.commit(state.and_then(A::open), now, held, actual).map(A::wrap)
 }
 
 fn can_delay<A: Algorithm>(_limit: &A) -> bool {
@@ -262,8 +359,24 @@ fn names() -> String {
     }
 }
 
+/// Names that other programs use for an algorithm, each with the name that rules use.
+const SYNONYMS: [(&str, &str); 8] = [
+    ("leaky-bucket", "gcra"),
+    ("leaky", "gcra"),
+    ("bucket", "token-bucket"),
+    ("tokens", "token-bucket"),
+    ("window", "fixed-window"),
+    ("rolling-window", "sliding-window"),
+    ("moving-window", "sliding-log"),
+    ("ewma", "recent-average"),
+];
+
 fn unknown(name: &Word<'_>) -> RuleError {
+    let synonym = SYNONYMS.iter().find(|(other, _)| name.text.eq_ignore_ascii_case(other));
     let known = Limit::NAMES.iter().copied().flatten().copied();
-    let meant = grammar::did_you_mean(name.text, known);
+    let meant = match synonym {
+        Some((_, meant)) => format!("; did you mean `{meant}`?"),
+        None => grammar::did_you_mean(name.text, known),
+    };
     name.error(format!("unknown algorithm {}; expected {}{meant}", name.quoted(), names()))
 }

@@ -293,6 +293,16 @@ impl Algorithm for RecentAverage {
         (share < 1.0 - 1e-12).then(|| Moment(v.0 + (ln_1p(-share) * self.period_ticks) as i128))
     }
 
+    fn charge_past(
+        &self,
+        before: Option<Moment>,
+        now: Nanos,
+        charged_at: Nanos,
+        cost: Cost,
+    ) -> Option<Moment> {
+        Some(self.charge(before, charged_at.min(now), cost))
+    }
+
     fn estimate(&self, before: Option<&Moment>, now: Nanos, _cost: Cost) -> Option<f64> {
         Some(self.count(before, now) / self.period_secs)
     }

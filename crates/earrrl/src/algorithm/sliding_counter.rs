@@ -175,6 +175,24 @@ impl Algorithm for SlidingCounter {
         if empty { None } else { self.advance(Some(counts), now) }
     }
 
+    fn charge_past(
+        &self,
+        before: Option<WindowCounts>,
+        now: Nanos,
+        charged_at: Nanos,
+        cost: Cost,
+    ) -> Option<WindowCounts> {
+        let window = self.terms.index(now);
+        let none = WindowCounts { window, current: 0, previous: 0 };
+        let (mut counts, cost) = (before.unwrap_or(none), cost.billionths());
+        match counts.window.saturating_sub(self.terms.index(charged_at)) {
+            0 => counts.current = counts.current.saturating_add(cost),
+            1 => counts.previous = counts.previous.saturating_add(cost),
+            _ => return before,
+        }
+        Some(counts)
+    }
+
     fn counted(&self, after: Option<&WindowCounts>, now: Nanos) -> Option<f64> {
         let (w, left) = (self.terms.window as f64, self.left(after, now) as f64);
         Some(after.map_or(0.0, |c| (c.previous as f64 * (left / w) + c.current as f64) / w))

@@ -173,6 +173,23 @@ impl Algorithm for SlidingLog {
         log.since(self.start(now))
     }
 
+    fn charge_past(
+        &self,
+        before: Option<Tally>,
+        now: Nanos,
+        charged_at: Nanos,
+        cost: Cost,
+    ) -> Option<Tally> {
+        if charged_at.get() < self.start(now) {
+            return before;
+        }
+        let mut log = before.unwrap_or_default();
+        let grain = if self.is_crowded(&log) { self.grain_nanos() } else { 1 };
+        log.insert(charged_at.get(), cost.billionths(), grain);
+        log.drop_outweighed(self.terms.quota.billionths());
+        Some(log)
+    }
+
     fn counted(&self, after: Option<&Tally>, _now: Nanos) -> Option<f64> {
         Some(self.terms.per_second(sum(after)))
     }

@@ -196,6 +196,22 @@ impl Algorithm for SlidingWindow {
         self.advance(Some(tally), now)
     }
 
+    fn charge_past(
+        &self,
+        before: Option<Tally>,
+        now: Nanos,
+        charged_at: Nanos,
+        cost: Cost,
+    ) -> Option<Tally> {
+        let slot = self.slot(charged_at);
+        if slot + self.lifetime() <= self.slot(now) {
+            return before;
+        }
+        let mut tally = before.unwrap_or_default();
+        tally.insert(slot, cost.billionths(), 1);
+        Some(tally)
+    }
+
     fn counted(&self, after: Option<&Tally>, _now: Nanos) -> Option<f64> {
         Some(self.terms.per_second(sum(after)))
     }

@@ -56,6 +56,24 @@ impl Tally {
         }
     }
 
+    /// Adds `cost` at `slot`, which may be older than the newest. The cost joins an entry in the
+    /// same cell of a grid of `grain`: a later entry as it is, or an earlier one, which is moved
+    /// forward to `slot`.
+    pub(super) fn insert(&mut self, slot: u64, cost: u128, grain: u64) {
+        self.sum = self.sum.saturating_add(cost);
+        let place = self.entries.partition_point(|(there, _)| *there < slot);
+        let joins = |(there, _): &(u64, u128)| *there / grain == slot / grain;
+        let later = self.entries.get(place).is_some_and(joins);
+        let earlier = place.checked_sub(1).filter(|before| joins(&self.entries[*before]));
+        match earlier {
+            Some(before) if !later => {
+                self.entries[before] = (slot, self.entries[before].1.saturating_add(cost));
+            }
+            _ if later => self.entries[place].1 = self.entries[place].1.saturating_add(cost),
+            _ => self.entries.insert(place, (slot, cost)),
+        }
+    }
+
     /// Subtracts up to `cost` from the entry of `slot`; does nothing if the tally has no such
     /// entry.
     pub(super) fn subtract(&mut self, slot: u64, cost: u128) {

@@ -25,6 +25,7 @@ use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::grammar::RuleWords;
+use crate::held::Held;
 use crate::parameter::{self, Rate, greatest_common_divisor};
 
 const BILLION: u128 = 1_000_000_000;
@@ -147,6 +148,27 @@ impl TokenBucket {
     pub fn balance(&self, state: Option<&Moment>, now: Nanos) -> f64 {
         let left = (self.full - self.missing(state, now)) as f64;
         left / self.unit as f64
+    }
+
+    /// Returns the ticks by which a commit of `actual` raises the level: the unused part of the
+    /// estimate, less the time for which a bucket without that part may have been full. Refill is
+    /// lost while a bucket is full. Without the subtraction, a client could reserve, wait until its
+    /// bucket is full, spend it, release the reservation, and so double its rate.
+    fn unused_ticks(&self, now: Nanos, held: &Held, actual: Cost) -> i128 {
+        let unused = self.price(held.cost) - self.price(actual);
+        let full_without_it = (self.ticks(held.full_at) - unused).max(self.ticks(held.at));
+        let lost = (self.ticks(now) - full_without_it).max(0);
+        (unused - lost).max(0)
+    }
+
+    /// Returns the time that refills `cost`, rounded down.
+    pub(super) fn refill_time(&self, cost: Cost) -> Duration {
+        duration_from_nanos(div_floor(self.price(cost), self.ticks_per_nano.into()))
+    }
+
+    /// Returns the time that refills what a commit of `actual` gives back, rounded up.
+    pub(super) fn given_back(&self, now: Nanos, held: &Held, actual: Cost) -> Duration {
+        duration_from_nanos(self.wait(self.unused_ticks(now, held, actual)))
     }
 
     /// Converts ticks to nanoseconds, rounded up; returns 0 for negative ticks.
@@ -287,6 +309,35 @@ impl Algorithm for TokenBucket {
     fn refund(&self, full_at: Moment, now: Nanos, _at: Nanos, cost: Cost) -> Option<Moment> {
         let full_at = full_at.0 - self.price(cost);
         (full_at > self.ticks(now)).then_some(Moment(full_at))
+    }
+
+    /// Charges the cost at `now`: the refill since `charged_at` may have been lost to a full bucket.
+    fn charge_past(
+        &self,
+        before: Option<Moment>,
+        now: Nanos,
+        _charged_at: Nanos,
+        cost: Cost,
+    ) -> Option<Moment> {
+        Some(self.charge(before, now, cost))
+    }
+
+    /// Charges what exceeds the estimate at `now`, and gives back
+    /// [`unused_ticks`](TokenBucket::unused_ticks) of what the estimate exceeds.
+    fn commit(
+        &self,
+        before: Option<Moment>,
+        now: Nanos,
+        held: &Held,
+        actual: Cost,
+    ) -> Option<Moment> {
+        let owed = self.price(actual) - self.price(held.cost);
+        if owed == 0 {
+            return before;
+        }
+        let full_at = self.full_at(before.as_ref(), now);
+        let full_at = full_at + owed.max(0) - self.unused_ticks(now, held, actual);
+        (full_at > self.ticks(now)).then_some(Moment(full_at.min(LATEST)))
     }
 
     fn remaining(&self, after: Option<&Moment>, now: Nanos) -> u64 {

@@ -1,5 +1,6 @@
 use core::fmt;
 use core::marker::PhantomData;
+use std::boxed::Box;
 
 use crate::clock::{Clock, SystemClock, Time};
 use crate::cost::Cost;
@@ -90,6 +91,7 @@ impl<K: ?Sized, C: Clock, F: FnOnce() -> C> Builder<K, F> {
             rule: self.rule,
             capacity: self.capacity,
             most_bytes: self.most_bytes,
+            nets: Box::default(),
             keys: PhantomData,
         })
     }

@@ -1,6 +1,7 @@
 //! The keyed limiter: one rule for many clients, shared by any number of threads.
 
 mod builder;
+mod hold;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -11,8 +12,11 @@ use core::fmt;
 use core::hash::Hash;
 use core::marker::PhantomData;
 use core::time::Duration;
+use std::boxed::Box;
+use std::vec::Vec;
 
 pub use builder::Builder;
+pub use hold::{Hold, HoldError};
 use verdict::Details;
 pub use verdict::{Denied, Verdict};
 pub use wait::{Patience, Reservation, WaitError};
@@ -22,11 +26,13 @@ use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::Action;
 use crate::error::RuleError;
+use crate::holds::Nets;
 use crate::rule::Rule;
 use crate::rules::atomic;
 use crate::rules::part::Part;
 use crate::store::table::{Change, KeyHash, KeyHasher, Purpose, Seen, Table, Word};
 use crate::store::{BuildError, Clients, Kept};
+use crate::survey::{Source, Survey, TopClient};
 
 /// The number of keys of a batch whose states are prefetched together.
 const BATCH: usize = 16;
@@ -65,6 +71,8 @@ pub struct Limiter<K: ?Sized, C = SystemClock> {
     lag: Duration,
     capacity: usize,
     most_bytes: Option<usize>,
+    /// The nets of the clients' live reservations, for the commits of buckets.
+    nets: Box<Nets>,
     keys: PhantomData<fn(&K)>,
 }
 
@@ -234,6 +242,38 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         self.lag = rule.limit().lag();
         self.rule = rule;
         Ok(())
+    }
+
+    /// Returns the `count` clients with the highest rates, the highest first; see
+    /// [`survey`](Self::survey).
+    ///
+    /// ```
+    /// use earrrl::{Limiter, Rule};
+    ///
+    /// let rule: Rule = "recent-average 1/s half-life=1m".parse()?;
+    /// let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// for client in ["alice", "bob", "bob"] {
+    ///     limiter.check(client).ok()?;
+    /// }
+    /// assert_eq!(limiter.top(1)[0].fingerprint, limiter.hash("bob").fingerprint());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn top(&self, count: usize) -> Vec<TopClient> {
+        self.survey(count).top
+    }
+
+    /// Walks over all clients; see [`MemoryEngine::survey`](crate::MemoryEngine::survey).
+    pub fn survey(&self, count: usize) -> Survey {
+        let limit = self.rule.limit();
+        Survey::take(&[Source { clients: &self.clients, limit }], limit, self.clock.now(), count)
+    }
+
+    /// Returns the hash of a client's key, whose fingerprint [`top`](Self::top) reports.
+    pub fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> KeyHash
+    where
+        K: Borrow<Q>,
+    {
+        self.hasher.hash(key)
     }
 
     /// Returns the limiter's rule.

@@ -1,5 +1,6 @@
 //! The engine that keeps clients' states in this process's memory.
 
+mod hold;
 mod prepare;
 mod prepared;
 #[cfg(test)]
@@ -8,6 +9,7 @@ mod shared_tests;
 mod tests;
 
 use core::future::{Ready, ready};
+use std::boxed::Box;
 use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
@@ -21,11 +23,14 @@ use crate::decision::{Brief, Decision};
 use crate::engine::{
     Charge, Engine, EngineError, RuleId, are_distinct, merge_charges, restore_places,
 };
+use crate::holds::Holds;
 use crate::rule::Rule;
 use crate::rules::atomic::{self, Each};
 use crate::rules::part::Part;
 use crate::store::table::{KeyHash, KeyHasher};
 use crate::store::{BuildError, Clients};
+use crate::survey::{Survey, TopClient};
+pub use hold::{Actual, Committed, HoldTerms, Holding};
 use prepare::Names;
 pub use prepare::Preparation;
 use prepared::{Prepared, Rules};
@@ -56,6 +61,8 @@ pub struct MemoryEngine<C = SystemClock> {
     /// Old stores without clients, which a running request may still use.
     given_up: Mutex<Vec<Arc<Clients>>>,
     hasher: KeyHasher,
+    /// Boxed, since it is large and rarely used.
+    holds: Box<Holds>,
     clock: Time<C>,
     capacity: usize,
 }
@@ -84,6 +91,7 @@ impl<C: Clock> MemoryEngine<C> {
             sweeping: Mutex::default(),
             given_up: Mutex::default(),
             hasher: KeyHasher::random()?,
+            holds: Box::new(Holds::new()?),
             clock: Time::new(clock),
             capacity,
         })
@@ -101,6 +109,31 @@ impl<C: Clock> MemoryEngine<C> {
         let rules = self.rules.load();
         let known = rules.get(rule.0 as usize)?;
         Some((known.len(), known.displaced()))
+    }
+
+    /// Returns the `count` clients of a rule with the highest rates, the highest first; see
+    /// [`survey`](Self::survey).
+    ///
+    /// # Errors
+    /// Returns an error if the rule is unknown.
+    pub fn top(&self, rule: RuleId, count: usize) -> Result<Vec<TopClient>, EngineError> {
+        self.survey(rule, count).map(|survey| survey.top)
+    }
+
+    /// Walks over the clients of a rule, and returns the `count` clients with the highest rates and
+    /// the distribution of all rates.
+    ///
+    /// The result is exact for recent-average, token-bucket and gcra. Under the other algorithms
+    /// clients are ordered by their usage of the limit. The walk takes about a second for ten
+    /// million clients, so call this from a thread that serves no requests. Decisions go on
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// Returns an error if the rule is unknown.
+    pub fn survey(&self, rule: RuleId, count: usize) -> Result<Survey, EngineError> {
+        let known = self.rules.load().get(rule.0 as usize).cloned();
+        let known = known.ok_or(EngineError::UnknownRule(rule))?;
+        Ok(known.survey(self.clock.now(), count))
     }
 
     /// Returns the hash of a key, for [`prefetch`](Self::prefetch) and [`decide_hashed`](Self::decide_hashed).

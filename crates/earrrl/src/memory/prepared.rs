@@ -9,6 +9,7 @@ use crate::engine::{EngineError, check_name};
 use crate::rule::Rule;
 use crate::store::table::KeyHash;
 use crate::store::{Clients, Next, Older};
+use crate::survey::{Source, Survey};
 
 /// The number of rules in a block.
 pub(super) const BLOCK: usize = 64;
@@ -25,6 +26,10 @@ pub(super) struct Prepared {
     pub(super) rule: Rule,
     pub(super) clients: Arc<Clients>,
     pub(super) capacity: usize,
+    /// The number of changes of the limit so far.
+    pub(super) version: u32,
+    /// The version with which the algorithm was last changed, or 0.
+    pub(super) algorithm_since: u32,
     /// The number of clients that older stores evicted although they were not idle.
     pub(super) displaced: u64,
     /// The older stores in which clients may still be.
@@ -72,6 +77,8 @@ impl Prepared {
             rule: rule.clone(),
             clients,
             capacity,
+            version: 0,
+            algorithm_since: 0,
             displaced: 0,
             older: None,
         })
@@ -96,6 +103,12 @@ impl Prepared {
     ) -> Result<Self, EngineError> {
         let (old, new) = (self.rule.limit(), rule.limit());
         let mut changed = Self { rule: rule.clone(), capacity, ..self.clone() };
+        if new != old {
+            changed.version += 1;
+        }
+        if !new.is_of_the_algorithm_of(old) {
+            changed.algorithm_since = changed.version;
+        }
         let is_shared = self.clients.is_shared();
         let as_large = (capacity, rule.max_bytes()) == (self.capacity, self.rule.max_bytes());
         if is_shared && new == old || !is_shared && new.keeps_states_of(old) && as_large {
@@ -146,6 +159,16 @@ impl Prepared {
     /// Returns the number of clients that were evicted although they were not idle.
     pub(super) fn displaced(&self) -> u64 {
         self.displaced + self.clients.displaced()
+    }
+
+    /// Walks over the clients in this store and the older ones; see [`Survey::take`].
+    pub(super) fn survey(&self, now: Nanos, count: usize) -> Survey {
+        let older = std::iter::successors(self.older.as_deref(), |older| older.older.as_deref());
+        let older = older.map(|older| Source { clients: &older.clients, limit: &older.limit });
+        let mut sources: Vec<_> = older.collect();
+        sources.reverse();
+        sources.push(Source { clients: &self.clients, limit: self.rule.limit() });
+        Survey::take(&sources, self.rule.limit(), now, count)
     }
 
     /// Returns the number of clients in this store and the older ones.

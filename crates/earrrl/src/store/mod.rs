@@ -4,11 +4,13 @@ mod clients;
 pub(crate) mod older;
 mod states;
 pub mod table;
+mod walk;
 
 pub use clients::BuildError;
 pub(crate) use clients::{Clients, Kept, Next};
 pub(crate) use older::Older;
 pub(crate) use states::{Bounds, Shard, States, Under};
+pub(crate) use walk::{Held, Passed};
 
 /// Returns the bytes of the table for `capacity` clients of a limit, all of which are allocated
 /// when the table is built. Returns 0 if clients take memory only as they come, and `None` on

@@ -81,6 +81,8 @@ pub(crate) struct Client {
     updated: bool,
     /// True if the client was over its limit at the last snapshot.
     over: bool,
+    /// True if the last decision denied a request that the client's state would have allowed.
+    lacked_share: bool,
     /// The group of Cluster slots, with a circuit breaker of its own, to which the client belongs.
     pub(crate) group: usize,
     unsent: Pending,
@@ -148,10 +150,14 @@ impl Client {
         if authority != Authority::Refused && !(backs_off || !allowed && fresh) {
             return None;
         }
-        if strict {
+        // A denied attempt counts only if the client is over its limit. If other nodes merely claim
+        // what is left, the attempt would have been allowed in one place.
+        let counts = strict && (mode == Mode::Charge || !allowed);
+        if counts {
             figures = self.store(limit, cost, mode, now);
         }
-        self.queue(limit, mode, strict, time);
+        self.lacked_share = allowed;
+        self.queue(limit, mode, counts, time);
         self.note(false, &figures, cost, time);
         if !strict && time.local < self.backoff_until {
             let backoff = self.backoff_until.since(time.local);
@@ -214,6 +220,12 @@ impl Client {
         } else if !allowed {
             self.backoff_until = time.local + refill_wait;
         }
+    }
+
+    /// Returns true if the last decision denied a request only because other nodes claim what the
+    /// limit has left. Each such denial is reported once.
+    pub(crate) fn take_lacked_share(&mut self) -> bool {
+        std::mem::take(&mut self.lacked_share)
     }
 
     /// Returns true if other nodes claim the headroom that a request would need, according to the

@@ -79,6 +79,7 @@ async fn decide<T>(
             Box::pin(async {
                 let pairs = pairs.into_iter().map(|(name, value)| (name, bytes(value)));
                 let request = Attributes::new(pairs, &rules.reading);
+                rules.log_unread(request.names());
                 let answer = server.service.ask_matching(&rules, &request, manner).await;
                 Ok(then(&answer.judged()?, true))
             })

@@ -118,15 +118,15 @@ fn denied(server: &Server, why: &str) -> (Option<u16>, Cow<'static, [u8]>) {
     (Some(status), (head + &body).into_bytes().into())
 }
 
-/// Serves a connection until it ends. Also serves `/v1/authz` if `asks` is true.
+/// Serves a connection of the client at `peer` until it ends. Also serves `/v1/authz` if `asks` is true.
 pub async fn serve(
     stream: Stream,
+    peer: Option<IpAddr>,
     connection: Connection,
     server: Arc<Server>,
     router: Router,
     asks: bool,
 ) {
-    let peer = stream.peer();
     let mut stream = Rewound::new(stream);
     let mut silence = None;
     let http2 = {

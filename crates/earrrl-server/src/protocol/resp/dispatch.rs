@@ -11,6 +11,14 @@ use super::transaction::Transaction;
 use super::{command, decide};
 use crate::service::rules::ActiveRules;
 
+/// The commands with which libraries run rate limiting scripts on Redis.
+const SCRIPTS: [&[u8]; 7] =
+    [b"EVAL", b"EVALSHA", b"EVAL_RO", b"EVALSHA_RO", b"FCALL", b"FUNCTION", b"SCRIPT"];
+/// The error for a command in `SCRIPTS`.
+const SCRIPT_HINT: &str = "this server runs no scripts: it decides itself, by CL.THROTTLE or \
+                           EARRRL.CHECK; docs/clients.md shows how to call these from each client \
+                           library";
+
 /// The connection's next step after a command was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterCommand {
@@ -169,6 +177,9 @@ impl Session {
         let name = request.word(0).unwrap_or_default();
         let shown =
             name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'.') && name.len() <= 32;
+        if SCRIPTS.iter().any(|script| name.eq_ignore_ascii_case(script)) {
+            return Err(Refusal::Error(SCRIPT_HINT.to_owned()));
+        }
         match std::str::from_utf8(name) {
             Ok(name) if shown => Err(Refusal::Error(format!("unknown command '{name}'"))),
             _ => Err(Refusal::Error("unknown command".to_owned())),

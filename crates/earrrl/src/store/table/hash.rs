@@ -32,10 +32,11 @@ impl KeyHash {
         self.0
     }
 
-    /// Returns the low 40 bits with the lowest bit set, so that a fingerprint is never 0, which
-    /// marks an empty slot.
+    /// Returns the low 40 bits with the lowest bit set, which is all that a table stores of a key. A
+    /// fingerprint is never 0, which marks an empty slot.
     #[inline(always)]
-    pub(super) fn fingerprint(self) -> u64 {
+    #[must_use]
+    pub fn fingerprint(self) -> u64 {
         (self.0 & super::entry::FINGERPRINT_MASK) | 1
     }
 

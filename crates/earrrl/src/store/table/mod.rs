@@ -274,6 +274,13 @@ impl Table {
         self.raw.entries(0..self.raw.lines.slots()).map(Client::from)
     }
 
+    /// Returns the clients slot by slot, `None` for an empty slot. Clients that are inserted or
+    /// removed during the iteration may be missing.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = Option<Client>> + '_ {
+        let slots = 0..self.raw.lines.slots();
+        slots.map(|place| self.raw.entries(place..place + 1).next().map(Client::from))
+    }
+
     /// Returns the number of clients, including idle ones. Small tables are counted; for large ones
     /// the number is estimated from a sample.
     #[must_use]

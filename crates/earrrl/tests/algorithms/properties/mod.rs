@@ -1,6 +1,7 @@
 //! What holds for every algorithm, policy and history.
 
 mod charge;
+mod commit;
 mod conversion;
 mod equivalence;
 mod merging;

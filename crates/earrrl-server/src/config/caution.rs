@@ -1,0 +1,69 @@
+//! Warnings about valid configurations that share limits through Redis less well than they could.
+
+use std::time::Duration;
+
+use earrrl::{Limit, Quota, Rule};
+use earrrl_redis::Consistency;
+
+use super::rule::RuleConfig;
+use super::{Config, EngineConfig};
+
+/// The longest `sync` that needs no warning.
+const LONG_SYNC: Duration = Duration::from_secs(10);
+/// The number of `sync` intervals that a near rule's window should have at least.
+const SYNCS: f64 = 5.0;
+/// The largest count in units that Redis stores exactly: 2^53 billionths.
+const MAX_EXACT_UNITS: u64 = 9_007_199;
+
+impl Config {
+    /// Returns warnings about near rules whose counts are exchanged too rarely, and about limits
+    /// whose counts Redis rounds.
+    pub fn cautions(&self) -> Vec<String> {
+        let EngineConfig::Redis(redis) = &self.engine else { return Vec::new() };
+        let sync = redis.options.sync;
+        let is_near = |rule: &RuleConfig| rule.consistency == Consistency::Near;
+        let mut cautions = Vec::new();
+        if sync > LONG_SYNC && self.rules.iter().any(is_near) {
+            cautions.push(format!(
+                "[engine] sync = {sync:?} is above {LONG_SYNC:?}: servers learn that late what other servers counted"
+            ));
+        }
+        for config in &self.rules {
+            let overrides = config.overrides.iter().map(|special| &special.rule);
+            for rule in std::iter::once(&config.rule).chain(overrides) {
+                let near = is_near(config).then(|| short_window(rule, sync)).flatten();
+                let found = near.into_iter().chain(rounded(rule.limit()));
+                cautions.extend(found.map(|caution| format!("{}: {rule}: {caution}", config.name)));
+            }
+        }
+        cautions
+    }
+}
+
+/// Returns a warning if a near rule's window has too few exchanges.
+fn short_window(rule: &Rule, sync: Duration) -> Option<String> {
+    let limit = rule.limit();
+    let window = Quota::of(limit).units as f64 / limit.per_second();
+    (window < SYNCS * sync.as_secs_f64()).then(|| {
+        format!(
+            "the window of {window:.3} s is shorter than {SYNCS} times sync = {sync:?}: with \
+             consistency = \"near\" servers may admit less than the limit, or a strict rule more; \
+             want a shorter sync or consistency = \"exact\""
+        )
+    })
+}
+
+/// Returns a warning if Redis stores a limit's larger counts rounded.
+fn rounded(limit: &Limit) -> Option<String> {
+    let counts_units = matches!(
+        limit,
+        Limit::FixedWindow(_)
+            | Limit::SlidingLog(_)
+            | Limit::SlidingWindow(_)
+            | Limit::SlidingCounter(_)
+    );
+    let units = Quota::of(limit).units;
+    (counts_units && units > MAX_EXACT_UNITS).then(|| {
+        format!("Redis stores counts above {MAX_EXACT_UNITS} units rounded; this limit has {units}")
+    })
+}
