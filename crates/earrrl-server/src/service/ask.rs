@@ -83,7 +83,7 @@ pub struct Answer<'a> {
     pub unjudged: Option<Unjudged<'a>>,
 }
 
-/// How a rule applies to a request that it matches.
+/// The effect of a rule on a request that it matches.
 enum Application<'a> {
     /// The request is charged to the client that is stored under this key, under this limit.
     Charge(&'a PreparedLimit, Key),

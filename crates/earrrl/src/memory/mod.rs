@@ -31,9 +31,8 @@ use crate::store::table::{KeyHash, KeyHasher};
 use crate::store::{BuildError, Clients};
 use crate::survey::{Survey, TopClient};
 pub use hold::{Actual, Committed, HoldTerms, Holding};
-use prepare::Names;
 pub use prepare::Preparation;
-use prepared::{Prepared, Rules};
+use prepared::{Names, Prepared, Rules};
 
 /// An engine that keeps the clients of any number of rules in memory, a fixed number for each rule.
 ///

@@ -1,12 +1,11 @@
 //! Preparing rules, and changing them while requests are decided.
 
 use core::time::Duration;
-use std::boxed::Box;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::vec::Vec;
 
-use super::prepared::{Prepared, Rules};
+use super::prepared::{Names, Prepared, Rules};
 use super::{MemoryEngine, lock};
 use crate::clock::Clock;
 use crate::engine::{EngineError, RuleId};
@@ -31,14 +30,6 @@ pub struct Preparation<'a> {
     /// one state for each key, so a key must be decided under one of its rules at a time. If that
     /// changes from one request to the next, the client's state is converted.
     pub store: Option<&'a str>,
-}
-
-/// The rules and the shared stores by their names.
-#[derive(Default)]
-pub(super) struct Names {
-    /// The indices of the rules.
-    pub(super) places: HashMap<Arc<str>, usize>,
-    stores: HashMap<Box<str>, Arc<States>>,
 }
 
 /// The shared stores of the rules that are being prepared, with their new bounds.

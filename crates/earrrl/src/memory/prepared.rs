@@ -1,5 +1,7 @@
 //! The rules of an engine in memory, and the effect of rule changes on their clients.
 
+use std::boxed::Box;
+use std::collections::HashMap;
 use std::format;
 use std::sync::Arc;
 use std::vec::Vec;
@@ -8,7 +10,7 @@ use crate::clock::Nanos;
 use crate::engine::{EngineError, check_name};
 use crate::rule::Rule;
 use crate::store::table::KeyHash;
-use crate::store::{Clients, Next, Older};
+use crate::store::{Clients, Next, Older, States};
 use crate::survey::{Source, Survey};
 
 /// The number of rules in a block.
@@ -18,6 +20,14 @@ pub(super) const BLOCK: usize = 64;
 /// all rules.
 #[derive(Clone, Default)]
 pub(super) struct Rules(pub(super) Vec<Arc<Vec<Prepared>>>);
+
+/// The rules and the shared stores by their names.
+#[derive(Default)]
+pub(super) struct Names {
+    /// The indices of the rules.
+    pub(super) places: HashMap<Arc<str>, usize>,
+    pub(super) stores: HashMap<Box<str>, Arc<States>>,
+}
 
 /// A rule with the store of its clients.
 #[derive(Clone)]
