@@ -27,7 +27,7 @@ const ADMIN_CONNECTIONS: usize = 64;
 #[derive(Debug)]
 pub struct Server {
     /// The service that decides requests by the rules.
-    pub service: Service,
+    pub service: Arc<Service>,
     /// The open connections of all listeners but the one for health checks and metrics.
     pub connections: Arc<Connections>,
     /// The open connections of the listener for health checks and metrics.
@@ -79,7 +79,7 @@ impl Server {
     ) -> Result<Arc<Self>, EngineError> {
         let http = config.server.http.as_ref().and_then(ListenAddress::tcp);
         Ok(Arc::new(Self {
-            service: Service::new(config, clock)?,
+            service: Arc::new(Service::new(config, clock)?),
             connections: Connections::new(config.server.limits),
             admin_connections: Connections::new(Limits {
                 connections: ADMIN_CONNECTIONS,

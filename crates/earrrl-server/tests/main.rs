@@ -32,6 +32,8 @@ mod replay;
 mod replay_config;
 mod robustness;
 mod soak;
+mod state;
 mod support;
 mod tls;
+mod top;
 mod wire;

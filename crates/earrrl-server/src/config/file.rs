@@ -77,6 +77,17 @@ pub(super) struct ServerTable {
     pub(super) socket_mode: Placed<String>,
     pub(super) proxy_protocol: Vec<Spanned<String>>,
     pub(super) tls: Option<TlsTable>,
+    pub(super) names: NamesTable,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub(super) struct NamesTable {
+    pub(super) from: Placed<f64>,
+    pub(super) capacity: Placed<u64>,
+    pub(super) max_bytes: Placed<u64>,
+    pub(super) hmac_key: Placed<String>,
+    pub(super) hmac_key_file: Placed<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -117,6 +128,8 @@ pub(super) struct MetricsTable {
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct EngineTable {
     pub(super) capacity: Placed<u64>,
+    pub(super) state: Placed<String>,
+    pub(super) not_persisted: Placed<String>,
     pub(super) redis: Placed<OneOrMany>,
     pub(super) redis_file: Placed<String>,
     pub(super) cluster: Placed<bool>,

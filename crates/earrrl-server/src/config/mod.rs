@@ -13,6 +13,7 @@ pub mod engine;
 pub mod envoy;
 mod file;
 pub mod listen;
+pub mod names;
 mod problem;
 pub mod redis;
 pub mod rule;
@@ -26,7 +27,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 pub use bounds::{DEFAULT_CAPACITY, MAX_FILE_LEN, MAX_RULES};
-pub use engine::EngineConfig;
+pub use engine::{EngineConfig, StateConfig};
 pub use envoy::EnvoyConfig;
 pub use problem::{ConfigError, ConfigProblem};
 pub use rule::RuleConfig;

@@ -8,6 +8,7 @@ use toml::Spanned;
 
 use super::access::Tokens;
 use super::listen::{ListenAddress, Protocol};
+use super::names::NamesConfig;
 use super::problem::Problems;
 use super::tls::TlsConfig;
 use super::value::{listeners, number, seconds};
@@ -15,7 +16,7 @@ use super::{file, listen};
 use earrrl_tower::{AddressSource, ClientAddress, Prefixes};
 
 /// The validated `[server]` table.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ServerConfig {
     /// The listening address for HTTP; `None` if HTTP is not served.
@@ -54,6 +55,8 @@ pub struct ServerConfig {
     pub allow_inline_rules: bool,
     /// True if HTTP responses have the `X-RateLimit-*` headers in addition to the standard ones.
     pub x_ratelimit_headers: bool,
+    /// The `[server.names]` table.
+    pub names: NamesConfig,
 }
 
 /// The limits on connections. Times are whole seconds.
@@ -115,6 +118,7 @@ impl Default for ServerConfig {
             tokens: Tokens::default(),
             allow_inline_rules: false,
             x_ratelimit_headers: false,
+            names: NamesConfig::default(),
         }
     }
 }
@@ -158,6 +162,7 @@ impl ServerConfig {
             tokens: Tokens::validate(file, problems),
             allow_inline_rules: file.allow_inline_rules,
             x_ratelimit_headers: file.x_ratelimit_headers,
+            names: NamesConfig::validate(&file.names, problems),
         }
     }
 

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use earrrl::table::KeyHash;
 use earrrl::{
-    Action, Brief, Charge, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome, Rule,
-    Wait,
+    Action, Brief, Charge, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome, Places,
+    Rule, Wait,
 };
 use earrrl_tower::headers::{Available, peek_cost};
 use smallvec::SmallVec;
@@ -180,6 +180,10 @@ impl Service {
         if let Some(brief) = self.engine.check_at_once(&charge, ask.hash) {
             let brief = brief?;
             ask.rule.count(brief.outcome, &ask.key);
+            let is_over = brief.outcome != Outcome::Allow;
+            if (brief.remaining < limit.named_below) | is_over {
+                self.note_brief(ask.rule, limit, &charge, is_over);
+            }
             return Ok(Some(brief));
         }
         // The future is boxed, so that it takes no space in `check` when the engine answers at
@@ -207,6 +211,11 @@ impl Service {
                 // A request that one rule denies is not charged under the rules that allow it.
                 if decision.allowed || mode == Mode::Charge || decision.is_over(place) {
                     rule.count(outcome(&decision, place, limit), charges[place].key);
+                    let is_over = decision.is_over(place);
+                    let is_close = place == decision.rule && decision.remaining < limit.named_below;
+                    if is_close | is_over {
+                        self.note(rule, limit, &charges[place], &decision, place);
+                    }
                 }
             }
         }
@@ -358,7 +367,48 @@ impl Service {
     /// Returns an [`AskError`] if the engine fails.
     pub async fn reset(&self, ask: &Ask<'_>) -> Result<(), AskError> {
         let Some((_, charge)) = ask.charge() else { return Ok(()) };
-        Ok(self.engine.reset(charge.rule, charge.key).await?)
+        self.engine.reset(charge.rule, charge.key).await?;
+        ask.rule.directory.forget(self.engine.hash(charge.key));
+        self.reports.clear();
+        Ok(())
+    }
+
+    /// Notes the name of a client that is over its limit, or close to it. A decision under several
+    /// rules has the figures of one of them; those of another are read from memory, and over Redis
+    /// only that one is noted.
+    #[cold]
+    #[inline(never)]
+    fn note(
+        &self,
+        rule: &ActiveRule,
+        limit: &PreparedLimit,
+        charge: &Charge<'_>,
+        decision: &Decision,
+        place: usize,
+    ) {
+        let is_over = decision.is_over(place);
+        if place != decision.rule {
+            return self.note_brief(rule, limit, charge, is_over);
+        }
+        let mut alone = *decision;
+        alone.over = over(is_over);
+        rule.directory.note(self.engine.hash(charge.key), limit.rule.limit(), &alone, charge.key);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_brief(
+        &self,
+        rule: &ActiveRule,
+        limit: &PreparedLimit,
+        charge: &Charge<'_>,
+        is_over: bool,
+    ) {
+        if let Some(mut peek) = self.engine.peek_at_once(charge) {
+            peek.over = over(is_over);
+            let hash = self.engine.hash(charge.key);
+            rule.directory.note(hash, limit.rule.limit(), &peek, charge.key);
+        }
     }
 
     #[inline]
@@ -429,6 +479,11 @@ fn decided_quota(
     rules
         .map(|(place, (_, limit))| Available::from_decision(&limit.rule, decision, place))
         .collect()
+}
+
+/// Returns the places of a decision under one rule.
+fn over(is_over: bool) -> Places {
+    is_over.then_some(0).into_iter().collect()
 }
 
 /// Returns the denial of a request that is refused for another reason than the use of its quota, so

@@ -14,11 +14,13 @@ pub struct PreparedLimit {
     pub rule: Rule,
     /// The quota that the `RateLimit-Policy` header reports for the limit.
     pub quota: Quota,
+    /// The number of remaining requests below which a client is named.
+    pub named_below: u64,
 }
 
 impl PreparedLimit {
-    pub(super) fn new(id: RuleId, rule: &Rule) -> Self {
-        Self { id, quota: Quota::of(rule.limit()), rule: rule.clone() }
+    pub(super) fn new(id: RuleId, rule: &Rule, named_below: u64) -> Self {
+        Self { id, quota: Quota::of(rule.limit()), rule: rule.clone(), named_below }
     }
 }
 

@@ -9,9 +9,12 @@ mod inline;
 pub mod key;
 mod known;
 pub mod limit;
+pub mod names;
 mod overrides;
+pub mod reports;
 pub mod room;
 pub mod rules;
+mod survey;
 
 use std::fmt;
 use std::pin::pin;
@@ -49,6 +52,8 @@ pub struct Service {
     descriptor_counts: Arc<CountsOf>,
     overrides: Arc<Overrides>,
     clock: TheClock,
+    directories: names::Directories,
+    reports: reports::Reports,
     /// The settings for Envoy that the server was started with, and the number of clients that
     /// tables are sized for.
     envoy: (EnvoyConfig, usize),
@@ -74,8 +79,11 @@ impl Service {
         let metrics = Metrics::default();
         let (descriptor_counts, overrides) = (Arc::default(), Arc::default());
         let known = Known::default();
+        let directories = names::Directories::new(&config.server.names);
+        let kept = (&metrics.outcomes, &directories);
         let (rules, descriptors) =
-            prepare(config, &engine, &known, &metrics.outcomes, (&descriptor_counts, &overrides))?;
+            prepare(config, &engine, &known, kept, (&descriptor_counts, &overrides))?;
+        engine.log_swept();
         Ok(Self {
             metrics,
             engine,
@@ -86,6 +94,8 @@ impl Service {
             descriptor_counts,
             overrides,
             clock: TheClock(clock),
+            directories,
+            reports: reports::Reports::default(),
             envoy: (config.envoy.clone(), config.capacity),
             inline: InlineRules::new(config.server.allow_inline_rules, config.capacity),
         })
@@ -106,8 +116,8 @@ impl Service {
         }
         self.engine.may_reload(&config.engine)?;
         let lasting = (&self.descriptor_counts, &self.overrides);
-        let outcomes = &self.metrics.outcomes;
-        let prepared = prepare(config, &self.engine, &self.known, outcomes, lasting);
+        let kept = (&self.metrics.outcomes, &self.directories);
+        let prepared = prepare(config, &self.engine, &self.known, kept, lasting);
         let (rules, descriptors) = prepared.map_err(|error| error.to_string())?;
         self.engine.reload(&config.engine);
         self.rules.store(Arc::new(rules));
@@ -230,14 +240,14 @@ fn prepare(
     config: &Config,
     engine: &Engine,
     known: &Known,
-    outcomes: &Outcomes,
+    kept: (&Outcomes, &names::Directories),
     (counts, overrides): (&Arc<CountsOf>, &Arc<Overrides>),
 ) -> Result<(ActiveRules, Option<Descriptors>), EngineError> {
     let rules = rules::RulesPlan::new(config);
     let descriptors = descriptors::prepared::DescriptorsPlan::of_config(config)?;
     let limits = rules.limits().chain(descriptors.iter().flat_map(|plan| plan.limits()));
     let mut ids = known.prepare(engine, &limits.collect::<Vec<_>>())?.into_iter();
-    let rules = rules.finish(&mut ids, outcomes);
+    let rules = rules.finish(&mut ids, kept);
     engine.set_on_error(&rules.verdicts_on_error());
     Ok((rules, descriptors.map(|plan| plan.finish(&mut ids, counts, overrides))))
 }

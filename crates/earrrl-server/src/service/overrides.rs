@@ -160,10 +160,16 @@ impl<'a> OverridesPlan<'a> {
     }
 
     /// Returns the active overrides. `ids` holds the engine's ids for [`OverridesPlan::limits`], in
-    /// the same order.
-    pub(super) fn finish(&self, ids: &mut impl Iterator<Item = RuleId>) -> Overrides {
-        let limits = self.limits.iter().zip(ids);
-        let limits = limits.map(|(limit, id)| PreparedLimit::new(id, &limit.rule)).collect();
+    /// the same order. `named_below` returns [`PreparedLimit::named_below`] of a limit.
+    pub(super) fn finish(
+        &self,
+        ids: &mut impl Iterator<Item = RuleId>,
+        named_below: impl Fn(&Rule) -> u64,
+    ) -> Overrides {
+        let prepare = |(limit, id): (&WantedLimit, RuleId)| {
+            PreparedLimit::new(id, &limit.rule, named_below(&limit.rule))
+        };
+        let limits = self.limits.iter().zip(ids).map(prepare).collect();
         let (mut index, mut rest) = (ConditionIndex::default(), HashMap::new());
         for (place, entry) in self.rule.overrides.iter().enumerate() {
             let checked = index.add(place, &entry.conditions);

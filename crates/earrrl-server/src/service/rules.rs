@@ -9,6 +9,7 @@ use earrrl_tower::ClientAddress;
 use super::attributes::{Attributes, Reading};
 use super::key::{Key, join, split};
 use super::limit::{PreparedLimit, hidden_name};
+use super::names::{Directories, Directory};
 use super::overrides::{Applied, Overrides, OverridesPlan};
 use crate::config::attribute::{Condition, KeyPart, PLAIN};
 use crate::config::rule::{CostSource, Missing, OnError, RuleConfig, action_name};
@@ -63,6 +64,8 @@ pub struct ActiveRule {
     pub missing: Missing,
     /// The metrics' counters of the rule's outcomes.
     pub outcomes: Arc<RuleOutcomes>,
+    /// The names of the rule's clients that are limited or close to it.
+    pub directory: Directory,
     serves_descriptors: bool,
     key: Vec<KeyPart>,
     conditions: Vec<Condition>,
@@ -126,9 +129,9 @@ impl<'a> RulesPlan<'a> {
     pub fn finish(
         self,
         ids: &mut impl Iterator<Item = RuleId>,
-        outcomes: &Outcomes,
+        kept: (&Outcomes, &Directories),
     ) -> ActiveRules {
-        let active = self.rules.iter().map(|rule| ActiveRule::new(rule, ids, outcomes));
+        let active = self.rules.iter().map(|rule| ActiveRule::new(rule, ids, kept));
         let rules: Vec<_> = active.flatten().map(Arc::new).collect();
         let by_name =
             rules.iter().enumerate().map(|(index, rule)| (rule.name.as_bytes().into(), index));
@@ -216,14 +219,17 @@ impl ActiveRule {
     fn new(
         wanted: &PlannedRule<'_>,
         ids: &mut impl Iterator<Item = RuleId>,
-        outcomes: &Outcomes,
+        (outcomes, directories): (&Outcomes, &Directories),
     ) -> Option<Self> {
         let PlannedRule { config, own, capacity, overrides } = wanted;
+        let directory = directories.of_rule(&config.name, config.rule.limit());
+        let named_below = |rule: &Rule| directory.remaining_below(rule.limit());
         Some(Self {
             name: config.name.clone(),
-            own: PreparedLimit::new(ids.next()?, own),
-            overrides: overrides.finish(ids),
+            own: PreparedLimit::new(ids.next()?, own, named_below(own)),
+            overrides: overrides.finish(ids, named_below),
             outcomes: outcomes.of_rule(&config.name),
+            directory,
             capacity: *capacity,
             on_error: config.on_error,
             missing: config.missing,
@@ -271,9 +277,10 @@ impl ActiveRule {
         let text = rule.to_string();
         let name = hidden_name(&HashSet::new(), &text);
         Ok(Self {
-            own: PreparedLimit::new(engine.prepare(&name, rule, capacity)?, rule),
+            own: PreparedLimit::new(engine.prepare(&name, rule, capacity)?, rule, 0),
             name: text,
             outcomes: outcomes.of_rule("inline"),
+            directory: Directory::default(),
             capacity,
             on_error: None,
             missing: Missing::Share,
@@ -298,7 +305,7 @@ impl ActiveRule {
     }
 
     /// Returns the ids of the rule's limits in the engine.
-    fn ids(&self) -> impl Iterator<Item = RuleId> {
+    pub(super) fn ids(&self) -> impl Iterator<Item = RuleId> {
         [&self.own].into_iter().chain(self.overrides.limits()).map(|limit| limit.id)
     }
 

@@ -10,6 +10,7 @@ mod tests;
 
 use core::future::{Ready, ready};
 use std::boxed::Box;
+use std::path::Path;
 use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
@@ -27,8 +28,8 @@ use crate::holds::Holds;
 use crate::rule::Rule;
 use crate::rules::atomic::{self, Each};
 use crate::rules::part::Part;
-use crate::store::table::{KeyHash, KeyHasher};
-use crate::store::{BuildError, Clients};
+use crate::store::table::{KeyHash, KeyHasher, Swept};
+use crate::store::{BuildError, Clients, StateDirectory};
 use crate::survey::{Survey, TopClient};
 pub use hold::{Actual, Committed, HoldTerms, Holding};
 pub use prepare::Preparation;
@@ -64,6 +65,8 @@ pub struct MemoryEngine<C = SystemClock> {
     holds: Box<Holds>,
     clock: Time<C>,
     capacity: usize,
+    /// The directory of the rules' files, if clients are kept in files.
+    directory: Option<Box<StateDirectory>>,
 }
 
 impl MemoryEngine {
@@ -75,6 +78,35 @@ impl MemoryEngine {
     pub fn new(capacity: usize) -> Result<Self, BuildError> {
         Self::with_clock(capacity, SystemClock::new())
     }
+
+    /// Returns an engine that keeps the clients of its rules in the files of a directory, as
+    /// [`Builder::state_file`](crate::Builder::state_file) does. Any number of processes can share
+    /// them, and rules that are prepared again after a restart find their clients.
+    ///
+    /// ```
+    /// use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode};
+    ///
+    /// # let directory = std::env::temp_dir().join(format!("earrrl-docs-{}", std::process::id()));
+    /// let check = || {
+    ///     let engine = MemoryEngine::with_state(10_000, &directory)?;
+    ///     let rule = engine.prepare("login", &"gcra 1/h burst=1".parse()?)?;
+    ///     let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
+    ///     let decision = engine.decide(&[charge], Mode::Check, None).into_inner()?;
+    ///     Ok::<_, Box<dyn std::error::Error>>(decision.allowed)
+    /// };
+    /// assert!(check()?);
+    /// assert!(!check()?); // another engine, in this process or in another one
+    /// # std::fs::remove_dir_all(directory)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the directory cannot be used.
+    pub fn with_state(capacity: usize, directory: impl AsRef<Path>) -> Result<Self, BuildError> {
+        let directory = StateDirectory::open(directory.as_ref())?;
+        let clock = SystemClock::with_anchor(directory.anchor());
+        Self::in_directory(capacity, directory, clock)
+    }
 }
 
 impl<C: Clock> MemoryEngine<C> {
@@ -84,16 +116,51 @@ impl<C: Clock> MemoryEngine<C> {
     /// # Errors
     /// Returns an error if the operating system returns no random bytes for the hash.
     pub fn with_clock(capacity: usize, clock: C) -> Result<Self, BuildError> {
+        Self::of(capacity, KeyHasher::random()?, clock, None)
+    }
+
+    /// Returns an engine with the given clock that keeps clients in a directory; see
+    /// [`with_state`](MemoryEngine::with_state). The clock must agree with the directory's
+    /// [`anchor`](StateDirectory::anchor).
+    ///
+    /// # Errors
+    /// Returns an error if the operating system returns no random bytes.
+    pub fn in_directory(
+        capacity: usize,
+        directory: StateDirectory,
+        clock: C,
+    ) -> Result<Self, BuildError> {
+        Self::of(capacity, directory.hasher(), clock, Some(Box::new(directory)))
+    }
+
+    fn of(
+        capacity: usize,
+        hasher: KeyHasher,
+        clock: C,
+        directory: Option<Box<StateDirectory>>,
+    ) -> Result<Self, BuildError> {
         Ok(Self {
             rules: ArcSwap::default(),
             names: Mutex::default(),
             sweeping: Mutex::default(),
             given_up: Mutex::default(),
-            hasher: KeyHasher::random()?,
+            hasher,
             holds: Box::new(Holds::new()?),
             clock: Time::new(clock),
             capacity,
+            directory,
         })
+    }
+
+    /// Returns the rules from whose files entries were removed when they were opened, with the
+    /// numbers of these entries; see [`Limiter::swept`](crate::Limiter::swept).
+    pub fn swept(&self) -> Vec<(String, Swept)> {
+        let rules = self.rules.load();
+        let swept = |known: &Prepared| {
+            let swept = known.clients.file()?.swept;
+            (swept != Swept::default()).then(|| (String::from(&*known.name), swept))
+        };
+        rules.iter().filter_map(swept).collect()
     }
 
     /// Returns all rules with their names, in the order of their ids.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::vec::Vec;
 
-use super::prepared::{Names, Prepared, Rules};
+use super::prepared::{Names, Place, Prepared, Rules};
 use super::{MemoryEngine, lock};
 use crate::clock::Clock;
 use crate::engine::{EngineError, RuleId};
@@ -52,12 +52,16 @@ impl<'w> SharedStores<'w> {
     }
 
     /// Returns the store of a rule: a shared one, or one of its own.
-    fn clients(&self, wanted: &Preparation<'_>) -> Result<Arc<Clients>, EngineError> {
+    fn clients(
+        &self,
+        wanted: &Preparation<'_>,
+        place: Place<'_>,
+    ) -> Result<Arc<Clients>, EngineError> {
         match wanted.store.and_then(|name| self.0.get(name)) {
             Some((states, _)) => {
                 Ok(Arc::new(Clients::sharing(Arc::clone(states), wanted.rule.limit())))
             }
-            None => Prepared::own_clients(wanted.rule, wanted.capacity),
+            None => place.new_clients(wanted.name, wanted.rule, wanted.capacity),
         }
     }
 }
@@ -77,11 +81,11 @@ impl Change {
         &mut self,
         wanted: &Preparation<'_>,
         names: &Names,
-        stores: &SharedStores<'_>,
+        stores: (&SharedStores<'_>, Place<'_>),
     ) -> Result<(), EngineError> {
         let known = names.places.get(wanted.name).or_else(|| self.added.get(wanted.name)).copied();
         let place = known.unwrap_or(names.places.len() + self.added.len());
-        let clients = || stores.clients(wanted);
+        let clients = || stores.0.clients(wanted, stores.1);
         let prepared = match self.next.get(place) {
             Some(known) => {
                 let changed = known.changed(wanted.rule, wanted.capacity, clients)?;
@@ -131,10 +135,11 @@ impl<C: Clock> MemoryEngine<C> {
         let mut names = lock(&self.names);
         // Every step that can fail comes before the first change that a request can see.
         let stores = SharedStores::new(wanted, &names);
+        let place = Place { directory: self.directory.as_deref(), now: self.clock.now() };
         let (next, added) = (Rules::clone(&self.rules.load_full()), HashMap::new());
         let mut change = Change { next, ids: Vec::new(), added, moving: Vec::new() };
         for wanted in wanted {
-            change.add(wanted, &names, &stores)?;
+            change.add(wanted, &names, (&stores, place))?;
         }
         let Change { next, ids, added, moving } = change;
         moving.iter().for_each(|(before, after)| before.give_way_to(after));
@@ -161,6 +166,9 @@ impl<C: Clock> MemoryEngine<C> {
     /// further call of this function. The memory of such a table is freed after its last client.
     pub fn tidy(&self) -> bool {
         let _sweeping = lock(&self.sweeping);
+        if let Some(directory) = &self.directory {
+            directory.reached(self.clock.now());
+        }
         let mut empty = Vec::new();
         for place in 0..self.rules.load().len() {
             // No guard of the rules is held here, since a reload would then have to keep what the

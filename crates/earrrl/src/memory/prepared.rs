@@ -10,7 +10,7 @@ use crate::clock::Nanos;
 use crate::engine::{EngineError, check_name};
 use crate::rule::Rule;
 use crate::store::table::KeyHash;
-use crate::store::{Clients, Next, Older, States};
+use crate::store::{Clients, Next, Older, StateDirectory, States};
 use crate::survey::{Source, Survey};
 
 /// The number of rules in a block.
@@ -74,6 +74,13 @@ impl Rules {
     }
 }
 
+/// The place of new stores: memory, or the files of a directory, which are swept at `now`.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) directory: Option<&'a StateDirectory>,
+    pub(super) now: Nanos,
+}
+
 impl Prepared {
     pub(super) fn new(
         name: &str,
@@ -92,14 +99,6 @@ impl Prepared {
             displaced: 0,
             older: None,
         })
-    }
-
-    /// Returns a store for `capacity` clients of a rule.
-    pub(super) fn own_clients(rule: &Rule, capacity: usize) -> Result<Arc<Clients>, EngineError> {
-        match Clients::new(rule.limit(), capacity, rule.max_bytes()) {
-            Ok(clients) => Ok(Arc::new(clients)),
-            Err(error) => Err(EngineError::Unavailable(format!("{error}"))),
-        }
     }
 
     /// Returns the rule that replaces this one under the same name, perhaps with another capacity.
@@ -184,5 +183,25 @@ impl Prepared {
     /// Returns the number of clients in this store and the older ones.
     pub(super) fn len(&self) -> usize {
         self.clients.len() + self.older.as_ref().map_or(0, |older| older.len())
+    }
+}
+
+impl Place<'_> {
+    /// Returns a store for `capacity` clients of a rule.
+    pub(super) fn new_clients(
+        &self,
+        name: &str,
+        rule: &Rule,
+        capacity: usize,
+    ) -> Result<Arc<Clients>, EngineError> {
+        let limit = rule.limit();
+        let clients = match self.directory.filter(|directory| !directory.leaves_in_memory(limit)) {
+            Some(directory) => directory.with_file(name, limit, capacity, |wanted| {
+                Clients::open(wanted, |_| self.now).map(|(clients, _)| clients)
+            }),
+            None => Clients::new(limit, capacity, rule.max_bytes()),
+        };
+        let unavailable = |error| EngineError::Unavailable(format!("rule {name}: {error}"));
+        clients.map(Arc::new).map_err(unavailable)
     }
 }

@@ -1,5 +1,6 @@
 //! The names of the clients that are limited, or close to it, in bounded memory.
 
+use core::time::Duration;
 use std::boxed::Box;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
@@ -7,10 +8,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
+use super::TopClient;
 use crate::algorithm::{Limit, Mode};
 use crate::clock::Nanos;
 use crate::cost::Cost;
-use crate::decision::Decision;
+use crate::decision::{Decision, Wait};
 use crate::store::table::KeyHash;
 
 /// The number of names in a shard. An eviction compares the rates of one shard.
@@ -29,6 +31,15 @@ pub struct NameOptions {
     pub capacity: usize,
     /// The greatest number of bytes of a name; the rest is cut off. 256 by default.
     pub max_bytes: usize,
+}
+
+impl NameOptions {
+    /// Returns the number of remaining requests below which a client of this limit is named.
+    #[must_use]
+    pub fn remaining_below(&self, limit: &Limit) -> u64 {
+        let (_, _, idle) = limit.step(None, Nanos::ZERO, Cost::ZERO, Mode::Peek);
+        ((1.0 - self.from.clamp(0.0, 1.0)) * idle.remaining as f64).ceil() as u64
+    }
 }
 
 impl Default for NameOptions {
@@ -125,9 +136,7 @@ impl Names {
 
     /// Adapts the directory to a changed limit.
     pub fn set_limit(&self, limit: &Limit) {
-        let (_, _, idle) = limit.step(None, Nanos::ZERO, Cost::ZERO, Mode::Peek);
-        let left = (1.0 - self.options.from.clamp(0.0, 1.0)) * idle.remaining as f64;
-        self.below.store(left.ceil() as u64, Relaxed);
+        self.below.store(self.options.remaining_below(limit), Relaxed);
     }
 
     /// Returns true if a decision under one rule is to be noted.
@@ -256,6 +265,26 @@ impl Names {
 }
 
 impl Name {
+    /// Returns the client's figures as of its latest decision, with the time since then taken off
+    /// its waits. They are all that is known of a client whose state another store has.
+    #[must_use]
+    pub fn as_top(&self, fingerprint: u64, now: Nanos) -> TopClient {
+        let latest = &self.latest;
+        let elapsed = Duration::from_nanos(now.get().saturating_sub(latest.at.get()));
+        TopClient {
+            fingerprint,
+            usage: self.usage,
+            rate: latest.rate,
+            limit: latest.limit,
+            remaining: latest.remaining,
+            retry_after: match latest.retry_after {
+                Wait::For(wait) => Wait::For(wait.saturating_sub(elapsed)),
+                Wait::Never => Wait::Never,
+            },
+            reset_after: latest.reset_after.saturating_sub(elapsed),
+        }
+    }
+
     fn count(&mut self, decision: &Decision, usage: f64) {
         if decision.is_over(0) {
             self.denied += 1;

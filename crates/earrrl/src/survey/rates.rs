@@ -54,7 +54,7 @@ impl Default for Rates {
 
 impl Rates {
     /// Counts a client.
-    pub(super) fn add(&mut self, rate: f64) {
+    pub fn add(&mut self, rate: f64) {
         let rate = rate.clamp(0.0, f64::MAX.sqrt());
         self.clients += 1;
         self.total += rate;

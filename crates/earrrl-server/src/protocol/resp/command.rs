@@ -9,7 +9,7 @@ use crate::config::access::Access;
 
 /// The names of all supported commands, each with its number of words as Redis states it: negative
 /// if more words are permitted.
-const COMMANDS: [(&str, i64); 22] = [
+const COMMANDS: [(&str, i64); 23] = [
     ("auth", -2),
     ("cl.throttle", -5),
     ("client", -2),
@@ -23,6 +23,7 @@ const COMMANDS: [(&str, i64); 22] = [
     ("earrrl.refund", -4),
     ("earrrl.reset", 3),
     ("earrrl.rules", 1),
+    ("earrrl.top", 3),
     ("echo", 2),
     ("exec", 1),
     ("hello", -1),
@@ -206,7 +207,7 @@ pub(super) fn command(request: Request<'_, '_>, reply: &mut Writer<'_>) -> Resul
 fn describe(name: &str, words: i64, reply: &mut Writer<'_>) {
     let key = match name {
         "cl.throttle" => 1,
-        "earrrl.rules" | "earrrl.checkattr" => 0,
+        "earrrl.rules" | "earrrl.checkattr" | "earrrl.top" => 0,
         name if name.starts_with("earrrl.") => 2,
         _ => 0,
     };

@@ -15,4 +15,5 @@ mod refusal;
 pub mod reply;
 pub mod serve;
 pub mod session;
+mod top;
 mod transaction;
