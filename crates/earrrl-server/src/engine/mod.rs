@@ -2,6 +2,7 @@
 //! allocation and no dynamic dispatch.
 
 pub mod redis;
+pub mod reserve;
 pub mod state;
 pub mod throttle;
 

@@ -308,16 +308,7 @@ async fn serve_one(
             return;
         }
     }
-    let stream = match (stream, &server.tls) {
-        (Stream::Tcp(stream), Some(tls)) if tls.covers(protocol) => {
-            // The handshake is boxed, so that connections without TLS reserve no space for it.
-            match Box::pin(tls.accept(protocol, stream, &connection)).await {
-                Ok(stream) => Stream::Tls(Box::new(stream)),
-                Err(error) => return tracing::debug!(%error, "no TLS with a client"),
-            }
-        }
-        (stream, _) => stream,
-    };
+    let Some(stream) = decrypted(protocol, stream, &connection, &server).await else { return };
     let (router, asks) = match (protocol, connection.kind()) {
         (Protocol::Grpc, _) => {
             let serving = grpc::serve::serve(stream, connection, server, routers.services);
@@ -334,6 +325,28 @@ async fn serve_one(
     // The future is boxed, so that a connection of either protocol does not reserve the size of the
     // larger one.
     Box::pin(http::serve::serve(stream, peer, connection, server, router, asks)).await;
+}
+
+/// Performs the TLS handshake if the protocol's listener uses TLS. Returns `None` if it fails.
+async fn decrypted(
+    protocol: Protocol,
+    stream: Stream,
+    connection: &Connection,
+    server: &Server,
+) -> Option<Stream> {
+    match (stream, &server.tls) {
+        (Stream::Tcp(stream), Some(tls)) if tls.covers(protocol) => {
+            // The handshake is boxed, so that connections without TLS reserve no space for it.
+            match Box::pin(tls.accept(protocol, stream, connection)).await {
+                Ok(stream) => Some(Stream::Tls(Box::new(stream))),
+                Err(error) => {
+                    tracing::debug!(%error, "no TLS with a client");
+                    None
+                }
+            }
+        }
+        (stream, _) => Some(stream),
+    }
 }
 
 async fn accept_all(
@@ -376,6 +389,7 @@ async fn tick_forever(server: Arc<Server>) {
         seconds.tick().await;
         server.connections.tick();
         server.admin_connections.tick();
+        server.service.engine().expire_reservations();
         if server.connections.memory_has_fallen() {
             drop(tokio::task::spawn_blocking(give_back_free_memory));
         }

@@ -21,7 +21,7 @@ use crate::config::rule::Missing;
 /// A request under one rule, with the client's limit, the stored form of its key, and the cost.
 #[derive(Clone, Debug)]
 pub struct Ask<'a> {
-    rule: &'a ActiveRule,
+    pub(super) rule: &'a ActiveRule,
     /// The limit that applies to the client; `None` if the rule exempts the client.
     limit: Option<&'a PreparedLimit>,
     key: Cow<'a, [u8]>,
@@ -46,7 +46,7 @@ impl<'a> Ask<'a> {
 
     /// Returns the client's limit and the charge under it; `None` if the rule exempts the client.
     #[inline]
-    fn charge(&self) -> Option<(&'a PreparedLimit, Charge<'_>)> {
+    pub(super) fn charge(&self) -> Option<(&'a PreparedLimit, Charge<'_>)> {
         let limit = self.limit?;
         Some((limit, Charge { rule: limit.id, key: &self.key, cost: self.cost }))
     }
@@ -84,7 +84,7 @@ pub struct Answer<'a> {
 }
 
 /// The effect of a rule on a request that it matches.
-enum Application<'a> {
+pub(super) enum Application<'a> {
     /// The request is charged to the client that is stored under this key, under this limit.
     Charge(&'a PreparedLimit, Key),
     /// The rule does not count the request.
@@ -207,19 +207,31 @@ impl Service {
             _ => self.engine.decide(charges, mode).await?,
         };
         if mode != Mode::Peek {
-            for (place, (rule, limit)) in charged.iter().enumerate() {
-                // A request that one rule denies is not charged under the rules that allow it.
-                if decision.allowed || mode == Mode::Charge || decision.is_over(place) {
-                    rule.count(outcome(&decision, place, limit), charges[place].key);
-                    let is_over = decision.is_over(place);
-                    let is_close = place == decision.rule && decision.remaining < limit.named_below;
-                    if is_close | is_over {
-                        self.note(rule, limit, &charges[place], &decision, place);
-                    }
+            self.count(charged, charges, &decision, mode);
+        }
+        Ok(decision)
+    }
+
+    /// Counts the outcome of each rule in the metrics, and notes clients over or close to a limit.
+    #[inline]
+    pub(super) fn count(
+        &self,
+        charged: &[(&ActiveRule, &PreparedLimit)],
+        charges: &[Charge<'_>],
+        decision: &Decision,
+        mode: Mode,
+    ) {
+        for (place, (rule, limit)) in charged.iter().enumerate() {
+            // A request that one rule denies is not charged under the rules that allow it.
+            if decision.allowed || mode == Mode::Charge || decision.is_over(place) {
+                rule.count(outcome(decision, place, limit), charges[place].key);
+                let is_over = decision.is_over(place);
+                let is_close = place == decision.rule && decision.remaining < limit.named_below;
+                if is_close | is_over {
+                    self.note(rule, limit, &charges[place], decision, place);
                 }
             }
         }
-        Ok(decision)
     }
 
     /// Decides a request under several rules. It is charged under all of them, or, if one denies
@@ -285,7 +297,7 @@ impl Service {
 
     /// Finds out how a rule that matches a request applies to it, and counts the request if it
     /// lacks an attribute of the rule's key.
-    fn application<'a>(
+    pub(super) fn application<'a>(
         &self,
         rule: &'a ActiveRule,
         request: &Attributes<'_>,
@@ -441,7 +453,7 @@ impl Service {
 
     /// Returns the quota available to the client under each rule, from the decision or from a
     /// peek.
-    async fn available(
+    pub(super) async fn available(
         &self,
         decision: &Decision,
         charged: &[(&ActiveRule, &PreparedLimit)],
@@ -471,7 +483,7 @@ impl Service {
 
 /// Returns the quota available to the client under each rule, if the decision includes the quota
 /// for all of them.
-fn decided_quota(
+pub(super) fn decided_quota(
     decision: &Decision,
     charged: &[(&ActiveRule, &PreparedLimit)],
 ) -> Option<SmallVec<[Available; 2]>> {

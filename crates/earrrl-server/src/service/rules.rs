@@ -1,7 +1,7 @@
 //! The active rules, in a form that decisions can use without repeated work.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use earrrl::{Cost, EngineError, Outcome, Rule, RuleId};
 use earrrl_tower::ClientAddress;
@@ -27,6 +27,9 @@ const MAX_SHOWN: usize = 64;
 pub struct ActiveRules {
     rules: Vec<Arc<ActiveRule>>,
     by_name: HashMap<Box<[u8]>, usize>,
+    /// The indexes of rules by the ids of their limits, built when the first reservation is
+    /// committed.
+    by_id: OnceLock<HashMap<RuleId, usize>>,
     serve_descriptors: bool,
     /// The settings for reading the attributes of requests.
     pub reading: Reading,
@@ -138,6 +141,7 @@ impl<'a> RulesPlan<'a> {
         let config = self.config;
         ActiveRules {
             by_name: by_name.collect(),
+            by_id: OnceLock::new(),
             serve_descriptors: config.rules.iter().any(RuleConfig::serves_descriptors),
             headers: headers(&rules, &config.client_address),
             rules,
@@ -206,6 +210,18 @@ impl ActiveRules {
     /// Returns the index of the rule of this name.
     pub fn position(&self, name: &[u8]) -> Option<usize> {
         self.by_name.get(name).copied()
+    }
+
+    /// Returns the rule and the limit that the engine knows by this id; `None` if the limit was
+    /// removed from the configuration.
+    pub fn of_id(&self, id: RuleId) -> Option<(&ActiveRule, &PreparedLimit)> {
+        let ids = |(place, rule): (usize, &Arc<ActiveRule>)| {
+            rule.ids().map(move |id| (id, place)).collect::<Vec<_>>()
+        };
+        let by_id =
+            self.by_id.get_or_init(|| self.rules.iter().enumerate().flat_map(ids).collect());
+        let rule = self.rules.get(*by_id.get(&id)?)?;
+        Some((rule, rule.limits().find(|limit| limit.id == id)?))
     }
 
     /// Returns the rule of this name.
@@ -306,7 +322,16 @@ impl ActiveRule {
 
     /// Returns the ids of the rule's limits in the engine.
     pub(super) fn ids(&self) -> impl Iterator<Item = RuleId> {
-        [&self.own].into_iter().chain(self.overrides.limits()).map(|limit| limit.id)
+        self.limits().map(|limit| limit.id)
+    }
+
+    fn limits(&self) -> impl Iterator<Item = &PreparedLimit> {
+        [&self.own].into_iter().chain(self.overrides.limits())
+    }
+
+    /// Returns true if the engine knows a limit of this rule by the id.
+    pub fn has_limit(&self, id: RuleId) -> bool {
+        self.ids().any(|own| own == id)
     }
 
     /// Returns the parts of the rule's key, which identifies a client.
